@@ -1,0 +1,72 @@
+//! All that is known of a job: what was asked, where it runs, why.
+//!
+//! * **Publisher:** placer, alone.
+//! * **Listeners:** `wattle jobs`, `wattle explain`; profiler and predictor (declared workloads);
+//!   the placer itself when it restarts.
+//! * **How often:** at every change.
+//! * **Delivery:** key-value bucket `jobs`, key = job. The last value stands.
+//! * **Lost or doubled:** stored before a submission is acknowledged and before an order goes out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::{JobPhase, JobSpec, Placement};
+use crate::time::Timestamp;
+
+/// Reasons kept for each job; older ones are dropped.
+pub const REASONS_MAX: usize = 32;
+
+/// All that is known of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// What was asked.
+    pub spec: JobSpec,
+    /// What has become of it.
+    pub phase: JobPhase,
+    /// Since when.
+    pub phase_since_us: Timestamp,
+    /// How often it has been started; 0 before the first start.
+    pub attempt: u32,
+    /// Its GPUs, while it has some.
+    #[serde(default)]
+    pub placement: Option<Placement>,
+    /// When it first ran.
+    #[serde(default)]
+    pub started_at_us: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default)]
+    pub ended_at_us: Option<Timestamp>,
+    /// Its exit code, once it has ended by itself.
+    #[serde(default)]
+    pub exit_code: Option<i32>,
+    /// Steps done, as last reported.
+    #[serde(default)]
+    pub step: Option<u64>,
+    /// Steps after which it is done, as reported.
+    #[serde(default)]
+    pub steps_total: Option<u64>,
+    /// Epochs completed, as last reported.
+    #[serde(default)]
+    pub epoch: Option<u32>,
+    /// Whether its newest placement is still being observed and may be undone.
+    #[serde(default)]
+    pub observing: bool,
+    /// Where its output goes, by node rank.
+    #[serde(default)]
+    pub log_paths: Vec<String>,
+    /// Why it is where it is, newest last.
+    #[serde(default)]
+    pub reasons: Vec<Reason>,
+}
+
+/// Why something was decided.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reason {
+    /// When.
+    pub at_us: Timestamp,
+    /// The policy that decided.
+    pub policy: String,
+    /// What was decided, for people: `placed on n0:0,1 beside job-3`.
+    pub decision: String,
+    /// Why, for people: moves considered, predicted ratio, the constraint that bound.
+    pub because: String,
+}

@@ -1,0 +1,85 @@
+//! What a predictor says of a job: its speed and power over the configurations it could run in.
+//!
+//! The placer sees surfaces, never coefficients, so any predictor in any language can serve.
+//!
+//! * **Publisher:** predictor.
+//! * **Listeners:** placer.
+//! * **How often:** after each window that changes it, at most once in ten seconds for each job.
+//! * **Delivery:** key-value bucket `surfaces`, key = job. The last value stands.
+//! * **Lost or doubled:** whole, not a difference. Without one, the placer treats the job as
+//!   unknown: it may run alone, and is not given neighbours.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{JobId, PredictorId, WorkloadId};
+use crate::time::Timestamp;
+use crate::units::{Frequency, Power};
+
+/// Most workload classes a surface's neighbours' axis may name.
+pub const NEIGHBOUR_CLASSES_MAX: usize = 16;
+
+/// What a predictor says of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Surface {
+    /// The job.
+    pub job: JobId,
+    /// Who says so.
+    pub predictor: PredictorId,
+    /// When.
+    pub at_us: Timestamp,
+    /// The GPUs' kind it holds for.
+    pub gpu_kind: String,
+    /// Windows of this job it rests on; 0 means it is a prior.
+    pub windows: u32,
+    /// Which class of workload the job is taken for, as others' neighbours' axis names it.
+    #[serde(default)]
+    pub class: Option<WorkloadId>,
+    /// Busy share alone, per cent.
+    #[serde(default)]
+    pub utilization_gpu_percent: Option<f64>,
+    /// Memory traffic share alone, per cent.
+    #[serde(default)]
+    pub utilization_memory_percent: Option<f64>,
+    /// Peak device memory on one GPU, MiB.
+    #[serde(default)]
+    pub memory_mib_max: Option<u64>,
+    /// The configurations, in no order.
+    pub points: Vec<SurfacePoint>,
+}
+
+/// One configuration and what is expected of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SurfacePoint {
+    /// GPUs on all nodes.
+    pub gpus: u32,
+    /// Nodes spread over.
+    pub nodes: u32,
+    /// The cap; absent: the card's default.
+    #[serde(default)]
+    pub cap_mw: Option<Power>,
+    /// The locked highest clock; absent: not locked.
+    #[serde(default)]
+    pub clock_mhz_max: Option<Frequency>,
+    /// Classes of the jobs it shares its GPUs with, sorted; empty: alone. An unknown one is
+    /// `unknown`.
+    #[serde(default)]
+    pub neighbours: Vec<WorkloadId>,
+    /// Steps a second; absent where only the relative speed is known.
+    #[serde(default)]
+    pub steps_per_s: Option<Estimate>,
+    /// Speed relative to this job alone on the same GPUs at default cap and clock.
+    pub relative_speed: Estimate,
+    /// Power of one of its cards, all tenants together, watts.
+    pub card_power_w: Estimate,
+}
+
+/// An expected value with its 90 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Estimate {
+    /// Expected value.
+    pub mean: f64,
+    /// Lower end of the 90 % interval.
+    pub low: f64,
+    /// Upper end of the 90 % interval.
+    pub high: f64,
+}

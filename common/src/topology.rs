@@ -1,0 +1,153 @@
+//! The shape of a cluster: how many nodes, how many GPUs in each, of which kind.
+//!
+//! Written as people write it, `28x8:v100`: 28 nodes of 8 V100s. Several groups are joined by
+//! commas: `4x8:v100,2x4:p100`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Most nodes a cluster may have; a limit against a slip of the finger.
+pub const NODES_MAX: usize = 100_000;
+/// Most GPUs a node may have.
+pub const GPUS_PER_NODE_MAX: u32 = 64;
+
+/// Some equal nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeGroup {
+    /// How many nodes.
+    pub nodes: u32,
+    /// GPUs in each of them.
+    pub gpus_per_node: u32,
+    /// The GPUs' kind, in lower case as in the catalog: `v100`.
+    pub gpu_kind: String,
+}
+
+/// A whole cluster: its groups, in node order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ClusterShape {
+    groups: Vec<NodeGroup>,
+}
+
+/// Why a text is no cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// Not of the form NODESxGPUS:KIND.
+    #[error("`{0}` is no cluster; write NODESxGPUS:KIND, as in 28x8:v100")]
+    Form(String),
+    /// A count of zero or beyond the limit.
+    #[error("`{0}`: 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} GPUs")]
+    Count(String),
+}
+
+impl ClusterShape {
+    /// A cluster of equal nodes.
+    ///
+    /// # Errors
+    /// Where a count is zero or beyond the limit.
+    pub fn uniform(nodes: u32, gpus_per_node: u32, gpu_kind: &str) -> Result<Self, ShapeError> {
+        format!("{nodes}x{gpus_per_node}:{gpu_kind}").parse()
+    }
+    /// The groups of equal nodes, in node order.
+    #[must_use]
+    pub fn groups(&self) -> &[NodeGroup] {
+        &self.groups
+    }
+    /// Each node in order: its GPUs and their kind.
+    pub fn nodes(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.groups
+            .iter()
+            .flat_map(|g| (0..g.nodes).map(move |_| (g.gpus_per_node, g.gpu_kind.as_str())))
+    }
+    /// How many nodes there are.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.groups.iter().map(|g| g.nodes as usize).sum()
+    }
+    /// How many GPUs there are.
+    #[must_use]
+    pub fn gpu_count(&self) -> usize {
+        self.groups.iter().map(|g| g.nodes as usize * g.gpus_per_node as usize).sum()
+    }
+}
+
+impl FromStr for ClusterShape {
+    type Err = ShapeError;
+    fn from_str(text: &str) -> Result<Self, ShapeError> {
+        let groups = text
+            .split(',')
+            .map(|part| {
+                let form = || ShapeError::Form(part.to_owned());
+                let (counts, kind) = part.trim().split_once(':').ok_or_else(form)?;
+                let (nodes, gpus) = counts.split_once('x').ok_or_else(form)?;
+                let nodes: u32 = nodes.parse().map_err(|_| form())?;
+                let gpus_per_node: u32 = gpus.parse().map_err(|_| form())?;
+                let kind_ok = kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+                if kind.is_empty() || !kind_ok {
+                    return Err(form());
+                }
+                if nodes == 0 || gpus_per_node == 0 || gpus_per_node > GPUS_PER_NODE_MAX {
+                    return Err(ShapeError::Count(part.to_owned()));
+                }
+                Ok(NodeGroup { nodes, gpus_per_node, gpu_kind: kind.to_ascii_lowercase() })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let shape = Self { groups };
+        if shape.node_count() > NODES_MAX {
+            return Err(ShapeError::Count(text.to_owned()));
+        }
+        Ok(shape)
+    }
+}
+
+impl TryFrom<String> for ClusterShape {
+    type Error = ShapeError;
+    fn try_from(text: String) -> Result<Self, ShapeError> {
+        text.parse()
+    }
+}
+
+impl From<ClusterShape> for String {
+    fn from(shape: ClusterShape) -> Self {
+        shape.to_string()
+    }
+}
+
+impl fmt::Display for ClusterShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, g) in self.groups.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{}x{}:{}", g.nodes, g.gpus_per_node, g.gpu_kind)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_read_and_show_alike() {
+        for text in ["28x8:v100", "4x8:v100,2x4:p100"] {
+            assert_eq!(text.parse::<ClusterShape>().unwrap().to_string(), text);
+        }
+        let mixed: ClusterShape = "1x8:V100, 2x4:p100".parse().unwrap();
+        assert_eq!(mixed.nodes().collect::<Vec<_>>(), [(8, "v100"), (4, "p100"), (4, "p100")]);
+        assert_eq!((mixed.node_count(), mixed.gpu_count()), (3, 16));
+    }
+
+    #[test]
+    fn what_is_no_shape_says_how_to_write_one() {
+        for text in ["", "8", "4x8", "x8:v100", "4x8:", "4x8:v 100", "-1x8:v100"] {
+            let error = text.parse::<ClusterShape>().unwrap_err();
+            assert!(matches!(error, ShapeError::Form(_)), "{text}: {error}");
+        }
+        for text in ["0x8:v100", "4x0:v100", "4x65:v100", "100001x1:v100"] {
+            let error = text.parse::<ClusterShape>().unwrap_err();
+            assert!(matches!(error, ShapeError::Count(_)), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Physical quantities, each a type of its own.
+//!
+//! Types are named by quantity and built by unit, like `std::time::Duration`. Inside are the
+//! integers the NVML driver itself uses (milliwatts, millijoules, megahertz), so that sums do not
+//! depend on their order and nothing is lost on the wire. `f64` appears only where a model needs it
+//! and leaves it again as a quantity.
+//!
+//! ```
+//! use std::time::Duration;
+//! use wattle_common::{Energy, Power};
+//! let cap = Power::from_w(250);
+//! assert_eq!(cap.to_string(), "250 W");
+//! assert_eq!(cap.over(Duration::from_secs(4)), Energy::from_j(1_000));
+//! ```
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident, $int:ty) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name($int);
+
+        impl $name {
+            /// Nothing of it. "No reading" is `Option::None`, never this.
+            pub const ZERO: Self = Self(0);
+
+            /// What is left after taking `other` away, at least zero.
+            #[must_use]
+            pub const fn saturating_sub(self, other: Self) -> Self {
+                Self(self.0.saturating_sub(other.0))
+            }
+
+            /// This quantity times a ratio of at least 0, rounded to the nearest unit.
+            #[must_use]
+            #[allow(clippy::cast_lossless)]
+            pub fn scale(self, ratio: f64) -> Self {
+                Self((self.0 as f64 * ratio.max(0.0)).round() as $int)
+            }
+
+            /// This quantity as a share of `whole`; 0 where `whole` is zero.
+            #[must_use]
+            #[allow(clippy::cast_lossless)]
+            pub fn ratio(self, whole: Self) -> f64 {
+                if whole.0 == 0 { 0.0 } else { self.0 as f64 / whole.0 as f64 }
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0.saturating_add(other.0))
+            }
+        }
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+        impl Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                debug_assert!(self.0 >= other.0, "{} would fall below zero", stringify!($name));
+                self.saturating_sub(other)
+            }
+        }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(items: I) -> Self {
+                items.fold(Self::ZERO, Add::add)
+            }
+        }
+    };
+}
+
+quantity!(
+    /// Electrical power, in whole milliwatts (NVML's own unit).
+    Power,
+    u64
+);
+quantity!(
+    /// Energy, in whole millijoules (the unit of NVML's energy counter).
+    Energy,
+    u64
+);
+quantity!(
+    /// A clock frequency, in whole megahertz.
+    Frequency,
+    u32
+);
+quantity!(
+    /// Carbon intensity of electricity, in whole milligrams of CO2 equivalent per kilowatt-hour.
+    CarbonIntensity,
+    u64
+);
+quantity!(
+    /// Emitted carbon, in whole micrograms of CO2 equivalent.
+    Carbon,
+    u64
+);
+
+/// Millijoules in a kilowatt-hour: 3.6 MJ.
+const MJ_PER_KWH: u64 = 3_600_000_000;
+
+impl Power {
+    /// From milliwatts.
+    #[must_use]
+    pub const fn from_mw(milliwatts: u64) -> Self {
+        Self(milliwatts)
+    }
+    /// From watts.
+    #[must_use]
+    pub const fn from_w(watts: u64) -> Self {
+        Self(watts * 1_000)
+    }
+    /// From a model's watts; what is negative or not a number becomes zero.
+    #[must_use]
+    pub fn from_w_f64(watts: f64) -> Self {
+        Self((watts.max(0.0) * 1_000.0).round() as u64)
+    }
+    /// In milliwatts.
+    #[must_use]
+    pub const fn as_mw(self) -> u64 {
+        self.0
+    }
+    /// In watts, for models and display.
+    #[must_use]
+    pub fn as_w(self) -> f64 {
+        self.0 as f64 / 1_000.0
+    }
+    /// The energy of this constant power over `span`, cut to whole millijoules.
+    ///
+    /// For a sum of many spans use [`EnergyMeter`], which carries what is cut here.
+    #[must_use]
+    pub fn over(self, span: Duration) -> Energy {
+        Energy((u128::from(self.0) * span.as_micros() / 1_000_000) as u64)
+    }
+}
+
+impl Energy {
+    /// From millijoules.
+    #[must_use]
+    pub const fn from_mj(millijoules: u64) -> Self {
+        Self(millijoules)
+    }
+    /// From joules.
+    #[must_use]
+    pub const fn from_j(joules: u64) -> Self {
+        Self(joules * 1_000)
+    }
+    /// In millijoules.
+    #[must_use]
+    pub const fn as_mj(self) -> u64 {
+        self.0
+    }
+    /// In joules, for models and display.
+    #[must_use]
+    pub fn as_j(self) -> f64 {
+        self.0 as f64 / 1_000.0
+    }
+    /// In kilowatt-hours, for reports.
+    #[must_use]
+    pub fn as_kwh(self) -> f64 {
+        self.0 as f64 / MJ_PER_KWH as f64
+    }
+    /// The mean power that spends this energy in `span`; `None` for an empty span.
+    #[must_use]
+    pub fn mean_power(self, span: Duration) -> Option<Power> {
+        let micros = span.as_micros();
+        (micros > 0).then(|| Power((u128::from(self.0) * 1_000_000 / micros) as u64))
+    }
+    /// What emitting this energy at `intensity` comes to.
+    ///
+    /// mJ x mg/kWh / (3.6e9 mJ/kWh) = mg, times 1,000 = µg.
+    #[must_use]
+    pub fn carbon(self, intensity: CarbonIntensity) -> Carbon {
+        let micrograms =
+            u128::from(self.0) * u128::from(intensity.0) * 1_000 / u128::from(MJ_PER_KWH);
+        Carbon(micrograms as u64)
+    }
+}
+
+impl Frequency {
+    /// From megahertz.
+    #[must_use]
+    pub const fn from_mhz(megahertz: u32) -> Self {
+        Self(megahertz)
+    }
+    /// In megahertz.
+    #[must_use]
+    pub const fn as_mhz(self) -> u32 {
+        self.0
+    }
+}
+
+impl CarbonIntensity {
+    /// From grams of CO2 equivalent per kilowatt-hour.
+    #[must_use]
+    pub fn from_g_per_kwh(grams: f64) -> Self {
+        Self((grams.max(0.0) * 1_000.0).round() as u64)
+    }
+    /// In grams of CO2 equivalent per kilowatt-hour.
+    #[must_use]
+    pub fn as_g_per_kwh(self) -> f64 {
+        self.0 as f64 / 1_000.0
+    }
+}
+
+impl Carbon {
+    /// From micrograms of CO2 equivalent.
+    #[must_use]
+    pub const fn from_ug(micrograms: u64) -> Self {
+        Self(micrograms)
+    }
+    /// In grams of CO2 equivalent.
+    #[must_use]
+    pub fn as_g(self) -> f64 {
+        self.0 as f64 / 1_000_000.0
+    }
+    /// In kilograms of CO2 equivalent.
+    #[must_use]
+    pub fn as_kg(self) -> f64 {
+        self.as_g() / 1_000.0
+    }
+}
+
+impl fmt::Display for Power {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_multiple_of(1_000) {
+            write!(f, "{} W", self.0 / 1_000)
+        } else {
+            write!(f, "{:.1} W", self.as_w())
+        }
+    }
+}
+impl fmt::Display for Energy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0..1_000_000 => write!(f, "{:.1} J", self.as_j()),
+            1_000_000..360_000_000 => write!(f, "{:.1} kJ", self.as_j() / 1_000.0),
+            _ => write!(f, "{:.2} kWh", self.as_kwh()),
+        }
+    }
+}
+impl fmt::Display for Frequency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} MHz", self.0)
+    }
+}
+impl fmt::Display for CarbonIntensity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} g/kWh", self.as_g_per_kwh())
+    }
+}
+impl fmt::Display for Carbon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.as_kg() < 1.0 {
+            write!(f, "{:.1} g", self.as_g())
+        } else {
+            write!(f, "{:.2} kg", self.as_kg())
+        }
+    }
+}
+
+/// Integrates power over time without losing a part of a millijoule.
+///
+/// A milliwatt for a microsecond is a nanojoule; the meter counts those, so a thousand small steps
+/// give exactly what one large step gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnergyMeter {
+    nanojoules: u128,
+}
+
+impl EnergyMeter {
+    /// A meter that already shows `energy`.
+    #[must_use]
+    pub fn starting_at(energy: Energy) -> Self {
+        Self { nanojoules: u128::from(energy.0) * 1_000_000 }
+    }
+    /// Adds `power` held constant for `span`.
+    pub fn add(&mut self, power: Power, span: Duration) {
+        self.nanojoules += u128::from(power.0) * span.as_micros();
+    }
+    /// What has been counted, in whole millijoules.
+    #[must_use]
+    pub fn total(&self) -> Energy {
+        Energy((self.nanojoules / 1_000_000) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantities_read_as_people_write_them() {
+        assert_eq!(Power::from_mw(250_500).to_string(), "250.5 W");
+        assert_eq!(Energy::from_mj(MJ_PER_KWH).to_string(), "1.00 kWh");
+        // 2 kWh at 250 g/kWh are 500 g.
+        let carbon = Energy::from_mj(2 * MJ_PER_KWH).carbon(CarbonIntensity::from_g_per_kwh(250.0));
+        assert_eq!(carbon.to_string(), "500.0 g");
+        assert_eq!(
+            Energy::from_j(500).mean_power(Duration::from_secs(2)),
+            Some(Power::from_w(250))
+        );
+        assert_eq!(Energy::from_j(500).mean_power(Duration::ZERO), None);
+    }
+
+    proptest! {
+        /// Constant power for t gives exactly P x t, however t is cut.
+        #[test]
+        fn constant_power_integrates_exactly(mw in 0u64..2_000_000, cuts in prop::collection::vec(1u64..5_000_000, 1..200)) {
+            let mut meter = EnergyMeter::default();
+            for cut in &cuts {
+                meter.add(Power::from_mw(mw), Duration::from_micros(*cut));
+            }
+            let whole = Duration::from_micros(cuts.iter().sum());
+            prop_assert_eq!(meter.total(), Power::from_mw(mw).over(whole));
+        }
+
+        /// Energy is additive: metering two halves apart and together agree to a millijoule.
+        #[test]
+        fn energy_is_additive(a in 0u64..1_000_000, b in 0u64..1_000_000, us in 0u64..10_000_000_000) {
+            let span = Duration::from_micros(us);
+            let both = (Power::from_mw(a) + Power::from_mw(b)).over(span);
+            let apart = Power::from_mw(a).over(span) + Power::from_mw(b).over(span);
+            prop_assert!(both.as_mj().abs_diff(apart.as_mj()) <= 1);
+        }
+
+        /// Scaling by a ratio and back loses at most rounding.
+        #[test]
+        fn ratio_undoes_scale(mw in 1_000u64..1_000_000, percent in 1u32..=100) {
+            let ratio = f64::from(percent) / 100.0;
+            let scaled = Power::from_mw(mw).scale(ratio);
+            prop_assert!((scaled.ratio(Power::from_mw(mw)) - ratio).abs() < 1e-3);
+        }
+
+        /// On the wire a quantity is its bare integer and comes back the same.
+        #[test]
+        fn wire_is_the_integer(mw in any::<u64>()) {
+            let json = serde_json::to_string(&Power::from_mw(mw)).unwrap();
+            prop_assert_eq!(&json, &mw.to_string());
+            prop_assert_eq!(serde_json::from_str::<Power>(&json).unwrap(), Power::from_mw(mw));
+        }
+    }
+}

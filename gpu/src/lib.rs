@@ -1,0 +1,1 @@
+//! The device trait, and NVML behind it.

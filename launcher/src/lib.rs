@@ -1,0 +1,1 @@
+//! Starts, checkpoints, moves and stops the processes of jobs.

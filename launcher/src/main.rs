@@ -1,0 +1,3 @@
+//! Shell.
+
+fn main() {}

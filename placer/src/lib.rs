@@ -1,0 +1,1 @@
+//! Decides who runs where: Problem to Plan, policies, buddy allocator, plan checker.

@@ -1,0 +1,1 @@
+//! Learns how a job's speed and power answer to GPUs, clocks, caps and neighbours.

@@ -1,0 +1,1 @@
+//! Watches GPUs and jobs: samples, step rates, windows, attribution.

@@ -1,0 +1,1 @@
+//! The shell every Wattle service shares: the bus, the clock, config, logs, shutdown.

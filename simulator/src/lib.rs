@@ -1,0 +1,1 @@
+//! Replays a trace through the service libraries under a virtual clock.

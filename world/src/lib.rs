@@ -1,0 +1,1 @@
+//! What hardware would do: measured tables and how they are interpolated.
