@@ -346,5 +346,9 @@ fn what_nodes_read() {
     };
     let golden = read_or_write("telemetry-batch.bin", &encode_telemetry(&batch));
     assert_eq!(decode_telemetry(&golden).unwrap(), batch);
-    assert_eq!(encode_telemetry(&batch), golden, "the layout changed: it needs a new schema number");
+    assert_eq!(
+        encode_telemetry(&batch),
+        golden,
+        "the layout changed: it needs a new schema number"
+    );
 }
