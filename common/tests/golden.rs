@@ -4,6 +4,8 @@
 //! file, and the file is decoded and compared with the value. `UPDATE_GOLDEN=1` writes files that
 //! are not there yet; it never overwrites one.
 
+#![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+
 use std::fmt::Debug;
 use std::path::PathBuf;
 

@@ -1,6 +1,8 @@
 //! `docs/messages.md` against the code: a subject, bucket or stream that one of them does not have
 //! fails here.
 
+#![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+
 use std::collections::BTreeSet;
 
 use wattle_common::ClusterId;

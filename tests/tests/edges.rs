@@ -4,6 +4,8 @@
 //! a service's library may use less than its binary, and only `gpu` may name the NVML wrapper, only
 //! `runtime` the NATS client.
 
+#![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
