@@ -63,6 +63,12 @@ pub enum LaunchState {
         /// Its exit code; 128 + the signal's number where a signal ended it.
         code: i32,
     },
+    /// They ended with their node or with what watched over them, by no fault of the job; it may
+    /// be started again.
+    Lost {
+        /// What is known of how that came.
+        error: String,
+    },
     /// They could not be started.
     Refused {
         /// Why, and what to do about it.
