@@ -251,11 +251,15 @@ pub enum Bucket {
     Actual,
     /// Key = job: [`crate::messages::Surface`].
     Surfaces,
+    /// Key = `<predictor>.class.<gpu kind>.<class>` or `<predictor>.job.<job>`: what a predictor has
+    /// learned, in a form of its own; nobody else reads it.
+    Knowledge,
 }
 
 impl Bucket {
     /// Every bucket there is.
-    pub const ALL: [Self; 4] = [Self::Jobs, Self::Desired, Self::Actual, Self::Surfaces];
+    pub const ALL: [Self; 5] =
+        [Self::Jobs, Self::Desired, Self::Actual, Self::Surfaces, Self::Knowledge];
 
     /// Its last word.
     #[must_use]
@@ -265,6 +269,7 @@ impl Bucket {
             Self::Desired => "desired",
             Self::Actual => "actual",
             Self::Surfaces => "surfaces",
+            Self::Knowledge => "knowledge",
         }
     }
 

@@ -249,6 +249,7 @@ fn what_is_predicted() {
             at_us: at(121),
             gpu_kind: "v100".into(),
             windows: 2,
+            basis: None,
             class: Some(workload()),
             utilization_gpu_percent: Some(50.0),
             utilization_memory_percent: Some(33.0),

@@ -31,6 +31,9 @@ pub struct Surface {
     pub gpu_kind: String,
     /// Windows of this job it rests on; 0 means it is a prior.
     pub windows: u32,
+    /// What it rests on, for people: `12 windows of this job`, `prior: nothing like it was seen`.
+    #[serde(default)]
+    pub basis: Option<String>,
     /// Which class of workload the job is taken for, as others' neighbours' axis names it.
     #[serde(default)]
     pub class: Option<WorkloadId>,

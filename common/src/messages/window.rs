@@ -68,7 +68,7 @@ pub struct JobWindow {
     pub epoch: Option<u32>,
     /// Whether the job's profile is not settled yet.
     pub early: bool,
-    /// Mean power of its GPUs here, all tenants together.
+    /// Mean power of its GPUs here, summed over them, all tenants together.
     #[serde(default)]
     pub power_mw_cards: Option<Power>,
     /// The part of it attributed to this job: what is above idle by share of busy time, idle split
