@@ -1,1 +1,17 @@
 //! Learns how a job's speed and power answer to GPUs, clocks, caps and neighbours.
+//!
+//! Windows of running jobs come in ([`wattle_common::messages::JobWindow`]); surfaces go out
+//! ([`wattle_common::messages::Surface`]): for every configuration a job could run in, its speed and
+//! its cards' power, each with a 90 % interval. Where nothing of a job was seen yet, the surface is
+//! a prior and says so.
+//!
+//! The library reads no clock and does no I/O: the same windows in the same order give the same
+//! bytes. It never reaches the tables by which a simulated world judges it.
+
+pub mod config;
+pub mod machine;
+pub mod predictor;
+
+pub use config::PredictorConfig;
+pub use machine::{Action, Event, PredictorMachine};
+pub use predictor::Predictor;

@@ -1,0 +1,61 @@
+//! What an operator may set of the predictor's library: its name and its limits.
+//!
+//! The models' own constants are not here; they lie beside the formula they belong to, with their
+//! source. The shell reads these keys from the `[model]` table of `deploy/predictor.toml`.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use wattle_common::config::non_zero;
+use wattle_common::id::PredictorId;
+
+/// The predictor's name and limits. Everything it keeps is bounded by one of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PredictorConfig {
+    /// Its name in the surfaces it publishes.
+    pub name: PredictorId,
+    /// The kind of GPU assumed of a job that has not run yet, until windows show another.
+    #[serde(default)]
+    pub gpu_kind_assumed: Option<String>,
+    /// Jobs it keeps windows of; beyond that the one not heard of for longest is forgotten.
+    #[serde(deserialize_with = "non_zero")]
+    pub jobs_max: u64,
+    /// Windows kept for each job; beyond that the fullest configuration loses its oldest.
+    #[serde(deserialize_with = "non_zero")]
+    pub windows_per_job_max: u64,
+    /// Workload classes remembered beyond the life of their jobs, for each kind of GPU together.
+    #[serde(deserialize_with = "non_zero")]
+    pub classes_max: u64,
+    /// Points of one surface; what matters most comes first.
+    #[serde(deserialize_with = "non_zero")]
+    pub points_max: u64,
+    /// Least time between two surfaces of one job, milliseconds.
+    #[serde(deserialize_with = "non_zero")]
+    pub publish_interval_ms: u64,
+}
+
+impl PredictorConfig {
+    /// What `deploy/predictor.toml` ships with.
+    ///
+    /// # Panics
+    /// Never: the name is an id.
+    #[must_use]
+    pub fn shipped() -> Self {
+        Self {
+            name: PredictorId::new("physical").expect("letters only"),
+            gpu_kind_assumed: None,
+            jobs_max: 20_000,
+            windows_per_job_max: 40,
+            classes_max: 1_000,
+            points_max: 400,
+            publish_interval_ms: 10_000,
+        }
+    }
+
+    /// Least time between two surfaces of one job.
+    #[must_use]
+    pub const fn publish_interval(&self) -> Duration {
+        Duration::from_millis(self.publish_interval_ms)
+    }
+}

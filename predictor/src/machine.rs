@@ -1,0 +1,156 @@
+//! The predictor as a [`Machine`]: windows in, surfaces out, no job's more often than allowed.
+//!
+//! A window only marks its job; the surface is computed when it is due, so that a burst of windows
+//! costs one surface. Nothing here predicts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::job::GpuRequest;
+use wattle_common::messages::{JobWindow, Surface};
+use wattle_common::{Machine, Timestamp};
+
+use crate::config::PredictorConfig;
+use crate::predictor::{Learned, Predictor};
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A job is known: what its owner says of it.
+    JobDescribed {
+        /// The job.
+        job: JobId,
+        /// Its declared workload.
+        workload: Option<WorkloadId>,
+        /// How many GPUs it takes.
+        gpus: GpuRequest,
+        /// The GPUs' kind, where it is decided already.
+        gpu_kind: Option<String>,
+    },
+    /// A window was closed.
+    WindowClosed(Box<JobWindow>),
+    /// A job has ended, in whatever way.
+    JobEnded(JobId),
+}
+
+/// What must be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Tell the placer.
+    PublishSurface(Box<Surface>),
+    /// The job is no more; take its surface away.
+    RemoveSurface(JobId),
+    /// A window that says nothing a predictor can use: log it.
+    ReportUnusable {
+        /// The job it was of.
+        job: JobId,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// The predictor, driven from outside.
+#[derive(Clone, Debug)]
+pub struct PredictorMachine {
+    predictor: Predictor,
+    /// When each job's surface was last published; bounded with the predictor's jobs.
+    published: BTreeMap<JobId, Timestamp>,
+    /// Jobs with something new to say, by the instant they may say it.
+    due: BTreeSet<(Timestamp, JobId)>,
+}
+
+impl PredictorMachine {
+    /// A machine that knows nothing yet.
+    #[must_use]
+    pub fn new(config: PredictorConfig) -> Self {
+        Self::around(Predictor::new(config))
+    }
+
+    /// A machine around what was learned before.
+    #[must_use]
+    pub fn around(predictor: Predictor) -> Self {
+        Self { predictor, published: BTreeMap::new(), due: BTreeSet::new() }
+    }
+
+    /// What it has learned.
+    #[must_use]
+    pub fn predictor(&self) -> &Predictor {
+        &self.predictor
+    }
+
+    /// Marks `job` and publishes it, now or as soon as it may.
+    fn mark(&mut self, now: Timestamp, job: JobId, out: &mut Vec<Action>) {
+        let interval = self.predictor.config().publish_interval();
+        match self.published.get(&job) {
+            Some(&last) if now < last + interval => {
+                self.due.insert((last + interval, job));
+            }
+            _ => self.publish(now, job, out),
+        }
+    }
+
+    fn publish(&mut self, now: Timestamp, job: JobId, out: &mut Vec<Action>) {
+        match self.predictor.surface(now, &job) {
+            Some(surface) => {
+                out.push(Action::PublishSurface(Box::new(surface)));
+                self.published.insert(job, now);
+            }
+            // Forgotten in between, to make room for others.
+            None => {
+                self.published.remove(&job);
+            }
+        }
+    }
+
+    /// Drops what is kept here of jobs the predictor no longer knows.
+    fn shrink(&mut self) {
+        if self.published.len() > self.predictor.job_count() {
+            self.published.retain(|job, _| self.predictor.knows(job));
+            self.due.retain(|(_, job)| self.predictor.knows(job));
+        }
+    }
+}
+
+impl Machine for PredictorMachine {
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::JobDescribed { job, workload, gpus, gpu_kind } => {
+                let kind = gpu_kind.as_deref();
+                if self.predictor.describe(now, job.clone(), workload, gpus, kind) {
+                    self.mark(now, job, out);
+                }
+            }
+            Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
+                Learned::Something => self.mark(now, window.job, out),
+                Learned::Nothing => {}
+                Learned::Unusable(why) => {
+                    out.push(Action::ReportUnusable { job: window.job, why });
+                }
+            },
+            Event::JobEnded(job) => {
+                self.due.retain(|(_, due)| *due != job);
+                self.published.remove(&job);
+                if self.predictor.forget(&job) {
+                    out.push(Action::RemoveSurface(job));
+                }
+            }
+        }
+        self.shrink();
+    }
+
+    fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        while let Some((at, _)) = self.due.first()
+            && *at <= now
+            && let Some((_, job)) = self.due.pop_first()
+        {
+            self.publish(now, job, out);
+        }
+    }
+
+    fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
+        self.due.first().map(|(at, _)| (*at, "a surface may be published again"))
+    }
+}
