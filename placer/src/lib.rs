@@ -1,1 +1,25 @@
-//! Decides who runs where: Problem to Plan, policies, buddy allocator, plan checker.
+//! Decides who runs where: from a [`Problem`], a value, to a [`Plan`], a value.
+//!
+//! A caller (the placer's live machine, or the simulator) holds a [`Problem`], tells it what
+//! happened through its own update methods, asks a [`Policy`] to solve it, and applies the plan.
+//! [`check`] is written apart from the policies and says what a plan breaks. This library reads no
+//! clock, does no I/O and draws no random number: the same problem always gives the same plan.
+
+pub mod buddy;
+pub mod check;
+pub mod fit;
+pub mod job;
+pub mod outlook;
+pub mod plan;
+pub mod policy;
+pub mod problem;
+pub mod reason;
+pub mod set;
+
+pub use check::{Violation, check};
+pub use job::{Job, JobFacts, Progress, State};
+pub use plan::{Blocked, Decision, Plan};
+pub use policy::{Policy, UnknownPolicy, policy};
+pub use problem::{Node, NodeFacts, Problem};
+pub use reason::Because;
+pub use set::{GpuSet, JobKey, NodeKey, Spot};

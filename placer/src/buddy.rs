@@ -1,0 +1,1 @@
+//! Buddy blocks.

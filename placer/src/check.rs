@@ -1,0 +1,198 @@
+//! Says what a plan breaks, written apart from the policies that make plans.
+//!
+//! It follows the decisions one by one over the GPUs they touch, with rules of its own: nothing of
+//! the policies or of first fit is used here. An empty answer means the plan may be carried out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::GpuIndex;
+
+use crate::job::{Job, State};
+use crate::plan::{Decision, Plan};
+use crate::problem::Problem;
+use crate::set::{GpuSet, JobKey, NodeKey};
+
+/// One thing a plan breaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// The job is not known.
+    UnknownJob(JobKey),
+    /// The job is decided about twice.
+    Twice(JobKey),
+    /// A job is started or rejected that does not wait.
+    NotQueued(JobKey),
+    /// A job is settled or undone that is not observed.
+    NotObserved(JobKey),
+    /// A job is undone that cannot checkpoint.
+    CannotStop(JobKey),
+    /// A placement with no GPU, a node named twice, or a node or GPU that does not exist.
+    NoSuchPlace(JobKey),
+    /// Other than the number of GPUs the job asks for.
+    WrongCount {
+        /// The job.
+        job: JobKey,
+        /// GPUs it got.
+        got: u32,
+    },
+    /// GPUs of different kinds for one job.
+    MixedKinds(JobKey),
+    /// A GPU that does not answer.
+    Unhealthy {
+        /// The job.
+        job: JobKey,
+        /// The node.
+        node: NodeKey,
+        /// The GPU.
+        gpu: GpuIndex,
+    },
+    /// A GPU shared with or by an exclusive job.
+    Exclusive {
+        /// The job.
+        job: JobKey,
+        /// Who is there.
+        beside: JobKey,
+    },
+    /// More jobs on a GPU than are allowed.
+    TooManyTenants {
+        /// The job.
+        job: JobKey,
+        /// How many there would be.
+        tenants: u32,
+    },
+    /// Peak memory of all jobs on a GPU beyond what the card has, or not known for one that shares.
+    Memory {
+        /// The job.
+        job: JobKey,
+        /// The node.
+        node: NodeKey,
+        /// The GPU.
+        gpu: GpuIndex,
+    },
+    /// An observation of a job that shares with nobody.
+    NothingToObserve(JobKey),
+    /// A job is rejected although the cluster could hold it, or is not wholly known.
+    WronglyRejected(JobKey),
+}
+
+/// What `plan` breaks, made for `problem`.
+#[must_use]
+pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut decided = BTreeSet::new();
+    let mut added: BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>> = BTreeMap::new();
+    for decision in &plan.decisions {
+        let key = decision.job();
+        let Some(job) = problem.job(key) else {
+            found.push(Violation::UnknownJob(key));
+            continue;
+        };
+        if !decided.insert(key) {
+            found.push(Violation::Twice(key));
+        }
+        let queued = job.state == State::Queued;
+        match decision {
+            Decision::Start { on, observe, .. } => {
+                if !queued {
+                    found.push(Violation::NotQueued(key));
+                }
+                check_start(problem, &mut added, key, job, on, *observe, &mut found);
+            }
+            Decision::Undo { .. } | Decision::Settle { .. } => {
+                if job.state.observation().is_none() {
+                    found.push(Violation::NotObserved(key));
+                }
+                if matches!(decision, Decision::Undo { .. }) && !job.facts.can_stop {
+                    found.push(Violation::CannotStop(key));
+                }
+            }
+            Decision::Reject { .. } => {
+                if !queued {
+                    found.push(Violation::NotQueued(key));
+                }
+                if !problem.inventory_complete || could_ever_hold(problem, job) {
+                    found.push(Violation::WronglyRejected(key));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn check_start(
+    problem: &Problem,
+    added: &mut BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>>,
+    key: JobKey,
+    job: &Job,
+    on: &GpuSet,
+    observe: bool,
+    found: &mut Vec<Violation>,
+) {
+    let nodes: BTreeSet<NodeKey> = on.spots.iter().map(|spot| spot.node).collect();
+    let exists = |spot: &crate::set::Spot| {
+        problem.nodes().get(spot.node.index()).is_some_and(|node| {
+            let highest = 64 - spot.gpus.leading_zeros();
+            spot.gpus != 0 && highest <= node.facts.gpus
+        })
+    };
+    if on.spots.is_empty() || nodes.len() != on.spots.len() || !on.spots.iter().all(exists) {
+        found.push(Violation::NoSuchPlace(key));
+        return;
+    }
+    let got = on.gpu_count();
+    if got < job.facts.request.min || got > job.facts.request.max {
+        found.push(Violation::WrongCount { job: key, got });
+    }
+    let kind = |node: &NodeKey| &problem.node(*node).facts.gpu_kind;
+    if nodes.iter().any(|node| kind(node) != kind(&on.spots[0].node)) {
+        found.push(Violation::MixedKinds(key));
+    }
+    let mut shares = false;
+    for (node_key, gpu) in on.gpus() {
+        let node = problem.node(node_key);
+        if node.facts.healthy >> gpu & 1 == 0 {
+            found.push(Violation::Unhealthy { job: key, node: node_key, gpu });
+        }
+        let newer = added.entry((node_key, gpu)).or_default();
+        let mut memory = Some(0u64);
+        let mut others = 0;
+        for &other in node.tenants(gpu).iter().chain(newer.iter()) {
+            others += 1;
+            let Some(tenant) = problem.job(other) else { continue };
+            if job.facts.exclusive || tenant.facts.exclusive {
+                found.push(Violation::Exclusive { job: key, beside: other });
+            }
+            memory = memory.zip(tenant.memory_mib_max()).map(|(sum, more)| sum + more);
+        }
+        shares |= others > 0;
+        if others + 1 > problem.tenants_max {
+            found.push(Violation::TooManyTenants { job: key, tenants: others + 1 });
+        }
+        // Alone, only its owner's word counts: a job whose memory nobody knows may try its luck,
+        // and a predictor's guess must not keep it off every card. Sharing takes knowledge.
+        let needed = if others == 0 { job.facts.memory_mib_max } else { job.memory_mib_max() };
+        let fits = match memory.zip(needed) {
+            Some((there, more)) => there + more <= node.facts.memory_mib,
+            None => others == 0,
+        };
+        if !fits {
+            found.push(Violation::Memory { job: key, node: node_key, gpu });
+        }
+        newer.push(key);
+    }
+    if observe && !shares {
+        found.push(Violation::NothingToObserve(key));
+    }
+}
+
+/// Whether all nodes of some kind and size, if they were free, could hold the job.
+fn could_ever_hold(problem: &Problem, job: &Job) -> bool {
+    let mut by_class: BTreeMap<(&str, u32, u64), u32> = BTreeMap::new();
+    for node in problem.nodes() {
+        let facts = &node.facts;
+        let class = (facts.gpu_kind.as_str(), facts.gpus, facts.memory_mib);
+        *by_class.entry(class).or_default() += facts.gpus;
+    }
+    by_class.iter().any(|(&(_, _, memory), &gpus)| {
+        gpus >= job.facts.request.min && job.facts.memory_mib_max.is_none_or(|mib| mib <= memory)
+    })
+}

@@ -1,0 +1,136 @@
+//! First fit in node order, and what is free while a plan grows.
+//!
+//! The rule FIFO, FIFO-packed and EaCO share for free GPUs: a job of at most one node's GPUs goes
+//! inside the first node that has room; a larger one takes the first ⌈n / size⌉ wholly free nodes
+//! of one kind and size. It never splits a job that a single node could hold: that job waits.
+
+use std::borrow::Cow;
+
+use crate::job::Job;
+use crate::problem::{NodeFacts, Problem};
+use crate::reason::Because;
+use crate::set::{GpuSet, NodeKey, Spot, lowest, ones};
+
+/// The GPUs that are still free while a plan grows. Copied only once something is taken.
+pub struct Room<'a> {
+    problem: &'a Problem,
+    taken: Cow<'a, [u64]>,
+}
+
+impl<'a> Room<'a> {
+    /// What is free in `problem`.
+    #[must_use]
+    pub fn new(problem: &'a Problem) -> Self {
+        Self { problem, taken: Cow::Borrowed(&[]) }
+    }
+
+    /// The GPUs of a node that are free.
+    #[must_use]
+    pub fn free(&self, node: NodeKey) -> u64 {
+        let taken = self.taken.get(node.index()).copied().unwrap_or(0);
+        self.problem.node(node).free() & !taken
+    }
+
+    /// These are not free any more.
+    pub fn take(&mut self, set: &GpuSet) {
+        let taken = self.taken.to_mut();
+        taken.resize(self.problem.nodes().len(), 0);
+        for spot in &set.spots {
+            taken[spot.node.index()] |= spot.gpus;
+        }
+    }
+
+    /// The first room for `job` in node order, on as few GPUs as it asks for.
+    #[must_use]
+    pub fn first_fit(&self, job: &Job) -> Option<(GpuSet, Because)> {
+        let asked = job.facts.request.min;
+        let mut one_could_hold_it = false;
+        for (key, node) in self.problem.keyed_nodes().filter(|(_, n)| suits(&n.facts, job)) {
+            if node.facts.gpus < asked {
+                continue;
+            }
+            one_could_hold_it = true;
+            let free = self.free(key);
+            if free.count_ones() >= asked {
+                return Some((GpuSet::on(key, lowest(free, asked)), Because::FirstFit));
+            }
+        }
+        if one_could_hold_it { None } else { self.whole_nodes(job) }
+    }
+
+    fn whole_nodes(&self, job: &Job) -> Option<(GpuSet, Because)> {
+        let asked = job.facts.request.min;
+        let nodes = self.problem.nodes();
+        for (i, first) in nodes.iter().enumerate() {
+            // Each class of equal nodes is tried once, at its first node.
+            if !suits(&first.facts, job)
+                || first.facts.gpus == 0
+                || nodes[..i].iter().any(|node| alike(&node.facts, &first.facts))
+            {
+                continue;
+            }
+            let size = first.facts.gpus;
+            let wanted = asked.div_ceil(size);
+            let whole = (i as u32..).map(NodeKey).zip(&nodes[i..]).filter(|(key, node)| {
+                alike(&node.facts, &first.facts) && self.free(*key) == ones(size)
+            });
+            let mut left = asked;
+            let spots: Vec<Spot> = whole
+                .take(wanted as usize)
+                .map(|(node, _)| {
+                    let gpus = ones(left.min(size));
+                    left -= left.min(size);
+                    Spot { node, gpus }
+                })
+                .collect();
+            if left == 0 {
+                return Some((GpuSet { spots }, Because::WholeNodes { nodes: wanted }));
+            }
+        }
+        None
+    }
+
+    /// Why `job` does not fit, as figures.
+    #[must_use]
+    pub fn why_not(&self, job: &Job) -> Because {
+        let free = self.problem.keyed_nodes().map(|(key, _)| self.free(key).count_ones());
+        let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
+        Because::NoRoom { asked: job.facts.request.min, free, free_on_one_node }
+    }
+}
+
+/// Why `job` could never be placed here, even if every GPU were healthy and free.
+///
+/// `None` while the inventory is not complete.
+#[must_use]
+pub fn never(problem: &Problem, job: &Job) -> Option<Because> {
+    if !problem.inventory_complete {
+        return None;
+    }
+    let asked = job.facts.request.min;
+    let nodes = problem.nodes();
+    // The usual case, decided by the first node.
+    if nodes.first().is_some_and(|node| node.facts.gpus >= asked && suits(&node.facts, job)) {
+        return None;
+    }
+    if let Some(asked_mib) = job.facts.memory_mib_max
+        && !nodes.iter().any(|node| node.facts.memory_mib >= asked_mib)
+    {
+        return Some(Because::TooMuchMemory { asked_mib });
+    }
+    let enough = nodes.iter().filter(|node| suits(&node.facts, job)).any(|first| {
+        let equal = nodes.iter().filter(|node| alike(&node.facts, &first.facts));
+        equal.map(|node| node.facts.gpus).sum::<u32>() >= asked
+    });
+    (!enough).then(|| Because::TooLarge { asked, gpus: problem.gpu_count() })
+}
+
+/// Whether the node's cards have the memory that the job's owner says it needs.
+#[must_use]
+pub fn suits(node: &NodeFacts, job: &Job) -> bool {
+    job.facts.memory_mib_max.is_none_or(|needed| needed <= node.memory_mib)
+}
+
+fn alike(a: &NodeFacts, b: &NodeFacts) -> bool {
+    a.gpus == b.gpus && a.gpu_kind == b.gpu_kind && a.memory_mib == b.memory_mib
+}

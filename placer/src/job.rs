@@ -1,0 +1,170 @@
+//! What the placer knows of one job while it waits or runs.
+//!
+//! Facts come from its owner and never change; the state, the surface and the progress come from
+//! outside through [`crate::Problem`]'s update methods. Nothing here decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::{GpuRequest, JobSpec};
+use wattle_common::messages::{JobProgressed, Surface};
+use wattle_common::{JobId, Timestamp, WorkloadId};
+
+use crate::set::{GpuSet, JobKey};
+
+/// What a job's owner says of it, as far as placing it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFacts {
+    /// Its id.
+    pub id: JobId,
+    /// Which kind of job it is, where its owner says so.
+    pub workload: Option<WorkloadId>,
+    /// How many GPUs.
+    pub request: GpuRequest,
+    /// Never to share a GPU.
+    pub exclusive: bool,
+    /// Whether it can be asked to checkpoint and stop; without that it runs to its end.
+    pub can_stop: bool,
+    /// When it must be done.
+    pub deadline: Option<Timestamp>,
+    /// How long it takes alone, where its owner knows.
+    pub duration_alone: Option<Duration>,
+    /// Peak device memory on each GPU, where its owner knows.
+    pub memory_mib_max: Option<u64>,
+    /// When it was submitted.
+    pub submitted_at: Timestamp,
+}
+
+impl From<&JobSpec> for JobFacts {
+    fn from(spec: &JobSpec) -> Self {
+        Self {
+            id: spec.job.clone(),
+            workload: spec.workload.clone(),
+            request: spec.gpus,
+            exclusive: spec.exclusive,
+            can_stop: spec.checkpoint_signal.is_some(),
+            deadline: spec.deadline_at_us,
+            duration_alone: spec.duration_ms_estimate.map(Duration::from_millis),
+            memory_mib_max: spec.memory_mib_max,
+            submitted_at: spec.submitted_at_us,
+        }
+    }
+}
+
+/// Where a job is in its life, as far as its GPUs go.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// It waits.
+    Queued,
+    /// It has these GPUs (its processes may still be starting).
+    Running {
+        /// Its GPUs.
+        on: GpuSet,
+        /// Since when.
+        since: Timestamp,
+        /// Its placement is being observed and may be undone.
+        observation: Option<Observation>,
+    },
+    /// It was asked to stop and still holds its GPUs.
+    Stopping {
+        /// Its GPUs.
+        on: GpuSet,
+    },
+}
+
+impl State {
+    /// The GPUs it holds.
+    #[must_use]
+    pub fn gpus(&self) -> Option<&GpuSet> {
+        match self {
+            Self::Queued => None,
+            Self::Running { on, .. } | Self::Stopping { on } => Some(on),
+        }
+    }
+    /// The observation that runs, if one does.
+    #[must_use]
+    pub fn observation(&self) -> Option<&Observation> {
+        match self {
+            Self::Running { observation, .. } => observation.as_ref(),
+            Self::Queued | Self::Stopping { .. } => None,
+        }
+    }
+}
+
+/// A placement under observation: what everyone on those GPUs has done since.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Observation {
+    /// Since when.
+    pub since: Timestamp,
+    /// The newcomer and all who were there before it, as long as they run.
+    pub marks: Vec<Mark>,
+}
+
+/// Where one job stood when its observation began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mark {
+    /// The job.
+    pub job: JobKey,
+    /// Its first report after the observation began: when, and how many steps. A report from
+    /// before it would be stale, and make the job look faster than it is.
+    pub from: Option<(Timestamp, u64)>,
+}
+
+/// How far a job is, as last reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// When it was so.
+    pub at: Timestamp,
+    /// Steps done since the job's beginning.
+    pub step: u64,
+    /// Steps after which it is done.
+    pub steps_total: Option<u64>,
+    /// Epochs completed.
+    pub epoch: Option<u32>,
+    /// Steps in an epoch.
+    pub steps_per_epoch: Option<u64>,
+    /// Steps a second over the last reports.
+    pub steps_per_s: Option<f64>,
+}
+
+impl From<&JobProgressed> for Progress {
+    fn from(message: &JobProgressed) -> Self {
+        Self {
+            at: message.at_us,
+            step: message.step,
+            steps_total: message.steps_total,
+            epoch: message.epoch,
+            steps_per_epoch: message.steps_per_epoch,
+            steps_per_s: message.steps_per_s,
+        }
+    }
+}
+
+/// One job that waits or runs.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What its owner says.
+    pub facts: JobFacts,
+    /// Its place in the order of arrival; kept when it returns to the queue.
+    pub arrival: u64,
+    /// Where it is in its life.
+    pub state: State,
+    /// What a predictor says of it.
+    pub surface: Option<Arc<Surface>>,
+    /// How far it is, once it has said so.
+    pub progress: Option<Progress>,
+    /// GPU sets it was taken off again: they are not tried a second time.
+    pub undone_on: Vec<GpuSet>,
+}
+
+impl Job {
+    /// Peak device memory on one GPU: as declared, otherwise as measured.
+    #[must_use]
+    pub fn memory_mib_max(&self) -> Option<u64> {
+        let measured = self.surface.as_ref().and_then(|s| s.memory_mib_max);
+        match (self.facts.memory_mib_max, measured) {
+            (Some(declared), Some(measured)) => Some(declared.max(measured)),
+            (one, other) => one.or(other),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Policies, one file each: the rule, its source, and what was our own choice.
+
+mod eaco;
+mod fifo;
+mod fifo_packed;
+
+pub use eaco::{Eaco, EacoConfig};
+pub use fifo::Fifo;
+pub use fifo_packed::{FifoPacked, PACK_ABOVE};
+
+use crate::plan::Plan;
+use crate::problem::Problem;
+
+/// Names of all policies, as [`policy`] takes them.
+pub const NAMES: [&str; 3] = ["fifo", "fifo-packed", "eaco"];
+
+/// A rule that turns a problem into a plan.
+///
+/// Solving, applying the plan and solving again gives an empty plan.
+pub trait Policy: Send {
+    /// Its name.
+    fn name(&self) -> &'static str;
+    /// Whether it reads surfaces and progress. Who need not provide them saves the work.
+    fn reads_profiles(&self) -> bool;
+    /// What is to be done now.
+    fn solve(&self, problem: &Problem) -> Plan;
+}
+
+/// There is no such policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no policy is called `{name}`; use one of {}", NAMES.join(", "))]
+pub struct UnknownPolicy {
+    /// What was asked for.
+    pub name: String,
+}
+
+/// The policy called `name`, with its own defaults.
+///
+/// # Errors
+/// Where there is none.
+pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    match name {
+        "fifo" => Ok(Box::new(Fifo)),
+        "fifo-packed" => Ok(Box::new(FifoPacked)),
+        "eaco" => Ok(Box::new(Eaco)),
+        _ => Err(UnknownPolicy { name: name.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_a_policy() {
+        for name in NAMES {
+            assert_eq!(policy(name).unwrap().name(), name);
+        }
+        let error = policy("magic").err().unwrap().to_string();
+        assert_eq!(error, "no policy is called `magic`; use one of fifo, fifo-packed, eaco");
+    }
+}

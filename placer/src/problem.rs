@@ -1,0 +1,399 @@
+//! Everything a decision rests on, as one value that is fed event by event.
+//!
+//! Update methods say what happened; nothing here decides. Each takes time in proportion to what
+//! changed, never to the length of the queue, since a simulation calls them tens of thousands of
+//! times a second.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use wattle_common::job::{NodeShare, Placement};
+use wattle_common::messages::Surface;
+use wattle_common::topology::GPUS_PER_NODE_MAX;
+use wattle_common::{JobId, NodeId, Timestamp};
+
+use crate::job::{Job, JobFacts, Mark, Observation, Progress, State};
+use crate::plan::{Decision, Plan};
+use crate::set::{GpuSet, JobKey, NodeKey, Spot, bits, ones};
+
+/// Jobs that may share a GPU unless the caller says otherwise: our own choice. The published
+/// tables of EaCO (arXiv 2412.08294) stop paying beyond three, and every tenant more is risk.
+pub const TENANTS_MAX_DEFAULT: u32 = 2;
+
+/// GPU sets remembered for a job it was taken off; beyond them no policy should try again.
+pub const UNDONE_SETS_MAX: usize = 16;
+
+/// What is known of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its id.
+    pub id: NodeId,
+    /// Its GPUs' kind.
+    pub gpu_kind: String,
+    /// How many it has, at most [`GPUS_PER_NODE_MAX`].
+    pub gpus: u32,
+    /// Device memory of each, MiB.
+    pub memory_mib: u64,
+    /// Which of them answer: bit i is GPU i.
+    pub healthy: u64,
+}
+
+/// A node and who is on it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What is known of it.
+    pub facts: NodeFacts,
+    /// GPUs with at least one job.
+    occupied: u64,
+    tenants: Vec<Vec<JobKey>>,
+}
+
+impl Node {
+    /// The GPUs that answer and have no job: bit i is GPU i.
+    #[must_use]
+    pub const fn free(&self) -> u64 {
+        self.facts.healthy & !self.occupied
+    }
+    /// The GPUs that answer and have at least one job.
+    #[must_use]
+    pub const fn shared_or_taken(&self) -> u64 {
+        self.facts.healthy & self.occupied
+    }
+    /// The jobs on one of its GPUs, in the order they came.
+    #[must_use]
+    pub fn tenants(&self, gpu: u32) -> &[JobKey] {
+        self.tenants.get(gpu as usize).map_or(&[], Vec::as_slice)
+    }
+    /// Whether all of its GPUs answer and have no job.
+    #[must_use]
+    pub const fn is_wholly_free(&self) -> bool {
+        self.free() == ones(self.facts.gpus)
+    }
+}
+
+/// Everything a decision rests on.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    /// The instant to decide for.
+    pub now: Timestamp,
+    /// Most jobs on one GPU, whatever a policy would like.
+    pub tenants_max: u32,
+    /// Whether all nodes have been heard of. Until then no job is called too large.
+    pub inventory_complete: bool,
+    nodes: Vec<Node>,
+    node_keys: BTreeMap<NodeId, NodeKey>,
+    jobs: Vec<Option<Job>>,
+    unused: Vec<JobKey>,
+    job_keys: BTreeMap<JobId, JobKey>,
+    queue: BTreeMap<u64, JobKey>,
+    running: BTreeSet<JobKey>,
+    observed: BTreeSet<JobKey>,
+    arrivals: u64,
+}
+
+impl Default for Problem {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Problem {
+    /// No node, no job.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            now: Timestamp::EPOCH,
+            tenants_max: TENANTS_MAX_DEFAULT,
+            inventory_complete: false,
+            nodes: Vec::new(),
+            node_keys: BTreeMap::new(),
+            jobs: Vec::new(),
+            unused: Vec::new(),
+            job_keys: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            running: BTreeSet::new(),
+            observed: BTreeSet::new(),
+            arrivals: 0,
+        }
+    }
+
+    // What is read of it.
+
+    /// The nodes in node order: the order in which they were first known.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+    /// One node.
+    #[must_use]
+    pub fn node(&self, key: NodeKey) -> &Node {
+        &self.nodes[key.index()]
+    }
+    /// All nodes with their keys, in node order.
+    pub fn keyed_nodes(&self) -> impl Iterator<Item = (NodeKey, &Node)> {
+        self.nodes.iter().enumerate().map(|(i, node)| (NodeKey(i as u32), node))
+    }
+    /// The node of that id.
+    #[must_use]
+    pub fn node_key(&self, id: &NodeId) -> Option<NodeKey> {
+        self.node_keys.get(id).copied()
+    }
+    /// The job of that id, while it waits or runs.
+    #[must_use]
+    pub fn job_key(&self, id: &JobId) -> Option<JobKey> {
+        self.job_keys.get(id).copied()
+    }
+    /// One job, while it waits or runs.
+    #[must_use]
+    pub fn job(&self, key: JobKey) -> Option<&Job> {
+        self.jobs.get(key.index()).and_then(Option::as_ref)
+    }
+    /// The jobs that wait, first come first.
+    pub fn queue(&self) -> impl Iterator<Item = (JobKey, &Job)> {
+        self.queue.values().filter_map(|&key| self.job(key).map(|job| (key, job)))
+    }
+    /// How many jobs wait.
+    #[must_use]
+    pub fn queue_len(&self) -> usize {
+        self.queue.len()
+    }
+    /// The jobs that hold GPUs, in the order of their keys.
+    pub fn running(&self) -> impl Iterator<Item = (JobKey, &Job)> {
+        self.running.iter().filter_map(|&key| self.job(key).map(|job| (key, job)))
+    }
+    /// The jobs whose placement is being observed, in the order of their keys.
+    pub fn observed(&self) -> impl Iterator<Item = (JobKey, &Job)> {
+        self.observed.iter().filter_map(|&key| self.job(key).map(|job| (key, job)))
+    }
+    /// How many GPUs the nodes have, healthy or not.
+    #[must_use]
+    pub fn gpu_count(&self) -> u32 {
+        self.nodes.iter().map(|node| node.facts.gpus).sum()
+    }
+    /// The GPUs of `set` by the names everyone else uses.
+    #[must_use]
+    pub fn placement(&self, set: &GpuSet) -> Placement {
+        let share = |spot: &Spot| NodeShare {
+            node: self.node(spot.node).facts.id.clone(),
+            gpus: bits(spot.gpus).collect(),
+        };
+        Placement { shares: set.spots.iter().map(share).collect() }
+    }
+    /// The set of a placement; `None` where it names a node or GPU that is not known.
+    #[must_use]
+    pub fn gpu_set(&self, placement: &Placement) -> Option<GpuSet> {
+        let mut set = GpuSet::default();
+        for share in &placement.shares {
+            let node = self.node_key(&share.node)?;
+            let mut gpus = 0;
+            for &gpu in &share.gpus {
+                if gpu >= self.node(node).tenants.len() as u32 {
+                    return None;
+                }
+                gpus |= 1 << gpu;
+            }
+            set.spots.push(Spot { node, gpus });
+        }
+        Some(set)
+    }
+
+    // What happened to nodes.
+
+    /// A node is there, or has changed. A new one comes last in node order.
+    pub fn node_known(&mut self, mut facts: NodeFacts) -> NodeKey {
+        facts.gpus = facts.gpus.min(GPUS_PER_NODE_MAX);
+        facts.healthy &= ones(facts.gpus);
+        let gpus = facts.gpus as usize;
+        if let Some(&key) = self.node_keys.get(&facts.id) {
+            let node = &mut self.nodes[key.index()];
+            node.tenants.resize(gpus.max(node.tenants.len()), Vec::new());
+            node.facts = facts;
+            return key;
+        }
+        let key = NodeKey(self.nodes.len() as u32);
+        self.node_keys.insert(facts.id.clone(), key);
+        self.nodes.push(Node { facts, occupied: 0, tenants: vec![Vec::new(); gpus] });
+        key
+    }
+
+    /// A node does not answer: nothing new is placed there. Its jobs are the caller's to judge.
+    pub fn node_lost(&mut self, key: NodeKey) {
+        self.nodes[key.index()].facts.healthy = 0;
+    }
+
+    // What happened to jobs.
+
+    /// A job was accepted. One that is known already keeps its key and its place.
+    pub fn job_arrived(&mut self, facts: JobFacts) -> JobKey {
+        if let Some(key) = self.job_key(&facts.id) {
+            return key;
+        }
+        let key = self.unused.pop().unwrap_or(JobKey(self.jobs.len() as u32));
+        if key.index() == self.jobs.len() {
+            self.jobs.push(None);
+        }
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        self.job_keys.insert(facts.id.clone(), key);
+        self.queue.insert(arrival, key);
+        self.jobs[key.index()] = Some(Job {
+            facts,
+            arrival,
+            state: State::Queued,
+            surface: None,
+            progress: None,
+            undone_on: Vec::new(),
+        });
+        key
+    }
+
+    /// A queued job turns out to hold GPUs already: the caller has just restarted.
+    pub fn job_restored(&mut self, key: JobKey, on: GpuSet, since: Timestamp, observing: bool) {
+        self.hold(key, on, since, observing);
+    }
+
+    /// A job is over (finished, failed, cancelled): its GPUs are free and its key may be reused.
+    pub fn job_ended(&mut self, key: JobKey) {
+        self.release(key);
+        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::take) else { return };
+        self.queue.remove(&job.arrival);
+        self.job_keys.remove(&job.facts.id);
+        self.unused.push(key);
+    }
+
+    /// A job has stopped before its end (undone, or its node was lost): back to its place in the
+    /// queue.
+    pub fn job_stopped(&mut self, key: JobKey) {
+        self.release(key);
+        if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+            job.state = State::Queued;
+            self.queue.insert(job.arrival, key);
+        }
+    }
+
+    /// A job says how far it is. Reports that come late are ignored.
+    pub fn job_progressed(&mut self, key: JobKey, progress: Progress) {
+        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        let last = job.progress.unwrap_or_default();
+        if progress.at < last.at {
+            return;
+        }
+        // A report that leaves out what an earlier one said does not unsay it.
+        job.progress = Some(Progress {
+            steps_total: progress.steps_total.or(last.steps_total),
+            epoch: progress.epoch.or(last.epoch),
+            steps_per_epoch: progress.steps_per_epoch.or(last.steps_per_epoch),
+            steps_per_s: progress.steps_per_s.or(last.steps_per_s),
+            ..progress
+        });
+        for &watched in &self.observed {
+            let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
+                self.jobs[watched.index()].as_mut()
+            else {
+                continue;
+            };
+            let since = seen.since;
+            for mark in seen.marks.iter_mut().filter(|mark| mark.job == key) {
+                if mark.from.is_none() && progress.at >= since {
+                    mark.from = Some((progress.at, progress.step));
+                }
+            }
+        }
+    }
+
+    /// A predictor says what it expects of a job.
+    pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
+        if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+            job.surface = Some(surface);
+        }
+    }
+
+    /// The plan is being carried out. Whoever applies a plan has made it from this very problem.
+    pub fn apply(&mut self, plan: &Plan) {
+        for decision in &plan.decisions {
+            match decision {
+                Decision::Start { job, on, observe, .. } => {
+                    self.hold(*job, on.clone(), self.now, *observe);
+                }
+                Decision::Undo { job, .. } => self.stop(*job, true),
+                Decision::Settle { job, .. } => {
+                    self.observed.remove(job);
+                    if let Some(Job { state: State::Running { observation, .. }, .. }) =
+                        self.jobs.get_mut(job.index()).and_then(Option::as_mut)
+                    {
+                        *observation = None;
+                    }
+                }
+                Decision::Reject { job, .. } => self.job_ended(*job),
+            }
+        }
+    }
+
+    /// A running job is asked to stop for a reason other than a plan's.
+    pub fn job_stopping(&mut self, key: JobKey) {
+        self.stop(key, false);
+    }
+
+    fn stop(&mut self, key: JobKey, undone: bool) {
+        self.observed.remove(&key);
+        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        if let State::Running { on, .. } = &mut job.state {
+            let on = std::mem::take(on);
+            if undone && job.undone_on.len() < UNDONE_SETS_MAX {
+                job.undone_on.push(on.clone());
+            }
+            job.state = State::Stopping { on };
+        }
+    }
+
+    fn hold(&mut self, key: JobKey, on: GpuSet, since: Timestamp, observing: bool) {
+        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        self.queue.remove(&job.arrival);
+        let mut marks = Vec::new();
+        for spot in &on.spots {
+            let node = &mut self.nodes[spot.node.index()];
+            node.occupied |= spot.gpus;
+            for gpu in bits(spot.gpus) {
+                let tenants = &mut node.tenants[gpu as usize];
+                if observing {
+                    marks.extend(tenants.iter().map(|&job| Mark { job, from: None }));
+                }
+                tenants.push(key);
+            }
+        }
+        let observation = observing.then(|| {
+            marks.push(Mark { job: key, from: None });
+            marks.sort_by_key(|mark| mark.job);
+            marks.dedup_by_key(|mark| mark.job);
+            Observation { since, marks }
+        });
+        job.state = State::Running { on, since, observation };
+        self.running.insert(key);
+        if observing {
+            self.observed.insert(key);
+        }
+    }
+
+    fn release(&mut self, key: JobKey) {
+        let Some(on) = self.job(key).and_then(|job| job.state.gpus()).cloned() else { return };
+        for spot in &on.spots {
+            let node = &mut self.nodes[spot.node.index()];
+            for gpu in bits(spot.gpus) {
+                let tenants = &mut node.tenants[gpu as usize];
+                tenants.retain(|&tenant| tenant != key);
+                if tenants.is_empty() {
+                    node.occupied &= !(1 << gpu);
+                }
+            }
+        }
+        self.running.remove(&key);
+        self.observed.remove(&key);
+        for watched in &self.observed {
+            if let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
+                self.jobs[watched.index()].as_mut()
+            {
+                seen.marks.retain(|mark| mark.job != key);
+            }
+        }
+    }
+}

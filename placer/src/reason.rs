@@ -1,0 +1,163 @@
+//! Why something was decided, as data; `Display` makes the sentence when somebody asks.
+//!
+//! A simulation takes thousands of decisions in a tenth of a second and reads none of them, so no
+//! text is built before it is wanted. Every variant names the figures the decision rested on.
+
+use std::fmt;
+use std::time::Duration;
+
+use wattle_common::{JobId, Timestamp};
+
+/// Why.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Because {
+    /// First in the queue, and this was the first room in node order.
+    FirstFit,
+    /// First in the queue, larger than a node, and these were the first wholly free nodes.
+    WholeNodes {
+        /// How many nodes.
+        nodes: u32,
+    },
+    /// Nothing fits: too few GPUs are free where it could run.
+    NoRoom {
+        /// GPUs it asks for.
+        asked: u32,
+        /// GPUs that are free in the whole cluster.
+        free: u32,
+        /// GPUs that are free on the freest node.
+        free_on_one_node: u32,
+    },
+    /// No node and no set of equal nodes is large enough.
+    TooLarge {
+        /// GPUs it asks for.
+        asked: u32,
+        /// GPUs of the cluster.
+        gpus: u32,
+    },
+    /// No card has as much memory as it needs.
+    TooMuchMemory {
+        /// MiB it needs on each GPU.
+        asked_mib: u64,
+    },
+    /// Packed beside a job with which it runs fastest in sum.
+    Packed {
+        /// The job already there.
+        beside: JobId,
+        /// Sum of both jobs' predicted normalised speeds.
+        sum: f64,
+        /// The sum it had to exceed.
+        threshold: f64,
+        /// Pairs looked at.
+        tried: u32,
+    },
+    /// Put on the fullest GPUs that leave everyone's deadline whole.
+    Fullest {
+        /// Who is there.
+        beside: Vec<JobId>,
+        /// Their summed busy share, per cent.
+        utilization_percent: f64,
+        /// Which candidate it was, from 1 (the fullest).
+        choice: u32,
+        /// How many candidates there were.
+        candidates: u32,
+        /// The job's predicted speed there, relative to running alone, where it is known.
+        speed: Option<f64>,
+    },
+    /// On free GPUs, since no occupied set would do.
+    Idle {
+        /// Why it does not share.
+        alone: Alone,
+    },
+    /// The observation has ended and all deadlines hold.
+    DeadlinesHold {
+        /// Jobs observed.
+        tenants: u32,
+        /// How long it took.
+        after: Duration,
+    },
+    /// A job that was observed has nobody beside it any more.
+    NeighboursGone,
+    /// The observation has ended and a deadline would be broken.
+    DeadlineBroken {
+        /// Whose.
+        job: JobId,
+        /// Its deadline.
+        deadline: Timestamp,
+        /// When it would end at its measured speed.
+        end: Timestamp,
+    },
+}
+
+/// Why a job was not given neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// Its owner said so.
+    Exclusive,
+    /// Nothing is known of its speed or memory yet.
+    Unknown,
+    /// It cannot be stopped, so a placement that breaks a deadline could not be undone.
+    CannotStop,
+    /// It was undone often enough.
+    UndoneOften,
+    /// No occupied GPUs were within the thresholds and deadlines.
+    NoCandidate,
+}
+
+impl fmt::Display for Alone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusive => "it is exclusive",
+            Self::Unknown => "its profile is not known yet",
+            Self::CannotStop => "it has no checkpoint signal, and deadlines are at stake",
+            Self::UndoneOften => "it was undone often enough",
+            Self::NoCandidate => "no occupied GPUs are within thresholds and deadlines",
+        })
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FirstFit => write!(f, "first in the queue; first room in node order"),
+            Self::WholeNodes { nodes } => {
+                write!(f, "first in the queue; first {nodes} wholly free nodes")
+            }
+            Self::NoRoom { asked, free, free_on_one_node } => write!(
+                f,
+                "asks for {asked} GPUs; {free} are free, at most {free_on_one_node} on one node"
+            ),
+            Self::TooLarge { asked, gpus } => {
+                write!(f, "asks for {asked} GPUs; the cluster of {gpus} can never give them")
+            }
+            Self::TooMuchMemory { asked_mib } => {
+                write!(f, "needs {asked_mib} MiB on each GPU; no card here has as much")
+            }
+            Self::Packed { beside, sum, threshold, tried } => write!(
+                f,
+                "no free GPUs; with {beside} the normalised speeds sum to {sum:.2} > {threshold} \
+                 (best of {tried})"
+            ),
+            Self::Fullest { beside, utilization_percent, choice, candidates, speed } => {
+                write!(f, "candidate {choice} of {candidates}, fullest first; beside ")?;
+                for (i, job) in beside.iter().enumerate() {
+                    write!(f, "{}{job}", if i == 0 { "" } else { ", " })?;
+                }
+                write!(f, " at {utilization_percent:.0} % busy")?;
+                match speed {
+                    Some(speed) => write!(f, "; predicted speed {speed:.2}; all deadlines hold"),
+                    None => write!(f, "; nobody has a deadline"),
+                }
+            }
+            Self::Idle { alone } => write!(f, "free GPUs: {alone}"),
+            Self::DeadlinesHold { tenants, after } => write!(
+                f,
+                "observed {tenants} jobs for an epoch each ({} s); all deadlines hold",
+                after.as_secs()
+            ),
+            Self::NeighboursGone => write!(f, "nobody is beside it any more"),
+            Self::DeadlineBroken { job, deadline, end } => {
+                write!(f, "at its measured speed {job} would end at {end}, deadline {deadline}")
+            }
+        }
+    }
+}
