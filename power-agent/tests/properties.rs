@@ -80,7 +80,7 @@ fn facts() -> CardFacts {
 }
 
 fn node_id() -> NodeId {
-    NodeId::new("n0").unwrap()
+    NodeId::new("n0").expect("an id")
 }
 
 impl Node {
