@@ -1,0 +1,197 @@
+//! Reaching the server, and knowing whether it is there.
+//!
+//! A service that starts before its server waits for it; one that loses it goes on trying for ever
+//! and says so. The client's defaults notice a half-open link only after minutes and wait ten
+//! seconds for an answer; a power agent cannot, so its pings are seconds apart.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use async_nats::{ConnectOptions, Event, ServerAddr, jetstream};
+use tokio::sync::watch;
+use wattle_common::ClusterId;
+use wattle_common::subject::StreamName;
+
+use super::{ANSWER_WITHIN, Bus, BusConfig, BusError, Shared};
+
+/// Two pings without an answer, and the link counts as lost: within six seconds.
+const PING_EVERY: Duration = Duration::from_secs(3);
+/// Longest pause between two tries to reach the server.
+const RETRY_EVERY_MAX: Duration = Duration::from_secs(2);
+/// How often a service that waits for its server says so.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+/// Commands the client holds for the server; a full queue makes sending [`BusError::Busy`].
+const COMMANDS_MAX: usize = 2_048;
+/// Acknowledgements of stored messages awaited at once.
+const ACKS_MAX: usize = 1_024;
+/// A server just started greets before its JetStream answers; so long (times [`PAUSE`]) it is
+/// given before it counts as having none.
+const JETSTREAM_TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(250);
+
+impl Bus {
+    /// Connects; while the server is away it goes on trying, for ever, and logs that it does.
+    /// Cancel it by dropping the future (`tokio::select!` with a shutdown).
+    ///
+    /// # Errors
+    /// Where the configuration cannot work: no address, an unreadable file.
+    pub async fn connect(
+        config: &BusConfig,
+        cluster: ClusterId,
+        client_name: &str,
+    ) -> Result<Self, BusError> {
+        let bus = Self::prepare(config, cluster, client_name).await?;
+        bus.wait_connected().await;
+        Ok(bus)
+    }
+
+    /// As [`Self::connect`], for a person at a terminal: gives up after `patience` of wall time.
+    ///
+    /// # Errors
+    /// As [`Self::connect`], and [`BusError::Away`].
+    pub async fn connect_within(
+        config: &BusConfig,
+        cluster: ClusterId,
+        client_name: &str,
+        patience: Duration,
+    ) -> Result<Self, BusError> {
+        let bus = Self::prepare(config, cluster, client_name).await?;
+        match tokio::time::timeout(patience, bus.wait_connected()).await {
+            Ok(()) => Ok(bus),
+            Err(_) => Err(BusError::Away { url: bus.shared.url.clone() }),
+        }
+    }
+
+    async fn prepare(
+        config: &BusConfig,
+        cluster: ClusterId,
+        client_name: &str,
+    ) -> Result<Self, BusError> {
+        let url = config.url_in_force();
+        let addresses: Vec<ServerAddr> = url
+            .split(',')
+            .map(|address| address.trim().parse())
+            .collect::<Result<_, _>>()
+            .map_err(|source| {
+                let what = format!("use `{url}` as the nats server's address (nats://HOST:4222)");
+                BusError::refused(what, source)
+            })?;
+        let (sender, reached) = watch::channel(0);
+        let options = Self::options(config, client_name, &url, sender)?;
+        let client = options
+            .connect(addresses)
+            .await
+            .map_err(|source| BusError::refused(format!("connect to {url}"), source))?;
+        let jetstream = jetstream::ContextBuilder::new()
+            .timeout(ANSWER_WITHIN)
+            .ack_timeout(ANSWER_WITHIN)
+            .max_ack_inflight(ACKS_MAX)
+            .build(client.clone());
+        let streams_ready = [const { AtomicBool::new(false) }; StreamName::ALL.len()];
+        Ok(Self {
+            shared: Arc::new(Shared { client, jetstream, cluster, url, reached, streams_ready }),
+        })
+    }
+
+    fn options(
+        config: &BusConfig,
+        client_name: &str,
+        url: &str,
+        reached: watch::Sender<u64>,
+    ) -> Result<ConnectOptions, BusError> {
+        let (url, reached) = (url.to_owned(), Arc::new(reached));
+        let mut options = ConnectOptions::new()
+            .name(client_name)
+            .retry_on_initial_connect()
+            .ping_interval(PING_EVERY)
+            .connection_timeout(ANSWER_WITHIN)
+            .request_timeout(Some(ANSWER_WITHIN))
+            .client_capacity(COMMANDS_MAX)
+            .reconnect_delay_callback(|tries| {
+                // 20 ms, 40 ms, 80 ms and so on: a restarted server is found at once.
+                let exponent = u32::try_from(tries).unwrap_or(u32::MAX).min(8);
+                Duration::from_millis(10 << exponent).min(RETRY_EVERY_MAX)
+            })
+            .event_callback(move |event| {
+                note(&url, &reached, &event);
+                std::future::ready(())
+            });
+        if let Some(path) = &config.nkey_seed_file {
+            let seed = std::fs::read_to_string(path)
+                .map_err(|source| BusError::File { path: path.clone(), source: source.into() })?;
+            options = options.nkey(seed.trim().to_owned());
+        }
+        if let Some(path) = &config.ca_file {
+            // The client would look only when it connects, and say so to nobody.
+            std::fs::read(path)
+                .map_err(|source| BusError::File { path: path.clone(), source: source.into() })?;
+            options = options.add_root_certificates(path.clone()).require_tls(true);
+        }
+        Ok(options)
+    }
+
+    /// Returns once the server is there; says now and then that it is not.
+    pub(super) async fn wait_connected(&self) {
+        let mut reached = self.shared.reached.clone();
+        let connected = async {
+            while !self.is_connected() {
+                // A change may come between the question and the wait, so the wait is short.
+                let _ = tokio::time::timeout(PAUSE, reached.changed()).await;
+            }
+        };
+        tokio::pin!(connected);
+        let mut patience = ANSWER_WITHIN;
+        while tokio::time::timeout(patience, &mut connected).await.is_err() {
+            tracing::warn!(url = %self.shared.url, "nats server does not answer; retrying");
+            patience = SAY_EVERY;
+        }
+    }
+
+    /// Does `work`, again and again, until it is done or cannot be: outlasts a server that is away
+    /// or just starting.
+    pub(super) async fn insist<T, F: Future<Output = Result<T, BusError>>>(
+        &self,
+        what: &str,
+        work: impl Fn() -> F,
+    ) -> Result<T, BusError> {
+        let mut without_jetstream = 0;
+        loop {
+            self.wait_connected().await;
+            let error = match work().await {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            if matches!(error, BusError::NoJetStream { .. }) {
+                without_jetstream += 1;
+            }
+            if without_jetstream >= JETSTREAM_TRIES
+                || !(error.may_pass() || matches!(error, BusError::NoJetStream { .. }))
+            {
+                return Err(error);
+            }
+            tracing::debug!(what, %error, "not yet; retrying");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+fn note(url: &str, reached: &watch::Sender<u64>, event: &Event) {
+    match event {
+        Event::Connected => {
+            reached.send_modify(|count| *count += 1);
+            tracing::info!(url, "connected to nats server");
+        }
+        Event::Disconnected => tracing::warn!(url, "nats server is away; retrying"),
+        Event::LameDuckMode => tracing::warn!(url, "nats server is about to stop"),
+        Event::SlowConsumer(subscription) => {
+            tracing::warn!(
+                subscription,
+                "messages were dropped: this service takes them too slowly"
+            );
+        }
+        Event::ServerError(error) => tracing::warn!(url, %error, "nats server objects"),
+        Event::ClientError(error) => tracing::warn!(url, %error, "nats client objects"),
+        Event::Draining | Event::Closed => tracing::debug!(url, %event, "nats client"),
+    }
+}

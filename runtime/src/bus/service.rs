@@ -1,0 +1,181 @@
+//! The NATS service API: who is there, and requests to them.
+//!
+//! Every service registers, also one that serves no request: so `nats micro ls` and a request to
+//! `$SRV.PING` show the whole system, with versions and error counts.
+
+// The client's signature, not ours, and never iterated here.
+#[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
+use std::collections::HashMap;
+use std::fmt;
+
+use async_nats::service::endpoint::Endpoint;
+use async_nats::service::{self, ServiceExt};
+use async_nats::{HeaderMap, Message};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wattle_common::NodeId;
+use wattle_common::codec::{self, CodecError};
+
+use super::{ANSWER_WITHIN, Bus, BusError};
+
+const ERROR: &str = "Nats-Service-Error";
+const ERROR_CODE: &str = "Nats-Service-Error-Code";
+
+/// A registered service; it is listed until this is stopped, or its process ends.
+pub struct Service {
+    bus: Bus,
+    service: service::Service,
+}
+
+/// The requests to one subject of a service.
+pub struct Requests(Endpoint);
+
+/// One request.
+pub struct Request {
+    /// Its subject.
+    pub subject: String,
+    /// What was asked.
+    pub payload: Bytes,
+    inner: service::Request,
+}
+
+impl Bus {
+    /// Registers this process as a service of the cluster.
+    ///
+    /// # Errors
+    /// Where `name` has other characters than letters, digits, `-` and `_`.
+    pub async fn register(&self, name: &str, description: &str) -> Result<Service, BusError> {
+        self.register_as(name, description, None).await
+    }
+
+    /// Registers this process as a service of one node of the cluster.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub async fn register_on(
+        &self,
+        name: &str,
+        description: &str,
+        node: &NodeId,
+    ) -> Result<Service, BusError> {
+        self.register_as(name, description, Some(node)).await
+    }
+
+    #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
+    async fn register_as(
+        &self,
+        name: &str,
+        description: &str,
+        node: Option<&NodeId>,
+    ) -> Result<Service, BusError> {
+        let mut metadata = HashMap::from([
+            ("cluster".to_owned(), self.cluster().to_string()),
+            ("pid".to_owned(), std::process::id().to_string()),
+        ]);
+        if let Some(node) = node {
+            metadata.insert("node".to_owned(), node.to_string());
+        }
+        let service = self
+            .shared
+            .client
+            .service_builder()
+            .description(description)
+            .metadata(metadata)
+            .start(name, env!("CARGO_PKG_VERSION"))
+            .await
+            .map_err(|source| BusError::refused(format!("register {name}"), source))?;
+        self.flush().await;
+        Ok(Service { bus: self.clone(), service })
+    }
+}
+
+impl Service {
+    /// Serves the requests to `subject` (a `Subject`, or a pattern). Processes that serve the same
+    /// subject share its requests.
+    ///
+    /// # Errors
+    /// Where the subject is none.
+    pub async fn endpoint(&self, subject: impl fmt::Display) -> Result<Requests, BusError> {
+        let subject = subject.to_string();
+        let endpoint = self
+            .service
+            .endpoint_builder()
+            .name(endpoint_name(&subject))
+            .add(&subject)
+            .await
+            .map_err(|source| BusError::refused(format!("serve {subject}"), source))?;
+        self.bus.flush().await;
+        Ok(Requests(endpoint))
+    }
+
+    /// Serves no longer.
+    pub async fn stop(self) {
+        // Its only failure is that nobody listens any more.
+        let _ = self.service.stop().await;
+    }
+}
+
+/// An endpoint's name: the subject's noun and verb.
+fn endpoint_name(subject: &str) -> String {
+    let name: Vec<&str> = subject.split('.').skip(3).take(2).collect();
+    let name = if name.is_empty() { subject.to_owned() } else { name.join("-") };
+    name.replace(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_')), "-")
+}
+
+impl Requests {
+    /// The next request; `None` once the service is stopped. May be cancelled.
+    pub async fn next(&mut self) -> Option<Request> {
+        let inner = self.0.next().await?;
+        Some(Request {
+            subject: inner.message.subject.to_string(),
+            payload: inner.message.payload.clone(),
+            inner,
+        })
+    }
+}
+
+impl Request {
+    /// Reads what was asked.
+    ///
+    /// # Errors
+    /// Where it is no `T`; [`Self::refuse`] it.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
+        codec::decode_json(&self.payload)
+    }
+
+    /// Answers.
+    ///
+    /// # Errors
+    /// Where the answer cannot be sent, or none was asked for.
+    pub async fn respond<T: Serialize>(&self, answer: &T) -> Result<(), BusError> {
+        self.send(Ok(codec::encode_json(answer).into())).await
+    }
+
+    /// Answers with an error, counted in the service's statistics; `code` is as HTTP's: 400 for a
+    /// wrong request, 500 for our own failure.
+    ///
+    /// # Errors
+    /// As [`Self::respond`].
+    pub async fn refuse(&self, code: u16, message: &str) -> Result<(), BusError> {
+        // It travels in a header, which is one line.
+        let status = message.replace(['\r', '\n'], " ");
+        self.send(Err(service::error::Error { status, code: usize::from(code) })).await
+    }
+
+    async fn send(&self, answer: Result<Bytes, service::error::Error>) -> Result<(), BusError> {
+        match tokio::time::timeout(ANSWER_WITHIN, self.inner.respond(answer)).await {
+            Ok(sent) => sent.map_err(|source| BusError::refused("answer", source)),
+            Err(_) => Err(BusError::Busy),
+        }
+    }
+}
+
+/// The error that an answer carries in its headers.
+pub(super) fn error_of(answer: &Message) -> Option<BusError> {
+    let headers: &HeaderMap = answer.headers.as_ref()?;
+    let message = headers.get(ERROR)?.to_string();
+    let code = headers.get(ERROR_CODE).and_then(|code| code.as_str().parse().ok()).unwrap_or(500);
+    Some(BusError::Service { code, message })
+}

@@ -1,0 +1,92 @@
+//! What a service's `main` needs around its work: logs, and the wish to stop.
+
+use std::io::IsTerminal;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+use wattle_common::env;
+
+/// What is logged where `WATTLE_LOG` says nothing: our own news, and others' warnings.
+const LOG_DEFAULT: &str = "info,async_nats=warn";
+
+/// Starts logging to stderr: text where a person reads it, one JSON object per line elsewhere.
+///
+/// `WATTLE_LOG` says what is logged, as in `debug` or `info,wattle_placer=debug`. Calling it again
+/// changes nothing.
+pub fn start_logging() {
+    let wanted = std::env::var(env::LOG).ok().filter(|text| !text.is_empty());
+    let (filter, wrong) = match EnvFilter::try_new(wanted.as_deref().unwrap_or(LOG_DEFAULT)) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new(LOG_DEFAULT), Some(error)),
+    };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = if std::io::stderr().is_terminal() {
+        builder.with_target(false).try_init()
+    } else {
+        builder.json().flatten_event(true).try_init()
+    };
+    if started.is_ok()
+        && let Some(error) = wrong
+    {
+        tracing::warn!(variable = env::LOG, %error, using = LOG_DEFAULT, "log filter not understood");
+    }
+}
+
+/// The wish that this service stops. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown(CancellationToken);
+
+impl Shutdown {
+    /// Listens for SIGTERM and SIGINT from now on. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// Where the system does not let it listen.
+    pub fn listen() -> std::io::Result<Self> {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let shutdown = Self::default();
+        let token = shutdown.0.clone();
+        tokio::spawn(async move {
+            let signal = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+                () = token.cancelled() => return,
+            };
+            tracing::info!(signal, "stopping");
+            token.cancel();
+        });
+        Ok(shutdown)
+    }
+
+    /// Asks for the stop, as a signal would.
+    pub fn request(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether it was asked for.
+    #[must_use]
+    pub fn requested(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Returns once it is asked for.
+    pub async fn wait(&self) {
+        self.0.cancelled().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wish_reaches_every_clone() {
+        let shutdown = Shutdown::listen().unwrap();
+        let clone = shutdown.clone();
+        assert!(!clone.requested());
+        shutdown.request();
+        clone.wait().await;
+        assert!(clone.requested());
+    }
+}

@@ -1,0 +1,191 @@
+//! A real nats-server for tests: on a free port, with JetStream in a folder of its own.
+//!
+//! It can be killed as `kill -9` does and started again on the same port and store. Every wait is
+//! for a condition with a deadline. The server and its folder go when the value is dropped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpStream;
+
+/// Environment variable with the server's path, where it is not on `PATH`.
+pub const SERVER_ENV: &str = "NATS_SERVER";
+
+/// A server starts in about 30 ms; a machine under load may take many times that.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+const POLL_EVERY: Duration = Duration::from_millis(10);
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A running nats-server.
+#[derive(Debug)]
+pub struct NatsServer {
+    child: Option<Child>,
+    binary: PathBuf,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl NatsServer {
+    /// Starts one.
+    ///
+    /// # Panics
+    /// Where there is no nats-server, with the package to install, or where it does not start, with
+    /// its log.
+    pub async fn start() -> Self {
+        let binary = find().unwrap_or_else(|| {
+            panic!(
+                "these tests need a real nats-server: install the package nats-server \
+                 (apt-get install nats-server), or name its binary in {SERVER_ENV}"
+            )
+        });
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("wattle-nats-{}-{number}", std::process::id()));
+        // A process id comes round again; what an earlier one left behind must not be read.
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");
+        let mut server = Self { child: None, binary, folder, port: 0 };
+        server.launch().await;
+        server
+    }
+
+    /// Where clients find it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Its port.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Ends it with SIGKILL, as a crash would; its store stays.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself; either way it is gone after this.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again on the same port and store; kills it first if it still runs.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.launch().await;
+    }
+
+    /// As [`Self::restart`], but with an empty store, as after a lost disk.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub async fn restart_empty(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(self.folder.join("store"));
+        self.launch().await;
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    async fn launch(&mut self) {
+        let port = if self.port == 0 { "-1".to_owned() } else { self.port.to_string() };
+        let child = Command::new(&self.binary)
+            .args(["-a", "127.0.0.1", "-p", &port, "-js", "-sd"])
+            .arg(self.folder.join("store"))
+            .arg("-l")
+            .arg(self.folder.join("log"))
+            .arg("--ports_file_dir")
+            .arg(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} does not start: {error}", self.binary.display()));
+        let ports = self.folder.join(format!("nats-server_{}.ports", child.id()));
+        self.child = Some(child);
+        let mut last = String::new();
+        let ready = async {
+            loop {
+                if self.port == 0 {
+                    self.port = read_port(&ports).unwrap_or(0);
+                }
+                if self.port != 0 {
+                    match greets(self.port).await {
+                        Ok(true) => return,
+                        Ok(false) => "it greets without JetStream".clone_into(&mut last),
+                        Err(error) => last = error.to_string(),
+                    }
+                }
+                if let Some(child) = &mut self.child
+                    && let Ok(Some(status)) = child.try_wait()
+                {
+                    let log = std::fs::read_to_string(self.folder.join("log"));
+                    panic!(
+                        "nats-server ended with {status}; its log:\n{}",
+                        log.unwrap_or_default()
+                    );
+                }
+                tokio::time::sleep(POLL_EVERY).await;
+            }
+        };
+        if tokio::time::timeout(READY_WITHIN, ready).await.is_err() {
+            panic!(
+                "nats-server is not ready after {READY_WITHIN:?} ({last}); its log:\n{}",
+                self.log()
+            );
+        }
+    }
+}
+
+impl Drop for NatsServer {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            // The log helps whoever reads the failure; the folder is in the system's care.
+            tracing::error!(folder = %self.folder.display(), "nats-server's folder is kept");
+        } else {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// Where nats-server is: what the environment names, or on `PATH`, or where Debian installs it.
+#[must_use]
+pub fn find() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(SERVER_ENV).filter(|path| !path.is_empty()) {
+        return Some(named.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/bin"].map(PathBuf::from))
+        .map(|folder| folder.join("nats-server"))
+        .find(|file| file.is_file())
+}
+
+/// The port in the server's own ports file: `{"nats":["nats://127.0.0.1:4222"]}`.
+fn read_port(file: &Path) -> Option<u16> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let value: serde_json::Value = serde_json::from_str(&text).ok()?;
+    value["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
+}
+
+/// Whether the server on `port` greets and has JetStream.
+async fn greets(port: u16) -> io::Result<bool> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).await?;
+    Ok(line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
+}
