@@ -285,6 +285,8 @@ fn what_people_ask_and_are_told() {
             started_at_us: Some(at(2)),
             ended_at_us: None,
             exit_code: None,
+            next_phase: None,
+            error: None,
             step: Some(1_200),
             steps_total: Some(36_000),
             epoch: Some(1),

@@ -38,6 +38,12 @@ pub struct JobRecord {
     /// Its exit code, once it has ended by itself.
     #[serde(default)]
     pub exit_code: Option<i32>,
+    /// What it becomes once it has stopped, while it is stopping: queued, failed or cancelled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_phase: Option<JobPhase>,
+    /// Why it failed, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     /// Steps done, as last reported.
     #[serde(default)]
     pub step: Option<u64>,
