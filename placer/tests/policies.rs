@@ -1,5 +1,7 @@
 //! What must hold of every policy, and what each one's rule says in small examples.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
