@@ -60,6 +60,16 @@ pub fn init() -> Result<TimeScale, ClockError> {
     Ok(*SCALE.get_or_init(|| scale))
 }
 
+/// Reads how the system's time follows the wall's from `path`, whatever the environment says; for
+/// a command that finds a running system on this machine.
+///
+/// # Errors
+/// Where the file holds no clock.
+pub fn use_file(path: &std::path::Path) -> Result<TimeScale, ClockError> {
+    let scale = read_scale(path.to_owned())?;
+    Ok(*SCALE.get_or_init(|| scale))
+}
+
 fn read_scale(path: PathBuf) -> Result<TimeScale, ClockError> {
     let mut head = [0; TimeScale::HEADER_LEN];
     let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head));
@@ -84,10 +94,15 @@ pub fn scale() -> TimeScale {
 }
 
 /// The system's time, now.
-#[expect(clippy::disallowed_methods, reason = "this is the one reader of the clock")]
 pub fn now() -> Timestamp {
+    scale().system(wall_now().as_us())
+}
+
+/// What the wall shows, now; for whoever makes a clock, or measures what a person waits for.
+#[expect(clippy::disallowed_methods, reason = "this is the one reader of the clock")]
+pub fn wall_now() -> Timestamp {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    scale().system(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
+    Timestamp::from_us(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Sleeps until the system's time is `at`; returns at once if it has passed.

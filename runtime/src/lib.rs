@@ -8,5 +8,6 @@ pub mod bus;
 pub mod clock;
 pub mod config;
 pub mod driver;
+pub mod server;
 pub mod shell;
 pub mod testing;

@@ -9,11 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::server::{SERVER_ENV, find};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
-
-/// Environment variable with the server's path, where it is not on `PATH`.
-pub const SERVER_ENV: &str = "NATS_SERVER";
 
 /// A server starts in about 30 ms; a machine under load may take many times that.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -160,19 +158,6 @@ impl Drop for NatsServer {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
-}
-
-/// Where nats-server is: what the environment names, or on `PATH`, or where Debian installs it.
-#[must_use]
-pub fn find() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os(SERVER_ENV).filter(|path| !path.is_empty()) {
-        return Some(named.into());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/bin"].map(PathBuf::from))
-        .map(|folder| folder.join("nats-server"))
-        .find(|file| file.is_file())
 }
 
 /// The port in the server's own ports file: `{"nats":["nats://127.0.0.1:4222"]}`.
