@@ -13,6 +13,8 @@ pub mod card;
 pub mod config;
 pub mod machine;
 pub mod note;
+#[cfg(feature = "service")]
+pub mod shell;
 
 pub use card::{CardFacts, CardRead, Refusal};
 pub use config::{Config, Settings};

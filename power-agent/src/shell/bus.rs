@@ -1,0 +1,123 @@
+//! What the power agent says and hears: its node's desired state, its own report.
+//!
+//! It tries for ever. A desired state that cannot be read is logged and left: the one before it
+//! stands until its lease ends.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use wattle_common::codec;
+use wattle_common::messages::{NodeDesired, PowerReport};
+use wattle_common::subject::{Bucket, Reporter};
+use wattle_runtime::bus::{Bus, BusError, KvBucket, Watch};
+
+use super::ServiceConfig;
+use crate::machine::Event;
+
+/// Pause, in wall time, before something that failed is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Serves until the machine has gone and its last report is out.
+pub(super) async fn serve(
+    config: ServiceConfig,
+    events: mpsc::Sender<Event>,
+    mut newest: watch::Receiver<Option<PowerReport>>,
+) {
+    let open = async {
+        loop {
+            match open(&config).await {
+                Ok(open) => return open,
+                Err(error) => {
+                    tracing::error!(%error, source = source(&error), "no bus; trying again");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    };
+    let (bus, desired, actual) = tokio::select! {
+        open = open => open,
+        () = gone(newest.clone()) => return,
+    };
+    let service = bus.register_on("wattle-power-agent", "applies caps and clocks", &config.node);
+    let service = service.await.inspect_err(|error| tracing::warn!(%error, "not registered"));
+    tokio::select! {
+        () = listen(&config, desired, &events) => {}
+        () = report(&config, &actual, &mut newest) => {}
+    }
+    if let Ok(service) = service {
+        service.stop().await;
+    }
+    bus.flush().await;
+}
+
+async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, KvBucket), BusError> {
+    let name = format!("wattle-power-agent-{}", config.node);
+    let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
+    let desired = bus.bucket(Bucket::Desired).await?.watch().await?;
+    let actual = bus.bucket(Bucket::Actual).await?;
+    Ok((bus, desired, actual))
+}
+
+async fn gone(mut newest: watch::Receiver<Option<PowerReport>>) {
+    while newest.changed().await.is_ok() {}
+}
+
+async fn listen(config: &ServiceConfig, mut desired: Watch, events: &mpsc::Sender<Event>) {
+    while let Some(change) = desired.next().await {
+        if change.key != config.node.as_str() {
+            continue;
+        }
+        let Some(value) = change.value else {
+            tracing::warn!(
+                "the desired state was deleted; the last one stands until its lease ends"
+            );
+            continue;
+        };
+        match codec::decode_json::<NodeDesired>(&value) {
+            Ok(desired) => {
+                if events.send(Event::DesiredChanged(desired)).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                let revision = change.revision;
+                tracing::warn!(revision, %error, source = source(&error), "desired state ignored");
+            }
+        }
+    }
+    // The watch ends only with the bus itself; the report's loop goes on trying.
+    std::future::pending::<()>().await;
+}
+
+async fn report(
+    config: &ServiceConfig,
+    actual: &KvBucket,
+    newest: &mut watch::Receiver<Option<PowerReport>>,
+) {
+    let key = Reporter::Power.key(&config.node);
+    newest.mark_changed();
+    let mut failing = false;
+    while newest.changed().await.is_ok() {
+        loop {
+            let Some(report) = newest.borrow_and_update().clone() else { break };
+            let error = match actual.put(&key, &report).await {
+                Ok(_) => {
+                    failing = false;
+                    break;
+                }
+                Err(error) => error,
+            };
+            if !std::mem::replace(&mut failing, true) {
+                tracing::warn!(%error, "not reported; trying again");
+            }
+            // What comes meanwhile is newer and is sent instead.
+            if let Ok(Err(_)) = tokio::time::timeout(PAUSE, newest.changed()).await {
+                return;
+            }
+        }
+    }
+}
+
+fn source(error: &dyn std::error::Error) -> Option<String> {
+    error.source().map(ToString::to_string)
+}
