@@ -1,0 +1,432 @@
+//! The launcher's binary with real processes, a real disk and a real nats-server.
+//!
+//! Every wait is for a condition, with a deadline.
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use wattle_common::job::NodeShare;
+use wattle_common::messages::{DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired};
+use wattle_common::subject::{Bucket, Reporter};
+use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
+use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
+use wattle_runtime::testing::NatsServer;
+
+/// The machine that runs the tests may be busy with many of them.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Site {
+    server: NatsServer,
+    folder: tempfile::TempDir,
+    launcher: Option<Child>,
+    desired: KvBucket,
+    actual: KvBucket,
+    generation: u64,
+}
+
+fn node() -> NodeId {
+    NodeId::new("n0").unwrap()
+}
+
+impl Site {
+    async fn new() -> Self {
+        let server = NatsServer::start().await;
+        let cluster = ClusterId::new("launch").unwrap();
+        let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await.unwrap();
+        let desired = bus.bucket(Bucket::Desired).await.unwrap();
+        let actual = bus.bucket(Bucket::Actual).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = Self { server, folder, launcher: None, desired, actual, generation: 0 };
+        site.start_launcher();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn start_launcher(&mut self) {
+        let dir = self.folder.path().display();
+        let config = format!(
+            "cluster = \"launch\"\nnode = \"n0\"\nstate_dir = \"{dir}/state\"\nlog_dir = \"{dir}/log\"\n\
+             checkpoint_dir = \"{dir}/checkpoints\"\nprogress_socket = \"{dir}/progress.sock\"\n\
+             checkpoint_grace_ms = 2000\nterminate_grace_ms = 300\nheartbeat_ms = 300\n\
+             [nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n",
+            self.server.url()
+        );
+        let file = self.path("launcher.toml");
+        fs::write(&file, config).unwrap();
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path("launcher.log"));
+        let launcher = Command::new(env!("CARGO_BIN_EXE_wattle-launcher"))
+            .arg("--config")
+            .arg(file)
+            .stdin(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn()
+            .unwrap();
+        self.launcher = Some(launcher);
+    }
+
+    /// As a crash or `kill -9` would.
+    fn kill_launcher(&mut self) {
+        let mut launcher = self.launcher.take().unwrap();
+        launcher.kill().unwrap();
+        launcher.wait().unwrap();
+    }
+
+    async fn desire(&mut self, jobs: Vec<DesiredJob>) {
+        self.generation += 1;
+        let now = wattle_runtime::clock::now();
+        let desired = NodeDesired {
+            node: node(),
+            generation: self.generation,
+            issued_at_us: now,
+            expires_at_us: now,
+            gpus: vec![],
+            jobs,
+        };
+        self.desired.put("n0", &desired).await.unwrap();
+    }
+
+    async fn report(&self) -> Option<LaunchReport> {
+        let read = self.actual.get::<LaunchReport>(&Reporter::Launcher.key(&node())).await;
+        read.ok().flatten().map(|(report, _)| report)
+    }
+
+    /// The first report for which `wanted` holds.
+    async fn until(&self, what: &str, wanted: impl Fn(&LaunchReport) -> bool) -> LaunchReport {
+        let mut last = None;
+        let found = tokio::time::timeout(DEADLINE, async {
+            loop {
+                if let Some(report) = self.report().await {
+                    if wanted(&report) {
+                        return report;
+                    }
+                    last = Some(report);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        });
+        if let Ok(report) = found.await {
+            return report;
+        }
+        let log = fs::read_to_string(self.path("launcher.log")).unwrap_or_default();
+        panic!("{what}: never so; last {last:?}\nlauncher:\n{log}");
+    }
+
+    async fn until_state(&self, job: &str, wanted: impl Fn(&LaunchState) -> bool) -> LaunchedJob {
+        let is = |found: &LaunchedJob| found.job.as_str() == job && wanted(&found.state);
+        let report = self.until(job, |report| report.jobs.iter().any(&is)).await;
+        report.jobs.into_iter().find(is).unwrap()
+    }
+
+    async fn until_file(&self, path: &Path, wanted: impl Fn(&str) -> bool) -> String {
+        let found = tokio::time::timeout(DEADLINE, async {
+            loop {
+                match fs::read_to_string(path) {
+                    Ok(text) if wanted(&text) => return text,
+                    _ => tokio::time::sleep(Duration::from_millis(10)).await,
+                }
+            }
+        });
+        let Ok(text) = found.await else {
+            panic!("{}: never so; {:?}", path.display(), fs::read_to_string(path))
+        };
+        text
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(mut launcher) = self.launcher.take() {
+            let _ = launcher.kill();
+            let _ = launcher.wait();
+        }
+        // What a failed test leaves running ends with it: its sessions are in the state folder.
+        let claims = glob(&self.path("state/jobs"), "claim.json");
+        for claim in claims.iter().filter_map(|path| fs::read(path).ok()) {
+            if let Ok(claim) = serde_json::from_slice::<wattle_launcher::folder::Claim>(&claim) {
+                let pid = claim.supervisor.pid;
+                if wattle_launcher::process::is_alive(&claim.supervisor) {
+                    for who in wattle_launcher::process::descendants(pid) {
+                        wattle_launcher::process::signal(
+                            &who,
+                            wattle_launcher::process::Signal::KILL,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn glob(dir: &Path, name: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(glob(&path, name));
+        } else if path.file_name().is_some_and(|file| file == name) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn job(id: &str, attempt: u32, script: &str) -> DesiredJob {
+    DesiredJob {
+        job: JobId::new(id).unwrap(),
+        attempt,
+        gpus: vec![1, 3],
+        rank: 0,
+        shares: vec![NodeShare { node: node(), gpus: vec![1, 3] }],
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        environment: vec![("MINE".to_owned(), "yes".to_owned())],
+        working_dir: None,
+        checkpoint_signal: Some("SIGUSR1".to_owned()),
+        stop: false,
+    }
+}
+
+/// What `nats micro ls` asks and hears, as the bare protocol has it.
+async fn ask_services(port: u16, name: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let ask = format!(
+        "CONNECT {{\"verbose\":false}}\r\nSUB answers 1\r\nPUB $SRV.PING.{name} answers 0\r\n\r\n"
+    );
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let (mut said, mut piece) = (String::new(), [0; 4096]);
+    tokio::time::timeout(DEADLINE, async {
+        while !said.contains("io.nats.micro.v1.ping_response") {
+            let count = stream.read(&mut piece).await.unwrap();
+            assert!(count > 0, "nats-server hung up: {said}");
+            said.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+        said
+    })
+    .await
+    .expect("a service of that name answers")
+}
+
+/// A job that counts its starts, and writes a checkpoint when it is asked.
+const TRAIN: &str = "echo started $WATTLE_ATTEMPT >> $WATTLE_CHECKPOINT_DIR/starts; \
+     trap 'echo saved > $WATTLE_CHECKPOINT_DIR/state; exit 0' USR1; \
+     while true; do sleep 0.05; done";
+
+fn stop(mut job: DesiredJob) -> DesiredJob {
+    job.stop = true;
+    job
+}
+
+fn alive(pid: u32) -> bool {
+    wattle_launcher::process::identity(pid)
+        .is_some_and(|who| wattle_launcher::process::is_alive(&who))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_runs_to_its_end_and_its_output_is_kept() {
+    let mut site = Site::new().await;
+    let script =
+        "echo gpus=$CUDA_VISIBLE_DEVICES $SITE $MINE $WORLD_SIZE clock=$WATTLE_NATS_URL; exit 3";
+    site.desire(vec![job("a", 1, script)]).await;
+    let ended = site.until_state("a", |state| *state == LaunchState::Exited { code: 3 }).await;
+    assert_eq!((ended.attempt, ended.session), (1, None));
+    let log = fs::read_to_string(&ended.log_path).unwrap();
+    assert_eq!(log, "--- a attempt 1 on GPU 1,3 ---\ngpus=1,3 here yes 2 clock=\n");
+    // A second attempt appends, and a program that is not there is refused with a clear word.
+    let mut second = job("a", 2, "");
+    second.command = vec!["/no/such/program".to_owned()];
+    site.desire(vec![second]).await;
+    let refused = site.until_state("a", |state| matches!(state, LaunchState::Refused { .. })).await;
+    assert_eq!(
+        refused.state,
+        LaunchState::Refused {
+            error: "the program `/no/such/program` is not on this node: give its whole path, or \
+                    install it there"
+                .to_owned()
+        }
+    );
+    assert!(fs::read_to_string(&ended.log_path).unwrap().contains("attempt 2"));
+    let answer = ask_services(site.server.port(), "wattle-launcher").await;
+    assert!(answer.contains("\"node\":\"n0\""), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_checkpoints_when_asked_to_stop() {
+    let mut site = Site::new().await;
+    site.desire(vec![job("a", 1, TRAIN)]).await;
+    let running = site.until_state("a", |state| *state == LaunchState::Running).await;
+    assert!(alive(running.session.unwrap()));
+    let starts = site.path("checkpoints/a/starts");
+    site.until_file(&starts, |text| text == "started 1\n").await;
+    site.desire(vec![stop(job("a", 1, TRAIN))]).await;
+    site.until_state("a", |state| *state == LaunchState::Stopped).await;
+    assert_eq!(fs::read_to_string(site.path("checkpoints/a/state")).unwrap(), "saved\n");
+    // The next attempt is another start; the first is not repeated.
+    site.desire(vec![job("a", 2, TRAIN)]).await;
+    site.until_file(&starts, |text| text == "started 1\nstarted 2\n").await;
+    site.desire(vec![]).await;
+    site.until("nothing left", |report| report.jobs.is_empty() && report.generation_seen == 4)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_stop_is_killed_with_all_it_started() {
+    let mut site = Site::new().await;
+    // Deaf to every polite signal, with a child in a session of its own, as torchrun makes them.
+    let deaf = "trap '' USR1 TERM; setsid sh -c \"trap '' TERM; echo \\$\\$ > $WATTLE_CHECKPOINT_DIR/child; \
+         while true; do sleep 0.05; done\" & echo $$ > $WATTLE_CHECKPOINT_DIR/own; while true; do sleep 0.05; done";
+    site.desire(vec![job("deaf", 1, deaf)]).await;
+    let whole = |text: &str| text.ends_with('\n');
+    let child = site.until_file(&site.path("checkpoints/deaf/child"), whole).await;
+    let own = site.until_file(&site.path("checkpoints/deaf/own"), whole).await;
+    let pids: Vec<u32> = [child, own].iter().map(|text| text.trim().parse().unwrap()).collect();
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    site.desire(vec![]).await;
+    site.until("gone", |report| report.generation_seen == 2 && report.jobs.is_empty()).await;
+    assert!(pids.iter().all(|pid| !alive(*pid)), "{pids:?} live on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_and_restarted_it_loses_and_doubles_nothing() {
+    let mut site = Site::new().await;
+    let short = "while [ ! -e $WATTLE_CHECKPOINT_DIR/go ]; do sleep 0.02; done; exit 7";
+    let jobs = vec![job("long", 1, TRAIN), job("short", 1, short)];
+    site.desire(jobs.clone()).await;
+    let long = site.until_state("long", |state| *state == LaunchState::Running).await;
+    site.until_state("short", |state| *state == LaunchState::Running).await;
+    let starts = site.path("checkpoints/long/starts");
+    site.until_file(&starts, |text| text == "started 1\n").await;
+
+    site.kill_launcher();
+    // In the meantime one of them ends.
+    fs::write(site.path("checkpoints/short/go"), "").unwrap();
+    site.until_file(&site.path("state/jobs/short/1/end.json"), |text| !text.is_empty()).await;
+    assert!(alive(long.session.unwrap()), "a job outlives its launcher");
+    let before = site.report().await.unwrap().at_us;
+    site.start_launcher();
+    let after = |report: &LaunchReport| report.at_us > before && report.jobs.len() == 2;
+    let report = site.until("a report of the new launcher", after).await;
+    let states: Vec<_> = report.jobs.iter().map(|job| (job.job.as_str(), &job.state)).collect();
+    assert_eq!(
+        states,
+        [("long", &LaunchState::Running), ("short", &LaunchState::Exited { code: 7 })]
+    );
+    assert_eq!(report.jobs[0].session, long.session, "the very same processes");
+
+    // Killed again while it stops a job: the next one knows that it had been asked.
+    site.desire(vec![stop(jobs[0].clone()), jobs[1].clone()]).await;
+    site.until_file(&site.path("state/jobs/long/1/stop.json"), |text| !text.is_empty()).await;
+    site.kill_launcher();
+    site.start_launcher();
+    site.until_state("long", |state| *state == LaunchState::Stopped).await;
+    assert_eq!(fs::read_to_string(&starts).unwrap(), "started 1\n", "started once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_interrupted_at_any_point_happens_once() {
+    let mut site = Site::new().await;
+    // Kills at moments that differ from round to round, some before, some in, some after a start.
+    let mut jobs: Vec<DesiredJob> = Vec::new();
+    for round in 0..8u64 {
+        jobs.push(job(&format!("j{round}"), 1, TRAIN));
+        site.desire(jobs.clone()).await;
+        let before = site.report().await.map_or(Timestamp::EPOCH, |report| report.at_us);
+        let _ =
+            tokio::time::timeout(Duration::from_millis(round * 5), site.until("", |_| false)).await;
+        site.kill_launcher();
+        site.start_launcher();
+        site.until("back", |report| report.at_us > before).await;
+    }
+    let all = |report: &LaunchReport| {
+        report.jobs.len() == 8 && report.jobs.iter().all(|job| job.state == LaunchState::Running)
+    };
+    site.until("all run", all).await;
+    for round in 0..8 {
+        let starts = site.path(&format!("checkpoints/j{round}/starts"));
+        site.until_file(&starts, |text| !text.is_empty()).await;
+        assert_eq!(fs::read_to_string(&starts).unwrap(), "started 1\n", "j{round}");
+    }
+    site.desire(vec![]).await;
+    site.until("nothing left", |report| report.jobs.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_outlive_the_bus_and_corrupt_orders() {
+    let mut site = Site::new().await;
+    let jobs = vec![job("a", 1, TRAIN)];
+    site.desire(jobs.clone()).await;
+    let running = site.until_state("a", |state| *state == LaunchState::Running).await;
+    let session = running.session.unwrap();
+    // What is no order is logged with its key and ignored.
+    site.desired.put("n0", &"not an order").await.unwrap();
+    let log = site.until_file(&site.path("launcher.log"), |text| text.contains("ignored")).await;
+    assert!(log.contains("\"key\":\"n0\"") && alive(session), "{log}");
+    site.server.kill();
+    assert!(alive(session));
+    let before = wattle_runtime::clock::now();
+    site.server.restart().await;
+    site.until("a report once the bus is back", |report| report.at_us > before).await;
+    site.desire(jobs).await;
+    let seen = |report: &LaunchReport| report.generation_seen == 2 && report.jobs.len() == 1;
+    assert_eq!(site.until("orders flow again", seen).await.jobs[0].session, Some(session));
+    site.desire(vec![]).await;
+    site.until("nothing left", |report| report.jobs.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_supervisor_that_is_killed_is_a_job_lost_not_failed() {
+    let mut site = Site::new().await;
+    site.desire(vec![job("a", 1, TRAIN)]).await;
+    let running = site.until_state("a", |state| *state == LaunchState::Running).await;
+    let supervisor = wattle_launcher::process::identity(running.session.unwrap()).unwrap();
+    let family = wattle_launcher::process::descendants(supervisor.pid);
+    assert!(!family.is_empty());
+    wattle_launcher::process::signal(&supervisor, wattle_launcher::process::Signal::KILL);
+    let lost = site.until_state("a", |state| matches!(state, LaunchState::Lost { .. })).await;
+    assert!(matches!(&lost.state, LaunchState::Lost { error } if error.contains("was killed")));
+    tokio::time::timeout(DEADLINE, async {
+        while wattle_launcher::process::is_alive(&family[0]) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("nothing of it is left on the GPUs");
+}
+
+#[test]
+fn wrong_usage_and_wrong_configuration_end_with_code_2() {
+    let launcher = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_wattle-launcher")).args(arguments).output();
+        let ran = ran.unwrap();
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    assert_eq!(launcher(&[]).0, Some(2));
+    assert_eq!(launcher(&["--nonsense"]).0, Some(2));
+    let (code, said) = launcher(&["--config", "/nowhere/launcher.toml"]);
+    assert_eq!(code, Some(2), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("launcher.toml");
+    let good = include_str!("../../deploy/launcher.toml");
+    for (right, wrong, names) in [
+        ("heartbeat_ms", "heartbeat_s", "heartbeat_s"),
+        ("\"/var/lib/wattle/launcher\"", "\"launcher\"", "state_dir"),
+        ("master_port_min = 29_500", "master_port_min = 40_000", "master_port_max"),
+    ] {
+        fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
+        let (code, said) = launcher(&["--config", file.to_str().unwrap()]);
+        assert!(code == Some(2) && said.contains(names), "{names}: {said}");
+    }
+}
+
+#[test]
+fn the_example_is_a_configuration() {
+    let text = include_str!("../../deploy/launcher.toml");
+    let config: wattle_launcher::Config =
+        wattle_runtime::config::parse(text, Path::new("launcher.toml")).unwrap();
+    config.check().unwrap();
+}
