@@ -46,16 +46,14 @@ impl NvmlDriver {
     }
 
     fn device(&self, gpu: GpuIndex, what: &'static str) -> Result<Card<'_>, GpuError> {
-        let card = |error| self.error(gpu, what, error);
-        let device = self.nvml.device_by_index(gpu).map_err(|error| match error {
+        self.nvml.device_by_index(gpu).map_err(|error| match error {
             // NVML answers so to an index that no card has.
             NvmlError::InvalidArg => {
                 let count = self.nvml.device_count().unwrap_or(0);
                 GpuError::Refused { gpu, what, remedy: format!("this node has {count} GPUs") }
             }
-            other => card(other),
-        })?;
-        Ok(device)
+            other => self.error(gpu, what, other),
+        })
     }
 
     /// What a caller can do about `error`.

@@ -10,8 +10,8 @@ use wattle_common::Machine;
 use crate::clock;
 use crate::shell::Shutdown;
 
-/// Events taken before actions' order to wake is looked at again; bounds how late a wake can come
-/// under a flood of events.
+/// Events handled before their actions are carried out: bounds how late an action, or a wake, can
+/// come under a flood of events.
 const BURST_MAX: usize = 64;
 
 /// Runs `machine` until `shutdown` is asked for or all senders of `events` are gone.
@@ -31,7 +31,6 @@ pub async fn run<M, F>(
     loop {
         let wake = machine.next_wake();
         tokio::select! {
-            biased;
             () = shutdown.wait() => return,
             () = wake_at(wake) => machine.wake(clock::now(), &mut actions),
             count = events.recv_many(&mut burst, BURST_MAX) => {

@@ -70,6 +70,12 @@ impl Shutdown {
         self.0.is_cancelled()
     }
 
+    /// The result of `work`, or `None` where the stop is asked for first: for what waits as long as
+    /// it takes, such as [`crate::bus::Bus::connect`].
+    pub async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.0.run_until_cancelled(work).await
+    }
+
     /// Returns once it is asked for.
     pub async fn wait(&self) {
         self.0.cancelled().await;
@@ -85,8 +91,10 @@ mod tests {
         let shutdown = Shutdown::listen().unwrap();
         let clone = shutdown.clone();
         assert!(!clone.requested());
+        assert_eq!(clone.or(async { 7 }).await, Some(7));
         shutdown.request();
         clone.wait().await;
         assert!(clone.requested());
+        assert_eq!(clone.or(std::future::pending::<()>()).await, None);
     }
 }

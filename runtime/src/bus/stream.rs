@@ -67,7 +67,10 @@ impl StoredDelivery {
     }
 }
 
-/// Takes a stream's messages in order, each at least once, from where this name last was.
+/// Takes a stream's messages, each at least once, from where this name last was.
+///
+/// They come in order, but for those that come again: what was not acknowledged in time, or whose
+/// acknowledgement a killed server had not written yet.
 pub struct Consumer {
     messages: mpsc::Receiver<StoredDelivery>,
     _task: AbortOnDropHandle<()>,

@@ -1,0 +1,200 @@
+//! Core messages, requests and services on a real nats-server.
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{cluster, connect, job, until, within};
+use futures_util::StreamExt;
+use wattle_common::codec;
+use wattle_common::id::{JobId, NodeId};
+use wattle_common::messages::{JobProgressed, Reply, SubmitJob};
+use wattle_common::subject::{JobTopic, RequestTopic, Subject, Topic};
+use wattle_common::{ClusterId, Timestamp};
+use wattle_runtime::bus::{Bus, BusConfig, BusError};
+use wattle_runtime::testing::NatsServer;
+
+fn progress_subject(cluster: &ClusterId) -> Subject {
+    let (node, job) = (NodeId::new("n0").unwrap(), JobId::new("j1").unwrap());
+    Subject::of_job(cluster.clone(), JobTopic::JobProgressed, node, job)
+}
+
+fn progress(step: u64) -> JobProgressed {
+    JobProgressed {
+        job: JobId::new("j1").unwrap(),
+        node: NodeId::new("n0").unwrap(),
+        attempt: 1,
+        at_us: Timestamp::from_s(7),
+        step,
+        steps_total: None,
+        epoch: None,
+        steps_per_epoch: None,
+        steps_per_s: None,
+    }
+}
+
+#[tokio::test]
+async fn a_message_arrives_where_its_pattern_listens_and_in_no_other_cluster() {
+    let server = NatsServer::start().await;
+    let (east, west) = (connect(&server, "east").await, connect(&server, "west").await);
+    let mut in_east = east.subscribe(&Topic::JobProgressed.pattern(east.cluster())).await.unwrap();
+    let mut in_west = west.subscribe(&Subject::everything(west.cluster())).await.unwrap();
+
+    let (to_east, to_west) = (progress_subject(east.cluster()), progress_subject(west.cluster()));
+    east.publish(&to_east, &progress(1)).await.unwrap();
+    west.publish(&to_west, &progress(2)).await.unwrap();
+
+    let delivery = within("east hears", in_east.next()).await.unwrap();
+    assert_eq!(delivery.subject.parse::<Subject>(), Ok(to_east));
+    assert!(!delivery.headers);
+    assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap(), progress(1));
+    // West hears its own message first, though east's was sent before: it never comes.
+    let delivery = within("west hears", in_west.next()).await.unwrap();
+    assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap(), progress(2));
+}
+
+#[tokio::test]
+async fn a_request_is_answered_refused_or_finds_nobody() {
+    let server = NatsServer::start().await;
+    let (placer, asker) = (connect(&server, "main").await, connect(&server, "main").await);
+    let subject = Subject::request(cluster("main"), RequestTopic::JobSubmitted);
+
+    let nobody = asker.request::<_, Reply>(&subject, &job("j1")).await;
+    assert!(matches!(nobody, Err(BusError::NoResponder { .. })), "{nobody:?}");
+
+    let service = placer.register("wattle-placer", "Places jobs").await.unwrap();
+    let mut requests = service.endpoint(&subject).await.unwrap();
+    let serve = tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            match request.decode::<SubmitJob>() {
+                Ok(asked) => {
+                    request.respond(&Reply::Accepted { job: asked.spec.job }).await.unwrap();
+                }
+                Err(error) => request.refuse(400, &error.to_string()).await.unwrap(),
+            }
+        }
+    });
+    // The endpoint's subscription and the request take different connections.
+    let asked = job("j1");
+    let mut reply = None;
+    until("the placer answers", async || {
+        reply = asker.request::<_, Reply>(&subject, &asked).await.ok();
+        reply.is_some()
+    })
+    .await;
+    assert_eq!(reply, Some(Reply::Accepted { job: JobId::new("j1").unwrap() }));
+
+    let refused = asker.request::<_, Reply>(&subject, &"no job").await.unwrap_err();
+    let BusError::Service { code, message } = &refused else { panic!("{refused:?}") };
+    assert_eq!(*code, 400);
+    assert!(message.contains("not the JSON of a SubmitJob"), "{message}");
+
+    service.stop().await;
+    within("the service stops", serve).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_answers_ends_in_time() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let subject = Subject::request(cluster("main"), RequestTopic::JobCancelled);
+    let service = bus.register("wattle-placer", "Never answers").await.unwrap();
+    let _requests = service.endpoint(&subject).await.unwrap();
+    let error = within("the request ends", bus.request::<_, Reply>(&subject, &job("j1"))).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, BusError::Timeout { .. }) && error.may_pass(), "{error:?}");
+}
+
+/// What `nats micro ls` does: any client asks `$SRV.PING`, and every service answers.
+#[tokio::test]
+async fn every_service_shows_itself_to_any_client() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let node = NodeId::new("n3").unwrap();
+    let _placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let _agent = bus.register_on("wattle-power-agent", "Caps GPUs", &node).await.unwrap();
+
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.unwrap();
+    client.publish_with_reply("$SRV.PING", inbox, "".into()).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let answer = within("a service answers", answers.next()).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(answer["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(answer["metadata"]["cluster"], "main");
+        seen.push((answer["name"].to_string(), answer["metadata"]["node"].to_string()));
+    }
+    seen.sort();
+    let expected = [("\"wattle-placer\"", "null"), ("\"wattle-power-agent\"", "\"n3\"")];
+    assert_eq!(seen, expected.map(|(name, node)| (name.to_owned(), node.to_owned())));
+}
+
+#[tokio::test]
+async fn nothing_is_sent_late_to_a_server_that_was_away() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let subject = progress_subject(bus.cluster());
+    let mut heard = bus.subscribe(&subject.to_string()).await.unwrap();
+    bus.publish(&subject, &progress(1)).await.unwrap();
+    within("the first is heard", heard.next()).await.unwrap();
+
+    server.kill();
+    until("the loss is noticed", async || !bus.is_connected()).await;
+    let error = bus.publish(&subject, &progress(2)).await.unwrap_err();
+    assert!(matches!(error, BusError::Away { .. }) && error.may_pass(), "{error:?}");
+    let error = bus.request::<_, Reply>(&subject, &progress(2)).await.unwrap_err();
+    assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+    let error = bus.store(&common::ledger_subject(&bus, "n0"), "x", &1).await.unwrap_err();
+    assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+
+    server.restart().await;
+    // The subscription is the same one as before, and what was refused stays unsent.
+    until("it is sent again", async || bus.publish(&subject, &progress(3)).await.is_ok()).await;
+    let delivery = within("the subscription hears again", heard.next()).await.unwrap();
+    assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap().step, 3);
+}
+
+#[tokio::test]
+async fn a_service_that_starts_before_its_server_waits_for_it() {
+    let mut server = NatsServer::start().await;
+    server.kill();
+    let config = BusConfig::at(&server.url());
+    let impatient =
+        Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(50)).await;
+    assert!(matches!(impatient, Err(BusError::Away { .. })));
+    let waiting = tokio::spawn({
+        let config = config.clone();
+        async move { Bus::connect(&config, cluster("main"), "test").await }
+    });
+    server.restart().await;
+    let bus = within("it connects", waiting).await.unwrap().unwrap();
+    assert!(bus.is_connected());
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_said_at_once() {
+    let wrong = |change: fn(&mut BusConfig)| async move {
+        let mut config = BusConfig::at("nats://127.0.0.1:4222");
+        change(&mut config);
+        let connect = Bus::connect(&config, cluster("main"), "test");
+        match within("it fails", connect).await {
+            Ok(_) => panic!("connected with {config:?}"),
+            Err(error) => error,
+        }
+    };
+    let error = wrong(|config| config.url = "not an address".to_owned()).await;
+    assert!(error.to_string().contains("nats://HOST:4222"), "{error}");
+    let error = wrong(|config| config.ca_file = Some("/nowhere/ca.pem".into())).await;
+    assert!(matches!(error, BusError::File { .. }), "{error}");
+    let error = wrong(|config| config.nkey_seed_file = Some("/nowhere/seed".into())).await;
+    assert!(error.to_string().contains("/nowhere/seed"), "{error}");
+
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let subject = progress_subject(bus.cluster());
+    let error = bus.publish_bytes(&subject, vec![0; (1 << 20) + 1]).await.unwrap_err();
+    assert!(matches!(error, BusError::TooLarge { .. }), "{error}");
+}

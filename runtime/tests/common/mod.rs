@@ -1,0 +1,79 @@
+//! What the tests on a real server share: a bus, a deadline, and a condition that is awaited.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::time::Duration;
+
+use wattle_common::ClusterId;
+use wattle_common::id::{JobId, NodeId};
+use wattle_common::job::{GpuRequest, JobSpec};
+use wattle_common::messages::{LedgerEntry, SubmitJob};
+use wattle_common::subject::{NodeTopic, Subject};
+use wattle_common::{Timestamp, units::Energy};
+use wattle_runtime::bus::{Bus, BusConfig};
+use wattle_runtime::testing::NatsServer;
+
+/// Far more than anything here takes; a test that reaches it has failed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
+
+pub(crate) fn cluster(name: &str) -> ClusterId {
+    ClusterId::new(name).unwrap()
+}
+
+pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
+    let config = BusConfig::at(&server.url());
+    within("connect", Bus::connect(&config, cluster(name), "test")).await.unwrap()
+}
+
+/// The result of `work`, or a failure that names it.
+pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(DEADLINE, work).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what}: not within {DEADLINE:?}"),
+    }
+}
+
+/// Asks again until it is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    within(what, async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+pub(crate) fn job(name: &str) -> SubmitJob {
+    SubmitJob {
+        spec: JobSpec {
+            job: JobId::new(name).unwrap(),
+            name: name.to_owned(),
+            workload: None,
+            gpus: GpuRequest::exactly(1),
+            exclusive: false,
+            deadline_at_us: None,
+            duration_ms_estimate: None,
+            memory_mib_max: None,
+            checkpoint_signal: None,
+            command: vec!["true".to_owned()],
+            environment: Vec::new(),
+            working_dir: None,
+            submitted_at_us: Timestamp::EPOCH,
+        },
+    }
+}
+
+pub(crate) fn ledger_subject(bus: &Bus, node: &str) -> Subject {
+    Subject::of_node(bus.cluster().clone(), NodeTopic::EnergyMetered, NodeId::new(node).unwrap())
+}
+
+/// A ledger entry that is recognised by its host's energy.
+pub(crate) fn entry(millijoules: u64) -> LedgerEntry {
+    LedgerEntry {
+        node: NodeId::new("n0").unwrap(),
+        from_us: Timestamp::EPOCH,
+        until_us: Timestamp::from_s(60),
+        energy_mj_gpus: vec![None],
+        energy_mj_host: Energy::from_mj(millijoules),
+        jobs: Vec::new(),
+    }
+}
