@@ -47,7 +47,7 @@ impl PredictorConfig {
             gpu_kind_assumed: None,
             jobs_max: 20_000,
             windows_per_job_max: 40,
-            classes_max: 1_000,
+            classes_max: 400,
             points_max: 400,
             publish_interval_ms: 10_000,
         }

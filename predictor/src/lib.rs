@@ -5,12 +5,26 @@
 //! its cards' power, each with a 90 % interval. Where nothing of a job was seen yet, the surface is
 //! a prior and says so.
 //!
+//! One model per file, each with its formula, units and the source of its constants:
+//! [`model::cap`] (speed and power under a cap or a clock), [`model::scaling`] (GPUs and nodes),
+//! [`model::interference`] (neighbours on the same card). [`fit`] is the one place that solves least
+//! squares, through linfa. [`history`] is what outlives a job.
+//!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
 //! bytes. It never reaches the tables by which a simulated world judges it.
 
+pub mod cards;
 pub mod config;
+pub mod fit;
+pub mod history;
+pub mod interval;
+pub mod job;
 pub mod machine;
+pub mod model;
+pub mod observation;
 pub mod predictor;
+pub mod prior;
+pub mod surface;
 
 pub use config::PredictorConfig;
 pub use machine::{Action, Event, PredictorMachine};

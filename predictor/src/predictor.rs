@@ -1,17 +1,32 @@
 //! What is known of every job, and the questions that can be asked of it.
 //!
-//! It holds each job's description and windows and hands them to the models; the formulas are
-//! theirs. It decides nothing about placement.
+//! It keeps jobs, their history by class and what is known of the cards, and hands them to the
+//! models; the formulas are theirs. It decides nothing about placement. Memory is bounded: about
+//! 250 bytes for a window, 20 kB for a class at most, so the shipped limits hold at most about
+//! 200 MB of windows and 8 MB of history.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
-use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::id::{self, JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::{Estimate, JobWindow, Surface, SurfacePoint};
+use wattle_common::messages::surface::NEIGHBOUR_CLASSES_MAX;
+use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 
+use crate::cards::{Cards, KINDS_MAX};
 use crate::config::PredictorConfig;
+use crate::history::{Class, History, Profile};
+use crate::job::{Context, Job, JobModel, Profiles};
+use crate::model::cap::Card;
+use crate::model::interference::Pooled;
+use crate::observation::{Observation, unknown};
+use crate::prior;
+use crate::surface::{Configuration, Question, configurations};
+
+/// Up to so many classes, the pooled curve is fitted anew with each window beside others; beyond,
+/// with every [`POOL_EVERY`]th.
+const POOL_EAGER: usize = 64;
+const POOL_EVERY: u32 = 16;
 
 /// What came of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,28 +39,34 @@ pub enum Learned {
     Unusable(&'static str),
 }
 
-/// What is known of one job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Job {
-    workload: Option<WorkloadId>,
-    gpus: GpuRequest,
-    gpu_kind: Option<String>,
-    heard_at: Timestamp,
-    windows: u32,
-}
-
 /// Learns from windows, answers with surfaces.
 #[derive(Clone, Debug)]
 pub struct Predictor {
     config: PredictorConfig,
     jobs: BTreeMap<JobId, Job>,
+    /// Of jobs that have windows.
+    models: BTreeMap<JobId, JobModel>,
+    /// How many jobs of each declared class are known now.
+    classes: BTreeMap<WorkloadId, usize>,
+    cards: Cards,
+    history: History,
+    /// By kind of card, with the windows since it was fitted.
+    pooled: BTreeMap<String, (Pooled, u32)>,
 }
 
 impl Predictor {
     /// A predictor that knows nothing yet.
     #[must_use]
     pub fn new(config: PredictorConfig) -> Self {
-        Self { config, jobs: BTreeMap::new() }
+        Self {
+            config,
+            jobs: BTreeMap::new(),
+            models: BTreeMap::new(),
+            classes: BTreeMap::new(),
+            cards: Cards::default(),
+            history: History::default(),
+            pooled: BTreeMap::new(),
+        }
     }
 
     /// Its name and limits.
@@ -75,14 +96,22 @@ impl Predictor {
         gpus: GpuRequest,
         gpu_kind: Option<&str>,
     ) -> bool {
-        let fresh = Job {
-            workload,
-            gpus,
-            gpu_kind: gpu_kind.map(str::to_owned),
-            heard_at: now,
-            windows: 0,
-        };
-        self.jobs.insert(job, fresh).is_none()
+        let gpus = GpuRequest { min: gpus.min.max(1), max: gpus.max.max(gpus.min).max(1) };
+        let kind = gpu_kind.filter(|k| id::check(k).is_ok());
+        let fresh = Job::new(now, workload.clone(), gpus, kind.map(str::to_owned));
+        let known = self.enter(job.clone(), fresh);
+        let new = !known.described || known.workload != workload || known.gpus != gpus;
+        known.described = true;
+        known.gpus = gpus;
+        if known.gpu_kind.is_none() {
+            known.gpu_kind = kind.map(str::to_owned);
+        }
+        let before = std::mem::replace(&mut known.workload, workload.clone());
+        if before != workload {
+            self.uncount(before.as_ref());
+            self.count(workload.as_ref());
+        }
+        new
     }
 
     /// Learns from a window and answers with the job's new surface; `None` where it learned nothing.
@@ -95,16 +124,38 @@ impl Predictor {
 
     /// Learns from a window without computing a surface.
     pub fn learn(&mut self, now: Timestamp, window: &JobWindow) -> Learned {
-        let job = self.jobs.entry(window.job.clone()).or_insert_with(|| Job {
-            workload: window.workload.clone(),
-            gpus: GpuRequest::exactly(window.gpus_total.max(1)),
-            gpu_kind: None,
-            heard_at: now,
-            windows: 0,
-        });
-        job.gpu_kind = Some(window.gpu_kind.clone());
-        job.heard_at = now;
-        job.windows += 1;
+        let class_of = |job: &JobId| self.jobs.get(job).and_then(|j| j.workload.clone());
+        let observation = match Observation::of(window, class_of) {
+            Ok(observation) => observation,
+            Err(why) => return Learned::Unusable(why),
+        };
+        let kind = window.gpu_kind.clone();
+        let max = self.config.windows_per_job_max as usize;
+        let request = GpuRequest::exactly(observation.gpus);
+        let fresh = Job::new(now, window.workload.clone(), request, Some(kind.clone()));
+        self.cards.see(&kind, &observation);
+        let beside_others = !observation.alone();
+        let job = self.enter(window.job.clone(), fresh);
+        job.heard_at_us = job.heard_at_us.max(now);
+        if job.gpu_kind.as_ref() != Some(&kind) {
+            job.start_over();
+            job.gpu_kind = Some(kind.clone());
+        }
+        let named = job.workload.is_none() && window.workload.is_some();
+        if named {
+            job.workload.clone_from(&window.workload);
+        }
+        let added = job.add(observation, max);
+        if named {
+            self.count(window.workload.as_ref());
+        }
+        if !added {
+            return Learned::Nothing;
+        }
+        self.refit(now, &window.job, &kind);
+        if beside_others {
+            self.repool(&kind);
+        }
         Learned::Something
     }
 
@@ -113,33 +164,231 @@ impl Predictor {
     #[must_use]
     pub fn surface(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
         let known = self.jobs.get(job)?;
-        let wide = Estimate { mean: 1.0, low: 1.0, high: 1.0 };
+        let kind = self.kind_of(known);
+        let card = self.cards.card(kind);
+        let axis = self.axis();
+        let class = known.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let mut sets: Vec<Vec<WorkloadId>> = Vec::new();
+        let seen = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
+        let own = self.models.get(job);
+        for set in own.into_iter().flat_map(|m| &m.shared).chain(seen) {
+            if !sets.contains(&set.neighbours) {
+                sets.push(set.neighbours.clone());
+            }
+        }
+        let profiles = self.profiles(kind, axis.iter().chain(sets.iter().flatten()));
+        let model = self.model_of(job, known, kind, &card);
+        let mut shapes: Vec<(u32, u32)> =
+            known.windows().iter().rev().map(|w| (w.gpus, w.nodes)).collect();
+        shapes.sort_unstable();
+        shapes.dedup();
+        let max = self.config.points_max as usize;
+        let pooled = self.pooled(kind);
+        let question =
+            Question { model: &model, card: &card, class, profiles: &profiles, pooled: &pooled };
+        let points = configurations(known.gpus, &shapes, &sets, &axis, &card, max)
+            .iter()
+            .map(|at| question.point(at))
+            .collect();
         Some(Surface {
             job: job.clone(),
             predictor: self.config.name.clone(),
             at_us: now,
-            gpu_kind: known.gpu_kind.clone().unwrap_or_else(|| "unknown".to_owned()),
-            windows: known.windows,
-            basis: None,
+            gpu_kind: kind.to_owned(),
+            windows: model.windows,
+            basis: Some(self.basis(known, kind, &model)),
             class: known.workload.clone(),
-            utilization_gpu_percent: None,
-            utilization_memory_percent: None,
-            memory_mib_max: None,
-            points: vec![SurfacePoint {
-                gpus: known.gpus.max,
-                nodes: 1,
-                cap_mw: None,
-                clock_mhz_max: None,
-                neighbours: Vec::new(),
-                steps_per_s: None,
-                relative_speed: wide,
-                card_power_w: Estimate { mean: 200.0, low: 20.0, high: 700.0 },
-            }],
+            utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
+            utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
+            memory_mib_max: model.memory_mib,
+            points,
         })
+    }
+
+    /// What is expected of `job` in one configuration.
+    #[must_use]
+    pub fn predict(&self, job: &JobId, at: &Configuration) -> Option<SurfacePoint> {
+        let known = self.jobs.get(job)?;
+        let kind = self.kind_of(known);
+        let card = self.cards.card(kind);
+        let class = known.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let profiles = self.profiles(kind, at.neighbours.iter());
+        let model = self.model_of(job, known, kind, &card);
+        let pooled = self.pooled(kind);
+        let question =
+            Question { model: &model, card: &card, class, profiles: &profiles, pooled: &pooled };
+        Some(question.point(at))
     }
 
     /// Forgets `job`; what it taught of its class stays. True where it was known.
     pub fn forget(&mut self, job: &JobId) -> bool {
-        self.jobs.remove(job).is_some()
+        self.models.remove(job);
+        let Some(gone) = self.jobs.remove(job) else { return false };
+        self.uncount(gone.workload.as_ref());
+        true
+    }
+
+    /// What is kept of `job`, to be stored.
+    #[must_use]
+    pub fn knowledge_of(&self, job: &JobId) -> Option<&Job> {
+        self.jobs.get(job)
+    }
+
+    /// Takes in a job as it was stored; false where it is not such as this version stores, or a
+    /// newer description is known.
+    pub fn restore_job(&mut self, job: JobId, stored: Job) -> bool {
+        let kind = stored.gpu_kind.clone();
+        let max = self.config.windows_per_job_max as usize;
+        if self.jobs.contains_key(&job) || !stored.is_sane(max) {
+            return false;
+        }
+        if let Some(kind) = kind.filter(|k| id::check(k).is_ok()) {
+            for window in stored.windows() {
+                self.cards.see(&kind, window);
+            }
+        }
+        self.enter(job, stored);
+        true
+    }
+
+    /// Takes in a class as it was stored; false where it is not such as this version stores.
+    pub fn restore_class(&mut self, kind: &str, class: WorkloadId, stored: Class) -> bool {
+        let max = self.config.classes_max as usize;
+        let fine = self.history.restore(kind, class, stored, max);
+        if fine {
+            self.pool_now(kind);
+        }
+        fine
+    }
+
+    /// Classes changed since the last call, to be stored.
+    pub fn take_changed_classes(&mut self) -> Vec<(String, WorkloadId, Class)> {
+        self.history.take_changed()
+    }
+
+    /// The job's entry, `fresh` where there was none; the one not heard of for longest makes room.
+    fn enter(&mut self, job: JobId, fresh: Job) -> &mut Job {
+        if !self.jobs.contains_key(&job) {
+            while self.jobs.len() >= self.config.jobs_max as usize {
+                let oldest = self.jobs.iter().min_by_key(|(_, j)| j.heard_at_us);
+                let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
+                self.forget(&oldest);
+            }
+            self.count(fresh.workload.as_ref());
+        }
+        self.jobs.entry(job).or_insert(fresh)
+    }
+
+    fn count(&mut self, class: Option<&WorkloadId>) {
+        if let Some(class) = class {
+            *self.classes.entry(class.clone()).or_insert(0) += 1;
+        }
+    }
+
+    fn uncount(&mut self, class: Option<&WorkloadId>) {
+        if let Some(class) = class
+            && let Some(left) = self.classes.get_mut(class)
+        {
+            *left -= 1;
+            if *left == 0 {
+                self.classes.remove(class);
+            }
+        }
+    }
+
+    fn kind_of<'a>(&'a self, job: &'a Job) -> &'a str {
+        job.gpu_kind
+            .as_deref()
+            .or(self.config.gpu_kind_assumed.as_deref())
+            .or(self.cards.newest())
+            .unwrap_or("unknown")
+    }
+
+    /// The neighbours' axis: the classes most jobs are of, and the unknown one, sorted.
+    fn axis(&self) -> Vec<WorkloadId> {
+        let mut most: Vec<(&WorkloadId, &usize)> = self.classes.iter().collect();
+        most.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+        let mut axis: Vec<WorkloadId> =
+            most.into_iter().take(NEIGHBOUR_CLASSES_MAX).map(|(class, _)| class.clone()).collect();
+        axis.push(unknown());
+        axis.sort();
+        axis.dedup();
+        axis
+    }
+
+    fn profiles<'a>(&self, kind: &str, classes: impl Iterator<Item = &'a WorkloadId>) -> Profiles {
+        let mut profiles = Profiles::new();
+        for class in classes {
+            if !profiles.contains_key(class) {
+                let kept = self.history.class(kind, class);
+                profiles.insert(class.clone(), kept.map(|c| c.profile(None)).unwrap_or_default());
+            }
+        }
+        profiles
+    }
+
+    fn pooled(&self, kind: &str) -> Pooled {
+        self.pooled.get(kind).map_or_else(Pooled::believed, |(pooled, _)| pooled.clone())
+    }
+
+    fn model_of(&self, id: &JobId, job: &Job, kind: &str, card: &Card) -> JobModel {
+        match self.models.get(id) {
+            Some(model) => model.clone(),
+            None => self.fit(id, job, kind, card),
+        }
+    }
+
+    fn fit(&self, id: &JobId, job: &Job, kind: &str, card: &Card) -> JobModel {
+        let class = job.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let class: Profile = class.map(|c| c.profile(Some(id))).unwrap_or_default();
+        let profiles = self.profiles(kind, job.windows().iter().flat_map(|w| &w.neighbours));
+        let pooled = self.pooled(kind);
+        JobModel::fit(job, Context { card, class: &class, profiles: &profiles, pooled: &pooled })
+    }
+
+    /// Fits a job's models anew and tells its class.
+    fn refit(&mut self, now: Timestamp, id: &JobId, kind: &str) {
+        let card = self.cards.card(kind);
+        let Some(job) = self.jobs.get(id) else { return };
+        let model = self.fit(id, job, kind, &card);
+        if let Some(class) = &job.workload {
+            let max = self.config.classes_max as usize;
+            self.history.remember(now, kind, class, id, model.summary(job), max);
+        }
+        self.models.insert(id.clone(), model);
+    }
+
+    fn repool(&mut self, kind: &str) {
+        let waited = self.pooled.get_mut(kind).map_or(POOL_EVERY, |(_, waited)| {
+            *waited += 1;
+            *waited
+        });
+        let few = self.history.len() < POOL_EAGER;
+        if few || waited >= POOL_EVERY {
+            self.pool_now(kind);
+        }
+    }
+
+    fn pool_now(&mut self, kind: &str) {
+        // As bounded as the kinds of card are.
+        if self.pooled.len() >= KINDS_MAX && !self.pooled.contains_key(kind) {
+            return;
+        }
+        let (slow, power) = self.history.seen(kind);
+        self.pooled.insert(kind.to_owned(), (Pooled::fit(&slow, &power), 0));
+    }
+
+    /// What it rests on, for people.
+    fn basis(&self, job: &Job, kind: &str, model: &JobModel) -> String {
+        let class = job.workload.as_ref();
+        let jobs = class.and_then(|w| self.history.class(kind, w)).map_or(0, |c| c.jobs.len());
+        match (model.windows, class) {
+            (1.., _) => format!("{} windows of this job on {kind}", model.windows),
+            (0, Some(class)) if jobs > 0 => format!("prior: {jobs} jobs of {class} seen on {kind}"),
+            (0, class) => match prior::power_share(class.map(WorkloadId::as_str)).1 {
+                Some(word) => format!("prior: power as {word} on another kind of card"),
+                None => "prior: nothing like it was seen".to_owned(),
+            },
+        }
     }
 }

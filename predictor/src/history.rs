@@ -1,0 +1,346 @@
+//! What outlives a job: how jobs of each workload class ran on each kind of card.
+//!
+//! Each class keeps a summary of its last few jobs; a job's summary is replaced as the job is
+//! better known, so no window counts twice. From them a new job of the class starts, and its
+//! neighbours know what to expect of it. Bounded in classes, jobs for each class, and entries for
+//! each job.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use wattle_common::Timestamp;
+use wattle_common::id::{JobId, WorkloadId};
+
+use crate::fit::Belief;
+use crate::model::{cap, interference};
+
+/// Jobs kept of each class.
+pub const JOBS_MAX: usize = 8;
+/// Sets of neighbours kept of each job.
+pub const SETS_MAX: usize = 16;
+/// Configurations kept of each job.
+pub const LEVELS_MAX: usize = 12;
+
+/// Deviation between two jobs of one class, of logarithms of rate and power: single runs of one
+/// configuration repeat within 1-3 %, two runs of one class may differ a little in their data.
+const JOB_SD: f64 = 0.04;
+/// The same of a busy share.
+const BUSY_JOB_SD: f64 = 0.03;
+/// The same of the curves' parameters: they are the class's own, and mostly repeat.
+const SHAPE_JOB_SD: f64 = 0.1;
+
+/// A value with its deviation, as stored.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stored {
+    /// Expected value.
+    pub mean: f64,
+    /// Its standard deviation.
+    pub sd: f64,
+}
+
+impl From<Belief> for Stored {
+    fn from(belief: Belief) -> Self {
+        Self { mean: belief.mean, sd: belief.sd }
+    }
+}
+
+/// A configuration's step rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// GPUs in all.
+    pub gpus: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// The logarithm of steps a second, alone at the default.
+    pub ln_rate: Stored,
+}
+
+/// What a job did beside others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SharedSet {
+    /// The neighbours' classes, sorted.
+    pub neighbours: Vec<WorkloadId>,
+    /// The logarithm of its slow-down.
+    pub slow: Option<Stored>,
+    /// The logarithm of the card's power above idle over the tenants' added up.
+    pub power: Option<Stored>,
+}
+
+/// What is kept of one job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Step rates by configuration.
+    pub levels: Vec<Level>,
+    /// Busy share alone, 0 to 1.
+    pub busy: Option<Stored>,
+    /// Memory traffic share alone, 0 to 1.
+    pub memory_busy: Option<f64>,
+    /// Peak device memory, MiB.
+    pub memory_mib: Option<u64>,
+    /// The logarithm of one card's power alone at the default, watts.
+    pub ln_power: Option<Stored>,
+    /// The time curve's parameters, where caps or clocks were seen.
+    pub time_shape: Option<[Stored; cap::WIDTH]>,
+    /// The power curve's parameters, where caps or clocks were seen.
+    pub power_shape: Option<[Stored; cap::WIDTH]>,
+    /// What it did beside others.
+    pub shared: Vec<SharedSet>,
+}
+
+/// The summaries of a class's last jobs, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Class {
+    /// When it was last heard of.
+    pub heard_at_us: Timestamp,
+    /// Its jobs.
+    pub jobs: Vec<(JobId, Summary)>,
+}
+
+/// What a class is expected to be.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// How many of its jobs were seen.
+    pub jobs: usize,
+    /// Busy share alone.
+    pub busy: Option<Belief>,
+    /// Memory traffic share alone.
+    pub memory_busy: Option<f64>,
+    /// Peak device memory, MiB: the largest seen.
+    pub memory_mib: Option<u64>,
+    /// The logarithm of one card's power alone, watts.
+    pub ln_power: Option<Belief>,
+    /// Step rates by (gpus, nodes).
+    pub levels: BTreeMap<(u32, u32), Belief>,
+    /// The time curve's parameters.
+    pub time_shape: Option<[Belief; cap::WIDTH]>,
+    /// The power curve's parameters.
+    pub power_shape: Option<[Belief; cap::WIDTH]>,
+}
+
+/// Pools what several jobs showed into what another one will: each weighted by how sure it is and
+/// by how much jobs differ.
+fn pool(seen: impl Iterator<Item = Stored>, between_sd: f64) -> Option<Belief> {
+    let (mut precision, mut weighted) = (0.0, 0.0);
+    for stored in seen {
+        let weight = 1.0 / (stored.sd * stored.sd + between_sd * between_sd);
+        precision += weight;
+        weighted += weight * stored.mean;
+    }
+    (precision > 0.0).then(|| Belief {
+        mean: weighted / precision,
+        sd: (1.0 / precision + between_sd * between_sd).sqrt(),
+    })
+}
+
+fn pool_shape(
+    shapes: impl Iterator<Item = [Stored; cap::WIDTH]> + Clone,
+) -> Option<[Belief; cap::WIDTH]> {
+    let at = |i: usize| pool(shapes.clone().map(|s| s[i]), SHAPE_JOB_SD);
+    Some([at(0)?, at(1)?, at(2)?])
+}
+
+impl Class {
+    /// What another job of this class is expected to be; `but` is left out.
+    #[must_use]
+    pub fn profile(&self, but: Option<&JobId>) -> Profile {
+        let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
+        let mut by_level: BTreeMap<(u32, u32), Vec<Stored>> = BTreeMap::new();
+        for level in jobs().flat_map(|s| &s.levels) {
+            by_level.entry((level.gpus, level.nodes)).or_default().push(level.ln_rate);
+        }
+        let levels = by_level
+            .into_iter()
+            .filter_map(|(at, seen)| Some((at, pool(seen.into_iter(), JOB_SD)?)))
+            .collect();
+        let traffic: Vec<f64> = jobs().filter_map(|s| s.memory_busy).collect();
+        Profile {
+            jobs: jobs().count(),
+            busy: pool(jobs().filter_map(|s| s.busy), BUSY_JOB_SD),
+            memory_busy: (!traffic.is_empty())
+                .then(|| traffic.iter().sum::<f64>() / traffic.len() as f64),
+            memory_mib: jobs().filter_map(|s| s.memory_mib).max(),
+            ln_power: pool(jobs().filter_map(|s| s.ln_power), JOB_SD),
+            levels,
+            time_shape: pool_shape(jobs().filter_map(|s| s.time_shape)),
+            power_shape: pool_shape(jobs().filter_map(|s| s.power_shape)),
+        }
+    }
+
+    /// Whether every number in it is one.
+    fn is_sane(&self) -> bool {
+        let fine = |s: &Stored| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
+        self.jobs.len() <= JOBS_MAX
+            && self.jobs.iter().all(|(_, s)| {
+                s.levels.len() <= LEVELS_MAX
+                    && s.shared.len() <= SETS_MAX
+                    && s.levels.iter().all(|l| l.gpus > 0 && l.nodes > 0 && fine(&l.ln_rate))
+                    && s.busy.iter().chain(&s.ln_power).all(fine)
+                    && s.memory_busy.is_none_or(f64::is_finite)
+                    && s.time_shape.iter().chain(&s.power_shape).flatten().all(fine)
+                    && s.shared.iter().all(|set| set.slow.iter().chain(&set.power).all(fine))
+            })
+    }
+}
+
+/// All classes, by kind of card and class.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    classes: BTreeMap<(String, WorkloadId), Class>,
+    changed: BTreeSet<(String, WorkloadId)>,
+}
+
+impl History {
+    /// The class, where it was ever seen on this kind of card.
+    #[must_use]
+    pub fn class(&self, kind: &str, class: &WorkloadId) -> Option<&Class> {
+        self.classes.get(&(kind.to_owned(), class.clone()))
+    }
+
+    /// How many classes it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// Replaces what is kept of `job`.
+    pub fn remember(
+        &mut self,
+        now: Timestamp,
+        kind: &str,
+        class: &WorkloadId,
+        job: &JobId,
+        summary: Summary,
+        classes_max: usize,
+    ) {
+        let key = (kind.to_owned(), class.clone());
+        let entry = self.classes.entry(key.clone()).or_default();
+        entry.heard_at_us = now;
+        match entry.jobs.iter_mut().find(|(id, _)| id == job) {
+            Some((_, kept)) => *kept = summary,
+            None => entry.jobs.push((job.clone(), summary)),
+        }
+        if entry.jobs.len() > JOBS_MAX {
+            entry.jobs.remove(0);
+        }
+        self.changed.insert(key);
+        self.shrink(classes_max);
+    }
+
+    /// Takes in a class as it was stored; false where it is not such as this version stores.
+    pub fn restore(&mut self, kind: &str, class: WorkloadId, stored: Class, max: usize) -> bool {
+        let fine = stored.is_sane() && wattle_common::id::check(kind).is_ok();
+        if fine {
+            self.classes.insert((kind.to_owned(), class), stored);
+            self.shrink(max);
+        }
+        fine
+    }
+
+    /// Classes changed since the last call, to be stored.
+    pub fn take_changed(&mut self) -> Vec<(String, WorkloadId, Class)> {
+        std::mem::take(&mut self.changed)
+            .into_iter()
+            .filter_map(|key| {
+                let class = self.classes.get(&key)?.clone();
+                Some((key.0, key.1, class))
+            })
+            .collect()
+    }
+
+    /// The class not heard of for longest makes room.
+    fn shrink(&mut self, max: usize) {
+        while self.classes.len() > max {
+            let oldest = self
+                .classes
+                .iter()
+                .min_by_key(|(_, class)| class.heard_at_us)
+                .map(|(key, _)| key.clone());
+            if let Some(key) = oldest {
+                self.classes.remove(&key);
+            }
+        }
+    }
+
+    /// Every set seen on a kind of card, for the pooled curve: speeds, then powers.
+    #[must_use]
+    pub fn seen(&self, kind: &str) -> (Vec<interference::Seen>, Vec<interference::Seen>) {
+        let (mut slow, mut power) = (Vec::new(), Vec::new());
+        let busy: BTreeMap<&WorkloadId, f64> = self
+            .classes
+            .iter()
+            .filter(|((k, _), _)| k == kind)
+            .filter_map(|((_, class), kept)| Some((class, kept.profile(None).busy?.mean)))
+            .collect();
+        for ((_, class), kept) in self.classes.iter().filter(|((k, _), _)| k == kind) {
+            let Some(own) = busy.get(class) else { continue };
+            for set in kept.jobs.iter().flat_map(|(_, s)| &s.shared) {
+                let others: Option<f64> = set.neighbours.iter().map(|n| busy.get(n)).sum();
+                // A set with a neighbour of unknown busy share teaches the curve nothing.
+                let Some(others) = others else { continue };
+                let seen = |s: Stored| interference::Seen {
+                    neighbours: set.neighbours.len(),
+                    sum: own + others,
+                    mean: s.mean,
+                    variance: s.sd * s.sd,
+                };
+                slow.extend(set.slow.map(seen).filter(|_| slow.len() < interference::ROWS_MAX));
+                power.extend(set.power.map(seen).filter(|_| power.len() < interference::ROWS_MAX));
+            }
+        }
+        (slow, power)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(text: &str) -> WorkloadId {
+        WorkloadId::new(text).unwrap()
+    }
+
+    fn busy(mean: f64) -> Summary {
+        Summary { busy: Some(Stored { mean, sd: 0.01 }), ..Summary::default() }
+    }
+
+    #[test]
+    fn a_job_counts_once_and_the_oldest_make_room() {
+        let mut history = History::default();
+        for i in 0..40u32 {
+            let job = JobId::new(&format!("j{}", i % 20)).unwrap();
+            let at = Timestamp::from_s(u64::from(i));
+            history.remember(at, "v100", &id("a"), &job, busy(f64::from(i) / 100.0), 2);
+        }
+        let class = history.class("v100", &id("a")).unwrap();
+        assert_eq!(class.jobs.len(), JOBS_MAX);
+        // Jobs 12 to 19 are left, with their newest shares 0.32 to 0.39.
+        assert!((class.profile(None).busy.unwrap().mean - 0.355).abs() < 1e-9);
+        for name in ["b", "c"] {
+            let job = JobId::new("x").unwrap();
+            history.remember(Timestamp::from_s(99), "v100", &id(name), &job, busy(0.1), 2);
+        }
+        assert!(history.len() == 2 && history.class("v100", &id("a")).is_none());
+    }
+
+    #[test]
+    fn what_is_stored_comes_back_and_nonsense_does_not() {
+        let mut history = History::default();
+        let job = JobId::new("x").unwrap();
+        history.remember(Timestamp::EPOCH, "v100", &id("a"), &job, busy(0.2), 9);
+        let changed = history.take_changed();
+        assert!(changed.len() == 1 && history.take_changed().is_empty());
+        let mut other = History::default();
+        let (kind, class, kept) = changed[0].clone();
+        assert!(other.restore(&kind, class.clone(), kept.clone(), 9));
+        assert_eq!(other.class("v100", &class), Some(&kept));
+        let mut bad = kept;
+        bad.jobs[0].1.busy = Some(Stored { mean: f64::NAN, sd: 0.1 });
+        assert!(!other.restore(&kind, class, bad, 9));
+    }
+}

@@ -1,0 +1,484 @@
+//! One job: its windows, and the models fitted to them.
+//!
+//! The order of fitting is the order of dependence: busy share, power alone, the power curve under
+//! caps, step rates with the time curve, and at last what neighbours did beyond all that. Each step
+//! starts from the class's history where there is one. The formulas are the models' own.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wattle_common::Timestamp;
+use wattle_common::id::{NodeId, WorkloadId};
+use wattle_common::job::GpuRequest;
+
+use crate::fit::{Belief, Posterior, Row, fit};
+use crate::history::{self, Level, Profile, SharedSet, Stored, Summary};
+use crate::interval::LogNormal;
+use crate::model::cap::{self, Card, Curves, Setting, WIDTH};
+use crate::model::interference::{Habit, Mix, Pooled};
+use crate::model::scaling::{Known, Scaling};
+use crate::observation::{Observation, POWER_SD};
+use crate::prior;
+
+/// Configurations fitted together with the time curve.
+const GROUPS_MAX: usize = history::LEVELS_MAX;
+/// Busy share of windows that repeat: NVML counts whole sampling periods.
+const BUSY_SD: f64 = 0.03;
+
+/// What is known of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its declared workload.
+    pub workload: Option<WorkloadId>,
+    /// How many GPUs it takes.
+    pub gpus: GpuRequest,
+    /// Whether its owner's word is known, or only windows.
+    pub described: bool,
+    /// The GPUs' kind.
+    pub gpu_kind: Option<String>,
+    /// When it was last heard of.
+    pub heard_at_us: Timestamp,
+    /// Its windows, by beginning and node.
+    windows: Vec<Observation>,
+}
+
+impl Job {
+    /// A job without windows.
+    #[must_use]
+    pub fn new(
+        now: Timestamp,
+        workload: Option<WorkloadId>,
+        gpus: GpuRequest,
+        gpu_kind: Option<String>,
+    ) -> Self {
+        Self { workload, gpus, described: false, gpu_kind, heard_at_us: now, windows: Vec::new() }
+    }
+
+    /// Its windows, oldest first.
+    #[must_use]
+    pub fn windows(&self) -> &[Observation] {
+        &self.windows
+    }
+
+    /// Windows on another kind of card say nothing of this one.
+    pub fn start_over(&mut self) {
+        self.windows.clear();
+    }
+
+    /// Takes in a window; false where it is known already. Beyond `max` the fullest configuration
+    /// loses its oldest, so that a rare one is not pushed out by the daily ones.
+    pub fn add(&mut self, window: Observation, max: usize) -> bool {
+        let key = |o: &Observation| -> (Timestamp, NodeId) { (o.from_us, o.node.clone()) };
+        let at = match self.windows.binary_search_by_key(&key(&window), key) {
+            Ok(_) => return false,
+            Err(at) => at,
+        };
+        self.windows.insert(at, window);
+        if self.windows.len() > max {
+            let group = |o: &Observation| {
+                let whole = |v: Option<f64>| v.map(|v| v as u64);
+                (o.gpus, o.nodes, whole(o.cap_w), whole(o.clock_mhz_max), o.neighbours.clone())
+            };
+            let mut counts = BTreeMap::new();
+            for window in &self.windows {
+                *counts.entry(group(window)).or_insert(0usize) += 1;
+            }
+            let fullest = counts.values().copied().max().unwrap_or(0);
+            if let Some(i) = self.windows.iter().position(|w| counts[&group(w)] == fullest) {
+                self.windows.remove(i);
+            }
+        }
+        true
+    }
+
+    /// Whether values read back from storage are such as this version stores.
+    #[must_use]
+    pub fn is_sane(&self, max: usize) -> bool {
+        self.windows.len() <= max
+            && self.windows.iter().all(Observation::is_sane)
+            && self.gpus.min > 0
+            && self.gpus.min <= self.gpus.max
+    }
+}
+
+/// What a job's neighbours are expected to be, by class.
+pub type Profiles = BTreeMap<WorkloadId, Profile>;
+
+/// What a fit may look at beside the job's own windows.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The card.
+    pub card: &'a Card,
+    /// What other jobs of its class were.
+    pub class: &'a Profile,
+    /// What its neighbours are.
+    pub profiles: &'a Profiles,
+    /// What sets of tenants do on this kind of card.
+    pub pooled: &'a Pooled,
+}
+
+/// A job's models, fitted.
+#[derive(Clone, Debug)]
+pub struct JobModel {
+    /// Windows they rest on.
+    pub windows: u32,
+    /// Busy share alone, 0 to 1.
+    pub busy: Belief,
+    /// Whether that was seen, of this job or of its class.
+    pub busy_seen: bool,
+    /// Memory traffic share alone, 0 to 1.
+    pub memory_busy: Option<f64>,
+    /// Peak device memory, MiB.
+    pub memory_mib: Option<u64>,
+    /// The logarithm of one card's power alone at the default, over (1, ln g/g0).
+    power: Posterior,
+    power_gpus: u32,
+    power_seen: bool,
+    /// Under caps and clocks.
+    pub curves: Curves,
+    shaped: bool,
+    /// Step rates of the configurations seen, then (w1, w2, w3), together.
+    speed: Posterior,
+    groups: Vec<(u32, u32)>,
+    scaling: Scaling,
+    /// What it did beside others, by their classes.
+    pub shared: Vec<SharedSet>,
+}
+
+impl JobModel {
+    /// Fits `job`'s windows.
+    #[must_use]
+    pub fn fit(job: &Job, context: Context<'_>) -> Self {
+        let windows = job.windows();
+        let (busy, busy_seen) = fit_busy(windows, context.class);
+        let (power, power_gpus, power_seen) = fit_power_alone(job, context);
+        let mut model = Self {
+            windows: windows.len() as u32,
+            busy,
+            busy_seen,
+            memory_busy: median(windows.iter().filter(|w| w.alone()).filter_map(|w| w.memory_busy))
+                .or(context.class.memory_busy),
+            memory_mib: windows
+                .iter()
+                .filter_map(|w| w.memory_mib)
+                .max()
+                .or(context.class.memory_mib),
+            power,
+            power_gpus,
+            power_seen,
+            curves: Curves {
+                time: Posterior::of_beliefs(&context.class.time_shape.unwrap_or(cap::TIME)),
+                power: Posterior::of_beliefs(&context.class.power_shape.unwrap_or(cap::POWER)),
+            },
+            shaped: false,
+            speed: Posterior::of_beliefs(&[]),
+            groups: Vec::new(),
+            scaling: Scaling::fit(Vec::new()),
+            shared: Vec::new(),
+        };
+        model.fit_power_curve(windows, context);
+        model.fit_speed(windows, context);
+        model.fit_shared(windows, context);
+        model
+    }
+
+    /// The logarithm of one card's power alone at the default, watts.
+    #[must_use]
+    pub fn ln_power_alone(&self, gpus: u32) -> (f64, f64) {
+        self.power.at(&[1.0, ln_ratio(gpus, self.power_gpus)])
+    }
+
+    /// Steps a second alone at the default, as a logarithm.
+    #[must_use]
+    pub fn ln_rate(&self, gpus: u32, nodes: u32) -> Option<LogNormal> {
+        self.scaling.ln_rate(gpus, nodes)
+    }
+
+    /// Steps a second alone under a setting with features `x`: for a configuration that was seen,
+    /// level and curve together, because what one of them is wrong by the other makes good.
+    #[must_use]
+    pub fn ln_rate_set(
+        &self,
+        gpus: u32,
+        nodes: u32,
+        x: [f64; WIDTH],
+        power_variance: f64,
+    ) -> Option<LogNormal> {
+        let level = self.scaling.ln_rate(gpus, nodes)?;
+        let (slow, slow_variance) = self.curves.slowdown(x, power_variance);
+        let variance = match self.groups.iter().position(|g| *g == (gpus, nodes)) {
+            Some(i) => {
+                self.speed.at(&self.speed_row(i, x)).1
+                    + (slow_variance - self.curves.time.at(&x).1).max(0.0)
+            }
+            None => level.variance + slow_variance,
+        };
+        Some(LogNormal { mean: level.mean - slow, variance, dof: level.dof })
+    }
+
+    /// The tenants of a card, this job among `neighbours`.
+    #[must_use]
+    pub fn mix(&self, neighbours: &[WorkloadId], profiles: &Profiles) -> Mix {
+        let mut mix = Mix {
+            neighbours: neighbours.len(),
+            sum: self.busy.mean,
+            sum_variance: self.busy.sd * self.busy.sd,
+        };
+        for class in neighbours {
+            let busy = profiles.get(class).and_then(|p| p.busy).unwrap_or(prior::UTILIZATION);
+            mix.sum += busy.mean;
+            mix.sum_variance += busy.sd * busy.sd;
+        }
+        mix
+    }
+
+    /// The features of the step-rate fit: one level each, and the curve with its sign.
+    fn speed_row(&self, group: usize, x: [f64; WIDTH]) -> Vec<f64> {
+        let mut row = vec![0.0; self.groups.len() + WIDTH];
+        row[group] = 1.0;
+        for (i, x) in x.into_iter().enumerate() {
+            row[self.groups.len() + i] = -x;
+        }
+        row
+    }
+
+    fn features(&self, window: &Observation, card: &Card) -> [f64; WIDTH] {
+        cap::features(card, self.ln_power_alone(window.gpus).0.exp(), window.setting())
+    }
+
+    fn fit_power_curve(&mut self, windows: &[Observation], context: Context<'_>) {
+        let rows: Vec<([f64; WIDTH], f64, f64)> = windows
+            .iter()
+            .filter(|w| w.alone())
+            .filter_map(|w| {
+                let x = self.features(w, context.card);
+                let (base, variance) = self.ln_power_alone(w.gpus);
+                let sd = (POWER_SD * POWER_SD + variance).sqrt();
+                (x[0] > 0.0 || x[2] > 0.0).then_some(())?;
+                Some((x, w.card_power_w?.ln() - base, sd))
+            })
+            .collect();
+        self.shaped = !rows.is_empty();
+        let beliefs = context.class.power_shape.unwrap_or(cap::POWER);
+        self.curves.power = cap::fit_power(&rows, &beliefs);
+    }
+
+    fn fit_speed(&mut self, windows: &[Observation], context: Context<'_>) {
+        let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
+        for window in rated() {
+            let group = (window.gpus, window.nodes);
+            if !self.groups.contains(&group) && self.groups.len() < GROUPS_MAX {
+                self.groups.push(group);
+            }
+        }
+        let mut rows = Vec::new();
+        for window in rated() {
+            let Some(group) = self.groups.iter().position(|g| *g == (window.gpus, window.nodes))
+            else {
+                continue;
+            };
+            let (offset, variance) = self.neighbours_slow(window, context);
+            rows.push(Row {
+                x: self.speed_row(group, self.features(window, context.card)),
+                y: window.rate.map_or(0.0, f64::ln) + offset,
+                sd: (window.rate_sd * window.rate_sd + variance).sqrt(),
+            });
+        }
+        let middle = median(rows.iter().map(|r| r.y)).unwrap_or(0.0);
+        let beliefs: Vec<Belief> = self
+            .groups
+            .iter()
+            .map(|g| {
+                context.class.levels.get(g).copied().unwrap_or(Belief { mean: middle, sd: 3.0 })
+            })
+            .chain(context.class.time_shape.unwrap_or(cap::TIME))
+            .collect();
+        self.speed = fit(&rows, &beliefs);
+        let groups = self.groups.len();
+        self.curves.time = self.speed.part(groups..groups + WIDTH);
+        let mut known: Vec<Known> = (0..groups)
+            .map(|i| {
+                let level = self.speed.belief(i);
+                let ln_rate = LogNormal {
+                    mean: level.mean,
+                    variance: level.sd * level.sd,
+                    dof: self.speed.dof(),
+                };
+                Known { gpus: self.groups[i].0, nodes: self.groups[i].1, ln_rate }
+            })
+            .collect();
+        for ((gpus, nodes), level) in &context.class.levels {
+            if !self.groups.contains(&(*gpus, *nodes)) {
+                let ln_rate =
+                    LogNormal { mean: level.mean, variance: level.sd * level.sd, dof: 8.0 };
+                known.push(Known { gpus: *gpus, nodes: *nodes, ln_rate });
+            }
+        }
+        self.scaling = Scaling::fit(known);
+    }
+
+    /// What the pooled curve expects a window's neighbours to have cost it; nothing for none.
+    fn neighbours_slow(&self, window: &Observation, context: Context<'_>) -> (f64, f64) {
+        if window.alone() {
+            return (0.0, 0.0);
+        }
+        let mix = self.mix(&window.neighbours, context.profiles);
+        context.pooled.slowdown(&mix, Habit::default())
+    }
+
+    /// What each set of neighbours did, where the job's own speed and power alone are known.
+    fn fit_shared(&mut self, windows: &[Observation], context: Context<'_>) {
+        let known_alone = |group: (u32, u32)| {
+            context.class.levels.contains_key(&group)
+                || windows
+                    .iter()
+                    .any(|w| w.alone() && w.rate.is_some() && (w.gpus, w.nodes) == group)
+        };
+        let mut sets: BTreeMap<&[WorkloadId], (Vec<Row>, Vec<Row>)> = BTreeMap::new();
+        for window in windows.iter().rev().filter(|w| !w.alone()) {
+            if !sets.contains_key(window.neighbours.as_slice()) && sets.len() == history::SETS_MAX {
+                continue;
+            }
+            let (slow, power) = sets.entry(&window.neighbours).or_default();
+            let row = |y: f64, variance: f64| Row { x: vec![1.0], y, sd: variance.sqrt() };
+            let x = self.features(window, context.card);
+            if let Some(rate) = window.rate
+                && known_alone((window.gpus, window.nodes))
+                && let Some(alone) = self.ln_rate_set(window.gpus, window.nodes, x, 0.0)
+            {
+                let variance = alone.variance + window.rate_sd * window.rate_sd;
+                slow.push(row(alone.mean - rate.ln(), variance));
+            }
+            if let Some((ln_ratio, variance)) = self.power_ratio(window, context) {
+                power.push(row(ln_ratio, variance));
+            }
+        }
+        let one = |rows: &[Row]| -> Option<Stored> {
+            (!rows.is_empty()).then(|| fit(rows, &[Belief { mean: 0.0, sd: 2.0 }]).belief(0).into())
+        };
+        self.shared = sets
+            .into_iter()
+            .map(|(set, (slow, power))| SharedSet {
+                neighbours: set.to_vec(),
+                slow: one(&slow),
+                power: one(&power),
+            })
+            .filter(|set| set.slow.is_some() || set.power.is_some())
+            .collect();
+    }
+
+    /// A shared card's power above idle over its tenants' own added up, as a logarithm.
+    fn power_ratio(&self, window: &Observation, context: Context<'_>) -> Option<(f64, f64)> {
+        let card_w = window.card_power_w?;
+        if !self.power_seen || !cap::is_free(context.card, card_w, window.setting()) {
+            return None;
+        }
+        let idle = context.card.idle_w;
+        let mut sum = (self.ln_power_alone(window.gpus).0.exp() - idle).max(1.0);
+        for class in &window.neighbours {
+            let alone = context.profiles.get(class)?.ln_power?;
+            sum += (alone.mean.exp() - idle).max(1.0);
+        }
+        let above = card_w - idle;
+        (above > 1.0).then(|| {
+            let share = POWER_SD * card_w / above;
+            ((above / sum).ln(), share * share + 0.03 * 0.03)
+        })
+    }
+
+    /// What is kept of it when it is gone.
+    #[must_use]
+    pub fn summary(&self, job: &Job) -> Summary {
+        let own_busy = job.windows().iter().any(|w| w.busy.is_some() || w.busy_job.is_some());
+        let shape = |p: &Posterior| [0, 1, 2].map(|i| Stored::from(p.belief(i)));
+        Summary {
+            levels: (self.groups.iter().enumerate())
+                .map(|(i, (gpus, nodes))| Level {
+                    gpus: *gpus,
+                    nodes: *nodes,
+                    ln_rate: self.speed.belief(i).into(),
+                })
+                .collect(),
+            busy: own_busy.then(|| self.busy.into()),
+            memory_busy: self.memory_busy,
+            memory_mib: self.memory_mib,
+            ln_power: self.power_seen.then(|| self.power.belief(0).into()),
+            time_shape: self.shaped.then(|| shape(&self.curves.time)),
+            power_shape: self.shaped.then(|| shape(&self.curves.power)),
+            shared: self.shared.clone(),
+        }
+    }
+}
+
+fn ln_ratio(gpus: u32, reference: u32) -> f64 {
+    (f64::from(gpus.max(1)) / f64::from(reference.max(1))).ln()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// Busy share alone: what was seen alone; else the job's own part beside others, which is a little
+/// less; else the class's; else anything.
+fn fit_busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
+    let alone: Vec<f64> = windows.iter().filter(|w| w.alone()).filter_map(|w| w.busy).collect();
+    let beside: Vec<f64> =
+        windows.iter().filter(|w| !w.alone()).filter_map(|w| w.busy_job).collect();
+    let own = |seen: Vec<f64>, between: f64| {
+        let n = seen.len() as f64;
+        median(seen.into_iter())
+            .map(|mean| Belief { mean, sd: (BUSY_SD * BUSY_SD / n + between * between).sqrt() })
+    };
+    match own(alone, 0.01).or(class.busy).or_else(|| own(beside, 0.1)) {
+        Some(belief) => (belief, true),
+        None => (prior::UTILIZATION, false),
+    }
+}
+
+/// One card's power alone at the default, over (1, ln g/g0): from windows no cap or clock held
+/// back; else above what was seen held back; else the class's; else the kind of network's.
+fn fit_power_alone(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
+    let card = context.card;
+    let alone = || job.windows().iter().filter(|w| w.alone());
+    let free: Vec<(&Observation, f64)> = alone()
+        .filter_map(|w| Some((w, w.card_power_w?)))
+        .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()))
+        .collect();
+    let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
+    let held = alone().filter_map(|w| w.card_power_w).max_by(f64::total_cmp);
+    let level = match (context.class.ln_power, held) {
+        (Some(class), _) => class,
+        // Somewhere between what a cap let through and what the card can draw.
+        (None, Some(held)) if free.is_empty() => {
+            let (low, high) = (held.ln(), (0.97 * card.cap_default_w).max(held * 1.02).ln());
+            Belief { mean: (low + high) / 2.0, sd: (high - low).max(0.04) / 3.0 }
+        }
+        (None, _) => {
+            let (share, _) = prior::power_share(job.workload.as_ref().map(WorkloadId::as_str));
+            let guess = if card.cap_known { 0.0 } else { 0.4 };
+            Belief { mean: share.mean + card.cap_default_w.ln(), sd: f64::hypot(share.sd, guess) }
+        }
+    };
+    let rows: Vec<Row> = free
+        .iter()
+        .map(|(w, watts)| Row { x: vec![1.0, ln_ratio(w.gpus, gpus)], y: watts.ln(), sd: POWER_SD })
+        .collect();
+    // More GPUs wait more for each other, and draw a little less each.
+    let beliefs = [level, Belief { mean: -0.03, sd: 0.06 }];
+    let seen = !rows.is_empty() || context.class.ln_power.is_some();
+    (fit(&rows, &beliefs), gpus, seen)
+}
+
+/// A setting as the models take it, from a surface's units.
+#[must_use]
+pub fn setting(
+    cap: Option<wattle_common::Power>,
+    clock: Option<wattle_common::Frequency>,
+) -> Setting {
+    Setting {
+        cap_w: cap.map(wattle_common::Power::as_w),
+        clock_mhz_max: clock.map(|f| f64::from(f.as_mhz())),
+    }
+}

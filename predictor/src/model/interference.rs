@@ -1,0 +1,217 @@
+//! What tenants of one card do to each other: each one's speed and the card's power.
+//!
+//! With N neighbours, busy shares u (each alone at the default, 0 to 1), their sum S over all
+//! tenants, powers P (each alone, watts) and the card's idle power I:
+//!
+//! ```text
+//! ln(speed alone / speed shared)         = b1 N + b2 max(0, S - 0.9) + own habit of the set
+//! ln((P card - I) / sum over all (P - I)) = d1 N + d2 max(0, S - 0.9) + own habit of the set
+//! ```
+//!
+//! Both regimes come out: jobs that wait for their input leave room (S below 0.9) and lose a little
+//! for each neighbour; jobs that compute lose outright once the sum exceeds the card.
+//!
+//! The four b and d are pooled over all sets seen on a kind of card. What a set does beyond that
+//! comes from its own windows, shrunk by how few they are; a set that was not seen borrows half of
+//! what its neighbours did one at a time.
+//!
+//! Beliefs: 1,388 pairs on an RTX 3090 (figures of the Lucid artifact, ASPLOS'23): mean speed by
+//! summed utilisation 0.99 (60-80 %), 0.97, 0.93, 0.87, 0.80, 0.73 (160-180 %), tenth percentiles
+//! 0.92, 0.89, 0.79, 0.63, 0.56; widened, as pairs on other cards lose up to twice that.
+
+use crate::fit::{Belief, Posterior, Row, fit};
+
+/// Parameters of either half.
+pub const WIDTH: usize = 2;
+/// Rows the pooled fit reads at most.
+pub const ROWS_MAX: usize = 512;
+
+const ROOM: f64 = 0.9;
+const SLOW: [Belief; WIDTH] = [Belief { mean: 0.02, sd: 0.02 }, Belief { mean: 0.5, sd: 0.3 }];
+/// Above idle, powers add up while there is room; beyond, the card is shared out.
+const POWER: [Belief; WIDTH] = [Belief { mean: -0.05, sd: 0.08 }, Belief { mean: -0.6, sd: 0.25 }];
+/// How far sets of equal sums differ in power.
+const POWER_SET_SD: f64 = 0.12;
+
+/// How far sets of equal sums differ in speed, as a deviation of the logarithm, from the tenth
+/// percentiles above: 0.05 with room, 0.19 when the sum is 1.6.
+#[must_use]
+pub fn slow_set_sd(sum: f64) -> f64 {
+    0.05 + 0.2 * (sum - ROOM).clamp(0.0, 0.7)
+}
+
+/// The features of a card with `neighbours` beside the job and the busy shares' `sum` over all.
+#[must_use]
+pub fn features(neighbours: usize, sum: f64) -> [f64; WIDTH] {
+    [neighbours as f64, (sum - ROOM).max(0.0)]
+}
+
+/// What was seen of one set: a logarithm and its variance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seen {
+    /// Neighbours beside the job.
+    pub neighbours: usize,
+    /// Busy shares of all tenants, summed.
+    pub sum: f64,
+    /// The logarithm seen.
+    pub mean: f64,
+    /// Its variance.
+    pub variance: f64,
+}
+
+/// The pooled half of the model, for one kind of card.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pooled {
+    slow: Posterior,
+    power: Posterior,
+}
+
+impl Pooled {
+    /// What is believed before any set was seen.
+    #[must_use]
+    pub fn believed() -> Self {
+        Self { slow: Posterior::of_beliefs(&SLOW), power: Posterior::of_beliefs(&POWER) }
+    }
+
+    /// Fits all sets seen on a kind of card.
+    #[must_use]
+    pub fn fit(slow: &[Seen], power: &[Seen]) -> Self {
+        let rows = |seen: &[Seen], set_sd: fn(f64) -> f64| -> Vec<Row> {
+            seen.iter()
+                .take(ROWS_MAX)
+                .map(|s| Row {
+                    x: features(s.neighbours, s.sum).to_vec(),
+                    y: s.mean,
+                    sd: (s.variance + set_sd(s.sum).powi(2)).sqrt(),
+                })
+                .collect()
+        };
+        Self {
+            slow: fit(&rows(slow, slow_set_sd), &SLOW),
+            power: fit(&rows(power, |_| POWER_SET_SD), &POWER),
+        }
+    }
+
+    /// The logarithm of the slow-down of a set: from the pooled curve, and from what was seen of
+    /// the set itself and of its neighbours singly.
+    #[must_use]
+    pub fn slowdown(&self, mix: &Mix, own: Habit<'_>) -> (f64, f64) {
+        combine(&self.slow, mix, own, slow_set_sd(mix.sum))
+    }
+
+    /// The logarithm of the card's power above idle, relative to the tenants' own added up.
+    #[must_use]
+    pub fn power(&self, mix: &Mix, own: Habit<'_>) -> (f64, f64) {
+        combine(&self.power, mix, own, POWER_SET_SD)
+    }
+}
+
+/// The tenants of a card, as the pooled curve sees them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mix {
+    /// Neighbours beside the job.
+    pub neighbours: usize,
+    /// Busy shares of all tenants, summed.
+    pub sum: f64,
+    /// Variance of that sum.
+    pub sum_variance: f64,
+}
+
+/// What was seen of a set itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habit<'a> {
+    /// Of just this set.
+    pub set: &'a [Seen],
+    /// Of the same job beside one of the neighbours alone, for each neighbour that was seen so.
+    pub singles: &'a [Seen],
+}
+
+/// Deviation between two jobs of the same classes in the same set.
+const JOB_SD: f64 = 0.02;
+
+fn combine(curve: &Posterior, mix: &Mix, own: Habit<'_>, set_sd: f64) -> (f64, f64) {
+    let at = |sum: f64| curve.at(&features(mix.neighbours, sum));
+    let (mean, variance) = at(mix.sum);
+    let spread = mix.sum_variance.max(0.0).sqrt();
+    let by_sum = (at(mix.sum + spread).0 - at((mix.sum - spread).max(0.0)).0) / 2.0;
+    let (model, model_variance) = (mean, variance + by_sum * by_sum + set_sd * set_sd);
+    let residual = |seen: &Seen| seen.mean - curve.at(&features(seen.neighbours, seen.sum)).0;
+    if own.set.is_empty() {
+        // Half of what each neighbour did alone beyond the curve; the rest may not add up.
+        let borrowed: f64 = own.singles.iter().map(|s| 0.5 * residual(s)).sum();
+        let known = own.singles.len() as f64 / mix.neighbours.max(1) as f64;
+        let left = 1.0 - 0.5 * known.min(1.0);
+        let kept = variance + by_sum * by_sum + (set_sd * left).powi(2);
+        return if own.singles.is_empty() {
+            (model, model_variance)
+        } else {
+            (model + borrowed, kept)
+        };
+    }
+    // The set's own windows against the curve, each weighted by how sure it is.
+    let mut precision = 1.0 / model_variance;
+    let mut weighted = model * precision;
+    for seen in own.set {
+        let weight = 1.0 / (seen.variance + JOB_SD * JOB_SD);
+        precision += weight;
+        weighted += weight * seen.mean;
+    }
+    (weighted / precision, 1.0 / precision + JOB_SD * JOB_SD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mix(neighbours: usize, sum: f64) -> Mix {
+        Mix { neighbours, sum, sum_variance: 0.0 }
+    }
+
+    fn seen(neighbours: usize, sum: f64, mean: f64) -> Seen {
+        Seen { neighbours, sum, mean, variance: 1e-4 }
+    }
+
+    #[test]
+    fn both_regimes_come_out_of_belief_alone() {
+        let pooled = Pooled::believed();
+        let speed = |m: Mix| (-pooled.slowdown(&m, Habit::default()).0).exp();
+        assert!(speed(mix(1, 0.5)) > 0.95, "input-bound pairs barely feel each other");
+        assert!((0.55..0.75).contains(&speed(mix(1, 1.9))), "two that compute lose outright");
+        assert!(speed(mix(3, 1.0)) < speed(mix(1, 1.0)));
+    }
+
+    #[test]
+    fn many_sets_bend_the_curve_and_one_set_keeps_its_habit() {
+        // Truth: 3.5 % for each neighbour, and twice the believed loss beyond the card.
+        let truth = |n: usize, s: f64| 0.035 * n as f64 + 1.0 * (s - 0.9f64).max(0.0);
+        let rows: Vec<Seen> = (0..30)
+            .map(|i| (1 + i % 3, 0.4 + 0.05 * i as f64))
+            .map(|(n, s)| seen(n, s, truth(n, s)))
+            .collect();
+        let pooled = Pooled::fit(&rows, &[]);
+        let (slow, variance) = pooled.slowdown(&mix(2, 1.4), Habit::default());
+        assert!((slow - truth(2, 1.4)).abs() < 0.06, "{slow}");
+        // A set measured at no loss at all is believed over the curve, and more surely.
+        let own = [seen(2, 1.4, 0.0)];
+        let (habit, sure) = pooled.slowdown(&mix(2, 1.4), Habit { set: &own, singles: &[] });
+        assert!(habit.abs() < 0.03 && sure < variance / 4.0, "{habit} {sure}");
+    }
+
+    #[test]
+    fn what_one_neighbour_did_alone_counts_half() {
+        let pooled = Pooled::believed();
+        let (plain, _) = pooled.slowdown(&mix(2, 0.5), Habit::default());
+        let singles = [seen(1, 0.3, 0.12)];
+        let (borrowed, _) = pooled.slowdown(&mix(2, 0.5), Habit { set: &[], singles: &singles });
+        assert!((borrowed - plain - 0.05).abs() < 1e-9, "{borrowed} {plain}");
+    }
+
+    #[test]
+    fn not_knowing_a_neighbour_widens() {
+        let pooled = Pooled::believed();
+        let unsure = Mix { sum_variance: 0.09, ..mix(1, 1.2) };
+        let (_, narrow) = pooled.slowdown(&mix(1, 1.2), Habit::default());
+        let (_, wide) = pooled.slowdown(&unsure, Habit::default());
+        assert!(wide > narrow * 1.5, "{wide} {narrow}");
+    }
+}
