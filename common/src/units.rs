@@ -284,6 +284,16 @@ impl EnergyMeter {
     pub fn starting_at(energy: Energy) -> Self {
         Self { nanojoules: u128::from(energy.0) * 1_000_000 }
     }
+    /// A meter that goes on from `nanojoules`, as another one left it.
+    #[must_use]
+    pub const fn from_nj(nanojoules: u128) -> Self {
+        Self { nanojoules }
+    }
+    /// What has been counted, in whole nanojoules: nothing is lost by handing this on.
+    #[must_use]
+    pub const fn as_nj(&self) -> u128 {
+        self.nanojoules
+    }
     /// Adds `power` held constant for `span`.
     pub fn add(&mut self, power: Power, span: Duration) {
         self.nanojoules += u128::from(power.0) * span.as_micros();

@@ -1,0 +1,731 @@
+//! One card through NVML: what it is, what it reads, what can be set.
+#![allow(non_snake_case, reason = "these are NVML's own names")]
+
+use std::ffi::{c_char, c_uint, c_ulonglong};
+
+use wattle_common::{Frequency, Power};
+
+use super::code::Code;
+use super::{Device, Seen, answer, answer_list, answer_text, border, index_of, node, see};
+use crate::fault::Reading;
+use crate::node::Node;
+
+/// Bytes in a mebibyte.
+pub(super) const MIB: u64 = 1 << 20;
+
+/// Kinds of cards older than Volta: they have no energy counter and lock no clocks (NVML's own
+/// documentation says so call by call).
+const BEFORE_VOLTA: [&str; 6] = ["k80", "m40", "m60", "p4", "p40", "p100"];
+
+/// Numbers from here on are names of limits, not megahertz (`NVML_CLOCK_LIMIT_ID_RANGE_START`).
+const CLOCK_LIMIT_IDS: c_uint = 0xffff_ff00;
+/// `NVML_CLOCK_LIMIT_ID_UNLIMITED`.
+const CLOCK_LIMIT_UNLIMITED: c_uint = CLOCK_LIMIT_IDS + 2;
+
+/// `nvmlMemory_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Bytes in all.
+    pub total: c_ulonglong,
+    /// Bytes free.
+    pub free: c_ulonglong,
+    /// Bytes in use.
+    pub used: c_ulonglong,
+}
+
+/// `nvmlMemory_v2_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryV2 {
+    /// The size of this struct, and 2 in the highest byte.
+    pub version: c_uint,
+    /// Bytes in all.
+    pub total: c_ulonglong,
+    /// Bytes the driver keeps; always 0 here.
+    pub reserved: c_ulonglong,
+    /// Bytes free.
+    pub free: c_ulonglong,
+    /// Bytes in use.
+    pub used: c_ulonglong,
+}
+
+/// `nvmlPciInfo_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PciInfo {
+    /// As `0000:04:00.0`.
+    pub bus_id_legacy: [c_char; 16],
+    /// The domain.
+    pub domain: c_uint,
+    /// The bus.
+    pub bus: c_uint,
+    /// The device on the bus.
+    pub device: c_uint,
+    /// Device and vendor; only the vendor is known.
+    pub pci_device_id: c_uint,
+    /// Subsystem and its vendor; not known.
+    pub pci_sub_system_id: c_uint,
+    /// As `00000000:04:00.0`.
+    pub bus_id: [c_char; 32],
+}
+
+/// `nvmlUtilization_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Utilization {
+    /// Percent of time the cores were busy.
+    pub gpu: c_uint,
+    /// Percent of time the memory was busy.
+    pub memory: c_uint,
+}
+
+/// A share in whole percent.
+pub(super) fn percent(share: f64) -> c_uint {
+    (share.clamp(0.0, 1.0) * 100.0).round() as c_uint
+}
+
+fn mw(power: Power) -> c_uint {
+    c_uint::try_from(power.as_mw()).unwrap_or(c_uint::MAX)
+}
+
+/// A card's UUID: the same for the same node and place, different for every other.
+#[must_use]
+pub fn uuid_of(node: &Node, index: u32) -> String {
+    // FNV-1a over the node's id; 64 bits keep a cluster's nodes apart.
+    let hash = node.id().as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let (high, middle, low) = (hash >> 32, (hash >> 16) & 0xffff, hash & 0xffff);
+    format!("GPU-{high:08x}-{middle:04x}-{low:04x}-5741-{index:012x}")
+}
+
+/// A card's slot; buses are counted from 4, as cards seldom come first.
+pub(super) fn bus_id(index: u32) -> String {
+    format!("00000000:{:02X}:00.0", 4 + index)
+}
+
+fn chars<const N: usize>(text: &str) -> [c_char; N] {
+    let mut chars = [0; N];
+    for (place, byte) in chars.iter_mut().take(N - 1).zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+    chars
+}
+
+fn before_volta(seen: &Seen) -> Result<(), Code> {
+    let old = BEFORE_VOLTA.contains(&seen.node.gpu().kind.as_str());
+    if old { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
+}
+
+fn memory(device: Device) -> Result<Memory, Code> {
+    let seen = see(device, Some(Reading::Memory))?;
+    let total = seen.node.gpu().memory_mib * MIB;
+    let used = (seen.view.state.memory_mib(seen.card()) * MIB).min(total);
+    Ok(Memory { total, free: total - used, used })
+}
+
+/// Current, highest and locked clocks of one kind: `NVML_CLOCK_GRAPHICS` 0, `SM` 1, `MEM` 2,
+/// `VIDEO` 3.
+fn clock(
+    device: Device,
+    kind: c_uint,
+    core: impl FnOnce(&Seen) -> Frequency,
+) -> Result<c_uint, Code> {
+    let seen = see(device, Some(Reading::Clock))?;
+    match kind {
+        0 | 1 => Ok(core(&seen).as_mhz()),
+        2 => Ok(seen.node.gpu().memory_clock.as_mhz()),
+        3 => Err(Code::NOT_SUPPORTED),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+/// A kind's core clocks, highest first, as NVML lists them.
+fn clocks(node: &Node) -> Vec<Frequency> {
+    let mut clocks = node.gpu().clocks.clone();
+    clocks.sort_unstable();
+    clocks.reverse();
+    clocks
+}
+
+fn throttle_reasons(seen: &Seen) -> c_ulonglong {
+    let card = seen.card();
+    let computing = card.shares.iter().any(|share| share.utilization > 0.0);
+    if !computing {
+        return GPU_IDLE;
+    }
+    let locked = card.clock_max.is_some_and(|max| card.clock >= max);
+    (if card.power_capped { SW_POWER_CAP } else { 0 })
+        | (if locked { APPLICATIONS_CLOCKS_SETTING } else { 0 })
+}
+
+const GPU_IDLE: c_ulonglong = 1;
+const APPLICATIONS_CLOCKS_SETTING: c_ulonglong = 2;
+const SW_POWER_CAP: c_ulonglong = 4;
+
+/// The model's name.
+///
+/// # Safety
+/// `text` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetName(
+    device: Device,
+    text: *mut c_char,
+    length: c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer_text(text, length, || {
+            let seen = see(device, None)?;
+            Ok(seen.node.gpu().nvml_name.clone())
+        })
+    }
+}
+
+/// The card's UUID.
+///
+/// # Safety
+/// `text` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUUID(
+    device: Device,
+    text: *mut c_char,
+    length: c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer_text(text, length, || {
+            let seen = see(device, None)?;
+            Ok(uuid_of(&seen.node, seen.index))
+        })
+    }
+}
+
+/// The card's place on its node.
+///
+/// # Safety
+/// `index` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetIndex(device: Device, index: *mut c_uint) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(index, || {
+            let seen = see(device, None)?;
+            Ok(seen.index)
+        })
+    }
+}
+
+/// The number in the card's device file; its place.
+///
+/// # Safety
+/// `number` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMinorNumber(device: Device, number: *mut c_uint) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(number, || {
+            let seen = see(device, None)?;
+            Ok(seen.index)
+        })
+    }
+}
+
+/// The product line: Tesla (2).
+///
+/// # Safety
+/// `brand` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetBrand(device: Device, brand: *mut c_uint) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(brand, || {
+            let seen = see(device, None)?;
+            let _ = seen;
+            Ok(2)
+        })
+    }
+}
+
+/// Where the card is plugged in.
+///
+/// # Safety
+/// `pci` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, pci: *mut PciInfo) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(pci, || {
+            let seen = see(device, None)?;
+            let id = bus_id(seen.index);
+            Ok(PciInfo {
+                bus_id_legacy: chars(&id[4..]),
+                domain: 0,
+                bus: 4 + seen.index,
+                device: 0,
+                pci_device_id: 0x10de,
+                pci_sub_system_id: 0,
+                bus_id: chars(&id),
+            })
+        })
+    }
+}
+
+/// Device memory: total, free, used.
+///
+/// # Safety
+/// `info` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, info: *mut Memory) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe { answer(info, || memory(device)) }
+}
+
+/// Device memory in the second layout.
+///
+/// # Safety
+/// `info` is null or may be read and written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, info: *mut MemoryV2) -> c_uint {
+    const VERSION: c_uint = size_of::<MemoryV2>() as c_uint | 2 << 24;
+    let read = || {
+        let Memory { total, free, used } = memory(device)?;
+        if info.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: it is not null, and the version is the first field of every version.
+        if unsafe { (*info).version } != VERSION {
+            return Err(Code::ARGUMENT_VERSION_MISMATCH);
+        }
+        Ok(MemoryV2 { version: VERSION, total, reserved: 0, free, used })
+    };
+    // SAFETY: the caller's promise is the same.
+    unsafe { answer(info, read) }
+}
+
+/// How busy the card is.
+///
+/// # Safety
+/// `utilization` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
+    device: Device,
+    utilization: *mut Utilization,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(utilization, || {
+            let seen = see(device, Some(Reading::Utilization))?;
+            let card = seen.card();
+            Ok(Utilization {
+                gpu: percent(card.utilization_gpu),
+                memory: percent(card.utilization_memory),
+            })
+        })
+    }
+}
+
+/// Power in milliwatts, at this instant.
+///
+/// # Safety
+/// `power` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(device: Device, power: *mut c_uint) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(power, || {
+            let seen = see(device, Some(Reading::Power))?;
+            Ok(mw(seen.card().power))
+        })
+    }
+}
+
+/// Energy in millijoules since the node was made.
+///
+/// # Safety
+/// `energy` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(
+    device: Device,
+    energy: *mut c_ulonglong,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(energy, || {
+            let seen = see(device, Some(Reading::Energy))?;
+            before_volta(&seen)?;
+            Ok(seen.view.state.energy_shown(seen.card(), seen.view.at).as_mj())
+        })
+    }
+}
+
+/// The clock of one kind, in megahertz.
+///
+/// # Safety
+/// `mhz` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetClockInfo(
+    device: Device,
+    kind: c_uint,
+    mhz: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe { answer(mhz, || clock(device, kind, |seen| seen.card().clock)) }
+}
+
+/// The clock of one kind, as [`nvmlDeviceGetClockInfo`]; of its variants only the current (0).
+///
+/// # Safety
+/// `mhz` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetClock(
+    device: Device,
+    kind: c_uint,
+    id: c_uint,
+    mhz: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(mhz, || match id {
+            0 => clock(device, kind, |seen| seen.card().clock),
+            1..=3 => Err(Code::NOT_SUPPORTED),
+            _ => Err(Code::INVALID_ARGUMENT),
+        })
+    }
+}
+
+/// The highest clock of one kind, in megahertz.
+///
+/// # Safety
+/// `mhz` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
+    device: Device,
+    kind: c_uint,
+    mhz: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(mhz, || {
+            clock(device, kind, |seen| clocks(&seen.node).first().copied().unwrap_or_default())
+        })
+    }
+}
+
+/// The memory's clocks: one.
+///
+/// # Safety
+/// `count` is null or may be read and written; `mhz` is null or has room for `*count` items.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
+    device: Device,
+    count: *mut c_uint,
+    mhz: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer_list(count, mhz, || {
+            let seen = see(device, Some(Reading::Clock))?;
+            Ok(vec![seen.node.gpu().memory_clock.as_mhz()])
+        })
+    }
+}
+
+/// The core clocks that go with a memory clock, highest first.
+///
+/// # Safety
+/// `count` is null or may be read and written; `mhz` is null or has room for `*count` items.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
+    device: Device,
+    memory_mhz: c_uint,
+    count: *mut c_uint,
+    mhz: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer_list(count, mhz, || {
+            let seen = see(device, Some(Reading::Clock))?;
+            if memory_mhz != seen.node.gpu().memory_clock.as_mhz() {
+                return Err(Code::NOT_FOUND);
+            }
+            Ok(clocks(&seen.node).into_iter().map(Frequency::as_mhz).collect())
+        })
+    }
+}
+
+/// Temperature in degrees Celsius: a straight line over power, 35 at nothing and 80 at the default
+/// cap, without inertia. Only the sensor on the chip (0) is there.
+///
+/// # Safety
+/// `celsius` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetTemperature(
+    device: Device,
+    sensor: c_uint,
+    celsius: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(celsius, || {
+            let seen = see(device, Some(Reading::Temperature))?;
+            if sensor != 0 {
+                return Err(Code::INVALID_ARGUMENT);
+            }
+            let load = seen.card().power.ratio(seen.node.gpu().cap_default);
+            Ok((35.0 + 45.0 * load).round() as c_uint)
+        })
+    }
+}
+
+/// The performance state: always the highest (0), as on data-centre cards with a context.
+///
+/// # Safety
+/// `state` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPerformanceState(
+    device: Device,
+    state: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(state, || {
+            let seen = see(device, None)?;
+            let _ = seen;
+            Ok(0)
+        })
+    }
+}
+
+/// Whether the driver stays loaded without users: always (1).
+///
+/// # Safety
+/// `mode` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPersistenceMode(device: Device, mode: *mut c_uint) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(mode, || {
+            let seen = see(device, None)?;
+            let _ = seen;
+            Ok(1)
+        })
+    }
+}
+
+/// Whether power can be limited: yes (1).
+///
+/// # Safety
+/// `mode` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerManagementMode(
+    device: Device,
+    mode: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(mode, || {
+            let seen = see(device, Some(Reading::Cap))?;
+            let _ = seen;
+            Ok(1)
+        })
+    }
+}
+
+/// The power cap in milliwatts.
+///
+/// # Safety
+/// `limit` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerManagementLimit(
+    device: Device,
+    limit: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(limit, || {
+            let seen = see(device, Some(Reading::Cap))?;
+            Ok(mw(seen.card().cap))
+        })
+    }
+}
+
+/// The power cap that holds, in milliwatts: nothing but the cap limits power here.
+///
+/// # Safety
+/// `limit` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(
+    device: Device,
+    limit: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(limit, || {
+            let seen = see(device, Some(Reading::Cap))?;
+            Ok(mw(seen.card().cap))
+        })
+    }
+}
+
+/// The power cap a card starts with, in milliwatts.
+///
+/// # Safety
+/// `limit` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerManagementDefaultLimit(
+    device: Device,
+    limit: *mut c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(limit, || {
+            let seen = see(device, Some(Reading::Cap))?;
+            Ok(mw(seen.node.gpu().cap_default))
+        })
+    }
+}
+
+/// The least and the greatest power cap, in milliwatts.
+///
+/// # Safety
+/// `least` and `greatest` are null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
+    device: Device,
+    least: *mut c_uint,
+    greatest: *mut c_uint,
+) -> c_uint {
+    let limit = |pick: fn(&Node) -> Power| {
+        move || see(device, Some(Reading::Cap)).map(|seen| mw(pick(&seen.node)))
+    };
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        match answer(least, limit(|node| node.gpu().cap_min)) {
+            0 => answer(greatest, limit(|node| node.gpu().cap_max)),
+            failed => failed,
+        }
+    }
+}
+
+/// Sets the power cap, in milliwatts. It holds at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceSetPowerManagementLimit(device: Device, limit: c_uint) -> c_uint {
+    border(|| {
+        let node = node()?;
+        let index = index_of(&node, device)?;
+        let cap = Power::from_mw(u64::from(limit));
+        Ok(node.update(|state, physics, at| state.set_cap(physics, at, index, cap))?)
+    })
+}
+
+/// Keeps the core clock between two values, in megahertz. The upper one is cut to a clock the card
+/// has and holds at once; the lower one is checked and otherwise without effect: a simulated card
+/// under load runs as fast as it may.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceSetGpuLockedClocks(
+    device: Device,
+    least: c_uint,
+    greatest: c_uint,
+) -> c_uint {
+    border(|| {
+        let seen = see(device, Some(Reading::LockedClocks))?;
+        before_volta(&seen)?;
+        if least > greatest || (CLOCK_LIMIT_IDS..CLOCK_LIMIT_UNLIMITED).contains(&greatest) {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let fits = |clock: &Frequency| clock.as_mhz() <= greatest;
+        let clock = clocks(&seen.node).into_iter().find(fits).ok_or(Code::INVALID_ARGUMENT)?;
+        let index = seen.index;
+        let set = |state: &mut crate::state::NodeState, physics: crate::state::Physics<'_>, at| {
+            state.set_clock_max(physics, at, index, Some(clock))
+        };
+        Ok(seen.node.update(set)?)
+    })
+}
+
+/// Frees the core clock.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceResetGpuLockedClocks(device: Device) -> c_uint {
+    border(|| {
+        let seen = see(device, Some(Reading::LockedClocks))?;
+        before_volta(&seen)?;
+        let index = seen.index;
+        Ok(seen.node.update(|state, physics, at| state.set_clock_max(physics, at, index, None))?)
+    })
+}
+
+/// What holds the clocks down, as bits: idle 1, a locked clock 2, the power cap 4.
+///
+/// # Safety
+/// `reasons` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(
+    device: Device,
+    reasons: *mut c_ulonglong,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(reasons, || {
+            let seen = see(device, Some(Reading::ThrottleReasons))?;
+            Ok(throttle_reasons(&seen))
+        })
+    }
+}
+
+/// What holds the clocks down, as bits: idle 1, a locked clock 2, the power cap 4.
+///
+/// # Safety
+/// `reasons` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(
+    device: Device,
+    reasons: *mut c_ulonglong,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(reasons, || {
+            let seen = see(device, Some(Reading::ThrottleReasons))?;
+            Ok(throttle_reasons(&seen))
+        })
+    }
+}
+
+/// Which bits of those can ever be set.
+///
+/// # Safety
+/// `reasons` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedClocksThrottleReasons(
+    device: Device,
+    reasons: *mut c_ulonglong,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(reasons, || {
+            let seen = see(device, Some(Reading::ThrottleReasons))?;
+            let _ = seen;
+            Ok(GPU_IDLE | APPLICATIONS_CLOCKS_SETTING | SW_POWER_CAP)
+        })
+    }
+}
+
+/// Which bits of those can ever be set.
+///
+/// # Safety
+/// `reasons` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetSupportedClocksEventReasons(
+    device: Device,
+    reasons: *mut c_ulonglong,
+) -> c_uint {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        answer(reasons, || {
+            let seen = see(device, Some(Reading::ThrottleReasons))?;
+            let _ = seen;
+            Ok(GPU_IDLE | APPLICATIONS_CLOCKS_SETTING | SW_POWER_CAP)
+        })
+    }
+}
