@@ -41,8 +41,8 @@ pub struct UnknownPolicy {
 pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
     match name {
         "fifo" => Ok(Box::new(Fifo)),
-        "fifo-packed" => Ok(Box::new(FifoPacked)),
-        "eaco" => Ok(Box::new(Eaco)),
+        "fifo-packed" => Ok(Box::new(FifoPacked::default())),
+        "eaco" => Ok(Box::new(Eaco::default())),
         _ => Err(UnknownPolicy { name: name.to_owned() }),
     }
 }

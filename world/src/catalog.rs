@@ -1,0 +1,499 @@
+//! Reading the catalog: from TOML to the tables the rest of the crate interpolates.
+//!
+//! Everything is checked here, once, with errors that name the file, the entry and the remedy, so
+//! that no question to the world can fail later. What was measured on one card only is carried to
+//! the others here.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use wattle_common::{Frequency, Power, WorkloadId};
+
+use crate::scaling::Scaling;
+use crate::workload::{Response, Workload};
+use crate::{Curve, GpuModel, World};
+
+/// Why a catalog cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// Not TOML, or a key that is missing, unknown or of the wrong type.
+    #[error("{file}: not a catalog; correct the key named below")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// What the TOML reader says, with the line.
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    /// A value that cannot be.
+    #[error("{file}: {entry}: {problem}")]
+    Entry {
+        /// The file.
+        file: String,
+        /// The entry in it.
+        entry: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// Something the whole catalog lacks.
+    #[error("the catalog has {0}")]
+    Incomplete(&'static str),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    gpu: Vec<GpuEntry>,
+    #[serde(default)]
+    workload: Vec<WorkloadEntry>,
+    #[serde(default)]
+    pair: Vec<PairEntry>,
+    #[serde(default)]
+    scaling: Vec<ScalingEntry>,
+    #[serde(default)]
+    spread: Vec<SpreadEntry>,
+    sharing: Option<SharingEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GpuEntry {
+    kind: String,
+    nvml_name: String,
+    memory_mib: u64,
+    idle_w: f64,
+    cap_w: Caps,
+    clock_mhz: Clocks,
+    memory_clock_mhz: u32,
+    active_w: f64,
+    relative_speed: f64,
+    node_gpus: u32,
+    host_w: f64,
+    throttle: Vec<(f64, f64)>,
+    clock: Vec<(f64, f64, f64)>,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Caps {
+    min: u64,
+    default: u64,
+    max: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Clocks {
+    min: u32,
+    max: u32,
+    step: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkloadEntry {
+    id: WorkloadId,
+    model: String,
+    dataset: String,
+    batch_size: u32,
+    gpus: u32,
+    steps_per_epoch: u64,
+    epochs: u32,
+    memory_mib: u64,
+    family: Option<String>,
+    scaling: String,
+    spread: String,
+    #[serde(default)]
+    stands_for: Vec<String>,
+    #[serde(default)]
+    mix: bool,
+    source: String,
+    measured: Vec<MeasuredEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MeasuredEntry {
+    gpu: String,
+    /// Caps of the rows, ascending; none where it ran at the default cap only.
+    #[serde(default)]
+    cap_w: Vec<u64>,
+    epoch_s: Vec<f64>,
+    power_w: Vec<f64>,
+    /// Share of time on the card; absent: estimated from power.
+    busy: Option<f64>,
+    memory_busy: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PairEntry {
+    gpu: String,
+    family: String,
+    beside: String,
+    speed: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScalingEntry {
+    name: String,
+    gpus: Vec<u32>,
+    speed: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpreadEntry {
+    name: String,
+    gpus: u32,
+    nodes: Vec<u32>,
+    speed: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SharingEntry {
+    delay_per_neighbour: f64,
+    node_base_w: f64,
+}
+
+/// Memory traffic of a job that fills the card and whose memory utilisation was not measured: EaCO's
+/// ResNet-50 and VGG-16 show 0.61 and 0.63 of their GPU utilisation (arXiv 2412.08294, table 2).
+const MEMORY_SHARE: f64 = 0.62;
+
+/// Where an entry stands, for errors.
+struct Place<'a> {
+    file: &'a str,
+    entry: String,
+}
+
+impl Place<'_> {
+    fn wrong(&self, problem: impl Into<String>) -> CatalogError {
+        let (file, entry) = (self.file.to_owned(), self.entry.clone());
+        CatalogError::Entry { file, entry, problem: problem.into() }
+    }
+    fn check(&self, holds: bool, problem: &str) -> Result<(), CatalogError> {
+        if holds { Ok(()) } else { Err(self.wrong(problem)) }
+    }
+}
+
+pub(crate) fn read(files: &[(&str, &str)]) -> Result<World, CatalogError> {
+    let mut parsed = Vec::new();
+    for &(file, text) in files {
+        let content: File = toml::from_str(text)
+            .map_err(|e| CatalogError::Syntax { file: file.to_owned(), source: Box::new(e) })?;
+        parsed.push((file, content));
+    }
+    let gpus = gpus(&parsed)?;
+    let sharing = sharing(&parsed)?;
+    let (strong, spread) = scalings(&parsed)?;
+    let mut world = World {
+        gpus,
+        workloads: Vec::new(),
+        by_id: BTreeMap::new(),
+        by_model: BTreeMap::new(),
+        delay_per_neighbour: sharing,
+    };
+    for (file, content) in &parsed {
+        for entry in &content.workload {
+            let place = Place { file, entry: format!("workload `{}`", entry.id) };
+            let workload = workload(entry, &world.gpus, &strong, &spread, &place)?;
+            let index = world.workloads.len();
+            if world.by_id.insert(entry.id.as_str().to_owned(), index).is_some() {
+                return Err(place.wrong("stands twice in the catalog; give each its own id"));
+            }
+            for name in &entry.stands_for {
+                let name = name.to_ascii_lowercase();
+                if world.by_model.insert(name.clone(), index).is_some() {
+                    let problem = format!("another workload stands for `{name}` too; choose one");
+                    return Err(place.wrong(problem));
+                }
+            }
+            world.workloads.push(workload);
+        }
+    }
+    if world.gpus.is_empty() {
+        return Err(CatalogError::Incomplete("no [[gpu]]; add gpus.toml"));
+    }
+    Ok(world)
+}
+
+fn gpus(files: &[(&str, File)]) -> Result<Vec<GpuModel>, CatalogError> {
+    let mut gpus: Vec<GpuModel> = Vec::new();
+    for (file, content) in files {
+        for entry in &content.gpu {
+            let place = Place { file, entry: format!("gpu `{}`", entry.kind) };
+            let gpu = gpu(entry, gpus.len(), &place)?;
+            place.check(
+                gpus.iter().all(|other| other.kind != gpu.kind),
+                "stands twice in the catalog; give each its own kind",
+            )?;
+            gpus.push(gpu);
+        }
+    }
+    let mut families: BTreeMap<String, usize> = BTreeMap::new();
+    for pair in files.iter().flat_map(|(_, content)| &content.pair) {
+        let next = families.len();
+        families.entry(pair.family.clone()).or_insert(next);
+        let next = families.len();
+        families.entry(pair.beside.clone()).or_insert(next);
+    }
+    let none = vec![vec![0.0; families.len()]; families.len()];
+    for gpu in &mut gpus {
+        gpu.families = families.clone();
+        gpu.pairs = none.clone();
+    }
+    for (file, content) in files {
+        for entry in &content.pair {
+            let (family, beside) = (&entry.family, &entry.beside);
+            let place = Place { file, entry: format!("pair `{family}` beside `{beside}`") };
+            place.check(entry.speed > 0.0 && entry.speed <= 1.0, "speed must be in (0, 1]")?;
+            let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.kind == entry.gpu) else {
+                return Err(place.wrong(format!("no [[gpu]] of kind `{}`", entry.gpu)));
+            };
+            gpu.pairs[families[family]][families[beside]] = entry.speed;
+        }
+    }
+    // A card with no pair of its own carries those of the first that has some.
+    if let Some(measured) = gpus.iter().find(|gpu| gpu.pairs != none).map(|gpu| gpu.pairs.clone()) {
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.pairs == none) {
+            gpu.pairs = measured.clone();
+        }
+    }
+    Ok(gpus)
+}
+
+fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, CatalogError> {
+    wattle_common::id::check(&entry.kind).map_err(|e| place.wrong(format!("kind: {e}")))?;
+    let Caps { min, default, max } = entry.cap_w;
+    place.check(min <= default && default <= max, "cap_w: need min <= default <= max")?;
+    let idle = entry.idle_w.is_finite() && entry.idle_w > 0.0 && entry.idle_w < min as f64;
+    place.check(idle, "idle_w must be above 0 and below the lowest cap")?;
+    let Clocks { min: low, max: high, step } = entry.clock_mhz;
+    place.check(low > 0 && low <= high && step > 0, "clock_mhz: need 0 < min <= max, step > 0")?;
+    let scalars = [entry.active_w, entry.relative_speed];
+    let positive = scalars.iter().all(|v| v.is_finite() && *v > 0.0) && entry.host_w >= 0.0;
+    place.check(positive, "active_w, relative_speed and host_w must be positive numbers")?;
+    place.check(entry.node_gpus > 0, "node_gpus must be at least 1")?;
+    let relative = |points: Vec<(f64, f64)>, name: &str| {
+        let curve = Curve::through(&points).filter(|c| (c.last().1 - 1.0).abs() < 1e-9);
+        curve.ok_or_else(|| {
+            place.wrong(format!("{name}: need points with increasing x that end at value 1"))
+        })
+    };
+    // Highest first, as NVML lists them; the top clock is one of them whatever the step.
+    let clocks = (0..=(high - low) / step).map(|i| Frequency::from_mhz(high - i * step)).collect();
+    Ok(GpuModel {
+        kind: entry.kind.clone(),
+        nvml_name: entry.nvml_name.clone(),
+        memory_mib: entry.memory_mib,
+        idle: Power::from_w_f64(entry.idle_w),
+        cap_default: Power::from_w(default),
+        cap_min: Power::from_w(min),
+        cap_max: Power::from_w(max),
+        clocks,
+        memory_clock: Frequency::from_mhz(entry.memory_clock_mhz),
+        node_gpus: entry.node_gpus,
+        source: entry.source.clone(),
+        host: Power::from_w_f64(entry.host_w),
+        active_w: entry.active_w,
+        relative_speed: entry.relative_speed,
+        throttle: relative(entry.throttle.clone(), "throttle")?,
+        clock_speed: relative(entry.clock.iter().map(|c| (c.0, c.1)).collect(), "clock")?,
+        clock_active: relative(entry.clock.iter().map(|c| (c.0, c.2)).collect(), "clock")?,
+        index,
+        families: BTreeMap::new(),
+        pairs: Vec::new(),
+    })
+}
+
+fn sharing(files: &[(&str, File)]) -> Result<f64, CatalogError> {
+    let mut found = None;
+    for (file, content) in files {
+        if let Some(entry) = &content.sharing {
+            let place = Place { file, entry: "[sharing]".to_owned() };
+            place.check(found.is_none(), "stands twice in the catalog; keep one")?;
+            let finite = entry.delay_per_neighbour >= 0.0 && entry.node_base_w >= 0.0;
+            place.check(finite, "delay_per_neighbour and node_base_w must be at least 0")?;
+            found = Some(entry.delay_per_neighbour);
+        }
+    }
+    found.ok_or(CatalogError::Incomplete("no [sharing]; add sharing.toml"))
+}
+
+type Strong = BTreeMap<String, Curve>;
+type Spread = BTreeMap<String, Vec<(u32, Vec<(u32, f64)>)>>;
+
+fn scalings(files: &[(&str, File)]) -> Result<(Strong, Spread), CatalogError> {
+    let (mut strong, mut spread) = (Strong::new(), Spread::new());
+    for (file, content) in files {
+        for entry in &content.scaling {
+            let place = Place { file, entry: format!("scaling `{}`", entry.name) };
+            let whole = entry.gpus.len() == entry.speed.len()
+                && entry.gpus.first() == Some(&1)
+                && entry.speed.iter().all(|v| v.is_finite() && *v > 0.0);
+            place.check(whole, "need as many speeds (above 0) as gpus, from 1 GPU on")?;
+            let points: Vec<(f64, f64)> = entry
+                .gpus
+                .iter()
+                .zip(&entry.speed)
+                .map(|(n, v)| (f64::from(*n).log2(), *v))
+                .collect();
+            let curve = Curve::through(&points).ok_or_else(|| place.wrong("gpus must increase"))?;
+            strong.insert(entry.name.clone(), curve);
+        }
+        for entry in &content.spread {
+            let place = Place { file, entry: format!("spread `{}`", entry.name) };
+            let whole = entry.nodes.len() == entry.speed.len()
+                && entry.speed.iter().all(|v| *v > 0.0 && *v <= 1.0);
+            place.check(whole, "need as many speeds in (0, 1] as nodes")?;
+            let row = entry.nodes.iter().copied().zip(entry.speed.iter().copied()).collect();
+            let rows = spread.entry(entry.name.clone()).or_default();
+            rows.push((entry.gpus, row));
+            rows.sort_by_key(|(gpus, _)| *gpus);
+        }
+    }
+    Ok((strong, spread))
+}
+
+fn workload(
+    entry: &WorkloadEntry,
+    gpus: &[GpuModel],
+    strong: &Strong,
+    spread: &Spread,
+    place: &Place<'_>,
+) -> Result<Workload, CatalogError> {
+    let counts = entry.gpus > 0 && entry.steps_per_epoch > 0 && entry.epochs > 0;
+    place.check(counts, "gpus, steps_per_epoch and epochs must be at least 1")?;
+    place.check(!entry.measured.is_empty(), "has no [[workload.measured]]; add one")?;
+    let scaling = Scaling {
+        strong: strong
+            .get(&entry.scaling)
+            .ok_or_else(|| place.wrong(format!("no [[scaling]] named `{}`", entry.scaling)))?
+            .clone(),
+        spread: spread
+            .get(&entry.spread)
+            .ok_or_else(|| place.wrong(format!("no [[spread]] named `{}`", entry.spread)))?
+            .clone(),
+    };
+    let mut measured: Vec<Option<Response>> = vec![None; gpus.len()];
+    let mut first = None;
+    for row in &entry.measured {
+        let Some(gpu) = gpus.iter().find(|gpu| gpu.kind == row.gpu) else {
+            return Err(place.wrong(format!("no [[gpu]] of kind `{}`", row.gpu)));
+        };
+        measured[gpu.index] = Some(response(row, entry.family.as_deref(), gpu, place)?);
+        first.get_or_insert(gpu.index);
+    }
+    let from = first.expect("measured has at least one row, checked above");
+    let known = measured[from].clone().expect("the row just filled in");
+    let responses = measured
+        .into_iter()
+        .zip(gpus)
+        .map(|(there, gpu)| there.unwrap_or_else(|| carried(&known, &gpus[from], gpu)))
+        .collect();
+    Ok(Workload {
+        id: entry.id.clone(),
+        model: entry.model.clone(),
+        dataset: entry.dataset.clone(),
+        batch_size: entry.batch_size,
+        gpus: entry.gpus,
+        steps_per_epoch: entry.steps_per_epoch,
+        epochs: entry.epochs,
+        memory_mib: entry.memory_mib,
+        in_mix: entry.mix,
+        source: entry.source.clone(),
+        scaling,
+        responses,
+    })
+}
+
+/// What the measured rows of one card say.
+fn response(
+    row: &MeasuredEntry,
+    family: Option<&str>,
+    gpu: &GpuModel,
+    place: &Place<'_>,
+) -> Result<Response, CatalogError> {
+    let n = row.epoch_s.len();
+    let rows = n > 0
+        && n == row.power_w.len()
+        && (n == row.cap_w.len() || (n == 1 && row.cap_w.is_empty()));
+    place
+        .check(rows, "need as many epoch_s and power_w as cap_w (or one of each, and no cap_w)")?;
+    let positive = row.epoch_s.iter().chain(&row.power_w).all(|v| v.is_finite() && *v > 0.0);
+    place.check(positive, "epoch_s and power_w must be above 0")?;
+    let shares = [row.busy, row.memory_busy].iter().flatten().all(|v| (0.0..=1.0).contains(v));
+    place.check(shares, "busy and memory_busy are shares, 0 to 1")?;
+    let family = match family {
+        Some(name) => Some(*gpu.families.get(name).ok_or_else(|| {
+            place.wrong(format!("no [[pair]] has the family `{name}`; leave it out"))
+        })?),
+        None => None,
+    };
+    let idle_w = gpu.idle.as_w();
+    let active = |cap: Option<u64>, power: f64| {
+        let power = cap.map_or(power, |cap| power.min(cap as f64));
+        (power - idle_w).max(0.0)
+    };
+    let (mut epoch_s, mut active_w, mut caps) =
+        (row.epoch_s[0], active(None, row.power_w[0]), None);
+    if !row.cap_w.is_empty() {
+        let watts: Vec<f64> = row.cap_w.iter().map(|cap| *cap as f64).collect();
+        // The epoch time at the default cap is the pooled one: single shots scatter by 1 to 3 %.
+        let rates = crate::curve::non_decreasing(row.epoch_s.iter().map(|s| 1.0 / s));
+        let rate = |c: f64| watts.iter().zip(&rates).map(|(w, r)| (*w, *r)).find(|(w, _)| *w >= c);
+        let top = rate(gpu.cap_default.as_w()).map_or(rates[n - 1], |(_, r)| r);
+        let speeds: Vec<(f64, f64)> =
+            watts.iter().zip(&rates).map(|(w, r)| (*w, (r / top).min(1.0))).collect();
+        let drawn: Vec<(f64, f64)> = row
+            .cap_w
+            .iter()
+            .zip(&row.power_w)
+            .map(|(cap, power)| (*cap as f64, active(Some(*cap), *power)))
+            .collect();
+        let curves = Curve::through(&speeds).zip(Curve::through(&drawn));
+        let (speeds, drawn) = curves.ok_or_else(|| place.wrong("cap_w must increase"))?;
+        epoch_s = 1.0 / top;
+        active_w = drawn.at(gpu.cap_default.as_w());
+        caps = Some((speeds, drawn));
+    }
+    let busy = row.busy.unwrap_or_else(|| (active_w / gpu.active_w).clamp(0.01, 1.0));
+    let core_bound = caps
+        .as_ref()
+        .map_or(busy, |(speeds, drawn)| core_bound(gpu, speeds, drawn, active_w).unwrap_or(busy));
+    let memory_busy = row.memory_busy.unwrap_or(MEMORY_SHARE * busy);
+    Ok(Response { epoch_s, active_w, busy, memory_busy, core_bound, caps, family, measured: true })
+}
+
+/// The share of a step that the card's general throttle law must stretch to give the speed
+/// measured at the lowest cap; `None` where that cap does not bind.
+fn core_bound(gpu: &GpuModel, speeds: &Curve, drawn: &Curve, active_w: f64) -> Option<f64> {
+    let left = drawn.first().1 / active_w.max(1e-9);
+    if left > 0.9 {
+        return None;
+    }
+    let (own, general) = (1.0 / speeds.first().1 - 1.0, 1.0 / gpu.throttle.at(left) - 1.0);
+    (general > 0.0).then(|| (own / general).clamp(0.0, 1.0))
+}
+
+/// The response on a card where nothing was measured: the card's share of a step takes as much
+/// longer as a compute-bound job does, active power keeps its share of a full card's, and the cap
+/// acts by that card's general law.
+fn carried(known: &Response, from: &GpuModel, to: &GpuModel) -> Response {
+    let on_card = known.busy * from.relative_speed / to.relative_speed;
+    let time = 1.0 - known.busy + on_card;
+    Response {
+        epoch_s: known.epoch_s * time,
+        active_w: known.active_w * to.active_w / from.active_w,
+        busy: on_card / time,
+        memory_busy: known.memory_busy / time,
+        core_bound: known.core_bound,
+        caps: None,
+        family: known.family,
+        measured: false,
+    }
+}

@@ -1,0 +1,72 @@
+//! The built-in catalog, and what is said of a wrong one.
+
+use wattle_common::{Frequency, Power};
+use wattle_world::{CatalogError, Setting, Tenant, World};
+
+#[test]
+fn the_built_in_catalog_is_read() {
+    let world = World::builtin();
+    assert!(
+        world.gpu("v100").is_some() && world.gpu("p100").is_some() && world.gpu("a100").is_some()
+    );
+    assert_eq!(world.workloads().count(), 62);
+    assert!(world.mix().count() >= 10);
+    assert_eq!(world.workload_for_model("ResNet50").unwrap().id.as_str(), "resnet50-imagenet-b256");
+    assert_eq!(world.workload_for_model("no-such-net").map(|w| w.id.as_str()), None);
+}
+
+#[test]
+fn a_measured_row_comes_back() {
+    // Zeus, V100: ResNet-50, batch 256, 150 W: 4148.7 s an epoch at 145 W; 3515.0 s at 250 W.
+    let world = World::builtin();
+    let v100 = world.gpu("v100").unwrap();
+    let job = world.workload("resnet50-imagenet-b256").unwrap();
+    let tenant = [Tenant { workload: job, gpus: 1, nodes: 1 }];
+    let setting = Setting { cap: Some(Power::from_w(150)), clock_max: None };
+    let card = world.card(v100, setting, &tenant);
+    assert!((card.tenants[0].speed - 3515.0 / 4148.7).abs() < 1e-3, "{card:?}");
+    assert!((card.power.as_w() - 145.0).abs() < 1.0 && card.power_capped, "{card:?}");
+    assert!(card.clock < v100.clock_max(), "{card:?}");
+    let free = world.card(v100, Setting::default(), &tenant);
+    assert!((free.tenants[0].steps_per_s - 5005.0 / 3515.0).abs() < 1e-3, "{free:?}");
+}
+
+#[test]
+fn an_empty_card_is_idle() {
+    let world = World::builtin();
+    for gpu in world.gpus() {
+        let card = world.card(gpu, Setting::default(), &[]);
+        assert_eq!((card.power, card.utilization_gpu), (gpu.idle, 0.0));
+        assert!(card.clock > Frequency::ZERO && !gpu.clocks.is_empty());
+    }
+}
+
+fn broken(file: &str, from: &str, to: &str) -> CatalogError {
+    let mut files = World::builtin_files().to_vec();
+    let entry = files.iter_mut().find(|(name, _)| *name == file).expect("a built-in file");
+    assert!(entry.1.contains(from), "{from}");
+    let text = entry.1.replacen(from, to, 1);
+    entry.1 = &text;
+    World::from_toml(&files).expect_err("the file was broken")
+}
+
+#[test]
+fn a_wrong_catalog_names_file_entry_and_remedy() {
+    let cases = [
+        ("eaco.toml", "scaling = \"resnet50\"", "scaling = \"no\"", "no [[scaling]] named `no`"),
+        ("eaco.toml", "gpu = \"v100\"", "gpu = \"v10\"", "no [[gpu]] of kind `v10`"),
+        ("eaco.toml", "id = \"eaco-vgg16\"", "id = \"eaco-alexnet\"", "its own id"),
+        ("eaco.toml", "[\"vgg16\", \"vgg-16\"]", "[\"alexnet\"]", "choose one"),
+        ("eaco.toml", "busy = 0.0472", "busy = 4.72", "shares, 0 to 1"),
+        ("gpus.toml", "min = 100, default = 250", "min = 300, default = 250", "min <= default"),
+        ("pairs.toml", "speed = 0.", "speed = 7.", "(0, 1]"),
+        ("zeus.toml", "[100, 125, 150, ", "[150, 125, 100, ", "cap_w must increase"),
+    ];
+    for (file, from, to, expected) in cases {
+        let error = broken(file, from, to).to_string();
+        assert!(error.starts_with(file) && error.contains(expected), "{error}");
+    }
+    let error = broken("gpus.toml", "idle_w", "idle_watts");
+    assert!(matches!(&error, CatalogError::Syntax { file, .. } if file == "gpus.toml"), "{error}");
+    assert!(matches!(World::from_toml(&[]), Err(CatalogError::Incomplete(_))));
+}
