@@ -93,7 +93,7 @@ impl Bus {
         &self.shared.cluster
     }
 
-    /// The address it was told to connect to.
+    /// The address it was told to connect to, without a password in it.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.shared.url

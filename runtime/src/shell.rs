@@ -97,4 +97,14 @@ mod tests {
         assert!(clone.requested());
         assert_eq!(clone.or(std::future::pending::<()>()).await, None);
     }
+
+    #[tokio::test]
+    async fn a_signal_is_a_wish() {
+        let shutdown = Shutdown::listen().unwrap();
+        let id = std::process::id().to_string();
+        let sent = std::process::Command::new("sh").args(["-c", "kill -TERM $0", &id]).status();
+        assert!(sent.unwrap().success());
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(30), shutdown.wait()).await;
+        heard.expect("the signal is heard");
+    }
 }

@@ -9,9 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::server::{SERVER_ENV, find};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
+
+use crate::server::{SERVER_ENV, find};
 
 /// A server starts in about 30 ms; a machine under load may take many times that.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -26,6 +27,7 @@ pub struct NatsServer {
     binary: PathBuf,
     folder: PathBuf,
     port: u16,
+    jetstream: bool,
 }
 
 impl NatsServer {
@@ -35,6 +37,18 @@ impl NatsServer {
     /// Where there is no nats-server, with the package to install, or where it does not start, with
     /// its log.
     pub async fn start() -> Self {
+        Self::start_as(true).await
+    }
+
+    /// Starts one without JetStream, as a server that nobody configured is.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_without_jetstream() -> Self {
+        Self::start_as(false).await
+    }
+
+    async fn start_as(jetstream: bool) -> Self {
         let binary = find().unwrap_or_else(|| {
             panic!(
                 "these tests need a real nats-server: install the package nats-server \
@@ -47,7 +61,7 @@ impl NatsServer {
         // A process id comes round again; what an earlier one left behind must not be read.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");
-        let mut server = Self { child: None, binary, folder, port: 0 };
+        let mut server = Self { child: None, binary, folder, port: 0, jetstream };
         server.launch().await;
         server
     }
@@ -101,8 +115,9 @@ impl NatsServer {
     async fn launch(&mut self) {
         let port = if self.port == 0 { "-1".to_owned() } else { self.port.to_string() };
         let child = Command::new(&self.binary)
-            .args(["-a", "127.0.0.1", "-p", &port, "-js", "-sd"])
+            .args(["-a", "127.0.0.1", "-p", &port, "-sd"])
             .arg(self.folder.join("store"))
+            .args(self.jetstream.then_some("-js"))
             .arg("-l")
             .arg(self.folder.join("log"))
             .arg("--ports_file_dir")
@@ -122,8 +137,10 @@ impl NatsServer {
                 }
                 if self.port != 0 {
                     match greets(self.port).await {
-                        Ok(true) => return,
-                        Ok(false) => "it greets without JetStream".clone_into(&mut last),
+                        Ok(jetstream) if jetstream == self.jetstream => return,
+                        Ok(_) => {
+                            "its greeting says something else of JetStream".clone_into(&mut last);
+                        }
                         Err(error) => last = error.to_string(),
                     }
                 }
@@ -172,5 +189,9 @@ async fn greets(port: u16) -> io::Result<bool> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).await?;
-    Ok(line.starts_with("INFO ") && line.contains("\"jetstream\":true"))
+    if line.starts_with("INFO ") {
+        Ok(line.contains("\"jetstream\":true"))
+    } else {
+        Err(io::Error::other("it does not greet"))
+    }
 }

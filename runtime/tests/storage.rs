@@ -187,6 +187,17 @@ async fn a_watch_outlives_even_a_lost_store() {
     change_to(&mut watch, "j2", Some(2)).await;
 }
 
+#[tokio::test]
+async fn a_server_without_jetstream_is_named_and_the_remedy_too() {
+    let server = NatsServer::start_without_jetstream().await;
+    let bus = connect(&server, "main").await;
+    let Err(error) = within("it gives up", bus.bucket(Bucket::Jobs)).await else {
+        panic!("opened")
+    };
+    assert!(matches!(error, BusError::NoJetStream { .. }), "{error:?}");
+    assert!(error.to_string().contains("-js"), "{error}");
+}
+
 async fn taken(consumer: &mut Consumer) -> u64 {
     let delivery = within("a message", consumer.next()).await.unwrap();
     delivery.ack().await.unwrap();
@@ -199,7 +210,7 @@ async fn stored(bus: &Bus, n: u64) {
     until("it is stored", async || match bus.store(&subject, &id, &entry(n)).await {
         Ok(()) => true,
         Err(error) => {
-            assert!(error.may_pass() || matches!(error, BusError::NoJetStream { .. }), "{error:?}");
+            assert!(error.may_pass(), "{error:?}");
             false
         }
     })

@@ -25,9 +25,11 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const COMMANDS_MAX: usize = 2_048;
 /// Acknowledgements of stored messages awaited at once.
 const ACKS_MAX: usize = 1_024;
-/// A server just started greets before its JetStream answers; so long (times [`PAUSE`]) it is
-/// given before it counts as having none.
-const JETSTREAM_TRIES: u32 = 40;
+/// A server just started greets before its JetStream answers; so often it is asked before it
+/// counts as having none: five seconds.
+const JETSTREAM_TRIES: u32 = 20;
+/// Every how many tries a service says that it still waits.
+const SAY_TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Bus {
@@ -74,9 +76,11 @@ impl Bus {
             .map(|address| address.trim().parse())
             .collect::<Result<_, _>>()
             .map_err(|source| {
+                let url = shown(&url);
                 let what = format!("use `{url}` as the nats server's address (nats://HOST:4222)");
                 BusError::refused(what, source)
             })?;
+        let url = shown(&url);
         let (sender, reached) = watch::channel(0);
         let options = Self::options(config, client_name, &url, sender)?;
         let client = options
@@ -155,25 +159,35 @@ impl Bus {
         what: &str,
         work: impl Fn() -> F,
     ) -> Result<T, BusError> {
-        let mut without_jetstream = 0;
+        let (mut tries, mut without_jetstream) = (0_u32, 0);
         loop {
             self.wait_connected().await;
             let error = match work().await {
                 Ok(done) => return Ok(done),
                 Err(error) => error,
             };
-            if matches!(error, BusError::NoJetStream { .. }) {
-                without_jetstream += 1;
-            }
-            if without_jetstream >= JETSTREAM_TRIES
-                || !(error.may_pass() || matches!(error, BusError::NoJetStream { .. }))
-            {
+            without_jetstream += u32::from(matches!(error, BusError::NoJetStream { .. }));
+            if without_jetstream >= JETSTREAM_TRIES || !error.may_pass() {
                 return Err(error);
             }
-            tracing::debug!(what, %error, "not yet; retrying");
+            tries += 1;
+            if tries.is_multiple_of(SAY_TRIES) {
+                // A server that denies permission does not answer either.
+                tracing::warn!(what, %error, tries, "nats server does not do it; retrying");
+            }
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// `url` for people: without the user and password that may stand in it.
+fn shown(url: &str) -> String {
+    let address = |address: &str| match (address.split_once("://"), address.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        (None, Some((_, host))) => host.to_owned(),
+        (_, None) => address.to_owned(),
+    };
+    url.split(',').map(|one| address(one.trim())).collect::<Vec<_>>().join(",")
 }
 
 fn note(url: &str, reached: &watch::Sender<u64>, event: &Event) {
@@ -193,5 +207,21 @@ fn note(url: &str, reached: &watch::Sender<u64>, event: &Event) {
         Event::ServerError(error) => tracing::warn!(url, %error, "nats server objects"),
         Event::ClientError(error) => tracing::warn!(url, %error, "nats client objects"),
         Event::Draining | Event::Closed => tracing::debug!(url, %event, "nats client"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, expected) in [
+            ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+            ("nats://me:p@ss@host:4222, tls://b", "nats://host:4222,tls://b"),
+            ("me:secret@host", "host"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
     }
 }

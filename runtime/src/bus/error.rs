@@ -60,7 +60,7 @@ pub enum BusError {
     /// What arrived is not what it should be.
     #[error("what arrived is not what was expected")]
     Codec(#[from] CodecError),
-    /// The server has no JetStream.
+    /// The server has no JetStream, or not yet: one that starts greets before its streams answer.
     #[error(
         "nats server at {url} has no JetStream; start it with -js, or with a jetstream block in its configuration"
     )]
@@ -108,6 +108,9 @@ impl BusError {
     /// Whether the same call may succeed later, without anybody changing anything.
     #[must_use]
     pub const fn may_pass(&self) -> bool {
-        matches!(self, Self::Away { .. } | Self::Busy | Self::Timeout { .. })
+        matches!(
+            self,
+            Self::Away { .. } | Self::Busy | Self::Timeout { .. } | Self::NoJetStream { .. }
+        )
     }
 }

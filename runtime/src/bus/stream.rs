@@ -35,8 +35,9 @@ const LEDGER_LEN_MAX: i64 = 512 << 20;
 const DUPLICATES_WITHIN: Duration = Duration::from_secs(120);
 /// A message that was not acknowledged comes again after this, in wall time.
 const ACK_WITHIN: Duration = Duration::from_secs(10);
-/// Messages asked of the server at once, and held here.
-const BATCH: usize = 128;
+/// Messages asked of the server at once. They wait here, and their time to be acknowledged runs: a
+/// taker that needs up to 0.3 s for each keeps within it.
+const BATCH: usize = 32;
 /// Messages given out and not acknowledged; the server holds back the rest.
 const UNACKED_MAX: i64 = 1_024;
 /// Pause before a consumer that failed is made again.
@@ -138,7 +139,7 @@ impl Bus {
     /// [`BusError::NoJetStream`], [`BusError::Foreign`], or a server that refuses.
     pub async fn consume(&self, stream: StreamName, durable: &str) -> Result<Consumer, BusError> {
         let first = self.insist("consume", || self.pull(stream, durable)).await?;
-        let (sender, messages) = mpsc::channel(BATCH);
+        let (sender, messages) = mpsc::channel(1);
         let (bus, durable) = (self.clone(), durable.to_owned());
         let task = tokio::spawn(async move {
             let mut messages = first;
@@ -293,6 +294,14 @@ impl Bus {
                     RequestErrorKind::NoResponders => return self.no_jetstream(),
                     RequestErrorKind::TimedOut => return BusError::Timeout { what },
                     RequestErrorKind::InvalidSubject | RequestErrorKind::Other => {}
+                }
+            }
+            // Reading a value goes past the API, straight to the stream.
+            if let Some(request) = this.downcast_ref::<async_nats::RequestError>() {
+                match request.kind() {
+                    async_nats::RequestErrorKind::NoResponders => return self.no_jetstream(),
+                    async_nats::RequestErrorKind::TimedOut => return BusError::Timeout { what },
+                    _ => {}
                 }
             }
             cause = this.source();
