@@ -23,6 +23,7 @@
 mod card;
 mod catalog;
 mod curve;
+pub mod fit;
 mod gpu;
 mod scaling;
 mod sharing;
@@ -123,6 +124,13 @@ impl World {
     #[must_use]
     pub fn card(&self, gpu: &GpuModel, setting: Setting, tenants: &[Tenant<'_>]) -> CardState {
         card::state(gpu, setting, tenants, self.delay_per_neighbour)
+    }
+
+    /// Extra time for each neighbour on a card, relative to a step alone, where no pair was
+    /// measured.
+    #[must_use]
+    pub fn delay_per_neighbour(&self) -> f64 {
+        self.delay_per_neighbour
     }
 
     /// Whether the tenants' memory fits the card together.

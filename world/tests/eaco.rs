@@ -1,0 +1,155 @@
+//! EaCO's own tables: the world, fitted on solo runs and pairs only, against the sets it never saw.
+//!
+//! The rows are tables 1 to 4 of arXiv 2412.08294 (Haghshenas and Hashemi, 2024): four ImageNet
+//! jobs, each on all 8 V100s of one node, alone and together.
+
+use std::fmt::Write as _;
+
+use wattle_world::fit::{Parameters, Run, fit};
+use wattle_world::{Setting, Tenant, World};
+
+/// Jobs, node power in W, mean completion time in h, mean GPU utilisation in %.
+const ROWS: [(&[usize], f64, f64, f64); 10] = [
+    (&[0], 712.0, 34.76, 4.72),
+    (&[1], 959.0, 35.13, 11.17),
+    (&[2], 1330.0, 36.01, 36.61),
+    (&[3], 1533.0, 36.13, 48.01),
+    (&[0, 2], 1390.0, 36.63, 40.25),
+    (&[0, 3], 1506.0, 36.51, 55.16),
+    (&[1, 3], 1644.0, 37.01, 61.06),
+    (&[0, 1, 2], 1541.0, 38.28, 52.24),
+    (&[0, 1, 3], 1713.0, 38.26, 66.99),
+    (&[0, 1, 2, 3], 1944.0, 44.21, 96.64),
+];
+const NAMES: [&str; 4] = ["alexnet", "resnet18", "resnet50", "vgg16"];
+const NODE_GPUS: u32 = 8;
+
+fn runs() -> Vec<Run> {
+    let run = |&(jobs, power_w, time, percent): &(&[usize], f64, f64, f64)| Run {
+        jobs: jobs.to_vec(),
+        power_w,
+        time,
+        utilization: percent / 100.0,
+    };
+    ROWS.iter().map(run).collect()
+}
+
+fn solos_and_pairs() -> Parameters {
+    let few: Vec<Run> = runs().into_iter().filter(|run| run.jobs.len() <= 2).collect();
+    fit(4, &few).expect("seven rows determine four jobs")
+}
+
+/// Predicted against measured, and the worst relative error of power and time.
+struct Table {
+    text: String,
+    worst: f64,
+}
+
+impl Table {
+    fn new() -> Self {
+        let text = format!(
+            "{:<36} {:>7} {:>7} {:>7}   {:>6} {:>6} {:>7}\n",
+            "set", "W", "was", "%", "h", "was", "%"
+        );
+        Self { text, worst: 0.0 }
+    }
+    fn add(&mut self, run: &Run, power_w: f64, time: f64) {
+        let names: Vec<&str> = run.jobs.iter().map(|&job| NAMES[job]).collect();
+        let (power_error, time_error) = (power_w / run.power_w - 1.0, time / run.time - 1.0);
+        writeln!(
+            self.text,
+            "{:<36} {power_w:>7.0} {:>7.0} {:>+7.2}   {time:>6.2} {:>6.2} {:>+7.2}",
+            names.join("+"),
+            run.power_w,
+            100.0 * power_error,
+            run.time,
+            100.0 * time_error
+        )
+        .expect("a String takes every text");
+        self.worst = self.worst.max(power_error.abs()).max(time_error.abs());
+        assert!(self.worst.is_finite(), "{}", self.text);
+    }
+    fn within(&self, limit: f64) {
+        println!("{}", self.text);
+        assert!(self.worst <= limit, "worse than {limit}:\n{}", self.text);
+    }
+}
+
+/// What the built-in world answers for a node whose eight cards these jobs share.
+fn node(world: &World, jobs: &[usize]) -> (f64, f64) {
+    let v100 = world.gpu("v100").expect("in the catalog");
+    let workload =
+        |job: usize| world.workload(&format!("eaco-{}", NAMES[job])).expect("in the catalog");
+    let tenants: Vec<Tenant<'_>> = jobs
+        .iter()
+        .map(|&job| Tenant { workload: workload(job), gpus: NODE_GPUS, nodes: 1 })
+        .collect();
+    let card = world.card(v100, Setting::default(), &tenants);
+    let power_w = world.host_power(v100).as_w() + f64::from(NODE_GPUS) * card.power.as_w();
+    let hours = |job: usize, speed: f64| {
+        workload(job).epoch_s(v100, NODE_GPUS, 1) * f64::from(workload(job).epochs) / speed / 3600.0
+    };
+    let sum: f64 =
+        jobs.iter().zip(&card.tenants).map(|(&job, tenant)| hours(job, tenant.speed)).sum();
+    (power_w, sum / jobs.len() as f64)
+}
+
+/// The catalog was fitted on solo runs and pairs; triples and all four are what it never saw.
+#[test]
+fn triples_and_all_four_are_within_five_percent() {
+    let world = World::builtin();
+    let (mut unseen, mut all) = (Table::new(), Table::new());
+    for run in runs() {
+        let (power_w, time) = node(&world, &run.jobs);
+        all.add(&run, power_w, time);
+        if run.jobs.len() > 2 {
+            unseen.add(&run, power_w, time);
+        }
+    }
+    all.within(0.05);
+    unseen.within(0.05);
+}
+
+/// The committed figures are the fit's, not chosen by hand.
+#[test]
+fn the_catalog_is_the_fit_of_solos_and_pairs() {
+    let fitted = solos_and_pairs();
+    let world = World::builtin();
+    for run in runs() {
+        let (power_w, time) = node(&world, &run.jobs);
+        let (fit_power_w, fit_time) = (fitted.power_w(&run.jobs), fitted.time(&run.jobs));
+        assert!(
+            (power_w - fit_power_w).abs() < 0.1,
+            "{run:?}: {power_w} W, the fit says {fit_power_w}"
+        );
+        assert!((time - fit_time).abs() < 0.005, "{run:?}: {time} h, the fit says {fit_time}");
+    }
+    let v100 = world.gpu("v100").unwrap();
+    let base_w = world.host_power(v100).as_w() + f64::from(NODE_GPUS) * v100.idle.as_w();
+    assert!((base_w - fitted.base_w).abs() < 0.01, "{base_w} W, the fit says {}", fitted.base_w);
+    assert!(
+        (world.delay_per_neighbour() - fitted.delay_per_neighbour).abs() < 1e-5,
+        "the fit says {}",
+        fitted.delay_per_neighbour
+    );
+}
+
+#[test]
+fn leaving_out_any_one_row_it_is_within_nine_percent() {
+    let runs = runs();
+    let mut table = Table::new();
+    for left_out in &runs {
+        let others: Vec<Run> = runs.iter().filter(|run| *run != left_out).cloned().collect();
+        let fitted = fit(4, &others).expect("nine rows determine four jobs");
+        table.add(left_out, fitted.power_w(&left_out.jobs), fitted.time(&left_out.jobs));
+    }
+    table.within(0.09);
+}
+
+#[test]
+fn runs_that_do_not_determine_the_jobs_are_refused() {
+    let runs = runs();
+    assert_eq!(fit(5, &runs), None, "a job in no run");
+    assert_eq!(fit(4, &runs[..4]), None, "no run of several jobs");
+    assert_eq!(fit(3, &runs), None, "a run of a job beyond the count");
+}
