@@ -32,7 +32,7 @@ MEMORY = {("resnet50", "imagenet"): (82, 1_200), ("deepspeech2", "librispeech"):
           ("bert_base_uncased", "squad"): (500, 2_600),
           ("bert_base_uncased", "sentiment140"): (180, 2_600),
           ("shufflenetv2", "cifar100"): (6, 900), ("ncf", "movielens-1m"): (0.05, 1_100)}
-IDLE_W = {"v100": 30.0, "p100": 30.0}
+IDLE_W = {"v100": 30.0, "p100": 30.0, "a100": 60.0}
 # Which family of the pair table a network is like, and how it scales over GPUs and nodes.
 FAMILY = {"resnet50": "resnet50", "bert_base_uncased": "transformer", "deepspeech2": "lm",
           "shufflenetv2": "resnet18"}
@@ -40,8 +40,8 @@ SCALING = {"resnet50": ("resnet50", "resnet101"), "bert_base_uncased": ("bert", 
            "deepspeech2": ("deepspeech2", "resnet101"), "shufflenetv2": ("resnet50", "mobilenet_v2"),
            "ncf": ("bert", "vgg16")}
 # What a trace calls it -> the batch size that stands for it; and whether it is in the mix.
-STANDS = {("resnet50", "imagenet", 256): ["resnet50", "resnet-50"],
-          ("bert_base_uncased", "squad", 32): ["bert", "bert-base", "bert_base_uncased"],
+STANDS = {("resnet50", "imagenet", 128): ["resnet50"],
+          ("bert_base_uncased", "squad", 32): ["bert", "bert_base", "bert_base_uncased"],
           ("deepspeech2", "librispeech", 64): ["deepspeech2"],
           ("ncf", "movielens-1m", 1024): ["ncf", "neumf"],
           ("shufflenetv2", "cifar100", 512): ["shufflenetv2", "shufflenet"]}
@@ -144,7 +144,9 @@ def scaling():
 
 
 def curves():
-    """Throttle (share of active power -> speed) of power-bound runs, and the A100's clock sweep."""
+    """The lines of gpus.toml that hold a throttle curve, an active power or a clock curve."""
+    def line(name, points):
+        print(f"{name} = [" + ", ".join("[" + ", ".join(str(v) for v in p) + "]" for p in points) + "]")
     for kind in ("v100", "p100"):
         by_cap = collections.defaultdict(list)
         for table in power_rows(kind).values():
@@ -153,19 +155,27 @@ def curves():
                 continue
             for cap, time, power in table:
                 by_cap[cap].append(((power - IDLE_W[kind]) / (top_power - IDLE_W[kind]), top_time / time, top_power))
-        for cap, v in sorted(by_cap.items()):
-            print(f"{kind} cap {cap}: x {statistics.median(a for a, _, _ in v):.3f} "
-                  f"speed {statistics.median(b for _, b, _ in v):.3f} n {len(v)}")
-        print(f"{kind} active at the default cap: {statistics.median(c for _, _, c in by_cap[250]) - IDLE_W[kind]:.1f} W")
-    for name in ("bloom+a100_sxm_bf16",):
-        sums = collections.defaultdict(lambda: [0.0, 0.0])
-        for r in rows(f"perseus/stage_profile/{name}.csv"):
-            sums[int(r["frequency"])][0] += float(r["time"])
-            sums[int(r["frequency"])][1] += float(r["energy"])
-        top = sums[max(sums)]
-        for mhz in sorted(sums):
-            time, energy = sums[mhz]
-            print(f"{name} {mhz} MHz: speed {top[0] / time:.3f} power {energy / time:.1f} W")
+        points = []
+        for _, v in sorted(by_cap.items()):
+            x, speed = (round(statistics.median(p[i] for p in v), 3) for i in (0, 1))
+            if x < 1:  # past the top there is only noise
+                points.append((x, min(speed, 1.0)))
+        line("throttle", [(0.0, 0.0), *points, (1.0, 1.0)])
+        print(f"active_w = {statistics.median(v[2] for v in by_cap[250]) - IDLE_W[kind]:.1f}")
+    sums = collections.defaultdict(lambda: [0.0, 0.0])
+    for r in rows("perseus/stage_profile/bloom+a100_sxm_bf16.csv"):
+        sums[int(r["frequency"])][0] += float(r["time"])
+        sums[int(r["frequency"])][1] += float(r["energy"])
+    top_time, top_energy = sums[1410]
+    top_w = top_energy / top_time - IDLE_W["a100"]
+    sweep = []
+    for mhz in (855, 990, 1080, 1140, 1200, 1260, 1305, 1335):
+        time, energy = sums[mhz]
+        sweep.append((mhz, round(top_time / time, 3), round((energy / time - IDLE_W["a100"]) / top_w, 3)))
+    line("throttle", [(0.0, 0.0), *((x, speed) for _, speed, x in sweep), (1.0, 1.0)])
+    # Below the sweep: by the same share of 855 MHz as the clock itself, to the lowest clock.
+    low = 210 / 855
+    line("clock", [(210, round(sweep[0][1] * low, 3), round(sweep[0][2] * low, 3)), *sweep, (1410, 1.0, 1.0)])
 
 
 {"zeus": zeus, "pairs": pairs, "scaling": scaling, "curves": curves}[sys.argv[2]]()

@@ -3,13 +3,13 @@
 //! Three things slow a tenant, and their effects multiply: its neighbours (sharing.rs, or the
 //! measured pair), and the sharper of a locked clock and a power cap. A cap is one budget for the
 //! whole card, so each tenant is as throttled as it would be alone under the cap that leaves it
-//! the same share of its active power: `idle + (cap - idle) * own active / card's active`. For a
+//! the same share of its active power: `idle + (cap - idle) * own active / card's peak`. For a
 //! single tenant that is the cap itself, and its measured row is returned exactly.
 
 use wattle_common::{Frequency, Power};
 
 use crate::gpu::GpuModel;
-use crate::sharing::{TENANTS_MAX, combined_active, delays};
+use crate::sharing::{TENANTS_MAX, delays, mean_active, peak_active};
 use crate::workload::{Response, SpreadOut, Workload};
 
 /// What a card is set to; `None` is the card's default.
@@ -74,71 +74,47 @@ pub(crate) fn state(
     tenants: &[Tenant<'_>],
     delay_per_neighbour: f64,
 ) -> CardState {
-    let idle_w = gpu.idle.as_w();
-    let cap = setting.cap.unwrap_or(gpu.cap_default).clamp(gpu.cap_min, gpu.cap_max);
-    let ceiling = setting.clock_max.unwrap_or_else(|| gpu.clock_max()).min(gpu.clock_max());
-    let (clock_speed, clock_active) = if ceiling >= gpu.clock_max() {
-        (1.0, 1.0)
-    } else {
-        let mhz = f64::from(ceiling.as_mhz());
-        (gpu.clock_speed.at(mhz), gpu.clock_active.at(mhz))
-    };
+    let limits = Limits::of(gpu, setting);
     if tenants.is_empty() {
-        let clock = gpu.clocks.last().copied().unwrap_or(Frequency::ZERO).min(ceiling);
-        return CardState {
-            power: gpu.idle.min(cap),
-            clock,
-            utilization_gpu: 0.0,
-            utilization_memory: 0.0,
-            power_capped: false,
-            tenants: Vec::new(),
-        };
+        return idle(gpu, &limits);
     }
-
-    // Alone on its GPUs and nodes, each tenant would be this; beyond TENANTS_MAX the rest stand
-    // still, which no card's memory lets happen.
+    // Alone on its GPUs and nodes, each tenant would be this.
     let counted = &tenants[..tenants.len().min(TENANTS_MAX)];
     let n = counted.len();
-    let mut alone = [SpreadOut { time: 1.0, busy: 0.0, active_w: 0.0 }; TENANTS_MAX];
-    let mut busy = [0.0; TENANTS_MAX];
-    let mut delay = [0.0; TENANTS_MAX];
+    let mut alone =
+        [SpreadOut { time: 1.0, busy: 0.0, active_w: 0.0, computing: 1.0 }; TENANTS_MAX];
+    let (mut busy, mut delay) = ([0.0; TENANTS_MAX], [0.0; TENANTS_MAX]);
+    let mut free = [(0.0, 0.0); TENANTS_MAX];
     for (i, tenant) in counted.iter().enumerate() {
-        let response = response(gpu, tenant);
-        alone[i] = tenant.workload.spread_out(response, tenant.gpus, tenant.nodes);
+        alone[i] = tenant.workload.spread_out(response(gpu, tenant), tenant.gpus, tenant.nodes);
         busy[i] = alone[i].busy;
+        free[i] = (alone[i].busy, alone[i].active_w);
     }
     delays(&busy[..n], delay_per_neighbour, &mut delay[..n]);
     if n > 1 {
         measured_pairs(gpu, counted, &busy[..n], delay_per_neighbour, &mut delay[..n]);
     }
 
-    let demand_w = combined_active(alone[..n].iter().map(|a| (a.busy, a.active_w)));
-    let budget_w = (cap.as_w() - idle_w).max(0.0);
-    let mut throttled = [(0.0, 0.0); TENANTS_MAX];
-    let mut state = CardState {
-        power: gpu.idle,
-        clock: ceiling,
-        utilization_gpu: 0.0,
-        utilization_memory: 0.0,
-        power_capped: false,
-        tenants: Vec::with_capacity(tenants.len()),
-    };
-    let mut capped_w = [(0.0, 0.0); TENANTS_MAX];
+    let peak_w = peak_active(&free[..n]);
+    let (mut capped, mut drawn) = (free, free);
+    let mut gpu_busy = 0.0;
+    let mut memory_busy = 0.0;
+    let mut states = Vec::with_capacity(tenants.len());
     for (i, tenant) in counted.iter().enumerate() {
         let response = response(gpu, tenant);
-        let share = if demand_w > 0.0 { alone[i].active_w / demand_w } else { 1.0 };
-        let (cap_speed, cap_active) = under_cap(gpu, response, alone[i], budget_w * share);
-        let core = response.core_bound;
-        let clock_speed = 1.0 / (1.0 - core + core / clock_speed.max(SPEED_MIN));
+        let share = if peak_w > 0.0 { alone[i].active_w / peak_w } else { 1.0 };
+        let (cap_speed, cap_w) = under_cap(gpu, response, alone[i], limits.budget_w * share);
+        let core = (response.core_bound * alone[i].computing).min(1.0);
+        let clock_speed = 1.0 / (1.0 - core + core / limits.clock_speed.max(SPEED_MIN));
+        capped[i].1 = cap_w;
+        drawn[i].1 = cap_w.min(alone[i].active_w * limits.clock_active);
         let throttle = cap_speed.min(clock_speed);
-        capped_w[i] = (busy[i], cap_active);
-        throttled[i] = (busy[i], cap_active.min(alone[i].active_w * clock_active));
         let speed = (throttle / (1.0 + delay[i])).clamp(SPEED_MIN, 1.0);
         // Throttled kernels take longer while the input does not: the idle share shrinks.
         let on_card = 1.0 - (1.0 - busy[i]) * throttle;
-        state.utilization_gpu += on_card;
-        state.utilization_memory += response.memory_busy * speed;
-        state.tenants.push(TenantState {
+        gpu_busy += on_card;
+        memory_busy += response.memory_busy * speed;
+        states.push(TenantState {
             speed,
             steps_per_s: speed * tenant.workload.steps_per_epoch as f64
                 / (response.epoch_s * alone[i].time),
@@ -146,28 +122,67 @@ pub(crate) fn state(
             memory_mib: tenant.workload.memory_mib,
         });
     }
-    if state.utilization_gpu > 1.0 {
-        for tenant in &mut state.tenants {
-            tenant.utilization_gpu /= state.utilization_gpu;
-        }
-        state.utilization_gpu = 1.0;
+    for tenant in &mut states {
+        tenant.utilization_gpu /= f64::max(1.0, gpu_busy);
     }
-    state.utilization_memory = state.utilization_memory.min(1.0);
-    for tenant in &tenants[n..] {
-        let memory_mib = tenant.workload.memory_mib;
-        let still =
-            TenantState { speed: SPEED_MIN, steps_per_s: 0.0, utilization_gpu: 0.0, memory_mib };
-        state.tenants.push(still);
-    }
+    // Beyond TENANTS_MAX the rest stand still, which no card's memory lets happen.
+    states.extend(tenants[n..].iter().map(|tenant| TenantState {
+        speed: SPEED_MIN,
+        steps_per_s: 0.0,
+        utilization_gpu: 0.0,
+        memory_mib: tenant.workload.memory_mib,
+    }));
 
-    let active_w = combined_active(throttled[..n].iter().copied());
-    let capped_w = combined_active(capped_w[..n].iter().copied());
-    state.power = (gpu.idle + Power::from_w_f64(active_w)).min(cap.max(gpu.idle));
-    state.power_capped = active_w + 1e-9 >= capped_w && capped_w < CAPPED_BELOW * demand_w;
-    if capped_w < CAPPED_BELOW * demand_w {
-        state.clock = clock_at(gpu, capped_w / demand_w).min(ceiling);
+    let (drawn_w, capped_w) = (mean_active(&drawn[..n]), mean_active(&capped[..n]));
+    let left = capped_w / mean_active(&free[..n]).max(1e-9);
+    let binds = left < CAPPED_BELOW;
+    CardState {
+        power: (gpu.idle + Power::from_w_f64(drawn_w)).min(limits.cap),
+        clock: if binds { clock_at(gpu, left).min(limits.clock) } else { limits.clock },
+        utilization_gpu: f64::min(1.0, gpu_busy),
+        utilization_memory: f64::min(1.0, memory_busy),
+        power_capped: binds && drawn_w + 1e-9 >= capped_w,
+        tenants: states,
     }
-    state
+}
+
+/// What a setting comes to on a card.
+struct Limits {
+    cap: Power,
+    /// What the cap leaves above idle, in watts.
+    budget_w: f64,
+    clock: Frequency,
+    /// Speed of a compute-bound job and its active power at that clock, relative to the top.
+    clock_speed: f64,
+    clock_active: f64,
+}
+
+impl Limits {
+    fn of(gpu: &GpuModel, setting: Setting) -> Self {
+        let cap = setting.cap.unwrap_or(gpu.cap_default).clamp(gpu.cap_min, gpu.cap_max);
+        let budget_w = (cap.as_w() - gpu.idle.as_w()).max(0.0);
+        let top = gpu.clock_max();
+        let lowest = gpu.clocks.last().copied().unwrap_or(top);
+        let clock = setting.clock_max.map_or(top, |clock| clock.clamp(lowest, top));
+        if clock == top {
+            return Self { cap, budget_w, clock, clock_speed: 1.0, clock_active: 1.0 };
+        }
+        let mhz = f64::from(clock.as_mhz());
+        let (clock_speed, clock_active) = (gpu.clock_speed.at(mhz), gpu.clock_active.at(mhz));
+        Self { cap, budget_w, clock, clock_speed, clock_active }
+    }
+}
+
+/// A card with no tenant: at its lowest clock.
+fn idle(gpu: &GpuModel, limits: &Limits) -> CardState {
+    CardState {
+        power: gpu.idle,
+        clock: gpu.clocks.last().copied().unwrap_or(limits.clock),
+        utilization_gpu: 0.0,
+        utilization_memory: 0.0,
+        power_capped: false,
+        tenants: Vec::new(),
+    }
 }
 
 fn response<'a>(gpu: &GpuModel, tenant: &Tenant<'a>) -> &'a Response {
@@ -185,7 +200,7 @@ fn under_cap(gpu: &GpuModel, response: &Response, alone: SpreadOut, budget_w: f6
         if left >= 1.0 {
             return 1.0;
         }
-        let core = response.core_bound;
+        let core = (response.core_bound * alone.computing).min(1.0);
         1.0 / (1.0 - core + core / gpu.throttle.at(left).max(SPEED_MIN))
     };
     let Some((speeds, actives)) = &response.caps else {
@@ -196,12 +211,15 @@ fn under_cap(gpu: &GpuModel, response: &Response, alone: SpreadOut, budget_w: f6
     let idle_w = gpu.idle.as_w();
     let cap_w = idle_w + budget_w / scale.max(1e-9);
     let lowest_w = speeds.first().0;
+    // What the measured run lost at this cap, it lost computing.
+    let measured =
+        |cap_w: f64| 1.0 / (1.0 + (1.0 / speeds.at(cap_w).max(SPEED_MIN) - 1.0) * alone.computing);
     if cap_w >= lowest_w {
-        return (speeds.at(cap_w), (actives.at(cap_w) * scale).min(budget_w));
+        return (measured(cap_w), (actives.at(cap_w) * scale).min(budget_w));
     }
     // Below the lowest measured cap the card's general law goes on from the measured point.
     let there = (lowest_w - idle_w) * scale;
-    let speed = speeds.first().1 * (law(budget_w) / law(there).max(SPEED_MIN)).min(1.0);
+    let speed = measured(lowest_w) * (law(budget_w) / law(there).max(SPEED_MIN)).min(1.0);
     (speed, (actives.first().1 * scale).min(budget_w))
 }
 

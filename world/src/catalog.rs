@@ -164,6 +164,20 @@ struct SharingEntry {
 /// ResNet-50 and VGG-16 show 0.61 and 0.63 of their GPU utilisation (arXiv 2412.08294, table 2).
 const MEMORY_SHARE: f64 = 0.62;
 
+/// A cap this many times a job's free-running mean power does not bind: its peaks stay below. In the
+/// Zeus V100 trace caps begin to slow a job at about 1.2 times its mean; what differs above 1.5 is
+/// the scatter of runs measured once.
+const UNBOUND: f64 = 1.5;
+
+/// Replaces what lies from `from` on by its mean.
+fn level(mut values: Vec<f64>, from: usize) -> Vec<f64> {
+    if let Some(rest) = values.get_mut(from..).filter(|rest| !rest.is_empty()) {
+        let mean = rest.iter().sum::<f64>() / rest.len() as f64;
+        rest.fill(mean);
+    }
+    values
+}
+
 /// Where an entry stands, for errors.
 struct Place<'a> {
     file: &'a str,
@@ -206,7 +220,7 @@ pub(crate) fn read(files: &[(&str, &str)]) -> Result<World, CatalogError> {
                 return Err(place.wrong("stands twice in the catalog; give each its own id"));
             }
             for name in &entry.stands_for {
-                let name = name.to_ascii_lowercase();
+                let name = crate::plain(name);
                 if world.by_model.insert(name.clone(), index).is_some() {
                     let problem = format!("another workload stands for `{name}` too; choose one");
                     return Err(place.wrong(problem));
@@ -444,7 +458,10 @@ fn response(
     if !row.cap_w.is_empty() {
         let watts: Vec<f64> = row.cap_w.iter().map(|cap| *cap as f64).collect();
         // The epoch time at the default cap is the pooled one: single shots scatter by 1 to 3 %.
-        let rates = crate::curve::non_decreasing(row.epoch_s.iter().map(|s| 1.0 / s));
+        let free = watts.partition_point(|cap| *cap < UNBOUND * row.power_w[n - 1]);
+        let rates = level(row.epoch_s.iter().map(|s| 1.0 / s).collect(), free);
+        let power_w = level(row.power_w.clone(), free);
+        let rates = crate::curve::non_decreasing(rates.into_iter());
         let rate = |c: f64| watts.iter().zip(&rates).map(|(w, r)| (*w, *r)).find(|(w, _)| *w >= c);
         let top = rate(gpu.cap_default.as_w()).map_or(rates[n - 1], |(_, r)| r);
         let speeds: Vec<(f64, f64)> =
@@ -452,7 +469,7 @@ fn response(
         let drawn: Vec<(f64, f64)> = row
             .cap_w
             .iter()
-            .zip(&row.power_w)
+            .zip(&power_w)
             .map(|(cap, power)| (*cap as f64, active(Some(*cap), *power)))
             .collect();
         let curves = Curve::through(&speeds).zip(Curve::through(&drawn));
@@ -466,7 +483,18 @@ fn response(
         .as_ref()
         .map_or(busy, |(speeds, drawn)| core_bound(gpu, speeds, drawn, active_w).unwrap_or(busy));
     let memory_busy = row.memory_busy.unwrap_or(MEMORY_SHARE * busy);
-    Ok(Response { epoch_s, active_w, busy, memory_busy, core_bound, caps, family, measured: true })
+    let full_w = full_w(gpu, active_w);
+    Ok(Response {
+        epoch_s,
+        active_w,
+        full_w,
+        busy,
+        memory_busy,
+        core_bound,
+        caps,
+        family,
+        measured: true,
+    })
 }
 
 /// The share of a step that the card's general throttle law must stretch to give the speed
@@ -480,15 +508,23 @@ fn core_bound(gpu: &GpuModel, speeds: &Curve, drawn: &Curve, active_w: f64) -> O
     (general > 0.0).then(|| (own / general).clamp(0.0, 1.0))
 }
 
+/// The most a job that draws `active_w` where it was measured draws above idle on more of the card:
+/// a full card's power, never above the default cap.
+fn full_w(gpu: &GpuModel, active_w: f64) -> f64 {
+    gpu.active_w.max(active_w).min((gpu.cap_default.saturating_sub(gpu.idle)).as_w())
+}
+
 /// The response on a card where nothing was measured: the card's share of a step takes as much
 /// longer as a compute-bound job does, active power keeps its share of a full card's, and the cap
 /// acts by that card's general law.
 fn carried(known: &Response, from: &GpuModel, to: &GpuModel) -> Response {
     let on_card = known.busy * from.relative_speed / to.relative_speed;
     let time = 1.0 - known.busy + on_card;
+    let active_w = known.active_w * to.active_w / from.active_w;
     Response {
         epoch_s: known.epoch_s * time,
-        active_w: known.active_w * to.active_w / from.active_w,
+        active_w,
+        full_w: full_w(to, active_w),
         busy: on_card / time,
         memory_busy: known.memory_busy / time,
         core_bound: known.core_bound,

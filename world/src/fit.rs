@@ -6,7 +6,7 @@
 //!
 //! A job that has no run alone is inferred from the sets it is in.
 
-use crate::sharing::{TENANTS_MAX, combined_active, delays};
+use crate::sharing::{TENANTS_MAX, delays, mean_active};
 
 /// Rounds of alternating between what depends on each other; jobs with a run alone need one.
 const ROUNDS: usize = 200;
@@ -48,7 +48,9 @@ impl Parameters {
     /// Where a job's number is none of the fit's.
     #[must_use]
     pub fn power_w(&self, jobs: &[usize]) -> f64 {
-        self.base_w + combined_active(jobs.iter().map(|&job| (self.busy[job], self.active_w[job])))
+        let alone: Vec<(f64, f64)> =
+            jobs.iter().map(|&job| (self.busy[job], self.active_w[job])).collect();
+        self.base_w + mean_active(&alone)
     }
 
     /// Mean completion time of jobs that share a node's cards.

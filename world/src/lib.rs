@@ -107,12 +107,25 @@ impl World {
         self.workloads.iter()
     }
 
-    /// The workload that stands for a model as traces name it (`resnet50`, `VGG16`), where one of
-    /// the catalog honestly does; `None` leaves the choice to a seeded mix.
+    /// The workload that stands for a model as traces name it, where one of the catalog honestly
+    /// does; `None` leaves the choice to a seeded mix.
+    ///
+    /// Case, `-`, `_` and spaces do not count: `ResNet-50` is `resnet50`. A batch size in the form
+    /// `ResNet-50 (batch size 64)` is honoured, or nothing stands for it.
     #[must_use]
     pub fn workload_for_model(&self, name: &str) -> Option<&Workload> {
-        let name = name.trim().to_ascii_lowercase();
-        self.by_model.get(&name).map(|&index| &self.workloads[index])
+        let (name, batch) = match name.split_once('(') {
+            Some((name, rest)) => (name, rest.trim_end_matches(')').rsplit(' ').next()),
+            None => (name, None),
+        };
+        let standing = &self.workloads[*self.by_model.get(&plain(name))?];
+        let Some(batch) = batch else { return Some(standing) };
+        let batch: u32 = batch.parse().ok()?;
+        self.workloads.iter().find(|other| {
+            (&other.model, &other.dataset) == (&standing.model, &standing.dataset)
+                && other.batch_size == batch
+                && other.gpus == standing.gpus
+        })
     }
 
     /// The workloads meant to be drawn from where a trace does not name one.
@@ -154,4 +167,9 @@ impl World {
     pub fn host_power_of(&self, gpu: &GpuModel, gpus: u32) -> Power {
         gpu.host.scale(0.5 + 0.5 * f64::from(gpus) / f64::from(gpu.node_gpus.max(1)))
     }
+}
+
+/// A model's name without what writers of traces differ in.
+fn plain(name: &str) -> String {
+    name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }

@@ -60,20 +60,44 @@ pub(crate) fn delays(busy: &[f64], delay_per_neighbour: f64, delays: &mut [f64])
     }
 }
 
-/// Active power of a card (above idle) whose tenants would draw `active` each if alone, in watts.
+/// Mean active power of a card (above idle) whose tenants draw `active` each when alone, in watts.
 ///
-/// Measured node power rises with the square root of summed utilisation (arXiv 2412.08294, ten
-/// rows), so squares add up; past a whole card the tenants take turns, and their mean counts. It is
-/// never below the hungriest tenant's own: a card's limit acts within milliseconds, on each turn.
-#[must_use]
-pub(crate) fn combined_active(tenants: impl Iterator<Item = (f64, f64)>) -> f64 {
-    let (mut squares, mut busy, mut top) = (0.0, 0.0, 0.0_f64);
+/// `tenants` gives (busy, active). Measured node power rises with the square root of summed
+/// utilisation (arXiv 2412.08294, ten rows), so squares add up; past a whole card the tenants take
+/// turns, and their mean counts.
+pub(crate) fn mean_active(tenants: &[(f64, f64)]) -> f64 {
+    let (mut squares, mut busy) = (0.0, 0.0);
     for (share, active) in tenants {
         squares += active * active;
         busy += share;
-        top = top.max(active);
     }
-    (squares / f64::max(1.0, busy)).sqrt().max(top)
+    (squares / f64::max(1.0, busy)).sqrt()
+}
+
+/// Active power of the hungriest mix of turns that fills the card, in watts: what a cap must hold.
+///
+/// A card's limit acts within milliseconds, on each turn, so light tenants that take turns between
+/// heavy ones do not loosen it. Never below [`mean_active`] or any tenant's own; one more tenant
+/// never lowers it. Equal to the mean where the tenants fit the card together.
+pub(crate) fn peak_active(tenants: &[(f64, f64)]) -> f64 {
+    let total: f64 = tenants.iter().map(|(busy, _)| busy).sum();
+    if total <= 1.0 || tenants.len() < 2 {
+        return mean_active(tenants);
+    }
+    // Hungriest by square of power for share of time; the card's time is filled from there.
+    let mut order = [(0.0, 0.0); TENANTS_MAX];
+    let order = &mut order[..tenants.len().min(TENANTS_MAX)];
+    for (slot, (busy, active)) in order.iter_mut().zip(tenants) {
+        *slot = (*busy, active * active / busy.max(1e-6));
+    }
+    order.sort_unstable_by(|a, b| b.1.total_cmp(&a.1));
+    let (mut squares, mut left) = (0.0, 1.0_f64);
+    for (busy, density) in order {
+        let turn = busy.min(left);
+        squares += *density * turn;
+        left -= turn;
+    }
+    squares.sqrt()
 }
 
 #[cfg(test)]
@@ -92,9 +116,15 @@ mod tests {
     }
 
     #[test]
-    fn two_alike_that_fill_the_card_draw_what_one_draws() {
-        let power = combined_active([(1.0, 190.0), (1.0, 190.0)].into_iter());
-        assert!((power - 190.0).abs() < 1e-9);
+    fn power_of_turns_is_their_mean_and_a_cap_sees_the_hungriest() {
+        let alike = [(1.0, 190.0), (1.0, 190.0)];
+        assert!((mean_active(&alike) - 190.0).abs() < 1e-9);
+        assert!((peak_active(&alike) - 190.0).abs() < 1e-9);
+        let unlike = [(1.0, 60.0), (1.0, 190.0)];
+        assert!((mean_active(&unlike) - 140.9).abs() < 0.1);
+        assert!((peak_active(&unlike) - 190.0).abs() < 1e-9);
+        // Room for both: sqrt(30^2 + 40^2).
+        assert!((peak_active(&[(0.3, 30.0), (0.4, 40.0)]) - 50.0).abs() < 1e-9);
     }
 
     proptest! {
@@ -106,6 +136,13 @@ mod tests {
             for (a, b) in few.iter().zip(&many) {
                 prop_assert!(b.is_finite() && *b + 1e-9 >= *a, "{few:?} {many:?}");
             }
+        }
+
+        #[test]
+        fn one_more_never_loosens_a_cap(tenants in prop::collection::vec((0.0f64..=1.0, 0.0f64..300.0), 2..TENANTS_MAX)) {
+            let few = peak_active(&tenants[..tenants.len() - 1]);
+            let many = peak_active(&tenants);
+            prop_assert!(many + 1e-6 >= few && many + 1e-6 >= mean_active(&tenants), "{few} {many}");
         }
     }
 }

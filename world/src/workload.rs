@@ -41,6 +41,8 @@ pub(crate) struct Response {
     pub(crate) epoch_s: f64,
     /// Power above idle of one card at the default cap and clock, in watts.
     pub(crate) active_w: f64,
+    /// The most it draws above idle however busy it keeps the card, in watts.
+    pub(crate) full_w: f64,
     /// Share of time with kernels on the card, 0..=1.
     pub(crate) busy: f64,
     /// Share of time with the memory in use, 0..=1.
@@ -82,18 +84,24 @@ impl Workload {
     /// share that computes, as it does for utilisation (docs/world.md).
     pub(crate) fn spread_out(&self, response: &Response, gpus: u32, nodes: u32) -> SpreadOut {
         if gpus == self.gpus && nodes <= 1 {
-            return SpreadOut { time: 1.0, busy: response.busy, active_w: response.active_w };
+            return SpreadOut {
+                time: 1.0,
+                busy: response.busy,
+                active_w: response.active_w,
+                computing: 1.0,
+            };
         }
         let gpus = gpus.max(1);
         let ratio = self.scaling.speed(self.gpus, 1) / self.scaling.speed(gpus, nodes.max(1));
         let on_card = response.busy * ratio;
         let time = 1.0 - response.busy + on_card;
-        let computing = f64::from(self.gpus) / f64::from(gpus) / time;
+        let computing =
+            (f64::from(self.gpus) / f64::from(gpus) / time).min(1.0 / response.busy.max(0.01));
         SpreadOut {
             time,
             busy: on_card / time,
-            active_w: response.active_w
-                * computing.sqrt().min(1.0 / response.busy.sqrt().max(0.01)),
+            active_w: (response.active_w * computing.sqrt()).min(response.full_w),
+            computing,
         }
     }
 }
@@ -107,4 +115,7 @@ pub(crate) struct SpreadOut {
     pub(crate) busy: f64,
     /// Active power of one card, in watts.
     pub(crate) active_w: f64,
+    /// Share of a step that computes on the card, relative to where it was measured: what a lower
+    /// clock stretches; communication it does not.
+    pub(crate) computing: f64,
 }

@@ -11,8 +11,20 @@ fn the_built_in_catalog_is_read() {
     );
     assert_eq!(world.workloads().count(), 62);
     assert!(world.mix().count() >= 10);
-    assert_eq!(world.workload_for_model("ResNet50").unwrap().id.as_str(), "resnet50-imagenet-b256");
-    assert_eq!(world.workload_for_model("no-such-net").map(|w| w.id.as_str()), None);
+    let names = [
+        ("ResNet-50", Some("resnet50-imagenet-b128")),
+        ("ResNet-50 (batch size 64)", Some("resnet50-imagenet-b64")),
+        ("ResNet-50 (batch size 65)", None),
+        ("ResNet-18 (batch size 64)", None),
+        ("vgg16", Some("eaco-vgg16")),
+        ("bert_base_uncased", Some("bert-squad-b32")),
+        ("deepspeech2", Some("deepspeech2-librispeech-b64")),
+        ("vgg19", None),
+        ("", None),
+    ];
+    for (name, expected) in names {
+        assert_eq!(world.workload_for_model(name).map(|w| w.id.as_str()), expected, "{name}");
+    }
 }
 
 #[test]
@@ -56,7 +68,7 @@ fn a_wrong_catalog_names_file_entry_and_remedy() {
         ("eaco.toml", "scaling = \"resnet50\"", "scaling = \"no\"", "no [[scaling]] named `no`"),
         ("eaco.toml", "gpu = \"v100\"", "gpu = \"v10\"", "no [[gpu]] of kind `v10`"),
         ("eaco.toml", "id = \"eaco-vgg16\"", "id = \"eaco-alexnet\"", "its own id"),
-        ("eaco.toml", "[\"vgg16\", \"vgg-16\"]", "[\"alexnet\"]", "choose one"),
+        ("eaco.toml", "[\"vgg16\"]", "[\"alexnet\"]", "choose one"),
         ("eaco.toml", "busy = 0.0472", "busy = 4.72", "shares, 0 to 1"),
         ("gpus.toml", "min = 100, default = 250", "min = 300, default = 250", "min <= default"),
         ("pairs.toml", "speed = 0.", "speed = 7.", "(0, 1]"),

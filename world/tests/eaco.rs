@@ -69,6 +69,7 @@ impl Table {
         self.worst = self.worst.max(power_error.abs()).max(time_error.abs());
         assert!(self.worst.is_finite(), "{}", self.text);
     }
+    #[expect(clippy::print_stdout, reason = "the table is what a reader of the test wants to see")]
     fn within(&self, limit: f64) {
         println!("{}", self.text);
         assert!(self.worst <= limit, "worse than {limit}:\n{}", self.text);
