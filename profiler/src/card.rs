@@ -1,0 +1,253 @@
+//! One card between two sampling instants: what it spent, and who was on it.
+//!
+//! Tenants of a card are the jobs the launcher placed on it, every other job whose process is seen
+//! on it, and, as one, whatever processes belong to no job. A job placed on a card is a tenant from
+//! its first moment, though its process may not have opened the card yet: the card is kept for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::messages::{GpuSample, GpuSummary, TenantSample};
+use wattle_common::units::Energy;
+use wattle_common::{Frequency, GpuIndex, JobId, Power, Timestamp};
+use wattle_gpu::{GpuReading, ProcessReading};
+
+use crate::attribution;
+use crate::config::Settings;
+use crate::energy::EnergyMeasure;
+use crate::jobs::JobBook;
+use crate::window::Mean;
+
+/// NVML samples a process's share a few times a second, and an idle one's not at all; so long a
+/// share is taken to hold.
+const BUSY_HOLDS: Duration = Duration::from_secs(2);
+
+/// What a card is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardFacts {
+    /// Its place on the node.
+    pub gpu: GpuIndex,
+    /// Its UUID.
+    pub uuid: String,
+    /// Its kind, as in `v100`.
+    pub kind: String,
+}
+
+/// One sampling instant of one card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CardSample {
+    /// The card.
+    pub gpu: GpuIndex,
+    /// What it read, or the driver's words.
+    pub reading: Result<GpuReading, String>,
+    /// For each of the reading's processes, the sessions of itself and of its ancestors. (A
+    /// launcher within the job may put its workers into sessions of their own: torchrun does.)
+    pub sessions: Vec<Arc<[u32]>>,
+}
+
+/// Somebody on a card, at one sampling instant.
+#[derive(Clone, Debug)]
+pub(crate) struct Tenant {
+    /// The job; `None` for all who belong to none.
+    pub(crate) job: Option<JobId>,
+    pub(crate) busy: Option<u64>,
+    pub(crate) memory_mib: Option<u64>,
+    /// Its part of what the card spent.
+    pub(crate) energy: Option<Energy>,
+}
+
+/// A card, at one sampling instant.
+#[derive(Clone, Debug)]
+pub(crate) struct CardNow {
+    pub(crate) power: Option<Power>,
+    pub(crate) energy: Option<Energy>,
+    pub(crate) busy: Option<u8>,
+    pub(crate) memory_busy: Option<u8>,
+    pub(crate) clock: Option<Frequency>,
+    pub(crate) cap: Option<Power>,
+    pub(crate) tenants: Vec<Tenant>,
+}
+
+/// A card, over time.
+#[derive(Clone, Debug)]
+pub(crate) struct Card {
+    pub(crate) uuid: String,
+    pub(crate) kind: String,
+    pub(crate) measure: EnergyMeasure,
+    /// The lowest power it was seen with while nobody was on it.
+    pub(crate) idle: Option<Power>,
+    /// Why it cannot be read, while it cannot.
+    pub(crate) error: Option<String>,
+    energy: Option<Energy>,
+    last: Option<GpuReading>,
+    power: Mean,
+    busy: Mean,
+    held: BTreeMap<u32, (Timestamp, u8)>,
+    jobs: Vec<JobId>,
+}
+
+impl Card {
+    pub(crate) fn new(gap_max: Duration) -> Self {
+        Self {
+            uuid: String::new(),
+            kind: String::new(),
+            measure: EnergyMeasure::new(gap_max),
+            idle: None,
+            error: None,
+            energy: None,
+            last: None,
+            power: Mean::default(),
+            busy: Mean::default(),
+            held: BTreeMap::new(),
+            jobs: Vec::new(),
+        }
+    }
+
+    /// It could not be read; whether that is news.
+    pub(crate) fn failed(&mut self, error: String) -> bool {
+        let news = self.error.is_none();
+        self.error = Some(error);
+        self.last = None;
+        self.held.clear();
+        news
+    }
+
+    /// Takes a reading.
+    pub(crate) fn read(
+        &mut self,
+        now: Timestamp,
+        gpu: GpuIndex,
+        reading: GpuReading,
+        sessions: &[Arc<[u32]>],
+        book: &JobBook,
+        settings: &Settings,
+    ) -> (CardNow, GpuSample) {
+        self.error = None;
+        let processes = reading.processes.as_deref().unwrap_or_default();
+        let jobs: Vec<Option<JobId>> =
+            (0..processes.len()).map(|at| book.of_sessions(sessions.get(at)?).cloned()).collect();
+        self.hold(now, processes);
+        let mut tenants = self.tenants(gpu, processes, &jobs, book);
+        if tenants.is_empty() && reading.processes.is_some() {
+            self.idle = [self.idle, reading.power].into_iter().flatten().min();
+        }
+        if let ([tenant], Some(busy)) = (tenants.as_mut_slice(), reading.utilization_gpu_percent) {
+            // Alone on the card, its share is the card's; NVML's own is a coarser sample of it.
+            tenant.busy = Some(busy.into());
+        }
+        let spent = self.measure.read(now, &reading);
+        if let Some(spent) = spent {
+            *self.energy.get_or_insert_default() += spent.energy;
+            if spent.span <= settings.gap_max {
+                let idle = self.idle.or(settings.idle).unwrap_or(Power::ZERO).over(spent.span);
+                let busy: Vec<u64> = tenants.iter().map(|t| t.busy.unwrap_or(0)).collect();
+                let parts = attribution::split(spent.energy.as_mj(), idle.as_mj(), &busy);
+                for (tenant, part) in tenants.iter_mut().zip(parts) {
+                    tenant.energy = Some(Energy::from_mj(part));
+                }
+            }
+        }
+        let energy = spent.map(|spent| spent.energy);
+        self.power.add(reading.power.map(Power::as_mw));
+        self.busy.add(reading.utilization_gpu_percent.map(u64::from));
+        self.jobs.clear();
+        self.jobs.extend(tenants.iter().filter_map(|tenant| tenant.job.clone()));
+        let sample = GpuSample {
+            at_us: now,
+            gpu,
+            power_mw: reading.power,
+            energy_mj: energy,
+            utilization_gpu_percent: reading.utilization_gpu_percent,
+            utilization_memory_percent: reading.utilization_memory_percent,
+            memory_used_mib: reading.memory_used_mib,
+            clock_mhz: reading.clock,
+            cap_mw: reading.cap,
+            temperature_c: reading.temperature_c,
+            throttle_reasons: reading.throttle_reasons,
+            tenants: processes
+                .iter()
+                .zip(jobs)
+                .map(|(process, job)| TenantSample {
+                    job,
+                    pid: process.pid,
+                    memory_used_mib: process.memory_mib,
+                    utilization_gpu_percent: process.utilization_gpu_percent,
+                })
+                .collect(),
+        };
+        let card = CardNow {
+            power: reading.power,
+            energy,
+            busy: reading.utilization_gpu_percent,
+            memory_busy: reading.utilization_memory_percent,
+            clock: reading.clock,
+            cap: reading.cap,
+            tenants,
+        };
+        self.last = Some(reading);
+        (card, sample)
+    }
+
+    /// Remembers each process's share until it is old, and forgets processes that are gone.
+    fn hold(&mut self, now: Timestamp, processes: &[ProcessReading]) {
+        self.held.retain(|pid, (at, _)| {
+            now.since(*at) <= BUSY_HOLDS && processes.iter().any(|process| process.pid == *pid)
+        });
+        for process in processes {
+            if let Some(busy) = process.utilization_gpu_percent {
+                self.held.insert(process.pid, (now, busy));
+            }
+        }
+    }
+
+    fn tenants(
+        &self,
+        gpu: GpuIndex,
+        processes: &[ProcessReading],
+        jobs: &[Option<JobId>],
+        book: &JobBook,
+    ) -> Vec<Tenant> {
+        let tenant = |job| Tenant { job, busy: None, memory_mib: None, energy: None };
+        let mut tenants: Vec<Tenant> = book
+            .local
+            .iter()
+            .filter(|(_, job)| job.gpus.contains(&gpu))
+            .map(|(id, _)| tenant(Some(id.clone())))
+            .collect();
+        for (process, job) in processes.iter().zip(jobs) {
+            let at = tenants.iter().position(|t| t.job == *job).unwrap_or_else(|| {
+                tenants.push(tenant(job.clone()));
+                tenants.len() - 1
+            });
+            let tenant = &mut tenants[at];
+            let busy = self.held.get(&process.pid).map(|(_, busy)| u64::from(*busy));
+            let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                (one, other) => one.or(other),
+            };
+            tenant.busy = sum(tenant.busy, busy);
+            tenant.memory_mib = sum(tenant.memory_mib, process.memory_mib);
+        }
+        tenants
+    }
+
+    /// What there is to say of it since the last summary.
+    pub(crate) fn summarize(&mut self, gpu: GpuIndex) -> GpuSummary {
+        let last = self.last.as_ref();
+        let percent = std::mem::take(&mut self.busy).rounded();
+        GpuSummary {
+            gpu,
+            power_mw_mean: std::mem::take(&mut self.power).rounded().map(Power::from_mw),
+            energy_mj_total: self.energy,
+            utilization_gpu_percent_mean: percent.and_then(|p| u8::try_from(p).ok()),
+            memory_used_mib: last.and_then(|l| l.memory_used_mib),
+            clock_mhz: last.and_then(|l| l.clock),
+            cap_mw: last.and_then(|l| l.cap),
+            temperature_c: last.and_then(|l| l.temperature_c),
+            throttle_reasons: last.and_then(|l| l.throttle_reasons),
+            jobs: self.jobs.clone(),
+            error: self.error.clone(),
+        }
+    }
+}

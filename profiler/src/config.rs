@@ -1,0 +1,209 @@
+//! The service's configuration, as in `deploy/profiler.toml`.
+//!
+//! Durations and rates are of the system's time, which is the wall's but beside simulated hardware.
+//! Where that time runs faster, what is sent and sampled follows it only up to a rate of the wall's
+//! ([`Settings::beside`]): a faster clock must not cost more of the machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use wattle_common::{ClusterId, NodeId, Power};
+
+/// What the machine needs to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How often telemetry batches go out.
+    pub batch_every: Duration,
+    /// How often the node's summary goes out.
+    pub summary_every: Duration,
+    /// How often a job's progress goes out, beside every epoch's end.
+    pub progress_every: Duration,
+    /// Length of a window.
+    pub window: Duration,
+    /// Length of a window in a job's early epochs.
+    pub window_early: Duration,
+    /// How long after a change nothing is taken into a window.
+    pub settle: Duration,
+    /// Fewest sampling instants of a window that is kept.
+    pub samples_min: u32,
+    /// Epochs after which a job's profile may be settled.
+    pub early_epochs: u32,
+    /// Windows on one placement before which no profile is settled.
+    pub early_windows: u32,
+    /// How often a ledger entry is made.
+    pub ledger_every: Duration,
+    /// What an idle card draws, until it has been seen idle.
+    pub idle: Option<Power>,
+    /// What the node draws beside its cards.
+    pub host_power: Power,
+    /// Longest gap between two samples over which power is integrated and energy attributed.
+    pub gap_max: Duration,
+}
+
+/// Training's power swings within seconds, so two samples further apart say little of what lies
+/// between.
+const GAP_MAX: Duration = Duration::from_secs(5);
+
+impl Default for Settings {
+    /// What a configuration file that names no key gives.
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Self {
+            batch_every: ms(batch_ms()),
+            summary_every: ms(summary_ms()),
+            progress_every: ms(progress_ms()),
+            window: ms(window_ms()),
+            window_early: ms(window_ms_early()),
+            settle: ms(settle_ms()),
+            samples_min: samples_min(),
+            early_epochs: early_epochs(),
+            early_windows: early_windows(),
+            ledger_every: ms(ledger_ms()),
+            idle: None,
+            host_power: Power::ZERO,
+            gap_max: GAP_MAX,
+        }
+    }
+}
+
+impl Settings {
+    /// These settings where the system's time runs `rate` times as fast as the wall's: at most 20
+    /// batches, 10 summaries and 10 reports of progress for each job in a second of the wall's.
+    #[must_use]
+    pub fn beside(mut self, rate: u32) -> Self {
+        let wall = |ms: u64| Duration::from_millis(ms) * rate;
+        if rate > 1 {
+            self.batch_every = self.batch_every.max(wall(50));
+            self.summary_every = self.summary_every.max(wall(100));
+            self.progress_every = self.progress_every.max(wall(100));
+            // A quarter of the wall's second: a busy machine may miss some of its samples.
+            self.gap_max = self.gap_max.max(wall(250));
+        }
+        self
+    }
+}
+
+macro_rules! default_values {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[$doc])* fn $name() -> $type { $value })*
+    };
+}
+
+default_values! {
+    /// NVML refreshes power every 20 to 100 ms on most boards (arXiv 2312.02741).
+    sample_hz: u32 = 10;
+    sample_hz_wall_max: u32 = 100;
+    batch_ms: u64 = 500;
+    summary_ms: u64 = 1_000;
+    progress_ms: u64 = 10_000;
+    window_ms: u64 = 60_000;
+    window_ms_early: u64 = 15_000;
+    /// On Ampere and later the power reading is an average over one second.
+    settle_ms: u64 = 1_000;
+    samples_min: u32 = 5;
+    early_epochs: u32 = 2;
+    early_windows: u32 = 4;
+    ledger_ms: u64 = 60_000;
+    progress_socket: PathBuf = PathBuf::from("/run/wattle/progress.sock");
+    progress_socket_mode: u32 = 0o666;
+    state_dir: PathBuf = PathBuf::from("/var/lib/wattle/profiler");
+}
+
+/// The configuration file. `B` is the table `[nats]`, which only the shell can read.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config<B> {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// This node.
+    pub node: NodeId,
+    /// The NVML library; absent: the system's.
+    #[serde(default)]
+    pub nvml_library: Option<PathBuf>,
+    /// Samples a second of each card.
+    #[serde(default = "sample_hz")]
+    pub sample_hz: u32,
+    /// Most samples of each card in a second of the wall's time, where that is not the system's.
+    #[serde(default = "sample_hz_wall_max")]
+    pub sample_hz_wall_max: u32,
+    /// Milliseconds between telemetry batches.
+    #[serde(default = "batch_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub batch_ms: u64,
+    /// Milliseconds between summaries.
+    #[serde(default = "summary_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub summary_ms: u64,
+    /// Milliseconds between reports of a job's progress.
+    #[serde(default = "progress_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub progress_ms: u64,
+    /// Milliseconds a window lasts.
+    #[serde(default = "window_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub window_ms: u64,
+    /// Milliseconds a window lasts in a job's early epochs.
+    #[serde(default = "window_ms_early", deserialize_with = "wattle_common::config::non_zero")]
+    pub window_ms_early: u64,
+    /// Milliseconds after a change that belong to no window.
+    #[serde(default = "settle_ms")]
+    pub settle_ms: u64,
+    /// Fewest sampling instants of a window that is kept.
+    #[serde(default = "samples_min")]
+    pub samples_min: u32,
+    /// Epochs after which a job's profile may be settled.
+    #[serde(default = "early_epochs")]
+    pub early_epochs: u32,
+    /// Windows on one placement before which no profile is settled.
+    #[serde(default = "early_windows")]
+    pub early_windows: u32,
+    /// Milliseconds between ledger entries.
+    #[serde(default = "ledger_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub ledger_ms: u64,
+    /// What an idle card draws, in watts, until it has been seen idle.
+    #[serde(default)]
+    pub idle_w: Option<u32>,
+    /// What the node draws beside its cards, in watts.
+    #[serde(default)]
+    pub host_power_w: u32,
+    /// The socket that jobs send their progress to.
+    #[serde(default = "progress_socket")]
+    pub progress_socket: PathBuf,
+    /// The socket's permission bits: who may send.
+    #[serde(default = "progress_socket_mode")]
+    pub progress_socket_mode: u32,
+    /// A folder for what must outlive the service: the cards' counters at the last ledger entry.
+    #[serde(default = "state_dir")]
+    pub state_dir: PathBuf,
+    /// Where the bus is.
+    pub nats: B,
+}
+
+impl<B> Config<B> {
+    /// The part that the machine needs.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let ms = Duration::from_millis;
+        Settings {
+            batch_every: ms(self.batch_ms),
+            summary_every: ms(self.summary_ms),
+            progress_every: ms(self.progress_ms),
+            window: ms(self.window_ms),
+            window_early: ms(self.window_ms_early),
+            settle: ms(self.settle_ms),
+            samples_min: self.samples_min.max(2),
+            early_epochs: self.early_epochs,
+            early_windows: self.early_windows,
+            ledger_every: ms(self.ledger_ms),
+            idle: self.idle_w.map(|w| Power::from_w(w.into())),
+            host_power: Power::from_w(self.host_power_w.into()),
+            gap_max: GAP_MAX,
+        }
+    }
+
+    /// Time between two samples, in the system's time, where that runs `rate` times as fast as the
+    /// wall's.
+    #[must_use]
+    pub fn sample_every(&self, rate: u32) -> Duration {
+        let own = Duration::from_secs(1) / self.sample_hz.max(1);
+        let wall = Duration::from_secs(1) / self.sample_hz_wall_max.max(1);
+        own.max(wall * rate)
+    }
+}

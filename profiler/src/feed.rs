@@ -1,0 +1,107 @@
+//! When a job's window opens, when it closes, and whether it is kept.
+//!
+//! It opens once its conditions have stood for the settling time (an averaged power reading still
+//! shows what was before), closes at its length, at an epoch's end while the job is early, and at
+//! any change. The sample that shows the change is not in it, nor are the job's reports since the
+//! sample before: so no window spans a change. One with too few samples is dropped.
+
+use std::collections::BTreeMap;
+
+use wattle_common::{GpuIndex, JobId, Timestamp};
+
+use crate::card::CardNow;
+use crate::config::Settings;
+use crate::jobs::LocalJob;
+use crate::steps::StepMeter;
+use crate::window::{CardPart, Conditions, OpenWindow};
+
+/// A window waits for a slow job's reports until it is so many times its length.
+const STRETCH: u32 = 4;
+/// Intervals between reports with which a window has a rate and an error.
+const INTERVALS: u32 = 2;
+
+/// A window to keep, and whether it is an early one.
+type Closed = Option<(OpenWindow, bool)>;
+
+/// Takes a sampling instant of a job; a window that closed with it and is to be kept.
+pub(crate) fn sample(
+    job: &mut LocalJob,
+    id: &JobId,
+    now: Timestamp,
+    conditions: Option<Conditions>,
+    cards: &BTreeMap<GpuIndex, CardNow>,
+    settings: &Settings,
+) -> Closed {
+    let epoch_ended = std::mem::take(&mut job.epoch_ended);
+    if conditions != job.conditions {
+        let closed = end(job, settings);
+        job.conditions = conditions;
+        job.settled_at = now + settings.settle;
+        return closed;
+    }
+    let conditions = job.conditions.as_ref()?;
+    let Some(mut window) = job.window.take() else {
+        if now >= job.settled_at {
+            job.meter = StepMeter::default();
+            job.window = Some(OpenWindow::new(now, conditions.clone(), job.meter));
+        }
+        return None;
+    };
+    let parts: Vec<CardPart> =
+        conditions.declared.gpus.iter().map(|gpu| part(id, cards.get(gpu))).collect();
+    window.add(now, &parts);
+    window.meter = job.meter;
+    (window.step, window.epoch) = (job.pace.step, job.pace.epoch);
+    if !is_full(&window, job, epoch_ended, settings) {
+        job.window = Some(window);
+        return None;
+    }
+    job.window = Some(window);
+    let conditions = conditions.clone();
+    let closed = end(job, settings);
+    job.meter = job.meter.continued();
+    job.window = Some(OpenWindow::new(now, conditions, job.meter));
+    closed
+}
+
+/// Closes a job's window, if one is open.
+pub(crate) fn end(job: &mut LocalJob, settings: &Settings) -> Closed {
+    let window = job.window.take().filter(|window| window.samples >= settings.samples_min)?;
+    let early = is_early(job, settings);
+    job.windows += 1;
+    Some((window, early))
+}
+
+/// Whether the job's profile is not settled: its first epochs, and the first windows on this
+/// placement. A job that names no epochs is judged by its windows alone.
+fn is_early(job: &LocalJob, settings: &Settings) -> bool {
+    job.windows < settings.early_windows
+        || job.pace.epoch.is_some_and(|epoch| epoch < settings.early_epochs)
+}
+
+fn is_full(window: &OpenWindow, job: &LocalJob, epoch_ended: bool, settings: &Settings) -> bool {
+    if window.samples < settings.samples_min {
+        return false;
+    }
+    let early = is_early(job, settings);
+    let length = if early { settings.window_early } else { settings.window };
+    let rated = job.pace.step.is_none() || window.meter.intervals() >= INTERVALS;
+    let long = window.length() >= length && (rated || window.length() >= length * STRETCH);
+    long || (early && epoch_ended)
+}
+
+/// What a card's sample says of the job.
+fn part(id: &JobId, card: Option<&CardNow>) -> CardPart {
+    let Some(card) = card else { return CardPart::default() };
+    let mine = card.tenants.iter().find(|tenant| tenant.job.as_ref() == Some(id));
+    CardPart {
+        power: card.power,
+        energy: card.energy,
+        energy_job: mine.and_then(|tenant| tenant.energy),
+        busy: card.busy,
+        busy_job: mine.and_then(|tenant| tenant.busy),
+        memory_busy: card.memory_busy,
+        memory_mib_job: mine.and_then(|tenant| tenant.memory_mib),
+        clock: card.clock,
+    }
+}

@@ -1,0 +1,215 @@
+//! What the profiler knows of the jobs on its node, put together from three sources.
+//!
+//! The launcher's report says which job runs on which cards, and which session its processes
+//! share; the placer's record says of what workload it is and how far it is spread; the job itself
+//! says how far it is. They come in any order, and what came first waits for the rest. All of it
+//! is bounded: a job that neither runs here nor is placed here is forgotten.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use wattle_common::messages::{JobProgressed, JobRecord, LaunchReport, LaunchState};
+use wattle_common::progress::Progress;
+use wattle_common::{GpuIndex, JobId, NodeId, Timestamp, WorkloadId};
+
+use crate::steps::StepMeter;
+use crate::window::{Conditions, OpenWindow};
+
+/// Reports that the published pace rests on.
+const PACE_REPORTS: usize = 16;
+/// Jobs whose progress is kept though nobody has said yet that they run here.
+const STRANGERS_MAX: usize = 64;
+
+/// What the placer's record says of a job that is placed here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub(crate) workload: Option<WorkloadId>,
+    /// Its cards on this node.
+    pub(crate) gpus: Vec<GpuIndex>,
+    pub(crate) gpus_total: u32,
+    pub(crate) nodes_total: u32,
+}
+
+/// How far a job is, by its own word.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pace {
+    pub(crate) step: Option<u64>,
+    pub(crate) steps_total: Option<u64>,
+    pub(crate) steps_per_epoch: Option<u64>,
+    pub(crate) epoch: Option<u32>,
+    recent: VecDeque<(Timestamp, u64)>,
+    published_at: Option<Timestamp>,
+}
+
+impl Pace {
+    /// Takes a line; whether an epoch ended with it.
+    pub(crate) fn report(&mut self, now: Timestamp, line: &Progress) -> bool {
+        self.steps_total = line.steps_total.or(self.steps_total);
+        self.steps_per_epoch = line.steps_per_epoch.or(self.steps_per_epoch);
+        if self.step.is_some_and(|step| line.step < step) {
+            return false; // a rank that is behind
+        }
+        self.step = Some(line.step);
+        if self.recent.back().is_none_or(|(at, _)| *at < now) {
+            if self.recent.len() == PACE_REPORTS {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((now, line.step));
+        }
+        let counted = || {
+            let epochs = line.step.checked_div(self.steps_per_epoch?)?;
+            u32::try_from(epochs).ok()
+        };
+        let epoch = line.epoch.or_else(counted);
+        let ended = epoch.is_some_and(|epoch| self.epoch.is_some_and(|before| epoch > before));
+        self.epoch = epoch.max(self.epoch);
+        ended
+    }
+
+    fn per_s(&self) -> Option<f64> {
+        let mut meter = StepMeter::default();
+        for (at, step) in &self.recent {
+            meter.report(*at, *step);
+        }
+        meter.rate().map(|rate| rate.per_s)
+    }
+}
+
+/// A job whose processes run here.
+#[derive(Clone, Debug)]
+pub(crate) struct LocalJob {
+    pub(crate) attempt: u32,
+    pub(crate) gpus: Vec<GpuIndex>,
+    pub(crate) session: Option<u32>,
+    pub(crate) pace: Pace,
+    pub(crate) meter: StepMeter,
+    /// What it ran under at the last sampling instant; `None`: not all of it was known.
+    pub(crate) conditions: Option<Conditions>,
+    pub(crate) window: Option<OpenWindow>,
+    /// Not before this a window may open.
+    pub(crate) settled_at: Timestamp,
+    /// Windows kept on this placement.
+    pub(crate) windows: u32,
+    /// An epoch ended since the last sample.
+    pub(crate) epoch_ended: bool,
+}
+
+/// All jobs the node has to do with.
+#[derive(Clone, Debug)]
+pub(crate) struct JobBook {
+    node: NodeId,
+    pub(crate) local: BTreeMap<JobId, LocalJob>,
+    pub(crate) declared: BTreeMap<JobId, Declared>,
+    strangers: BTreeMap<JobId, Pace>,
+}
+
+impl JobBook {
+    pub(crate) fn new(node: NodeId) -> Self {
+        Self { node, local: BTreeMap::new(), declared: BTreeMap::new(), strangers: BTreeMap::new() }
+    }
+
+    /// Takes the launcher's report. Jobs that do not run any more are handed back, for their last
+    /// window to be closed.
+    pub(crate) fn launched(&mut self, report: &LaunchReport) -> Vec<(JobId, LocalJob)> {
+        let mut before = std::mem::take(&mut self.local);
+        let mut ended = Vec::new();
+        for job in &report.jobs {
+            // A job that writes its last checkpoint still draws power, but its pace says nothing.
+            if !matches!(job.state, LaunchState::Running | LaunchState::Stopping) {
+                continue;
+            }
+            let mut gpus = job.gpus.clone();
+            gpus.sort_unstable();
+            gpus.dedup();
+            let same = before.remove(&job.job).and_then(|known| {
+                if known.attempt == job.attempt && known.gpus == gpus {
+                    return Some(known);
+                }
+                ended.push((job.job.clone(), known));
+                None
+            });
+            let mut local = same.unwrap_or_else(|| LocalJob {
+                attempt: job.attempt,
+                gpus,
+                session: None,
+                pace: self.strangers.remove(&job.job).unwrap_or_default(),
+                meter: StepMeter::default(),
+                conditions: None,
+                window: None,
+                settled_at: Timestamp::EPOCH,
+                windows: 0,
+                epoch_ended: false,
+            });
+            local.session = job.session;
+            self.local.insert(job.job.clone(), local);
+        }
+        ended.extend(before);
+        ended
+    }
+
+    /// Takes the placer's record of a job.
+    pub(crate) fn recorded(&mut self, record: &JobRecord) {
+        let here = record.placement.as_ref().filter(|_| !record.phase.is_final()).and_then(|all| {
+            let share = all.shares.iter().find(|share| share.node == self.node)?;
+            let mut gpus = share.gpus.clone();
+            gpus.sort_unstable();
+            Some(Declared {
+                workload: record.spec.workload.clone(),
+                gpus,
+                gpus_total: all.gpu_count(),
+                nodes_total: all.node_count(),
+            })
+        });
+        match here {
+            Some(declared) => self.declared.insert(record.spec.job.clone(), declared),
+            None => self.declared.remove(&record.spec.job),
+        };
+    }
+
+    /// Forgets a record that was deleted.
+    pub(crate) fn forgotten(&mut self, job: &JobId) {
+        self.declared.remove(job);
+    }
+
+    /// Takes a job's own word; what to publish, if it is time.
+    pub(crate) fn progressed(
+        &mut self,
+        now: Timestamp,
+        line: &Progress,
+        every: std::time::Duration,
+    ) -> Option<JobProgressed> {
+        let Some(local) = self.local.get_mut(&line.job) else {
+            if self.strangers.len() < STRANGERS_MAX || self.strangers.contains_key(&line.job) {
+                self.strangers.entry(line.job.clone()).or_default().report(now, line);
+            } else {
+                // A flood of made-up names pushes out other made-up names.
+                self.strangers.pop_first();
+            }
+            return None;
+        };
+        let ended = local.pace.report(now, line);
+        local.meter.report(now, line.step);
+        local.epoch_ended |= ended;
+        let due = local.pace.published_at.is_none_or(|at| now.since(at) >= every);
+        if !ended && !due {
+            return None;
+        }
+        local.pace.published_at = Some(now);
+        Some(JobProgressed {
+            job: line.job.clone(),
+            node: self.node.clone(),
+            attempt: local.attempt,
+            at_us: now,
+            step: local.pace.step?,
+            steps_total: local.pace.steps_total,
+            epoch: local.pace.epoch,
+            steps_per_epoch: local.pace.steps_per_epoch,
+            steps_per_s: local.pace.per_s(),
+        })
+    }
+
+    /// The job whose processes share one of `sessions`.
+    pub(crate) fn of_sessions(&self, sessions: &[u32]) -> Option<&JobId> {
+        let mine = |job: &LocalJob| job.session.is_some_and(|session| sessions.contains(&session));
+        self.local.iter().find(|(_, job)| mine(job)).map(|(id, _)| id)
+    }
+}

@@ -1,0 +1,120 @@
+//! What the node has spent since the last ledger entry.
+//!
+//! An entry is counted exactly once. Before it is published it is written to the state file,
+//! together with the cards' counters at its end; when the bus has acknowledged it, it is struck
+//! out there. A service that is killed in between finds it at its next start and publishes it
+//! again under the same message id. While an entry waits, no other is made: the interval grows. So
+//! a bus that is away for a day makes one long entry, and no queue.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wattle_common::messages::{JobEnergy, LedgerEntry};
+use wattle_common::units::{Energy, EnergyMeter};
+use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
+
+/// What must outlive the service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// End of the last entry.
+    pub until_us: Timestamp,
+    /// The cards at that instant.
+    pub cards: Vec<CardState>,
+    /// The last entry, until the bus has acknowledged it.
+    #[serde(default)]
+    pub pending: Option<LedgerEntry>,
+}
+
+/// One card at the end of the last entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardState {
+    /// Its UUID: a card keeps it over a reboot, its index it may not.
+    pub uuid: String,
+    /// What its energy counter read, if it has one.
+    #[serde(default)]
+    pub energy_mj_counter: Option<Energy>,
+    /// The lowest power it has been seen with while idle.
+    #[serde(default)]
+    pub idle_mw: Option<Power>,
+}
+
+/// The interval that is being counted.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger {
+    node: NodeId,
+    host_power: Power,
+    /// Begins with the first reading.
+    from: Option<Timestamp>,
+    gpus: BTreeMap<GpuIndex, Energy>,
+    jobs: BTreeMap<JobId, Energy>,
+    pub(crate) pending: Option<LedgerEntry>,
+}
+
+impl Ledger {
+    pub(crate) fn new(node: NodeId, host_power: Power) -> Self {
+        Self {
+            node,
+            host_power,
+            from: None,
+            gpus: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            pending: None,
+        }
+    }
+
+    /// The interval begins here, unless it has begun.
+    pub(crate) fn begin(&mut self, at: Timestamp) {
+        self.from.get_or_insert(at);
+    }
+
+    pub(crate) const fn from(&self) -> Option<Timestamp> {
+        self.from
+    }
+
+    /// The card gave a reading, by which it spent so much since the one before.
+    pub(crate) fn spend(&mut self, gpu: GpuIndex, energy: Energy) {
+        *self.gpus.entry(gpu).or_default() += energy;
+    }
+
+    pub(crate) fn attribute(&mut self, job: &JobId, energy: Energy) {
+        if let Some(sum) = self.jobs.get_mut(job) {
+            *sum += energy;
+        } else {
+            self.jobs.insert(job.clone(), energy);
+        }
+    }
+
+    /// Closes the interval and begins the next; the entry is pending until
+    /// [`Ledger::acknowledged`]. `None` while another is pending, or for an empty interval.
+    pub(crate) fn close(&mut self, now: Timestamp, gpu_count: u32) -> Option<&LedgerEntry> {
+        let from = self.from.filter(|from| *from < now)?;
+        if self.pending.is_some() {
+            return None;
+        }
+        // Metered from the epoch, so that the entries sum to power x time, to the millijoule.
+        let host = |at: Timestamp| {
+            let mut meter = EnergyMeter::default();
+            meter.add(self.host_power, at.since(Timestamp::EPOCH));
+            meter.total()
+        };
+        let entry = LedgerEntry {
+            node: self.node.clone(),
+            from_us: from,
+            until_us: now,
+            energy_mj_gpus: (0..gpu_count).map(|gpu| self.gpus.get(&gpu).copied()).collect(),
+            energy_mj_host: host(now).saturating_sub(host(from)),
+            jobs: std::mem::take(&mut self.jobs)
+                .into_iter()
+                .map(|(job, energy_mj)| JobEnergy { job, energy_mj })
+                .collect(),
+        };
+        self.gpus.clear();
+        self.from = Some(now);
+        Some(self.pending.insert(entry))
+    }
+
+    /// The bus has stored the entry that begins at `from`; whether it was the pending one.
+    pub(crate) fn acknowledged(&mut self, from: Timestamp) -> bool {
+        self.pending.take_if(|entry| entry.from_us == from).is_some()
+    }
+}

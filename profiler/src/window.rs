@@ -1,0 +1,195 @@
+//! A window being filled: what one job did under one set of conditions.
+//!
+//! Samples go in while nothing changes; the machine closes it at its length, at an epoch's end or
+//! at a change. A window begins and ends at a sampling instant, and energy, steps and busy time are
+//! all counted between those two, so its figures belong together.
+
+use std::time::Duration;
+
+use wattle_common::messages::{JobWindow, Neighbour};
+use wattle_common::units::Energy;
+use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp};
+
+use crate::jobs::Declared;
+use crate::steps::StepMeter;
+
+/// What must not change within a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    pub(crate) declared: Declared,
+    pub(crate) attempt: u32,
+    /// The cap of each of its cards.
+    pub(crate) caps: Vec<Option<Power>>,
+    /// The clock lock of each of its cards.
+    pub(crate) locks: Vec<Option<Frequency>>,
+    pub(crate) neighbours: Vec<Neighbour>,
+    /// Whether somebody who is no job of ours is on a card.
+    pub(crate) foreign: bool,
+}
+
+impl Conditions {
+    fn equal<T: Copy + PartialEq>(all: &[Option<T>]) -> Option<T> {
+        let first = *all.first()?;
+        first.filter(|_| all.iter().all(|one| *one == first))
+    }
+
+    /// The cap, where it is known and the same on all cards.
+    pub(crate) fn cap(&self) -> Option<Power> {
+        Self::equal(&self.caps)
+    }
+
+    /// The lock, where one stands and is the same on all cards.
+    pub(crate) fn lock(&self) -> Option<Frequency> {
+        Self::equal(&self.locks)
+    }
+}
+
+/// Sum and count of readings of which some may be missing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Mean {
+    sum: u64,
+    count: u64,
+}
+
+impl Mean {
+    pub(crate) fn add(&mut self, value: Option<u64>) {
+        if let Some(value) = value {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    pub(crate) fn get(self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum as f64 / self.count as f64)
+    }
+
+    pub(crate) fn rounded(self) -> Option<u64> {
+        (self.count > 0).then(|| (self.sum + self.count / 2) / self.count)
+    }
+}
+
+/// What one sampling instant says of one of the job's cards.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CardPart {
+    pub(crate) power: Option<Power>,
+    /// Energy since the instant before, all tenants together.
+    pub(crate) energy: Option<Energy>,
+    /// The job's part of it.
+    pub(crate) energy_job: Option<Energy>,
+    pub(crate) busy: Option<u8>,
+    pub(crate) busy_job: Option<u64>,
+    pub(crate) memory_busy: Option<u8>,
+    pub(crate) memory_mib_job: Option<u64>,
+    pub(crate) clock: Option<Frequency>,
+}
+
+/// A window being filled.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenWindow {
+    pub(crate) conditions: Conditions,
+    pub(crate) from: Timestamp,
+    pub(crate) until: Timestamp,
+    pub(crate) samples: u32,
+    /// The job's reports up to `until`.
+    pub(crate) meter: StepMeter,
+    /// Sums of energy; `None` once a part of it is not known.
+    energy: Option<Energy>,
+    energy_job: Option<Energy>,
+    power: Mean,
+    busy: Mean,
+    busy_job: Mean,
+    memory_busy: Mean,
+    clock: Mean,
+    memory_mib_max_job: Option<u64>,
+    pub(crate) step: Option<u64>,
+    pub(crate) epoch: Option<u32>,
+}
+
+impl OpenWindow {
+    /// A window that begins at a sampling instant; `meter` holds the job's last report, if the
+    /// conditions have stood since then.
+    pub(crate) fn new(now: Timestamp, conditions: Conditions, meter: StepMeter) -> Self {
+        Self {
+            conditions,
+            from: now,
+            until: now,
+            samples: 0,
+            meter,
+            energy: Some(Energy::ZERO),
+            energy_job: Some(Energy::ZERO),
+            power: Mean::default(),
+            busy: Mean::default(),
+            busy_job: Mean::default(),
+            memory_busy: Mean::default(),
+            clock: Mean::default(),
+            memory_mib_max_job: None,
+            step: None,
+            epoch: None,
+        }
+    }
+
+    /// Takes a sampling instant, with one part for each card of the job.
+    pub(crate) fn add(&mut self, now: Timestamp, parts: &[CardPart]) {
+        self.until = now;
+        self.samples += 1;
+        let sum = |total: Option<Energy>, part: Option<Energy>| Some(total? + part?);
+        for part in parts {
+            self.energy = sum(self.energy, part.energy);
+            self.energy_job = sum(self.energy_job, part.energy_job);
+            self.power.add(part.power.map(Power::as_mw));
+            self.busy.add(part.busy.map(u64::from));
+            self.busy_job.add(part.busy_job);
+            self.memory_busy.add(part.memory_busy.map(u64::from));
+            self.clock.add(part.clock.map(|clock| clock.as_mhz().into()));
+            self.memory_mib_max_job = self.memory_mib_max_job.max(part.memory_mib_job);
+        }
+    }
+
+    pub(crate) fn length(&self) -> Duration {
+        self.until.since(self.from)
+    }
+
+    /// The message it becomes.
+    pub(crate) fn into_message(
+        self,
+        job: JobId,
+        node: NodeId,
+        gpu_kind: String,
+        early: bool,
+    ) -> JobWindow {
+        let span = self.length();
+        let cards = self.conditions.declared.gpus.len() as u64;
+        let sampled = self.power.rounded().map(|mw| Power::from_mw(mw * cards));
+        let rate = self.meter.rate();
+        JobWindow {
+            job,
+            node,
+            gpu_kind,
+            early,
+            attempt: self.conditions.attempt,
+            from_us: self.from,
+            until_us: self.until,
+            cap_mw: self.conditions.cap(),
+            clock_mhz_mean: self.clock.rounded().map(|mhz| Frequency::from_mhz(mhz as u32)),
+            clock_mhz_max: self.conditions.lock(),
+            steps: rate.map(|rate| rate.steps),
+            steps_per_s: rate.map(|rate| rate.per_s),
+            steps_per_s_error: rate.map(|rate| rate.error),
+            step: self.step,
+            epoch: self.epoch,
+            power_mw_cards: self.energy.and_then(|energy| energy.mean_power(span)).or(sampled),
+            power_mw_job: self.energy_job.and_then(|energy| energy.mean_power(span)),
+            energy_mj_cards: self.energy,
+            utilization_gpu_percent: self.busy.get(),
+            utilization_gpu_percent_job: self.busy_job.get(),
+            utilization_memory_percent: self.memory_busy.get(),
+            memory_mib_max_job: self.memory_mib_max_job,
+            samples: self.samples,
+            neighbours: self.conditions.neighbours,
+            workload: self.conditions.declared.workload,
+            gpus: self.conditions.declared.gpus,
+            gpus_total: self.conditions.declared.gpus_total,
+            nodes_total: self.conditions.declared.nodes_total,
+        }
+    }
+}
