@@ -8,8 +8,9 @@
 #![cfg(feature = "nvml")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use wattle_common::{Frequency, GpuIndex, Power, env, units::Energy};
@@ -109,6 +110,43 @@ fn obeys(driver: &mut dyn Driver) {
     assert!(matches!(nothing, GpuError::Refused { .. }), "{nothing:?}");
 }
 
+/// A process that does not outlive its test.
+struct Job(Child);
+
+impl Job {
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A process that computes is seen, with what it holds and what it uses, until it ends.
+fn sees_processes(driver: &mut dyn Driver, mut job: Job) {
+    let pid = job.0.id();
+    let idle = driver.read(0).unwrap();
+    let busy = |driver: &mut dyn Driver| {
+        let reading = driver.read(1).unwrap();
+        let found = reading.processes.unwrap().into_iter().find(|process| process.pid == pid);
+        (reading.power.unwrap(), reading.memory_used_mib.unwrap(), found)
+    };
+    let memory = awaited("the process holds memory", || busy(driver).2?.memory_mib);
+    assert!(memory > 0 && memory <= busy(driver).1, "{memory} MiB");
+    let used = awaited("the process uses the card", || busy(driver).2?.utilization_gpu_percent);
+    assert!((1..=100).contains(&used), "{used} %");
+    let power =
+        awaited("the card works", || Some(busy(driver).0).filter(|p| *p > Power::from_w(60)));
+    assert!(power > idle.power.unwrap(), "{power}");
+    assert_eq!(driver.read(0).unwrap().processes, Some(Vec::new()), "its neighbour has none");
+    job.end();
+    awaited("the process is gone", || busy(driver).2.is_none().then_some(()));
+}
+
 /// Each fault is the error that a caller can do something about.
 fn fails_as_it_should(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
     fault(&["--gpu", "0", "lost"]);
@@ -125,7 +163,7 @@ fn fails_as_it_should(driver: &mut dyn Driver, fault: impl Fn(&[&str])) {
     assert!(refused.to_string().contains("root"), "{refused}");
     fault(&["--gpu", "0", "clear"]);
 
-    fault(&["--gpu", "0", "unsupported:nvmlDeviceGetTemperature"]);
+    fault(&["--gpu", "0", "unsupported:temperature"]);
     let reading = driver.read(0).unwrap();
     assert_eq!(reading.temperature_c, None, "what is not read is missing, never zero");
     assert!(reading.power.is_some());
@@ -142,7 +180,13 @@ fn simulated() -> Option<(PathBuf, PathBuf)> {
     };
     let library = named.or_else(built).filter(|library| library.is_file())?;
     let tool = library.parent()?.join("wattle-simnode");
-    tool.is_file().then_some((library, tool))
+    let built = tool.is_file() && library.parent()?.join("wattle-simjob").is_file();
+    built.then_some((library, tool))
+}
+
+/// Past the test harness, which shows what is printed only where a test fails.
+fn not_run(why: &str) {
+    let _ = writeln!(std::io::stderr(), "\n{why}");
 }
 
 fn run(command: &mut Command) {
@@ -155,8 +199,8 @@ fn run(command: &mut Command) {
 #[test]
 fn simulated_cards() {
     let Some((library, tool)) = simulated() else {
-        println!(
-            "NOT RUN: no libnvml_sim.so beside this test; cargo build -p wattle-nvml-sim makes it"
+        not_run(
+            "NOT RUN: no libnvml_sim.so and its tools beside this test; cargo build -p wattle-nvml-sim makes them",
         );
         return;
     };
@@ -180,13 +224,17 @@ fn simulated_cards() {
 #[ignore = "started by simulated_cards, with the environment it needs"]
 fn simulated_child() {
     let Some(state) = std::env::var_os(CHILD_STATE) else {
-        println!("NOT RUN: simulated_cards starts this");
+        not_run("NOT RUN: simulated_cards starts this");
         return;
     };
     let (library, tool) = simulated().unwrap();
     let mut driver = NvmlDriver::open(Some(&library)).unwrap();
     reads_as_it_should(&mut driver);
     obeys(&mut driver);
+    let mut job = Command::new(tool.with_file_name("wattle-simjob"));
+    job.args(["--workload", "eaco-resnet18", "--steps", "1000000000"]);
+    job.env("CUDA_VISIBLE_DEVICES", "1").stdout(Stdio::null()).stderr(Stdio::null());
+    sees_processes(&mut driver, Job(job.spawn().unwrap()));
     fails_as_it_should(&mut driver, |arguments| {
         run(Command::new(&tool).arg("fault").arg("--state").arg(&state).args(arguments));
     });
@@ -195,7 +243,7 @@ fn simulated_child() {
 #[test]
 fn real_cards() {
     if std::env::var("GPU_TESTS").as_deref() != Ok("1") {
-        println!("NOT RUN: GPU_TESTS=1 runs this on the machine's own NVIDIA cards; it only reads");
+        not_run("NOT RUN: GPU_TESTS=1 runs this on the machine's own NVIDIA cards; it only reads");
         return;
     }
     let mut driver = NvmlDriver::open(None).unwrap();
