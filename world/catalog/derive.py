@@ -41,12 +41,13 @@ SCALING = {"resnet50": ("resnet50", "resnet101"), "bert_base_uncased": ("bert", 
            "ncf": ("bert", "vgg16")}
 # What a trace calls it -> the batch size that stands for it; and whether it is in the mix.
 STANDS = {("resnet50", "imagenet", 128): ["resnet50"],
-          ("bert_base_uncased", "squad", 32): ["bert", "bert_base", "bert_base_uncased"],
+          ("bert_base_uncased", "squad", 16): ["bert", "bert_base", "bert_base_uncased"],
           ("deepspeech2", "librispeech", 64): ["deepspeech2"],
           ("ncf", "movielens-1m", 1024): ["ncf", "neumf"],
           ("shufflenetv2", "cifar100", 512): ["shufflenetv2", "shufflenet"]}
-MIX = {("resnet50", 64), ("resnet50", 128), ("resnet50", 256), ("bert_base_uncased", 16),
-       ("bert_base_uncased", 32), ("deepspeech2", 32), ("deepspeech2", 64), ("ncf", 1024),
+# All of them fit a card of 16 GB.
+MIX = {("resnet50", 32), ("resnet50", 64), ("resnet50", 128), ("bert_base_uncased", 8),
+       ("bert_base_uncased", 16), ("deepspeech2", 32), ("deepspeech2", 64), ("ncf", 1024),
        ("shufflenetv2", 128), ("shufflenetv2", 512), ("shufflenetv2", 1024)}
 
 

@@ -250,8 +250,8 @@ fn measured_pairs(
 
 /// The clock at which the card's active power is this share of what it is at the top.
 fn clock_at(gpu: &GpuModel, share: f64) -> Frequency {
-    let mhz = gpu.clock_active.inverse(share);
+    let mhz = gpu.clock_of_active.at(share);
     // The highest of its clocks that does not exceed it; they are listed highest first.
-    let fits = |clock: &&Frequency| f64::from(clock.as_mhz()) <= mhz + 1e-6;
-    gpu.clocks.iter().find(fits).or(gpu.clocks.last()).copied().unwrap_or(Frequency::ZERO)
+    let above = gpu.clocks.partition_point(|clock| f64::from(clock.as_mhz()) > mhz + 1e-6);
+    gpu.clocks.get(above).or(gpu.clocks.last()).copied().unwrap_or(Frequency::ZERO)
 }

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use wattle_common::{Frequency, Power, WorkloadId};
+use wattle_common::{Frequency, Power};
 
+use crate::entry::{Caps, Clocks, File, GpuEntry, MeasuredEntry, WorkloadEntry};
 use crate::scaling::Scaling;
 use crate::workload::{Response, Workload};
 use crate::{Curve, GpuModel, World};
@@ -38,126 +38,6 @@ pub enum CatalogError {
     /// Something the whole catalog lacks.
     #[error("the catalog has {0}")]
     Incomplete(&'static str),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    #[serde(default)]
-    gpu: Vec<GpuEntry>,
-    #[serde(default)]
-    workload: Vec<WorkloadEntry>,
-    #[serde(default)]
-    pair: Vec<PairEntry>,
-    #[serde(default)]
-    scaling: Vec<ScalingEntry>,
-    #[serde(default)]
-    spread: Vec<SpreadEntry>,
-    sharing: Option<SharingEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GpuEntry {
-    kind: String,
-    nvml_name: String,
-    memory_mib: u64,
-    idle_w: f64,
-    cap_w: Caps,
-    clock_mhz: Clocks,
-    memory_clock_mhz: u32,
-    active_w: f64,
-    relative_speed: f64,
-    node_gpus: u32,
-    host_w: f64,
-    throttle: Vec<(f64, f64)>,
-    clock: Vec<(f64, f64, f64)>,
-    source: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Caps {
-    min: u64,
-    default: u64,
-    max: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Clocks {
-    min: u32,
-    max: u32,
-    step: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WorkloadEntry {
-    id: WorkloadId,
-    model: String,
-    dataset: String,
-    batch_size: u32,
-    gpus: u32,
-    steps_per_epoch: u64,
-    epochs: u32,
-    memory_mib: u64,
-    family: Option<String>,
-    scaling: String,
-    spread: String,
-    #[serde(default)]
-    stands_for: Vec<String>,
-    #[serde(default)]
-    mix: bool,
-    source: String,
-    measured: Vec<MeasuredEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MeasuredEntry {
-    gpu: String,
-    /// Caps of the rows, ascending; none where it ran at the default cap only.
-    #[serde(default)]
-    cap_w: Vec<u64>,
-    epoch_s: Vec<f64>,
-    power_w: Vec<f64>,
-    /// Share of time on the card; absent: estimated from power.
-    busy: Option<f64>,
-    memory_busy: Option<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PairEntry {
-    gpu: String,
-    family: String,
-    beside: String,
-    speed: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ScalingEntry {
-    name: String,
-    gpus: Vec<u32>,
-    speed: Vec<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SpreadEntry {
-    name: String,
-    gpus: u32,
-    nodes: Vec<u32>,
-    speed: Vec<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SharingEntry {
-    delay_per_neighbour: f64,
-    node_base_w: f64,
 }
 
 /// Memory traffic of a job that fills the card and whose memory utilisation was not measured: EaCO's
@@ -316,8 +196,18 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
         active_w: entry.active_w,
         relative_speed: entry.relative_speed,
         throttle: relative(entry.throttle.clone(), "throttle")?,
-        clock_speed: relative(entry.clock.iter().map(|c| (c.0, c.1)).collect(), "clock")?,
-        clock_active: relative(entry.clock.iter().map(|c| (c.0, c.2)).collect(), "clock")?,
+        clock_speed: relative(
+            entry.clock.iter().map(|c| (f64::from(c.0), c.1)).collect(),
+            "clock",
+        )?,
+        clock_active: relative(
+            entry.clock.iter().map(|c| (f64::from(c.0), c.2)).collect(),
+            "clock",
+        )?,
+        clock_of_active: Curve::through(
+            &entry.clock.iter().map(|c| (c.2, f64::from(c.0))).collect::<Vec<_>>(),
+        )
+        .ok_or_else(|| place.wrong("clock: active power must increase with the clock"))?,
         index,
         families: BTreeMap::new(),
         pairs: Vec::new(),

@@ -55,20 +55,6 @@ impl Curve {
         value.clamp(self.y[left], self.y[right])
     }
 
-    /// The smallest `x` at which it reaches `y`, within the points' range.
-    #[must_use]
-    pub fn inverse(&self, y: f64) -> f64 {
-        let (mut low, mut high) = (self.first().0, self.last().0);
-        if self.at(low) >= y {
-            return low;
-        }
-        for _ in 0..40 {
-            let middle = 0.5 * (low + high);
-            if self.at(middle) < y { low = middle } else { high = middle }
-        }
-        high
-    }
-
     /// Its first point.
     #[must_use]
     pub fn first(&self) -> (f64, f64) {
@@ -130,7 +116,6 @@ mod tests {
         for (x, y) in [(100.0, 0.5), (150.0, 0.85), (250.0, 1.0), (20.0, 0.5), (900.0, 1.0)] {
             assert!((curve.at(x) - y).abs() < 1e-12, "{x}");
         }
-        assert!((curve.inverse(0.85) - 150.0).abs() < 1e-6);
         assert_eq!(Curve::through(&[(1.0, 1.0), (1.0, 2.0)]), None);
         assert_eq!(Curve::through(&[(1.0, f64::NAN)]), None);
     }

@@ -43,6 +43,8 @@ pub struct GpuModel {
     pub(crate) clock_speed: Curve,
     /// Locked MHz -> active power, relative to the top clock.
     pub(crate) clock_active: Curve,
+    /// The other way round: active power, relative to the top clock's -> MHz.
+    pub(crate) clock_of_active: Curve,
     /// Position in the catalog: where workloads keep what they do on this card.
     pub(crate) index: usize,
     /// Names of the families that pairs were measured for.

@@ -23,6 +23,7 @@
 mod card;
 mod catalog;
 mod curve;
+mod entry;
 pub mod fit;
 mod gpu;
 mod scaling;
@@ -128,7 +129,7 @@ impl World {
         })
     }
 
-    /// The workloads meant to be drawn from where a trace does not name one.
+    /// The workloads meant to be drawn from where a trace does not name one; each fits 16 GB.
     pub fn mix(&self) -> impl Iterator<Item = &Workload> {
         self.workloads.iter().filter(|workload| workload.in_mix)
     }

@@ -11,13 +11,16 @@ fn the_built_in_catalog_is_read() {
     );
     assert_eq!(world.workloads().count(), 62);
     assert!(world.mix().count() >= 10);
+    for (gpu, workload) in world.gpus().flat_map(|gpu| world.mix().map(move |w| (gpu, w))) {
+        assert!(workload.memory_mib <= gpu.memory_mib, "{} on {}", workload.id, gpu.kind);
+    }
     let names = [
         ("ResNet-50", Some("resnet50-imagenet-b128")),
         ("ResNet-50 (batch size 64)", Some("resnet50-imagenet-b64")),
         ("ResNet-50 (batch size 65)", None),
         ("ResNet-18 (batch size 64)", None),
         ("vgg16", Some("eaco-vgg16")),
-        ("bert_base_uncased", Some("bert-squad-b32")),
+        ("bert_base_uncased", Some("bert-squad-b16")),
         ("deepspeech2", Some("deepspeech2-librispeech-b64")),
         ("vgg19", None),
         ("", None),

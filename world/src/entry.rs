@@ -1,0 +1,124 @@
+//! The catalog's TOML as it is written; what the values mean is checked where they are read.
+
+use serde::Deserialize;
+use wattle_common::WorkloadId;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    #[serde(default)]
+    pub(crate) gpu: Vec<GpuEntry>,
+    #[serde(default)]
+    pub(crate) workload: Vec<WorkloadEntry>,
+    #[serde(default)]
+    pub(crate) pair: Vec<PairEntry>,
+    #[serde(default)]
+    pub(crate) scaling: Vec<ScalingEntry>,
+    #[serde(default)]
+    pub(crate) spread: Vec<SpreadEntry>,
+    pub(crate) sharing: Option<SharingEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GpuEntry {
+    pub(crate) kind: String,
+    pub(crate) nvml_name: String,
+    pub(crate) memory_mib: u64,
+    pub(crate) idle_w: f64,
+    pub(crate) cap_w: Caps,
+    pub(crate) clock_mhz: Clocks,
+    pub(crate) memory_clock_mhz: u32,
+    pub(crate) active_w: f64,
+    pub(crate) relative_speed: f64,
+    pub(crate) node_gpus: u32,
+    pub(crate) host_w: f64,
+    pub(crate) throttle: Vec<(f64, f64)>,
+    pub(crate) clock: Vec<(u32, f64, f64)>,
+    pub(crate) source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Caps {
+    pub(crate) min: u64,
+    pub(crate) default: u64,
+    pub(crate) max: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Clocks {
+    pub(crate) min: u32,
+    pub(crate) max: u32,
+    pub(crate) step: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkloadEntry {
+    pub(crate) id: WorkloadId,
+    pub(crate) model: String,
+    pub(crate) dataset: String,
+    pub(crate) batch_size: u32,
+    pub(crate) gpus: u32,
+    pub(crate) steps_per_epoch: u64,
+    pub(crate) epochs: u32,
+    pub(crate) memory_mib: u64,
+    pub(crate) family: Option<String>,
+    pub(crate) scaling: String,
+    pub(crate) spread: String,
+    #[serde(default)]
+    pub(crate) stands_for: Vec<String>,
+    #[serde(default)]
+    pub(crate) mix: bool,
+    pub(crate) source: String,
+    pub(crate) measured: Vec<MeasuredEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MeasuredEntry {
+    pub(crate) gpu: String,
+    /// Caps of the rows, ascending; none where it ran at the default cap only.
+    #[serde(default)]
+    pub(crate) cap_w: Vec<u64>,
+    pub(crate) epoch_s: Vec<f64>,
+    pub(crate) power_w: Vec<f64>,
+    /// Share of time on the card; absent: estimated from power.
+    pub(crate) busy: Option<f64>,
+    pub(crate) memory_busy: Option<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PairEntry {
+    pub(crate) gpu: String,
+    pub(crate) family: String,
+    pub(crate) beside: String,
+    pub(crate) speed: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScalingEntry {
+    pub(crate) name: String,
+    pub(crate) gpus: Vec<u32>,
+    pub(crate) speed: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SpreadEntry {
+    pub(crate) name: String,
+    pub(crate) gpus: u32,
+    pub(crate) nodes: Vec<u32>,
+    pub(crate) speed: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SharingEntry {
+    pub(crate) delay_per_neighbour: f64,
+    pub(crate) node_base_w: f64,
+}
