@@ -37,7 +37,16 @@ impl NatsServer {
     /// Where there is no nats-server, with the package to install, or where it does not start, with
     /// its log.
     pub async fn start() -> Self {
-        Self::start_as(true).await
+        Self::start_as(true, "").await
+    }
+
+    /// Starts one with JetStream and `configuration` (the text of a nats.conf, for accounts and
+    /// permissions; its port and store are set here).
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_with(configuration: &str) -> Self {
+        Self::start_as(true, configuration).await
     }
 
     /// Starts one without JetStream, as a server that nobody configured is.
@@ -45,10 +54,10 @@ impl NatsServer {
     /// # Panics
     /// As [`Self::start`].
     pub async fn start_without_jetstream() -> Self {
-        Self::start_as(false).await
+        Self::start_as(false, "").await
     }
 
-    async fn start_as(jetstream: bool) -> Self {
+    async fn start_as(jetstream: bool, configuration: &str) -> Self {
         let binary = find().unwrap_or_else(|| {
             panic!(
                 "these tests need a real nats-server: install the package nats-server \
@@ -61,6 +70,8 @@ impl NatsServer {
         // A process id comes round again; what an earlier one left behind must not be read.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");
+        std::fs::write(folder.join("nats.conf"), configuration)
+            .expect("the folder just made takes a file");
         let mut server = Self { child: None, binary, folder, port: 0, jetstream };
         server.launch().await;
         server
@@ -109,12 +120,17 @@ impl NatsServer {
     /// What it has logged.
     #[must_use]
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+        logged(&self.folder)
     }
 
     async fn launch(&mut self) {
         let port = if self.port == 0 { "-1".to_owned() } else { self.port.to_string() };
+        // What is wrong with its configuration it says before it has a log.
+        let complaints = std::fs::File::create(self.folder.join("stderr"))
+            .expect("the server's own folder takes a file");
         let child = Command::new(&self.binary)
+            .arg("-c")
+            .arg(self.folder.join("nats.conf"))
             .args(["-a", "127.0.0.1", "-p", &port, "-sd"])
             .arg(self.folder.join("store"))
             .args(self.jetstream.then_some("-js"))
@@ -124,7 +140,7 @@ impl NatsServer {
             .arg(&self.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(complaints)
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", self.binary.display()));
         let ports = self.folder.join(format!("nats-server_{}.ports", child.id()));
@@ -147,11 +163,8 @@ impl NatsServer {
                 if let Some(child) = &mut self.child
                     && let Ok(Some(status)) = child.try_wait()
                 {
-                    let log = std::fs::read_to_string(self.folder.join("log"));
-                    panic!(
-                        "nats-server ended with {status}; its log:\n{}",
-                        log.unwrap_or_default()
-                    );
+                    let log = logged(&self.folder);
+                    panic!("nats-server ended with {status}; its log:\n{log}");
                 }
                 tokio::time::sleep(POLL_EVERY).await;
             }
@@ -175,6 +188,12 @@ impl Drop for NatsServer {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
+}
+
+fn logged(folder: &Path) -> String {
+    ["stderr", "log"]
+        .map(|file| std::fs::read_to_string(folder.join(file)).unwrap_or_default())
+        .concat()
 }
 
 /// The port in the server's own ports file: `{"nats":["nats://127.0.0.1:4222"]}`.

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use wattle_common::codec;
 use wattle_common::id::{JobId, NodeId};
 use wattle_common::messages::{JobProgressed, Reply, SubmitJob};
-use wattle_common::subject::{JobTopic, RequestTopic, Subject, Topic};
+use wattle_common::subject::{JobTopic, NodeTopic, RequestTopic, Subject, Topic};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
 use wattle_runtime::testing::NatsServer;
@@ -172,6 +172,42 @@ async fn a_service_that_starts_before_its_server_waits_for_it() {
     server.restart().await;
     let bus = within("it connects", waiting).await.unwrap().unwrap();
     assert!(bus.is_connected());
+}
+
+/// A pair made of the 32 bytes `wattle's tests, guarding nothing`.
+const NKEY: &str = "UAGSGECBL5IUJH4H5YXHBG7NV6ZQT5LFFGYPMHIUNBC6IQR4S4TC4NF6";
+const NKEY_SEED: &str = "SUAHOYLUORWGKJ3TEB2GK43UOMWCAZ3VMFZGI2LOM4QG433UNBUW4Z5MI4";
+
+#[tokio::test]
+async fn a_service_proves_who_it_is_and_may_do_no_more_than_its_part() {
+    let forbidden = Topic::JobProgressed.pattern(&cluster("main"));
+    let configuration = format!(
+        "authorization: {{ users: [ {{ nkey: {NKEY}, permissions: {{ publish: {{ deny: \"{forbidden}\" }} }} }} ] }}"
+    );
+    let mut server = NatsServer::start_with(&configuration).await;
+    let folder = tempfile::tempdir().unwrap();
+    let seed = folder.path().join("placer.nk");
+    std::fs::write(&seed, format!("{NKEY_SEED}\n")).unwrap();
+
+    let mut config = BusConfig::at(&server.url());
+    let unknown =
+        Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(200)).await;
+    assert!(matches!(unknown, Err(BusError::Away { .. })), "a stranger is let in");
+
+    config.nkey_seed_file = Some(seed);
+    let bus = within("it is let in", Bus::connect(&config, cluster("main"), "test")).await.unwrap();
+    let mut heard = bus.subscribe(&Subject::everything(bus.cluster())).await.unwrap();
+    for _ in 0..2 {
+        // The client cannot know that the server drops the first; what comes is the second.
+        bus.publish(&progress_subject(bus.cluster()), &progress(1)).await.unwrap();
+        let node = NodeId::new("n0").unwrap();
+        let allowed = Subject::of_node(cluster("main"), NodeTopic::NodeSummarized, node);
+        bus.publish(&allowed, &progress(2)).await.unwrap();
+        let delivery = within("the allowed one comes", heard.next()).await.unwrap();
+        assert_eq!(delivery.subject.parse::<Subject>(), Ok(allowed));
+        server.restart().await;
+        until("it is let in again", async || bus.is_connected()).await;
+    }
 }
 
 #[tokio::test]
