@@ -18,6 +18,8 @@ mod jobs;
 pub mod ledger;
 pub mod machine;
 pub mod note;
+#[cfg(feature = "service")]
+pub mod shell;
 pub mod steps;
 mod window;
 

@@ -32,11 +32,21 @@ pub enum Event {
     /// These are the node's cards.
     CardsFound(Vec<CardFacts>),
     /// Every card was read, or tried to be.
-    Sampled(Vec<CardSample>),
+    Sampled {
+        /// When, which is a little before it is told.
+        at: Timestamp,
+        /// What they said.
+        cards: Vec<CardSample>,
+    },
     /// No card can be read: the driver is not there.
     DriverAway(String),
     /// A job said how far it is.
-    Progressed(Progress),
+    Progressed {
+        /// When its line arrived.
+        at: Timestamp,
+        /// The line.
+        line: Progress,
+    },
     /// The launcher of this node reported.
     Launched(LaunchReport),
     /// The power agent of this node reported.
@@ -383,7 +393,7 @@ impl Machine for ProfilerMachine {
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::CardsFound(found) => self.cards_found(now, found),
-            Event::Sampled(samples) => self.sampled(now, samples, out),
+            Event::Sampled { at, cards } => self.sampled(at, cards, out),
             Event::DriverAway(error) => {
                 for card in self.cards.values_mut() {
                     card.failed(error.clone());
@@ -396,9 +406,9 @@ impl Machine for ProfilerMachine {
                 // No card, no conditions: what is open ends here.
                 self.feed_windows(now, &BTreeMap::new(), out);
             }
-            Event::Progressed(line) => {
+            Event::Progressed { at, line } => {
                 let every = self.settings.progress_every;
-                let progress = self.book.progressed(now, &line, every);
+                let progress = self.book.progressed(at, &line, every);
                 out.extend(progress.map(Action::PublishProgress));
             }
             Event::Launched(report) if report.node == self.node => self.launched(&report, out),

@@ -207,7 +207,7 @@ impl Node {
             }
         }
         let samples = (0..self.cards.gpus.len() as u32).map(|gpu| self.sample(gpu)).collect();
-        self.event(Event::Sampled(samples));
+        self.event(Event::Sampled { at: self.now, cards: samples });
     }
 
     fn sample(&mut self, gpu: GpuIndex) -> CardSample {
@@ -230,7 +230,7 @@ impl Node {
 
     fn line(&mut self, text: &str) {
         let line = Progress::parse(text.as_bytes()).expect("a progress line");
-        self.event(Event::Progressed(line));
+        self.event(Event::Progressed { at: self.now, line });
     }
 
     fn of<'a>(&'a self, job: &'a str) -> impl Iterator<Item = &'a JobWindow> {

@@ -1,0 +1,122 @@
+//! The service around the machine: its tasks, and how they hang together.
+//!
+//! ```text
+//! cards' thread ---samples--.              .--> core messages: dropped while the bus is away
+//! jobs' socket ----lines----+--> machine --+--> windows: a bounded queue, stored when it is there
+//! bus: `actual`, `jobs` ----'              +--> ledger: one entry at a time, answered
+//!                                          '--> state file
+//! ```
+//!
+//! The machine runs from the first moment, bus or no bus. This module decides nothing.
+
+mod bus;
+mod lineage;
+mod sampler;
+mod socket;
+mod state;
+
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use wattle_common::Machine;
+use wattle_runtime::bus::BusConfig;
+use wattle_runtime::clock;
+use wattle_runtime::shell::Shutdown;
+
+use crate::config::Config;
+use crate::machine::{Action, Event, ProfilerMachine};
+use crate::note::Note;
+
+/// The service's whole configuration.
+pub type ServiceConfig = Config<BusConfig>;
+
+/// Events that wait for the machine: some seconds of samples and of many jobs' lines. What comes
+/// when it is full is dropped; energy is not lost by it, for counters go on counting.
+const EVENTS_MAX: usize = 1_024;
+/// Longest wait, in wall time, for the last ledger entry and windows to be stored at a stop.
+const LAST_WITHIN: Duration = Duration::from_secs(3);
+
+/// Reads the configuration. The environment names the NVML library where the file does not.
+///
+/// # Errors
+/// Names file, key and line.
+pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::ConfigError> {
+    let mut config: ServiceConfig = wattle_runtime::config::load(path)?;
+    let named = || std::env::var_os(wattle_gpu::LIBRARY_ENV).filter(|path| !path.is_empty());
+    config.nvml_library = config.nvml_library.take().or_else(|| named().map(Into::into));
+    Ok(config)
+}
+
+/// Runs the service until it is told to stop.
+///
+/// # Errors
+/// Where the jobs' socket cannot be opened or a thread cannot be started.
+pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<()> {
+    let rate = clock::scale().rate;
+    let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
+    let file = state::StateFile::open(&config);
+    let socket = socket::open(&config.progress_socket, config.progress_socket_mode)?;
+    let lines = tokio::spawn(socket::listen(socket, events.clone()));
+    let every = config.sample_every(rate);
+    let sampler = sampler::start(config.nvml_library.clone(), every, events.clone())?;
+    let bus = bus::start(&config, events);
+    let settings = config.settings().beside(rate);
+    let mut machine = ProfilerMachine::new(config.node.clone(), settings, file.load());
+    let mut act = async |action| act(action, &bus, &file);
+    tracing::info!(
+        node = %config.node,
+        cluster = %config.cluster,
+        sample_us = u64::try_from(every.as_micros()).unwrap_or(u64::MAX),
+        socket = %config.progress_socket.display(),
+        "profiler started"
+    );
+    wattle_runtime::driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
+
+    drop(sampler);
+    lines.abort();
+    let mut actions = Vec::new();
+    machine.handle(clock::now(), Event::StopRequested, &mut actions);
+    let last = async {
+        loop {
+            for action in actions.drain(..) {
+                act(action).await;
+            }
+            if !machine.ledger_waits() {
+                return;
+            }
+            match inbox.recv().await {
+                Some(event @ Event::LedgerStored { .. }) => {
+                    machine.handle(clock::now(), event, &mut actions);
+                }
+                Some(_) => {}
+                None => return,
+            }
+        }
+    };
+    if tokio::time::timeout(LAST_WITHIN, last).await.is_err() {
+        tracing::warn!("the last ledger entry is not stored yet; it is kept for the next start");
+    }
+    if tokio::time::timeout(LAST_WITHIN, bus.close()).await.is_err() {
+        tracing::warn!("not every window could be stored");
+    }
+    // A socket nobody listens to tells a job sooner that its lines are lost.
+    let _ = std::fs::remove_file(&config.progress_socket);
+    Ok(())
+}
+
+fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile) {
+    match action {
+        Action::PublishBatch(batch) => bus.tell(bus::News::Batch(batch)),
+        Action::PublishSummary(summary) => bus.tell(bus::News::Summary(summary)),
+        Action::PublishProgress(progress) => bus.tell(bus::News::Progress(progress)),
+        Action::StoreWindow(window) => bus.store_window(window),
+        Action::StoreLedger(entry) => bus.store_ledger(entry),
+        Action::SaveState(state) => file.save(&state),
+        Action::Log(note) => match &note {
+            Note::Back(gpu) => tracing::info!(gpu, "{note}"),
+            Note::Lost(gpu, _) | Note::CounterStuck(gpu) => tracing::warn!(gpu, "{note}"),
+            Note::DriverAway(_) => tracing::warn!("{note}"),
+        },
+    }
+}

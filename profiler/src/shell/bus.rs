@@ -1,0 +1,260 @@
+//! What the profiler says and hears on the bus.
+//!
+//! Core messages are told to whoever listens and dropped while the bus is away. Windows wait in a
+//! bounded queue. A ledger entry is tried once and answered either way: the machine tries again. It
+//! hears the launcher's and the power agent's reports of its own node, and the placer's records.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use wattle_common::codec;
+use wattle_common::messages::{JobProgressed, JobWindow, LedgerEntry, NodeSummary, TelemetryBatch};
+use wattle_common::subject::{Bucket, JobTopic, NodeTopic, Reporter, Subject};
+use wattle_common::{ClusterId, JobId, NodeId};
+use wattle_runtime::bus::{Bus, BusError, Change, Watch};
+
+use super::ServiceConfig;
+use crate::machine::Event;
+
+/// Core messages on their way out: a second of them at the highest rate.
+const NEWS_MAX: usize = 64;
+/// Windows that wait for the bus: an hour of a node with four busy jobs.
+const WINDOWS_MAX: usize = 256;
+/// Pause, in wall time, before something that failed is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A core message.
+pub(super) enum News {
+    Batch(TelemetryBatch),
+    Summary(NodeSummary),
+    Progress(JobProgressed),
+}
+
+/// The ways out.
+pub(super) struct Outbox {
+    news: mpsc::Sender<News>,
+    windows: mpsc::Sender<Box<JobWindow>>,
+    ledger: mpsc::Sender<LedgerEntry>,
+    task: JoinHandle<()>,
+}
+
+impl Outbox {
+    pub(super) fn tell(&self, news: News) {
+        // Nobody waits for it: a full queue drops it.
+        let _ = self.news.try_send(news);
+    }
+
+    pub(super) fn store_window(&self, window: Box<JobWindow>) {
+        if let Err(error) = self.windows.try_send(window) {
+            tracing::warn!(%error, "a window is lost: the bus has been away for long");
+        }
+    }
+
+    pub(super) fn store_ledger(&self, entry: LedgerEntry) {
+        // The machine sends the next entry only when this one is answered, so there is room.
+        if let Err(error) = self.ledger.try_send(entry) {
+            tracing::error!(%error, "a ledger entry waits already");
+        }
+    }
+
+    /// Returns when everything that can be stored is.
+    pub(super) async fn close(self) {
+        let Self { news, windows, ledger, task } = self;
+        drop((news, windows, ledger));
+        let _ = task.await;
+    }
+}
+
+struct Names {
+    cluster: ClusterId,
+    node: NodeId,
+}
+
+impl Names {
+    fn of_node(&self, topic: NodeTopic) -> Subject {
+        Subject::of_node(self.cluster.clone(), topic, self.node.clone())
+    }
+
+    fn of_job(&self, topic: JobTopic, job: &JobId) -> Subject {
+        Subject::of_job(self.cluster.clone(), topic, self.node.clone(), job.clone())
+    }
+}
+
+pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outbox {
+    let (news, news_out) = mpsc::channel(NEWS_MAX);
+    let (windows, windows_out) = mpsc::channel(WINDOWS_MAX);
+    let (ledger, ledger_out) = mpsc::channel(1);
+    let config = config.clone();
+    let task = tokio::spawn(async move {
+        let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
+        let (sender, bus) = watch::channel(None);
+        let sending = async {
+            tokio::join!(
+                tell(&names, news_out, bus.clone()),
+                store_windows(&names, windows_out, bus.clone()),
+                store_ledger(&names, ledger_out, bus.clone(), &events),
+            )
+        };
+        tokio::select! {
+            _ = sending => {}
+            () = serve(&config, sender, &events) => {}
+        }
+        let open = bus.borrow().clone();
+        if let Some(bus) = open {
+            bus.flush().await;
+        }
+    });
+    Outbox { news, windows, ledger, task }
+}
+
+/// Connects, registers, listens; never returns.
+async fn serve(
+    config: &ServiceConfig,
+    sender: watch::Sender<Option<Bus>>,
+    events: &mpsc::Sender<Event>,
+) {
+    let (bus, actual, jobs) = loop {
+        match open(config).await {
+            Ok(open) => break open,
+            Err(error) => {
+                tracing::error!(%error, source = source(&error), "no bus; trying again");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    };
+    sender.send_replace(Some(bus.clone()));
+    let service = bus.register_on("wattle-profiler", "watches GPUs and jobs", &config.node).await;
+    if let Err(error) = &service {
+        tracing::warn!(%error, "not registered");
+    }
+    tokio::join!(
+        follow(actual, events, |change| reported(&config.node, change)),
+        follow(jobs, events, recorded),
+    );
+}
+
+async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch), BusError> {
+    let name = format!("wattle-profiler-{}", config.node);
+    let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
+    let actual = bus.bucket(Bucket::Actual).await?.watch().await?;
+    let jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
+    Ok((bus, actual, jobs))
+}
+
+async fn follow(
+    mut watch: Watch,
+    events: &mpsc::Sender<Event>,
+    read: impl Fn(&Change) -> Result<Option<Event>, codec::CodecError>,
+) {
+    while let Some(change) = watch.next().await {
+        match read(&change) {
+            Ok(Some(event)) => {
+                // Here waiting is right: the watch holds what comes meanwhile.
+                if events.send(event).await.is_err() {
+                    break;
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(key = change.key, %error, source = source(&error), "value ignored");
+            }
+        }
+    }
+    // The watch ends only with the bus itself.
+    std::future::pending::<()>().await;
+}
+
+fn reported(own: &NodeId, change: &Change) -> Result<Option<Event>, codec::CodecError> {
+    let Some(value) = &change.value else { return Ok(None) };
+    Ok(match Reporter::parse(&change.key) {
+        Some((Reporter::Launcher, node)) if node == *own => {
+            Some(Event::Launched(codec::decode_json(value)?))
+        }
+        Some((Reporter::Power, node)) if node == *own => {
+            Some(Event::Capped(codec::decode_json(value)?))
+        }
+        Some(_) | None => None,
+    })
+}
+
+fn recorded(change: &Change) -> Result<Option<Event>, codec::CodecError> {
+    Ok(match &change.value {
+        Some(value) => Some(Event::Recorded(Box::new(codec::decode_json(value)?))),
+        None => JobId::new(&change.key).ok().map(Event::Forgotten),
+    })
+}
+
+async fn tell(names: &Names, mut news: mpsc::Receiver<News>, bus: watch::Receiver<Option<Bus>>) {
+    while let Some(news) = news.recv().await {
+        let Some(bus) = bus.borrow().clone() else { continue };
+        let told = match &news {
+            News::Batch(batch) => {
+                let subject = names.of_node(NodeTopic::GpuSampled);
+                bus.publish_bytes(&subject, codec::encode_telemetry(batch)).await
+            }
+            News::Summary(summary) => {
+                bus.publish(&names.of_node(NodeTopic::NodeSummarized), summary).await
+            }
+            News::Progress(progress) => {
+                let subject = names.of_job(JobTopic::JobProgressed, &progress.job);
+                bus.publish(&subject, progress).await
+            }
+        };
+        // While the bus is away this happens twice a second, and the bus itself says that it is.
+        if let Err(error) = told {
+            tracing::debug!(%error, "not told");
+        }
+    }
+}
+
+async fn store_windows(
+    names: &Names,
+    mut windows: mpsc::Receiver<Box<JobWindow>>,
+    mut bus: watch::Receiver<Option<Bus>>,
+) {
+    let Some(bus) = ready(&mut bus).await else { return };
+    while let Some(window) = windows.recv().await {
+        let subject = names.of_job(JobTopic::WindowClosed, &window.job);
+        let id = format!("{}.{}.{}", window.job, names.node, window.from_us.as_us());
+        loop {
+            match bus.store(&subject, &id, &*window).await {
+                Ok(()) => break,
+                Err(error) if error.may_pass() => tokio::time::sleep(PAUSE).await,
+                Err(error) => {
+                    tracing::warn!(job = %window.job, %error, source = source(&error), "window not stored");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+async fn store_ledger(
+    names: &Names,
+    mut entries: mpsc::Receiver<LedgerEntry>,
+    mut bus: watch::Receiver<Option<Bus>>,
+    events: &mpsc::Sender<Event>,
+) {
+    let Some(bus) = ready(&mut bus).await else { return };
+    while let Some(entry) = entries.recv().await {
+        let from = entry.from_us;
+        let id = format!("{}.{}", names.node, from.as_us());
+        let stored = bus.store(&names.of_node(NodeTopic::EnergyMetered), &id, &entry).await;
+        if let Err(error) = &stored {
+            tracing::warn!(%error, source = source(error), "ledger entry not stored; it is tried again");
+        }
+        let answer = Event::LedgerStored { from, stored: stored.is_ok() };
+        if events.send(answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn ready(bus: &mut watch::Receiver<Option<Bus>>) -> Option<Bus> {
+    bus.wait_for(Option::is_some).await.ok()?.clone()
+}
+
+fn source(error: &dyn std::error::Error) -> Option<String> {
+    error.source().map(ToString::to_string)
+}

@@ -1,0 +1,165 @@
+//! The thread that reads the cards, for driver calls block.
+//!
+//! It keeps to a grid of instants. An instant it is too late for, because the machine is busy or a
+//! card answers slowly, is skipped and never made up for: two samples at once would say nothing.
+//! The driver is loaded at the start, and again after it has gone away.
+
+use std::path::PathBuf;
+use std::sync::mpsc as blocking;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use wattle_common::{GpuIndex, Timestamp};
+use wattle_gpu::nvml::NvmlDriver;
+use wattle_gpu::{Driver, GpuError};
+use wattle_runtime::clock;
+
+use super::lineage::Lineages;
+use crate::card::{CardFacts, CardSample};
+use crate::machine::Event;
+
+/// Pause, in wall time, before a driver that is away is looked for again.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Ends the thread when it is dropped.
+pub(super) struct Sampler(
+    #[expect(dead_code, reason = "dropping it is the message")] blocking::SyncSender<()>,
+);
+
+pub(super) fn start(
+    library: Option<PathBuf>,
+    every: Duration,
+    events: mpsc::Sender<Event>,
+) -> std::io::Result<Sampler> {
+    let (sender, stop) = blocking::sync_channel(0);
+    std::thread::Builder::new().name("cards".to_owned()).spawn(move || {
+        let mut eye = Eye {
+            library,
+            driver: None,
+            cards: 0,
+            known: Vec::new(),
+            lineages: Lineages::default(),
+        };
+        let mut at = clock::now();
+        loop {
+            let wait = match eye.look(&events) {
+                Ok(()) => {
+                    at = next(at, every, clock::now());
+                    clock::scale().wall_span(at.since(clock::now()))
+                }
+                Err(Ended) => return,
+            };
+            let wait = if eye.driver.is_some() { wait } else { LOOK_EVERY };
+            if !matches!(stop.recv_timeout(wait), Err(blocking::RecvTimeoutError::Timeout)) {
+                return;
+            }
+        }
+    })?;
+    Ok(Sampler(sender))
+}
+
+/// The first instant of the grid after `now`.
+fn next(at: Timestamp, every: Duration, now: Timestamp) -> Timestamp {
+    let every = every.max(Duration::from_micros(1));
+    let passed = now.since(at).as_micros() / every.as_micros();
+    let steps = u64::try_from(passed).unwrap_or(u64::MAX).saturating_add(1);
+    let step = u64::try_from(every.as_micros()).unwrap_or(u64::MAX);
+    at + Duration::from_micros(step.saturating_mul(steps))
+}
+
+/// Nobody takes samples any more.
+struct Ended;
+
+struct Eye {
+    library: Option<PathBuf>,
+    driver: Option<Box<dyn Driver>>,
+    cards: u32,
+    /// Which cards have said what they are.
+    known: Vec<bool>,
+    lineages: Lineages,
+}
+
+impl Eye {
+    fn look(&mut self, events: &mpsc::Sender<Event>) -> Result<(), Ended> {
+        let event = match self.sample(events) {
+            Ok(event) => event,
+            Err(error) => {
+                self.driver = None;
+                Event::DriverAway(error.to_string())
+            }
+        };
+        match events.try_send(event) {
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(Ended),
+            // A sample dropped for want of room is a gap like any other.
+            Ok(()) | Err(mpsc::error::TrySendError::Full(_)) => Ok(()),
+        }
+    }
+
+    fn sample(&mut self, events: &mpsc::Sender<Event>) -> Result<Event, GpuError> {
+        let driver = match &mut self.driver {
+            Some(driver) => driver,
+            none => {
+                let driver = NvmlDriver::open(self.library.as_deref())?;
+                self.cards = driver.count()?;
+                self.known = vec![false; self.cards as usize];
+                none.insert(Box::new(driver))
+            }
+        };
+        introduce(driver.as_ref(), &mut self.known, events);
+        let at = clock::now();
+        let mut cards = Vec::with_capacity(self.cards as usize);
+        for gpu in 0..self.cards {
+            let reading = driver.read(gpu);
+            if let Err(error @ GpuError::DriverAbsent { .. }) = reading {
+                return Err(error);
+            }
+            let processes = reading.as_ref().ok().and_then(|r| r.processes.as_ref());
+            let sessions =
+                processes.into_iter().flatten().map(|p| self.lineages.of(p.pid)).collect();
+            let reading = reading.map_err(|error| error.to_string());
+            cards.push(CardSample { gpu, reading, sessions });
+        }
+        let alive = |pid| {
+            cards
+                .iter()
+                .filter_map(|card| card.reading.as_ref().ok())
+                .any(|reading| reading.processes.iter().flatten().any(|process| process.pid == pid))
+        };
+        self.lineages.retain(alive);
+        Ok(Event::Sampled { at, cards })
+    }
+}
+
+/// Tells what cards are that have not said so yet: all at first, later those that were lost then.
+fn introduce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Event>) {
+    let mut found = Vec::new();
+    for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| !**known) {
+        if let Ok(facts) = facts(driver, gpu) {
+            found.push(facts);
+            *known = true;
+        }
+    }
+    if !found.is_empty() && events.try_send(Event::CardsFound(found)).is_err() {
+        known.fill(false);
+    }
+}
+
+fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<CardFacts, GpuError> {
+    let info = driver.info(gpu)?;
+    Ok(CardFacts { gpu, uuid: info.uuid, kind: info.kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_late_is_skipped() {
+        let (at, ms) = (Timestamp::from_us, Duration::from_millis);
+        assert_eq!(next(at(0), ms(100), at(5_000)), at(100_000));
+        assert_eq!(next(at(0), ms(100), at(100_000)), at(200_000));
+        assert_eq!(next(at(0), ms(100), at(950_000)), at(1_000_000));
+        // A clock that was set back: the grid waits for it.
+        assert_eq!(next(at(500_000), ms(100), at(0)), at(600_000));
+    }
+}

@@ -1,0 +1,114 @@
+//! The Unix datagram socket that jobs send their progress to.
+//!
+//! Whoever may write to it may send anything: lines are bounded, parsed and counted, and what is
+//! wrong is said now and then, not each time. A line that finds no room is dropped; the job's next
+//! one says more.
+
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::net::UnixDatagram;
+use tokio::sync::mpsc;
+use wattle_common::Timestamp;
+use wattle_common::progress::{LINE_LEN_MAX, Progress};
+use wattle_runtime::clock;
+
+use crate::machine::Event;
+
+/// How often wrong lines are said, in wall time at most: the system's runs no slower.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// Opens the socket at `path`, in place of one that a killed service has left there.
+pub(super) fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
+    let named = |error: std::io::Error| {
+        let what =
+            format!("cannot listen at {}, which progress_socket names: {error}", path.display());
+        std::io::Error::new(error.kind(), what)
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(named)?;
+    }
+    if std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+        let live = std::os::unix::net::UnixDatagram::unbound().and_then(|own| own.connect(path));
+        if live.is_ok() {
+            let taken = std::io::ErrorKind::AddrInUse.into();
+            return Err(named(taken));
+        }
+        std::fs::remove_file(path).map_err(named)?;
+    }
+    let socket = UnixDatagram::bind(path).map_err(named)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(named)?;
+    Ok(socket)
+}
+
+pub(super) async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
+    // One byte more than a line may have, so that a longer one is seen to be.
+    let mut buffer = [0; LINE_LEN_MAX + 1];
+    let mut complaints = Complaints::default();
+    loop {
+        let length = match socket.recv(&mut buffer).await {
+            Ok(length) => length,
+            Err(error) => {
+                tracing::error!(%error, "the jobs' socket fails; listening again");
+                tokio::time::sleep(SAY_EVERY).await;
+                continue;
+            }
+        };
+        let at = clock::now();
+        match Progress::parse(&buffer[..length]) {
+            Ok(line) => match events.try_send(Event::Progressed { at, line }) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(_)) => complaints.add(at, "no room for it"),
+                Err(mpsc::error::TrySendError::Closed(_)) => return,
+            },
+            Err(error) => complaints.add(at, error),
+        }
+    }
+}
+
+/// Counts what is wrong, and says it at a bounded rate.
+#[derive(Default)]
+struct Complaints {
+    unsaid: u64,
+    said_at: Option<Timestamp>,
+}
+
+impl Complaints {
+    fn add(&mut self, now: Timestamp, why: impl std::fmt::Display) {
+        self.unsaid += 1;
+        let pause = SAY_EVERY * clock::scale().rate;
+        if self.said_at.is_none_or(|at| now.since(at) >= pause) {
+            tracing::warn!(lines = self.unsaid, last = %why, "progress lines ignored");
+            (self.unsaid, self.said_at) = (0, Some(now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_arrive_and_nonsense_does_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("deep/progress.sock");
+        drop(open(&path, 0o666).unwrap()); // what a kill leaves behind
+        let socket = open(&path, 0o622).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o622);
+        let (sender, mut events) = mpsc::channel(4);
+        let task = tokio::spawn(listen(socket, sender));
+        let job = UnixDatagram::unbound().unwrap();
+        for line in [&b"nonsense"[..], &[0xff; 3], &[b'x'; 600], b"job=a step=7\n"] {
+            job.send_to(line, &path).await.unwrap();
+        }
+        let Some(Event::Progressed { line, .. }) = events.recv().await else { panic!("no line") };
+        assert_eq!((line.job.as_str(), line.step), ("a", 7));
+        // A second service on the same socket is refused rather than made deaf.
+        let error = open(&path, 0o666).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("progress_socket"), "{error}");
+        task.abort();
+    }
+}

@@ -1,0 +1,71 @@
+//! The file with what must outlive the service: see [`crate::ledger`].
+//!
+//! It is replaced as a whole, so a kill leaves the old one or the new one. It is not forced to the
+//! disk: a power failure restarts the cards' counters too, and an unreadable file counts as none.
+
+use std::path::{Path, PathBuf};
+
+use super::ServiceConfig;
+use crate::ledger::State;
+
+pub(super) struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    pub(super) fn open(config: &ServiceConfig) -> Self {
+        if let Err(error) = std::fs::create_dir_all(&config.state_dir) {
+            tracing::error!(folder = %config.state_dir.display(), %error, "state_dir cannot be made");
+        }
+        Self::at(config.state_dir.join(format!("energy.{}.{}.json", config.cluster, config.node)))
+    }
+
+    fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(super) fn load(&self) -> Option<State> {
+        let path = self.path.display();
+        match std::fs::read(&self.path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .inspect_err(|error| tracing::warn!(%path, %error, "state unreadable; ignored"))
+                .ok(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!(%path, %error, "state unreadable; ignored");
+                None
+            }
+        }
+    }
+
+    pub(super) fn save(&self, state: &State) {
+        if let Err(error) = self.replace(state) {
+            let path = self.path.display();
+            tracing::error!(%path, %error, "state not written: energy spent while no profiler runs would be lost");
+        }
+    }
+
+    fn replace(&self, state: &State) -> std::io::Result<()> {
+        let beside: &Path = &self.path.with_extension("new");
+        std::fs::write(beside, serde_json::to_vec(state)?)?;
+        std::fs::rename(beside, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::Timestamp;
+
+    #[test]
+    fn what_was_saved_is_loaded_and_nonsense_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StateFile::at(folder.path().join("energy.main.n0.json"));
+        assert_eq!(file.load(), None);
+        let state = State { until_us: Timestamp::from_s(7), ..State::default() };
+        file.save(&state);
+        assert_eq!(file.load(), Some(state));
+        std::fs::write(&file.path, b"{\"until").unwrap();
+        assert_eq!(file.load(), None);
+    }
+}
