@@ -52,6 +52,13 @@ impl Cards {
         }
     }
 
+    /// Takes down that such cards were there before anything is seen of them.
+    pub fn recall(&mut self, kind: &str) {
+        if self.newest.is_none() {
+            self.newest = Some(kind.to_owned());
+        }
+    }
+
     /// The kind seen last.
     #[must_use]
     pub fn newest(&self) -> Option<&str> {

@@ -48,7 +48,7 @@ impl PredictorConfig {
             jobs_max: 20_000,
             windows_per_job_max: 40,
             classes_max: 400,
-            points_max: 400,
+            points_max: 256,
             publish_interval_ms: 10_000,
         }
     }

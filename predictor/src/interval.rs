@@ -49,13 +49,28 @@ impl LogNormal {
     pub fn estimate(self, low: f64, high: f64) -> Estimate {
         // Beyond e^±4 an interval says "anything" and its ends would only overflow.
         let half = (t90(self.dof) * self.variance.max(0.0).sqrt()).min(4.0);
-        let bounded = |ln: f64| if ln.is_finite() { ln.exp().clamp(low, high) } else { high };
+        let bounded = |ln: f64| {
+            let value = if ln.is_finite() { ln.exp().clamp(low, high) } else { high };
+            five_digits(value)
+        };
         Estimate {
             mean: bounded(self.mean),
             low: bounded(self.mean - half),
             high: bounded(self.mean + half),
         }
     }
+}
+
+/// Rounded to five significant digits: more say nothing, and make a surface half as large again.
+/// It keeps the order of values, and five-digit bounds as they are.
+fn five_digits(value: f64) -> f64 {
+    if value <= 0.0 || !value.is_finite() {
+        return value;
+    }
+    // Powers of ten up to 10^22 are exact, so a multiplication or division by one rounds once.
+    let digits = 4 - value.log10().floor() as i32;
+    let scale = 10f64.powi(digits.abs());
+    if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
 }
 
 #[cfg(test)]
@@ -75,6 +90,8 @@ mod tests {
         let wide = LogNormal { mean: 0.5, variance: 9.0, dof: 4.0 }.estimate(0.01, 1.05);
         assert_eq!((wide.mean, wide.high), (1.05, 1.05));
         assert!(wide.low >= 0.01 && wide.low <= wide.mean);
+        assert!((five_digits(123_456.0) - 123_460.0).abs() < 1e-9);
+        assert!((five_digits(0.012_345_67) - 0.012_346).abs() < 1e-12);
         let sure = LogNormal::exactly(0.8).estimate(0.0, 1.0);
         assert!((sure.high - sure.low).abs() < 1e-9);
     }

@@ -24,6 +24,8 @@ pub mod model;
 pub mod observation;
 pub mod predictor;
 pub mod prior;
+#[cfg(feature = "service")]
+pub mod shell;
 pub mod surface;
 
 pub use config::PredictorConfig;

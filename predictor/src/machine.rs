@@ -3,7 +3,7 @@
 //! A window only marks its job; the surface is computed when it is due, so that a burst of windows
 //! costs one surface. Nothing here predicts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
@@ -11,6 +11,7 @@ use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::{Machine, Timestamp};
 
 use crate::config::PredictorConfig;
+use crate::history::Class;
 use crate::predictor::{Learned, Predictor};
 
 /// What happened.
@@ -57,7 +58,13 @@ pub struct PredictorMachine {
     published: BTreeMap<JobId, Timestamp>,
     /// Jobs with something new to say, by the instant they may say it.
     due: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs that ended, oldest first: a window that comes after its job's end must not bring the
+    /// job back.
+    ended: VecDeque<JobId>,
 }
+
+/// Ended jobs remembered. A last window comes seconds after its job's end.
+const ENDED_MAX: usize = 4_096;
 
 impl PredictorMachine {
     /// A machine that knows nothing yet.
@@ -69,13 +76,18 @@ impl PredictorMachine {
     /// A machine around what was learned before.
     #[must_use]
     pub fn around(predictor: Predictor) -> Self {
-        Self { predictor, published: BTreeMap::new(), due: BTreeSet::new() }
+        Self { predictor, published: BTreeMap::new(), due: BTreeSet::new(), ended: VecDeque::new() }
     }
 
     /// What it has learned.
     #[must_use]
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
+    }
+
+    /// Classes changed since the last call, to be stored.
+    pub fn take_changed_classes(&mut self) -> Vec<(String, WorkloadId, Class)> {
+        self.predictor.take_changed_classes()
     }
 
     /// Marks `job` and publishes it, now or as soon as it may.
@@ -117,12 +129,14 @@ impl Machine for PredictorMachine {
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
+            Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
             Event::JobDescribed { job, workload, gpus, gpu_kind } => {
                 let kind = gpu_kind.as_deref();
                 if self.predictor.describe(now, job.clone(), workload, gpus, kind) {
                     self.mark(now, job, out);
                 }
             }
+            Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => self.mark(now, window.job, out),
                 Learned::Nothing => {}
@@ -134,7 +148,13 @@ impl Machine for PredictorMachine {
                 self.due.retain(|(_, due)| *due != job);
                 self.published.remove(&job);
                 if self.predictor.forget(&job) {
-                    out.push(Action::RemoveSurface(job));
+                    out.push(Action::RemoveSurface(job.clone()));
+                }
+                if !self.ended.contains(&job) {
+                    self.ended.push_back(job);
+                    if self.ended.len() > ENDED_MAX {
+                        self.ended.pop_front();
+                    }
                 }
             }
         }

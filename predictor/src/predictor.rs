@@ -87,6 +87,11 @@ impl Predictor {
         self.jobs.contains_key(job)
     }
 
+    /// Every job it knows.
+    pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
+        self.jobs.keys()
+    }
+
     /// Takes down what a job's owner says of it. True where that was new.
     pub fn describe(
         &mut self,
@@ -256,6 +261,7 @@ impl Predictor {
         let max = self.config.classes_max as usize;
         let fine = self.history.restore(kind, class, stored, max);
         if fine {
+            self.cards.recall(kind);
             self.pool_now(kind);
         }
         fine

@@ -2,6 +2,8 @@
 //!
 //! What matters most comes first, because a surface is bounded: the job alone over GPUs, nodes and
 //! caps; beside each class alone at the default; beside two and three; beside each class under caps.
+//! A configuration that is not there is answered by the nearest that is: the same neighbours on the
+//! same GPUs over other nodes have the same relative speed.
 
 use wattle_common::id::WorkloadId;
 use wattle_common::job::GpuRequest;
@@ -187,6 +189,8 @@ pub fn configurations(
     max: usize,
 ) -> Vec<Configuration> {
     let shapes = shapes(gpus, seen);
+    // On as few nodes as may be, or as it ran: neighbours slow a job alike however it is spread.
+    let is_usual = |s: &&(u32, u32)| s.1 == s.0.div_ceil(GPUS_PER_NODE) || seen.contains(s);
     let caps: Vec<Option<Power>> = if card.cap_known {
         let share = |s: &f64| Some(Power::from_w((card.cap_default_w * s).round() as u64));
         CAP_SHARES.iter().map(share).collect()
@@ -228,12 +232,12 @@ pub fn configurations(
     let mut done = std::collections::BTreeSet::new();
     let fresh: Vec<&Vec<WorkloadId>> = sets.iter().filter(|s| done.insert(*s)).collect();
     for set in &fresh {
-        for shape in &shapes {
+        for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
             push(shape, None, set);
         }
     }
     for set in &singles {
-        for shape in &shapes {
+        for shape in shapes.iter().filter(|s| is_usual(s)) {
             for cap in &caps {
                 push(shape, *cap, set);
             }

@@ -28,6 +28,11 @@ pub const WIDTH: usize = 3;
 /// The share of its mean power at which a job begins to feel a cap.
 const BITE: f64 = 0.9;
 
+/// What the form itself is off by where a cap bites, as a deviation of the logarithm: intervals
+/// calibrated on the Zeus traces' other caps (three known) are 5 % wide to either side, of which
+/// single readings' noise is the larger part.
+const FORM_SD: f64 = 0.025;
+
 /// Beliefs of (w1, w2, w3).
 pub const TIME: [Belief; WIDTH] =
     [Belief { mean: 0.0, sd: 0.3 }, Belief { mean: 0.8, sd: 0.5 }, Belief { mean: 0.6, sd: 0.3 }];
@@ -110,7 +115,7 @@ impl Curves {
         let clock = (self.time.mean(2) * c).max(0.0);
         let (_, variance) = self.time.at(&x);
         let slope = if z > 0.0 { (w1 + 2.0 * w2 * z).max(0.3) } else { 0.0 };
-        (cap + clock, variance + slope * slope * power_variance)
+        (cap + clock, variance + slope * slope * power_variance + FORM_SD * FORM_SD)
     }
 
     /// The logarithm of the power relative to that at the default (zero or less), and its variance.
@@ -123,7 +128,7 @@ impl Curves {
         let (mean, variance) = self.power.at(&x);
         // Where the cap bites, what is drawn follows the cap and no longer the demand.
         let slope = if z > 0.0 { (1.0 + self.power.mean(0)).abs() + 0.1 } else { 1.0 };
-        (mean.min(0.0), variance + slope * slope * power_variance)
+        (mean.min(0.0), variance + slope * slope * power_variance + FORM_SD * FORM_SD)
     }
 }
 

@@ -1,0 +1,293 @@
+//! The service around the machine: windows and job records in, surfaces out.
+//!
+//! One task. A window is acknowledged once it is learned from; one that cannot be read is logged
+//! and acknowledged, since it would be no better the next time. What cannot be written while the
+//! bus is away waits, by job, and is written anew when it is back: a surface is whole, so only the
+//! newest counts.
+//!
+//! What was learned outlives the process in the bucket `knowledge` (see [`store`]), so a restart
+//! need not read the windows' stream again. Windows acknowledged in the last moments before a kill
+//! may be lost to it; they cost accuracy only. This module decides nothing.
+
+mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Deserialize;
+use wattle_common::codec;
+use wattle_common::id::JobId;
+use wattle_common::messages::{JobRecord, JobWindow};
+use wattle_common::subject::{Bucket, StreamName};
+use wattle_common::{ClusterId, Machine};
+use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, StoredDelivery};
+use wattle_runtime::clock;
+use wattle_runtime::shell::Shutdown;
+
+use crate::config::PredictorConfig;
+use crate::machine::{Action, Event, PredictorMachine};
+use crate::predictor::Predictor;
+use store::Store;
+
+/// The service's whole configuration.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// The cluster it predicts for.
+    pub cluster: ClusterId,
+    /// Milliseconds of the wall's time between two surfaces of one job at the least. Where the
+    /// system's time runs faster than the wall's, this bounds what is written.
+    #[serde(deserialize_with = "wattle_common::config::non_zero")]
+    pub write_interval_wall_ms: u64,
+    /// The library's part.
+    pub model: PredictorConfig,
+    /// The bus.
+    pub nats: BusConfig,
+}
+
+/// Pause between two tries of what could not be written, in wall time; also how often changed
+/// classes are stored.
+const TICK: Duration = Duration::from_secs(2);
+/// Jobs whose writing waits; beyond that the bus is long gone and the next window says it again.
+const WAITING_MAX: usize = 100_000;
+
+/// Runs the service until it is told to stop.
+///
+/// # Errors
+/// Where the configuration cannot work, or the server refuses what the service cannot live without.
+pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
+    match shutdown.or(open(&config)).await {
+        Some(Ok(mut service)) => service.serve(shutdown).await,
+        Some(Err(error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Connects and takes up what was learned before.
+async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
+    let name = &config.model.name;
+    let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
+    let store = Store::open(&bus, name).await?;
+    let mut model = config.model.clone();
+    let wall_ms = u64::from(clock::scale().rate).saturating_mul(config.write_interval_wall_ms);
+    model.publish_interval_ms = model.publish_interval_ms.max(wall_ms);
+    let mut predictor = Predictor::new(model);
+    let restored = store.restore(&mut predictor).await?;
+    tracing::info!(
+        cluster = %config.cluster,
+        predictor = %name,
+        jobs = restored.jobs,
+        classes = restored.classes,
+        unreadable = restored.unreadable,
+        "predictor started"
+    );
+    Ok(Service {
+        bus,
+        store,
+        machine: PredictorMachine::around(predictor),
+        waiting: BTreeMap::new(),
+        durable: format!("predictor-{name}"),
+    })
+}
+
+/// What still has to be written of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    Surface,
+    Removal,
+}
+
+struct Service {
+    bus: Bus,
+    store: Store,
+    machine: PredictorMachine,
+    waiting: BTreeMap<JobId, Write>,
+    durable: String,
+}
+
+impl Service {
+    async fn serve(&mut self, shutdown: &Shutdown) -> Result<(), BusError> {
+        let begin = async {
+            let registered =
+                self.bus.register("wattle-predictor", "predicts speed and power").await;
+            let service =
+                registered.inspect_err(|error| tracing::warn!(%error, "not registered")).ok();
+            let mut jobs = self.bus.bucket(Bucket::Jobs).await?.watch().await?;
+            let first = jobs.initial().await;
+            let windows = self.bus.consume(StreamName::Windows, &self.durable).await?;
+            Ok::<_, BusError>((service, jobs, first, windows))
+        };
+        let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
+        let (service, mut jobs, first, mut windows) = begun?;
+        self.catch_up(&first).await;
+        let mut actions = Vec::new();
+        for change in first {
+            self.on_job(change, &mut actions);
+            self.act(&mut actions).await;
+        }
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let wake = self.machine.next_wake();
+            tokio::select! {
+                () = shutdown.wait() => break,
+                () = wake_at(wake) => self.machine.wake(clock::now(), &mut actions),
+                change = jobs.next() => match change {
+                    Some(change) => self.on_job(change, &mut actions),
+                    None => break,
+                },
+                delivery = windows.next() => match delivery {
+                    Some(delivery) => self.on_window(&delivery, &mut actions).await,
+                    None => break,
+                },
+                _ = tick.tick() => self.on_tick().await,
+            }
+            self.act(&mut actions).await;
+        }
+        self.on_tick().await;
+        if let Some(service) = service {
+            service.stop().await;
+        }
+        self.bus.flush().await;
+        Ok(())
+    }
+
+    /// Takes away what is stored of jobs that ended while this service was not there.
+    async fn catch_up(&mut self, jobs: &[Change]) {
+        let live: BTreeSet<&str> = jobs
+            .iter()
+            .filter(|change| read_record(change).is_some_and(|r| !r.phase.is_final()))
+            .map(|change| change.key.as_str())
+            .collect();
+        match self.store.prune(&live).await {
+            Ok(0) => {}
+            Ok(jobs) => tracing::info!(jobs, "took away what was stored of jobs long ended"),
+            Err(error) => tracing::warn!(%error, "could not tidy up after ended jobs"),
+        }
+        let mut gone = Vec::new();
+        for job in self.machine.predictor().jobs() {
+            if !live.contains(job.as_str()) {
+                gone.push(job.clone());
+            }
+        }
+        let mut actions = Vec::new();
+        for job in gone {
+            self.machine.handle(clock::now(), Event::JobEnded(job), &mut actions);
+        }
+        self.act(&mut actions).await;
+    }
+
+    fn on_job(&mut self, change: Change, actions: &mut Vec<Action>) {
+        let event = match read_record(&change) {
+            Some(record) if record.phase.is_final() => Event::JobEnded(record.spec.job),
+            Some(record) => Event::JobDescribed {
+                job: record.spec.job,
+                workload: record.spec.workload,
+                gpus: record.spec.gpus,
+                gpu_kind: None,
+            },
+            None if change.value.is_none() => match JobId::new(&change.key) {
+                Ok(job) => Event::JobEnded(job),
+                Err(_) => return,
+            },
+            None => return,
+        };
+        self.machine.handle(clock::now(), event, actions);
+    }
+
+    async fn on_window(&mut self, delivery: &StoredDelivery, actions: &mut Vec<Action>) {
+        match codec::decode_json::<JobWindow>(&delivery.payload) {
+            Ok(window) => {
+                let event = Event::WindowClosed(Box::new(window));
+                self.machine.handle(clock::now(), event, actions);
+            }
+            Err(error) => {
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(subject = delivery.subject, %error, source, "window not read");
+            }
+        }
+        if let Err(error) = delivery.ack().await {
+            tracing::debug!(%error, "not acknowledged: the window comes again and is known then");
+        }
+    }
+
+    async fn act(&mut self, actions: &mut Vec<Action>) {
+        for action in actions.drain(..) {
+            match action {
+                Action::PublishSurface(surface) => {
+                    let job = surface.job.clone();
+                    let knowledge = self.machine.predictor().knowledge_of(&job);
+                    let written = self.store.put_surface(&surface, knowledge).await;
+                    note(&mut self.waiting, job, Write::Surface, written);
+                }
+                Action::RemoveSurface(job) => {
+                    let written = self.store.remove(&job).await;
+                    note(&mut self.waiting, job, Write::Removal, written);
+                }
+                Action::ReportUnusable { job, why } => {
+                    tracing::warn!(%job, why, "window not usable");
+                }
+            }
+        }
+    }
+
+    /// Writes what waits, and the classes that changed.
+    async fn on_tick(&mut self) {
+        for (job, write) in std::mem::take(&mut self.waiting) {
+            let predictor = self.machine.predictor();
+            let written = match (write, predictor.surface(clock::now(), &job)) {
+                (Write::Surface, Some(surface)) => {
+                    self.store.put_surface(&surface, predictor.knowledge_of(&job)).await
+                }
+                (Write::Surface, None) => Ok(()),
+                (Write::Removal, _) => self.store.remove(&job).await,
+            };
+            note(&mut self.waiting, job, write, written);
+        }
+        let changed = self.machine.take_changed_classes();
+        if let Err(error) = self.store.put_classes(changed).await {
+            tracing::warn!(%error, "what was learned of a class is not stored; its next job tries again");
+        }
+    }
+}
+
+/// Keeps what could not be written, and says so the first time.
+fn note(
+    waiting: &mut BTreeMap<JobId, Write>,
+    job: JobId,
+    write: Write,
+    written: Result<(), BusError>,
+) {
+    match written {
+        Ok(()) => {
+            waiting.remove(&job);
+        }
+        Err(error) if error.may_pass() => {
+            if waiting.is_empty() {
+                tracing::warn!(%error, "cannot write for now; trying again");
+            }
+            if waiting.len() < WAITING_MAX {
+                waiting.insert(job, write);
+            }
+        }
+        Err(error) => tracing::error!(%job, %error, "not written"),
+    }
+}
+
+fn read_record(change: &Change) -> Option<JobRecord> {
+    let value = change.value.as_ref()?;
+    match codec::decode_json::<JobRecord>(value) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!(key = change.key, %error, "job record not read");
+            None
+        }
+    }
+}
+
+async fn wake_at(wake: Option<(wattle_common::Timestamp, &'static str)>) {
+    match wake {
+        Some((at, _)) => clock::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,117 @@
+//! Where surfaces go, and where what was learned is kept: two buckets.
+//!
+//! `surfaces`: key = job. `knowledge`: `<predictor>.job.<job>` holds a job's description and
+//! windows, `<predictor>.class.<gpu kind>.<class>` what jobs of a class were. An entry that cannot
+//! be read, or that another version wrote, is skipped and counted; it is written anew in time.
+
+use std::collections::BTreeSet;
+
+use wattle_common::codec;
+use wattle_common::id::{JobId, PredictorId, WorkloadId};
+use wattle_common::messages::Surface;
+use wattle_common::subject::Bucket;
+use wattle_runtime::bus::{Bus, BusError, KvBucket};
+
+use crate::history::Class;
+use crate::job::Job;
+use crate::predictor::Predictor;
+
+/// What was taken up from an earlier run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Restored {
+    pub(super) jobs: usize,
+    pub(super) classes: usize,
+    pub(super) unreadable: usize,
+}
+
+pub(super) struct Store {
+    surfaces: KvBucket,
+    knowledge: KvBucket,
+    predictor: PredictorId,
+}
+
+impl Store {
+    pub(super) async fn open(bus: &Bus, predictor: &PredictorId) -> Result<Self, BusError> {
+        Ok(Self {
+            surfaces: bus.bucket(Bucket::Surfaces).await?,
+            knowledge: bus.bucket(Bucket::Knowledge).await?,
+            predictor: predictor.clone(),
+        })
+    }
+
+    pub(super) async fn restore(&self, predictor: &mut Predictor) -> Result<Restored, BusError> {
+        let mut restored = Restored::default();
+        let prefix = format!("{}.", self.predictor);
+        for entry in self.knowledge.watch().await?.initial().await {
+            let (Some(key), Some(value)) = (entry.key.strip_prefix(&prefix), &entry.value) else {
+                continue;
+            };
+            let mut words = key.split('.');
+            let fine = match (words.next(), words.next(), words.next()) {
+                (Some("job"), Some(job), None) => {
+                    let stored = JobId::new(job).ok().zip(codec::decode_json::<Job>(value).ok());
+                    let fine =
+                        stored.is_some_and(|(job, stored)| predictor.restore_job(job, stored));
+                    restored.jobs += usize::from(fine);
+                    fine
+                }
+                (Some("class"), Some(kind), Some(class)) => {
+                    let stored =
+                        WorkloadId::new(class).ok().zip(codec::decode_json::<Class>(value).ok());
+                    let fine = stored.is_some_and(|(class, stored)| {
+                        predictor.restore_class(kind, class, stored)
+                    });
+                    restored.classes += usize::from(fine);
+                    fine
+                }
+                _ => false,
+            };
+            restored.unreadable += usize::from(!fine);
+        }
+        Ok(restored)
+    }
+
+    pub(super) async fn put_surface(
+        &self,
+        surface: &Surface,
+        knowledge: Option<&Job>,
+    ) -> Result<(), BusError> {
+        self.surfaces.put(surface.job.as_str(), surface).await?;
+        if let Some(job) = knowledge {
+            self.knowledge.put(&self.job_key(&surface.job), job).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove(&self, job: &JobId) -> Result<(), BusError> {
+        self.surfaces.delete(job.as_str()).await?;
+        self.knowledge.delete(&self.job_key(job)).await
+    }
+
+    pub(super) async fn put_classes(
+        &self,
+        classes: Vec<(String, WorkloadId, Class)>,
+    ) -> Result<(), BusError> {
+        for (kind, class, kept) in classes {
+            let key = format!("{}.class.{kind}.{class}", self.predictor);
+            self.knowledge.put(&key, &kept).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes away the surfaces of jobs that are not `live`; how many there were.
+    pub(super) async fn prune(&self, live: &BTreeSet<&str>) -> Result<usize, BusError> {
+        let mut gone = 0;
+        for key in self.surfaces.keys().await? {
+            if !live.contains(key.as_str()) {
+                self.surfaces.delete(&key).await?;
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    fn job_key(&self, job: &JobId) -> String {
+        format!("{}.job.{job}", self.predictor)
+    }
+}

@@ -1,0 +1,117 @@
+//! Windows of an invented truth, for tests. Its formulas are not the models' own.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::time::Duration;
+
+use wattle_common::id::{JobId, NodeId, WorkloadId};
+use wattle_common::messages::{JobWindow, Neighbour, Surface, SurfacePoint};
+use wattle_common::rng::Stream;
+use wattle_common::{Power, Timestamp};
+
+pub(crate) fn job(text: &str) -> JobId {
+    JobId::new(text).unwrap()
+}
+
+pub(crate) fn class(text: &str) -> WorkloadId {
+    WorkloadId::new(text).unwrap()
+}
+
+/// How an invented job answers to a cap: time rises as a power of the cap below its power, power
+/// is the smaller of demand and a little under the cap, with a soft corner.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Truth {
+    pub(crate) rate: f64,
+    pub(crate) demand_w: f64,
+    pub(crate) steepness: f64,
+    pub(crate) busy: f64,
+}
+
+impl Truth {
+    pub(crate) fn speed(&self, cap_w: f64) -> f64 {
+        let over = (self.demand_w / cap_w).powf(4.0);
+        1.0 / (1.0 + self.steepness * (over - (self.demand_w / 250.0).powf(4.0)).max(0.0))
+    }
+
+    pub(crate) fn power(&self, cap_w: f64) -> f64 {
+        let soft = self.demand_w.powf(-12.0) + (0.97 * cap_w).powf(-12.0);
+        soft.powf(-1.0 / 12.0)
+    }
+}
+
+/// One GPU of one job for one minute.
+pub(crate) fn window(job_id: &str, workload: Option<&str>, minute: u64) -> JobWindow {
+    let from = Timestamp::from_s(60 * minute);
+    JobWindow {
+        job: job(job_id),
+        workload: workload.map(class),
+        node: NodeId::new("n0").unwrap(),
+        gpu_kind: "v100".into(),
+        attempt: 1,
+        from_us: from,
+        until_us: from + Duration::from_secs(60),
+        gpus: vec![0],
+        gpus_total: 1,
+        nodes_total: 1,
+        cap_mw: Some(Power::from_w(250)),
+        clock_mhz_mean: None,
+        clock_mhz_max: None,
+        neighbours: Vec::new(),
+        steps: None,
+        steps_per_s: Some(10.0),
+        steps_per_s_error: Some(0.03),
+        step: None,
+        epoch: None,
+        early: true,
+        power_mw_cards: Some(Power::from_w(180)),
+        power_mw_job: None,
+        energy_mj_cards: None,
+        utilization_gpu_percent: Some(60.0),
+        utilization_gpu_percent_job: Some(60.0),
+        utilization_memory_percent: Some(30.0),
+        memory_mib_max_job: Some(8_000),
+        samples: 600,
+    }
+}
+
+/// What a profiler would see of `truth` under a cap, with noise on rate and power.
+pub(crate) fn seen(
+    truth: &Truth,
+    job_id: &str,
+    minute: u64,
+    cap_w: f64,
+    noise: f64,
+    rng: &mut Stream,
+) -> JobWindow {
+    let mut seen = window(job_id, Some("invented"), minute);
+    seen.cap_mw = Some(Power::from_w(cap_w as u64));
+    seen.steps_per_s = Some(truth.rate * truth.speed(cap_w) * (noise * rng.normal()).exp());
+    seen.steps_per_s_error = Some(1.645 * noise);
+    seen.power_mw_cards =
+        Some(Power::from_w_f64(truth.power(cap_w) * (noise * rng.normal()).exp()));
+    seen.utilization_gpu_percent = Some(100.0 * truth.busy);
+    seen.utilization_gpu_percent_job = Some(100.0 * truth.busy);
+    seen
+}
+
+/// The same window beside others.
+pub(crate) fn beside(mut window: JobWindow, neighbours: &[&str]) -> JobWindow {
+    window.neighbours = neighbours
+        .iter()
+        .map(|n| Neighbour { job: job(&format!("job-{n}")), workload: Some(class(n)) })
+        .collect();
+    window
+}
+
+/// The point of a surface at one GPU, a cap and some neighbours.
+pub(crate) fn point<'a>(
+    surface: &'a Surface,
+    cap_w: Option<u64>,
+    neighbours: &[&str],
+) -> &'a SurfacePoint {
+    let wanted: Vec<WorkloadId> = neighbours.iter().map(|n| class(n)).collect();
+    surface
+        .points
+        .iter()
+        .find(|p| p.gpus == 1 && p.cap_mw == cap_w.map(Power::from_w) && p.neighbours == wanted)
+        .unwrap_or_else(|| panic!("no point at {cap_w:?} beside {neighbours:?}"))
+}

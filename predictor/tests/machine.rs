@@ -1,0 +1,85 @@
+//! The machine: how often it publishes, and what it does around a job's life.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+
+use common::{class, job, window};
+use wattle_common::job::GpuRequest;
+use wattle_common::{Machine, Timestamp};
+use wattle_predictor::{Action, Event, PredictorConfig, PredictorMachine};
+
+fn machine() -> PredictorMachine {
+    PredictorMachine::new(PredictorConfig::shipped())
+}
+
+fn described(name: &str) -> Event {
+    Event::JobDescribed {
+        job: job(name),
+        workload: Some(class("a")),
+        gpus: GpuRequest::exactly(1),
+        gpu_kind: Some("v100".into()),
+    }
+}
+
+fn closed(name: &str, minute: u64) -> Event {
+    Event::WindowClosed(Box::new(window(name, Some("a"), minute)))
+}
+
+/// What was done, in short.
+fn told(machine: &mut PredictorMachine, at_s: u64, event: Event) -> Vec<String> {
+    let mut out = Vec::new();
+    machine.handle(Timestamp::from_s(at_s), event, &mut out);
+    short(out)
+}
+
+fn short(out: Vec<Action>) -> Vec<String> {
+    out.into_iter()
+        .map(|action| match action {
+            Action::PublishSurface(s) => format!("{} after {}", s.job, s.windows),
+            Action::RemoveSurface(job) => format!("remove {job}"),
+            Action::ReportUnusable { job, why } => format!("{job}: {why}"),
+        })
+        .collect()
+}
+
+#[test]
+fn a_job_is_published_at_most_once_in_ten_seconds_and_the_last_word_is_not_lost() {
+    let mut m = machine();
+    assert_eq!(told(&mut m, 100, described("j")), ["j after 0"]);
+    assert!(told(&mut m, 101, described("j")).is_empty(), "nothing new was said");
+    assert!(told(&mut m, 102, closed("j", 0)).is_empty());
+    assert!(told(&mut m, 103, closed("j", 1)).is_empty());
+    let (at, _) = m.next_wake().unwrap();
+    assert_eq!(at, Timestamp::from_s(110));
+    let mut out = Vec::new();
+    m.wake(at, &mut out);
+    assert_eq!(short(out), ["j after 2"]);
+    assert!(m.next_wake().is_none());
+    assert_eq!(told(&mut m, 130, closed("j", 2)), ["j after 3"]);
+    assert!(told(&mut m, 131, closed("j", 2)).is_empty(), "a doubled window");
+    assert!(m.next_wake().is_none());
+}
+
+#[test]
+fn an_ended_job_is_gone_and_a_late_window_does_not_bring_it_back() {
+    let mut m = machine();
+    told(&mut m, 100, described("j"));
+    told(&mut m, 101, closed("j", 0));
+    assert_eq!(told(&mut m, 102, Event::JobEnded(job("j"))), ["remove j"]);
+    assert!(m.next_wake().is_none(), "nothing of it is due any more");
+    assert!(told(&mut m, 103, closed("j", 1)).is_empty());
+    assert!(told(&mut m, 104, Event::JobEnded(job("j"))).is_empty());
+    assert!(told(&mut m, 105, Event::JobEnded(job("never-seen"))).is_empty());
+    assert_eq!(m.predictor().job_count(), 0);
+}
+
+#[test]
+fn a_bad_window_is_reported() {
+    let mut bad = window("j", None, 0);
+    bad.gpus_total = 0;
+    assert_eq!(
+        told(&mut machine(), 1, Event::WindowClosed(Box::new(bad))),
+        ["j: its numbers of gpus and nodes cannot be"]
+    );
+}
