@@ -33,6 +33,28 @@ pub fn start_logging() {
     }
 }
 
+/// An error with its causes, for a log line: an error's own text leaves out what caused it.
+///
+/// ```
+/// let wrong: std::num::ParseIntError = "x".parse::<u8>().unwrap_err();
+/// assert_eq!(wattle_runtime::shell::chain(&wrong), "invalid digit found in string");
+/// ```
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(this) = cause {
+        // Some libraries do repeat their cause.
+        let this_text = this.to_string();
+        if !text.ends_with(&this_text) {
+            text.push_str(": ");
+            text.push_str(&this_text);
+        }
+        cause = this.source();
+    }
+    text
+}
+
 /// The wish that this service stops. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(CancellationToken);
@@ -85,6 +107,15 @@ impl Shutdown {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_says_what_caused_it_once() {
+        use std::io::Error;
+        let cause = Error::other(Error::other("disk full"));
+        let error =
+            crate::bus::BusError::Refused { what: "store it".to_owned(), source: cause.into() };
+        assert_eq!(chain(&error), "cannot store it: disk full");
+    }
 
     #[tokio::test]
     async fn a_wish_reaches_every_clone() {

@@ -14,6 +14,7 @@ use wattle_common::ClusterId;
 use wattle_common::subject::StreamName;
 
 use super::{ANSWER_WITHIN, Bus, BusConfig, BusError, Shared};
+use crate::shell::chain;
 
 /// Two pings without an answer, and the link counts as lost: within six seconds.
 const PING_EVERY: Duration = Duration::from_secs(3);
@@ -173,6 +174,7 @@ impl Bus {
             tries += 1;
             if tries.is_multiple_of(SAY_TRIES) {
                 // A server that denies permission does not answer either.
+                let error = chain(&error);
                 tracing::warn!(what, %error, tries, "nats server does not do it; retrying");
             }
             tokio::time::sleep(PAUSE).await;

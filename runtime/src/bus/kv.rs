@@ -20,6 +20,7 @@ use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::Bucket;
 
 use super::{ANSWER_WITHIN, Bus, BusError};
+use crate::shell::chain;
 
 /// A job's record is a few kB: room for tens of thousands of jobs.
 const BUCKET_LEN_MAX: i64 = 128 << 20;
@@ -363,6 +364,7 @@ impl Watcher {
                 match self.bucket.bus.insist("watch", || self.bucket.replay()).await {
                     Ok(replay) => break replay,
                     Err(error) => {
+                        let error = chain(&error);
                         tracing::error!(bucket = %self.bucket.name, %error, "cannot watch; retrying");
                         tokio::time::sleep(PAUSE).await;
                     }

@@ -21,6 +21,7 @@ use wattle_common::codec::{self, PAYLOAD_LEN_MAX};
 use wattle_common::subject::{StreamName, Subject};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
+use crate::shell::chain;
 
 /// Windows teach the predictor; older ones than a month describe jobs long gone.
 const WINDOWS_AGE_MAX: Duration = Duration::from_secs(30 * 86_400);
@@ -34,9 +35,9 @@ const LEDGER_LEN_MAX: i64 = 512 << 20;
 /// Within so long the server recognises a message id it has stored before.
 const DUPLICATES_WITHIN: Duration = Duration::from_secs(120);
 /// A message that was not acknowledged comes again after this, in wall time.
-const ACK_WITHIN: Duration = Duration::from_secs(10);
+const ACK_WITHIN: Duration = Duration::from_secs(5);
 /// Messages asked of the server at once. They wait here, and their time to be acknowledged runs: a
-/// taker that needs up to 0.3 s for each keeps within it.
+/// taker that needs up to 0.15 s for each keeps within it.
 const BATCH: usize = 32;
 /// Messages given out and not acknowledged; the server holds back the rest.
 const UNACKED_MAX: i64 = 1_024;
@@ -151,7 +152,10 @@ impl Bus {
                     tokio::time::sleep(PAUSE).await;
                     match bus.insist("consume", || bus.pull(stream, &durable)).await {
                         Ok(messages) => break messages,
-                        Err(error) => tracing::error!(?stream, durable, %error, "cannot consume"),
+                        Err(error) => {
+                            let error = chain(&error);
+                            tracing::error!(?stream, durable, %error, "cannot consume; retrying");
+                        }
                     }
                 };
             }
@@ -185,7 +189,7 @@ impl Bus {
             .stream()
             .max_messages_per_batch(BATCH)
             .expires(Duration::from_secs(30))
-            .heartbeat(Duration::from_secs(5))
+            .heartbeat(Duration::from_secs(2))
             .messages()
             .await
             .map_err(|source| BusError::refused(what(), source))
