@@ -23,3 +23,4 @@ pub mod node;
 pub mod nvml;
 mod shared;
 pub mod state;
+mod tenant;

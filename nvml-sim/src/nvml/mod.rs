@@ -6,10 +6,12 @@
 
 mod code;
 mod device;
+mod limit;
 mod process;
 mod system;
 
 pub use device::*;
+pub use limit::*;
 pub use process::*;
 pub use system::*;
 
