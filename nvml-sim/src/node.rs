@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 
 use wattle_common::time::TimeScale;
 use wattle_common::topology::GPUS_PER_NODE_MAX;
-use wattle_common::{NodeId, Timestamp};
+use wattle_common::{Energy, NodeId, Timestamp};
 use wattle_world::{GpuModel, World};
 
 use crate::alive;
@@ -125,6 +125,8 @@ struct Known {
     state: Option<(u64, Arc<NodeState>)>,
     /// When the tenants were last seen alive (wall).
     looked_us: u64,
+    /// What each card's energy counter showed last.
+    shown: Vec<Energy>,
     /// Places of claims that this very handle holds.
     own: Vec<usize>,
 }
@@ -306,7 +308,22 @@ impl Node {
                 }
             }
         }
+        // Read after the state: the event that made it is never in this look's future.
+        let at = self.now().max(state.settled_at);
         Ok(View { state, at })
+    }
+
+    /// What a card's energy counter shows, and never less than it has shown this process before.
+    ///
+    /// A look between the instant of an event and its being written still counts the old power
+    /// for that moment (microseconds); the next one would find a little less.
+    #[must_use]
+    pub fn energy_shown(&self, view: &View, index: usize) -> Energy {
+        let energy = view.state.energy_shown(&view.state.cards[index], view.at);
+        let mut known = self.known();
+        known.shown.resize(self.head.gpus, Energy::ZERO);
+        known.shown[index] = known.shown[index].max(energy);
+        known.shown[index]
     }
 
     /// Changes the node, now; other writers wait meanwhile, readers do not.

@@ -109,10 +109,12 @@ impl Training<'_> {
         let mut epoch = self.before / setup.steps_per_epoch;
         let mut kept = self.before / every;
         let mut reported_us = 0;
+        let mut steps = 0;
         loop {
             let together = self.meet()?;
             let (view, claim) = self.claim()?;
-            let steps = self.steps(&view, &claim);
+            // A look beside an event may count a moment of it twice (`Node::energy_shown`).
+            steps = self.steps(&view, &claim).max(steps);
             if steps >= setup.steps_total {
                 self.keep(steps)?;
                 reporter.send_last(&self.progress(steps), self.signals);

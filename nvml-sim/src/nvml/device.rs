@@ -311,7 +311,7 @@ pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(
         answer(energy, || {
             let seen = see(device, Some(Reading::Energy))?;
             before_volta(&seen)?;
-            Ok(seen.view.state.energy_shown(seen.card(), seen.view.at).as_mj())
+            Ok(seen.node.energy_shown(&seen.view, seen.index as usize).as_mj())
         })
     }
 }

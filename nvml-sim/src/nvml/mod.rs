@@ -9,6 +9,8 @@ mod device;
 mod limit;
 mod process;
 mod system;
+#[cfg(test)]
+mod tests;
 
 pub use device::*;
 pub use limit::*;
