@@ -1,0 +1,212 @@
+//! The cluster's cards as the world sees them: who is on each, what it draws, how fast it lets run.
+//!
+//! The world's answer for a set of tenants never changes, so each is asked for once. Sums over the
+//! cluster are kept as integers and moved by differences: they never drift.
+
+use std::collections::BTreeMap;
+
+use wattle_common::topology::ClusterShape;
+use wattle_placer::set::bits;
+use wattle_placer::{GpuSet, NodeKey};
+use wattle_world::{CardState, GpuModel, Setting, Tenant, Workload, World};
+
+use crate::scenario::ScenarioError;
+
+/// What a job is, as far as a card goes: index of its workload, GPUs, nodes.
+pub(crate) type Shape = (u32, u32, u32);
+
+struct Card {
+    /// Jobs in the order they came, with their shapes.
+    tenants: Vec<(u32, Shape)>,
+    /// Which of the known states it is in.
+    state: u32,
+}
+
+struct NodeCards {
+    kind: u32,
+    cards: Vec<Card>,
+    busy: u32,
+}
+
+/// All cards of the cluster.
+pub(crate) struct Cards<'w> {
+    world: &'w World,
+    kinds: Vec<&'w GpuModel>,
+    workloads: Vec<&'w Workload>,
+    nodes: Vec<NodeCards>,
+    known: BTreeMap<(u32, Vec<Shape>), u32>,
+    /// The usual case, looked up without building a list.
+    known_alone: BTreeMap<(u32, Shape), u32>,
+    states: Vec<CardState>,
+    /// Power of all cards and hosts, mW.
+    pub(crate) power_mw: u64,
+    /// Busy shares of all cards, each in millionths.
+    pub(crate) utilization_ppm: u64,
+    /// Nodes with a job.
+    pub(crate) nodes_active: u64,
+}
+
+impl<'w> Cards<'w> {
+    pub(crate) fn new(
+        world: &'w World,
+        cluster: &ClusterShape,
+        workloads: Vec<&'w Workload>,
+    ) -> Result<Self, ScenarioError> {
+        let mut cards = Self {
+            world,
+            kinds: Vec::new(),
+            workloads,
+            nodes: Vec::new(),
+            known: BTreeMap::new(),
+            known_alone: BTreeMap::new(),
+            states: Vec::new(),
+            power_mw: 0,
+            utilization_ppm: 0,
+            nodes_active: 0,
+        };
+        for (gpus, kind) in cluster.nodes() {
+            let kind = match cards.kinds.iter().position(|known| known.kind == kind) {
+                Some(index) => index,
+                None => {
+                    cards.kinds.push(world.gpu(kind).ok_or_else(|| ScenarioError::UnknownGpu {
+                        kind: kind.to_owned(),
+                        known: world.gpus().map(|g| g.kind.as_str()).collect::<Vec<_>>().join(", "),
+                    })?);
+                    cards.kinds.len() - 1
+                }
+            };
+            cards.power_mw += world.host_power_of(cards.kinds[kind], gpus).as_mw();
+            let state = cards.state_of(kind as u32, &[]);
+            let idle_mw = cards.states[state as usize].power.as_mw();
+            cards.power_mw += idle_mw * u64::from(gpus);
+            let empty = (0..gpus).map(|_| Card { tenants: Vec::new(), state }).collect();
+            cards.nodes.push(NodeCards { kind: kind as u32, cards: empty, busy: 0 });
+        }
+        Ok(cards)
+    }
+
+    /// The GPU model of a node.
+    pub(crate) fn model(&self, node: NodeKey) -> &'w GpuModel {
+        self.kinds[self.nodes[node.index()].kind as usize]
+    }
+
+    /// Puts a job on its GPUs; appends every job whose speed may have changed.
+    pub(crate) fn add(&mut self, job: u32, shape: Shape, on: &GpuSet, touched: &mut Vec<u32>) {
+        for spot in &on.spots {
+            let node = spot.node.index();
+            if self.nodes[node].busy == 0 {
+                self.nodes_active += 1;
+            }
+            self.nodes[node].busy += spot.gpus.count_ones();
+            for gpu in bits(spot.gpus) {
+                self.nodes[node].cards[gpu as usize].tenants.push((job, shape));
+                self.refresh(node, gpu as usize, touched);
+            }
+        }
+        touched.push(job);
+    }
+
+    /// Takes a job off its GPUs; appends every other job whose speed may have changed.
+    pub(crate) fn remove(&mut self, job: u32, on: &GpuSet, touched: &mut Vec<u32>) {
+        for spot in &on.spots {
+            let node = spot.node.index();
+            self.nodes[node].busy -= spot.gpus.count_ones();
+            if self.nodes[node].busy == 0 {
+                self.nodes_active -= 1;
+            }
+            for gpu in bits(spot.gpus) {
+                self.nodes[node].cards[gpu as usize].tenants.retain(|(tenant, _)| *tenant != job);
+                self.refresh(node, gpu as usize, touched);
+            }
+        }
+    }
+
+    /// The speed of a job relative to running alone where it is: that of its slowest card.
+    pub(crate) fn speed(&self, job: u32, on: &GpuSet) -> f64 {
+        let mut slowest = f64::INFINITY;
+        for (node, gpu) in on.gpus() {
+            let card = &self.nodes[node.index()].cards[gpu as usize];
+            let state = &self.states[card.state as usize];
+            if let Some(i) = card.tenants.iter().position(|(tenant, _)| *tenant == job) {
+                slowest = slowest.min(state.tenants[i].speed);
+            }
+        }
+        if slowest.is_finite() { slowest } else { 0.0 }
+    }
+
+    /// One of a job's cards, what it does, and the job's place among its tenants.
+    pub(crate) fn first_card(&self, job: u32, on: &GpuSet) -> Option<(&CardState, usize)> {
+        let (node, gpu) = on.gpus().next()?;
+        let card = &self.nodes[node.index()].cards[gpu as usize];
+        let place = card.tenants.iter().position(|(tenant, _)| *tenant == job)?;
+        Some((&self.states[card.state as usize], place))
+    }
+
+    /// Whether somebody is on any of these GPUs.
+    pub(crate) fn is_occupied(&self, on: &GpuSet) -> bool {
+        let mut gpus = on.gpus();
+        gpus.any(|(node, gpu)| !self.nodes[node.index()].cards[gpu as usize].tenants.is_empty())
+    }
+
+    /// Everyone else on a job's GPUs.
+    pub(crate) fn neighbours(&self, job: u32, on: &GpuSet) -> Vec<u32> {
+        let cards = on.gpus().map(|(node, gpu)| &self.nodes[node.index()].cards[gpu as usize]);
+        let mut others: Vec<u32> = cards
+            .flat_map(|card| card.tenants.iter().map(|(tenant, _)| *tenant))
+            .filter(|tenant| *tenant != job)
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        others
+    }
+
+    fn refresh(&mut self, node: usize, gpu: usize, touched: &mut Vec<u32>) {
+        let NodeCards { kind, cards, .. } = &mut self.nodes[node];
+        let kind = *kind;
+        let card = &mut cards[gpu];
+        touched.extend(card.tenants.iter().map(|(tenant, _)| *tenant));
+        let tenants = std::mem::take(&mut card.tenants);
+        let before = card.state;
+        let after = self.state_of(kind, &tenants);
+        let card = &mut self.nodes[node].cards[gpu];
+        card.tenants = tenants;
+        card.state = after;
+        let (before, after) = (&self.states[before as usize], &self.states[after as usize]);
+        self.power_mw = self.power_mw + after.power.as_mw() - before.power.as_mw();
+        self.utilization_ppm = self.utilization_ppm + ppm(after) - ppm(before);
+    }
+
+    fn state_of(&mut self, kind: u32, tenants: &[(u32, Shape)]) -> u32 {
+        if let [(_, shape)] = tenants
+            && let Some(&state) = self.known_alone.get(&(kind, *shape))
+        {
+            return state;
+        }
+        let shapes: Vec<Shape> = tenants.iter().map(|(_, shape)| *shape).collect();
+        let key = (kind, shapes);
+        if let Some(&state) = self.known.get(&key) {
+            return state;
+        }
+        let there: Vec<Tenant<'_>> = key
+            .1
+            .iter()
+            .map(|&(workload, gpus, nodes)| Tenant {
+                workload: self.workloads[workload as usize],
+                gpus,
+                nodes,
+            })
+            .collect();
+        let state = self.world.card(self.kinds[kind as usize], Setting::default(), &there);
+        let index = self.states.len() as u32;
+        self.states.push(state);
+        if let [shape] = key.1[..] {
+            self.known_alone.insert((kind, shape), index);
+        }
+        self.known.insert(key, index);
+        index
+    }
+}
+
+fn ppm(state: &CardState) -> u64 {
+    (state.utilization_gpu.clamp(0.0, 1.0) * 1e6).round() as u64
+}

@@ -1,0 +1,616 @@
+//! The virtual clock and the queue of events, around the placer's own library.
+//!
+//! At each instant completions come first, then what was to be looked at, then arrivals; then the
+//! policy decides, every plan is checked, and the world says how fast everyone runs from there on.
+//! Nothing is decided here. Starting a job costs no time; a job that is undone goes back to the end
+//! of its last epoch, where its checkpoint lies.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use wattle_common::messages::window::Neighbour;
+use wattle_common::{NodeId, Timestamp};
+use wattle_placer::{
+    Decision, GpuSet, JobFacts, JobKey, NodeFacts, Plan, Policy, Problem, Progress, check,
+};
+use wattle_world::{Workload, World};
+
+use crate::cards::{Cards, Shape};
+use crate::meter::Meter;
+use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
+use crate::profiles::{Profiles, Seen, WINDOWS_CLOSE_US};
+use crate::scenario::{Scenario, SimJob, Work};
+use crate::simulation::SimulationError;
+
+/// Rounds a policy may take at one instant before it is called restless: far beyond what any plan
+/// needs, since each round places or settles somebody.
+const ROUNDS_MAX: usize = 10_000;
+
+/// Queued jobs whose prior is kept fresh. Policies work from the queue's head; after each plan the
+/// next heads are refreshed and the policy is asked again.
+const HEADS_FRESH: usize = 4;
+
+/// What is to happen, in the order in which it does at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// The job has done its work.
+    Completes,
+    /// The job has run an epoch since the observation it takes part in began.
+    RanAnEpoch,
+    /// A window of the job closes.
+    WindowCloses,
+}
+
+/// One job on its way. Work is counted in microseconds alone at its first placement.
+struct Running<'s> {
+    spec: &'s SimJob,
+    workload: &'s Workload,
+    workload_index: u32,
+    key: Option<JobKey>,
+    on: Option<GpuSet>,
+    /// Known once it has started.
+    work_us: f64,
+    /// Steps in a microsecond of work.
+    steps_per_us: f64,
+    /// How fast its placement is alone, relative to its first one.
+    base: f64,
+    done_us: f64,
+    /// Work done in a microsecond.
+    rate: f64,
+    /// When `done_us` was true.
+    at_us: u64,
+    /// Counts its configurations; an event of an older one is void.
+    version: u32,
+    configured_us: u64,
+    window_from_us: u64,
+    windows: usize,
+    started_us: u64,
+    ran_us: u64,
+    attempts: u32,
+    /// Windows its class had when its prior was last asked for.
+    prior_of: Option<u32>,
+}
+
+impl Running<'_> {
+    fn catch_up(&mut self, now_us: u64) {
+        self.done_us += (now_us - self.at_us) as f64 * self.rate;
+        self.at_us = now_us;
+    }
+
+    /// Whole steps done. The small share makes up for the last bit of a sum.
+    fn step(&self) -> u64 {
+        (self.done_us * self.steps_per_us + 1e-6) as u64
+    }
+
+    fn steps_per_epoch(&self) -> u64 {
+        self.spec.steps_per_epoch.unwrap_or(self.workload.steps_per_epoch).max(1)
+    }
+
+    fn progress(&self, now: Timestamp) -> Progress {
+        let (step, epoch) = (self.step(), self.steps_per_epoch());
+        Progress {
+            at: now,
+            step,
+            steps_total: Some((self.work_us * self.steps_per_us).ceil() as u64),
+            epoch: u32::try_from(step / epoch).ok(),
+            steps_per_epoch: Some(epoch),
+            steps_per_s: Some(self.rate * self.steps_per_us * 1e6),
+        }
+    }
+}
+
+/// One policy's run through a scenario.
+pub(crate) struct Engine<'s> {
+    scenario: &'s Scenario,
+    policy: &'s dyn Policy,
+    problem: Problem,
+    cards: Cards<'s>,
+    meter: Meter<'s>,
+    /// The meter as it stood at the last completion, where the run ends: jobs that come later and
+    /// are rejected add nothing.
+    until_last: Meter<'s>,
+    first_us: u64,
+    profiles: Option<Profiles>,
+    jobs: Vec<Running<'s>>,
+    /// Which job a key stands for.
+    by_key: Vec<u32>,
+    due: BinaryHeap<Reverse<(u64, Due, u32, u32)>>,
+    now_us: u64,
+    /// Jobs whose configuration has changed at this instant.
+    touched: Vec<u32>,
+    finished: Vec<Finished>,
+    rejected: Vec<String>,
+    outcome: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    migrations: usize,
+    shared_starts: usize,
+    undone: usize,
+    deadlines_missed: usize,
+}
+
+impl<'s> Engine<'s> {
+    pub(crate) fn new(
+        world: &'s World,
+        scenario: &'s Scenario,
+        policy: &'s dyn Policy,
+    ) -> Result<Self, SimulationError> {
+        let mut workloads: Vec<&Workload> = Vec::new();
+        let mut jobs = Vec::with_capacity(scenario.jobs.len());
+        for spec in &scenario.jobs {
+            let id = spec.workload.as_str();
+            let index = match workloads.iter().position(|known| known.id == spec.workload) {
+                Some(index) => index,
+                None => {
+                    workloads.push(world.workload(id).ok_or_else(|| {
+                        SimulationError::UnknownWorkload {
+                            job: spec.id.clone(),
+                            workload: spec.workload.clone(),
+                        }
+                    })?);
+                    workloads.len() - 1
+                }
+            };
+            jobs.push(Running {
+                spec,
+                workload: workloads[index],
+                workload_index: index as u32,
+                key: None,
+                on: None,
+                work_us: 0.0,
+                steps_per_us: 0.0,
+                base: 1.0,
+                done_us: 0.0,
+                rate: 0.0,
+                at_us: 0,
+                version: 0,
+                configured_us: 0,
+                window_from_us: 0,
+                windows: 0,
+                started_us: 0,
+                ran_us: 0,
+                attempts: 0,
+                prior_of: None,
+            });
+        }
+        let cards = Cards::new(world, &scenario.cluster, workloads)?;
+        let mut problem = Problem::new();
+        for (i, (gpus, kind)) in scenario.cluster.nodes().enumerate() {
+            problem.node_known(NodeFacts {
+                id: node_id(i),
+                gpu_kind: kind.to_owned(),
+                gpus,
+                memory_mib: world.gpu(kind).map_or(0, |gpu| gpu.memory_mib),
+                healthy: u64::MAX,
+            });
+        }
+        problem.inventory_complete = true;
+        let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
+        let meter = Meter::starting(first_us, scenario.carbon.as_ref());
+        let profiles = policy.reads_profiles().then(|| Profiles::new(scenario.seed));
+        Ok(Self {
+            scenario,
+            policy,
+            problem,
+            cards,
+            until_last: meter.clone(),
+            meter,
+            first_us,
+            profiles,
+            jobs,
+            by_key: Vec::new(),
+            due: BinaryHeap::new(),
+            now_us: first_us,
+            touched: Vec::new(),
+            finished: Vec::with_capacity(scenario.jobs.len()),
+            rejected: Vec::new(),
+            outcome: Counts::default(),
+        })
+    }
+
+    pub(crate) fn run(mut self) -> Result<PolicyOutcome, SimulationError> {
+        let mut arrivals: Vec<u32> = (0..self.jobs.len() as u32).collect();
+        arrivals.sort_by_key(|&job| self.jobs[job as usize].spec.submit);
+        let mut arrivals = arrivals.into_iter().peekable();
+        let mut last_completion_us = self.now_us;
+        loop {
+            let arrival = arrivals.peek().map(|&job| us(self.jobs[job as usize].spec.submit));
+            let due = self.due.peek().map(|Reverse((at, ..))| *at);
+            let Some(now_us) = arrival.into_iter().chain(due).min() else { break };
+            let mut something = false;
+            // Void events must not move the meter: after the last completion nothing counts.
+            let mut reached = false;
+            while let Some(&Reverse((at, what, job, version))) = self.due.peek()
+                && at == now_us
+            {
+                self.due.pop();
+                if self.jobs[job as usize].version != version
+                    || self.jobs[job as usize].on.is_none()
+                {
+                    continue;
+                }
+                if !std::mem::replace(&mut reached, true) {
+                    self.reach(now_us);
+                }
+                match what {
+                    Due::Completes => {
+                        self.complete(job);
+                        last_completion_us = now_us;
+                        self.until_last = self.meter.clone();
+                    }
+                    Due::RanAnEpoch => self.report(job),
+                    Due::WindowCloses => self.close_window(job),
+                }
+                something = true;
+            }
+            while let Some(job) =
+                arrivals.next_if(|&job| us(self.jobs[job as usize].spec.submit) == now_us)
+            {
+                if !std::mem::replace(&mut reached, true) {
+                    self.reach(now_us);
+                }
+                self.arrive(job);
+                something = true;
+            }
+            if something {
+                self.reconfigure();
+                self.decide()?;
+            }
+        }
+        Ok(self.finish(last_completion_us))
+    }
+
+    fn reach(&mut self, now_us: u64) {
+        self.meter.advance(now_us, &self.cards);
+        self.now_us = now_us;
+        self.problem.now = Timestamp::from_us(now_us);
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_us(self.now_us)
+    }
+
+    fn arrive(&mut self, job: u32) {
+        let spec = self.jobs[job as usize].spec;
+        let key = self.problem.job_arrived(JobFacts {
+            id: spec.id.clone(),
+            workload: Some(spec.workload.clone()),
+            request: spec.gpus,
+            exclusive: spec.exclusive,
+            can_stop: spec.can_stop,
+            deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
+            duration_alone: spec.duration_estimate,
+            memory_mib_max: None,
+            submitted_at: self.now(),
+        });
+        if self.by_key.len() <= key.index() {
+            self.by_key.resize(key.index() + 1, u32::MAX);
+        }
+        self.by_key[key.index()] = job;
+        self.jobs[job as usize].key = Some(key);
+        let now = self.now();
+        if let Some(profiles) = &mut self.profiles {
+            let kind = &self.scenario.cluster.groups()[0].gpu_kind;
+            profiles.arrived(now, &spec.id, &spec.workload, spec.gpus, kind);
+        }
+    }
+
+    fn complete(&mut self, job: u32) {
+        let now_us = self.now_us;
+        let running = &mut self.jobs[job as usize];
+        running.version += 1;
+        running.ran_us += now_us - running.started_us;
+        let on = running.on.take();
+        let spec = running.spec;
+        if spec.deadline.is_some_and(|deadline| now_us > us(deadline)) {
+            self.outcome.deadlines_missed += 1;
+        }
+        let jct_us = now_us - us(spec.submit);
+        self.finished.push(Finished { jct_us, ran_us: running.ran_us });
+        let key = running.key.take();
+        if let Some(on) = on {
+            self.cards.remove(job, &on, &mut self.touched);
+        }
+        if let Some(key) = key {
+            self.problem.job_ended(key);
+        }
+        if let Some(profiles) = &mut self.profiles {
+            profiles.ended(&spec.id);
+        }
+    }
+
+    /// The job says how far it is.
+    fn report(&mut self, job: u32) {
+        let now = self.now();
+        let running = &mut self.jobs[job as usize];
+        running.catch_up(now.as_us());
+        if let Some(key) = running.key {
+            self.problem.job_progressed(key, running.progress(now));
+        }
+    }
+
+    fn close_window(&mut self, job: u32) {
+        self.report(job);
+        let running = &self.jobs[job as usize];
+        let (Some(on), Some(key)) = (&running.on, running.key) else { return };
+        let Some((card, place)) = self.cards.first_card(job, on) else { return };
+        let Some(profiles) = &mut self.profiles else { return };
+        let neighbours = self.cards.neighbours(job, on);
+        let spot = on.spots[0];
+        let model = self.cards.model(spot.node);
+        let surface = profiles.window(&Seen {
+            job: &running.spec.id,
+            workload: &running.spec.workload,
+            node: node_id(spot.node.index()),
+            gpu_kind: &model.kind,
+            attempt: running.attempts,
+            from_us: running.window_from_us,
+            until_us: self.now_us,
+            gpus_here: wattle_placer::set::bits(spot.gpus).collect(),
+            gpus: on.gpu_count(),
+            nodes: on.node_count(),
+            cap: model.cap_default,
+            neighbours: neighbours
+                .into_iter()
+                .map(|other| {
+                    let spec = self.jobs[other as usize].spec;
+                    Neighbour { job: spec.id.clone(), workload: Some(spec.workload.clone()) }
+                })
+                .collect(),
+            steps_per_s: running.rate * running.steps_per_us * 1e6,
+            step: running.step(),
+            card,
+            place,
+        });
+        if let Some(surface) = surface {
+            self.problem.surface_known(key, surface);
+        }
+        let running = &mut self.jobs[job as usize];
+        running.window_from_us = self.now_us;
+        running.windows += 1;
+        self.expect_window(job);
+    }
+
+    fn expect_window(&mut self, job: u32) {
+        let running = &self.jobs[job as usize];
+        if self.profiles.is_some()
+            && let Some(after_us) = WINDOWS_CLOSE_US.get(running.windows)
+        {
+            let at = running.configured_us + after_us;
+            self.due.push(Reverse((at, Due::WindowCloses, job, running.version)));
+        }
+    }
+
+    /// Asks the policy until it leaves nothing to do, and carries out what it says.
+    fn decide(&mut self) -> Result<(), SimulationError> {
+        for _ in 0..ROUNDS_MAX {
+            self.refresh_heads();
+            let plan = self.policy.solve(&self.problem);
+            let violations = check(&self.problem, &plan);
+            if !violations.is_empty() {
+                return Err(SimulationError::Violation {
+                    policy: self.policy.name(),
+                    at: self.now(),
+                    violations,
+                });
+            }
+            if plan.is_empty() {
+                return Ok(());
+            }
+            let undone = self.carry_out(&plan);
+            self.reconfigure();
+            // Without undone jobs or fresh priors an applied plan leaves nothing to do.
+            if !undone && self.profiles.is_none() {
+                return Ok(());
+            }
+        }
+        Err(SimulationError::Restless { policy: self.policy.name(), at: self.now() })
+    }
+
+    /// Sees to it that the first jobs of the queue have the newest prior of their class. It is asked
+    /// for anew when the class has a quarter more windows than when it was last.
+    fn refresh_heads(&mut self) {
+        let Some(profiles) = &self.profiles else { return };
+        let mut fresh = Vec::new();
+        for (key, _) in self.problem.queue().take(HEADS_FRESH) {
+            let job = &mut self.jobs[self.by_key[key.index()] as usize];
+            let learned = profiles.learned(&job.spec.workload);
+            if job.attempts > 0 || job.prior_of.is_some_and(|then| learned * 4 <= then * 5) {
+                continue;
+            }
+            job.prior_of = Some(learned);
+            fresh.push((key, &job.spec.id));
+        }
+        for (key, id) in fresh {
+            if let Some(surface) = profiles.surface(self.problem.now, id) {
+                self.problem.surface_known(key, surface);
+            }
+        }
+    }
+
+    /// Applies a plan to the problem and to the cards; true where somebody was undone.
+    fn carry_out(&mut self, plan: &Plan) -> bool {
+        // A rejected job's key is void once the plan is applied.
+        for decision in &plan.decisions {
+            if let Decision::Reject { job, because } = decision {
+                let id = &self.jobs[self.by_key[job.index()] as usize].spec.id;
+                self.rejected.push(format!("job {id} was rejected: {because}"));
+            }
+        }
+        self.problem.apply(plan);
+        let mut undone = false;
+        for decision in &plan.decisions {
+            match decision {
+                Decision::Start { job, on, .. } => {
+                    let job = self.by_key[job.index()];
+                    if self.cards.is_occupied(on) {
+                        self.outcome.shared_starts += 1;
+                    }
+                    self.start(job, on);
+                }
+                Decision::Undo { job: key, .. } => {
+                    self.undo(self.by_key[key.index()]);
+                    self.problem.job_stopped(*key);
+                    self.outcome.undone += 1;
+                    undone = true;
+                }
+                Decision::Settle { .. } | Decision::Reject { .. } => {}
+            }
+        }
+        undone
+    }
+
+    fn start(&mut self, job: u32, on: &GpuSet) {
+        let (gpus, nodes) = (on.gpu_count(), on.node_count());
+        let model = self.cards.model(on.spots[0].node);
+        let now_us = self.now_us;
+        let running = &mut self.jobs[job as usize];
+        let steps_per_us = running.workload.steps_per_s(model, gpus, nodes) / 1e6;
+        if running.attempts == 0 {
+            running.steps_per_us = steps_per_us;
+            running.work_us = match running.spec.work {
+                Work::Lasts(span) => us(span) as f64,
+                Work::Steps(steps) => steps as f64 / steps_per_us,
+            };
+        } else {
+            self.outcome.migrations += 1;
+        }
+        running.base = steps_per_us / running.steps_per_us;
+        running.attempts += 1;
+        running.started_us = now_us;
+        running.at_us = now_us;
+        running.rate = 0.0;
+        running.on = Some(on.clone());
+        let shape: Shape = (running.workload_index, gpus, nodes);
+        self.cards.add(job, shape, on, &mut self.touched);
+    }
+
+    /// Back to the end of the last epoch: what was done since is lost.
+    fn undo(&mut self, job: u32) {
+        let now_us = self.now_us;
+        let running = &mut self.jobs[job as usize];
+        running.catch_up(now_us);
+        running.version += 1;
+        running.ran_us += now_us - running.started_us;
+        let epoch = running.steps_per_epoch();
+        let kept = running.step() / epoch * epoch;
+        running.done_us = (kept as f64 / running.steps_per_us).min(running.done_us);
+        if let Some(on) = running.on.take() {
+            self.cards.remove(job, &on, &mut self.touched);
+        }
+        // It stands at its checkpoint; the progress heard before would be too far.
+        if let Some(key) = running.key {
+            let progress =
+                Progress { steps_per_s: Some(0.0), ..running.progress(Timestamp::from_us(now_us)) };
+            self.problem.job_progressed(key, progress);
+        }
+    }
+
+    /// Whoever was touched runs at a new speed from now on.
+    fn reconfigure(&mut self) {
+        let now_us = self.now_us;
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for &job in &touched {
+            let running = &mut self.jobs[job as usize];
+            let Some(on) = &running.on else { continue };
+            let speed = self.cards.speed(job, on);
+            running.catch_up(now_us);
+            running.rate = speed * running.base;
+            running.version += 1;
+            running.configured_us = now_us;
+            running.window_from_us = now_us;
+            running.windows = 0;
+            let left_us = (running.work_us - running.done_us).max(0.0) / running.rate;
+            let at = now_us.saturating_add(left_us.ceil() as u64);
+            self.due.push(Reverse((at, Due::Completes, job, running.version)));
+            if self.profiles.is_some() {
+                self.report(job);
+                self.expect_window(job);
+            }
+        }
+        if self.profiles.is_some() && !touched.is_empty() {
+            self.expect_epochs(&touched);
+        }
+        touched.clear();
+        self.touched = touched;
+    }
+
+    /// When each of `touched` will have run an epoch since an observation of it began.
+    fn expect_epochs(&mut self, touched: &[u32]) {
+        for (_, observed) in self.problem.observed() {
+            let Some(seen) = observed.state.observation() else { continue };
+            for mark in &seen.marks {
+                let job = self.by_key[mark.job.index()];
+                let Some((_, step)) = mark.from else { continue };
+                if touched.binary_search(&job).is_err() {
+                    continue;
+                }
+                let running = &self.jobs[job as usize];
+                let goal = (step + running.steps_per_epoch()) as f64 / running.steps_per_us;
+                let left_us = (goal - running.done_us).max(0.0) / running.rate;
+                let at = self.now_us.saturating_add(left_us.ceil() as u64);
+                self.due.push(Reverse((at, Due::RanAnEpoch, job, running.version)));
+            }
+        }
+    }
+
+    fn finish(self, last_completion_us: u64) -> PolicyOutcome {
+        let times = times(&self.finished);
+        let mut notes = Vec::new();
+        let jobs = self.jobs.len();
+        let waiting = jobs - self.finished.len() - self.rejected.len();
+        /// Rejections told one by one.
+        const TOLD_MAX: usize = 5;
+        notes.extend(self.rejected.iter().take(TOLD_MAX).cloned());
+        if self.rejected.len() > TOLD_MAX {
+            notes.push(format!("{} more jobs were rejected", self.rejected.len() - TOLD_MAX));
+        }
+        if waiting > 0 {
+            notes.push(format!("{waiting} jobs never found a place"));
+        }
+        let meter = self.until_last;
+        if let Some(series) = &self.scenario.carbon
+            && Duration::from_micros(last_completion_us) > series.period()
+        {
+            let days = series.period().as_secs_f64() / 86_400.0;
+            notes.push(format!(
+                "the carbon series {} of {days:.1} days is shorter than the run and was repeated",
+                series.name
+            ));
+        }
+        PolicyOutcome {
+            policy: self.policy.name().to_owned(),
+            jobs,
+            finished: self.finished.len(),
+            jct_s_mean: times.mean,
+            jct_s_p50: times.p50,
+            jct_s_p95: times.p95,
+            jct_s_p99: times.p99,
+            wait_s_mean: times.wait,
+            runtime_s_mean: times.run,
+            makespan_s: seconds((last_completion_us - self.first_us) as f64),
+            energy_kwh: meter.energy_kwh(),
+            carbon_kg: meter.carbon_kg(),
+            active_nodes_mean: meter.active_nodes_mean(),
+            gpu_utilization_mean: meter.utilization_mean(self.scenario.cluster.gpu_count()),
+            rescales: 0,
+            migrations: self.outcome.migrations,
+            wall_s: 0.0,
+            rejected: self.rejected.len(),
+            shared_starts: self.outcome.shared_starts,
+            undone: self.outcome.undone,
+            deadlines_missed: self.outcome.deadlines_missed,
+            notes,
+        }
+    }
+}
+
+/// Simulated nodes are called as those of `wattle up` are.
+fn node_id(index: usize) -> NodeId {
+    NodeId::new(&format!("n{index}")).expect("a letter and digits are an id")
+}

@@ -1,0 +1,204 @@
+//! What is simulated: jobs, a cluster, a seed.
+//!
+//! A trace says how long its jobs ran, not what they computed. Where it names a model that the
+//! catalog has, the job is that workload; any other model, and a job without one, gets a workload
+//! from the catalog's mix, drawn with the seed and named in the outcome. Policies that read
+//! profiles are told the workload's name as if the owner had declared it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use wattle_common::job::GpuRequest;
+use wattle_common::rng::Stream;
+use wattle_common::topology::ClusterShape;
+use wattle_common::{JobId, WorkloadId};
+use wattle_world::{Tenant, Workload, World};
+
+use crate::carbon::CarbonSeries;
+use crate::trace::Trace;
+
+/// How much a job has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// So long, at its first placement, alone.
+    Lasts(Duration),
+    /// So many steps, each as long as the world says.
+    Steps(u64),
+}
+
+/// One job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SimJob {
+    /// Its id.
+    pub id: JobId,
+    /// When it is submitted, from the beginning.
+    pub submit: Duration,
+    /// How many GPUs it asks for.
+    pub gpus: GpuRequest,
+    /// What it is, as the catalog calls it.
+    pub workload: WorkloadId,
+    /// How much it has to do.
+    pub work: Work,
+    /// Steps in its epoch, where it differs from the workload's.
+    pub steps_per_epoch: Option<u64>,
+    /// When it must be done, from the beginning.
+    pub deadline: Option<Duration>,
+    /// How long its owner says it takes alone.
+    pub duration_estimate: Option<Duration>,
+    /// Never to share a GPU.
+    pub exclusive: bool,
+    /// Whether it can checkpoint and stop.
+    pub can_stop: bool,
+}
+
+/// Jobs of one workload in a scenario, and why they are of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkloadShare {
+    /// The catalog's workload.
+    pub workload: WorkloadId,
+    /// How many jobs.
+    pub jobs: usize,
+    /// What the trace calls their model; absent where it says nothing.
+    pub model: Option<String>,
+    /// Whether the seed chose it, since the catalog does not have the model.
+    pub drawn: bool,
+}
+
+/// What is simulated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// The trace's name.
+    pub trace: String,
+    /// The cluster.
+    pub cluster: ClusterShape,
+    /// The jobs, by submission.
+    pub jobs: Vec<SimJob>,
+    /// Carbon intensity, where one is given.
+    pub carbon: Option<CarbonSeries>,
+    /// Every random draw follows from it.
+    pub seed: u64,
+    /// Which workloads the jobs are.
+    pub workloads: Vec<WorkloadShare>,
+    /// What a reader should know of the input.
+    pub notes: Vec<String>,
+}
+
+/// Why a trace cannot be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScenarioError {
+    /// The trace names a workload that the catalog does not have.
+    #[error(
+        "job {job}: no workload `{workload}` in the catalog; leave the cell empty, or use one of {known}"
+    )]
+    UnknownWorkload {
+        /// The job.
+        job: JobId,
+        /// What it asks for.
+        workload: String,
+        /// What there is.
+        known: String,
+    },
+    /// The cluster has GPUs that the catalog does not have.
+    #[error("no GPU `{kind}` in the catalog; use one of {known}")]
+    UnknownGpu {
+        /// The kind.
+        kind: String,
+        /// What there is.
+        known: String,
+    },
+    /// The catalog has no workload that fits the cluster's cards.
+    #[error("the catalog has no workload in its mix that fits the cards' memory")]
+    NoMix,
+}
+
+impl Scenario {
+    /// The jobs of `trace` on `cluster`.
+    ///
+    /// # Errors
+    /// Where trace or cluster name what the catalog does not have.
+    pub fn from_trace(
+        world: &World,
+        trace: &Trace,
+        cluster: &ClusterShape,
+        seed: u64,
+    ) -> Result<Self, ScenarioError> {
+        let mix = fitting_mix(world, cluster)?;
+        let mut stream = Stream::new(seed, "workloads");
+        let mut drawn_for: BTreeMap<&str, &Workload> = BTreeMap::new();
+        let mut shares: BTreeMap<(bool, Option<&str>, &str), usize> = BTreeMap::new();
+        let mut jobs = Vec::with_capacity(trace.jobs.len());
+        for job in &trace.jobs {
+            let mut draw = || stream.pick(&mix).copied().ok_or(ScenarioError::NoMix);
+            let model = job.model.as_deref();
+            let (workload, drawn) = match (&job.workload, model) {
+                (Some(id), _) => {
+                    let unknown = || ScenarioError::UnknownWorkload {
+                        job: job.id.clone(),
+                        workload: id.clone(),
+                        known: world
+                            .workloads()
+                            .map(|w| w.id.as_str())
+                            .collect::<Vec<_>>()
+                            .join(", "),
+                    };
+                    (world.workload(id).ok_or_else(unknown)?, false)
+                }
+                (None, Some(model)) => match world.workload_for_model(model) {
+                    Some(workload) => (workload, false),
+                    // One model is one workload, however often it comes.
+                    None => match drawn_for.get(model) {
+                        Some(workload) => (*workload, true),
+                        None => (*drawn_for.entry(model).or_insert(draw()?), true),
+                    },
+                },
+                (None, None) => (draw()?, true),
+            };
+            *shares.entry((drawn, model, workload.id.as_str())).or_default() += 1;
+            jobs.push(SimJob {
+                id: job.id.clone(),
+                submit: job.submit,
+                gpus: GpuRequest::exactly(job.gpus),
+                workload: workload.id.clone(),
+                work: Work::Lasts(job.duration),
+                steps_per_epoch: None,
+                deadline: job.deadline,
+                // Who sets a deadline knows how long the job takes.
+                duration_estimate: job.deadline.map(|_| job.duration),
+                exclusive: false,
+                can_stop: true,
+            });
+        }
+        let share = |((drawn, model, id), jobs): ((bool, Option<&str>, &str), usize)| {
+            let workload = world.workload(id)?.id.clone();
+            Some(WorkloadShare { workload, jobs, model: model.map(str::to_owned), drawn })
+        };
+        Ok(Self {
+            trace: trace.name.clone(),
+            cluster: cluster.clone(),
+            jobs,
+            carbon: None,
+            seed,
+            workloads: shares.into_iter().filter_map(share).collect(),
+            notes: trace.notes.iter().map(ToString::to_string).collect(),
+        })
+    }
+}
+
+/// The catalog's mix, as far as one job of it fits every card of the cluster.
+fn fitting_mix<'w>(
+    world: &'w World,
+    cluster: &ClusterShape,
+) -> Result<Vec<&'w Workload>, ScenarioError> {
+    let mut gpus = Vec::new();
+    for group in cluster.groups() {
+        gpus.push(world.gpu(&group.gpu_kind).ok_or_else(|| ScenarioError::UnknownGpu {
+            kind: group.gpu_kind.clone(),
+            known: world.gpus().map(|gpu| gpu.kind.as_str()).collect::<Vec<_>>().join(", "),
+        })?);
+    }
+    let alone = |workload| [Tenant { workload, gpus: 1, nodes: 1 }];
+    let mix: Vec<&Workload> =
+        world.mix().filter(|w| gpus.iter().all(|gpu| world.fits(gpu, &alone(w)))).collect();
+    if mix.is_empty() { Err(ScenarioError::NoMix) } else { Ok(mix) }
+}

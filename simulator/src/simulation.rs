@@ -1,0 +1,94 @@
+//! A scenario, ready to be run under one policy after another.
+
+use wattle_common::{JobId, Timestamp, WorkloadId};
+use wattle_placer::{UnknownPolicy, Violation, policy};
+use wattle_world::World;
+
+use crate::engine::Engine;
+use crate::outcome::{Outcome, PolicyOutcome};
+use crate::scenario::{Scenario, ScenarioError};
+
+/// Why a simulation did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// No such policy.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    /// The scenario names what the catalog does not have.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// A job's workload is not in the catalog.
+    #[error("job {job}: no workload `{workload}` in the catalog")]
+    UnknownWorkload {
+        /// The job.
+        job: JobId,
+        /// What it names.
+        workload: WorkloadId,
+    },
+    /// A policy made a plan that breaks a rule: our own mistake.
+    #[error("{policy} made a plan at {at} that breaks rules: {violations:?}; please report it")]
+    Violation {
+        /// The policy.
+        policy: &'static str,
+        /// When.
+        at: Timestamp,
+        /// What the checker found.
+        violations: Vec<Violation>,
+    },
+    /// A policy does not come to rest: our own mistake.
+    #[error("{policy} does not come to rest at {at}; please report it")]
+    Restless {
+        /// The policy.
+        policy: &'static str,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// Runs `scenario` under one policy. Its `wall_s` is 0: this library takes no clock, the caller may
+/// fill it in.
+///
+/// # Errors
+/// Where the policy or a workload is not known.
+pub fn run_policy(
+    world: &World,
+    scenario: &Scenario,
+    name: &str,
+) -> Result<PolicyOutcome, SimulationError> {
+    let policy = policy(name)?;
+    Engine::new(world, scenario, policy.as_ref())?.run()
+}
+
+/// The outcome of runs that the caller made one by one with [`run_policy`].
+#[must_use]
+pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
+    let mut notes = scenario.notes.clone();
+    if let Some(series) = scenario.carbon.as_ref().filter(|series| series.cells_filled > 0) {
+        notes.push(format!(
+            "{} empty cells of {} were filled from their neighbours",
+            series.cells_filled, series.name
+        ));
+    }
+    Outcome {
+        trace: scenario.trace.clone(),
+        cluster: scenario.cluster.to_string(),
+        seed: scenario.seed,
+        policies,
+        workloads: scenario.workloads.clone(),
+        notes,
+    }
+}
+
+/// Runs `scenario` under each of `policies`.
+///
+/// # Errors
+/// Where a policy or a workload is not known.
+pub fn run<S: AsRef<str>>(
+    world: &World,
+    scenario: &Scenario,
+    policies: &[S],
+) -> Result<Outcome, SimulationError> {
+    let runs: Result<Vec<_>, _> =
+        policies.iter().map(|name| run_policy(world, scenario, name.as_ref())).collect();
+    Ok(gather(scenario, runs?))
+}

@@ -1,0 +1,255 @@
+//! What must hold of every simulated run. The plan checker runs inside each of them.
+
+#![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::job::GpuRequest;
+use wattle_placer::policy::NAMES;
+use wattle_simulator::{CarbonSeries, Scenario, SimJob, Work, run, run_policy, trace};
+use wattle_world::{Setting, Tenant, World};
+
+fn world() -> &'static World {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    WORLD.get_or_init(World::builtin)
+}
+
+fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
+    SimJob {
+        id: name.parse().unwrap(),
+        submit: Duration::from_secs(submit_s),
+        gpus: GpuRequest::exactly(1),
+        workload: workload.parse().unwrap(),
+        work: Work::Lasts(Duration::from_secs(lasts_s)),
+        steps_per_epoch: None,
+        deadline: None,
+        duration_estimate: None,
+        exclusive: false,
+        can_stop: true,
+    }
+}
+
+fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
+    Scenario {
+        trace: "test".to_owned(),
+        cluster: cluster.parse().unwrap(),
+        jobs,
+        carbon: None,
+        seed: 7,
+        workloads: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
+    let one = (
+        prop::sample::select(workloads),
+        0u64..20_000,
+        0u64..30_000,
+        prop_oneof![6 => 1u32..3, 3 => 4u32..9, 1 => 10u32..40],
+        prop::option::weighted(0.3, 100u64..200),
+        (prop::bool::weighted(0.1), prop::bool::weighted(0.8)),
+        prop::option::weighted(0.8, 50u64..5_000),
+    );
+    prop::collection::vec(one, 1..30).prop_map(|rows| {
+        let mut jobs = Vec::new();
+        for (workload, submit_s, lasts_s, gpus, slack, (exclusive, can_stop), epoch) in rows {
+            let spec = job(&format!("j{}", jobs.len()), &workload, submit_s, lasts_s);
+            let slack = slack.map(|percent| Duration::from_secs(lasts_s * percent / 100));
+            jobs.push(SimJob {
+                gpus: GpuRequest::exactly(gpus),
+                deadline: slack.map(|slack| spec.submit + slack),
+                duration_estimate: slack.map(|_| Duration::from_secs(lasts_s)),
+                exclusive,
+                can_stop,
+                steps_per_epoch: epoch,
+                ..spec
+            });
+        }
+        jobs
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Every job finishes or is told to be too large, under every policy; no plan breaks a rule;
+    /// and a second run gives the same bytes.
+    #[test]
+    fn every_job_comes_to_its_end(
+        jobs in jobs(world().workloads().map(|w| w.id.to_string()).collect()),
+        cluster in prop::sample::select(vec!["1x1:v100", "3x4:v100", "2x8:v100,1x4:p100", "5x2:v100"]),
+        seed in any::<u64>(),
+    ) {
+        let world = world();
+        let scenario = Scenario { seed, ..scenario(cluster, jobs) };
+        let outcome = run(world, &scenario, &NAMES).unwrap();
+        for p in &outcome.policies {
+            prop_assert_eq!(p.finished + p.rejected, p.jobs, "{:?}", p);
+            prop_assert!((0.0..=1.0).contains(&p.gpu_utilization_mean), "{:?}", p);
+            prop_assert!(p.active_nodes_mean <= scenario.cluster.node_count() as f64, "{:?}", p);
+            prop_assert!(p.undone == p.migrations, "who was undone was placed anew: {:?}", p);
+        }
+        let again = run(world, &scenario, &NAMES).unwrap();
+        prop_assert_eq!(outcome.to_json(), again.to_json());
+    }
+}
+
+/// A trace whose jobs name no model: the seed draws their workloads, and the run is the same again.
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_seed_another_mix() {
+    let mut text = "job_id,submit_s,duration_s,num_gpus,vc\n".to_owned();
+    for i in 0..200 {
+        text += &format!("{i},{},{},{},x\n", i * 300, 500 + i * 37 % 20_000, 1 + i % 3);
+    }
+    let world = world();
+    let trace = trace::parse("made.csv", text.as_bytes()).unwrap();
+    let json = |seed| {
+        let cluster = "4x4:v100".parse().unwrap();
+        let scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
+        assert!(scenario.workloads.iter().all(|share| share.drawn && share.model.is_none()));
+        assert_eq!(scenario.workloads.iter().map(|share| share.jobs).sum::<usize>(), 200);
+        run(world, &scenario, &NAMES).unwrap().to_json()
+    };
+    assert_eq!(json(1), json(1));
+    assert_ne!(json(1), json(2));
+}
+
+/// By hand: two cards of four busy for an hour, then half an hour of idling beside one busy card.
+#[test]
+fn energy_and_carbon_are_those_of_whole_nodes() {
+    let world = world();
+    let gpu = world.gpu("v100").unwrap();
+    let id = "resnet50-imagenet-b128";
+    let tenant = Tenant { workload: world.workload(id).unwrap(), gpus: 1, nodes: 1 };
+    let watts = |tenants: &[Tenant<'_>]| world.card(gpu, Setting::default(), tenants).power.as_w();
+    let (busy, idle) = (watts(&[tenant]), watts(&[]));
+    let host = world.host_power_of(gpu, 2).as_w();
+    let mut scenario =
+        scenario("2x2:v100", vec![job("a", id, 600, 3_600), job("b", id, 600, 5_400)]);
+    scenario.carbon = Some(CarbonSeries::parse("c", "at_s,g_per_kwh\n0,400\n").unwrap());
+    let fifo = run_policy(world, &scenario, "fifo").unwrap();
+    let joules =
+        2.0 * host * 5_400.0 + (2.0 * busy + 2.0 * idle) * 3_600.0 + (busy + 3.0 * idle) * 1_800.0;
+    let kwh = joules / 3.6e6;
+    assert!((fifo.energy_kwh - kwh).abs() < 2e-6, "{} kWh, by hand {kwh}", fifo.energy_kwh);
+    assert!((fifo.carbon_kg.unwrap() - kwh * 0.4).abs() < 2e-6, "{:?}", fifo.carbon_kg);
+    assert_eq!((fifo.makespan_s, fifo.active_nodes_mean), (5_400.0, 1.0));
+    assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(3_600.0), Some(5_400.0)));
+}
+
+/// The predictor has seen neither pair and expects too little interference: at its measured speed
+/// the urgent job would miss its deadline, so the newcomer is taken off again.
+#[test]
+fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
+    let world = world();
+    let (light, heavy) = ("eaco-alexnet", "eaco-vgg16");
+    let lasts = Duration::from_secs(10_000);
+    let urgent = SimJob {
+        deadline: Some(Duration::from_secs(2_000 + 11_000)),
+        duration_estimate: Some(lasts),
+        steps_per_epoch: Some(1_000),
+        ..job("urgent", light, 2_000, 10_000)
+    };
+    let newcomer = SimJob { steps_per_epoch: Some(1_000), ..job("newcomer", heavy, 3_000, 20_000) };
+    // The first one teaches the predictor what a heavy job is alone.
+    let jobs = vec![job("teacher", heavy, 0, 1_200), urgent, newcomer];
+    let eaco = run_policy(world, &scenario("1x2:v100", jobs), "eaco").unwrap();
+    assert_eq!((eaco.finished, eaco.shared_starts), (3, 1), "{eaco:?}");
+    assert_eq!((eaco.undone, eaco.migrations, eaco.deadlines_missed), (1, 1, 0), "{eaco:?}");
+    // It kept what it had done up to its epoch's end and lost what came after: it ran longer than
+    // alone, and by less than the whole time it was observed and slowed.
+    let alone = (1_200.0 + 10_000.0 + 20_000.0) / 3.0;
+    let lost = (eaco.runtime_s_mean.unwrap() - alone) * 3.0;
+    assert!(lost > 0.0 && lost < 2_000.0, "{lost} s lost");
+}
+
+/// As the published tables say: together on the same cards, light jobs take little longer and the
+/// cluster spends much less, where it would otherwise keep another node busy.
+#[test]
+fn eaco_puts_light_jobs_together() {
+    let world = world();
+    let whole_node = |name: &str, submit_s| SimJob {
+        gpus: GpuRequest::exactly(8),
+        ..job(name, "eaco-alexnet", submit_s, 36_000)
+    };
+    let jobs = vec![
+        whole_node("a", 0),
+        whole_node("b", 1_200),
+        whole_node("c", 1_300),
+        whole_node("d", 1_400),
+    ];
+    let scenario = scenario("2x8:v100", jobs);
+    let outcome = run(world, &scenario, &["fifo", "eaco"]).unwrap();
+    let [fifo, eaco] = &outcome.policies[..] else { panic!("{outcome:?}") };
+    assert!(eaco.shared_starts >= 2, "{eaco:?}");
+    assert!(eaco.runtime_s_mean.unwrap() < 1.05 * fifo.runtime_s_mean.unwrap(), "{eaco:?}");
+    assert!(eaco.energy_kwh < 0.7 * fifo.energy_kwh, "{eaco:?} against {fifo:?}");
+}
+
+#[test]
+fn too_large_a_job_is_reported_and_nobody_waits_for_it() {
+    let world = world();
+    let large = SimJob { gpus: GpuRequest::exactly(9), ..job("large", "eaco-vgg16", 0, 60) };
+    let scenario = scenario("2x4:v100", vec![large, job("small", "eaco-vgg16", 1, 60)]);
+    for name in NAMES {
+        let run = run_policy(world, &scenario, name).unwrap();
+        assert_eq!((run.finished, run.rejected, run.makespan_s), (1, 1, 61.0), "{name}");
+        assert_eq!(
+            run.notes,
+            ["job large was rejected: asks for 9 GPUs; the cluster of 8 can never give them"]
+        );
+    }
+}
+
+#[test]
+fn a_job_given_in_steps_takes_as_long_as_the_world_says() {
+    let world = world();
+    let workload = world.workload("resnet50-imagenet-b128").unwrap();
+    let rate = workload.steps_per_s(world.gpu("v100").unwrap(), 1, 1);
+    let steps = SimJob { work: Work::Steps(1_000), ..job("s", workload.id.as_str(), 0, 0) };
+    let run = run_policy(world, &scenario("1x1:v100", vec![steps]), "fifo").unwrap();
+    assert!((run.makespan_s - 1_000.0 / rate).abs() < 1e-5, "{run:?}");
+}
+
+#[test]
+fn the_table_fits_a_terminal() {
+    let world = world();
+    let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n\
+                0,2,10,1000,vgg19,164,30\n1,1,5,9,resnet50,500,10\n2,64,20,1,mystery,5,1\n";
+    let trace = trace::parse("small.csv", text.as_bytes()).unwrap();
+    let scenario = Scenario::from_trace(world, &trace, &"2x4:v100".parse().unwrap(), 3).unwrap();
+    let outcome = run(world, &scenario, &NAMES).unwrap();
+    let table = outcome.to_table();
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    for text in ["fifo-packed", "2/3", "drawn for mystery", "1 row stood out of order", "rejected"]
+    {
+        assert!(table.contains(text), "`{text}` is not in\n{table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&outcome.to_json()).unwrap();
+    let promised = [
+        "policy",
+        "jobs",
+        "finished",
+        "jct_s_mean",
+        "jct_s_p50",
+        "jct_s_p95",
+        "jct_s_p99",
+        "wait_s_mean",
+        "runtime_s_mean",
+        "makespan_s",
+        "energy_kwh",
+        "carbon_kg",
+        "active_nodes_mean",
+        "gpu_utilization_mean",
+        "rescales",
+        "migrations",
+        "wall_s",
+    ];
+    for field in promised {
+        assert!(json["policies"][0].get(field).is_some(), "{field} is gone from the JSON");
+    }
+    assert!(json["policies"][0]["carbon_kg"].is_null());
+}
