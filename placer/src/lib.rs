@@ -7,17 +7,23 @@
 
 pub mod buddy;
 pub mod check;
+pub mod config;
 pub mod fit;
 pub mod job;
+pub mod machine;
 pub mod outlook;
 pub mod plan;
 pub mod policy;
 pub mod problem;
 pub mod reason;
 pub mod set;
+#[cfg(feature = "service")]
+pub mod shell;
 
 pub use check::{Violation, check};
+pub use config::Config;
 pub use job::{Job, JobFacts, Progress, State};
+pub use machine::{Action, Event, Memory, Placer};
 pub use plan::{Blocked, Decision, Plan};
 pub use policy::{Policy, UnknownPolicy, policy};
 pub use problem::{Node, NodeFacts, Problem};

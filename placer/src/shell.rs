@@ -1,0 +1,342 @@
+//! Joins the live placer with the bus: requests, reports and surfaces in, records and orders out.
+//!
+//! One loop, one writer. Actions are carried out strictly in their order, each write acknowledged
+//! before the next begins; while the bus is away they wait, and the machine is told afterwards that
+//! silence meant nothing. Every write names the revision it replaces, so a second placer for the
+//! same cluster is noticed at once instead of two of them overwriting each other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wattle_common::messages::{
+    CancelJob, JobProgressed, LaunchReport, PowerReport, Reply, SubmitJob, Surface,
+};
+use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject, Topic};
+use wattle_common::{Machine, Timestamp, codec};
+use wattle_runtime::bus::{Bus, BusError, Change, KvBucket, Request, Watch};
+use wattle_runtime::clock;
+use wattle_runtime::shell::Shutdown;
+
+use crate::machine::{Action, Event, Memory, Placer, RequestNumber};
+use crate::{Config, UnknownPolicy, policy};
+
+/// How long to wait before the bus is tried again: wall time.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// Why the placer cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ShellError {
+    /// The bus refuses it.
+    #[error("the bus cannot be used")]
+    Bus(#[from] BusError),
+    /// There is no such policy.
+    #[error(transparent)]
+    Policy(#[from] UnknownPolicy),
+    /// Somebody else writes what only one placer may write.
+    #[error(
+        "key `{key}` of bucket {bucket} was written by somebody else: stop the other placer of \
+         this cluster (`$SRV.PING.wattle-placer` shows them), then start this one again"
+    )]
+    Another {
+        /// The bucket.
+        bucket: &'static str,
+        /// The key.
+        key: String,
+    },
+}
+
+/// Runs until asked to stop.
+///
+/// # Errors
+/// Where the bus does not take it, or another placer is at work.
+pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
+    let policy = policy(&config.policy)?;
+    let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-placer").await?;
+    let (mut jobs, records) = Ledger::open(&bus, Bucket::Jobs).await?;
+    let (mut orders, desired) = Ledger::open(&bus, Bucket::Desired).await?;
+    let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
+    let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
+    let (power, launch) = reports(&mut actual).await;
+    let memory = Memory {
+        jobs: records,
+        desired,
+        power,
+        launch,
+        surfaces: surfaces
+            .initial()
+            .await
+            .iter()
+            .filter_map(|c| read(Bucket::Surfaces, c))
+            .collect(),
+    };
+    tracing::info!(
+        policy = policy.name(),
+        jobs = memory.jobs.len(),
+        nodes = memory.power.len(),
+        "placing"
+    );
+    let mut placer = Placer::new(config.clone(), policy, memory, clock::now());
+
+    let service = bus.register("wattle-placer", "takes jobs and places them").await?;
+    let subject = |topic| Subject::request(config.cluster.clone(), topic);
+    let mut submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
+    let mut cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
+    let mut progress = bus.subscribe(&Topic::JobProgressed.pattern(&config.cluster)).await?;
+
+    let mut waiting: BTreeMap<RequestNumber, Request> = BTreeMap::new();
+    let mut count: RequestNumber = 0;
+    let mut out = Vec::new();
+    let mut was_away = false;
+    loop {
+        let wake = placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
+        let event = tokio::select! {
+            biased;
+            () = std::future::ready(()), if std::mem::take(&mut was_away) => Some(Event::BusReturned),
+            () = shutdown.wait() => return Ok(()),
+            Some(request) = submissions.next() => {
+                count += 1;
+                asked::<SubmitJob>(request, count, &mut waiting)
+                    .await
+                    .map(|asked| Event::Submitted(count, Box::new(asked)))
+            }
+            Some(request) = cancellations.next() => {
+                count += 1;
+                asked::<CancelJob>(request, count, &mut waiting)
+                    .await
+                    .map(|asked| Event::Cancelled(count, asked))
+            }
+            Some(change) = actual.next() => reported(&change),
+            Some(change) = surfaces.next() => {
+                read::<Surface>(Bucket::Surfaces, &change).map(|s| Event::SurfaceKnown(Box::new(s)))
+            }
+            Some(message) = progress.next() => progressed(&message.subject, &message.payload),
+            () = clock::sleep_until(wake) => {
+                if bus.is_connected() {
+                    placer.wake(clock::now(), &mut out);
+                    None
+                } else {
+                    // Nothing can be heard or written: it is not the nodes that are silent.
+                    tokio::time::sleep(RETRY).await;
+                    Some(Event::BusReturned)
+                }
+            }
+        };
+        if let Some(event) = event {
+            placer.handle(clock::now(), event, &mut out);
+        }
+        for action in out.drain(..) {
+            let stored = match action {
+                Action::StoreJob(record) => {
+                    jobs.store(record.spec.job.as_str(), &record, &shutdown).await?
+                }
+                Action::StoreDesired(desired) => {
+                    orders.store(desired.node.as_str(), &desired, &shutdown).await?
+                }
+                Action::ForgetJob(job) => jobs.forget(job.as_str(), &shutdown).await?,
+                Action::Answer(number, reply) => {
+                    answer(waiting.remove(&number), reply).await;
+                    Stored::AtOnce
+                }
+                Action::Alarm(text) => {
+                    tracing::error!("{text}");
+                    Stored::AtOnce
+                }
+            };
+            match stored {
+                Stored::AtOnce => {}
+                Stored::AfterAWhile => was_away = true,
+                // Asked to stop while the bus is away: what is not written is worked out again.
+                Stored::No => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Whether something was written.
+enum Stored {
+    AtOnce,
+    AfterAWhile,
+    No,
+}
+
+/// A bucket that this placer alone writes.
+struct Ledger {
+    which: Bucket,
+    bucket: KvBucket,
+    revisions: BTreeMap<String, u64>,
+}
+
+impl Ledger {
+    /// Opens the bucket, and reads all that lies in it.
+    async fn open<T: DeserializeOwned>(
+        bus: &Bus,
+        which: Bucket,
+    ) -> Result<(Self, Vec<T>), BusError> {
+        let bucket = bus.bucket(which).await?;
+        let changes = bucket.watch().await?.initial().await;
+        // A value that cannot be read has a revision too: what replaces it must name it.
+        let revisions = changes.iter().map(|change| (change.key.clone(), change.revision));
+        let ledger = Self { which, bucket, revisions: revisions.collect() };
+        let values = changes.iter().filter_map(|change| read(which, change)).collect();
+        Ok((ledger, values))
+    }
+
+    async fn store<T: Serialize>(
+        &mut self,
+        key: &str,
+        value: &T,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, ShellError> {
+        let mut stored = Stored::AtOnce;
+        loop {
+            let written = match self.revisions.get(key) {
+                Some(revision) => self.bucket.update(key, value, *revision).await,
+                None => self.bucket.create(key, value).await,
+            };
+            let error = match written {
+                Ok(revision) => {
+                    self.revisions.insert(key.to_owned(), revision);
+                    return Ok(stored);
+                }
+                Err(BusError::Conflict { .. }) => match self.bucket.get_bytes(key).await {
+                    // An earlier try of ours that timed out and was carried out all the same.
+                    Ok(Some((bytes, revision))) if bytes == codec::encode_json(value) => {
+                        self.revisions.insert(key.to_owned(), revision);
+                        return Ok(stored);
+                    }
+                    // The store was lost: it is filled again from here.
+                    Ok(None) if self.revisions.remove(key).is_some() => continue,
+                    Ok(_) => {
+                        return Err(ShellError::Another {
+                            bucket: self.which.token(),
+                            key: key.to_owned(),
+                        });
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if !self.wait(key, error, &mut stored, shutdown).await? {
+                return Ok(Stored::No);
+            }
+        }
+    }
+
+    async fn forget(&mut self, key: &str, shutdown: &Shutdown) -> Result<Stored, ShellError> {
+        let mut stored = Stored::AtOnce;
+        while let Err(error) = self.bucket.delete(key).await {
+            if !self.wait(key, error, &mut stored, shutdown).await? {
+                return Ok(Stored::No);
+            }
+        }
+        self.revisions.remove(key);
+        Ok(stored)
+    }
+
+    /// Waits a little where that may help; `false` where the placer is to stop instead.
+    async fn wait(
+        &self,
+        key: &str,
+        error: BusError,
+        stored: &mut Stored,
+        shutdown: &Shutdown,
+    ) -> Result<bool, ShellError> {
+        if !error.may_pass() {
+            return Err(error.into());
+        }
+        if matches!(stored, Stored::AtOnce) {
+            tracing::warn!(bucket = self.which.token(), key, %error, "waiting until it is stored");
+        }
+        *stored = Stored::AfterAWhile;
+        tokio::select! {
+            () = shutdown.wait() => Ok(false),
+            () = tokio::time::sleep(RETRY) => Ok(true),
+        }
+    }
+}
+
+/// The value of a change; what cannot be read is logged with its key, and ignored.
+fn read<T: DeserializeOwned>(bucket: Bucket, change: &Change) -> Option<T> {
+    let value = change.value.as_ref()?;
+    match codec::decode_json(value) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(
+                bucket = bucket.token(),
+                key = change.key,
+                revision = change.revision,
+                %error,
+                cause,
+                "ignored"
+            );
+            None
+        }
+    }
+}
+
+fn reported(change: &Change) -> Option<Event> {
+    // A key of another form belongs to somebody else.
+    let (who, node) = Reporter::parse(&change.key)?;
+    match who {
+        Reporter::Power => read::<PowerReport>(Bucket::Actual, change)
+            .filter(|report| report.node == node)
+            .map(Event::PowerReported),
+        Reporter::Launcher => read::<LaunchReport>(Bucket::Actual, change)
+            .filter(|report| report.node == node)
+            .map(Event::LaunchReported),
+    }
+}
+
+async fn reports(actual: &mut Watch) -> (Vec<PowerReport>, Vec<LaunchReport>) {
+    let (mut power, mut launch) = (Vec::new(), Vec::new());
+    for change in actual.initial().await {
+        match reported(&change) {
+            Some(Event::PowerReported(report)) => power.push(report),
+            Some(Event::LaunchReported(report)) => launch.push(report),
+            _ => {}
+        }
+    }
+    (power, launch)
+}
+
+fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
+    match codec::decode_json::<JobProgressed>(payload) {
+        Ok(message) => Some(Event::Progressed(message)),
+        Err(error) => {
+            tracing::warn!(subject, %error, "ignored");
+            None
+        }
+    }
+}
+
+/// What is asked for; a request that cannot be read is answered here.
+async fn asked<T: DeserializeOwned>(
+    request: Request,
+    number: RequestNumber,
+    waiting: &mut BTreeMap<RequestNumber, Request>,
+) -> Option<T> {
+    match request.decode() {
+        Ok(asked) => {
+            waiting.insert(number, request);
+            Some(asked)
+        }
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            let error = format!("{error}{}", cause.unwrap_or_default());
+            tracing::warn!(subject = request.subject, error, "a request cannot be read");
+            answer(Some(request), Reply::Refused { error }).await;
+            None
+        }
+    }
+}
+
+async fn answer(request: Option<Request>, reply: Reply) {
+    let Some(request) = request else { return };
+    if let Err(error) = request.respond(&reply).await {
+        // Whoever asked does so again, and gets the same answer.
+        tracing::warn!(%error, ?reply, "an answer is not sent");
+    }
+}
