@@ -26,7 +26,7 @@ const COUNTS_MAX: usize = 16;
 const GPUS_PER_NODE: u32 = 8;
 /// Repeating a configuration, a window's rate and power scatter by this; an interval is of what
 /// will be seen.
-const WINDOW_SD: f64 = 0.015;
+const WINDOW_SD: f64 = 0.02;
 /// The fastest a job is believed to run relative to itself alone: noise, not physics.
 const SPEED_MAX: f64 = 1.05;
 /// The slowest: beyond it, a job stands still for every purpose.
