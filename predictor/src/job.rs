@@ -466,7 +466,10 @@ fn fit_power_alone(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
     };
     let rows: Vec<Row> = free
         .iter()
-        .map(|(w, watts)| Row { x: vec![1.0, ln_ratio(w.gpus, gpus)], y: watts.ln(), sd: POWER_SD })
+        .map(|(w, watts)| {
+            let sd = if cap::is_default(card, w.setting()) { POWER_SD } else { LOW_CAP_SD };
+            Row { x: vec![1.0, ln_ratio(w.gpus, gpus)], y: watts.ln(), sd }
+        })
         .collect();
     // More GPUs wait more for each other, and draw a little less each.
     let beliefs = [level, Belief { mean: -0.03, sd: 0.06 }];
