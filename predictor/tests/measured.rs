@@ -4,6 +4,7 @@
 //! `../shared/data` beside the repository; says so loudly and passes where there is none.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
 
 mod common;
 
