@@ -118,6 +118,17 @@ fn a_signal_makes_it_keep_its_steps_and_go() {
 }
 
 #[test]
+fn told_to_stop_with_nowhere_to_keep_its_steps_it_fails() {
+    let place = Place::new(600);
+    let node = Node::open(&place.node("n0", 1)).unwrap();
+    let job = Job::start(node.path(), "0", "j", &args("200000", "100000"), &[]);
+    rate_when(&node, "j", |_| true);
+    job.signal("USR1");
+    let (status, _, err) = job.said();
+    assert!(status.code() == Some(1) && err.contains("WATTLE_CHECKPOINT_DIR"), "{err}");
+}
+
+#[test]
 fn a_killed_job_goes_on_from_its_last_epoch() {
     let place = Place::new(600);
     let node = Node::open(&place.node("n0", 1)).unwrap();

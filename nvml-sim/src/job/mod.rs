@@ -1,6 +1,9 @@
 //! `wattle-simjob`: a training job in numbers. It takes simulated cards as a CUDA process takes
 //! real ones, advances as fast as the world lets it, reports and checkpoints like any job.
 //!
+//! What it does not do: starting takes no time, a checkpoint costs none, and a process that is
+//! stopped (SIGSTOP) goes on training, for its load ends only with the process.
+//!
 //! It never counts its own sleeps: its steps follow from the node's time and the rate in the node's
 //! state, so a slow or busy machine makes it report later, not train slower.
 
@@ -76,6 +79,9 @@ pub enum JobError {
     /// Another process of the job died.
     #[error("rank {0} of this job is gone")]
     PeerGone(u32),
+    /// Told to stop, with nowhere to keep what was done.
+    #[error("told to stop, and {0} steps are lost: WATTLE_CHECKPOINT_DIR is not set")]
+    NotKept(u64),
     /// A checkpoint cannot be read or written.
     #[error("{0}: {reason}", path.display())]
     Checkpoint {

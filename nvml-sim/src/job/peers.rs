@@ -79,9 +79,11 @@ impl Peers {
             // Opening a pipe would wait for ever; a node is a plain file.
             let plain = entry.file_type().is_ok_and(|kind| kind.is_file());
             if plain && !self.nodes.contains_key(&path) {
-                // Files that are no nodes may lie there as well.
+                // Files that are no nodes may lie there as well, and nodes of another cluster,
+                // whose clock began at another instant.
                 if let Ok(node) = Node::open(&path)
                     && node.id() != self.own.id()
+                    && node.clock() == self.own.clock()
                 {
                     self.nodes.insert(path, node);
                 }

@@ -77,8 +77,10 @@ pub(super) fn train(setup: &Setup, signals: &Signals) -> Result<Outcome, JobErro
         Training { setup, signals, tenancy, peers, met: false, met_us: wall_us(), before };
     training.greet();
     let outcome = if setup.request.rank == 0 { training.lead() } else { training.follow() };
+    // Who fails just goes, and the others find it gone.
+    let outcome = outcome?;
     training.leave()?;
-    outcome
+    Ok(outcome)
 }
 
 impl Training<'_> {
@@ -172,6 +174,9 @@ impl Training<'_> {
     fn stop(&self, reporter: &Reporter) -> Result<Outcome, JobError> {
         let (view, claim) = self.claim()?;
         let steps = self.steps(&view, &claim);
+        if self.setup.checkpoint_dir.is_none() {
+            return Err(JobError::NotKept(steps - self.before));
+        }
         self.keep(steps)?;
         reporter.send_last(&self.progress(steps), self.signals);
         say(format_args!("told to stop: checkpoint at step {steps}"));
