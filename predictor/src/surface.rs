@@ -198,6 +198,7 @@ pub fn configurations(
         Vec::new()
     };
     let mut out = Vec::new();
+    // True while there is room for more.
     let mut push = |shape: &(u32, u32), cap: Option<Power>, neighbours: &[WorkloadId]| {
         if out.len() < max {
             out.push(Configuration {
@@ -208,6 +209,7 @@ pub fn configurations(
                 neighbours: neighbours.to_vec(),
             });
         }
+        out.len() < max
     };
     for shape in &shapes {
         push(shape, None, &[]);
@@ -216,25 +218,28 @@ pub fn configurations(
         }
     }
     let singles: Vec<Vec<WorkloadId>> = classes.iter().map(|c| vec![c.clone()]).collect();
-    let mut sets = singles.clone();
-    sets.extend(sets_seen.iter().filter(|s| s.len() > 1).cloned());
-    for (i, a) in classes.iter().enumerate() {
-        sets.extend(classes[i..].iter().map(|b| vec![a.clone(), b.clone()]));
-    }
-    for (i, a) in classes.iter().enumerate() {
-        for (j, b) in classes.iter().enumerate().skip(i) {
-            sets.extend(classes[j..].iter().map(|c| vec![a.clone(), b.clone(), c.clone()]));
-        }
-    }
-    for set in &mut sets {
-        set.sort();
-    }
+    let from = |i: usize| classes.iter().enumerate().skip(i);
+    let pairs = from(0).flat_map(|(i, a)| from(i).map(move |(_, b)| vec![a.clone(), b.clone()]));
+    let triples = from(0).flat_map(|(i, a)| {
+        from(i).flat_map(move |(j, b)| {
+            from(j).map(move |(_, c)| vec![a.clone(), b.clone(), c.clone()])
+        })
+    });
+    let seen_sets = sets_seen.iter().filter(|s| s.len() > 1).cloned();
+    // Made one by one: with many classes the triples alone would outnumber any surface's points.
+    let sets = singles.iter().cloned().chain(seen_sets).chain(pairs).chain(triples);
     let mut done = std::collections::BTreeSet::new();
-    let fresh: Vec<&Vec<WorkloadId>> = sets.iter().filter(|s| done.insert(*s)).collect();
-    for set in &fresh {
-        for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
-            push(shape, None, set);
+    'full: for mut set in sets {
+        set.sort();
+        if done.contains(&set) {
+            continue;
         }
+        for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
+            if !push(shape, None, &set) {
+                break 'full;
+            }
+        }
+        done.insert(set);
     }
     for set in &singles {
         for shape in shapes.iter().filter(|s| is_usual(s)) {

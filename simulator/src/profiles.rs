@@ -25,6 +25,11 @@ pub(crate) const WINDOWS_CLOSE_US: [u64; 2] = [60_000_000, 600_000_000];
 /// Zeus traces (ml-energy/zeus, NSDI'23), and a window averages over many steps.
 const NOISE: f64 = 0.015;
 
+/// Points of a surface. The predictor puts first what matters most: a job alone under every cap,
+/// then beside each class. The policies read no more than that, and three neighbours at once are
+/// what most of a surface's time goes into.
+const POINTS_MAX: u64 = 100;
+
 /// One job's part in a window.
 pub(crate) struct Seen<'a> {
     pub(crate) job: &'a JobId,
@@ -56,7 +61,10 @@ pub(crate) struct Profiles {
 impl Profiles {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            predictor: Predictor::new(PredictorConfig::shipped()),
+            predictor: Predictor::new(PredictorConfig {
+                points_max: POINTS_MAX,
+                ..PredictorConfig::shipped()
+            }),
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
         }
