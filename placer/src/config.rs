@@ -79,9 +79,9 @@ const fn default_tick_ms() -> u64 {
 const fn default_round_delay_ms() -> u64 {
     100
 }
-/// Three of the launcher's default heartbeats.
+/// Three of the power agent's default heartbeats, six of the launcher's.
 const fn default_node_patience_ms() -> u64 {
-    15_000
+    30_000
 }
 /// A reboot takes longer than this, a restarted service or switch does not.
 const fn default_node_lost_after_ms() -> u64 {

@@ -67,7 +67,9 @@ impl Placer {
             return;
         }
         let (phase, next) = (self.jobs[job].record.phase, self.jobs[job].record.next_phase);
-        let turn = self.turn(&shares, &parts).filter(|turn| match phase {
+        let logs: Vec<&str> =
+            reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
+        let turn = self.turn(&shares, &parts, &logs).filter(|turn| match phase {
             // It failed before it heard that it should stop: starting it again would not help.
             JobPhase::Stopping => next == Some(JobPhase::Queued) && turn.next == JobPhase::Failed,
             _ => true,
@@ -109,9 +111,9 @@ impl Placer {
     }
 
     /// Why a job that was not asked to stop cannot go on; a failure of its own comes first.
-    fn turn(&self, shares: &[NodeShare], parts: &[Part]) -> Option<Turn> {
+    fn turn(&self, shares: &[NodeShare], parts: &[Part], logs: &[&str]) -> Option<Turn> {
         let mut again = None;
-        for (share, part) in shares.iter().zip(parts) {
+        for ((share, part), log) in shares.iter().zip(parts).zip(logs) {
             let node = &share.node;
             let sick = !self.cards_answer(node, &share.gpus);
             let back = |because: String| Turn {
@@ -127,7 +129,9 @@ impl Placer {
                     return Some(Turn {
                         next: JobPhase::Failed,
                         decision: "failed".to_owned(),
-                        because: format!("its program ended with exit code {code} on {node}"),
+                        because: format!(
+                            "its program ended with exit code {code} on {node}; its output is in {log}"
+                        ),
                         exit_code: Some(*code),
                     });
                 }

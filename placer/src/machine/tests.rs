@@ -144,7 +144,10 @@ fn one_failing_rank_ends_the_others() {
     world.pass(3);
     let record = world.record("wide");
     assert_eq!((record.phase, record.exit_code), (JobPhase::Failed, Some(3)));
-    assert_eq!(record.error.as_deref(), Some("its program ended with exit code 3 on n1"));
+    assert_eq!(
+        record.error.as_deref(),
+        Some("its program ended with exit code 3 on n1; its output is in /log/wide")
+    );
     assert_eq!(record.log_paths, ["/log/wide", "/log/wide"]);
     assert!(world.idle(), "the other rank was stopped");
 }
