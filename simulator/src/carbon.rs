@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use wattle_common::CarbonIntensity;
+use wattle_common::{Carbon, CarbonIntensity, Energy};
 
 /// Largest file read.
 const BYTES_MAX: usize = 1 << 28;
@@ -154,6 +154,17 @@ impl CarbonSeries {
         Duration::from_micros(self.period_us)
     }
 
+    /// What spending `energy` evenly between two instants emits; instants count from the first row.
+    #[must_use]
+    pub fn emitted(&self, energy: Energy, from: Duration, until: Duration) -> Carbon {
+        let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        let (from, until) = (us(from), us(until));
+        // An instant has the intensity of its own step.
+        let until = until.max(from + 1);
+        let mean = self.integral(from, until) as f64 / (until - from) as f64;
+        energy.carbon(CarbonIntensity::from_g_per_kwh(mean / 1_000.0))
+    }
+
     /// Sums intensity x time from `from_us` to `until_us`: milligrams per kilowatt-hour times
     /// microseconds.
     #[must_use]
@@ -207,6 +218,9 @@ mod tests {
         assert_eq!(mean(2 * HOUR, 4 * HOUR), 200_000);
         assert_eq!(mean(0, 4 * HOUR), 150_000);
         assert_eq!(mean(4 * HOUR, 8 * HOUR), 150_000, "begun anew");
+        let hours = |n: u64| Duration::from_secs(n * 3_600);
+        let emitted = series.emitted(Energy::from_j(3_600_000), hours(2), hours(4));
+        assert_eq!(emitted.to_string(), "200.0 g", "1 kWh at a mean of 200 g/kWh");
         assert_eq!(
             series.integral(HOUR, 7 * HOUR),
             series.integral(HOUR, 5 * HOUR) + series.integral(5 * HOUR, 7 * HOUR)
