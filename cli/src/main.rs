@@ -1,3 +1,89 @@
-//! Shell.
+//! `wattle`: run deep-learning training by the joule and the gram.
+//!
+//! One file per command below `commands`. Data goes to stdout, everything else to stderr; wrong
+//! usage ends with exit code 2, anything else that fails with 1. No decision is made here: the
+//! commands ask the services, or the simulator, and show the answer.
 
-fn main() {}
+mod commands;
+mod connection;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::output::UsageError;
+
+/// Trains on GPU clusters by the joule and the gram.
+#[derive(Parser)]
+#[command(
+    name = "wattle",
+    version,
+    propagate_version = true,
+    after_help = "Examples:\n  wattle up --simulated 2x4:v100 --rate 60\n  wattle submit --gpus 2 -- python3 train.py\n  wattle simulate --trace trace.csv --cluster 28x8:v100 --policy fifo,eaco"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the whole system on this machine.
+    Up(commands::up::Up),
+    /// Hand in a job.
+    Submit(commands::submit::Submit),
+    /// List the jobs.
+    Jobs(commands::jobs::Jobs),
+    /// Take a job back.
+    Cancel(commands::cancel::Cancel),
+    /// List the nodes and their GPUs.
+    Nodes(commands::nodes::Nodes),
+    /// Say why a job is where it is.
+    Explain(commands::explain::Explain),
+    /// Show every message on the bus, decoded, one line each.
+    Tap(commands::tap::Tap),
+    /// Replay a trace under one or more policies; needs no server and no GPU.
+    Simulate(commands::simulate::Simulate),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Up(command) => commands::up::run(command),
+        Command::Submit(command) => commands::submit::run(command),
+        Command::Jobs(command) => commands::jobs::run(command),
+        Command::Cancel(command) => commands::cancel::run(command),
+        Command::Nodes(command) => commands::nodes::run(command),
+        Command::Explain(command) => commands::explain::run(command),
+        Command::Tap(command) => commands::tap::run(command),
+        Command::Simulate(command) => commands::simulate::run(command),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    if output::is_broken_pipe(&error) {
+        // Somebody read the first lines and left; that is no failure.
+        return ExitCode::SUCCESS;
+    }
+    output::complain(&error);
+    if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every command shows how it is used.
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "`wattle {}` has no example", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `wattle cancel`: takes a job back, stopping it where it runs.
+
+use anyhow::Context as _;
+use clap::Args;
+use wattle_common::JobId;
+use wattle_common::messages::{CancelJob, Reply};
+use wattle_common::subject::{RequestTopic, Subject};
+use wattle_runtime::bus::Bus;
+
+use crate::connection::{Connection, block_on};
+use crate::output::{print, print_json, usage};
+
+/// Take a job back.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle cancel train-18f2c")]
+pub(crate) struct Cancel {
+    /// The job, as `wattle jobs` names it
+    job: JobId,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks the placer to take `job` back.
+pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
+    let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobCancelled);
+    bus.request(&subject, &CancelJob { job })
+        .await
+        .context("the placer did not answer; `wattle nodes` shows what runs")
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Cancel) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        match cancel(&bus, command.job).await? {
+            reply @ Reply::Accepted { .. } if command.json => print_json(&reply),
+            Reply::Accepted { job } => print(&format!("{job} is cancelled")),
+            Reply::Refused { error } => Err(usage(error)),
+        }
+    })
+}

@@ -1,0 +1,94 @@
+//! `wattle explain`: why a job is where it is, in the order it was decided.
+
+use anyhow::Context as _;
+use clap::Args;
+use wattle_common::JobId;
+use wattle_common::messages::{JobRecord, Surface};
+use wattle_common::subject::Bucket;
+
+use crate::connection::{Connection, block_on};
+use crate::output::{print, print_json, span, usage};
+
+/// Say why a job is where it is.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle explain train-18f2c")]
+pub(crate) struct Explain {
+    /// The job, as `wattle jobs` names it
+    job: JobId,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the job's record and surface as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
+    let spec = &record.spec;
+    let mut text = format!("{} is {}", spec.job, record.phase);
+    if let Some(placement) = record.placement.as_ref().filter(|p| !p.shares.is_empty()) {
+        text.push_str(&format!(" on {placement}"));
+    }
+    if record.observing {
+        text.push_str(", observed: the placement may still be undone");
+    }
+    text.push_str(&format!(
+        "\nasked for {} GPU{}",
+        spec.gpus,
+        if spec.gpus.max == 1 { "" } else { "s" }
+    ));
+    if spec.exclusive {
+        text.push_str(", exclusively");
+    }
+    if let Some(deadline) = spec.deadline_at_us {
+        let allowed = deadline.since(spec.submitted_at_us).as_secs_f64();
+        text.push_str(&format!(", to be done within {} of its submission", span(allowed)));
+    }
+    match surface {
+        Some(surface) if surface.windows > 0 => text.push_str(&format!(
+            "\npredicted by {} from {} windows of its own",
+            surface.predictor, surface.windows
+        )),
+        Some(surface) => text.push_str(&format!(
+            "\npredicted by {} from what is known of its kind; nothing was measured yet",
+            surface.predictor
+        )),
+        None => text.push_str("\nno prediction of it yet"),
+    }
+    for reason in &record.reasons {
+        let after = reason.at_us.since(spec.submitted_at_us).as_secs_f64();
+        text.push_str(&format!(
+            "\n\n+{}  {}\n    {}: {}",
+            span(after),
+            reason.decision,
+            reason.policy,
+            reason.because
+        ));
+    }
+    for path in &record.log_paths {
+        text.push_str(&format!("\n\noutput: {path}"));
+    }
+    text
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        let jobs = bus.bucket(Bucket::Jobs).await?;
+        let (record, _) = jobs
+            .get::<JobRecord>(command.job.as_str())
+            .await
+            .context("the job's record cannot be read")?
+            .ok_or_else(|| {
+                usage(format!("no job {}; `wattle jobs --all` lists them", command.job))
+            })?;
+        let surfaces = bus.bucket(Bucket::Surfaces).await?;
+        let surface = surfaces.get::<Surface>(command.job.as_str()).await.ok().flatten();
+        let surface = surface.map(|(surface, _)| surface);
+        if command.json {
+            let both = serde_json::json!({ "record": record, "surface": surface });
+            return print_json(&both);
+        }
+        print(&story(&record, surface.as_ref()))
+    })
+}

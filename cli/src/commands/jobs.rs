@@ -1,0 +1,104 @@
+//! `wattle jobs`: every job and how far it is.
+//!
+//! Read from the bucket, not asked of the placer: the list shows also while no placer runs.
+
+use clap::Args;
+use wattle_common::Timestamp;
+use wattle_common::messages::JobRecord;
+use wattle_common::subject::Bucket;
+use wattle_runtime::bus::Bus;
+
+use crate::connection::{Connection, block_on};
+use crate::output::{Align, Table, note, print_json, span};
+
+/// List the jobs.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  wattle jobs\n  wattle jobs --all --json")]
+pub(crate) struct Jobs {
+    /// Finished, failed and cancelled ones too
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the job records as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+/// Every job's record, in the order of submission.
+pub(crate) async fn records(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
+    let bucket = bus.bucket(Bucket::Jobs).await?;
+    let mut records = Vec::new();
+    for key in bucket.keys().await? {
+        match bucket.get::<JobRecord>(&key).await {
+            Ok(Some((record, _))) => records.push(record),
+            Ok(None) => {}
+            Err(error) => note(&format!("warning: job {key} cannot be read: {error}")),
+        }
+    }
+    records.sort_by(|a, b| {
+        (a.spec.submitted_at_us, &a.spec.job).cmp(&(b.spec.submitted_at_us, &b.spec.job))
+    });
+    Ok(records)
+}
+
+fn row(record: &JobRecord, now: Timestamp) -> Vec<String> {
+    let placement = record.placement.as_ref().map(ToString::to_string);
+    let progress = match (record.step, record.steps_total) {
+        (Some(step), Some(total)) => format!("{:.0} %", 100.0 * step as f64 / total as f64),
+        (Some(step), None) => format!("step {step}"),
+        (None, _) => String::new(),
+    };
+    let end = record.ended_at_us.unwrap_or(now);
+    let waited = record.started_at_us.unwrap_or(end).since(record.spec.submitted_at_us);
+    let ran = record.started_at_us.map(|start| span(end.since(start).as_secs_f64()));
+    let phase = if record.observing && !record.phase.is_final() {
+        format!("{} (observed)", record.phase)
+    } else {
+        match record.exit_code {
+            Some(code) if code != 0 => format!("{} ({code})", record.phase),
+            _ => record.phase.to_string(),
+        }
+    };
+    vec![
+        record.spec.job.to_string(),
+        phase,
+        record.spec.gpus.to_string(),
+        placement.unwrap_or_default(),
+        progress,
+        span(waited.as_secs_f64()),
+        ran.unwrap_or_default(),
+        record.spec.workload.as_ref().map(ToString::to_string).unwrap_or_default(),
+    ]
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        let records = records(&bus).await?;
+        let ended = records.iter().filter(|record| record.phase.is_final()).count();
+        let shown: Vec<&JobRecord> =
+            records.iter().filter(|record| command.all || !record.phase.is_final()).collect();
+        if command.json {
+            return print_json(&shown);
+        }
+        let mut table = Table::new(&[
+            ("JOB", Align::Left),
+            ("PHASE", Align::Left),
+            ("GPUS", Align::Right),
+            ("PLACE", Align::Left),
+            ("DONE", Align::Right),
+            ("WAITED", Align::Right),
+            ("RAN", Align::Right),
+            ("WORKLOAD", Align::Left),
+        ]);
+        let now = wattle_runtime::clock::now();
+        shown.iter().for_each(|record| table.row(row(record, now)));
+        table.print()?;
+        if !command.all && ended > 0 {
+            note(&format!("{ended} ended; --all shows them"));
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,10 @@
+//! The commands, one file each.
+
+pub(crate) mod cancel;
+pub(crate) mod explain;
+pub(crate) mod jobs;
+pub(crate) mod nodes;
+pub(crate) mod simulate;
+pub(crate) mod submit;
+pub(crate) mod tap;
+pub(crate) mod up;

@@ -1,0 +1,97 @@
+//! `wattle simulate`: replays a trace under one or more policies, with no server and no GPU.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use wattle_common::topology::ClusterShape;
+use wattle_simulator::{CarbonSeries, PolicyOutcome, Scenario, gather, run_policy, trace};
+use wattle_world::World;
+
+use crate::output::{note, print, usage};
+
+/// Replay a trace under one or more policies; needs no server and no GPU.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo,eaco\n  wattle simulate --trace philly.csv.gz --cluster 28x8:v100 --policy fifo,fifo-packed,eaco --json"
+)]
+pub(crate) struct Simulate {
+    /// The trace: Philly CSV (also .gz) or the Tiresias format
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// The cluster
+    #[arg(long, value_name = "NODESxGPUS:KIND")]
+    cluster: ClusterShape,
+    /// Policies, separated by commas: fifo, fifo-packed, eaco
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco")]
+    policy: Vec<String>,
+    /// Carbon intensity over time: at_s,g_per_kwh (or EIA's or WattTime's columns)
+    #[arg(long, value_name = "FILE")]
+    carbon: Option<PathBuf>,
+    /// Everything that is drawn follows from it
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads a trace and a carbon series; what is wrong with them is the user's to mend.
+pub(crate) fn scenario(
+    world: &World,
+    trace: &Path,
+    cluster: &ClusterShape,
+    carbon: Option<&Path>,
+    seed: u64,
+) -> anyhow::Result<Scenario> {
+    let trace = trace::read(trace).map_err(usage_chain)?;
+    let mut scenario = Scenario::from_trace(world, &trace, cluster, seed).map_err(usage_chain)?;
+    scenario.carbon = carbon.map(CarbonSeries::read).transpose().map_err(usage_chain)?;
+    Ok(scenario)
+}
+
+/// An error of the user's input, with what led to it.
+pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    usage(text)
+}
+
+/// Simulates one policy, and how long that took.
+pub(crate) fn one(
+    world: &World,
+    scenario: &Scenario,
+    policy: &str,
+) -> anyhow::Result<PolicyOutcome> {
+    let began = wattle_runtime::clock::wall_now();
+    let mut outcome = run_policy(world, scenario, policy).map_err(usage_chain)?;
+    outcome.wall_s = wattle_runtime::clock::wall_now().since(began).as_secs_f64();
+    Ok(outcome)
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
+    let world = World::builtin();
+    for policy in &command.policy {
+        wattle_placer::policy(policy).map_err(usage_chain)?;
+    }
+    let carbon = command.carbon.as_deref();
+    let scenario = scenario(&world, &command.trace, &command.cluster, carbon, command.seed)?;
+    let policies = command
+        .policy
+        .iter()
+        .map(|policy| one(&world, &scenario, policy))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let outcome = gather(&scenario, policies);
+    if command.json {
+        return print(&outcome.to_json());
+    }
+    print(&outcome.to_table())?;
+    for said in &outcome.notes {
+        note(&format!("note: {said}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! `wattle tap`: every message on the bus, decoded, one line each.
+//!
+//! What `nats sub` shows for JSON, this shows for telemetry too. A payload that cannot be decoded is
+//! shown as such, and the tap goes on.
+
+use clap::Args;
+use serde_json::{Value, json};
+use wattle_common::ClusterId;
+use wattle_common::codec::{self, MAGIC};
+use wattle_common::subject::{Bucket, Subject, Topic};
+
+use crate::connection::{Connection, block_on};
+use crate::output::{colour, print, usage};
+
+/// Show every message on the bus, decoded, one line each.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle tap\n  wattle tap gpu.sampled --count 1 --json\n  wattle tap 'wattle.v1.local.job.>'"
+)]
+pub(crate) struct Tap {
+    /// A topic (gpu.sampled), a bucket (jobs) or any NATS subject [default: everything of the cluster]
+    subject: Option<String>,
+    /// Stop after so many messages
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    #[command(flatten)]
+    connection: Connection,
+    /// One JSON object a line: {"subject", "message"} or {"subject", "error"}
+    #[arg(long)]
+    json: bool,
+}
+
+/// The subject on which a bucket's changes pass.
+fn bucket_pattern(bucket: Bucket, cluster: &ClusterId) -> String {
+    format!("$KV.{}.>", bucket.name(cluster))
+}
+
+/// The patterns to subscribe to for what the user wrote.
+fn patterns(wish: Option<&str>, cluster: &ClusterId) -> anyhow::Result<Vec<String>> {
+    let Some(wish) = wish else {
+        let buckets = Bucket::ALL.into_iter().map(|bucket| bucket_pattern(bucket, cluster));
+        return Ok([Subject::everything(cluster)].into_iter().chain(buckets).collect());
+    };
+    if let Some(topic) = Topic::ALL.into_iter().find(|topic| topic.token() == wish) {
+        return Ok(vec![topic.pattern(cluster)]);
+    }
+    if let Some(bucket) = Bucket::ALL.into_iter().find(|bucket| bucket.token() == wish) {
+        return Ok(vec![bucket_pattern(bucket, cluster)]);
+    }
+    let parts_ok = wish.split('.').all(|part| !part.is_empty());
+    if !parts_ok || wish.contains(char::is_whitespace) {
+        return Err(usage(format!("`{wish}` is no NATS subject")));
+    }
+    if !wish.contains(['.', '>', '*']) {
+        let topics = Topic::ALL.map(Topic::token).join(", ");
+        let buckets = Bucket::ALL.map(Bucket::token).join(", ");
+        return Err(usage(format!(
+            "`{wish}` is no topic ({topics}), no bucket ({buckets}) and no NATS subject"
+        )));
+    }
+    Ok(vec![wish.to_owned()])
+}
+
+/// What a payload says, or why it says nothing.
+fn decode(payload: &[u8]) -> Result<Value, String> {
+    if payload.is_empty() {
+        return Ok(Value::Null);
+    }
+    if payload.first() == Some(&MAGIC) {
+        let batch = codec::decode_telemetry(payload).map_err(|error| chain(&error))?;
+        return Ok(json!(batch));
+    }
+    codec::decode_json(payload).map_err(|error| chain(&error))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}
+
+fn line(subject: &str, payload: &[u8], json: bool, colour: bool) -> String {
+    let said = decode(payload);
+    if json {
+        return match said {
+            Ok(message) => json!({ "subject": subject, "message": message }).to_string(),
+            Err(error) => json!({ "subject": subject, "error": error }).to_string(),
+        };
+    }
+    let (dim, plain) = if colour { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
+    match said {
+        Ok(Value::Null) => format!("{dim}{subject}{plain} (removed)"),
+        Ok(message) => format!("{dim}{subject}{plain} {message}"),
+        Err(error) => {
+            format!("{dim}{subject}{plain} cannot be decoded ({} bytes): {error}", payload.len())
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Tap) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        let (sender, mut lines) = tokio::sync::mpsc::channel(1_024);
+        let colour = colour(&std::io::stdout());
+        for pattern in patterns(command.subject.as_deref(), bus.cluster())? {
+            let mut subscription = bus.subscribe(&pattern).await?;
+            let (sender, json) = (sender.clone(), command.json);
+            tokio::spawn(async move {
+                while let Some(delivery) = subscription.next().await {
+                    let line = line(&delivery.subject, &delivery.payload, json, colour);
+                    if sender.send(line).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut left = command.count.unwrap_or(u64::MAX);
+        while left > 0
+            && let Some(line) = lines.recv().await
+        {
+            print(&line)?;
+            left -= 1;
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_and_buckets_have_short_names() {
+        let cluster = ClusterId::new("c").unwrap();
+        let asked = |wish: &str| patterns(Some(wish), &cluster);
+        assert_eq!(asked("gpu.sampled").unwrap(), [Topic::GpuSampled.pattern(&cluster)]);
+        assert_eq!(asked("jobs").unwrap(), ["$KV.wattle-v1-c-jobs.>"]);
+        assert_eq!(asked("other.>").unwrap(), ["other.>"]);
+        assert!(asked("gpus").unwrap_err().to_string().contains("gpu.sampled"));
+        assert!(asked("a..b").is_err());
+        assert_eq!(patterns(None, &cluster).unwrap().len(), 1 + Bucket::ALL.len());
+    }
+
+    #[test]
+    fn a_corrupt_payload_is_shown_as_one() {
+        let shown = line("s", &[MAGIC, 1, 1, 0, 255], false, false);
+        assert!(shown.starts_with("s cannot be decoded (5 bytes): corrupt telemetry"), "{shown}");
+        assert_eq!(line("s", b"", false, false), "s (removed)");
+        assert_eq!(line("s", b"{\"a\":1}", true, false), r#"{"message":{"a":1},"subject":"s"}"#);
+    }
+}

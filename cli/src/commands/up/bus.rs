@@ -1,0 +1,46 @@
+//! The NATS server that `wattle up` runs: found on this machine, on a port of its own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use wattle_common::ClusterId;
+use wattle_runtime::bus::{Bus, BusConfig};
+
+use super::processes::{Processes, Program};
+
+/// How long the server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Starts a server whose streams lie in `store`; returns its address.
+pub(crate) fn start(processes: &mut Processes, store: &Path) -> anyhow::Result<String> {
+    let path = wattle_runtime::server::find().context(
+        "nats-server is not on this machine; `apt-get install nats-server` brings it, or name it in NATS_SERVER",
+    )?;
+    let port = free_port()?;
+    processes.start(program(path, port, store))?;
+    Ok(format!("nats://127.0.0.1:{port}"))
+}
+
+/// Connects to the server at `url`, waiting for it to answer.
+pub(crate) async fn connect(url: &str, cluster: &ClusterId) -> anyhow::Result<Bus> {
+    Bus::connect_within(&BusConfig::at(url), cluster.clone(), "wattle-up", PATIENCE)
+        .await
+        .with_context(|| format!("no NATS server answers at {url}"))
+}
+
+/// A port nobody listens on. It is asked for once and kept, so that the server comes back on the
+/// same one after a crash.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
+    Ok(listener.local_addr().context("no free port")?.port())
+}
+
+fn program(path: PathBuf, port: u16, store: &Path) -> Program {
+    let args = ["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]
+        .map(Into::into)
+        .into_iter()
+        .chain([store.as_os_str().to_owned()])
+        .collect();
+    Program { name: "nats-server".to_owned(), path, args, env: Vec::new() }
+}

@@ -1,0 +1,142 @@
+//! A trace's jobs, handed in at their time.
+//!
+//! A trace says how long a job runs at its placement, not how many steps it trains; the steps are
+//! those that the simulated hardware does in that time, alone. So the same trace means the same
+//! work live and in the simulator.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use wattle_common::job::JobSpec;
+use wattle_common::{JobId, Timestamp};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+use wattle_simulator::{Scenario, SimJob, Work};
+use wattle_world::World;
+
+use super::Up;
+use super::processes::find_own;
+use crate::commands::jobs::records;
+use crate::commands::simulate::scenario;
+use crate::commands::submit::submit;
+use crate::output::{UsageError, note, usage};
+
+/// How often to look whether all jobs are done, wall time.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A short job of a workload with long epochs would end before its first; its epochs are a tenth
+/// of it instead, here and in the simulation it is compared with.
+const EPOCHS_MIN: u64 = 10;
+
+/// A trace, ready to be handed in and to be simulated.
+pub(crate) struct Trace {
+    /// The jobs, as they are handed in and simulated.
+    pub(crate) scenario: Scenario,
+    /// Their ids on the bus, in the same order.
+    ids: Vec<JobId>,
+    simjob: String,
+}
+
+impl Trace {
+    /// Reads a trace for the simulated cluster of `command`.
+    pub(crate) fn read(path: &Path, command: &Up) -> anyhow::Result<Self> {
+        let shape = command.simulated.as_ref().ok_or_else(|| {
+            usage("--trace needs --simulated: its jobs train in numbers; hand real ones in with `wattle submit`")
+        })?;
+        let world = World::builtin();
+        let carbon = command.carbon.as_deref();
+        let mut scenario = scenario(&world, path, shape, carbon, command.seed)?;
+        let (_, kind) = shape.nodes().next().context("a cluster has a node")?;
+        let gpu = world.gpu(kind).context("the scenario has checked the GPUs")?;
+        let gpus_per_node = shape.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
+        for job in &mut scenario.jobs {
+            let workload = world.workload(job.workload.as_str()).context("from the catalog")?;
+            let nodes = job.gpus.min.div_ceil(gpus_per_node);
+            if let Work::Lasts(span) = job.work {
+                let rate = workload.steps_per_s(gpu, job.gpus.min, nodes);
+                job.work = Work::Steps(((span.as_secs_f64() * rate).round() as u64).max(1));
+            }
+            if let Work::Steps(steps) = job.work {
+                let epoch = workload.steps_per_epoch.min(steps.div_ceil(EPOCHS_MIN)).max(1);
+                job.steps_per_epoch = Some(epoch);
+            }
+        }
+        // Many traces number their jobs; a number alone is a poor name on a bus.
+        let ids = scenario
+            .jobs
+            .iter()
+            .map(|job| JobId::new(&format!("t-{}", job.id)).unwrap_or_else(|_| job.id.clone()))
+            .collect();
+        let simjob = find_own("wattle-simjob")?.to_string_lossy().into_owned();
+        for said in &scenario.notes {
+            note(&format!("note: {said}"));
+        }
+        Ok(Self { scenario, ids, simjob })
+    }
+
+    /// How many jobs it has.
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// The jobs' ids on the bus.
+    pub(crate) fn ids(&self) -> &[JobId] {
+        &self.ids
+    }
+
+    fn spec(&self, job: &SimJob, id: &JobId, began: Timestamp) -> JobSpec {
+        let (Work::Steps(steps), epoch) = (job.work, job.steps_per_epoch) else {
+            unreachable!("reading made every job's work steps")
+        };
+        let mut command = vec![
+            self.simjob.clone(),
+            "--workload".to_owned(),
+            job.workload.to_string(),
+            "--steps".to_owned(),
+            steps.to_string(),
+        ];
+        if let Some(epoch) = epoch {
+            command.extend(["--steps-per-epoch".to_owned(), epoch.to_string()]);
+        }
+        JobSpec {
+            job: id.clone(),
+            name: job.workload.to_string(),
+            workload: Some(job.workload.clone()),
+            gpus: job.gpus,
+            exclusive: job.exclusive,
+            deadline_at_us: job.deadline.map(|span| began + span),
+            duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),
+            memory_mib_max: None,
+            checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),
+            command,
+            environment: Vec::new(),
+            working_dir: None,
+            submitted_at_us: began + job.submit,
+        }
+    }
+
+    /// Hands every job in at its time, then waits until all are done.
+    pub(crate) async fn run(&self, bus: &Bus, began: Timestamp) -> anyhow::Result<()> {
+        for (job, id) in self.scenario.jobs.iter().zip(&self.ids) {
+            clock::sleep_until(began + job.submit).await;
+            let spec = self.spec(job, id, began);
+            // Whoever was killed comes back, and a job that is known already is not doubled.
+            while let Err(error) = submit(bus, spec.clone()).await {
+                if error.is::<UsageError>() {
+                    note(&format!("{id} was refused: {error}"));
+                    break;
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+        loop {
+            // The bus may be away for a moment; it is asked again.
+            if let Ok(records) = records(bus).await
+                && records.iter().all(|record| record.phase.is_final())
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}

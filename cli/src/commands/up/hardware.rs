@@ -1,0 +1,97 @@
+//! Which GPUs `wattle up` runs on: this machine's own, or simulated nodes.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+use wattle_common::topology::ClusterShape;
+use wattle_common::{NodeId, Timestamp, env};
+use wattle_gpu::Driver as _;
+use wattle_gpu::nvml::NvmlDriver;
+
+use super::processes::find_own;
+use crate::output::usage;
+
+/// One node to run services for.
+pub(crate) struct Node {
+    /// Its id.
+    pub(crate) id: NodeId,
+    /// The driver's library; `None`: the system's.
+    pub(crate) library: Option<PathBuf>,
+    /// What its services find in their environment beside what they inherit.
+    pub(crate) env: Vec<(String, OsString)>,
+    /// How many GPUs it has.
+    pub(crate) gpus: u32,
+    /// Their kind.
+    pub(crate) gpu_kind: String,
+}
+
+/// The nodes, and the file with the clock where it is not the wall's.
+pub(crate) struct Hardware {
+    /// The nodes, in order.
+    pub(crate) nodes: Vec<Node>,
+    /// The file whose head holds the clock's scale.
+    pub(crate) clock: Option<PathBuf>,
+    /// Their shape, as a trace is simulated on it.
+    pub(crate) shape: ClusterShape,
+}
+
+/// This machine's own GPUs.
+pub(crate) fn real() -> anyhow::Result<Hardware> {
+    let none = "no NVIDIA GPU here; try simulated ones: wattle up --simulated 2x4:v100";
+    let driver = NvmlDriver::open(None).context(none)?;
+    let gpus = driver.count().context(none)?;
+    if gpus == 0 {
+        return Err(usage(none));
+    }
+    let info = driver.info(0).context("cannot read GPU 0")?;
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host: String = name.split('.').next().unwrap_or_default().chars().take(64).collect();
+    let id = NodeId::new(&host).or_else(|_| NodeId::new("n0")).expect("n0 is an id");
+    let shape = ClusterShape::uniform(1, gpus, &info.kind)?;
+    let node = Node { id, library: None, env: Vec::new(), gpus, gpu_kind: info.kind };
+    Ok(Hardware { nodes: vec![node], clock: None, shape })
+}
+
+/// Simulated nodes of this shape, their clocks at `rate`, their state below `folder`.
+pub(crate) fn simulated(
+    shape: &ClusterShape,
+    rate: u32,
+    epoch: Timestamp,
+    folder: &Path,
+) -> anyhow::Result<Hardware> {
+    let simnode = find_own("wattle-simnode")?;
+    let library = find_own("libnvml_sim.so")?;
+    let mut nodes = Vec::new();
+    for (i, (gpus, kind)) in shape.nodes().enumerate() {
+        let id = NodeId::new(&format!("n{i}")).expect("a letter and a number are an id");
+        let state = folder.join(format!("{id}.state"));
+        let output = Command::new(&simnode)
+            .arg("create")
+            .arg("--state")
+            .arg(&state)
+            .args(["--node", id.as_str(), "--kind", kind])
+            .args(["--gpus", &gpus.to_string(), "--rate", &rate.to_string()])
+            .args(["--epoch-us", &epoch.as_us().to_string()])
+            .output()
+            .with_context(|| format!("cannot start {}", simnode.display()))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim().trim_start_matches("error: ").to_owned();
+            return Err(usage(format!("--simulated {shape}: {said}")));
+        }
+        nodes.push(Node {
+            id,
+            library: Some(library.clone()),
+            env: vec![(env::SIM_NODE.to_owned(), state.clone().into_os_string())],
+            gpus,
+            gpu_kind: kind.to_owned(),
+        });
+    }
+    let clock = nodes.first().map(|node| PathBuf::from(&node.env[0].1));
+    for node in &mut nodes {
+        node.env.extend(clock.iter().map(|path| (env::CLOCK.to_owned(), path.into())));
+    }
+    Ok(Hardware { nodes, clock, shape: shape.clone() })
+}

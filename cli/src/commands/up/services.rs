@@ -1,0 +1,205 @@
+//! The services of a machine: configuration, start, readiness, end.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use toml::{Table, Value};
+use wattle_common::messages::Reply;
+use wattle_common::{ClusterId, Power};
+use wattle_runtime::bus::Bus;
+
+use super::configs::{self, Overrides};
+use super::hardware::{Hardware, Node};
+use super::processes::{Processes, Program, find_own};
+use crate::commands::cancel::cancel;
+use crate::commands::jobs::records;
+use crate::commands::nodes::nodes;
+use crate::output::note;
+
+/// How long the services may take to report.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often to look whether something has come about, wall time.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Leases and patience count the system's time; below so much of the wall's a busy machine alone
+/// would let them run out.
+const WALL_LEASE: Duration = Duration::from_secs(6);
+const WALL_HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// What all services of a site share.
+pub(crate) struct Site<'a> {
+    /// The cluster.
+    pub(crate) cluster: &'a ClusterId,
+    /// The bus's address.
+    pub(crate) url: &'a str,
+    /// Who decides.
+    pub(crate) policy: &'a str,
+    /// A cap on every GPU.
+    pub(crate) gpu_cap: Option<Power>,
+    /// The folder of this run.
+    pub(crate) folder: &'a Path,
+    /// System seconds in a second of the wall.
+    pub(crate) rate: u32,
+}
+
+impl Site<'_> {
+    /// Milliseconds of the system's time: as the example has it, but at least so much of the wall's.
+    fn ms(&self, example: u64, wall: Duration) -> Value {
+        let least = wall.as_millis() as u64 * u64::from(self.rate);
+        Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
+    }
+
+    fn common(&self) -> Overrides {
+        vec![("cluster", Value::from(self.cluster.as_str())), ("nats.url", Value::from(self.url))]
+    }
+
+    fn of_node(&self, node: &Node) -> Overrides {
+        let mut overrides = self.common();
+        overrides.push(("node", Value::from(node.id.as_str())));
+        overrides
+    }
+
+    fn driver(&self, node: &Node) -> Overrides {
+        let mut overrides = self.of_node(node);
+        if let Some(library) = &node.library {
+            overrides.push(("nvml_library", configs::path(library)));
+        }
+        overrides
+    }
+}
+
+/// Starts everything, each in a process of its own.
+pub(crate) fn start(
+    processes: &mut Processes,
+    site: &Site<'_>,
+    hardware: &Hardware,
+) -> anyhow::Result<()> {
+    let cluster_env = hardware.nodes.first().map(|node| {
+        let clock = node.env.iter().filter(|(key, _)| key == wattle_common::env::CLOCK);
+        clock.cloned().collect::<Vec<_>>()
+    });
+    let cluster_env = cluster_env.unwrap_or_default();
+    let folder = site.folder.join("config");
+
+    let mut placer = site.common();
+    placer.extend([
+        ("policy", Value::from(site.policy)),
+        ("lease_ms", site.ms(60_000, WALL_LEASE)),
+        ("node_patience_ms", site.ms(15_000, WALL_LEASE)),
+        ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),
+        ("nodes_expected", Value::from(hardware.nodes.len() as i64)),
+    ]);
+    if let Some(cap) = site.gpu_cap {
+        placer.push(("gpu_cap_w", Value::from((cap.as_mw() / 1_000) as i64)));
+    }
+    let kind = hardware.nodes.first().map(|node| node.gpu_kind.clone()).unwrap_or_default();
+    let mut predictor = site.common();
+    predictor.push(("model.gpu_kind_assumed", Value::from(kind)));
+    for (service, overrides) in [("placer", placer), ("predictor", predictor)] {
+        let config = configs::write(&folder, service, service, overrides)?;
+        let path = find_own(&format!("wattle-{service}"))?;
+        processes.start(Program::service(service.to_owned(), path, &config, &cluster_env))?;
+    }
+    hardware.nodes.iter().try_for_each(|node| start_node(processes, site, node))
+}
+
+fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow::Result<()> {
+    let folder = site.folder;
+    let state = folder.join("state");
+    let socket = configs::path(&state.join(format!("{}.sock", node.id)));
+
+    let mut profiler = site.driver(node);
+    let model = wattle_world::World::builtin();
+    if let Some(gpu) = model.gpu(&node.gpu_kind).filter(|_| node.library.is_some()) {
+        // What an operator would measure at the plug; here the simulated node's own figure.
+        let host = model.host_power_of(gpu, node.gpus);
+        profiler.push(("host_power_w", Value::from(host.as_w().round() as i64)));
+    }
+    profiler.extend([
+        ("progress_socket", socket.clone()),
+        ("state_dir", configs::path(&state.join(format!("profiler-{}", node.id)))),
+    ]);
+    let mut agent = site.driver(node);
+    agent.push(("heartbeat_ms", site.ms(10_000, WALL_HEARTBEAT)));
+    let mut launcher = site.of_node(node);
+    let job_env: Table = node
+        .env
+        .iter()
+        .map(|(key, value)| (key.clone(), Value::from(value.to_string_lossy().into_owned())))
+        .collect();
+    launcher.extend([
+        ("progress_socket", socket),
+        ("state_dir", configs::path(&state.join(format!("launcher-{}", node.id)))),
+        ("log_dir", configs::path(&folder.join("jobs"))),
+        ("checkpoint_dir", configs::path(&folder.join("checkpoints"))),
+        ("job_environment", Value::Table(job_env)),
+        ("heartbeat_ms", site.ms(5_000, WALL_HEARTBEAT)),
+        ("checkpoint_grace_ms", site.ms(120_000, Duration::from_secs(5))),
+        ("terminate_grace_ms", site.ms(10_000, Duration::from_secs(2))),
+        ("stop_jobs_at_exit", Value::from(true)),
+    ]);
+    let services = [("profiler", profiler), ("power-agent", agent), ("launcher", launcher)];
+    for (service, overrides) in services {
+        let name = format!("{service}-{}", node.id);
+        let config = configs::write(&folder.join("config"), service, &name, overrides)?;
+        let path = find_own(&format!("wattle-{service}"))?;
+        processes.start(Program::service(name, path, &config, &node.env))?;
+    }
+    Ok(())
+}
+
+/// Waits until every node's launcher and power agent have reported.
+pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> {
+    let wanted = hardware.nodes.len();
+    let mut last = String::from("nothing");
+    let reported = async {
+        loop {
+            match nodes(bus).await {
+                Ok(nodes) => {
+                    let ready = nodes.iter().filter(|n| n.power.is_some() && n.launcher.is_some());
+                    let ready = ready.count();
+                    if ready >= wanted {
+                        return;
+                    }
+                    last = format!("{ready} of {wanted} nodes");
+                }
+                Err(error) => last = error.to_string(),
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reported)
+        .await
+        .map_err(|_| ())
+        .or_else(|()| anyhow::bail!("after {PATIENCE:?} {last} reported; the logs say why"))
+}
+
+/// Takes every job back and waits until none runs.
+pub(crate) async fn stop_jobs(bus: &Bus, patience: Duration) {
+    let stopped = async {
+        let mut asked = std::collections::BTreeSet::new();
+        loop {
+            let active: Vec<_> = match records(bus).await {
+                Ok(records) => records.into_iter().filter(|r| !r.phase.is_final()).collect(),
+                Err(error) => return Err(error),
+            };
+            if active.is_empty() {
+                return Ok(());
+            }
+            for record in active {
+                let job = record.spec.job;
+                if asked.insert(job.clone())
+                    && let Reply::Refused { error } = cancel(bus, job).await.context("cancel")?
+                {
+                    note(&error);
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    match tokio::time::timeout(patience, stopped).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => note(&format!("warning: jobs could not be cancelled: {error:#}")),
+        Err(_) => note("warning: some jobs did not stop in time; their launcher kills them"),
+    }
+}

@@ -1,0 +1,238 @@
+//! The table at the end: what ran live, what the simulator says of the same trace under the same
+//! policy, and what FIFO without caps would have done.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{JobRecord, LedgerEntry};
+use wattle_common::subject::StreamName;
+use wattle_common::units::Carbon;
+use wattle_common::{Energy, Timestamp, codec};
+use wattle_runtime::bus::Bus;
+use wattle_simulator::{CarbonSeries, PolicyOutcome};
+use wattle_world::World;
+
+use super::Up;
+use super::feed::Trace;
+use super::hardware::Hardware;
+use crate::commands::jobs::records;
+use crate::commands::simulate::one;
+use crate::output::{Align, Table, note, print, print_json, span};
+
+/// How long to wait for the last of the ledger, wall time: an entry comes once a minute of the
+/// system's time.
+const LEDGER_PATIENCE: Duration = Duration::from_secs(75);
+
+/// One column of the table.
+#[derive(Serialize)]
+struct Column {
+    what: String,
+    jobs: usize,
+    finished: usize,
+    jct_s_mean: Option<f64>,
+    makespan_s: f64,
+    energy_kwh: Option<f64>,
+    carbon_kg: Option<f64>,
+}
+
+impl Column {
+    fn simulated(what: String, outcome: &PolicyOutcome) -> Self {
+        Self {
+            what,
+            jobs: outcome.jobs,
+            finished: outcome.finished,
+            jct_s_mean: outcome.jct_s_mean,
+            makespan_s: outcome.makespan_s,
+            energy_kwh: Some(outcome.energy_kwh),
+            carbon_kg: outcome.carbon_kg,
+        }
+    }
+}
+
+/// The part of an entry's energy that falls between two instants, spent evenly over it.
+fn within(
+    entry: &LedgerEntry,
+    from: Timestamp,
+    until: Timestamp,
+) -> (Energy, Timestamp, Timestamp) {
+    let (start, end) = (entry.from_us.max(from), entry.until_us.min(until));
+    let whole = entry.until_us.since(entry.from_us).as_secs_f64();
+    let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
+    let all = gpus + entry.energy_mj_host;
+    let share = if whole > 0.0 { end.since(start).as_secs_f64() / whole } else { 0.0 };
+    (all.scale(share), start, end)
+}
+
+/// Reads the ledger until it reaches `until` on every node, or patience ends.
+async fn ledger(bus: &Bus, nodes: usize, until: Timestamp) -> Vec<LedgerEntry> {
+    let mut entries: Vec<LedgerEntry> = Vec::new();
+    let read = async {
+        let mut consumer = bus.consume(StreamName::Ledger, "wattle-up").await?;
+        while let Some(delivery) = consumer.next().await {
+            if let Ok(entry) = codec::decode_json::<LedgerEntry>(&delivery.payload) {
+                let known = |e: &LedgerEntry| e.node == entry.node && e.from_us == entry.from_us;
+                if !entries.iter().any(known) {
+                    entries.push(entry);
+                }
+            }
+            delivery.ack().await?;
+            let mut reached: Vec<_> =
+                entries.iter().filter(|e| e.until_us >= until).map(|e| &e.node).collect();
+            reached.sort_unstable();
+            reached.dedup();
+            if reached.len() >= nodes {
+                break;
+            }
+        }
+        anyhow::Ok(())
+    };
+    match tokio::time::timeout(LEDGER_PATIENCE, read).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => note(&format!("warning: the ledger cannot be read: {error:#}")),
+        Err(_) => {
+            note("warning: the ledger does not reach the end of the run; its energy is short");
+        }
+    }
+    entries
+}
+
+fn live(
+    policy: &str,
+    records: &[&JobRecord],
+    entries: &[LedgerEntry],
+    carbon: Option<&CarbonSeries>,
+    began: Timestamp,
+) -> Column {
+    let finished: Vec<&&JobRecord> =
+        records.iter().filter(|record| record.phase == JobPhase::Finished).collect();
+    let jct = |record: &&&JobRecord| {
+        record.ended_at_us.map(|end| end.since(record.spec.submitted_at_us).as_secs_f64())
+    };
+    let times: Vec<f64> = finished.iter().filter_map(jct).collect();
+    let mean = (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64);
+    let first = records.iter().map(|r| r.spec.submitted_at_us).min().unwrap_or(began);
+    let last = records.iter().filter_map(|r| r.ended_at_us).max().unwrap_or(first);
+    let mut energy = Energy::ZERO;
+    let mut emitted = Carbon::ZERO;
+    for entry in entries {
+        let (spent, from, until) = within(entry, first, last);
+        energy += spent;
+        if let Some(series) = carbon {
+            emitted += series.emitted(spent, from.since(first), until.since(first));
+        }
+    }
+    Column {
+        what: format!("{policy}, live"),
+        jobs: records.len(),
+        finished: finished.len(),
+        jct_s_mean: mean,
+        makespan_s: last.since(first).as_secs_f64(),
+        energy_kwh: (!entries.is_empty()).then(|| energy.as_kwh()),
+        carbon_kg: carbon.filter(|_| !entries.is_empty()).map(|_| emitted.as_kg()),
+    }
+}
+
+/// `-12.3 %`: how far `now` is from `before`.
+fn change(now: Option<f64>, before: Option<f64>) -> String {
+    match (now, before) {
+        (Some(now), Some(before)) if before > 0.0 => {
+            format!("{:+.1} %", 100.0 * (now - before) / before)
+        }
+        _ => "?".to_owned(),
+    }
+}
+
+fn table(columns: &[Column]) -> Table {
+    let mut table = Table::new(&[
+        ("", Align::Left),
+        ("jobs finished", Align::Right),
+        ("mean completion", Align::Right),
+        ("makespan", Align::Right),
+        ("energy", Align::Right),
+        ("carbon", Align::Right),
+    ]);
+    for column in columns {
+        let number = |value: Option<f64>, unit: &str| {
+            value.map_or("-".to_owned(), |value| format!("{value:.2} {unit}"))
+        };
+        table.row(vec![
+            column.what.clone(),
+            format!("{} of {}", column.finished, column.jobs),
+            column.jct_s_mean.map_or("-".to_owned(), |s| format!("{:.1} min", s / 60.0)),
+            span(column.makespan_s),
+            number(column.energy_kwh, "kWh"),
+            number(column.carbon_kg, "kg"),
+        ]);
+    }
+    table
+}
+
+/// Shows the table.
+pub(crate) async fn show(
+    command: &Up,
+    bus: &Bus,
+    hardware: &Hardware,
+    trace: &Trace,
+    began: Timestamp,
+) -> anyhow::Result<()> {
+    let all = records(bus).await?;
+    let ours: Vec<&JobRecord> = all.iter().filter(|r| trace.ids().contains(&r.spec.job)).collect();
+    let last = ours.iter().filter_map(|r| r.ended_at_us).max().unwrap_or(began);
+    note("reading the ledger, and simulating the same trace");
+    let entries = ledger(bus, hardware.nodes.len(), last).await;
+    let carbon = trace.scenario.carbon.as_ref();
+    let policy = &command.policy;
+    let mut columns = vec![live(policy, &ours, &entries, carbon, began)];
+    let world = World::builtin();
+    let same = one(&world, &trace.scenario, policy)?;
+    columns.push(Column::simulated(format!("{policy}, simulated"), &same));
+    let fifo = one(&world, &trace.scenario, "fifo")?;
+    columns.push(Column::simulated("fifo without caps, simulated".to_owned(), &fifo));
+    if command.json {
+        return print_json(&columns);
+    }
+    print(&format!("\n{}", table(&columns).render(crate::output::colour(&std::io::stdout()))))?;
+    let [live, same, fifo] = &columns[..] else { unreachable!("three were pushed") };
+    print(&format!(
+        "live against simulated: mean completion {}, energy {}",
+        change(live.jct_s_mean, same.jct_s_mean),
+        change(live.energy_kwh, same.energy_kwh),
+    ))?;
+    print(&format!(
+        "saving against fifo: energy {}, carbon {}, mean completion {}",
+        change(live.energy_kwh, fifo.energy_kwh),
+        change(live.carbon_kg, fifo.carbon_kg),
+        change(live.jct_s_mean, fifo.jct_s_mean),
+    ))?;
+    print("energy is whole nodes, all awake, from the first submission to the last completion")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::NodeId;
+
+    #[test]
+    fn an_entry_counts_as_far_as_it_lies_in_the_run() {
+        let entry = LedgerEntry {
+            node: NodeId::new("n0").unwrap(),
+            from_us: Timestamp::from_s(60),
+            until_us: Timestamp::from_s(120),
+            energy_mj_gpus: vec![Some(Energy::from_j(500)), None],
+            energy_mj_host: Energy::from_j(100),
+            jobs: Vec::new(),
+        };
+        let spent =
+            |from, until| within(&entry, Timestamp::from_s(from), Timestamp::from_s(until)).0;
+        assert_eq!(spent(0, 1_000), Energy::from_j(600));
+        assert_eq!(spent(90, 1_000), Energy::from_j(300));
+        assert_eq!(spent(200, 1_000), Energy::ZERO);
+    }
+
+    #[test]
+    fn changes_are_signed() {
+        assert_eq!(change(Some(88.0), Some(100.0)), "-12.0 %");
+        assert_eq!(change(None, Some(100.0)), "?");
+    }
+}

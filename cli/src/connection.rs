@@ -1,0 +1,102 @@
+//! Where the bus is, and which cluster on it.
+//!
+//! `--nats`, then `WATTLE_NATS_URL`, then the system that `wattle up` runs on this machine, then
+//! NATS's own default port. `wattle up` leaves a small file for that, which also says where the
+//! system's clock is.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use wattle_common::{ClusterId, env};
+use wattle_runtime::bus::{Bus, BusConfig};
+
+use crate::output::usage;
+
+/// NATS's own default address.
+const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
+/// The cluster `wattle up` makes.
+pub(crate) const DEFAULT_CLUSTER: &str = "local";
+/// How long a command waits for the bus before it gives up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The options of every command that speaks to the services.
+#[derive(Args, Clone)]
+pub(crate) struct Connection {
+    /// Address of the NATS server [default: the system `wattle up` runs here, else nats://127.0.0.1:4222]
+    #[arg(long, value_name = "URL", env = env::NATS_URL)]
+    nats: Option<String>,
+    /// The cluster [default: local]
+    #[arg(long, value_name = "ID", env = "WATTLE_CLUSTER")]
+    cluster: Option<ClusterId>,
+}
+
+/// What a running `wattle up` says of itself to other commands on this machine.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Running {
+    /// The bus's address.
+    pub(crate) url: String,
+    /// The cluster on it.
+    pub(crate) cluster: ClusterId,
+    /// The process that runs it; once it is gone the file means nothing.
+    pub(crate) pid: u32,
+    /// The file that holds the clock's scale, where the clock is not the wall's.
+    pub(crate) clock: Option<PathBuf>,
+}
+
+impl Running {
+    /// Where the file lies: `$XDG_STATE_HOME/wattle/running.json`.
+    pub(crate) fn path() -> Option<PathBuf> {
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(|| {
+            std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"))
+        })?;
+        Some(state.join("wattle/running.json"))
+    }
+
+    /// Reads the file of a system that still runs.
+    fn find() -> Option<Self> {
+        let running: Self = serde_json::from_slice(&std::fs::read(Self::path()?).ok()?).ok()?;
+        std::path::Path::new(&format!("/proc/{}", running.pid)).exists().then_some(running)
+    }
+}
+
+impl Connection {
+    /// Connects, or says where it looked and what to do.
+    pub(crate) async fn open(&self) -> anyhow::Result<Bus> {
+        let running = if self.nats.is_none() { Running::find() } else { None };
+        if let Some(clock) = running.as_ref().and_then(|running| running.clock.as_ref()) {
+            wattle_runtime::clock::use_file(clock)
+                .with_context(|| format!("cannot read the clock in {}", clock.display()))?;
+        }
+        let url = match (&self.nats, &running) {
+            (Some(url), _) => url.clone(),
+            (None, Some(running)) => running.url.clone(),
+            (None, None) => DEFAULT_URL.to_owned(),
+        };
+        let cluster = match (&self.cluster, running) {
+            (Some(cluster), _) => cluster.clone(),
+            (None, Some(running)) => running.cluster,
+            (None, None) => ClusterId::new(DEFAULT_CLUSTER).expect("the constant is an id"),
+        };
+        if !url.contains("://") {
+            return Err(usage(format!("--nats {url}: write it as nats://HOST:PORT")));
+        }
+        let config = BusConfig::at(&url);
+        Bus::connect_within(&config, cluster, "wattle", PATIENCE)
+            .await
+            .with_context(|| {
+                format!("no NATS server answers at {url}; start one with `wattle up`, or name it with --nats")
+            })
+    }
+}
+
+/// A runtime for a command that speaks to the bus.
+pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?
+        .block_on(future)
+}

@@ -1,0 +1,158 @@
+//! What the commands print: tables, JSON, complaints.
+//!
+//! Data on stdout, everything else on stderr. Colour only on a terminal, never as the only carrier
+//! of a meaning, and not where `NO_COLOR` is set.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+/// The user asked for something that cannot be: exit code 2.
+#[derive(Debug)]
+pub(crate) struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for UsageError {}
+
+/// An error that ends with exit code 2.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    UsageError(message.into()).into()
+}
+
+/// Prints text to stdout; a reader that went away is an error the caller passes on.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints one JSON document.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    print(&serde_json::to_string_pretty(value)?)
+}
+
+/// Says something to the person, on stderr.
+pub(crate) fn note(text: &str) {
+    // A note nobody can read is no reason to stop.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Says what went wrong, with everything that led to it.
+pub(crate) fn complain(error: &anyhow::Error) {
+    let red = if colour(&io::stderr()) { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
+    let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
+    note(&format!("{}error:{} {}", red.0, red.1, chain.join(": ")));
+}
+
+/// Whether the error is only that the reader of stdout went away (`wattle jobs | head -1`).
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Whether to colour what goes to this stream.
+pub(crate) fn colour(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// How a column's cells stand.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table of text, two spaces between columns.
+pub(crate) struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; it has a cell for every column.
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.columns.len());
+        self.rows.push(cells);
+    }
+
+    /// The table as text; headings bold where `colour`.
+    pub(crate) fn render(&self, colour: bool) -> String {
+        let mut widths: Vec<usize> = self.columns.iter().map(|(h, _)| h.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let line = |cells: &mut dyn Iterator<Item = &str>| {
+            let mut text = String::new();
+            for ((cell, width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
+                let gap = " ".repeat(width.saturating_sub(cell.chars().count()));
+                match align {
+                    Align::Left => text.extend([cell, &gap]),
+                    Align::Right => text.extend([gap.as_str(), cell]),
+                }
+                text.push_str("  ");
+            }
+            text.trim_end().to_owned()
+        };
+        let mut text = line(&mut self.columns.iter().map(|(heading, _)| *heading));
+        if colour {
+            text = format!("\x1b[1m{text}\x1b[0m");
+        }
+        text.push('\n');
+        for row in &self.rows {
+            text.push_str(&line(&mut row.iter().map(String::as_str)));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Prints the table to stdout.
+    pub(crate) fn print(&self) -> anyhow::Result<()> {
+        print(&self.render(colour(&io::stdout())))
+    }
+}
+
+/// Seconds as a person says them: `45 s`, `12 min`, `3.4 h`, `2.1 d`.
+pub(crate) fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 99.5 => format!("{s:.0} s"),
+        s if s < 5_970.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3_600.0),
+        s => format!("{:.1} d", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_right_and_words_left() {
+        let mut table = Table::new(&[("job", Align::Left), ("gpus", Align::Right)]);
+        table.row(vec!["a".into(), "16".into()]);
+        table.row(vec!["longer".into(), "2".into()]);
+        assert_eq!(table.render(false), "job     gpus\na         16\nlonger     2\n");
+    }
+
+    #[test]
+    fn spans_read_as_people_say_them() {
+        let said: Vec<String> = [3.0, 240.0, 9_000.0, 400_000.0].map(span).to_vec();
+        assert_eq!(said, ["3 s", "4 min", "2.5 h", "4.6 d"]);
+    }
+}
