@@ -1,1 +1,311 @@
-//! Whole-system tests: a real nats-server, the real binaries, the simulated driver.
+//! What the system tests share: the real binaries on a real nats-server, with simulated GPUs.
+//!
+//! A test starts `wattle up` as a person would, speaks to it through the command line and the bus,
+//! and awaits conditions, each with a deadline that fails the test and shows the logs. Nothing here
+//! sleeps to let something happen.
+
+#![allow(clippy::missing_panics_doc, reason = "a test says what broke by panicking")]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use wattle_common::messages::JobRecord;
+use wattle_common::subject::Bucket;
+use wattle_common::{ClusterId, JobId};
+use wattle_runtime::bus::{Bus, BusConfig};
+use wattle_runtime::clock;
+
+/// How long a condition may take before the test fails; far more than it ever needs.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+/// How often a condition is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// One of the project's programs, as `cargo build --workspace` left it.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    let me = std::env::current_exe().expect("a test knows its own path");
+    let folder = me.ancestors().nth(2).expect("a test lies in target/PROFILE/deps");
+    let path = folder.join(name);
+    assert!(
+        path.is_file(),
+        "{} is not there; run `cargo build --workspace --bins --lib` first (tests/run does)",
+        path.display()
+    );
+    path
+}
+
+/// A file of the repository.
+#[must_use]
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// Waits until `condition` gives something.
+///
+/// # Panics
+/// After [`PATIENCE`], naming `what` was awaited.
+pub async fn until<T, F>(what: &str, mut condition: F) -> T
+where
+    F: AsyncFnMut() -> Option<T>,
+{
+    let found = async {
+        loop {
+            if let Some(found) = condition().await {
+                return found;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, found).await {
+        Ok(found) => found,
+        Err(_) => panic!("waited {PATIENCE:?} for: {what}"),
+    }
+}
+
+/// A running `wattle up`.
+pub struct System {
+    up: Child,
+    folder: TempDir,
+    cluster: ClusterId,
+    /// The bus, as any client sees it.
+    pub bus: Bus,
+}
+
+impl System {
+    /// Starts `wattle up` with these arguments beside `--dir` and `--cluster test`.
+    pub async fn up(args: &[&str]) -> Self {
+        Self::up_as("test", args).await
+    }
+
+    /// As [`Self::up`], under another cluster's name.
+    pub async fn up_as(cluster: &str, args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let cluster = ClusterId::new(cluster).expect("an id");
+        let mut up = Command::new(program("wattle"))
+            .args(["up", "--cluster", cluster.as_str(), "--dir"])
+            .arg(folder.path())
+            .args(args)
+            // Other tests' systems must not be found by ours.
+            .env("XDG_STATE_HOME", folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(folder.path().join("up.err")).expect("a log file"))
+            .spawn()
+            .expect("wattle starts");
+        let out = up.stdout.take().expect("it is piped");
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).expect("wattle prints text");
+        let url = line.trim().to_owned();
+        let said = folder.path().join("up.err");
+        let error = || std::fs::read_to_string(&said).unwrap_or_default();
+        assert!(url.starts_with("nats://"), "first line `{url}`; {}", error());
+        let bus = Bus::connect_within(&BusConfig::at(&url), cluster.clone(), "test", PATIENCE)
+            .await
+            .expect("the bus answers");
+        let system = Self { up, folder, cluster, bus };
+        until("wattle up says it is up", async || error().contains(" is up: ").then_some(())).await;
+        system
+    }
+
+    /// The bus's address.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.bus.url()
+    }
+
+    /// The folder everything lies in.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The state file of a simulated node.
+    #[must_use]
+    pub fn node_state(&self, node: &str) -> PathBuf {
+        self.folder.path().join("state").join(format!("{node}.state"))
+    }
+
+    /// Runs a command of `wattle` against this system.
+    pub fn wattle<S: AsRef<OsStr>>(&self, args: &[S]) -> Output {
+        Command::new(program("wattle"))
+            .args(args)
+            .env("WATTLE_NATS_URL", self.url())
+            .env("WATTLE_CLUSTER", self.cluster.as_str())
+            .env("XDG_STATE_HOME", self.folder.path())
+            .output()
+            .expect("wattle runs")
+    }
+
+    /// Runs a command that must succeed, and reads what it prints as JSON.
+    pub fn json<S: AsRef<OsStr>>(&self, args: &[S]) -> Value {
+        let output = self.wattle(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        serde_json::from_slice(&output.stdout).expect("--json prints JSON")
+    }
+
+    /// Submits a job that trains in numbers; `options` are of `wattle submit`, `training` of simjob.
+    pub fn submit(&self, job: &str, options: &[&str], training: &[&str]) -> JobId {
+        let simjob = program("wattle-simjob");
+        let mut args = vec!["submit", "--job", job, "--checkpoint-signal", "SIGUSR1"];
+        args.extend(options);
+        let simjob = simjob.to_str().expect("a path of text");
+        args.extend(["--", simjob]);
+        args.extend(training);
+        let output = self.wattle(&args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}\n{}", self.logs());
+        JobId::new(String::from_utf8_lossy(&output.stdout).trim()).expect("an id is printed")
+    }
+
+    /// A job's record.
+    pub async fn record(&self, job: &JobId) -> Option<JobRecord> {
+        let bucket = self.bus.bucket(Bucket::Jobs).await.ok()?;
+        bucket.get(job.as_str()).await.ok().flatten().map(|(record, _)| record)
+    }
+
+    /// Waits until a job's record satisfies `wanted`.
+    pub async fn until_job(
+        &self,
+        job: &JobId,
+        what: &str,
+        wanted: impl Fn(&JobRecord) -> bool,
+    ) -> JobRecord {
+        let found = tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Some(record) = self.record(job).await.filter(|record| wanted(record)) {
+                    return record;
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        });
+        match found.await {
+            Ok(record) => record,
+            Err(_) => panic!(
+                "waited {PATIENCE:?} for {job}: {what}\nit is {:#?}\n{}",
+                self.record(job).await,
+                self.logs()
+            ),
+        }
+    }
+
+    /// The processes of this system that run `program`: `wattle-placer`, `nats-server`.
+    #[must_use]
+    pub fn processes(&self, program: &str) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut todo = vec![self.up.id()];
+        while let Some(parent) = todo.pop() {
+            let path = format!("/proc/{parent}/task/{parent}/children");
+            for child in std::fs::read_to_string(path).unwrap_or_default().split_whitespace() {
+                let child: u32 = child.parse().expect("the kernel lists numbers");
+                let command = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+                let first = command.split(|byte| *byte == 0).next().unwrap_or_default();
+                if String::from_utf8_lossy(first).rsplit('/').next() == Some(program) {
+                    found.push(child);
+                }
+                todo.push(child);
+            }
+        }
+        found
+    }
+
+    /// Kills every process of this system that runs `program`, at once and without warning.
+    pub fn kill_9(&self, program: &str) {
+        let found = self.processes(program);
+        assert!(!found.is_empty(), "no {program} runs");
+        for pid in found {
+            kill(pid, "KILL");
+        }
+    }
+
+    /// What `wattle up` and the services have logged, the last lines of each.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let folder = self.folder.path();
+        let logs = std::fs::read_dir(folder.join("logs")).into_iter().flatten().flatten();
+        let jobs = std::fs::read_dir(folder.join("jobs")).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = logs.chain(jobs).map(|entry| entry.path()).collect();
+        files.push(folder.join("up.err"));
+        files.sort();
+        let mut text = String::new();
+        for file in files {
+            let all = std::fs::read_to_string(&file).unwrap_or_default();
+            let lines: Vec<&str> = all.lines().collect();
+            let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+            text.push_str(&format!("--- {}\n{tail}\n", file.display()));
+        }
+        text
+    }
+
+    /// The system's time, now: what its services' clocks show.
+    #[must_use]
+    pub fn now(&self) -> wattle_common::Timestamp {
+        let head = std::fs::read(self.node_state("n0")).expect("a node has a state");
+        let scale = wattle_common::time::TimeScale::from_bytes(&head).expect("its head is a clock");
+        scale.system(clock::wall_now().as_us())
+    }
+
+    /// Asks the system to end, waits until it has, and returns how.
+    pub async fn end(&mut self) -> std::process::ExitStatus {
+        kill(self.up.id(), "TERM");
+        until("wattle up ends", async || self.up.try_wait().expect("it is our child")).await
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        if self.up.try_wait().is_ok_and(|status| status.is_none()) {
+            // In order if it can, so that no process of a failed test stays behind.
+            kill(self.up.id(), "TERM");
+            let ended = (0..1_000).any(|_| {
+                let ended = self.up.try_wait().is_ok_and(|status| status.is_some());
+                if !ended {
+                    pause();
+                }
+                ended
+            });
+            if !ended {
+                let _ = self.up.kill();
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "polling for a process to end, in a destructor")]
+fn pause() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// Sends a process a signal.
+pub fn kill(pid: u32, signal: &str) {
+    let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()), "kill -{signal} {pid}");
+}
+
+/// A bare NATS client of a few lines, for payloads no part of ours would send.
+pub struct Raw(tokio::sync::Mutex<tokio::net::TcpStream>);
+
+impl Raw {
+    /// Connects to the server at `url`.
+    pub async fn connect(url: &str) -> Self {
+        use tokio::io::AsyncWriteExt as _;
+        let address = url.trim_start_matches("nats://");
+        let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
+        stream.write_all(b"CONNECT {\"verbose\":false}\r\n").await.expect("the server reads");
+        Self(tokio::sync::Mutex::new(stream))
+    }
+
+    /// Publishes these bytes; `subject` may be followed by a space and a subject for replies.
+    pub async fn publish(&self, subject: &str, payload: &[u8]) {
+        use tokio::io::AsyncWriteExt as _;
+        let mut frame = format!("PUB {subject} {}\r\n", payload.len()).into_bytes();
+        frame.extend(payload);
+        frame.extend(b"\r\n");
+        self.0.lock().await.write_all(&frame).await.expect("the server reads");
+    }
+}

@@ -1,0 +1,125 @@
+//! Every process may be killed at any instant: no job is lost or doubled, no cap outlives its lease.
+
+#![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+
+use std::time::Duration;
+
+use wattle_common::NodeId;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{NodeDesired, PowerReport};
+use wattle_common::subject::{Bucket, Reporter};
+use wattle_tests::{System, program, until};
+
+const SERVICES: [&str; 6] = [
+    "wattle-placer",
+    "wattle-predictor",
+    "wattle-profiler",
+    "wattle-power-agent",
+    "wattle-launcher",
+    "nats-server",
+];
+
+/// How many processes train on behalf of a job.
+fn trainers(system: &System, job: &str) -> usize {
+    let log = system.folder();
+    let pattern = format!("wattle-simjob.*{job}");
+    let _ = log;
+    let output = std::process::Command::new("pgrep").args(["-f", "-c", &pattern]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0)
+}
+
+/// One service after another is killed while jobs run, each twice; every job still finishes, and
+/// none was started more often than it should have been.
+#[tokio::test]
+async fn killing_any_service_loses_no_job() {
+    let mut system =
+        System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "6000", "--steps-per-epoch", "500"];
+    // Two run, two wait behind them.
+    let jobs: Vec<_> = (0..4).map(|i| system.submit(&format!("k{i}"), &[], &training)).collect();
+    for job in &jobs[..2] {
+        system.until_job(job, "it runs", |r| r.phase == JobPhase::Running).await;
+    }
+    for service in SERVICES {
+        let before = system.processes(service);
+        system.kill_9(service);
+        until(&format!("{service} runs again"), async || {
+            let now = system.processes(service);
+            (now.len() == before.len() && now.iter().all(|pid| !before.contains(pid))).then_some(())
+        })
+        .await;
+    }
+    // A job handed in now is taken: whoever was killed is back at work.
+    let late = until("the placer takes jobs again", async || {
+        let simjob = program("wattle-simjob");
+        let mut args = vec!["submit", "--job", "late", "--", simjob.to_str().unwrap()];
+        args.extend(training);
+        system.wattle(&args).status.success().then_some(())
+    })
+    .await;
+    let () = late;
+    for job in jobs.iter().map(wattle_common::JobId::as_str).chain(["late"]) {
+        let job = job.parse().unwrap();
+        let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
+        assert_eq!(end.attempt, 1, "{job} was started {} times\n{}", end.attempt, system.logs());
+        // The output of a doubled job would say twice that it began.
+        let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
+        let begun = output.lines().filter(|line| line.contains("start")).count();
+        assert!(begun <= 1, "{job}: {output}");
+    }
+    assert_eq!(trainers(&system, "k0"), 0);
+    assert!(system.end().await.success());
+}
+
+/// With the placer gone its leases run out, and the cards go back to their default; the job on them
+/// goes on.
+#[tokio::test]
+async fn no_cap_outlives_its_lease() {
+    let system = System::up(&[
+        "--simulated",
+        "1x1:v100",
+        "--rate",
+        "60",
+        "--policy",
+        "fifo",
+        "--gpu-cap-w",
+        "120",
+    ])
+    .await;
+    let node = NodeId::new("n0").unwrap();
+    let actual = system.bus.bucket(Bucket::Actual).await.unwrap();
+    let power = async || {
+        let key = Reporter::Power.key(&node);
+        let (report, _): (PowerReport, u64) = actual.get(&key).await.ok()??;
+        Some(report)
+    };
+    let capped = async |watts: u64| {
+        let report = power().await?;
+        let cap = report.gpus[0].cap_mw?;
+        (cap.as_mw() == watts * 1_000).then_some(report)
+    };
+    let job = system.submit("j", &[], &["--workload", "eaco-alexnet", "--steps", "9000"]);
+    system.until_job(&job, "it runs", |r| r.phase == JobPhase::Running).await;
+    until("the cap stands", async || capped(120).await).await;
+
+    // Stopped, not killed: a process that hangs holds its lease no longer than a dead one.
+    for pid in system.processes("wattle-placer") {
+        wattle_tests::kill(pid, "STOP");
+    }
+    let desired = system.bus.bucket(Bucket::Desired).await.unwrap();
+    let (last, _): (NodeDesired, u64) = desired.get(node.as_str()).await.unwrap().unwrap();
+    let safe = until("the card has its default cap again", async || capped(250).await).await;
+    // The report says when it saw so; that is soon after the lease's end, not before it.
+    assert!(safe.at_us >= last.expires_at_us, "{safe:?}");
+    let late = safe.at_us.since(last.expires_at_us);
+    let heartbeat_and_load = Duration::from_secs(60 * 10);
+    assert!(late < heartbeat_and_load, "the cap outlived its lease by {late:?} of system time");
+    let record = system.record(&job).await.unwrap();
+    assert!(!record.phase.is_final() || record.phase == JobPhase::Finished);
+    for pid in system.processes("wattle-placer") {
+        wattle_tests::kill(pid, "CONT");
+    }
+    let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+    assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{}", system.logs());
+}
