@@ -5,31 +5,30 @@
 //! Nothing is decided here. Starting a job costs no time; a job that is undone goes back to the end
 //! of its last epoch, where its checkpoint lies.
 
+mod running;
+mod watching;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use wattle_common::messages::window::Neighbour;
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::{
-    Decision, GpuSet, JobFacts, JobKey, NodeFacts, Plan, Policy, Problem, Progress, check,
+    Decision, GpuSet, JobFacts, NodeFacts, Plan, Policy, Problem, Progress, check,
 };
 use wattle_world::{Workload, World};
 
 use crate::cards::{Cards, Shape};
+use crate::engine::running::Running;
 use crate::meter::Meter;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
-use crate::profiles::{Profiles, Seen, WINDOWS_CLOSE_US};
-use crate::scenario::{Scenario, SimJob, Work};
+use crate::profiles::Profiles;
+use crate::scenario::{Scenario, Work};
 use crate::simulation::SimulationError;
 
 /// Rounds a policy may take at one instant before it is called restless: far beyond what any plan
 /// needs, since each round places or settles somebody.
 const ROUNDS_MAX: usize = 10_000;
-
-/// Queued jobs whose prior is kept fresh. Policies work from the queue's head; after each plan the
-/// next heads are refreshed and the policy is asked again.
-const HEADS_FRESH: usize = 4;
 
 /// What is to happen, in the order in which it does at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,64 +39,6 @@ enum Due {
     RanAnEpoch,
     /// A window of the job closes.
     WindowCloses,
-}
-
-/// One job on its way. Work is counted in microseconds alone at its first placement.
-struct Running<'s> {
-    spec: &'s SimJob,
-    workload: &'s Workload,
-    workload_index: u32,
-    key: Option<JobKey>,
-    on: Option<GpuSet>,
-    /// Known once it has started.
-    work_us: f64,
-    /// Steps in a microsecond of work.
-    steps_per_us: f64,
-    /// How fast its placement is alone, relative to its first one.
-    base: f64,
-    done_us: f64,
-    /// Work done in a microsecond.
-    rate: f64,
-    /// When `done_us` was true.
-    at_us: u64,
-    /// Counts its configurations; an event of an older one is void.
-    version: u32,
-    configured_us: u64,
-    window_from_us: u64,
-    windows: usize,
-    started_us: u64,
-    ran_us: u64,
-    attempts: u32,
-    /// Windows its class had when its prior was last asked for.
-    prior_of: Option<u32>,
-}
-
-impl Running<'_> {
-    fn catch_up(&mut self, now_us: u64) {
-        self.done_us += (now_us - self.at_us) as f64 * self.rate;
-        self.at_us = now_us;
-    }
-
-    /// Whole steps done. The small share makes up for the last bit of a sum.
-    fn step(&self) -> u64 {
-        (self.done_us * self.steps_per_us + 1e-6) as u64
-    }
-
-    fn steps_per_epoch(&self) -> u64 {
-        self.spec.steps_per_epoch.unwrap_or(self.workload.steps_per_epoch).max(1)
-    }
-
-    fn progress(&self, now: Timestamp) -> Progress {
-        let (step, epoch) = (self.step(), self.steps_per_epoch());
-        Progress {
-            at: now,
-            step,
-            steps_total: Some((self.work_us * self.steps_per_us).ceil() as u64),
-            epoch: u32::try_from(step / epoch).ok(),
-            steps_per_epoch: Some(epoch),
-            steps_per_s: Some(self.rate * self.steps_per_us * 1e6),
-        }
-    }
 }
 
 /// One policy's run through a scenario.
@@ -322,68 +263,6 @@ impl<'s> Engine<'s> {
         }
     }
 
-    /// The job says how far it is.
-    fn report(&mut self, job: u32) {
-        let now = self.now();
-        let running = &mut self.jobs[job as usize];
-        running.catch_up(now.as_us());
-        if let Some(key) = running.key {
-            self.problem.job_progressed(key, running.progress(now));
-        }
-    }
-
-    fn close_window(&mut self, job: u32) {
-        self.report(job);
-        let running = &self.jobs[job as usize];
-        let (Some(on), Some(key)) = (&running.on, running.key) else { return };
-        let Some((card, place)) = self.cards.first_card(job, on) else { return };
-        let Some(profiles) = &mut self.profiles else { return };
-        let neighbours = self.cards.neighbours(job, on);
-        let spot = on.spots[0];
-        let model = self.cards.model(spot.node);
-        let surface = profiles.window(&Seen {
-            job: &running.spec.id,
-            workload: &running.spec.workload,
-            node: node_id(spot.node.index()),
-            gpu_kind: &model.kind,
-            attempt: running.attempts,
-            from_us: running.window_from_us,
-            until_us: self.now_us,
-            gpus_here: wattle_placer::set::bits(spot.gpus).collect(),
-            gpus: on.gpu_count(),
-            nodes: on.node_count(),
-            cap: model.cap_default,
-            neighbours: neighbours
-                .into_iter()
-                .map(|other| {
-                    let spec = self.jobs[other as usize].spec;
-                    Neighbour { job: spec.id.clone(), workload: Some(spec.workload.clone()) }
-                })
-                .collect(),
-            steps_per_s: running.rate * running.steps_per_us * 1e6,
-            step: running.step(),
-            card,
-            place,
-        });
-        if let Some(surface) = surface {
-            self.problem.surface_known(key, surface);
-        }
-        let running = &mut self.jobs[job as usize];
-        running.window_from_us = self.now_us;
-        running.windows += 1;
-        self.expect_window(job);
-    }
-
-    fn expect_window(&mut self, job: u32) {
-        let running = &self.jobs[job as usize];
-        if self.profiles.is_some()
-            && let Some(after_us) = WINDOWS_CLOSE_US.get(running.windows)
-        {
-            let at = running.configured_us + after_us;
-            self.due.push(Reverse((at, Due::WindowCloses, job, running.version)));
-        }
-    }
-
     /// Asks the policy until it leaves nothing to do, and carries out what it says.
     fn decide(&mut self) -> Result<(), SimulationError> {
         for _ in 0..ROUNDS_MAX {
@@ -408,27 +287,6 @@ impl<'s> Engine<'s> {
             }
         }
         Err(SimulationError::Restless { policy: self.policy.name(), at: self.now() })
-    }
-
-    /// Sees to it that the first jobs of the queue have the newest prior of their class. It is asked
-    /// for anew when the class has a quarter more windows than when it was last.
-    fn refresh_heads(&mut self) {
-        let Some(profiles) = &self.profiles else { return };
-        let mut fresh = Vec::new();
-        for (key, _) in self.problem.queue().take(HEADS_FRESH) {
-            let job = &mut self.jobs[self.by_key[key.index()] as usize];
-            let learned = profiles.learned(&job.spec.workload);
-            if job.attempts > 0 || job.prior_of.is_some_and(|then| learned * 4 <= then * 5) {
-                continue;
-            }
-            job.prior_of = Some(learned);
-            fresh.push((key, &job.spec.id));
-        }
-        for (key, id) in fresh {
-            if let Some(surface) = profiles.surface(self.problem.now, id) {
-                self.problem.surface_known(key, surface);
-            }
-        }
     }
 
     /// Applies a plan to the problem and to the cards; true where somebody was undone.
@@ -538,25 +396,6 @@ impl<'s> Engine<'s> {
         }
         touched.clear();
         self.touched = touched;
-    }
-
-    /// When each of `touched` will have run an epoch since an observation of it began.
-    fn expect_epochs(&mut self, touched: &[u32]) {
-        for (_, observed) in self.problem.observed() {
-            let Some(seen) = observed.state.observation() else { continue };
-            for mark in &seen.marks {
-                let job = self.by_key[mark.job.index()];
-                let Some((_, step)) = mark.from else { continue };
-                if touched.binary_search(&job).is_err() {
-                    continue;
-                }
-                let running = &self.jobs[job as usize];
-                let goal = (step + running.steps_per_epoch()) as f64 / running.steps_per_us;
-                let left_us = (goal - running.done_us).max(0.0) / running.rate;
-                let at = self.now_us.saturating_add(left_us.ceil() as u64);
-                self.due.push(Reverse((at, Due::RanAnEpoch, job, running.version)));
-            }
-        }
     }
 
     fn finish(self, last_completion_us: u64) -> PolicyOutcome {

@@ -1,0 +1,116 @@
+//! What the placer is told while jobs run: progress, surfaces, the ends of epochs.
+
+use std::cmp::Reverse;
+
+use wattle_common::messages::window::Neighbour;
+
+use crate::engine::{Due, Engine, node_id};
+use crate::profiles::{Seen, WINDOWS_CLOSE_US};
+
+/// Queued jobs whose prior is kept fresh. Policies work from the queue's head; after each plan the
+/// next heads are refreshed and the policy is asked again.
+const HEADS_FRESH: usize = 4;
+
+impl Engine<'_> {
+    /// The job says how far it is.
+    pub(super) fn report(&mut self, job: u32) {
+        let now = self.now();
+        let running = &mut self.jobs[job as usize];
+        running.catch_up(now.as_us());
+        if let Some(key) = running.key {
+            self.problem.job_progressed(key, running.progress(now));
+        }
+    }
+
+    pub(super) fn close_window(&mut self, job: u32) {
+        self.report(job);
+        let running = &self.jobs[job as usize];
+        let (Some(on), Some(key)) = (&running.on, running.key) else { return };
+        let Some((card, place)) = self.cards.first_card(job, on) else { return };
+        let Some(profiles) = &mut self.profiles else { return };
+        let neighbours = self.cards.neighbours(job, on);
+        let spot = on.spots[0];
+        let model = self.cards.model(spot.node);
+        let surface = profiles.window(&Seen {
+            job: &running.spec.id,
+            workload: &running.spec.workload,
+            node: node_id(spot.node.index()),
+            gpu_kind: &model.kind,
+            attempt: running.attempts,
+            from_us: running.window_from_us,
+            until_us: self.now_us,
+            gpus_here: wattle_placer::set::bits(spot.gpus).collect(),
+            gpus: on.gpu_count(),
+            nodes: on.node_count(),
+            cap: model.cap_default,
+            neighbours: neighbours
+                .into_iter()
+                .map(|other| {
+                    let spec = self.jobs[other as usize].spec;
+                    Neighbour { job: spec.id.clone(), workload: Some(spec.workload.clone()) }
+                })
+                .collect(),
+            steps_per_s: running.rate * running.steps_per_us * 1e6,
+            step: running.step(),
+            card,
+            place,
+        });
+        if let Some(surface) = surface {
+            self.problem.surface_known(key, surface);
+        }
+        let running = &mut self.jobs[job as usize];
+        running.window_from_us = self.now_us;
+        running.windows += 1;
+        self.expect_window(job);
+    }
+
+    pub(super) fn expect_window(&mut self, job: u32) {
+        let running = &self.jobs[job as usize];
+        if self.profiles.is_some()
+            && let Some(after_us) = WINDOWS_CLOSE_US.get(running.windows)
+        {
+            let at = running.configured_us + after_us;
+            self.due.push(Reverse((at, Due::WindowCloses, job, running.version)));
+        }
+    }
+
+    /// Sees to it that the first jobs of the queue have the newest prior of their class. It is asked
+    /// for anew when the class has a quarter more windows than when it was last.
+    pub(super) fn refresh_heads(&mut self) {
+        let Some(profiles) = &self.profiles else { return };
+        let mut fresh = Vec::new();
+        for (key, _) in self.problem.queue().take(HEADS_FRESH) {
+            let job = &mut self.jobs[self.by_key[key.index()] as usize];
+            let learned = profiles.learned(&job.spec.workload);
+            if job.attempts > 0 || job.prior_of.is_some_and(|then| learned * 4 <= then * 5) {
+                continue;
+            }
+            job.prior_of = Some(learned);
+            fresh.push((key, &job.spec.id));
+        }
+        for (key, id) in fresh {
+            if let Some(surface) = profiles.surface(self.problem.now, id) {
+                self.problem.surface_known(key, surface);
+            }
+        }
+    }
+
+    /// When each of `touched` will have run an epoch since an observation of it began.
+    pub(super) fn expect_epochs(&mut self, touched: &[u32]) {
+        for (_, observed) in self.problem.observed() {
+            let Some(seen) = observed.state.observation() else { continue };
+            for mark in &seen.marks {
+                let job = self.by_key[mark.job.index()];
+                let Some((_, step)) = mark.from else { continue };
+                if touched.binary_search(&job).is_err() {
+                    continue;
+                }
+                let running = &self.jobs[job as usize];
+                let goal = (step + running.steps_per_epoch()) as f64 / running.steps_per_us;
+                let left_us = (goal - running.done_us).max(0.0) / running.rate;
+                let at = self.now_us.saturating_add(left_us.ceil() as u64);
+                self.due.push(Reverse((at, Due::RanAnEpoch, job, running.version)));
+            }
+        }
+    }
+}
