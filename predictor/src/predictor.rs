@@ -189,12 +189,8 @@ impl Predictor {
         shapes.dedup();
         let max = self.config.points_max as usize;
         let pooled = self.pooled(kind);
-        let question =
-            Question { model: &model, card: &card, class, profiles: &profiles, pooled: &pooled };
-        let points = configurations(known.gpus, &shapes, &sets, &axis, &card, max)
-            .iter()
-            .map(|at| question.point(at))
-            .collect();
+        let wanted = configurations(known.gpus, &shapes, &sets, &axis, &card, max);
+        let points = Question::new(&model, &card, class, &profiles, &pooled).points(&wanted);
         Some(Surface {
             job: job.clone(),
             predictor: self.config.name.clone(),
@@ -220,9 +216,8 @@ impl Predictor {
         let profiles = self.profiles(kind, at.neighbours.iter());
         let model = self.model_of(job, known, kind, &card);
         let pooled = self.pooled(kind);
-        let question =
-            Question { model: &model, card: &card, class, profiles: &profiles, pooled: &pooled };
-        Some(question.point(at))
+        let question = Question::new(&model, &card, class, &profiles, &pooled);
+        question.points(std::slice::from_ref(at)).pop()
     }
 
     /// Forgets `job`; what it taught of its class stays. True where it was known.

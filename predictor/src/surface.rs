@@ -5,16 +5,19 @@
 //! A configuration that is not there is answered by the nearest that is: the same neighbours on the
 //! same GPUs over other nodes have the same relative speed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use wattle_common::id::WorkloadId;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::{Frequency, Power};
 
-use crate::history::{Class, Stored};
+use crate::fit::Belief;
+use crate::history::{Class, SharedSet, Stored};
 use crate::interval::LogNormal;
 use crate::job::{JobModel, Profiles, setting};
 use crate::model::cap::{self, Card};
-use crate::model::interference::{Habit, Pooled, Seen};
+use crate::model::interference::{Habit, Mix, Pooled, Seen};
 use crate::prior;
 
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
@@ -47,31 +50,73 @@ pub struct Configuration {
     pub neighbours: Vec<WorkloadId>,
 }
 
-/// All that a point is made of.
-#[derive(Clone, Copy, Debug)]
+/// All that points are made of.
+#[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// The job's models.
-    pub model: &'a JobModel,
-    /// The card.
-    pub card: &'a Card,
-    /// What was seen of its class, where it has one.
-    pub class: Option<&'a Class>,
-    /// What its neighbours are expected to be.
-    pub profiles: &'a Profiles,
-    /// What sets of tenants do on this kind of card.
-    pub pooled: &'a Pooled,
+    model: &'a JobModel,
+    card: &'a Card,
+    profiles: &'a Profiles,
+    pooled: &'a Pooled,
+    /// What was seen of the job, or of its class, by its neighbours' classes.
+    seen: BTreeMap<&'a [WorkloadId], Vec<&'a SharedSet>>,
 }
 
-impl Question<'_> {
-    /// What is expected in `at`.
+/// What a set of neighbours does, whatever the GPUs and caps.
+#[derive(Clone, Copy, Debug)]
+struct Together {
+    /// The logarithm of the job's slow-down, and its variance.
+    slow: (f64, f64),
+    /// The neighbours' own power above idle, watts, and its variance.
+    others_w: (f64, f64),
+    /// The logarithm of the card's power above idle over all tenants' added up, and its variance.
+    ratio: (f64, f64),
+}
+
+impl<'a> Question<'a> {
+    /// Questions about the job of `model`, whose class was seen as `class`.
     #[must_use]
-    pub fn point(&self, at: &Configuration) -> SurfacePoint {
+    pub fn new(
+        model: &'a JobModel,
+        card: &'a Card,
+        class: Option<&'a Class>,
+        profiles: &'a Profiles,
+        pooled: &'a Pooled,
+    ) -> Self {
+        let mut seen: BTreeMap<&[WorkloadId], Vec<&SharedSet>> = BTreeMap::new();
+        // A job's own summary is among its class's.
+        let own = model.shared.iter().filter(|_| class.is_none());
+        let like = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
+        for set in own.chain(like) {
+            seen.entry(&set.neighbours).or_default().push(set);
+        }
+        Self { model, card, profiles, pooled, seen }
+    }
+
+    /// What is expected in each of `wanted`.
+    #[must_use]
+    pub fn points(&self, wanted: &[Configuration]) -> Vec<SurfacePoint> {
+        // Configurations with the same neighbours follow each other.
+        let mut last: Option<(&[WorkloadId], Together)> = None;
+        let mut out = Vec::with_capacity(wanted.len());
+        for at in wanted {
+            let neighbours = at.neighbours.as_slice();
+            let together = match last {
+                _ if neighbours.is_empty() => None,
+                Some((set, together)) if set == neighbours => Some(together),
+                _ => Some(self.together(neighbours)),
+            };
+            last = together.map(|together| (neighbours, together));
+            out.push(self.point(at, together));
+        }
+        out
+    }
+
+    fn point(&self, at: &Configuration, together: Option<Together>) -> SurfacePoint {
         let (mut ln_power, mut power_variance) = self.model.ln_power_alone(at.gpus);
         let mut slow = (0.0, 0.0);
-        if !at.neighbours.is_empty() {
-            slow = self.slowdown(&at.neighbours);
-            (ln_power, power_variance) =
-                self.shared_power(&at.neighbours, ln_power, power_variance);
+        if let Some(together) = together {
+            slow = together.slow;
+            (ln_power, power_variance) = self.shared_power(together, ln_power, power_variance);
         }
         // No card draws more than its default cap, whatever the curves say.
         if self.card.cap_known {
@@ -84,8 +129,7 @@ impl Question<'_> {
         let beside = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
         let under = LogNormal { mean: -held, variance: held_variance, dof: 8.0 };
         let noise = LogNormal { mean: 0.0, variance: WINDOW_SD * WINDOW_SD, dof: 1e6 };
-        let reference =
-            at.neighbours.is_empty() && held <= 0.0 && at.cap.is_none() && at.clock_max.is_none();
+        let reference = together.is_none() && cap::is_default(self.card, set);
         let relative_speed = if reference {
             // By definition.
             Estimate { mean: 1.0, low: 1.0, high: 1.0 }
@@ -110,73 +154,69 @@ impl Question<'_> {
         }
     }
 
-    fn slowdown(&self, neighbours: &[WorkloadId]) -> (f64, f64) {
+    fn together(&self, neighbours: &[WorkloadId]) -> Together {
         let mix = self.model.mix(neighbours, self.profiles);
-        let (set, singles) = self.habits(neighbours, |shared| shared.slow);
-        self.pooled.slowdown(&mix, Habit { set: &set, singles: &singles })
-    }
-
-    /// The card's power with all tenants, as a logarithm.
-    fn shared_power(&self, neighbours: &[WorkloadId], own: f64, variance: f64) -> (f64, f64) {
-        let idle = self.card.idle_w;
-        let mut sum = (own.exp() - idle).max(1.0);
-        let mut sum_variance = variance * own.exp().powi(2);
+        let by_set = |of: fn(&SharedSet) -> Option<Stored>, curve: Curve| {
+            let set = self.seen_of(neighbours, of);
+            let alone = |n| self.seen_of(std::slice::from_ref(n), of).pop();
+            let singles: Vec<Seen> = if set.is_empty() && neighbours.len() > 1 {
+                neighbours.iter().filter_map(alone).collect()
+            } else {
+                Vec::new()
+            };
+            curve(self.pooled, &mix, Habit { set: &set, singles: &singles })
+        };
+        let (mut others, mut variance) = (0.0, 0.0);
         for class in neighbours {
             let alone = self.profiles.get(class).and_then(|p| p.ln_power);
             let alone = alone.unwrap_or_else(|| {
                 let (share, _) = prior::power_share(Some(class.as_str()));
-                crate::fit::Belief { mean: share.mean + self.card.cap_default_w.ln(), sd: share.sd }
+                Belief { mean: share.mean + self.card.cap_default_w.ln(), sd: share.sd }
             });
             let watts = alone.mean.exp();
-            sum += (watts - idle).max(1.0);
-            sum_variance += (alone.sd * watts).powi(2);
+            others += (watts - self.card.idle_w).max(1.0);
+            variance += (alone.sd * watts).powi(2);
         }
-        let mix = self.model.mix(neighbours, self.profiles);
-        let (set, singles) = self.habits(neighbours, |shared| shared.power);
-        let (ratio, ratio_variance) =
-            self.pooled.power(&mix, Habit { set: &set, singles: &singles });
-        let above = sum * ratio.exp();
+        Together {
+            slow: by_set(|shared| shared.slow, Pooled::slowdown),
+            others_w: (others, variance),
+            ratio: by_set(|shared| shared.power, Pooled::power),
+        }
+    }
+
+    /// The card's power with all tenants, as a logarithm.
+    fn shared_power(&self, together: Together, own: f64, variance: f64) -> (f64, f64) {
+        let idle = self.card.idle_w;
+        let sum = together.others_w.0 + (own.exp() - idle).max(1.0);
+        let sum_variance = together.others_w.1 + variance * own.exp().powi(2);
+        let above = sum * together.ratio.0.exp();
         let whole = idle + above;
-        let relative = sum_variance / (sum * sum) + ratio_variance;
+        let relative = sum_variance / (sum * sum) + together.ratio.1;
         (whole.ln(), relative * (above / whole).powi(2))
     }
 
-    /// What was seen of just this set, and of each of its neighbours alone.
-    fn habits(
+    /// What was seen of just these neighbours.
+    fn seen_of(
         &self,
         neighbours: &[WorkloadId],
-        of: impl Fn(&crate::history::SharedSet) -> Option<Stored>,
-    ) -> (Vec<Seen>, Vec<Seen>) {
-        let own = &self.model.shared;
-        let sets = || {
-            let class =
-                self.class.into_iter().flat_map(|c| c.jobs.iter()).flat_map(|(_, s)| &s.shared);
-            // A job's own summary is among its class's.
-            own.iter().filter(|_| self.class.is_none()).chain(class)
-        };
-        let seen = |wanted: &[WorkloadId]| -> Vec<Seen> {
-            let mix = self.model.mix(wanted, self.profiles);
-            sets()
-                .filter(|shared| shared.neighbours == wanted)
-                .filter_map(|shared| {
-                    let stored = of(shared)?;
-                    Some(Seen {
-                        neighbours: wanted.len(),
-                        sum: mix.sum,
-                        mean: stored.mean,
-                        variance: stored.sd * stored.sd,
-                    })
-                })
-                .collect()
-        };
-        let singles = if neighbours.len() < 2 {
-            Vec::new()
-        } else {
-            neighbours.iter().filter_map(|n| seen(std::slice::from_ref(n)).pop()).collect()
-        };
-        (seen(neighbours), singles)
+        of: fn(&SharedSet) -> Option<Stored>,
+    ) -> Vec<Seen> {
+        let Some(sets) = self.seen.get(neighbours) else { return Vec::new() };
+        let sum = self.model.mix(neighbours, self.profiles).sum;
+        sets.iter()
+            .filter_map(|set| of(set))
+            .map(|stored| Seen {
+                neighbours: neighbours.len(),
+                sum,
+                mean: stored.mean,
+                variance: stored.sd * stored.sd,
+            })
+            .collect()
     }
 }
+
+/// A half of the pooled model.
+type Curve = fn(&Pooled, &Mix, Habit<'_>) -> (f64, f64);
 
 /// The configurations of a surface, what matters most first, at most `max`.
 #[must_use]
@@ -228,7 +268,7 @@ pub fn configurations(
     let seen_sets = sets_seen.iter().filter(|s| s.len() > 1).cloned();
     // Made one by one: with many classes the triples alone would outnumber any surface's points.
     let sets = singles.iter().cloned().chain(seen_sets).chain(pairs).chain(triples);
-    let mut done = std::collections::BTreeSet::new();
+    let mut done = BTreeSet::new();
     'full: for mut set in sets {
         set.sort();
         if done.contains(&set) {
