@@ -323,7 +323,9 @@ impl Launcher {
             .filter(|(run, entry)| {
                 entry.state.is_live() || self.desired.is_none() || self.wanted(run).is_some()
             })
-            .filter_map(|(_, entry)| launched(entry))
+            .filter_map(|(run, entry)| {
+                launched(entry, self.wanted(run).is_some_and(|job| !job.stop))
+            })
             .chain(self.unstarted.values().map(|(job, _)| job.clone()))
             .collect();
         if self.reported.as_ref() == Some(&jobs) && now < self.report_at {
@@ -341,12 +343,14 @@ impl Launcher {
 }
 
 /// What is reported of a start; nothing while it is on its way.
-fn launched(entry: &Entry) -> Option<LaunchedJob> {
+fn launched(entry: &Entry, wanted: bool) -> Option<LaunchedJob> {
     Some(LaunchedJob {
         job: entry.order.job.clone(),
         attempt: entry.order.attempt,
         gpus: entry.order.gpus.clone(),
         state: match &entry.state {
+            // It may hold its GPUs already, and is stopped as soon as it is known to.
+            State::Ordered(true) if !wanted => LaunchState::Stopping,
             State::Ordered(_) => return None,
             State::Running => LaunchState::Running,
             State::Stopping(_) => LaunchState::Stopping,

@@ -31,6 +31,9 @@ const FIRST_WORDS: Duration = Duration::from_millis(10);
 /// How long to wait before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How long the last report may take when the launcher stops: wall time.
+const LAST_REPORT: Duration = Duration::from_secs(2);
+
 /// Why the launcher cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ShellError {
@@ -68,13 +71,17 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
         let _ = hands.sender.send(retired).await;
         drive(&mut launcher, &mut events, &mut hands, None).await;
     }
-    if bus_side.is_finished() {
-        // It ends by itself only with an error that nothing here can mend.
-        if let Ok(ended) = bus_side.await {
-            return ended.map_err(ShellError::from);
+    // Without its source the reporter writes the last report and ends, and the bus side with it.
+    drop(hands);
+    let stopper = bus_side.abort_handle();
+    match tokio::time::timeout(LAST_REPORT, bus_side).await {
+        Ok(Ok(ended)) => return ended.map_err(ShellError::from),
+        // A panic there was logged there.
+        Ok(Err(_)) => {}
+        Err(_) => {
+            tracing::warn!("the bus is away: the last report is not stored");
+            stopper.abort();
         }
-    } else {
-        bus_side.abort();
     }
     Ok(())
 }
@@ -310,9 +317,10 @@ async fn follow_bus(
         bus.register_on("wattle-launcher", "starts and stops jobs on a node", &config.node).await?;
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
-    let reporter = tokio::spawn(write_reports(actual, config.node.clone(), newest));
-    let followed = follow_desired(&desired, &config.node, &sender).await;
-    reporter.abort();
+    let followed = tokio::select! {
+        () = write_reports(actual, config.node.clone(), newest) => Ok(()),
+        followed = follow_desired(&desired, &config.node, &sender) => followed,
+    };
     drop(service);
     followed
 }

@@ -25,6 +25,7 @@ struct Site {
     desired: KvBucket,
     actual: KvBucket,
     generation: u64,
+    stop_jobs_at_exit: bool,
 }
 
 fn node() -> NodeId {
@@ -39,7 +40,15 @@ impl Site {
         let desired = bus.bucket(Bucket::Desired).await.unwrap();
         let actual = bus.bucket(Bucket::Actual).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let mut site = Self { server, folder, launcher: None, desired, actual, generation: 0 };
+        let mut site = Self {
+            server,
+            folder,
+            launcher: None,
+            desired,
+            actual,
+            generation: 0,
+            stop_jobs_at_exit: false,
+        };
         site.start_launcher();
         site
     }
@@ -54,7 +63,8 @@ impl Site {
             "cluster = \"launch\"\nnode = \"n0\"\nstate_dir = \"{dir}/state\"\nlog_dir = \"{dir}/log\"\n\
              checkpoint_dir = \"{dir}/checkpoints\"\nprogress_socket = \"{dir}/progress.sock\"\n\
              checkpoint_grace_ms = 2000\nterminate_grace_ms = 300\nheartbeat_ms = 300\n\
-             [nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n",
+             stop_jobs_at_exit = {}\n[nats]\nurl = \"{}\"\n[job_environment]\nSITE = \"here\"\n",
+            self.stop_jobs_at_exit,
             self.server.url()
         );
         let file = self.path("launcher.toml");
@@ -75,6 +85,18 @@ impl Site {
         let mut launcher = self.launcher.take().unwrap();
         launcher.kill().unwrap();
         launcher.wait().unwrap();
+    }
+
+    /// As systemd would; waits until it has ended.
+    fn terminate_launcher(&mut self) -> std::process::ExitStatus {
+        let mut launcher = self.launcher.take().unwrap();
+        let who = wattle_launcher::process::identity(launcher.id()).unwrap();
+        wattle_launcher::process::signal(&who, wattle_launcher::process::Signal::TERM);
+        launcher.wait().unwrap()
+    }
+
+    async fn until_log(&self, text: &str) {
+        self.until_file(&self.path("launcher.log"), |log| log.contains(text)).await;
     }
 
     async fn desire(&mut self, jobs: Vec<DesiredJob>) {
@@ -396,6 +418,26 @@ async fn a_supervisor_that_is_killed_is_a_job_lost_not_failed() {
     })
     .await
     .expect("nothing of it is left on the GPUs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn asked_to_stop_it_leaves_its_jobs_or_stops_them_as_configured() {
+    let mut site = Site::new().await;
+    site.desire(vec![job("a", 1, TRAIN)]).await;
+    let running = site.until_state("a", |state| *state == LaunchState::Running).await;
+    site.until_file(&site.path("checkpoints/a/starts"), |text| text == "started 1\n").await;
+    assert!(site.terminate_launcher().success());
+    assert!(alive(running.session.unwrap()), "it goes on by default");
+    site.stop_jobs_at_exit = true;
+    site.start_launcher();
+    site.until("found again", |report| report.at_us > running.since_us && report.jobs.len() == 1)
+        .await;
+    site.until_log("found running").await;
+    assert!(site.terminate_launcher().success());
+    assert!(!alive(running.session.unwrap()));
+    assert_eq!(fs::read_to_string(site.path("checkpoints/a/state")).unwrap(), "saved\n");
+    let last = site.report().await.unwrap();
+    assert_eq!(last.jobs[0].state, LaunchState::Stopped, "its last word is stored");
 }
 
 #[test]

@@ -141,6 +141,18 @@ fn a_job_without_checkpoint_signal_is_terminated() {
 }
 
 #[test]
+fn a_start_that_is_not_wanted_any_more_is_told_until_it_is_gone() {
+    let mut bench = Bench::new(Memory::default());
+    bench.desire(1, vec![desired_job("a", 1, "n0")]);
+    assert_eq!(bench.desire(2, vec![]), "remember 2; report 2 [a.1 Stopping]");
+    assert_eq!(
+        bench.tell(Event::Started(run("a", 1), 7)),
+        "Checkpoint a.1; report 2 [a.1 Stopping]"
+    );
+    assert_eq!(bench.tell(Event::Ended(run("a", 1), Outcome::Code(0))), "report 2 []");
+}
+
+#[test]
 fn a_new_attempt_waits_for_the_old_one() {
     let mut bench = Bench::new(Memory::default());
     bench.desire(1, vec![desired_job("a", 1, "n0")]);
