@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::job::Job;
 use crate::problem::{NodeFacts, Problem};
-use crate::reason::Because;
+use crate::reason::{Alone, Because};
 use crate::set::{GpuSet, NodeKey, Spot, lowest, ones};
 
 /// The GPUs that are still free while a plan grows. Copied only once something is taken.
@@ -92,10 +92,10 @@ impl<'a> Room<'a> {
 
     /// Why `job` does not fit, as figures.
     #[must_use]
-    pub fn why_not(&self, job: &Job) -> Because {
+    pub fn why_not(&self, job: &Job, alone: Option<Alone>) -> Because {
         let free = self.problem.keyed_nodes().map(|(key, _)| self.free(key).count_ones());
         let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
-        Because::NoRoom { asked: job.facts.request.min, free, free_on_one_node }
+        Because::NoRoom { asked: job.facts.request.min, free, free_on_one_node, alone }
     }
 }
 

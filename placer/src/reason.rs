@@ -26,6 +26,8 @@ pub enum Because {
         free: u32,
         /// GPUs that are free on the freest node.
         free_on_one_node: u32,
+        /// Why it was not given neighbours either, where the policy shares.
+        alone: Option<Alone>,
     },
     /// No node and no set of equal nodes is large enough.
     TooLarge {
@@ -103,11 +105,16 @@ pub enum Alone {
     NoCandidate,
 }
 
+/// `1 GPU`, `2 GPUs`.
+fn count(gpus: u32) -> String {
+    format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
+}
+
 impl fmt::Display for Alone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exclusive => "it is exclusive",
-            Self::Unknown => "its profile is not known yet",
+            Self::Unknown => "nothing was measured of its kind yet, so it runs alone first",
             Self::CannotStop => "it has no checkpoint signal, and deadlines are at stake",
             Self::UndoneOften => "it was undone often enough",
             Self::NoCandidate => "no occupied GPUs are within thresholds and deadlines",
@@ -122,12 +129,19 @@ impl fmt::Display for Because {
             Self::WholeNodes { nodes } => {
                 write!(f, "first in the queue; first {nodes} wholly free nodes")
             }
-            Self::NoRoom { asked, free, free_on_one_node } => write!(
-                f,
-                "asks for {asked} GPUs; {free} are free, at most {free_on_one_node} on one node"
-            ),
+            Self::NoRoom { asked, free, free_on_one_node, alone } => {
+                write!(
+                    f,
+                    "asks for {}; {free} free, at most {free_on_one_node} on one node",
+                    count(*asked)
+                )?;
+                match alone {
+                    Some(alone) => write!(f, "; not beside others: {alone}"),
+                    None => Ok(()),
+                }
+            }
             Self::TooLarge { asked, gpus } => {
-                write!(f, "asks for {asked} GPUs; the cluster of {gpus} can never give them")
+                write!(f, "asks for {}; the cluster of {gpus} can never give them", count(*asked))
             }
             Self::TooMuchMemory { asked_mib } => {
                 write!(f, "needs {asked_mib} MiB on each GPU; no card here has as much")

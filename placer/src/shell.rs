@@ -183,7 +183,7 @@ impl Ledger {
         Ok((ledger, values))
     }
 
-    async fn store<T: Serialize>(
+    async fn store<T: Serialize + DeserializeOwned>(
         &mut self,
         key: &str,
         value: &T,
@@ -205,6 +205,13 @@ impl Ledger {
                     Ok(Some((bytes, revision))) if bytes == codec::encode_json(value) => {
                         self.revisions.insert(key.to_owned(), revision);
                         return Ok(stored);
+                    }
+                    // Nobody's value: whoever wrote it is no placer, and what we know stands.
+                    Ok(Some((bytes, revision))) if codec::decode_json::<T>(&bytes).is_err() => {
+                        let bucket = self.which.token();
+                        tracing::warn!(bucket, key, revision, "written over what cannot be read");
+                        self.revisions.insert(key.to_owned(), revision);
+                        continue;
                     }
                     // The store was lost: it is filled again from here.
                     Ok(None) if self.revisions.remove(key).is_some() => continue,

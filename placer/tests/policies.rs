@@ -236,7 +236,7 @@ fn fifo_blocks_at_its_head_and_rejects_what_can_never_run() {
         a on n0:0,1,2: first in the queue; first room in node order
         b on n1:0,1: first in the queue; first room in node order
         huge rejected: asks for 13 GPUs; the cluster of 12 can never give them
-        c waits: asks for 6 GPUs; 7 are free, at most 4 on one node
+        c waits: asks for 6 GPUs; 7 free, at most 4 on one node
     "#]]
     .assert_eq(&show(&problem, &plan));
     decide(&mut problem, &*fifo);
@@ -274,7 +274,7 @@ fn fifo_packed_fills_first_then_takes_the_best_partner() {
         middle on n0:0: first in the queue; first room in node order
         light on n0:1: first in the queue; first room in node order
         third on n0:1: no free GPUs; with light the normalised speeds sum to 1.96 > 1.5 (best of 2)
-        heavy waits: asks for 1 GPUs; 0 are free, at most 0 on one node
+        heavy waits: asks for 1 GPU; 0 free, at most 0 on one node
     "#]]
     .assert_eq(&show(&problem, &plan));
 }
@@ -294,7 +294,7 @@ fn eaco_fills_the_fullest_and_watches() {
         light on n1:0: free GPUs: no occupied GPUs are within thresholds and deadlines
         heavy on n1:0, observed: candidate 1 of 1, fullest first; beside light at 10 % busy; nobody has a deadline
         middle on n2:0: free GPUs: no occupied GPUs are within thresholds and deadlines
-        stranger waits: asks for 1 GPUs; 0 are free, at most 0 on one node
+        stranger waits: asks for 1 GPU; 0 free, at most 0 on one node; not beside others: its speed or peak memory is not known yet (it may declare --workload and --memory-mib)
     "#]]
     .assert_eq(&show(&problem, &plan));
 }

@@ -114,7 +114,8 @@ impl Policy for Eaco {
             } else if let Some(because) = never(problem, job) {
                 plan.decisions.push(Decision::Reject { job: key, because });
             } else {
-                plan.blocked = Some(Blocked { job: key, because: growing.room.why_not(job) });
+                plan.blocked =
+                    Some(Blocked { job: key, because: growing.room.why_not(job, Some(alone)) });
                 break;
             }
         }

@@ -34,7 +34,7 @@ impl Policy for Fifo {
             } else if let Some(because) = never(problem, job) {
                 plan.decisions.push(Decision::Reject { job: key, because });
             } else {
-                plan.blocked = Some(Blocked { job: key, because: room.why_not(job) });
+                plan.blocked = Some(Blocked { job: key, because: room.why_not(job, None) });
                 break;
             }
         }

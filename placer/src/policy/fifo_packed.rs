@@ -69,7 +69,7 @@ impl Policy for FifoPacked {
                     plan.decisions.push(Decision::Start { job: key, on, observe: false, because });
                 }
                 None => {
-                    plan.blocked = Some(Blocked { job: key, because: room.why_not(job) });
+                    plan.blocked = Some(Blocked { job: key, because: room.why_not(job, None) });
                     break;
                 }
             }
