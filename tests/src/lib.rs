@@ -194,7 +194,8 @@ impl System {
         }
     }
 
-    /// The processes of this system that run `program`: `wattle-placer`, `nats-server`.
+    /// The processes of this system that run `program`: `wattle-placer`, `nats-server`. The
+    /// supervisors of jobs are not counted as launchers: they are there to outlive one.
     #[must_use]
     pub fn processes(&self, program: &str) -> Vec<u32> {
         let mut found = Vec::new();
@@ -204,14 +205,33 @@ impl System {
             for child in std::fs::read_to_string(path).unwrap_or_default().split_whitespace() {
                 let child: u32 = child.parse().expect("the kernel lists numbers");
                 let command = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-                let first = command.split(|byte| *byte == 0).next().unwrap_or_default();
-                if String::from_utf8_lossy(first).rsplit('/').next() == Some(program) {
+                let mut words = command.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+                let first = words.next().unwrap_or_default();
+                let supervises = words.next().is_some_and(|word| word == "supervise");
+                if first.rsplit('/').next() == Some(program) && !supervises {
                     found.push(child);
                 }
                 todo.push(child);
             }
         }
         found
+    }
+
+    /// The processes that run `program` on this system's behalf, whoever started them: a job is no
+    /// child of a launcher that came after it.
+    #[must_use]
+    pub fn anywhere(&self, program: &str) -> Vec<u32> {
+        let ours = self.folder.path().to_string_lossy().into_owned();
+        let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| {
+                let read = |file| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+                let command = String::from_utf8_lossy(&read("cmdline")).into_owned();
+                let first = command.split('\0').next().unwrap_or_default();
+                first.rsplit('/').next() == Some(program)
+                    && String::from_utf8_lossy(&read("environ")).contains(&ours)
+            })
+            .collect()
     }
 
     /// Kills every process of this system that runs `program`, at once and without warning.
