@@ -294,7 +294,7 @@ fn eaco_fills_the_fullest_and_watches() {
         light on n1:0: free GPUs: no occupied GPUs are within thresholds and deadlines
         heavy on n1:0, observed: candidate 1 of 1, fullest first; beside light at 10 % busy; nobody has a deadline
         middle on n2:0: free GPUs: no occupied GPUs are within thresholds and deadlines
-        stranger waits: asks for 1 GPU; 0 free, at most 0 on one node; not beside others: its speed or peak memory is not known yet (it may declare --workload and --memory-mib)
+        stranger waits: asks for 1 GPU; 0 free, at most 0 on one node; not beside others: nothing was measured of its kind yet, so it runs alone first
     "#]]
     .assert_eq(&show(&problem, &plan));
 }

@@ -133,6 +133,16 @@ fn live(
     }
 }
 
+/// `12.3 %`: how much of `before` is saved; negative where more was spent.
+fn saving(now: Option<f64>, before: Option<f64>) -> String {
+    match (now, before) {
+        (Some(now), Some(before)) if before > 0.0 => {
+            format!("{:.1} %", 100.0 * (before - now) / before)
+        }
+        _ => "?".to_owned(),
+    }
+}
+
 /// `-12.3 %`: how far `now` is from `before`.
 fn change(now: Option<f64>, before: Option<f64>) -> String {
     match (now, before) {
@@ -201,9 +211,9 @@ pub(crate) async fn show(
     ))?;
     print(&format!(
         "saving against fifo: energy {}, carbon {}, mean completion {}",
-        change(live.energy_kwh, fifo.energy_kwh),
-        change(live.carbon_kg, fifo.carbon_kg),
-        change(live.jct_s_mean, fifo.jct_s_mean),
+        saving(live.energy_kwh, fifo.energy_kwh),
+        saving(live.carbon_kg, fifo.carbon_kg),
+        saving(live.jct_s_mean, fifo.jct_s_mean),
     ))?;
     print("energy is whole nodes, all awake, from the first submission to the last completion")
 }
@@ -234,5 +244,7 @@ mod tests {
     fn changes_are_signed() {
         assert_eq!(change(Some(88.0), Some(100.0)), "-12.0 %");
         assert_eq!(change(None, Some(100.0)), "?");
+        assert_eq!(saving(Some(88.0), Some(100.0)), "12.0 %");
+        assert_eq!(saving(Some(101.0), Some(100.0)), "-1.0 %");
     }
 }
