@@ -45,6 +45,9 @@ enum Command {
     Tap(commands::tap::Tap),
     /// Replay a trace under one or more policies; needs no server and no GPU.
     Simulate(commands::simulate::Simulate),
+    /// Become a program that ends with `wattle up`, however that ends.
+    #[command(hide = true, name = commands::up::CHILD, after_help = "Example: for `wattle up` alone")]
+    Child(commands::up::Child),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Explain(command) => commands::explain::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
+        Command::Child(command) => commands::up::become_child(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     if output::is_broken_pipe(&error) {

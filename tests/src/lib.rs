@@ -67,6 +67,33 @@ where
     }
 }
 
+/// Starts `wattle up` and waits until it says that it is up.
+async fn start(folder: &Path, cluster: &ClusterId, args: &[&str]) -> (Child, Bus) {
+    let said = folder.join("up.err");
+    let mut up = Command::new(program("wattle"))
+        .args(["up", "--cluster", cluster.as_str(), "--dir"])
+        .arg(folder)
+        .args(args)
+        // Other tests' systems must not be found by ours.
+        .env("XDG_STATE_HOME", folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&said).expect("a log file"))
+        .spawn()
+        .expect("wattle starts");
+    let out = up.stdout.take().expect("it is piped");
+    let mut line = String::new();
+    BufReader::new(out).read_line(&mut line).expect("wattle prints text");
+    let url = line.trim().to_owned();
+    let error = || std::fs::read_to_string(&said).unwrap_or_default();
+    assert!(url.starts_with("nats://"), "first line `{url}`; {}", error());
+    let bus = Bus::connect_within(&BusConfig::at(&url), cluster.clone(), "test", PATIENCE)
+        .await
+        .expect("the bus answers");
+    until("wattle up says it is up", async || error().contains(" is up: ").then_some(())).await;
+    (up, bus)
+}
+
 /// A running `wattle up`.
 pub struct System {
     up: Child,
@@ -86,30 +113,21 @@ impl System {
     pub async fn up_as(cluster: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cluster = ClusterId::new(cluster).expect("an id");
-        let mut up = Command::new(program("wattle"))
-            .args(["up", "--cluster", cluster.as_str(), "--dir"])
-            .arg(folder.path())
-            .args(args)
-            // Other tests' systems must not be found by ours.
-            .env("XDG_STATE_HOME", folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(folder.path().join("up.err")).expect("a log file"))
-            .spawn()
-            .expect("wattle starts");
-        let out = up.stdout.take().expect("it is piped");
-        let mut line = String::new();
-        BufReader::new(out).read_line(&mut line).expect("wattle prints text");
-        let url = line.trim().to_owned();
-        let said = folder.path().join("up.err");
-        let error = || std::fs::read_to_string(&said).unwrap_or_default();
-        assert!(url.starts_with("nats://"), "first line `{url}`; {}", error());
-        let bus = Bus::connect_within(&BusConfig::at(&url), cluster.clone(), "test", PATIENCE)
-            .await
-            .expect("the bus answers");
-        let system = Self { up, folder, cluster, bus };
-        until("wattle up says it is up", async || error().contains(" is up: ").then_some(())).await;
-        system
+        let (up, bus) = start(folder.path(), &cluster, args).await;
+        Self { up, folder, cluster, bus }
+    }
+
+    /// Kills `wattle up` itself without warning, waits until its services have ended, and starts it
+    /// again in the same folder.
+    pub async fn kill_9_up_and_start_again(&mut self, args: &[&str]) {
+        self.up.kill().expect("it is our child");
+        self.up.wait().expect("it is our child");
+        until("everything that wattle up started has ended", async || {
+            let ours = ["nats-server", "wattle-placer", "wattle-launcher", "wattle-profiler"];
+            ours.iter().all(|program| self.anywhere(program).is_empty()).then_some(())
+        })
+        .await;
+        (self.up, self.bus) = start(self.folder.path(), &self.cluster, args).await;
     }
 
     /// The bus's address.

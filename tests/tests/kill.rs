@@ -62,6 +62,27 @@ async fn killing_any_service_loses_no_job() {
     assert!(system.end().await.success());
 }
 
+/// `wattle up` itself is killed with everything it runs; started again in the same folder, it goes on
+/// with the same jobs, from their checkpoints.
+#[tokio::test]
+async fn killing_wattle_up_loses_no_job() {
+    let args = ["--simulated", "1x1:v100", "--rate", "60", "--policy", "fifo"];
+    let mut system = System::up(&args).await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "4000", "--steps-per-epoch", "200"];
+    let first = system.submit("first", &[], &training);
+    let second = system.submit("second", &[], &training);
+    system.until_job(&first, "it has trained", |r| r.epoch.is_some_and(|epoch| epoch > 0)).await;
+    system.kill_9_up_and_start_again(&args).await;
+    for job in [first, second] {
+        let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
+        let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
+        let from_nothing = output.lines().filter(|line| line.contains("step 0 of")).count();
+        assert_eq!(from_nothing, 1, "its steps were not lost: {output}");
+    }
+    assert!(system.end().await.success());
+}
+
 /// With the placer gone its leases run out, and the cards go back to their default; the job on them
 /// goes on.
 #[tokio::test]

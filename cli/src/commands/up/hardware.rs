@@ -63,23 +63,13 @@ pub(crate) fn simulated(
 ) -> anyhow::Result<Hardware> {
     let simnode = find_own("wattle-simnode")?;
     let library = find_own("libnvml_sim.so")?;
+    let goes_on = remember(shape, rate, folder)?;
     let mut nodes = Vec::new();
     for (i, (gpus, kind)) in shape.nodes().enumerate() {
         let id = NodeId::new(&format!("n{i}")).expect("a letter and a number are an id");
         let state = folder.join(format!("{id}.state"));
-        let output = Command::new(&simnode)
-            .arg("create")
-            .arg("--state")
-            .arg(&state)
-            .args(["--node", id.as_str(), "--kind", kind])
-            .args(["--gpus", &gpus.to_string(), "--rate", &rate.to_string()])
-            .args(["--epoch-us", &epoch.as_us().to_string()])
-            .output()
-            .with_context(|| format!("cannot start {}", simnode.display()))?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said = said.trim().trim_start_matches("error: ").to_owned();
-            return Err(usage(format!("--simulated {shape}: {said}")));
+        if !(goes_on && state.exists()) {
+            create(&simnode, &state, &id, (gpus, kind), rate, epoch)?;
         }
         nodes.push(Node {
             id,
@@ -94,4 +84,46 @@ pub(crate) fn simulated(
         node.env.extend(clock.iter().map(|path| (env::CLOCK.to_owned(), path.into())));
     }
     Ok(Hardware { nodes, clock, shape: shape.clone() })
+}
+
+/// Whether the folder holds these nodes already; others than these are an error.
+fn remember(shape: &ClusterShape, rate: u32, folder: &Path) -> anyhow::Result<bool> {
+    let file = folder.join("hardware");
+    let ours = format!("--simulated {shape} --rate {rate}");
+    match std::fs::read_to_string(&file) {
+        Ok(there) if there == ours => Ok(true),
+        Ok(there) => Err(usage(format!(
+            "{} holds a system of {there}; give the same, or another --dir",
+            folder.parent().unwrap_or(folder).display()
+        ))),
+        Err(_) => {
+            std::fs::write(&file, ours)
+                .with_context(|| format!("cannot write {}", file.display()))?;
+            Ok(false)
+        }
+    }
+}
+
+fn create(
+    simnode: &Path,
+    state: &Path,
+    id: &NodeId,
+    (gpus, kind): (u32, &str),
+    rate: u32,
+    epoch: Timestamp,
+) -> anyhow::Result<()> {
+    let output = Command::new(simnode)
+        .arg("create")
+        .arg("--state")
+        .arg(state)
+        .args(["--node", id.as_str(), "--kind", kind])
+        .args(["--gpus", &gpus.to_string(), "--rate", &rate.to_string()])
+        .args(["--epoch-us", &epoch.as_us().to_string()])
+        .output()
+        .with_context(|| format!("cannot start {}", simnode.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(usage(format!("--simulated: {}", said.trim().trim_start_matches("error: "))))
 }

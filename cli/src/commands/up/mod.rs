@@ -6,6 +6,7 @@
 //! of it.
 
 mod bus;
+mod child;
 mod configs;
 mod feed;
 mod hardware;
@@ -25,6 +26,7 @@ use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
+pub(crate) use self::child::{CHILD, Child, become_child};
 use self::hardware::Hardware;
 use self::processes::Processes;
 use super::simulate::usage_chain;

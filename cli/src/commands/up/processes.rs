@@ -16,6 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::child;
 use crate::output::note;
 
 /// How long a process may take to end after it was asked to.
@@ -55,7 +56,9 @@ impl Program {
             .append(true)
             .open(&log_path)
             .with_context(|| format!("cannot write {}", log_path.display()))?;
-        Command::new(&self.path)
+        let me = std::env::current_exe().context("cannot tell where wattle lies")?;
+        Command::new(me)
+            .args(child::arguments(std::process::id(), self.path.clone().into_os_string()))
             .args(&self.args)
             .envs(self.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
