@@ -269,6 +269,25 @@ fn jobs_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("jobs")
 }
 
+/// Takes the state folder for one launcher, for as long as the result lives; `None` while another
+/// has it. A launcher that is killed lets go of it.
+///
+/// # Errors
+/// Where the folder cannot be made, or its lock not be opened.
+pub fn take(state_dir: &Path) -> Result<Option<fs::File>, StateError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(state_dir);
+    made.map_err(|source| fault(state_dir, "make", source))?;
+    let path = state_dir.join("lock");
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = file.map_err(|source| fault(&path, "open", source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        Err(fs::TryLockError::Error(source)) => Err(fault(&path, "lock", source)),
+    }
+}
+
 /// Everything a launcher that comes back finds, and what in it could not be read.
 ///
 /// # Errors

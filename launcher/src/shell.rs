@@ -5,7 +5,8 @@
 //! bucket `actual`. Jobs never wait for the bus: when it is away they go on, and the newest report
 //! is written once it is back.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ const EVENTS_MAX: usize = 256;
 /// How long a supervisor's first words are waited for before looking again: wall time. They come
 /// within a few milliseconds.
 const FIRST_WORDS: Duration = Duration::from_millis(10);
-/// How long to wait before the bus is tried again: wall time.
+/// How long to wait before the bus, or a lock, is tried again: wall time.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How long the last report may take when the launcher stops: wall time.
@@ -40,9 +41,6 @@ pub enum ShellError {
     /// The state folder is of no use.
     #[error("the launcher's memory of its jobs cannot be used")]
     State(#[from] StateError),
-    /// The bus refuses it.
-    #[error("the bus cannot be used")]
-    Bus(#[from] BusError),
     /// Its own program is not to be found.
     #[error("the launcher's own program cannot be found, which every job's supervisor runs")]
     Program(#[source] std::io::Error),
@@ -51,9 +49,10 @@ pub enum ShellError {
 /// Runs until asked to stop.
 ///
 /// # Errors
-/// Where it cannot begin: no state folder, no bus that takes it.
+/// Where it cannot begin: no state folder.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
     let program = std::env::current_exe().map_err(ShellError::Program)?;
+    let Some(_lock) = alone(&config.state_dir, &shutdown).await? else { return Ok(()) };
     let (memory, faults) = folder::recall(&config.state_dir, clock::now())?;
     for error in faults {
         tracing::error!(error = chain(&error), "a start cannot be recalled and is left alone");
@@ -75,15 +74,37 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
     drop(hands);
     let stopper = bus_side.abort_handle();
     match tokio::time::timeout(LAST_REPORT, bus_side).await {
-        Ok(Ok(ended)) => return ended.map_err(ShellError::from),
         // A panic there was logged there.
-        Ok(Err(_)) => {}
+        Ok(_) => {}
         Err(_) => {
             tracing::warn!("the bus is away: the last report is not stored");
             stopper.abort();
         }
     }
     Ok(())
+}
+
+/// Waits until no other launcher uses the state folder; `None` where this one is to stop first.
+///
+/// An earlier launcher may still be stopping its jobs. What it asks of them, this one would take
+/// for their own doing.
+async fn alone(state_dir: &Path, shutdown: &Shutdown) -> Result<Option<File>, StateError> {
+    let mut told = false;
+    loop {
+        if let Some(lock) = folder::take(state_dir)? {
+            return Ok(Some(lock));
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(
+                state_dir = %state_dir.display(),
+                "another launcher uses this state folder; waiting until it has ended"
+            );
+        }
+        tokio::select! {
+            () = shutdown.wait() => return Ok(None),
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
 }
 
 /// Until asked to stop, or else until nothing runs any more.
@@ -305,10 +326,21 @@ async fn wait_for(folder: &Folder, claim: &Claim) -> Result<End, StateError> {
     folder.bury(claim, clock::now())
 }
 
-/// The bus: what is desired comes in, what is goes out.
+/// The bus: what is desired comes in, what is goes out. Tries for ever, for jobs go on without it.
 async fn follow_bus(
     config: Config,
     sender: mpsc::Sender<Event>,
+    newest: watch::Receiver<Option<LaunchReport>>,
+) {
+    while let Err(error) = follow_bus_once(&config, &sender, newest.clone()).await {
+        tracing::error!(error = chain(&error), "no bus; jobs go on, and it is tried again");
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn follow_bus_once(
+    config: &Config,
+    sender: &mpsc::Sender<Event>,
     newest: watch::Receiver<Option<LaunchReport>>,
 ) -> Result<(), BusError> {
     let name = format!("wattle-launcher-{}", config.node);
@@ -319,7 +351,7 @@ async fn follow_bus(
     let actual = bus.bucket(Bucket::Actual).await?;
     let followed = tokio::select! {
         () = write_reports(actual, config.node.clone(), newest) => Ok(()),
-        followed = follow_desired(&desired, &config.node, &sender) => followed,
+        followed = follow_desired(&desired, &config.node, sender) => followed,
     };
     drop(service);
     followed

@@ -400,6 +400,35 @@ async fn jobs_outlive_the_bus_and_corrupt_orders() {
     site.until("nothing left", |report| report.jobs.is_empty()).await;
 }
 
+#[tokio::test]
+async fn a_server_that_is_mended_later_is_enough() {
+    let mut site = Site::new().await;
+    site.kill_launcher();
+    site.server.restart_with_jetstream(false).await;
+    site.start_launcher();
+    site.until_log("no bus").await;
+    site.server.restart_with_jetstream(true).await;
+    site.until("reports", |_| true).await;
+    site.desire(vec![job("late", 1, "exit 0")]).await;
+    site.until_state("late", |state| *state == LaunchState::Exited { code: 0 }).await;
+}
+
+/// One that is started while an earlier one still stops its jobs would take their end for a failure.
+#[tokio::test]
+async fn a_second_launcher_waits_for_the_first() {
+    let mut site = Site::new().await;
+    site.desire(vec![job("a", 1, "trap '' USR1; while true; do sleep 0.05; done")]).await;
+    site.until_state("a", |state| *state == LaunchState::Running).await;
+    let mut first = site.launcher.take().unwrap();
+    site.start_launcher();
+    site.until_log("another launcher uses this state folder").await;
+    first.kill().unwrap();
+    first.wait().unwrap();
+    site.until_log("found running").await;
+    site.desire(vec![]).await;
+    site.until("stopped", |report| report.jobs.is_empty()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_supervisor_that_is_killed_is_a_job_lost_not_failed() {
     let mut site = Site::new().await;

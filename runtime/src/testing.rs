@@ -117,6 +117,15 @@ impl NatsServer {
         self.launch().await;
     }
 
+    /// As [`Self::restart`], with or without JetStream from now on.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub async fn restart_with_jetstream(&mut self, jetstream: bool) {
+        self.jetstream = jetstream;
+        self.restart().await;
+    }
+
     /// What it has logged.
     #[must_use]
     pub fn log(&self) -> String {
