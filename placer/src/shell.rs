@@ -15,12 +15,14 @@ use wattle_common::messages::{
 };
 use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject, Topic};
 use wattle_common::{Machine, Timestamp, codec};
-use wattle_runtime::bus::{Bus, BusError, Change, KvBucket, Request, Watch};
+use wattle_runtime::bus::{
+    Bus, BusError, Change, KvBucket, Request, Requests, Service, Subscription, Watch,
+};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
 use crate::machine::{Action, Event, Memory, Placer, RequestNumber};
-use crate::{Config, UnknownPolicy, policy};
+use crate::{Config, Policy, UnknownPolicy, policy};
 
 /// How long to wait before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
@@ -53,102 +55,161 @@ pub enum ShellError {
 /// Where the bus does not take it, or another placer is at work.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
     let policy = policy(&config.policy)?;
-    let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-placer").await?;
-    let (mut jobs, records) = Ledger::open(&bus, Bucket::Jobs).await?;
-    let (mut orders, desired) = Ledger::open(&bus, Bucket::Desired).await?;
-    let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
-    let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
-    let (power, launch) = reports(&mut actual).await;
-    let memory = Memory {
-        jobs: records,
-        desired,
-        power,
-        launch,
-        surfaces: surfaces
-            .initial()
-            .await
-            .iter()
-            .filter_map(|c| read(Bucket::Surfaces, c))
-            .collect(),
-    };
-    tracing::info!(
-        policy = policy.name(),
-        jobs = memory.jobs.len(),
-        nodes = memory.power.len(),
-        "placing"
-    );
-    let mut placer = Placer::new(config.clone(), policy, memory, clock::now());
+    // While the bus is away this takes as long as it takes; a wish to stop does not wait for it.
+    match shutdown.or(Desk::open(config, policy)).await {
+        Some(desk) => desk?.serve(&shutdown).await,
+        None => Ok(()),
+    }
+}
 
-    let service = bus.register("wattle-placer", "takes jobs and places them").await?;
-    let subject = |topic| Subject::request(config.cluster.clone(), topic);
-    let mut submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
-    let mut cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
-    let mut progress = bus.subscribe(&Topic::JobProgressed.pattern(&config.cluster)).await?;
+/// The placer, and all it reads and writes.
+struct Desk {
+    bus: Bus,
+    placer: Placer,
+    jobs: Ledger,
+    orders: Ledger,
+    actual: Watch,
+    surfaces: Watch,
+    _service: Service,
+    submissions: Requests,
+    cancellations: Requests,
+    progress: Subscription,
+    /// Requests that are not answered yet.
+    waiting: BTreeMap<RequestNumber, Request>,
+    count: RequestNumber,
+}
 
-    let mut waiting: BTreeMap<RequestNumber, Request> = BTreeMap::new();
-    let mut count: RequestNumber = 0;
-    let mut out = Vec::new();
-    let mut was_away = false;
-    loop {
-        let wake = placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
-        let event = tokio::select! {
-            biased;
-            () = std::future::ready(()), if std::mem::take(&mut was_away) => Some(Event::BusReturned),
-            () = shutdown.wait() => return Ok(()),
-            Some(request) = submissions.next() => {
-                count += 1;
-                asked::<SubmitJob>(request, count, &mut waiting)
-                    .await
-                    .map(|asked| Event::Submitted(count, Box::new(asked)))
-            }
-            Some(request) = cancellations.next() => {
-                count += 1;
-                asked::<CancelJob>(request, count, &mut waiting)
-                    .await
-                    .map(|asked| Event::Cancelled(count, asked))
-            }
-            Some(change) = actual.next() => reported(&change),
-            Some(change) = surfaces.next() => {
-                read::<Surface>(Bucket::Surfaces, &change).map(|s| Event::SurfaceKnown(Box::new(s)))
-            }
-            Some(message) = progress.next() => progressed(&message.subject, &message.payload),
-            () = clock::sleep_until(wake) => {
-                if bus.is_connected() {
-                    placer.wake(clock::now(), &mut out);
-                    None
-                } else {
-                    // Nothing can be heard or written: it is not the nodes that are silent.
-                    tokio::time::sleep(RETRY).await;
-                    Some(Event::BusReturned)
-                }
-            }
-        };
-        if let Some(event) = event {
-            placer.handle(clock::now(), event, &mut out);
-        }
-        for action in out.drain(..) {
-            let stored = match action {
-                Action::StoreJob(record) => {
-                    jobs.store(record.spec.job.as_str(), &record, &shutdown).await?
-                }
-                Action::StoreDesired(desired) => {
-                    orders.store(desired.node.as_str(), &desired, &shutdown).await?
-                }
-                Action::ForgetJob(job) => jobs.forget(job.as_str(), &shutdown).await?,
-                Action::Answer(number, reply) => {
-                    answer(waiting.remove(&number), reply).await;
-                    Stored::AtOnce
-                }
-                Action::Alarm(text) => {
-                    tracing::error!("{text}");
-                    Stored::AtOnce
+impl Desk {
+    async fn open(config: Config, policy: Box<dyn Policy>) -> Result<Self, ShellError> {
+        let cluster = config.cluster.clone();
+        let bus = Bus::connect(&config.nats, cluster.clone(), "wattle-placer").await?;
+        let (jobs, records) = Ledger::open(&bus, Bucket::Jobs).await?;
+        let (orders, desired) = Ledger::open(&bus, Bucket::Desired).await?;
+        let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
+        let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
+        let (power, launch) = reports(&mut actual).await;
+        let known = surfaces.initial().await;
+        let known = known.iter().filter_map(|change| read(Bucket::Surfaces, change)).collect();
+        let memory = Memory { jobs: records, desired, power, launch, surfaces: known };
+        tracing::info!(
+            policy = policy.name(),
+            jobs = memory.jobs.len(),
+            nodes = memory.power.len(),
+            "placing"
+        );
+        let placer = Placer::new(config, policy, memory, clock::now());
+
+        let service = bus.register("wattle-placer", "takes jobs and places them").await?;
+        let subject = |topic| Subject::request(cluster.clone(), topic);
+        let submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
+        let cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
+        let progress = bus.subscribe(&Topic::JobProgressed.pattern(&cluster)).await?;
+        Ok(Self {
+            bus,
+            placer,
+            jobs,
+            orders,
+            actual,
+            surfaces,
+            _service: service,
+            submissions,
+            cancellations,
+            progress,
+            waiting: BTreeMap::new(),
+            count: 0,
+        })
+    }
+
+    async fn serve(mut self, shutdown: &Shutdown) -> Result<(), ShellError> {
+        let mut out = Vec::new();
+        let mut was_away = false;
+        loop {
+            let event = if std::mem::take(&mut was_away) {
+                Some(Event::BusReturned)
+            } else {
+                // In no order: however many ask, leases are renewed and reports are read meanwhile.
+                tokio::select! {
+                    () = shutdown.wait() => return Ok(()),
+                    event = self.hear(&mut out) => event,
                 }
             };
-            match stored {
-                Stored::AtOnce => {}
-                Stored::AfterAWhile => was_away = true,
-                // Asked to stop while the bus is away: what is not written is worked out again.
-                Stored::No => return Ok(()),
+            if let Some(event) = event {
+                self.placer.handle(clock::now(), event, &mut out);
+            }
+            for action in out.drain(..) {
+                match self.act(action, shutdown).await? {
+                    Stored::AtOnce => {}
+                    Stored::AfterAWhile => was_away = true,
+                    // Asked to stop while the bus is away: what is not written is worked out again.
+                    Stored::No => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Waits for what comes next; where that is the clock, `out` gets what is due.
+    async fn hear(&mut self, out: &mut Vec<Action>) -> Option<Event> {
+        let wake = self.placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
+        tokio::select! {
+            Some(request) = self.submissions.next() => {
+                let (number, asked) = self.asked::<SubmitJob>(request).await?;
+                Some(Event::Submitted(number, Box::new(asked)))
+            }
+            Some(request) = self.cancellations.next() => {
+                let (number, asked) = self.asked::<CancelJob>(request).await?;
+                Some(Event::Cancelled(number, asked))
+            }
+            Some(change) = self.actual.next() => reported(&change),
+            Some(change) = self.surfaces.next() => {
+                read::<Surface>(Bucket::Surfaces, &change).map(|s| Event::SurfaceKnown(Box::new(s)))
+            }
+            Some(message) = self.progress.next() => progressed(&message.subject, &message.payload),
+            () = clock::sleep_until(wake) => {
+                if self.bus.is_connected() {
+                    self.placer.wake(clock::now(), out);
+                    return None;
+                }
+                // Nothing can be heard or written: it is not the nodes that are silent.
+                tokio::time::sleep(RETRY).await;
+                Some(Event::BusReturned)
+            }
+        }
+    }
+
+    /// What is asked for; a request that cannot be read is answered here.
+    async fn asked<T: DeserializeOwned>(&mut self, request: Request) -> Option<(RequestNumber, T)> {
+        match request.decode() {
+            Ok(asked) => {
+                self.count += 1;
+                self.waiting.insert(self.count, request);
+                Some((self.count, asked))
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+                let error = format!("{error}{}", cause.unwrap_or_default());
+                tracing::warn!(subject = request.subject, error, "a request cannot be read");
+                answer(Some(request), Reply::Refused { error }).await;
+                None
+            }
+        }
+    }
+
+    async fn act(&mut self, action: Action, shutdown: &Shutdown) -> Result<Stored, ShellError> {
+        match action {
+            Action::StoreJob(record) => {
+                self.jobs.store(record.spec.job.as_str(), &record, shutdown).await
+            }
+            Action::StoreDesired(desired) => {
+                self.orders.store(desired.node.as_str(), &desired, shutdown).await
+            }
+            Action::ForgetJob(job) => self.jobs.forget(job.as_str(), shutdown).await,
+            Action::Answer(number, reply) => {
+                answer(self.waiting.remove(&number), reply).await;
+                Ok(Stored::AtOnce)
+            }
+            Action::Alarm(text) => {
+                tracing::error!("{text}");
+                Ok(Stored::AtOnce)
             }
         }
     }
@@ -314,27 +375,6 @@ fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
         Ok(message) => Some(Event::Progressed(message)),
         Err(error) => {
             tracing::warn!(subject, %error, "ignored");
-            None
-        }
-    }
-}
-
-/// What is asked for; a request that cannot be read is answered here.
-async fn asked<T: DeserializeOwned>(
-    request: Request,
-    number: RequestNumber,
-    waiting: &mut BTreeMap<RequestNumber, Request>,
-) -> Option<T> {
-    match request.decode() {
-        Ok(asked) => {
-            waiting.insert(number, request);
-            Some(asked)
-        }
-        Err(error) => {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-            let error = format!("{error}{}", cause.unwrap_or_default());
-            tracing::warn!(subject = request.subject, error, "a request cannot be read");
-            answer(Some(request), Reply::Refused { error }).await;
             None
         }
     }

@@ -345,6 +345,32 @@ async fn a_second_placer_of_the_cluster_does_not_go_unnoticed() {
     assert!(site.log().contains("stop the other placer"), "{}", site.log());
 }
 
+/// Waiting for a server that is not there must not outlast the wish to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_stops_when_asked_while_the_bus_is_away() {
+    let mut site = Site::new().await;
+    site.kill_placer();
+    site.server.kill();
+    let mut placer = site.spawn_placer();
+    let asked = async {
+        while !site.log().contains("does not answer; retrying") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let id = placer.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+        loop {
+            if let Some(status) = placer.try_wait().unwrap() {
+                return status;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let ended = tokio::time::timeout(DEADLINE, asked).await;
+    let _ = placer.kill();
+    let _ = placer.wait();
+    assert!(ended.expect("it ends").success());
+}
+
 #[test]
 fn wrong_usage_and_wrong_configuration_end_with_code_2() {
     let placer = |arguments: &[&str]| {
