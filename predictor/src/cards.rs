@@ -77,6 +77,7 @@ impl Cards {
             // A card at work draws more than an idle one.
             idle_w: seen.power_w_min.map_or(idle, |lowest| idle.min(0.95 * lowest)),
             clock_mhz_top: seen.clock_mhz_max,
+            power_carried: kind != prior::POWER_MEASURED_ON,
         }
     }
 }

@@ -459,7 +459,8 @@ fn fit_power_alone(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
             Belief { mean: (low + high) / 2.0, sd: (high - low).max(0.04) / 3.0 }
         }
         (None, _) => {
-            let (share, _) = prior::power_share(job.workload.as_ref().map(WorkloadId::as_str));
+            let workload = job.workload.as_ref().map(WorkloadId::as_str);
+            let (share, _) = prior::power_share(workload, card.power_carried);
             let guess = if card.cap_known { 0.0 } else { 0.4 };
             Belief { mean: share.mean + card.cap_default_w.ln(), sd: f64::hypot(share.sd, guess) }
         }

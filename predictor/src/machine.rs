@@ -1,7 +1,8 @@
 //! The predictor as a [`Machine`]: windows in, surfaces out, no job's more often than allowed.
 //!
 //! A window only marks its job; the surface is computed when it is due, so that a burst of windows
-//! costs one surface. Nothing here predicts.
+//! costs one surface. Jobs that wait in the queue have no windows: theirs are published anew when
+//! their class is known better. Nothing here predicts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -58,6 +59,8 @@ pub struct PredictorMachine {
     published: BTreeMap<JobId, Timestamp>,
     /// Jobs with something new to say, by the instant they may say it.
     due: BTreeSet<(Timestamp, JobId)>,
+    /// Windows learned from by class, and how many there were when its waiting jobs were last told.
+    learned: BTreeMap<WorkloadId, (u64, u64)>,
     /// Jobs that ended, oldest first: a window that comes after its job's end must not bring the
     /// job back.
     ended: VecDeque<JobId>,
@@ -76,7 +79,13 @@ impl PredictorMachine {
     /// A machine around what was learned before.
     #[must_use]
     pub fn around(predictor: Predictor) -> Self {
-        Self { predictor, published: BTreeMap::new(), due: BTreeSet::new(), ended: VecDeque::new() }
+        Self {
+            predictor,
+            published: BTreeMap::new(),
+            due: BTreeSet::new(),
+            learned: BTreeMap::new(),
+            ended: VecDeque::new(),
+        }
     }
 
     /// What it has learned.
@@ -98,6 +107,28 @@ impl PredictorMachine {
                 self.due.insert((last + interval, job));
             }
             _ => self.publish(now, job, out),
+        }
+    }
+
+    /// Marks the waiting jobs of `job`'s class once it has a quarter more windows than when they
+    /// were last told: early on every window counts, later few do.
+    fn mark_waiting(&mut self, now: Timestamp, job: &JobId, out: &mut Vec<Action>) {
+        let Some(class) = self.predictor.workload_of(job).cloned() else { return };
+        if self.learned.len() >= self.predictor.config().classes_max as usize
+            && !self.learned.contains_key(&class)
+        {
+            // Counting begins anew, which costs some surfaces that say nothing new.
+            self.learned.clear();
+        }
+        let (windows, told) = self.learned.entry(class.clone()).or_default();
+        *windows += 1;
+        if *windows * 4 <= *told * 5 {
+            return;
+        }
+        *told = *windows;
+        let waiting: Vec<JobId> = self.predictor.unseen_of(&class).cloned().collect();
+        for job in waiting {
+            self.mark(now, job, out);
         }
     }
 
@@ -138,7 +169,10 @@ impl Machine for PredictorMachine {
             }
             Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
-                Learned::Something => self.mark(now, window.job, out),
+                Learned::Something => {
+                    self.mark_waiting(now, &window.job, out);
+                    self.mark(now, window.job, out);
+                }
                 Learned::Nothing => {}
                 Learned::Unusable(why) => {
                     out.push(Action::ReportUnusable { job: window.job, why });

@@ -87,6 +87,19 @@ impl Predictor {
         self.jobs.contains_key(job)
     }
 
+    /// What `job` is declared to be.
+    #[must_use]
+    pub fn workload_of(&self, job: &JobId) -> Option<&WorkloadId> {
+        self.jobs.get(job)?.workload.as_ref()
+    }
+
+    /// The jobs of `class` that have no window of their own yet: all that is said of them is said
+    /// of their class.
+    pub fn unseen_of<'a>(&'a self, class: &'a WorkloadId) -> impl Iterator<Item = &'a JobId> {
+        let unseen = |job: &Job| job.workload.as_ref() == Some(class) && job.windows().is_empty();
+        self.jobs.iter().filter(move |(_, job)| unseen(job)).map(|(id, _)| id)
+    }
+
     /// Every job it knows.
     pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
         self.jobs.keys()
@@ -386,10 +399,17 @@ impl Predictor {
         match (model.windows, class) {
             (1.., _) => format!("{} windows of this job on {kind}", model.windows),
             (0, Some(class)) if jobs > 0 => format!("prior: {jobs} jobs of {class} seen on {kind}"),
-            (0, class) => match prior::power_share(class.map(WorkloadId::as_str)).1 {
-                Some(word) => format!("prior: power as {word} on another kind of card"),
-                None => "prior: nothing like it was seen".to_owned(),
-            },
+            (0, class) => {
+                let carried = kind != prior::POWER_MEASURED_ON;
+                match prior::power_share(class.map(WorkloadId::as_str), carried).1 {
+                    Some(word) => format!("prior: power as {word} on another kind of card"),
+                    // The curves under caps were partly believed from this very kind.
+                    None if !carried => {
+                        format!("prior: nothing like it was seen; cap curve partly from {kind}")
+                    }
+                    None => "prior: nothing like it was seen".to_owned(),
+                }
+            }
         }
     }
 }

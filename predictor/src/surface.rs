@@ -170,7 +170,7 @@ impl<'a> Question<'a> {
         for class in neighbours {
             let alone = self.profiles.get(class).and_then(|p| p.ln_power);
             let alone = alone.unwrap_or_else(|| {
-                let (share, _) = prior::power_share(Some(class.as_str()));
+                let (share, _) = prior::power_share(Some(class.as_str()), self.card.power_carried);
                 Belief { mean: share.mean + self.card.cap_default_w.ln(), sd: share.sd }
             });
             let watts = alone.mean.exp();
@@ -314,8 +314,13 @@ fn shapes(request: GpuRequest, seen: &[(u32, u32)]) -> Vec<(u32, u32)> {
 mod tests {
     use super::*;
 
-    const CARD: Card =
-        Card { cap_default_w: 250.0, cap_known: true, idle_w: 35.0, clock_mhz_top: None };
+    const CARD: Card = Card {
+        cap_default_w: 250.0,
+        cap_known: true,
+        idle_w: 35.0,
+        clock_mhz_top: None,
+        power_carried: true,
+    };
 
     fn id(text: &str) -> WorkloadId {
         WorkloadId::new(text).unwrap()

@@ -62,6 +62,30 @@ fn a_job_is_published_at_most_once_in_ten_seconds_and_the_last_word_is_not_lost(
 }
 
 #[test]
+fn who_waits_hears_what_others_of_its_class_have_shown() {
+    let mut m = machine();
+    assert_eq!(told(&mut m, 100, described("waits")), ["waits after 0"]);
+    assert_eq!(told(&mut m, 100, described("runs")), ["runs after 0"]);
+    let mut other = described("other");
+    if let Event::JobDescribed { workload, .. } = &mut other {
+        *workload = Some(class("b"));
+    }
+    assert_eq!(told(&mut m, 100, other), ["other after 0"]);
+    let known = |m: &PredictorMachine| {
+        let surface = m.predictor().surface(Timestamp::from_s(120), &job("waits")).unwrap();
+        surface.utilization_gpu_percent.is_some() && surface.memory_mib_max.is_some()
+    };
+    assert!(!known(&m));
+    assert_eq!(told(&mut m, 120, closed("runs", 0)), ["waits after 0", "runs after 1"]);
+    assert!(known(&m));
+    for minute in 1..20 {
+        told(&mut m, 120 + 20 * minute, closed("runs", minute));
+    }
+    // Twenty windows in, one more says little new.
+    assert_eq!(told(&mut m, 900, closed("runs", 20)), ["runs after 21"]);
+}
+
+#[test]
 fn an_ended_job_is_gone_and_a_late_window_does_not_bring_it_back() {
     let mut m = machine();
     told(&mut m, 100, described("j"));

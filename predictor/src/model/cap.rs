@@ -61,6 +61,8 @@ pub struct Card {
     pub idle_w: f64,
     /// Top clock, MHz, where one was seen.
     pub clock_mhz_top: Option<f64>,
+    /// Whether power priors come from other kinds of card than this one ([`crate::prior`]).
+    pub power_carried: bool,
 }
 
 /// How a card is set.
@@ -166,8 +168,13 @@ pub fn fit_power(rows: &[([f64; WIDTH], f64, f64)], beliefs: &[Belief; WIDTH]) -
 mod tests {
     use super::*;
 
-    const CARD: Card =
-        Card { cap_default_w: 250.0, cap_known: true, idle_w: 35.0, clock_mhz_top: Some(1_380.0) };
+    const CARD: Card = Card {
+        cap_default_w: 250.0,
+        cap_known: true,
+        idle_w: 35.0,
+        clock_mhz_top: Some(1_380.0),
+        power_carried: true,
+    };
 
     fn capped(watts: f64) -> Setting {
         Setting { cap_w: Some(watts), clock_mhz_max: None }
