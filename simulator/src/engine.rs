@@ -20,6 +20,7 @@ use wattle_world::{Workload, World};
 
 use crate::cards::{Cards, Shape};
 use crate::engine::running::Running;
+use crate::engine::watching::HEADS_FRESH;
 use crate::meter::Meter;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
 use crate::profiles::Profiles;
@@ -29,6 +30,9 @@ use crate::simulation::SimulationError;
 /// Rounds a policy may take at one instant before it is called restless: far beyond what any plan
 /// needs, since each round places or settles somebody.
 const ROUNDS_MAX: usize = 10_000;
+
+/// A hundred thousand years in microseconds: no sum of two such times overflows.
+const US_MAX: u64 = 100_000 * 31_557_600 * 1_000_000;
 
 /// What is to happen, in the order in which it does at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -161,6 +165,9 @@ impl<'s> Engine<'s> {
             let arrival = arrivals.peek().map(|&job| us(self.jobs[job as usize].spec.submit));
             let due = self.due.peek().map(|Reverse((at, ..))| *at);
             let Some(now_us) = arrival.into_iter().chain(due).min() else { break };
+            if now_us > US_MAX {
+                return Err(SimulationError::TooLong { policy: self.policy.name() });
+            }
             let mut something = false;
             // Void events must not move the meter: after the last completion nothing counts.
             let mut reached = false;
@@ -266,8 +273,7 @@ impl<'s> Engine<'s> {
     /// Asks the policy until it leaves nothing to do, and carries out what it says.
     fn decide(&mut self) -> Result<(), SimulationError> {
         for _ in 0..ROUNDS_MAX {
-            self.refresh_heads();
-            let plan = self.policy.solve(&self.problem);
+            let plan = self.plan();
             let violations = check(&self.problem, &plan);
             if !violations.is_empty() {
                 return Err(SimulationError::Violation {
@@ -287,6 +293,21 @@ impl<'s> Engine<'s> {
             }
         }
         Err(SimulationError::Restless { policy: self.policy.name(), at: self.now() })
+    }
+
+    /// What the policy says once every job of the queue that it got to has its newest prior.
+    fn plan(&mut self) -> Plan {
+        let mut heads = HEADS_FRESH;
+        loop {
+            self.refresh_heads(heads);
+            let plan = self.policy.solve(&self.problem);
+            // The jobs it decided on, and the one it stopped at.
+            let reached = plan.decisions.len() + 1;
+            if self.profiles.is_none() || reached <= heads || heads >= self.problem.queue_len() {
+                return plan;
+            }
+            heads = reached.max(2 * heads);
+        }
     }
 
     /// Applies a plan to the problem and to the cards; true where somebody was undone.

@@ -35,6 +35,12 @@ pub enum SimulationError {
         /// What the checker found.
         violations: Vec<Violation>,
     },
+    /// The run would go on for longer than time is counted.
+    #[error("{policy}: the run would last over 100,000 years; are the trace's times in seconds?")]
+    TooLong {
+        /// The policy.
+        policy: &'static str,
+    },
     /// A policy does not come to rest: our own mistake.
     #[error("{policy} does not come to rest at {at}; please report it")]
     Restless {

@@ -181,6 +181,9 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
         .iter()
         .map(|cell| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').to_owned())
         .collect();
+    if header.is_empty() {
+        return Err(TraceError::Empty { name: name.to_owned(), first: None });
+    }
     let format = recognise(name, &header)?;
     let columns: BTreeMap<&str, usize> =
         header.iter().enumerate().map(|(i, column)| (column.as_str(), i)).collect();
@@ -385,6 +388,7 @@ mod tests {
             x.csv: column `num_gpus` of the Philly format is missing; it needs job_id,submit_s,duration_s,num_gpus,vc
             x.csv: no row is a job
             x.csv: no row is a job: 1 row left out: num_gpus is 0 (line 2)
+            x.csv: no row is a job
         "#]]
         .assert_eq(
             &[
@@ -392,6 +396,7 @@ mod tests {
                 "job_id,submit_s,duration_s,vc\n",
                 "job_id,submit_s,duration_s,num_gpus,vc\n",
                 "job_id,submit_s,duration_s,num_gpus,vc\na,1,1,0,x\n",
+                "",
             ]
             .map(|text| error(text) + "\n")
             .concat(),

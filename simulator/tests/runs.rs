@@ -253,3 +253,22 @@ fn the_table_fits_a_terminal() {
     }
     assert!(json["policies"][0]["carbon_kg"].is_null());
 }
+
+/// Everyone who arrives at once is placed knowing what is known of its class, however many they are.
+#[test]
+fn a_crowd_that_arrives_at_once_is_known_to_the_last() {
+    let mut jobs = vec![job("first", "eaco-alexnet", 0, 90_000)];
+    jobs.extend((0..8).map(|i| job(&format!("j{i}"), "eaco-alexnet", 50_000, 9_000)));
+    let outcome = run_policy(world(), &scenario("2x8:v100", jobs), "eaco").unwrap();
+    // One beside the first; then every other one gets a free GPU, and the next goes beside it.
+    assert_eq!(outcome.shared_starts, 4, "{outcome:?}");
+}
+
+/// A run of geological length is refused in words.
+#[test]
+fn times_beyond_all_measure_are_an_error() {
+    let lasts_s = 31_000_000_000;
+    let jobs = (0..200).map(|i| job(&format!("j{i}"), "eaco-vgg16", i, lasts_s)).collect();
+    let error = run_policy(world(), &scenario("1x1:v100", jobs), "eaco").unwrap_err().to_string();
+    assert!(error.contains("times in seconds"), "{error}");
+}

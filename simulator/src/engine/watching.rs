@@ -7,9 +7,9 @@ use wattle_common::messages::window::Neighbour;
 use crate::engine::{Due, Engine, node_id};
 use crate::profiles::{Seen, WINDOWS_CLOSE_US};
 
-/// Queued jobs whose prior is kept fresh. Policies work from the queue's head; after each plan the
-/// next heads are refreshed and the policy is asked again.
-const HEADS_FRESH: usize = 4;
+/// Queued jobs whose prior is kept fresh. Policies work from the queue's head; a plan that got
+/// further is made again once those jobs have theirs.
+pub(super) const HEADS_FRESH: usize = 4;
 
 impl Engine<'_> {
     /// The job says how far it is.
@@ -74,12 +74,13 @@ impl Engine<'_> {
         }
     }
 
-    /// Sees to it that the first jobs of the queue have the newest prior of their class. It is asked
-    /// for anew when the class has a quarter more windows than when it was last.
-    pub(super) fn refresh_heads(&mut self) {
+    /// Sees to it that the first `heads` jobs of the queue have the newest prior of their class. It
+    /// is asked for anew when the class has a quarter more windows than when it was last, as the
+    /// live predictor does.
+    pub(super) fn refresh_heads(&mut self, heads: usize) {
         let Some(profiles) = &self.profiles else { return };
         let mut fresh = Vec::new();
-        for (key, _) in self.problem.queue().take(HEADS_FRESH) {
+        for (key, _) in self.problem.queue().take(heads) {
             let job = &mut self.jobs[self.by_key[key.index()] as usize];
             let learned = profiles.learned(&job.spec.workload);
             if job.attempts > 0 || job.prior_of.is_some_and(|then| learned * 4 <= then * 5) {
