@@ -29,6 +29,8 @@ pub enum Because {
         /// Why it was not given neighbours either, where the policy shares.
         alone: Option<Alone>,
     },
+    /// It has only just come, and the predictor has not spoken yet.
+    SurfaceAwaited,
     /// No node and no set of equal nodes is large enough.
     TooLarge {
         /// GPUs it asks for.
@@ -139,6 +141,9 @@ impl fmt::Display for Because {
                     Some(alone) => write!(f, "; not beside others: {alone}"),
                     None => Ok(()),
                 }
+            }
+            Self::SurfaceAwaited => {
+                write!(f, "it has only just come; what is known of its kind is being looked up")
             }
             Self::TooLarge { asked, gpus } => {
                 write!(f, "asks for {}; the cluster of {gpus} can never give them", count(*asked))

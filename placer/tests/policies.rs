@@ -280,8 +280,42 @@ fn fifo_packed_fills_first_then_takes_the_best_partner() {
 }
 
 #[test]
+fn eaco_waits_a_moment_for_a_surface() {
+    let mut problem = cluster(&[1, 1]);
+    problem.now = Timestamp::from_s(100);
+    let new = |name: &str| JobFacts { submitted_at: Timestamp::from_s(100), ..facts(name, 1) };
+    // Nobody is there it could share with.
+    arrive(&mut problem, new("first"), None);
+    let mine = JobFacts { exclusive: true, ..new("mine") };
+    let policy = policy("eaco").unwrap();
+    assert_eq!(decide(&mut problem, &*policy).decisions.len(), 1);
+    let first = problem.job_key(&"first".parse().unwrap()).unwrap();
+    problem.surface_known(first, Arc::new(surface(&"first".parse().unwrap(), 0, 1)));
+    let light = arrive(&mut problem, new("light"), None);
+    let plan = decide(&mut problem, &*policy);
+    expect_test::expect![[r#"
+        light waits: it has only just come; what is known of its kind is being looked up
+    "#]]
+    .assert_eq(&show(&problem, &plan));
+    let mut never = problem.clone();
+    problem.surface_known(light, Arc::new(surface(&"light".parse().unwrap(), 0, 1)));
+    let plan = decide(&mut problem, &*policy);
+    assert!(show(&problem, &plan).starts_with("light on n0:0, observed"), "{plan:?}");
+    // Whoever is exclusive does not wait; whose surface does not come waits ten seconds.
+    arrive(&mut problem, mine, None);
+    assert_eq!(decide(&mut problem, &*policy).decisions.len(), 1);
+    never.now = Timestamp::from_s(109);
+    assert!(decide(&mut never, &*policy).is_empty());
+    never.now = Timestamp::from_s(110);
+    let plan = decide(&mut never, &*policy);
+    assert!(show(&never, &plan).starts_with("light on n1:0: free GPUs"), "{plan:?}");
+}
+
+#[test]
 fn eaco_fills_the_fullest_and_watches() {
     let mut problem = cluster(&[1, 1, 1]);
+    // Later than anybody's surface is waited for.
+    problem.now = Timestamp::from_s(60);
     arrive(&mut problem, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
     arrive(&mut problem, facts("light", 1), Some(0));
     // The heavy one is above 70 % busy, which matters only to who comes after it: it joins.

@@ -19,6 +19,8 @@
 //! * When no candidate is left and no GPU is free the job waits, and so does everybody behind it.
 //! * A job whose profile nobody knows runs alone until it is known; a prior for its declared class
 //!   counts as history. A job with a deadline whose end cannot be predicted is not put with others.
+//! * A job whose surface has not come yet, which takes the predictor a moment, is waited for a few
+//!   seconds before it counts as unknown; otherwise nobody would ever share while a GPU is free.
 //! * While a placement is observed, its jobs get no further neighbour: that would falsify it.
 //! * A job that cannot be stopped is put with others only where nobody has a deadline.
 //! * A set a job was undone on is not tried again for it, and after three undos it runs alone.
@@ -51,6 +53,8 @@ pub struct EacoConfig {
     pub undos_max: usize,
     /// How long a job that reports no epochs is observed.
     pub observation_without_epochs: Duration,
+    /// How long after its submission a job's first surface is waited for.
+    pub surface_patience: Duration,
 }
 
 impl Default for EacoConfig {
@@ -61,6 +65,9 @@ impl Default for EacoConfig {
             tenants_max: 2,
             undos_max: 3,
             observation_without_epochs: Duration::from_secs(600),
+            // The way over the bus and back takes tens of milliseconds; a demonstration's clock may
+            // run a hundred times as fast.
+            surface_patience: Duration::from_secs(10),
         }
     }
 }
@@ -98,6 +105,10 @@ impl Policy for Eaco {
             }
         }
         for (key, job) in problem.queue() {
+            if self.surface_may_come(&growing, job) {
+                plan.blocked = Some(Blocked { job: key, because: Because::SurfaceAwaited });
+                break;
+            }
             let alone = match self.shared_place(&growing, key, job) {
                 Ok(start) => {
                     growing.add(key, &start);
@@ -124,6 +135,17 @@ impl Policy for Eaco {
 }
 
 impl Eaco {
+    /// Whether a surface that could still come might put the job beside somebody.
+    fn surface_may_come(&self, growing: &Growing<'_>, job: &Job) -> bool {
+        let problem = growing.problem;
+        let somebody = problem.running().next().is_some() || !growing.placed.is_empty();
+        // A submission that lies ahead is another machine's clock, and nothing to wait for.
+        let fresh = job.facts.submitted_at <= problem.now
+            && problem.now.since(job.facts.submitted_at) < self.config.surface_patience;
+        let never_shares = job.facts.exclusive || job.undone_on.len() >= self.config.undos_max;
+        job.surface.is_none() && fresh && somebody && !never_shares
+    }
+
     /// What becomes of an observed placement; `None` while the observation goes on.
     fn judge(&self, problem: &Problem, key: JobKey, job: &Job) -> Option<Decision> {
         let seen = job.state.observation()?;
