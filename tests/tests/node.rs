@@ -32,31 +32,14 @@ const RATE: &str = "20";
 const PATIENCE: Duration = Duration::from_secs(60);
 const WORKLOAD: &str = "bert-squad-b32";
 
-/// The folder of the built programs; builds those of this test, which a plain `cargo test` of this
-/// package does not.
+/// The folder of the built programs.
 fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        // This test is target/debug/deps/node-*.
-        let own = std::env::current_exe().unwrap();
-        let folder = own.parent().unwrap().parent().unwrap().to_owned();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "-p", "wattle-nvml-sim"]);
-        build.args(["-p", "wattle-profiler", "-p", "wattle-power-agent"]);
-        // What cargo tells this test of its own package makes build scripts run again that look at
-        // it (ring's does), and half the world after them, in this build and in the next.
-        for (key, _) in std::env::vars_os() {
-            let text = key.to_string_lossy();
-            if text.starts_with("CARGO_PKG") || text.starts_with("CARGO_MANIFEST") {
-                build.env_remove(key);
-            }
-        }
-        if folder.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success(), "{build:?}");
-        folder
+        let programs =
+            ["libnvml_sim.so", "wattle-simnode", "wattle-profiler", "wattle-power-agent"];
+        let paths = programs.map(wattle_tests::program);
+        paths[0].parent().unwrap().to_owned()
     })
 }
 
