@@ -171,7 +171,14 @@ impl Machine for PredictorMachine {
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
                     self.mark_waiting(now, &window.job, out);
-                    self.mark(now, window.job, out);
+                    // The first window takes the place of a guess about its kind: that does not
+                    // wait for the interval. It happens once in a job's life.
+                    let known = self.predictor.knowledge_of(&window.job);
+                    if known.is_some_and(|job| job.windows().len() == 1) {
+                        self.publish(now, window.job, out);
+                    } else {
+                        self.mark(now, window.job, out);
+                    }
                 }
                 Learned::Nothing => {}
                 Learned::Unusable(why) => {

@@ -18,8 +18,9 @@ use wattle_predictor::{Predictor, PredictorConfig};
 use wattle_world::CardState;
 
 /// When the windows of a configuration close, in microseconds from its beginning: the first is the
-/// live profiler's early window, the second spans several counter updates of any card.
-pub(crate) const WINDOWS_CLOSE_US: [u64; 2] = [60_000_000, 600_000_000];
+/// live profiler's first early window (15 s, after the second in which things settle), the second
+/// spans several counter updates of any card.
+pub(crate) const WINDOWS_CLOSE_US: [u64; 2] = [16_000_000, 600_000_000];
 
 /// Deviation of a measured rate or power: single runs of the same job scatter by 1 to 3 % in the
 /// Zeus traces (ml-energy/zeus, NSDI'23), and a window averages over many steps.
