@@ -14,10 +14,18 @@ use wattle_simulator::{Scenario, run_policy, trace};
 use wattle_world::World;
 
 fn main() {
+    println!("on {}", machine());
     if published().is_none() {
         println!("the public trace is not there; a seeded one of the same shape is used");
     }
     divan::main();
+}
+
+/// The processor's name, which every figure needs.
+fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    name.map_or("an unknown processor", |(_, name)| name).to_owned()
 }
 
 fn published() -> Option<Vec<u8>> {
