@@ -4,7 +4,7 @@
 //! NATS's own default port. `wattle up` leaves a small file for that, which also says where the
 //! system's clock is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -47,25 +47,66 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Where the file lies: `$XDG_STATE_HOME/wattle/running.json`.
-    pub(crate) fn path() -> Option<PathBuf> {
+    /// Where the first system's file lies: `$XDG_STATE_HOME/wattle/running.json`.
+    fn path() -> Option<PathBuf> {
         let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(|| {
             std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"))
         })?;
         Some(state.join("wattle/running.json"))
     }
 
-    /// Reads the file of a system that still runs.
-    fn find() -> Option<Self> {
-        let running: Self = serde_json::from_slice(&std::fs::read(Self::path()?).ok()?).ok()?;
-        std::path::Path::new(&format!("/proc/{}", running.pid)).exists().then_some(running)
+    fn read(path: &Path) -> Option<Self> {
+        let running: Self = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+        Path::new(&format!("/proc/{}", running.pid)).exists().then_some(running)
+    }
+
+    /// The system that commands find by themselves: the first that runs on this machine.
+    pub(crate) fn find() -> Option<Self> {
+        Self::read(&Self::path()?)
+    }
+
+    /// The system at `url`, where it runs on this machine.
+    fn at(url: &str) -> Option<Self> {
+        let path = Self::path()?;
+        let files = std::fs::read_dir(path.parent()?).ok()?;
+        files.flatten().filter_map(|file| Self::read(&file.path())).find(|found| found.url == url)
+    }
+
+    /// Leaves word of this system; does not take an earlier one's place.
+    pub(crate) fn leave_word(&self) -> Word {
+        let path = Self::path().map(|first| match Self::read(&first) {
+            None => first,
+            Some(_) => first.with_file_name(format!("running-{}.json", self.pid)),
+        });
+        let left = path.filter(|path| {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            std::fs::create_dir_all(folder).is_ok()
+                && serde_json::to_vec_pretty(self)
+                    .is_ok_and(|bytes| std::fs::write(path, bytes).is_ok())
+        });
+        Word(left)
+    }
+}
+
+/// What [`Running::leave_word`] left; dropping it takes it back.
+pub(crate) struct Word(Option<PathBuf>);
+
+impl Drop for Word {
+    fn drop(&mut self) {
+        let Some(path) = &self.0 else { return };
+        if Running::read(path).is_some_and(|running| running.pid == std::process::id()) {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
 impl Connection {
     /// Connects, or says where it looked and what to do.
     pub(crate) async fn open(&self) -> anyhow::Result<Bus> {
-        let running = if self.nats.is_none() { Running::find() } else { None };
+        let running = match &self.nats {
+            Some(url) => Running::at(url),
+            None => Running::find(),
+        };
         if let Some(clock) = running.as_ref().and_then(|running| running.clock.as_ref()) {
             wattle_runtime::clock::use_file(clock)
                 .with_context(|| format!("cannot read the clock in {}", clock.display()))?;

@@ -83,6 +83,31 @@ async fn killing_wattle_up_loses_no_job() {
     assert!(system.end().await.success());
 }
 
+/// A job that takes no notice of any wish to stop holds its GPUs no longer than `wattle up` runs;
+/// while that runs nobody else is master of its folder.
+#[tokio::test]
+async fn nothing_goes_on_training_after_the_end() {
+    let shape = ["--simulated", "1x1:v100"];
+    let mut system = System::up(&shape).await;
+    let deaf =
+        "trap '' USR1 TERM; echo $$ > $WATTLE_CHECKPOINT_DIR/pid; while true; do sleep 0.1; done";
+    let submit = ["submit", "--job", "deaf", "--checkpoint-signal", "USR1", "--", "sh", "-c", deaf];
+    assert!(system.wattle(&submit).status.success());
+    let file = system.folder().join("checkpoints/deaf/pid");
+    let pid =
+        until("it runs", async || std::fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok())
+            .await;
+
+    let folder = system.folder().to_str().unwrap().to_owned();
+    let second = system.wattle(&[&["up", "--dir", &folder][..], &shape].concat());
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    assert!(said.contains("choose another --dir"), "{said}");
+
+    assert!(system.end().await.success());
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it still runs");
+}
+
 /// With the placer gone its leases run out, and the cards go back to their default; the job on them
 /// goes on.
 #[tokio::test]

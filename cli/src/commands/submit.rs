@@ -11,7 +11,12 @@ use wattle_common::{JobId, WorkloadId};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
-use crate::output::{print, print_json, usage};
+use crate::output::{UsageError, print, print_json, usage};
+
+/// How long to ask a placer that does not answer, wall time: it is started again within a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long before it is asked again, wall time.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Hand in a job.
 #[derive(Args)]
@@ -103,7 +108,7 @@ impl Submit {
         let job = match self.job {
             Some(job) => job,
             // The instant keeps ids apart, and makes a repeated attempt of the same call the same.
-            None => JobId::new(&format!("{}-{:x}", as_id(&name), now.as_us() / 1_000))
+            None => JobId::new(&format!("{}-{:x}", as_id(&name), now.as_us()))
                 .map_err(|error| usage(format!("--name {name}: {error}")))?,
         };
         let here = std::env::current_dir().context("cannot tell the current folder")?;
@@ -138,12 +143,34 @@ pub(crate) async fn submit(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
     }
 }
 
+/// As [`submit`], again and again for a while: a placer that is killed is back soon, and a job that
+/// it took before it could answer is not doubled.
+async fn insist(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
+    let job = spec.job.clone();
+    let mut last = None;
+    let taken = async {
+        loop {
+            match submit(bus, spec.clone()).await {
+                Err(error) if !error.is::<UsageError>() => last = Some(error),
+                answered => return answered,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, taken).await {
+        Ok(answered) => answered,
+        Err(late) => Err(last.unwrap_or_else(|| late.into())).with_context(|| {
+            format!("not known whether {job} was taken; `wattle jobs` shows it if it was")
+        }),
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
     block_on(async {
         let bus = connection.open().await?;
-        let job = submit(&bus, command.spec()?).await?;
+        let job = insist(&bus, command.spec()?).await?;
         if json { print_json(&Reply::Accepted { job }) } else { print(job.as_str()) }
     })
 }

@@ -15,6 +15,7 @@ mod progress;
 mod services;
 mod summary;
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "NAME", default_value = "eaco")]
     policy: String,
     /// A power cap on every GPU, watts
-    #[arg(long, value_name = "WATTS")]
+    #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]
     gpu_cap_w: Option<u64>,
     /// Seed of what is drawn for a trace whose models are not in the catalog
     #[arg(long, default_value_t = 7)]
@@ -87,6 +88,8 @@ pub(crate) struct Up {
 struct Folder {
     path: PathBuf,
     fresh: bool,
+    /// Held for as long as this runs, so that there is one master of the folder.
+    _lock: File,
 }
 
 impl Folder {
@@ -103,34 +106,18 @@ impl Folder {
             std::fs::create_dir_all(&folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        Ok(Self { path, fresh })
-    }
-}
-
-/// Leaves word for other commands on this machine, and takes it back.
-struct Word(Option<PathBuf>);
-
-impl Word {
-    fn leave(running: &Running) -> Self {
-        let left = Running::path().filter(|path| {
-            let folder = path.parent().unwrap_or(Path::new("/"));
-            std::fs::create_dir_all(folder).is_ok()
-                && serde_json::to_vec_pretty(running)
-                    .is_ok_and(|bytes| std::fs::write(path, bytes).is_ok())
-        });
-        Self(left)
-    }
-}
-
-impl Drop for Word {
-    fn drop(&mut self) {
-        let Some(path) = &self.0 else { return };
-        let ours = std::fs::read(path)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice::<Running>(&bytes).ok())
-            .is_some_and(|running| running.pid == std::process::id());
-        if ours {
-            let _ = std::fs::remove_file(path);
+        let lock = path.join("lock");
+        let lock =
+            File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path, fresh, _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(usage(format!(
+                "another `wattle up` runs in {}; stop it, or choose another --dir",
+                path.display()
+            ))),
+            Err(TryLockError::Error(error)) => {
+                Err(error).with_context(|| format!("cannot lock {}", path.display()))
+            }
         }
     }
 }
@@ -164,6 +151,7 @@ pub(crate) fn run(command: Up) -> anyhow::Result<()> {
         let result =
             command.serve(&folder, &hardware, trace.as_ref(), &shutdown, &mut processes).await;
         processes.stop().await;
+        services::kill_jobs(&folder.path, &hardware).await;
         match &result {
             Ok(()) if folder.fresh => {
                 let _ = std::fs::remove_dir_all(&folder.path);
@@ -189,12 +177,20 @@ impl Up {
         };
         let bus = bus::connect(&url, &self.cluster).await?;
         print(bus.url())?;
-        let _word = Word::leave(&Running {
+        if let Some(other) = Running::find() {
+            note(&format!(
+                "note: another `wattle up` runs here (process {}), and commands find that one; \
+                 give them --nats {url} for this one",
+                other.pid
+            ));
+        }
+        let running = Running {
             url: url.clone(),
             cluster: self.cluster.clone(),
             pid: std::process::id(),
             clock: hardware.clock.clone(),
-        });
+        };
+        let _word = running.leave_word();
         let site = services::Site {
             cluster: &self.cluster,
             url: &url,

@@ -1,13 +1,16 @@
 //! The services of a machine: configuration, start, readiness, end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use toml::{Table, Value};
 use wattle_common::messages::Reply;
-use wattle_common::{ClusterId, Power};
+use wattle_common::{ClusterId, NodeId, Power};
+use wattle_launcher::folder::recall;
+use wattle_launcher::{Found, process};
 use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
 
 use super::configs::{self, Overrides};
 use super::hardware::{Hardware, Node};
@@ -19,6 +22,8 @@ use crate::output::note;
 
 /// How long the services may take to report.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long killed jobs may take to be gone, wall time: a supervisor sees it at once.
+const KILL_PATIENCE: Duration = Duration::from_secs(3);
 /// How often to look whether something has come about, wall time.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Leases and patience count the system's time; below so much of the wall's a busy machine alone
@@ -129,7 +134,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         .collect();
     launcher.extend([
         ("progress_socket", socket),
-        ("state_dir", configs::path(&state.join(format!("launcher-{}", node.id)))),
+        ("state_dir", configs::path(&launcher_state(folder, &node.id))),
         ("log_dir", configs::path(&folder.join("jobs"))),
         ("checkpoint_dir", configs::path(&folder.join("checkpoints"))),
         ("job_environment", Value::Table(job_env)),
@@ -200,6 +205,43 @@ pub(crate) async fn stop_jobs(bus: &Bus, patience: Duration) {
     match tokio::time::timeout(patience, stopped).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => note(&format!("warning: jobs could not be cancelled: {error:#}")),
-        Err(_) => note("warning: some jobs did not stop in time; their launcher kills them"),
+        Err(_) => note("warning: some jobs did not stop in time; they are killed"),
     }
+}
+
+/// Kills whatever job still runs once the launchers have ended: one that takes longer to stop than
+/// anybody waits for would otherwise hold its GPUs for ever, out of everybody's sight.
+pub(crate) async fn kill_jobs(folder: &Path, hardware: &Hardware) {
+    for node in &hardware.nodes {
+        let state = launcher_state(folder, &node.id);
+        let killed = async {
+            while state.exists() && kill_live(&state)? {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(KILL_PATIENCE, killed).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => note(&format!("warning: jobs may still run: {error:#}")),
+            Err(_) => note("warning: jobs that were killed are still there"),
+        }
+    }
+}
+
+/// Kills everything below the supervisors that a launcher left; `false` where none lives.
+fn kill_live(state: &Path) -> anyhow::Result<bool> {
+    let (memory, _) = recall(state, clock::now())?;
+    let mut any = false;
+    for (_, found, _) in &memory.runs {
+        let Found::Live(supervisor, _) = found else { continue };
+        any = true;
+        for process in process::descendants(*supervisor) {
+            process::signal(&process, process::Signal::KILL);
+        }
+    }
+    Ok(any)
+}
+
+fn launcher_state(folder: &Path, node: &NodeId) -> PathBuf {
+    folder.join("state").join(format!("launcher-{node}"))
 }
