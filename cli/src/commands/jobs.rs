@@ -4,6 +4,7 @@
 
 use clap::Args;
 use wattle_common::Timestamp;
+use wattle_common::job::JobPhase;
 use wattle_common::messages::JobRecord;
 use wattle_common::subject::Bucket;
 use wattle_runtime::bus::Bus;
@@ -45,6 +46,8 @@ pub(crate) async fn records(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
 fn row(record: &JobRecord, now: Timestamp) -> Vec<String> {
     let placement = record.placement.as_ref().map(ToString::to_string);
     let progress = match (record.step, record.steps_total) {
+        // Its last word on the way to its end may have come too late to be written down.
+        (_, Some(_)) if record.phase == JobPhase::Finished => "100 %".to_owned(),
         (Some(step), Some(total)) => format!("{:.0} %", 100.0 * step as f64 / total as f64),
         (Some(step), None) => format!("step {step}"),
         (None, _) => String::new(),
@@ -101,4 +104,21 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         }
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finished_job_is_done_whatever_it_said_last() {
+        let golden = include_str!("../../../common/tests/golden/v1/job-record.json");
+        let mut record: JobRecord = serde_json::from_str(golden).unwrap();
+        (record.step, record.steps_total) = (Some(30), Some(1_000));
+        let done = |record: &JobRecord| row(record, Timestamp::FOREVER)[4].clone();
+        record.phase = JobPhase::Running;
+        assert_eq!(done(&record), "3 %");
+        record.phase = JobPhase::Finished;
+        assert_eq!(done(&record), "100 %");
+    }
 }
