@@ -70,7 +70,8 @@ pub(crate) struct Up {
     /// End after this time of the wall: 90s, 5m, 2h
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     for_: Option<Duration>,
-    /// Keep everything in this folder, and go on from what lies there
+    /// Keep everything in this folder (jobs' output, checkpoints, what was learned), and go on from
+    /// what lies there; without it all is removed at the end. Running jobs are cancelled either way
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Use this NATS server instead of starting one
