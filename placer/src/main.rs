@@ -1,12 +1,12 @@
 //! The placer's binary.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
 use wattle_placer::{Config, shell};
-use wattle_runtime::shell::Shutdown;
+use wattle_runtime::service::{self, Threads};
 
 /// Takes jobs and places them on the cluster's GPUs.
 #[derive(Parser)]
@@ -17,41 +17,17 @@ struct Arguments {
     config: PathBuf,
 }
 
-/// Wrong usage or a wrong configuration, as clap has it.
-const EXIT_USAGE: u8 = 2;
-
 fn main() -> ExitCode {
     let file = Arguments::parse().config;
-    wattle_runtime::shell::start_logging();
-    let loaded = wattle_runtime::config::load::<Config>(&file).map_err(anyhow::Error::from);
-    let checked = loaded.and_then(|config| match config.check() {
-        Ok(()) => Ok(config),
-        Err(error) => Err(anyhow::anyhow!("{}: {error}", file.display())),
-    });
-    let config = match checked {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    match serve(config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    service::main(
+        Threads::Two,
+        || load(&file),
+        async |config, shutdown| shell::run(config, shutdown).await.context("the placer stops"),
+    )
 }
 
-fn serve(config: Config) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .context("no threads can be started")?;
-    runtime.block_on(async {
-        let shutdown = Shutdown::listen().context("signals cannot be listened for")?;
-        shell::run(config, shutdown).await.context("the placer stops")
-    })
+fn load(file: &Path) -> anyhow::Result<Config> {
+    let config: Config = wattle_runtime::config::load(file)?;
+    config.check().map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+    Ok(config)
 }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use wattle_power_agent::shell;
-use wattle_runtime::shell::{Shutdown, start_logging};
+use wattle_runtime::service::{self, Threads};
 
 /// Applies power caps and clocks to this node's GPUs, under a lease, and gives the cards back safe.
 #[derive(Parser)]
@@ -28,40 +29,19 @@ enum Command {
     Reset,
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    start_logging();
-    let config = match shell::load(&arguments.config) {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::error!(%error, "wrong configuration");
-            return ExitCode::from(2);
-        }
-    };
-    match arguments.command {
-        Some(Command::Reset) => {
-            match shell::reset(config.nvml_library.as_deref(), &config.settings()) {
-                Ok(0) => ExitCode::SUCCESS,
-                Ok(_) => ExitCode::FAILURE,
-                Err(error) => {
-                    tracing::error!(%error, "no card was reset");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        None => match serve(config).await {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!(error = %format!("{error:#}"), "the service cannot run");
-                ExitCode::FAILURE
+fn main() -> ExitCode {
+    let Arguments { config: file, command } = Arguments::parse();
+    service::main(
+        Threads::One,
+        || Ok(shell::load(&file)?),
+        async |config, shutdown| match command {
+            None => Ok(shell::run(config, &shutdown).await?),
+            Some(Command::Reset) => {
+                let left = shell::reset(config.nvml_library.as_deref(), &config.settings())
+                    .context("no card was reset")?;
+                anyhow::ensure!(left == 0, "{left} cards are not at their safe state");
+                Ok(())
             }
         },
-    }
-}
-
-async fn serve(config: shell::ServiceConfig) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
-    shell::run(config, &shutdown).await?;
-    Ok(())
+    )
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use wattle_predictor::shell;
-use wattle_runtime::shell::{Shutdown, start_logging};
+use wattle_runtime::service::{self, Threads};
 
 /// Learns from the windows of running jobs, and publishes what each would do in other
 /// configurations.
@@ -17,28 +17,11 @@ struct Arguments {
     config: PathBuf,
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    start_logging();
-    let config = match wattle_runtime::config::load(&arguments.config) {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::error!(%error, "wrong configuration");
-            return ExitCode::from(2);
-        }
-    };
-    match serve(config).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = %format!("{error:#}"), "the service cannot run");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn serve(config: shell::ServiceConfig) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
-    shell::run(config, &shutdown).await?;
-    Ok(())
+fn main() -> ExitCode {
+    let file = Arguments::parse().config;
+    service::main(
+        Threads::One,
+        || Ok(wattle_runtime::config::load(&file)?),
+        async |config, shutdown| Ok(shell::run(config, &shutdown).await?),
+    )
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use wattle_profiler::shell;
-use wattle_runtime::shell::{Shutdown, start_logging};
+use wattle_runtime::service::{self, Threads};
 
 /// Watches this node's GPUs and the jobs on them: telemetry, windows, and the energy ledger.
 #[derive(Parser)]
@@ -16,28 +16,11 @@ struct Arguments {
     config: PathBuf,
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    start_logging();
-    let config = match shell::load(&arguments.config) {
-        Ok(config) => config,
-        Err(error) => {
-            tracing::error!(%error, "wrong configuration");
-            return ExitCode::from(2);
-        }
-    };
-    match serve(config).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(error = %format!("{error:#}"), "the service cannot run");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn serve(config: shell::ServiceConfig) -> anyhow::Result<()> {
-    let shutdown = Shutdown::listen()?;
-    shell::run(config, &shutdown).await?;
-    Ok(())
+fn main() -> ExitCode {
+    let file = Arguments::parse().config;
+    service::main(
+        Threads::One,
+        || Ok(shell::load(&file)?),
+        async |config, shutdown| Ok(shell::run(config, &shutdown).await?),
+    )
 }

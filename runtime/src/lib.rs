@@ -9,5 +9,6 @@ pub mod clock;
 pub mod config;
 pub mod driver;
 pub mod server;
+pub mod service;
 pub mod shell;
 pub mod testing;
