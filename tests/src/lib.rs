@@ -288,6 +288,17 @@ impl System {
         scale.system(clock::wall_now().as_us())
     }
 
+    /// Sends `wattle up` itself a signal.
+    pub fn signal(&self, signal: &str) {
+        kill(self.up.id(), signal);
+    }
+
+    /// What `wattle up` has said to the person who runs it.
+    #[must_use]
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("up.err")).unwrap_or_default()
+    }
+
     /// Asks the system to end, waits until it has, and returns how.
     pub async fn end(&mut self) -> std::process::ExitStatus {
         kill(self.up.id(), "TERM");

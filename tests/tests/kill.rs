@@ -104,6 +104,13 @@ async fn nothing_goes_on_training_after_the_end() {
     assert_eq!(second.status.code(), Some(2), "{said}");
     assert!(said.contains("choose another --dir"), "{said}");
 
+    // It is given time for a checkpoint; whoever will not wait says so a second time.
+    system.signal("INT");
+    until("it says what it waits for", async || {
+        system.said().contains("Ctrl-C ends them at once").then_some(())
+    })
+    .await;
+    system.signal("INT");
     assert!(system.end().await.success());
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it still runs");
 }

@@ -117,13 +117,6 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 note(&format!("{} GPU {}: refused: {}", node.node, gpu.0, gpu.1));
             }
         }
-        table.print()?;
-        if nodes.is_empty() {
-            note(&format!(
-                "no node of cluster {} has reported; --cluster names another",
-                bus.cluster()
-            ));
-        }
-        Ok(())
+        table.print()
     })
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wattle_common::topology::ClusterShape;
+use wattle_runtime::shell::chain;
 use wattle_simulator::{CarbonSeries, PolicyOutcome, Scenario, gather, run_policy, trace};
 use wattle_world::World;
 
@@ -51,13 +52,7 @@ pub(crate) fn scenario(
 
 /// An error of the user's input, with what led to it.
 pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    usage(text)
+    usage(chain(&error))
 }
 
 /// Simulates one policy, and how long that took.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use wattle_common::ClusterId;
 use wattle_common::codec::{self, MAGIC};
 use wattle_common::subject::{Bucket, Subject, Topic};
+use wattle_runtime::shell::chain;
 
 use crate::connection::{Connection, block_on};
 use crate::output::{colour, print, usage};
@@ -71,13 +72,6 @@ fn decode(payload: &[u8]) -> Result<Value, String> {
         return Ok(json!(batch));
     }
     codec::decode_json(payload).map_err(|error| chain(&error))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", chain(source)),
-        None => error.to_string(),
-    }
 }
 
 fn line(subject: &str, payload: &[u8], json: bool, colour: bool) -> String {

@@ -42,5 +42,5 @@ fn program(path: PathBuf, port: u16, store: &Path) -> Program {
         .into_iter()
         .chain([store.as_os_str().to_owned()])
         .collect();
-    Program { name: "nats-server".to_owned(), path, args, env: Vec::new() }
+    Program::server(path, args)
 }

@@ -70,8 +70,7 @@ pub(crate) struct Up {
     /// End after this time of the wall: 90s, 5m, 2h
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     for_: Option<Duration>,
-    /// Keep everything in this folder (jobs' output, checkpoints, what was learned), and go on from
-    /// what lies there; without it all is removed at the end. Running jobs are cancelled either way
+    /// Keep everything in this folder, and go on from what lies there
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Use this NATS server instead of starting one
@@ -215,8 +214,13 @@ impl Up {
             folder.path.join("logs").display()
         ));
         let run = self.watch(&bus, hardware, trace, shutdown).await;
-        // Whatever happened, nothing of ours may go on training.
-        services::stop_jobs(&bus, JOBS_GRACE).await;
+        if folder.fresh {
+            // Nobody will come back for them.
+            services::cancel_jobs(&bus, JOBS_GRACE).await;
+        } else {
+            // The launchers stop them, with a checkpoint; the next `wattle up` here goes on.
+            services::say_who_goes_on(&bus).await;
+        }
         run
     }
 
@@ -249,7 +253,10 @@ impl Up {
         }
         progress::end();
         match trace {
-            Some(trace) => summary::show(self, bus, hardware, trace, began).await,
+            Some(trace) => {
+                let shown = summary::show(self, bus, hardware, trace, began, shutdown);
+                shown.await
+            }
             None => Ok(()),
         }
     }

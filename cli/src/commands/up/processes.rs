@@ -21,6 +21,11 @@ use crate::output::note;
 
 /// How long a process may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(5);
+/// The same for a launcher, which lets its jobs write their checkpoints first: the two minutes it
+/// gives them, and what follows.
+const GRACE_LAUNCHER: Duration = Duration::from_secs(135);
+/// After so long a person is told what is waited for.
+const SILENCE: Duration = Duration::from_secs(3);
 /// How long before a process that ended is started again.
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -35,9 +40,16 @@ pub(crate) struct Program {
     pub(crate) args: Vec<OsString>,
     /// Its environment, beside what it inherits.
     pub(crate) env: Vec<(String, OsString)>,
+    /// How long it may take to end after it was asked to.
+    pub(crate) grace: Duration,
 }
 
 impl Program {
+    /// The bus.
+    pub(crate) fn server(path: PathBuf, args: Vec<OsString>) -> Self {
+        Self { name: "nats-server".to_owned(), path, args, env: Vec::new(), grace: GRACE }
+    }
+
     /// A program of ours, with its configuration.
     pub(crate) fn service(
         name: String,
@@ -46,7 +58,8 @@ impl Program {
         env: &[(String, OsString)],
     ) -> Self {
         let args = vec!["--config".into(), config.as_os_str().to_owned()];
-        Self { name, path, args, env: env.to_vec() }
+        let grace = if name.starts_with("launcher") { GRACE_LAUNCHER } else { GRACE };
+        Self { name, path, args, env: env.to_vec(), grace }
     }
 
     fn spawn(&self, logs: &Path) -> anyhow::Result<Child> {
@@ -109,10 +122,21 @@ impl Processes {
         self.refused.clone()
     }
 
-    /// Asks all to end, and sees to it.
+    /// Asks all to end, and sees to it; a second Ctrl-C ends them at once.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
-        while self.keepers.join_next().await.is_some() {}
+        let all = async {
+            let each = async { while self.keepers.join_next().await.is_some() {} };
+            tokio::pin!(each);
+            if tokio::time::timeout(SILENCE, &mut each).await.is_err() {
+                note("waiting for jobs to write their checkpoints; Ctrl-C ends them at once");
+                each.await;
+            }
+        };
+        tokio::select! {
+            () = all => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
     }
 }
 
@@ -133,7 +157,7 @@ impl Keeper {
             let ended = tokio::select! {
                 ended = child.wait() => ended,
                 () = self.stop.cancelled() => {
-                    end(&mut child).await;
+                    end(&mut child, self.program.grace).await;
                     return;
                 }
             };
@@ -164,13 +188,13 @@ impl Keeper {
     }
 }
 
-async fn end(child: &mut Child) {
+async fn end(child: &mut Child, grace: Duration) {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(id) = id {
         // It may have ended this very moment.
         let _ = kill_process(id, Signal::TERM);
     }
-    if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+    if tokio::time::timeout(grace, child.wait()).await.is_err() {
         let _ = child.kill().await;
     }
 }

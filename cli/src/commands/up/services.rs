@@ -180,7 +180,7 @@ pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> 
 }
 
 /// Takes every job back and waits until none runs.
-pub(crate) async fn stop_jobs(bus: &Bus, patience: Duration) {
+pub(crate) async fn cancel_jobs(bus: &Bus, patience: Duration) {
     let stopped = async {
         let mut asked = std::collections::BTreeSet::new();
         loop {
@@ -244,4 +244,13 @@ fn kill_live(state: &Path) -> anyhow::Result<bool> {
 
 fn launcher_state(folder: &Path, node: &NodeId) -> PathBuf {
     folder.join("state").join(format!("launcher-{node}"))
+}
+
+/// Says which jobs the next `wattle up` in the same folder goes on with.
+pub(crate) async fn say_who_goes_on(bus: &Bus) {
+    let Ok(records) = records(bus).await else { return };
+    let active = records.iter().filter(|record| !record.phase.is_final()).count();
+    if active > 0 {
+        note(&format!("{active} jobs go on at the next `wattle up` with the same --dir"));
+    }
 }

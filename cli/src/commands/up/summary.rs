@@ -10,6 +10,7 @@ use wattle_common::subject::StreamName;
 use wattle_common::units::Carbon;
 use wattle_common::{Energy, Timestamp, codec};
 use wattle_runtime::bus::Bus;
+use wattle_runtime::shell::Shutdown;
 use wattle_simulator::{CarbonSeries, PolicyOutcome};
 use wattle_world::World;
 
@@ -23,6 +24,8 @@ use crate::output::{Align, Table, note, print, print_json, span};
 /// How long to wait for the last of the ledger, wall time: an entry comes once a minute of the
 /// system's time.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(75);
+/// The same for somebody who has asked for the end.
+const LEDGER_HURRY: Duration = Duration::from_secs(2);
 
 /// One column of the table.
 #[derive(Serialize)]
@@ -65,7 +68,13 @@ fn within(
 }
 
 /// Reads the ledger until it reaches `until` on every node, or patience ends.
-async fn ledger(bus: &Bus, nodes: usize, until: Timestamp) -> Vec<LedgerEntry> {
+async fn ledger(
+    bus: &Bus,
+    nodes: usize,
+    until: Timestamp,
+    shutdown: &Shutdown,
+) -> Vec<LedgerEntry> {
+    let patience = if shutdown.requested() { LEDGER_HURRY } else { LEDGER_PATIENCE };
     let mut entries: Vec<LedgerEntry> = Vec::new();
     let read = async {
         let mut consumer = bus.consume(StreamName::Ledger, "wattle-up").await?;
@@ -87,7 +96,7 @@ async fn ledger(bus: &Bus, nodes: usize, until: Timestamp) -> Vec<LedgerEntry> {
         }
         anyhow::Ok(())
     };
-    match tokio::time::timeout(LEDGER_PATIENCE, read).await {
+    match tokio::time::timeout(patience, read).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => note(&format!("warning: the ledger cannot be read: {error:#}")),
         Err(_) => {
@@ -185,12 +194,13 @@ pub(crate) async fn show(
     hardware: &Hardware,
     trace: &Trace,
     began: Timestamp,
+    shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
     let all = records(bus).await?;
     let ours: Vec<&JobRecord> = all.iter().filter(|r| trace.ids().contains(&r.spec.job)).collect();
     let last = ours.iter().filter_map(|r| r.ended_at_us).max().unwrap_or(began);
     note("reading the ledger, and simulating the same trace");
-    let entries = ledger(bus, hardware.nodes.len(), last).await;
+    let entries = ledger(bus, hardware.nodes.len(), last, shutdown).await;
     let carbon = trace.scenario.carbon.as_ref();
     let policy = &command.policy;
     let mut columns = vec![live(policy, &ours, &entries, carbon, began)];
@@ -204,6 +214,9 @@ pub(crate) async fn show(
     }
     print(&format!("\n{}", table(&columns).render(crate::output::colour(&std::io::stdout()))))?;
     let [live, same, fifo] = &columns[..] else { unreachable!("three were pushed") };
+    if live.finished < fifo.finished {
+        return print("the run was cut short; live and simulated are not the same work");
+    }
     print(&format!(
         "live against simulated: mean completion {}, energy {}",
         change(live.jct_s_mean, same.jct_s_mean),
