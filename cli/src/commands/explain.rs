@@ -64,7 +64,9 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
             reason.because
         ));
     }
-    for path in &record.log_paths {
+    // Nodes may write to the same place, each on its own disk or in one file.
+    let paths: std::collections::BTreeSet<&String> = record.log_paths.iter().collect();
+    for path in paths {
         text.push_str(&format!("\n\noutput: {path}"));
     }
     text

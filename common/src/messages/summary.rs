@@ -1,7 +1,7 @@
 //! What a node looks like this second, for any NATS client.
 //!
 //! * **Publisher:** profiler.
-//! * **Listeners:** people (`nats sub`, `wattle tap`), pages, `wattle nodes`.
+//! * **Listeners:** people (`nats sub`, `wattle tap`), `wattle up`.
 //! * **How often:** once a second.
 //! * **Delivery:** core NATS, JSON.
 //! * **Lost or doubled:** the next one is a second away.
