@@ -109,7 +109,6 @@ fn environment(
         .map_or("127.0.0.1", String::as_str)
         .to_owned();
     let port = master_port(&desired.job, config.master_port_min, config.master_port_max);
-    let gpus_total: usize = desired.shares.iter().map(|share| share.gpus.len()).sum();
     let gpus: Vec<String> = desired.gpus.iter().map(ToString::to_string).collect();
     let here = desired.gpus.len().to_string();
     let ours = [
@@ -119,14 +118,14 @@ fn environment(
         // torchrun reads its options from PET_*, where they are not on its command line.
         ("PET_NNODES", desired.shares.len().to_string()),
         ("PET_NODE_RANK", desired.rank.to_string()),
-        ("PET_NPROC_PER_NODE", here.clone()),
+        ("PET_NPROC_PER_NODE", here),
         ("PET_MASTER_ADDR", address.clone()),
         ("PET_MASTER_PORT", port.to_string()),
         ("MASTER_ADDR", address),
         ("MASTER_PORT", port.to_string()),
-        ("WORLD_SIZE", gpus_total.to_string()),
+        // WORLD_SIZE and RANK are the workers', and torchrun's to set: a script of one process that
+        // finds the one without the other would wait for peers that never come.
         ("NODE_RANK", desired.rank.to_string()),
-        ("LOCAL_WORLD_SIZE", here),
         (env::JOB, desired.job.to_string()),
         (env::ATTEMPT, desired.attempt.to_string()),
         (env::PROGRESS, config.progress_socket.display().to_string()),
@@ -229,9 +228,7 @@ pub(crate) mod tests {
             PET_MASTER_PORT=29596
             MASTER_ADDR=10.0.0.1
             MASTER_PORT=29596
-            WORLD_SIZE=4
             NODE_RANK=1
-            LOCAL_WORLD_SIZE=2
             WATTLE_JOB=a
             WATTLE_ATTEMPT=2
             WATTLE_PROGRESS=/p.sock

@@ -252,8 +252,7 @@ fn alive(pid: u32) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_runs_to_its_end_and_its_output_is_kept() {
     let mut site = Site::new().await;
-    let script =
-        "echo gpus=$CUDA_VISIBLE_DEVICES $SITE $MINE $WORLD_SIZE clock=$WATTLE_NATS_URL; exit 3";
+    let script = "echo gpus=$CUDA_VISIBLE_DEVICES $SITE $MINE $PET_NPROC_PER_NODE clock=$WATTLE_NATS_URL; exit 3";
     site.desire(vec![job("a", 1, script)]).await;
     let ended = site.until_state("a", |state| *state == LaunchState::Exited { code: 3 }).await;
     assert_eq!((ended.attempt, ended.session), (1, None));

@@ -60,7 +60,7 @@ pub(crate) struct Submit {
     #[arg(long)]
     json: bool,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
@@ -187,6 +187,25 @@ mod tests {
         for wrong in ["", "h", "-3h", "0s", "soon", "nan", "1e300d"] {
             assert!(parse_span(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// `--` may be left out; what follows the program is the program's.
+    #[test]
+    fn the_command_needs_no_dashes_before_it() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            submit: Submit,
+        }
+        let read = |line: &str| <Line as clap::Parser>::try_parse_from(line.split(' '));
+        for line in
+            ["submit --gpus 2 -- python3 t.py --json", "submit --gpus 2 python3 t.py --json"]
+        {
+            let submit = read(line).map_err(|error| error.to_string()).unwrap().submit;
+            assert_eq!((submit.gpus, submit.json), (GpuRequest::exactly(2), false));
+            assert_eq!(submit.command, ["python3", "t.py", "--json"]);
+        }
+        assert!(read("submit --gpu 2 python3").is_err(), "a slip of the finger is no program");
     }
 
     #[test]

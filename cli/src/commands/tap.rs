@@ -22,7 +22,7 @@ pub(crate) struct Tap {
     /// A topic (gpu.sampled), a bucket (jobs) or any NATS subject [default: everything of the cluster]
     subject: Option<String>,
     /// Stop after so many messages
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     #[command(flatten)]
     connection: Connection,
