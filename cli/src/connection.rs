@@ -28,7 +28,7 @@ pub(crate) struct Connection {
     /// Address of the NATS server [default: the system `wattle up` runs here, else nats://127.0.0.1:4222]
     #[arg(long, value_name = "URL", env = env::NATS_URL)]
     nats: Option<String>,
-    /// The cluster [default: local]
+    /// The cluster [default: that of the `wattle up` found here, else local]
     #[arg(long, value_name = "ID", env = "WATTLE_CLUSTER")]
     cluster: Option<ClusterId>,
 }

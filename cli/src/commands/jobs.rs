@@ -102,6 +102,9 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         if !command.all && ended > 0 {
             note(&format!("{ended} ended; --all shows them"));
         }
+        if records.is_empty() {
+            note(&format!("cluster {} has no jobs yet; --cluster names another", bus.cluster()));
+        }
         Ok(())
     })
 }

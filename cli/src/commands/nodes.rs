@@ -117,6 +117,13 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 note(&format!("{} GPU {}: refused: {}", node.node, gpu.0, gpu.1));
             }
         }
-        table.print()
+        table.print()?;
+        if nodes.is_empty() {
+            note(&format!(
+                "no node of cluster {} has reported; --cluster names another",
+                bus.cluster()
+            ));
+        }
+        Ok(())
     })
 }

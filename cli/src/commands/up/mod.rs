@@ -70,8 +70,8 @@ pub(crate) struct Up {
     /// End after this time of the wall: 90s, 5m, 2h
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     for_: Option<Duration>,
-    /// Keep everything in this folder, and go on with the jobs that lie there; without it the jobs
-    /// are cancelled at the end and nothing is kept
+    /// Keep everything in this folder (jobs' output, checkpoints, what was learned), and go on with
+    /// the jobs that lie there; without it they are cancelled at the end and all is removed
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Use this NATS server instead of starting one
