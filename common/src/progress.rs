@@ -3,7 +3,7 @@
 //! One datagram to the Unix socket named by `WATTLE_PROGRESS`, in `key=value` words:
 //!
 //! ```text
-//! job=resnet-1 step=1200 epoch=3 steps_per_epoch=400 steps_total=36000
+//! job=resnet-1 step=1200 epoch=3 steps_per_epoch=400 steps_total=36000 global_batch=256
 //! ```
 //!
 //! `job` and `step` are required; the rest is sent when it is known. Steps count from the job's
@@ -29,6 +29,8 @@ pub struct Progress {
     pub steps_per_epoch: Option<u64>,
     /// Steps after which the job is done.
     pub steps_total: Option<u64>,
+    /// Samples in one step over all the job's GPUs.
+    pub global_batch: Option<u32>,
 }
 
 /// Why a line is no progress.
@@ -71,6 +73,7 @@ impl Progress {
         let line = std::str::from_utf8(line).map_err(|_| ProgressError::NotText)?;
         let (mut job, mut step) = (None, None);
         let (mut epoch, mut steps_per_epoch, mut steps_total) = (None, None, None);
+        let mut global_batch = None;
         for word in line.split_ascii_whitespace() {
             let (key, value) =
                 word.split_once('=').ok_or_else(|| ProgressError::NoValue(word.to_owned()))?;
@@ -80,6 +83,7 @@ impl Progress {
                 "epoch" => epoch = Some(number("epoch", value)?),
                 "steps_per_epoch" => steps_per_epoch = Some(number("steps_per_epoch", value)?),
                 "steps_total" => steps_total = Some(number("steps_total", value)?),
+                "global_batch" => global_batch = Some(number("global_batch", value)?),
                 _ => {}
             }
         }
@@ -89,6 +93,7 @@ impl Progress {
             epoch,
             steps_per_epoch: steps_per_epoch.filter(|steps| *steps > 0),
             steps_total: steps_total.filter(|steps| *steps > 0),
+            global_batch: global_batch.filter(|batch| *batch > 0),
         })
     }
 }
@@ -108,6 +113,9 @@ impl fmt::Display for Progress {
         }
         if let Some(steps) = self.steps_total {
             write!(f, " steps_total={steps}")?;
+        }
+        if let Some(batch) = self.global_batch {
+            write!(f, " global_batch={batch}")?;
         }
         Ok(())
     }
@@ -132,8 +140,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_show(step in any::<u64>(), epoch in prop::option::of(any::<u32>()), per in prop::option::of(1u64..), total in prop::option::of(1u64..)) {
-            let said = Progress { job: JobId::new("j-1").unwrap(), step, epoch, steps_per_epoch: per, steps_total: total };
+        fn parse_undoes_show(step in any::<u64>(), epoch in prop::option::of(any::<u32>()), per in prop::option::of(1u64..), total in prop::option::of(1u64..), batch in prop::option::of(1u32..)) {
+            let said = Progress { job: JobId::new("j-1").unwrap(), step, epoch, steps_per_epoch: per, steps_total: total, global_batch: batch };
             prop_assert_eq!(Progress::parse(said.to_string().as_bytes()), Ok(said));
         }
 

@@ -57,6 +57,7 @@ fn surface(job: &JobId, class: usize, gpus: u32) -> Surface {
         nodes: 1,
         cap_mw: None,
         clock_mhz_max: None,
+        global_batch: None,
         neighbours: neighbour.map(|n| WorkloadId::new(CLASSES[n].0).unwrap()).into_iter().collect(),
         steps_per_s: neighbour.is_none().then(|| exactly(1.0)),
         relative_speed: exactly(neighbour.map_or(1.0, |n| beside(class, n))),
@@ -73,6 +74,7 @@ fn surface(job: &JobId, class: usize, gpus: u32) -> Surface {
         utilization_gpu_percent: Some(CLASSES[class].1),
         utilization_memory_percent: None,
         memory_mib_max: Some(CLASSES[class].2),
+        probe: None,
         points: [None, Some(0), Some(1), Some(2)].into_iter().map(point).collect(),
     }
 }

@@ -49,6 +49,9 @@ pub struct Observation {
     pub gpus: u32,
     /// Nodes spread over.
     pub nodes: u32,
+    /// Global batch size.
+    #[serde(default)]
+    pub global_batch: Option<u32>,
     /// The cap, watts.
     pub cap_w: Option<f64>,
     /// The locked highest clock, MHz.
@@ -61,6 +64,9 @@ pub struct Observation {
     pub rate: Option<f64>,
     /// Its deviation, as a share.
     pub rate_sd: f64,
+    /// Whether the rate was inferred, and so is a relative speed only.
+    #[serde(default)]
+    pub rate_inferred: bool,
     /// Mean power of one of its cards, all tenants together, watts.
     pub card_power_w: Option<f64>,
     /// Busy share of its cards, all tenants together, 0 to 1.
@@ -118,6 +124,7 @@ impl Observation {
             node: window.node.clone(),
             gpus,
             nodes,
+            global_batch: window.global_batch.filter(|batch| *batch > 0),
             cap_w: window
                 .cap_mw
                 .map(wattle_common::Power::as_w)
@@ -127,6 +134,7 @@ impl Observation {
             neighbours,
             rate,
             rate_sd,
+            rate_inferred: window.steps_inferred,
             card_power_w,
             busy: share(window.utilization_gpu_percent),
             busy_job: share(window.utilization_gpu_percent_job),

@@ -216,6 +216,7 @@ impl Predictor {
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib,
             points,
+            probe: None,
         })
     }
 

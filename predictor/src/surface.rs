@@ -46,6 +46,8 @@ pub struct Configuration {
     pub cap: Option<Power>,
     /// The locked highest clock; `None`: not locked.
     pub clock_max: Option<Frequency>,
+    /// Global batch size; `None`: the job's own, as last seen.
+    pub global_batch: Option<u32>,
     /// Classes of the neighbours, sorted; an unknown one is `unknown`.
     pub neighbours: Vec<WorkloadId>,
 }
@@ -147,6 +149,7 @@ impl<'a> Question<'a> {
             nodes: at.nodes,
             cap_mw: at.cap,
             clock_mhz_max: at.clock_max,
+            global_batch: at.global_batch,
             neighbours: at.neighbours.clone(),
             steps_per_s,
             relative_speed,
@@ -246,6 +249,7 @@ pub fn configurations(
                 nodes: shape.1,
                 cap,
                 clock_max: None,
+                global_batch: None,
                 neighbours: neighbours.to_vec(),
             });
         }

@@ -284,6 +284,8 @@ fn locked_clocks_are_learned() {
         nodes: 1,
         cap: None,
         clock_max: Some(Frequency::from_mhz(1_050)),
+
+        global_batch: None,
         neighbours: Vec::new(),
     };
     let locked = p.predict(&job("j"), &at).unwrap();

@@ -75,6 +75,8 @@ fn three_caps(kind: &str, runs: &Runs) -> Errors {
                 nodes: 1,
                 cap: Some(Power::from_w_f64(*cap)),
                 clock_max: None,
+
+                global_batch: None,
                 neighbours: Vec::new(),
             };
             let point = p.predict(&job("j"), &at).unwrap();

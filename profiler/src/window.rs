@@ -175,6 +175,7 @@ impl OpenWindow {
             steps: rate.map(|rate| rate.steps),
             steps_per_s: rate.map(|rate| rate.per_s),
             steps_per_s_error: rate.map(|rate| rate.error),
+            steps_inferred: false,
             step: self.step,
             epoch: self.epoch,
             power_mw_cards: self.energy.and_then(|energy| energy.mean_power(span)).or(sampled),
@@ -190,6 +191,7 @@ impl OpenWindow {
             gpus: self.conditions.declared.gpus,
             gpus_total: self.conditions.declared.gpus_total,
             nodes_total: self.conditions.declared.nodes_total,
+            global_batch: None,
         }
     }
 }

@@ -118,6 +118,7 @@ impl Profiles {
             gpus: seen.gpus_here.clone(),
             gpus_total: seen.gpus,
             nodes_total: seen.nodes,
+            global_batch: None,
             cap_mw: Some(seen.cap),
             clock_mhz_mean: Some(seen.card.clock),
             clock_mhz_max: None,
@@ -126,6 +127,7 @@ impl Profiles {
             steps_per_s: Some(steps_per_s),
             // 90 % of a normal distribution lie within 1.645 deviations.
             steps_per_s_error: Some(1.645 * NOISE),
+            steps_inferred: false,
             step: Some(seen.step),
             epoch: None,
             early: true,

@@ -48,6 +48,36 @@ pub struct Surface {
     pub memory_mib_max: Option<u64>,
     /// The configurations, in no order.
     pub points: Vec<SurfacePoint>,
+    /// What should be looked at next, if the placer will.
+    #[serde(default)]
+    pub probe: Option<Probe>,
+}
+
+/// A proposal to run a job in another setting for a little while, because that would teach.
+///
+/// The placer may refuse it: it knows what else the cards are for. It is a proposal as long as it
+/// stands on the surface; one that was followed, or no longer pays, is gone from the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// GPUs on all nodes.
+    pub gpus: u32,
+    /// Nodes spread over.
+    pub nodes: u32,
+    /// The cap to look at; absent: the card's default.
+    #[serde(default)]
+    pub cap_mw: Option<Power>,
+    /// The locked highest clock to look at; absent: not locked.
+    #[serde(default)]
+    pub clock_mhz_max: Option<Frequency>,
+    /// How long to stay there, milliseconds of the system's time.
+    pub duration_ms: u64,
+    /// What it is expected to teach: the fall of the surface's mean interval width, as a share.
+    pub gain: f64,
+    /// Work lost to it (time not gained while there), as a share of its duration; negative: won.
+    pub cost_time: f64,
+    /// Why, for people.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// One configuration and what is expected of it.
@@ -63,6 +93,9 @@ pub struct SurfacePoint {
     /// The locked highest clock; absent: not locked.
     #[serde(default)]
     pub clock_mhz_max: Option<Frequency>,
+    /// Global batch size; absent: the job's own, as last seen.
+    #[serde(default)]
+    pub global_batch: Option<u32>,
     /// Classes of the jobs it shares its GPUs with, sorted; empty: alone. An unknown one is
     /// `unknown`.
     #[serde(default)]

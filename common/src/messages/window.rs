@@ -39,6 +39,9 @@ pub struct JobWindow {
     pub gpus_total: u32,
     /// Nodes it is spread over.
     pub nodes_total: u32,
+    /// Samples in one step over all its GPUs (global batch size), where the job reports it.
+    #[serde(default)]
+    pub global_batch: Option<u32>,
     /// The cap on its GPUs, where it is known and equal on all.
     #[serde(default)]
     pub cap_mw: Option<Power>,
@@ -60,6 +63,10 @@ pub struct JobWindow {
     /// How sure that is: half the width of its 90 % interval, as a share of it.
     #[serde(default)]
     pub steps_per_s_error: Option<f64>,
+    /// Whether the step rate was inferred from the cards' rhythm, because the job reports none: it
+    /// is a relative speed then, since a period may hold several steps or a part of one.
+    #[serde(default)]
+    pub steps_inferred: bool,
     /// Steps done since the job's beginning, at the window's end.
     #[serde(default)]
     pub step: Option<u64>,
