@@ -15,9 +15,10 @@ use crate::fit::{Belief, Posterior, Row, fit};
 use crate::history::{self, Level, Profile, SharedSet, Stored, Summary};
 use crate::interval::LogNormal;
 use crate::model::cap::{self, Card, Curves, Setting, WIDTH};
-use crate::model::interference::{Habit, Mix, Pooled};
+use crate::model::interference::{Habit, Mix};
 use crate::model::scaling::{Known, Scaling};
 use crate::observation::{Observation, POWER_SD};
+use crate::pooled::Pooled;
 use crate::prior;
 
 /// Configurations fitted together with the time curve.
@@ -116,7 +117,7 @@ pub struct Context<'a> {
     pub class: &'a Profile,
     /// What its neighbours are.
     pub profiles: &'a Profiles,
-    /// What sets of tenants do on this kind of card.
+    /// What is pooled over the jobs of this kind of card.
     pub pooled: &'a Pooled,
 }
 
@@ -326,7 +327,7 @@ impl JobModel {
             return (0.0, 0.0);
         }
         let mix = self.mix(&window.neighbours, context.profiles);
-        context.pooled.slowdown(&mix, Habit::default())
+        context.pooled.interference.slowdown(&mix, Habit::default())
     }
 
     /// What each set of neighbours did, where the job's own speed and power alone are known.

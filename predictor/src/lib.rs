@@ -22,6 +22,7 @@ pub mod job;
 pub mod machine;
 pub mod model;
 pub mod observation;
+pub mod pooled;
 pub mod predictor;
 pub mod prior;
 #[cfg(feature = "service")]

@@ -18,13 +18,13 @@ use crate::config::PredictorConfig;
 use crate::history::{Class, History, Profile};
 use crate::job::{Context, Job, JobModel, Profiles};
 use crate::model::cap::Card;
-use crate::model::interference::Pooled;
 use crate::observation::{Observation, unknown};
+use crate::pooled::Pooled;
 use crate::prior;
 use crate::surface::{Configuration, Question, configurations};
 
-/// Up to so many classes, the pooled curve is fitted anew with each window beside others; beyond,
-/// with every [`POOL_EVERY`]th.
+/// Up to so many classes, what is pooled over jobs is fitted anew with each window; beyond, with
+/// every [`POOL_EVERY`]th.
 const POOL_EAGER: usize = 64;
 const POOL_EVERY: u32 = 16;
 
@@ -152,7 +152,6 @@ impl Predictor {
         let request = GpuRequest::exactly(observation.gpus);
         let fresh = Job::new(now, window.workload.clone(), request, Some(kind.clone()));
         self.cards.see(&kind, &observation);
-        let beside_others = !observation.alone();
         let job = self.enter(window.job.clone(), fresh);
         job.heard_at_us = job.heard_at_us.max(now);
         if job.gpu_kind.as_ref() != Some(&kind) {
@@ -171,9 +170,7 @@ impl Predictor {
             return Learned::Nothing;
         }
         self.refit(now, &window.job, &kind);
-        if beside_others {
-            self.repool(&kind);
-        }
+        self.repool(&kind);
         Learned::Something
     }
 
@@ -373,6 +370,17 @@ impl Predictor {
         self.models.insert(id.clone(), model);
     }
 
+    /// Fits anew what is pooled over jobs, wherever windows came since. What is pooled is otherwise
+    /// fitted anew every so many windows.
+    pub fn refit_pooled(&mut self) {
+        let kinds: Vec<String> = self.pooled.keys().cloned().collect();
+        for kind in kinds {
+            if self.pooled.get(&kind).is_some_and(|(_, waited)| *waited > 0) {
+                self.pool_now(&kind);
+            }
+        }
+    }
+
     fn repool(&mut self, kind: &str) {
         let waited = self.pooled.get_mut(kind).map_or(POOL_EVERY, |(_, waited)| {
             *waited += 1;
@@ -389,8 +397,7 @@ impl Predictor {
         if self.pooled.len() >= KINDS_MAX && !self.pooled.contains_key(kind) {
             return;
         }
-        let (slow, power) = self.history.seen(kind);
-        self.pooled.insert(kind.to_owned(), (Pooled::fit(&slow, &power), 0));
+        self.pooled.insert(kind.to_owned(), (Pooled::fit(&self.history, kind), 0));
     }
 
     /// What it rests on, for people.

@@ -17,7 +17,8 @@ use crate::history::{Class, SharedSet, Stored};
 use crate::interval::LogNormal;
 use crate::job::{JobModel, Profiles, setting};
 use crate::model::cap::{self, Card};
-use crate::model::interference::{Habit, Mix, Pooled, Seen};
+use crate::model::interference::{self, Habit, Mix, Seen};
+use crate::pooled::Pooled;
 use crate::prior;
 
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
@@ -167,7 +168,7 @@ impl<'a> Question<'a> {
             } else {
                 Vec::new()
             };
-            curve(self.pooled, &mix, Habit { set: &set, singles: &singles })
+            curve(&self.pooled.interference, &mix, Habit { set: &set, singles: &singles })
         };
         let (mut others, mut variance) = (0.0, 0.0);
         for class in neighbours {
@@ -181,9 +182,9 @@ impl<'a> Question<'a> {
             variance += (alone.sd * watts).powi(2);
         }
         Together {
-            slow: by_set(|shared| shared.slow, Pooled::slowdown),
+            slow: by_set(|shared| shared.slow, interference::Pooled::slowdown),
             others_w: (others, variance),
-            ratio: by_set(|shared| shared.power, Pooled::power),
+            ratio: by_set(|shared| shared.power, interference::Pooled::power),
         }
     }
 
@@ -219,7 +220,7 @@ impl<'a> Question<'a> {
 }
 
 /// A half of the pooled model.
-type Curve = fn(&Pooled, &Mix, Habit<'_>) -> (f64, f64);
+type Curve = fn(&interference::Pooled, &Mix, Habit<'_>) -> (f64, f64);
 
 /// The configurations of a surface, what matters most first, at most `max`.
 #[must_use]

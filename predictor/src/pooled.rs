@@ -1,0 +1,30 @@
+//! What is pooled over all jobs seen on one kind of card, for each model that pools.
+//!
+//! A job's own fit is cheap and made with each window; these fits read the whole history and are
+//! made apart, at a pace of their own. A model that pools gets a field here, with what it believes
+//! before anything was seen and how it is fitted from the history; the formulas are the models'.
+
+use crate::history::History;
+use crate::model::interference;
+
+/// Everything pooled, for one kind of card.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pooled {
+    /// What tenants do to each other.
+    pub interference: interference::Pooled,
+}
+
+impl Pooled {
+    /// What is believed before anything was seen.
+    #[must_use]
+    pub fn believed() -> Self {
+        Self { interference: interference::Pooled::believed() }
+    }
+
+    /// Fits all that `history` holds of `kind`.
+    #[must_use]
+    pub fn fit(history: &History, kind: &str) -> Self {
+        let (slow, power) = history.seen(kind);
+        Self { interference: interference::Pooled::fit(&slow, &power) }
+    }
+}
