@@ -13,7 +13,7 @@ use wattle_common::messages::{DesiredJob, LaunchReport, LaunchState, LaunchedJob
 use wattle_common::subject::{Bucket, Reporter};
 use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{NatsServer, until};
 
 /// The machine that runs the tests may be busy with many of them.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -121,18 +121,11 @@ impl Site {
     /// The first report for which `wanted` holds.
     async fn until(&self, what: &str, wanted: impl Fn(&LaunchReport) -> bool) -> LaunchReport {
         let mut last = None;
-        let found = tokio::time::timeout(DEADLINE, async {
-            loop {
-                if let Some(report) = self.report().await {
-                    if wanted(&report) {
-                        return report;
-                    }
-                    last = Some(report);
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+        let found = until(DEADLINE, async || {
+            last = self.report().await.or(last.take());
+            last.clone().filter(&wanted)
         });
-        if let Ok(report) = found.await {
+        if let Some(report) = found.await {
             return report;
         }
         let log = fs::read_to_string(self.path("launcher.log")).unwrap_or_default();
@@ -146,15 +139,8 @@ impl Site {
     }
 
     async fn until_file(&self, path: &Path, wanted: impl Fn(&str) -> bool) -> String {
-        let found = tokio::time::timeout(DEADLINE, async {
-            loop {
-                match fs::read_to_string(path) {
-                    Ok(text) if wanted(&text) => return text,
-                    _ => tokio::time::sleep(Duration::from_millis(10)).await,
-                }
-            }
-        });
-        let Ok(text) = found.await else {
+        let look = async || fs::read_to_string(path).ok().filter(|text| wanted(text));
+        let Some(text) = until(DEADLINE, look).await else {
             panic!("{}: never so; {:?}", path.display(), fs::read_to_string(path))
         };
         text
@@ -439,13 +425,8 @@ async fn a_supervisor_that_is_killed_is_a_job_lost_not_failed() {
     wattle_launcher::process::signal(&supervisor, wattle_launcher::process::Signal::KILL);
     let lost = site.until_state("a", |state| matches!(state, LaunchState::Lost { .. })).await;
     assert!(matches!(&lost.state, LaunchState::Lost { error } if error.contains("was killed")));
-    tokio::time::timeout(DEADLINE, async {
-        while wattle_launcher::process::is_alive(&family[0]) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await
-    .expect("nothing of it is left on the GPUs");
+    let gone = async || (!wattle_launcher::process::is_alive(&family[0])).then_some(());
+    until(DEADLINE, gone).await.expect("nothing of it is left on the GPUs");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject};
 use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
 use wattle_runtime::clock;
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{NatsServer, until};
 
 /// The machine that runs the tests may be busy with many of them.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -122,17 +122,9 @@ impl Site {
     }
 
     async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-        let found = tokio::time::timeout(DEADLINE, async {
-            loop {
-                if let Some(found) = look().await {
-                    return found;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        });
-        match found.await {
-            Ok(found) => found,
-            Err(_) => panic!("{what}: never so\nplacer:\n{}", self.log()),
+        match until(DEADLINE, look).await {
+            Some(found) => found,
+            None => panic!("{what}: never so\nplacer:\n{}", self.log()),
         }
     }
 
@@ -330,15 +322,8 @@ async fn a_second_placer_of_the_cluster_does_not_go_unnoticed() {
     let mut second = site.spawn_placer();
     // Whichever writes second finds the other's revision, and says so.
     let first = site.placer.as_mut().unwrap();
-    let ended = tokio::time::timeout(DEADLINE, async {
-        loop {
-            if let Some(status) = second.try_wait().unwrap().or(first.try_wait().unwrap()) {
-                return status;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    });
-    let ended = ended.await;
+    let ended =
+        until(DEADLINE, async || second.try_wait().unwrap().or(first.try_wait().unwrap())).await;
     let _ = second.kill();
     let _ = second.wait();
     assert_eq!(ended.expect("one of them ends").code(), Some(1));
@@ -352,22 +337,14 @@ async fn it_stops_when_asked_while_the_bus_is_away() {
     site.kill_placer();
     site.server.kill();
     let mut placer = site.spawn_placer();
-    let asked = async {
-        while !site.log().contains("does not answer; retrying") {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let id = placer.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
-        loop {
-            if let Some(status) = placer.try_wait().unwrap() {
-                return status;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let ended = tokio::time::timeout(DEADLINE, asked).await;
+    let retries = async || site.log().contains("does not answer; retrying").then_some(());
+    let waits = until(DEADLINE, retries).await;
+    let id = placer.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let ended = until(DEADLINE, async || placer.try_wait().unwrap()).await;
     let _ = placer.kill();
     let _ = placer.wait();
+    assert!(waits.is_some(), "it never tried again:\n{}", site.log());
     assert!(ended.expect("it ends").success());
 }
 

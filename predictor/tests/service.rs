@@ -17,7 +17,7 @@ use wattle_predictor::PredictorConfig;
 use wattle_predictor::shell::{ServiceConfig, run};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, KvBucket};
 use wattle_runtime::shell::Shutdown;
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{NatsServer, until};
 
 /// Far more than any of it takes on a busy machine.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -181,19 +181,11 @@ async fn it_outlives_the_server() {
     bench.record("one", JobPhase::Running).await;
     bench.surface("one", |s| s.windows == 0).await;
     bench.server.restart().await;
-    let stored = async {
-        loop {
-            let cluster = bench.bus.cluster().clone();
-            let w = window("one", Some("a"), 1);
-            let subject =
-                Subject::of_job(cluster, JobTopic::WindowClosed, w.node.clone(), job("one"));
-            if bench.bus.store(&subject, "w1", &w).await.is_ok() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(WITHIN, stored).await.expect("the server is back");
+    let w = window("one", Some("a"), 1);
+    let cluster = bench.bus.cluster().clone();
+    let subject = Subject::of_job(cluster, JobTopic::WindowClosed, w.node.clone(), job("one"));
+    let stored = async || bench.bus.store(&subject, "w1", &w).await.ok();
+    until(WITHIN, stored).await.expect("the server is back");
     bench.surface("one", |s| s.windows == 1).await;
     shutdown.request();
     task.await.unwrap().unwrap();

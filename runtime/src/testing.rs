@@ -18,6 +18,21 @@ use crate::server::{SERVER_ENV, find};
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
+/// Looks until there is something to see; `None` where there is nothing within `patience`.
+///
+/// What other processes do cannot be awaited, only looked at again: this is the one place that does.
+pub async fn until<T>(patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
+    let found = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(POLL_EVERY).await;
+        }
+    };
+    tokio::time::timeout(patience, found).await.ok()
+}
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A running nats-server.

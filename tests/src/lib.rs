@@ -18,12 +18,10 @@ use wattle_common::messages::JobRecord;
 use wattle_common::subject::Bucket;
 use wattle_common::{ClusterId, JobId};
 use wattle_runtime::bus::{Bus, BusConfig};
-use wattle_runtime::clock;
+use wattle_runtime::{clock, testing};
 
 /// How long a condition may take before the test fails; far more than it ever needs.
 pub const PATIENCE: Duration = Duration::from_secs(90);
-/// How often a condition is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// One of the project's programs, as `cargo build --workspace` left it.
 #[must_use]
@@ -49,21 +47,13 @@ pub fn repository(path: &str) -> PathBuf {
 ///
 /// # Panics
 /// After [`PATIENCE`], naming `what` was awaited.
-pub async fn until<T, F>(what: &str, mut condition: F) -> T
+pub async fn until<T, F>(what: &str, condition: F) -> T
 where
     F: AsyncFnMut() -> Option<T>,
 {
-    let found = async {
-        loop {
-            if let Some(found) = condition().await {
-                return found;
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    };
-    match tokio::time::timeout(PATIENCE, found).await {
-        Ok(found) => found,
-        Err(_) => panic!("waited {PATIENCE:?} for: {what}"),
+    match testing::until(PATIENCE, condition).await {
+        Some(found) => found,
+        None => panic!("waited {PATIENCE:?} for: {what}"),
     }
 }
 
@@ -194,17 +184,10 @@ impl System {
         what: &str,
         wanted: impl Fn(&JobRecord) -> bool,
     ) -> JobRecord {
-        let found = tokio::time::timeout(PATIENCE, async {
-            loop {
-                if let Some(record) = self.record(job).await.filter(|record| wanted(record)) {
-                    return record;
-                }
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        });
-        match found.await {
-            Ok(record) => record,
-            Err(_) => panic!(
+        let look = async || self.record(job).await.filter(|record| wanted(record));
+        match testing::until(PATIENCE, look).await {
+            Some(record) => record,
+            None => panic!(
                 "waited {PATIENCE:?} for {job}: {what}\nit is {:#?}\n{}",
                 self.record(job).await,
                 self.logs()

@@ -10,7 +10,7 @@ use wattle_common::messages::{LedgerEntry, SubmitJob};
 use wattle_common::subject::{NodeTopic, Subject};
 use wattle_common::{Timestamp, units::Energy};
 use wattle_runtime::bus::{Bus, BusConfig};
-use wattle_runtime::testing::NatsServer;
+use wattle_runtime::testing::{self, NatsServer};
 
 /// Far more than anything here takes; a test that reaches it has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
@@ -34,12 +34,8 @@ pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 /// Asks again until it is so.
 pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    within(what, async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    let so = testing::until(DEADLINE, async || is_so().await.then_some(())).await;
+    assert!(so.is_some(), "{what}: not within {DEADLINE:?}");
 }
 
 pub(crate) fn job(name: &str) -> SubmitJob {
