@@ -1,12 +1,13 @@
 //! Every NATS name Wattle uses: subjects, key-value buckets, streams, services.
 //!
-//! `wattle.v1.<cluster>.<noun>.<verb-ed>[.<node>[.<job>]]`. Built and parsed only here, so a new
+//! `wattle.v1.<cluster>.<noun>.<verb-ed>[.<node>[.<job>]]`, and `.<predictor>.<job>` of what a
+//! predictor says. Built and parsed only here, so a new
 //! subject is a new line of this file, and two clusters on one server can never meet.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::id::{ClusterId, IdError, JobId, NodeId};
+use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId};
 
 /// The first two tokens of every subject: the product and the version of its messages.
 pub const ROOT: &str = "wattle.v1";
@@ -28,19 +29,24 @@ pub enum Topic {
     JobSubmitted,
     /// Request: take this job back: [`crate::messages::CancelJob`].
     JobCancelled,
+    /// What a predictor says of a job: [`crate::messages::Surface`].
+    SurfaceProposed,
+    /// Request: let this predictor serve: [`crate::messages::PromotePredictor`].
+    PredictorPromoted,
 }
 
-/// How many ids follow a topic.
+/// Which ids follow a topic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ids {
     None,
     Node,
     NodeJob,
+    PredictorJob,
 }
 
 impl Topic {
     /// Every topic there is.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
@@ -48,6 +54,8 @@ impl Topic {
         Self::EnergyMetered,
         Self::JobSubmitted,
         Self::JobCancelled,
+        Self::SurfaceProposed,
+        Self::PredictorPromoted,
     ];
 
     /// Its noun and verb, as in the subject.
@@ -61,6 +69,8 @@ impl Topic {
             Self::EnergyMetered => "energy.metered",
             Self::JobSubmitted => "job.submitted",
             Self::JobCancelled => "job.cancelled",
+            Self::SurfaceProposed => "surface.proposed",
+            Self::PredictorPromoted => "predictor.promoted",
         }
     }
 
@@ -68,7 +78,8 @@ impl Topic {
         match self {
             Self::GpuSampled | Self::NodeSummarized | Self::EnergyMetered => Ids::Node,
             Self::WindowClosed | Self::JobProgressed => Ids::NodeJob,
-            Self::JobSubmitted | Self::JobCancelled => Ids::None,
+            Self::SurfaceProposed => Ids::PredictorJob,
+            Self::JobSubmitted | Self::JobCancelled | Self::PredictorPromoted => Ids::None,
         }
     }
 
@@ -78,7 +89,7 @@ impl Topic {
         let ids = match self.ids() {
             Ids::None => "",
             Ids::Node => ".*",
-            Ids::NodeJob => ".*.*",
+            Ids::NodeJob | Ids::PredictorJob => ".*.*",
         };
         format!("{ROOT}.{cluster}.{}{ids}", self.token())
     }
@@ -90,6 +101,7 @@ impl Topic {
             Ids::None => "",
             Ids::Node => ".<node>",
             Ids::NodeJob => ".<node>.<job>",
+            Ids::PredictorJob => ".<predictor>.<job>",
         };
         format!("{ROOT}.<cluster>.{}{ids}", self.token())
     }
@@ -101,18 +113,20 @@ pub struct Subject {
     cluster: ClusterId,
     topic: Topic,
     node: Option<NodeId>,
+    predictor: Option<PredictorId>,
     job: Option<JobId>,
 }
 
 impl Subject {
-    /// The subject of a request to `cluster`'s placer.
+    /// The subject of a request to `cluster`'s placer, or to its registry of predictors.
     #[must_use]
     pub const fn request(cluster: ClusterId, topic: RequestTopic) -> Self {
         let topic = match topic {
             RequestTopic::JobSubmitted => Topic::JobSubmitted,
             RequestTopic::JobCancelled => Topic::JobCancelled,
+            RequestTopic::PredictorPromoted => Topic::PredictorPromoted,
         };
-        Self { cluster, topic, node: None, job: None }
+        Self { cluster, topic, node: None, predictor: None, job: None }
     }
     /// The subject of what a node says of itself.
     #[must_use]
@@ -122,7 +136,7 @@ impl Subject {
             NodeTopic::NodeSummarized => Topic::NodeSummarized,
             NodeTopic::EnergyMetered => Topic::EnergyMetered,
         };
-        Self { cluster, topic, node: Some(node), job: None }
+        Self { cluster, topic, node: Some(node), predictor: None, job: None }
     }
     /// The subject of what a node says of a job.
     #[must_use]
@@ -131,7 +145,13 @@ impl Subject {
             JobTopic::WindowClosed => Topic::WindowClosed,
             JobTopic::JobProgressed => Topic::JobProgressed,
         };
-        Self { cluster, topic, node: Some(node), job: Some(job) }
+        Self { cluster, topic, node: Some(node), predictor: None, job: Some(job) }
+    }
+    /// The subject of what `predictor` says of a job.
+    #[must_use]
+    pub const fn of_proposal(cluster: ClusterId, predictor: PredictorId, job: JobId) -> Self {
+        let topic = Topic::SurfaceProposed;
+        Self { cluster, topic, node: None, predictor: Some(predictor), job: Some(job) }
     }
     /// Which topic it is.
     #[must_use]
@@ -147,6 +167,11 @@ impl Subject {
     #[must_use]
     pub const fn node(&self) -> Option<&NodeId> {
         self.node.as_ref()
+    }
+    /// The predictor in it.
+    #[must_use]
+    pub const fn predictor(&self) -> Option<&PredictorId> {
+        self.predictor.as_ref()
     }
     /// The job in it.
     #[must_use]
@@ -167,6 +192,8 @@ pub enum RequestTopic {
     JobSubmitted,
     /// [`Topic::JobCancelled`]
     JobCancelled,
+    /// [`Topic::PredictorPromoted`]
+    PredictorPromoted,
 }
 
 /// Topics that carry a node.
@@ -194,6 +221,9 @@ impl fmt::Display for Subject {
         write!(f, "{ROOT}.{}.{}", self.cluster, self.topic.token())?;
         if let Some(node) = &self.node {
             write!(f, ".{node}")?;
+        }
+        if let Some(predictor) = &self.predictor {
+            write!(f, ".{predictor}")?;
         }
         if let Some(job) = &self.job {
             write!(f, ".{job}")?;
@@ -227,15 +257,18 @@ impl FromStr for Subject {
             .into_iter()
             .find(|topic| topic.token().split_once('.') == Some((noun, verb)))
             .ok_or_else(unknown)?;
-        let (node, job) = match (topic.ids(), ids) {
-            (Ids::None, []) => (None, None),
-            (Ids::Node, [node]) => (Some(NodeId::new(node)?), None),
-            (Ids::NodeJob, [node, job]) => (Some(NodeId::new(node)?), Some(JobId::new(job)?)),
-            (Ids::None | Ids::Node | Ids::NodeJob, _) => {
+        let (node, predictor, job) = match (topic.ids(), ids) {
+            (Ids::None, []) => (None, None, None),
+            (Ids::Node, [node]) => (Some(NodeId::new(node)?), None, None),
+            (Ids::NodeJob, [node, job]) => (Some(NodeId::new(node)?), None, Some(JobId::new(job)?)),
+            (Ids::PredictorJob, [predictor, job]) => {
+                (None, Some(PredictorId::new(predictor)?), Some(JobId::new(job)?))
+            }
+            (Ids::None | Ids::Node | Ids::NodeJob | Ids::PredictorJob, _) => {
                 return Err(SubjectError::Ids(text.to_owned()));
             }
         };
-        Ok(Self { cluster: ClusterId::new(cluster)?, topic, node, job })
+        Ok(Self { cluster: ClusterId::new(cluster)?, topic, node, predictor, job })
     }
 }
 
@@ -254,12 +287,20 @@ pub enum Bucket {
     /// Key = `<predictor>.class.<gpu kind>.<class>` or `<predictor>.job.<job>`: what a predictor has
     /// learned, in a form of its own; nobody else reads it.
     Knowledge,
+    /// Keys as [`PredictorKey`] has them: who serves, how each predictor does.
+    Predictors,
 }
 
 impl Bucket {
     /// Every bucket there is.
-    pub const ALL: [Self; 5] =
-        [Self::Jobs, Self::Desired, Self::Actual, Self::Surfaces, Self::Knowledge];
+    pub const ALL: [Self; 6] = [
+        Self::Jobs,
+        Self::Desired,
+        Self::Actual,
+        Self::Surfaces,
+        Self::Knowledge,
+        Self::Predictors,
+    ];
 
     /// Its last word.
     #[must_use]
@@ -270,6 +311,7 @@ impl Bucket {
             Self::Actual => "actual",
             Self::Surfaces => "surfaces",
             Self::Knowledge => "knowledge",
+            Self::Predictors => "predictors",
         }
     }
 
@@ -313,6 +355,41 @@ impl Reporter {
     }
 }
 
+/// What stands in [`Bucket::Predictors`]. The words before the dot keep the names of predictors
+/// apart from everything else, whatever they are.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PredictorKey {
+    /// Who serves: [`crate::messages::Champion`].
+    Champion,
+    /// How a predictor does: [`crate::messages::PredictorStatus`].
+    Status(PredictorId),
+    /// What its scores are made of, in a form of the registry's own.
+    Scores(PredictorId),
+}
+
+impl PredictorKey {
+    /// What stands under `key`.
+    #[must_use]
+    pub fn parse(key: &str) -> Option<Self> {
+        match key.split_once('.') {
+            None => (key == "champion").then_some(Self::Champion),
+            Some(("status", predictor)) => PredictorId::new(predictor).ok().map(Self::Status),
+            Some(("scores", predictor)) => PredictorId::new(predictor).ok().map(Self::Scores),
+            Some(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for PredictorKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Champion => f.write_str("champion"),
+            Self::Status(predictor) => write!(f, "status.{predictor}"),
+            Self::Scores(predictor) => write!(f, "scores.{predictor}"),
+        }
+    }
+}
+
 /// The JetStream streams beside the buckets' own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamName {
@@ -353,13 +430,20 @@ mod tests {
 
     fn any_subject() -> impl Strategy<Value = Subject> {
         let id = "[A-Za-z0-9_-]{1,20}";
-        (id, id, id, 0usize..Topic::ALL.len()).prop_map(|(cluster, node, job, at)| {
+        (id, id, id, 0usize..Topic::ALL.len()).prop_map(|(cluster, first, job, at)| {
             let topic = Topic::ALL[at];
+            let (has_node, has_predictor, has_job) = match topic.ids() {
+                Ids::None => (false, false, false),
+                Ids::Node => (true, false, false),
+                Ids::NodeJob => (true, false, true),
+                Ids::PredictorJob => (false, true, true),
+            };
             Subject {
                 cluster: ClusterId::new(&cluster).unwrap(),
                 topic,
-                node: (topic.ids() != Ids::None).then(|| NodeId::new(&node).unwrap()),
-                job: (topic.ids() == Ids::NodeJob).then(|| JobId::new(&job).unwrap()),
+                node: has_node.then(|| NodeId::new(&first).unwrap()),
+                predictor: has_predictor.then(|| PredictorId::new(&first).unwrap()),
+                job: has_job.then(|| JobId::new(&job).unwrap()),
             }
         })
     }
@@ -392,5 +476,11 @@ mod tests {
         for who in [Reporter::Launcher, Reporter::Power] {
             assert_eq!(Reporter::parse(&who.key(&node)), Some((who, node.clone())));
         }
+        let named = PredictorId::new("champion").unwrap();
+        for key in [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)] {
+            assert_eq!(PredictorKey::parse(&key.to_string()), Some(key));
+        }
+        assert_eq!(PredictorKey::parse("champion"), Some(PredictorKey::Champion));
+        assert_eq!(PredictorKey::parse("physical"), None);
     }
 }

@@ -273,6 +273,38 @@ fn what_is_predicted() {
 }
 
 #[test]
+fn who_predicts() {
+    let physical = PredictorId::new("physical").unwrap();
+    check("champion", &Champion { predictor: physical.clone(), since_us: at(9) });
+    let score = |mape_percent| Score { windows: 12, mape_percent, coverage90_percent: 91.5 };
+    check(
+        "predictor-status",
+        &PredictorStatus {
+            name: physical.clone(),
+            version: Some("0.1.0".into()),
+            at_us: at(130),
+            state: PredictorState::Silent,
+            champion: true,
+            trouble: Some("its service is gone".into()),
+            last_heard_us: Some(at(121)),
+            proposals: 40,
+            refused: 1,
+            windows_uncovered: 2,
+            speed: Scores { prior: None, elsewhere: Some(score(4.5)), again: Some(score(1.25)) },
+            power: Scores { prior: Some(score(18.0)), ..Scores::default() },
+            latency: Some(Latency { proposals: 39, ms_p50: 12, ms_p90: 9_800 }),
+        },
+    );
+    check("promote-predictor", &PromotePredictor { predictor: physical.clone() });
+    let before = PredictorId::new("python-mean").unwrap();
+    let warning = Some("it is silent: its service is gone".into());
+    let promoted = PromoteReply::Promoted { predictor: physical, before, warning };
+    check("promote-reply-promoted", &promoted);
+    let error = "no predictor `physicl`; there are: physical, python-mean".into();
+    check("promote-reply-refused", &PromoteReply::Refused { error });
+}
+
+#[test]
 fn what_people_ask_and_are_told() {
     check("submit-job", &SubmitJob { spec: spec() });
     check("cancel-job", &CancelJob { job: job("train-7") });

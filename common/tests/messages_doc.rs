@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use wattle_common::ClusterId;
-use wattle_common::subject::{Bucket, Reporter, StreamName, Topic};
+use wattle_common::subject::{Bucket, PredictorKey, Reporter, StreamName, Topic};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/messages.md");
@@ -63,6 +63,12 @@ fn every_payload_and_reporter_is_named() {
     let node = wattle_common::NodeId::new("NODE").unwrap();
     for who in [Reporter::Launcher, Reporter::Power] {
         let key = who.key(&node).replace("NODE", "<node>");
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+    let named = wattle_common::id::PredictorId::new("NAME").unwrap();
+    let keys = [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)];
+    for key in keys.iter().chain([&PredictorKey::Champion]) {
+        let key = key.to_string().replace("NAME", "<predictor>");
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
 }

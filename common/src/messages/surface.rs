@@ -2,12 +2,23 @@
 //!
 //! The placer sees surfaces, never coefficients, so any predictor in any language can serve.
 //!
-//! * **Publisher:** predictor.
-//! * **Listeners:** placer.
-//! * **How often:** after each window that changes it, at most once in ten seconds for each job.
+//! It crosses the bus twice. Every predictor proposes its own:
+//!
+//! * **Publisher:** each predictor.
+//! * **Listeners:** registry.
+//! * **How often:** after each window that changes it, at most once in ten seconds for each job; all
+//!   of them when the key `champion` of the bucket `predictors` is written.
+//! * **Delivery:** core subject `surface.proposed.<predictor>.<job>`.
+//! * **Lost or doubled:** whole, not a difference; the next says more.
+//!
+//! What the champion proposes is passed on to the placer:
+//!
+//! * **Publisher:** registry.
+//! * **Listeners:** placer, `wattle explain`.
+//! * **How often:** as the champion proposes; a prior where it stays silent.
 //! * **Delivery:** key-value bucket `surfaces`, key = job. The last value stands.
-//! * **Lost or doubled:** whole, not a difference. Without one, the placer treats the job as
-//!   unknown: it may run alone, and is not given neighbours.
+//! * **Lost or doubled:** without one, the placer treats the job as unknown: it may run alone, and
+//!   is not given neighbours.
 
 use serde::{Deserialize, Serialize};
 
