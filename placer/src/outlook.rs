@@ -46,23 +46,33 @@ pub fn relative_speed(job: &Job, gpus: u32, nodes: u32, neighbours: &[&Job]) -> 
     if neighbours.is_empty() {
         return Some(1.0);
     }
+    expected(job, gpus, nodes, neighbours).map(|point| point.relative_speed.mean)
+}
+
+/// The point of `job`'s surface that policies read for so many GPUs and nodes beside `neighbours`
+/// at default cap and clock. Its own GPUs and nodes may differ: it is the closest there is.
+#[must_use]
+pub fn expected<'a>(
+    job: &'a Job,
+    gpus: u32,
+    nodes: u32,
+    neighbours: &[&Job],
+) -> Option<&'a SurfacePoint> {
     let unknown = WorkloadId::new(UNKNOWN).ok()?;
     let mut classes: Vec<&WorkloadId> =
         neighbours.iter().map(|other| class(other).unwrap_or(&unknown)).collect();
     classes.sort();
-    point(job, gpus, nodes, &classes)
-        .or_else(|| {
-            // A class that is not on the axis stands under the name of all unknown ones.
-            let known = |c: &&WorkloadId| names(job, c);
-            if classes.iter().all(known) {
-                return None;
-            }
-            let mut named: Vec<&WorkloadId> =
-                classes.iter().map(|&c| if names(job, c) { c } else { &unknown }).collect();
-            named.sort();
-            point(job, gpus, nodes, &named)
-        })
-        .map(|point| point.relative_speed.mean)
+    point(job, gpus, nodes, &classes).or_else(|| {
+        // A class that is not on the axis stands under the name of all unknown ones.
+        let known = |c: &&WorkloadId| names(job, c);
+        if classes.iter().all(known) {
+            return None;
+        }
+        let mut named: Vec<&WorkloadId> =
+            classes.iter().map(|&c| if names(job, c) { c } else { &unknown }).collect();
+        named.sort();
+        point(job, gpus, nodes, &named)
+    })
 }
 
 fn class(job: &Job) -> Option<&WorkloadId> {

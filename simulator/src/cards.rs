@@ -15,6 +15,16 @@ use crate::scenario::ScenarioError;
 /// What a job is, as far as a card goes: index of its workload, GPUs, nodes.
 pub(crate) type Shape = (u32, u32, u32);
 
+/// Some of a job's cards, which it shares with the same others.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Part {
+    /// Who else is there, in the order they came.
+    pub(crate) others: Vec<u32>,
+    pub(crate) cards: u32,
+    /// Power of one of them, watts.
+    pub(crate) power_w: f64,
+}
+
 struct Card {
     /// Jobs in the order they came, with their shapes.
     tenants: Vec<(u32, Shape)>,
@@ -90,6 +100,11 @@ impl<'w> Cards<'w> {
         self.kinds[self.nodes[node.index()].kind as usize]
     }
 
+    /// The GPU model of the first node, for which jobs without a place are profiled.
+    pub(crate) fn first_model(&self) -> &'w GpuModel {
+        self.kinds[0]
+    }
+
     /// Puts a job on its GPUs; appends every job whose speed may have changed.
     pub(crate) fn add(&mut self, job: u32, shape: Shape, on: &GpuSet, touched: &mut Vec<u32>) {
         for spot in &on.spots {
@@ -132,6 +147,25 @@ impl<'w> Cards<'w> {
             }
         }
         if slowest.is_finite() { slowest } else { 0.0 }
+    }
+
+    /// A job's cards by who else is on them: their other tenants, how many cards, and the power of
+    /// one of them. Cards with the same tenants in the same order are one entry.
+    pub(crate) fn parts(&self, job: u32, on: &GpuSet) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        for (node, gpu) in on.gpus() {
+            let card = &self.nodes[node.index()].cards[gpu as usize];
+            let others = || card.tenants.iter().map(|(tenant, _)| *tenant).filter(|t| *t != job);
+            match parts.iter_mut().find(|part| part.others.iter().copied().eq(others())) {
+                Some(part) => part.cards += 1,
+                None => parts.push(Part {
+                    others: others().collect(),
+                    cards: 1,
+                    power_w: self.states[card.state as usize].power.as_w(),
+                }),
+            }
+        }
+        parts
     }
 
     /// One of a job's cards, what it does, and the job's place among its tenants.

@@ -5,6 +5,7 @@
 //! Nothing is decided here. Starting a job costs no time; a job that is undone goes back to the end
 //! of its last epoch, where its checkpoint lies.
 
+mod comparing;
 mod running;
 mod watching;
 
@@ -21,7 +22,9 @@ use wattle_world::{Workload, World};
 use crate::cards::{Cards, Shape};
 use crate::engine::running::Running;
 use crate::engine::watching::HEADS_FRESH;
+use crate::foretold::Tally;
 use crate::meter::Meter;
+use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
 use crate::profiles::Profiles;
 use crate::scenario::{Scenario, Work};
@@ -56,7 +59,11 @@ pub(crate) struct Engine<'s> {
     /// are rejected add nothing.
     until_last: Meter<'s>,
     first_us: u64,
+    /// What writes the surfaces, where the policy reads any: the predictor, or the oracle.
     profiles: Option<Profiles>,
+    oracle: Option<Oracle<'s>>,
+    /// What was foretold against what happened, where anything is.
+    tally: Option<Tally>,
     jobs: Vec<Running<'s>>,
     /// Which job a key stands for.
     by_key: Vec<u32>,
@@ -82,6 +89,7 @@ impl<'s> Engine<'s> {
         world: &'s World,
         scenario: &'s Scenario,
         policy: &'s dyn Policy,
+        oracle: bool,
     ) -> Result<Self, SimulationError> {
         let mut workloads: Vec<&Workload> = Vec::new();
         let mut jobs = Vec::with_capacity(scenario.jobs.len());
@@ -119,6 +127,7 @@ impl<'s> Engine<'s> {
                 ran_us: 0,
                 attempts: 0,
                 prior_of: None,
+                stretch: None,
             });
         }
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
@@ -135,7 +144,8 @@ impl<'s> Engine<'s> {
         problem.inventory_complete = true;
         let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(first_us, scenario.carbon.as_ref());
-        let profiles = policy.reads_profiles().then(|| Profiles::new(scenario.seed));
+        let reads = policy.reads_profiles();
+        let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed));
         Ok(Self {
             scenario,
             policy,
@@ -145,6 +155,8 @@ impl<'s> Engine<'s> {
             meter,
             first_us,
             profiles,
+            oracle: (reads && oracle).then(|| Oracle::new(world, scenario)),
+            tally: reads.then(Tally::default),
             jobs,
             by_key: Vec::new(),
             due: BinaryHeap::new(),
@@ -217,6 +229,11 @@ impl<'s> Engine<'s> {
         self.problem.now = Timestamp::from_us(now_us);
     }
 
+    /// Whether the policy reads surfaces, and is told of progress.
+    fn is_informed(&self) -> bool {
+        self.tally.is_some()
+    }
+
     fn now(&self) -> Timestamp {
         Timestamp::from_us(self.now_us)
     }
@@ -248,6 +265,7 @@ impl<'s> Engine<'s> {
 
     fn complete(&mut self, job: u32) {
         let now_us = self.now_us;
+        self.end_stretch(job);
         let running = &mut self.jobs[job as usize];
         running.version += 1;
         running.ran_us += now_us - running.started_us;
@@ -288,7 +306,7 @@ impl<'s> Engine<'s> {
             let undone = self.carry_out(&plan);
             self.reconfigure();
             // Without undone jobs or fresh priors an applied plan leaves nothing to do.
-            if !undone && self.profiles.is_none() {
+            if !undone && !self.is_informed() {
                 return Ok(());
             }
         }
@@ -303,7 +321,7 @@ impl<'s> Engine<'s> {
             let plan = self.policy.solve(&self.problem);
             // The jobs it decided on, and the one it stopped at.
             let reached = plan.decisions.len() + 1;
-            if self.profiles.is_none() || reached <= heads || heads >= self.problem.queue_len() {
+            if !self.is_informed() || reached <= heads || heads >= self.problem.queue_len() {
                 return plan;
             }
             heads = reached.max(2 * heads);
@@ -365,11 +383,13 @@ impl<'s> Engine<'s> {
         running.on = Some(on.clone());
         let shape: Shape = (running.workload_index, gpus, nodes);
         self.cards.add(job, shape, on, &mut self.touched);
+        self.placed(job, on);
     }
 
     /// Back to the end of the last epoch: what was done since is lost.
     fn undo(&mut self, job: u32) {
         let now_us = self.now_us;
+        self.end_stretch(job);
         let running = &mut self.jobs[job as usize];
         running.catch_up(now_us);
         running.version += 1;
@@ -407,12 +427,13 @@ impl<'s> Engine<'s> {
             let left_us = (running.work_us - running.done_us).max(0.0) / running.rate;
             let at = now_us.saturating_add(left_us.ceil() as u64);
             self.due.push(Reverse((at, Due::Completes, job, running.version)));
-            if self.profiles.is_some() {
+            if self.is_informed() {
+                self.begin_stretch(job);
                 self.report(job);
                 self.expect_window(job);
             }
         }
-        if self.profiles.is_some() && !touched.is_empty() {
+        if self.is_informed() && !touched.is_empty() {
             self.expect_epochs(&touched);
         }
         touched.clear();
@@ -445,6 +466,7 @@ impl<'s> Engine<'s> {
         }
         PolicyOutcome {
             policy: self.policy.name().to_owned(),
+            oracle: self.oracle.is_some(),
             jobs,
             finished: self.finished.len(),
             jct_s_mean: times.mean,
@@ -465,6 +487,7 @@ impl<'s> Engine<'s> {
             shared_starts: self.outcome.shared_starts,
             undone: self.outcome.undone,
             deadlines_missed: self.outcome.deadlines_missed,
+            prediction: self.tally.map(|tally| tally.outcome(self.oracle.is_some())),
             notes,
         }
     }

@@ -22,7 +22,9 @@
 pub mod carbon;
 mod cards;
 mod engine;
+mod foretold;
 mod meter;
+mod oracle;
 mod outcome;
 mod profiles;
 mod scenario;
@@ -30,6 +32,7 @@ mod simulation;
 pub mod trace;
 
 pub use carbon::CarbonSeries;
-pub use outcome::{Outcome, PolicyOutcome};
+pub use foretold::{Prediction, PredictionError};
+pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
-pub use simulation::{SimulationError, gather, run, run_policy};
+pub use simulation::{SimulationError, gather, run, run_oracle, run_policy};

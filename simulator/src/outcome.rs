@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::foretold::Prediction;
 use crate::scenario::WorkloadShare;
 
 /// What came of a simulation.
@@ -21,6 +22,8 @@ pub struct Outcome {
     pub seed: u64,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyOutcome>,
+    /// What it cost each policy not to know; empty where no oracle was asked for.
+    pub not_knowing: Vec<NotKnowing>,
     /// Which workloads the jobs were.
     pub workloads: Vec<WorkloadShare>,
     /// What a reader should know of the input.
@@ -32,6 +35,9 @@ pub struct Outcome {
 pub struct PolicyOutcome {
     /// Its name.
     pub policy: String,
+    /// Whether its surfaces were true ones, made from the world: the same policy once more, with
+    /// nothing to learn.
+    pub oracle: bool,
     /// Jobs of the trace.
     pub jobs: usize,
     /// Jobs that finished.
@@ -72,8 +78,41 @@ pub struct PolicyOutcome {
     pub undone: usize,
     /// Finished jobs that had a deadline and missed it.
     pub deadlines_missed: usize,
+    /// What was foretold against what happened; null for a policy that reads no surfaces.
+    pub prediction: Option<Prediction>,
     /// What a reader should know of this run.
     pub notes: Vec<String>,
+}
+
+/// The price of not knowing: a policy on predictions over the same policy on true surfaces.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NotKnowing {
+    /// The policy.
+    pub policy: String,
+    /// Mean completion time, as a ratio; above 1: knowing would have been faster. Null without a
+    /// finished job.
+    pub jct_s_mean_ratio: Option<f64>,
+    /// Energy, as a ratio; above 1: knowing would have spent less. Null without any.
+    pub energy_ratio: Option<f64>,
+}
+
+impl NotKnowing {
+    /// For every policy that was run both ways.
+    pub(crate) fn of(policies: &[PolicyOutcome]) -> Vec<Self> {
+        let ratio = |a: f64, b: f64| (b > 0.0).then(|| (a / b * 1e6).round() / 1e6);
+        let pair = |knowing: &PolicyOutcome| {
+            let own = policies.iter().find(|p| !p.oracle && p.policy == knowing.policy)?;
+            Some(Self {
+                policy: own.policy.clone(),
+                jct_s_mean_ratio: own
+                    .jct_s_mean
+                    .zip(knowing.jct_s_mean)
+                    .and_then(|(a, b)| ratio(a, b)),
+                energy_ratio: ratio(own.energy_kwh, knowing.energy_kwh),
+            })
+        };
+        policies.iter().filter(|p| p.oracle).filter_map(pair).collect()
+    }
 }
 
 /// One finished job.
@@ -156,7 +195,7 @@ impl Outcome {
             let _ = writeln!(
                 text,
                 "{:<13}{:>7}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>7.1}{:>5.0} %",
-                p.policy,
+                p.row_name(),
                 jobs,
                 span(p.jct_s_mean),
                 span(p.jct_s_p95),
@@ -169,10 +208,10 @@ impl Outcome {
             );
         }
         if let [first, others @ ..] = &self.policies[..]
-            && !others.is_empty()
+            && others.iter().any(|p| !p.oracle)
         {
             text.push('\n');
-            for p in others {
+            for p in others.iter().filter(|p| !p.oracle) {
                 let _ = writeln!(
                     text,
                     "{}: energy {}, mean JCT {}, runtime {} against {}; {} shared, {} undone",
@@ -186,6 +225,7 @@ impl Outcome {
                 );
             }
         }
+        text.push_str(&self.foretold_table());
         text.push_str("\nworkloads: ");
         let shares: Vec<String> = self.workloads.iter().map(share).collect();
         text.push_str(&wrap(&shares, 100, 11));
@@ -199,6 +239,74 @@ impl Outcome {
             }
         }
         text
+    }
+}
+
+impl Outcome {
+    /// The errors of what was foretold, and what it cost not to know; empty where no policy reads
+    /// surfaces.
+    fn foretold_table(&self) -> String {
+        let mut text = String::new();
+        if self.policies.iter().all(|p| p.prediction.is_none()) {
+            return text;
+        }
+        let _ = writeln!(
+            text,
+            "\n{:<13}{:>10}{:>10}{:>12}{:>9}{:>12}{:>9}{:>12}{:>9}",
+            "foretold",
+            "placed",
+            "on prior",
+            "speed",
+            "in 90 %",
+            "beside",
+            "in 90 %",
+            "power",
+            "in 90 %",
+        );
+        for p in &self.policies {
+            let told = p.prediction.as_ref();
+            let dash = || "-".to_owned();
+            let placed = told.map_or_else(dash, |told| told.placements.to_string());
+            let prior = told.and_then(|told| told.prior_share).map(|share| 100.0 * share);
+            let prior = prior.map_or_else(dash, |share| format!("{share:.0} %"));
+            let _ = write!(text, "{:<13}{placed:>10}{prior:>10}", p.row_name());
+            for error in [
+                told.map(|told| told.speed),
+                told.map(|told| told.relative_speed),
+                told.map(|told| told.power),
+            ] {
+                let off = error.and_then(|error| error.mape);
+                let off = off.map_or_else(dash, |off| format!("{off:.1} %"));
+                let covered = error.and_then(|error| error.coverage90);
+                let covered = covered.map_or_else(dash, |share| format!("{:.0} %", 100.0 * share));
+                let _ = write!(text, "{off:>12}{covered:>9}");
+            }
+            text.push('\n');
+        }
+        text.push_str(
+            "mean errors of what was foretold as a stretch began, and how often its 90 % interval held\n",
+        );
+        if !self.not_knowing.is_empty() {
+            text.push('\n');
+        }
+        for price in &self.not_knowing {
+            let percent = |ratio: Option<f64>| change(ratio, Some(1.0));
+            let _ = writeln!(
+                text,
+                "{}: not knowing costs {} mean JCT and {} energy against the oracle",
+                price.policy,
+                percent(price.jct_s_mean_ratio),
+                percent(price.energy_ratio),
+            );
+        }
+        text
+    }
+}
+
+impl PolicyOutcome {
+    /// What its row begins with: the oracle's stands below its policy's own.
+    fn row_name(&self) -> String {
+        if self.oracle { "  oracle".to_owned() } else { self.policy.clone() }
     }
 }
 

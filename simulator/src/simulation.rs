@@ -5,7 +5,7 @@ use wattle_placer::{UnknownPolicy, Violation, policy};
 use wattle_world::World;
 
 use crate::engine::Engine;
-use crate::outcome::{Outcome, PolicyOutcome};
+use crate::outcome::{NotKnowing, Outcome, PolicyOutcome};
 use crate::scenario::{Scenario, ScenarioError};
 
 /// Why a simulation did not come to its end.
@@ -62,10 +62,28 @@ pub fn run_policy(
     name: &str,
 ) -> Result<PolicyOutcome, SimulationError> {
     let policy = policy(name)?;
-    Engine::new(world, scenario, policy.as_ref())?.run()
+    Engine::new(world, scenario, policy.as_ref(), false)?.run()
 }
 
-/// The outcome of runs that the caller made one by one with [`run_policy`].
+/// Runs `scenario` under one policy whose surfaces are true: the world's own answers, known from a
+/// job's arrival on. `None` for a policy that reads no surfaces, which nothing would change.
+///
+/// # Errors
+/// Where the policy or a workload is not known.
+pub fn run_oracle(
+    world: &World,
+    scenario: &Scenario,
+    name: &str,
+) -> Result<Option<PolicyOutcome>, SimulationError> {
+    let policy = policy(name)?;
+    if !policy.reads_profiles() {
+        return Ok(None);
+    }
+    Engine::new(world, scenario, policy.as_ref(), true)?.run().map(Some)
+}
+
+/// The outcome of runs that the caller made one by one with [`run_policy`] and [`run_oracle`], the
+/// oracle's beside or after the policy's own.
 #[must_use]
 pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
     let mut notes = scenario.notes.clone();
@@ -75,11 +93,13 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
             series.cells_filled, series.name
         ));
     }
+    let not_knowing = NotKnowing::of(&policies);
     Outcome {
         trace: scenario.trace.clone(),
         cluster: scenario.cluster.to_string(),
         seed: scenario.seed,
         policies,
+        not_knowing,
         workloads: scenario.workloads.clone(),
         notes,
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
 use wattle_placer::policy::NAMES;
-use wattle_simulator::{CarbonSeries, Scenario, SimJob, Work, run, run_policy, trace};
+use wattle_simulator::{
+    CarbonSeries, Scenario, SimJob, Work, gather, run, run_oracle, run_policy, trace,
+};
 use wattle_world::{Setting, Tenant, World};
 
 fn world() -> &'static World {
@@ -94,6 +96,17 @@ proptest! {
         }
         let again = run(world, &scenario, &NAMES).unwrap();
         prop_assert_eq!(outcome.to_json(), again.to_json());
+        for name in NAMES {
+            let Some(knowing) = run_oracle(world, &scenario, name).unwrap() else { continue };
+            prop_assert_eq!(knowing.finished + knowing.rejected, knowing.jobs, "{:?}", knowing);
+            // What it says is what happens, alone and beside others, wherever it says anything.
+            let told = knowing.prediction.as_ref().unwrap();
+            for error in [told.speed, told.relative_speed, told.power] {
+                prop_assert_eq!(error.n > 0, error.mape == Some(0.0), "{:?}", told);
+                prop_assert_eq!(error.n > 0, error.coverage90 == Some(1.0), "{:?}", told);
+            }
+            prop_assert_eq!(Some(knowing), run_oracle(world, &scenario, name).unwrap());
+        }
     }
 }
 
@@ -224,8 +237,14 @@ fn the_table_fits_a_terminal() {
     let outcome = run(world, &scenario, &NAMES).unwrap();
     let table = outcome.to_table();
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
-    for text in ["fifo-packed", "2/3", "drawn for mystery", "1 row stood out of order", "rejected"]
-    {
+    for text in [
+        "fifo-packed",
+        "2/3",
+        "drawn for mystery",
+        "1 row stood out of order",
+        "rejected",
+        "foretold",
+    ] {
         assert!(table.contains(text), "`{text}` is not in\n{table}");
     }
     let json: serde_json::Value = serde_json::from_str(&outcome.to_json()).unwrap();
@@ -247,6 +266,8 @@ fn the_table_fits_a_terminal() {
         "rescales",
         "migrations",
         "wall_s",
+        "oracle",
+        "prediction",
     ];
     for field in promised {
         assert!(json["policies"][0].get(field).is_some(), "{field} is gone from the JSON");
@@ -271,4 +292,85 @@ fn times_beyond_all_measure_are_an_error() {
     let jobs = (0..200).map(|i| job(&format!("j{i}"), "eaco-vgg16", i, lasts_s)).collect();
     let error = run_policy(world(), &scenario("1x1:v100", jobs), "eaco").unwrap_err().to_string();
     assert!(error.contains("times in seconds"), "{error}");
+}
+
+/// Two classes that the predictor has never seen beside each other: what it expects is wrong, and
+/// the figures of the report are those made here from the world.
+#[test]
+fn what_was_foretold_is_compared_with_what_the_world_did() {
+    let world = world();
+    let outcome = run(
+        world,
+        &scenario("1x1:v100", vec![job("a", "eaco-vgg16", 0, 3_600)]),
+        &["fifo", "eaco"],
+    )
+    .unwrap();
+    let [fifo, eaco] = &outcome.policies[..] else { panic!("{outcome:?}") };
+    assert_eq!(fifo.prediction, None, "it reads no surfaces");
+    let told = eaco.prediction.as_ref().unwrap();
+    assert_eq!((told.placements, told.prior_share), (1, Some(1.0)));
+    // Nobody knows steps a second of a class that was never seen, and alone is alone.
+    assert_eq!((told.speed.n, told.speed.mape), (0, None));
+    assert_eq!((told.relative_speed.n, told.relative_speed.coverage90), (0, None));
+    // The prior of power, read as the policy does, against the one card's.
+    let mut predictor =
+        wattle_predictor::Predictor::new(wattle_predictor::PredictorConfig::shipped());
+    let now = wattle_common::Timestamp::from_us(0);
+    let workload: wattle_common::WorkloadId = "eaco-vgg16".parse().unwrap();
+    let id: wattle_common::JobId = "a".parse().unwrap();
+    predictor.describe(now, id.clone(), Some(workload), GpuRequest::exactly(1), Some("v100"));
+    let surface = predictor.surface(now, &id).unwrap();
+    let alone = |p: &&wattle_common::messages::SurfacePoint| {
+        p.neighbours.is_empty() && p.cap_mw.is_none() && (p.gpus, p.nodes) == (1, 1)
+    };
+    let expected = surface.points.iter().find(alone).unwrap().card_power_w;
+    let tenant = Tenant { workload: world.workload("eaco-vgg16").unwrap(), gpus: 1, nodes: 1 };
+    let gpu = world.gpu("v100").unwrap();
+    let drawn = world.card(gpu, Setting::default(), &[tenant]).power.as_w();
+    let off = 100.0 * (expected.mean - drawn).abs() / drawn;
+    assert_eq!(told.power.n, 1);
+    assert!((told.power.mape.unwrap() - off).abs() < 1e-5, "{told:?}, by hand {off} %");
+    assert!(off > 1.0, "the prior cannot be right by chance: {off} %");
+    let held = expected.low <= drawn && drawn <= expected.high;
+    assert_eq!(told.power.coverage90, Some(f64::from(u8::from(held))));
+}
+
+/// Nobody has seen these pairs, and of some of them the prior expects more interference than there
+/// is: they stay apart and wait. The oracle knows better, and its own surfaces are never wrong.
+#[test]
+fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
+    let world = world();
+    let pairs = [
+        ("shufflenetv2-cifar100-b512", "shufflenetv2-cifar100-b512"),
+        ("shufflenetv2-cifar100-b1024", "shufflenetv2-cifar100-b256"),
+        ("shufflenetv2-cifar100-b512", "deepspeech2-librispeech-b72"),
+        ("eaco-alexnet", "shufflenetv2-cifar100-b256"),
+        ("deepspeech2-librispeech-b2", "eaco-alexnet"),
+    ];
+    let mut worst = 0.0f64;
+    for (even, odd) in pairs {
+        let workload = |i| if i % 2 == 0 { even } else { odd };
+        let jobs = (0..6).map(|i| job(&format!("j{i}"), workload(i), 10 * i, 20_000)).collect();
+        let scenario = scenario("1x2:v100", jobs);
+        let own = run_policy(world, &scenario, "fifo-packed").unwrap();
+        let knowing = run_oracle(world, &scenario, "fifo-packed").unwrap().unwrap();
+        assert!(!own.oracle && knowing.oracle);
+        let told = knowing.prediction.as_ref().unwrap();
+        for error in [told.speed, told.power] {
+            assert_eq!((error.mape, error.coverage90), (Some(0.0), Some(1.0)), "{told:?}");
+            assert!(error.n >= 6, "{told:?}");
+        }
+        assert_eq!(told.prior_share, None);
+        assert!(own.prediction.as_ref().unwrap().power.mape.unwrap() > 0.0, "{own:?}");
+        let ratio = own.jct_s_mean.unwrap() / knowing.jct_s_mean.unwrap();
+        assert!(ratio > 0.97, "{even} and {odd}: knowing is slower, {ratio}");
+        let outcome = gather(&scenario, vec![own, knowing]);
+        let [price] = &outcome.not_knowing[..] else { panic!("{outcome:?}") };
+        assert!((price.jct_s_mean_ratio.unwrap() - ratio).abs() < 1e-6, "{price:?}");
+        assert!(outcome.to_table().contains("fifo-packed: not knowing costs "), "{outcome:?}");
+        worst = worst.max(ratio);
+    }
+    assert!(worst > 1.02, "not knowing costs {worst}");
+    let scenario = scenario("1x2:v100", vec![job("a", "eaco-vgg16", 0, 60)]);
+    assert_eq!(run_oracle(world, &scenario, "fifo").unwrap(), None, "nothing would change for it");
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use wattle_common::topology::ClusterShape;
 use wattle_runtime::shell::chain;
-use wattle_simulator::{CarbonSeries, PolicyOutcome, Scenario, gather, run_policy, trace};
+use wattle_simulator::{
+    CarbonSeries, PolicyOutcome, Scenario, SimulationError, gather, run_oracle, run_policy, trace,
+};
 use wattle_world::World;
 
 use crate::output::{note, print, usage};
@@ -13,7 +15,7 @@ use crate::output::{note, print, usage};
 /// Replay a trace under one or more policies; needs no server and no GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo,eaco\n  wattle simulate --trace philly.csv.gz --cluster 28x8:v100 --policy fifo,fifo-packed,eaco --json"
+    after_help = "Examples:\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo,eaco\n  wattle simulate --trace philly.csv.gz --cluster 28x8:v100 --policy fifo,fifo-packed,eaco --json\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle"
 )]
 pub(crate) struct Simulate {
     /// The trace: Philly CSV (also .gz) or the Tiresias format
@@ -31,6 +33,9 @@ pub(crate) struct Simulate {
     /// Everything that is drawn follows from it
     #[arg(long, default_value_t = 7)]
     seed: u64,
+    /// Run each policy once more with true predictions, and tell the price of not knowing
+    #[arg(long)]
+    oracle: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -61,9 +66,19 @@ pub(crate) fn one(
     scenario: &Scenario,
     policy: &str,
 ) -> anyhow::Result<PolicyOutcome> {
+    let outcome = timed(|| run_policy(world, scenario, policy).map(Some))?;
+    Ok(outcome.expect("a policy's own run has an outcome"))
+}
+
+/// A run, with how long it took.
+fn timed(
+    run: impl FnOnce() -> Result<Option<PolicyOutcome>, SimulationError>,
+) -> anyhow::Result<Option<PolicyOutcome>> {
     let began = wattle_runtime::clock::wall_now();
-    let mut outcome = run_policy(world, scenario, policy).map_err(usage_chain)?;
-    outcome.wall_s = wattle_runtime::clock::wall_now().since(began).as_secs_f64();
+    let mut outcome = run().map_err(usage_chain)?;
+    if let Some(outcome) = &mut outcome {
+        outcome.wall_s = wattle_runtime::clock::wall_now().since(began).as_secs_f64();
+    }
     Ok(outcome)
 }
 
@@ -75,11 +90,13 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     }
     let carbon = command.carbon.as_deref();
     let scenario = scenario(&world, &command.trace, &command.cluster, carbon, command.seed)?;
-    let policies = command
-        .policy
-        .iter()
-        .map(|policy| one(&world, &scenario, policy))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut policies = Vec::new();
+    for policy in &command.policy {
+        policies.push(one(&world, &scenario, policy)?);
+        if command.oracle {
+            policies.extend(timed(|| run_oracle(&world, &scenario, policy))?);
+        }
+    }
     let outcome = gather(&scenario, policies);
     if command.json {
         return print(&outcome.to_json());

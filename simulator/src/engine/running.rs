@@ -4,6 +4,8 @@ use wattle_common::Timestamp;
 use wattle_placer::{GpuSet, JobKey, Progress};
 use wattle_world::Workload;
 
+use crate::cards::Part;
+use crate::foretold::Stretch;
 use crate::scenario::SimJob;
 
 /// One job on its way. Work is counted in microseconds alone at its first placement.
@@ -34,6 +36,17 @@ pub(super) struct Running<'s> {
     pub(super) attempts: u32,
     /// Windows its class had when its prior was last asked for.
     pub(super) prior_of: Option<u32>,
+    /// The stretch it is on, where its policy reads surfaces.
+    pub(super) stretch: Option<OnStretch>,
+}
+
+/// A stretch that has begun: see [`crate::foretold`].
+pub(super) struct OnStretch {
+    pub(super) since_us: u64,
+    /// Counts placements, so that a stretch does not outlast one.
+    pub(super) attempt: u32,
+    pub(super) parts: Vec<Part>,
+    pub(super) compared: Stretch,
 }
 
 impl Running<'_> {

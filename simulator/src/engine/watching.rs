@@ -78,19 +78,29 @@ impl Engine<'_> {
     /// is asked for anew when the class has a quarter more windows than when it was last, as the
     /// live predictor does.
     pub(super) fn refresh_heads(&mut self, heads: usize) {
-        let Some(profiles) = &self.profiles else { return };
+        if !self.is_informed() {
+            return;
+        }
         let mut fresh = Vec::new();
         for (key, _) in self.problem.queue().take(heads) {
             let job = &mut self.jobs[self.by_key[key.index()] as usize];
-            let learned = profiles.learned(&job.spec.workload);
+            let learned =
+                self.profiles.as_ref().map_or(0, |profiles| profiles.learned(&job.spec.workload));
             if job.attempts > 0 || job.prior_of.is_some_and(|then| learned * 4 <= then * 5) {
                 continue;
             }
             job.prior_of = Some(learned);
-            fresh.push((key, &job.spec.id));
+            fresh.push((key, &job.spec.id, job.workload, job.spec.gpus.min));
         }
-        for (key, id) in fresh {
-            if let Some(surface) = profiles.surface(self.problem.now, id) {
+        for (key, id, workload, gpus) in fresh {
+            let now = self.problem.now;
+            let surface = if let Some(oracle) = &mut self.oracle {
+                let shape = oracle.expected_shape(workload, gpus);
+                Some(oracle.surface(now, id, shape, self.cards.first_model()))
+            } else {
+                self.profiles.as_ref().and_then(|profiles| profiles.surface(now, id))
+            };
+            if let Some(surface) = surface {
                 self.problem.surface_known(key, surface);
             }
         }

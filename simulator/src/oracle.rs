@@ -1,0 +1,163 @@
+//! Surfaces that are true: the price of not knowing is what a policy does better with them.
+//!
+//! They are the world's own answers in the message that policies always read, with intervals of no
+//! width and from a job's arrival on. Policies do not know who wrote them. A neighbour's effect
+//! depends on how many GPUs it has, so the classes named on the neighbours' axis are of workload and
+//! shape. They hold for one neighbour at a time; no policy here puts more than two jobs on a card.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wattle_common::id::PredictorId;
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::{JobId, Timestamp, WorkloadId};
+use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
+
+use crate::scenario::Scenario;
+
+/// Spreads over nodes of a job alone, at most: none packs worse than on four times as few.
+const SPREADS: u32 = 4;
+
+/// A workload with its GPUs and nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Shaped<'w> {
+    pub(crate) workload: &'w Workload,
+    pub(crate) gpus: u32,
+    pub(crate) nodes: u32,
+}
+
+impl<'w> Shaped<'w> {
+    fn tenant(self) -> Tenant<'w> {
+        Tenant { workload: self.workload, gpus: self.gpus, nodes: self.nodes }
+    }
+
+    fn class(self) -> WorkloadId {
+        let name = format!("{}-on-{}x{}", self.workload.id, self.gpus, self.nodes);
+        // An id too long to be extended: the workload alone, and the shape is lost.
+        WorkloadId::new(&name).unwrap_or_else(|_| self.workload.id.clone())
+    }
+
+    fn key(self) -> (&'w WorkloadId, u32, u32) {
+        (&self.workload.id, self.gpus, self.nodes)
+    }
+}
+
+/// What is true of one shape on one kind of card.
+struct Truth {
+    utilization_gpu_percent: f64,
+    utilization_memory_percent: f64,
+    memory_mib: u64,
+    points: Vec<SurfacePoint>,
+}
+
+/// Makes true surfaces.
+pub(crate) struct Oracle<'w> {
+    world: &'w World,
+    gpus_per_node: u32,
+    /// Everybody who could become a neighbour.
+    axis: Vec<Shaped<'w>>,
+    known: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Truth>,
+    name: PredictorId,
+}
+
+impl<'w> Oracle<'w> {
+    pub(crate) fn new(world: &'w World, scenario: &Scenario) -> Self {
+        let gpus_per_node = scenario.cluster.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
+        let mut oracle = Self {
+            world,
+            gpus_per_node,
+            axis: Vec::new(),
+            known: BTreeMap::new(),
+            name: PredictorId::new("oracle").expect("a word is an id"),
+        };
+        for job in &scenario.jobs {
+            let Some(workload) = world.workload(job.workload.as_str()) else { continue };
+            let gpus = job.gpus.min;
+            for group in scenario.cluster.groups() {
+                let nodes = gpus.div_ceil(group.gpus_per_node.max(1)).max(1);
+                let shape = Shaped { workload, gpus, nodes };
+                if !oracle.axis.iter().any(|known| known.key() == shape.key()) {
+                    oracle.axis.push(shape);
+                }
+            }
+        }
+        oracle
+    }
+
+    /// The shape of a job that has no place yet: on as few nodes as may be.
+    pub(crate) fn expected_shape(&self, workload: &'w Workload, gpus: u32) -> Shaped<'w> {
+        Shaped { workload, gpus, nodes: gpus.div_ceil(self.gpus_per_node).max(1) }
+    }
+
+    /// The true surface of `job`, which has or would have that shape on cards of that kind.
+    pub(crate) fn surface(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        shape: Shaped<'w>,
+        gpu: &'w GpuModel,
+    ) -> Arc<Surface> {
+        let (workload, gpus, nodes) = shape.key();
+        let key = (gpu.kind.as_str(), workload, gpus, nodes);
+        if !self.known.contains_key(&key) {
+            let truth = self.truth(shape, gpu);
+            self.known.insert(key, truth);
+        }
+        let truth = &self.known[&key];
+        Arc::new(Surface {
+            job: job.clone(),
+            predictor: self.name.clone(),
+            at_us: now,
+            gpu_kind: gpu.kind.clone(),
+            windows: 0,
+            basis: Some("the world itself".to_owned()),
+            class: Some(shape.class()),
+            utilization_gpu_percent: Some(truth.utilization_gpu_percent),
+            utilization_memory_percent: Some(truth.utilization_memory_percent),
+            memory_mib_max: Some(truth.memory_mib),
+            points: truth.points.clone(),
+            probe: None,
+        })
+    }
+
+    fn truth(&self, shape: Shaped<'w>, gpu: &GpuModel) -> Truth {
+        let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
+        let mut points = vec![self.point(shape, gpu, None)];
+        let fewest = self.expected_shape(shape.workload, shape.gpus).nodes;
+        for nodes in fewest..=(fewest * SPREADS).min(shape.gpus) {
+            if nodes != shape.nodes {
+                points.push(self.point(Shaped { nodes, ..shape }, gpu, None));
+            }
+        }
+        points.extend(self.axis.iter().map(|&other| self.point(shape, gpu, Some(other))));
+        Truth {
+            utilization_gpu_percent: 100.0 * alone.utilization_gpu,
+            utilization_memory_percent: 100.0 * alone.utilization_memory,
+            memory_mib: alone.tenants[0].memory_mib,
+            points,
+        }
+    }
+
+    fn point(&self, shape: Shaped<'w>, gpu: &GpuModel, other: Option<Shaped<'w>>) -> SurfacePoint {
+        let tenants: Vec<Tenant<'_>> =
+            [Some(shape), other].into_iter().flatten().map(Shaped::tenant).collect();
+        let card = self.world.card(gpu, Setting::default(), &tenants);
+        let speed = card.tenants[0].speed;
+        let steps_per_s = speed * shape.workload.steps_per_s(gpu, shape.gpus, shape.nodes);
+        SurfacePoint {
+            gpus: shape.gpus,
+            nodes: shape.nodes,
+            cap_mw: None,
+            clock_mhz_max: None,
+            global_batch: None,
+            neighbours: other.into_iter().map(Shaped::class).collect(),
+            steps_per_s: Some(exactly(steps_per_s)),
+            relative_speed: exactly(speed),
+            card_power_w: exactly(card.power.as_w()),
+        }
+    }
+}
+
+fn exactly(value: f64) -> Estimate {
+    Estimate { mean: value, low: value, high: value }
+}
