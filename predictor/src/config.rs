@@ -9,12 +9,17 @@ use serde::{Deserialize, Serialize};
 use wattle_common::config::non_zero;
 use wattle_common::id::PredictorId;
 
+use crate::method::Method;
+
 /// The predictor's name and limits. Everything it keeps is bounded by one of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PredictorConfig {
     /// Its name in the surfaces it publishes.
     pub name: PredictorId,
+    /// How it makes its points.
+    #[serde(default)]
+    pub method: Method,
     /// The kind of GPU assumed of a job that has not run yet, until windows show another.
     #[serde(default)]
     pub gpu_kind_assumed: Option<String>,
@@ -44,6 +49,7 @@ impl PredictorConfig {
     pub fn shipped() -> Self {
         Self {
             name: PredictorId::new("physical").expect("letters only"),
+            method: Method::default(),
             gpu_kind_assumed: None,
             jobs_max: 20_000,
             windows_per_job_max: 40,

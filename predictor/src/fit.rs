@@ -16,7 +16,7 @@ use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
 
 /// Parameters of the largest system accepted.
-pub const PARAMETERS_MAX: usize = 16;
+pub const PARAMETERS_MAX: usize = 20;
 
 /// Rounds of reweighting before and after outliers are cut off. A gross outlier among three
 /// readings needs six Huber rounds until the median wins; the rest is margin.

@@ -8,7 +8,8 @@
 //! One model per file, each with its formula, units and the source of its constants:
 //! [`model::cap`] (speed and power under a cap or a clock), [`model::scaling`] (GPUs and nodes),
 //! [`model::interference`] (neighbours on the same card). [`fit`] is the one place that solves least
-//! squares, through linfa. [`history`] is what outlives a job.
+//! squares, through linfa. [`history`] is what outlives a job. [`method`] holds two other ways to
+//! answer, that share all but the models.
 //!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
 //! bytes. It never reaches the tables by which a simulated world judges it.
@@ -20,6 +21,7 @@ pub mod history;
 pub mod interval;
 pub mod job;
 pub mod machine;
+pub mod method;
 pub mod model;
 pub mod observation;
 pub mod pooled;

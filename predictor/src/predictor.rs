@@ -5,6 +5,8 @@
 //! 250 bytes for a window, 20 kB for a class at most, so the shipped limits hold at most about
 //! 200 MB of windows and 8 MB of history.
 
+mod methods;
+
 use std::collections::BTreeMap;
 
 use wattle_common::Timestamp;
@@ -17,6 +19,7 @@ use crate::cards::{Cards, KINDS_MAX};
 use crate::config::PredictorConfig;
 use crate::history::{Class, History, Profile};
 use crate::job::{Context, Job, JobModel, Profiles};
+use crate::method::Learner;
 use crate::model::cap::Card;
 use crate::observation::{Observation, unknown};
 use crate::pooled::Pooled;
@@ -52,6 +55,8 @@ pub struct Predictor {
     history: History,
     /// By kind of card, with the windows since it was fitted.
     pooled: BTreeMap<String, (Pooled, u32)>,
+    /// The other methods' own.
+    learner: Learner,
 }
 
 impl Predictor {
@@ -59,6 +64,7 @@ impl Predictor {
     #[must_use]
     pub fn new(config: PredictorConfig) -> Self {
         Self {
+            learner: Learner::new(config.method),
             config,
             jobs: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -200,14 +206,18 @@ impl Predictor {
         let max = self.config.points_max as usize;
         let pooled = self.pooled(kind);
         let wanted = configurations(known.gpus, &shapes, &sets, &axis, &card, max);
-        let points = Question::new(&model, &card, class, &profiles, &pooled).points(&wanted);
+        let learned = self.learned_points((job, known), (kind, &card), &wanted);
+        let points = learned.unwrap_or_else(|| {
+            Question::new(&model, &card, class, &profiles, &pooled).points(&wanted)
+        });
         Some(Surface {
             job: job.clone(),
             predictor: self.config.name.clone(),
             at_us: now,
             gpu_kind: kind.to_owned(),
             windows: model.windows,
-            basis: Some(self.basis(known, kind, &model)),
+            basis: (self.learner.basis(kind, known, job))
+                .or_else(|| Some(self.basis(known, kind, &model))),
             class: known.workload.clone(),
             utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
@@ -223,12 +233,16 @@ impl Predictor {
         let known = self.jobs.get(job)?;
         let kind = self.kind_of(known);
         let card = self.cards.card(kind);
+        let wanted = std::slice::from_ref(at);
+        if let Some(mut points) = self.learned_points((job, known), (kind, &card), wanted) {
+            return points.pop();
+        }
         let class = known.workload.as_ref().and_then(|w| self.history.class(kind, w));
         let profiles = self.profiles(kind, at.neighbours.iter());
         let model = self.model_of(job, known, kind, &card);
         let pooled = self.pooled(kind);
         let question = Question::new(&model, &card, class, &profiles, &pooled);
-        question.points(std::slice::from_ref(at)).pop()
+        question.points(wanted).pop()
     }
 
     /// Forgets `job`; what it taught of its class stays. True where it was known.
@@ -258,16 +272,23 @@ impl Predictor {
                 self.cards.see(&kind, window);
             }
         }
-        self.enter(job, stored);
+        self.enter(job.clone(), stored);
+        if let Some(kind) = self.jobs.get(&job).and_then(|j| j.gpu_kind.clone()) {
+            let card = self.cards.card(&kind);
+            self.teach(&job, &kind, &card);
+        }
         true
     }
 
     /// Takes in a class as it was stored; false where it is not such as this version stores.
     pub fn restore_class(&mut self, kind: &str, class: WorkloadId, stored: Class) -> bool {
         let max = self.config.classes_max as usize;
-        let fine = self.history.restore(kind, class, stored, max);
+        let fine = self.history.restore(kind, class.clone(), stored, max);
         if fine {
             self.cards.recall(kind);
+            if let Some(kept) = self.history.class(kind, &class).cloned() {
+                self.recall(kind, &class, &kept);
+            }
             self.pool_now(kind);
         }
         fine
@@ -368,11 +389,13 @@ impl Predictor {
             self.history.remember(now, kind, class, id, model.summary(job), max);
         }
         self.models.insert(id.clone(), model);
+        self.teach(id, kind, &card);
     }
 
     /// Fits anew what is pooled over jobs, wherever windows came since. What is pooled is otherwise
     /// fitted anew every so many windows.
     pub fn refit_pooled(&mut self) {
+        self.learner.refit_all();
         let kinds: Vec<String> = self.pooled.keys().cloned().collect();
         for kind in kinds {
             if self.pooled.get(&kind).is_some_and(|(_, waited)| *waited > 0) {

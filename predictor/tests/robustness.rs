@@ -10,6 +10,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Neighbour, Surface};
 use wattle_common::rng::Stream;
 use wattle_common::{Energy, Frequency, Power, Timestamp};
+use wattle_predictor::method::Method;
 use wattle_predictor::predictor::Learned;
 use wattle_predictor::{Predictor, PredictorConfig};
 
@@ -69,6 +70,10 @@ fn any_window() -> impl Strategy<Value = JobWindow> {
     )
 }
 
+fn any_method() -> impl Strategy<Value = Method> {
+    prop::sample::select(vec![Method::Physical, Method::Statistical, Method::Neighbour])
+}
+
 fn check(surface: &Surface, points_max: u64) {
     assert!(!surface.points.is_empty() && surface.points.len() as u64 <= points_max);
     for p in &surface.points {
@@ -87,11 +92,15 @@ fn check(surface: &Surface, points_max: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_windows_make_it_panic_or_say_what_cannot_be(windows in prop::collection::vec(any_window(), 1..40)) {
+    fn no_windows_make_it_panic_or_say_what_cannot_be(
+        windows in prop::collection::vec(any_window(), 1..40),
+        method in any_method(),
+    ) {
         let config = PredictorConfig {
+            method,
             jobs_max: 3,
             windows_per_job_max: 8,
             classes_max: 2,

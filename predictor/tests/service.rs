@@ -9,11 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{class, job, point, window};
+use wattle_common::id::PredictorId;
 use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
 use wattle_common::messages::{JobRecord, JobWindow, Surface};
 use wattle_common::subject::{Bucket, JobTopic, Subject};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
+use wattle_predictor::method::Method;
 use wattle_predictor::shell::{ServiceConfig, run};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, KvBucket};
 use wattle_runtime::shell::Shutdown;
@@ -197,6 +199,15 @@ fn the_example_file_is_what_ships_and_a_slip_is_named() {
     let text = std::fs::read_to_string(&path).unwrap();
     let config: ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
     assert_eq!(config.model, PredictorConfig::shipped());
+    for method in [Method::Statistical, Method::Neighbour] {
+        let name = format!("{method:?}").to_lowercase();
+        let path = path.with_file_name(format!("predictor-{name}.toml"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let config: ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
+        let name = PredictorId::new(&name).unwrap();
+        let shipped = PredictorConfig { name, method, ..PredictorConfig::shipped() };
+        assert_eq!(config.model, shipped, "{}", path.display());
+    }
     let slip = text.replace("jobs_max", "job_max");
     let error = wattle_runtime::config::parse::<ServiceConfig>(&slip, &path).err().unwrap();
     assert!(error.to_string().contains("job_max"), "{error}");

@@ -1,0 +1,65 @@
+//! Where the predictor hands what it knows to the methods beside the physical one.
+
+use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::messages::SurfacePoint;
+
+use super::Predictor;
+use crate::history::Class;
+use crate::job::{Job, Profiles};
+use crate::method::Subject;
+use crate::model::cap::Card;
+use crate::surface::Configuration;
+
+impl Predictor {
+    /// Hands `ask` all that is known of a job beside `wanted`.
+    fn with_subject<T>(
+        &self,
+        (id, job): (&JobId, &Job),
+        (kind, card): (&str, &Card),
+        wanted: &[Configuration],
+        ask: impl FnOnce(Subject<'_>) -> T,
+    ) -> T {
+        let class = job.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let class = class.map(|c| c.profile(Some(id))).unwrap_or_default();
+        let asked = wanted.iter().flat_map(|at| &at.neighbours);
+        let seen = job.windows().iter().flat_map(|w| &w.neighbours);
+        let profiles = self.profiles(kind, asked.chain(seen));
+        ask(Subject { id, job, kind, card, class: &class, profiles: &profiles })
+    }
+
+    /// The points by a learned method; `None` where the physical one is set.
+    pub(super) fn learned_points(
+        &self,
+        known: (&JobId, &Job),
+        on: (&str, &Card),
+        wanted: &[Configuration],
+    ) -> Option<Vec<SurfacePoint>> {
+        if !self.learner.learns() {
+            return None;
+        }
+        self.with_subject(known, on, wanted, |subject| self.learner.points(subject, wanted))
+    }
+
+    /// Lets a learned method see what is now known of a job.
+    pub(super) fn teach(&mut self, id: &JobId, kind: &str, card: &Card) {
+        if !self.learner.learns() {
+            return;
+        }
+        let Some(job) = self.jobs.get(id) else { return };
+        // Taken out for a moment, because what it learns from lies beside it.
+        let mut learner = std::mem::take(&mut self.learner);
+        self.with_subject((id, job), (kind, card), &[], |subject| learner.learn(subject));
+        self.learner = learner;
+    }
+
+    /// Lets a learned method see what the history kept of a class.
+    pub(super) fn recall(&mut self, kind: &str, class: &WorkloadId, kept: &Class) {
+        if !self.learner.learns() {
+            return;
+        }
+        let sets = kept.jobs.iter().flat_map(|(_, s)| &s.shared).flat_map(|s| &s.neighbours);
+        let profiles: Profiles = self.profiles(kind, sets);
+        let card = self.cards.card(kind);
+        self.learner.recall(kind, class, kept, &card, &profiles);
+    }
+}
