@@ -196,6 +196,22 @@ impl History {
         self.classes.get(&(kind.to_owned(), class.clone()))
     }
 
+    /// All classes seen on a kind of card.
+    pub fn classes<'a>(
+        &'a self,
+        kind: &'a str,
+    ) -> impl Iterator<Item = (&'a WorkloadId, &'a Class)> + 'a {
+        self.classes
+            .iter()
+            .filter(move |((of, _), _)| of == kind)
+            .map(|((_, name), class)| (name, class))
+    }
+
+    /// Forgets a class.
+    pub fn remove(&mut self, kind: &str, class: &WorkloadId) {
+        self.classes.remove(&(kind.to_owned(), class.clone()));
+    }
+
     /// How many classes it holds.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -20,6 +20,7 @@ pub mod fit;
 pub mod history;
 pub mod interval;
 pub mod job;
+pub mod likeness;
 pub mod machine;
 pub mod method;
 pub mod model;

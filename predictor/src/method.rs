@@ -66,6 +66,8 @@ pub struct Subject<'a> {
     pub id: &'a JobId,
     /// What is known of it.
     pub job: &'a Job,
+    /// Its class, declared or surely alike.
+    pub taken_for: Option<&'a WorkloadId>,
     /// The kind of card.
     pub kind: &'a str,
     /// The card.
@@ -158,6 +160,7 @@ impl Learner {
             return None;
         }
         let mut seen = SeenJob::of(of.job, of.card, of.class, of.profiles);
+        seen.class = of.taken_for.cloned();
         if seen.readings.is_empty() && of.class.ln_power.is_none() {
             // Of a job nobody knows, the power of any other is expected.
             let logs: Vec<f64> =

@@ -6,6 +6,7 @@
 //! 200 MB of windows and 8 MB of history.
 
 mod methods;
+mod undeclared;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use crate::cards::{Cards, KINDS_MAX};
 use crate::config::PredictorConfig;
 use crate::history::{Class, History, Profile};
 use crate::job::{Context, Job, JobModel, Profiles};
+use crate::likeness::Like;
 use crate::method::Learner;
 use crate::model::cap::Card;
 use crate::observation::{Observation, unknown};
@@ -57,6 +59,8 @@ pub struct Predictor {
     pooled: BTreeMap<String, (Pooled, u32)>,
     /// The other methods' own.
     learner: Learner,
+    /// What undeclared jobs with windows are like.
+    likes: BTreeMap<JobId, Option<Like>>,
 }
 
 impl Predictor {
@@ -65,6 +69,7 @@ impl Predictor {
     pub fn new(config: PredictorConfig) -> Self {
         Self {
             learner: Learner::new(config.method),
+            likes: BTreeMap::new(),
             config,
             jobs: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -134,6 +139,7 @@ impl Predictor {
         if before != workload {
             self.uncount(before.as_ref());
             self.count(workload.as_ref());
+            self.liken(&job);
         }
         new
     }
@@ -148,8 +154,7 @@ impl Predictor {
 
     /// Learns from a window without computing a surface.
     pub fn learn(&mut self, now: Timestamp, window: &JobWindow) -> Learned {
-        let class_of = |job: &JobId| self.jobs.get(job).and_then(|j| j.workload.clone());
-        let observation = match Observation::of(window, class_of) {
+        let observation = match Observation::of(window, |job| self.neighbour_class(job)) {
             Ok(observation) => observation,
             Err(why) => return Learned::Unusable(why),
         };
@@ -188,7 +193,9 @@ impl Predictor {
         let kind = self.kind_of(known);
         let card = self.cards.card(kind);
         let axis = self.axis();
-        let class = known.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let taken_for = self.class_of(job, known);
+        let kept = self.class_seen(job, known, kind, taken_for.as_ref());
+        let class = kept.as_deref();
         let mut sets: Vec<Vec<WorkloadId>> = Vec::new();
         let seen = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
         let own = self.models.get(job);
@@ -216,9 +223,8 @@ impl Predictor {
             at_us: now,
             gpu_kind: kind.to_owned(),
             windows: model.windows,
-            basis: (self.learner.basis(kind, known, job))
-                .or_else(|| Some(self.basis(known, kind, &model))),
-            class: known.workload.clone(),
+            basis: Some(self.basis(job, known, kind, &model)),
+            class: taken_for,
             utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib,
@@ -237,7 +243,9 @@ impl Predictor {
         if let Some(mut points) = self.learned_points((job, known), (kind, &card), wanted) {
             return points.pop();
         }
-        let class = known.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let taken_for = self.class_of(job, known);
+        let kept = self.class_seen(job, known, kind, taken_for.as_ref());
+        let class = kept.as_deref();
         let profiles = self.profiles(kind, at.neighbours.iter());
         let model = self.model_of(job, known, kind, &card);
         let pooled = self.pooled(kind);
@@ -247,9 +255,11 @@ impl Predictor {
 
     /// Forgets `job`; what it taught of its class stays. True where it was known.
     pub fn forget(&mut self, job: &JobId) -> bool {
+        self.bequeath(job);
         self.models.remove(job);
         let Some(gone) = self.jobs.remove(job) else { return false };
         self.uncount(gone.workload.as_ref());
+        self.liken(job);
         true
     }
 
@@ -372,7 +382,7 @@ impl Predictor {
     }
 
     fn fit(&self, id: &JobId, job: &Job, kind: &str, card: &Card) -> JobModel {
-        let class = job.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let class = self.class_of(id, job).and_then(|w| self.history.class(kind, &w));
         let class: Profile = class.map(|c| c.profile(Some(id))).unwrap_or_default();
         let profiles = self.profiles(kind, job.windows().iter().flat_map(|w| &w.neighbours));
         let pooled = self.pooled(kind);
@@ -381,6 +391,7 @@ impl Predictor {
 
     /// Fits a job's models anew and tells its class.
     fn refit(&mut self, now: Timestamp, id: &JobId, kind: &str) {
+        self.liken(id);
         let card = self.cards.card(kind);
         let Some(job) = self.jobs.get(id) else { return };
         let model = self.fit(id, job, kind, &card);
@@ -424,7 +435,20 @@ impl Predictor {
     }
 
     /// What it rests on, for people.
-    fn basis(&self, job: &Job, kind: &str, model: &JobModel) -> String {
+    fn basis(&self, id: &JobId, job: &Job, kind: &str, model: &JobModel) -> String {
+        let own = self.learner.basis(kind, job, id);
+        let own = own.unwrap_or_else(|| self.physical_basis(job, kind, model));
+        match self.like_of(id, job).filter(|like| like.sure) {
+            Some(like) => {
+                // Never certain: the metric itself is a belief.
+                let percent = (100.0 * like.probability).min(99.0);
+                format!("{own}, like {} ({percent:.0} %)", like.class)
+            }
+            None => own,
+        }
+    }
+
+    fn physical_basis(&self, job: &Job, kind: &str, model: &JobModel) -> String {
         let class = job.workload.as_ref();
         let jobs = class.and_then(|w| self.history.class(kind, w)).map_or(0, |c| c.jobs.len());
         match (model.windows, class) {

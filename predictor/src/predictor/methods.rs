@@ -19,12 +19,14 @@ impl Predictor {
         wanted: &[Configuration],
         ask: impl FnOnce(Subject<'_>) -> T,
     ) -> T {
-        let class = job.workload.as_ref().and_then(|w| self.history.class(kind, w));
+        let taken_for = self.class_of(id, job);
+        let class = taken_for.as_ref().and_then(|w| self.history.class(kind, w));
         let class = class.map(|c| c.profile(Some(id))).unwrap_or_default();
         let asked = wanted.iter().flat_map(|at| &at.neighbours);
         let seen = job.windows().iter().flat_map(|w| &w.neighbours);
         let profiles = self.profiles(kind, asked.chain(seen));
-        ask(Subject { id, job, kind, card, class: &class, profiles: &profiles })
+        let taken_for = taken_for.as_ref();
+        ask(Subject { id, job, taken_for, kind, card, class: &class, profiles: &profiles })
     }
 
     /// The points by a learned method; `None` where the physical one is set.

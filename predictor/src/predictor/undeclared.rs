@@ -1,0 +1,137 @@
+//! Jobs that declared nothing: the class they are taken for, and what they leave behind.
+//!
+//! Such a job starts from the history of a class it is surely like ([`crate::likeness`]), and its
+//! neighbours know it by that class's name. It teaches a declared class nothing: likeness is a
+//! guess, and a guess must not become history. One that ends and was like none leaves an
+//! `anonymous-<n>` class behind, and later undeclared jobs like that one teach it, so that recurring
+//! jobs without a name profit too.
+
+use std::borrow::Cow;
+
+use wattle_common::id::{JobId, WorkloadId};
+
+use super::Predictor;
+use crate::history::Class;
+use crate::job::Job;
+use crate::likeness::{self, Like, Traits};
+
+/// Anonymous classes kept for each kind of card; beyond, the one not heard of for longest makes
+/// room.
+const ANONYMOUS_MAX: usize = 32;
+/// Windows alone from which on a job may leave an anonymous class.
+const WINDOWS_MIN: usize = 3;
+/// Beyond this probability of being like a known class, a job founds none of its own.
+const LIKE_NONE: f64 = 0.5;
+const PREFIX: &str = "anonymous-";
+
+impl Predictor {
+    /// The class `job` is taken for where it declared none, and how surely.
+    pub(super) fn like_of(&self, id: &JobId, job: &Job) -> Option<Like> {
+        if job.workload.is_some() || job.windows().is_empty() {
+            return None;
+        }
+        match self.likes.get(id) {
+            Some(known) => known.clone(),
+            // Restored, and no window since.
+            None => self.find_like(job),
+        }
+    }
+
+    fn find_like(&self, job: &Job) -> Option<Like> {
+        let kind = self.kind_of(job);
+        let card = self.cards.card(kind);
+        likeness::like(&Traits::of(job, &card), &card, self.history.classes(kind))
+    }
+
+    /// The class a job is of: declared, else one it is surely like.
+    pub(super) fn class_of(&self, id: &JobId, job: &Job) -> Option<WorkloadId> {
+        let like = || self.like_of(id, job).filter(|like| like.sure).map(|like| like.class);
+        job.workload.clone().or_else(like)
+    }
+
+    /// What was seen of the class `job` is taken for. What the job itself showed belongs to it, also
+    /// where it was only likened and its class does not keep it.
+    pub(super) fn class_seen(
+        &self,
+        id: &JobId,
+        job: &Job,
+        kind: &str,
+        class: Option<&WorkloadId>,
+    ) -> Option<Cow<'_, Class>> {
+        let kept = self.history.class(kind, class?)?;
+        let own = self.models.get(id).filter(|_| job.workload.is_none());
+        let Some(own) = own else { return Some(Cow::Borrowed(kept)) };
+        let mut kept = kept.clone();
+        kept.jobs.push((id.clone(), own.summary(job)));
+        Some(Cow::Owned(kept))
+    }
+
+    /// What a window's neighbour is, where the window does not say.
+    pub(super) fn neighbour_class(&self, id: &JobId) -> Option<WorkloadId> {
+        let like = || self.likes.get(id)?.as_ref().filter(|like| like.sure);
+        let declared = self.jobs.get(id).and_then(|job| job.workload.clone());
+        declared.or_else(|| like().map(|like| like.class.clone()))
+    }
+
+    /// Finds anew what a job is like, once a window came.
+    pub(super) fn liken(&mut self, id: &JobId) {
+        let found = match self.jobs.get(id) {
+            Some(job) if job.workload.is_none() => Some(self.find_like(job)),
+            _ => None,
+        };
+        let sure = |like: &Option<Like>| {
+            like.as_ref().filter(|like| like.sure).map(|like| like.class.clone())
+        };
+        let after = found.as_ref().and_then(sure);
+        let before = match found {
+            Some(found) => self.likes.insert(id.clone(), found),
+            None => self.likes.remove(id),
+        };
+        let before = before.as_ref().and_then(sure);
+        if before != after {
+            self.uncount(before.as_ref());
+            self.count(after.as_ref());
+        }
+    }
+
+    /// Keeps what an undeclared job that goes has shown, where that is nothing known.
+    pub(super) fn bequeath(&mut self, id: &JobId) {
+        let (Some(job), Some(model)) = (self.jobs.get(id), self.models.get(id)) else { return };
+        let alone = job.windows().iter().filter(|w| w.alone()).count();
+        let (None, Some(kind)) = (&job.workload, &job.gpu_kind) else { return };
+        if alone < WINDOWS_MIN {
+            return;
+        }
+        let like = self.like_of(id, job);
+        let known = like.as_ref().filter(|like| like.probability > LIKE_NONE);
+        let class = match known {
+            Some(like) if like.sure && like.class.as_str().starts_with(PREFIX) => {
+                like.class.clone()
+            }
+            Some(_) => return,
+            None => self.new_anonymous(kind),
+        };
+        let summary = model.summary(job);
+        let (heard, kind) = (job.heard_at_us, kind.clone());
+        let founded = known.is_none();
+        if founded {
+            self.history.remove(&kind, &class);
+        }
+        let max = self.config.classes_max as usize;
+        self.history.remember(heard, &kind, &class, id, summary, max);
+    }
+
+    /// A free name, or that of the anonymous class not heard of for longest.
+    fn new_anonymous(&self, kind: &str) -> WorkloadId {
+        let name = |n: usize| {
+            WorkloadId::new(&format!("{PREFIX}{n}")).expect("letters, a dash and digits")
+        };
+        let free = (1..=ANONYMOUS_MAX).map(name).find(|n| self.history.class(kind, n).is_none());
+        let oldest = || {
+            (1..=ANONYMOUS_MAX)
+                .map(name)
+                .min_by_key(|n| self.history.class(kind, n).map(|class| class.heard_at_us))
+        };
+        free.or_else(oldest).unwrap_or_else(|| name(1))
+    }
+}
