@@ -198,6 +198,10 @@ fn run(command: &mut Command) {
 
 #[test]
 fn simulated_cards() {
+    // Started by itself, with the environment it needs.
+    if let Some(state) = std::env::var_os(CHILD_STATE) {
+        return claims_hold(Path::new(&state));
+    }
     let Some((library, tool)) = simulated() else {
         not_run(
             "NOT RUN: no libnvml_sim.so and its tools beside this test; cargo build -p wattle-nvml-sim makes them",
@@ -214,19 +218,14 @@ fn simulated_cards() {
     // The library finds its node through the environment, which a test must not change for the
     // others: so the claims are made in a process of their own.
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "simulated_child", "--ignored", "--nocapture"]);
+    child.args(["--exact", "simulated_cards", "--nocapture"]);
     child.env(LIBRARY_ENV, library).env(env::SIM_NODE, &state).env(CHILD_STATE, &state);
     run(&mut child);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-#[test]
-#[ignore = "started by simulated_cards, with the environment it needs"]
-fn simulated_child() {
-    let Some(state) = std::env::var_os(CHILD_STATE) else {
-        not_run("NOT RUN: simulated_cards starts this");
-        return;
-    };
+/// All that is claimed, of the simulated node whose state lies there.
+fn claims_hold(state: &Path) {
     let (library, tool) = simulated().unwrap();
     let mut driver = NvmlDriver::open(Some(&library)).unwrap();
     reads_as_it_should(&mut driver);
@@ -236,7 +235,7 @@ fn simulated_child() {
     job.env("CUDA_VISIBLE_DEVICES", "1").stdout(Stdio::null()).stderr(Stdio::null());
     sees_processes(&mut driver, Job(job.spawn().unwrap()));
     fails_as_it_should(&mut driver, |arguments| {
-        run(Command::new(&tool).arg("fault").arg("--state").arg(&state).args(arguments));
+        run(Command::new(&tool).arg("fault").arg("--state").arg(state).args(arguments));
     });
 }
 
