@@ -253,7 +253,7 @@ impl Training<'_> {
             epoch: u32::try_from(steps / self.setup.steps_per_epoch).ok(),
             steps_per_epoch: Some(self.setup.steps_per_epoch),
             steps_total: Some(self.setup.steps_total),
-            global_batch: None,
+            global_batch: Some(self.setup.global_batch),
         }
     }
 
