@@ -4,6 +4,7 @@
 //! caps, step rates with the time curve, and at last what neighbours did beyond all that. Each step
 //! starts from the class's history where there is one. The formulas are the models' own.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -147,13 +148,20 @@ pub struct JobModel {
     scaling: Scaling,
     /// What it did beside others, by their classes.
     pub shared: Vec<SharedSet>,
+    /// Whether its rates are inferred from its cards' rhythm: they compare with each other only, so
+    /// they give relative speeds and no level.
+    pub inferred: bool,
 }
 
 impl JobModel {
     /// Fits `job`'s windows.
     #[must_use]
     pub fn fit(job: &Job, context: Context<'_>) -> Self {
-        let windows = job.windows();
+        let windows = &*rates_of_one_kind(job.windows());
+        let inferred = windows.iter().any(|w| w.rate.is_some() && w.rate_inferred);
+        // The class's levels are steps as jobs count them; an inferred period may be another unit.
+        let class = without_levels(context.class, inferred);
+        let context = Context { class: &class, ..context };
         let (busy, busy_seen) = fit_busy(windows, context.class);
         let (power, power_gpus, power_seen) = fit_power_alone(job, context);
         let mut model = Self {
@@ -179,6 +187,7 @@ impl JobModel {
             groups: Vec::new(),
             scaling: Scaling::fit(Vec::new()),
             shared: Vec::new(),
+            inferred,
         };
         model.fit_power_curve(windows, context);
         model.fit_speed(windows, context);
@@ -397,6 +406,7 @@ impl JobModel {
         let shape = |p: &Posterior| [0, 1, 2].map(|i| Stored::from(p.belief(i)));
         Summary {
             levels: (self.groups.iter().enumerate())
+                .filter(|_| !self.inferred)
                 .map(|(i, (gpus, nodes))| Level {
                     gpus: *gpus,
                     nodes: *nodes,
@@ -412,6 +422,28 @@ impl JobModel {
             shared: self.shared.clone(),
         }
     }
+}
+
+/// The windows without their inferred rates where any is reported: the job's own word wins, and the
+/// two are not of one unit.
+fn rates_of_one_kind(windows: &[Observation]) -> Cow<'_, [Observation]> {
+    let has = |inferred| windows.iter().any(|w| w.rate.is_some() && w.rate_inferred == inferred);
+    if !(has(true) && has(false)) {
+        return Cow::Borrowed(windows);
+    }
+    let mut windows = windows.to_vec();
+    for window in windows.iter_mut().filter(|w| w.rate_inferred) {
+        window.rate = None;
+    }
+    Cow::Owned(windows)
+}
+
+fn without_levels(class: &Profile, inferred: bool) -> Cow<'_, Profile> {
+    let mut class = Cow::Borrowed(class);
+    if inferred {
+        class.to_mut().levels.clear();
+    }
+    class
 }
 
 fn ln_ratio(gpus: u32, reference: u32) -> f64 {

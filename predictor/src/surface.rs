@@ -142,6 +142,8 @@ impl<'a> Question<'a> {
         let steps_per_s = self
             .model
             .ln_rate_set(at.gpus, at.nodes, x, power_variance)
+            // An iteration seen in power may be several steps, or a part of one.
+            .filter(|_| !self.model.inferred)
             .map(|alone| alone.times(beside).times(noise).estimate(1e-9, 1e9));
         let power = LogNormal { mean: ln_power + drop, variance: drop_variance, dof: 8.0 };
         let most = if self.card.cap_known { 1.1 * self.card.cap_default_w } else { 5_000.0 };
