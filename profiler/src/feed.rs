@@ -49,9 +49,10 @@ pub(crate) fn sample(
     };
     let parts: Vec<CardPart> =
         conditions.declared.gpus.iter().map(|gpu| part(id, cards.get(gpu))).collect();
-    window.add(now, &parts);
+    window.add(now, &parts, job.pace.step.is_some());
     window.meter = job.meter;
     (window.step, window.epoch) = (job.pace.step, job.pace.epoch);
+    window.global_batch = job.pace.global_batch;
     if !is_full(&window, job, epoch_ended, settings) {
         job.window = Some(window);
         return None;

@@ -36,6 +36,7 @@ pub(crate) struct Pace {
     pub(crate) steps_total: Option<u64>,
     pub(crate) steps_per_epoch: Option<u64>,
     pub(crate) epoch: Option<u32>,
+    pub(crate) global_batch: Option<u32>,
     recent: VecDeque<(Timestamp, u64)>,
     published_at: Option<Timestamp>,
 }
@@ -45,6 +46,7 @@ impl Pace {
     pub(crate) fn report(&mut self, now: Timestamp, line: &Progress) -> bool {
         self.steps_total = line.steps_total.or(self.steps_total);
         self.steps_per_epoch = line.steps_per_epoch.or(self.steps_per_epoch);
+        self.global_batch = line.global_batch.or(self.global_batch);
         if self.step.is_some_and(|step| line.step < step) {
             return false; // a rank that is behind
         }

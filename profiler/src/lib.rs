@@ -18,6 +18,7 @@ mod jobs;
 pub mod ledger;
 pub mod machine;
 pub mod note;
+pub mod rhythm;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod steps;

@@ -11,6 +11,7 @@ use wattle_common::units::Energy;
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp};
 
 use crate::jobs::Declared;
+use crate::rhythm::{Beat, Beats, Rhythm};
 use crate::steps::StepMeter;
 
 /// What must not change within a window.
@@ -103,6 +104,9 @@ pub(crate) struct OpenWindow {
     memory_mib_max_job: Option<u64>,
     pub(crate) step: Option<u64>,
     pub(crate) epoch: Option<u32>,
+    pub(crate) global_batch: Option<u32>,
+    /// What its rhythm may be found in, where the job reports no steps.
+    beats: Beats,
 }
 
 impl OpenWindow {
@@ -125,11 +129,47 @@ impl OpenWindow {
             memory_mib_max_job: None,
             step: None,
             epoch: None,
+            global_batch: None,
+            beats: Beats::default(),
         }
     }
 
-    /// Takes a sampling instant, with one part for each card of the job.
-    pub(crate) fn add(&mut self, now: Timestamp, parts: &[CardPart]) {
+    /// Whether the job's cards are its alone.
+    fn alone(&self) -> bool {
+        self.conditions.neighbours.is_empty() && !self.conditions.foreign
+    }
+
+    /// What an instant says of the rhythm of a job that reports no steps.
+    fn listen(&mut self, now: Timestamp, parts: &[CardPart]) {
+        let alone = self.alone();
+        let span_s = now.since(self.until).as_secs_f64();
+        let sum = |of: fn(&CardPart) -> Option<f64>| -> Option<f32> {
+            let total: Option<f64> = parts.iter().map(of).sum();
+            total.map(|total| total as f32)
+        };
+        let busy = if alone {
+            |p: &CardPart| p.busy.map(f64::from)
+        } else {
+            |p: &CardPart| p.busy_job.map(|b| b as f64)
+        };
+        let mean = |total: f32| total / parts.len().max(1) as f32;
+        self.beats.push(Beat {
+            at_s: now.since(self.from).as_secs_f64(),
+            power_w: sum(|p| p.power.map(Power::as_w)),
+            spent_w: sum(|p| p.energy.map(Energy::as_j)).map(|j| (f64::from(j) / span_s) as f32),
+            busy_percent: sum(busy).map(mean),
+            memory_percent: sum(|p| p.memory_busy.map(f64::from)).map(mean).filter(|_| alone),
+        });
+    }
+
+    /// Takes a sampling instant, with one part for each card of the job, which `reports` steps or
+    /// does not.
+    pub(crate) fn add(&mut self, now: Timestamp, parts: &[CardPart], reports: bool) {
+        if reports {
+            self.beats = Beats::default();
+        } else {
+            self.listen(now, parts);
+        }
         self.until = now;
         self.samples += 1;
         let sum = |total: Option<Energy>, part: Option<Energy>| Some(total? + part?);
@@ -161,6 +201,9 @@ impl OpenWindow {
         let cards = self.conditions.declared.gpus.len() as u64;
         let sampled = self.power.rounded().map(|mw| Power::from_mw(mw * cards));
         let rate = self.meter.rate();
+        // Only a job that says nothing is listened to.
+        let rhythm: Option<Rhythm> =
+            if rate.is_none() { self.beats.rhythm(!self.alone()).ok() } else { None };
         JobWindow {
             job,
             node,
@@ -173,9 +216,9 @@ impl OpenWindow {
             clock_mhz_mean: self.clock.rounded().map(|mhz| Frequency::from_mhz(mhz as u32)),
             clock_mhz_max: self.conditions.lock(),
             steps: rate.map(|rate| rate.steps),
-            steps_per_s: rate.map(|rate| rate.per_s),
-            steps_per_s_error: rate.map(|rate| rate.error),
-            steps_inferred: false,
+            steps_per_s: rate.map(|rate| rate.per_s).or(rhythm.map(|r| 1.0 / r.period_s)),
+            steps_per_s_error: rate.map(|rate| rate.error).or(rhythm.map(|r| r.error)),
+            steps_inferred: rhythm.is_some(),
             step: self.step,
             epoch: self.epoch,
             power_mw_cards: self.energy.and_then(|energy| energy.mean_power(span)).or(sampled),
@@ -191,7 +234,7 @@ impl OpenWindow {
             gpus: self.conditions.declared.gpus,
             gpus_total: self.conditions.declared.gpus_total,
             nodes_total: self.conditions.declared.nodes_total,
-            global_batch: None,
+            global_batch: self.global_batch,
         }
     }
 }

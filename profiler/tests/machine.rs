@@ -198,7 +198,11 @@ impl Node {
     }
 
     fn tick(&mut self) {
-        let span = Duration::from_millis(100);
+        self.sampled(Duration::from_millis(100));
+    }
+
+    /// The cards are read, `span` after the last time.
+    fn sampled(&mut self, span: Duration) {
         self.now = self.now + span;
         for (card, draw) in self.cards.gpus.iter_mut().zip(&self.draws) {
             card.reading.power = Some(*draw);
@@ -309,6 +313,42 @@ fn an_early_epochs_end_closes_a_window() {
     }
     let late = node.progress.last().unwrap();
     assert!((late.steps_per_s.unwrap() - 100.0).abs() < 1.0);
+}
+
+#[test]
+fn a_job_that_says_nothing_is_listened_to() {
+    let mut node = Node::new(2);
+    node.place("silent", 100, &[0]);
+    node.place("speaks", 200, &[1]);
+    let mut dice = wattle_common::rng::Stream::new(3, "instants");
+    // Sampled as the service does it: not quite evenly. Both work 0.7 of each 0.9 s.
+    let begin = node.now;
+    for tick in 1..=1_200_u64 {
+        let at = begin + Duration::from_micros(100_000 * tick + dice.below(50_000));
+        let works = (at.since(begin).as_secs_f64() / 0.9).fract() < 0.75;
+        node.draws = vec![Power::from_w(if works { 240 } else { 90 }); 2];
+        let busy = if works { 95 } else { 5 };
+        node.processes.insert(0, vec![(100, busy)]);
+        node.processes.insert(1, vec![(200, busy)]);
+        node.sampled(at.since(node.now));
+        if tick % 10 == 0 {
+            node.line(&format!("job=speaks step={} global_batch=256", tick / 3));
+        }
+    }
+    let silent: Vec<&JobWindow> = node.of("silent").collect();
+    assert!(silent.len() >= 4, "{}", silent.len());
+    for window in silent {
+        assert!(window.steps_inferred);
+        let rate = window.steps_per_s.unwrap();
+        assert!((rate * 0.9 - 1.0).abs() < 0.02, "{rate}");
+        assert!((0.005..0.1).contains(&window.steps_per_s_error.unwrap()));
+        assert_eq!((window.steps, window.step, window.global_batch), (None, None, None));
+    }
+    // Whoever speaks is taken at its word, from its first report on.
+    let spoken = node.of("speaks").last().unwrap();
+    assert!(!spoken.steps_inferred);
+    assert!((spoken.steps_per_s.unwrap() - 3.33).abs() < 0.1);
+    assert_eq!(spoken.global_batch, Some(256));
 }
 
 #[test]

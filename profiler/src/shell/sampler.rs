@@ -1,6 +1,6 @@
 //! The thread that reads the cards, for driver calls block.
 //!
-//! It keeps to a grid of instants. An instant it is too late for, because the machine is busy or a
+//! It keeps to a grid of instants, from which each sample strays a little on purpose. An instant it is too late for, because the machine is busy or a
 //! card answers slowly, is skipped and never made up for: two samples at once would say nothing.
 //! The driver is loaded at the start, and again after it has gone away.
 
@@ -9,6 +9,7 @@ use std::sync::mpsc as blocking;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use wattle_common::rng::Stream;
 use wattle_common::{GpuIndex, Timestamp};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
@@ -41,11 +42,13 @@ pub(super) fn start(
             lineages: Lineages::default(),
         };
         let mut at = clock::now();
+        let mut dice = Stream::new(0, "sampling instants");
         loop {
             let wait = match eye.look(&events) {
                 Ok(()) => {
                     at = next(at, every, clock::now());
-                    clock::scale().wall_span(at.since(clock::now()))
+                    let due = strayed(at, every, dice.unit());
+                    clock::scale().wall_span(due.since(clock::now()))
                 }
                 Err(Ended) => return,
             };
@@ -65,6 +68,14 @@ fn next(at: Timestamp, every: Duration, now: Timestamp) -> Timestamp {
     let steps = u64::try_from(passed).unwrap_or(u64::MAX).saturating_add(1);
     let step = u64::try_from(every.as_micros()).unwrap_or(u64::MAX);
     at + Duration::from_micros(step.saturating_mul(steps))
+}
+
+/// Up to a quarter of the interval before or after its place on the grid: evenly spaced samples
+/// could not tell a step that is shorter than their interval from a long one ([`crate::rhythm`]).
+fn strayed(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
+    let quarter = every / 4;
+    let early = at.as_us().saturating_sub(u64::try_from(quarter.as_micros()).unwrap_or(u64::MAX));
+    Timestamp::from_us(early) + quarter.mul_f64(2.0 * unit)
 }
 
 /// Nobody takes samples any more.
@@ -161,5 +172,14 @@ mod tests {
         assert_eq!(next(at(0), ms(100), at(950_000)), at(1_000_000));
         // A clock that was set back: the grid waits for it.
         assert_eq!(next(at(500_000), ms(100), at(0)), at(600_000));
+    }
+
+    #[test]
+    fn samples_stray_but_keep_their_order() {
+        let (at, every) = (Timestamp::from_us, Duration::from_millis(100));
+        assert_eq!(strayed(at(500_000), every, 0.0), at(475_000));
+        assert_eq!(strayed(at(500_000), every, 0.5), at(500_000));
+        // One that came early is not taken twice.
+        assert_eq!(next(at(500_000), every, at(475_000)), at(600_000));
     }
 }
