@@ -11,11 +11,14 @@
 //! squares, through linfa. [`history`] is what outlives a job. [`method`] holds two other ways to
 //! answer, that share all but the models.
 //!
+//! [`evaluate`] asks all of that how well it predicts measured runs.
+//!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
 //! bytes. It never reaches the tables by which a simulated world judges it.
 
 pub mod cards;
 pub mod config;
+pub mod evaluate;
 pub mod fit;
 pub mod history;
 pub mod interval;

@@ -8,7 +8,7 @@
 mod methods;
 mod undeclared;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, WorkloadId};
@@ -154,6 +154,29 @@ impl Predictor {
 
     /// Learns from a window without computing a surface.
     pub fn learn(&mut self, now: Timestamp, window: &JobWindow) -> Learned {
+        self.learn_all(now, std::slice::from_ref(window)).pop().unwrap_or(Learned::Nothing)
+    }
+
+    /// Learns from windows that come at once: each job is fitted once, after the last of them.
+    /// What came of each, in their order.
+    pub fn learn_all(&mut self, now: Timestamp, windows: &[JobWindow]) -> Vec<Learned> {
+        let learned: Vec<Learned> = windows.iter().map(|w| self.take_in(now, w)).collect();
+        let new = windows.iter().zip(&learned).filter(|(_, l)| **l == Learned::Something);
+        let jobs: BTreeSet<(&JobId, &str)> =
+            new.map(|(w, _)| (&w.job, w.gpu_kind.as_str())).collect();
+        for (job, kind) in &jobs {
+            self.refit(now, job, kind);
+        }
+        let kinds: BTreeSet<&str> = jobs.iter().map(|(_, kind)| *kind).collect();
+        for kind in kinds {
+            let windows = jobs.iter().filter(|(_, k)| *k == kind).count();
+            self.repool(kind, windows as u32);
+        }
+        learned
+    }
+
+    /// Keeps a window among its job's, without fitting anything.
+    fn take_in(&mut self, now: Timestamp, window: &JobWindow) -> Learned {
         let observation = match Observation::of(window, |job| self.neighbour_class(job)) {
             Ok(observation) => observation,
             Err(why) => return Learned::Unusable(why),
@@ -167,7 +190,7 @@ impl Predictor {
         job.heard_at_us = job.heard_at_us.max(now);
         if job.gpu_kind.as_ref() != Some(&kind) {
             job.start_over();
-            job.gpu_kind = Some(kind.clone());
+            job.gpu_kind = Some(kind);
         }
         let named = job.workload.is_none() && window.workload.is_some();
         if named {
@@ -177,12 +200,7 @@ impl Predictor {
         if named {
             self.count(window.workload.as_ref());
         }
-        if !added {
-            return Learned::Nothing;
-        }
-        self.refit(now, &window.job, &kind);
-        self.repool(&kind);
-        Learned::Something
+        if added { Learned::Something } else { Learned::Nothing }
     }
 
     /// What is expected of `job` in every configuration it could run in; `None` for a job that was
@@ -415,9 +433,9 @@ impl Predictor {
         }
     }
 
-    fn repool(&mut self, kind: &str) {
+    fn repool(&mut self, kind: &str, news: u32) {
         let waited = self.pooled.get_mut(kind).map_or(POOL_EVERY, |(_, waited)| {
-            *waited += 1;
+            *waited += news;
             *waited
         });
         let few = self.history.len() < POOL_EAGER;

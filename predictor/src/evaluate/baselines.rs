@@ -1,0 +1,148 @@
+//! The simple means that predictions are measured against: constant, nearest, linear.
+//!
+//! They see the same readings as the predictor, and nothing else.
+
+/// The geometric mean; for none, nothing.
+pub(super) fn constant(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let logs: Vec<f64> = values.map(f64::ln).collect();
+    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+}
+
+/// The value at the known place nearest to `x`; of two as near, the first.
+pub(super) fn nearest(known: &[(f64, f64)], x: f64) -> Option<f64> {
+    known.iter().min_by(|a, b| (a.0 - x).abs().total_cmp(&(b.0 - x).abs())).map(|(_, y)| *y)
+}
+
+/// The straight line between the two known places around `x`, or through the two at its end;
+/// `known` ascends.
+pub(super) fn linear(known: &[(f64, f64)], x: f64) -> Option<f64> {
+    let [first, rest @ ..] = known else { return None };
+    if rest.is_empty() {
+        return Some(first.1);
+    }
+    let right = known.partition_point(|k| k.0 < x).clamp(1, known.len() - 1);
+    let ((x0, y0), (x1, y1)) = (known[right - 1], known[right]);
+    Some(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+}
+
+/// All three over one axis; `known` ascends and is not empty.
+pub(super) fn simple(known: &[(f64, f64)], x: f64) -> Vec<(&'static str, f64)> {
+    let of = [
+        ("constant", constant(known.iter().map(|k| k.1))),
+        ("nearest", nearest(known, x)),
+        ("linear", linear(known, x)),
+    ];
+    of.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Least squares of `y` over (1, features); a little ridge (1e-6 of each feature's own square)
+/// where features say the same.
+pub(super) struct Plane(Vec<f64>);
+
+impl Plane {
+    pub(super) fn fit(rows: &[(Vec<f64>, f64)]) -> Option<Self> {
+        let width = rows.first()?.0.len() + 1;
+        let mut system = vec![vec![0.0; width + 1]; width];
+        for (x, y) in rows {
+            let full = |i: usize| if i == 0 { 1.0 } else { x[i - 1] };
+            for (i, line) in system.iter_mut().enumerate() {
+                for (j, cell) in line[..width].iter_mut().enumerate() {
+                    *cell += full(i) * full(j);
+                }
+                line[width] += full(i) * y;
+            }
+        }
+        for (i, line) in system.iter_mut().enumerate() {
+            line[i] += 1e-6 * line[i] + 1e-12;
+        }
+        // Gauss-Jordan; with the ridge the matrix is positive definite.
+        for i in 0..width {
+            let pivot = system[i][i];
+            for cell in &mut system[i][i..] {
+                *cell /= pivot;
+            }
+            let row = system[i].clone();
+            for (_, line) in system.iter_mut().enumerate().filter(|(k, _)| *k != i) {
+                let factor = line[i];
+                for (cell, value) in line.iter_mut().zip(&row) {
+                    *cell -= factor * value;
+                }
+            }
+        }
+        let found: Vec<f64> = system.iter().map(|line| line[width]).collect();
+        found.iter().all(|v| v.is_finite()).then_some(Self(found))
+    }
+
+    pub(super) fn at(&self, x: &[f64]) -> f64 {
+        self.0[0] + self.0[1..].iter().zip(x).map(|(w, x)| w * x).sum::<f64>()
+    }
+}
+
+/// y = mean + row's part + column's part, in logarithms, each part drawn to none as if one more
+/// reading had said so.
+pub(super) struct Additive {
+    mean: f64,
+    rows: Vec<f64>,
+    columns: Vec<f64>,
+}
+
+impl Additive {
+    pub(super) fn fit(size: usize, cells: &[((usize, usize), f64)]) -> Self {
+        let mean = cells.iter().map(|(_, y)| y.ln()).sum::<f64>() / cells.len().max(1) as f64;
+        let mut fitted = Self { mean, rows: vec![0.0; size], columns: vec![0.0; size] };
+        // Alternating; it is convex and settles within a few dozen rounds.
+        for _ in 0..100 {
+            let (mut sums, mut counts) = (vec![0.0; size], vec![1.0; size]);
+            for ((i, j), y) in cells {
+                sums[*i] += y.ln() - mean - fitted.columns[*j];
+                counts[*i] += 1.0;
+            }
+            fitted.rows = sums.iter().zip(&counts).map(|(s, c)| s / c).collect();
+            (sums, counts) = (vec![0.0; size], vec![1.0; size]);
+            for ((i, j), y) in cells {
+                sums[*j] += y.ln() - mean - fitted.rows[*i];
+                counts[*j] += 1.0;
+            }
+            fitted.columns = sums.iter().zip(&counts).map(|(s, c)| s / c).collect();
+        }
+        fitted
+    }
+
+    pub(super) fn at(&self, row: usize, column: usize) -> f64 {
+        (self.mean + self.rows[row] + self.columns[column]).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_neighbours() {
+        let known = [(1.0, 10.0), (2.0, 20.0), (4.0, 0.0)];
+        for (x, line, near) in
+            [(1.5, 15.0, 10.0), (3.5, 5.0, 0.0), (5.0, -10.0, 0.0), (0.0, 0.0, 10.0)]
+        {
+            assert_eq!(linear(&known, x), Some(line), "{x}");
+            assert_eq!(nearest(&known, x), Some(near), "{x}");
+        }
+        assert_eq!((linear(&known[..1], 9.0), linear(&[], 9.0)), (Some(10.0), None));
+        assert!((constant([2.0, 8.0].into_iter()).unwrap() - 4.0).abs() < 1e-12);
+        assert_eq!(constant(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn a_plane_and_a_sum_of_parts_are_found_again() {
+        let rows: Vec<(Vec<f64>, f64)> = (0..9)
+            .map(|i| (f64::from(i / 3), f64::from(i % 3)))
+            .map(|(a, b)| (vec![a, b], 1.0 + 2.0 * a - 3.0 * b))
+            .collect();
+        assert!((Plane::fit(&rows).unwrap().at(&[5.0, 1.0]) - 8.0).abs() < 1e-3);
+        assert!(Plane::fit(&rows[..1]).is_some() && Plane::fit(&[]).is_none());
+        let cells: Vec<_> = (0..400)
+            .map(|i| ((i / 20, i % 20), (0.1 * (i / 20) as f64 - 0.05 * (i % 20) as f64).exp()))
+            .collect();
+        let fitted = Additive::fit(20, &cells);
+        assert!((fitted.at(3, 7) / (0.3f64 - 0.35).exp() - 1.0).abs() < 0.05);
+    }
+}

@@ -1,0 +1,123 @@
+//! How well the predictor predicts: files of measured runs, asked as a job would ask.
+//!
+//! [`run`] takes files as text, knows each by its header ([`Format`]), shows the predictor what a
+//! protocol lets it know, and compares what it then predicts with what was measured. It goes through
+//! [`crate::Predictor`] as the service does, with windows built from readings, and does no I/O.
+//! Files may be of any GPU and model, and may be broken: what is wrong in them is told, never
+//! dropped in silence.
+
+mod baselines;
+mod metrics;
+mod names;
+mod protocol;
+mod reader;
+mod table;
+mod trial;
+
+use serde::Serialize;
+
+pub use metrics::Row;
+pub use reader::Format;
+
+use protocol::Outcome;
+use reader::Context;
+use table::Table;
+
+/// A file.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// As it is printed.
+    pub file: String,
+    /// Where it lies, folders and all: formats put a GPU's or a model's name there.
+    pub place: String,
+    /// What it holds.
+    pub text: String,
+}
+
+/// Something that could not be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// The file.
+    pub file: String,
+    /// Its line, where it was one.
+    pub line: Option<u64>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.what),
+            None => write!(f, "{}: {}", self.file, self.what),
+        }
+    }
+}
+
+/// All that came of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// By file, GPU, protocol, quantity and model.
+    pub rows: Vec<Row>,
+    /// What could not be used.
+    #[serde(skip)]
+    pub problems: Vec<Problem>,
+    /// Files of a format that is read.
+    #[serde(skip)]
+    pub files: usize,
+}
+
+/// The format of a file that begins with `text`.
+#[must_use]
+pub fn recognise(text: &str) -> Option<Format> {
+    Format::of(&table::columns(text))
+}
+
+/// Runs every protocol that `sources` give the readings for. The same sources give the same report,
+/// whatever their order.
+#[must_use]
+pub fn run(sources: &[Source]) -> Report {
+    let mut sources: Vec<&Source> = sources.iter().collect();
+    sources.sort_by(|a, b| a.file.cmp(&b.file));
+    let mut report = Report::default();
+    let mut out = Outcome::default();
+    let (mut scaling, mut placement) = (Vec::new(), Vec::new());
+    for source in sources {
+        let columns = table::columns(&source.text);
+        let Some(format) = Format::of(&columns) else { continue };
+        report.files += 1;
+        let mut table = Table::read(&source.file, &source.text);
+        let context = Context { file: &source.file, place: &source.place };
+        match format {
+            Format::Caps => {
+                let caps = reader::caps::read(&mut table, &context);
+                protocol::caps::three_caps(&caps, &mut out);
+                protocol::caps::one_cap(&caps, &mut out);
+            }
+            Format::Stages => {
+                protocol::clocks::run(&reader::stages::read(&mut table, &context), &mut out);
+            }
+            Format::Throughputs => {
+                scaling.push(reader::throughputs::read(&mut table, &context, &columns));
+            }
+            Format::Placements => placement.push(reader::placements::read(&mut table, &context)),
+            Format::Pairs => {
+                for pairs in reader::pairs::read(&mut table, &context) {
+                    protocol::pairs::run(&pairs, &mut out);
+                }
+            }
+        }
+        report.problems.extend(table.into_problems());
+    }
+    protocol::scaling::run(&scaling, &mut out);
+    protocol::placement::run(&placement, &mut out);
+    let omitted = out.omitted.into_iter();
+    report.problems.extend(omitted.map(|(file, what)| Problem { file, line: None, what }));
+    report.problems.sort();
+    report.rows = out.rows;
+    let key = |r: &Row| {
+        (r.file.clone(), r.gpu.clone(), r.protocol.clone(), r.quantity.clone(), r.model.clone())
+    };
+    report.rows.sort_by_cached_key(key);
+    report
+}

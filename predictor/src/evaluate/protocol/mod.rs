@@ -1,0 +1,49 @@
+//! One protocol a file: what is known, what is asked, and what else may be known of other jobs.
+//!
+//! No split, seed or constant here was chosen by looking at what is asked.
+
+pub(super) mod caps;
+pub(super) mod clocks;
+pub(super) mod pairs;
+pub(super) mod placement;
+pub(super) mod scaling;
+
+use super::metrics::{Label, Measure, Row, Sample};
+use super::reader::Card;
+
+/// What a row is of.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) card: &'a Card,
+    pub(super) model: Option<&'a str>,
+    pub(super) protocol: &'static str,
+    pub(super) quantity: &'static str,
+}
+
+/// Rows made, and why others were not.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) rows: Vec<Row>,
+    /// File and reason.
+    pub(super) omitted: Vec<(String, String)>,
+}
+
+impl Outcome {
+    /// Adds a row of `samples`, or says that there are none because of `why`.
+    pub(super) fn add(&mut self, of: Of<'_>, measure: Measure, samples: &[Sample], why: &str) {
+        let label = Label {
+            file: of.card.file.clone(),
+            gpu: of.card.gpu.clone(),
+            model: of.model.map(str::to_owned),
+            protocol: of.protocol,
+            quantity: of.quantity,
+        };
+        match Row::of(label, measure, samples) {
+            Some(row) => self.rows.push(row),
+            None => {
+                let what = format!("no row for {} {}: {why}", of.protocol, of.quantity);
+                self.omitted.push((of.card.file.clone(), what));
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! pairs-out, jobs-out, families-out: what a job keeps of its speed beside another.
+//!
+//! A cell is one tenant of one pair; its normalised throughput (steps/s together over steps/s
+//! alone) is asked. Every job's speed alone is known.
+//!
+//! * pairs-out: the unordered pairs are dealt into five folds by a seeded shuffle; each fold is
+//!   asked of a predictor that knows the other four.
+//! * jobs-out, families-out: one job, or all batches of one model, is left out of every cell, as
+//!   tenant and as partner; its cells are asked of a predictor that knows the others and what was
+//!   left out alone.
+//!
+//! Worth pairing is a pair whose two normalised throughputs add to over 1.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::messages::Estimate;
+use wattle_common::rng::Stream;
+
+use crate::surface::Configuration;
+
+use super::super::baselines::Additive;
+use super::super::metrics::{Measure, Sample};
+use super::super::reader::pairs::{PairJob, Pairs};
+use super::super::trial::{Shown, Trial, alone};
+use super::{Of, Outcome};
+
+const FOLDS: usize = 5;
+/// One seed, never another: folds are not to be chosen.
+const SEED: u64 = 7;
+
+/// (tenant, partner)
+type Cell = (usize, usize);
+
+pub(in super::super) fn run(pairs: &Pairs, out: &mut Outcome) {
+    let folds = folds(pairs);
+    rows(pairs, "pairs-out", &folds, out);
+    let jobs: Vec<BTreeSet<usize>> = (0..pairs.jobs.len()).map(|i| BTreeSet::from([i])).collect();
+    rows(pairs, "jobs-out", &without(pairs, &jobs), out);
+    let mut families: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for (i, job) in pairs.jobs.iter().enumerate() {
+        families.entry(&job.family).or_default().insert(i);
+    }
+    let families: Vec<BTreeSet<usize>> = families.into_values().collect();
+    rows(pairs, "families-out", &without(pairs, &families), out);
+}
+
+/// Sets of cells asked, each of a predictor that knows the others; both tenants of a pair are in
+/// one fold.
+fn folds(pairs: &Pairs) -> Vec<BTreeSet<Cell>> {
+    let mut all: Vec<Cell> = pairs.cells.keys().copied().filter(|(i, j)| i <= j).collect();
+    // By name, so that the order of a file's rows moves no pair into another fold.
+    all.sort_by_key(|(i, j)| {
+        let mut names = [&pairs.jobs[*i].class, &pairs.jobs[*j].class];
+        names.sort();
+        names
+    });
+    let mut rng = Stream::new(SEED, "pairs-out");
+    for i in (1..all.len()).rev() {
+        all.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    let mut folds = vec![BTreeSet::new(); FOLDS];
+    for (k, (i, j)) in all.into_iter().enumerate() {
+        folds[k % FOLDS].extend([(i, j), (j, i)]);
+    }
+    folds.retain(|fold| !fold.is_empty() && fold.len() < pairs.cells.len());
+    folds
+}
+
+fn without(pairs: &Pairs, groups: &[BTreeSet<usize>]) -> Vec<BTreeSet<Cell>> {
+    let has = |group: &BTreeSet<usize>, (i, j): &Cell| group.contains(i) || group.contains(j);
+    let cells =
+        |g| -> BTreeSet<Cell> { pairs.cells.keys().copied().filter(|c| has(g, c)).collect() };
+    groups.iter().map(cells).filter(|c| !c.is_empty() && c.len() < pairs.cells.len()).collect()
+}
+
+fn rows(pairs: &Pairs, protocol: &'static str, asked: &[BTreeSet<Cell>], out: &mut Outcome) {
+    let (mut speeds, mut worth) = (Vec::new(), Vec::new());
+    for cells in asked {
+        one(pairs, cells, &mut speeds, &mut worth);
+    }
+    let why = "two groups of pairs or more are needed";
+    let of = |quantity| Of { card: &pairs.card, model: None, protocol, quantity };
+    out.add(of("relative_speed"), Measure::Absolute, &speeds, why);
+    out.add(of("worth_pairing"), Measure::Decision, &worth, why);
+}
+
+fn beside(job: &PairJob) -> Configuration {
+    Configuration { neighbours: vec![job.class.clone()], ..alone() }
+}
+
+/// Asks for `cells` of a predictor that knows all others.
+fn one(pairs: &Pairs, cells: &BTreeSet<Cell>, speeds: &mut Vec<Sample>, worth: &mut Vec<Sample>) {
+    let known: Vec<(Cell, f64)> =
+        pairs.cells.iter().filter(|(c, _)| !cells.contains(c)).map(|(c, y)| (*c, *y)).collect();
+    let mut trial = Trial::new(&pairs.card.kind);
+    let mut rows: Vec<Shown<'_>> = Vec::new();
+    for (i, job) in pairs.jobs.iter().enumerate() {
+        let show = |at, rate| Shown { class: &job.class, at, rate: Some(rate), card_power_w: None };
+        let at = |at| Configuration { global_batch: job.batch, ..at };
+        rows.push(show(at(alone()), job.alone));
+        for ((_, partner), speed) in known.iter().filter(|((me, _), _)| *me == i) {
+            rows.push(show(at(beside(&pairs.jobs[*partner])), speed * job.alone));
+        }
+    }
+    trial.learn(&rows, true);
+    let simple = Simple::new(pairs, &known);
+    let mut predicted: BTreeMap<Cell, Sample> = BTreeMap::new();
+    for (i, j) in cells {
+        let at = Configuration { global_batch: pairs.jobs[*i].batch, ..beside(&pairs.jobs[*j]) };
+        let Some(point) = trial.predict(&pairs.jobs[*i].class, &at) else { continue };
+        let sample = Sample {
+            seen: pairs.cells[&(*i, *j)],
+            predicted: point.relative_speed,
+            simple: simple.at(*i, *j),
+        };
+        predicted.insert((*i, *j), sample);
+    }
+    for ((i, j), a) in predicted.iter().filter(|((i, j), _)| i <= j) {
+        let Some(b) = predicted.get(&(*j, *i)) else { continue };
+        let says = |a: f64, b: f64| f64::from(u8::from(a + b > 1.0));
+        let share = says(a.predicted.mean, b.predicted.mean);
+        worth.push(Sample {
+            seen: says(a.seen, b.seen),
+            predicted: Estimate { mean: share, low: share, high: share },
+            simple: a.simple.iter().zip(&b.simple).map(|(a, b)| (a.0, says(a.1, b.1))).collect(),
+        });
+    }
+    speeds.extend(predicted.into_values());
+}
+
+/// The simple means over pairs.
+struct Simple<'a> {
+    pairs: &'a Pairs,
+    known: &'a [(Cell, f64)],
+    median: f64,
+    additive: Additive,
+}
+
+impl<'a> Simple<'a> {
+    fn new(pairs: &'a Pairs, known: &'a [(Cell, f64)]) -> Self {
+        let mut values: Vec<f64> = known.iter().map(|(_, y)| *y).collect();
+        let median = super::super::metrics::quantile(&mut values, 0.5);
+        Self { pairs, known, median, additive: Additive::fit(pairs.jobs.len(), known) }
+    }
+
+    /// The median of all; the pair of the likest jobs; a job's part plus its partner's part.
+    fn at(&self, me: usize, partner: usize) -> Vec<(&'static str, f64)> {
+        let far = |(i, j): &Cell| self.far(*i, me) + self.far(*j, partner);
+        let near = self.known.iter().min_by(|a, b| far(&a.0).total_cmp(&far(&b.0)));
+        vec![
+            ("constant", self.median),
+            ("nearest", near.map_or(self.median, |(_, y)| *y)),
+            ("linear", self.additive.at(me, partner)),
+        ]
+    }
+
+    /// How unlike two jobs are: batch sizes apart in one family, in doublings; else speeds alone
+    /// apart, and further than any batch size.
+    fn far(&self, a: usize, b: usize) -> f64 {
+        let (a, b) = (&self.pairs.jobs[a], &self.pairs.jobs[b]);
+        let size = |j: &PairJob| f64::from(j.batch.unwrap_or(1)).log2();
+        if a.family == b.family {
+            (size(a) - size(b)).abs()
+        } else {
+            40.0 + (a.alone / b.alone).ln().abs()
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The protocols on measured runs, through the service's own code: every row, printed.
+//!
+//! Reads the folder in `WATTLE_DATA`, or `../shared/data` beside the repository; says so loudly and
+//! passes where there is none. `cargo test -p wattle-predictor --test evaluate -- --nocapture` shows
+//! the rows.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
+
+use std::path::{Path, PathBuf};
+
+use wattle_predictor::evaluate::{self, Report, Source};
+
+fn data() -> PathBuf {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
+    std::env::var_os("WATTLE_DATA").map_or_else(|| beside.into(), PathBuf::from)
+}
+
+fn walk(root: &Path, dir: &Path, out: &mut Vec<Source>) {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            walk(root, &path, out);
+        } else if path.extension().is_some_and(|e| e == "csv") {
+            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            let file = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            out.push(Source { file, place: path.to_string_lossy().into_owned(), text });
+        }
+    }
+}
+
+fn report() -> Option<Report> {
+    let data = data();
+    if !data.is_dir() {
+        println!("NOT RUN: no measured data at {}; name it in WATTLE_DATA", data.display());
+        return None;
+    }
+    let mut sources = Vec::new();
+    walk(&data, &data, &mut sources);
+    Some(evaluate::run(&sources))
+}
+
+#[test]
+fn every_protocol_has_its_rows() {
+    let Some(report) = report() else { return };
+    for row in &report.rows {
+        let share = |v: Option<f64>| v.map_or("-".into(), |v| format!("{:.2}", 100.0 * v));
+        println!(
+            "{:46} {:5} {:18} {:18} {:14} n {:5}  mape {:>6} %  mae {:.4}  inside {:>6} %",
+            row.file,
+            row.gpu.as_deref().unwrap_or("-"),
+            row.protocol,
+            row.model.as_deref().unwrap_or("-"),
+            row.quantity,
+            row.n,
+            share(row.mape),
+            row.mae,
+            share(row.coverage90),
+        );
+    }
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    for protocol in
+        ["caps-3", "caps-1", "clocks-4", "scaling", "placement", "pairs-out", "jobs-out"]
+    {
+        assert!(report.rows.iter().any(|r| r.protocol == protocol), "{protocol}");
+    }
+}
