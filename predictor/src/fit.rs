@@ -16,7 +16,7 @@ use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
 
 /// Parameters of the largest system accepted.
-pub const PARAMETERS_MAX: usize = 20;
+pub const PARAMETERS_MAX: usize = 32;
 
 /// Rounds of reweighting before and after outliers are cut off. A gross outlier among three
 /// readings needs six Huber rounds until the median wins; the rest is margin.
@@ -174,6 +174,23 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
         noise: (NOISE_PRIOR_DOF + squares) / dof,
         dof,
     }
+}
+
+/// Plain least squares of `rows` over `width` parameters of which nothing is believed: the
+/// parameters, and the sum of squared residuals in units of each row's own deviation.
+///
+/// For forms with few points that are compared by how well they fit; no reading is doubted here.
+///
+/// # Panics
+/// Where a row has another number of features than `width`: a bug of the caller.
+#[must_use]
+pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
+    // So wide that it only matters where the rows leave a parameter open.
+    let beliefs = vec![Belief { mean: 0.0, sd: 100.0 }; width];
+    let rows: Vec<&Row> = rows.iter().collect();
+    let found = solve(&rows, &vec![1.0; rows.len()], &beliefs);
+    let squares = standardised(&rows, &found).iter().map(|u| u * u).sum();
+    (found, squares)
 }
 
 /// Residuals in units of each row's own deviation.

@@ -3,5 +3,8 @@
 //! They know nothing of jobs, windows or each other; `job` puts them together.
 
 pub mod cap;
+pub mod clock;
 pub mod interference;
+pub mod pchip;
 pub mod scaling;
+pub mod shape;
