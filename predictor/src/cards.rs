@@ -17,6 +17,7 @@ struct Seen {
     cap_w_max: Option<f64>,
     clock_mhz_max: Option<f64>,
     power_w_min: Option<f64>,
+    power_w_max: Option<f64>,
 }
 
 /// Every kind of card seen.
@@ -47,6 +48,7 @@ impl Cards {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
+        seen.power_w_max = larger(seen.power_w_max, window.card_power_w);
         if self.newest.as_deref() != Some(kind) {
             self.newest = Some(kind.to_owned());
         }
@@ -69,7 +71,9 @@ impl Cards {
     #[must_use]
     pub fn card(&self, kind: &str) -> Card {
         let seen = self.kinds.get(kind).copied().unwrap_or_default();
-        let default = prior::default_cap(kind, seen.cap_w_max);
+        // A card of which no cap was ever read shows by its power which form factor it is.
+        let most = seen.cap_w_max.or(seen.power_w_max);
+        let default = prior::default_cap(kind, most);
         let idle = prior::IDLE_SHARE * default.watts;
         Card {
             cap_default_w: default.watts,

@@ -12,7 +12,8 @@ use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
 use crate::fit::Belief;
-use crate::model::{cap, interference};
+use crate::model::cap::Setting;
+use crate::model::{interference, transfer};
 
 /// Jobs kept of each class.
 pub const JOBS_MAX: usize = 8;
@@ -20,14 +21,16 @@ pub const JOBS_MAX: usize = 8;
 pub const SETS_MAX: usize = 16;
 /// Configurations kept of each job.
 pub const LEVELS_MAX: usize = 12;
+/// Caps and clocks kept of each job, together.
+pub const SETTINGS_MAX: usize = 16;
 
 /// Deviation between two jobs of one class, of logarithms of rate and power: single runs of one
 /// configuration repeat within 1-3 %, two runs of one class may differ a little in their data.
 const JOB_SD: f64 = 0.04;
 /// The same of a busy share.
 const BUSY_JOB_SD: f64 = 0.03;
-/// The same of the curves' parameters: they are the class's own, and mostly repeat.
-const SHAPE_JOB_SD: f64 = 0.1;
+/// The same of what a setting does: it is the class's own, and mostly repeats.
+const SETTING_JOB_SD: f64 = 0.015;
 
 /// A value with its deviation, as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +58,17 @@ pub struct Level {
     pub ln_rate: Stored,
 }
 
+/// What a job showed under a cap or a locked clock, relative to the default.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AtSetting {
+    /// The cap or the clock; one of them.
+    pub setting: Setting,
+    /// The logarithm of its slow-down.
+    pub slow: Option<Stored>,
+    /// The logarithm of its power relative to the default.
+    pub power: Option<Stored>,
+}
+
 /// What a job did beside others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedSet {
@@ -79,10 +93,9 @@ pub struct Summary {
     pub memory_mib: Option<u64>,
     /// The logarithm of one card's power alone at the default, watts.
     pub ln_power: Option<Stored>,
-    /// The time curve's parameters, where caps or clocks were seen.
-    pub time_shape: Option<[Stored; cap::WIDTH]>,
-    /// The power curve's parameters, where caps or clocks were seen.
-    pub power_shape: Option<[Stored; cap::WIDTH]>,
+    /// What it showed under caps and clocks, by its own readings alone.
+    #[serde(default)]
+    pub settings: Vec<AtSetting>,
     /// What it did beside others.
     pub shared: Vec<SharedSet>,
 }
@@ -111,10 +124,8 @@ pub struct Profile {
     pub ln_power: Option<Belief>,
     /// Step rates by (gpus, nodes).
     pub levels: BTreeMap<(u32, u32), Belief>,
-    /// The time curve's parameters.
-    pub time_shape: Option<[Belief; cap::WIDTH]>,
-    /// The power curve's parameters.
-    pub power_shape: Option<[Belief; cap::WIDTH]>,
+    /// What its jobs showed under caps and clocks.
+    pub settings: Vec<AtSetting>,
 }
 
 /// Pools what several jobs showed into what another one will: each weighted by how sure it is and
@@ -132,11 +143,25 @@ fn pool(seen: impl Iterator<Item = Stored>, between_sd: f64) -> Option<Belief> {
     })
 }
 
-fn pool_shape(
-    shapes: impl Iterator<Item = [Stored; cap::WIDTH]> + Clone,
-) -> Option<[Belief; cap::WIDTH]> {
-    let at = |i: usize| pool(shapes.clone().map(|s| s[i]), SHAPE_JOB_SD);
-    Some([at(0)?, at(1)?, at(2)?])
+/// What several jobs showed under caps and clocks, pooled by whole watts and megahertz.
+fn pool_settings<'a>(seen: impl Iterator<Item = &'a AtSetting>) -> Vec<AtSetting> {
+    let whole = |v: Option<f64>| v.map(|v| v.round() as u64);
+    let mut groups: BTreeMap<_, Vec<&AtSetting>> = BTreeMap::new();
+    for at in seen {
+        let key = (whole(at.setting.cap_w), whole(at.setting.clock_mhz_max));
+        groups.entry(key).or_default().push(at);
+    }
+    let pool = |group: &[&AtSetting], of: fn(&AtSetting) -> Option<Stored>| {
+        pool(group.iter().filter_map(|at| of(at)), SETTING_JOB_SD).map(Stored::from)
+    };
+    groups
+        .into_values()
+        .map(|group| AtSetting {
+            setting: group[0].setting,
+            slow: pool(&group, |at| at.slow),
+            power: pool(&group, |at| at.power),
+        })
+        .collect()
 }
 
 impl Class {
@@ -161,8 +186,7 @@ impl Class {
             memory_mib: jobs().filter_map(|s| s.memory_mib).max(),
             ln_power: pool(jobs().filter_map(|s| s.ln_power), JOB_SD),
             levels,
-            time_shape: pool_shape(jobs().filter_map(|s| s.time_shape)),
-            power_shape: pool_shape(jobs().filter_map(|s| s.power_shape)),
+            settings: pool_settings(jobs().flat_map(|s| &s.settings)),
         }
     }
 
@@ -176,7 +200,13 @@ impl Class {
                     && s.levels.iter().all(|l| l.gpus > 0 && l.nodes > 0 && fine(&l.ln_rate))
                     && s.busy.iter().chain(&s.ln_power).all(fine)
                     && s.memory_busy.is_none_or(f64::is_finite)
-                    && s.time_shape.iter().chain(&s.power_shape).flatten().all(fine)
+                    && s.settings.len() <= SETTINGS_MAX
+                    && s.settings.iter().all(|at| {
+                        let setting = at.setting.cap_w.iter().chain(&at.setting.clock_mhz_max);
+                        setting.clone().count() == 1
+                            && setting.into_iter().all(|v| v.is_finite() && *v > 1.0)
+                            && at.slow.iter().chain(&at.power).all(fine)
+                    })
                     && s.shared.iter().all(|set| set.slow.iter().chain(&set.power).all(fine))
             })
     }
@@ -281,6 +311,27 @@ impl History {
                 self.classes.remove(&key);
             }
         }
+    }
+
+    /// What each class showed under caps on a kind of card, for the pooled curves.
+    #[must_use]
+    pub fn capped(&self, kind: &str) -> Vec<transfer::Seen> {
+        let mut seen = Vec::new();
+        for (_, kept) in self.classes.iter().filter(|((k, _), _)| k == kind) {
+            let settings = pool_settings(kept.jobs.iter().flat_map(|(_, s)| &s.settings));
+            let ln_power = pool(kept.jobs.iter().filter_map(|(_, s)| s.ln_power), JOB_SD);
+            let Some(ln_power) = ln_power.filter(|_| !settings.is_empty()) else { continue };
+            let pair = |s: Stored| (s.mean, s.sd);
+            seen.extend(settings.iter().filter_map(|at| {
+                Some(transfer::Seen {
+                    ln_power: ln_power.mean,
+                    cap_w: at.setting.cap_w?,
+                    slow: at.slow.map(pair),
+                    power: at.power.map(pair),
+                })
+            }));
+        }
+        seen
     }
 
     /// Every set seen on a kind of card, for the pooled curve: speeds, then powers.

@@ -1,8 +1,12 @@
 //! One job: its windows, and the models fitted to them.
 //!
-//! The order of fitting is the order of dependence: busy share, power alone, the power curve under
-//! caps, step rates with the time curve, and at last what neighbours did beyond all that. Each step
-//! starts from the class's history where there is one. The formulas are the models' own.
+//! The order of fitting is the order of dependence: busy share, power alone, what caps and clocks do
+//! to power, step rates together with what caps and clocks do to them ([`held`]), and at last what
+//! neighbours did beyond all that. Each step starts from the class's history where there is one. The
+//! formulas are the models' own.
+
+pub mod held;
+mod settings;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,9 +17,10 @@ use wattle_common::id::{NodeId, WorkloadId};
 use wattle_common::job::GpuRequest;
 
 use crate::fit::{Belief, Posterior, Row, fit};
-use crate::history::{self, Level, Profile, SharedSet, Stored, Summary};
+use crate::history::{self, AtSetting, Level, Profile, SharedSet, Stored, Summary};
 use crate::interval::LogNormal;
-use crate::model::cap::{self, Card, Curves, Setting, WIDTH};
+use crate::job::held::{Half, Held};
+use crate::model::cap::{self, Card, Setting};
 use crate::model::interference::{Habit, Mix};
 use crate::model::scaling::{Known, Scaling};
 use crate::observation::{Observation, POWER_SD};
@@ -140,9 +145,10 @@ pub struct JobModel {
     power_gpus: u32,
     power_seen: bool,
     /// Under caps and clocks.
-    pub curves: Curves,
-    shaped: bool,
-    /// Step rates of the configurations seen, then (w1, w2, w3), together.
+    pub held: Held,
+    /// What was seen under caps and clocks, taken at its word.
+    settings: Vec<AtSetting>,
+    /// Step rates of the configurations seen, then what caps and clocks do to them, together.
     speed: Posterior,
     groups: Vec<(u32, u32)>,
     scaling: Scaling,
@@ -164,6 +170,10 @@ impl JobModel {
         let context = Context { class: &class, ..context };
         let (busy, busy_seen) = fit_busy(windows, context.class);
         let (power, power_gpus, power_seen) = fit_power_alone(job, context);
+        let own_gpus = windows.last().map_or(power_gpus, |w| w.gpus);
+        let ln_power = power.at(&[1.0, ln_ratio(own_gpus, power_gpus)]).0;
+        let transfer = &context.pooled.transfer;
+        let class = &context.class.settings;
         let mut model = Self {
             windows: windows.len() as u32,
             busy,
@@ -178,19 +188,19 @@ impl JobModel {
             power,
             power_gpus,
             power_seen,
-            curves: Curves {
-                time: Posterior::of_beliefs(&context.class.time_shape.unwrap_or(cap::TIME)),
-                power: Posterior::of_beliefs(&context.class.power_shape.unwrap_or(cap::POWER)),
-            },
-            shaped: false,
+            held: Held::expected(context.card, transfer, ln_power, windows, class),
+            settings: Vec::new(),
             speed: Posterior::of_beliefs(&[]),
             groups: Vec::new(),
             scaling: Scaling::fit(Vec::new()),
             shared: Vec::new(),
             inferred,
         };
-        model.fit_power_curve(windows, context);
-        model.fit_speed(windows, context);
+        let (held_power, power_default_seen) = model.fit_held_power(windows, context);
+        let (held_speed, speed_default_seen) = model.fit_speed(windows, context);
+        let default_seen = (speed_default_seen, power_default_seen);
+        model.held.learn(held_speed, held_power, default_seen);
+        model.settings = settings::raw(windows, &model.held, context.card);
         model.fit_shared(windows, context);
         model
     }
@@ -207,26 +217,32 @@ impl JobModel {
         self.scaling.ln_rate(gpus, nodes)
     }
 
-    /// Steps a second alone under a setting with features `x`: for a configuration that was seen,
-    /// level and curve together, because what one of them is wrong by the other makes good.
+    /// Steps a second alone under a setting, where the card's demand at the default is `ln_demand`
+    /// with a variance: for a configuration that was seen, level and curve together, because what
+    /// one of them is wrong by the other makes good.
     #[must_use]
     pub fn ln_rate_set(
         &self,
         gpus: u32,
         nodes: u32,
-        x: [f64; WIDTH],
-        power_variance: f64,
+        setting: Setting,
+        demand: (f64, f64),
     ) -> Option<LogNormal> {
         let level = self.scaling.ln_rate(gpus, nodes)?;
-        let (slow, slow_variance) = self.curves.slowdown(x, power_variance);
+        let slow = self.held.answer(Half::Slow, demand.0, demand.1, setting);
         let variance = match self.groups.iter().position(|g| *g == (gpus, nodes)) {
-            Some(i) => {
-                self.speed.at(&self.speed_row(i, x)).1
-                    + (slow_variance - self.curves.time.at(&x).1).max(0.0)
-            }
-            None => level.variance + slow_variance,
+            Some(i) => self.speed.at(&self.speed_row(i, setting).0).1 + slow.form,
+            None => level.variance + slow.fitted + slow.form,
         };
-        Some(LogNormal { mean: level.mean - slow, variance, dof: level.dof })
+        Some(LogNormal { mean: level.mean - slow.mean, variance, dof: level.dof })
+    }
+
+    /// How much its step rates, and its cards' power, scatter beside what windows promise, as
+    /// ratios of deviations.
+    #[must_use]
+    pub fn noise(&self) -> (f64, f64) {
+        let bounded = |fitted: &Posterior| fitted.noise_ratio().clamp(0.7, 4.0);
+        (bounded(&self.speed), bounded(&self.power))
     }
 
     /// The tenants of a card, this job among `neighbours`.
@@ -245,38 +261,33 @@ impl JobModel {
         mix
     }
 
-    /// The features of the step-rate fit: one level each, and the curve with its sign.
-    fn speed_row(&self, group: usize, x: [f64; WIDTH]) -> Vec<f64> {
-        let mut row = vec![0.0; self.groups.len() + WIDTH];
+    /// The features of the step-rate fit, one level each and the slow-down with its sign; and
+    /// what the slow-down is expected to be beside them, and its variance.
+    fn speed_row(&self, group: usize, setting: Setting) -> (Vec<f64>, f64, f64) {
+        let (columns, mean, open) = self.held.columns(Half::Slow, setting);
+        let mut row = vec![0.0; self.groups.len()];
         row[group] = 1.0;
-        for (i, x) in x.into_iter().enumerate() {
-            row[self.groups.len() + i] = -x;
+        row.extend(columns.iter().map(|x| -x));
+        (row, mean, open)
+    }
+
+    /// What caps and clocks do to power, and whether the default was seen.
+    fn fit_held_power(&self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
+        let mut rows = self.held.class_rows(Half::Power, &context.class.settings, 0);
+        for window in windows.iter().filter(|w| w.alone()) {
+            let (x, mean, open) = self.held.columns(Half::Power, window.setting());
+            let Some(watts) = window.card_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
+                continue;
+            };
+            let (base, variance) = self.ln_power_alone(window.gpus);
+            let sd = (POWER_SD * POWER_SD + variance + open).sqrt();
+            rows.push(Row { x, y: watts.ln() - base - mean, sd });
         }
-        row
+        (fit(&rows, &self.held.beliefs(Half::Power)), self.power_seen)
     }
 
-    fn features(&self, window: &Observation, card: &Card) -> [f64; WIDTH] {
-        cap::features(card, self.ln_power_alone(window.gpus).0.exp(), window.setting())
-    }
-
-    fn fit_power_curve(&mut self, windows: &[Observation], context: Context<'_>) {
-        let rows: Vec<([f64; WIDTH], f64, f64)> = windows
-            .iter()
-            .filter(|w| w.alone())
-            .filter_map(|w| {
-                let x = self.features(w, context.card);
-                let (base, variance) = self.ln_power_alone(w.gpus);
-                let sd = (POWER_SD * POWER_SD + variance).sqrt();
-                (x[0] > 0.0 || x[2] > 0.0).then_some(())?;
-                Some((x, w.card_power_w?.ln() - base, sd))
-            })
-            .collect();
-        self.shaped = !rows.is_empty();
-        let beliefs = context.class.power_shape.unwrap_or(cap::POWER);
-        self.curves.power = cap::fit_power(&rows, &beliefs);
-    }
-
-    fn fit_speed(&mut self, windows: &[Observation], context: Context<'_>) {
+    /// Step rates, and what caps and clocks do to them; whether the default was seen.
+    fn fit_speed(&mut self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
         for window in rated() {
             let group = (window.gpus, window.nodes);
@@ -284,32 +295,33 @@ impl JobModel {
                 self.groups.push(group);
             }
         }
-        let mut rows = Vec::new();
+        let levels = self.groups.len();
+        let mut rows = self.held.class_rows(Half::Slow, &context.class.settings, levels);
         for window in rated() {
             let Some(group) = self.groups.iter().position(|g| *g == (window.gpus, window.nodes))
             else {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
+            let (x, slow, open) = self.speed_row(group, window.setting());
             rows.push(Row {
-                x: self.speed_row(group, self.features(window, context.card)),
-                y: window.rate.map_or(0.0, f64::ln) + offset,
-                sd: (window.rate_sd * window.rate_sd + variance).sqrt(),
+                x,
+                y: window.rate.map_or(0.0, f64::ln) + offset + slow,
+                sd: (window.rate_sd * window.rate_sd + variance + open).sqrt(),
             });
         }
-        let middle = median(rows.iter().map(|r| r.y)).unwrap_or(0.0);
+        let middle = median(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));
+        let middle = middle.unwrap_or(0.0);
         let beliefs: Vec<Belief> = self
             .groups
             .iter()
             .map(|g| {
                 context.class.levels.get(g).copied().unwrap_or(Belief { mean: middle, sd: 3.0 })
             })
-            .chain(context.class.time_shape.unwrap_or(cap::TIME))
+            .chain(self.held.beliefs(Half::Slow))
             .collect();
         self.speed = fit(&rows, &beliefs);
-        let groups = self.groups.len();
-        self.curves.time = self.speed.part(groups..groups + WIDTH);
-        let mut known: Vec<Known> = (0..groups)
+        let mut known: Vec<Known> = (0..levels)
             .map(|i| {
                 let level = self.speed.belief(i);
                 let ln_rate = LogNormal {
@@ -328,6 +340,9 @@ impl JobModel {
             }
         }
         self.scaling = Scaling::fit(known);
+        let default = |w: &&Observation| w.alone() && cap::is_default(context.card, w.setting());
+        let default_seen = !context.class.levels.is_empty() || rated().any(|w| default(&w));
+        (self.speed.part(levels..beliefs.len()), default_seen)
     }
 
     /// What the pooled curve expects a window's neighbours to have cost it; nothing for none.
@@ -354,10 +369,11 @@ impl JobModel {
             }
             let (slow, power) = sets.entry(&window.neighbours).or_default();
             let row = |y: f64, variance: f64| Row { x: vec![1.0], y, sd: variance.sqrt() };
-            let x = self.features(window, context.card);
+            let demand = (self.ln_power_alone(window.gpus).0, 0.0);
             if let Some(rate) = window.rate
                 && known_alone((window.gpus, window.nodes))
-                && let Some(alone) = self.ln_rate_set(window.gpus, window.nodes, x, 0.0)
+                && let Some(alone) =
+                    self.ln_rate_set(window.gpus, window.nodes, window.setting(), demand)
             {
                 let variance = alone.variance + window.rate_sd * window.rate_sd;
                 slow.push(row(alone.mean - rate.ln(), variance));
@@ -403,7 +419,6 @@ impl JobModel {
     #[must_use]
     pub fn summary(&self, job: &Job) -> Summary {
         let own_busy = job.windows().iter().any(|w| w.busy.is_some() || w.busy_job.is_some());
-        let shape = |p: &Posterior| [0, 1, 2].map(|i| Stored::from(p.belief(i)));
         Summary {
             levels: (self.groups.iter().enumerate())
                 .filter(|_| !self.inferred)
@@ -417,8 +432,7 @@ impl JobModel {
             memory_busy: self.memory_busy,
             memory_mib: self.memory_mib,
             ln_power: self.power_seen.then(|| self.power.belief(0).into()),
-            time_shape: self.shaped.then(|| shape(&self.curves.time)),
-            power_shape: self.shaped.then(|| shape(&self.curves.power)),
+            settings: self.settings.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -478,10 +492,15 @@ fn fit_busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
 fn fit_power_alone(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
     let card = context.card;
     let alone = || job.windows().iter().filter(|w| w.alone());
-    let free: Vec<(&Observation, f64)> = alone()
+    let mut free: Vec<(&Observation, f64)> = alone()
         .filter_map(|w| Some((w, w.card_power_w?)))
         .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()))
         .collect();
+    // A cap that hardly binds still cuts peaks: where the default itself was seen, that says it.
+    let default = |(w, _): &(&Observation, f64)| cap::is_default(card, w.setting());
+    if free.iter().any(default) {
+        free.retain(default);
+    }
     let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
     let held = alone().filter_map(|w| w.card_power_w).max_by(f64::total_cmp);
     let level = match (context.class.ln_power, held) {

@@ -8,3 +8,4 @@ pub mod interference;
 pub mod pchip;
 pub mod scaling;
 pub mod shape;
+pub mod transfer;

@@ -15,6 +15,7 @@ use wattle_common::{Frequency, Power};
 use crate::fit::Belief;
 use crate::history::{Class, SharedSet, Stored};
 use crate::interval::LogNormal;
+use crate::job::held::Half;
 use crate::job::{JobModel, Profiles, setting};
 use crate::model::cap::{self, Card};
 use crate::model::interference::{self, Habit, Mix, Seen};
@@ -126,26 +127,29 @@ impl<'a> Question<'a> {
             ln_power = ln_power.min(self.card.cap_default_w.ln());
         }
         let set = setting(at.cap, at.clock_max);
-        let x = cap::features(self.card, ln_power.exp(), set);
-        let (held, held_variance) = self.model.curves.slowdown(x, power_variance);
-        let (drop, drop_variance) = self.model.curves.power(x, power_variance);
+        let held = self.model.held.answer(Half::Slow, ln_power, power_variance, set);
+        let drop = self.model.held.answer(Half::Power, ln_power, power_variance, set);
         let beside = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
-        let under = LogNormal { mean: -held, variance: held_variance, dof: 8.0 };
-        let noise = LogNormal { mean: 0.0, variance: WINDOW_SD * WINDOW_SD, dof: 1e6 };
+        let under = LogNormal { mean: -held.mean, variance: held.fitted + held.form, dof: 8.0 };
+        // A job that scattered more, or less, than windows do goes on doing so.
+        let (rate_noise, power_noise) = self.model.noise();
+        let noise =
+            |ratio: f64| LogNormal { mean: 0.0, variance: (WINDOW_SD * ratio).powi(2), dof: 1e6 };
         let reference = together.is_none() && cap::is_default(self.card, set);
         let relative_speed = if reference {
             // By definition.
             Estimate { mean: 1.0, low: 1.0, high: 1.0 }
         } else {
-            beside.times(under).times(noise).estimate(SPEED_MIN, SPEED_MAX)
+            beside.times(under).times(noise(rate_noise)).estimate(SPEED_MIN, SPEED_MAX)
         };
         let steps_per_s = self
             .model
-            .ln_rate_set(at.gpus, at.nodes, x, power_variance)
+            .ln_rate_set(at.gpus, at.nodes, set, (ln_power, power_variance))
             // An iteration seen in power may be several steps, or a part of one.
             .filter(|_| !self.model.inferred)
-            .map(|alone| alone.times(beside).times(noise).estimate(1e-9, 1e9));
-        let power = LogNormal { mean: ln_power + drop, variance: drop_variance, dof: 8.0 };
+            .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));
+        let power =
+            LogNormal { mean: ln_power + drop.mean, variance: drop.fitted + drop.form, dof: 8.0 };
         let most = if self.card.cap_known { 1.1 * self.card.cap_default_w } else { 5_000.0 };
         SurfacePoint {
             gpus: at.gpus,
@@ -156,7 +160,7 @@ impl<'a> Question<'a> {
             neighbours: at.neighbours.clone(),
             steps_per_s,
             relative_speed,
-            card_power_w: power.times(noise).estimate(0.3 * self.card.idle_w, most),
+            card_power_w: power.times(noise(power_noise)).estimate(0.3 * self.card.idle_w, most),
         }
     }
 

@@ -177,7 +177,7 @@ mod tests {
         for cap in [110.0, 125.0, 150.0, 200.0, 225.0] {
             let (ln_time, spread) = shape.at(cap);
             assert!((ln_time - truth(cap).ln()).abs() < 0.03, "{cap}: {ln_time}");
-            assert!(spread >= 0.0 && spread < 0.01, "{cap}: {spread}");
+            assert!((0.0..0.01).contains(&spread), "{cap}: {spread}");
         }
         assert!(Shape::fit(&known(&points[..2]), 250.0).is_none());
     }

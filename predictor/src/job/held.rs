@@ -1,0 +1,558 @@
+//! How one job answers to caps and locked clocks: what is expected of it, moved by its own readings.
+//!
+//! One linear model for the logarithm of the slow-down, and one of the same shape for the power:
+//!
+//! ```text
+//! ln(t / t0) = T(L) + q T(L) + the steps of L  +  w c(f) + the steps of f
+//! ```
+//!
+//! T is what jobs like it did ([`crate::model::transfer`]); q is this job's own factor; between the
+//! settings it was seen under it wanders from that in independent steps, so a reading tells most
+//! about its neighbourhood. Columns and beliefs are made here; `job` fits them together with the
+//! levels. From three caps (or clocks) on, the job's own curve stands between them
+//! ([`crate::model::shape`], [`crate::model::clock`]), and what is expected only beyond.
+//!
+//! Slowing down never turns into speeding up as a cap falls, nor does power rise.
+
+use std::sync::Arc;
+
+use super::median;
+use crate::fit::{Belief, Posterior, Row};
+use crate::history::AtSetting;
+use crate::model::cap::{self, Card, Setting};
+use crate::model::clock::{self, Clocks};
+use crate::model::shape::{Known, Shape, power_between};
+use crate::model::transfer::{Expected, Guess, Transfer};
+use crate::observation::Observation;
+
+/// Caps, and clocks, that get a step of their own.
+pub const KNOTS_MAX: usize = 8;
+/// Caps and clocks this close are one.
+const SAME: f64 = 0.005;
+/// How far a job wanders from the clock's power law, as a variance for each unit of ln(f0 / f).
+const CLOCK_WANDER: [f64; 2] = [0.1, 0.5];
+/// How sure a cap and a clock together are: nothing was measured of how they act on each other.
+const BOTH_SD: f64 = 0.05;
+/// What two jobs of one class differ by under one setting.
+const CLASS_SD: f64 = 0.015;
+/// What a curve between known settings is off by, at least and as a share of the gap between them.
+const BETWEEN_SD: f64 = 0.012;
+const BETWEEN_SHARE: f64 = 0.06;
+/// How well a curve is believed to hold beside a reading's own noise.
+const CURVE_SD: f64 = 0.015;
+/// Deviation of a shift to another demand, as a share of it.
+const SHIFT_SHARE: f64 = 0.3;
+/// The table over caps: steps of the logarithm down to a quarter of the default.
+const TABLE_STEPS: usize = 24;
+const TABLE_LOW: f64 = 0.25;
+
+/// The slow-down, or the power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// ln(t / t0).
+    Slow,
+    /// ln(p / p0).
+    Power,
+}
+
+/// An expectation with what it does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// The expected logarithm.
+    pub mean: f64,
+    /// Variance from the fitted parameters.
+    pub fitted: f64,
+    /// Variance from the curve's form and from the demand.
+    pub form: f64,
+}
+
+/// A curve's value under one cap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Value {
+    mean: f64,
+    form: f64,
+    /// How it changes with the logarithm of the job's power.
+    slope: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    ln_cap: f64,
+    slow: Value,
+    power: Value,
+}
+
+/// How one job answers to caps and clocks.
+#[derive(Clone, Debug)]
+pub struct Held {
+    card: Card,
+    transfer: Arc<Transfer>,
+    ln_power: f64,
+    /// Caps and clocks with a step of their own, descending.
+    caps: Vec<f64>,
+    clocks: Vec<f64>,
+    /// What is expected at each of the caps.
+    at_caps: Vec<Guess>,
+    slow: Posterior,
+    power: Posterior,
+    /// Descending in cap.
+    table: Vec<Node>,
+    own_clocks: Option<Clocks>,
+}
+
+/// The settings to give steps: distinct ones, descending, thinned evenly where there are too many.
+fn knots(seen: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut sorted: Vec<f64> = seen.collect();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    sorted.dedup_by(|a, b| *a >= *b * (1.0 - SAME));
+    let last = sorted.len().saturating_sub(1);
+    if last < KNOTS_MAX {
+        return sorted;
+    }
+    (0..KNOTS_MAX).map(|i| sorted[i * last / (KNOTS_MAX - 1)]).collect()
+}
+
+fn wander(expected: Expected) -> f64 {
+    expected.wander * expected.wander
+}
+
+fn of(half: Half, guess: Guess) -> Expected {
+    match half {
+        Half::Slow => guess.slow,
+        Half::Power => guess.power,
+    }
+}
+
+/// The shares of each step that lie above a place, and the variance between the knots around it:
+/// the place wanders `own`, the knots `at` (ascending in variance as they come).
+fn steps(place: usize, on: bool, own: f64, at: &[f64], out: &mut Vec<f64>) -> f64 {
+    let low = if place == 0 { 0.0 } else { at[place - 1] };
+    let own = own.max(low);
+    let share = |i: usize| if i < place { 1.0 } else { 0.0 };
+    let mut between = 0.0;
+    let mut row: Vec<f64> = (0..at.len()).map(share).collect();
+    if !on {
+        match at.get(place) {
+            Some(high) => {
+                let part = ((own - low) / (high - low)).clamp(0.0, 1.0);
+                row[place] = part;
+                between = part * (1.0 - part) * (high - low);
+            }
+            None => between = own - low,
+        }
+    }
+    out.append(&mut row);
+    between
+}
+
+impl Held {
+    /// What is expected before any reading, with steps for what `windows` and the class were seen
+    /// under. `ln_power` is the logarithm of the job's power alone at the default.
+    #[must_use]
+    pub fn expected(
+        card: &Card,
+        transfer: &Arc<Transfer>,
+        ln_power: f64,
+        windows: &[Observation],
+        class: &[AtSetting],
+    ) -> Self {
+        let alone = || windows.iter().filter(|w| w.alone()).map(Observation::setting);
+        let class = || class.iter().map(|at| at.setting);
+        let held_caps = alone().chain(class()).filter_map(|s| held_cap(card, s));
+        let held_clocks = alone().chain(class()).filter_map(|s| held_clock(card, s));
+        let caps = knots(held_caps);
+        let at_caps = caps.iter().map(|cap| transfer.guess(card, ln_power, *cap)).collect();
+        let mut held = Self {
+            card: *card,
+            transfer: Arc::clone(transfer),
+            ln_power,
+            caps,
+            clocks: knots(held_clocks),
+            at_caps,
+            slow: Posterior::of_beliefs(&[]),
+            power: Posterior::of_beliefs(&[]),
+            table: Vec::new(),
+            own_clocks: None,
+        };
+        held.slow = Posterior::of_beliefs(&held.beliefs(Half::Slow));
+        held.power = Posterior::of_beliefs(&held.beliefs(Half::Power));
+        held
+    }
+
+    /// How many parameters each half has.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        2 + self.caps.len() + self.clocks.len()
+    }
+
+    /// The settings with a step of their own: the caps, then the clocks.
+    #[must_use]
+    pub fn knots(&self) -> Vec<Setting> {
+        let cap = |cap: &f64| Setting { cap_w: Some(*cap), clock_mhz_max: None };
+        let clock = |mhz: &f64| Setting { cap_w: None, clock_mhz_max: Some(*mhz) };
+        self.caps.iter().map(cap).chain(self.clocks.iter().map(clock)).collect()
+    }
+
+    /// Which of [`Held::knots`] a setting is, `Some(None)` for the default; `None` for one between
+    /// them, or a cap and a clock at once.
+    #[must_use]
+    pub fn knot(&self, setting: Setting) -> Option<Option<usize>> {
+        let on = |knots: &[f64], at: f64| match place(knots, at) {
+            (count, true) => Some(count - 1),
+            _ => None,
+        };
+        match (held_cap(&self.card, setting), held_clock(&self.card, setting)) {
+            (None, None) => Some(None),
+            (Some(cap), None) => on(&self.caps, cap).map(Some),
+            (None, Some(clock)) => on(&self.clocks, clock).map(|i| Some(self.caps.len() + i)),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
+    /// What is believed of the parameters: the own factor, the caps' steps, the clock's exponent,
+    /// the clocks' steps.
+    #[must_use]
+    pub fn beliefs(&self, half: Half) -> Vec<Belief> {
+        let steps = |variances: Vec<f64>, beliefs: &mut Vec<Belief>| {
+            let mut last = 0.0;
+            for variance in variances {
+                beliefs.push(Belief { mean: 0.0, sd: (variance - last).sqrt() });
+                last = variance;
+            }
+        };
+        let scale = self.at_caps.last().map_or(0.1, |guess| of(half, *guess).scale);
+        let mut beliefs = vec![Belief { mean: 0.0, sd: scale.max(1e-3) }];
+        steps(self.cap_variances(half), &mut beliefs);
+        beliefs.push(match half {
+            Half::Slow => cap::TIME[2],
+            Half::Power => cap::POWER[2],
+        });
+        steps(self.clock_variances(half), &mut beliefs);
+        beliefs
+    }
+
+    /// The features of a setting, what is expected of it beside them, and the variance that no
+    /// parameter holds.
+    #[must_use]
+    pub fn columns(&self, half: Half, setting: Setting) -> (Vec<f64>, f64, f64) {
+        let mut row = Vec::with_capacity(self.width());
+        let (cap, clock) = (held_cap(&self.card, setting), held_clock(&self.card, setting));
+        let (mut mean, mut open) = (0.0, 0.0);
+        if let Some(cap) = cap {
+            let expected = of(half, self.transfer.guess(&self.card, self.ln_power, cap));
+            mean = expected.mean;
+            row.push(mean);
+            let (place, on) = place(&self.caps, cap);
+            open += steps(place, on, wander(expected), &self.cap_variances(half), &mut row);
+        } else {
+            row.resize(1 + self.caps.len(), 0.0);
+        }
+        if let (Some(clock), Some(top)) = (clock, self.card.clock_mhz_top) {
+            let down = (top / clock).ln();
+            row.push(down);
+            let (place, on) = place(&self.clocks, clock);
+            let own = self.clock_variance(half, clock);
+            open += steps(place, on, own, &self.clock_variances(half), &mut row);
+        } else {
+            row.resize(self.width(), 0.0);
+        }
+        if cap.is_some() && clock.is_some() {
+            open += BOTH_SD * BOTH_SD;
+        }
+        (row, mean, open)
+    }
+
+    /// What the class showed, as rows of the fit; `levels` parameters come before these.
+    #[must_use]
+    pub fn class_rows(&self, half: Half, class: &[AtSetting], levels: usize) -> Vec<Row> {
+        let row = |at: &AtSetting| {
+            let seen = match half {
+                Half::Slow => at.slow,
+                Half::Power => at.power,
+            }?;
+            let (columns, mean, open) = self.columns(half, at.setting);
+            let mut x = vec![0.0; levels];
+            x.extend(columns);
+            let sd = (seen.sd * seen.sd + CLASS_SD * CLASS_SD + open).sqrt();
+            Some(Row { x, y: seen.mean - mean, sd })
+        };
+        class.iter().filter_map(row).collect()
+    }
+
+    /// Takes in the fitted parameters, and draws the curves. `default_seen` says of which half the
+    /// job's default is known.
+    pub fn learn(&mut self, slow: Posterior, power: Posterior, default_seen: (bool, bool)) {
+        (self.slow, self.power) = (slow, power);
+        self.draw_caps(default_seen);
+        self.draw_clocks(default_seen);
+    }
+
+    /// The answer to a setting where the card's demand at the default is `ln_demand` with a
+    /// variance. For the power, the variance of the demand itself is in the answer.
+    #[must_use]
+    pub fn answer(&self, half: Half, ln_demand: f64, variance: f64, setting: Setting) -> Answer {
+        let own = if half == Half::Power { 1.0 } else { 0.0 };
+        let cap = held_cap(&self.card, setting);
+        let clock = held_clock(&self.card, setting);
+        if cap.is_none() && clock.is_none() {
+            return Answer { mean: 0.0, fitted: 0.0, form: own * variance };
+        }
+        let (row, _, open) = self.columns(half, setting);
+        let fitted = self.posterior(half).at(&row).1;
+        let (mut mean, mut form, mut slope) = (0.0, 0.0, own);
+        let mut demand = ln_demand;
+        if let Some(clock) = clock {
+            mean += self.clock_mean(half, clock);
+            form += if cap.is_some() { BOTH_SD * BOTH_SD } else { open };
+            // A card clocked down draws less, and its cap bites later.
+            demand += self.clock_mean(Half::Power, clock).min(0.0);
+        }
+        if let Some(cap) = cap {
+            let value = self.value(half, cap);
+            let mut under = value.mean;
+            if (demand - self.ln_power).abs() > 1e-9 {
+                let at = |ln_power| of(half, self.transfer.guess(&self.card, ln_power, cap)).mean;
+                let shift = at(demand) - at(self.ln_power);
+                under += shift;
+                form += (SHIFT_SHARE * shift).powi(2);
+            }
+            mean += if half == Half::Slow { under.max(0.0) } else { under.min(0.0) };
+            form += value.form;
+            slope = own + value.slope;
+        }
+        Answer { mean, fitted, form: form + slope * slope * variance }
+    }
+
+    fn posterior(&self, half: Half) -> &Posterior {
+        match half {
+            Half::Slow => &self.slow,
+            Half::Power => &self.power,
+        }
+    }
+
+    fn cap_variances(&self, half: Half) -> Vec<f64> {
+        rising(self.at_caps.iter().map(|guess| wander(of(half, *guess))))
+    }
+
+    fn clock_variance(&self, half: Half, mhz: f64) -> f64 {
+        let each = if half == Half::Slow { CLOCK_WANDER[0] } else { CLOCK_WANDER[1] };
+        self.card.clock_mhz_top.map_or(0.0, |top| each * (top / mhz).ln())
+    }
+
+    fn clock_variances(&self, half: Half) -> Vec<f64> {
+        rising(self.clocks.iter().map(|mhz| self.clock_variance(half, *mhz)))
+    }
+
+    /// What the fitted parameters say of a cap alone, and the variance left open.
+    fn linear(&self, half: Half, cap_w: f64) -> (f64, f64) {
+        let setting = Setting { cap_w: Some(cap_w), clock_mhz_max: None };
+        let (row, mean, open) = self.columns(half, setting);
+        (mean + self.posterior(half).at(&row).0, open)
+    }
+
+    fn draw_caps(&mut self, (slow_seen, power_seen): (bool, bool)) {
+        let default_w = self.card.cap_default_w;
+        let mut caps: Vec<f64> = (1..=TABLE_STEPS)
+            .map(|i| default_w * TABLE_LOW.powf(i as f64 / TABLE_STEPS as f64))
+            .chain(self.caps.iter().copied())
+            .collect();
+        caps.sort_by(|a, b| b.total_cmp(a));
+        let enough = self.caps.len() >= 2;
+        let slow_curve = (enough && slow_seen).then(|| OwnTime::fit(self)).flatten();
+        let power_curve = (enough && power_seen).then(|| self.own_power());
+        // The more was seen of a job's own curve, the less it hangs on its power.
+        let known = 1.0 / (1 + self.caps.len()) as f64;
+        let lowest = self.caps.last().copied().unwrap_or(f64::INFINITY);
+        let mut table =
+            vec![Node { ln_cap: default_w.ln(), slow: Value::default(), power: Value::default() }];
+        for cap in caps {
+            let last = table[table.len() - 1];
+            let guess = |ln_power| self.transfer.guess(&self.card, ln_power, cap);
+            let (here, above) = (guess(self.ln_power), guess(self.ln_power + 0.05));
+            let value = |half: Half, mean: f64, form: f64| {
+                let slope = known * (of(half, above).mean - of(half, here).mean) / 0.05;
+                Value { mean, form, slope }
+            };
+            let (mut slow, mut slow_form) = self.linear(Half::Slow, cap);
+            let (mut power, mut power_form) = self.linear(Half::Power, cap);
+            if cap >= lowest {
+                if let Some(curve) = &slow_curve {
+                    (slow, slow_form) = curve.at(cap);
+                }
+                if let Some(curve) = &power_curve {
+                    (power, power_form) = own_power_at(curve, cap, self.ln_power.exp());
+                }
+            }
+            table.push(Node {
+                ln_cap: cap.ln(),
+                slow: value(Half::Slow, slow.max(last.slow.mean), slow_form),
+                power: value(Half::Power, power.min(last.power.mean), power_form),
+            });
+        }
+        self.table = table;
+    }
+
+    /// (cap, ln of power relative to the default), descending, the default first.
+    fn own_power(&self) -> Vec<(f64, f64)> {
+        let mut points = vec![(self.card.cap_default_w, 0.0)];
+        points.extend(self.caps.iter().map(|cap| (*cap, self.linear(Half::Power, *cap).0)));
+        points
+    }
+
+    fn draw_clocks(&mut self, (slow_seen, power_seen): (bool, bool)) {
+        let Some(top) = self.card.clock_mhz_top else { return };
+        let mut known: Vec<clock::Known> = self
+            .clocks
+            .iter()
+            .rev()
+            .map(|mhz| clock::Known {
+                mhz: *mhz,
+                ln_time: self.clock_law(Half::Slow, *mhz),
+                ln_power: power_seen.then(|| self.clock_law(Half::Power, *mhz)),
+            })
+            .collect();
+        if slow_seen && !known.is_empty() {
+            let ln_power = power_seen.then_some(0.0);
+            known.push(clock::Known { mhz: top, ln_time: 0.0, ln_power });
+        }
+        self.own_clocks = Clocks::fit(&known);
+    }
+
+    /// What the fitted parameters say of a clock.
+    fn clock_law(&self, half: Half, mhz: f64) -> f64 {
+        let setting = Setting { cap_w: None, clock_mhz_max: Some(mhz) };
+        self.posterior(half).at(&self.columns(half, setting).0).0
+    }
+
+    fn clock_mean(&self, half: Half, mhz: f64) -> f64 {
+        let own = self.own_clocks.as_ref().filter(|c| c.holds(mhz));
+        let own = own.and_then(|c| match half {
+            Half::Slow => Some(c.ln_time(mhz)),
+            Half::Power => c.ln_power(mhz),
+        });
+        let mean = own.unwrap_or_else(|| self.clock_law(half, mhz));
+        if half == Half::Slow { mean.max(0.0) } else { mean.min(0.0) }
+    }
+
+    fn value(&self, half: Half, cap_w: f64) -> Value {
+        let of = |node: &Node| match half {
+            Half::Slow => node.slow,
+            Half::Power => node.power,
+        };
+        let at = cap_w.ln();
+        let after = self.table.partition_point(|n| n.ln_cap >= at);
+        match (after.checked_sub(1).map(|i| &self.table[i]), self.table.get(after)) {
+            (Some(high), Some(low)) => {
+                let share = (high.ln_cap - at) / (high.ln_cap - low.ln_cap).max(1e-12);
+                let (a, b) = (of(high), of(low));
+                let mix = |a: f64, b: f64| a + share * (b - a);
+                Value {
+                    mean: mix(a.mean, b.mean),
+                    form: mix(a.form, b.form),
+                    slope: mix(a.slope, b.slope),
+                }
+            }
+            (Some(last), None) | (None, Some(last)) => of(last),
+            (None, None) => Value::default(),
+        }
+    }
+}
+
+/// A job's own curve of time between the default and its lowest cap.
+struct OwnTime {
+    shape: Shape,
+    /// (ln cap, ln slow-down, what the shape is off by there), descending, the default first.
+    points: Vec<(f64, f64, f64)>,
+}
+
+impl OwnTime {
+    fn fit(held: &Held) -> Option<Self> {
+        let mut known: Vec<Known> = held
+            .caps
+            .iter()
+            .map(|cap| {
+                let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
+                let (row, mean, _) = held.columns(Half::Slow, setting);
+                let (off, variance) = held.slow.at(&row);
+                // Half of it is the default's own noise, which all have in common.
+                Known { cap_w: *cap, ln_time: mean + off, sd: (variance / 2.0).sqrt() }
+            })
+            .collect();
+        let sd = median(known.iter().map(|k| k.sd)).unwrap_or(0.0);
+        known.insert(0, Known { cap_w: held.card.cap_default_w, ln_time: 0.0, sd });
+        let shape = Shape::fit(&known, held.card.cap_default_w)?;
+        let points = known
+            .iter()
+            .enumerate()
+            .map(|(i, k)| {
+                let off = k.ln_time - shape.at(k.cap_w).0;
+                let noise = if i == 0 { 0.0 } else { k.sd * k.sd };
+                let curve = CURVE_SD * CURVE_SD;
+                (k.cap_w.ln(), k.ln_time, off * curve / (curve + noise))
+            })
+            .collect();
+        Some(Self { shape, points })
+    }
+
+    fn at(&self, cap_w: f64) -> (f64, f64) {
+        let (shape, spread) = self.shape.at(cap_w);
+        let (share, high, low) = between(&self.points, |p| p.0, cap_w.ln());
+        let off = high.2 + share * (low.2 - high.2);
+        (shape + off, spread + form_between(share, low.1 - high.1))
+    }
+}
+
+/// The logarithm of the power under `cap_w` of a job that draws `top_w` at the default, between
+/// the points known.
+fn own_power_at(points: &[(f64, f64)], cap_w: f64, top_w: f64) -> (f64, f64) {
+    let watts = |p: &(f64, f64)| (p.0, top_w * p.1.exp());
+    let (share, high, low) = between(points, |p| p.0, cap_w);
+    let below = points.iter().find(|p| p.0 < low.0).map(watts);
+    let power = power_between(cap_w, below, watts(low), watts(high), top_w);
+    ((power / top_w).max(1e-3).ln(), form_between(share, low.1 - high.1))
+}
+
+/// The two points around `at`, which descend, and how far from the higher it is, 0 to 1.
+fn between<P>(points: &[P], of: fn(&P) -> f64, at: f64) -> (f64, &P, &P) {
+    let i = points.partition_point(|p| of(p) >= at).clamp(1, points.len() - 1);
+    let (high, low) = (&points[i - 1], &points[i]);
+    (((of(high) - at) / (of(high) - of(low))).clamp(0.0, 1.0), high, low)
+}
+
+/// What a curve is off by between two known points, most in the middle.
+fn form_between(share: f64, gap: f64) -> f64 {
+    let middle = 4.0 * share * (1.0 - share);
+    (middle * (BETWEEN_SD + BETWEEN_SHARE * gap.abs())).powi(2)
+}
+
+/// Variances made to rise, so that each step has some of its own.
+fn rising(variances: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut last = 0.0;
+    variances
+        .map(|v| {
+            last = f64::max(v, last + 1e-6);
+            last
+        })
+        .collect()
+}
+
+/// How many of the descending `knots` lie above `at`, or on it; and whether it is one of them.
+fn place(knots: &[f64], at: f64) -> (usize, bool) {
+    let count = knots.iter().filter(|k| **k >= at || near(**k, at)).count();
+    (count, count > 0 && near(knots[count - 1], at))
+}
+
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= SAME * a.max(b)
+}
+
+/// The cap of a setting, where it is below the default.
+fn held_cap(card: &Card, setting: Setting) -> Option<f64> {
+    setting.cap_w.filter(|cap| *cap < 0.99 * card.cap_default_w)
+}
+
+/// The clock of a setting, where it is locked below the top.
+fn held_clock(card: &Card, setting: Setting) -> Option<f64> {
+    let top = card.clock_mhz_top?;
+    setting.clock_mhz_max.filter(|clock| *clock < 0.999 * top)
+}
