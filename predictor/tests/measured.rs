@@ -213,7 +213,7 @@ fn four_clocks_tell_the_others_on_measured_stages() {
             clocks.sort_by_key(|c| c.0);
             let last = clocks.len() - 1;
             let known: Vec<usize> =
-                (0..4).map(|i| (i as f64 * last as f64 / 3.0).round() as usize).collect();
+                (0..4).map(|i| (f64::from(i) * last as f64 / 3.0).round() as usize).collect();
             let mut p = Predictor::new(PredictorConfig::shipped());
             for (minute, i) in known.iter().enumerate() {
                 let (mhz, seconds, watts) = clocks[*i];
