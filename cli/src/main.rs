@@ -39,6 +39,8 @@ enum Command {
     Cancel(commands::cancel::Cancel),
     /// List the nodes and their GPUs.
     Nodes(commands::nodes::Nodes),
+    /// List the predictors and how well each one foretells, or let another one serve.
+    Predictors(commands::predictors::Predictors),
     /// Say why a job is where it is.
     Explain(commands::explain::Explain),
     /// Show every message on the bus, decoded, one line each.
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Jobs(command) => commands::jobs::run(command),
         Command::Cancel(command) => commands::cancel::run(command),
         Command::Nodes(command) => commands::nodes::run(command),
+        Command::Predictors(command) => commands::predictors::run(command),
         Command::Explain(command) => commands::explain::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),

@@ -31,6 +31,7 @@ pub mod observation;
 pub mod pooled;
 pub mod predictor;
 pub mod prior;
+pub mod registry;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod surface;

@@ -33,15 +33,18 @@ pub enum Event {
     WindowClosed(Box<JobWindow>),
     /// A job has ended, in whatever way.
     JobEnded(JobId),
+    /// Somebody wants to hear of every job again: a predictor was promoted, or the registry has
+    /// just started.
+    AllWanted,
 }
 
 /// What must be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Tell the placer.
+    /// Propose it.
     PublishSurface(Box<Surface>),
-    /// The job is no more; take its surface away.
-    RemoveSurface(JobId),
+    /// The job is no more; take away what is stored of it.
+    ForgetJob(JobId),
     /// A window that says nothing a predictor can use: log it.
     ReportUnusable {
         /// The job it was of.
@@ -66,6 +69,8 @@ pub struct PredictorMachine {
     ended: VecDeque<JobId>,
 }
 
+/// Surfaces computed at one waking, so that windows do not wait for those of a whole cluster.
+const PUBLISHED_AT_ONCE: usize = 64;
 /// Ended jobs remembered. A last window comes seconds after its job's end.
 const ENDED_MAX: usize = 4_096;
 
@@ -189,7 +194,7 @@ impl Machine for PredictorMachine {
                 self.due.retain(|(_, due)| *due != job);
                 self.published.remove(&job);
                 if self.predictor.forget(&job) {
-                    out.push(Action::RemoveSurface(job.clone()));
+                    out.push(Action::ForgetJob(job.clone()));
                 }
                 if !self.ended.contains(&job) {
                     self.ended.push_back(job);
@@ -198,15 +203,21 @@ impl Machine for PredictorMachine {
                     }
                 }
             }
+            Event::AllWanted => {
+                self.due.clear();
+                self.due.extend(self.predictor.jobs().map(|job| (now, job.clone())));
+            }
         }
         self.shrink();
     }
 
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        while let Some((at, _)) = self.due.first()
-            && *at <= now
-            && let Some((_, job)) = self.due.pop_first()
-        {
+        for _ in 0..PUBLISHED_AT_ONCE {
+            let Some((at, _)) = self.due.first() else { break };
+            if *at > now {
+                break;
+            }
+            let Some((_, job)) = self.due.pop_first() else { break };
             self.publish(now, job, out);
         }
     }

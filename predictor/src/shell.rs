@@ -1,4 +1,4 @@
-//! The service around the machine: windows and job records in, surfaces out.
+//! The service around the machine: windows and job records in, proposed surfaces out.
 //!
 //! One task. A window is acknowledged once it is learned from; one that cannot be read is logged
 //! and acknowledged, since it would be no better the next time. What cannot be written while the
@@ -7,7 +7,11 @@
 //!
 //! What was learned outlives the process in the bucket `knowledge` (see [`store`]), so a restart
 //! need not read the windows' stream again. Windows acknowledged in the last moments before a kill
-//! may be lost to it; they cost accuracy only. This module decides nothing.
+//! may be lost to it; they cost accuracy only.
+//!
+//! Whether anybody acts by its surfaces is the registry's to say (see [`crate::registry`]): it
+//! proposes them all the same, and all of them anew whenever the registry writes down who serves.
+//! This module decides nothing.
 
 mod store;
 
@@ -18,7 +22,7 @@ use serde::Deserialize;
 use wattle_common::codec;
 use wattle_common::id::JobId;
 use wattle_common::messages::{JobRecord, JobWindow};
-use wattle_common::subject::{Bucket, StreamName};
+use wattle_common::subject::{Bucket, PredictorKey, StreamName};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, StoredDelivery};
 use wattle_runtime::clock;
@@ -27,6 +31,7 @@ use wattle_runtime::shell::Shutdown;
 use crate::config::PredictorConfig;
 use crate::machine::{Action, Event, PredictorMachine};
 use crate::predictor::Predictor;
+use crate::registry::service::{PREDICTOR_SERVICE, PREDICTOR_WORD};
 use store::Store;
 
 /// The service's whole configuration.
@@ -94,7 +99,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
     Surface,
-    Removal,
+    Forgetting,
 }
 
 struct Service {
@@ -108,17 +113,20 @@ struct Service {
 impl Service {
     async fn serve(&mut self, shutdown: &Shutdown) -> Result<(), BusError> {
         let begin = async {
-            let registered =
-                self.bus.register("wattle-predictor", "predicts speed and power").await;
+            let name = self.machine.predictor().config().name.as_str();
+            let words = format!("predicts speed and power: {name}");
+            let word = (PREDICTOR_WORD, name);
+            let registered = self.bus.register_one_of(PREDICTOR_SERVICE, &words, word).await;
             let service =
                 registered.inspect_err(|error| tracing::warn!(%error, "not registered")).ok();
             let mut jobs = self.bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
             let windows = self.bus.consume(StreamName::Windows, &self.durable).await?;
-            Ok::<_, BusError>((service, jobs, first, windows))
+            let contest = self.bus.bucket(Bucket::Predictors).await?.watch().await?;
+            Ok::<_, BusError>((service, jobs, first, windows, contest))
         };
         let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
-        let (service, mut jobs, first, mut windows) = begun?;
+        let (service, mut jobs, first, mut windows, mut contest) = begun?;
         self.catch_up(&first).await;
         let mut actions = Vec::new();
         for change in first {
@@ -140,6 +148,13 @@ impl Service {
                     Some(delivery) => self.on_window(&delivery, &mut actions).await,
                     None => break,
                 },
+                change = contest.next() => match change {
+                    Some(change) if wants_all(&change) => {
+                        self.machine.handle(clock::now(), Event::AllWanted, &mut actions);
+                    }
+                    Some(_) => {}
+                    None => break,
+                },
                 _ = tick.tick() => self.on_tick().await,
             }
             self.act(&mut actions).await;
@@ -159,11 +174,6 @@ impl Service {
             .filter(|change| read_record(change).is_some_and(|r| !r.phase.is_final()))
             .map(|change| change.key.as_str())
             .collect();
-        match self.store.prune(&live).await {
-            Ok(0) => {}
-            Ok(jobs) => tracing::info!(jobs, "took away what was stored of jobs long ended"),
-            Err(error) => tracing::warn!(%error, "could not tidy up after ended jobs"),
-        }
         let mut gone = Vec::new();
         for job in self.machine.predictor().jobs() {
             if !live.contains(job.as_str()) {
@@ -217,12 +227,12 @@ impl Service {
                 Action::PublishSurface(surface) => {
                     let job = surface.job.clone();
                     let knowledge = self.machine.predictor().knowledge_of(&job);
-                    let written = self.store.put_surface(&surface, knowledge).await;
+                    let written = self.store.propose(&surface, knowledge).await;
                     note(&mut self.waiting, job, Write::Surface, written);
                 }
-                Action::RemoveSurface(job) => {
+                Action::ForgetJob(job) => {
                     let written = self.store.remove(&job).await;
-                    note(&mut self.waiting, job, Write::Removal, written);
+                    note(&mut self.waiting, job, Write::Forgetting, written);
                 }
                 Action::ReportUnusable { job, why } => {
                     tracing::warn!(%job, why, "window not usable");
@@ -237,10 +247,10 @@ impl Service {
             let predictor = self.machine.predictor();
             let written = match (write, predictor.surface(clock::now(), &job)) {
                 (Write::Surface, Some(surface)) => {
-                    self.store.put_surface(&surface, predictor.knowledge_of(&job)).await
+                    self.store.propose(&surface, predictor.knowledge_of(&job)).await
                 }
                 (Write::Surface, None) => Ok(()),
-                (Write::Removal, _) => self.store.remove(&job).await,
+                (Write::Forgetting, _) => self.store.remove(&job).await,
             };
             note(&mut self.waiting, job, write, written);
         }
@@ -283,6 +293,11 @@ fn read_record(change: &Change) -> Option<JobRecord> {
             None
         }
     }
+}
+
+/// Whether the registry has written down who serves: every predictor then proposes all its jobs.
+fn wants_all(change: &Change) -> bool {
+    change.value.is_some() && PredictorKey::parse(&change.key) == Some(PredictorKey::Champion)
 }
 
 async fn wake_at(wake: Option<(wattle_common::Timestamp, &'static str)>) {

@@ -37,7 +37,7 @@ fn short(out: Vec<Action>) -> Vec<String> {
     out.into_iter()
         .map(|action| match action {
             Action::PublishSurface(s) => format!("{} after {}", s.job, s.windows),
-            Action::RemoveSurface(job) => format!("remove {job}"),
+            Action::ForgetJob(job) => format!("remove {job}"),
             Action::ReportUnusable { job, why } => format!("{job}: {why}"),
         })
         .collect()

@@ -1,4 +1,5 @@
-//! The service against a real nats-server: what it reads, writes, survives and remembers.
+//! The service against a real nats-server, beside the registry that passes its surfaces on: what
+//! it reads, writes, survives and remembers.
 
 #![cfg(feature = "service")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
@@ -16,6 +17,8 @@ use wattle_common::subject::{Bucket, JobTopic, Subject};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::method::Method;
+use wattle_predictor::registry::config::RegistryConfig;
+use wattle_predictor::registry::service as registry;
 use wattle_predictor::shell::{ServiceConfig, run};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, KvBucket};
 use wattle_runtime::shell::Shutdown;
@@ -48,9 +51,19 @@ impl Bench {
             model: PredictorConfig { publish_interval_ms: 50, ..PredictorConfig::shipped() },
             nats: BusConfig::at(&self.server.url()),
         };
+        let contest = registry::ServiceConfig {
+            cluster: self.bus.cluster().clone(),
+            look_interval_wall_ms: 1_000,
+            contest: RegistryConfig::shipped(),
+            nats: BusConfig::at(&self.server.url()),
+        };
         let shutdown = Shutdown::default();
         let stop = shutdown.clone();
-        (shutdown, tokio::spawn(async move { run(config, &stop).await }))
+        let task = tokio::spawn(async move {
+            let (predicted, kept) = tokio::join!(run(config, &stop), registry::run(contest, &stop));
+            predicted.and(kept)
+        });
+        (shutdown, task)
     }
 
     async fn record(&self, name: &str, phase: JobPhase) {
@@ -213,4 +226,15 @@ fn the_example_file_is_what_ships_and_a_slip_is_named() {
     assert!(error.to_string().contains("job_max"), "{error}");
     let zero = text.replace("points_max = 256", "points_max = 0");
     assert!(wattle_runtime::config::parse::<ServiceConfig>(&zero, &path).is_err());
+}
+
+#[test]
+fn the_registrys_example_file_is_what_ships() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/registry.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let config: registry::ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
+    assert_eq!(config.contest, RegistryConfig::shipped());
+    let slip = text.replace("silent_after_ms", "silence_ms");
+    let error = wattle_runtime::config::parse::<registry::ServiceConfig>(&slip, &path).err();
+    assert!(error.unwrap().to_string().contains("silence_ms"));
 }

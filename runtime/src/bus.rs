@@ -34,7 +34,7 @@ use wattle_common::subject::{StreamName, Subject};
 pub use config::BusConfig;
 pub use error::BusError;
 pub use kv::{Change, KvBucket, Watch};
-pub use service::{Request, Requests, Service};
+pub use service::{FoundService, Request, Requests, Service};
 pub use stream::{Consumer, StoredDelivery};
 
 /// Longest wait for an answer, in wall time. A loopback answer takes 0.2 ms; two seconds are a busy

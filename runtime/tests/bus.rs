@@ -132,6 +132,27 @@ async fn every_service_shows_itself_to_any_client() {
     assert_eq!(seen, expected.map(|(name, node)| (name.to_owned(), node.to_owned())));
 }
 
+/// Services of one name are found with what they say of themselves; another cluster's are not.
+#[tokio::test]
+async fn services_of_a_name_are_found() {
+    let server = NatsServer::start().await;
+    let (bus, other) = (connect(&server, "main").await, connect(&server, "other").await);
+    let word = |name| ("predictor", name);
+    let _a = bus.register_one_of("wattle-predictor", "Predicts", word("a")).await.unwrap();
+    let b = bus.register_one_of("wattle-predictor", "Predicts", word("b")).await.unwrap();
+    let _c = other.register_one_of("wattle-predictor", "Predicts", word("c")).await.unwrap();
+    let _placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let found = async |wanted: &[&str]| {
+        let found = bus.services("wattle-predictor", Duration::from_millis(200)).await.unwrap();
+        let mut names: Vec<_> = found.iter().map(|s| s.metadata["predictor"].as_str()).collect();
+        names.sort_unstable();
+        names == wanted
+    };
+    until("both are found", async || found(&["a", "b"]).await).await;
+    b.stop().await;
+    until("who is stopped is gone", async || found(&["a"]).await).await;
+}
+
 #[tokio::test]
 async fn nothing_is_sent_late_to_a_server_that_was_away() {
     let mut server = NatsServer::start().await;

@@ -51,7 +51,7 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     refused("wattle", &["submit"], &["COMMAND"]);
 
     // A wrong key, a wrong value and a wrong file, for every service.
-    for service in ["placer", "predictor", "profiler", "power-agent", "launcher"] {
+    for service in ["placer", "predictor", "registry", "profiler", "power-agent", "launcher"] {
         let example =
             std::fs::read_to_string(repository(&format!("deploy/{service}.toml"))).unwrap();
         let name = format!("wattle-{service}");
@@ -71,6 +71,7 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
     let services = [
         "wattle-placer",
         "wattle-predictor",
+        "wattle-registry",
         "wattle-profiler",
         "wattle-power-agent",
         "wattle-launcher",
@@ -95,6 +96,7 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
             (Bucket::Actual, "strange"),
             (Bucket::Jobs, "ghost"),
             (Bucket::Surfaces, "ghost"),
+            (Bucket::Predictors, "status.ghost"),
         ] {
             raw.publish(&format!("$KV.{}.{key}", bucket.name(&cluster)), payload).await;
         }

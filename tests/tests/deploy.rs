@@ -13,7 +13,8 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::NatsServer;
 use wattle_tests::{PATIENCE, Raw, kill, program, repository, until};
 
-const SERVICES: [&str; 5] = ["placer", "predictor", "profiler", "power-agent", "launcher"];
+const SERVICES: [&str; 6] =
+    ["placer", "predictor", "registry", "profiler", "power-agent", "launcher"];
 
 /// A child that does not outlive the test.
 struct Running(Child);

@@ -10,9 +10,10 @@ use wattle_common::messages::{NodeDesired, PowerReport};
 use wattle_common::subject::{Bucket, Reporter};
 use wattle_tests::{System, program, until};
 
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 7] = [
     "wattle-placer",
     "wattle-predictor",
+    "wattle-registry",
     "wattle-profiler",
     "wattle-power-agent",
     "wattle-launcher",

@@ -4,6 +4,7 @@ pub(crate) mod cancel;
 pub(crate) mod explain;
 pub(crate) mod jobs;
 pub(crate) mod nodes;
+pub(crate) mod predictors;
 pub(crate) mod simulate;
 pub(crate) mod submit;
 pub(crate) mod tap;

@@ -1,15 +1,13 @@
-//! Where surfaces go, and where what was learned is kept: two buckets.
+//! Where surfaces go, and where what was learned is kept.
 //!
-//! `surfaces`: key = job. `knowledge`: `<predictor>.job.<job>` holds a job's description and
+//! Surfaces are proposed on a subject of their own. The bucket `knowledge`: `<predictor>.job.<job>` holds a job's description and
 //! windows, `<predictor>.class.<gpu kind>.<class>` what jobs of a class were. An entry that cannot
 //! be read, or that another version wrote, is skipped and counted; it is written anew in time.
-
-use std::collections::BTreeSet;
 
 use wattle_common::codec;
 use wattle_common::id::{JobId, PredictorId, WorkloadId};
 use wattle_common::messages::Surface;
-use wattle_common::subject::Bucket;
+use wattle_common::subject::{Bucket, Subject};
 use wattle_runtime::bus::{Bus, BusError, KvBucket};
 
 use crate::history::Class;
@@ -25,7 +23,7 @@ pub(super) struct Restored {
 }
 
 pub(super) struct Store {
-    surfaces: KvBucket,
+    bus: Bus,
     knowledge: KvBucket,
     predictor: PredictorId,
 }
@@ -33,7 +31,7 @@ pub(super) struct Store {
 impl Store {
     pub(super) async fn open(bus: &Bus, predictor: &PredictorId) -> Result<Self, BusError> {
         Ok(Self {
-            surfaces: bus.bucket(Bucket::Surfaces).await?,
+            bus: bus.clone(),
             knowledge: bus.bucket(Bucket::Knowledge).await?,
             predictor: predictor.clone(),
         })
@@ -71,12 +69,14 @@ impl Store {
         Ok(restored)
     }
 
-    pub(super) async fn put_surface(
+    pub(super) async fn propose(
         &self,
         surface: &Surface,
         knowledge: Option<&Job>,
     ) -> Result<(), BusError> {
-        self.surfaces.put(surface.job.as_str(), surface).await?;
+        let (cluster, job) = (self.bus.cluster().clone(), surface.job.clone());
+        let subject = Subject::of_proposal(cluster, self.predictor.clone(), job);
+        self.bus.publish(&subject, surface).await?;
         if let Some(job) = knowledge {
             self.knowledge.put(&self.job_key(&surface.job), job).await?;
         }
@@ -84,7 +84,6 @@ impl Store {
     }
 
     pub(super) async fn remove(&self, job: &JobId) -> Result<(), BusError> {
-        self.surfaces.delete(job.as_str()).await?;
         self.knowledge.delete(&self.job_key(job)).await
     }
 
@@ -97,18 +96,6 @@ impl Store {
             self.knowledge.put(&key, &kept).await?;
         }
         Ok(())
-    }
-
-    /// Takes away the surfaces of jobs that are not `live`; how many there were.
-    pub(super) async fn prune(&self, live: &BTreeSet<&str>) -> Result<usize, BusError> {
-        let mut gone = 0;
-        for key in self.surfaces.keys().await? {
-            if !live.contains(key.as_str()) {
-                self.surfaces.delete(&key).await?;
-                gone += 1;
-            }
-        }
-        Ok(gone)
     }
 
     fn job_key(&self, job: &JobId) -> String {

@@ -4,22 +4,26 @@
 //! `$SRV.PING` show the whole system, with versions and error counts.
 
 // The client's signature, not ours, and never iterated here.
+use std::collections::BTreeMap;
 #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
 use std::collections::HashMap;
 use std::fmt;
+use std::time::Duration;
 
 use async_nats::service::endpoint::Endpoint;
 use async_nats::service::{self, ServiceExt};
 use async_nats::{HeaderMap, Message};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use wattle_common::NodeId;
 use wattle_common::codec::{self, CodecError};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
 
+/// Answers of services read at one look.
+const SERVICES_MAX: usize = 1_024;
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
 
@@ -27,6 +31,18 @@ const ERROR_CODE: &str = "Nats-Service-Error-Code";
 pub struct Service {
     bus: Bus,
     service: service::Service,
+}
+
+/// A service's answer to `$SRV.PING`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct FoundService {
+    /// The name it registered under.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// What else it says of itself.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// The requests to one subject of a service.
@@ -60,7 +76,57 @@ impl Bus {
         description: &str,
         node: &NodeId,
     ) -> Result<Service, BusError> {
-        self.register_as(name, description, Some(node)).await
+        self.register_as(name, description, Some(("node", node.as_str()))).await
+    }
+
+    /// Registers this process as a service of the cluster of which there are several kinds: `word`
+    /// in its metadata says which.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub async fn register_one_of(
+        &self,
+        name: &str,
+        description: &str,
+        word: (&str, &str),
+    ) -> Result<Service, BusError> {
+        self.register_as(name, description, Some(word)).await
+    }
+
+    /// Every process that answers as service `name` of this cluster within `patience`; those that
+    /// are slower are left out.
+    ///
+    /// # Errors
+    /// Where the server is away, or refuses.
+    pub async fn services(
+        &self,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Vec<FoundService>, BusError> {
+        self.check_connected()?;
+        let what = || format!("look for the services {name}");
+        let client = &self.shared.client;
+        let inbox = client.new_inbox();
+        let answers = client.subscribe(inbox.clone()).await;
+        let mut answers = answers.map_err(|source| BusError::refused(what(), source))?;
+        let asked = client.publish_with_reply(format!("$SRV.PING.{name}"), inbox, Bytes::new());
+        asked.await.map_err(|source| BusError::refused(what(), source))?;
+        let mut found = Vec::new();
+        let gather = async {
+            while let Some(answer) = answers.next().await {
+                let said = serde_json::from_slice::<FoundService>(&answer.payload);
+                let ours = |found: &FoundService| {
+                    found.metadata.get("cluster").map(String::as_str)
+                        == Some(self.cluster().as_str())
+                };
+                if found.len() < SERVICES_MAX {
+                    found.extend(said.ok().filter(ours));
+                }
+            }
+        };
+        // Nobody says that he is the last to answer.
+        let _ = tokio::time::timeout(patience, gather).await;
+        Ok(found)
     }
 
     #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
@@ -68,14 +134,14 @@ impl Bus {
         &self,
         name: &str,
         description: &str,
-        node: Option<&NodeId>,
+        word: Option<(&str, &str)>,
     ) -> Result<Service, BusError> {
         let mut metadata = HashMap::from([
             ("cluster".to_owned(), self.cluster().to_string()),
             ("pid".to_owned(), std::process::id().to_string()),
         ]);
-        if let Some(node) = node {
-            metadata.insert("node".to_owned(), node.to_string());
+        if let Some((key, value)) = word {
+            metadata.insert(key.to_owned(), value.to_owned());
         }
         let service = self
             .shared

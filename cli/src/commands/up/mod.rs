@@ -1,7 +1,7 @@
 //! `wattle up`: the whole system on this machine, until stopped, for a time, or until a trace is done.
 //!
 //! Starts what an operator would start, each a process of its own: nats-server, placer, predictor,
-//! and for every node profiler, power agent and launcher. It decides nothing; it writes their
+//! registry, and for every node profiler, power agent and launcher. It decides nothing; it writes their
 //! configuration, keeps them running, hands in a trace's jobs at their time, and shows what comes
 //! of it.
 

@@ -20,6 +20,8 @@ use crate::commands::jobs::records;
 use crate::commands::nodes::nodes;
 use crate::output::note;
 
+/// The predictors that are shipped, by their example files: all take part in the contest.
+const PREDICTORS: [&str; 3] = ["predictor", "predictor-statistical", "predictor-neighbour"];
 /// How long the services may take to report.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long killed jobs may take to be gone, wall time: a supervisor sees it at once.
@@ -29,6 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Leases and patience count the system's time; below so much of the wall's a busy machine alone
 /// would let them run out.
 const WALL_LEASE: Duration = Duration::from_secs(6);
+/// How long the champion may take before a prior stands in: several of its intervals of the wall's.
+const WALL_FIRST: Duration = Duration::from_secs(3);
+const WALL_SILENCE: Duration = Duration::from_secs(10);
 const WALL_HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// What all services of a site share.
@@ -98,12 +103,21 @@ pub(crate) fn start(
         placer.push(("gpu_cap_w", Value::from((cap.as_mw() / 1_000) as i64)));
     }
     let kind = hardware.nodes.first().map(|node| node.gpu_kind.clone()).unwrap_or_default();
+    let mut registry = site.common();
+    registry.extend([
+        ("contest.gpu_kind_assumed", Value::from(kind.clone())),
+        ("contest.first_after_ms", site.ms(5_000, WALL_FIRST)),
+        ("contest.silent_after_ms", site.ms(60_000, WALL_SILENCE)),
+        ("contest.prior_after_ms", site.ms(600_000, 2 * WALL_SILENCE)),
+    ]);
     let mut predictor = site.common();
     predictor.push(("model.gpu_kind_assumed", Value::from(kind)));
-    for (service, overrides) in [("placer", placer), ("predictor", predictor)] {
-        let config = configs::write(&folder, service, service, overrides)?;
+    let mut services = vec![("placer", "placer", placer), ("registry", "registry", registry)];
+    services.extend(PREDICTORS.map(|name| ("predictor", name, predictor.clone())));
+    for (service, name, overrides) in services {
+        let config = configs::write(&folder, name, name, overrides)?;
         let path = find_own(&format!("wattle-{service}"))?;
-        processes.start(Program::service(service.to_owned(), path, &config, &cluster_env))?;
+        processes.start(Program::service(name.to_owned(), path, &config, &cluster_env))?;
     }
     hardware.nodes.iter().try_for_each(|node| start_node(processes, site, node))
 }

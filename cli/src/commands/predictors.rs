@@ -1,0 +1,271 @@
+//! `wattle predictors`: who predicts, who serves, how well each one foretells; and who shall serve.
+//!
+//! The list is read from the bucket, not asked of the registry: it shows also while none runs.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use wattle_common::Timestamp;
+use wattle_common::id::PredictorId;
+use wattle_common::messages::{
+    PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Score, Scores,
+};
+use wattle_common::subject::{Bucket, PredictorKey, RequestTopic, Subject};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+
+use crate::connection::{Connection, block_on};
+use crate::output::{Align, Table, note, print, print_json, span, usage};
+
+/// A registry that wrote nothing for so long of the wall's time is not there; it writes every few
+/// seconds.
+const REGISTRY_SILENT: Duration = Duration::from_secs(15);
+
+/// List the predictors and how well each one foretells, or let another one serve.
+#[derive(Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "The one with * serves; the others are scored in its shadow.\n\
+        Errors are means of |foretold - seen| / seen over the newest windows:\n  \
+        PRIOR      no window of the job had been seen\n  \
+        ELSEWHERE  the job had been seen, not in this configuration\n  \
+        AGAIN      the job had been seen in this configuration\n\
+        IN 90% is how many windows lay within the foretold 90 % interval.\n\
+        ANSWERS is the time from a window's end to the surface: half of them, nine of ten.\n\n\
+        Examples:\n  wattle predictors\n  wattle predictors --json\n  wattle predictors promote statistical"
+)]
+pub(crate) struct Predictors {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the predictors' statuses as a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Let this predictor serve; nothing is restarted, and it can be undone the same way.
+    Promote(Promote),
+}
+
+/// Let a predictor serve.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle predictors promote statistical")]
+struct Promote {
+    /// The predictor, as `wattle predictors` names it
+    predictor: PredictorId,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Every predictor's status: who serves first, then by name.
+async fn statuses(bus: &Bus) -> anyhow::Result<Vec<PredictorStatus>> {
+    let bucket = bus.bucket(Bucket::Predictors).await?;
+    let mut statuses: Vec<PredictorStatus> = Vec::new();
+    for key in bucket.keys().await? {
+        let Some(PredictorKey::Status(name)) = PredictorKey::parse(&key) else { continue };
+        match bucket.get(&key).await {
+            Ok(found) => statuses.extend(found.map(|(status, _)| status)),
+            Err(error) => note(&format!("warning: {name} cannot be read: {error}")),
+        }
+    }
+    statuses.sort_by(|a, b| (!a.champion, &a.name).cmp(&(!b.champion, &b.name)));
+    Ok(statuses)
+}
+
+fn state(state: PredictorState) -> &'static str {
+    match state {
+        PredictorState::Champion => "champion",
+        PredictorState::Shadow => "shadow",
+        PredictorState::Silent => "silent",
+        PredictorState::Failing => "failing",
+    }
+}
+
+/// `4.5 %`, nothing where nothing was scored.
+fn error(score: Option<Score>) -> String {
+    score.map(|score| format!("{:.1} %", score.mape_percent)).unwrap_or_default()
+}
+
+/// The share of all windows, whatever the horizon, that lay within their interval.
+fn coverage(scores: &Scores) -> String {
+    let all = [scores.prior, scores.elsewhere, scores.again];
+    let windows: u64 = all.iter().flatten().map(|score| score.windows).sum();
+    if windows == 0 {
+        return String::new();
+    }
+    let inside = |score: &Score| score.windows as f64 * score.coverage90_percent;
+    format!("{:.0} %", all.iter().flatten().map(inside).sum::<f64>() / windows as f64)
+}
+
+/// Milliseconds as a person says them.
+fn milliseconds(ms: u64) -> String {
+    if ms < 1_000 { format!("{ms} ms") } else { span(ms as f64 / 1_000.0) }
+}
+
+/// Two rows of one predictor: its speed, its power.
+fn rows(status: &PredictorStatus, now: Timestamp) -> [Vec<String>; 2] {
+    let mark = if status.champion { "* " } else { "  " };
+    let heard = status.last_heard_us.map_or("never".to_owned(), |heard| {
+        format!("{} ago", span(now.since(heard).as_secs_f64()))
+    });
+    let latency = status.latency.map(|latency| {
+        format!("{}, {}", milliseconds(latency.ms_p50), milliseconds(latency.ms_p90))
+    });
+    let errors = |of: &str, scores: &Scores| {
+        [
+            of.to_owned(),
+            error(scores.prior),
+            error(scores.elsewhere),
+            error(scores.again),
+            coverage(scores),
+        ]
+    };
+    let mut first = vec![
+        format!("{mark}{}", status.name),
+        status.version.clone().unwrap_or_else(|| "?".to_owned()),
+        state(status.state).to_owned(),
+    ];
+    first.extend(errors("speed", &status.speed));
+    first.extend([latency.unwrap_or_default(), heard]);
+    let mut second = vec![String::new(); 3];
+    second.extend(errors("power", &status.power));
+    second.extend([String::new(), String::new()]);
+    [first, second]
+}
+
+fn table(statuses: &[PredictorStatus], now: Timestamp) -> Table {
+    let mut table = Table::new(&[
+        ("  NAME", Align::Left),
+        ("VERSION", Align::Left),
+        ("STATE", Align::Left),
+        ("ERROR", Align::Left),
+        ("PRIOR", Align::Right),
+        ("ELSEWHERE", Align::Right),
+        ("AGAIN", Align::Right),
+        ("IN 90%", Align::Right),
+        ("ANSWERS", Align::Right),
+        ("HEARD", Align::Right),
+    ]);
+    for status in statuses {
+        rows(status, now).into_iter().for_each(|row| table.row(row));
+    }
+    table
+}
+
+/// What the operator should know beside the table.
+fn remarks(statuses: &[PredictorStatus], now: Timestamp) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for status in statuses {
+        let Some(trouble) = &status.trouble else { continue };
+        let serves =
+            if status.champion { " (champion; its last surfaces stand, then priors)" } else { "" };
+        remarks.push(format!("{} is {}{serves}: {trouble}", status.name, state(status.state)));
+    }
+    let newest = statuses.iter().map(|status| status.at_us).max();
+    if let Some(age) = newest.map(|newest| now.since(newest))
+        && clock::scale().wall_span(age) > REGISTRY_SILENT
+    {
+        let age = span(age.as_secs_f64());
+        remarks.push(format!("this is from {age} ago; is wattle-registry running?"));
+    }
+    remarks
+}
+
+async fn list(command: &Predictors) -> anyhow::Result<()> {
+    let bus = command.connection.open().await?;
+    let statuses = statuses(&bus).await?;
+    if command.json {
+        return print_json(&statuses);
+    }
+    let now = clock::now();
+    table(&statuses, now).print()?;
+    remarks(&statuses, now).iter().for_each(|remark| note(remark));
+    if statuses.is_empty() {
+        note(&format!(
+            "no predictor of cluster {} has reported; start wattle-registry and wattle-predictor, \
+             or name another cluster with --cluster",
+            bus.cluster()
+        ));
+    }
+    Ok(())
+}
+
+async fn promote(command: Promote) -> anyhow::Result<()> {
+    let bus = command.connection.open().await?;
+    let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
+    let asked = PromotePredictor { predictor: command.predictor };
+    let reply: PromoteReply = bus
+        .request(&subject, &asked)
+        .await
+        .context("the registry did not answer; is wattle-registry running?")?;
+    match &reply {
+        PromoteReply::Refused { error } => Err(usage(error.clone())),
+        PromoteReply::Promoted { .. } if command.json => print_json(&reply),
+        PromoteReply::Promoted { predictor, before, warning } => {
+            if let Some(warning) = warning {
+                note(&format!("warning: {warning}"));
+            }
+            if predictor == before {
+                return print(&format!("{predictor} serves already"));
+            }
+            print(&format!("{predictor} serves now, {before} did before"))
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Predictors) -> anyhow::Result<()> {
+    block_on(async {
+        match command.action {
+            Some(Action::Promote(promoted)) => promote(promoted).await,
+            None => list(&command).await,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn status(name: &str, champion: bool) -> PredictorStatus {
+        let golden = include_str!("../../../common/tests/golden/v1/predictor-status.json");
+        let mut status: PredictorStatus = serde_json::from_str(golden).unwrap();
+        (status.name, status.champion) = (PredictorId::new(name).unwrap(), champion);
+        status
+    }
+
+    #[test]
+    fn the_table_is_read_in_a_terminal() {
+        let mut physical = status("physical", true);
+        (physical.state, physical.trouble) = (PredictorState::Champion, None);
+        let mut new = status("python-mean", false);
+        (new.state, new.version, new.latency) = (PredictorState::Shadow, None, None);
+        (new.speed, new.power, new.trouble) = (Scores::default(), Scores::default(), None);
+        let statuses = [physical, new, status("statistical", false)];
+        let now = statuses[0].at_us;
+        let text = table(&statuses, now).render(false);
+        expect![[r#"
+              NAME         VERSION  STATE     ERROR   PRIOR  ELSEWHERE  AGAIN  IN 90%      ANSWERS    HEARD
+            * physical     0.1.0    champion  speed              4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
+                                              power  18.0 %                      92 %
+              python-mean  ?        shadow    speed                                                 9 s ago
+                                              power
+              statistical  0.1.0    silent    speed              4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
+                                              power  18.0 %                      92 %
+        "#]].assert_eq(&text);
+        assert!(text.lines().all(|line| line.chars().count() <= 100));
+        let remarks = remarks(&statuses, now).join("\n");
+        assert_eq!(remarks, "statistical is silent: its service is gone");
+        let late = now + Duration::from_secs(600);
+        let remarks = super::remarks(&statuses[..1], late).join("\n");
+        assert_eq!(remarks, "this is from 10 min ago; is wattle-registry running?");
+    }
+}

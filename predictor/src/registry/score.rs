@@ -1,0 +1,209 @@
+//! How well predictions came true: rings of the newest errors, and what is said of them.
+//!
+//! One error is one number of 32 bits: the error in hundredths of a per cent, doubled, plus one
+//! where the interval held. So a predictor's whole record is a few kilobytes and survives the
+//! registry as plain JSON.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use wattle_common::messages::{Estimate, Latency, Score, Scores};
+
+/// Errors kept of each quantity and horizon: the newest windows, some hours of a busy cluster.
+const KEPT_MAX: usize = 256;
+/// An error is counted as this at most, in shares: beyond it, it only says "far off", and one such
+/// window should not drown all others.
+const ERROR_MAX: f64 = 100.0;
+
+/// What the registry had seen of a job when a predictor spoke of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Horizon {
+    /// No window.
+    Prior,
+    /// Windows, none in this configuration.
+    Elsewhere,
+    /// Windows in this configuration.
+    Again,
+}
+
+/// The newest errors of one quantity at one horizon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Errors(VecDeque<u32>);
+
+impl Errors {
+    fn push(&mut self, expected: Estimate, seen: f64) {
+        let error = ((expected.mean - seen) / seen).abs();
+        if !error.is_finite() {
+            return;
+        }
+        let inside = expected.low <= seen && seen <= expected.high;
+        let code = (error.min(ERROR_MAX) * 1e4).round() as u32;
+        while self.0.len() >= KEPT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(2 * code + u32::from(inside));
+    }
+
+    fn score(&self) -> Option<Score> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let n = self.0.len() as f64;
+        let sum: f64 = self.0.iter().map(|code| f64::from(code / 2)).sum();
+        let inside = self.0.iter().filter(|code| *code % 2 == 1).count() as f64;
+        Some(Score {
+            windows: self.0.len() as u64,
+            mape_percent: sum / 100.0 / n,
+            coverage90_percent: 100.0 * inside / n,
+        })
+    }
+
+    /// Cuts what was stored down to what is kept.
+    fn trim(&mut self) {
+        while self.0.len() > KEPT_MAX {
+            self.0.pop_front();
+        }
+        for code in &mut self.0 {
+            *code = (*code).min(2 * (ERROR_MAX * 1e4) as u32 + 1);
+        }
+    }
+}
+
+/// The errors of one quantity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quantity {
+    prior: Errors,
+    elsewhere: Errors,
+    again: Errors,
+}
+
+impl Quantity {
+    /// Takes down what was expected and what was seen.
+    pub fn push(&mut self, horizon: Horizon, expected: Estimate, seen: f64) {
+        match horizon {
+            Horizon::Prior => &mut self.prior,
+            Horizon::Elsewhere => &mut self.elsewhere,
+            Horizon::Again => &mut self.again,
+        }
+        .push(expected, seen);
+    }
+
+    /// What is said of it.
+    #[must_use]
+    pub fn scores(&self) -> Scores {
+        Scores {
+            prior: self.prior.score(),
+            elsewhere: self.elsewhere.score(),
+            again: self.again.score(),
+        }
+    }
+}
+
+/// Everything a predictor is measured by; what outlives the registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Errors of steps a second.
+    pub speed: Quantity,
+    /// Errors of a card's power.
+    pub power: Quantity,
+    /// Milliseconds from a window's end to the next proposal, newest last.
+    latency_ms: VecDeque<u64>,
+    /// Surfaces taken.
+    pub proposals: u64,
+    /// Surfaces refused.
+    pub refused: u64,
+    /// Windows without a point for them.
+    pub uncovered: u64,
+}
+
+impl Record {
+    /// Takes down how long an answer took.
+    pub fn answered_after(&mut self, milliseconds: u64) {
+        while self.latency_ms.len() >= KEPT_MAX {
+            self.latency_ms.pop_front();
+        }
+        self.latency_ms.push_back(milliseconds);
+    }
+
+    /// How long answers took.
+    #[must_use]
+    pub fn latency(&self) -> Option<Latency> {
+        let mut sorted: Vec<u64> = self.latency_ms.iter().copied().collect();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        Some(Latency {
+            proposals: sorted.len() as u64,
+            ms_p50: sorted[last / 2],
+            ms_p90: sorted[last * 9 / 10],
+        })
+    }
+
+    /// A record as it was stored, cut down to what is kept.
+    #[must_use]
+    pub fn restored(mut self) -> Self {
+        for quantity in [&mut self.speed, &mut self.power] {
+            quantity.prior.trim();
+            quantity.elsewhere.trim();
+            quantity.again.trim();
+        }
+        while self.latency_ms.len() > KEPT_MAX {
+            self.latency_ms.pop_front();
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn estimate(mean: f64) -> Estimate {
+        Estimate { mean, low: 0.9 * mean, high: 1.1 * mean }
+    }
+
+    #[test]
+    fn errors_are_shares_and_intervals_hold_or_not() {
+        let mut speed = Quantity::default();
+        speed.push(Horizon::Again, estimate(10.0), 10.5);
+        speed.push(Horizon::Again, estimate(10.0), 20.0);
+        let again = speed.scores().again.unwrap();
+        assert_eq!(again.windows, 2);
+        assert!((again.mape_percent - (4.76 + 50.0) / 2.0).abs() < 0.01, "{again:?}");
+        assert!((again.coverage90_percent - 50.0).abs() < 1e-9);
+        assert_eq!(speed.scores().prior, None);
+    }
+
+    #[test]
+    fn latency_is_told_by_its_middle_and_its_tail() {
+        let mut record = Record::default();
+        assert_eq!(record.latency(), None);
+        (1..=11).for_each(|ms| record.answered_after(ms));
+        let latency = record.latency().unwrap();
+        assert_eq!((latency.proposals, latency.ms_p50, latency.ms_p90), (11, 6, 10));
+    }
+
+    proptest! {
+        /// Whatever is said and seen: bounded, finite, and the same after being stored.
+        #[test]
+        fn nothing_grows_and_nothing_is_nan(
+            seen in prop::collection::vec((any::<f64>(), any::<f64>(), any::<u64>()), 0..600)
+        ) {
+            let mut record = Record::default();
+            for (mean, was, ms) in seen {
+                record.power.push(Horizon::Prior, estimate(mean), was);
+                record.answered_after(ms);
+            }
+            let score = record.power.scores().prior;
+            if let Some(score) = score {
+                prop_assert!(score.windows <= KEPT_MAX as u64);
+                prop_assert!((0.0..=100.0 * ERROR_MAX).contains(&score.mape_percent));
+                prop_assert!((0.0..=100.0).contains(&score.coverage90_percent));
+            }
+            let text = serde_json::to_string(&record).unwrap();
+            let back: Record = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(back.restored(), record);
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The service around the registry: windows, proposals, job records and requests in; surfaces,
+//! statuses and the champion out.
+//!
+//! Windows come by a core subscription: one that came while nobody was here cannot be scored, since
+//! nobody kept what was said before it. What cannot be written while the bus is away waits, by key,
+//! and only the newest is written. This module decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::sync::mpsc;
+use wattle_common::codec;
+use wattle_common::id::{JobId, PredictorId};
+use wattle_common::messages::{
+    Champion, JobRecord, JobWindow, PredictorStatus, PromotePredictor, PromoteReply, Surface,
+};
+use wattle_common::subject::{Bucket, PredictorKey, RequestTopic, Subject, Topic};
+use wattle_common::{ClusterId, Machine};
+use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, Delivery, KvBucket, Request};
+use wattle_runtime::clock;
+use wattle_runtime::shell::{Shutdown, chain};
+
+use super::config::RegistryConfig;
+use super::score::Record;
+use super::{Action, Event, Notice, Registry, is_trouble};
+
+/// The service's whole configuration.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceConfig {
+    /// The cluster whose predictors it looks after.
+    pub cluster: ClusterId,
+    /// Milliseconds of the wall's time between two looks for predictors among the services.
+    #[serde(deserialize_with = "wattle_common::config::non_zero")]
+    pub look_interval_wall_ms: u64,
+    /// The library's part.
+    pub contest: RegistryConfig,
+    /// The bus.
+    pub nats: BusConfig,
+}
+
+/// The name every predictor registers under; its own name is in the metadata, as `predictor`.
+pub const PREDICTOR_SERVICE: &str = "wattle-predictor";
+/// The word of the metadata that holds a predictor's own name.
+pub const PREDICTOR_WORD: &str = "predictor";
+/// How long predictors may take to answer, wall time.
+const ANSWER_WITHIN: Duration = Duration::from_millis(700);
+/// Pause between two tries of what could not be written, wall time.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// Values whose writing waits; beyond that the bus is long gone and the next says it again.
+const WAITING_MAX: usize = 20_000;
+
+/// Runs the service until it is told to stop.
+///
+/// # Errors
+/// Where the configuration cannot work, or the server refuses what the service cannot live without.
+pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
+    match shutdown.or(open(&config)).await {
+        Some(Ok(mut service)) => service.serve(&config, shutdown).await,
+        Some(Err(error)) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Connects and takes up what was kept.
+async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
+    let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-registry").await?;
+    let (surfaces, predictors) =
+        (bus.bucket(Bucket::Surfaces).await?, bus.bucket(Bucket::Predictors).await?);
+    let (mut champion, mut records) = (None, Vec::new());
+    for entry in predictors.watch().await?.initial().await {
+        let Some(value) = &entry.value else { continue };
+        let read = match PredictorKey::parse(&entry.key) {
+            Some(PredictorKey::Champion) => {
+                codec::decode_json::<Champion>(value).map(|read| champion = Some(read))
+            }
+            Some(PredictorKey::Scores(name)) => {
+                codec::decode_json::<Record>(value).map(|read| records.push((name, read)))
+            }
+            Some(PredictorKey::Status(_)) | None => Ok(()),
+        };
+        if let Err(error) = read {
+            let error = chain(&error);
+            tracing::warn!(key = entry.key, error, "not read; it begins anew");
+        }
+    }
+    let mut contest = config.contest.clone();
+    let looks = config.look_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
+    contest.status_interval_ms = contest.status_interval_ms.max(looks);
+    let kept = records.len();
+    let registry = Registry::new(clock::now(), contest, champion, records);
+    let champion = &registry.champion().predictor;
+    tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
+    Ok(Service { bus, surfaces, predictors, registry, waiting: BTreeMap::new() })
+}
+
+/// What has still to be written.
+#[derive(Clone, Debug)]
+enum Write {
+    Surface(Box<Surface>),
+    NoSurface(JobId),
+    Champion(Champion),
+    Status(Box<PredictorStatus>),
+    Scores(PredictorId, Box<Record>),
+    NoPredictor(PredictorId),
+}
+
+impl Write {
+    /// What is written for the same takes its place.
+    fn key(&self) -> String {
+        match self {
+            Self::Surface(surface) => format!("surfaces.{}", surface.job),
+            Self::NoSurface(job) => format!("surfaces.{job}"),
+            Self::Champion(_) => PredictorKey::Champion.to_string(),
+            Self::Status(status) => PredictorKey::Status(status.name.clone()).to_string(),
+            Self::Scores(name, _) => PredictorKey::Scores(name.clone()).to_string(),
+            Self::NoPredictor(name) => format!("gone.{name}"),
+        }
+    }
+}
+
+struct Service {
+    bus: Bus,
+    surfaces: KvBucket,
+    predictors: KvBucket,
+    registry: Registry,
+    waiting: BTreeMap<String, Write>,
+}
+
+impl Service {
+    async fn serve(&mut self, config: &ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
+        let begin = async {
+            let bus = &self.bus;
+            // Windows first: a proposal that follows one is never here before it.
+            let windows = bus.subscribe(&Topic::WindowClosed.pattern(bus.cluster())).await?;
+            let proposals = bus.subscribe(&Topic::SurfaceProposed.pattern(bus.cluster())).await?;
+            let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
+            let first = jobs.initial().await;
+            let service =
+                bus.register("wattle-registry", "keeps the contest of predictors").await?;
+            let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
+            let requests = service.endpoint(subject).await?;
+            Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
+        };
+        let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
+        let (mut windows, mut proposals, mut jobs, first, service, mut requests) = begun?;
+        let mut actions = Vec::new();
+        self.take_up(&first, &mut actions).await;
+        // Written again at every start: predictors then propose whatever was lost meanwhile.
+        actions.push(Action::WriteChampion(self.registry.champion().clone()));
+        self.act(&mut actions).await;
+        let mut found = look(&self.bus, Duration::from_millis(config.look_interval_wall_ms));
+        let mut retry = tokio::time::interval(RETRY_EVERY);
+        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let (wake, _) = self.registry.next_wake().expect("it always looks around again");
+            tokio::select! {
+                biased;
+                () = shutdown.wait() => break,
+                window = windows.next() => match window {
+                    Some(window) => self.on_window(&window, &mut actions),
+                    None => break,
+                },
+                request = requests.next() => match request {
+                    Some(request) => self.on_request(&request, &mut actions).await,
+                    None => break,
+                },
+                change = jobs.next() => match change {
+                    Some(change) => self.on_job(&change, &mut actions),
+                    None => break,
+                },
+                () = clock::sleep_until(wake) => self.registry.wake(clock::now(), &mut actions),
+                _ = retry.tick() => self.write_again().await,
+                Some(services) = found.recv() => {
+                    let event = Event::ServicesFound(services);
+                    self.registry.handle(clock::now(), event, &mut actions);
+                }
+                proposal = proposals.next() => match proposal {
+                    Some(proposal) => self.on_proposal(&proposal, &mut actions),
+                    None => break,
+                },
+            }
+            self.act(&mut actions).await;
+        }
+        self.write_again().await;
+        service.stop().await;
+        self.bus.flush().await;
+        Ok(())
+    }
+
+    /// Takes up the jobs there are and the surfaces that stand, and takes away those of jobs that
+    /// ended while nobody was here.
+    async fn take_up(&mut self, jobs: &[Change], actions: &mut Vec<Action>) {
+        let mut live = BTreeSet::new();
+        for change in jobs {
+            if read_record(change).is_some_and(|record| !record.phase.is_final()) {
+                live.insert(change.key.as_str());
+                self.on_job(change, actions);
+            }
+        }
+        let tidied = async {
+            let mut gone = 0;
+            for key in self.surfaces.keys().await? {
+                match JobId::new(&key) {
+                    Ok(job) if live.contains(key.as_str()) => {
+                        self.registry.handle(clock::now(), Event::SurfaceStands(job), actions);
+                    }
+                    _ => {
+                        self.surfaces.delete(&key).await?;
+                        gone += 1;
+                    }
+                }
+            }
+            Ok::<_, BusError>(gone)
+        };
+        match tidied.await {
+            Ok(0) => {}
+            Ok(jobs) => tracing::info!(jobs, "took away the surfaces of jobs long ended"),
+            Err(error) => tracing::warn!(%error, "could not tidy up after ended jobs"),
+        }
+    }
+
+    fn on_window(&mut self, delivery: &Delivery, actions: &mut Vec<Action>) {
+        match codec::decode_json::<JobWindow>(&delivery.payload) {
+            Ok(window) => {
+                let event = Event::WindowClosed(Box::new(window));
+                self.registry.handle(clock::now(), event, actions);
+            }
+            // The predictors say it too; it is one window.
+            Err(error) => tracing::debug!(subject = delivery.subject, %error, "window not read"),
+        }
+    }
+
+    fn on_proposal(&mut self, delivery: &Delivery, actions: &mut Vec<Action>) {
+        let subject = match delivery.subject.parse::<Subject>() {
+            Ok(subject) => subject,
+            Err(error) => {
+                return tracing::warn!(subject = delivery.subject, %error, "proposal not read");
+            }
+        };
+        let (Some(predictor), Some(job)) = (subject.predictor(), subject.job()) else { return };
+        let surface = codec::decode_json::<Surface>(&delivery.payload);
+        let surface = surface.map(Box::new).map_err(|error| chain(&error));
+        let event = Event::Proposed { predictor: predictor.clone(), job: job.clone(), surface };
+        self.registry.handle(clock::now(), event, actions);
+    }
+
+    fn on_job(&mut self, change: &Change, actions: &mut Vec<Action>) {
+        let event = match read_record(change) {
+            Some(record) if record.phase.is_final() => Event::JobEnded(record.spec.job),
+            Some(record) => Event::JobDescribed {
+                job: record.spec.job,
+                workload: record.spec.workload,
+                gpus: record.spec.gpus,
+                started: record.attempt > 0,
+            },
+            None if change.value.is_none() => match JobId::new(&change.key) {
+                Ok(job) => Event::JobEnded(job),
+                Err(_) => return,
+            },
+            None => return,
+        };
+        self.registry.handle(clock::now(), event, actions);
+    }
+
+    async fn on_request(&mut self, request: &Request, actions: &mut Vec<Action>) {
+        let reply = match request.decode::<PromotePredictor>() {
+            Ok(PromotePredictor { predictor }) => self.promote(predictor, actions).await,
+            Err(error) => PromoteReply::Refused { error: chain(&error) },
+        };
+        if let Err(error) = request.respond(&reply).await {
+            tracing::warn!(%error, "whoever asked for a promotion has no answer");
+        }
+    }
+
+    /// Lets a predictor serve: stored first, then done, then answered.
+    async fn promote(&mut self, predictor: PredictorId, actions: &mut Vec<Action>) -> PromoteReply {
+        let before = self.registry.champion().clone();
+        if let Err(error) = self.registry.may_promote(&predictor) {
+            return PromoteReply::Refused { error };
+        }
+        let now = clock::now();
+        let warning = |registry: &Registry| {
+            let status = registry.status(now, &predictor)?;
+            let trouble = status.trouble.filter(|_| is_trouble(status.state))?;
+            Some(format!("{predictor} serves, but {trouble}"))
+        };
+        if before.predictor != predictor {
+            let champion = Champion { predictor: predictor.clone(), since_us: now };
+            let key = PredictorKey::Champion.to_string();
+            if let Err(error) = self.predictors.put(&key, &champion).await {
+                let error = format!("nothing has changed, it cannot be stored: {}", chain(&error));
+                return PromoteReply::Refused { error };
+            }
+            self.waiting.remove(&key);
+            self.registry.handle(now, Event::Promoted(champion), actions);
+            tracing::info!(champion = %predictor, before = %before.predictor, "promoted");
+        }
+        let warning = warning(&self.registry);
+        PromoteReply::Promoted { predictor, before: before.predictor, warning }
+    }
+
+    async fn act(&mut self, actions: &mut Vec<Action>) {
+        for action in actions.drain(..) {
+            let write = match action {
+                Action::WriteSurface(surface) => Write::Surface(surface),
+                Action::RemoveSurface(job) => Write::NoSurface(job),
+                Action::WriteChampion(champion) => Write::Champion(champion),
+                Action::WriteStatus(status) => Write::Status(status),
+                Action::WriteScores(name, record) => Write::Scores(name, record),
+                Action::Forget(name) => Write::NoPredictor(name),
+                Action::Say(notice) => {
+                    say(&notice);
+                    continue;
+                }
+            };
+            self.write(write).await;
+        }
+    }
+
+    async fn write(&mut self, write: Write) {
+        let written = match &write {
+            Write::Surface(surface) => {
+                self.surfaces.put(surface.job.as_str(), surface).await.map(drop)
+            }
+            Write::NoSurface(job) => self.surfaces.delete(job.as_str()).await,
+            Write::Champion(champion) => {
+                self.predictors.put(&write.key(), champion).await.map(drop)
+            }
+            Write::Status(status) => self.predictors.put(&write.key(), status).await.map(drop),
+            Write::Scores(_, record) => self.predictors.put(&write.key(), record).await.map(drop),
+            Write::NoPredictor(name) => {
+                let keys = [PredictorKey::Status(name.clone()), PredictorKey::Scores(name.clone())];
+                let mut gone = Ok(());
+                for key in keys {
+                    gone = gone.and(self.predictors.delete(&key.to_string()).await);
+                }
+                gone
+            }
+        };
+        match written {
+            Ok(()) => {
+                self.waiting.remove(&write.key());
+            }
+            Err(error) if error.may_pass() => {
+                if self.waiting.is_empty() {
+                    tracing::warn!(%error, "cannot write for now; trying again");
+                }
+                if self.waiting.len() < WAITING_MAX {
+                    self.waiting.insert(write.key(), write);
+                }
+            }
+            Err(error) => {
+                let error = chain(&error);
+                tracing::error!(key = write.key(), error, "not written");
+            }
+        }
+    }
+
+    /// Writes what waits, as far as the bus takes it.
+    async fn write_again(&mut self) {
+        while self.bus.is_connected()
+            && let Some((key, write)) = self.waiting.pop_first()
+        {
+            self.write(write).await;
+            if self.waiting.contains_key(&key) {
+                break;
+            }
+        }
+    }
+}
+
+/// Looks for predictors among the services, again and again; ends with its receiver.
+fn look(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, String>> {
+    let (sender, found) = mpsc::channel(1);
+    let bus = bus.clone();
+    tokio::spawn(async move {
+        let mut interval = tokio::time::interval(every);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = sender.closed() => return,
+                _ = interval.tick() => {}
+            }
+            // Nobody is gone because the bus is.
+            let Ok(services) = bus.services(PREDICTOR_SERVICE, ANSWER_WITHIN).await else {
+                continue;
+            };
+            if !bus.is_connected() {
+                continue;
+            }
+            let named = services.into_iter().filter_map(|service| {
+                let name = service.metadata.get(PREDICTOR_WORD)?;
+                Some((PredictorId::new(name).ok()?, service.version))
+            });
+            if sender.send(named.collect()).await.is_err() {
+                return;
+            }
+        }
+    });
+    found
+}
+
+fn say(notice: &Notice) {
+    match notice {
+        Notice::Refused { predictor, job, why, first: true } => {
+            tracing::warn!(%predictor, %job, why, "a proposal is refused");
+        }
+        Notice::Refused { predictor, job, why, first: false } => {
+            tracing::debug!(%predictor, %job, why, "a proposal is refused");
+        }
+        Notice::Changed { predictor, champion, state, trouble: Some(trouble) } => {
+            tracing::warn!(%predictor, champion, ?state, trouble, "a predictor is in trouble");
+        }
+        Notice::Changed { predictor, champion, state, trouble: None } => {
+            tracing::info!(%predictor, champion, ?state, "a predictor is at work");
+        }
+        Notice::Priors { jobs, champion } => {
+            tracing::warn!(jobs, %champion, "the champion says nothing of jobs; they get priors");
+        }
+        Notice::TooMany(predictor) => tracing::warn!(
+            %predictor,
+            "there are as many predictors as predictors_max allows; this one is not listened to"
+        ),
+    }
+}
+
+fn read_record(change: &Change) -> Option<JobRecord> {
+    match codec::decode_json::<JobRecord>(change.value.as_ref()?) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!(key = change.key, %error, "job record not read");
+            None
+        }
+    }
+}
