@@ -173,7 +173,7 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     assert_eq!((prior.windows, status.speed.again, status.speed.elsewhere), (1, None, None));
     assert!((prior.mape_percent - 100.0).abs() < 0.01 && prior.coverage90_percent == 0.0);
     let power = status.power.prior.unwrap();
-    assert!(power.mape_percent < 0.01 && power.coverage90_percent == 100.0, "{power:?}");
+    assert!(power.mape_percent < 0.01 && power.coverage90_percent > 99.9, "{power:?}");
 
     // Said again two seconds after: once the configuration is known, and once under another cap.
     bench.propose(18, surface("rival", "a", at(18), &caps));
