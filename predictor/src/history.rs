@@ -3,7 +3,7 @@
 //! Each class keeps a summary of its last few jobs; a job's summary is replaced as the job is
 //! better known, so no window counts twice. From them a new job of the class starts, and its
 //! neighbours know what to expect of it. Bounded in classes, jobs for each class, and entries for
-//! each job.
+//! each job: stored, a full class of usual names takes up to 64 kB, of the longest names 256 kB.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -19,6 +19,7 @@
 pub mod cards;
 pub mod config;
 pub mod evaluate;
+pub mod export;
 pub mod fit;
 pub mod history;
 pub mod interval;

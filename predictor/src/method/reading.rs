@@ -4,18 +4,18 @@
 //! the class with the most jobs loses its oldest first, so that one daily class does not push out
 //! the rare ones. A reading is about 150 bytes, so a kind of card holds 0.7 MB at most. It is not
 //! stored: after a restart it is filled again from the stored jobs' windows and from what the
-//! history keeps of classes, whose rows under caps are lost to it.
+//! history keeps of classes.
 
 use std::collections::BTreeMap;
 
-use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::{Frequency, Power, Timestamp};
 
 use crate::cards::KINDS_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
-use crate::model::cap::{self, Card};
+use crate::model::cap::{self, Card, Setting};
 use crate::observation::Observation;
 use crate::prior;
 use crate::surface::Configuration;
@@ -164,28 +164,38 @@ impl SeenJob {
                 .map_or(0.5 * card.cap_default_w, |p| p.mean.clamp(0.0, 9.0).exp()),
             global_batch: None,
         };
-        let at = |gpus, nodes, neighbours: &[WorkloadId]| {
-            let cap = None;
-            let neighbours = neighbours.to_vec();
-            let at =
-                Configuration { gpus, nodes, cap, clock_max: None, global_batch: None, neighbours };
+        let at = |gpus, nodes, setting: Setting, neighbours: &[WorkloadId]| {
+            let at = Configuration {
+                gpus,
+                nodes,
+                cap: setting.cap_w.map(Power::from_w_f64),
+                clock_max: setting.clock_mhz_max.map(|f| Frequency::from_mhz(f as u32)),
+                global_batch: None,
+                neighbours: neighbours.to_vec(),
+            };
             Place::of(&at, card, &traits, profiles)
         };
+        let free = Setting::default();
         let ln_power = kept.ln_power.map(|p| p.mean);
         let mut readings: Vec<Reading> = kept
             .levels
             .iter()
-            .map(|l| (at(l.gpus, l.nodes, &[]), Some(l.ln_rate.mean)))
+            .map(|l| (at(l.gpus, l.nodes, free, &[]), Some(l.ln_rate.mean)))
             .map(|(place, ln_rate)| Reading { place, ln_rate, ln_power })
             .collect();
         if let Some(level) = kept.levels.first() {
+            readings.extend(kept.settings.iter().map(|held| Reading {
+                place: at(level.gpus, level.nodes, held.setting, &[]),
+                ln_rate: held.slow.map(|slow| level.ln_rate.mean - slow.mean),
+                ln_power: ln_power.zip(held.power).map(|(alone, power)| alone + power.mean),
+            }));
             readings.extend(kept.shared.iter().filter_map(|set| {
                 let ln_rate = Some(level.ln_rate.mean - set.slow?.mean);
-                let place = at(level.gpus, level.nodes, &set.neighbours);
+                let place = at(level.gpus, level.nodes, free, &set.neighbours);
                 Some(Reading { place, ln_rate, ln_power: None })
             }));
         } else if ln_power.is_some() {
-            readings.push(Reading { place: at(1, 1, &[]), ln_rate: None, ln_power });
+            readings.push(Reading { place: at(1, 1, free, &[]), ln_rate: None, ln_power });
         }
         readings.truncate(READINGS_PER_JOB);
         Self { class: Some(class.clone()), heard_at_us, traits, inferred: false, readings }

@@ -1,0 +1,277 @@
+//! What the history holds, as rows of CSV: for spreadsheets and for other programs to learn from.
+//!
+//! One row for each job and configuration that was seen: GPUs and nodes alone at the default, a cap
+//! or a clock alone, or a set of neighbours. What holds for the job as a whole stands in each of its rows. An empty field
+//! is not known. Ids have neither commas nor quotation marks, so nothing is quoted.
+//!
+//! Bounded as the history is: [`crate::history::JOBS_MAX`] jobs of a class, each with at most
+//! [`crate::history::LEVELS_MAX`] configurations alone, [`crate::history::SETTINGS_MAX`] under caps
+//! and clocks and [`crate::history::SETS_MAX`] beside others, for as many classes as the predictor keeps.
+
+use std::fmt::Write as _;
+
+use wattle_common::id::{PredictorId, WorkloadId};
+
+use crate::history::{AtSetting, Class, Level, SharedSet, Stored, Summary};
+
+/// A value of a job: its name, and what it is.
+type Column = (&'static str, fn(&Summary) -> Field);
+/// What stands in a field.
+type Field = Option<f64>;
+
+/// Deviations of logarithms are shares, here in per cent.
+fn percent(of: Option<Stored>) -> Field {
+    of.map(|stored| 100.0 * stored.sd)
+}
+
+fn natural(of: Option<Stored>) -> Field {
+    of.map(|stored| stored.mean.exp())
+}
+
+/// What holds for a job as a whole.
+const WHOLE: [Column; 6] = [
+    ("card_power_w", |s| natural(s.ln_power)),
+    ("card_power_sd_percent", |s| percent(s.ln_power)),
+    ("utilization_gpu_percent", |s| s.busy.map(|busy| 100.0 * busy.mean)),
+    ("utilization_gpu_percent_sd", |s| s.busy.map(|busy| 100.0 * busy.sd)),
+    ("utilization_memory_percent", |s| s.memory_busy.map(|busy| 100.0 * busy)),
+    ("memory_mib_max", |s| s.memory_mib.map(|mib| mib as f64)),
+];
+
+/// What tells a row's configuration, after whose it is.
+const BEFORE: &str =
+    "predictor,gpu_kind,class,job,heard_at_us,gpus,nodes,cap_w,clock_mhz_max,neighbours";
+/// What was seen in it, each followed by its deviation.
+const SEEN: [&str; 4] =
+    ["steps_per_s", "speed_alone_over_here", "power_here_over_alone", "power_here_over_tenants"];
+
+/// What was seen in one configuration, in the order of [`SEEN`].
+type Seen = [Option<Stored>; 4];
+
+/// The first line: the columns' names, with their units. Neighbours are joined by `+`; what is
+/// relative is relative to the job alone at the default, a shared card's power above idle to that
+/// of all its tenants alone, added up.
+#[must_use]
+pub fn header() -> String {
+    let mut line = BEFORE.to_owned();
+    for name in SEEN {
+        let _ = write!(line, ",{name},{name}_sd_percent");
+    }
+    for (name, _) in WHOLE {
+        let _ = write!(line, ",{name}");
+    }
+    line
+}
+
+/// What a key of the bucket `knowledge` is of, where it is of a class: the predictor, the kind of
+/// card, the class.
+#[must_use]
+pub fn parse_key(key: &str) -> Option<(PredictorId, &str, WorkloadId)> {
+    let mut words = key.split('.');
+    let predictor = PredictorId::new(words.next()?).ok()?;
+    let (Some("class"), Some(kind), Some(class), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return None;
+    };
+    Some((predictor, kind, WorkloadId::new(class).ok()?))
+}
+
+/// A class's lines.
+#[must_use]
+pub fn rows(predictor: &PredictorId, kind: &str, class: &WorkloadId, kept: &Class) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (job, summary) in &kept.jobs {
+        let heard = kept.heard_at_us.as_us();
+        let mut push = |(at, seen): (String, Seen)| {
+            let mut line = format!("{predictor},{kind},{class},{job},{heard},{at}");
+            for stored in seen {
+                put(&mut line, natural(stored));
+                put(&mut line, percent(stored));
+            }
+            for (_, of) in WHOLE {
+                put(&mut line, of(summary));
+            }
+            lines.push(line);
+        };
+        summary.levels.iter().map(alone).for_each(&mut push);
+        summary.settings.iter().map(held).for_each(&mut push);
+        summary.shared.iter().map(beside).for_each(&mut push);
+        if summary.levels.len() + summary.settings.len() + summary.shared.len() == 0 {
+            push((",,,,".to_owned(), [None; 4]));
+        }
+    }
+    lines
+}
+
+fn alone(level: &Level) -> (String, Seen) {
+    (format!("{},{},,,", level.gpus, level.nodes), [Some(level.ln_rate), None, None, None])
+}
+
+fn held(at: &AtSetting) -> (String, Seen) {
+    let mut text = ",".to_owned();
+    put(&mut text, at.setting.cap_w);
+    put(&mut text, at.setting.clock_mhz_max);
+    text.push(',');
+    (text, [None, at.slow, at.power, None])
+}
+
+fn beside(set: &SharedSet) -> (String, Seen) {
+    let names: Vec<&str> = set.neighbours.iter().map(WorkloadId::as_str).collect();
+    (format!(",,,,{}", names.join("+")), [None, set.slow, None, set.power])
+}
+
+/// A comma and the number to six significant digits; nothing where there is none.
+fn put(line: &mut String, field: Field) {
+    line.push(',');
+    let Some(value) = field.filter(|value| value.is_finite()) else { return };
+    let digits = if value.abs() > 1e-12 { 5 - value.abs().log10().floor() as i32 } else { 0 };
+    let _ = write!(line, "{:.*}", usize::try_from(digits.clamp(0, 12)).unwrap_or(0), value);
+    if digits > 0 {
+        while line.ends_with('0') {
+            line.pop();
+        }
+        if line.ends_with('.') {
+            line.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{JOBS_MAX, LEVELS_MAX, SETS_MAX, SETTINGS_MAX};
+    use crate::model::cap::Setting;
+    use wattle_common::Timestamp;
+    use wattle_common::id::JobId;
+
+    fn stored(mean: f64, sd: f64) -> Option<Stored> {
+        Some(Stored { mean, sd })
+    }
+
+    fn id(text: &str) -> WorkloadId {
+        WorkloadId::new(text).unwrap()
+    }
+
+    fn class(jobs: Vec<Summary>) -> Class {
+        let id = |i| JobId::new(&format!("j{i}")).unwrap();
+        let jobs = jobs.into_iter().enumerate().map(|(i, s)| (id(i), s)).collect();
+        Class { heard_at_us: Timestamp::from_s(7), jobs }
+    }
+
+    fn lines(kept: &Class) -> Vec<Vec<String>> {
+        let name = PredictorId::new("physical").unwrap();
+        let rows = rows(&name, "v100", &id("a"), kept);
+        rows.iter().map(|r| r.split(',').map(str::to_owned).collect()).collect()
+    }
+
+    #[test]
+    fn each_configuration_is_a_row_and_each_column_has_its_unit() {
+        let ten = Stored { mean: 10f64.ln(), sd: 0.02 };
+        let summary = Summary {
+            levels: vec![Level { gpus: 2, nodes: 1, ln_rate: ten }],
+            busy: stored(0.5, 0.03),
+            memory_mib: Some(9_000),
+            ln_power: stored(200f64.ln(), 0.04),
+            shared: vec![SharedSet {
+                neighbours: vec![id("b"), id("c")],
+                slow: stored(1.25f64.ln(), 0.05),
+                power: None,
+            }],
+            settings: vec![AtSetting {
+                setting: Setting { cap_w: Some(150.0), clock_mhz_max: None },
+                slow: stored(1.1f64.ln(), 0.02),
+                power: stored(0.75f64.ln(), 0.01),
+            }],
+            ..Summary::default()
+        };
+        let names: Vec<String> = header().split(',').map(str::to_owned).collect();
+        let lines = lines(&class(vec![summary, Summary::default()]));
+        assert_eq!(lines.len(), 4);
+        let field = |line: usize, name: &str| {
+            let at = names.iter().position(|n| n == name).unwrap_or_else(|| panic!("{name}"));
+            assert_eq!(lines[line].len(), names.len(), "{:?}", lines[line]);
+            lines[line][at].clone()
+        };
+        for (line, name, value) in [
+            (0, "class", "a"),
+            (0, "heard_at_us", "7000000"),
+            (0, "gpus", "2"),
+            (0, "neighbours", ""),
+            (0, "steps_per_s", "10"),
+            (0, "steps_per_s_sd_percent", "2"),
+            (0, "card_power_w", "200"),
+            (0, "card_power_sd_percent", "4"),
+            (0, "utilization_gpu_percent", "50"),
+            (0, "memory_mib_max", "9000"),
+            (0, "cap_w", ""),
+            (1, "gpus", ""),
+            (1, "cap_w", "150"),
+            (1, "clock_mhz_max", ""),
+            (1, "speed_alone_over_here", "1.1"),
+            (1, "power_here_over_alone", "0.75"),
+            (1, "power_here_over_alone_sd_percent", "1"),
+            (2, "gpus", ""),
+            (2, "neighbours", "b+c"),
+            (2, "steps_per_s", ""),
+            (2, "speed_alone_over_here", "1.25"),
+            (2, "speed_alone_over_here_sd_percent", "5"),
+            (2, "power_here_over_tenants", ""),
+            (2, "card_power_w", "200"),
+            (3, "job", "j1"),
+            (3, "gpus", ""),
+            (3, "card_power_w", ""),
+        ] {
+            assert_eq!(field(line, name), value, "row {line}, {name}");
+        }
+    }
+
+    #[test]
+    fn a_key_names_a_class_or_nothing() {
+        let (predictor, kind, class) = parse_key("physical.class.v100.bert-b8").unwrap();
+        assert_eq!((predictor.as_str(), kind, class.as_str()), ("physical", "v100", "bert-b8"));
+        for other in ["physical.job.j1", "physical.class.v100", "a.class.v100.b.c", ".class.v.b"] {
+            assert_eq!(parse_key(other), None, "{other}");
+        }
+    }
+
+    /// The largest class there can be: what is stored and what is printed of it.
+    #[test]
+    fn the_largest_class_is_bounded() {
+        let one = Stored { mean: -1.234_567_890_123_456_7, sd: 0.012_345_678_901_234_567 };
+        let long = id(&"n".repeat(wattle_common::id::ID_LEN_MAX));
+        let sets = (0..SETS_MAX).map(|_| SharedSet {
+            neighbours: vec![long.clone(); 16],
+            slow: Some(one),
+            power: Some(one),
+        });
+        let levels = (0..LEVELS_MAX).map(|i| Level { gpus: i as u32 + 1, nodes: 1, ln_rate: one });
+        let summary = Summary {
+            levels: levels.collect(),
+            busy: Some(one),
+            memory_busy: Some(0.123_456_789),
+            memory_mib: Some(80_000),
+            ln_power: Some(one),
+            settings: (0..SETTINGS_MAX)
+                .map(|i| AtSetting {
+                    setting: Setting { cap_w: Some(100.123 + i as f64), clock_mhz_max: None },
+                    slow: Some(one),
+                    power: Some(one),
+                })
+                .collect(),
+            shared: sets.collect(),
+        };
+        let kept = class(vec![summary; JOBS_MAX]);
+        let stored = serde_json::to_vec(&kept).unwrap().len();
+        // 16 neighbours with the longest names there are; a NATS server takes 1 MiB.
+        assert!(stored < 256 * 1_024, "{stored} bytes");
+        assert_eq!(lines(&kept).len(), JOBS_MAX * (LEVELS_MAX + SETTINGS_MAX + SETS_MAX));
+        // What a card really holds beside a job: three at the most, with names of 24 letters.
+        let mut usual = kept;
+        for set in usual.jobs.iter_mut().flat_map(|(_, s)| &mut s.shared) {
+            set.neighbours = vec![id(&"n".repeat(24)); 3];
+        }
+        let stored = serde_json::to_vec(&usual).unwrap().len();
+        assert!(stored < 64 * 1_024, "{stored} bytes");
+    }
+}
