@@ -19,7 +19,7 @@ use wattle_common::job::GpuRequest;
 use crate::fit::{Belief, Posterior, Row, fit};
 use crate::history::{self, AtSetting, Level, Profile, SharedSet, Stored, Summary};
 use crate::interval::LogNormal;
-use crate::job::held::{Half, Held};
+use crate::job::held::{Answer, Half, Held, Prepared};
 use crate::model::cap::{self, Card, Setting};
 use crate::model::interference::{Habit, Mix};
 use crate::model::scaling::{Known, Scaling};
@@ -32,6 +32,9 @@ const GROUPS_MAX: usize = history::LEVELS_MAX;
 /// A job that draws well under a low cap draws about what it does at the default, but its peaks may
 /// be cut: by up to a tenth in the Zeus traces.
 const LOW_CAP_SD: f64 = 0.06;
+/// One job's power under one cap repeats better than another window of the job at large does: by
+/// 0.9 to 1.9 % in the Zeus traces.
+const HELD_POWER_SD: f64 = 0.012;
 /// Busy share of windows that repeat: NVML counts whole sampling periods.
 const BUSY_SD: f64 = 0.03;
 
@@ -217,21 +220,20 @@ impl JobModel {
         self.scaling.ln_rate(gpus, nodes)
     }
 
-    /// Steps a second alone under a setting, where the card's demand at the default is `ln_demand`
-    /// with a variance: for a configuration that was seen, level and curve together, because what
-    /// one of them is wrong by the other makes good.
+    /// Steps a second alone under a setting, of which the slow-down is known to be `slow`: for a
+    /// configuration that was seen, level and curve together, because what one of them is wrong by
+    /// the other makes good.
     #[must_use]
     pub fn ln_rate_set(
         &self,
         gpus: u32,
         nodes: u32,
-        setting: Setting,
-        demand: (f64, f64),
+        at: &Prepared,
+        slow: Answer,
     ) -> Option<LogNormal> {
         let level = self.scaling.ln_rate(gpus, nodes)?;
-        let slow = self.held.answer(Half::Slow, demand.0, demand.1, setting);
         let variance = match self.groups.iter().position(|g| *g == (gpus, nodes)) {
-            Some(i) => self.speed.at(&self.speed_row(i, setting).0).1 + slow.form,
+            Some(i) => self.speed.at(&self.speed_row(i, at.columns())).1 + slow.form,
             None => level.variance + slow.fitted + slow.form,
         };
         Some(LogNormal { mean: level.mean - slow.mean, variance, dof: level.dof })
@@ -261,14 +263,14 @@ impl JobModel {
         mix
     }
 
-    /// The features of the step-rate fit, one level each and the slow-down with its sign; and
-    /// what the slow-down is expected to be beside them, and its variance.
-    fn speed_row(&self, group: usize, setting: Setting) -> (Vec<f64>, f64, f64) {
-        let (columns, mean, open) = self.held.columns(Half::Slow, setting);
-        let mut row = vec![0.0; self.groups.len()];
+    /// The features of the step-rate fit: one level each, and the slow-down with its sign.
+    fn speed_row(&self, group: usize, columns: &[f64]) -> Vec<f64> {
+        let mut row = vec![0.0; self.groups.len() + self.held.width()];
         row[group] = 1.0;
-        row.extend(columns.iter().map(|x| -x));
-        (row, mean, open)
+        for (cell, x) in row[self.groups.len()..].iter_mut().zip(columns) {
+            *cell = -x;
+        }
+        row
     }
 
     /// What caps and clocks do to power, and whether the default was seen.
@@ -279,8 +281,9 @@ impl JobModel {
             let Some(watts) = window.card_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
             };
-            let (base, variance) = self.ln_power_alone(window.gpus);
-            let sd = (POWER_SD * POWER_SD + variance + open).sqrt();
+            let base = self.ln_power_alone(window.gpus).0;
+            // What the default is off by all readings have in common; it tells none from another.
+            let sd = HELD_POWER_SD.hypot(open.sqrt());
             rows.push(Row { x, y: watts.ln() - base - mean, sd });
         }
         (fit(&rows, &self.held.beliefs(Half::Power)), self.power_seen)
@@ -303,9 +306,9 @@ impl JobModel {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
-            let (x, slow, open) = self.speed_row(group, window.setting());
+            let (columns, slow, open) = self.held.columns(Half::Slow, window.setting());
             rows.push(Row {
-                x,
+                x: self.speed_row(group, &columns),
                 y: window.rate.map_or(0.0, f64::ln) + offset + slow,
                 sd: (window.rate_sd * window.rate_sd + variance + open).sqrt(),
             });
@@ -369,11 +372,11 @@ impl JobModel {
             }
             let (slow, power) = sets.entry(&window.neighbours).or_default();
             let row = |y: f64, variance: f64| Row { x: vec![1.0], y, sd: variance.sqrt() };
-            let demand = (self.ln_power_alone(window.gpus).0, 0.0);
+            let at = self.held.prepare(window.setting());
+            let under = self.held.answer(&at, self.ln_power_alone(window.gpus).0, 0.0).0;
             if let Some(rate) = window.rate
                 && known_alone((window.gpus, window.nodes))
-                && let Some(alone) =
-                    self.ln_rate_set(window.gpus, window.nodes, window.setting(), demand)
+                && let Some(alone) = self.ln_rate_set(window.gpus, window.nodes, &at, under)
             {
                 let variance = alone.variance + window.rate_sd * window.rate_sd;
                 slow.push(row(alone.mean - rate.ln(), variance));

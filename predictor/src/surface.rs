@@ -15,9 +15,9 @@ use wattle_common::{Frequency, Power};
 use crate::fit::Belief;
 use crate::history::{Class, SharedSet, Stored};
 use crate::interval::LogNormal;
-use crate::job::held::Half;
+use crate::job::held::Prepared;
 use crate::job::{JobModel, Profiles, setting};
-use crate::model::cap::{self, Card};
+use crate::model::cap::{self, Card, Setting};
 use crate::model::interference::{self, Habit, Mix, Seen};
 use crate::pooled::Pooled;
 use crate::prior;
@@ -25,6 +25,8 @@ use crate::prior;
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
 /// do not go, in steps of a tenth.
 const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+/// Settings kept at hand while points are made.
+const SETTINGS_MAX: usize = 32;
 /// GPU counts on the axis at most.
 const COUNTS_MAX: usize = 16;
 /// GPUs of the node assumed where none is known: the densest spread starts there.
@@ -101,6 +103,8 @@ impl<'a> Question<'a> {
     pub fn points(&self, wanted: &[Configuration]) -> Vec<SurfacePoint> {
         // Configurations with the same neighbours follow each other.
         let mut last: Option<(&[WorkloadId], Together)> = None;
+        // Few settings are asked for many times.
+        let mut settings: Vec<(Setting, Prepared)> = Vec::new();
         let mut out = Vec::with_capacity(wanted.len());
         for at in wanted {
             let neighbours = at.neighbours.as_slice();
@@ -110,12 +114,23 @@ impl<'a> Question<'a> {
                 _ => Some(self.together(neighbours)),
             };
             last = together.map(|together| (neighbours, together));
-            out.push(self.point(at, together));
+            let set = setting(at.cap, at.clock_max);
+            let known = settings.iter().position(|(s, _)| *s == set).unwrap_or_else(|| {
+                settings.truncate(SETTINGS_MAX - 1);
+                settings.push((set, self.model.held.prepare(set)));
+                settings.len() - 1
+            });
+            out.push(self.point(at, together, &settings[known].1));
         }
         out
     }
 
-    fn point(&self, at: &Configuration, together: Option<Together>) -> SurfacePoint {
+    fn point(
+        &self,
+        at: &Configuration,
+        together: Option<Together>,
+        prepared: &Prepared,
+    ) -> SurfacePoint {
         let (mut ln_power, mut power_variance) = self.model.ln_power_alone(at.gpus);
         let mut slow = (0.0, 0.0);
         if let Some(together) = together {
@@ -127,8 +142,7 @@ impl<'a> Question<'a> {
             ln_power = ln_power.min(self.card.cap_default_w.ln());
         }
         let set = setting(at.cap, at.clock_max);
-        let held = self.model.held.answer(Half::Slow, ln_power, power_variance, set);
-        let drop = self.model.held.answer(Half::Power, ln_power, power_variance, set);
+        let (held, drop) = self.model.held.answer(prepared, ln_power, power_variance);
         let beside = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
         let under = LogNormal { mean: -held.mean, variance: held.fitted + held.form, dof: 8.0 };
         // A job that scattered more, or less, than windows do goes on doing so.
@@ -144,7 +158,7 @@ impl<'a> Question<'a> {
         };
         let steps_per_s = self
             .model
-            .ln_rate_set(at.gpus, at.nodes, set, (ln_power, power_variance))
+            .ln_rate_set(at.gpus, at.nodes, prepared, held)
             // An iteration seen in power may be several steps, or a part of one.
             .filter(|_| !self.model.inferred)
             .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));

@@ -66,6 +66,32 @@ pub struct Answer {
     pub form: f64,
 }
 
+/// One setting, with all that does not depend on the card's demand.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    cap: Option<f64>,
+    clock: Option<f64>,
+    /// The features of the slow-down.
+    columns: Vec<f64>,
+    /// What is expected of the job alone.
+    own: Guess,
+    slow: Part,
+    power: Part,
+}
+
+/// A setting's half.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    /// Variance from the fitted parameters.
+    fitted: f64,
+    /// The clock's part of the logarithm.
+    clock: f64,
+    /// The cap's.
+    cap: Value,
+    /// Variance of a clock's form, or of a cap and a clock at once.
+    open: f64,
+}
+
 /// A curve's value under one cap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Value {
@@ -143,6 +169,14 @@ fn steps(place: usize, on: bool, own: f64, at: &[f64], out: &mut Vec<f64>) -> f6
     }
     out.append(&mut row);
     between
+}
+
+impl Prepared {
+    /// The features of the slow-down; none for the default.
+    #[must_use]
+    pub fn columns(&self) -> &[f64] {
+        &self.columns
+    }
 }
 
 impl Held {
@@ -287,40 +321,61 @@ impl Held {
         self.draw_clocks(default_seen);
     }
 
-    /// The answer to a setting where the card's demand at the default is `ln_demand` with a
-    /// variance. For the power, the variance of the demand itself is in the answer.
+    /// All that a setting needs and that does not depend on the demand: worth keeping where many
+    /// questions ask for the same one.
     #[must_use]
-    pub fn answer(&self, half: Half, ln_demand: f64, variance: f64, setting: Setting) -> Answer {
-        let own = if half == Half::Power { 1.0 } else { 0.0 };
+    pub fn prepare(&self, setting: Setting) -> Prepared {
         let cap = held_cap(&self.card, setting);
         let clock = held_clock(&self.card, setting);
-        if cap.is_none() && clock.is_none() {
-            return Answer { mean: 0.0, fitted: 0.0, form: own * variance };
-        }
-        let (row, _, open) = self.columns(half, setting);
-        let fitted = self.posterior(half).at(&row).1;
-        let (mut mean, mut form, mut slope) = (0.0, 0.0, own);
-        let mut demand = ln_demand;
-        if let Some(clock) = clock {
-            mean += self.clock_mean(half, clock);
-            form += if cap.is_some() { BOTH_SD * BOTH_SD } else { open };
-            // A card clocked down draws less, and its cap bites later.
-            demand += self.clock_mean(Half::Power, clock).min(0.0);
-        }
-        if let Some(cap) = cap {
-            let value = self.value(half, cap);
-            let mut under = value.mean;
-            if (demand - self.ln_power).abs() > 1e-9 {
-                let at = |ln_power| of(half, self.transfer.guess(&self.card, ln_power, cap)).mean;
-                let shift = at(demand) - at(self.ln_power);
-                under += shift;
-                form += (SHIFT_SHARE * shift).powi(2);
+        let part = |half: Half| {
+            if cap.is_none() && clock.is_none() {
+                return (Vec::new(), Part::default());
             }
-            mean += if half == Half::Slow { under.max(0.0) } else { under.min(0.0) };
-            form += value.form;
-            slope = own + value.slope;
-        }
-        Answer { mean, fitted, form: form + slope * slope * variance }
+            let (row, _, open) = self.columns(half, setting);
+            let part = Part {
+                fitted: self.posterior(half).at(&row).1,
+                clock: clock.map_or(0.0, |mhz| self.clock_mean(half, mhz)),
+                cap: cap.map_or_else(Value::default, |cap| self.value(half, cap)),
+                // A cap's form is in its value.
+                open: match (cap, clock) {
+                    (None, _) => open,
+                    (Some(_), None) => 0.0,
+                    (Some(_), Some(_)) => BOTH_SD * BOTH_SD,
+                },
+            };
+            (row, part)
+        };
+        let ((columns, slow), (_, power)) = (part(Half::Slow), part(Half::Power));
+        let own = cap
+            .map_or_else(Guess::default, |cap| self.transfer.guess(&self.card, self.ln_power, cap));
+        Prepared { cap, clock, columns, own, slow, power }
+    }
+
+    /// The answers, slow-down and power, to a setting where the card's demand at the default is
+    /// `ln_demand` with a variance. The variance of the demand itself is in the power's.
+    #[must_use]
+    pub fn answer(&self, at: &Prepared, ln_demand: f64, variance: f64) -> (Answer, Answer) {
+        // A card clocked down draws less, and its cap bites later.
+        let demand = ln_demand + if at.clock.is_some() { at.power.clock } else { 0.0 };
+        let moved = at.cap.filter(|_| (demand - self.ln_power).abs() > 1e-9);
+        let there = moved.map_or(at.own, |cap| self.transfer.guess(&self.card, demand, cap));
+        let half = |half: Half| {
+            let (part, sign, own) = match half {
+                Half::Slow => (at.slow, 1.0, 0.0),
+                Half::Power => (at.power, -1.0, 1.0),
+            };
+            let shift = of(half, there).mean - of(half, at.own).mean;
+            // Slower, and less power, whatever the shift.
+            let under = sign * (sign * (part.cap.mean + shift)).max(0.0);
+            let slope = own + part.cap.slope;
+            let form = part.open + part.cap.form + (SHIFT_SHARE * shift).powi(2);
+            Answer {
+                mean: part.clock + under,
+                fitted: part.fitted,
+                form: form + slope * slope * variance,
+            }
+        };
+        (half(Half::Slow), half(Half::Power))
     }
 
     fn posterior(&self, half: Half) -> &Posterior {

@@ -35,6 +35,8 @@ const ROW_SD: f64 = 0.15;
 const RIDGE: Belief = Belief { mean: 0.0, sd: 1.5 };
 /// Width of the smoother in u, and the grid of u it is tabulated on.
 const KERNEL_WIDTH: f64 = 0.06;
+/// Beyond so many widths nothing counts.
+const KERNEL_REACH: f64 = 4.0;
 const GRID_STEP: f64 = 0.02;
 const GRID: usize = 61;
 /// How much the ridge counts beside the smoother's neighbours, in neighbours.
@@ -86,7 +88,7 @@ type Spread = [f64; 3];
 /// Where other classes were seen under the cap: what two readings of a job leave open on the Zeus
 /// traces; the residuals there grow as 0.02 + 0.3 of the mean.
 const SLOW_POOLED: Spread = [0.02, 0.08, 0.4];
-const POWER_POOLED: Spread = [0.02, 0.15, 0.02];
+const POWER_POOLED: Spread = [0.05, 0.3, 0.02];
 /// Where only the belief stands: cards differ in curvature (P100 linear, A40 quadratic).
 const SLOW_BELIEVED: Spread = [0.03, 0.3, 0.6];
 const POWER_BELIEVED: Spread = [0.1, 0.5, 0.1];
@@ -268,6 +270,9 @@ impl Bin {
                 let (mut weights, mut sum) = (KERNEL_RIDGE, KERNEL_RIDGE * ridge);
                 for (at, y) in &points {
                     let far = (u - at) / KERNEL_WIDTH;
+                    if far.abs() > KERNEL_REACH {
+                        continue;
+                    }
                     let weight = (-0.5 * far * far).exp();
                     weights += weight;
                     sum += weight * y;
@@ -321,15 +326,21 @@ fn soft_minimum(seen: &[Seen]) -> Option<(f64, f64)> {
         return None;
     }
     let points: Vec<_> = points.iter().step_by(points.len().div_ceil(SOFT_POINTS_MAX)).collect();
-    let mut best = (f64::INFINITY, 1.0, 10.0);
-    for i in 0..10 {
-        let k = 3.0 * 20f64.powf(f64::from(i) / 9.0);
-        for j in 0..16 {
-            let c = 0.8 + 0.02 * f64::from(j);
-            let cost = points.iter().map(|(own, cap, y)| (soft(*own, cap + c.ln(), k) - y).powi(2));
-            let cost: f64 = cost.sum();
-            if cost < best.0 {
-                best = (cost, c, k);
+    let cost = |c: f64, k: f64| -> f64 {
+        points.iter().map(|(own, cap, y)| (soft(*own, cap + c.ln(), k) - y).powi(2)).sum()
+    };
+    // A coarse grid, then a finer one around its best.
+    let mut best = (f64::INFINITY, 0.95, 12.0);
+    for (steps, wide_c, wide_k) in [(3, 0.15, 4.5f64), (2, 0.04, 1.5)] {
+        let (_, c0, k0) = best;
+        for i in -steps..=steps {
+            for j in -steps..=steps {
+                let part = |i: i32| f64::from(i) / f64::from(steps);
+                let (c, k) = (c0 + wide_c * part(i), k0 * wide_k.powf(part(j)));
+                let cost = cost(c, k);
+                if cost < best.0 {
+                    best = (cost, c, k);
+                }
             }
         }
     }
