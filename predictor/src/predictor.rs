@@ -230,7 +230,8 @@ impl Predictor {
         shapes.dedup();
         let max = self.config.points_max as usize;
         let pooled = self.pooled(kind);
-        let wanted = configurations(known.gpus, &shapes, &sets, &axis, &card, max);
+        let axes = (&card, model.held.clocks());
+        let wanted = configurations(known.gpus, &shapes, &sets, &axis, axes, max);
         let learned = self.learned_points((job, known), (kind, &card), &wanted);
         let points = learned.unwrap_or_else(|| {
             Question::new(&model, &card, class, &profiles, &pooled).points(&wanted)

@@ -1,7 +1,8 @@
 //! Which configurations a surface holds, and how the models make a point of each.
 //!
 //! What matters most comes first, because a surface is bounded: the job alone over GPUs, nodes and
-//! caps; beside each class alone at the default; beside two and three; beside each class under caps.
+//! caps, and under the locked clocks it ran with; beside each class alone at the default; beside two
+//! and three; beside each class under caps; at last alone under the other clocks a card could have.
 //! A configuration that is not there is answered by the nearest that is: the same neighbours on the
 //! same GPUs over other nodes have the same relative speed.
 
@@ -25,6 +26,12 @@ use crate::prior;
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
 /// do not go, in steps of a tenth.
 const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+/// Clocks on the axis, in shares of the top.
+const CLOCK_SHARES: [f64; 4] = [0.9, 0.8, 0.7, 0.6];
+/// Clocks are set in steps of this, MHz (NVML's on data-centre cards).
+const CLOCK_STEP_MHZ: f64 = 15.0;
+/// Locked clocks of one job on its axis.
+const CLOCKS_SEEN_MAX: usize = 4;
 /// Settings kept at hand while points are made.
 const SETTINGS_MAX: usize = 32;
 /// GPU counts on the axis at most.
@@ -249,7 +256,7 @@ pub fn configurations(
     seen: &[(u32, u32)],
     sets_seen: &[Vec<WorkloadId>],
     classes: &[WorkloadId],
-    card: &Card,
+    (card, clocks_seen): (&Card, &[f64]),
     max: usize,
 ) -> Vec<Configuration> {
     let shapes = shapes(gpus, seen);
@@ -263,13 +270,13 @@ pub fn configurations(
     };
     let mut out = Vec::new();
     // True while there is room for more.
-    let mut push = |shape: &(u32, u32), cap: Option<Power>, neighbours: &[WorkloadId]| {
+    let mut push = |shape: &(u32, u32), set: Set, neighbours: &[WorkloadId]| {
         if out.len() < max {
             out.push(Configuration {
                 gpus: shape.0,
                 nodes: shape.1,
-                cap,
-                clock_max: None,
+                cap: set.0,
+                clock_max: set.1,
                 global_batch: None,
                 neighbours: neighbours.to_vec(),
             });
@@ -277,9 +284,17 @@ pub fn configurations(
         out.len() < max
     };
     for shape in &shapes {
-        push(shape, None, &[]);
+        push(shape, (None, None), &[]);
         for cap in &caps {
-            push(shape, *cap, &[]);
+            push(shape, (*cap, None), &[]);
+        }
+    }
+    let clocks = clocks(card, clocks_seen);
+    let (locked, others) =
+        clocks.split_at(clocks_seen.len().min(CLOCKS_SEEN_MAX).min(clocks.len()));
+    for shape in shapes.iter().filter(is_usual) {
+        for clock in locked {
+            push(shape, (None, *clock), &[]);
         }
     }
     let singles: Vec<Vec<WorkloadId>> = classes.iter().map(|c| vec![c.clone()]).collect();
@@ -300,7 +315,7 @@ pub fn configurations(
             continue;
         }
         for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
-            if !push(shape, None, &set) {
+            if !push(shape, (None, None), &set) {
                 break 'full;
             }
         }
@@ -309,11 +324,34 @@ pub fn configurations(
     for set in &singles {
         for shape in shapes.iter().filter(|s| is_usual(s)) {
             for cap in &caps {
-                push(shape, *cap, set);
+                push(shape, (*cap, None), set);
             }
         }
     }
+    for shape in shapes.iter().filter(is_usual) {
+        for clock in others {
+            push(shape, (None, *clock), &[]);
+        }
+    }
     out
+}
+
+/// A cap and a clock.
+type Set = (Option<Power>, Option<Frequency>);
+
+/// The clocks of the axis: those `seen`, then the others.
+fn clocks(card: &Card, seen: &[f64]) -> Vec<Option<Frequency>> {
+    let top = card.clock_mhz_top.unwrap_or(0.0);
+    let others = CLOCK_SHARES.iter().map(|share| top * share);
+    let others = others.map(|mhz| (mhz / CLOCK_STEP_MHZ).floor() * CLOCK_STEP_MHZ);
+    let mut clocks: Vec<Option<Frequency>> = Vec::new();
+    for mhz in seen.iter().copied().take(CLOCKS_SEEN_MAX).chain(others) {
+        let clock = Some(Frequency::from_mhz(mhz.round() as u32));
+        if mhz >= CLOCK_STEP_MHZ && !clocks.contains(&clock) {
+            clocks.push(clock);
+        }
+    }
+    clocks
 }
 
 /// The (gpus, nodes) a job could have: powers of two within its request and its ends, each on as
@@ -365,14 +403,35 @@ mod tests {
     fn what_matters_most_survives_the_bound() {
         let classes: Vec<WorkloadId> = (0..16).map(|i| id(&format!("c{i:02}"))).collect();
         let seen = [vec![id("c00"), id("c01"), id("c02")]];
-        let all = configurations(GpuRequest::exactly(8), &[], &seen, &classes, &CARD, 100_000);
+        let all =
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, (&CARD, &[]), 100_000);
         let mut unique: Vec<String> = all.iter().map(|c| format!("{c:?}")).collect();
         unique.sort();
         unique.dedup();
         assert_eq!(unique.len(), all.len(), "no configuration stands twice");
-        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, &CARD, 72);
+        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, (&CARD, &[]), 72);
         assert_eq!(few, all[..72]);
         assert!(few.iter().any(|c| c.neighbours == seen[0]), "a set that was seen comes early");
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
+    }
+
+    #[test]
+    fn clocks_that_were_seen_come_early_and_others_last() {
+        let card = Card { clock_mhz_top: Some(1_410.0), ..CARD };
+        let classes = [id("a"), id("b")];
+        let all = configurations(
+            GpuRequest::exactly(1),
+            &[],
+            &[],
+            &classes,
+            (&card, &[1_275.0, 1_050.0]),
+            1_000,
+        );
+        let at =
+            |mhz| all.iter().position(|c| c.clock_max == Some(Frequency::from_mhz(mhz))).unwrap();
+        let beside = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
+        assert!(at(1_275) < beside && at(1_050) < beside && at(1_125) > beside);
+        assert_eq!(all.iter().filter(|c| c.clock_max.is_some()).count(), 2 + CLOCK_SHARES.len());
+        assert!(all.iter().all(|c| c.clock_max.is_none() || c.neighbours.is_empty()));
     }
 }

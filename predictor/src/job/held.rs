@@ -16,12 +16,11 @@
 
 use std::sync::Arc;
 
-use super::median;
+use super::curve::{OwnTime, own_power_at};
 use crate::fit::{Belief, Posterior, Row};
 use crate::history::AtSetting;
 use crate::model::cap::{self, Card, Setting};
 use crate::model::clock::{self, Clocks};
-use crate::model::shape::{Known, Shape, power_between};
 use crate::model::transfer::{Expected, Guess, Transfer};
 use crate::observation::Observation;
 
@@ -35,11 +34,6 @@ const CLOCK_WANDER: [f64; 2] = [0.1, 0.5];
 const BOTH_SD: f64 = 0.05;
 /// What two jobs of one class differ by under one setting.
 const CLASS_SD: f64 = 0.015;
-/// What a curve between known settings is off by, at least and as a share of the gap between them.
-const BETWEEN_SD: f64 = 0.012;
-const BETWEEN_SHARE: f64 = 0.06;
-/// How well a curve is believed to hold beside a reading's own noise.
-const CURVE_SD: f64 = 0.015;
 /// Deviation of a shift to another demand, as a share of it.
 const SHIFT_SHARE: f64 = 0.3;
 /// The table over caps: steps of the logarithm down to a quarter of the default.
@@ -225,6 +219,12 @@ impl Held {
         let cap = |cap: &f64| Setting { cap_w: Some(*cap), clock_mhz_max: None };
         let clock = |mhz: &f64| Setting { cap_w: None, clock_mhz_max: Some(*mhz) };
         self.caps.iter().map(cap).chain(self.clocks.iter().map(clock)).collect()
+    }
+
+    /// The locked clocks that were seen, MHz, descending.
+    #[must_use]
+    pub fn clocks(&self) -> &[f64] {
+        &self.clocks
     }
 
     /// Which of [`Held::knots`] a setting is, `Some(None)` for the default; `None` for one between
@@ -413,7 +413,8 @@ impl Held {
             .collect();
         caps.sort_by(|a, b| b.total_cmp(a));
         let enough = self.caps.len() >= 2;
-        let slow_curve = (enough && slow_seen).then(|| OwnTime::fit(self)).flatten();
+        let slow_curve =
+            (enough && slow_seen).then(|| OwnTime::fit(&self.own_slow(), default_w)).flatten();
         let power_curve = (enough && power_seen).then(|| self.own_power());
         // The more was seen of a job's own curve, the less it hangs on its power.
         let known = 1.0 / (1 + self.caps.len()) as f64;
@@ -445,6 +446,17 @@ impl Held {
             });
         }
         self.table = table;
+    }
+
+    /// (cap, ln of slow-down, its variance), descending.
+    fn own_slow(&self) -> Vec<(f64, f64, f64)> {
+        let one = |cap: &f64| {
+            let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
+            let (row, mean, _) = self.columns(Half::Slow, setting);
+            let (off, variance) = self.slow.at(&row);
+            (*cap, mean + off, variance)
+        };
+        self.caps.iter().map(one).collect()
     }
 
     /// (cap, ln of power relative to the default), descending, the default first.
@@ -511,73 +523,6 @@ impl Held {
             (None, None) => Value::default(),
         }
     }
-}
-
-/// A job's own curve of time between the default and its lowest cap.
-struct OwnTime {
-    shape: Shape,
-    /// (ln cap, ln slow-down, what the shape is off by there), descending, the default first.
-    points: Vec<(f64, f64, f64)>,
-}
-
-impl OwnTime {
-    fn fit(held: &Held) -> Option<Self> {
-        let mut known: Vec<Known> = held
-            .caps
-            .iter()
-            .map(|cap| {
-                let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
-                let (row, mean, _) = held.columns(Half::Slow, setting);
-                let (off, variance) = held.slow.at(&row);
-                // Half of it is the default's own noise, which all have in common.
-                Known { cap_w: *cap, ln_time: mean + off, sd: (variance / 2.0).sqrt() }
-            })
-            .collect();
-        let sd = median(known.iter().map(|k| k.sd)).unwrap_or(0.0);
-        known.insert(0, Known { cap_w: held.card.cap_default_w, ln_time: 0.0, sd });
-        let shape = Shape::fit(&known, held.card.cap_default_w)?;
-        let points = known
-            .iter()
-            .enumerate()
-            .map(|(i, k)| {
-                let off = k.ln_time - shape.at(k.cap_w).0;
-                let noise = if i == 0 { 0.0 } else { k.sd * k.sd };
-                let curve = CURVE_SD * CURVE_SD;
-                (k.cap_w.ln(), k.ln_time, off * curve / (curve + noise))
-            })
-            .collect();
-        Some(Self { shape, points })
-    }
-
-    fn at(&self, cap_w: f64) -> (f64, f64) {
-        let (shape, spread) = self.shape.at(cap_w);
-        let (share, high, low) = between(&self.points, |p| p.0, cap_w.ln());
-        let off = high.2 + share * (low.2 - high.2);
-        (shape + off, spread + form_between(share, low.1 - high.1))
-    }
-}
-
-/// The logarithm of the power under `cap_w` of a job that draws `top_w` at the default, between
-/// the points known.
-fn own_power_at(points: &[(f64, f64)], cap_w: f64, top_w: f64) -> (f64, f64) {
-    let watts = |p: &(f64, f64)| (p.0, top_w * p.1.exp());
-    let (share, high, low) = between(points, |p| p.0, cap_w);
-    let below = points.iter().find(|p| p.0 < low.0).map(watts);
-    let power = power_between(cap_w, below, watts(low), watts(high), top_w);
-    ((power / top_w).max(1e-3).ln(), form_between(share, low.1 - high.1))
-}
-
-/// The two points around `at`, which descend, and how far from the higher it is, 0 to 1.
-fn between<P>(points: &[P], of: fn(&P) -> f64, at: f64) -> (f64, &P, &P) {
-    let i = points.partition_point(|p| of(p) >= at).clamp(1, points.len() - 1);
-    let (high, low) = (&points[i - 1], &points[i]);
-    (((of(high) - at) / (of(high) - of(low))).clamp(0.0, 1.0), high, low)
-}
-
-/// What a curve is off by between two known points, most in the middle.
-fn form_between(share: f64, gap: f64) -> f64 {
-    let middle = 4.0 * share * (1.0 - share);
-    (middle * (BETWEEN_SD + BETWEEN_SHARE * gap.abs())).powi(2)
 }
 
 /// Variances made to rise, so that each step has some of its own.

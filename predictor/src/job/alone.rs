@@ -1,0 +1,79 @@
+//! What a job is alone at the default: its busy share, and one card's power.
+//!
+//! Its own windows say it; else the class's, else what is believed of its kind. Nothing here knows
+//! what caps or neighbours do.
+
+use wattle_common::id::WorkloadId;
+
+use super::{Context, Job, ln_ratio, median};
+use crate::fit::{Belief, Posterior, Row, fit};
+use crate::history::Profile;
+use crate::model::cap;
+use crate::observation::{Observation, POWER_SD};
+use crate::prior;
+
+/// A job that draws well under a low cap draws about what it does at the default, but its peaks may
+/// be cut: by up to a tenth in the Zeus traces.
+const LOW_CAP_SD: f64 = 0.06;
+/// Busy share of windows that repeat: NVML counts whole sampling periods.
+const BUSY_SD: f64 = 0.03;
+
+/// Busy share alone: what was seen alone; else the job's own part beside others, which is a little
+/// less; else the class's; else anything.
+pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
+    let alone: Vec<f64> = windows.iter().filter(|w| w.alone()).filter_map(|w| w.busy).collect();
+    let beside: Vec<f64> =
+        windows.iter().filter(|w| !w.alone()).filter_map(|w| w.busy_job).collect();
+    let own = |seen: Vec<f64>, between: f64| {
+        let n = seen.len() as f64;
+        median(seen.into_iter())
+            .map(|mean| Belief { mean, sd: (BUSY_SD * BUSY_SD / n + between * between).sqrt() })
+    };
+    match own(alone, 0.01).or(class.busy).or_else(|| own(beside, 0.1)) {
+        Some(belief) => (belief, true),
+        None => (prior::UTILIZATION, false),
+    }
+}
+
+/// One card's power alone at the default, over (1, ln g/g0): from windows no cap or clock held
+/// back; else above what was seen held back; else the class's; else the kind of network's.
+pub(super) fn power(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
+    let card = context.card;
+    let alone = || job.windows().iter().filter(|w| w.alone());
+    let mut free: Vec<(&Observation, f64)> = alone()
+        .filter_map(|w| Some((w, w.card_power_w?)))
+        .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()))
+        .collect();
+    // A cap that hardly binds still cuts peaks: where the default itself was seen, that says it.
+    let default = |(w, _): &(&Observation, f64)| cap::is_default(card, w.setting());
+    if free.iter().any(default) {
+        free.retain(default);
+    }
+    let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
+    let held = alone().filter_map(|w| w.card_power_w).max_by(f64::total_cmp);
+    let level = match (context.class.ln_power, held) {
+        (Some(class), _) => class,
+        // Somewhere between what a cap let through and what the card can draw.
+        (None, Some(held)) if free.is_empty() => {
+            let (low, high) = (held.ln(), (0.97 * card.cap_default_w).max(held * 1.02).ln());
+            Belief { mean: (low + high) / 2.0, sd: (high - low).max(0.04) / 3.0 }
+        }
+        (None, _) => {
+            let workload = job.workload.as_ref().map(WorkloadId::as_str);
+            let (share, _) = prior::power_share(workload, card.power_carried);
+            let guess = if card.cap_known { 0.0 } else { 0.4 };
+            Belief { mean: share.mean + card.cap_default_w.ln(), sd: f64::hypot(share.sd, guess) }
+        }
+    };
+    let rows: Vec<Row> = free
+        .iter()
+        .map(|(w, watts)| {
+            let sd = if cap::is_default(card, w.setting()) { POWER_SD } else { LOW_CAP_SD };
+            Row { x: vec![1.0, ln_ratio(w.gpus, gpus)], y: watts.ln(), sd }
+        })
+        .collect();
+    // More GPUs wait more for each other, and draw a little less each.
+    let beliefs = [level, Belief { mean: -0.03, sd: 0.06 }];
+    let seen = !rows.is_empty() || context.class.ln_power.is_some();
+    (fit(&rows, &beliefs), gpus, seen)
+}

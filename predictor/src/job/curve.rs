@@ -1,0 +1,100 @@
+//! A job's own curves over caps, between the default and the lowest cap it was seen under.
+//!
+//! From two caps beside the default on. The forms are the models' ([`crate::model::shape`]); here
+//! they are led through what the job's fit says of its known caps.
+
+use super::median;
+use crate::model::shape::{Known, Shape, power_between};
+
+/// What a curve between known settings is off by, at least and as a share of the gap between them.
+const BETWEEN_SD: f64 = 0.012;
+const BETWEEN_SHARE: f64 = 0.06;
+/// How well a curve is believed to hold beside a reading's own noise.
+const CURVE_SD: f64 = 0.015;
+
+/// A job's own curve of time between the default and its lowest cap.
+pub(super) struct OwnTime {
+    shape: Shape,
+    /// (ln cap, ln slow-down, what the shape is off by there), descending, the default first.
+    points: Vec<(f64, f64, f64)>,
+}
+
+impl OwnTime {
+    /// Through what is known of `caps`, descending: (watts, ln slow-down, its variance).
+    pub(super) fn fit(caps: &[(f64, f64, f64)], cap_default_w: f64) -> Option<Self> {
+        // Half of a variance is the default's own noise, which all have in common.
+        let one = |(cap_w, ln_time, variance): &(f64, f64, f64)| Known {
+            cap_w: *cap_w,
+            ln_time: *ln_time,
+            sd: (variance / 2.0).sqrt(),
+        };
+        let mut known: Vec<Known> = caps.iter().map(one).collect();
+        let sd = median(known.iter().map(|k| k.sd)).unwrap_or(0.0);
+        known.insert(0, Known { cap_w: cap_default_w, ln_time: 0.0, sd });
+        let shape = Shape::fit(&known, cap_default_w)?;
+        let points = known
+            .iter()
+            .enumerate()
+            .map(|(i, k)| {
+                let off = k.ln_time - shape.at(k.cap_w).0;
+                let noise = if i == 0 { 0.0 } else { k.sd * k.sd };
+                let curve = CURVE_SD * CURVE_SD;
+                (k.cap_w.ln(), k.ln_time, off * curve / (curve + noise))
+            })
+            .collect();
+        Some(Self { shape, points })
+    }
+
+    /// The logarithm of the slow-down, and the variance of the curve's form.
+    pub(super) fn at(&self, cap_w: f64) -> (f64, f64) {
+        let (shape, spread) = self.shape.at(cap_w);
+        let (share, high, low) = between(&self.points, |p| p.0, cap_w.ln());
+        let off = high.2 + share * (low.2 - high.2);
+        (shape + off, spread + form_between(share, low.1 - high.1))
+    }
+}
+
+/// The logarithm of the power under `cap_w` of a job that draws `top_w` at the default, between
+/// the points known.
+pub(super) fn own_power_at(points: &[(f64, f64)], cap_w: f64, top_w: f64) -> (f64, f64) {
+    let watts = |p: &(f64, f64)| (p.0, top_w * p.1.exp());
+    let (share, high, low) = between(points, |p| p.0, cap_w);
+    let below = points.iter().find(|p| p.0 < low.0).map(watts);
+    let power = power_between(cap_w, below, watts(low), watts(high), top_w);
+    ((power / top_w).max(1e-3).ln(), form_between(share, low.1 - high.1))
+}
+
+/// The two points around `at`, which descend, and how far from the higher it is, 0 to 1.
+fn between<P>(points: &[P], of: fn(&P) -> f64, at: f64) -> (f64, &P, &P) {
+    let i = points.partition_point(|p| of(p) >= at).clamp(1, points.len() - 1);
+    let (high, low) = (&points[i - 1], &points[i]);
+    (((of(high) - at) / (of(high) - of(low))).clamp(0.0, 1.0), high, low)
+}
+
+/// What a curve is off by between two known points, most in the middle.
+fn form_between(share: f64, gap: f64) -> f64 {
+    let middle = 4.0 * share * (1.0 - share);
+    (middle * (BETWEEN_SD + BETWEEN_SHARE * gap.abs())).powi(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_meets_sure_points_and_smooths_unsure_ones() {
+        let caps = |sd: f64, odd: f64| {
+            [(225.0, 0.02), (175.0, 0.10 + odd), (150.0, 0.17), (125.0, 0.29), (100.0, 0.52)]
+                .map(|(cap, y)| (cap, y, 2.0 * sd * sd))
+        };
+        let at = |sd, odd, cap| OwnTime::fit(&caps(sd, odd), 250.0).unwrap().at(cap);
+        for (cap, y, _) in caps(0.001, 0.0) {
+            assert!((at(0.001, 0.0, cap).0 - y).abs() < 0.003, "{cap}");
+        }
+        let (met, smoothed) = (at(0.001, 0.05, 175.0).0, at(0.03, 0.05, 175.0).0);
+        assert!((met - 0.15).abs() < 0.005 && smoothed < 0.13, "{met} {smoothed}");
+        // Between known caps it is less sure than on them.
+        assert!(at(0.001, 0.0, 112.0).1 > at(0.001, 0.0, 100.0).1);
+        assert!(OwnTime::fit(&caps(0.01, 0.0)[..1], 250.0).is_none());
+    }
+}
