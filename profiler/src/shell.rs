@@ -11,8 +11,8 @@
 
 mod bus;
 mod lineage;
-mod sampler;
-mod socket;
+pub mod sampler;
+pub mod socket;
 mod state;
 
 use std::path::Path;

@@ -6,6 +6,8 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a test says what broke by panicking")]
 
+pub mod gpu_suite;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -23,11 +23,16 @@ use crate::machine::Event;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Ends the thread when it is dropped.
-pub(super) struct Sampler(
+#[derive(Debug)]
+pub struct Sampler(
     #[expect(dead_code, reason = "dropping it is the message")] blocking::SyncSender<()>,
 );
 
-pub(super) fn start(
+/// Starts the thread: it reads every card about `every`, in the system's time, and tells `events`.
+///
+/// # Errors
+/// Where the system gives no thread.
+pub fn start(
     library: Option<PathBuf>,
     every: Duration,
     events: mpsc::Sender<Event>,

@@ -20,7 +20,10 @@ use crate::machine::Event;
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Opens the socket at `path`, in place of one that a killed service has left there.
-pub(super) fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
+///
+/// # Errors
+/// Where another listens there, or the folder takes no socket; the path is named.
+pub fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
     let named = |error: std::io::Error| {
         let what =
             format!("cannot listen at {}, which progress_socket names: {error}", path.display());
@@ -42,7 +45,8 @@ pub(super) fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-pub(super) async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
+/// Tells `events` every line that is one, for as long as it is polled.
+pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
     // One byte more than a line may have, so that a longer one is seen to be.
     let mut buffer = [0; LINE_LEN_MAX + 1];
     let mut complaints = Complaints::default();
