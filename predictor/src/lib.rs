@@ -6,8 +6,9 @@
 //! a prior and says so.
 //!
 //! One model per file, each with its formula, units and the source of its constants:
-//! [`model::cap`] (speed and power under a cap or a clock), [`model::scaling`] (GPUs and nodes),
-//! [`model::interference`] (neighbours on the same card). [`fit`] is the one place that solves least
+//! [`model::cap`] (what is believed of caps and clocks), [`model::transfer`] (what other jobs showed
+//! of them), [`model::shape`] and [`model::clock`] (a job's own curves), [`model::scaling`] (GPUs and
+//! nodes), [`model::interference`] (neighbours on the same card). [`fit`] is the one place that solves least
 //! squares, through linfa. [`history`] is what outlives a job. [`method`] holds two other ways to
 //! answer, that share all but the models.
 //!

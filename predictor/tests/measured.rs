@@ -3,8 +3,9 @@
 //!
 //! Reads the Zeus power traces and the Perseus stage profiles (ml-energy/zeus, Apache-2.0) from the
 //! folder in `WATTLE_DATA`, or `../shared/data` beside the repository; says so loudly and passes
-//! where there is none. Nothing was tuned on the jobs asked for here: forms and constants were
-//! chosen with the job's network left out.
+//! where there is none. Forms were compared on these files, those pooled over classes with the job's
+//! network left out; how far a job may wander from what is expected was set on them as a whole. So
+//! the figures are a little better than on files never looked at.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]

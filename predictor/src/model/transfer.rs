@@ -85,8 +85,9 @@ pub struct Guess {
 
 /// How a job differs from what is expected: (floor, share of the mean, scale).
 type Spread = [f64; 3];
-/// Where other classes were seen under the cap: what two readings of a job leave open on the Zeus
-/// traces; the residuals there grow as 0.02 + 0.3 of the mean.
+/// Where other classes were seen under the cap. Residuals on the Zeus traces grow as 0.02 + 0.3 of
+/// the mean; parts and factor were set on those traces as a whole, wide enough for a job's own
+/// readings to win.
 const SLOW_POOLED: Spread = [0.02, 0.08, 0.4];
 const POWER_POOLED: Spread = [0.05, 0.3, 0.02];
 /// Where only the belief stands: cards differ in curvature (P100 linear, A40 quadratic).
