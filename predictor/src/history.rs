@@ -3,7 +3,7 @@
 //! Each class keeps a summary of its last few jobs; a job's summary is replaced as the job is
 //! better known, so no window counts twice. From them a new job of the class starts, and its
 //! neighbours know what to expect of it. Bounded in classes, jobs for each class, and entries for
-//! each job: stored, a full class of usual names takes up to 64 kB, of the longest names 256 kB.
+//! each job: stored, a full class of usual names takes up to 96 kB, of the longest names 320 kB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
+use crate::beside::Beside;
 use crate::fit::Belief;
 use crate::model::cap::Setting;
 use crate::model::{interference, transfer};
@@ -39,6 +40,15 @@ pub struct Stored {
     pub mean: f64,
     /// Its standard deviation.
     pub sd: f64,
+}
+
+impl Stored {
+    /// As what was seen of the set of `mix`.
+    #[must_use]
+    pub fn seen(self, mix: &interference::Mix) -> interference::Seen {
+        let variance = self.sd * self.sd;
+        interference::Seen { neighbours: mix.neighbours, sum: mix.sum, mean: self.mean, variance }
+    }
 }
 
 impl From<Belief> for Stored {
@@ -98,6 +108,9 @@ pub struct Summary {
     pub settings: Vec<AtSetting>,
     /// What it did beside others.
     pub shared: Vec<SharedSet>,
+    /// What it did beside one other at a time, all of it: goes into its class's table.
+    #[serde(skip)]
+    pub singles: Vec<(WorkloadId, Stored)>,
 }
 
 /// The summaries of a class's last jobs, oldest first.
@@ -107,6 +120,9 @@ pub struct Class {
     pub heard_at_us: Timestamp,
     /// Its jobs.
     pub jobs: Vec<(JobId, Summary)>,
+    /// What they did beside one other job.
+    #[serde(default)]
+    pub beside: Beside,
 }
 
 /// What a class is expected to be.
@@ -194,6 +210,7 @@ impl Class {
     fn is_sane(&self) -> bool {
         let fine = |s: &Stored| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
         self.jobs.len() <= JOBS_MAX
+            && self.beside.is_sane()
             && self.jobs.iter().all(|(_, s)| {
                 s.levels.len() <= LEVELS_MAX
                     && s.shared.len() <= SETS_MAX
@@ -217,6 +234,8 @@ impl Class {
 pub struct History {
     classes: BTreeMap<(String, WorkloadId), Class>,
     changed: BTreeSet<(String, WorkloadId)>,
+    /// By kind of card, how much was learned of pairs so far.
+    pair_news: BTreeMap<String, u64>,
 }
 
 impl History {
@@ -261,12 +280,14 @@ impl History {
         kind: &str,
         class: &WorkloadId,
         job: &JobId,
-        summary: Summary,
+        mut summary: Summary,
         classes_max: usize,
     ) {
         let key = (kind.to_owned(), class.clone());
         let entry = self.classes.entry(key.clone()).or_default();
         entry.heard_at_us = now;
+        let news = entry.beside.take(now, job, std::mem::take(&mut summary.singles).into_iter());
+        *self.pair_news.entry(kind.to_owned()).or_insert(0) += news;
         match entry.jobs.iter_mut().find(|(id, _)| id == job) {
             Some((_, kept)) => *kept = summary,
             None => entry.jobs.push((job.clone(), summary)),
@@ -282,6 +303,7 @@ impl History {
     pub fn restore(&mut self, kind: &str, class: WorkloadId, stored: Class, max: usize) -> bool {
         let fine = stored.is_sane() && wattle_common::id::check(kind).is_ok();
         if fine {
+            *self.pair_news.entry(kind.to_owned()).or_insert(0) += stored.beside.len() as u64;
             self.classes.insert((kind.to_owned(), class), stored);
             self.shrink(max);
         }
@@ -332,6 +354,12 @@ impl History {
             }));
         }
         seen
+    }
+
+    /// How much was learned of pairs on a kind of card: it only grows.
+    #[must_use]
+    pub fn pair_news(&self, kind: &str) -> u64 {
+        self.pair_news.get(kind).copied().unwrap_or(0)
     }
 
     /// Every set seen on a kind of card, for the pooled curve: speeds, then powers.

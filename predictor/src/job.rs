@@ -23,10 +23,11 @@ use crate::history::{self, AtSetting, Level, Profile, SharedSet, Stored, Summary
 use crate::interval::LogNormal;
 use crate::job::held::{Answer, Half, Held, Prepared};
 use crate::model::cap::{self, Card, Setting};
-use crate::model::interference::{Habit, Mix};
+use crate::model::interference::Mix;
+use crate::model::pairs::Traits;
 use crate::model::scaling::{Known, Scaling};
-use crate::observation::{Observation, POWER_SD};
-use crate::pooled::Pooled;
+use crate::observation::{Observation, POWER_SD, UNKNOWN};
+use crate::pooled::{self, Pooled};
 use crate::prior;
 
 /// Configurations fitted together with the time curve.
@@ -34,6 +35,9 @@ const GROUPS_MAX: usize = history::LEVELS_MAX;
 /// One job's power under one cap repeats better than another window of the job at large does: by
 /// 0.9 to 1.9 % in the Zeus traces.
 const HELD_POWER_SD: f64 = 0.012;
+/// Sets of neighbours looked at; beyond the sets kept, only what a job did beside one other stays.
+const SETS_FITTED_MAX: usize = 64;
+
 /// What is known of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
@@ -156,6 +160,10 @@ pub struct JobModel {
     /// Whether its rates are inferred from its cards' rhythm: they compare with each other only, so
     /// they give relative speeds and no level.
     pub inferred: bool,
+    /// What makes it like other jobs.
+    traits: Traits,
+    /// What it did beside one other at a time.
+    singles: Vec<(WorkloadId, Stored)>,
 }
 
 impl JobModel {
@@ -164,6 +172,7 @@ impl JobModel {
     pub fn fit(job: &Job, context: Context<'_>) -> Self {
         let windows = &*rates_of_one_kind(job.windows());
         let inferred = windows.iter().any(|w| w.rate.is_some() && w.rate_inferred);
+        let traits = pooled::traits(job.workload.as_ref(), context.class);
         // The class's levels are steps as jobs count them; an inferred period may be another unit.
         let class = without_levels(context.class, inferred);
         let context = Context { class: &class, ..context };
@@ -194,6 +203,8 @@ impl JobModel {
             scaling: Scaling::fit(Vec::new()),
             shared: Vec::new(),
             inferred,
+            traits,
+            singles: Vec::new(),
         };
         let (held_power, power_default_seen) = model.fit_held_power(windows, context);
         let (held_speed, speed_default_seen) = model.fit_speed(windows, context);
@@ -241,6 +252,34 @@ impl JobModel {
     pub fn noise(&self) -> (f64, f64) {
         let bounded = |fitted: &Posterior| fitted.noise_ratio().clamp(0.7, 4.0);
         (bounded(&self.speed), bounded(&self.power))
+    }
+
+    /// What makes it like other jobs.
+    #[must_use]
+    pub fn traits(&self) -> Traits {
+        let mut traits = self.traits.clone();
+        traits.busy = self.busy_seen.then_some(self.busy.mean);
+        traits.memory_busy = self.memory_busy;
+        traits.ln_memory = self.memory_mib.map(|mib| (mib.max(1) as f64).ln());
+        traits
+    }
+
+    /// The logarithm of its slow-down beside one job of `class`, `me` being its own traits, from
+    /// all pairs seen but not from its own habit.
+    #[must_use]
+    pub fn pair_slow(
+        &self,
+        me: &Traits,
+        class: &WorkloadId,
+        profiles: &Profiles,
+        pooled: &Pooled,
+    ) -> (f64, f64) {
+        let mix = self.mix(std::slice::from_ref(class), profiles);
+        let nothing = Profile::default();
+        let profile = profiles.get(class).unwrap_or(&nothing);
+        let declared = Some(class).filter(|c| c.as_str() != UNKNOWN);
+        let partner = pooled::traits(declared, profile);
+        pooled.pair(me, &partner, &mix, self.busy_seen && profile.busy.is_some())
     }
 
     /// The tenants of a card, this job among `neighbours`.
@@ -294,9 +333,16 @@ impl JobModel {
                 self.groups.push(group);
             }
         }
+        let alone_in = |group: (u32, u32)| rated().any(|w| w.alone() && (w.gpus, w.nodes) == group);
+        let beside = rated().filter(|w| !w.alone() && !alone_in((w.gpus, w.nodes))).count() as f64;
         let levels = self.groups.len();
         let mut rows = self.held.class_rows(Half::Slow, &context.class.settings, levels);
         for window in rated() {
+            // What neighbours cost is only expected here: windows beside them tell the level where
+            // none alone does. All of them err together, so that many are no surer than one.
+            if !window.alone() && alone_in((window.gpus, window.nodes)) {
+                continue;
+            }
             let Some(group) = self.groups.iter().position(|g| *g == (window.gpus, window.nodes))
             else {
                 continue;
@@ -306,7 +352,7 @@ impl JobModel {
             rows.push(Row {
                 x: self.speed_row(group, &columns),
                 y: window.rate.map_or(0.0, f64::ln) + offset + slow,
-                sd: (window.rate_sd * window.rate_sd + variance + open).sqrt(),
+                sd: (window.rate_sd * window.rate_sd + beside * variance + open).sqrt(),
             });
         }
         let middle = median(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));
@@ -320,6 +366,12 @@ impl JobModel {
             .chain(self.held.beliefs(Half::Slow))
             .collect();
         self.speed = fit(&rows, &beliefs);
+        if !self.inferred {
+            let own = self.groups.iter().zip(0..).map(|(g, i)| (*g, self.speed.mean(i)));
+            let like = context.class.levels.iter().map(|(g, level)| (*g, level.mean));
+            // On its fewest GPUs; its own word comes before its class's.
+            self.traits.ln_rate = own.chain(like).min_by_key(|(g, _)| *g).map(|(_, rate)| rate);
+        }
         let mut known: Vec<Known> = (0..levels)
             .map(|i| {
                 let level = self.speed.belief(i);
@@ -350,7 +402,16 @@ impl JobModel {
             return (0.0, 0.0);
         }
         let mix = self.mix(&window.neighbours, context.profiles);
-        context.pooled.interference.slowdown(&mix, Habit::default())
+        let me = self.traits();
+        let pair = |class: &WorkloadId| {
+            let alone = self.mix(std::slice::from_ref(class), context.profiles);
+            (alone, self.pair_slow(&me, class, context.profiles, context.pooled))
+        };
+        let pairs: Vec<_> = window.neighbours.iter().map(pair).collect();
+        match pairs.as_slice() {
+            [(_, slow)] => *slow,
+            pairs => context.pooled.interference.slowdown_of_pairs(&mix, pairs),
+        }
     }
 
     /// What each set of neighbours did, where the job's own speed and power alone are known.
@@ -362,9 +423,13 @@ impl JobModel {
                     .any(|w| w.alone() && w.rate.is_some() && (w.gpus, w.nodes) == group)
         };
         let mut sets: BTreeMap<&[WorkloadId], (Vec<Row>, Vec<Row>)> = BTreeMap::new();
+        let mut newest: Vec<&[WorkloadId]> = Vec::new();
         for window in windows.iter().rev().filter(|w| !w.alone()) {
-            if !sets.contains_key(window.neighbours.as_slice()) && sets.len() == history::SETS_MAX {
+            if !sets.contains_key(window.neighbours.as_slice()) && sets.len() == SETS_FITTED_MAX {
                 continue;
+            }
+            if !newest.contains(&window.neighbours.as_slice()) {
+                newest.push(&window.neighbours);
             }
             let (slow, power) = sets.entry(&window.neighbours).or_default();
             let row = |y: f64, variance: f64| Row { x: vec![1.0], y, sd: variance.sqrt() };
@@ -384,15 +449,24 @@ impl JobModel {
         let one = |rows: &[Row]| -> Option<Stored> {
             (!rows.is_empty()).then(|| fit(rows, &[Belief { mean: 0.0, sd: 2.0 }]).belief(0).into())
         };
-        self.shared = sets
+        newest.truncate(history::SETS_MAX);
+        let (kept, singles) = (&mut self.shared, &mut self.singles);
+        let shared = sets
             .into_iter()
             .map(|(set, (slow, power))| SharedSet {
                 neighbours: set.to_vec(),
                 slow: one(&slow),
                 power: one(&power),
             })
-            .filter(|set| set.slow.is_some() || set.power.is_some())
-            .collect();
+            .filter(|set| set.slow.is_some() || set.power.is_some());
+        for set in shared {
+            if let ([one], Some(slow)) = (set.neighbours.as_slice(), set.slow) {
+                singles.push((one.clone(), slow));
+            }
+            if newest.contains(&set.neighbours.as_slice()) {
+                kept.push(set);
+            }
+        }
     }
 
     /// A shared card's power above idle over its tenants' own added up, as a logarithm.
@@ -433,6 +507,7 @@ impl JobModel {
             ln_power: self.power_seen.then(|| self.power.belief(0).into()),
             settings: self.settings.clone(),
             shared: self.shared.clone(),
+            singles: self.singles.clone(),
         }
     }
 }

@@ -8,7 +8,8 @@
 //! One model per file, each with its formula, units and the source of its constants:
 //! [`model::cap`] (what is believed of caps and clocks), [`model::transfer`] (what other jobs showed
 //! of them), [`model::shape`] and [`model::clock`] (a job's own curves), [`model::scaling`] (GPUs and
-//! nodes), [`model::interference`] (neighbours on the same card). [`fit`] is the one place that solves least
+//! nodes), [`model::interference`] (neighbours on the same card), [`model::pairs`] (what two classes do
+//! to each other, from all pairs seen). [`fit`] is the one place that solves least
 //! squares, through linfa. [`history`] is what outlives a job. [`method`] holds two other ways to
 //! answer, that share all but the models.
 //!
@@ -17,6 +18,7 @@
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
 //! bytes. It never reaches the tables by which a simulated world judges it.
 
+pub mod beside;
 pub mod cards;
 pub mod config;
 pub mod evaluate;
@@ -37,6 +39,7 @@ pub mod registry;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod surface;
+pub mod workload_name;
 
 pub use config::PredictorConfig;
 pub use machine::{Action, Event, PredictorMachine};

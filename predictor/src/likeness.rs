@@ -257,7 +257,7 @@ mod tests {
             };
             (JobId::new(&format!("j{i}")).unwrap(), summary)
         });
-        Class { heard_at_us: Timestamp::EPOCH, jobs: jobs.collect() }
+        Class { jobs: jobs.collect(), ..Class::default() }
     }
 
     fn known(shapes: &[(&str, Shape)], jobs: usize) -> Vec<(WorkloadId, Class)> {

@@ -5,6 +5,7 @@
 pub mod cap;
 pub mod clock;
 pub mod interference;
+pub mod pairs;
 pub mod pchip;
 pub mod scaling;
 pub mod shape;

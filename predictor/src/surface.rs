@@ -19,7 +19,8 @@ use crate::interval::LogNormal;
 use crate::job::held::Prepared;
 use crate::job::{JobModel, Profiles, setting};
 use crate::model::cap::{self, Card, Setting};
-use crate::model::interference::{self, Habit, Mix, Seen};
+use crate::model::interference::{Habit, Seen};
+use crate::model::pairs::Traits;
 use crate::pooled::Pooled;
 use crate::prior;
 
@@ -70,6 +71,8 @@ pub struct Question<'a> {
     card: &'a Card,
     profiles: &'a Profiles,
     pooled: &'a Pooled,
+    me: Traits,
+    class: Option<&'a Class>,
     /// What was seen of the job, or of its class, by its neighbours' classes.
     seen: BTreeMap<&'a [WorkloadId], Vec<&'a SharedSet>>,
 }
@@ -102,12 +105,14 @@ impl<'a> Question<'a> {
         for set in own.chain(like) {
             seen.entry(&set.neighbours).or_default().push(set);
         }
-        Self { model, card, profiles, pooled, seen }
+        Self { model, card, profiles, pooled, me: model.traits(), class, seen }
     }
 
     /// What is expected in each of `wanted`.
     #[must_use]
     pub fn points(&self, wanted: &[Configuration]) -> Vec<SurfacePoint> {
+        let classes: BTreeSet<&WorkloadId> = wanted.iter().flat_map(|at| &at.neighbours).collect();
+        let singles: Singles<'_> = classes.into_iter().map(|c| (c, self.single(c))).collect();
         // Configurations with the same neighbours follow each other.
         let mut last: Option<(&[WorkloadId], Together)> = None;
         // Few settings are asked for many times.
@@ -118,7 +123,7 @@ impl<'a> Question<'a> {
             let together = match last {
                 _ if neighbours.is_empty() => None,
                 Some((set, together)) if set == neighbours => Some(together),
-                _ => Some(self.together(neighbours)),
+                _ => Some(self.together(neighbours, &singles)),
             };
             last = together.map(|together| (neighbours, together));
             let set = setting(at.cap, at.clock_max);
@@ -185,18 +190,51 @@ impl<'a> Question<'a> {
         }
     }
 
-    fn together(&self, neighbours: &[WorkloadId]) -> Together {
+    /// The logarithm of the slow-down beside `class` alone: as it was seen, or as pairs like it were.
+    fn single(&self, class: &WorkloadId) -> (f64, f64) {
+        let neighbour = std::slice::from_ref(class);
+        let mut seen = self.seen_of(neighbour, |shared| shared.slow);
+        let mix = self.model.mix(neighbour, self.profiles);
+        if seen.is_empty() {
+            // Longer ago than any job's sets that are kept.
+            let kept = self.class.and_then(|c| c.beside.of(class));
+            seen.extend(kept.map(|stored| stored.seen(&mix)));
+        }
+        if seen.is_empty() {
+            self.model.pair_slow(&self.me, class, self.profiles, self.pooled)
+        } else {
+            self.pooled.interference.slowdown(&mix, &seen)
+        }
+    }
+
+    fn slow(&self, neighbours: &[WorkloadId], singles: &Singles<'_>) -> (f64, f64) {
         let mix = self.model.mix(neighbours, self.profiles);
-        let by_set = |of: fn(&SharedSet) -> Option<Stored>, curve: Curve| {
-            let set = self.seen_of(neighbours, of);
-            let alone = |n| self.seen_of(std::slice::from_ref(n), of).pop();
-            let singles: Vec<Seen> = if set.is_empty() && neighbours.len() > 1 {
-                neighbours.iter().filter_map(alone).collect()
-            } else {
-                Vec::new()
-            };
-            curve(&self.pooled.interference, &mix, Habit { set: &set, singles: &singles })
+        if let [one] = neighbours {
+            return singles[one];
+        }
+        let seen = self.seen_of(neighbours, |shared| shared.slow);
+        if !seen.is_empty() {
+            return self.pooled.interference.slowdown(&mix, &seen);
+        }
+        let pair = |n| (self.model.mix(std::slice::from_ref(n), self.profiles), singles[n]);
+        let pairs: Vec<_> = neighbours.iter().map(pair).collect();
+        self.pooled.interference.slowdown_of_pairs(&mix, &pairs)
+    }
+
+    fn power_ratio(&self, neighbours: &[WorkloadId]) -> (f64, f64) {
+        let mix = self.model.mix(neighbours, self.profiles);
+        let of = |shared: &SharedSet| shared.power;
+        let set = self.seen_of(neighbours, of);
+        let alone = |n| self.seen_of(std::slice::from_ref(n), of).pop();
+        let singles: Vec<Seen> = if set.is_empty() && neighbours.len() > 1 {
+            neighbours.iter().filter_map(alone).collect()
+        } else {
+            Vec::new()
         };
+        self.pooled.interference.power(&mix, Habit { set: &set, singles: &singles })
+    }
+
+    fn together(&self, neighbours: &[WorkloadId], singles: &Singles<'_>) -> Together {
         let (mut others, mut variance) = (0.0, 0.0);
         for class in neighbours {
             let alone = self.profiles.get(class).and_then(|p| p.ln_power);
@@ -209,9 +247,9 @@ impl<'a> Question<'a> {
             variance += (alone.sd * watts).powi(2);
         }
         Together {
-            slow: by_set(|shared| shared.slow, interference::Pooled::slowdown),
+            slow: self.slow(neighbours, singles),
             others_w: (others, variance),
-            ratio: by_set(|shared| shared.power, interference::Pooled::power),
+            ratio: self.power_ratio(neighbours),
         }
     }
 
@@ -233,21 +271,13 @@ impl<'a> Question<'a> {
         of: fn(&SharedSet) -> Option<Stored>,
     ) -> Vec<Seen> {
         let Some(sets) = self.seen.get(neighbours) else { return Vec::new() };
-        let sum = self.model.mix(neighbours, self.profiles).sum;
-        sets.iter()
-            .filter_map(|set| of(set))
-            .map(|stored| Seen {
-                neighbours: neighbours.len(),
-                sum,
-                mean: stored.mean,
-                variance: stored.sd * stored.sd,
-            })
-            .collect()
+        let mix = self.model.mix(neighbours, self.profiles);
+        sets.iter().filter_map(|set| of(set)).map(|stored| stored.seen(&mix)).collect()
     }
 }
 
-/// A half of the pooled model.
-type Curve = fn(&interference::Pooled, &Mix, Habit<'_>) -> (f64, f64);
+/// By class, the logarithm of the job's slow-down beside one of it alone, and its variance.
+type Singles<'b> = BTreeMap<&'b WorkloadId, (f64, f64)>;
 
 /// The configurations of a surface, what matters most first, at most `max`.
 #[must_use]

@@ -12,8 +12,22 @@
 //! for each neighbour; jobs that compute lose outright once the sum exceeds the card.
 //!
 //! The four b and d are pooled over all sets seen on a kind of card. What a set does beyond that
-//! comes from its own windows, shrunk by how few they are; a set that was not seen borrows half of
-//! what its neighbours did one at a time.
+//! comes from its own windows, shrunk by how few they are.
+//!
+//! A set that was not seen is put together from its pairs ([`super::pairs`], or what was seen of
+//! them), each with the logarithm p of the slow-down beside that neighbour alone:
+//!
+//! ```text
+//! ln slow = ln(1 + sum (e^p - 1))  +  b2 [ max(0, S - 0.9) - sum max(0, S pair - 0.9) ], if positive
+//! ```
+//!
+//! What a job waits for each neighbour adds up: exactly so where a card is shared out by time (N
+//! equal jobs that fill it each run at 1/N), and as nearly where each neighbour costs a few per cent.
+//! Pairs that fit cannot tell that three do not: so the linear part beyond the card comes in once,
+//! for what the pairs have not counted. Of power, a set borrows half of what its pairs did.
+//!
+//! Whether the tenants' memory fits is not asked here: a set that does not fit is no slow-down but a
+//! refusal, and the placer's plan checker refuses it by the jobs' peak memory.
 //!
 //! Beliefs: 1,388 pairs on an RTX 3090 (figures of the Lucid artifact, ASPLOS'23): mean speed by
 //! summed utilisation 0.99 (60-80 %), 0.97, 0.93, 0.87, 0.80, 0.73 (160-180 %), tenth percentiles
@@ -93,10 +107,27 @@ impl Pooled {
     }
 
     /// The logarithm of the slow-down of a set: from the pooled curve, and from what was seen of
-    /// the set itself and of its neighbours singly.
+    /// the set itself.
     #[must_use]
-    pub fn slowdown(&self, mix: &Mix, own: Habit<'_>) -> (f64, f64) {
-        combine(&self.slow, mix, own, slow_set_sd(mix.sum))
+    pub fn slowdown(&self, mix: &Mix, set: &[Seen]) -> (f64, f64) {
+        combine(&self.slow, mix, Habit { set, singles: &[] }, slow_set_sd(mix.sum))
+    }
+
+    /// The same of a set of two neighbours or more that was not seen, from its pairs: each pair's
+    /// mix with the logarithm of its slow-down and the variance of that.
+    #[must_use]
+    pub fn slowdown_of_pairs(&self, mix: &Mix, pairs: &[(Mix, (f64, f64))]) -> (f64, f64) {
+        let whole = 1.0 + pairs.iter().map(|(_, (p, _))| p.exp_m1().max(0.0)).sum::<f64>();
+        // Errors of one job's pairs go together more than not: their deviations are added.
+        let sd: f64 = pairs.iter().map(|(_, (p, v))| p.exp() * v.sqrt()).sum::<f64>() / whole;
+        let counted: f64 = pairs.iter().map(|(pair, _)| (pair.sum - ROOM).max(0.0)).sum();
+        let beyond = |sum: f64| ((sum - ROOM).max(0.0) - counted).max(0.0);
+        let spread = mix.sum_variance.max(0.0).sqrt();
+        let (joint, joint_variance) = self.slow.at(&[0.0, beyond(mix.sum)]);
+        let by_sum =
+            self.slow.mean(1) * (beyond(mix.sum + spread) - beyond(mix.sum - spread)) / 2.0;
+        let unseen = 0.5 * slow_set_sd(mix.sum);
+        (whole.ln() + joint.max(0.0), sd * sd + joint_variance + by_sum * by_sum + unseen * unseen)
     }
 
     /// The logarithm of the card's power above idle, relative to the tenants' own added up.
@@ -115,6 +146,15 @@ pub struct Mix {
     pub sum: f64,
     /// Variance of that sum.
     pub sum_variance: f64,
+}
+
+impl Mix {
+    /// Two jobs of these busy shares.
+    #[must_use]
+    pub fn pair(me: Belief, other: Belief) -> Self {
+        let sum_variance = me.sd * me.sd + other.sd * other.sd;
+        Self { neighbours: 1, sum: me.mean + other.mean, sum_variance }
+    }
 }
 
 /// What was seen of a set itself.
@@ -174,7 +214,7 @@ mod tests {
     #[test]
     fn both_regimes_come_out_of_belief_alone() {
         let pooled = Pooled::believed();
-        let speed = |m: Mix| (-pooled.slowdown(&m, Habit::default()).0).exp();
+        let speed = |m: Mix| (-pooled.slowdown(&m, &[]).0).exp();
         assert!(speed(mix(1, 0.5)) > 0.95, "input-bound pairs barely feel each other");
         assert!((0.55..0.75).contains(&speed(mix(1, 1.9))), "two that compute lose outright");
         assert!(speed(mix(3, 1.0)) < speed(mix(1, 1.0)));
@@ -189,29 +229,45 @@ mod tests {
             .map(|(n, s)| seen(n, s, truth(n, s)))
             .collect();
         let pooled = Pooled::fit(&rows, &[]);
-        let (slow, variance) = pooled.slowdown(&mix(2, 1.4), Habit::default());
+        let (slow, variance) = pooled.slowdown(&mix(2, 1.4), &[]);
         assert!((slow - truth(2, 1.4)).abs() < 0.06, "{slow}");
         // A set measured at no loss at all is believed over the curve, and more surely.
         let own = [seen(2, 1.4, 0.0)];
-        let (habit, sure) = pooled.slowdown(&mix(2, 1.4), Habit { set: &own, singles: &[] });
+        let (habit, sure) = pooled.slowdown(&mix(2, 1.4), &own);
         assert!(habit.abs() < 0.03 && sure < variance / 4.0, "{habit} {sure}");
     }
 
     #[test]
-    fn what_one_neighbour_did_alone_counts_half() {
+    fn of_power_what_one_neighbour_did_alone_counts_half() {
         let pooled = Pooled::believed();
-        let (plain, _) = pooled.slowdown(&mix(2, 0.5), Habit::default());
-        let singles = [seen(1, 0.3, 0.12)];
-        let (borrowed, _) = pooled.slowdown(&mix(2, 0.5), Habit { set: &[], singles: &singles });
+        let (plain, _) = pooled.power(&mix(2, 0.5), Habit::default());
+        let singles = [seen(1, 0.3, 0.05)];
+        let (borrowed, _) = pooled.power(&mix(2, 0.5), Habit { set: &[], singles: &singles });
         assert!((borrowed - plain - 0.05).abs() < 1e-9, "{borrowed} {plain}");
+    }
+
+    #[test]
+    fn pairs_make_up_larger_sets_in_both_regimes() {
+        let pooled = Pooled::believed();
+        let of = |n: usize, busy: f64, p: f64| {
+            let pair = (mix(1, 2.0 * busy), (p, 0.01));
+            pooled.slowdown_of_pairs(&mix(n, (n + 1) as f64 * busy), &vec![pair; n])
+        };
+        // Time-slicing: N jobs that fill the card run at 1/N each.
+        assert!((of(2, 1.0, 2f64.ln()).0 - 3f64.ln()).abs() < 1e-9);
+        // A few per cent for each neighbour while there is room (EaCO: 3.5 %).
+        assert!((of(3, 0.2, 0.035).0 - 0.105).abs() < 0.005);
+        // Two of them fit and three do not: pairs alone would not tell.
+        assert!(of(2, 0.44, 0.02).0 > 0.04 + 0.15, "{:?}", of(2, 0.44, 0.02));
+        assert!(of(3, 0.2, 0.035).1 > 0.01, "less sure than any pair");
     }
 
     #[test]
     fn not_knowing_a_neighbour_widens() {
         let pooled = Pooled::believed();
         let unsure = Mix { sum_variance: 0.09, ..mix(1, 1.2) };
-        let (_, narrow) = pooled.slowdown(&mix(1, 1.2), Habit::default());
-        let (_, wide) = pooled.slowdown(&unsure, Habit::default());
+        let (_, narrow) = pooled.slowdown(&mix(1, 1.2), &[]);
+        let (_, wide) = pooled.slowdown(&unsure, &[]);
         assert!(wide > narrow * 1.5, "{wide} {narrow}");
     }
 }

@@ -1,0 +1,158 @@
+//! What jobs of a class did beside one job of another: the pairs that outlive their jobs.
+//!
+//! A job keeps a few sets of neighbours; a cluster sees every class beside every other in time. So
+//! each class keeps a table by the partner's class, of the last jobs seen beside it; a job's entry
+//! is replaced as the job is better known, so no window counts twice. Bounded in partners and jobs.
+//! It models nothing.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use wattle_common::Timestamp;
+use wattle_common::id::{JobId, WorkloadId};
+
+use crate::history::Stored;
+use crate::observation::UNKNOWN;
+
+/// Partners kept of each class; beyond that the one not heard of for longest makes room.
+pub const PARTNERS_MAX: usize = 64;
+/// Jobs kept of each pair.
+const JOBS_MAX: usize = 3;
+/// How far two jobs of the same classes differ beside each other, as a deviation of a logarithm.
+const JOB_SD: f64 = 0.02;
+/// An entry that moves by less than this part of its own deviation is no news.
+const NEWS: f64 = 0.5;
+
+/// What jobs of a class did beside one partner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Partner {
+    heard_at_us: Timestamp,
+    /// The logarithm of each job's slow-down, oldest first.
+    jobs: Vec<(JobId, Stored)>,
+}
+
+impl Partner {
+    fn pooled(&self) -> Option<Stored> {
+        let (mut precision, mut weighted) = (0.0, 0.0);
+        for (_, stored) in &self.jobs {
+            let weight = 1.0 / (stored.sd * stored.sd + JOB_SD * JOB_SD);
+            precision += weight;
+            weighted += weight * stored.mean;
+        }
+        let pooled = || Stored { mean: weighted / precision, sd: (1.0 / precision).sqrt() };
+        (precision > 0.0).then(pooled)
+    }
+}
+
+/// By the partner's class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Beside {
+    partners: BTreeMap<WorkloadId, Partner>,
+}
+
+impl Beside {
+    /// Takes in what `job` did beside single partners, and tells how many of these are news. An
+    /// undeclared partner may be anything, and is not kept.
+    pub fn take(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        singles: impl Iterator<Item = (WorkloadId, Stored)>,
+    ) -> u64 {
+        let mut news = 0;
+        for (class, stored) in singles.filter(|(class, _)| class.as_str() != UNKNOWN) {
+            let new = || Partner { heard_at_us: now, jobs: Vec::new() };
+            let partner = self.partners.entry(class).or_insert_with(new);
+            match partner.jobs.iter_mut().find(|(id, _)| id == job) {
+                Some((_, kept)) if *kept == stored => continue,
+                Some((_, kept)) => {
+                    news += u64::from((kept.mean - stored.mean).abs() > NEWS * kept.sd);
+                    *kept = stored;
+                }
+                None => {
+                    news += 1;
+                    partner.jobs.push((job.clone(), stored));
+                    if partner.jobs.len() > JOBS_MAX {
+                        partner.jobs.remove(0);
+                    }
+                }
+            }
+            partner.heard_at_us = now;
+        }
+        while self.partners.len() > PARTNERS_MAX {
+            let oldest = self.partners.iter().min_by_key(|(_, p)| p.heard_at_us);
+            if let Some(class) = oldest.map(|(class, _)| class.clone()) {
+                self.partners.remove(&class);
+            }
+        }
+        news
+    }
+
+    /// By partner: when it was last heard of, and the logarithm of the slow-down over its jobs, each
+    /// weighted by how sure it is.
+    pub fn iter(&self) -> impl Iterator<Item = (&WorkloadId, Timestamp, Stored)> {
+        self.partners.iter().filter_map(|(class, partner)| {
+            partner.pooled().map(|pooled| (class, partner.heard_at_us, pooled))
+        })
+    }
+
+    /// What was seen beside `partner`, pooled over its jobs.
+    #[must_use]
+    pub fn of(&self, partner: &WorkloadId) -> Option<Stored> {
+        self.partners.get(partner)?.pooled()
+    }
+
+    /// How many entries a fit would read anew.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.partners.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.partners.is_empty()
+    }
+
+    /// Whether values read back from storage are such as this version stores.
+    #[must_use]
+    pub fn is_sane(&self) -> bool {
+        let fine = |s: &Stored| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
+        self.partners.len() <= PARTNERS_MAX
+            && self
+                .partners
+                .values()
+                .all(|p| p.jobs.len() <= JOBS_MAX && p.jobs.iter().all(|(_, stored)| fine(stored)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_counts_once_and_the_longest_unheard_make_room() {
+        let class = |i: usize| WorkloadId::new(&format!("c{i:03}")).unwrap();
+        let job = |i: usize| JobId::new(&format!("j{i}")).unwrap();
+        let stored = |mean| Stored { mean, sd: 0.03 };
+        let one = |i, mean| std::iter::once((class(i), stored(mean)));
+        let (mut beside, at) = (Beside::default(), Timestamp::from_s);
+        assert_eq!(beside.take(at(1), &job(0), one(0, 0.5)), 1);
+        assert_eq!(beside.take(at(2), &job(0), one(0, 0.51)), 0, "hardly moved");
+        assert_eq!(beside.take(at(3), &job(0), one(0, 0.7)), 1);
+        assert!((beside.iter().next().unwrap().2.mean - 0.7).abs() < 1e-9);
+        for i in 1..9 {
+            beside.take(at(4), &job(i), one(0, 0.1));
+        }
+        let (_, _, pooled) = beside.iter().next().unwrap();
+        assert!((pooled.mean - 0.1).abs() < 1e-9 && pooled.sd < 0.03, "{pooled:?}");
+        for i in 0..2 * PARTNERS_MAX {
+            beside.take(at(10 + i as u64), &job(0), one(i, 0.2));
+        }
+        assert!(beside.len() == PARTNERS_MAX && beside.is_sane());
+        assert!(beside.iter().all(|(c, _, _)| *c >= class(PARTNERS_MAX)));
+        let unknown = WorkloadId::new(UNKNOWN).unwrap();
+        assert_eq!(beside.take(at(999), &job(0), std::iter::once((unknown, stored(0.1)))), 0);
+    }
+}

@@ -1,0 +1,481 @@
+//! What one tenant does to one other, from all pairs seen on a kind of card: a Gaussian process over
+//! ordered pairs of workload classes.
+//!
+//! Its unit is the belief it corrects: z is how many of its own deviations the logarithm of a
+//! slow-down lies above what busy shares alone let expect ([`super::interference`]). Two pairs are
+//! alike as far as the jobs slowed are alike and the jobs beside are:
+//!
+//! ```text
+//! k(x, y)           = [ family (f + (1-f) batch) + h rate physical ] / (1 + h)      of two jobs
+//! k((a,b), (a',b')) = [ k(a,a') k(b,b') + w1 (k(a,a') + k(b,b'))
+//!                       + w2 ([a = a'] k(b,b') + k(a,a') [b = b']) ] / (1 + 2 w1 + 2 w2)
+//! z(a,b)            = process + one level for all pairs of unknown busy shares
+//! ```
+//!
+//! family: 1 for equal names of network; batch, rate: Gaussian in the distance of log2 batch size
+//! and of ln steps a second alone; physical: the same in busy share, memory traffic and memory,
+//! where they are known: they are what tells a family nobody has seen.
+//! The partner's own slow-down is the same function with its arguments exchanged.
+//!
+//! Form and first constants: a study of the Gavel throughput tables (stanford-futuredata/gavel, MIT),
+//! set by hand once. Each fit then moves them along a coarse grid by marginal likelihood of its own
+//! rows; nothing else tunes them.
+
+use ndarray::ArrayView1;
+use wattle_common::id::WorkloadId;
+
+use crate::workload_name::WorkloadName;
+
+/// Pairs a fit reads at most: its cost grows with their cube, its memory with their square.
+pub const ROWS_MAX: usize = 700;
+
+/// How far a figure that one job has and the other has not counts against their likeness.
+const HALF_KNOWN: f64 = 0.5;
+/// Likeness of two variants of one network and batch.
+const VARIANT: f64 = 0.9;
+/// Distances at which busy share, memory traffic share and ln memory have become unlike.
+const BUSY_SCALE: f64 = 0.2;
+const MEMORY_BUSY_SCALE: f64 = 0.2;
+const LN_MEMORY_SCALE: f64 = 1.0;
+/// Variance of the common level of pairs whose busy shares nobody knows, in the belief's own.
+const LEVEL_VARIANCE: f64 = 2.0;
+/// How many rows the belief's own width counts for.
+const WIDTH_PRIOR: f64 = 8.0;
+/// A window's own noise is in the fitted noise already; rows less sure than this, as a deviation
+/// of a logarithm, count less.
+const ROW_SD: f64 = 0.04;
+/// Constants are moved where the logarithm of the likelihood gains at least this.
+const GAIN_MIN: f64 = 0.5;
+
+/// What is known of a job that may make it like another.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traits {
+    class: Option<WorkloadId>,
+    family: Option<String>,
+    variant: String,
+    log2_batch: Option<f64>,
+    /// The logarithm of steps a second alone, on its fewest GPUs.
+    pub ln_rate: Option<f64>,
+    /// Busy share alone, 0 to 1.
+    pub busy: Option<f64>,
+    /// Memory traffic share alone, 0 to 1.
+    pub memory_busy: Option<f64>,
+    /// The logarithm of peak device memory, MiB.
+    pub ln_memory: Option<f64>,
+}
+
+impl Traits {
+    /// What the name of a declared class says.
+    #[must_use]
+    pub fn named(class: Option<&WorkloadId>) -> Self {
+        let Some(class) = class else { return Self::default() };
+        let name = WorkloadName::of(class.as_str());
+        Self {
+            class: Some(class.clone()),
+            family: Some(name.family.to_owned()),
+            variant: name.variant.to_owned(),
+            log2_batch: name.batch.map(|b| f64::from(b).log2()),
+            ..Self::default()
+        }
+    }
+
+    fn same_class(&self, other: &Self) -> bool {
+        self.class.is_some() && self.class == other.class
+    }
+}
+
+/// A pair that was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// Who was slowed: an index into the fit's traits.
+    pub me: usize,
+    /// Beside whom.
+    pub partner: usize,
+    /// How many deviations of the belief its logarithm of the slow-down lies above it.
+    pub z: f64,
+    /// The deviation of the logarithm as it was seen.
+    pub sd: f64,
+    /// Whether both busy shares were known to the belief.
+    pub shares_known: bool,
+}
+
+/// The kernel's constants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constants {
+    /// Distance of log2 batch sizes.
+    pub batch: f64,
+    /// Distance of ln rates.
+    pub rate: f64,
+    /// Likeness of one family's jobs however far apart their batches are.
+    pub family: f64,
+    /// Weight of likeness beyond the family.
+    pub beyond: f64,
+    /// Weight of what a job is beside anyone, and does to anyone.
+    pub single: f64,
+    /// Weight of what is this very class's.
+    pub own: f64,
+    /// Variance of what no likeness explains.
+    pub noise: f64,
+}
+
+/// A coordinate of the grid.
+type Axis = (fn(&mut Constants) -> &mut f64, &'static [f64]);
+
+impl Constants {
+    /// As the study set them by hand.
+    #[must_use]
+    pub const fn believed() -> Self {
+        Self { batch: 1.5, rate: 1.0, family: 0.3, beyond: 0.2, single: 0.3, own: 0.2, noise: 0.05 }
+    }
+
+    /// Where each may move, one after the other.
+    const GRID: [Axis; 7] = [
+        (|c| &mut c.beyond, &[0.2, 0.6, 2.0]),
+        (|c| &mut c.rate, &[1.0, 3.0]),
+        (|c| &mut c.batch, &[1.5, 2.5]),
+        (|c| &mut c.own, &[0.2, 0.02]),
+        (|c| &mut c.single, &[0.3, 0.6]),
+        (|c| &mut c.noise, &[0.05, 0.02]),
+        (|c| &mut c.family, &[0.3, 0.15, 0.5]),
+    ];
+
+    /// The kernel of a pair with itself, undivided.
+    fn scale(&self) -> f64 {
+        1.0 + 2.0 * self.single + 2.0 * self.own
+    }
+
+    /// How alike two jobs are: 0 to 1.
+    fn likeness(&self, x: &Traits, y: &Traits) -> f64 {
+        let gauss = |d: f64, scale: f64| (-0.5 * (d / scale).powi(2)).exp();
+        // Both unknown are as good as equal; one of them unknown is `mixed`. Kernels all the same.
+        let by = |x: Option<f64>, y: Option<f64>, scale: f64, mixed: f64| match (x, y) {
+            (Some(x), Some(y)) => mixed + (1.0 - mixed) * gauss(x - y, scale),
+            (None, None) => 1.0,
+            _ => mixed,
+        };
+        let mut alike = 0.0;
+        if x.family.is_some() && x.family == y.family {
+            let variant = if x.variant == y.variant { 1.0 } else { VARIANT };
+            let batch = by(x.log2_batch, y.log2_batch, self.batch, 0.0);
+            alike += self.family + (1.0 - self.family) * batch * variant;
+        }
+        let physical = by(x.busy, y.busy, BUSY_SCALE, HALF_KNOWN)
+            * by(x.memory_busy, y.memory_busy, MEMORY_BUSY_SCALE, HALF_KNOWN)
+            * by(x.ln_memory, y.ln_memory, LN_MEMORY_SCALE, HALF_KNOWN);
+        alike += self.beyond * physical * by(x.ln_rate, y.ln_rate, self.rate, 0.0);
+        alike / (1.0 + self.beyond)
+    }
+
+    /// How alike two pairs are, from how alike their jobs are and whether they are the same.
+    fn pairs(&self, me: (f64, bool), partner: (f64, bool)) -> f64 {
+        let own = if me.1 { partner.0 } else { 0.0 } + if partner.1 { me.0 } else { 0.0 };
+        (me.0 * partner.0 + self.single * (me.0 + partner.0) + self.own * own) / self.scale()
+    }
+}
+
+/// The process, fitted to the pairs of one kind of card.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pairs {
+    constants: Constants,
+    traits: Vec<Traits>,
+    rows: Vec<Row>,
+    /// The lower triangle of the rows' covariance, factored, row by row.
+    factor: Vec<f64>,
+    /// The covariance's inverse times z.
+    weights: Vec<f64>,
+    /// By how much the variances are wider than the belief's own.
+    width: f64,
+    likelihood: f64,
+}
+
+impl Pairs {
+    /// Fits `rows` over `traits`, from `start`; with `tune`, moves the constants. `None` for no rows
+    /// that can be used. Rows beyond [`ROWS_MAX`] are left out: the caller sorts.
+    ///
+    /// # Panics
+    /// Where a row points beyond `traits`: a bug of the caller.
+    #[must_use]
+    pub fn fit(traits: &[Traits], rows: &[Row], start: Constants, tune: bool) -> Option<Self> {
+        let usable = |r: &&Row| r.z.is_finite() && r.sd.is_finite() && r.sd >= 0.0;
+        let rows: Vec<Row> = rows.iter().filter(usable).take(ROWS_MAX).copied().collect();
+        if rows.is_empty() {
+            return None;
+        }
+        let mut best = Self::solve(traits, &rows, start)?;
+        for (coordinate, values) in Constants::GRID.iter().filter(|_| tune) {
+            let from = best.constants;
+            for value in *values {
+                let mut tried = from;
+                *coordinate(&mut tried) = *value;
+                if tried == from {
+                    continue;
+                }
+                if let Some(other) = Self::solve(traits, &rows, tried)
+                    && other.likelihood > best.likelihood + GAIN_MIN
+                {
+                    best = other;
+                }
+            }
+        }
+        Some(best)
+    }
+
+    fn solve(traits: &[Traits], rows: &[Row], constants: Constants) -> Option<Self> {
+        let count = traits.len();
+        let mut alike = vec![(0.0, false); count * count];
+        for i in 0..count {
+            for j in 0..=i {
+                let (x, y) = (&traits[i], &traits[j]);
+                let of = (if i == j { 1.0 } else { constants.likeness(x, y) }, x.same_class(y));
+                alike[i * count + j] = of;
+                alike[j * count + i] = of;
+            }
+        }
+        let mut factor = Vec::with_capacity(rows.len() * (rows.len() + 1) / 2);
+        for (i, row) in rows.iter().enumerate() {
+            for other in &rows[..=i] {
+                let me = alike[row.me * count + other.me];
+                let partner = alike[row.partner * count + other.partner];
+                factor.push(constants.pairs(me, partner) + level(row, other.shares_known));
+            }
+            let last = factor.len() - 1;
+            let unsure = (row.sd / ROW_SD).powi(2).max(1.0);
+            factor[last] += constants.noise / constants.scale() * unsure;
+        }
+        cholesky(&mut factor, rows.len())?;
+        let mut weights: Vec<f64> = rows.iter().map(|r| r.z).collect();
+        forward(&factor, &mut weights);
+        let squares: f64 = weights.iter().map(|w| w * w).sum();
+        backward(&factor, &mut weights);
+        // The width has an inverse gamma prior around the belief's own; it is integrated out.
+        let n = WIDTH_PRIOR + rows.len() as f64;
+        let width = (WIDTH_PRIOR + squares) / n;
+        let ln_det: f64 = (0..rows.len()).map(|i| factor[start(i) + i].ln()).sum();
+        let likelihood = -0.5 * n * width.ln() - ln_det;
+        let finite = likelihood.is_finite();
+        let (traits, rows) = (traits.to_vec(), rows.to_vec());
+        finite.then_some(Self { constants, traits, rows, factor, weights, width, likelihood })
+    }
+
+    /// Its constants, as moved.
+    #[must_use]
+    pub fn constants(&self) -> Constants {
+        self.constants
+    }
+
+    /// How many pairs it rests on.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// z of `me` beside `partner` and its variance, of a pair as it will be seen, not of its
+    /// expectation: what no likeness explains is in it. One solve in the number of rows squared.
+    #[must_use]
+    pub fn at(&self, me: &Traits, partner: &Traits, shares_known: bool) -> (f64, f64) {
+        let of = |x: &Traits| -> Vec<(f64, bool)> {
+            self.traits.iter().map(|t| (self.constants.likeness(x, t), x.same_class(t))).collect()
+        };
+        let (by_me, by_partner) = (of(me), of(partner));
+        let mut k: Vec<f64> = self
+            .rows
+            .iter()
+            .map(|r| {
+                let process = self.constants.pairs(by_me[r.me], by_partner[r.partner]);
+                process + level(r, shares_known)
+            })
+            .collect();
+        let mean: f64 = k.iter().zip(&self.weights).map(|(k, w)| k * w).sum();
+        forward(&self.factor, &mut k);
+        let known: f64 = k.iter().map(|v| v * v).sum();
+        let own = 1.0 + if shares_known { 0.0 } else { LEVEL_VARIANCE };
+        let noise = self.constants.noise / self.constants.scale();
+        (mean, self.width * ((own - known).max(0.0) + noise))
+    }
+}
+
+/// What two pairs of unknown busy shares have in common beside their likeness.
+fn level(row: &Row, other_known: bool) -> f64 {
+    if row.shares_known || other_known { 0.0 } else { LEVEL_VARIANCE }
+}
+
+/// Where row `i` of a packed lower triangle begins.
+const fn start(i: usize) -> usize {
+    i * (i + 1) / 2
+}
+
+fn dot(x: &[f64], y: &[f64]) -> f64 {
+    ArrayView1::from(x).dot(&ArrayView1::from(y))
+}
+
+/// Factors a packed lower triangle in place, row by row; `None` where it is not positive definite.
+fn cholesky(a: &mut [f64], n: usize) -> Option<()> {
+    for i in 0..n {
+        let (done, row) = a.split_at_mut(start(i));
+        for j in 0..i {
+            let other = &done[start(j)..=start(j) + j];
+            row[j] = (row[j] - dot(&row[..j], &other[..j])) / other[j];
+        }
+        let left = row[i] - dot(&row[..i], &row[..i]);
+        if !(left.is_finite() && left > 0.0) {
+            return None;
+        }
+        row[i] = left.sqrt();
+    }
+    Some(())
+}
+
+/// Solves L x = b in place.
+fn forward(factor: &[f64], b: &mut [f64]) {
+    for i in 0..b.len() {
+        let row = &factor[start(i)..=start(i) + i];
+        b[i] = (b[i] - dot(&row[..i], &b[..i])) / row[i];
+    }
+}
+
+/// Solves Lᵀ x = b in place.
+fn backward(factor: &[f64], b: &mut [f64]) {
+    for i in (0..b.len()).rev() {
+        let row = &factor[start(i)..=start(i) + i];
+        b[i] /= row[i];
+        let value = b[i];
+        for (b, l) in b[..i].iter_mut().zip(row) {
+            *b -= l * value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn job(name: &str, ln_rate: f64) -> Traits {
+        let class = WorkloadId::new(name).unwrap();
+        Traits { ln_rate: Some(ln_rate), ..Traits::named(Some(&class)) }
+    }
+
+    /// A truth of families and batches: heavy ones slow, sensitive ones are slowed.
+    fn truth(me: usize, partner: usize) -> f64 {
+        let heavy = [0.2, 1.0, 2.0][partner / 4] * (1.0 + 0.1 * (partner % 4) as f64);
+        heavy * [0.5, 1.0, 1.5][me / 4]
+    }
+
+    fn jobs() -> Vec<Traits> {
+        let name = |i: usize| format!("{}-b{}", ["lm", "resnet", "gan"][i / 4], 16 << (i % 4));
+        (0..12).map(|i| job(&name(i), (i / 4) as f64)).collect()
+    }
+
+    fn rows(but: impl Fn(usize, usize) -> bool) -> Vec<Row> {
+        let all = (0..12).flat_map(|a| (0..12).map(move |b| (a, b)));
+        all.filter(|(a, b)| !but(*a, *b))
+            .map(|(me, partner)| Row {
+                me,
+                partner,
+                z: truth(me, partner),
+                sd: 0.02,
+                shares_known: false,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_pair_left_out_is_told_by_its_relatives_and_a_stranger_is_wide() {
+        let (jobs, out) = (jobs(), |a: usize, b: usize| (a + 5 * b).is_multiple_of(7));
+        let pairs = Pairs::fit(&jobs, &rows(out), Constants::believed(), true).unwrap();
+        let mut off = 0.0f64;
+        for (a, b) in (0..144).map(|i| (i / 12, i % 12)).filter(|(a, b)| out(*a, *b)) {
+            let (z, variance) = pairs.at(&jobs[a], &jobs[b], false);
+            off = off.max((z - truth(a, b)).abs());
+            assert!(variance > 0.0 && variance < 0.3, "{a} {b}: {variance}");
+        }
+        assert!(off < 0.25, "{off}");
+        let (_, known) = pairs.at(&jobs[0], &jobs[11], false);
+        let (_, stranger) = pairs.at(&job("vit-b16", 9.0), &jobs[11], false);
+        let (_, two) = pairs.at(&job("vit-b16", 9.0), &job("moe-b8", -9.0), false);
+        assert!(stranger > 3.0 * known && two > stranger, "{known} {stranger} {two}");
+    }
+
+    #[test]
+    fn a_job_left_out_is_told_by_its_family() {
+        let jobs = jobs();
+        let out = |a: usize, b: usize| a == 5 || b == 5;
+        let pairs = Pairs::fit(&jobs, &rows(out), Constants::believed(), true).unwrap();
+        for b in (0..12).filter(|b| *b != 5) {
+            let ((slowed, _), (slows, _)) =
+                (pairs.at(&jobs[5], &jobs[b], false), pairs.at(&jobs[b], &jobs[5], false));
+            assert!((slowed - truth(5, b)).abs() < 0.4, "{slowed} {}", truth(5, b));
+            assert!((slows - truth(b, 5)).abs() < 0.4, "{slows} {}", truth(b, 5));
+        }
+    }
+
+    #[test]
+    fn what_was_measured_of_a_card_makes_strangers_like_or_unlike() {
+        // No family in common, and one rate: only busy share and memory tell the heavy from the light.
+        let known = |i: usize| Traits {
+            busy: Some(if i.is_multiple_of(2) { 0.95 } else { 0.15 }),
+            memory_busy: Some(if i.is_multiple_of(2) { 0.6 } else { 0.05 }),
+            ln_memory: Some(9.0),
+            ..job(&format!("net{i}"), 0.0)
+        };
+        let jobs: Vec<Traits> = (0..10).map(known).collect();
+        let heavy = |i: usize| i.is_multiple_of(2);
+        let rows: Vec<Row> = (0..100)
+            .map(|i| (i / 10, i % 10))
+            .map(|(me, partner)| Row {
+                me,
+                partner,
+                z: if heavy(me) && heavy(partner) { 1.5 } else { -0.5 },
+                sd: 0.02,
+                shares_known: true,
+            })
+            .collect();
+        let pairs = Pairs::fit(&jobs, &rows, Constants::believed(), true).unwrap();
+        let (two_heavy, _) = pairs.at(&known(20), &known(22), true);
+        let (two_light, _) = pairs.at(&known(21), &known(23), true);
+        assert!(two_heavy > two_light + 0.5, "{two_heavy} {two_light}");
+    }
+
+    #[test]
+    fn the_factor_solves_the_system() {
+        // [[4, 2], [2, 3]] x = [2, 5] has the solution [-0.5, 2].
+        let mut factor = vec![4.0, 2.0, 3.0];
+        cholesky(&mut factor, 2).unwrap();
+        let mut x = vec![2.0, 5.0];
+        forward(&factor, &mut x);
+        backward(&factor, &mut x);
+        assert!((x[0] + 0.5).abs() < 1e-12 && (x[1] - 2.0).abs() < 1e-12, "{x:?}");
+        assert!(cholesky(&mut [1.0, 2.0, 1.0], 2).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// Whatever is known or not of whom: the covariance is one, and answers are numbers.
+        #[test]
+        fn no_traits_make_it_lose_its_head(
+            figures in prop::collection::vec(
+                prop::option::of(-3.0f64..3.0).prop_flat_map(|a| {
+                    (Just(a), prop::option::of(0.0f64..1.0), 0usize..4)
+                }), 1..8),
+            z in prop::collection::vec(-1e3f64..1e3, 1..40)
+        ) {
+            let names = ["a-b16", "a", "a-b32-x", "b-b16"];
+            let jobs: Vec<Traits> = figures.iter().map(|(rate, busy, name)| Traits {
+                ln_rate: *rate,
+                busy: *busy,
+                ..Traits::named(Some(&WorkloadId::new(names[*name]).unwrap()))
+            }).collect();
+            let rows: Vec<Row> = z.iter().enumerate().map(|(i, z)| Row {
+                me: i % jobs.len(),
+                partner: (i / jobs.len()) % jobs.len(),
+                z: *z,
+                sd: 0.01 * i as f64,
+                shares_known: i.is_multiple_of(3),
+            }).collect();
+            let pairs = Pairs::fit(&jobs, &rows, Constants::believed(), true);
+            prop_assert!(pairs.is_some());
+            let (z, variance) = pairs.unwrap().at(&Traits::default(), &jobs[0], false);
+            prop_assert!(z.is_finite() && variance.is_finite() && variance > 0.0);
+        }
+    }
+}
