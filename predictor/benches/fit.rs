@@ -1,86 +1,80 @@
-//! How long learning and answering take: `cargo bench -p wattle-predictor`.
+//! How long learning and answering take for one job: `cargo bench -p wattle-predictor --bench fit`.
 
-use std::time::Duration;
+mod common;
 
-use wattle_common::id::{JobId, NodeId, WorkloadId};
+use common::{METHODS, now, predictor, window_of};
+use wattle_common::Power;
+use wattle_common::id::JobId;
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::{JobWindow, Neighbour};
-use wattle_common::{Power, Timestamp};
-use wattle_predictor::PredictorConfig;
+use wattle_predictor::method::Method;
 use wattle_predictor::predictor::Predictor;
+use wattle_predictor::surface::Configuration;
 
 fn main() {
     divan::main();
 }
 
-fn window(i: u64) -> JobWindow {
-    let from = Timestamp::from_s(60 * i);
-    let neighbour = Neighbour {
-        job: JobId::new("other").expect("an id"),
-        workload: Some(WorkloadId::new("b").expect("an id")),
-    };
-    let capped = i % 3 == 1;
-    JobWindow {
-        job: JobId::new("job").expect("an id"),
-        workload: Some(WorkloadId::new("a").expect("an id")),
-        node: NodeId::new("n0").expect("an id"),
-        gpu_kind: "v100".into(),
-        attempt: 1,
-        from_us: from,
-        until_us: from + Duration::from_secs(60),
-        gpus: vec![0, 1],
-        gpus_total: 2,
-        nodes_total: 1,
-        global_batch: None,
-        cap_mw: Some(Power::from_w(if capped { 150 } else { 250 })),
-        clock_mhz_mean: None,
-        clock_mhz_max: None,
-        neighbours: if i % 3 == 2 { vec![neighbour] } else { Vec::new() },
-        steps: Some(600),
-        steps_per_s: Some(10.0 + 0.05 * (i % 5) as f64),
-        steps_per_s_error: Some(0.02),
-        steps_inferred: false,
-        step: None,
-        epoch: None,
-        early: false,
-        power_mw_cards: Some(Power::from_w(if capped { 290 } else { 420 + i % 7 })),
-        power_mw_job: None,
-        energy_mj_cards: None,
-        utilization_gpu_percent: Some(80.0),
-        utilization_gpu_percent_job: Some(80.0),
-        utilization_memory_percent: Some(40.0),
-        memory_mib_max_job: Some(9_000),
-        samples: 600,
-    }
+fn job() -> JobId {
+    JobId::new("job").expect("an id")
 }
 
-fn trained(windows: u64) -> Predictor {
-    let mut predictor = Predictor::new(PredictorConfig::shipped());
-    for i in 0..windows {
-        let _ = predictor.learn(Timestamp::from_s(60 * i + 60), &window(i));
+/// A predictor that knows a job by so many windows, and 20 other jobs by 6 each.
+fn trained(method: Method, windows: u64) -> Predictor {
+    let mut predictor = predictor(method);
+    for other in 0..20 {
+        for minute in 0..6 {
+            let window = window_of(&format!("other-{other}"), &format!("class-{other}"), minute);
+            let _ = predictor.learn(now(minute), &window);
+        }
+    }
+    for minute in 0..windows {
+        let _ = predictor.learn(now(minute), &window_of("job", "class-3", minute));
     }
     predictor
 }
 
-/// The 20th window of a job: a fit of all twenty.
-#[divan::bench]
-fn fit_from_20_windows(bencher: divan::Bencher<'_, '_>) {
-    bencher.with_inputs(|| (trained(19), window(19))).bench_local_values(
+/// The 20th window of a job: a fit of all twenty, and with so few classes of what is pooled.
+#[divan::bench(args = METHODS, sample_count = 50)]
+fn fit_from_20_windows(bencher: divan::Bencher<'_, '_>, method: Method) {
+    let before = trained(method, 19);
+    bencher.with_inputs(|| (before.clone(), window_of("job", "class-3", 19))).bench_local_values(
         |(mut predictor, window)| {
-            divan::black_box(predictor.learn(Timestamp::from_s(9_999), &window));
+            divan::black_box(predictor.learn(now(19), &window));
             predictor
         },
     );
 }
 
-/// A surface of 256 points: 1 to 64 GPUs, their spreads, caps, neighbours.
-#[divan::bench]
-fn surface_of_256_points(bencher: divan::Bencher<'_, '_>) {
-    let mut predictor = trained(20);
-    let job = JobId::new("job").expect("an id");
+/// 7 GPU counts, 3 spreads each, 12 caps: 252 points.
+#[divan::bench(args = METHODS)]
+fn surface_of_252_points(bencher: divan::Bencher<'_, '_>, method: Method) {
+    let predictor = trained(method, 20);
+    let mut wanted = Vec::new();
+    for gpus in [4u32, 8, 12, 16, 24, 32, 64] {
+        for nodes in [1, 2, 4] {
+            for step in 0..12 {
+                wanted.push(Configuration {
+                    gpus,
+                    nodes,
+                    cap: (step > 0).then(|| Power::from_w(250 - 13 * step)),
+                    clock_max: None,
+                    global_batch: None,
+                    neighbours: Vec::new(),
+                });
+            }
+        }
+    }
+    let job = job();
+    bencher.bench_local(|| predictor.predict_all(&job, &wanted));
+}
+
+/// The surface as it is published: 256 points over GPUs, spreads, caps and neighbours.
+#[divan::bench(args = METHODS)]
+fn surface_as_published(bencher: divan::Bencher<'_, '_>, method: Method) {
+    let mut predictor = trained(method, 20);
     let request = GpuRequest { min: 1, max: 64 };
-    let class = Some(WorkloadId::new("a").expect("an id"));
-    let now = Timestamp::from_s(9_999);
-    predictor.describe(now, job.clone(), class, request, None);
-    bencher.bench_local(|| predictor.surface(now, &job));
+    let class = predictor.workload_of(&job()).cloned();
+    predictor.describe(now(20), job(), class, request, None);
+    let job = job();
+    bencher.bench_local(|| predictor.surface(now(20), &job));
 }

@@ -255,21 +255,27 @@ impl Predictor {
     /// What is expected of `job` in one configuration.
     #[must_use]
     pub fn predict(&self, job: &JobId, at: &Configuration) -> Option<SurfacePoint> {
+        self.predict_all(job, std::slice::from_ref(at))?.pop()
+    }
+
+    /// What is expected of `job` in each of `wanted`; quickest where equal neighbours follow each
+    /// other.
+    #[must_use]
+    pub fn predict_all(&self, job: &JobId, wanted: &[Configuration]) -> Option<Vec<SurfacePoint>> {
         let known = self.jobs.get(job)?;
         let kind = self.kind_of(known);
         let card = self.cards.card(kind);
-        let wanted = std::slice::from_ref(at);
-        if let Some(mut points) = self.learned_points((job, known), (kind, &card), wanted) {
-            return points.pop();
+        let learned = self.learned_points((job, known), (kind, &card), wanted);
+        if learned.is_some() {
+            return learned;
         }
         let taken_for = self.class_of(job, known);
         let kept = self.class_seen(job, known, kind, taken_for.as_ref());
         let class = kept.as_deref();
-        let profiles = self.profiles(kind, at.neighbours.iter());
+        let profiles = self.profiles(kind, wanted.iter().flat_map(|at| &at.neighbours));
         let model = self.model_of(job, known, kind, &card);
         let pooled = self.pooled(kind);
-        let question = Question::new(&model, &card, class, &profiles, &pooled);
-        question.points(wanted).pop()
+        Some(Question::new(&model, &card, class, &profiles, &pooled).points(wanted))
     }
 
     /// Forgets `job`; what it taught of its class stays. True where it was known.

@@ -1,0 +1,68 @@
+//! Windows to measure with.
+#![allow(dead_code, reason = "each benchmark uses its part")]
+
+use std::time::Duration;
+
+use wattle_common::id::{JobId, NodeId, WorkloadId};
+use wattle_common::messages::{JobWindow, Neighbour};
+use wattle_common::{Power, Timestamp};
+use wattle_predictor::PredictorConfig;
+use wattle_predictor::method::Method;
+use wattle_predictor::predictor::Predictor;
+
+pub(crate) const METHODS: [Method; 3] = [Method::Physical, Method::Statistical, Method::Neighbour];
+
+pub(crate) fn now(minute: u64) -> Timestamp {
+    Timestamp::from_s(60 * minute + 60)
+}
+
+pub(crate) fn predictor(method: Method) -> Predictor {
+    Predictor::new(PredictorConfig { method, ..PredictorConfig::shipped() })
+}
+
+/// A minute of a job: a third of them free, a third under caps, a third beside a neighbour.
+pub(crate) fn window_of(job: &str, class: &str, minute: u64) -> JobWindow {
+    let from = Timestamp::from_s(60 * minute);
+    let neighbour = Neighbour {
+        job: JobId::new("other").expect("an id"),
+        workload: Some(WorkloadId::new("class-7").expect("an id")),
+    };
+    // Another rate for each class, and a little noise that repeats.
+    let of_class = class.bytes().map(u64::from).sum::<u64>() % 17;
+    let noise = 1.0 + 0.01 * ((minute * 7 + of_class) % 5) as f64;
+    let cap_w = if minute % 3 == 1 { [150, 200, 125, 175][(minute / 3 % 4) as usize] } else { 250 };
+    let power_w = (120.0 + 6.0 * of_class as f64).min(0.97 * cap_w as f64);
+    let speed = (cap_w as f64 / 250.0).powf(0.3) * if minute % 3 == 2 { 0.8 } else { 1.0 };
+    JobWindow {
+        job: JobId::new(job).expect("an id"),
+        workload: Some(WorkloadId::new(class).expect("an id")),
+        node: NodeId::new("n0").expect("an id"),
+        gpu_kind: "v100".into(),
+        attempt: 1,
+        from_us: from,
+        until_us: from + Duration::from_secs(60),
+        gpus: vec![0, 1],
+        gpus_total: 2,
+        nodes_total: 1,
+        global_batch: None,
+        cap_mw: Some(Power::from_w(cap_w)),
+        clock_mhz_mean: None,
+        clock_mhz_max: None,
+        neighbours: if minute % 3 == 2 { vec![neighbour] } else { Vec::new() },
+        steps: Some(600),
+        steps_per_s: Some((1.0 + of_class as f64) * speed * noise),
+        steps_per_s_error: Some(0.02),
+        steps_inferred: false,
+        step: None,
+        epoch: None,
+        early: false,
+        power_mw_cards: Some(Power::from_w_f64(2.0 * power_w * noise)),
+        power_mw_job: None,
+        energy_mj_cards: None,
+        utilization_gpu_percent: Some(30.0 + 4.0 * of_class as f64),
+        utilization_gpu_percent_job: Some(30.0 + 4.0 * of_class as f64),
+        utilization_memory_percent: Some(2.0 * of_class as f64),
+        memory_mib_max_job: Some(9_000),
+        samples: 600,
+    }
+}
