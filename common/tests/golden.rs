@@ -310,32 +310,38 @@ fn what_people_ask_and_are_told() {
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
     check("reply-refused", &Reply::Refused { error: "asks for 9 GPUs, the cluster has 8".into() });
-    check(
-        "job-record",
-        &JobRecord {
-            spec: spec(),
-            phase: JobPhase::Running,
-            phase_since_us: at(2),
-            attempt: 1,
-            placement: Some(Placement { shares: vec![share()] }),
-            started_at_us: Some(at(2)),
-            ended_at_us: None,
-            exit_code: None,
-            next_phase: None,
-            error: None,
-            step: Some(1_200),
-            steps_total: Some(36_000),
-            epoch: Some(1),
-            observing: true,
-            log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
-            reasons: vec![Reason {
-                at_us: at(1),
-                policy: "eaco".into(),
-                decision: "placed on n0:0,1".into(),
-                because: "the fullest candidate that keeps every deadline".into(),
-            }],
-        },
-    );
+    let record = JobRecord {
+        spec: spec(),
+        phase: JobPhase::Running,
+        phase_since_us: at(2),
+        attempt: 1,
+        placement: Some(Placement { shares: vec![share()] }),
+        started_at_us: Some(at(2)),
+        ended_at_us: None,
+        exit_code: None,
+        next_phase: None,
+        error: None,
+        step: Some(1_200),
+        steps_total: Some(36_000),
+        epoch: Some(1),
+        observing: true,
+        log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
+        reasons: vec![Reason {
+            at_us: at(1),
+            policy: "eaco".into(),
+            decision: "placed on n0:0,1".into(),
+            because: "the fullest candidate that keeps every deadline".into(),
+        }],
+        probes: vec![],
+    };
+    check("job-record", &record);
+    let probe = ProbeMade {
+        at_us: at(60),
+        cap_mw: Power::from_w(150),
+        duration_ms: 30_000,
+        energy_mj_max: Energy::from_j(9_000),
+    };
+    check("job-record-probed", &JobRecord { probes: vec![probe], ..record });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use wattle_common::config::non_zero;
 use wattle_common::{ClusterId, Frequency, Power};
 
+use crate::probe::ProbeConfig;
 use crate::problem::TENANTS_MAX_DEFAULT;
 
 /// What an operator sets for a placer.
@@ -62,6 +63,9 @@ pub struct Config {
     /// A highest SM clock for every GPU of the site, MHz.
     #[serde(default)]
     pub gpu_clock_mhz_max: Option<u32>,
+    /// Whether running jobs are looked at under lower caps for a while, and what that may cost.
+    #[serde(default)]
+    pub probe: ProbeConfig,
 }
 
 fn default_policy() -> String {
@@ -125,7 +129,7 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
-        Ok(())
+        self.probe.check()
     }
     pub(crate) const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)

@@ -14,6 +14,7 @@ pub mod machine;
 pub mod outlook;
 pub mod plan;
 pub mod policy;
+pub mod probe;
 pub mod problem;
 pub mod reason;
 pub mod set;

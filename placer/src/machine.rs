@@ -25,7 +25,7 @@
 //! * recorded as ended or queued again, still ordered: the order is worked out without it.
 //!
 //! What is forgotten: on which GPUs a job was undone before, and where an observation began; an
-//! observation under way begins anew.
+//! observation under way begins anew. A probe under way is not taken up again, and counts as made.
 //!
 //! # A node that is not heard of
 //! Late heartbeats stop new placements there; after `node_lost_after_ms` its jobs are placed anew.
@@ -37,6 +37,7 @@ mod intake;
 mod inventory;
 mod life;
 mod orders;
+mod probing;
 mod round;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,7 @@ use crate::config::Config;
 use crate::{JobFacts, JobKey, Policy, Problem, Progress};
 
 use inventory::NodeState;
+use probing::{Refused, UnderWay};
 
 /// Which request, by the shell's own count.
 pub type RequestNumber = u64;
@@ -115,6 +117,7 @@ struct Tracked {
     stored_at: Timestamp,
     /// Whether its progress or waiting reason has changed since.
     unsaved: bool,
+    refused: Refused,
 }
 
 /// The live placer.
@@ -129,6 +132,8 @@ pub struct Placer {
     started_at: Timestamp,
     round_at: Option<Timestamp>,
     tick_at: Timestamp,
+    /// Jobs whose cards are under another cap for a while.
+    probes: BTreeMap<JobId, UnderWay>,
     /// Ended jobs, the oldest first.
     ended: BTreeSet<(Timestamp, JobId)>,
     // What the handling under way has touched.
@@ -152,6 +157,7 @@ impl Placer {
             started_at: now,
             round_at: Some(now + config.round_delay()),
             tick_at: now,
+            probes: BTreeMap::new(),
             ended: BTreeSet::new(),
             to_judge: BTreeSet::new(),
             to_store: BTreeSet::new(),
@@ -219,6 +225,7 @@ impl Placer {
             key,
             stored_at: record.phase_since_us,
             unsaved: false,
+            refused: Refused::new(),
         };
         self.jobs.insert(job, tracked);
     }
@@ -279,6 +286,7 @@ impl Placer {
         while let Some(job) = self.to_judge.pop_first() {
             self.judge(now, &job);
         }
+        self.end_probes(now);
         for job in std::mem::take(&mut self.to_store) {
             if let Some(tracked) = self.jobs.get_mut(&job) {
                 tracked.stored_at = now;
@@ -317,6 +325,7 @@ impl Placer {
             tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
         });
         self.to_store.extend(due.map(|(job, _)| job.clone()));
+        self.consider_probes(now);
         self.plan_soon(now);
     }
 }
@@ -353,7 +362,9 @@ impl Machine for Placer {
                 self.to_judge.extend(self.nodes[&node].jobs.iter().cloned());
             }
             Event::SurfaceKnown(surface) => {
+                let job = surface.job.clone();
                 self.surface_known(*surface);
+                self.consider_probe(now, &job);
                 if self.policy.reads_profiles() {
                     self.plan_soon(now);
                 }
@@ -381,7 +392,8 @@ impl Machine for Placer {
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
         let round = self.round_at.map(|at| (at, "a round of planning is due"));
         let renewal = self.renewal().map(|at| (at, "a lease is to be renewed"));
-        [Some((self.tick_at, "tick")), round, renewal]
+        let probe = self.probe_end().map(|at| (at, "a probe ends"));
+        [Some((self.tick_at, "tick")), round, renewal, probe]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

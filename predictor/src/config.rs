@@ -38,6 +38,28 @@ pub struct PredictorConfig {
     /// Least time between two surfaces of one job, milliseconds.
     #[serde(deserialize_with = "non_zero")]
     pub publish_interval_ms: u64,
+    /// Whether to propose what running jobs should be looked at in next ([`crate::probe`]).
+    #[serde(default = "probe")]
+    pub probe: bool,
+    /// How long a look lasts, milliseconds: the placer orders, the cap takes hold, and a window
+    /// fills.
+    #[serde(default = "probe_ms", deserialize_with = "non_zero")]
+    pub probe_ms: u64,
+    /// Energy that one job's cards may draw while they are looked at, all looks together, Wh.
+    #[serde(default = "probe_energy_wh_max")]
+    pub probe_energy_wh_max: u64,
+}
+
+const fn probe() -> bool {
+    true
+}
+/// The profiler's first early window takes 15 s from the second on in which things settle.
+const fn probe_ms() -> u64 {
+    30_000
+}
+/// Ten looks of half a minute at 24 cards of 250 W.
+const fn probe_energy_wh_max() -> u64 {
+    500
 }
 
 impl PredictorConfig {
@@ -56,6 +78,9 @@ impl PredictorConfig {
             classes_max: 400,
             points_max: 256,
             publish_interval_ms: 10_000,
+            probe: probe(),
+            probe_ms: probe_ms(),
+            probe_energy_wh_max: probe_energy_wh_max(),
         }
     }
 

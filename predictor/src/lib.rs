@@ -35,6 +35,7 @@ pub mod observation;
 pub mod pooled;
 pub mod predictor;
 pub mod prior;
+pub mod probe;
 pub mod registry;
 #[cfg(feature = "service")]
 pub mod shell;

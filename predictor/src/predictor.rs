@@ -26,6 +26,7 @@ use crate::model::cap::Card;
 use crate::observation::{Observation, unknown};
 use crate::pooled::Pooled;
 use crate::prior;
+use crate::probe;
 use crate::surface::{Configuration, Question, configurations};
 
 /// Up to so many classes, what is pooled over jobs is fitted anew with each window; beyond, with
@@ -248,7 +249,10 @@ impl Predictor {
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib,
             points,
-            probe: None,
+            probe: probe::propose(&self.config, known, &card, |what_if, wanted| {
+                let model = self.fit(job, what_if, kind, &card);
+                Question::new(&model, &card, class, &profiles, &pooled).points(wanted)
+            }),
         })
     }
 

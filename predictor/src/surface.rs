@@ -26,7 +26,7 @@ use crate::prior;
 
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
 /// do not go, in steps of a tenth.
-const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+pub(crate) const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
 /// Clocks on the axis, in shares of the top.
 const CLOCK_SHARES: [f64; 4] = [0.9, 0.8, 0.7, 0.6];
 /// Clocks are set in steps of this, MHz (NVML's on data-centre cards).
@@ -38,7 +38,7 @@ const SETTINGS_MAX: usize = 32;
 /// GPU counts on the axis at most.
 const COUNTS_MAX: usize = 16;
 /// GPUs of the node assumed where none is known: the densest spread starts there.
-const GPUS_PER_NODE: u32 = 8;
+pub(crate) const GPUS_PER_NODE: u32 = 8;
 /// Repeating a configuration, a window's rate and power scatter by this; an interval is of what
 /// will be seen.
 const WINDOW_SD: f64 = 0.02;

@@ -64,6 +64,8 @@ impl Profiles {
         Self {
             predictor: Predictor::new(PredictorConfig {
                 points_max: POINTS_MAX,
+                // Simulated jobs run at the default cap: nobody could follow.
+                probe: false,
                 ..PredictorConfig::shipped()
             }),
             noise: Stream::new(seed, "profiles"),

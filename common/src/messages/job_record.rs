@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::{JobPhase, JobSpec, Placement};
 use crate::time::Timestamp;
+use crate::units::{Energy, Power};
+
+/// Probes made of one job, at most.
+pub const PROBES_MAX: usize = 8;
 
 /// Reasons kept for each job; older ones are dropped.
 pub const REASONS_MAX: usize = 32;
@@ -62,6 +66,22 @@ pub struct JobRecord {
     /// Why it is where it is, newest last.
     #[serde(default)]
     pub reasons: Vec<Reason>,
+    /// Probes made of it, and the one under way; what they may cost is counted from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub probes: Vec<ProbeMade>,
+}
+
+/// A job's cards were set to another cap for a while, to learn from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeMade {
+    /// When it began.
+    pub at_us: Timestamp,
+    /// The cap of each of its cards.
+    pub cap_mw: Power,
+    /// For how long, milliseconds; one that was cut short counts whole.
+    pub duration_ms: u64,
+    /// The most that all its cards together may have drawn under that cap.
+    pub energy_mj_max: Energy,
 }
 
 /// Why something was decided.

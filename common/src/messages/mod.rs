@@ -21,7 +21,7 @@ pub mod window;
 
 pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired};
-pub use job_record::{JobRecord, Reason};
+pub use job_record::{JobRecord, ProbeMade, Reason};
 pub use ledger::{JobEnergy, LedgerEntry};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};
 pub use progressed::JobProgressed;
@@ -29,6 +29,6 @@ pub use promote::{PromotePredictor, PromoteReply};
 pub use reply::Reply;
 pub use request::{CancelJob, SubmitJob};
 pub use summary::{GpuSummary, NodeSummary};
-pub use surface::{Estimate, Surface, SurfacePoint};
+pub use surface::{Estimate, Probe, Surface, SurfacePoint};
 pub use telemetry::{GpuSample, TelemetryBatch, TenantSample};
 pub use window::{JobWindow, Neighbour};

@@ -56,8 +56,10 @@ impl Placer {
             observing: false,
             log_paths: Vec::new(),
             reasons: Vec::new(),
+            probes: Vec::new(),
         };
-        let tracked = Tracked { record, key: Some(key), stored_at: now, unsaved: false };
+        let tracked =
+            Tracked { record, key: Some(key), stored_at: now, unsaved: false, refused: Vec::new() };
         self.jobs.insert(job.clone(), tracked);
         self.to_store.insert(job.clone());
         self.plan_soon(now);

@@ -72,17 +72,22 @@ impl Placer {
         jobs
     }
 
-    /// The site's cap and clock, for every card of the node.
+    /// The site's cap and clock, for every card of the node; a lower cap where one is probed.
     fn caps_of(&self, node: &NodeId) -> Vec<DesiredGpu> {
         let (cap_mw, clock_mhz_max) = (self.config.gpu_cap(), self.config.gpu_clock());
-        if cap_mw.is_none() && clock_mhz_max.is_none() {
+        if cap_mw.is_none() && clock_mhz_max.is_none() && self.probe_end().is_none() {
             return Vec::new();
         }
         let power = self.nodes.get(node).and_then(|state| state.power.as_ref());
         power
             .into_iter()
             .flat_map(|(report, _)| &report.gpus)
-            .map(|card| DesiredGpu { gpu: card.gpu, cap_mw, clock_mhz_max })
+            .map(|card| {
+                let probed = self.probe_cap(node, card.gpu);
+                let cap_mw = probed.into_iter().chain(cap_mw).min();
+                DesiredGpu { gpu: card.gpu, cap_mw, clock_mhz_max }
+            })
+            .filter(|card| card.cap_mw.is_some() || card.clock_mhz_max.is_some())
             .collect()
     }
 

@@ -64,6 +64,9 @@ pub(crate) struct Up {
     /// A power cap on every GPU, watts
     #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]
     gpu_cap_w: Option<u64>,
+    /// Look at running jobs under lower caps for a while, where that would teach enough
+    #[arg(long)]
+    probe: bool,
     /// Seed of what is drawn for a trace whose models are not in the catalog
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -197,6 +200,7 @@ impl Up {
             url: &url,
             policy: &self.policy,
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
+            probe: self.probe,
             folder: &folder.path,
             rate: self.rate,
         };

@@ -46,6 +46,8 @@ pub(crate) struct Site<'a> {
     pub(crate) policy: &'a str,
     /// A cap on every GPU.
     pub(crate) gpu_cap: Option<Power>,
+    /// Whether the predictor's proposals to look at lower caps are followed.
+    pub(crate) probe: bool,
     /// The folder of this run.
     pub(crate) folder: &'a Path,
     /// System seconds in a second of the wall.
@@ -99,6 +101,9 @@ pub(crate) fn start(
         ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),
         ("nodes_expected", Value::from(hardware.nodes.len() as i64)),
     ]);
+    if site.probe {
+        placer.push(("probe.enabled", Value::from(true)));
+    }
     if let Some(cap) = site.gpu_cap {
         placer.push(("gpu_cap_w", Value::from((cap.as_mw() / 1_000) as i64)));
     }

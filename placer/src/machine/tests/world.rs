@@ -12,7 +12,7 @@ use wattle_common::messages::{
     AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
     PowerReport, Reply, SubmitJob,
 };
-use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use super::super::{Action, Event, Memory, Placer};
 use crate::policy::{Fifo, Policy};
@@ -78,6 +78,7 @@ fn config() -> Config {
         ended_kept: 100,
         gpu_cap_w: None,
         gpu_clock_mhz_max: None,
+        probe: crate::probe::ProbeConfig::default(),
     }
 }
 
@@ -438,8 +439,8 @@ impl Node {
                     memory_mib: 32_768,
                     healthy: !self.sick.contains(&gpu),
                     cap_mw: None,
-                    cap_mw_default: None,
-                    cap_mw_min: None,
+                    cap_mw_default: Some(Power::from_w(250)),
+                    cap_mw_min: Some(Power::from_w(100)),
                     cap_mw_max: None,
                     clock_mhz_max: None,
                     refused: None,
