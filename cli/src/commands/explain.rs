@@ -44,6 +44,9 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
         text.push_str(&format!(", to be done within {} of its submission", span(allowed)));
     }
     match surface {
+        Some(Surface { predictor, basis: Some(basis), .. }) => {
+            text.push_str(&format!("\npredicted by {predictor}: {basis}"));
+        }
         Some(surface) if surface.windows > 0 => text.push_str(&format!(
             "\npredicted by {} from {} windows of its own",
             surface.predictor, surface.windows

@@ -68,7 +68,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-registry").await?;
     let (surfaces, predictors) =
         (bus.bucket(Bucket::Surfaces).await?, bus.bucket(Bucket::Predictors).await?);
-    let (mut champion, mut records) = (None, Vec::new());
+    let (mut champion, mut records) = (None, BTreeMap::new());
     for entry in predictors.watch().await?.initial().await {
         let Some(value) = &entry.value else { continue };
         let read = match PredictorKey::parse(&entry.key) {
@@ -76,9 +76,14 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
                 codec::decode_json::<Champion>(value).map(|read| champion = Some(read))
             }
             Some(PredictorKey::Scores(name)) => {
-                codec::decode_json::<Record>(value).map(|read| records.push((name, read)))
+                codec::decode_json::<Record>(value).map(|read| drop(records.insert(name, read)))
             }
-            Some(PredictorKey::Status(_)) | None => Ok(()),
+            // One that was never scored is listed all the same, and forgotten in its time.
+            Some(PredictorKey::Status(name)) => {
+                records.entry(name).or_default();
+                Ok(())
+            }
+            None => Ok(()),
         };
         if let Err(error) = read {
             let error = chain(&error);
@@ -89,6 +94,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     let looks = config.look_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
     contest.status_interval_ms = contest.status_interval_ms.max(looks);
     let kept = records.len();
+    let records = records.into_iter().collect();
     let registry = Registry::new(clock::now(), contest, champion, records);
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
