@@ -42,7 +42,7 @@ pub enum Method {
     /// Models of the hardware, fitted to each job: [`crate::model`].
     #[default]
     Physical,
-    /// A regression on engineered features over all jobs: [`statistical`].
+    /// An elastic net on engineered features over all jobs: [`statistical`].
     Statistical,
     /// The most like readings of any job: [`neighbour`].
     Neighbour,
@@ -201,7 +201,7 @@ impl Learner {
             Method::Physical => return None,
             Method::Statistical => match self.fitted.get(kind) {
                 Some((fitted, _)) if fitted.rows() > 0 => {
-                    format!("regression over {} readings", fitted.rows())
+                    format!("elastic net over {} readings", fitted.rows())
                 }
                 _ => "a crude formula".to_owned(),
             },

@@ -1,4 +1,4 @@
-//! Purely statistical: a ridge regression on engineered features, over the readings of all jobs.
+//! Purely statistical: an elastic net on engineered features, over the readings of all jobs.
 //!
 //! For a quantity y (ln of steps a second, ln of watts) of job i at a place with features x:
 //!
@@ -6,9 +6,9 @@
 //! y - crude formula = a_i + x b
 //! ```
 //!
-//! b is shared by all jobs on a kind of card: a robust ridge on columns scaled to unit size, through
-//! [`crate::fit`], its strength chosen among [`SLOPE_SDS`] by leaving jobs out of the training
-//! readings themselves. The first fit takes each job's mean off both sides, so that no
+//! b is shared by all jobs on a kind of card: linfa's elastic net (half lasso, half ridge) on
+//! columns scaled to unit size, its penalty chosen among [`PENALTIES`] by leaving jobs out of the
+//! training readings themselves. The first fit takes each job's mean off both sides, so that no
 //! job's level bends b; then the intercepts a_i are shrunk towards their class's mean and b is
 //! fitted again, so that jobs of one class teach each other even from one configuration each.
 //!
@@ -21,9 +21,12 @@
 
 use std::collections::BTreeMap;
 
+use linfa::DatasetBase;
+use linfa::traits::Fit;
+use linfa_elasticnet::ElasticNet;
+use ndarray::{Array1, Array2};
 use wattle_common::id::WorkloadId;
 
-use crate::fit::{self, Belief};
 use crate::interval::LogNormal;
 use crate::method::crude::{Place, Quantity, Traits};
 use crate::method::reading::{Readings, SeenJob};
@@ -37,15 +40,14 @@ const WIDTH: usize = 20;
 const MASKS: usize = 8;
 /// Scores kept of each combination.
 const SCORES_MAX: usize = 512;
-/// The strengths that are tried: how far from zero a slope is believed, in natural logarithms for a
-/// typical size of its feature.
-const SLOPE_SDS: [f64; 3] = [0.02, 0.06, 0.2];
-/// The strength where too few jobs are there to be left out.
-const SLOPE_SD: f64 = 0.06;
-/// How far a reading is from the form: noise of 1-3 %, and what the features leave out.
-const READING_SD: f64 = 0.05;
+/// The penalties that are tried, for residuals in natural logarithms.
+const PENALTIES: [f64; 3] = [3e-4, 3e-3, 3e-2];
+/// The penalty where too few jobs are there to be left out.
+const PENALTY: f64 = 3e-3;
 /// Jobs with several readings from which on jobs are left out, and into how many parts.
 const FOLD_JOBS: usize = 3;
+/// Not a pure ridge: linfa's coordinate descent never ends there.
+const L1_RATIO: f64 = 0.5;
 /// Rounds of shrinking intercepts and fitting again.
 const ROUNDS: usize = 2;
 /// Intercepts of one class are believed to differ by no less than this.
@@ -162,19 +164,19 @@ impl Net {
             return Self { rows: rows.len(), ..Self::default() };
         }
         let several = jobs.iter().filter(|j| j.readings.len() > 1).count();
-        let (mut slope_sd, mut scores) = (SLOPE_SD, Vec::new());
+        let (mut penalty, mut scores) = (PENALTY, Vec::new());
         if several >= FOLD_JOBS {
-            let tried = SLOPE_SDS.map(|p| (p, left_out(&rows, p, what)));
+            let tried = PENALTIES.map(|p| (p, left_out(&rows, p, what)));
             let loss = |scores: &[(usize, f64)]| -> f64 {
-                // Large misses count singly: one wild reading must not choose the strength.
+                // Large misses count singly: one wild reading must not choose the penalty.
                 scores.iter().map(|(_, s)| s.abs().min(4.0)).sum()
             };
             let best = tried.into_iter().min_by(|a, b| loss(&a.1).total_cmp(&loss(&b.1)));
             if let Some((p, s)) = best {
-                (slope_sd, scores) = (p, s);
+                (penalty, scores) = (p, s);
             }
         }
-        let slopes = shrunk(&rows, jobs, slope_sd);
+        let slopes = shrunk(&rows, jobs, penalty);
         let quantiles = std::array::from_fn(|mask| {
             let seen = scores.iter().filter(|(m, _)| *m == mask).map(|(_, s)| *s);
             quantile(&seen.take(SCORES_MAX).collect::<Vec<f64>>())
@@ -202,28 +204,37 @@ fn quantile(seen: &[f64]) -> f64 {
     all[rank.clamp(1, all.len()) - 1].max(0.2)
 }
 
-/// A ridge on columns scaled to unit size.
-fn net(rows: &[(Features, f64)], slope_sd: f64) -> Features {
+/// Columns scaled to unit size, through linfa.
+fn net(rows: &[(Features, f64)], penalty: f64) -> Features {
     let mut scale = [0.0; WIDTH];
     for (j, scale) in scale.iter_mut().enumerate() {
         let squares: f64 = rows.iter().map(|(x, _)| x[j] * x[j]).sum();
         *scale = (squares / rows.len().max(1) as f64).sqrt();
     }
-    // A column that never moves teaches nothing.
-    let scaled = |x: &Features, j: usize| if scale[j] > 1e-6 { x[j] / scale[j] } else { 0.0 };
-    let rows: Vec<fit::Row> = rows
-        .iter()
-        .map(|(x, y)| fit::Row {
-            x: (0..WIDTH).map(|j| scaled(x, j)).collect(),
-            y: *y,
-            sd: READING_SD,
-        })
-        .collect();
-    let fitted = fit::fit(&rows, &[Belief { mean: 0.0, sd: slope_sd }; WIDTH]);
-    std::array::from_fn(|j| {
-        let slope = fitted.mean(j);
-        if scale[j] > 1e-6 && slope.is_finite() { slope / scale[j] } else { 0.0 }
-    })
+    let mut records = Array2::<f64>::zeros((rows.len(), WIDTH));
+    for (i, (x, _)) in rows.iter().enumerate() {
+        for (j, x) in x.iter().enumerate() {
+            // A column that never moves teaches nothing.
+            records[[i, j]] = if scale[j] > 1e-6 { x / scale[j] } else { 0.0 };
+        }
+    }
+    let targets = Array1::from_iter(rows.iter().map(|(_, y)| *y));
+    let model = ElasticNet::params()
+        .penalty(penalty)
+        .l1_ratio(L1_RATIO)
+        .with_intercept(false)
+        .tolerance(1e-4)
+        .max_iterations(200)
+        .fit(&DatasetBase::new(records, targets));
+    let mut slopes = [0.0; WIDTH];
+    if let Ok(model) = model {
+        for (j, slope) in model.hyperplane().iter().enumerate() {
+            if scale[j] > 1e-6 && slope.is_finite() {
+                slopes[j] = slope / scale[j];
+            }
+        }
+    }
+    slopes
 }
 
 /// Readings of each job.
@@ -236,7 +247,7 @@ fn by_job<'a>(rows: impl Iterator<Item = &'a Row>) -> BTreeMap<usize, Vec<&'a Ro
 }
 
 /// A fit to differences within jobs alone.
-fn within<'a>(rows: impl Iterator<Item = &'a Row>, slope_sd: f64) -> Features {
+fn within<'a>(rows: impl Iterator<Item = &'a Row>, penalty: f64) -> Features {
     let mut centred = Vec::new();
     for rows in by_job(rows).values().filter(|rows| rows.len() > 1) {
         let n = rows.len() as f64;
@@ -245,7 +256,7 @@ fn within<'a>(rows: impl Iterator<Item = &'a Row>, slope_sd: f64) -> Features {
         centred
             .extend(rows.iter().map(|r| (std::array::from_fn(|j| r.x[j] - x[j]), clip(r.y - y))));
     }
-    if centred.is_empty() { [0.0; WIDTH] } else { net(&centred, slope_sd) }
+    if centred.is_empty() { [0.0; WIDTH] } else { net(&centred, penalty) }
 }
 
 /// A residual of a factor of e is a wild reading, and counts as one that is just as far.
@@ -254,8 +265,8 @@ fn clip(y: f64) -> f64 {
 }
 
 /// The fit with intercepts shrunk towards their class.
-fn shrunk(rows: &[Row], jobs: &[&SeenJob], slope_sd: f64) -> Features {
-    let mut slopes = within(rows.iter(), slope_sd);
+fn shrunk(rows: &[Row], jobs: &[&SeenJob], penalty: f64) -> Features {
+    let mut slopes = within(rows.iter(), penalty);
     for _ in 0..ROUNDS {
         // Each job's mean residual, how many readings it rests on, and their scatter.
         let (mut means, mut squares, mut freedom) = (BTreeMap::new(), 0.0, 0.0);
@@ -286,20 +297,20 @@ fn shrunk(rows: &[Row], jobs: &[&SeenJob], slope_sd: f64) -> Features {
         };
         let left: Vec<(Features, f64)> =
             rows.iter().map(|r| (r.x, clip(r.y - intercept(r.job)))).collect();
-        slopes = net(&left, slope_sd);
+        slopes = net(&left, penalty);
     }
     slopes
 }
 
 /// Scores of jobs left out, each reading from another of its job: what differs, and the miss in
 /// units of what the crude formula may be wrong by.
-fn left_out(rows: &[Row], slope_sd: f64, what: Quantity) -> Vec<(usize, f64)> {
+fn left_out(rows: &[Row], penalty: f64, what: Quantity) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = rows.iter().map(|r| r.job).collect();
     order.dedup();
     let fold = |job: usize| order.binary_search(&job).unwrap_or(0) % FOLD_JOBS;
     let mut scores = Vec::new();
     for part in 0..FOLD_JOBS {
-        let slopes = within(rows.iter().filter(|r| fold(r.job) != part), slope_sd);
+        let slopes = within(rows.iter().filter(|r| fold(r.job) != part), penalty);
         for rows in by_job(rows.iter().filter(|r| fold(r.job) == part)).values() {
             for (i, from) in rows.iter().enumerate() {
                 for to in rows.iter().skip(i + 1) {
