@@ -43,6 +43,8 @@ enum Command {
     Predictors(commands::predictors::Predictors),
     /// Say why a job is where it is.
     Explain(commands::explain::Explain),
+    /// Print what was learned of workloads that ran here, as CSV.
+    History(commands::history::History),
     /// Show every message on the bus, decoded, one line each.
     Tap(commands::tap::Tap),
     /// Replay a trace under one or more policies; needs no server and no GPU.
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Nodes(command) => commands::nodes::run(command),
         Command::Predictors(command) => commands::predictors::run(command),
         Command::Explain(command) => commands::explain::run(command),
+        Command::History(command) => commands::history::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
         Command::Child(command) => commands::up::become_child(&command),

@@ -2,6 +2,7 @@
 
 pub(crate) mod cancel;
 pub(crate) mod explain;
+pub(crate) mod history;
 pub(crate) mod jobs;
 pub(crate) mod nodes;
 pub(crate) mod predictors;
