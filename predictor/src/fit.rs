@@ -193,6 +193,17 @@ pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
     (found, squares)
 }
 
+/// The posterior mean alone, every row taken at its word: a step of a nonlinear fit.
+///
+/// # Panics
+/// As [`fit()`] does.
+#[must_use]
+pub fn believed_squares(rows: &[Row], beliefs: &[Belief]) -> Vec<f64> {
+    assert!(beliefs.len() <= PARAMETERS_MAX, "{} parameters", beliefs.len());
+    let rows: Vec<&Row> = rows.iter().collect();
+    solve(&rows, &vec![1.0; rows.len()], beliefs)
+}
+
 /// Residuals in units of each row's own deviation.
 fn standardised(rows: &[&Row], mean: &[f64]) -> Vec<f64> {
     rows.iter()

@@ -14,7 +14,7 @@ use wattle_common::id::{JobId, WorkloadId};
 use crate::beside::Beside;
 use crate::fit::Belief;
 use crate::model::cap::Setting;
-use crate::model::{interference, transfer};
+use crate::model::{interference, throughput, transfer};
 
 /// Jobs kept of each class.
 pub const JOBS_MAX: usize = 8;
@@ -64,8 +64,19 @@ pub struct Level {
     pub gpus: u32,
     /// Nodes.
     pub nodes: u32,
+    /// Global batch size, where it was reported.
+    #[serde(default)]
+    pub global_batch: Option<u32>,
     /// The logarithm of steps a second, alone at the default.
     pub ln_rate: Stored,
+}
+
+impl Level {
+    /// Where it was.
+    #[must_use]
+    pub fn spot(&self) -> throughput::Spot {
+        throughput::Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    }
 }
 
 /// What a job showed under a cap or a locked clock, relative to the default.
@@ -111,6 +122,9 @@ pub struct Summary {
     /// What it did beside one other at a time, all of it: goes into its class's table.
     #[serde(skip)]
     pub singles: Vec<(WorkloadId, Stored)>,
+    /// What it showed of how jobs scale.
+    #[serde(default)]
+    pub scaling: Option<throughput::Constants>,
 }
 
 /// The summaries of a class's last jobs, oldest first.
@@ -138,8 +152,8 @@ pub struct Profile {
     pub memory_mib: Option<u64>,
     /// The logarithm of one card's power alone, watts.
     pub ln_power: Option<Belief>,
-    /// Step rates by (gpus, nodes).
-    pub levels: BTreeMap<(u32, u32), Belief>,
+    /// Step rates by configuration.
+    pub levels: BTreeMap<throughput::Spot, Belief>,
     /// What its jobs showed under caps and clocks.
     pub settings: Vec<AtSetting>,
 }
@@ -185,9 +199,9 @@ impl Class {
     #[must_use]
     pub fn profile(&self, but: Option<&JobId>) -> Profile {
         let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
-        let mut by_level: BTreeMap<(u32, u32), Vec<Stored>> = BTreeMap::new();
+        let mut by_level: BTreeMap<throughput::Spot, Vec<Stored>> = BTreeMap::new();
         for level in jobs().flat_map(|s| &s.levels) {
-            by_level.entry((level.gpus, level.nodes)).or_default().push(level.ln_rate);
+            by_level.entry(level.spot()).or_default().push(level.ln_rate);
         }
         let levels = by_level
             .into_iter()
@@ -216,6 +230,7 @@ impl Class {
                     && s.shared.len() <= SETS_MAX
                     && s.levels.iter().all(|l| l.gpus > 0 && l.nodes > 0 && fine(&l.ln_rate))
                     && s.busy.iter().chain(&s.ln_power).all(fine)
+                    && s.scaling.iter().all(throughput::Constants::is_sane)
                     && s.memory_busy.is_none_or(f64::is_finite)
                     && s.settings.len() <= SETTINGS_MAX
                     && s.settings.iter().all(|at| {
@@ -333,6 +348,16 @@ impl History {
                 self.classes.remove(&key);
             }
         }
+    }
+
+    /// What each job seen on a kind of card showed of how jobs scale.
+    pub fn scaling<'a>(
+        &'a self,
+        kind: &'a str,
+    ) -> impl Iterator<Item = (&'a JobId, &'a throughput::Constants)> {
+        let of_kind = self.classes.iter().filter(move |((k, _), _)| k == kind);
+        let jobs = of_kind.flat_map(|(_, kept)| &kept.jobs);
+        jobs.filter_map(|(id, summary)| Some((id, summary.scaling.as_ref()?)))
     }
 
     /// What each class showed under caps on a kind of card, for the pooled curves.

@@ -8,6 +8,7 @@
 mod alone;
 mod curve;
 pub mod held;
+mod levels;
 mod settings;
 
 use std::borrow::Cow;
@@ -25,7 +26,7 @@ use crate::job::held::{Answer, Half, Held, Prepared};
 use crate::model::cap::{self, Card, Setting};
 use crate::model::interference::Mix;
 use crate::model::pairs::Traits;
-use crate::model::scaling::{Known, Scaling};
+use crate::model::throughput::{Spot, Throughput};
 use crate::observation::{Observation, POWER_SD, UNKNOWN};
 use crate::pooled::{self, Pooled};
 use crate::prior;
@@ -90,7 +91,7 @@ impl Job {
         if self.windows.len() > max {
             let group = |o: &Observation| {
                 let whole = |v: Option<f64>| v.map(|v| v as u64);
-                (o.gpus, o.nodes, whole(o.cap_w), whole(o.clock_mhz_max), o.neighbours.clone())
+                (o.spot(), whole(o.cap_w), whole(o.clock_mhz_max), o.neighbours.clone())
             };
             let mut counts = BTreeMap::new();
             for window in &self.windows {
@@ -153,8 +154,8 @@ pub struct JobModel {
     settings: Vec<AtSetting>,
     /// Step rates of the configurations seen, then what caps and clocks do to them, together.
     speed: Posterior,
-    groups: Vec<(u32, u32)>,
-    scaling: Scaling,
+    groups: Vec<Spot>,
+    throughput: Throughput,
     /// What it did beside others, by their classes.
     pub shared: Vec<SharedSet>,
     /// Whether its rates are inferred from its cards' rhythm: they compare with each other only, so
@@ -200,7 +201,7 @@ impl JobModel {
             settings: Vec::new(),
             speed: Posterior::of_beliefs(&[]),
             groups: Vec::new(),
-            scaling: Scaling::fit(Vec::new()),
+            throughput: Throughput::fit(Vec::new(), None, &context.pooled.throughput),
             shared: Vec::new(),
             inferred,
             traits,
@@ -223,23 +224,18 @@ impl JobModel {
 
     /// Steps a second alone at the default, as a logarithm.
     #[must_use]
-    pub fn ln_rate(&self, gpus: u32, nodes: u32) -> Option<LogNormal> {
-        self.scaling.ln_rate(gpus, nodes)
+    pub fn ln_rate(&self, at: Spot) -> Option<LogNormal> {
+        self.throughput.ln_rate(at)
     }
 
     /// Steps a second alone under a setting, of which the slow-down is known to be `slow`: for a
     /// configuration that was seen, level and curve together, because what one of them is wrong by
     /// the other makes good.
     #[must_use]
-    pub fn ln_rate_set(
-        &self,
-        gpus: u32,
-        nodes: u32,
-        at: &Prepared,
-        slow: Answer,
-    ) -> Option<LogNormal> {
-        let level = self.scaling.ln_rate(gpus, nodes)?;
-        let variance = match self.groups.iter().position(|g| *g == (gpus, nodes)) {
+    pub fn ln_rate_set(&self, spot: Spot, at: &Prepared, slow: Answer) -> Option<LogNormal> {
+        let spot = self.throughput.named(spot);
+        let level = self.throughput.ln_rate(spot)?;
+        let variance = match self.groups.iter().position(|g| self.throughput.named(*g) == spot) {
             Some(i) => self.speed.at(&self.speed_row(i, at.columns())).1 + slow.form,
             None => level.variance + slow.fitted + slow.form,
         };
@@ -328,23 +324,22 @@ impl JobModel {
     fn fit_speed(&mut self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
         for window in rated() {
-            let group = (window.gpus, window.nodes);
+            let group = window.spot();
             if !self.groups.contains(&group) && self.groups.len() < GROUPS_MAX {
                 self.groups.push(group);
             }
         }
-        let alone_in = |group: (u32, u32)| rated().any(|w| w.alone() && (w.gpus, w.nodes) == group);
-        let beside = rated().filter(|w| !w.alone() && !alone_in((w.gpus, w.nodes))).count() as f64;
+        let alone_in = |spot: Spot| rated().any(|w| w.alone() && w.spot() == spot);
+        let beside = rated().filter(|w| !w.alone() && !alone_in(w.spot())).count() as f64;
         let levels = self.groups.len();
         let mut rows = self.held.class_rows(Half::Slow, &context.class.settings, levels);
         for window in rated() {
             // What neighbours cost is only expected here: windows beside them tell the level where
             // none alone does. All of them err together, so that many are no surer than one.
-            if !window.alone() && alone_in((window.gpus, window.nodes)) {
+            if !window.alone() && alone_in(window.spot()) {
                 continue;
             }
-            let Some(group) = self.groups.iter().position(|g| *g == (window.gpus, window.nodes))
-            else {
+            let Some(group) = self.groups.iter().position(|g| *g == window.spot()) else {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
@@ -372,25 +367,7 @@ impl JobModel {
             // On its fewest GPUs; its own word comes before its class's.
             self.traits.ln_rate = own.chain(like).min_by_key(|(g, _)| *g).map(|(_, rate)| rate);
         }
-        let mut known: Vec<Known> = (0..levels)
-            .map(|i| {
-                let level = self.speed.belief(i);
-                let ln_rate = LogNormal {
-                    mean: level.mean,
-                    variance: level.sd * level.sd,
-                    dof: self.speed.dof(),
-                };
-                Known { gpus: self.groups[i].0, nodes: self.groups[i].1, ln_rate }
-            })
-            .collect();
-        for ((gpus, nodes), level) in &context.class.levels {
-            if !self.groups.contains(&(*gpus, *nodes)) {
-                let ln_rate =
-                    LogNormal { mean: level.mean, variance: level.sd * level.sd, dof: 8.0 };
-                known.push(Known { gpus: *gpus, nodes: *nodes, ln_rate });
-            }
-        }
-        self.scaling = Scaling::fit(known);
+        self.fit_throughput(windows, context);
         let default = |w: &&Observation| w.alone() && cap::is_default(context.card, w.setting());
         let default_seen = !context.class.levels.is_empty() || rated().any(|w| default(&w));
         (self.speed.part(levels..beliefs.len()), default_seen)
@@ -416,11 +393,9 @@ impl JobModel {
 
     /// What each set of neighbours did, where the job's own speed and power alone are known.
     fn fit_shared(&mut self, windows: &[Observation], context: Context<'_>) {
-        let known_alone = |group: (u32, u32)| {
-            context.class.levels.contains_key(&group)
-                || windows
-                    .iter()
-                    .any(|w| w.alone() && w.rate.is_some() && (w.gpus, w.nodes) == group)
+        let known_alone = |spot: Spot| {
+            context.class.levels.contains_key(&spot)
+                || windows.iter().any(|w| w.alone() && w.rate.is_some() && w.spot() == spot)
         };
         let mut sets: BTreeMap<&[WorkloadId], (Vec<Row>, Vec<Row>)> = BTreeMap::new();
         let mut newest: Vec<&[WorkloadId]> = Vec::new();
@@ -436,8 +411,8 @@ impl JobModel {
             let at = self.held.prepare(window.setting());
             let under = self.held.answer(&at, self.ln_power_alone(window.gpus).0, 0.0).0;
             if let Some(rate) = window.rate
-                && known_alone((window.gpus, window.nodes))
-                && let Some(alone) = self.ln_rate_set(window.gpus, window.nodes, &at, under)
+                && known_alone(window.spot())
+                && let Some(alone) = self.ln_rate_set(window.spot(), &at, under)
             {
                 let variance = alone.variance + window.rate_sd * window.rate_sd;
                 slow.push(row(alone.mean - rate.ln(), variance));
@@ -495,9 +470,10 @@ impl JobModel {
         Summary {
             levels: (self.groups.iter().enumerate())
                 .filter(|_| !self.inferred)
-                .map(|(i, (gpus, nodes))| Level {
-                    gpus: *gpus,
-                    nodes: *nodes,
+                .map(|(i, spot)| Level {
+                    gpus: spot.gpus,
+                    nodes: spot.nodes,
+                    global_batch: spot.batch,
                     ln_rate: self.speed.belief(i).into(),
                 })
                 .collect(),
@@ -508,6 +484,7 @@ impl JobModel {
             settings: self.settings.clone(),
             shared: self.shared.clone(),
             singles: self.singles.clone(),
+            scaling: self.throughput.constants().filter(|_| !self.inferred),
         }
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! One model per file, each with its formula, units and the source of its constants:
 //! [`model::cap`] (what is believed of caps and clocks), [`model::transfer`] (what other jobs showed
-//! of them), [`model::shape`] and [`model::clock`] (a job's own curves), [`model::scaling`] (GPUs and
-//! nodes), [`model::interference`] (neighbours on the same card), [`model::pairs`] (what two classes do
+//! of them), [`model::shape`] and [`model::clock`] (a job's own curves), [`model::throughput`] (GPUs,
+//! nodes and batch), [`model::interference`] (neighbours on the same card), [`model::pairs`] (what two classes do
 //! to each other, from all pairs seen). [`fit`] is the one place that solves least
 //! squares, through linfa. [`history`] is what outlives a job. [`method`] holds two other ways to
 //! answer, that share all but the models.

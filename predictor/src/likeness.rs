@@ -248,7 +248,12 @@ mod tests {
         let jobs = (0..jobs).map(|i| {
             let mut near = |value: f64| value * (0.02 * draw.normal()).exp();
             let summary = Summary {
-                levels: vec![Level { gpus: 1, nodes: 1, ln_rate: stored(near(shape[4]).ln()) }],
+                levels: vec![Level {
+                    gpus: 1,
+                    nodes: 1,
+                    global_batch: None,
+                    ln_rate: stored(near(shape[4]).ln()),
+                }],
                 busy: Some(stored(near(shape[0]).min(1.0))),
                 memory_busy: Some(near(shape[1])),
                 memory_mib: Some(shape[2] as u64),

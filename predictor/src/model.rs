@@ -7,6 +7,6 @@ pub mod clock;
 pub mod interference;
 pub mod pairs;
 pub mod pchip;
-pub mod scaling;
 pub mod shape;
+pub mod throughput;
 pub mod transfer;

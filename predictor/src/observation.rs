@@ -9,6 +9,7 @@ use wattle_common::id::{self, NodeId, WorkloadId};
 use wattle_common::messages::JobWindow;
 
 use crate::model::cap::Setting;
+use crate::model::throughput::Spot;
 
 /// GPUs and nodes beyond this are a mistake.
 const GPUS_MAX: u32 = 65_536;
@@ -147,6 +148,12 @@ impl Observation {
     #[must_use]
     pub fn alone(&self) -> bool {
         self.neighbours.is_empty()
+    }
+
+    /// Where its steps were taken.
+    #[must_use]
+    pub fn spot(&self) -> Spot {
+        Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 
     /// How its cards were set.

@@ -8,18 +8,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
-use wattle_common::id::WorkloadId;
+use wattle_common::id::{JobId, WorkloadId};
 
 use crate::history::{History, Profile};
-use crate::model::interference::{self, Mix};
+use crate::model::interference::Mix;
 use crate::model::pairs::{Constants, Pairs, ROWS_MAX, Row, Traits};
 use crate::model::transfer::Transfer;
+use crate::model::{interference, throughput};
 use crate::prior;
 
 /// Pairs are fitted anew once so large a part of the rows is news: the fit costs their cube.
 const PAIRS_NEWS: f64 = 0.2;
 /// Their constants are looked for anew once there are so many times the rows.
 const PAIRS_TUNE: f64 = 1.5;
+/// Among more jobs than these, one more or less moves what is pooled by nothing that matters.
+const FEW: usize = 64;
 
 /// Everything pooled, for one kind of card.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +33,10 @@ pub struct Pooled {
     pub transfer: Arc<Transfer>,
     /// What each class does to each other, beyond that.
     pairs: Option<Arc<FittedPairs>>,
+    /// How jobs scale.
+    pub throughput: throughput::Pooled,
+    /// What each job showed of that, while they are few enough for one to weigh.
+    scaling: Arc<Vec<(JobId, throughput::Constants)>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +72,8 @@ impl Pooled {
             interference: interference::Pooled::believed(),
             transfer: Arc::new(Transfer::believed()),
             pairs: None,
+            throughput: throughput::Pooled::believed(),
+            scaling: Arc::default(),
         }
     }
 
@@ -86,7 +95,15 @@ impl Pooled {
         });
         let pairs =
             if fresh { kept } else { fit_pairs(history, kind, &interference, kept.as_deref()) };
-        Self { interference, transfer: Arc::new(transfer), pairs }
+        let scaling: Vec<_> = history.scaling(kind).collect();
+        let few = scaling.iter().filter(|_| scaling.len() <= FEW);
+        Self {
+            interference,
+            transfer: Arc::new(transfer),
+            pairs,
+            throughput: throughput::Pooled::fit(scaling.iter().map(|(_, c)| *c)),
+            scaling: Arc::new(few.map(|(id, c)| ((*id).clone(), (*c).clone())).collect()),
+        }
     }
 
     /// Whether `history` knows more of pairs than was fitted.
@@ -105,6 +122,16 @@ impl Pooled {
         let (z, z_variance) = fitted.pairs.at(me, partner, shares_known);
         // Nobody gains by company.
         ((mean + z * variance.sqrt()).max(0.0), variance * z_variance)
+    }
+
+    /// What is pooled over all jobs but `job`: its own windows must not count twice.
+    #[must_use]
+    pub fn without(mut self, job: &JobId) -> Self {
+        if self.scaling.iter().any(|(id, _)| id == job) {
+            let others = self.scaling.iter().filter(|(id, _)| id != job);
+            self.throughput = throughput::Pooled::fit(others.map(|(_, c)| c));
+        }
+        self
     }
 }
 

@@ -414,7 +414,7 @@ impl Predictor {
         let class = self.class_of(id, job).and_then(|w| self.history.class(kind, &w));
         let class: Profile = class.map(|c| c.profile(Some(id))).unwrap_or_default();
         let profiles = self.profiles(kind, job.windows().iter().flat_map(|w| &w.neighbours));
-        let pooled = self.pooled(kind);
+        let pooled = self.pooled(kind).without(id);
         JobModel::fit(job, Context { card, class: &class, profiles: &profiles, pooled: &pooled })
     }
 

@@ -21,6 +21,7 @@ use crate::job::{JobModel, Profiles, setting};
 use crate::model::cap::{self, Card, Setting};
 use crate::model::interference::{Habit, Seen};
 use crate::model::pairs::Traits;
+use crate::model::throughput::Spot;
 use crate::pooled::Pooled;
 use crate::prior;
 
@@ -62,6 +63,14 @@ pub struct Configuration {
     pub global_batch: Option<u32>,
     /// Classes of the neighbours, sorted; an unknown one is `unknown`.
     pub neighbours: Vec<WorkloadId>,
+}
+
+impl Configuration {
+    /// Where its steps are taken.
+    #[must_use]
+    pub fn spot(&self) -> Spot {
+        Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    }
 }
 
 /// All that points are made of.
@@ -170,7 +179,7 @@ impl<'a> Question<'a> {
         };
         let steps_per_s = self
             .model
-            .ln_rate_set(at.gpus, at.nodes, prepared, held)
+            .ln_rate_set(at.spot(), prepared, held)
             // An iteration seen in power may be several steps, or a part of one.
             .filter(|_| !self.model.inferred)
             .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));

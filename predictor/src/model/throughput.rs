@@ -1,0 +1,457 @@
+//! A job's step time over GPUs, the nodes they are spread over, and the batch.
+//!
+//! With n GPUs in all on k nodes, b samples on each GPU (global batch / n), in seconds for one
+//! global step:
+//!
+//! ```text
+//! near = a + c b + s G(h)          G(h) = 2 (m-1)/m + kappa log2(max(h/4, 1)),   m = min(h, 4)
+//! T    = near,  h = n                                    where the network is flat
+//! T    = (near^y + S^y)^(1/y),  h = n/k                  where it is steep and k > 1
+//! S    = a S2 (min(n,4)/2)^x2 (max(n,4)/4)^e2  on two nodes,   a S2 R (n/3)^e3  on three and more
+//! ```
+//!
+//! a: what no GPU shortens; c: computation for a sample; s: all-reduce of two GPUs, whose traffic
+//! grows as 2 (n-1)/n and whose latency grows by kappa s with each doubling beyond four; S:
+//! synchronisation across nodes, overlapping with the rest by y. Compute plus synchronisation under
+//! an overlap exponent is in the line of Pollux's throughput model (Qiao et al., OSDI'21); that two
+//! nodes are a case of their own, slower than three, and that growth is a power or a logarithm and
+//! never linear is what measured placements (petuum/adaptdl, Apache-2.0) and scaling tables
+//! (pkusys/ElasticFlow, Apache-2.0) show.
+//!
+//! **Which network.** The flat form is the simpler and stands until it fails: a job seen across
+//! nodes has it where it tells those readings within [`FLAT_MAX`]; a job never seen there has what
+//! most jobs on this kind of card have; where nobody was seen there, the network is steep.
+//!
+//! **Which batch.** A job that reports its batch is told by it. One that never does has either the
+//! same global batch everywhere or the same on each GPU; both are fitted, and the second is taken
+//! where it is the better.
+//!
+//! All parameters but the exponents are fitted as logarithms, hence positive, by Gauss and Newton's
+//! method on the logarithm of time under the beliefs pooled over like jobs ([`Pooled`]). A
+//! configuration that was measured is told by its own level.
+//!
+//! **Advice.** Readings inside one node do not tell a job that keeps gaining from one that stops:
+//! on open tables one reading on 16 GPUs at the smallest batch cuts the worst job's error by a
+//! third. The interval widths on 16 and more GPUs say what such a reading would teach.
+
+pub mod form;
+mod pooled;
+
+use crate::fit::{Belief, Posterior, Row, believed_squares, fit};
+use crate::history::Stored;
+use crate::interval::LogNormal;
+use form::{Network, Place, WIDTH, ln_time};
+pub use pooled::{Constants, FLAT_MAX, POOLED, Pooled};
+
+/// Configurations fitted at most; of more, evenly many of all sizes.
+const FITTED_MAX: usize = 48;
+/// The least deviation of a level: single readings repeat no better.
+const LEVEL_SD_MIN: f64 = 0.01;
+/// The form's own error as a deviation of the logarithm, beyond four GPUs or one node; inside, it
+/// is below the readings' own.
+const FORM_SD_BEYOND: f64 = 0.048;
+/// The same as an error of what is predicted: configurations with one local batch differ by 1.5 to
+/// 5 % in open tables, and placements that only differ in order by 3 to 5 %.
+const PREDICTED_SD: f64 = 0.03;
+const PREDICTED_SD_BEYOND: f64 = 0.06;
+/// On so many GPUs, until the job was seen there, no interval is narrower than about 15 % to either
+/// side: half a 90 % interval is 1.645 deviations.
+const FAR_GPUS: u32 = 16;
+const FAR_SD: f64 = 0.15 / 1.645;
+/// A job that never reports its batch keeps it for each GPU where that is better by this much, as a
+/// difference of minus log likelihood: even odds but for ties. A job that gains from more GPUs never
+/// is, because there nothing of the form gets faster with them.
+const SAME_LOCAL_ODDS: f64 = 0.1;
+const ITERATIONS: usize = 25;
+
+/// A configuration: GPUs, nodes and global batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// GPUs in all.
+    pub gpus: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Global batch size, where it was reported.
+    pub batch: Option<u32>,
+}
+
+/// A configuration whose step rate is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Known {
+    /// The configuration.
+    pub spot: Spot,
+    /// The logarithm of steps a second.
+    pub ln_rate: LogNormal,
+}
+
+/// Step rates over all configurations.
+#[derive(Clone, Debug)]
+pub struct Throughput {
+    known: Vec<Known>,
+    /// The job's own batch where a question names none.
+    batch: Option<u32>,
+    fitted: Option<Fitted>,
+}
+
+#[derive(Clone, Debug)]
+struct Fitted {
+    scale: Scale,
+    network: Network,
+    theta: [f64; WIDTH],
+    posterior: Posterior,
+    cost: f64,
+    beliefs: [Belief; WIDTH],
+    gpus_max: u32,
+    flat_off: Option<f64>,
+}
+
+/// What time and local batch are relative to: the fewest GPUs' mean.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    ln_time: f64,
+    ln_local: f64,
+    /// Whether every GPU has the same batch, whatever their number.
+    same_local: bool,
+    batch: Option<u32>,
+}
+
+impl Scale {
+    fn of(known: &[Known], batch: Option<u32>, same_local: bool) -> Self {
+        let mut scale = Self { ln_time: 0.0, ln_local: 0.0, same_local, batch };
+        let fewest = known.iter().map(|k| k.spot.gpus).min().unwrap_or(1);
+        let (mut time, mut local, mut n) = (0.0, 0.0, 0.0);
+        for k in known.iter().filter(|k| k.spot.gpus == fewest) {
+            time -= k.ln_rate.mean;
+            local += scale.place(k.spot).local.ln();
+            n += 1.0;
+        }
+        if n > 0.0 {
+            (scale.ln_time, scale.ln_local) = (time / n, local / n);
+        }
+        scale
+    }
+
+    fn place(&self, spot: Spot) -> Place {
+        let gpus = f64::from(spot.gpus.max(1));
+        let global = spot.batch.or(self.batch).filter(|_| self.batch.is_some());
+        let local = match global {
+            Some(batch) => f64::from(batch) / gpus,
+            None if self.same_local => 1.0,
+            None => 1.0 / gpus,
+        };
+        let nodes = f64::from(spot.nodes.max(1));
+        Place { gpus, nodes, local: local * (-self.ln_local).exp() }
+    }
+}
+
+/// Whether the form is on ground where it is sure.
+fn is_near(spot: Spot) -> bool {
+    spot.nodes <= 1 && spot.gpus <= 4
+}
+
+impl Throughput {
+    /// Fits the configurations known; `batch` is the job's own as last seen. With none known it can
+    /// say nothing.
+    #[must_use]
+    pub fn fit(known: Vec<Known>, batch: Option<u32>, pooled: &Pooled) -> Self {
+        let batch = batch.or_else(|| known.iter().rev().find_map(|k| k.spot.batch));
+        let fitted = (!known.is_empty()).then(|| {
+            let rows = thinned(&known);
+            let global = Fitted::of(&rows, batch, false, pooled);
+            if batch.is_some() || rows.iter().all(|k| k.spot.gpus == rows[0].spot.gpus) {
+                return global;
+            }
+            let local = Fitted::of(&rows, batch, true, pooled);
+            if local.cost + SAME_LOCAL_ODDS < global.cost { local } else { global }
+        });
+        Self { known, batch, fitted }
+    }
+
+    /// Steps a second, as a logarithm; `batch` is the global one, `None` the job's own. `None` where
+    /// no rate is known at all.
+    #[must_use]
+    pub fn ln_rate(&self, spot: Spot) -> Option<LogNormal> {
+        let spot = self.named(spot);
+        if let Some(known) = self.known.iter().find(|k| self.named(k.spot) == spot) {
+            return Some(known.ln_rate);
+        }
+        let fitted = self.fitted.as_ref()?;
+        let (time, gradient) = ln_time(&fitted.theta, fitted.scale.place(spot), fitted.network);
+        let form: f64 = if is_near(spot) { PREDICTED_SD } else { PREDICTED_SD_BEYOND };
+        let mut variance = fitted.variance(&gradient) + form * form;
+        if spot.gpus >= FAR_GPUS && fitted.gpus_max < FAR_GPUS {
+            variance = variance.max(FAR_SD * FAR_SD);
+        }
+        Some(LogNormal {
+            mean: -(time + fitted.scale.ln_time),
+            variance,
+            dof: fitted.posterior.dof(),
+        })
+    }
+
+    /// The same place with the batch that is meant where none is named.
+    #[must_use]
+    pub fn named(&self, spot: Spot) -> Spot {
+        Spot { batch: spot.batch.or(self.batch).filter(|_| self.batch.is_some()), ..spot }
+    }
+
+    /// What these configurations say of the constants that like jobs share.
+    #[must_use]
+    pub fn constants(&self) -> Option<Constants> {
+        self.fitted.as_ref().filter(|_| self.known.len() > 1).map(Fitted::constants)
+    }
+}
+
+/// At most [`FITTED_MAX`], evenly over all sizes.
+fn thinned(known: &[Known]) -> Vec<Known> {
+    let mut rows = known.to_vec();
+    rows.sort_by_key(|k| (k.spot.nodes, k.spot.gpus, k.spot.batch));
+    if rows.len() <= FITTED_MAX {
+        return rows;
+    }
+    (0..FITTED_MAX).map(|i| rows[i * (rows.len() - 1) / (FITTED_MAX - 1)]).collect()
+}
+
+impl Fitted {
+    /// The fit under the network that the readings, or like jobs, show.
+    fn of(rows: &[Known], batch: Option<u32>, same_local: bool, pooled: &Pooled) -> Self {
+        let scale = Scale::of(rows, batch, same_local);
+        if rows.iter().all(|k| k.spot.nodes <= 1) {
+            return Self::under(rows, scale, pooled.network, pooled);
+        }
+        let flat = Self::under(rows, scale, Network::Flat, pooled);
+        let (mut squares, mut n) = (0.0, 0.0);
+        for k in rows.iter().filter(|k| k.spot.nodes > 1) {
+            let (time, _) = ln_time(&flat.theta, scale.place(k.spot), Network::Flat);
+            squares += (time + scale.ln_time + k.ln_rate.mean).powi(2);
+            n += 1.0;
+        }
+        let off = squares / n;
+        let fitted = if off <= FLAT_MAX * FLAT_MAX {
+            flat
+        } else {
+            Self::under(rows, scale, Network::Steep, pooled)
+        };
+        Self { flat_off: Some(off), ..fitted }
+    }
+
+    fn under(rows: &[Known], scale: Scale, network: Network, pooled: &Pooled) -> Self {
+        let beliefs = pooled.beliefs;
+        let places: Vec<(Place, f64, f64)> = rows
+            .iter()
+            .map(|k| {
+                let form = if is_near(k.spot) { 0.0 } else { FORM_SD_BEYOND };
+                let level = k.ln_rate.variance.max(LEVEL_SD_MIN * LEVEL_SD_MIN);
+                let y = (-k.ln_rate.mean - scale.ln_time).clamp(-12.0, 12.0);
+                (scale.place(k.spot), y, (level + form * form).sqrt())
+            })
+            .collect();
+        let start = beliefs.map(|b| b.mean);
+        let mut best: Option<([f64; WIDTH], f64)> = None;
+        // Little synchronisation and much: readings inside a node may be told either way.
+        for inside in [-2.5, -0.7] {
+            let mut theta = start;
+            theta[form::INSIDE] = inside;
+            let found = descend(theta, &places, &beliefs, network);
+            if best.is_none_or(|b| found.1 < b.1) {
+                best = Some(found);
+            }
+        }
+        let (theta, cost) = best.unwrap_or((start, f64::MAX));
+        let posterior = fit(&linear(&theta, &places, network), &beliefs);
+        let gpus_max = rows.iter().map(|k| k.spot.gpus).max().unwrap_or(0);
+        Self { scale, network, theta, posterior, cost, beliefs, gpus_max, flat_off: None }
+    }
+
+    /// How much noisier the readings were than they promised. Readings that agree better than they
+    /// promised make no surer what only beliefs tell.
+    fn noise(&self) -> f64 {
+        self.posterior.noise_ratio().powi(2)
+    }
+
+    fn variance(&self, gradient: &[f64; WIDTH]) -> f64 {
+        self.posterior.at(gradient).1 / self.noise().min(1.0)
+    }
+
+    /// What the readings alone say of each constant: the posterior with the belief taken out again.
+    fn constants(&self) -> Constants {
+        let one = |i: usize| {
+            let belief = self.beliefs[i];
+            let before = 1.0 / (belief.sd * belief.sd);
+            let after = self.noise() / self.posterior.belief(i).sd.powi(2);
+            let precision = after - before;
+            if precision <= 1e-2 * before {
+                return Stored { mean: belief.mean, sd: 1e3 };
+            }
+            let mean = (self.theta[i] * after - belief.mean * before) / precision;
+            Stored { mean, sd: (self.noise().max(1.0) / precision).sqrt() }
+        };
+        let mut values = [Stored { mean: 0.0, sd: 1e3 }; POOLED];
+        for (i, value) in values.iter_mut().enumerate() {
+            *value = one(i + WIDTH - POOLED);
+        }
+        Constants { values, flat_off: self.flat_off }
+    }
+}
+
+/// The problem at `theta` as linear rows.
+fn linear(theta: &[f64; WIDTH], places: &[(Place, f64, f64)], network: Network) -> Vec<Row> {
+    places
+        .iter()
+        .map(|(place, y, sd)| {
+            let (time, x) = ln_time(theta, *place, network);
+            let at: f64 = x.iter().zip(theta).map(|(x, t)| x * t).sum();
+            Row { x: x.to_vec(), y: y - time + at, sd: *sd }
+        })
+        .collect()
+}
+
+/// Half the squares of what is left, beliefs included.
+fn cost(
+    theta: &[f64; WIDTH],
+    places: &[(Place, f64, f64)],
+    beliefs: &[Belief; WIDTH],
+    network: Network,
+) -> f64 {
+    let readings: f64 =
+        places.iter().map(|(p, y, sd)| ((y - ln_time(theta, *p, network).0) / sd).powi(2)).sum();
+    let held: f64 = theta.iter().zip(beliefs).map(|(t, b)| ((t - b.mean) / b.sd).powi(2)).sum();
+    (readings + held) / 2.0
+}
+
+/// Gauss and Newton's method with steps halved until they help.
+fn descend(
+    mut theta: [f64; WIDTH],
+    places: &[(Place, f64, f64)],
+    beliefs: &[Belief; WIDTH],
+    network: Network,
+) -> ([f64; WIDTH], f64) {
+    let mut now = cost(&theta, places, beliefs, network);
+    for _ in 0..ITERATIONS {
+        let wanted = believed_squares(&linear(&theta, places, network), beliefs);
+        let longest = theta.iter().zip(&wanted).map(|(t, w)| (w - t).abs()).fold(0.0, f64::max);
+        let mut length = (1.5 / longest.max(1e-12)).min(1.0);
+        let mut helped = false;
+        for _ in 0..8 {
+            let mut next = theta;
+            for (n, w) in next.iter_mut().zip(&wanted) {
+                *n += length * (w - *n);
+            }
+            let then = cost(&next, places, beliefs, network);
+            if then < now {
+                helped = now - then > 1e-5 * (1.0 + now);
+                (theta, now) = (next, then);
+                break;
+            }
+            length /= 2.0;
+        }
+        if !helped {
+            break;
+        }
+    }
+    (theta, now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(gpus: u32, nodes: u32, batch: Option<u32>, rate: f64) -> Known {
+        let ln_rate = LogNormal { mean: rate.ln(), variance: 1e-4, dof: 10.0 };
+        Known { spot: Spot { gpus, nodes, batch }, ln_rate }
+    }
+
+    fn fitted(known: Vec<Known>) -> Throughput {
+        Throughput::fit(known, None, &Pooled::believed())
+    }
+
+    fn rate(of: &Throughput, gpus: u32, nodes: u32, batch: Option<u32>) -> f64 {
+        of.ln_rate(Spot { gpus, nodes, batch }).unwrap().mean.exp()
+    }
+
+    /// Truth of the form itself: fixed, computation for a sample, all-reduce inside a node.
+    fn truth(gpus: u32, batch: u32) -> f64 {
+        let g = f64::from(gpus);
+        let few = g.min(4.0);
+        let steps = 2.0 * (few - 1.0) / few + 0.75 * (g / 4.0).max(1.0).log2();
+        1.0 / (0.03 + 0.002 * f64::from(batch) / g + 0.008 * steps)
+    }
+
+    #[test]
+    fn a_truth_of_its_form_is_found_at_other_batches_and_counts() {
+        let seen = [1u32, 2, 4].into_iter().flat_map(|g| [64u32, 256].map(|b| (g, b)));
+        let t = fitted(seen.map(|(g, b)| known(g, 1, Some(b), truth(g, b))).collect());
+        for (g, b) in [(1u32, 128u32), (4, 128), (8, 64), (8, 256), (16, 64)] {
+            let error = rate(&t, g, 1, Some(b)) / truth(g, b) - 1.0;
+            assert!(error.abs() < 0.03, "{g} GPUs at {b}: {error:+.3}");
+        }
+        let measured = rate(&t, 4, 1, Some(64)) / truth(4, 64) - 1.0;
+        assert!(measured.abs() < 1e-9, "measured is measured");
+        assert!(
+            t.ln_rate(Spot { gpus: 16, nodes: 1, batch: Some(64) }).unwrap().variance.sqrt() > 0.09
+        );
+    }
+
+    #[test]
+    fn without_batches_the_global_one_is_the_same_everywhere() {
+        let t = fitted([1, 2, 8].map(|g| known(g, 1, None, truth(g, 256))).to_vec());
+        for g in [4u32, 16] {
+            let error = rate(&t, g, 1, None) / truth(g, 256) - 1.0;
+            assert!(error.abs() < 0.10, "{g} GPUs: {error:+.3}");
+        }
+    }
+
+    #[test]
+    fn one_configuration_says_little_of_the_others_and_says_so() {
+        let t = fitted(vec![known(1, 1, None, 10.0)]);
+        let at =
+            |gpus| t.ln_rate(Spot { gpus, nodes: 1, batch: None }).unwrap().estimate(1e-9, 1e9);
+        let eight = at(8);
+        assert!(eight.mean > 10.0 && eight.mean < 80.0, "{eight:?}");
+        assert!(eight.high / eight.low > 2.0, "{eight:?}");
+        assert!(at(1).high / at(1).low < 1.1, "{:?}", at(1));
+        assert!(t.constants().is_none());
+    }
+
+    #[test]
+    fn a_job_that_keeps_its_batch_for_each_gpu_does_not_gain() {
+        let t = fitted(vec![known(1, 1, None, 10.0), known(4, 1, None, 9.4)]);
+        assert!((rate(&t, 8, 1, None) / 9.3 - 1.0).abs() < 0.1, "{}", rate(&t, 8, 1, None));
+        let said = fitted(vec![known(1, 1, Some(32), 10.0), known(4, 1, Some(128), 9.4)]);
+        let eight = rate(&said, 8, 1, Some(256));
+        assert!((eight / 9.2 - 1.0).abs() < 0.1, "{eight}");
+        assert!(rate(&said, 8, 1, Some(64)) > eight, "a smaller batch is sooner done");
+    }
+
+    #[test]
+    fn crossing_nodes_is_cheap_until_it_was_seen_to_be_dear() {
+        let inside = || [1u32, 2, 4].map(|g| known(g, 1, Some(256), truth(g, 256))).to_vec();
+        let with = |rate: f64| {
+            let mut all = inside();
+            all.extend([known(8, 2, Some(256), rate), known(16, 4, Some(256), rate)]);
+            fitted(all)
+        };
+        let (flat, steep) = (with(truth(8, 256)), with(0.25 * truth(4, 256)));
+        let off = |t: &Throughput| t.constants().unwrap().flat_off.unwrap();
+        assert!(off(&flat) < FLAT_MAX * FLAT_MAX && off(&steep) > FLAT_MAX * FLAT_MAX);
+        assert!(rate(&steep, 8, 4, Some(256)) < 0.6 * rate(&flat, 8, 4, Some(256)));
+        assert!(rate(&steep, 8, 1, Some(256)) > 2.0 * rate(&steep, 8, 4, Some(256)));
+    }
+
+    #[test]
+    fn a_reading_where_it_is_unsure_makes_it_surer() {
+        let seen = [1u32, 2, 4].map(|g| known(g, 1, Some(64), truth(g, 64))).to_vec();
+        let width = |t: &Throughput| {
+            t.ln_rate(Spot { gpus: 32, nodes: 4, batch: Some(64) }).unwrap().variance
+        };
+        let before = width(&fitted(seen.clone()));
+        let mut more = seen;
+        more.push(known(16, 2, Some(64), truth(16, 64)));
+        assert!(width(&fitted(more)) < 0.5 * before);
+    }
+
+    #[test]
+    fn nothing_known_is_said() {
+        assert!(fitted(Vec::new()).ln_rate(Spot { gpus: 1, nodes: 1, batch: None }).is_none());
+    }
+}
