@@ -143,6 +143,7 @@ mod tests {
     use crate::beside::{Beside, PARTNERS_MAX};
     use crate::history::{JOBS_MAX, LEVELS_MAX, SETS_MAX, SETTINGS_MAX};
     use crate::model::cap::Setting;
+    use crate::model::throughput::{Constants, POOLED};
     use wattle_common::Timestamp;
     use wattle_common::id::JobId;
 
@@ -170,7 +171,7 @@ mod tests {
     fn each_configuration_is_a_row_and_each_column_has_its_unit() {
         let ten = Stored { mean: 10f64.ln(), sd: 0.02 };
         let summary = Summary {
-            levels: vec![Level { gpus: 2, nodes: 1, ln_rate: ten }],
+            levels: vec![Level { gpus: 2, nodes: 1, global_batch: None, ln_rate: ten }],
             busy: stored(0.5, 0.03),
             memory_mib: Some(9_000),
             ln_power: stored(200f64.ln(), 0.04),
@@ -246,7 +247,12 @@ mod tests {
             slow: Some(one),
             power: Some(one),
         });
-        let levels = (0..LEVELS_MAX).map(|i| Level { gpus: i as u32 + 1, nodes: 1, ln_rate: one });
+        let levels = (0..LEVELS_MAX).map(|i| Level {
+            gpus: i as u32 + 1,
+            nodes: 1,
+            global_batch: Some(65_536),
+            ln_rate: one,
+        });
         let summary = Summary {
             levels: levels.collect(),
             busy: Some(one),
@@ -261,6 +267,7 @@ mod tests {
                 })
                 .collect(),
             shared: sets.collect(),
+            scaling: Some(Constants { values: [one; POOLED], flat_off: Some(one.sd) }),
             ..Summary::default()
         };
         let mut kept = class(vec![summary; JOBS_MAX]);
