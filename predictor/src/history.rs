@@ -3,7 +3,7 @@
 //! Each class keeps a summary of its last few jobs; a job's summary is replaced as the job is
 //! better known, so no window counts twice. From them a new job of the class starts, and its
 //! neighbours know what to expect of it. Bounded in classes, jobs for each class, and entries for
-//! each job: stored, a full class of usual names takes up to 96 kB, of the longest names 320 kB.
+//! each job: stored, a full class of usual names takes up to 104 kB, of the longest names 320 kB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
