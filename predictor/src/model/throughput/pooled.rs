@@ -16,16 +16,17 @@ pub const POOLED: usize = WIDTH - OWN;
 const OWN: usize = 2;
 
 /// What is believed before anything was seen. The job's two levels: a step mostly computes, give
-/// or take a factor of four. A doubling beyond four GPUs costs what the second doubling inside did
-/// (2 (g-1)/g grows by 0.5 to 1 there): a tree's or a ring's latency. Across nodes: growth with an
-/// exponent of 0.3 to 0.5 and an overlap of about 2, as fitted in Pollux's line (OSDI'21,
-/// petuum/adaptdl), in round figures and wide.
+/// or take a factor of four. A doubling beyond four GPUs costs the mean of the two inside, where
+/// 2 (g-1)/g grows by 1 and by 0.5: a tree's or a ring's latency. Across nodes: two cost as much as
+/// the fixed part, give or take a factor of three, for networks differ so; growth with an exponent
+/// of 0.3 to 0.5 and an overlap of about 2, as fitted in Pollux's line (OSDI'21, petuum/adaptdl),
+/// in round figures and wide.
 const BELIEVED: [Belief; WIDTH] = [
     Belief { mean: -1.609, sd: 1.5 }, // ln 0.2
     Belief { mean: -0.288, sd: 1.5 }, // ln 0.75
     Belief { mean: -1.204, sd: 2.0 }, // ln 0.3
     Belief { mean: -0.288, sd: 0.4 }, // ln 0.75
-    Belief { mean: 0.693, sd: 1.0 },  // ln 2
+    Belief { mean: 0.0, sd: 1.2 },
     Belief { mean: -0.15, sd: 0.4 },
     Belief { mean: 0.5, sd: 0.3 },
     Belief { mean: 0.4, sd: 0.2 },
