@@ -61,6 +61,19 @@ impl LogNormal {
     }
 }
 
+/// `estimate` with both halves of its interval stretched by `factor`, in logarithms; the ends stay
+/// inside `[low, high]` and around the mean.
+#[must_use]
+pub fn stretched(estimate: &Estimate, factor: f64, low: f64, high: f64) -> Estimate {
+    let mean = estimate.mean;
+    let half = |ratio: f64| (factor * ratio.ln().max(0.0)).min(4.0).exp();
+    Estimate {
+        mean,
+        low: five_digits((mean / half(mean / estimate.low)).max(low)).min(mean),
+        high: five_digits((mean * half(estimate.high / mean)).min(high)).max(mean),
+    }
+}
+
 /// Rounded to five significant digits: more say nothing, and make a surface half as large again.
 /// It keeps the order of values, and five-digit bounds as they are.
 fn five_digits(value: f64) -> f64 {
@@ -83,6 +96,16 @@ mod tests {
         {
             assert!((t90(dof) / table - 1.0).abs() < 0.01, "{dof}: {} {table}", t90(dof));
         }
+    }
+
+    #[test]
+    fn a_stretched_interval_keeps_its_mean_and_its_bounds() {
+        let one = Estimate { mean: 2.0, low: 1.0, high: 3.0 };
+        let twice = stretched(&one, 2.0, 0.0, 4.0);
+        assert_eq!(twice, Estimate { mean: 2.0, low: 0.5, high: 4.0 });
+        assert_eq!(stretched(&one, 1.0, 0.0, 9.0), one);
+        let sure = LogNormal::exactly(1.0).estimate(0.0, 2.0);
+        assert_eq!(stretched(&sure, 20.0, 0.0, 2.0), sure);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! bytes. It never reaches the tables by which a simulated world judges it.
 
 pub mod beside;
+pub mod calibration;
 pub mod cards;
 pub mod config;
 pub mod evaluate;

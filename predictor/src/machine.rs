@@ -11,6 +11,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::{Machine, Timestamp};
 
+use crate::calibration::Scores;
 use crate::config::PredictorConfig;
 use crate::history::Class;
 use crate::predictor::{Learned, Predictor};
@@ -97,6 +98,11 @@ impl PredictorMachine {
     #[must_use]
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
+    }
+
+    /// Scores changed since the last call, to be stored.
+    pub fn take_changed_scores(&mut self) -> Vec<(String, String, Scores)> {
+        self.predictor.take_changed_scores()
     }
 
     /// Classes changed since the last call, to be stored.

@@ -5,6 +5,7 @@
 //! 250 bytes for a window, 48 kB for a class at most, so the shipped limits hold at most about
 //! 200 MB of windows, 20 MB of history, and 2 MB of fitted pairs for each kind of card.
 
+mod calibrated;
 mod methods;
 mod undeclared;
 
@@ -16,6 +17,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::surface::NEIGHBOUR_CLASSES_MAX;
 use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 
+use crate::calibration::Calibration;
 use crate::cards::{Cards, KINDS_MAX};
 use crate::config::PredictorConfig;
 use crate::history::{Class, History, Profile};
@@ -56,6 +58,8 @@ pub struct Predictor {
     classes: BTreeMap<WorkloadId, usize>,
     cards: Cards,
     history: History,
+    /// How far its predictions were off.
+    calibration: Calibration,
     /// By kind of card, with the windows since it was fitted.
     pooled: BTreeMap<String, (Pooled, u32)>,
     /// The other methods' own.
@@ -77,6 +81,7 @@ impl Predictor {
             classes: BTreeMap::new(),
             cards: Cards::default(),
             history: History::default(),
+            calibration: Calibration::default(),
             pooled: BTreeMap::new(),
         }
     }
@@ -158,9 +163,10 @@ impl Predictor {
         self.learn_all(now, std::slice::from_ref(window)).pop().unwrap_or(Learned::Nothing)
     }
 
-    /// Learns from windows that come at once: each job is fitted once, after the last of them.
-    /// What came of each, in their order.
+    /// Learns from windows that come at once: they are scored by what was known before them, and
+    /// each job is fitted once, after the last of them. What came of each, in their order.
     pub fn learn_all(&mut self, now: Timestamp, windows: &[JobWindow]) -> Vec<Learned> {
+        self.score(windows);
         let learned: Vec<Learned> = windows.iter().map(|w| self.take_in(now, w)).collect();
         let new = windows.iter().zip(&learned).filter(|(_, l)| **l == Learned::Something);
         let jobs: BTreeSet<(&JobId, &str)> =
@@ -237,6 +243,7 @@ impl Predictor {
         let points = learned.unwrap_or_else(|| {
             Question::new(&model, &card, class, &profiles, &pooled).points(&wanted)
         });
+        let points = self.calibrated(job, known, (kind, &card), &wanted, points);
         Some(Surface {
             job: job.clone(),
             predictor: self.config.name.clone(),
@@ -269,17 +276,31 @@ impl Predictor {
         let known = self.jobs.get(job)?;
         let kind = self.kind_of(known);
         let card = self.cards.card(kind);
-        let learned = self.learned_points((job, known), (kind, &card), wanted);
-        if learned.is_some() {
-            return learned;
+        let points = self.raw_points(job, known, (kind, &card), wanted);
+        Some(self.calibrated(job, known, (kind, &card), wanted, points))
+    }
+
+    /// What the models expect of `job`, with the intervals they claim.
+    fn raw_points(
+        &self,
+        job: &JobId,
+        known: &Job,
+        (kind, card): (&str, &Card),
+        wanted: &[Configuration],
+    ) -> Vec<SurfacePoint> {
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        if let Some(points) = self.learned_points((job, known), (kind, card), wanted) {
+            return points;
         }
         let taken_for = self.class_of(job, known);
         let kept = self.class_seen(job, known, kind, taken_for.as_ref());
         let class = kept.as_deref();
         let profiles = self.profiles(kind, wanted.iter().flat_map(|at| &at.neighbours));
-        let model = self.model_of(job, known, kind, &card);
+        let model = self.model_of(job, known, kind, card);
         let pooled = self.pooled(kind);
-        Some(Question::new(&model, &card, class, &profiles, &pooled).points(wanted))
+        Question::new(&model, card, class, &profiles, &pooled).points(wanted)
     }
 
     /// Forgets `job`; what it taught of its class stays. True where it was known.

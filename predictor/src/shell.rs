@@ -258,6 +258,10 @@ impl Service {
         if let Err(error) = self.store.put_classes(changed).await {
             tracing::warn!(%error, "what was learned of a class is not stored; its next job tries again");
         }
+        let scores = self.machine.take_changed_scores();
+        if let Err(error) = self.store.put_scores(scores).await {
+            tracing::warn!(%error, "scores of predictions are not stored; the next ones try again");
+        }
     }
 }
 

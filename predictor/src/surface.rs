@@ -44,9 +44,9 @@ pub(crate) const GPUS_PER_NODE: u32 = 8;
 /// will be seen.
 const WINDOW_SD: f64 = 0.02;
 /// The fastest a job is believed to run relative to itself alone: noise, not physics.
-const SPEED_MAX: f64 = 1.05;
+pub(crate) const SPEED_MAX: f64 = 1.05;
 /// The slowest: beyond it, a job stands still for every purpose.
-const SPEED_MIN: f64 = 1e-3;
+pub(crate) const SPEED_MIN: f64 = 1e-3;
 
 /// One configuration.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,8 @@
 //! A predictor of the service's own, fed with a file's readings as windows.
 //!
 //! One reading is one window of a minute. Nothing of a reading reaches a prediction but through
-//! [`Predictor::learn_all`].
+//! [`Predictor::learn_all`]. Intervals are calibrated by the same code as the service's, on scores
+//! that the protocol names: never on those of what is asked.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use wattle_common::id::{JobId, NodeId, WorkloadId};
 use wattle_common::messages::{JobWindow, Neighbour, SurfacePoint};
 use wattle_common::{Frequency, Power, Timestamp};
 
+use crate::calibration::Calibration;
 use crate::predictor::Learned;
 use crate::surface::Configuration;
 use crate::{Predictor, PredictorConfig};
@@ -71,12 +73,34 @@ impl Trial {
     /// Learns `readings`, and fits what is pooled over jobs where `pool`.
     pub(super) fn learn(&mut self, readings: &[Shown<'_>], pool: bool) {
         let windows: Vec<JobWindow> = readings.iter().map(|r| self.window(r)).collect();
+        let before = self.predictor.calibration().clone();
         let now = Timestamp::from_s(60 * self.minutes);
         let learned = self.predictor.learn_all(now, &windows);
+        // Which scores count is the protocol's to say.
+        self.predictor.calibrate(before);
         debug_assert!(learned.iter().all(|l| *l == Learned::Something), "{learned:?}");
         if pool {
             self.predictor.refit_pooled();
         }
+    }
+
+    /// How far the trial's predictions of `readings` are off, in halves of their intervals. Nothing
+    /// is learned of them.
+    pub(super) fn scores(&self, readings: &[Shown<'_>]) -> Calibration {
+        let mut copy = self.clone();
+        copy.predictor.calibrate(Calibration::default());
+        let windows: Vec<JobWindow> = readings.iter().map(|r| copy.window(r)).collect();
+        copy.predictor.score(&windows);
+        copy.predictor.calibration().clone()
+    }
+
+    /// Goes by `scores`, and no others, from now on.
+    pub(super) fn calibrate<'a>(&mut self, scores: impl Iterator<Item = &'a Calibration>) {
+        let mut all = Calibration::default();
+        for one in scores {
+            all.absorb(one);
+        }
+        self.predictor.calibrate(all);
     }
 
     /// Forgets the job of `class` and learns its readings again, by what is pooled now.

@@ -1,7 +1,9 @@
 //! Where surfaces go, and where what was learned is kept.
 //!
-//! Surfaces are proposed on a subject of their own. The bucket `knowledge`: `<predictor>.job.<job>` holds a job's description and
-//! windows, `<predictor>.class.<gpu kind>.<class>` what jobs of a class were. An entry that cannot
+//! Surfaces are proposed on a subject of their own. The bucket `knowledge`:
+//! `<predictor>.job.<job>` holds a job's description and windows,
+//! `<predictor>.class.<gpu kind>.<class>` what jobs of a class were,
+//! `<predictor>.scores.<gpu kind>.<what>` how far predictions were off. An entry that cannot
 //! be read, or that another version wrote, is skipped and counted; it is written anew in time.
 
 use wattle_common::codec;
@@ -10,6 +12,7 @@ use wattle_common::messages::Surface;
 use wattle_common::subject::{Bucket, Subject};
 use wattle_runtime::bus::{Bus, BusError, KvBucket};
 
+use crate::calibration::Scores;
 use crate::history::Class;
 use crate::job::Job;
 use crate::predictor::Predictor;
@@ -62,6 +65,8 @@ impl Store {
                     restored.classes += usize::from(fine);
                     fine
                 }
+                (Some("scores"), Some(kind), Some(name)) => codec::decode_json::<Scores>(value)
+                    .is_ok_and(|stored| predictor.restore_scores(kind, name, stored)),
                 _ => false,
             };
             restored.unreadable += usize::from(!fine);
@@ -93,6 +98,17 @@ impl Store {
     ) -> Result<(), BusError> {
         for (kind, class, kept) in classes {
             let key = format!("{}.class.{kind}.{class}", self.predictor);
+            self.knowledge.put(&key, &kept).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn put_scores(
+        &self,
+        scores: Vec<(String, String, Scores)>,
+    ) -> Result<(), BusError> {
+        for (kind, name, kept) in scores {
+            let key = format!("{}.scores.{kind}.{name}", self.predictor);
             self.knowledge.put(&key, &kept).await?;
         }
         Ok(())

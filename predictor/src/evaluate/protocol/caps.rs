@@ -2,19 +2,21 @@
 //!
 //! caps-3: every job with five caps or more knows its highest, middle (index n/2 of the ascending
 //! caps) and lowest. Beside it the predictor knows those same three of the file's other jobs, and
-//! nothing more.
+//! nothing more; its intervals are calibrated on how far it is off with the other jobs.
 //!
-//! caps-1: a job's highest cap is known, and all caps of all networks but its own.
+//! caps-1: a job's highest cap is known, and all caps of all networks but its own. Intervals are
+//! calibrated on each of these in turn, predicted by one that knows neither it nor the tested one.
 
 use std::collections::BTreeSet;
 
+use crate::calibration::Calibration;
 use crate::surface::Configuration;
 
 use super::super::baselines::{Plane, nearest, simple};
 use super::super::metrics::{Measure, Sample, time_of};
 use super::super::reader::caps::{CapJob, CapReading, Caps};
 use super::super::trial::{Shown, Trial, alone, cap};
-use super::{Of, Outcome};
+use super::{Of, Outcome, all_but};
 
 /// Fewest caps of a job that is tried.
 const CAPS_MIN: usize = 5;
@@ -99,12 +101,25 @@ pub(in super::super) fn three_caps(caps: &Caps, out: &mut Outcome) {
     let mut base = Trial::new(&caps.card.kind);
     let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| known(j).map(|r| shown(j, &r))).collect();
     base.learn(&all, true);
-    let mut samples = Samples::default();
-    for job in jobs {
-        let known = known(job);
+    let trial = |job: &CapJob| {
         let mut trial = base.clone();
         // Once more, because what is pooled is known by now.
-        trial.again(&job.class, &known.map(|r| shown(job, &r)));
+        trial.again(&job.class, &known(job).map(|r| shown(job, &r)));
+        trial
+    };
+    let scores: Vec<Calibration> = jobs
+        .iter()
+        .map(|job| {
+            let rest = job.readings.iter().enumerate();
+            let rest = rest.filter(|(i, _)| !three(job.readings.len()).contains(i));
+            trial(job).scores(&rest.map(|(_, r)| shown(job, r)).collect::<Vec<_>>())
+        })
+        .collect();
+    let mut samples = Samples::default();
+    for (me, job) in jobs.iter().enumerate() {
+        let known = known(job);
+        let mut trial = trial(job);
+        trial.calibrate(all_but(&scores, me));
         let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
         };
@@ -124,16 +139,38 @@ pub(in super::super) fn three_caps(caps: &Caps, out: &mut Outcome) {
     samples.rows(out, caps, names, "no job has five caps or more");
 }
 
+/// What a predictor knows of all networks but some.
+fn without(caps: &Caps, left_out: &[&str]) -> Trial {
+    let others = caps.jobs.iter().filter(|j| !left_out.contains(&j.network.as_str()));
+    let all: Vec<Shown<'_>> = others.flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
+    let mut trial = Trial::new(&caps.card.kind);
+    trial.learn(&all, true);
+    trial
+}
+
+/// How far predictions of `network` are off by one that knows neither it nor `tested`.
+fn scores_of(caps: &Caps, network: &str, tested: &str) -> Calibration {
+    let base = without(caps, &[network, tested]);
+    let mut all = Calibration::default();
+    for job in caps.jobs.iter().filter(|j| j.network == network) {
+        let [lower @ .., highest] = job.readings.as_slice() else { continue };
+        let mut trial = base.clone();
+        trial.learn(&[shown(job, highest)], false);
+        all.absorb(&trial.scores(&lower.iter().map(|r| shown(job, r)).collect::<Vec<_>>()));
+    }
+    all
+}
+
 pub(in super::super) fn one_cap(caps: &Caps, out: &mut Outcome) {
     let networks: BTreeSet<&str> = caps.jobs.iter().map(|j| j.network.as_str()).collect();
     let mut samples = Samples::default();
     for network in networks.iter().filter(|_| networks.len() > 1) {
         let (own, others): (Vec<&CapJob>, Vec<&CapJob>) =
             caps.jobs.iter().partition(|j| j.network == *network);
-        let mut base = Trial::new(&caps.card.kind);
-        let all: Vec<Shown<'_>> =
-            others.iter().flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
-        base.learn(&all, true);
+        let mut base = without(caps, &[network]);
+        let known = networks.iter().filter(|n| *n != network);
+        let scores: Vec<Calibration> = known.map(|n| scores_of(caps, n, network)).collect();
+        base.calibrate(scores.iter());
         for job in own {
             let [lower @ .., highest] = job.readings.as_slice() else { continue };
             let mut trial = base.clone();

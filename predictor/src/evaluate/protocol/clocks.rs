@@ -2,15 +2,17 @@
 //!
 //! Each direction of each stage knows four clocks, spread evenly over the ascending ones (the
 //! places nearest to 0, 1/3, 2/3 and 1 of the way). Beside it the predictor knows those same four of
-//! the file's other stages, and nothing more.
+//! the file's other stages, and nothing more; its intervals are calibrated on how far it is off with
+//! the other stages. Energy is power times time; so is its interval, as if the two erred apart.
 
+use crate::calibration::Calibration;
 use crate::surface::Configuration;
 
 use super::super::baselines::simple;
 use super::super::metrics::{Measure, Sample, product, time_of};
 use super::super::reader::stages::{ClockReading, StageJob, Stages};
 use super::super::trial::{Shown, Trial, alone, clock};
-use super::{Of, Outcome};
+use super::{Of, Outcome, all_but};
 
 /// Clocks known.
 const KNOWN: usize = 4;
@@ -39,11 +41,24 @@ pub(in super::super) fn run(stages: &Stages, out: &mut Outcome) {
     let mut base = Trial::new(&stages.card.kind);
     let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| known(j).map(|r| shown(j, &r))).collect();
     base.learn(&all, true);
-    let (mut times, mut energies) = (Vec::new(), Vec::new());
-    for job in jobs {
-        let known = known(job);
+    let trial = |job: &StageJob| {
         let mut trial = base.clone();
-        trial.again(&job.class, &known.map(|r| shown(job, &r)));
+        trial.again(&job.class, &known(job).map(|r| shown(job, &r)));
+        trial
+    };
+    let scores: Vec<Calibration> = jobs
+        .iter()
+        .map(|job| {
+            let rest = job.readings.iter().enumerate();
+            let rest = rest.filter(|(i, _)| !four(job.readings.len()).contains(i));
+            trial(job).scores(&rest.map(|(_, r)| shown(job, r)).collect::<Vec<_>>())
+        })
+        .collect();
+    let (mut times, mut energies) = (Vec::new(), Vec::new());
+    for (me, job) in jobs.iter().enumerate() {
+        let known = known(job);
+        let mut trial = trial(job);
+        trial.calibrate(all_but(&scores, me));
         let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()
         };

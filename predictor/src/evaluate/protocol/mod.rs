@@ -47,3 +47,8 @@ impl Outcome {
         }
     }
 }
+
+/// All but the one at `me`.
+pub(super) fn all_but<T>(all: &[T], me: usize) -> impl Iterator<Item = &T> {
+    all.iter().enumerate().filter(move |(i, _)| *i != me).map(|(_, one)| one)
+}

@@ -9,6 +9,9 @@
 //!   tenant and as partner; its cells are asked of a predictor that knows the others and what was
 //!   left out alone.
 //!
+//! Intervals are calibrated on the other sets of cells in turn, each predicted by one that knows
+//! neither it nor the tested set.
+//!
 //! Worth pairing is a pair whose two normalised throughputs add to over 1.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::messages::Estimate;
 use wattle_common::rng::Stream;
 
+use crate::calibration::Calibration;
 use crate::surface::Configuration;
 
 use super::super::baselines::Additive;
@@ -25,6 +29,8 @@ use super::super::trial::{Shown, Trial, alone};
 use super::{Of, Outcome};
 
 const FOLDS: usize = 5;
+/// Groups that the other sets are left out in, for the scores.
+const INNER: usize = 7;
 /// One seed, never another: folds are not to be chosen.
 const SEED: u64 = 7;
 
@@ -32,8 +38,7 @@ const SEED: u64 = 7;
 type Cell = (usize, usize);
 
 pub(in super::super) fn run(pairs: &Pairs, out: &mut Outcome) {
-    let folds = folds(pairs);
-    rows(pairs, "pairs-out", &folds, out);
+    rows(pairs, "pairs-out", &folds(pairs), out);
     let jobs: Vec<BTreeSet<usize>> = (0..pairs.jobs.len()).map(|i| BTreeSet::from([i])).collect();
     rows(pairs, "jobs-out", &without(pairs, &jobs), out);
     let mut families: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
@@ -75,8 +80,9 @@ fn without(pairs: &Pairs, groups: &[BTreeSet<usize>]) -> Vec<BTreeSet<Cell>> {
 
 fn rows(pairs: &Pairs, protocol: &'static str, asked: &[BTreeSet<Cell>], out: &mut Outcome) {
     let (mut speeds, mut worth) = (Vec::new(), Vec::new());
-    for cells in asked {
-        one(pairs, cells, &mut speeds, &mut worth);
+    for (me, cells) in asked.iter().enumerate() {
+        let scores = scores(pairs, asked, me);
+        one(pairs, cells, &scores, &mut speeds, &mut worth);
     }
     let why = "two groups of pairs or more are needed";
     let of = |quantity| Of { card: &pairs.card, model: None, protocol, quantity };
@@ -88,21 +94,68 @@ fn beside(job: &PairJob) -> Configuration {
     Configuration { neighbours: vec![job.class.clone()], ..alone() }
 }
 
-/// Asks for `cells` of a predictor that knows all others.
-fn one(pairs: &Pairs, cells: &BTreeSet<Cell>, speeds: &mut Vec<Sample>, worth: &mut Vec<Sample>) {
-    let known: Vec<(Cell, f64)> =
-        pairs.cells.iter().filter(|(c, _)| !cells.contains(c)).map(|(c, y)| (*c, *y)).collect();
-    let mut trial = Trial::new(&pairs.card.kind);
+fn shown(job: &PairJob, at: Configuration, rate: f64) -> Shown<'_> {
+    let at = Configuration { global_batch: job.batch, ..at };
+    Shown { class: &job.class, at, rate: Some(rate), card_power_w: None }
+}
+
+/// A predictor that knows every job alone, and the cells that are not `hidden`.
+fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
     let mut rows: Vec<Shown<'_>> = Vec::new();
     for (i, job) in pairs.jobs.iter().enumerate() {
-        let show = |at, rate| Shown { class: &job.class, at, rate: Some(rate), card_power_w: None };
-        let at = |at| Configuration { global_batch: job.batch, ..at };
-        rows.push(show(at(alone()), job.alone));
-        for ((_, partner), speed) in known.iter().filter(|((me, _), _)| *me == i) {
-            rows.push(show(at(beside(&pairs.jobs[*partner])), speed * job.alone));
-        }
+        rows.push(shown(job, alone(), job.alone));
+        let own = pairs.cells.iter().filter(|(c, _)| c.0 == i && !hidden(c));
+        rows.extend(own.map(|((_, partner), speed)| {
+            shown(job, beside(&pairs.jobs[*partner]), speed * job.alone)
+        }));
     }
+    let mut trial = Trial::new(&pairs.card.kind);
     trial.learn(&rows, true);
+    trial
+}
+
+/// How far predictions of the other sets of cells are off, by one that knows neither them nor the
+/// tested set `me`. Of many sets some are left out at once, as [`INNER`] seeded groups; that is a
+/// little harder than leaving out each alone, never easier.
+fn scores(pairs: &Pairs, asked: &[BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
+    let mut others: Vec<usize> = (0..asked.len()).filter(|i| *i != me).collect();
+    let mut rng = Stream::new(SEED, "scores");
+    for i in (1..others.len()).rev() {
+        others.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    let groups = INNER.min(others.len());
+    let group = |g: usize| others.iter().skip(g).step_by(groups.max(1)).map(|i| &asked[*i]);
+    (0..groups)
+        .map(|g| {
+            let hidden = |c: &Cell| asked[me].contains(c) || group(g).any(|set| set.contains(c));
+            let rows: Vec<Shown<'_>> = pairs
+                .cells
+                .iter()
+                .filter(|(c, _)| !asked[me].contains(c))
+                // Of one set only: a pair of two that were left out is harder than what is asked.
+                .filter(|(c, _)| group(g).filter(|set| set.contains(c)).count() == 1)
+                .map(|((i, j), speed)| {
+                    let job = &pairs.jobs[*i];
+                    shown(job, beside(&pairs.jobs[*j]), speed * job.alone)
+                })
+                .collect();
+            trial(pairs, &hidden).scores(&rows)
+        })
+        .collect()
+}
+
+/// Asks for `cells` of a predictor that knows all others, its intervals calibrated on `scores`.
+fn one(
+    pairs: &Pairs,
+    cells: &BTreeSet<Cell>,
+    scores: &[Calibration],
+    speeds: &mut Vec<Sample>,
+    worth: &mut Vec<Sample>,
+) {
+    let known: Vec<(Cell, f64)> =
+        pairs.cells.iter().filter(|(c, _)| !cells.contains(c)).map(|(c, y)| (*c, *y)).collect();
+    let mut trial = trial(pairs, &|c| cells.contains(c));
+    trial.calibrate(scores.iter());
     let simple = Simple::new(pairs, &known);
     let mut predicted: BTreeMap<Cell, Sample> = BTreeMap::new();
     for (i, j) in cells {

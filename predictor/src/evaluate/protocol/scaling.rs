@@ -2,7 +2,8 @@
 //!
 //! 1, 2 and 4 GPUs at the smallest and the largest global batch are known; all else up to 64 GPUs
 //! is asked. `scaling+16` knows one reading more: 16 GPUs at the smallest batch. Beside it the
-//! predictor knows the whole tables of the other models on the same GPU.
+//! predictor knows the whole tables of the other models on the same GPU; a file that names no GPU
+//! stands with the others that name none.
 
 use crate::surface::Configuration;
 
@@ -37,16 +38,16 @@ pub(super) fn shown<'a>(model: &'a Readings, reading: &Reading) -> Shown<'a> {
     }
 }
 
-/// A predictor that has seen the whole tables of the other models on the same GPU as `models[me]`.
-pub(super) fn others(models: &[Readings], me: usize) -> Trial {
-    let own = &models[me];
-    let mut trial = Trial::new(&own.card.kind);
-    let like =
-        |m: &&Readings| m.card.kind == own.card.kind && !m.model.eq_ignore_ascii_case(&own.model);
+/// A predictor that has seen the whole tables of the models on the same GPU, those of the names in
+/// `left_out` left out.
+fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
+    let kind = &left_out[0].card.kind;
+    let mut trial = Trial::new(kind);
+    let is_out = |m: &Readings| left_out.iter().any(|l| l.model.eq_ignore_ascii_case(&m.model));
     // Another file of a model that is known already says the same again.
     let mut names: Vec<String> = Vec::new();
     let mut all = Vec::new();
-    for model in models.iter().filter(like) {
+    for model in models.iter().filter(|m| m.card.kind == *kind && !is_out(m)) {
         let name = model.model.to_ascii_lowercase();
         if !names.contains(&name) {
             names.push(name);
@@ -57,20 +58,44 @@ pub(super) fn others(models: &[Readings], me: usize) -> Trial {
     trial
 }
 
-/// Predicts every asked reading, the known ones given.
+/// What is known of a model, and what is asked.
+pub(super) struct Split<'a> {
+    pub(super) known: Vec<&'a Reading>,
+    pub(super) asked: Vec<&'a Reading>,
+}
+
+/// Predicts what is asked of `models[me]`. `split` says what that is of each model: of the others
+/// it is asked too, by a predictor that knows neither them nor this one, and how far that is off
+/// calibrates the intervals.
 pub(super) fn ask(
-    base: &Trial,
-    model: &Readings,
-    is_known: &dyn Fn(&Reading) -> bool,
-    is_asked: &dyn Fn(&Reading) -> bool,
+    models: &[Readings],
+    me: usize,
+    split: &dyn Fn(&Readings) -> Split<'_>,
 ) -> Vec<Sample> {
-    let known: Vec<&Reading> = model.readings.iter().filter(|r| is_known(r)).collect();
-    if known.is_empty() {
+    let model = &models[me];
+    let Split { known, asked } = split(model);
+    if known.is_empty() || asked.is_empty() {
         return Vec::new();
     }
-    let mut trial = base.clone();
-    let rows: Vec<Shown<'_>> = known.iter().map(|r| shown(model, r)).collect();
-    trial.learn(&rows, false);
+    fn rows<'a>(model: &'a Readings, readings: &[&Reading]) -> Vec<Shown<'a>> {
+        readings.iter().map(|r| shown(model, r)).collect()
+    }
+    let mut trial = others(models, &[model]);
+    let mut scores = Vec::new();
+    let mut names = vec![model.model.to_ascii_lowercase()];
+    for other in models.iter().filter(|m| m.card.kind == model.card.kind) {
+        let name = other.model.to_ascii_lowercase();
+        if names.contains(&name) {
+            continue;
+        }
+        names.push(name);
+        let Split { known, asked } = split(other);
+        let mut trial = others(models, &[model, other]);
+        trial.learn(&rows(other, &known), false);
+        scores.push(trial.scores(&rows(other, &asked)));
+    }
+    trial.calibrate(scores.iter());
+    trial.learn(&rows(model, &known), false);
     let x = |r: &Reading| {
         vec![f64::from(r.gpus).ln(), f64::from(r.nodes).ln(), f64::from(r.batch).ln()]
     };
@@ -80,7 +105,7 @@ pub(super) fn ask(
         x(a).iter().zip(x(b)).map(|(a, b)| (a - b).powi(2)).sum()
     };
     let mut samples = Vec::new();
-    for reading in model.readings.iter().filter(|r| is_asked(r) && !is_known(r)) {
+    for reading in asked {
         let Some(point) = trial.predict(&model.class, &at(reading)) else { continue };
         let Some(rate) = &point.steps_per_s else { continue };
         let near = known.iter().min_by(|a, b| far(a, reading).total_cmp(&far(b, reading)));
@@ -97,26 +122,30 @@ pub(super) fn ask(
 
 pub(in super::super) fn run(models: &[Readings], out: &mut Outcome) {
     for (me, model) in models.iter().enumerate() {
-        let smallest = model.readings.iter().map(|r| r.batch).min();
-        let largest = model.readings.iter().map(|r| r.batch).max();
-        let small = |r: &Reading| {
-            SMALL.contains(&r.gpus) && (Some(r.batch) == smallest || Some(r.batch) == largest)
-        };
-        let further = |r: &Reading| r.gpus == FURTHER && Some(r.batch) == smallest;
-        let asked = |r: &Reading| r.gpus <= GPUS_MAX;
-        let base = others(models, me);
-        let why = "it needs readings at 1, 2 or 4 GPUs and at others";
         let of = |protocol| Of {
             card: &model.card,
             model: Some(model.model.as_str()),
             protocol,
             quantity: "time",
         };
-        let samples = ask(&base, model, &small, &asked);
+        let why = "it needs readings at 1, 2 or 4 GPUs and at others";
+        let samples = ask(models, me, &|m| split(m, false));
         out.add(of("scaling"), Measure::Relative, &samples, why);
-        if model.readings.iter().any(further) {
-            let samples = ask(&base, model, &|r| small(r) || further(r), &asked);
+        if model.readings.iter().any(|r| r.gpus == FURTHER) {
+            let samples = ask(models, me, &|m| split(m, true));
             out.add(of("scaling+16"), Measure::Relative, &samples, why);
         }
     }
+}
+
+fn split(model: &Readings, further: bool) -> Split<'_> {
+    let smallest = model.readings.iter().map(|r| r.batch).min();
+    let largest = model.readings.iter().map(|r| r.batch).max();
+    let least = |r: &Reading| Some(r.batch) == smallest;
+    let is_known = |r: &&Reading| {
+        (SMALL.contains(&r.gpus) && (least(r) || Some(r.batch) == largest))
+            || (further && r.gpus == FURTHER && least(r))
+    };
+    let (known, rest): (Vec<&Reading>, Vec<&Reading>) = model.readings.iter().partition(is_known);
+    Split { known, asked: rest.into_iter().filter(|r| r.gpus <= GPUS_MAX).collect() }
 }

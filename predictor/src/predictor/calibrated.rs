@@ -1,0 +1,137 @@
+//! Where the predictor scores itself, and its intervals follow from the scores.
+
+use std::collections::BTreeMap;
+
+use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::messages::{JobWindow, SurfacePoint};
+
+use super::Predictor;
+use crate::calibration::{Aspect, Calibration, Experience, Quantity, Scores, score};
+use crate::interval::stretched;
+use crate::job::Job;
+use crate::model::cap::Card;
+use crate::observation::Observation;
+use crate::surface::{Configuration, SPEED_MAX, SPEED_MIN};
+
+impl Predictor {
+    /// Predicts what `windows` show, from what was known before them, and takes down how far it was
+    /// off. Learns nothing of the jobs. A job never heard of cannot be predicted.
+    pub fn score(&mut self, windows: &[JobWindow]) {
+        let mut by_job: BTreeMap<(&JobId, &str), Vec<Observation>> = BTreeMap::new();
+        for window in windows.iter().filter(|w| self.jobs.contains_key(&w.job)) {
+            if let Ok(seen) = Observation::of(window, |job| self.neighbour_class(job)) {
+                by_job.entry((&window.job, &window.gpu_kind)).or_default().push(seen);
+            }
+        }
+        let mut found = Vec::new();
+        for ((id, kind), seen) in &by_job {
+            let Some(job) = self.jobs.get(*id) else { continue };
+            // Of another kind of card nothing that was learned of the job holds.
+            if job.gpu_kind.as_deref().is_some_and(|k| k != *kind) {
+                continue;
+            }
+            let card = self.cards.card(kind);
+            let class = self.class_of(id, job);
+            let experience = Experience::of(job.windows(), &card, class.as_ref());
+            let wanted: Vec<Configuration> = seen.iter().map(configuration).collect();
+            let points = self.raw_points(id, job, (kind, &card), &wanted);
+            let alone: Vec<Configuration> = wanted
+                .iter()
+                .filter(|at| !at.neighbours.is_empty())
+                .map(|at| Configuration { neighbours: Vec::new(), ..at.clone() })
+                .collect();
+            let mut alone = self.raw_points(id, job, (kind, &card), &alone).into_iter();
+            for ((seen, at), point) in seen.iter().zip(&wanted).zip(points) {
+                let place = experience.place(at, |class| self.met(kind, class));
+                let mut put = |quantity, score: Option<f64>| {
+                    found.extend(score.map(|s| ((*kind).to_owned(), quantity, place.clone(), s)));
+                };
+                // An inferred rate is a relative speed, and says nothing of the level.
+                let rate = seen.rate.filter(|_| !seen.rate_inferred);
+                let speed = rate.zip(point.steps_per_s.as_ref());
+                put(Quantity::Speed, speed.and_then(|(rate, e)| score(rate, e)));
+                if !seen.alone() {
+                    let alone = alone.next().and_then(|p| p.steps_per_s);
+                    let kept = rate.zip(alone).map(|(rate, alone)| rate / alone.mean);
+                    let kept = kept.map(|k| k.min(SPEED_MAX));
+                    put(Quantity::Relative, kept.and_then(|k| score(k, &point.relative_speed)));
+                }
+                let watts = seen.card_power_w;
+                put(Quantity::Power, watts.and_then(|w| score(w, &point.card_power_w)));
+            }
+        }
+        for (kind, quantity, place, score) in found {
+            self.calibration.push(&kind, quantity, &place, score);
+        }
+        self.calibration.settle();
+    }
+
+    /// `points` of `wanted` with the intervals that earlier scores ask for.
+    pub(super) fn calibrated(
+        &self,
+        id: &JobId,
+        job: &Job,
+        (kind, card): (&str, &Card),
+        wanted: &[Configuration],
+        mut points: Vec<SurfacePoint>,
+    ) -> Vec<SurfacePoint> {
+        let class = self.class_of(id, job);
+        let experience = Experience::of(job.windows(), card, class.as_ref());
+        let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
+        for (point, at) in points.iter_mut().zip(wanted) {
+            let place = experience.place(at, |class| self.met(kind, class));
+            let by = |quantity| self.calibration.stretch(kind, quantity, &place);
+            let speed = by(Quantity::Speed);
+            let relative =
+                if place.aspect() == Aspect::Beside { by(Quantity::Relative) } else { speed };
+            if let Some(rate) = &mut point.steps_per_s {
+                *rate = stretched(rate, speed, 1e-9, 1e9);
+            }
+            point.relative_speed = stretched(&point.relative_speed, relative, SPEED_MIN, SPEED_MAX);
+            let high = most.max(point.card_power_w.high);
+            let low = point.card_power_w.low.min(0.3 * card.idle_w);
+            point.card_power_w = stretched(&point.card_power_w, by(Quantity::Power), low, high);
+        }
+        points
+    }
+
+    /// Whether jobs of `class` were seen beside others.
+    fn met(&self, kind: &str, class: &WorkloadId) -> bool {
+        let kept = self.history.class(kind, class);
+        kept.is_some_and(|c| c.jobs.iter().any(|(_, s)| !s.shared.is_empty()))
+    }
+
+    /// How far it was off so far.
+    #[must_use]
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// Goes by these scores from now on.
+    pub fn calibrate(&mut self, calibration: Calibration) {
+        self.calibration = calibration;
+        self.calibration.settle();
+    }
+
+    /// Scores to be stored, by kind of card and name.
+    pub fn take_changed_scores(&mut self) -> Vec<(String, String, Scores)> {
+        self.calibration.take_changed()
+    }
+
+    /// Takes in scores as they were stored; false where they are not such as this version stores.
+    pub fn restore_scores(&mut self, kind: &str, name: &str, stored: Scores) -> bool {
+        self.calibration.restore(kind, name, stored)
+    }
+}
+
+/// The configuration a window was seen in.
+fn configuration(seen: &Observation) -> Configuration {
+    Configuration {
+        gpus: seen.gpus,
+        nodes: seen.nodes,
+        cap: seen.cap_w.map(wattle_common::Power::from_w_f64),
+        clock_max: seen.clock_mhz_max.map(|f| wattle_common::Frequency::from_mhz(f.round() as u32)),
+        global_batch: seen.global_batch,
+        neighbours: seen.neighbours.clone(),
+    }
+}
