@@ -43,8 +43,8 @@ const KINDS_MAX: usize = crate::cards::KINDS_MAX;
 const OWN_MIN: usize = 20;
 /// Scores from which on a family is one of those that a new one may be like.
 const GROUP_MIN: usize = 5;
-/// No interval is stretched or drawn together further than this.
-const STRETCH: std::ops::RangeInclusive<f64> = 0.2..=20.0;
+/// No interval is stretched or drawn together further than this: beyond, no score is believed.
+const STRETCH: std::ops::RangeInclusive<f64> = 0.02..=20.0;
 /// A score beyond is a mistake in the window, not in the interval.
 const SCORE_MAX: f64 = 1e3;
 /// The least half-width a score is measured in: an interval at its bound may have none.

@@ -101,6 +101,9 @@ pub fn run(sources: &[Source]) -> Report {
                 scaling.push(reader::throughputs::read(&mut table, &context, &columns));
             }
             Format::Placements => placement.push(reader::placements::read(&mut table, &context)),
+            Format::Isolated => {
+                protocol::isolated::run(&reader::isolated::read(&mut table, &context), &mut out);
+            }
             Format::Pairs => {
                 for pairs in reader::pairs::read(&mut table, &context) {
                     protocol::pairs::run(&pairs, &mut out);

@@ -4,6 +4,7 @@
 
 pub(super) mod caps;
 pub(super) mod clocks;
+pub(super) mod isolated;
 pub(super) mod pairs;
 pub(super) mod placement;
 pub(super) mod scaling;

@@ -1,6 +1,7 @@
 //! One reader a format. A file's format is known by its header, whatever it is called.
 
 pub(super) mod caps;
+pub(super) mod isolated;
 pub(super) mod pairs;
 pub(super) mod placements;
 pub(super) mod stages;
@@ -23,6 +24,8 @@ pub enum Format {
     Placements,
     /// Two jobs on one GPU (Gavel).
     Pairs,
+    /// One job alone by batch and GPUs (Gavel).
+    Isolated,
 }
 
 impl Format {
@@ -38,6 +41,7 @@ impl Format {
             (Self::Stages, stages::COLUMNS),
             (Self::Placements, placements::COLUMNS),
             (Self::Pairs, pairs::COLUMNS),
+            (Self::Isolated, isolated::COLUMNS),
         ]
         .into_iter()
         .find_map(|(format, wanted)| has(wanted).then_some(format))
