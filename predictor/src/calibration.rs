@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use wattle_common::id::{self, WorkloadId};
+use wattle_common::id::{self, JobId, WorkloadId};
 use wattle_common::messages::Estimate;
 
 use crate::model::cap::Card;
@@ -41,6 +41,9 @@ const KINDS_MAX: usize = crate::cards::KINDS_MAX;
 /// Scores from which on a family speaks for itself: the quantile's place is the second largest
 /// then, so one wild score does not make it.
 const OWN_MIN: usize = 20;
+/// Jobs that scores must come from before they count: those of one job, or of two, say nothing of
+/// the next, and a job's surface does not depend then on the order its own windows came in.
+const JOBS_MIN: usize = 3;
 /// Scores from which on a family is one of those that a new one may be like.
 const GROUP_MIN: usize = 5;
 /// No interval is stretched or drawn together further than this: beyond, no score is believed.
@@ -216,7 +219,7 @@ pub fn score(seen: f64, expected: &Estimate) -> Option<f64> {
 /// The scores of one quantity, aspect and horizon, by family.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    families: BTreeMap<String, VecDeque<f32>>,
+    families: BTreeMap<String, VecDeque<(u32, f32)>>,
     /// Follows from them.
     #[serde(skip)]
     quantiles: Quantiles,
@@ -243,7 +246,7 @@ fn quantile(values: &mut [f32]) -> Option<f64> {
 }
 
 impl Scores {
-    fn push(&mut self, family: &str, score: f64) {
+    fn push(&mut self, family: &str, job: u32, score: f64) {
         if !self.families.contains_key(family) && self.families.len() >= FAMILIES_MAX {
             let fewest = self.families.iter().min_by_key(|(_, s)| s.len());
             if let Some(name) = fewest.map(|(name, _)| name.clone()) {
@@ -255,29 +258,34 @@ impl Scores {
             ring.pop_front();
         }
         // A thousandth is more than the quantile is sure to.
-        ring.push_back(((score * 1e3).round() / 1e3) as f32);
+        ring.push_back((job, ((score * 1e3).round() / 1e3) as f32));
         self.news += 1;
     }
 
     /// Works out the quantiles, once scores came.
     fn settle(&mut self) {
-        let mut all: Vec<f32> = self.families.values().flatten().copied().collect();
+        let enough = |jobs: &BTreeSet<u32>| jobs.len() >= JOBS_MIN;
+        let mut all: Vec<f32> = Vec::new();
+        let mut all_jobs: BTreeSet<u32> = BTreeSet::new();
         let mut groups: Vec<f64> = Vec::new();
         self.quantiles.own.clear();
         for (name, ring) in &self.families {
-            let mut scores: Vec<f32> = ring.iter().copied().collect();
+            let mut scores: Vec<f32> = ring.iter().map(|(_, score)| *score).collect();
+            let jobs: BTreeSet<u32> = ring.iter().map(|(job, _)| *job).collect();
+            all.extend(&scores);
             let Some(own) = quantile(&mut scores) else { continue };
-            if scores.len() >= OWN_MIN {
+            if scores.len() >= OWN_MIN && enough(&jobs) {
                 self.quantiles.own.insert(name.clone(), own);
             }
             if scores.len() >= GROUP_MIN {
                 groups.push(own);
             }
+            all_jobs.extend(jobs);
         }
         groups.sort_by(|a, b| b.total_cmp(a));
         self.quantiles.second = groups.get(1).or(groups.first()).copied();
         // Fewer than nine have no 90 % quantile.
-        let enough = all.len() >= 9;
+        let enough = all.len() >= 9 && enough(&all_jobs);
         self.quantiles.pooled = quantile(&mut all).filter(|_| enough);
     }
 
@@ -297,9 +305,17 @@ impl Scores {
             && self.families.iter().all(|(name, ring)| {
                 id::check(name).is_ok()
                     && ring.len() <= SCORES_MAX
-                    && ring.iter().all(|s| (0.0..=SCORE_MAX as f32).contains(s))
+                    && ring.iter().all(|(_, s)| (0.0..=SCORE_MAX as f32).contains(s))
             })
     }
+}
+
+/// Enough of a job's name to tell it from others (FNV-1a, folded).
+fn tag(job: &JobId) -> u32 {
+    let hash = job.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (hash ^ (hash >> 32)) as u32
 }
 
 type Key = (Quantity, Aspect, Horizon);
@@ -332,14 +348,18 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Takes down a score; [`Calibration::settle`] makes it count.
-    pub fn push(&mut self, kind: &str, quantity: Quantity, place: &Place, score: f64) {
+    /// Takes down a score of a prediction of `job`; [`Calibration::settle`] makes it count.
+    pub fn push(&mut self, kind: &str, quantity: Quantity, place: &Place, job: &JobId, score: f64) {
+        self.put(kind, quantity, place, tag(job), score);
+    }
+
+    fn put(&mut self, kind: &str, quantity: Quantity, place: &Place, job: u32, score: f64) {
         if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
             return;
         }
         let key = (quantity, place.aspect, place.horizon);
         let scores = self.kinds.entry(kind.to_owned()).or_default().entry(key).or_default();
-        scores.push(&place.family, score);
+        scores.push(&place.family, job, score);
         self.unsettled.insert((kind.to_owned(), key));
     }
 
@@ -349,8 +369,8 @@ impl Calibration {
             for (key, scores) in rings {
                 for (family, ring) in &scores.families {
                     let place = Place { aspect: key.1, horizon: key.2, family: family.clone() };
-                    for score in ring {
-                        self.push(kind, key.0, &place, f64::from(*score));
+                    for (job, score) in ring {
+                        self.put(kind, key.0, &place, *job, f64::from(*score));
                     }
                 }
             }
@@ -421,13 +441,32 @@ mod tests {
         Place { aspect: Aspect::Setting, horizon, family: family.to_owned() }
     }
 
+    fn job(i: usize) -> JobId {
+        JobId::new(&format!("j{i}")).unwrap()
+    }
+
+    #[test]
+    fn scores_of_one_job_stretch_nothing() {
+        let mut calibration = Calibration::default();
+        let known = place("a", Horizon::Known);
+        for (i, expected) in [(0, 1.0), (1, 1.0), (2, 3.0)] {
+            for _ in 0..30 {
+                calibration.push("v100", Quantity::Speed, &known, &job(i), 3.0);
+            }
+            calibration.settle();
+            let found = calibration.stretch("v100", Quantity::Speed, &known);
+            assert!((found - expected).abs() < 1e-9, "{i} {found}");
+        }
+    }
+
     fn filled(groups: &[(&str, f64, usize)], horizon: Horizon) -> Calibration {
         let mut calibration = Calibration::default();
         let mut rng = Stream::new(1, "scores");
         for (family, scale, n) in groups {
-            for _ in 0..*n {
+            for i in 0..*n {
                 let score = scale * rng.normal().abs() / 1.645;
-                calibration.push("v100", Quantity::Speed, &place(family, horizon), score);
+                let place = place(family, horizon);
+                calibration.push("v100", Quantity::Speed, &place, &job(i % 5), score);
             }
         }
         calibration.settle();
@@ -485,9 +524,9 @@ mod tests {
     fn scores_are_bounded_and_come_back_from_storage() {
         let mut calibration = Calibration::default();
         for i in 0..FAMILIES_MAX + 5 {
-            for _ in 0..=i.min(SCORES_MAX + 5) {
+            for k in 0..=i.min(SCORES_MAX + 5) {
                 let place = place(&format!("f{i}"), Horizon::Fresh);
-                calibration.push("v100", Quantity::Power, &place, 1.5);
+                calibration.push("v100", Quantity::Power, &place, &job(k % 5), 1.5);
             }
         }
         calibration.settle();
@@ -504,7 +543,7 @@ mod tests {
         assert!((other.stretch("v100", Quantity::Power, &asked) - 1.5).abs() < 1e-6);
         assert!(!other.restore(&kind, "power-setting", back.clone()));
         let mut bad = back;
-        bad.families.entry("f60".into()).or_default().push_back(f32::NAN);
+        bad.families.entry("f60".into()).or_default().push_back((1, f32::NAN));
         assert!(!other.restore(&kind, &name, bad));
     }
 }

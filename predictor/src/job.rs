@@ -74,6 +74,13 @@ impl Job {
         &self.windows
     }
 
+    /// Whether a window is known already.
+    #[must_use]
+    pub fn has(&self, window: &Observation) -> bool {
+        let key = |o: &Observation| (o.from_us, o.node.clone());
+        self.windows.binary_search_by_key(&key(window), key).is_ok()
+    }
+
     /// Windows on another kind of card say nothing of this one.
     pub fn start_over(&mut self) {
         self.windows.clear();

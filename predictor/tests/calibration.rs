@@ -80,6 +80,6 @@ fn scores_outlive_the_process() {
         assert!(after.restore_scores(&kind, &name, serde_json::from_str(&text).unwrap()));
     }
     assert_eq!(after.calibration(), predictor.calibration());
-    let unread = serde_json::from_str("{\"families\":{\"a\":[-1.0]}}").unwrap();
+    let unread = serde_json::from_str("{\"families\":{\"a\":[[1,-1.0]]}}").unwrap();
     assert!(!after.restore_scores("v100", "speed-setting-known", unread));
 }

@@ -17,9 +17,17 @@ impl Predictor {
     /// Predicts what `windows` show, from what was known before them, and takes down how far it was
     /// off. Learns nothing of the jobs. A job never heard of cannot be predicted.
     pub fn score(&mut self, windows: &[JobWindow]) {
+        if self.learner.learns() {
+            return;
+        }
         let mut by_job: BTreeMap<(&JobId, &str), Vec<Observation>> = BTreeMap::new();
         for window in windows.iter().filter(|w| self.jobs.contains_key(&w.job)) {
-            if let Ok(seen) = Observation::of(window, |job| self.neighbour_class(job)) {
+            let Ok(seen) = Observation::of(window, |job| self.neighbour_class(job)) else {
+                continue;
+            };
+            // A doubled window was scored when it first came.
+            let known = self.jobs.get(&window.job).is_some_and(|job| job.has(&seen));
+            if !known {
                 by_job.entry((&window.job, &window.gpu_kind)).or_default().push(seen);
             }
         }
@@ -44,7 +52,8 @@ impl Predictor {
             for ((seen, at), point) in seen.iter().zip(&wanted).zip(points) {
                 let place = experience.place(at, |class| self.met(kind, class));
                 let mut put = |quantity, score: Option<f64>| {
-                    found.extend(score.map(|s| ((*kind).to_owned(), quantity, place.clone(), s)));
+                    let put = |s| ((*kind).to_owned(), quantity, place.clone(), (*id).clone(), s);
+                    found.extend(score.map(put));
                 };
                 // An inferred rate is a relative speed, and says nothing of the level.
                 let rate = seen.rate.filter(|_| !seen.rate_inferred);
@@ -60,8 +69,8 @@ impl Predictor {
                 put(Quantity::Power, watts.and_then(|w| score(w, &point.card_power_w)));
             }
         }
-        for (kind, quantity, place, score) in found {
-            self.calibration.push(&kind, quantity, &place, score);
+        for (kind, quantity, place, job, score) in found {
+            self.calibration.push(&kind, quantity, &place, &job, score);
         }
         self.calibration.settle();
     }
@@ -75,6 +84,10 @@ impl Predictor {
         wanted: &[Configuration],
         mut points: Vec<SurfacePoint>,
     ) -> Vec<SurfacePoint> {
+        // The learned methods make their intervals themselves.
+        if self.learner.learns() {
+            return points;
+        }
         let class = self.class_of(id, job);
         let experience = Experience::of(job.windows(), card, class.as_ref());
         let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
