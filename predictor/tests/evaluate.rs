@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use wattle_predictor::evaluate::{self, Report, Source};
 
@@ -31,7 +32,13 @@ fn walk(root: &Path, dir: &Path, out: &mut Vec<Source>) {
     }
 }
 
-fn report() -> Option<Report> {
+/// Made once for all tests.
+fn report() -> Option<&'static Report> {
+    static REPORT: OnceLock<Option<Report>> = OnceLock::new();
+    REPORT.get_or_init(make).as_ref()
+}
+
+fn make() -> Option<Report> {
     let data = data();
     if !data.is_dir() {
         println!("NOT RUN: no measured data at {}; name it in WATTLE_DATA", data.display());

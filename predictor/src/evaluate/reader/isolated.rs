@@ -49,7 +49,7 @@ pub(in super::super) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Ve
         models.entry((gpu, model)).or_default().push(reading);
     }
     let models = models.into_iter().map(|((gpu, model), mut readings)| {
-        readings.sort_by(|a, b| (a.batch, a.gpus, a.nodes).cmp(&(b.batch, b.gpus, b.nodes)));
+        readings.sort_by_key(|r| (r.batch, r.gpus, r.nodes));
         let gpu = Some(gpu).filter(|g| !g.is_empty());
         let card = Card { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
         Readings { card, class: names::class(&[&model]), model, readings }
