@@ -31,7 +31,7 @@ fn caps() -> String {
             .to_owned();
     for (network, batch, draws) in [("netA", 32, 300.0), ("netA", 64, 340.0), ("netB", 8, 260.0)] {
         for cap in [200.0, 240.0, 280.0, 320.0, 360.0, 400.0] {
-            let held: f64 = (draws / cap as f64).max(1.0);
+            let held = f64::max(draws / cap, 1.0);
             let (time, power) = (50.0 * held.powf(0.8), draws / held);
             text += &format!("set,{network},{batch},sgd,{cap},{time},{power}\n");
         }
