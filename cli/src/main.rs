@@ -49,6 +49,8 @@ enum Command {
     Tap(commands::tap::Tap),
     /// Replay a trace under one or more policies; needs no server and no GPU.
     Simulate(commands::simulate::Simulate),
+    /// Measure the predictor on files of measured runs; needs no server and no GPU.
+    Evaluate(commands::evaluate::Evaluate),
     /// Become a program that ends with `wattle up`, however that ends.
     #[command(hide = true, name = commands::up::CHILD, after_help = "Example: for `wattle up` alone")]
     Child(commands::up::Child),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::History(command) => commands::history::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
+        Command::Evaluate(command) => commands::evaluate::run(command),
         Command::Child(command) => commands::up::become_child(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
