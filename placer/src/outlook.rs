@@ -95,7 +95,7 @@ fn point<'a>(
     surface
         .points
         .iter()
-        .filter(|p| p.cap_mw.is_none() && p.clock_mhz_max.is_none())
+        .filter(|p| p.cap_mw.is_none() && p.clock_mhz_max.is_none() && p.global_batch.is_none())
         .filter(|p| p.neighbours.iter().eq(classes.iter().copied()))
         .min_by_key(|p| (p.nodes.abs_diff(nodes), p.gpus.abs_diff(gpus)))
 }

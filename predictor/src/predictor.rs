@@ -29,7 +29,7 @@ use crate::observation::{Observation, unknown};
 use crate::pooled::Pooled;
 use crate::prior;
 use crate::probe;
-use crate::surface::{Configuration, Question, configurations};
+use crate::surface::{Axes, Configuration, Question, configurations};
 
 /// Up to so many classes, what is pooled over jobs is fitted anew with each window; beyond, with
 /// every [`POOL_EVERY`]th.
@@ -237,7 +237,8 @@ impl Predictor {
         shapes.dedup();
         let max = self.config.points_max as usize;
         let pooled = self.pooled(kind);
-        let axes = (&card, model.held.clocks());
+        let batches = known.other_batches(class);
+        let axes = Axes { card: &card, clocks_seen: model.held.clocks(), batches_seen: &batches };
         let wanted = configurations(known.gpus, &shapes, &sets, &axis, axes, max);
         let learned = self.learned_points((job, known), (kind, &card), &wanted);
         let points = learned.unwrap_or_else(|| {

@@ -36,6 +36,8 @@ const CLOCK_STEP_MHZ: f64 = 15.0;
 const CLOCKS_SEEN_MAX: usize = 4;
 /// Settings kept at hand while points are made.
 const SETTINGS_MAX: usize = 32;
+/// Other global batch sizes on the axis at most.
+const BATCHES_MAX: usize = 4;
 /// GPU counts on the axis at most.
 const COUNTS_MAX: usize = 16;
 /// GPUs of the node assumed where none is known: the densest spread starts there.
@@ -288,6 +290,17 @@ impl<'a> Question<'a> {
 /// By class, the logarithm of the job's slow-down beside one of it alone, and its variance.
 type Singles<'b> = BTreeMap<&'b WorkloadId, (f64, f64)>;
 
+/// What a surface's axes depend on beside GPUs and neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes<'a> {
+    /// The card.
+    pub card: &'a Card,
+    /// Locked clocks the job ran with, MHz.
+    pub clocks_seen: &'a [f64],
+    /// Global batch sizes the job or its class ran with, other than the job's own now.
+    pub batches_seen: &'a [u32],
+}
+
 /// The configurations of a surface, what matters most first, at most `max`.
 #[must_use]
 pub fn configurations(
@@ -295,7 +308,7 @@ pub fn configurations(
     seen: &[(u32, u32)],
     sets_seen: &[Vec<WorkloadId>],
     classes: &[WorkloadId],
-    (card, clocks_seen): (&Card, &[f64]),
+    Axes { card, clocks_seen, batches_seen }: Axes<'_>,
     max: usize,
 ) -> Vec<Configuration> {
     let shapes = shapes(gpus, seen);
@@ -309,23 +322,23 @@ pub fn configurations(
     };
     let mut out = Vec::new();
     // True while there is room for more.
-    let mut push = |shape: &(u32, u32), set: Set, neighbours: &[WorkloadId]| {
+    let mut push = |shape: &(u32, u32), set: Set, neighbours: &[WorkloadId], batch: Option<u32>| {
         if out.len() < max {
             out.push(Configuration {
                 gpus: shape.0,
                 nodes: shape.1,
                 cap: set.0,
                 clock_max: set.1,
-                global_batch: None,
+                global_batch: batch,
                 neighbours: neighbours.to_vec(),
             });
         }
         out.len() < max
     };
     for shape in &shapes {
-        push(shape, (None, None), &[]);
+        push(shape, (None, None), &[], None);
         for cap in &caps {
-            push(shape, (*cap, None), &[]);
+            push(shape, (*cap, None), &[], None);
         }
     }
     let clocks = clocks(card, clocks_seen);
@@ -333,7 +346,12 @@ pub fn configurations(
         clocks.split_at(clocks_seen.len().min(CLOCKS_SEEN_MAX).min(clocks.len()));
     for shape in shapes.iter().filter(is_usual) {
         for clock in locked {
-            push(shape, (None, *clock), &[]);
+            push(shape, (None, *clock), &[], None);
+        }
+    }
+    for shape in shapes.iter().filter(is_usual) {
+        for batch in batches_seen.iter().take(BATCHES_MAX) {
+            push(shape, (None, None), &[], Some(*batch));
         }
     }
     let singles: Vec<Vec<WorkloadId>> = classes.iter().map(|c| vec![c.clone()]).collect();
@@ -354,7 +372,7 @@ pub fn configurations(
             continue;
         }
         for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
-            if !push(shape, (None, None), &set) {
+            if !push(shape, (None, None), &set, None) {
                 break 'full;
             }
         }
@@ -363,13 +381,13 @@ pub fn configurations(
     for set in &singles {
         for shape in shapes.iter().filter(|s| is_usual(s)) {
             for cap in &caps {
-                push(shape, (*cap, None), set);
+                push(shape, (*cap, None), set, None);
             }
         }
     }
     for shape in shapes.iter().filter(is_usual) {
         for clock in others {
-            push(shape, (None, *clock), &[]);
+            push(shape, (None, *clock), &[], None);
         }
     }
     out
@@ -443,15 +461,30 @@ mod tests {
         let classes: Vec<WorkloadId> = (0..16).map(|i| id(&format!("c{i:02}"))).collect();
         let seen = [vec![id("c00"), id("c01"), id("c02")]];
         let all =
-            configurations(GpuRequest::exactly(8), &[], &seen, &classes, (&CARD, &[]), 100_000);
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&CARD, &[]), 100_000);
         let mut unique: Vec<String> = all.iter().map(|c| format!("{c:?}")).collect();
         unique.sort();
         unique.dedup();
         assert_eq!(unique.len(), all.len(), "no configuration stands twice");
-        let few = configurations(GpuRequest::exactly(8), &[], &seen, &classes, (&CARD, &[]), 72);
+        let few =
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&CARD, &[]), 72);
         assert_eq!(few, all[..72]);
         assert!(few.iter().any(|c| c.neighbours == seen[0]), "a set that was seen comes early");
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
+    }
+
+    fn axes<'a>(card: &'a Card, clocks_seen: &'a [f64]) -> Axes<'a> {
+        Axes { card, clocks_seen, batches_seen: &[] }
+    }
+
+    #[test]
+    fn batches_that_were_seen_come_before_neighbours() {
+        let axes = Axes { batches_seen: &[32, 64], ..axes(&CARD, &[]) };
+        let all = configurations(GpuRequest::exactly(1), &[], &[], &[id("a")], axes, 1_000);
+        let batches = |c: &&Configuration| c.global_batch.is_some();
+        let beside = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
+        assert_eq!(all[..beside].iter().filter(batches).count(), 2);
+        assert_eq!(all.iter().filter(batches).count(), 2);
     }
 
     #[test]
@@ -463,7 +496,7 @@ mod tests {
             &[],
             &[],
             &classes,
-            (&card, &[1_275.0, 1_050.0]),
+            axes(&card, &[1_275.0, 1_050.0]),
             1_000,
         );
         let at =

@@ -2,14 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, JobModel, median};
+use super::{Context, Job, JobModel, median};
 use crate::fit::{Belief, Row, fit};
+use crate::history::Class;
 use crate::interval::LogNormal;
 use crate::model::throughput::{Known, Spot, Throughput};
 use crate::observation::Observation;
 
 /// Degrees of freedom of a level that was not fitted with the others.
 const DOF: f64 = 8.0;
+
+impl Job {
+    /// Global batch sizes that this job or its class ran with, other than the job's own now,
+    /// ascending.
+    #[must_use]
+    pub fn other_batches(&self, class: Option<&Class>) -> Vec<u32> {
+        let own = self.windows.iter().filter_map(|w| w.global_batch);
+        let levels = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.levels);
+        let mut batches: Vec<u32> =
+            own.chain(levels.filter_map(|level| level.global_batch)).collect();
+        let now = self.windows.iter().rev().find_map(|w| w.global_batch);
+        batches.sort_unstable();
+        batches.dedup();
+        // Of a job that never said its batch, none is another.
+        batches.retain(|batch| now.is_some_and(|now| now != *batch));
+        batches
+    }
+}
 
 impl JobModel {
     /// Fits the throughput to the levels found and, where the job has none, its class's.
