@@ -1,14 +1,15 @@
 //! One card and all its tenants: speed, power, clock, utilisation, memory.
 //!
-//! Three things slow a tenant, and their effects multiply: its neighbours (sharing.rs, or the
-//! measured pair), and the sharper of a locked clock and a power cap. A cap is one budget for the
-//! whole card, so each tenant is as throttled as it would be alone under the cap that leaves it
-//! the same share of its active power: `idle + (cap - idle) * own active / card's peak`. For a
-//! single tenant that is the cap itself, and its measured row is returned exactly.
+//! Three things slow a tenant, and their effects multiply: its neighbours (interference.rs), and
+//! the sharper of a locked clock and a power cap. A cap is one budget for the whole card, so each
+//! tenant is as throttled as it would be alone under the cap that leaves it the same share of its
+//! active power: `idle + (cap - idle) * own active / card's peak`. For a single tenant that is the
+//! cap itself, and its measured row is returned exactly.
 
 use wattle_common::{Frequency, Power};
 
 use crate::gpu::GpuModel;
+use crate::interference::{Interference, Sharing};
 use crate::sharing::{TENANTS_MAX, delays, mean_active, peak_active};
 use crate::workload::{Response, SpreadOut, Workload};
 
@@ -72,7 +73,7 @@ pub(crate) fn state(
     gpu: &GpuModel,
     setting: Setting,
     tenants: &[Tenant<'_>],
-    delay_per_neighbour: f64,
+    sharing: &Sharing,
 ) -> CardState {
     let limits = Limits::of(gpu, setting);
     if tenants.is_empty() {
@@ -90,9 +91,15 @@ pub(crate) fn state(
         busy[i] = alone[i].busy;
         free[i] = (alone[i].busy, alone[i].active_w);
     }
-    delays(&busy[..n], delay_per_neighbour, &mut delay[..n]);
-    if n > 1 {
-        measured_pairs(gpu, counted, &busy[..n], delay_per_neighbour, &mut delay[..n]);
+    match sharing.interference {
+        Interference::Mild => delay[..n].fill(sharing.mild.delay(&busy[..n])),
+        Interference::Pairs => {
+            let per_neighbour = sharing.delay_per_neighbour;
+            delays(&busy[..n], per_neighbour, &mut delay[..n]);
+            if n > 1 {
+                measured_pairs(gpu, counted, &busy[..n], per_neighbour, &mut delay[..n]);
+            }
+        }
     }
 
     let peak_w = peak_active(&free[..n]);

@@ -5,13 +5,15 @@
 //! the others here.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use wattle_common::{Frequency, Power};
+use wattle_common::{Energy, Frequency, Power};
 
-use crate::entry::{Caps, Clocks, File, GpuEntry, MeasuredEntry, WorkloadEntry};
+use crate::entry::{AsleepEntry, Caps, Clocks, File, GpuEntry, MeasuredEntry, WorkloadEntry};
+use crate::interference::{Mild, Sharing};
 use crate::scaling::Scaling;
 use crate::workload::{Response, Workload};
-use crate::{Curve, GpuModel, World};
+use crate::{Curve, GpuModel, Interference, NodeSleep, World};
 
 /// Why a catalog cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +91,7 @@ pub(crate) fn read(files: &[(&str, &str)]) -> Result<World, CatalogError> {
         workloads: Vec::new(),
         by_id: BTreeMap::new(),
         by_model: BTreeMap::new(),
-        delay_per_neighbour: sharing,
+        sharing,
     };
     for (file, content) in &parsed {
         for entry in &content.workload {
@@ -192,6 +194,7 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
         memory_clock: Frequency::from_mhz(entry.memory_clock_mhz),
         node_gpus: entry.node_gpus,
         source: entry.source.clone(),
+        asleep: asleep(&entry.asleep, entry, place)?,
         host: Power::from_w_f64(entry.host_w),
         active_w: entry.active_w,
         relative_speed: entry.relative_speed,
@@ -214,7 +217,32 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
     })
 }
 
-fn sharing(files: &[(&str, File)]) -> Result<f64, CatalogError> {
+fn asleep(
+    asleep: &AsleepEntry,
+    of: &GpuEntry,
+    place: &Place<'_>,
+) -> Result<NodeSleep, CatalogError> {
+    let AsleepEntry { power_w, fall_s, wake_s, wake_j } = *asleep;
+    let seconds = |s: f64| (0.0..=86_400.0).contains(&s);
+    let sound = power_w >= 0.0 && seconds(fall_s) && seconds(wake_s) && wake_j >= 0.0;
+    place.check(
+        sound && wake_j.is_finite(),
+        "asleep: need power_w and wake_j of at least 0, fall_s and wake_s of 0 to 86,400",
+    )?;
+    let awake_w = of.host_w + of.idle_w * f64::from(of.node_gpus);
+    place.check(
+        power_w <= awake_w,
+        "asleep: power_w must not exceed what the node draws awake and idle",
+    )?;
+    Ok(NodeSleep {
+        power: Power::from_w_f64(power_w),
+        fall: Duration::from_secs_f64(fall_s),
+        wake: Duration::from_secs_f64(wake_s),
+        wake_energy: Energy::from_j(wake_j.round() as u64),
+    })
+}
+
+fn sharing(files: &[(&str, File)]) -> Result<Sharing, CatalogError> {
     let mut found = None;
     for (file, content) in files {
         if let Some(entry) = &content.sharing {
@@ -222,7 +250,15 @@ fn sharing(files: &[(&str, File)]) -> Result<f64, CatalogError> {
             place.check(found.is_none(), "stands twice in the catalog; keep one")?;
             let finite = entry.delay_per_neighbour >= 0.0 && entry.node_base_w >= 0.0;
             place.check(finite, "delay_per_neighbour and node_base_w must be at least 0")?;
-            found = Some(entry.delay_per_neighbour);
+            let mild = Mild::through(&entry.mild).ok_or_else(|| {
+                place
+                    .wrong("mild: need sums above 0 that increase, with speeds in (0, 1] that fall")
+            })?;
+            found = Some(Sharing {
+                interference: Interference::default(),
+                delay_per_neighbour: entry.delay_per_neighbour,
+                mild,
+            });
         }
     }
     found.ok_or(CatalogError::Incomplete("no [sharing]; add sharing.toml"))

@@ -33,9 +33,19 @@ pub(crate) struct GpuEntry {
     pub(crate) relative_speed: f64,
     pub(crate) node_gpus: u32,
     pub(crate) host_w: f64,
+    pub(crate) asleep: AsleepEntry,
     pub(crate) throttle: Vec<(f64, f64)>,
     pub(crate) clock: Vec<(u32, f64, f64)>,
     pub(crate) source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AsleepEntry {
+    pub(crate) power_w: f64,
+    pub(crate) fall_s: f64,
+    pub(crate) wake_s: f64,
+    pub(crate) wake_j: f64,
 }
 
 #[derive(Deserialize)]
@@ -121,4 +131,5 @@ pub(crate) struct SpreadEntry {
 pub(crate) struct SharingEntry {
     pub(crate) delay_per_neighbour: f64,
     pub(crate) node_base_w: f64,
+    pub(crate) mild: Vec<(f64, f64)>,
 }

@@ -1,8 +1,9 @@
 //! GPU models: what a card is, whatever runs on it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use wattle_common::{Frequency, Power};
+use wattle_common::{Energy, Frequency, Power};
 
 use crate::Curve;
 
@@ -31,6 +32,8 @@ pub struct GpuModel {
     pub node_gpus: u32,
     /// Where its figures come from.
     pub source: String,
+    /// What a usual node of them draws asleep, and what falling asleep and waking take.
+    pub asleep: NodeSleep,
     /// Constant power of a usual node beside its GPUs.
     pub(crate) host: Power,
     /// Active power (above idle) of a job that fills the card, at the default cap, in watts.
@@ -51,6 +54,28 @@ pub struct GpuModel {
     pub(crate) families: BTreeMap<String, usize>,
     /// Measured speed of one family beside another, relative to alone; 0 where not measured.
     pub(crate) pairs: Vec<Vec<f64>>,
+}
+
+/// A node asleep. While it falls asleep it draws what it drew awake and idle; while it wakes it
+/// draws [`NodeSleep::waking`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeSleep {
+    /// Power of the whole node.
+    pub power: Power,
+    /// From the command until it draws that.
+    pub fall: Duration,
+    /// From the command until jobs can start on it.
+    pub wake: Duration,
+    /// Energy of the whole node over that time.
+    pub wake_energy: Energy,
+}
+
+impl NodeSleep {
+    /// Mean power of the whole node while it wakes.
+    #[must_use]
+    pub fn waking(&self) -> Power {
+        self.wake_energy.mean_power(self.wake).unwrap_or(self.power)
+    }
 }
 
 impl GpuModel {

@@ -26,6 +26,7 @@ mod curve;
 mod entry;
 pub mod fit;
 mod gpu;
+mod interference;
 mod scaling;
 mod sharing;
 mod workload;
@@ -34,10 +35,13 @@ use std::collections::BTreeMap;
 
 use wattle_common::Power;
 
+use interference::Sharing;
+
 pub use card::{CardState, Setting, Tenant, TenantState};
 pub use catalog::CatalogError;
 pub use curve::Curve;
-pub use gpu::GpuModel;
+pub use gpu::{GpuModel, NodeSleep};
+pub use interference::Interference;
 pub use sharing::TENANTS_MAX;
 pub use workload::Workload;
 
@@ -48,8 +52,7 @@ pub struct World {
     workloads: Vec<Workload>,
     by_id: BTreeMap<String, usize>,
     by_model: BTreeMap<String, usize>,
-    /// Extra time for each neighbour, relative to a step alone (sharing.rs).
-    delay_per_neighbour: f64,
+    sharing: Sharing,
 }
 
 /// The files compiled in: name and text.
@@ -84,6 +87,20 @@ impl World {
     /// [`CatalogError`] names the file, the entry and the remedy.
     pub fn from_toml(files: &[(&str, &str)]) -> Result<Self, CatalogError> {
         catalog::read(files)
+    }
+
+    /// The same world with neighbours as this one of the two has them; a new world has
+    /// [`Interference::Pairs`].
+    #[must_use]
+    pub fn with_interference(mut self, interference: Interference) -> Self {
+        self.sharing.interference = interference;
+        self
+    }
+
+    /// How jobs that share a card slow each other here.
+    #[must_use]
+    pub fn interference(&self) -> Interference {
+        self.sharing.interference
     }
 
     /// The GPU model of this kind, as in `v100`.
@@ -137,14 +154,14 @@ impl World {
     /// One card and all tenants on it.
     #[must_use]
     pub fn card(&self, gpu: &GpuModel, setting: Setting, tenants: &[Tenant<'_>]) -> CardState {
-        card::state(gpu, setting, tenants, self.delay_per_neighbour)
+        card::state(gpu, setting, tenants, &self.sharing)
     }
 
     /// Extra time for each neighbour on a card, relative to a step alone, where no pair was
     /// measured.
     #[must_use]
     pub fn delay_per_neighbour(&self) -> f64 {
-        self.delay_per_neighbour
+        self.sharing.delay_per_neighbour
     }
 
     /// Whether the tenants' memory fits the card together.

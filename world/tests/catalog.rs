@@ -56,6 +56,23 @@ fn an_empty_card_is_idle() {
     }
 }
 
+/// What an idle node draws awake and asleep: the figures that decide what consolidation is worth.
+#[test]
+fn a_node_draws_little_asleep_and_pays_for_waking() {
+    let world = World::builtin();
+    for (kind, awake_w, asleep_w) in [("v100", 384, 30), ("p100", 384, 30), ("a100", 1480, 60)] {
+        let gpu = world.gpu(kind).unwrap();
+        let awake = world.host_power(gpu) + gpu.idle.scale(f64::from(gpu.node_gpus));
+        assert_eq!(
+            (awake.as_w().round() as u64, gpu.asleep.power),
+            (awake_w, Power::from_w(asleep_w))
+        );
+        // Waking draws what the idle node does, for minutes: sleep of under a minute never pays.
+        assert!((gpu.asleep.waking().as_w() - awake.as_w()).abs() < 1.0, "{gpu:?}");
+        assert!(gpu.asleep.wake.as_secs() >= 60 && gpu.asleep.fall < gpu.asleep.wake);
+    }
+}
+
 fn broken(file: &str, from: &str, to: &str) -> CatalogError {
     let mut files = World::builtin_files().to_vec();
     let entry = files.iter_mut().find(|(name, _)| *name == file).expect("a built-in file");
@@ -73,6 +90,9 @@ fn a_wrong_catalog_names_file_entry_and_remedy() {
         ("eaco.toml", "id = \"eaco-vgg16\"", "id = \"eaco-alexnet\"", "its own id"),
         ("eaco.toml", "[\"vgg16\"]", "[\"alexnet\"]", "choose one"),
         ("eaco.toml", "busy = 0.0472", "busy = 4.72", "shares, 0 to 1"),
+        ("gpus.toml", "power_w = 30", "power_w = 3000", "awake and idle"),
+        ("gpus.toml", "wake_s = 180", "wake_s = -1", "wake_s of 0 to"),
+        ("sharing.toml", "[1.9, 0.68]", "[1.9, 0.78]", "mild: need"),
         ("gpus.toml", "min = 100, default = 250", "min = 300, default = 250", "min <= default"),
         ("pairs.toml", "speed = 0.", "speed = 7.", "(0, 1]"),
         ("zeus.toml", "[100, 125, 150, ", "[150, 125, 100, ", "cap_w must increase"),

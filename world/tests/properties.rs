@@ -4,10 +4,18 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use wattle_common::{Frequency, Power};
-use wattle_world::{CardState, GpuModel, Setting, Tenant, Workload, World};
+use wattle_world::{CardState, GpuModel, Interference, Setting, Tenant, Workload, World};
 
 /// Read once: a property looks at it thousands of times.
 static WORLD: LazyLock<World> = LazyLock::new(World::builtin);
+/// The other world of neighbours.
+static MILD: LazyLock<World> =
+    LazyLock::new(|| World::builtin().with_interference(Interference::Mild));
+
+/// One of the two.
+fn either(mild: bool) -> &'static World {
+    if mild { &MILD } else { &WORLD }
+}
 
 /// A workload by any number, and GPUs and nodes it may have.
 type Pick = (usize, u32, u32);
@@ -111,11 +119,12 @@ proptest! {
     #[test]
     fn more_watts_mean_more_power_and_more_speed(
         kind in 0usize..3,
+        mild in any::<bool>(),
         picks in picks(4),
         caps in (0.0f64..=1.0, 0.0f64..=1.0),
         clock in prop::option::of(0.0f64..=1.0),
     ) {
-        let world = &*WORLD;
+        let world = either(mild);
         let all: Vec<&Workload> = world.workloads().collect();
         let gpu = world.gpus().nth(kind).unwrap();
         let tenants = tenants(&all, &picks);
@@ -133,11 +142,12 @@ proptest! {
     #[test]
     fn one_more_tenant_never_speeds_another_up(
         kind in 0usize..3,
+        mild in any::<bool>(),
         picks in picks(5).prop_filter("needs one to add", |picks| !picks.is_empty()),
         cap in 0.0f64..=1.0,
         clock in prop::option::of(0.0f64..=1.0),
     ) {
-        let world = &*WORLD;
+        let world = either(mild);
         let all: Vec<&Workload> = world.workloads().collect();
         let gpu = world.gpus().nth(kind).unwrap();
         let tenants = tenants(&all, &picks);
@@ -152,10 +162,11 @@ proptest! {
     #[test]
     fn a_lower_clock_means_less_power_and_less_speed(
         kind in 0usize..3,
+        mild in any::<bool>(),
         picks in picks(3),
         clocks in (0.0f64..=1.0, 0.0f64..=1.0),
     ) {
-        let world = &*WORLD;
+        let world = either(mild);
         let all: Vec<&Workload> = world.workloads().collect();
         let gpu = world.gpus().nth(kind).unwrap();
         let tenants = tenants(&all, &picks);

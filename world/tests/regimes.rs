@@ -1,10 +1,13 @@
 //! Two regimes of neighbours are real, and both must come out; and a cap meets both.
 
 use wattle_common::{Frequency, Power};
-use wattle_world::{CardState, Setting, Tenant, World};
+use wattle_world::{CardState, Interference, Setting, Tenant, World};
 
 fn card(kind: &str, cap_w: Option<u64>, ids: &[&str]) -> CardState {
-    let world = World::builtin();
+    card_of(&World::builtin(), kind, cap_w, ids)
+}
+
+fn card_of(world: &World, kind: &str, cap_w: Option<u64>, ids: &[&str]) -> CardState {
     let tenant = |id: &&str| {
         let workload = world.workload(id).expect("in the catalog");
         Tenant { workload, gpus: workload.gpus, nodes: 1 }
@@ -39,6 +42,30 @@ fn input_bound_neighbours_barely_feel_each_other() {
     assert!(summed_speed(&pair) > 1.9, "{pair:?}");
     let beside = card("v100", None, &["ncf-movielens-b1024", "resnet50-imagenet-b64"]);
     assert!(summed_speed(&beside) > 1.85, "{beside:?}");
+}
+
+/// Two worlds: a V100's table says two ResNet-50 lose outright, an RTX 3090's curve that
+/// two full jobs keep 0.68 each.
+#[test]
+fn the_mild_world_is_another_one_and_the_default_stays() {
+    let world = World::builtin();
+    let (pairs, mild) = (
+        world.clone().with_interference(Interference::Pairs),
+        world.clone().with_interference(Interference::Mild),
+    );
+    assert_eq!(world.interference(), Interference::Pairs);
+    let two = ["resnet50-imagenet-b64", "bert-squad-b16"];
+    let of = |world: &World, ids: &[&str]| card_of(world, "v100", None, ids);
+    assert_eq!(of(&world, &two), of(&pairs, &two));
+    assert_eq!(of(&mild, &two).power, of(&pairs, &two).power);
+    let full = ["resnet50-imagenet-b256"; 2];
+    assert!((summed_speed(&of(&mild, &full)) - 1.36).abs() < 0.03, "{:?}", of(&mild, &full));
+    // Summed utilisation of 0.37 and 0.48: within the bin of 0.8 to 1.0, whose mean is 0.97.
+    let eaco = of(&mild, &["eaco-resnet50", "eaco-vgg16"]);
+    for tenant in &eaco.tenants {
+        assert!((0.97..0.98).contains(&tenant.speed), "{eaco:?}");
+    }
+    assert_eq!(of(&mild, &two[..1]), of(&pairs, &two[..1]));
 }
 
 /// Zeus: NCF draws 38 W whatever the cap; ResNet-50 loses speed with every step of it.
