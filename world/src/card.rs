@@ -112,9 +112,10 @@ pub(crate) fn state(
         let share = if peak_w > 0.0 { alone[i].active_w / peak_w } else { 1.0 };
         let (cap_speed, cap_w) = under_cap(gpu, response, alone[i], limits.budget_w * share);
         let core = (response.core_bound * alone[i].computing).min(1.0);
-        let clock_speed = 1.0 / (1.0 - core + core / limits.clock_speed.max(SPEED_MIN));
+        let (clock_speed, clock_active) = limits.at_clock(response);
+        let clock_speed = 1.0 / (1.0 - core + core / clock_speed.max(SPEED_MIN));
         capped[i].1 = cap_w;
-        drawn[i].1 = cap_w.min(alone[i].active_w * limits.clock_active);
+        drawn[i].1 = cap_w.min(alone[i].active_w * clock_active);
         let throttle = cap_speed.min(clock_speed);
         let speed = (throttle / (1.0 + delay[i])).clamp(SPEED_MIN, 1.0);
         // Throttled kernels take longer while the input does not: the idle share shrinks.
@@ -177,6 +178,16 @@ impl Limits {
         let mhz = f64::from(clock.as_mhz());
         let (clock_speed, clock_active) = (gpu.clock_speed.at(mhz), gpu.clock_active.at(mhz));
         Self { cap, budget_w, clock, clock_speed, clock_active }
+    }
+
+    /// What the clock leaves of a job's speed, were it core-bound, and of its active power: by its
+    /// own curve where it has one.
+    fn at_clock(&self, response: &Response) -> (f64, f64) {
+        let Some((speed, active)) = &response.clock else {
+            return (self.clock_speed, self.clock_active);
+        };
+        let mhz = f64::from(self.clock.as_mhz());
+        (speed.at(mhz), active.at(mhz))
     }
 }
 

@@ -174,12 +174,6 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
     let positive = scalars.iter().all(|v| v.is_finite() && *v > 0.0) && entry.host_w >= 0.0;
     place.check(positive, "active_w, relative_speed and host_w must be positive numbers")?;
     place.check(entry.node_gpus > 0, "node_gpus must be at least 1")?;
-    let relative = |points: Vec<(f64, f64)>, name: &str| {
-        let curve = Curve::through(&points).filter(|c| (c.last().1 - 1.0).abs() < 1e-9);
-        curve.ok_or_else(|| {
-            place.wrong(format!("{name}: need points with increasing x that end at value 1"))
-        })
-    };
     // Highest first, as NVML lists them; the top clock is one of them whatever the step.
     let clocks = (0..=(high - low) / step).map(|i| Frequency::from_mhz(high - i * step)).collect();
     Ok(GpuModel {
@@ -198,15 +192,9 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
         host: Power::from_w_f64(entry.host_w),
         active_w: entry.active_w,
         relative_speed: entry.relative_speed,
-        throttle: relative(entry.throttle.clone(), "throttle")?,
-        clock_speed: relative(
-            entry.clock.iter().map(|c| (f64::from(c.0), c.1)).collect(),
-            "clock",
-        )?,
-        clock_active: relative(
-            entry.clock.iter().map(|c| (f64::from(c.0), c.2)).collect(),
-            "clock",
-        )?,
+        throttle: relative(&entry.throttle, "throttle", place)?,
+        clock_speed: clock_speed(&entry.clock, place)?,
+        clock_active: clock_active(&entry.clock, place)?,
         clock_of_active: Curve::through(
             &entry.clock.iter().map(|c| (c.2, f64::from(c.0))).collect::<Vec<_>>(),
         )
@@ -215,6 +203,24 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
         families: BTreeMap::new(),
         pairs: Vec::new(),
     })
+}
+
+/// A curve that ends at 1.
+fn relative(points: &[(f64, f64)], name: &str, place: &Place<'_>) -> Result<Curve, CatalogError> {
+    let curve = Curve::through(points).filter(|c| (c.last().1 - 1.0).abs() < 1e-9);
+    curve.ok_or_else(|| {
+        place.wrong(format!("{name}: need points with increasing x that end at value 1"))
+    })
+}
+
+fn clock_speed(clock: &[(u32, f64, f64)], place: &Place<'_>) -> Result<Curve, CatalogError> {
+    let points: Vec<(f64, f64)> = clock.iter().map(|c| (f64::from(c.0), c.1)).collect();
+    relative(&points, "clock", place)
+}
+
+fn clock_active(clock: &[(u32, f64, f64)], place: &Place<'_>) -> Result<Curve, CatalogError> {
+    let points: Vec<(f64, f64)> = clock.iter().map(|c| (f64::from(c.0), c.2)).collect();
+    relative(&points, "clock", place)
 }
 
 fn asleep(
@@ -308,6 +314,8 @@ fn workload(
 ) -> Result<Workload, CatalogError> {
     let counts = entry.gpus > 0 && entry.steps_per_epoch > 0 && entry.epochs > 0;
     place.check(counts, "gpus, steps_per_epoch and epochs must be at least 1")?;
+    let waiting = entry.waiting_share.is_none_or(|share| (0.0..=1.0).contains(&share));
+    place.check(waiting, "waiting_share is a share, 0 to 1")?;
     place.check(!entry.measured.is_empty(), "has no [[workload.measured]]; add one")?;
     let scaling = Scaling {
         strong: strong
@@ -347,6 +355,8 @@ fn workload(
         in_mix: entry.mix,
         source: entry.source.clone(),
         scaling,
+        scaling_of_step: entry.scaling_of_step,
+        waiting_share: entry.waiting_share,
         responses,
     })
 }
@@ -366,8 +376,13 @@ fn response(
         .check(rows, "need as many epoch_s and power_w as cap_w (or one of each, and no cap_w)")?;
     let positive = row.epoch_s.iter().chain(&row.power_w).all(|v| v.is_finite() && *v > 0.0);
     place.check(positive, "epoch_s and power_w must be above 0")?;
-    let shares = [row.busy, row.memory_busy].iter().flatten().all(|v| (0.0..=1.0).contains(v));
-    place.check(shares, "busy and memory_busy are shares, 0 to 1")?;
+    let shares = [row.busy, row.memory_busy, row.core_bound];
+    let shares = shares.iter().flatten().all(|v| (0.0..=1.0).contains(v));
+    place.check(shares, "busy, memory_busy and core_bound are shares, 0 to 1")?;
+    let clock = match &row.clock[..] {
+        [] => None,
+        points => Some((clock_speed(points, place)?, clock_active(points, place)?)),
+    };
     let family = match family {
         Some(name) => Some(*gpu.families.get(name).ok_or_else(|| {
             place.wrong(format!("no [[pair]] has the family `{name}`; leave it out"))
@@ -405,9 +420,11 @@ fn response(
         caps = Some((speeds, drawn));
     }
     let busy = row.busy.unwrap_or_else(|| (active_w / gpu.active_w).clamp(0.01, 1.0));
-    let core_bound = caps
-        .as_ref()
-        .map_or(busy, |(speeds, drawn)| core_bound(gpu, speeds, drawn, active_w).unwrap_or(busy));
+    let by_caps = || {
+        let (speeds, drawn) = caps.as_ref()?;
+        core_bound(gpu, speeds, drawn, active_w)
+    };
+    let core_bound = row.core_bound.or_else(by_caps).unwrap_or(busy);
     let memory_busy = row.memory_busy.unwrap_or(MEMORY_SHARE * busy);
     let full_w = full_w(gpu, active_w);
     Ok(Response {
@@ -418,6 +435,7 @@ fn response(
         memory_busy,
         core_bound,
         caps,
+        clock,
         family,
         measured: true,
     })
@@ -455,6 +473,7 @@ fn carried(known: &Response, from: &GpuModel, to: &GpuModel) -> Response {
         memory_busy: known.memory_busy / time,
         core_bound: known.core_bound,
         caps: None,
+        clock: None,
         family: known.family,
         measured: false,
     }

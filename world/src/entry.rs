@@ -77,7 +77,12 @@ pub(crate) struct WorkloadEntry {
     pub(crate) memory_mib: u64,
     pub(crate) family: Option<String>,
     pub(crate) scaling: String,
+    /// Whether that curve was measured with this very job: then it is the whole step's.
+    #[serde(default)]
+    pub(crate) scaling_of_step: bool,
     pub(crate) spread: String,
+    /// Share of its active power that it draws while it waits for its other GPUs.
+    pub(crate) waiting_share: Option<f64>,
     #[serde(default)]
     pub(crate) stands_for: Vec<String>,
     #[serde(default)]
@@ -98,6 +103,11 @@ pub(crate) struct MeasuredEntry {
     /// Share of time on the card; absent: estimated from power.
     pub(crate) busy: Option<f64>,
     pub(crate) memory_busy: Option<f64>,
+    /// Share of a step that lengthens as the core clock falls; absent: estimated from the caps.
+    pub(crate) core_bound: Option<f64>,
+    /// Its own answer to the clock, as in a GPU's entry; absent: the card's.
+    #[serde(default)]
+    pub(crate) clock: Vec<(u32, f64, f64)>,
 }
 
 #[derive(Deserialize)]

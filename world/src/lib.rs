@@ -56,13 +56,14 @@ pub struct World {
 }
 
 /// The files compiled in: name and text.
-const BUILTIN: [(&str, &str); 6] = [
+const BUILTIN: [(&str, &str); 7] = [
     ("gpus.toml", include_str!("../catalog/gpus.toml")),
     ("sharing.toml", include_str!("../catalog/sharing.toml")),
     ("pairs.toml", include_str!("../catalog/pairs.toml")),
     ("scaling.toml", include_str!("../catalog/scaling.toml")),
     ("eaco.toml", include_str!("../catalog/eaco.toml")),
     ("zeus.toml", include_str!("../catalog/zeus.toml")),
+    ("eaco-busier.toml", include_str!("../catalog/eaco-busier.toml")),
 ];
 
 impl World {

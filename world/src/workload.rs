@@ -30,6 +30,11 @@ pub struct Workload {
     pub source: String,
     /// How it scales over GPUs and nodes.
     pub(crate) scaling: Scaling,
+    /// Whether that is the whole step's, not only that of its share on the card.
+    pub(crate) scaling_of_step: bool,
+    /// Share of its active power that it draws while it waits for its other GPUs; where not known,
+    /// power follows the square root of the share that computes.
+    pub(crate) waiting_share: Option<f64>,
     /// What it does on each GPU model of the catalog, by the model's index.
     pub(crate) responses: Vec<Response>,
 }
@@ -51,6 +56,8 @@ pub(crate) struct Response {
     pub(crate) core_bound: f64,
     /// Cap in watts -> speed and active power in watts, where measured.
     pub(crate) caps: Option<(Curve, Curve)>,
+    /// Its own clock in MHz -> speed were it core-bound, and active power, relative to the top.
+    pub(crate) clock: Option<(Curve, Curve)>,
     /// Its family in the card's table of pairs.
     pub(crate) family: Option<usize>,
     /// Whether these figures were measured on this kind of card, or carried from another.
@@ -79,9 +86,10 @@ impl Workload {
 
     /// How the response changes on other GPUs than it was measured on.
     ///
-    /// The input's share of a step stays; the card's share follows the strong-scaling curve. Busy
-    /// time on the card counts communication as NVML does; power follows the square root of the
-    /// share that computes, as it does for utilisation (docs/world.md).
+    /// The input's share of a step stays and the card's follows the strong-scaling curve, or the
+    /// whole step does where the curve is its own. Busy time on the card counts communication as
+    /// NVML does. Power falls with the share that computes: to what was named for waiting, or by
+    /// the square root, as it does for utilisation (docs/world.md).
     pub(crate) fn spread_out(&self, response: &Response, gpus: u32, nodes: u32) -> SpreadOut {
         if gpus == self.gpus && nodes <= 1 {
             return SpreadOut {
@@ -93,14 +101,23 @@ impl Workload {
         }
         let gpus = gpus.max(1);
         let ratio = self.scaling.speed(self.gpus, 1) / self.scaling.speed(gpus, nodes.max(1));
-        let on_card = response.busy * ratio;
-        let time = 1.0 - response.busy + on_card;
+        let (time, busy) = if self.scaling_of_step {
+            (ratio, response.busy)
+        } else {
+            let on_card = response.busy * ratio;
+            let time = 1.0 - response.busy + on_card;
+            (time, on_card / time)
+        };
         let computing =
             (f64::from(self.gpus) / f64::from(gpus) / time).min(1.0 / response.busy.max(0.01));
+        let drawn = match self.waiting_share {
+            Some(waiting) => waiting + (1.0 - waiting) * computing,
+            None => computing.sqrt(),
+        };
         SpreadOut {
             time,
-            busy: on_card / time,
-            active_w: (response.active_w * computing.sqrt()).min(response.full_w),
+            busy,
+            active_w: (response.active_w * drawn).min(response.full_w),
             computing,
         }
     }

@@ -9,7 +9,7 @@ fn the_built_in_catalog_is_read() {
     assert!(
         world.gpu("v100").is_some() && world.gpu("p100").is_some() && world.gpu("a100").is_some()
     );
-    assert_eq!(world.workloads().count(), 62);
+    assert_eq!(world.workloads().count(), 66);
     assert!(world.mix().count() >= 10);
     for (gpu, workload) in world.gpus().flat_map(|gpu| world.mix().map(move |w| (gpu, w))) {
         assert!(workload.memory_mib <= gpu.memory_mib, "{} on {}", workload.id, gpu.kind);
@@ -90,6 +90,9 @@ fn a_wrong_catalog_names_file_entry_and_remedy() {
         ("eaco.toml", "id = \"eaco-vgg16\"", "id = \"eaco-alexnet\"", "its own id"),
         ("eaco.toml", "[\"vgg16\"]", "[\"alexnet\"]", "choose one"),
         ("eaco.toml", "busy = 0.0472", "busy = 4.72", "shares, 0 to 1"),
+        ("eaco.toml", "busy = 0.0472", "busy = 0.0472\ncore_bound = 7", "shares, 0 to 1"),
+        ("eaco.toml", "mix = true", "waiting_share = 2.0", "share, 0 to 1"),
+        ("eaco.toml", "busy = 0.0472", "clock = [[900, 0.5, 0.9]]", "end at value 1"),
         ("gpus.toml", "power_w = 30", "power_w = 3000", "awake and idle"),
         ("gpus.toml", "wake_s = 180", "wake_s = -1", "wake_s of 0 to"),
         ("sharing.toml", "[1.9, 0.68]", "[1.9, 0.78]", "mild: need"),
