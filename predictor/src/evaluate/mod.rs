@@ -11,6 +11,7 @@ mod metrics;
 mod names;
 mod protocol;
 mod reader;
+mod readings;
 mod table;
 mod trial;
 
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 pub use metrics::Row;
 pub use reader::Format;
+pub use readings::{AtClock, ClockSweep, ModelRates, Rate, clock_sweep, model_rates};
 
 use protocol::Outcome;
 use reader::Context;
