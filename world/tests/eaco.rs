@@ -201,7 +201,8 @@ fn the_compute_bound_variant_is_the_same_jobs_busier() {
         let active = |power: wattle_common::Power| power.as_w() - v100.idle.as_w();
         let grown = active(now.power) / active(was.power);
         assert!((grown - 1.9f64.sqrt()).abs() < 1e-3, "{name}: {grown}");
-        assert_eq!(node(&world, &[job]).1, node_of(&world, &[job], "-compute-bound").1);
+        let (time, busier) = (node(&world, &[job]).1, node_of(&world, &[job], "-compute-bound").1);
+        assert!((time - busier).abs() < 1e-9, "{name}: {time} h, {busier} h");
     }
     // 0.70 and 0.91 of the card: 1.61, between the curve's 0.80 at 1.5 and 0.73 at 1.7.
     let slowdown = node_of(&world, &[2, 3], "-compute-bound").1 / node(&world, &[2, 3]).1;
