@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{GpuIndex, JobId, NodeId, WorkloadId};
 use crate::time::Timestamp;
+use crate::units::{Frequency, Power};
 
 /// How many GPUs a job takes: exactly `min` where both are equal, anything between otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +86,40 @@ pub struct JobSpec {
     pub working_dir: Option<String>,
     /// When it was submitted.
     pub submitted_at_us: Timestamp,
+}
+
+/// What a job's cards are set to, beside what the site sets for all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct CardSetting {
+    /// The cap of each of its cards; absent: the card's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_mw: Option<Power>,
+    /// Their locked highest SM clock; absent: not locked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_mhz_max: Option<Frequency>,
+}
+
+impl CardSetting {
+    /// Default cap, no lock.
+    pub const DEFAULT: Self = Self { cap_mw: None, clock_mhz_max: None };
+
+    /// Whether nothing is set.
+    #[must_use]
+    pub const fn is_default(&self) -> bool {
+        self.cap_mw.is_none() && self.clock_mhz_max.is_none()
+    }
+}
+
+impl fmt::Display for CardSetting {
+    /// `default`, `1080 MHz`, `150 W`, or both.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.cap_mw, self.clock_mhz_max) {
+            (None, None) => f.write_str("default"),
+            (None, Some(clock)) => write!(f, "{} MHz", clock.as_mhz()),
+            (Some(cap), None) => write!(f, "{} W", cap.as_w()),
+            (Some(cap), Some(clock)) => write!(f, "{} W, {} MHz", cap.as_w(), clock.as_mhz()),
+        }
+    }
 }
 
 /// GPUs of one node that a job has.

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::GpuIndex;
 
 use crate::job::{Job, State};
-use crate::plan::{Decision, Plan};
+use crate::node::Wakefulness;
+use crate::plan::{Decision, NodeDecision, Plan};
 use crate::problem::Problem;
 use crate::set::{GpuSet, JobKey, NodeKey};
 
@@ -68,6 +69,21 @@ pub enum Violation {
         /// The GPU.
         gpu: GpuIndex,
     },
+    /// A job is stopped or set anew that does not run.
+    NotRunning(JobKey),
+    /// A node is decided about twice, or does not exist.
+    NodeTwice(NodeKey),
+    /// A node is to sleep that is not awake, has a job or is given one.
+    NotIdle(NodeKey),
+    /// A node is to wake that is not asleep.
+    NotAsleep(NodeKey),
+    /// A job is put on a node that is not awake.
+    Asleep {
+        /// The job.
+        job: JobKey,
+        /// The node.
+        node: NodeKey,
+    },
     /// An observation of a job that shares with nobody.
     NothingToObserve(JobKey),
     /// A job is rejected although the cluster could hold it, or is not wholly known.
@@ -97,6 +113,14 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
                 }
                 check_start(problem, &mut added, key, job, on, *observe, &mut found);
             }
+            Decision::Stop { .. } | Decision::Set { .. } => {
+                if !matches!(job.state, State::Running { .. }) {
+                    found.push(Violation::NotRunning(key));
+                }
+                if matches!(decision, Decision::Stop { .. }) && !job.facts.can_stop {
+                    found.push(Violation::CannotStop(key));
+                }
+            }
             Decision::Undo { .. } | Decision::Settle { .. } => {
                 if job.state.observation().is_none() {
                     found.push(Violation::NotObserved(key));
@@ -115,7 +139,39 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
             }
         }
     }
+    check_nodes(problem, plan, &added, &mut found);
     found
+}
+
+fn check_nodes(
+    problem: &Problem,
+    plan: &Plan,
+    added: &BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>>,
+    found: &mut Vec<Violation>,
+) {
+    let mut decided = BTreeSet::new();
+    for decision in &plan.nodes {
+        let key = decision.node();
+        let known = problem.nodes().get(key.index());
+        let Some(node) = known.filter(|_| decided.insert(key)) else {
+            found.push(Violation::NodeTwice(key));
+            continue;
+        };
+        match decision {
+            NodeDecision::Sleep { .. } => {
+                let used = (0..node.facts.gpus).any(|gpu| !node.tenants(gpu).is_empty());
+                let given = added.range((key, 0)..=(key, GpuIndex::MAX)).next().is_some();
+                if used || given || node.wakefulness != Wakefulness::Awake {
+                    found.push(Violation::NotIdle(key));
+                }
+            }
+            NodeDecision::Wake { .. } => {
+                if node.wakefulness != Wakefulness::Asleep {
+                    found.push(Violation::NotAsleep(key));
+                }
+            }
+        }
+    }
 }
 
 fn check_start(
@@ -145,6 +201,11 @@ fn check_start(
     let kind = |node: &NodeKey| &problem.node(*node).facts.gpu_kind;
     if nodes.iter().any(|node| kind(node) != kind(&on.spots[0].node)) {
         found.push(Violation::MixedKinds(key));
+    }
+    for &node in &nodes {
+        if problem.node(node).wakefulness != Wakefulness::Awake {
+            found.push(Violation::Asleep { job: key, node });
+        }
     }
     let mut shares = false;
     for (node_key, gpu) in on.gpus() {

@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::{GpuRequest, JobSpec};
+use wattle_common::job::{CardSetting, GpuRequest, JobSpec};
 use wattle_common::messages::{JobProgressed, Surface};
 use wattle_common::{JobId, Timestamp, WorkloadId};
 
+use crate::menu::Menu;
 use crate::set::{GpuSet, JobKey};
 
 /// What a job's owner says of it, as far as placing it goes.
@@ -60,6 +61,8 @@ pub enum State {
     Running {
         /// Its GPUs.
         on: GpuSet,
+        /// What they are set to.
+        setting: CardSetting,
         /// Since when.
         since: Timestamp,
         /// Its placement is being observed and may be undone.
@@ -153,11 +156,57 @@ pub struct Job {
     pub surface: Option<Arc<Surface>>,
     /// How far it is, once it has said so.
     pub progress: Option<Progress>,
+    /// What its surface says of it alone, in the order of [`Menu`]'s choices.
+    pub menu: Option<Arc<Menu>>,
+    /// GPU time it has had before its present placement.
+    pub attained: Duration,
+    /// It was stopped to go on at once on so many GPUs.
+    pub next_gpus: Option<u32>,
     /// GPU sets it was taken off again: they are not tried a second time.
     pub undone_on: Vec<GpuSet>,
 }
 
 impl Job {
+    /// A job that has just come and of which nothing else is known.
+    #[must_use]
+    pub const fn new(facts: JobFacts, arrival: u64) -> Self {
+        Self {
+            facts,
+            arrival,
+            state: State::Queued,
+            surface: None,
+            menu: None,
+            progress: None,
+            attained: Duration::ZERO,
+            next_gpus: None,
+            undone_on: Vec::new(),
+        }
+    }
+    /// GPU time it has had by `now`: GPUs times seconds, the sum over its placements.
+    #[must_use]
+    pub fn gpu_time(&self, now: Timestamp) -> Duration {
+        match &self.state {
+            State::Running { on, since, .. } => self.attained + now.since(*since) * on.gpu_count(),
+            State::Queued | State::Stopping { .. } => self.attained,
+        }
+    }
+    /// Its speed for each GPU on the fewest it may have, as the site sets them: steps a second. The
+    /// unit in which the work of jobs of all kinds is compared.
+    #[must_use]
+    pub fn unit_rate(&self) -> Option<f64> {
+        let menu = self.menu.as_ref()?;
+        let least = menu.choices().first()?.gpus;
+        let choice = menu.choice(least, CardSetting::DEFAULT).or(menu.choices().first())?;
+        Some(choice.steps_per_s / f64::from(choice.gpus))
+    }
+    /// The GPUs it has, or is meant to go on with at once.
+    #[must_use]
+    pub fn gpus_meant(&self) -> Option<u32> {
+        match &self.state {
+            State::Running { on, .. } => Some(on.gpu_count()),
+            State::Stopping { .. } | State::Queued => self.next_gpus,
+        }
+    }
     /// Peak device memory on one GPU: as declared, otherwise as measured.
     #[must_use]
     pub fn memory_mib_max(&self) -> Option<u64> {

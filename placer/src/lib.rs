@@ -8,9 +8,12 @@
 pub mod buddy;
 pub mod check;
 pub mod config;
+pub mod cost;
 pub mod fit;
 pub mod job;
 pub mod machine;
+pub mod menu;
+pub mod node;
 pub mod outlook;
 pub mod plan;
 pub mod policy;
@@ -20,13 +23,16 @@ pub mod reason;
 pub mod set;
 #[cfg(feature = "service")]
 pub mod shell;
+pub mod sizes;
 
 pub use check::{Violation, check};
 pub use config::Config;
 pub use job::{Job, JobFacts, Progress, State};
 pub use machine::{Action, Event, Memory, Placer};
-pub use plan::{Blocked, Decision, Plan};
-pub use policy::{Policy, UnknownPolicy, policy};
-pub use problem::{Node, NodeFacts, Problem};
+pub use menu::{Choice, Menu};
+pub use node::{Node, NodeFacts, NodeWatts, Wakefulness};
+pub use plan::{Blocked, Decision, NodeDecision, Plan};
+pub use policy::{Policy, Reads, UnknownPolicy, policy};
+pub use problem::Problem;
 pub use reason::Because;
 pub use set::{GpuSet, JobKey, NodeKey, Spot};

@@ -240,7 +240,8 @@ impl Placer {
             self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
         }
         if let Some(on) = self.problem.gpu_set(placement) {
-            self.problem.job_restored(key, on, record.phase_since_us, record.observing);
+            let (setting, since) = (record.setting, record.phase_since_us);
+            self.problem.job_restored(key, on, setting, since, record.observing);
             if record.phase == JobPhase::Stopping {
                 self.problem.job_stopping(key);
             }
@@ -271,7 +272,7 @@ impl Placer {
         if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
             self.to_store.insert(message.job.clone());
         }
-        if self.policy.reads_profiles() {
+        if self.policy.reads() != crate::Reads::Nothing {
             self.plan_soon(now);
         }
     }
@@ -365,7 +366,7 @@ impl Machine for Placer {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
                 self.consider_probe(now, &job);
-                if self.policy.reads_profiles() {
+                if self.policy.reads() != crate::Reads::Nothing {
                     self.plan_soon(now);
                 }
             }

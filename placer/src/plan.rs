@@ -3,14 +3,21 @@
 //! A plan is complete: whoever carries it out makes no choice of its own. It is a list in the order
 //! in which it must be applied.
 
+use wattle_common::Timestamp;
+use wattle_common::job::CardSetting;
+
 use crate::reason::Because;
-use crate::set::{GpuSet, JobKey};
+use crate::set::{GpuSet, JobKey, NodeKey};
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The decisions; none where everything is as it should be.
     pub decisions: Vec<Decision>,
+    /// What nodes are to do.
+    pub nodes: Vec<NodeDecision>,
+    /// When to be asked again at the latest, if nothing happens before.
+    pub again_at: Option<Timestamp>,
     /// The first job that waits although its turn has come, and why.
     pub blocked: Option<Blocked>,
 }
@@ -19,7 +26,7 @@ impl Plan {
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.decisions.is_empty()
+        self.decisions.is_empty() && self.nodes.is_empty()
     }
 }
 
@@ -32,6 +39,35 @@ pub struct Blocked {
     pub because: Because,
 }
 
+/// What a node is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeDecision {
+    /// Go to sleep: nobody is on it.
+    Sleep {
+        /// The node.
+        node: NodeKey,
+        /// Why.
+        because: Because,
+    },
+    /// Wake up.
+    Wake {
+        /// The node.
+        node: NodeKey,
+        /// Why.
+        because: Because,
+    },
+}
+
+impl NodeDecision {
+    /// The node it is about.
+    #[must_use]
+    pub const fn node(&self) -> NodeKey {
+        match self {
+            Self::Sleep { node, .. } | Self::Wake { node, .. } => *node,
+        }
+    }
+}
+
 /// One decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
@@ -41,8 +77,29 @@ pub enum Decision {
         job: JobKey,
         /// Its GPUs.
         on: GpuSet,
+        /// What they are set to.
+        setting: CardSetting,
         /// Watch it and its neighbours for an epoch each; then settle or undo.
         observe: bool,
+        /// Why.
+        because: Because,
+    },
+    /// Take a running job off its GPUs: checkpoint, stop, back to its place in the queue, from where
+    /// it goes on with nothing lost.
+    Stop {
+        /// The job.
+        job: JobKey,
+        /// On how many GPUs it is meant to go on at once; `None`: it is to wait.
+        next_gpus: Option<u32>,
+        /// Why.
+        because: Because,
+    },
+    /// Set the cards of a running job anew; it goes on running.
+    Set {
+        /// The job.
+        job: JobKey,
+        /// What they are set to.
+        setting: CardSetting,
         /// Why.
         because: Because,
     },
@@ -70,11 +127,18 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// Starts a job on cards as the site sets them, with nothing to observe.
+    #[must_use]
+    pub const fn start(job: JobKey, on: GpuSet, because: Because) -> Self {
+        Self::Start { job, on, setting: CardSetting::DEFAULT, observe: false, because }
+    }
     /// The job it is about.
     #[must_use]
     pub const fn job(&self) -> JobKey {
         match self {
             Self::Start { job, .. }
+            | Self::Stop { job, .. }
+            | Self::Set { job, .. }
             | Self::Undo { job, .. }
             | Self::Settle { job, .. }
             | Self::Reject { job, .. } => *job,
@@ -85,6 +149,8 @@ impl Decision {
     pub const fn because(&self) -> &Because {
         match self {
             Self::Start { because, .. }
+            | Self::Stop { because, .. }
+            | Self::Set { because, .. }
             | Self::Undo { because, .. }
             | Self::Settle { because, .. }
             | Self::Reject { because, .. } => because,

@@ -14,14 +14,25 @@ use crate::problem::Problem;
 /// Names of all policies, as [`policy`] takes them.
 pub const NAMES: [&str; 3] = ["fifo", "fifo-packed", "eaco"];
 
+/// What a policy reads of surfaces and progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Neither.
+    Nothing,
+    /// Both, of the jobs that run and of those it has come to in the queue.
+    Heads,
+    /// Both, of every job, for every size and setting it may have.
+    All,
+}
+
 /// A rule that turns a problem into a plan.
 ///
 /// Solving, applying the plan and solving again gives an empty plan.
 pub trait Policy: Send {
     /// Its name.
-    fn name(&self) -> &'static str;
-    /// Whether it reads surfaces and progress. Who need not provide them saves the work.
-    fn reads_profiles(&self) -> bool;
+    fn name(&self) -> &str;
+    /// What it reads of surfaces and progress. Who need not provide them saves the work.
+    fn reads(&self) -> Reads;
     /// What is to be done now.
     fn solve(&self, problem: &Problem) -> Plan;
 }

@@ -142,7 +142,7 @@ pub enum Refusal {
 /// Why it is not.
 pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> {
     let Case { now, job, probe, made, .. } = *case;
-    let State::Running { on, since, observation } = &job.state else {
+    let State::Running { on, since, observation, .. } = &job.state else {
         return Err(Refusal::NotAlone);
     };
     let (gpus, nodes) = (on.gpu_count(), on.node_count());
@@ -234,33 +234,31 @@ mod tests {
     use crate::job::JobFacts;
     use crate::set::{GpuSet, NodeKey};
     use wattle_common::JobId;
-    use wattle_common::job::GpuRequest;
+    use wattle_common::job::{CardSetting, GpuRequest};
 
     const NOW: Timestamp = Timestamp::from_s(1_000);
 
     /// Running alone on one GPU since 100 s ago, for 2,000 s in all.
     fn job() -> Job {
+        let facts = JobFacts {
+            id: JobId::new("a").unwrap(),
+            workload: None,
+            request: GpuRequest::exactly(1),
+            exclusive: false,
+            can_stop: true,
+            deadline: None,
+            duration_alone: Some(Duration::from_secs(2_000)),
+            memory_mib_max: None,
+            submitted_at: Timestamp::EPOCH,
+        };
         Job {
-            facts: JobFacts {
-                id: JobId::new("a").unwrap(),
-                workload: None,
-                request: GpuRequest::exactly(1),
-                exclusive: false,
-                can_stop: true,
-                deadline: None,
-                duration_alone: Some(Duration::from_secs(2_000)),
-                memory_mib_max: None,
-                submitted_at: Timestamp::EPOCH,
-            },
-            arrival: 0,
             state: State::Running {
+                setting: CardSetting::DEFAULT,
                 on: GpuSet::on(NodeKey(0), 1),
                 since: Timestamp::from_s(900),
                 observation: None,
             },
-            surface: None,
-            progress: None,
-            undone_on: Vec::new(),
+            ..Job::new(facts, 0)
         }
     }
 

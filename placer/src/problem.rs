@@ -7,14 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wattle_common::job::{NodeShare, Placement};
+use wattle_common::job::{CardSetting, NodeShare, Placement};
 use wattle_common::messages::Surface;
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::job::{Job, JobFacts, Mark, Observation, Progress, State};
-use crate::plan::{Decision, Plan};
+use crate::menu::Menu;
+use crate::node::Wakefulness;
+pub use crate::node::{Node, NodeFacts};
+use crate::plan::{Decision, NodeDecision, Plan};
 use crate::set::{GpuSet, JobKey, NodeKey, Spot, bits, ones};
+use crate::sizes::SizeHistory;
 
 /// Jobs that may share a GPU unless the caller says otherwise: our own choice. The published
 /// tables of EaCO (arXiv 2412.08294) stop paying beyond three, and every tenant more is risk.
@@ -23,54 +27,6 @@ pub const TENANTS_MAX_DEFAULT: u32 = 2;
 /// GPU sets remembered for a job it was taken off; beyond them no policy should try again.
 pub const UNDONE_SETS_MAX: usize = 16;
 
-/// What is known of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// Its id.
-    pub id: NodeId,
-    /// Its GPUs' kind.
-    pub gpu_kind: String,
-    /// How many it has, at most [`GPUS_PER_NODE_MAX`].
-    pub gpus: u32,
-    /// Device memory of each, MiB.
-    pub memory_mib: u64,
-    /// Which of them answer: bit i is GPU i.
-    pub healthy: u64,
-}
-
-/// A node and who is on it.
-#[derive(Clone, Debug)]
-pub struct Node {
-    /// What is known of it.
-    pub facts: NodeFacts,
-    /// GPUs with at least one job.
-    occupied: u64,
-    tenants: Vec<Vec<JobKey>>,
-}
-
-impl Node {
-    /// The GPUs that answer and have no job: bit i is GPU i.
-    #[must_use]
-    pub const fn free(&self) -> u64 {
-        self.facts.healthy & !self.occupied
-    }
-    /// The GPUs that answer and have at least one job.
-    #[must_use]
-    pub const fn shared_or_taken(&self) -> u64 {
-        self.facts.healthy & self.occupied
-    }
-    /// The jobs on one of its GPUs, in the order they came.
-    #[must_use]
-    pub fn tenants(&self, gpu: u32) -> &[JobKey] {
-        self.tenants.get(gpu as usize).map_or(&[], Vec::as_slice)
-    }
-    /// Whether all of its GPUs answer and have no job.
-    #[must_use]
-    pub const fn is_wholly_free(&self) -> bool {
-        self.free() == ones(self.facts.gpus)
-    }
-}
-
 /// Everything a decision rests on.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -78,8 +34,15 @@ pub struct Problem {
     pub now: Timestamp,
     /// Most jobs on one GPU, whatever a policy would like.
     pub tenants_max: u32,
+    /// What a joule is worth, in the unit of the policy that reads it: 0, energy is free; the more,
+    /// the more completion time is given up to save it.
+    pub price: f64,
+    /// Whether nodes may sleep when nobody is on them.
+    pub nodes_sleep: bool,
     /// Whether all nodes have been heard of. Until then no job is called too large.
     pub inventory_complete: bool,
+    /// How much work jobs turned out to be.
+    pub sizes: SizeHistory,
     nodes: Vec<Node>,
     node_keys: BTreeMap<NodeId, NodeKey>,
     jobs: Vec<Option<Job>>,
@@ -104,7 +67,10 @@ impl Problem {
         Self {
             now: Timestamp::EPOCH,
             tenants_max: TENANTS_MAX_DEFAULT,
+            price: 0.0,
+            nodes_sleep: false,
             inventory_complete: false,
+            sizes: SizeHistory::default(),
             nodes: Vec::new(),
             node_keys: BTreeMap::new(),
             jobs: Vec::new(),
@@ -212,13 +178,22 @@ impl Problem {
         }
         let key = NodeKey(self.nodes.len() as u32);
         self.node_keys.insert(facts.id.clone(), key);
-        self.nodes.push(Node { facts, occupied: 0, tenants: vec![Vec::new(); gpus] });
+        self.nodes.push(Node::new(facts, self.now));
         key
     }
 
     /// A node does not answer: nothing new is placed there. Its jobs are the caller's to judge.
     pub fn node_lost(&mut self, key: NodeKey) {
         self.nodes[key.index()].facts.healthy = 0;
+    }
+
+    /// A node reports whether it is awake.
+    pub fn node_is(&mut self, key: NodeKey, wakefulness: Wakefulness) {
+        let node = &mut self.nodes[key.index()];
+        if node.wakefulness != wakefulness {
+            node.wakefulness = wakefulness;
+            node.idle_since = self.now;
+        }
     }
 
     // What happened to jobs.
@@ -236,20 +211,31 @@ impl Problem {
         self.arrivals += 1;
         self.job_keys.insert(facts.id.clone(), key);
         self.queue.insert(arrival, key);
-        self.jobs[key.index()] = Some(Job {
-            facts,
-            arrival,
-            state: State::Queued,
-            surface: None,
-            progress: None,
-            undone_on: Vec::new(),
-        });
+        self.jobs[key.index()] = Some(Job::new(facts, arrival));
         key
     }
 
     /// A queued job turns out to hold GPUs already: the caller has just restarted.
-    pub fn job_restored(&mut self, key: JobKey, on: GpuSet, since: Timestamp, observing: bool) {
-        self.hold(key, on, since, observing);
+    pub fn job_restored(
+        &mut self,
+        key: JobKey,
+        on: GpuSet,
+        setting: CardSetting,
+        since: Timestamp,
+        observing: bool,
+    ) {
+        self.hold(key, on, setting, since, observing);
+    }
+
+    /// A job has done all its work: how much it was is remembered, and it is over.
+    pub fn job_finished(&mut self, key: JobKey) {
+        if let Some(job) = self.job(key)
+            && let (Some(unit), Some(progress)) = (job.unit_rate(), job.progress)
+        {
+            let work_s = progress.step as f64 / unit;
+            self.sizes.ended(work_s);
+        }
+        self.job_ended(key);
     }
 
     /// A job is over (finished, failed, cancelled): its GPUs are free and its key may be reused.
@@ -266,6 +252,7 @@ impl Problem {
     pub fn job_stopped(&mut self, key: JobKey) {
         self.release(key);
         if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+            job.attained = job.gpu_time(self.now);
             job.state = State::Queued;
             self.queue.insert(job.arrival, key);
         }
@@ -304,6 +291,15 @@ impl Problem {
     /// A predictor says what it expects of a job.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
         if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+            job.menu = Some(Arc::new(Menu::of(&surface, job.facts.request)));
+            job.surface = Some(surface);
+        }
+    }
+
+    /// As [`Self::surface_known`], with the surface's menu, which jobs of one kind may share.
+    pub fn surface_and_menu_known(&mut self, key: JobKey, surface: Arc<Surface>, menu: Arc<Menu>) {
+        if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+            job.menu = Some(menu);
             job.surface = Some(surface);
         }
     }
@@ -312,8 +308,21 @@ impl Problem {
     pub fn apply(&mut self, plan: &Plan) {
         for decision in &plan.decisions {
             match decision {
-                Decision::Start { job, on, observe, .. } => {
-                    self.hold(*job, on.clone(), self.now, *observe);
+                Decision::Start { job, on, setting, observe, .. } => {
+                    self.hold(*job, on.clone(), *setting, self.now, *observe);
+                }
+                Decision::Stop { job, next_gpus, .. } => {
+                    self.stop(*job, false);
+                    if let Some(job) = self.jobs.get_mut(job.index()).and_then(Option::as_mut) {
+                        job.next_gpus = *next_gpus;
+                    }
+                }
+                Decision::Set { job, setting, .. } => {
+                    if let Some(Job { state: State::Running { setting: now, .. }, .. }) =
+                        self.jobs.get_mut(job.index()).and_then(Option::as_mut)
+                    {
+                        *now = *setting;
+                    }
                 }
                 Decision::Undo { job, .. } => self.stop(*job, true),
                 Decision::Settle { job, .. } => {
@@ -327,6 +336,12 @@ impl Problem {
                 Decision::Reject { job, .. } => self.job_ended(*job),
             }
         }
+        for decision in &plan.nodes {
+            match decision {
+                NodeDecision::Sleep { node, .. } => self.node_is(*node, Wakefulness::Asleep),
+                NodeDecision::Wake { node, .. } => self.node_is(*node, Wakefulness::Waking),
+            }
+        }
     }
 
     /// A running job is asked to stop for a reason other than a plan's.
@@ -337,6 +352,8 @@ impl Problem {
     fn stop(&mut self, key: JobKey, undone: bool) {
         self.observed.remove(&key);
         let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        job.attained = job.gpu_time(self.now);
+        job.next_gpus = None;
         if let State::Running { on, .. } = &mut job.state {
             let on = std::mem::take(on);
             if undone && job.undone_on.len() < UNDONE_SETS_MAX {
@@ -346,7 +363,14 @@ impl Problem {
         }
     }
 
-    fn hold(&mut self, key: JobKey, on: GpuSet, since: Timestamp, observing: bool) {
+    fn hold(
+        &mut self,
+        key: JobKey,
+        on: GpuSet,
+        setting: CardSetting,
+        since: Timestamp,
+        observing: bool,
+    ) {
         let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
         self.queue.remove(&job.arrival);
         let mut marks = Vec::new();
@@ -367,7 +391,8 @@ impl Problem {
             marks.dedup_by_key(|mark| mark.job);
             Observation { since, marks }
         });
-        job.state = State::Running { on, since, observation };
+        job.next_gpus = None;
+        job.state = State::Running { on, setting, since, observation };
         self.running.insert(key);
         if observing {
             self.observed.insert(key);
@@ -384,6 +409,9 @@ impl Problem {
                 if tenants.is_empty() {
                     node.occupied &= !(1 << gpu);
                 }
+            }
+            if node.occupied == 0 {
+                node.idle_since = self.now;
             }
         }
         self.running.remove(&key);

@@ -23,6 +23,11 @@ impl JobKey {
 }
 
 impl NodeKey {
+    /// The node at that place in node order.
+    #[must_use]
+    pub const fn at(index: usize) -> Self {
+        Self(index as u32)
+    }
     /// As an index into the nodes in their order.
     #[must_use]
     pub const fn index(self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::job::GpuRequest;
+use wattle_common::job::{CardSetting, GpuRequest};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{JobId, NodeId, Timestamp, WorkloadId};
 use wattle_placer::policy::NAMES;
@@ -24,7 +24,14 @@ fn beside(class: usize, other: usize) -> f64 {
 
 fn node(i: usize, gpus: u32) -> NodeFacts {
     let id = NodeId::new(&format!("n{i}")).unwrap();
-    NodeFacts { id, gpu_kind: "v100".into(), gpus, memory_mib: 16_384, healthy: u64::MAX }
+    NodeFacts {
+        id,
+        gpu_kind: "v100".into(),
+        gpus,
+        memory_mib: 16_384,
+        healthy: u64::MAX,
+        watts: None,
+    }
 }
 
 fn cluster(sizes: &[u32]) -> Problem {
@@ -109,6 +116,8 @@ fn show(problem: &Problem, plan: &Plan) -> String {
                 format!("on {}{}", problem.placement(on), if *observe { ", observed" } else { "" })
             }
             Decision::Undo { .. } => "undone".to_owned(),
+            Decision::Stop { .. } => "stopped".to_owned(),
+            Decision::Set { setting, .. } => format!("set to {setting}"),
             Decision::Settle { .. } => "settled".to_owned(),
             Decision::Reject { .. } => "rejected".to_owned(),
         };
@@ -450,6 +459,7 @@ fn the_checker_sees_what_policies_must_not_do() {
     let two = job(&mut problem, "two", 2, Some(0));
     let mine = arrive(&mut problem, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
     let start = |job, on: &GpuSet| Decision::Start {
+        setting: CardSetting::DEFAULT,
         job,
         on: on.clone(),
         observe: false,
@@ -468,6 +478,7 @@ fn the_checker_sees_what_policies_must_not_do() {
         (vec![start(heavy, &first), start(mine, &first)], "Exclusive"),
         (
             vec![Decision::Start {
+                setting: CardSetting::DEFAULT,
                 job: heavy,
                 on: first.clone(),
                 observe: true,
@@ -480,7 +491,7 @@ fn the_checker_sees_what_policies_must_not_do() {
         (vec![Decision::Reject { job: heavy, because }], "WronglyRejected"),
     ];
     for (decisions, expected) in cases {
-        let found: Vec<Violation> = check(&problem, &Plan { decisions, blocked: None });
+        let found: Vec<Violation> = check(&problem, &Plan { decisions, ..Plan::default() });
         assert!(
             found.iter().any(|v| format!("{v:?}").starts_with(expected)),
             "{expected}: {found:?}"
@@ -489,6 +500,6 @@ fn the_checker_sees_what_policies_must_not_do() {
     problem.tenants_max = 1;
     let light = job(&mut problem, "light", 1, Some(0));
     let both = vec![start(light, &first), start(heavy, &first)];
-    let found = check(&problem, &Plan { decisions: both, blocked: None });
+    let found = check(&problem, &Plan { decisions: both, ..Plan::default() });
     assert!(matches!(found[..], [Violation::TooManyTenants { tenants: 2, .. }]), "{found:?}");
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::job::CardSetting;
 use wattle_common::topology::ClusterShape;
 use wattle_placer::set::bits;
 use wattle_placer::{GpuSet, NodeKey};
@@ -28,6 +29,8 @@ pub(crate) struct Part {
 struct Card {
     /// Jobs in the order they came, with their shapes.
     tenants: Vec<(u32, Shape)>,
+    /// What its tenants set it to; the lower cap and the lower clock where they differ.
+    setting: u32,
     /// Which of the known states it is in.
     state: u32,
 }
@@ -36,6 +39,8 @@ struct NodeCards {
     kind: u32,
     cards: Vec<Card>,
     busy: u32,
+    /// What it draws asleep, while it is.
+    asleep_mw: Option<u64>,
 }
 
 /// All cards of the cluster.
@@ -44,16 +49,25 @@ pub(crate) struct Cards<'w> {
     kinds: Vec<&'w GpuModel>,
     workloads: Vec<&'w Workload>,
     nodes: Vec<NodeCards>,
-    known: BTreeMap<(u32, Vec<Shape>), u32>,
+    /// By kind and setting.
+    known: BTreeMap<(u32, u32, Vec<Shape>), u32>,
     /// The usual case, looked up without building a list.
-    known_alone: BTreeMap<(u32, Shape), u32>,
+    known_alone: BTreeMap<(u32, u32, Shape), u32>,
+    /// Every setting there was; the first is the default.
+    settings: Vec<CardSetting>,
+    /// What each running job set its cards to, where it did.
+    set: BTreeMap<u32, CardSetting>,
     states: Vec<CardState>,
     /// Power of all cards and hosts, mW.
     pub(crate) power_mw: u64,
+    /// Power of all cards above what they draw idle, mW.
+    pub(crate) above_idle_mw: u64,
     /// Busy shares of all cards, each in millionths.
     pub(crate) utilization_ppm: u64,
     /// Nodes with a job.
     pub(crate) nodes_active: u64,
+    /// Nodes that are not asleep.
+    pub(crate) nodes_awake: u64,
 }
 
 impl<'w> Cards<'w> {
@@ -69,10 +83,14 @@ impl<'w> Cards<'w> {
             nodes: Vec::new(),
             known: BTreeMap::new(),
             known_alone: BTreeMap::new(),
+            settings: vec![CardSetting::DEFAULT],
+            set: BTreeMap::new(),
             states: Vec::new(),
             power_mw: 0,
+            above_idle_mw: 0,
             utilization_ppm: 0,
             nodes_active: 0,
+            nodes_awake: cluster.node_count() as u64,
         };
         for (gpus, kind) in cluster.nodes() {
             let kind = match cards.kinds.iter().position(|known| known.kind == kind) {
@@ -86,11 +104,17 @@ impl<'w> Cards<'w> {
                 }
             };
             cards.power_mw += world.host_power_of(cards.kinds[kind], gpus).as_mw();
-            let state = cards.state_of(kind as u32, &[]);
+            let state = cards.state_of(kind as u32, 0, &[]);
             let idle_mw = cards.states[state as usize].power.as_mw();
             cards.power_mw += idle_mw * u64::from(gpus);
-            let empty = (0..gpus).map(|_| Card { tenants: Vec::new(), state }).collect();
-            cards.nodes.push(NodeCards { kind: kind as u32, cards: empty, busy: 0 });
+            let empty =
+                (0..gpus).map(|_| Card { tenants: Vec::new(), setting: 0, state }).collect();
+            cards.nodes.push(NodeCards {
+                kind: kind as u32,
+                cards: empty,
+                busy: 0,
+                asleep_mw: None,
+            });
         }
         Ok(cards)
     }
@@ -105,8 +129,70 @@ impl<'w> Cards<'w> {
         self.kinds[0]
     }
 
+    /// A node falls asleep, and draws so much, or is awake again.
+    pub(crate) fn sleep(&mut self, node: NodeKey, asleep_mw: Option<u64>) {
+        let index = node.index();
+        let awake_mw = self.idle_mw(node);
+        let draws = |asleep: Option<u64>| asleep.unwrap_or(awake_mw);
+        let before = std::mem::replace(&mut self.nodes[index].asleep_mw, asleep_mw);
+        self.power_mw = self.power_mw + draws(asleep_mw) - draws(before);
+        self.nodes_awake =
+            self.nodes_awake + u64::from(before.is_some()) - u64::from(asleep_mw.is_some());
+    }
+
+    /// What a node draws awake with no job.
+    fn idle_mw(&self, node: NodeKey) -> u64 {
+        let (model, gpus) = (self.model(node), self.nodes[node.index()].cards.len() as u32);
+        self.world.host_power_of(model, gpus).as_mw() + model.idle.as_mw() * u64::from(gpus)
+    }
+
+    /// What a job's cards are set to from now on; appends every job whose speed may have changed.
+    pub(crate) fn set(
+        &mut self,
+        job: u32,
+        setting: CardSetting,
+        on: &GpuSet,
+        touched: &mut Vec<u32>,
+    ) {
+        if setting.is_default() {
+            self.set.remove(&job);
+        } else {
+            self.set.insert(job, setting);
+        }
+        for (node, gpu) in on.gpus() {
+            self.refresh(node.index(), gpu as usize, touched);
+        }
+    }
+
+    /// The setting of a card with these tenants.
+    fn setting_of(&mut self, tenants: &[(u32, Shape)]) -> u32 {
+        if self.set.is_empty() {
+            return 0;
+        }
+        let settings = || tenants.iter().filter_map(|(job, _)| self.set.get(job));
+        let setting = CardSetting {
+            cap_mw: settings().filter_map(|setting| setting.cap_mw).min(),
+            clock_mhz_max: settings().filter_map(|setting| setting.clock_mhz_max).min(),
+        };
+        let known = self.settings.iter().position(|known| *known == setting);
+        known.unwrap_or_else(|| {
+            self.settings.push(setting);
+            self.settings.len() - 1
+        }) as u32
+    }
+
     /// Puts a job on its GPUs; appends every job whose speed may have changed.
-    pub(crate) fn add(&mut self, job: u32, shape: Shape, on: &GpuSet, touched: &mut Vec<u32>) {
+    pub(crate) fn add(
+        &mut self,
+        job: u32,
+        shape: Shape,
+        setting: CardSetting,
+        on: &GpuSet,
+        touched: &mut Vec<u32>,
+    ) {
+        if !setting.is_default() {
+            self.set.insert(job, setting);
+        }
         for spot in &on.spots {
             let node = spot.node.index();
             if self.nodes[node].busy == 0 {
@@ -123,6 +209,7 @@ impl<'w> Cards<'w> {
 
     /// Takes a job off its GPUs; appends every other job whose speed may have changed.
     pub(crate) fn remove(&mut self, job: u32, on: &GpuSet, touched: &mut Vec<u32>) {
+        self.set.remove(&job);
         for spot in &on.spots {
             let node = spot.node.index();
             self.nodes[node].busy -= spot.gpus.count_ones();
@@ -201,28 +288,33 @@ impl<'w> Cards<'w> {
         touched.extend(card.tenants.iter().map(|(tenant, _)| *tenant));
         let tenants = std::mem::take(&mut card.tenants);
         let before = card.state;
-        let after = self.state_of(kind, &tenants);
+        let setting = self.setting_of(&tenants);
+        let after = self.state_of(kind, setting, &tenants);
         let card = &mut self.nodes[node].cards[gpu];
         card.tenants = tenants;
+        card.setting = setting;
         card.state = after;
         let (before, after) = (&self.states[before as usize], &self.states[after as usize]);
         self.power_mw = self.power_mw + after.power.as_mw() - before.power.as_mw();
+        let idle = self.kinds[kind as usize].idle;
+        let above = |state: &CardState| state.power.saturating_sub(idle).as_mw();
+        self.above_idle_mw = self.above_idle_mw + above(after) - above(before);
         self.utilization_ppm = self.utilization_ppm + ppm(after) - ppm(before);
     }
 
-    fn state_of(&mut self, kind: u32, tenants: &[(u32, Shape)]) -> u32 {
+    fn state_of(&mut self, kind: u32, setting: u32, tenants: &[(u32, Shape)]) -> u32 {
         if let [(_, shape)] = tenants
-            && let Some(&state) = self.known_alone.get(&(kind, *shape))
+            && let Some(&state) = self.known_alone.get(&(kind, setting, *shape))
         {
             return state;
         }
         let shapes: Vec<Shape> = tenants.iter().map(|(_, shape)| *shape).collect();
-        let key = (kind, shapes);
+        let key = (kind, setting, shapes);
         if let Some(&state) = self.known.get(&key) {
             return state;
         }
         let there: Vec<Tenant<'_>> = key
-            .1
+            .2
             .iter()
             .map(|&(workload, gpus, nodes)| Tenant {
                 workload: self.workloads[workload as usize],
@@ -230,11 +322,13 @@ impl<'w> Cards<'w> {
                 nodes,
             })
             .collect();
-        let state = self.world.card(self.kinds[kind as usize], Setting::default(), &there);
+        let CardSetting { cap_mw, clock_mhz_max } = self.settings[setting as usize];
+        let setting_of_card = Setting { cap: cap_mw, clock_max: clock_mhz_max };
+        let state = self.world.card(self.kinds[kind as usize], setting_of_card, &there);
         let index = self.states.len() as u32;
         self.states.push(state);
-        if let [shape] = key.1[..] {
-            self.known_alone.insert((kind, shape), index);
+        if let [shape] = key.2[..] {
+            self.known_alone.insert((kind, setting, shape), index);
         }
         self.known.insert(key, index);
         index

@@ -6,6 +6,7 @@
 //! of its last epoch, where its checkpoint lies.
 
 mod comparing;
+mod nodes;
 mod running;
 mod watching;
 
@@ -13,13 +14,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use wattle_common::job::CardSetting;
 use wattle_common::{NodeId, Timestamp};
-use wattle_placer::{
-    Decision, GpuSet, JobFacts, NodeFacts, Plan, Policy, Problem, Progress, check,
-};
+use wattle_placer::cost::restart;
+use wattle_placer::{Decision, GpuSet, JobFacts, NodeFacts, Plan, Policy, Problem, Reads, check};
 use wattle_world::{Workload, World};
 
 use crate::cards::{Cards, Shape};
+use crate::engine::nodes::watts;
 use crate::engine::running::Running;
 use crate::engine::watching::HEADS_FRESH;
 use crate::foretold::Tally;
@@ -28,7 +30,7 @@ use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
 use crate::profiles::Profiles;
 use crate::scenario::{Scenario, Work};
-use crate::simulation::SimulationError;
+use crate::simulation::{RunOptions, SimulationError};
 
 /// Rounds a policy may take at one instant before it is called restless: far beyond what any plan
 /// needs, since each round places or settles somebody.
@@ -46,12 +48,15 @@ enum Due {
     RanAnEpoch,
     /// A window of the job closes.
     WindowCloses,
+    /// A node has woken up.
+    NodeWakes,
 }
 
 /// One policy's run through a scenario.
 pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
     policy: &'s dyn Policy,
+    options: &'s RunOptions,
     problem: Problem,
     cards: Cards<'s>,
     meter: Meter<'s>,
@@ -69,6 +74,10 @@ pub(crate) struct Engine<'s> {
     by_key: Vec<u32>,
     due: BinaryHeap<Reverse<(u64, Due, u32, u32)>>,
     now_us: u64,
+    /// When the policy wants to be asked again.
+    again_us: Option<u64>,
+    /// How often in a row it was asked so while nothing ran and nothing came of it.
+    idle_looks: usize,
     /// Jobs whose configuration has changed at this instant.
     touched: Vec<u32>,
     finished: Vec<Finished>,
@@ -79,6 +88,8 @@ pub(crate) struct Engine<'s> {
 #[derive(Default)]
 struct Counts {
     migrations: usize,
+    rescales: usize,
+    restart_gpu_us: u64,
     shared_starts: usize,
     undone: usize,
     deadlines_missed: usize,
@@ -89,7 +100,7 @@ impl<'s> Engine<'s> {
         world: &'s World,
         scenario: &'s Scenario,
         policy: &'s dyn Policy,
-        oracle: bool,
+        options: &'s RunOptions,
     ) -> Result<Self, SimulationError> {
         let mut workloads: Vec<&Workload> = Vec::new();
         let mut jobs = Vec::with_capacity(scenario.jobs.len());
@@ -119,6 +130,8 @@ impl<'s> Engine<'s> {
                 done_us: 0.0,
                 rate: 0.0,
                 at_us: 0,
+                resume_us: 0,
+                stopped_on: None,
                 version: 0,
                 configured_us: 0,
                 window_from_us: 0,
@@ -139,28 +152,38 @@ impl<'s> Engine<'s> {
                 gpus,
                 memory_mib: world.gpu(kind).map_or(0, |gpu| gpu.memory_mib),
                 healthy: u64::MAX,
+                watts: world.gpu(kind).map(|gpu| watts(world, gpu, gpus)),
             });
         }
         problem.inventory_complete = true;
+        problem.price = options.price;
+        problem.nodes_sleep = options.nodes_sleep;
+        if let Some(tenants_max) = options.tenants_max {
+            problem.tenants_max = tenants_max;
+        }
         let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(first_us, scenario.carbon.as_ref());
-        let reads = policy.reads_profiles();
+        let reads = policy.reads() != Reads::Nothing;
+        let oracle = options.oracle;
         let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed));
         Ok(Self {
             scenario,
             policy,
+            options,
             problem,
             cards,
             until_last: meter.clone(),
             meter,
             first_us,
             profiles,
-            oracle: (reads && oracle).then(|| Oracle::new(world, scenario)),
+            oracle: (reads && oracle).then(|| Oracle::new(world, scenario, policy.reads())),
             tally: reads.then(Tally::default),
             jobs,
             by_key: Vec::new(),
             due: BinaryHeap::new(),
             now_us: first_us,
+            again_us: None,
+            idle_looks: 0,
             touched: Vec::new(),
             finished: Vec::with_capacity(scenario.jobs.len()),
             rejected: Vec::new(),
@@ -176,17 +199,32 @@ impl<'s> Engine<'s> {
         loop {
             let arrival = arrivals.peek().map(|&job| us(self.jobs[job as usize].spec.submit));
             let due = self.due.peek().map(|Reverse((at, ..))| *at);
-            let Some(now_us) = arrival.into_iter().chain(due).min() else { break };
+            let again = self.again_us.filter(|_| self.may_look_again(arrival.is_some()));
+            let Some(now_us) = arrival.into_iter().chain(due).chain(again).min() else { break };
             if now_us > US_MAX {
-                return Err(SimulationError::TooLong { policy: self.policy.name() });
+                return Err(SimulationError::TooLong { policy: self.policy.name().to_owned() });
             }
             let mut something = false;
             // Void events must not move the meter: after the last completion nothing counts.
             let mut reached = false;
+            if again == Some(now_us) {
+                self.again_us = None;
+                reached = true;
+                self.reach(now_us);
+                something = true;
+            }
             while let Some(&Reverse((at, what, job, version))) = self.due.peek()
                 && at == now_us
             {
                 self.due.pop();
+                if what == Due::NodeWakes {
+                    if !std::mem::replace(&mut reached, true) {
+                        self.reach(now_us);
+                    }
+                    self.woken(job);
+                    something = true;
+                    continue;
+                }
                 if self.jobs[job as usize].version != version
                     || self.jobs[job as usize].on.is_none()
                 {
@@ -203,6 +241,7 @@ impl<'s> Engine<'s> {
                     }
                     Due::RanAnEpoch => self.report(job),
                     Due::WindowCloses => self.close_window(job),
+                    Due::NodeWakes => {}
                 }
                 something = true;
             }
@@ -256,6 +295,7 @@ impl<'s> Engine<'s> {
         }
         self.by_key[key.index()] = job;
         self.jobs[job as usize].key = Some(key);
+        self.say_length(job, key);
         let now = self.now();
         if let Some(profiles) = &mut self.profiles {
             let kind = &self.scenario.cluster.groups()[0].gpu_kind;
@@ -266,6 +306,9 @@ impl<'s> Engine<'s> {
     fn complete(&mut self, job: u32) {
         let now_us = self.now_us;
         self.end_stretch(job);
+        if self.is_informed() {
+            self.report(job);
+        }
         let running = &mut self.jobs[job as usize];
         running.version += 1;
         running.ran_us += now_us - running.started_us;
@@ -281,7 +324,7 @@ impl<'s> Engine<'s> {
             self.cards.remove(job, &on, &mut self.touched);
         }
         if let Some(key) = key {
-            self.problem.job_ended(key);
+            self.problem.job_finished(key);
         }
         if let Some(profiles) = &mut self.profiles {
             profiles.ended(&spec.id);
@@ -295,14 +338,17 @@ impl<'s> Engine<'s> {
             let violations = check(&self.problem, &plan);
             if !violations.is_empty() {
                 return Err(SimulationError::Violation {
-                    policy: self.policy.name(),
+                    policy: self.policy.name().to_owned(),
                     at: self.now(),
                     violations,
                 });
             }
+            self.again_us = plan.again_at.map(Timestamp::as_us).filter(|at| *at > self.now_us);
             if plan.is_empty() {
+                self.idle_looks += 1;
                 return Ok(());
             }
+            self.idle_looks = 0;
             let undone = self.carry_out(&plan);
             self.reconfigure();
             // Without undone jobs or fresh priors an applied plan leaves nothing to do.
@@ -310,7 +356,7 @@ impl<'s> Engine<'s> {
                 return Ok(());
             }
         }
-        Err(SimulationError::Restless { policy: self.policy.name(), at: self.now() })
+        Err(SimulationError::Restless { policy: self.policy.name().to_owned(), at: self.now() })
     }
 
     /// What the policy says once every job of the queue that it got to has its newest prior.
@@ -341,12 +387,24 @@ impl<'s> Engine<'s> {
         let mut undone = false;
         for decision in &plan.decisions {
             match decision {
-                Decision::Start { job, on, .. } => {
+                Decision::Start { job, on, setting, .. } => {
                     let job = self.by_key[job.index()];
                     if self.cards.is_occupied(on) {
                         self.outcome.shared_starts += 1;
                     }
-                    self.start(job, on);
+                    self.start(job, on, *setting);
+                }
+                Decision::Stop { job: key, .. } => {
+                    self.stop(self.by_key[key.index()]);
+                    self.problem.job_stopped(*key);
+                    undone = true;
+                }
+                Decision::Set { job, setting, .. } => {
+                    let job = self.by_key[job.index()];
+                    if let Some(on) = &self.jobs[job as usize].on {
+                        self.cards.set(job, *setting, on, &mut self.touched);
+                        self.touched.push(job);
+                    }
                 }
                 Decision::Undo { job: key, .. } => {
                     self.undo(self.by_key[key.index()]);
@@ -357,10 +415,11 @@ impl<'s> Engine<'s> {
                 Decision::Settle { .. } | Decision::Reject { .. } => {}
             }
         }
+        self.order_nodes(plan);
         undone
     }
 
-    fn start(&mut self, job: u32, on: &GpuSet) {
+    fn start(&mut self, job: u32, on: &GpuSet, setting: CardSetting) {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
         let model = self.cards.model(on.spots[0].node);
         let now_us = self.now_us;
@@ -376,14 +435,36 @@ impl<'s> Engine<'s> {
             self.outcome.migrations += 1;
         }
         running.base = steps_per_us / running.steps_per_us;
+        running.resume_us = now_us;
+        if let Some(before) = running.stopped_on.take() {
+            let restart_us = us(restart(gpus));
+            running.resume_us = now_us + restart_us;
+            self.outcome.restart_gpu_us += restart_us * u64::from(gpus);
+            self.outcome.rescales += usize::from(before != gpus);
+        }
         running.attempts += 1;
         running.started_us = now_us;
         running.at_us = now_us;
         running.rate = 0.0;
         running.on = Some(on.clone());
         let shape: Shape = (running.workload_index, gpus, nodes);
-        self.cards.add(job, shape, on, &mut self.touched);
+        self.cards.add(job, shape, setting, on, &mut self.touched);
         self.placed(job, on);
+    }
+
+    /// It has written a checkpoint and stops: nothing is lost.
+    fn stop(&mut self, job: u32) {
+        let now_us = self.now_us;
+        self.end_stretch(job);
+        let running = &mut self.jobs[job as usize];
+        running.catch_up(now_us);
+        running.version += 1;
+        running.ran_us += now_us - running.started_us;
+        if let Some(on) = running.on.take() {
+            running.stopped_on = Some(on.gpu_count());
+            self.cards.remove(job, &on, &mut self.touched);
+        }
+        self.report_standing(job);
     }
 
     /// Back to the end of the last epoch: what was done since is lost.
@@ -400,12 +481,7 @@ impl<'s> Engine<'s> {
         if let Some(on) = running.on.take() {
             self.cards.remove(job, &on, &mut self.touched);
         }
-        // It stands at its checkpoint; the progress heard before would be too far.
-        if let Some(key) = running.key {
-            let progress =
-                Progress { steps_per_s: Some(0.0), ..running.progress(Timestamp::from_us(now_us)) };
-            self.problem.job_progressed(key, progress);
-        }
+        self.report_standing(job);
     }
 
     /// Whoever was touched runs at a new speed from now on.
@@ -421,11 +497,10 @@ impl<'s> Engine<'s> {
             running.catch_up(now_us);
             running.rate = speed * running.base;
             running.version += 1;
-            running.configured_us = now_us;
-            running.window_from_us = now_us;
+            running.configured_us = now_us.max(running.resume_us);
+            running.window_from_us = running.configured_us;
             running.windows = 0;
-            let left_us = (running.work_us - running.done_us).max(0.0) / running.rate;
-            let at = now_us.saturating_add(left_us.ceil() as u64);
+            let at = running.will_have_done(running.work_us);
             self.due.push(Reverse((at, Due::Completes, job, running.version)));
             if self.is_informed() {
                 self.begin_stretch(job);
@@ -477,11 +552,14 @@ impl<'s> Engine<'s> {
             runtime_s_mean: times.run,
             makespan_s: seconds((last_completion_us - self.first_us) as f64),
             energy_kwh: meter.energy_kwh(),
+            energy_kwh_above_idle: meter.energy_kwh_above_idle(),
             carbon_kg: meter.carbon_kg(),
             active_nodes_mean: meter.active_nodes_mean(),
+            awake_nodes_mean: meter.awake_nodes_mean(),
             gpu_utilization_mean: meter.utilization_mean(self.scenario.cluster.gpu_count()),
-            rescales: 0,
+            rescales: self.outcome.rescales,
             migrations: self.outcome.migrations,
+            restart_gpu_h: (self.outcome.restart_gpu_us as f64 / 3.6e3).round() / 1e6,
             wall_s: 0.0,
             rejected: self.rejected.len(),
             shared_starts: self.outcome.shared_starts,

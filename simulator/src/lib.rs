@@ -35,4 +35,6 @@ pub use carbon::CarbonSeries;
 pub use foretold::{Prediction, PredictionError};
 pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
-pub use simulation::{SimulationError, gather, run, run_oracle, run_policy};
+pub use simulation::{
+    Lengths, RunOptions, SimulationError, gather, run, run_oracle, run_policy, run_with,
+};

@@ -18,9 +18,11 @@ pub(crate) struct Meter<'a> {
     at_us: u64,
     from_us: u64,
     energy: EnergyMeter,
+    above_idle: EnergyMeter,
     /// Milliwatts x (mg per kWh) x microseconds.
     emitted: u128,
     active_node_us: u128,
+    awake_node_us: u128,
     busy_ppm_us: u128,
 }
 
@@ -31,8 +33,10 @@ impl<'a> Meter<'a> {
             at_us: from_us,
             from_us,
             energy: EnergyMeter::default(),
+            above_idle: EnergyMeter::default(),
             emitted: 0,
             active_node_us: 0,
+            awake_node_us: 0,
             busy_ppm_us: 0,
         }
     }
@@ -44,6 +48,8 @@ impl<'a> Meter<'a> {
             return;
         }
         self.energy.add(Power::from_mw(cards.power_mw), Duration::from_micros(span));
+        self.above_idle.add(Power::from_mw(cards.above_idle_mw), Duration::from_micros(span));
+        self.awake_node_us += u128::from(cards.nodes_awake) * u128::from(span);
         self.active_node_us += u128::from(cards.nodes_active) * u128::from(span);
         self.busy_ppm_us += u128::from(cards.utilization_ppm) * u128::from(span);
         if let Some(series) = self.carbon {
@@ -58,6 +64,15 @@ impl<'a> Meter<'a> {
 
     pub(crate) fn energy_kwh(&self) -> f64 {
         tidy(self.energy.total().as_kwh())
+    }
+
+    /// What cards drew above their idle power.
+    pub(crate) fn energy_kwh_above_idle(&self) -> f64 {
+        tidy(self.above_idle.total().as_kwh())
+    }
+
+    pub(crate) fn awake_nodes_mean(&self) -> f64 {
+        tidy(self.awake_node_us as f64 / self.span_us().max(1) as f64)
     }
 
     pub(crate) fn carbon_kg(&self) -> Option<f64> {

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wattle_common::id::PredictorId;
+use wattle_common::job::{CardSetting, GpuRequest};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_common::{JobId, Timestamp, WorkloadId};
+use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
+use wattle_placer::{Menu, Reads};
 use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
 
 use crate::scenario::Scenario;
@@ -58,10 +60,13 @@ pub(crate) struct Oracle<'w> {
     axis: Vec<Shaped<'w>>,
     known: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Truth>,
     name: PredictorId,
+    /// Whether surfaces are of every size and setting, whatever shape a job has.
+    whole: bool,
+    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), (Arc<Surface>, Arc<Menu>)>,
 }
 
 impl<'w> Oracle<'w> {
-    pub(crate) fn new(world: &'w World, scenario: &Scenario) -> Self {
+    pub(crate) fn new(world: &'w World, scenario: &Scenario, reads: Reads) -> Self {
         let gpus_per_node = scenario.cluster.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
         let mut oracle = Self {
             world,
@@ -69,6 +74,8 @@ impl<'w> Oracle<'w> {
             axis: Vec::new(),
             known: BTreeMap::new(),
             name: PredictorId::new("oracle").expect("a word is an id"),
+            whole: reads == Reads::All,
+            wholes: BTreeMap::new(),
         };
         for job in &scenario.jobs {
             let Some(workload) = world.workload(job.workload.as_str()) else { continue };
@@ -82,6 +89,65 @@ impl<'w> Oracle<'w> {
             }
         }
         oracle
+    }
+
+    /// Whether its surfaces hold for every size and setting.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// The true surface of a job that may have any size of its request, under every clock that is
+    /// looked at; beside each workload, on as many GPUs as it has itself.
+    pub(crate) fn whole(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        shape: Shaped<'w>,
+        request: GpuRequest,
+        gpu: &'w GpuModel,
+    ) -> Option<(Arc<Surface>, Arc<Menu>)> {
+        if !self.whole {
+            return None;
+        }
+        let key = (gpu.kind.as_str(), &shape.workload.id, request.min, request.max);
+        if let Some(known) = self.wholes.get(&key) {
+            return Some(known.clone());
+        }
+        let mut points = Vec::new();
+        for gpus in sizes(request) {
+            let shape = self.expected_shape(shape.workload, gpus);
+            points.push(self.point(shape, gpu, CardSetting::DEFAULT, None));
+            for clock in clocks(gpu) {
+                let setting = CardSetting { clock_mhz_max: Some(clock), ..CardSetting::DEFAULT };
+                points.push(self.point(shape, gpu, setting, None));
+            }
+            let others: BTreeMap<&WorkloadId, &'w Workload> =
+                self.axis.iter().map(|other| (&other.workload.id, other.workload)).collect();
+            for &workload in others.values() {
+                let other = Shaped { workload, ..shape };
+                let mut point = self.point(shape, gpu, CardSetting::DEFAULT, Some(other));
+                point.neighbours = vec![workload.id.clone()];
+                points.push(point);
+            }
+        }
+        let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
+        let surface = Arc::new(Surface {
+            job: job.clone(),
+            predictor: self.name.clone(),
+            at_us: now,
+            gpu_kind: gpu.kind.clone(),
+            windows: 0,
+            basis: Some("the world itself".to_owned()),
+            class: Some(shape.workload.id.clone()),
+            utilization_gpu_percent: Some(100.0 * alone.utilization_gpu),
+            utilization_memory_percent: Some(100.0 * alone.utilization_memory),
+            memory_mib_max: Some(alone.tenants[0].memory_mib),
+            points,
+            probe: None,
+        });
+        let menu = Arc::new(Menu::of(&surface, request));
+        self.wholes.insert(key, (surface.clone(), menu.clone()));
+        Some((surface, menu))
     }
 
     /// The shape of a job that has no place yet: on as few nodes as may be.
@@ -122,14 +188,16 @@ impl<'w> Oracle<'w> {
 
     fn truth(&self, shape: Shaped<'w>, gpu: &GpuModel) -> Truth {
         let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
-        let mut points = vec![self.point(shape, gpu, None)];
+        let default = CardSetting::DEFAULT;
+        let mut points = vec![self.point(shape, gpu, default, None)];
         let fewest = self.expected_shape(shape.workload, shape.gpus).nodes;
         for nodes in fewest..=(fewest * SPREADS).min(shape.gpus) {
             if nodes != shape.nodes {
-                points.push(self.point(Shaped { nodes, ..shape }, gpu, None));
+                points.push(self.point(Shaped { nodes, ..shape }, gpu, default, None));
             }
         }
-        points.extend(self.axis.iter().map(|&other| self.point(shape, gpu, Some(other))));
+        let beside = |&other: &Shaped<'w>| self.point(shape, gpu, default, Some(other));
+        points.extend(self.axis.iter().map(beside));
         Truth {
             utilization_gpu_percent: 100.0 * alone.utilization_gpu,
             utilization_memory_percent: 100.0 * alone.utilization_memory,
@@ -138,17 +206,25 @@ impl<'w> Oracle<'w> {
         }
     }
 
-    fn point(&self, shape: Shaped<'w>, gpu: &GpuModel, other: Option<Shaped<'w>>) -> SurfacePoint {
+    fn point(
+        &self,
+        shape: Shaped<'w>,
+        gpu: &GpuModel,
+        setting: CardSetting,
+        other: Option<Shaped<'w>>,
+    ) -> SurfacePoint {
         let tenants: Vec<Tenant<'_>> =
             [Some(shape), other].into_iter().flatten().map(Shaped::tenant).collect();
-        let card = self.world.card(gpu, Setting::default(), &tenants);
+        let CardSetting { cap_mw, clock_mhz_max } = setting;
+        let set = Setting { cap: cap_mw, clock_max: clock_mhz_max };
+        let card = self.world.card(gpu, set, &tenants);
         let speed = card.tenants[0].speed;
         let steps_per_s = speed * shape.workload.steps_per_s(gpu, shape.gpus, shape.nodes);
         SurfacePoint {
             gpus: shape.gpus,
             nodes: shape.nodes,
-            cap_mw: None,
-            clock_mhz_max: None,
+            cap_mw,
+            clock_mhz_max,
             global_batch: None,
             neighbours: other.into_iter().map(Shaped::class).collect(),
             steps_per_s: Some(exactly(steps_per_s)),
@@ -156,6 +232,34 @@ impl<'w> Oracle<'w> {
             card_power_w: exactly(card.power.as_w()),
         }
     }
+}
+
+/// The sizes a job may have: powers of two between its limits, and both limits.
+fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
+    let within = move |n: &u32| (request.min..=request.max).contains(n);
+    let powers = (0..31).map(|k| 1 << k).filter(within);
+    let mut all: Vec<u32> = powers.chain([request.min, request.max]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter()
+}
+
+/// The clocks a policy may choose from beside the unlocked one, highest first: evenly spread over
+/// the upper two fifths of the card's range, below which no measured job saves energy.
+fn clocks(gpu: &GpuModel) -> Vec<Frequency> {
+    /// As many as the comparisons sweep, with the unlocked one.
+    const CLOCKS: u32 = 12;
+    /// 870 of 1410 MHz: the lowest that was measured on the A100 (perseus stage profile).
+    const LOWEST: f64 = 870.0 / 1410.0;
+    let top = f64::from(gpu.clock_max().as_mhz());
+    let step = top * (1.0 - LOWEST) / f64::from(CLOCKS - 1);
+    (1..CLOCKS)
+        .map(|k| top - step * f64::from(k))
+        .filter_map(|mhz| {
+            let away = |clock: &&Frequency| (f64::from(clock.as_mhz()) - mhz).abs() as u32;
+            gpu.clocks.iter().min_by_key(away).copied()
+        })
+        .collect()
 }
 
 fn exactly(value: f64) -> Estimate {

@@ -56,18 +56,24 @@ pub struct PolicyOutcome {
     pub runtime_s_mean: Option<f64>,
     /// From the first submission to the last completion.
     pub makespan_s: f64,
-    /// Whole nodes, all awake, over the makespan.
+    /// Whole nodes, awake or asleep as they were, over the makespan.
     pub energy_kwh: f64,
+    /// What cards drew above their idle power.
+    pub energy_kwh_above_idle: f64,
     /// Emissions of that energy; null without a carbon series.
     pub carbon_kg: Option<f64>,
     /// Nodes with a job, mean over the makespan.
     pub active_nodes_mean: f64,
+    /// Nodes that were not asleep, mean over the makespan.
+    pub awake_nodes_mean: f64,
     /// Busy share of all GPUs, 0 to 1, mean over the makespan.
     pub gpu_utilization_mean: f64,
     /// How often a job's number of GPUs was changed.
     pub rescales: usize,
     /// How often a job was stopped and placed anew.
     pub migrations: usize,
+    /// GPU hours spent on starting jobs anew, without progress.
+    pub restart_gpu_h: f64,
     /// How long the simulation took; measured by the caller.
     pub wall_s: f64,
     /// Jobs that no placement on this cluster could hold.

@@ -1,7 +1,7 @@
 //! A scenario, ready to be run under one policy after another.
 
 use wattle_common::{JobId, Timestamp, WorkloadId};
-use wattle_placer::{UnknownPolicy, Violation, policy};
+use wattle_placer::{Policy, Reads, UnknownPolicy, Violation, policy};
 use wattle_world::World;
 
 use crate::engine::Engine;
@@ -29,7 +29,7 @@ pub enum SimulationError {
     #[error("{policy} made a plan at {at} that breaks rules: {violations:?}; please report it")]
     Violation {
         /// The policy.
-        policy: &'static str,
+        policy: String,
         /// When.
         at: Timestamp,
         /// What the checker found.
@@ -39,16 +39,56 @@ pub enum SimulationError {
     #[error("{policy}: the run would last over 100,000 years; are the trace's times in seconds?")]
     TooLong {
         /// The policy.
-        policy: &'static str,
+        policy: String,
     },
     /// A policy does not come to rest: our own mistake.
     #[error("{policy} does not come to rest at {at}; please report it")]
     Restless {
         /// The policy.
-        policy: &'static str,
+        policy: String,
         /// When.
         at: Timestamp,
     },
+}
+
+/// From when on the length of a job is known to the policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lengths {
+    /// From its arrival on.
+    Known,
+    /// From its first report on, as jobs that say their number of steps do.
+    #[default]
+    Reported,
+    /// Never: only how far it is.
+    Unknown,
+}
+
+/// What a run is besides its scenario and its policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RunOptions {
+    /// Whether surfaces are true ones, made from the world.
+    pub oracle: bool,
+    /// What a joule is worth to the policy, in its own unit; 0: nothing.
+    pub price: f64,
+    /// Whether nodes may sleep.
+    pub nodes_sleep: bool,
+    /// From when on the length of a job is known.
+    pub lengths: Lengths,
+    /// Most jobs on one GPU; the placer's default where it is not set.
+    pub tenants_max: Option<u32>,
+}
+
+/// Runs `scenario` under `policy`.
+///
+/// # Errors
+/// Where a workload is not known, or the policy breaks a rule.
+pub fn run_with(
+    world: &World,
+    scenario: &Scenario,
+    policy: &dyn Policy,
+    options: &RunOptions,
+) -> Result<PolicyOutcome, SimulationError> {
+    Engine::new(world, scenario, policy, options)?.run()
 }
 
 /// Runs `scenario` under one policy. Its `wall_s` is 0: this library takes no clock, the caller may
@@ -62,7 +102,7 @@ pub fn run_policy(
     name: &str,
 ) -> Result<PolicyOutcome, SimulationError> {
     let policy = policy(name)?;
-    Engine::new(world, scenario, policy.as_ref(), false)?.run()
+    Engine::new(world, scenario, policy.as_ref(), &RunOptions::default())?.run()
 }
 
 /// Runs `scenario` under one policy whose surfaces are true: the world's own answers, known from a
@@ -76,10 +116,11 @@ pub fn run_oracle(
     name: &str,
 ) -> Result<Option<PolicyOutcome>, SimulationError> {
     let policy = policy(name)?;
-    if !policy.reads_profiles() {
+    if policy.reads() == Reads::Nothing {
         return Ok(None);
     }
-    Engine::new(world, scenario, policy.as_ref(), true)?.run().map(Some)
+    let options = RunOptions { oracle: true, ..RunOptions::default() };
+    Engine::new(world, scenario, policy.as_ref(), &options)?.run().map(Some)
 }
 
 /// The outcome of runs that the caller made one by one with [`run_policy`] and [`run_oracle`], the

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{JobPhase, JobSpec, Placement};
+use crate::job::{CardSetting, JobPhase, JobSpec, Placement};
 use crate::time::Timestamp;
 use crate::units::{Energy, Power};
 
@@ -33,6 +33,9 @@ pub struct JobRecord {
     /// Its GPUs, while it has some.
     #[serde(default)]
     pub placement: Option<Placement>,
+    /// What its cards are set to, while it has some.
+    #[serde(default, skip_serializing_if = "CardSetting::is_default")]
+    pub setting: CardSetting,
     /// When it first ran.
     #[serde(default)]
     pub started_at_us: Option<Timestamp>,

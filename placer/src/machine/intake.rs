@@ -1,12 +1,12 @@
 //! Requests from people: what is taken, what is refused and why.
 
-use wattle_common::job::{JobPhase, JobSpec, check_signal};
+use wattle_common::job::{CardSetting, JobPhase, JobSpec, check_signal};
 use wattle_common::messages::{JobRecord, Reply};
 use wattle_common::{JobId, Timestamp, codec};
 
 use super::life::PLACER;
 use super::{Placer, Tracked, has_gpus};
-use crate::job::{Job, State};
+use crate::job::Job;
 use crate::{JobFacts, fit};
 
 /// Largest specification taken, as JSON. A node's order holds the commands of all jobs there, and
@@ -45,6 +45,7 @@ impl Placer {
             phase_since_us: now,
             attempt: 0,
             placement: None,
+            setting: CardSetting::DEFAULT,
             started_at_us: None,
             ended_at_us: None,
             exit_code: None,
@@ -102,14 +103,7 @@ impl Placer {
             check_signal(signal)?;
         }
         self.problem.inventory_complete = self.inventory_complete(now);
-        let alone = Job {
-            facts: JobFacts::from(spec),
-            arrival: 0,
-            state: State::Queued,
-            surface: None,
-            progress: None,
-            undone_on: Vec::new(),
-        };
+        let alone = Job::new(JobFacts::from(spec), 0);
         fit::never(&self.problem, &alone).map_or(Ok(()), |because| Err(because.to_string()))
     }
 

@@ -53,6 +53,7 @@ impl Placer {
     pub(super) fn know_at_least(&mut self, node: &NodeId, gpus: u32) {
         let known = self.problem.node_key(node).map(|key| self.problem.node(key).facts.clone());
         let facts = known.unwrap_or_else(|| NodeFacts {
+            watts: None,
             id: node.clone(),
             gpu_kind: String::new(),
             gpus: 0,
@@ -84,6 +85,7 @@ impl Placer {
         }
         let before = self.problem.node_key(node).map(|key| &self.problem.node(key).facts);
         let facts = NodeFacts {
+            watts: None,
             id: node.clone(),
             gpu_kind: first.kind.clone(),
             gpus: count.max(before.map_or(0, |facts| facts.gpus)),

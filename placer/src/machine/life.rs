@@ -216,7 +216,11 @@ impl Placer {
             record.ended_at_us = Some(now);
             self.ended.insert((now, job.clone()));
             if let Some(key) = tracked.key.take() {
-                self.problem.job_ended(key);
+                if phase == JobPhase::Finished {
+                    self.problem.job_finished(key);
+                } else {
+                    self.problem.job_ended(key);
+                }
             }
         } else if let Some(key) = tracked.key {
             self.problem.job_stopped(key);

@@ -1,8 +1,8 @@
 //! What each node is ordered to do: worked out from the records, numbered, leased.
 
-use wattle_common::job::JobPhase;
+use wattle_common::job::{CardSetting, JobPhase};
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
-use wattle_common::{NodeId, Timestamp};
+use wattle_common::{GpuIndex, NodeId, Timestamp};
 
 use super::{Action, Placer, has_gpus};
 
@@ -72,10 +72,16 @@ impl Placer {
         jobs
     }
 
-    /// The site's cap and clock, for every card of the node; a lower cap where one is probed.
+    /// The site's cap and clock, for every card of the node; lower ones where a job on it is set so
+    /// or probed.
     fn caps_of(&self, node: &NodeId) -> Vec<DesiredGpu> {
         let (cap_mw, clock_mhz_max) = (self.config.gpu_cap(), self.config.gpu_clock());
-        if cap_mw.is_none() && clock_mhz_max.is_none() && self.probe_end().is_none() {
+        let settings = self.settings_on(node);
+        if cap_mw.is_none()
+            && clock_mhz_max.is_none()
+            && settings.is_empty()
+            && self.probe_end().is_none()
+        {
             return Vec::new();
         }
         let power = self.nodes.get(node).and_then(|state| state.power.as_ref());
@@ -84,10 +90,28 @@ impl Placer {
             .flat_map(|(report, _)| &report.gpus)
             .map(|card| {
                 let probed = self.probe_cap(node, card.gpu);
-                let cap_mw = probed.into_iter().chain(cap_mw).min();
+                let set = || settings.iter().filter(|(gpus, _)| gpus.contains(&card.gpu));
+                let caps = set().filter_map(|(_, setting)| setting.cap_mw);
+                let clocks = set().filter_map(|(_, setting)| setting.clock_mhz_max);
+                let cap_mw = probed.into_iter().chain(cap_mw).chain(caps).min();
+                let clock_mhz_max = clocks.chain(clock_mhz_max).min();
                 DesiredGpu { gpu: card.gpu, cap_mw, clock_mhz_max }
             })
             .filter(|card| card.cap_mw.is_some() || card.clock_mhz_max.is_some())
+            .collect()
+    }
+
+    /// What the jobs of the node are set to, with their GPUs there; where jobs of one card are set
+    /// differently, the lower cap and the lower clock hold.
+    fn settings_on(&self, node: &NodeId) -> Vec<(Vec<GpuIndex>, CardSetting)> {
+        let Some(state) = self.nodes.get(node) else { return Vec::new() };
+        let records = state.jobs.iter().filter_map(|job| self.jobs.get(job)).map(|t| &t.record);
+        records
+            .filter(|record| has_gpus(record.phase) && !record.setting.is_default())
+            .flat_map(|record| record.placement.iter().map(|placed| (placed, record.setting)))
+            .flat_map(|(placed, setting)| placed.shares.iter().map(move |s| (s, setting)))
+            .filter(|(share, _)| share.node == *node)
+            .map(|(share, setting)| (share.gpus.clone(), setting))
             .collect()
     }
 

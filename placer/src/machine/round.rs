@@ -29,6 +29,10 @@ impl Placer {
             self.record(now, decision);
         }
         self.note_blocked(now, &plan);
+        if let Some(at) = plan.again_at {
+            let at = at.max(now + self.config.round_delay());
+            self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
+        }
         self.problem.apply(&plan);
     }
 
@@ -38,7 +42,7 @@ impl Placer {
             return;
         };
         let because = decision.because().to_string();
-        let policy = self.policy.name();
+        let policy = self.policy.name().to_owned();
         let placement = match decision {
             Decision::Start { on, .. } => Some(self.problem.placement(on)),
             _ => None,
@@ -47,7 +51,8 @@ impl Placer {
         let record = &mut tracked.record;
         let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
         let said = match decision {
-            Decision::Start { observe, .. } => {
+            Decision::Start { observe, setting, .. } => {
+                record.setting = *setting;
                 record.phase = JobPhase::Starting;
                 record.phase_since_us = now;
                 record.attempt += 1;
@@ -63,7 +68,14 @@ impl Placer {
                 record.placement = placement;
                 format!("placed on {on}")
             }
-            Decision::Undo { .. } => {
+            Decision::Set { setting, .. } => {
+                record.setting = *setting;
+                for share in record.placement.iter().flat_map(|placement| &placement.shares) {
+                    self.to_order.insert(share.node.clone());
+                }
+                format!("set to {setting}")
+            }
+            Decision::Stop { .. } | Decision::Undo { .. } => {
                 record.phase = JobPhase::Stopping;
                 record.phase_since_us = now;
                 record.next_phase = Some(JobPhase::Queued);
@@ -88,7 +100,7 @@ impl Placer {
                 "rejected".to_owned()
             }
         };
-        self.reason(now, &facts, policy, said, because);
+        self.reason(now, &facts, &policy, said, because);
     }
 
     /// The first job that waits is told why, at most as often as progress is stored.

@@ -314,8 +314,8 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
         fn name(&self) -> &'static str {
             "wrong"
         }
-        fn reads_profiles(&self) -> bool {
-            false
+        fn reads(&self) -> crate::Reads {
+            crate::Reads::Nothing
         }
         fn solve(&self, problem: &Problem) -> crate::Plan {
             let mut plan = crate::Plan::default();
@@ -323,6 +323,7 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
                 plan.decisions.push(crate::Decision::Start {
                     job,
                     on: crate::GpuSet::default(),
+                    setting: wattle_common::job::CardSetting::DEFAULT,
                     observe: true,
                     because: crate::Because::FirstFit,
                 });

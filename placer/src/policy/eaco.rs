@@ -30,12 +30,13 @@ mod candidates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use wattle_common::job::CardSetting;
 
 use crate::fit::{Room, never};
 use crate::job::{Job, Mark, State};
 use crate::outlook::{end, measured_end, profile};
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policy::Policy;
+use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::{Alone, Because};
 use crate::set::{GpuSet, JobKey, NodeKey};
@@ -84,8 +85,8 @@ impl Policy for Eaco {
         "eaco"
     }
 
-    fn reads_profiles(&self) -> bool {
-        true
+    fn reads(&self) -> Reads {
+        Reads::Heads
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
@@ -119,7 +120,7 @@ impl Policy for Eaco {
             };
             if let Some((on, _)) = growing.room.first_fit(job) {
                 let because = Because::Idle { alone };
-                let start = Decision::Start { job: key, on, observe: false, because };
+                let start = Decision::start(key, on, because);
                 growing.add(key, &start);
                 plan.decisions.push(start);
             } else if let Some(because) = never(problem, job) {
@@ -224,6 +225,7 @@ impl Eaco {
             return Ok(Decision::Start {
                 job: key,
                 on: candidate.on.clone(),
+                setting: CardSetting::DEFAULT,
                 observe: job.facts.can_stop,
                 because: Because::Fullest {
                     beside: beside.iter().map(|(_, other)| other.facts.id.clone()).collect(),

@@ -8,7 +8,7 @@
 
 use crate::fit::{Room, never};
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policy::Policy;
+use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 
 /// First come, first served, alone.
@@ -20,8 +20,8 @@ impl Policy for Fifo {
         "fifo"
     }
 
-    fn reads_profiles(&self) -> bool {
-        false
+    fn reads(&self) -> Reads {
+        Reads::Nothing
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
@@ -30,7 +30,7 @@ impl Policy for Fifo {
         for (key, job) in problem.queue() {
             if let Some((on, because)) = room.first_fit(job) {
                 room.take(&on);
-                plan.decisions.push(Decision::Start { job: key, on, observe: false, because });
+                plan.decisions.push(Decision::start(key, on, because));
             } else if let Some(because) = never(problem, job) {
                 plan.decisions.push(Decision::Reject { job: key, because });
             } else {

@@ -14,7 +14,7 @@ use crate::fit::{Room, never};
 use crate::job::Job;
 use crate::outlook::{profile, relative_speed};
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policy::Policy;
+use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{GpuSet, JobKey};
@@ -40,8 +40,8 @@ impl Policy for FifoPacked {
         "fifo-packed"
     }
 
-    fn reads_profiles(&self) -> bool {
-        true
+    fn reads(&self) -> Reads {
+        Reads::Heads
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
@@ -55,7 +55,7 @@ impl Policy for FifoPacked {
                 if let Some(singles) = &mut singles {
                     singles.push((key, on.clone()));
                 }
-                plan.decisions.push(Decision::Start { job: key, on, observe: false, because });
+                plan.decisions.push(Decision::start(key, on, because));
                 continue;
             }
             if let Some(because) = never(problem, job) {
@@ -66,7 +66,7 @@ impl Policy for FifoPacked {
             match self.best_partner(problem, job, singles) {
                 Some((chosen, because)) => {
                     let (_, on) = singles.remove(chosen);
-                    plan.decisions.push(Decision::Start { job: key, on, observe: false, because });
+                    plan.decisions.push(Decision::start(key, on, because));
                 }
                 None => {
                     plan.blocked = Some(Blocked { job: key, because: room.why_not(job, None) });

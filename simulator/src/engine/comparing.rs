@@ -22,7 +22,9 @@ impl Engine<'_> {
         if let Some(tally) = &mut self.tally {
             tally.placed(surface.is_none_or(|surface| surface.windows == 0));
         }
-        if let Some(oracle) = &mut self.oracle {
+        if let Some(oracle) = &mut self.oracle
+            && !oracle.is_whole()
+        {
             let workload = running.workload;
             let shape = Shaped { workload, gpus: on.gpu_count(), nodes: on.node_count() };
             let model = self.cards.model(on.spots[0].node);

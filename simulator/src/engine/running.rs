@@ -7,6 +7,7 @@ use wattle_world::Workload;
 use crate::cards::Part;
 use crate::foretold::Stretch;
 use crate::scenario::SimJob;
+use crate::simulation::Lengths;
 
 /// One job on its way. Work is counted in microseconds alone at its first placement.
 pub(super) struct Running<'s> {
@@ -26,6 +27,10 @@ pub(super) struct Running<'s> {
     pub(super) rate: f64,
     /// When `done_us` was true.
     pub(super) at_us: u64,
+    /// Until when it makes no progress, since it is being started anew.
+    pub(super) resume_us: u64,
+    /// The GPUs it was stopped on, where it was.
+    pub(super) stopped_on: Option<u32>,
     /// Counts its configurations; an event of an older one is void.
     pub(super) version: u32,
     pub(super) configured_us: u64,
@@ -51,8 +56,15 @@ pub(super) struct OnStretch {
 
 impl Running<'_> {
     pub(super) fn catch_up(&mut self, now_us: u64) {
-        self.done_us += (now_us - self.at_us) as f64 * self.rate;
+        let from_us = self.at_us.max(self.resume_us);
+        self.done_us += now_us.saturating_sub(from_us) as f64 * self.rate;
         self.at_us = now_us;
+    }
+
+    /// When it will have done so much work, at its present rate.
+    pub(super) fn will_have_done(&self, work_us: f64) -> u64 {
+        let left_us = (work_us - self.done_us).max(0.0) / self.rate;
+        self.at_us.max(self.resume_us).saturating_add(left_us.ceil() as u64)
     }
 
     /// Whole steps done. The small share makes up for the last bit of a sum.
@@ -64,12 +76,13 @@ impl Running<'_> {
         self.spec.steps_per_epoch.unwrap_or(self.workload.steps_per_epoch).max(1)
     }
 
-    pub(super) fn progress(&self, now: Timestamp) -> Progress {
+    pub(super) fn progress(&self, now: Timestamp, lengths: Lengths) -> Progress {
         let (step, epoch) = (self.step(), self.steps_per_epoch());
         Progress {
             at: now,
             step,
-            steps_total: Some((self.work_us * self.steps_per_us).ceil() as u64),
+            steps_total: (lengths != Lengths::Unknown)
+                .then_some((self.work_us * self.steps_per_us).ceil() as u64),
             epoch: u32::try_from(step / epoch).ok(),
             steps_per_epoch: Some(epoch),
             steps_per_s: Some(self.rate * self.steps_per_us * 1e6),

@@ -3,9 +3,12 @@
 use std::cmp::Reverse;
 
 use wattle_common::messages::window::Neighbour;
+use wattle_placer::{JobKey, Progress};
 
 use crate::engine::{Due, Engine, node_id};
 use crate::profiles::{Seen, WINDOWS_CLOSE_US};
+use crate::scenario::Work;
+use crate::simulation::Lengths;
 
 /// Queued jobs whose prior is kept fresh. Policies work from the queue's head; a plan that got
 /// further is made again once those jobs have theirs.
@@ -15,11 +18,53 @@ impl Engine<'_> {
     /// The job says how far it is.
     pub(super) fn report(&mut self, job: u32) {
         let now = self.now();
+        let lengths = self.options.lengths;
         let running = &mut self.jobs[job as usize];
         running.catch_up(now.as_us());
         if let Some(key) = running.key {
-            self.problem.job_progressed(key, running.progress(now));
+            self.problem.job_progressed(key, running.progress(now, lengths));
         }
+    }
+
+    /// The job stands at its checkpoint, and says so: what was heard before may be too far.
+    pub(super) fn report_standing(&mut self, job: u32) {
+        let now = self.now();
+        let lengths = self.options.lengths;
+        let running = &self.jobs[job as usize];
+        if let Some(key) = running.key {
+            let said = running.progress(now, lengths);
+            self.problem.job_progressed(key, Progress { steps_per_s: Some(0.0), ..said });
+        }
+    }
+
+    /// A job that has just come says how long it is, where that is to be known.
+    pub(super) fn say_length(&mut self, job: u32, key: JobKey) {
+        if !self.is_informed() || self.options.lengths != Lengths::Known {
+            return;
+        }
+        let running = &self.jobs[job as usize];
+        let steps_total = match running.spec.work {
+            Work::Steps(steps) => steps,
+            Work::Lasts(span) => {
+                let gpus = running.spec.gpus.min;
+                let model = self.cards.first_model();
+                let nodes = self.nodes_for(gpus);
+                (span.as_secs_f64() * running.workload.steps_per_s(model, gpus, nodes)) as u64
+            }
+        };
+        let progress = Progress {
+            at: self.now(),
+            steps_total: Some(steps_total.max(1)),
+            steps_per_s: Some(0.0),
+            ..Progress::default()
+        };
+        self.problem.job_progressed(key, progress);
+    }
+
+    /// The fewest nodes that hold so many GPUs.
+    fn nodes_for(&self, gpus: u32) -> u32 {
+        let size = self.problem.nodes().first().map_or(1, |node| node.facts.gpus.max(1));
+        gpus.div_ceil(size).max(1)
     }
 
     pub(super) fn close_window(&mut self, job: u32) {
@@ -90,13 +135,18 @@ impl Engine<'_> {
                 continue;
             }
             job.prior_of = Some(learned);
-            fresh.push((key, &job.spec.id, job.workload, job.spec.gpus.min));
+            fresh.push((key, &job.spec.id, job.workload, job.spec.gpus));
         }
-        for (key, id, workload, gpus) in fresh {
+        for (key, id, workload, request) in fresh {
             let now = self.problem.now;
             let surface = if let Some(oracle) = &mut self.oracle {
-                let shape = oracle.expected_shape(workload, gpus);
-                Some(oracle.surface(now, id, shape, self.cards.first_model()))
+                let shape = oracle.expected_shape(workload, request.min);
+                let gpu = self.cards.first_model();
+                if let Some((surface, menu)) = oracle.whole(now, id, shape, request, gpu) {
+                    self.problem.surface_and_menu_known(key, surface, menu);
+                    continue;
+                }
+                Some(oracle.surface(now, id, shape, gpu))
             } else {
                 self.profiles.as_ref().and_then(|profiles| profiles.surface(now, id))
             };
@@ -118,8 +168,7 @@ impl Engine<'_> {
                 }
                 let running = &self.jobs[job as usize];
                 let goal = (step + running.steps_per_epoch()) as f64 / running.steps_per_us;
-                let left_us = (goal - running.done_us).max(0.0) / running.rate;
-                let at = self.now_us.saturating_add(left_us.ceil() as u64);
+                let at = running.will_have_done(goal);
                 self.due.push(Reverse((at, Due::RanAnEpoch, job, running.version)));
             }
         }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
-use wattle_common::job::JobSpec;
+use wattle_common::job::{CardSetting, JobSpec};
 use wattle_common::messages::{
     AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
     PowerReport, Reply, SubmitJob,
@@ -475,8 +475,8 @@ impl Policy for Tryst {
     fn name(&self) -> &'static str {
         "tryst"
     }
-    fn reads_profiles(&self) -> bool {
-        true
+    fn reads(&self) -> crate::Reads {
+        crate::Reads::Heads
     }
     fn solve(&self, problem: &Problem) -> Plan {
         let mut plan = Plan::default();
@@ -497,7 +497,13 @@ impl Policy for Tryst {
             ) && host.facts.request.max == known.facts.request.max
             {
                 let on = on.clone();
-                plan.decisions.push(Decision::Start { job, on, observe: true, because: because() });
+                plan.decisions.push(Decision::Start {
+                    job,
+                    on,
+                    setting: CardSetting::DEFAULT,
+                    observe: true,
+                    because: because(),
+                });
                 return plan;
             }
         }

@@ -1,0 +1,26 @@
+//! What it costs to stop a job and start it elsewhere.
+//!
+//! ElasticFlow (pkusys/ElasticFlow, Apache-2.0) charges a change of size, measured on A100 nodes:
+//! `2 + 2 (log2 n + 1)` seconds to regroup on `n` GPUs, and 27 s for a restart of the process. Both
+//! the policies and the simulator's engine count it as time on the new GPUs without progress.
+
+use std::time::Duration;
+
+/// Time without progress at a start on `gpus` GPUs of a job that has run before.
+#[must_use]
+pub fn restart(gpus: u32) -> Duration {
+    let doublings = f64::from(gpus.max(1)).log2();
+    Duration::from_secs_f64(27.0 + 2.0 + 2.0 * (doublings + 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restart_costs_what_elasticflow_measured() {
+        assert_eq!(restart(1).as_secs(), 31);
+        assert_eq!(restart(8).as_secs(), 37);
+        assert_eq!(restart(0), restart(1));
+    }
+}

@@ -1,0 +1,158 @@
+//! What a job's surface says of it alone, made short: how many GPUs, which setting, how fast, how
+//! much power.
+//!
+//! Elastic policies weigh every choice of every job at every event. So the points they read (alone,
+//! own batch, on as few nodes as any point of that size has) are taken out of the surface once, when
+//! it comes. Nothing here is decided, and no uncertainty is kept: expected values only.
+
+use std::collections::BTreeMap;
+
+use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::messages::Surface;
+
+/// One way to run a job alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// GPUs in all.
+    pub gpus: u32,
+    /// Nodes they are spread over.
+    pub nodes: u32,
+    /// What its cards are set to.
+    pub setting: CardSetting,
+    /// Steps a second.
+    pub steps_per_s: f64,
+    /// Power of one of its cards, idle power and all, watts.
+    pub card_power_w: f64,
+}
+
+/// All ways to run a job alone that its surface knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Menu {
+    /// The GPUs' kind.
+    pub gpu_kind: String,
+    /// By GPUs, then by setting; each once. Speeds and powers are finite and positive.
+    choices: Vec<Choice>,
+}
+
+impl Menu {
+    /// The menu of a surface for a job that asks for `request`: sizes in powers of two between its
+    /// limits, and both limits. Empty where the surface says nothing absolute.
+    #[must_use]
+    pub fn of(surface: &Surface, request: GpuRequest) -> Self {
+        let suits = |gpus: u32| {
+            (request.min..=request.max).contains(&gpus)
+                && (gpus.is_power_of_two() || gpus == request.min || gpus == request.max)
+        };
+        let mut best: BTreeMap<(u32, CardSetting), Choice> = BTreeMap::new();
+        for point in &surface.points {
+            let Some(rate) = point.steps_per_s.map(|rate| rate.mean) else { continue };
+            let power = point.card_power_w.mean;
+            let sound = rate.is_finite() && rate > 0.0 && power.is_finite() && power > 0.0;
+            if !sound
+                || !suits(point.gpus)
+                || !point.neighbours.is_empty()
+                || point.global_batch.is_some()
+            {
+                continue;
+            }
+            let setting = CardSetting { cap_mw: point.cap_mw, clock_mhz_max: point.clock_mhz_max };
+            let choice = Choice {
+                gpus: point.gpus,
+                nodes: point.nodes,
+                setting,
+                steps_per_s: rate,
+                card_power_w: power,
+            };
+            best.entry((point.gpus, setting))
+                .and_modify(|known| {
+                    if choice.nodes < known.nodes {
+                        *known = choice;
+                    }
+                })
+                .or_insert(choice);
+        }
+        Self { gpu_kind: surface.gpu_kind.clone(), choices: best.into_values().collect() }
+    }
+
+    /// All choices, by GPUs, then by setting.
+    #[must_use]
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// The choices with so many GPUs.
+    #[must_use]
+    pub fn with_gpus(&self, gpus: u32) -> &[Choice] {
+        let from = self.choices.partition_point(|choice| choice.gpus < gpus);
+        let until = self.choices.partition_point(|choice| choice.gpus <= gpus);
+        &self.choices[from..until]
+    }
+
+    /// The numbers of GPUs there are choices for, ascending.
+    pub fn sizes(&self) -> impl Iterator<Item = u32> {
+        self.choices.chunk_by(|a, b| a.gpus == b.gpus).map(|equal| equal[0].gpus)
+    }
+
+    /// The choice of so many GPUs and this setting.
+    #[must_use]
+    pub fn choice(&self, gpus: u32, setting: CardSetting) -> Option<&Choice> {
+        self.with_gpus(gpus).iter().find(|choice| choice.setting == setting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::messages::{Estimate, SurfacePoint};
+    use wattle_common::{Frequency, Timestamp};
+
+    fn exactly(value: f64) -> Estimate {
+        Estimate { mean: value, low: value, high: value }
+    }
+
+    fn point(gpus: u32, nodes: u32, clock: Option<u32>, rate: f64) -> SurfacePoint {
+        SurfacePoint {
+            gpus,
+            nodes,
+            cap_mw: None,
+            clock_mhz_max: clock.map(Frequency::from_mhz),
+            global_batch: None,
+            neighbours: Vec::new(),
+            steps_per_s: Some(exactly(rate)),
+            relative_speed: exactly(1.0),
+            card_power_w: exactly(200.0),
+        }
+    }
+
+    #[test]
+    fn it_keeps_what_the_job_may_have_on_the_fewest_nodes() {
+        let surface = Surface {
+            job: "j".parse().unwrap(),
+            predictor: "p".parse().unwrap(),
+            at_us: Timestamp::EPOCH,
+            gpu_kind: "v100".to_owned(),
+            windows: 1,
+            basis: None,
+            class: None,
+            utilization_gpu_percent: None,
+            utilization_memory_percent: None,
+            memory_mib_max: None,
+            points: vec![
+                point(4, 2, None, 2.0),
+                point(4, 1, None, 3.0),
+                point(4, 1, Some(900), 2.5),
+                point(3, 1, None, 2.8),
+                point(1, 1, None, 1.0),
+                point(8, 1, None, f64::NAN),
+                point(6, 1, None, 4.0),
+            ],
+            probe: None,
+        };
+        let menu = Menu::of(&surface, GpuRequest { min: 1, max: 6 });
+        assert_eq!(menu.sizes().collect::<Vec<_>>(), [1, 4, 6]);
+        assert_eq!(menu.with_gpus(4).len(), 2);
+        let four = menu.choice(4, CardSetting::DEFAULT).unwrap();
+        assert_eq!((four.nodes, four.steps_per_s), (1, 3.0));
+        assert!(menu.with_gpus(2).is_empty());
+    }
+}
