@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
 use wattle_common::id::PredictorId;
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{CardSetting, GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
 use wattle_common::{Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 
@@ -316,6 +316,7 @@ fn what_people_ask_and_are_told() {
         phase_since_us: at(2),
         attempt: 1,
         placement: Some(Placement { shares: vec![share()] }),
+        setting: CardSetting::DEFAULT,
         started_at_us: Some(at(2)),
         ended_at_us: None,
         exit_code: None,
@@ -341,7 +342,10 @@ fn what_people_ask_and_are_told() {
         duration_ms: 30_000,
         energy_mj_max: Energy::from_j(9_000),
     };
-    check("job-record-probed", &JobRecord { probes: vec![probe], ..record });
+    check("job-record-probed", &JobRecord { probes: vec![probe], ..record.clone() });
+    let clock_mhz_max = Some(Frequency::from_mhz(1_080));
+    let setting = CardSetting { clock_mhz_max, ..CardSetting::DEFAULT };
+    check("job-record-set", &JobRecord { setting, ..record });
 }
 
 #[test]

@@ -52,6 +52,9 @@ struct Truth {
     points: Vec<SurfacePoint>,
 }
 
+/// A surface of every size and setting, with its menu.
+type Whole = (Arc<Surface>, Arc<Menu>);
+
 /// Makes true surfaces.
 pub(crate) struct Oracle<'w> {
     world: &'w World,
@@ -62,7 +65,7 @@ pub(crate) struct Oracle<'w> {
     name: PredictorId,
     /// Whether surfaces are of every size and setting, whatever shape a job has.
     whole: bool,
-    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), (Arc<Surface>, Arc<Menu>)>,
+    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Whole>,
 }
 
 impl<'w> Oracle<'w> {
@@ -105,7 +108,7 @@ impl<'w> Oracle<'w> {
         shape: Shaped<'w>,
         request: GpuRequest,
         gpu: &'w GpuModel,
-    ) -> Option<(Arc<Surface>, Arc<Menu>)> {
+    ) -> Option<Whole> {
         if !self.whole {
             return None;
         }
