@@ -7,7 +7,7 @@
 //!   asked of a predictor that knows the other four.
 //! * jobs-out, families-out: one job, or all batches of one model, is left out of every cell, as
 //!   tenant and as partner; its cells are asked of a predictor that knows the others and what was
-//!   left out alone.
+//!   left out alone. Besides the row of all there is one for each that was left out.
 //!
 //! Intervals are calibrated on the other sets of cells in turn, each predicted by one that knows
 //! neither it nor the tested set.
@@ -38,15 +38,15 @@ const SEED: u64 = 7;
 type Cell = (usize, usize);
 
 pub(in super::super) fn run(pairs: &Pairs, out: &mut Outcome) {
-    rows(pairs, "pairs-out", &folds(pairs), out);
-    let jobs: Vec<BTreeSet<usize>> = (0..pairs.jobs.len()).map(|i| BTreeSet::from([i])).collect();
-    rows(pairs, "jobs-out", &without(pairs, &jobs), out);
+    let folds: Vec<_> = folds(pairs).into_iter().map(|cells| (None, cells)).collect();
+    rows(pairs, "pairs-out", &folds, out);
+    let each = (0..pairs.jobs.len()).map(|i| (pairs.jobs[i].class.as_str(), BTreeSet::from([i])));
+    rows(pairs, "jobs-out", &without(pairs, each), out);
     let mut families: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
     for (i, job) in pairs.jobs.iter().enumerate() {
         families.entry(&job.family).or_default().insert(i);
     }
-    let families: Vec<BTreeSet<usize>> = families.into_values().collect();
-    rows(pairs, "families-out", &without(pairs, &families), out);
+    rows(pairs, "families-out", &without(pairs, families.into_iter()), out);
 }
 
 /// Sets of cells asked, each of a predictor that knows the others; both tenants of a pair are in
@@ -71,23 +71,40 @@ fn folds(pairs: &Pairs) -> Vec<BTreeSet<Cell>> {
     folds
 }
 
-fn without(pairs: &Pairs, groups: &[BTreeSet<usize>]) -> Vec<BTreeSet<Cell>> {
-    let has = |group: &BTreeSet<usize>, (i, j): &Cell| group.contains(i) || group.contains(j);
-    let cells =
-        |g| -> BTreeSet<Cell> { pairs.cells.keys().copied().filter(|c| has(g, c)).collect() };
-    groups.iter().map(cells).filter(|c| !c.is_empty() && c.len() < pairs.cells.len()).collect()
+/// By the name of what is left out, the cells it is in.
+fn without<'a>(
+    pairs: &Pairs,
+    groups: impl Iterator<Item = (&'a str, BTreeSet<usize>)>,
+) -> Vec<(Option<&'a str>, BTreeSet<Cell>)> {
+    let cells = |group: BTreeSet<usize>| -> BTreeSet<Cell> {
+        let has = |c: &&Cell| group.contains(&c.0) || group.contains(&c.1);
+        pairs.cells.keys().filter(has).copied().collect()
+    };
+    let asked = groups.map(|(name, group)| (Some(name), cells(group)));
+    asked.filter(|(_, c)| !c.is_empty() && c.len() < pairs.cells.len()).collect()
 }
 
-fn rows(pairs: &Pairs, protocol: &'static str, asked: &[BTreeSet<Cell>], out: &mut Outcome) {
+/// A row of each set of cells that has a name, and one of all.
+fn rows(
+    pairs: &Pairs,
+    protocol: &'static str,
+    asked: &[(Option<&str>, BTreeSet<Cell>)],
+    out: &mut Outcome,
+) {
     let (mut speeds, mut worth) = (Vec::new(), Vec::new());
-    for (me, cells) in asked.iter().enumerate() {
-        let scores = scores(pairs, asked, me);
-        one(pairs, cells, &scores, &mut speeds, &mut worth);
-    }
     let why = "two groups of pairs or more are needed";
-    let of = |quantity| Of { card: &pairs.card, model: None, protocol, quantity };
-    out.add(of("relative_speed"), Measure::Absolute, &speeds, why);
-    out.add(of("worth_pairing"), Measure::Decision, &worth, why);
+    let of = |model, quantity| Of { card: &pairs.card, model, protocol, quantity };
+    let cells: Vec<&BTreeSet<Cell>> = asked.iter().map(|(_, cells)| cells).collect();
+    for (me, (name, _)) in asked.iter().enumerate() {
+        let (own_speeds, own_worth) = one(pairs, cells[me], &scores(pairs, &cells, me));
+        if name.is_some() {
+            out.add(of(*name, "relative_speed"), Measure::Absolute, &own_speeds, why);
+        }
+        speeds.extend(own_speeds);
+        worth.extend(own_worth);
+    }
+    out.add(of(None, "relative_speed"), Measure::Absolute, &speeds, why);
+    out.add(of(None, "worth_pairing"), Measure::Decision, &worth, why);
 }
 
 fn beside(job: &PairJob) -> Configuration {
@@ -117,14 +134,14 @@ fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
 /// How far predictions of the other sets of cells are off, by one that knows neither them nor the
 /// tested set `me`. Of many sets some are left out at once, as [`INNER`] seeded groups; that is a
 /// little harder than leaving out each alone, never easier.
-fn scores(pairs: &Pairs, asked: &[BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
+fn scores(pairs: &Pairs, asked: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
     let mut others: Vec<usize> = (0..asked.len()).filter(|i| *i != me).collect();
     let mut rng = Stream::new(SEED, "scores");
     for i in (1..others.len()).rev() {
         others.swap(i, rng.below(i as u64 + 1) as usize);
     }
     let groups = INNER.min(others.len());
-    let group = |g: usize| others.iter().skip(g).step_by(groups.max(1)).map(|i| &asked[*i]);
+    let group = |g: usize| others.iter().skip(g).step_by(groups.max(1)).map(|i| asked[*i]);
     (0..groups)
         .map(|g| {
             let hidden = |c: &Cell| asked[me].contains(c) || group(g).any(|set| set.contains(c));
@@ -144,20 +161,20 @@ fn scores(pairs: &Pairs, asked: &[BTreeSet<Cell>], me: usize) -> Vec<Calibration
         .collect()
 }
 
-/// Asks for `cells` of a predictor that knows all others, its intervals calibrated on `scores`.
+/// Asks for `cells` of a predictor that knows all others, its intervals calibrated on `scores`:
+/// speeds, and whether pairs are worth it.
 fn one(
     pairs: &Pairs,
     cells: &BTreeSet<Cell>,
     scores: &[Calibration],
-    speeds: &mut Vec<Sample>,
-    worth: &mut Vec<Sample>,
-) {
+) -> (Vec<Sample>, Vec<Sample>) {
     let known: Vec<(Cell, f64)> =
         pairs.cells.iter().filter(|(c, _)| !cells.contains(c)).map(|(c, y)| (*c, *y)).collect();
     let mut trial = trial(pairs, &|c| cells.contains(c));
     trial.calibrate(scores.iter());
     let simple = Simple::new(pairs, &known);
     let mut predicted: BTreeMap<Cell, Sample> = BTreeMap::new();
+    let mut worth = Vec::new();
     for (i, j) in cells {
         let at = Configuration { global_batch: pairs.jobs[*i].batch, ..beside(&pairs.jobs[*j]) };
         let Some(point) = trial.predict(&pairs.jobs[*i].class, &at) else { continue };
@@ -178,7 +195,7 @@ fn one(
             simple: a.simple.iter().zip(&b.simple).map(|(a, b)| (a.0, says(a.1, b.1))).collect(),
         });
     }
-    speeds.extend(predicted.into_values());
+    (predicted.into_values().collect(), worth)
 }
 
 /// The simple means over pairs.
