@@ -17,11 +17,14 @@
 //! where they are known: they are what tells a family nobody has seen.
 //! The partner's own slow-down is the same function with its arguments exchanged.
 //!
-//! Form and first constants: a study of the Gavel throughput tables (stanford-futuredata/gavel, MIT),
-//! set by hand once. Each fit then moves them along a coarse grid by marginal likelihood of its own
-//! rows. The grid's other values were laid around the likelihood's optimum on four fifths of those
-//! same tables, and this form was kept among a few while errors on the last fifth, and on jobs left
-//! out, were in sight: errors measured on these tables are a little kind to it.
+//! **Its constants** are none of ours: each fit looks for the most probable ones given its own rows
+//! (the marginal likelihood, with the width integrated out; Rasmussen and Williams, "Gaussian
+//! Processes for Machine Learning", 2006, section 5.4), under a belief so wide that some tens of
+//! pairs overrule it: every distance is one unit (a doubling, a factor of e), every weight is one,
+//! all give or take a factor of four. So no pair that is left out has a say in them.
+//!
+//! The form is the product of two jobs' likenesses, as an ordered pair asks for; a study of the
+//! Gavel throughput tables (stanford-futuredata/gavel, MIT) found it better than sums and trees.
 
 use ndarray::ArrayView1;
 use wattle_common::id::WorkloadId;
@@ -46,8 +49,17 @@ const WIDTH_PRIOR: f64 = 8.0;
 /// A window's own noise is in the fitted noise already; rows less sure than this, as a deviation
 /// of a logarithm, count less.
 const ROW_SD: f64 = 0.04;
-/// Constants are moved where the logarithm of the likelihood gains at least this.
-const GAIN_MIN: f64 = 0.5;
+/// The deviation of what is believed of each constant's logarithm: a factor of four.
+const CONSTANT_SD: f64 = 1.386;
+/// Steps of the search, in the constant's logarithm: factors of four, two and the root of two.
+const STEPS: [f64; 3] = [1.386, 0.693, 0.347];
+/// Rounds over all constants with one step.
+const ROUNDS: usize = 2;
+/// Less than this gained in the logarithm of the likelihood is nothing gained.
+const GAIN_MIN: f64 = 0.05;
+/// Pairs that the search reads at most, evenly many of all: seven constants need no more, and it
+/// asks some sixty times.
+const SEARCHED_MAX: usize = 256;
 
 /// What is known of a job that may make it like another.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,26 +132,39 @@ pub struct Constants {
     pub noise: f64,
 }
 
-/// A coordinate of the grid.
-type Axis = (fn(&mut Constants) -> &mut f64, &'static [f64]);
+/// One of the constants.
+type Coordinate = fn(&mut Constants) -> &mut f64;
 
 impl Constants {
-    /// As the study set them by hand.
+    /// Before any pair was seen: nothing said for any of them.
     #[must_use]
     pub const fn believed() -> Self {
-        Self { batch: 1.5, rate: 1.0, family: 0.3, beyond: 0.2, single: 0.3, own: 0.2, noise: 0.05 }
+        Self { batch: 1.0, rate: 1.0, family: 0.5, beyond: 1.0, single: 1.0, own: 1.0, noise: 0.1 }
     }
 
-    /// Where each may move, one after the other.
-    const GRID: [Axis; 7] = [
-        (|c| &mut c.beyond, &[0.2, 0.6, 2.0]),
-        (|c| &mut c.rate, &[1.0, 3.0]),
-        (|c| &mut c.batch, &[1.5, 2.5]),
-        (|c| &mut c.own, &[0.2, 0.02]),
-        (|c| &mut c.single, &[0.3, 0.6]),
-        (|c| &mut c.noise, &[0.05, 0.02]),
-        (|c| &mut c.family, &[0.3, 0.15, 0.5]),
+    const ALL: [Coordinate; 7] = [
+        |c| &mut c.beyond,
+        |c| &mut c.rate,
+        |c| &mut c.batch,
+        |c| &mut c.own,
+        |c| &mut c.single,
+        |c| &mut c.noise,
+        |c| &mut c.family,
     ];
+
+    /// The logarithm of how much they are believed, but for a constant.
+    fn prior(mut self) -> f64 {
+        let mut believed = Self::believed();
+        let off = |of: &Coordinate| (*of(&mut self) / *of(&mut believed)).ln() / CONSTANT_SD;
+        Self::ALL.iter().map(off).map(|off| -0.5 * off * off).sum()
+    }
+
+    /// One of them moved by the factor e^`step`; a likeness stays below one.
+    fn moved(mut self, which: Coordinate, step: f64) -> Self {
+        *which(&mut self) *= step.exp();
+        self.family = self.family.min(0.99);
+        self
+    }
 
     /// The kernel of a pair with itself, undivided.
     fn scale(&self) -> f64 {
@@ -203,23 +228,36 @@ impl Pairs {
         if rows.is_empty() {
             return None;
         }
-        let mut best = Self::solve(traits, &rows, start)?;
-        for (coordinate, values) in Constants::GRID.iter().filter(|_| tune) {
-            let from = best.constants;
-            for value in *values {
-                let mut tried = from;
-                *coordinate(&mut tried) = *value;
-                if tried == from {
-                    continue;
+        let constants = if tune { Self::search(traits, &rows, start) } else { start };
+        Self::solve(traits, &rows, constants)
+    }
+
+    /// The constants that are the most probable of those around `start`, one moved after the other,
+    /// by ever smaller steps.
+    fn search(traits: &[Traits], rows: &[Row], start: Constants) -> Constants {
+        let every = rows.len().div_ceil(SEARCHED_MAX);
+        let some: Vec<Row> = rows.iter().step_by(every).copied().collect();
+        let probable = |c: Constants| Some(Self::solve(traits, &some, c)?.likelihood + c.prior());
+        let Some(mut most) = probable(start) else { return start };
+        let mut best = start;
+        for step in STEPS {
+            for _ in 0..ROUNDS {
+                let before = most;
+                for which in Constants::ALL {
+                    for step in [step, -step] {
+                        let tried = best.moved(which, step);
+                        if let Some(found) = probable(tried).filter(|p| *p > most + GAIN_MIN) {
+                            (best, most) = (tried, found);
+                            break;
+                        }
+                    }
                 }
-                if let Some(other) = Self::solve(traits, &rows, tried)
-                    && other.likelihood > best.likelihood + GAIN_MIN
-                {
-                    best = other;
+                if most <= before {
+                    break;
                 }
             }
         }
-        Some(best)
+        best
     }
 
     fn solve(traits: &[Traits], rows: &[Row], constants: Constants) -> Option<Self> {
