@@ -143,7 +143,7 @@ mod tests {
     use crate::beside::{Beside, PARTNERS_MAX};
     use crate::history::{JOBS_MAX, LEVELS_MAX, SETS_MAX, SETTINGS_MAX};
     use crate::model::cap::Setting;
-    use crate::model::throughput::{Constants, POOLED};
+    use crate::model::throughput::{Constants, Off, POOLED};
     use wattle_common::Timestamp;
     use wattle_common::id::JobId;
 
@@ -267,7 +267,11 @@ mod tests {
                 })
                 .collect(),
             shared: sets.collect(),
-            scaling: Some(Constants { values: [one; POOLED], flat_off: Some(one.sd) }),
+            scaling: Some(Constants {
+                values: [one; POOLED],
+                flat_off: Some(one.sd),
+                off: [Off { square: one.sd, readings: 48 }; 2],
+            }),
             ..Summary::default()
         };
         let mut kept = class(vec![summary; JOBS_MAX]);

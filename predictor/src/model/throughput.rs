@@ -41,24 +41,12 @@ use crate::fit::{Belief, Posterior, Row, believed_squares, fit};
 use crate::history::Stored;
 use crate::interval::LogNormal;
 use form::{Network, Place, WIDTH, ln_time};
-pub use pooled::{Constants, FLAT_MAX, POOLED, Pooled};
+pub use pooled::{Constants, FLAT_MAX, Off, POOLED, Pooled};
 
 /// Configurations fitted at most; of more, evenly many of all sizes.
 const FITTED_MAX: usize = 48;
 /// The least deviation of a level: single readings repeat no better.
 const LEVEL_SD_MIN: f64 = 0.01;
-/// The form's own error as a deviation of the logarithm, beyond four GPUs or one node; inside, it
-/// is below the readings' own.
-const FORM_SD_BEYOND: f64 = 0.048;
-/// The same as an error of what is predicted: configurations with one local batch differ by 1.5 to
-/// 5 % in open tables, placements that only differ in order by 3 to 5 %, and forms of this kind
-/// reach 7 to 8 % across nodes.
-const PREDICTED_SD: f64 = 0.03;
-const PREDICTED_SD_BEYOND: f64 = 0.08;
-/// On so many GPUs, until the job was seen there, no interval is narrower than about 15 % to either
-/// side: half a 90 % interval is 1.645 deviations.
-const FAR_GPUS: u32 = 16;
-const FAR_SD: f64 = 0.15 / 1.645;
 /// A job that never reports its batch keeps it for each GPU where that is better by this much, as a
 /// difference of minus log likelihood: even odds but for ties. A job that gains from more GPUs never
 /// is, because there nothing of the form gets faster with them.
@@ -102,7 +90,8 @@ struct Fitted {
     posterior: Posterior,
     cost: f64,
     beliefs: [Belief; WIDTH],
-    gpus_max: u32,
+    form: [f64; 2],
+    off: [Off; 2],
     flat_off: Option<f64>,
 }
 
@@ -145,9 +134,9 @@ impl Scale {
     }
 }
 
-/// Whether the form is on ground where it is sure.
-fn is_near(spot: Spot) -> bool {
-    spot.nodes <= 1 && spot.gpus <= 4
+/// 0 near, where the form is on ground where it is sure, or 1 beyond.
+fn beyond(spot: Spot) -> usize {
+    usize::from(spot.nodes > 1 || spot.gpus > 4)
 }
 
 impl Throughput {
@@ -178,14 +167,10 @@ impl Throughput {
         }
         let fitted = self.fitted.as_ref()?;
         let (time, gradient) = ln_time(&fitted.theta, fitted.scale.place(spot), fitted.network);
-        let form: f64 = if is_near(spot) { PREDICTED_SD } else { PREDICTED_SD_BEYOND };
-        let mut variance = fitted.variance(&gradient) + form * form;
-        if spot.gpus >= FAR_GPUS && fitted.gpus_max < FAR_GPUS {
-            variance = variance.max(FAR_SD * FAR_SD);
-        }
+        let form = fitted.form[beyond(spot)];
         Some(LogNormal {
             mean: -(time + fitted.scale.ln_time),
-            variance,
+            variance: fitted.variance(&gradient) + form * form,
             dof: fitted.posterior.dof(),
         })
     }
@@ -241,7 +226,7 @@ impl Fitted {
         let places: Vec<(Place, f64, f64)> = rows
             .iter()
             .map(|k| {
-                let form = if is_near(k.spot) { 0.0 } else { FORM_SD_BEYOND };
+                let form = pooled.form[beyond(k.spot)];
                 let level = k.ln_rate.variance.max(LEVEL_SD_MIN * LEVEL_SD_MIN);
                 let y = (-k.ln_rate.mean - scale.ln_time).clamp(-12.0, 12.0);
                 (scale.place(k.spot), y, (level + form * form).sqrt())
@@ -259,9 +244,23 @@ impl Fitted {
             }
         }
         let (theta, cost) = best.unwrap_or((start, f64::MAX));
-        let posterior = fit(&linear(&theta, &places, network), &beliefs);
-        let gpus_max = rows.iter().map(|k| k.spot.gpus).max().unwrap_or(0);
-        Self { scale, network, theta, posterior, cost, beliefs, gpus_max, flat_off: None }
+        let form = pooled.form;
+        let linear = linear(&theta, &places, network);
+        let posterior = fit(&linear, &beliefs);
+        let mut off = [Off::default(); 2];
+        for (known, row) in rows.iter().zip(&linear) {
+            let (at, variance) = posterior.at(&row.x);
+            let own = row.sd * row.sd;
+            // The fit went after this reading too: what is left of it is less than its noise.
+            let left = (1.0 - variance / posterior.noise_ratio().powi(2) / own).max(0.05);
+            let far = beyond(known.spot);
+            let of = &mut off[far];
+            let square = (row.y - at).powi(2) / left - (own - form[far] * form[far]);
+            of.readings += 1;
+            of.square += (square - of.square) / f64::from(of.readings);
+        }
+        let flat_off = None;
+        Self { scale, network, theta, posterior, cost, beliefs, form, off, flat_off }
     }
 
     /// How much noisier the readings were than they promised. Readings that agree better than they
@@ -291,7 +290,7 @@ impl Fitted {
         for (i, value) in values.iter_mut().enumerate() {
             *value = one(i + WIDTH - POOLED);
         }
-        Constants { values, flat_off: self.flat_off }
+        Constants { values, flat_off: self.flat_off, off: self.off }
     }
 }
 

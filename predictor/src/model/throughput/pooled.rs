@@ -1,8 +1,12 @@
 //! What jobs of one kind of card have in common in how they scale, fitted from what each showed.
 //!
 //! Each job's constants come without what was believed of them (see `throughput::Constants`), so a
-//! job that could not tell a constant says nothing of it. Mean and between-job deviation are where
-//! expectation and maximisation settle for normally distributed constants (empirical Bayes).
+//! job that could not tell a constant says nothing of it. How far jobs lie apart is not known when
+//! few were seen: so their spread is integrated out, under a flat belief over it (Gelman, "Prior
+//! distributions for variance parameters in hierarchical models", Bayesian Analysis 2006), and the
+//! next job's belief has the mean and the deviation that remain. Nothing in it is to be tuned.
+//!
+//! How far the form itself is off comes from the same jobs: the mean of what each could not fit.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,33 +19,32 @@ pub const POOLED: usize = WIDTH - OWN;
 /// Parameters that are a job's own.
 const OWN: usize = 2;
 
-/// What is believed before anything was seen. The job's two levels: a step mostly computes, give
-/// or take a factor of four. A doubling beyond four GPUs costs the mean of the two inside, where
-/// 2 (g-1)/g grows by 1 and by 0.5: a tree's or a ring's latency. Across nodes: two cost as much as
-/// the fixed part, give or take a factor of three, for networks differ so; growth with an exponent
-/// of 0.3 to 0.5 and an overlap of about 2, as fitted in Pollux's line (OSDI'21, petuum/adaptdl),
-/// in round figures and wide.
+/// What is believed before anything was seen: round figures that say what is physically possible,
+/// and wide. The job's own: a step mostly computes, give or take a factor of four. A doubling beyond
+/// four GPUs costs the mean of the two inside, where 2 (g-1)/g grows by 1 and by 0.5: a tree's or a
+/// ring's latency. Across nodes: two cost as much as the fixed part, give or take a factor of three,
+/// for networks differ so; three and more cost as much as two. Exponents of growth lie between 0, as
+/// a ring's traffic for each GPU, and 1, where all share one link. Overlap lies between 1 and 10, as
+/// Pollux has it (OSDI'21): evenly in its logarithm.
 const BELIEVED: [Belief; WIDTH] = [
     Belief { mean: -1.609, sd: 1.5 }, // ln 0.2
     Belief { mean: -0.288, sd: 1.5 }, // ln 0.75
     Belief { mean: -1.204, sd: 2.0 }, // ln 0.3
     Belief { mean: -0.288, sd: 0.4 }, // ln 0.75
     Belief { mean: 0.0, sd: 1.2 },
-    Belief { mean: -0.15, sd: 0.4 },
+    Belief { mean: 0.0, sd: 0.5 },
     Belief { mean: 0.5, sd: 0.3 },
-    Belief { mean: 0.4, sd: 0.2 },
-    Belief { mean: 0.35, sd: 0.15 },
-    Belief { mean: 0.693, sd: 0.3 }, // ln 2
+    Belief { mean: 0.5, sd: 0.3 },
+    Belief { mean: 0.5, sd: 0.3 },
+    Belief { mean: 1.151, sd: 0.665 }, // between ln 1 and ln 10
 ];
-/// How many jobs the beliefs count for.
-const BELIEVED_JOBS: f64 = 2.0;
-/// The part of a belief's variance that is believed to lie between jobs; the rest is that nobody
-/// knows the mean.
-const BETWEEN_SHARE: f64 = 0.25;
-/// A job's own synchronisation inside a node is its own matter (parameters, message sizes): other
-/// jobs narrow it no further than to this deviation.
-const INSIDE_SD_MIN: f64 = 2.0;
-const ROUNDS: usize = 8;
+/// Spreads between jobs that are tried.
+const SPREADS: usize = 16;
+
+/// How far the form is believed to be off before anything was seen, as a deviation of a logarithm:
+/// inside one node and on up to four GPUs as far as single readings repeat, beyond a tenth. It
+/// counts as what one job says.
+const FORM_BELIEVED: [f64; 2] = [0.03, 0.1];
 
 /// How far off the flat form may be across nodes, as a root mean square of logarithms, and still be
 /// the one believed: the simpler form stands until it fails.
@@ -54,6 +57,18 @@ pub struct Constants {
     pub values: [Stored; POOLED],
     /// How far the flat form is off across nodes: the mean square of logarithms, where seen.
     pub flat_off: Option<f64>,
+    /// How far the form was off, near and beyond ([`Off`]).
+    #[serde(default)]
+    pub off: [Off; 2],
+}
+
+/// What a job's readings lie off the form, beyond their own noise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Off {
+    /// The mean square of logarithms; below zero where they promised more noise than there was.
+    pub square: f64,
+    /// Of so many readings.
+    pub readings: u32,
 }
 
 impl Constants {
@@ -62,6 +77,7 @@ impl Constants {
     pub fn is_sane(&self) -> bool {
         self.values.iter().all(|v| v.mean.is_finite() && v.sd.is_finite() && v.sd > 0.0)
             && self.flat_off.is_none_or(|off| off.is_finite() && off >= 0.0)
+            && self.off.iter().all(|off| off.square.is_finite())
     }
 }
 
@@ -70,24 +86,27 @@ impl Constants {
 pub struct Pooled {
     pub(super) beliefs: [Belief; WIDTH],
     pub(super) network: Network,
+    /// The form's own error near and beyond, as a deviation of a logarithm.
+    pub(super) form: [f64; 2],
 }
 
 impl Pooled {
     /// What is believed before anything was seen.
     #[must_use]
     pub fn believed() -> Self {
-        Self { beliefs: BELIEVED, network: Network::Steep }
+        Self { beliefs: BELIEVED, network: Network::Steep, form: FORM_BELIEVED }
     }
 
     /// What the jobs seen on one kind of card say.
     #[must_use]
     pub fn fit<'a>(jobs: impl Iterator<Item = &'a Constants> + Clone) -> Self {
         let mut pooled = Self::believed();
-        for (i, belief) in pooled.beliefs.iter_mut().enumerate().skip(OWN) {
+        for (i, belief) in pooled.beliefs.iter_mut().enumerate().skip(form::INSIDE + 1) {
             *belief = between(*belief, jobs.clone().map(|j| j.values[i - OWN]));
         }
-        let inside = &mut pooled.beliefs[form::INSIDE];
-        inside.sd = inside.sd.max(INSIDE_SD_MIN);
+        for (i, form) in pooled.form.iter_mut().enumerate() {
+            *form = form_error(*form, jobs.clone().map(|j| j.off[i]));
+        }
         let off: Vec<f64> = jobs.filter_map(|j| j.flat_off).collect();
         let flat = off.iter().filter(|off| **off <= FLAT_MAX * FLAT_MAX).count();
         if 2 * flat > off.len() {
@@ -97,21 +116,51 @@ impl Pooled {
     }
 }
 
-/// Mean and deviation of another job's constant, after what some showed of theirs.
+/// Mean and deviation of another job's constant, after what some showed of theirs. Half of what is
+/// open before is how far jobs lie apart, half where their middle is; how far they lie apart is
+/// evenly likely from nothing up.
 fn between(believed: Belief, seen: impl Iterator<Item = Stored> + Clone) -> Belief {
-    let whole = believed.sd * believed.sd;
-    let (mut mean, mut spread) = (believed.mean, BETWEEN_SHARE * whole);
-    for _ in 0..ROUNDS {
-        let trust = |s: &Stored| spread / (spread + s.sd * s.sd);
-        let counted = BELIEVED_JOBS + seen.clone().map(|s| trust(&s)).sum::<f64>();
-        let sum: f64 = seen.clone().map(|s| trust(&s) * s.mean).sum();
-        mean = (BELIEVED_JOBS * believed.mean + sum) / counted;
-        let squares: f64 = seen.clone().map(|s| (trust(&s) * (s.mean - mean)).powi(2)).sum();
-        spread = (BELIEVED_JOBS * BETWEEN_SHARE * whole + squares) / counted;
+    let half = 0.5 * believed.sd * believed.sd;
+    let widest = (3.0 * half).sqrt();
+    let one = |k: usize| {
+        let spread = (widest * (k as f64 + 0.5) / SPREADS as f64).powi(2);
+        let (mut precision, mut sum, mut ln_likely, mut squares) = (1.0 / half, 0.0, 0.0, 0.0);
+        for stored in seen.clone() {
+            let weight = 1.0 / (spread + stored.sd * stored.sd);
+            let off = stored.mean - believed.mean;
+            precision += weight;
+            sum += weight * off;
+            squares += weight * off * off;
+            ln_likely += 0.5 * weight.ln();
+        }
+        ln_likely -= 0.5 * (precision.ln() + squares - sum * sum / precision);
+        (ln_likely, sum / precision, 1.0 / precision + spread)
+    };
+    let tried: [(f64, f64, f64); SPREADS] = std::array::from_fn(one);
+    let most = tried.iter().map(|t| t.0).fold(f64::NEG_INFINITY, f64::max);
+    let (mut whole, mut first, mut second) = (0.0, 0.0, 0.0);
+    for (ln_likely, mean, variance) in tried {
+        let weight = (ln_likely - most).exp();
+        whole += weight;
+        first += weight * mean;
+        second += weight * (variance + mean * mean);
     }
-    let told: f64 = seen.map(|s| 1.0 / (spread + s.sd * s.sd)).sum();
-    let of_mean = 1.0 / (1.0 / ((1.0 - BETWEEN_SHARE) * whole) + told);
-    Belief { mean, sd: (spread + of_mean).sqrt() }
+    let mean = first / whole;
+    Belief { mean: believed.mean + mean, sd: (second / whole - mean * mean).sqrt() }
+}
+
+/// The form's error as a deviation: the mean over jobs and what was believed. A job's own mean
+/// square is told to two parts in its number of readings, and jobs differ by as much as one reading.
+fn form_error(believed: f64, seen: impl Iterator<Item = Off>) -> f64 {
+    let (mut whole, mut sum) = (1.0, believed * believed);
+    for off in seen.filter(|off| off.readings > 0) {
+        let n = f64::from(off.readings);
+        let weight = n / (n + 2.0);
+        whole += weight;
+        sum += weight * off.square;
+    }
+    // Readings that lie closer than they promised do not make it exact.
+    (sum / whole).max(1e-4).sqrt()
 }
 
 #[cfg(test)]
@@ -119,7 +168,7 @@ mod tests {
     use super::*;
 
     fn constants(mean: f64, sd: f64, flat_off: Option<f64>) -> Constants {
-        Constants { values: [Stored { mean, sd }; POOLED], flat_off }
+        Constants { values: [Stored { mean, sd }; POOLED], flat_off, off: [Off::default(); 2] }
     }
 
     #[test]
