@@ -94,9 +94,55 @@ const REACHED: [(&str, &str, &str, f64); 16] = [
     ("clocks-4", "a40", "time", 0.017),
     ("clocks-4", "a100", "energy", 0.013),
     ("clocks-4", "a40", "energy", 0.017),
-    ("scaling", "A100", "time", 0.22),
-    ("scaling+16", "A100", "time", 0.15),
+    ("scaling", "A100", "time", 0.14),
+    ("scaling+16", "A100", "time", 0.09),
 ];
+
+/// (protocol, GPU, quantity, most error, least inside 90 %) of what has one row for all.
+const PAIRS: [(&str, &str, &str, f64, f64); 6] = [
+    ("pairs-out", "v100", "relative_speed", 0.050, 0.88),
+    ("pairs-out", "p100", "relative_speed", 0.021, 0.88),
+    ("pairs-out", "v100", "worth_pairing", 0.05, 0.0),
+    ("pairs-out", "p100", "worth_pairing", 0.05, 0.0),
+    ("jobs-out", "v100", "relative_speed", 0.080, 0.85),
+    ("jobs-out", "p100", "relative_speed", 0.043, 0.85),
+];
+
+/// (protocol, most mean error over models, least inside 90 % in the mean and of the worst).
+const MODELS: [(&str, f64, f64, f64); 3] = [
+    ("scaling", 0.075, 0.85, 0.70),
+    ("scaling+16", 0.060, 0.85, 0.5),
+    ("placement", 0.078, 0.85, 0.70),
+];
+
+#[test]
+fn pairs_stay_as_they_were_reached() {
+    let Some(report) = report() else { return };
+    for (protocol, gpu, quantity, most, inside) in PAIRS {
+        let is = |r: &&evaluate::Row| {
+            (r.protocol.as_str(), r.gpu.as_deref()) == (protocol, Some(gpu))
+                && r.quantity == quantity
+                && r.model.is_none()
+        };
+        let row = report.rows.iter().find(is).unwrap();
+        assert!(row.mae <= most && row.coverage90.is_none_or(|c| c >= inside), "{row:?}");
+    }
+}
+
+#[test]
+fn models_never_seen_stay_as_they_were_reached() {
+    let Some(report) = report() else { return };
+    for (protocol, most, inside, worst) in MODELS {
+        let rows: Vec<_> = report.rows.iter().filter(|r| r.protocol == protocol).collect();
+        let mean = |of: &dyn Fn(&evaluate::Row) -> f64| {
+            rows.iter().map(|r| of(r)).sum::<f64>() / rows.len() as f64
+        };
+        let (error, covered) = (mean(&|r| r.mape.unwrap()), mean(&|r| r.coverage90.unwrap()));
+        assert!(error <= most && covered >= inside, "{protocol}: {error} {covered}");
+        assert!(rows.iter().all(|r| r.mape.unwrap() <= 0.14), "{rows:?}");
+        assert!(rows.iter().all(|r| r.coverage90.unwrap() >= worst), "{rows:?}");
+    }
+}
 
 #[test]
 fn what_was_reached_is_kept() {

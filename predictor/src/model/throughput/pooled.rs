@@ -101,6 +101,9 @@ impl Pooled {
     #[must_use]
     pub fn fit<'a>(jobs: impl Iterator<Item = &'a Constants> + Clone) -> Self {
         let mut pooled = Self::believed();
+        if jobs.clone().next().is_none() {
+            return pooled;
+        }
         for (i, belief) in pooled.beliefs.iter_mut().enumerate().skip(form::INSIDE + 1) {
             *belief = between(*belief, jobs.clone().map(|j| j.values[i - OWN]));
         }
@@ -182,12 +185,30 @@ mod tests {
     }
 
     #[test]
+    fn the_forms_error_is_what_jobs_showed() {
+        let with = |square, readings| {
+            let off = [Off::default(), Off { square, readings }];
+            Constants { off, ..constants(0.0, 1e3, None) }
+        };
+        let form = |jobs: &[Constants]| Pooled::fit(jobs.iter()).form[1];
+        assert!((form(&[]) - FORM_BELIEVED[1]).abs() < 1e-12);
+        assert!((form(&vec![with(0.04 * 0.04, 48); 30]) - 0.04).abs() < 0.005);
+        // A single reading says less than a table of them.
+        assert!(form(&[with(0.0, 1)]) > form(&[with(0.0, 48)]));
+        assert!(form(&vec![with(-1.0, 48); 3]) > 0.0);
+    }
+
+    #[test]
     fn many_that_agree_are_believed() {
         let like = constants(0.6, 0.02, Some(0.001));
         let pooled = Pooled::fit([&like; 12].into_iter());
         let pair = pooled.beliefs[form::GROWTH_PAIR];
-        assert!((pair.mean - 0.57).abs() < 0.02 && pair.sd < 0.15, "{pair:?}");
+        assert!((pair.mean - 0.6).abs() < 0.01 && pair.sd < 0.1, "{pair:?}");
         assert_eq!(pooled.network, Network::Flat);
+        // One that contradicts them leaves the middle and widens.
+        let other = constants(0.1, 0.02, Some(0.001));
+        let wider = Pooled::fit([&like; 12].into_iter().chain([&other]));
+        assert!(wider.beliefs[form::GROWTH_PAIR].sd > 1.5 * pair.sd);
         let steep = constants(0.6, 0.02, Some(0.2));
         assert_eq!(Pooled::fit([&steep; 3].into_iter()).network, Network::Steep);
     }
