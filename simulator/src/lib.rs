@@ -23,6 +23,7 @@ pub mod carbon;
 mod cards;
 mod engine;
 mod foretold;
+pub mod measured;
 mod meter;
 mod oracle;
 mod outcome;
