@@ -19,6 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod bound;
 pub mod carbon;
 mod cards;
 mod engine;

@@ -1,0 +1,344 @@
+//! What a path of GPU prices proves: a number that no schedule's cost is below.
+//!
+//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `mu` seconds. Whatever the prices,
+//! `nu >= 0`, no schedule has a smaller sum of flow times + `mu` times joules than
+//!
+//! ```text
+//! sum_j min_T max_p { T - a_j + p x_j - int_{a_j}^{T} h_j(p, nu(t)) dt }  -  G int nu dt,
+//! h_j(p, nu) = max(0, max over options of p * speed - mu * power - nu * GPUs)
+//! ```
+//!
+//! for jobs that arrive at `a_j` with `x_j` steps and for `G` GPUs: a schedule never uses more than
+//! `G`, so paying for what it uses and getting `G int nu` back costs it no more than before, and
+//! then every job minimises on its own; the inner part is the linear programme of finishing at `T`
+//! at least cost, written by its dual, `p` being the price of a step.
+//!
+//! What is approximated here, and why the result stays a bound:
+//! * Prices are constant within a bucket and zero after the last. Any path is allowed, this one too.
+//! * Within a bucket the bracket is straight in `T`, concave in `p`: the least over `T` of the
+//!   greatest over `p` is the greatest over `p` of the smaller end. No finish time is left out, and
+//!   none between the ends is thought dearer than it is.
+//! * `p` runs over a grid. Every `p` bounds the cost from below, so leaving some out only lowers it.
+//! * Finishes after the last bucket are taken with one `p` only, the price of a step at free GPUs,
+//!   at which the bracket no longer changes with `T`.
+//! * Energy and time are sums of some thousand terms; rounding is below a part in 10^11.
+
+use super::{BoundOption, Class};
+
+/// A straight line `value - gpus * nu`.
+#[derive(Debug, Clone, Copy)]
+struct Worth {
+    value: f64,
+    gpus: f64,
+    speed: f64,
+}
+
+/// A class at one price of energy.
+struct Priceable<'c> {
+    class: &'c Class,
+    /// Options by rising GPUs, as (GPUs, speed, mu * power).
+    options: Vec<(f64, f64, f64)>,
+}
+
+/// The bound as a function of the path of GPU prices, at one price of energy.
+pub(super) struct Dual<'c> {
+    classes: Vec<Priceable<'c>>,
+    gpus: f64,
+    /// When the first bucket begins, in seconds.
+    origin_s: f64,
+    bucket_s: f64,
+    buckets: usize,
+    scratch: Scratch,
+}
+
+/// What is filled anew for each class.
+#[derive(Default)]
+struct Scratch {
+    /// Per step price: what running is worth at each number of GPUs, only where it is the best for
+    /// some GPU price.
+    worth: Vec<Vec<Worth>>,
+    /// Step prices, rising.
+    step_prices: Vec<f64>,
+    /// Per step price, one row of `int (1 - h) dt` up to each bucket's start.
+    slack: Vec<f64>,
+    row: Vec<f64>,
+}
+
+/// A dual's value at a path, and where to go from there.
+pub(super) struct Answer {
+    /// Seconds: no schedule has a smaller sum of flow times + mu * joules.
+    pub(super) value_s: f64,
+    /// GPUs that the jobs would take at these prices, per bucket: about the direction of ascent.
+    pub(super) demand: Vec<f64>,
+}
+
+impl<'c> Dual<'c> {
+    pub(super) fn new(
+        classes: &'c [Class],
+        gpus: u32,
+        mu: f64,
+        (origin_s, bucket_s, buckets): (f64, f64, usize),
+    ) -> Self {
+        let priced = |option: &BoundOption| {
+            (f64::from(option.gpus), option.steps_per_s, mu * option.power_w)
+        };
+        let classes = classes
+            .iter()
+            .map(|class| {
+                let mut options: Vec<_> = class.options.iter().map(priced).collect();
+                options.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+                Priceable { class, options }
+            })
+            .collect();
+        let scratch = Scratch::default();
+        Self { classes, gpus: f64::from(gpus), origin_s, bucket_s, buckets, scratch }
+    }
+
+    /// The bound at a path, with so many step prices per class.
+    pub(super) fn at(&mut self, path: &[f64], step_prices: usize) -> Answer {
+        debug_assert_eq!(path.len(), self.buckets);
+        let dearest = path.iter().copied().fold(0.0, f64::max);
+        let mut demand = vec![0.0; self.buckets];
+        let mut value_s = -self.gpus * self.bucket_s * path.iter().sum::<f64>();
+        let grid = Grid { origin_s: self.origin_s, bucket_s: self.bucket_s, path };
+        for class in &self.classes {
+            self.scratch.fill(class, &grid, dearest, step_prices);
+            for &(arrival_s, work) in &class.class.jobs {
+                value_s += self.scratch.job(arrival_s, work, &grid, &mut demand);
+            }
+        }
+        for taken in &mut demand {
+            *taken /= self.bucket_s;
+        }
+        Answer { value_s, demand }
+    }
+}
+
+/// The path and its buckets.
+struct Grid<'p> {
+    origin_s: f64,
+    bucket_s: f64,
+    path: &'p [f64],
+}
+
+impl Priceable<'_> {
+    /// The price of a step at which running just repays a second of waiting, GPUs at `nu`.
+    fn break_even(&self, nu: f64) -> f64 {
+        let cost = |&(gpus, speed, energy): &(f64, f64, f64)| (1.0 + energy + nu * gpus) / speed;
+        self.options.iter().map(cost).fold(f64::INFINITY, f64::min)
+    }
+}
+
+impl Scratch {
+    fn fill(&mut self, class: &Priceable<'_>, grid: &Grid<'_>, dearest: f64, step_prices: usize) {
+        // Outside these two the bracket only rises, or only falls, with the finish time: no other
+        // step price can be the one that decides.
+        let (low, high) = (class.break_even(0.0), class.break_even(dearest));
+        self.step_prices.clear();
+        self.step_prices.push(low);
+        if high > low {
+            let last = step_prices.max(2) - 1;
+            let ratio = high / low;
+            self.step_prices.extend((1..last).map(|i| low * ratio.powf(i as f64 / last as f64)));
+            self.step_prices.push(high);
+        }
+        let buckets = grid.path.len();
+        self.slack.resize(self.step_prices.len() * (buckets + 1), 0.0);
+        self.row.resize(buckets, 0.0);
+        self.worth.resize_with(self.step_prices.len(), Vec::new);
+        let rows = self.slack.chunks_exact_mut(buckets + 1);
+        for ((&p, worth), slack) in self.step_prices.iter().zip(&mut self.worth).zip(rows) {
+            useful(p, &class.options, worth);
+            self.row.fill(0.0);
+            for line in &*worth {
+                for (best, &nu) in self.row.iter_mut().zip(grid.path) {
+                    let gain = line.value - line.gpus * nu;
+                    *best = if gain > *best { gain } else { *best };
+                }
+            }
+            let mut sum = 0.0;
+            slack[0] = sum;
+            for (after, &best) in slack[1..].iter_mut().zip(&self.row) {
+                sum += (1.0 - best) * grid.bucket_s;
+                *after = sum;
+            }
+        }
+    }
+
+    /// The least cost of a job at these prices; adds the GPU-seconds it takes for it per bucket.
+    fn job(&self, arrival_s: f64, work: f64, grid: &Grid<'_>, demand: &mut [f64]) -> f64 {
+        let buckets = grid.path.len();
+        let since = (arrival_s - grid.origin_s) / grid.bucket_s;
+        let first = (since as usize).min(buckets - 1);
+        let into = (since - first as f64).clamp(0.0, 1.0);
+        let row = |i: usize| &self.slack[i * (buckets + 1)..(i + 1) * (buckets + 1)];
+        // `int (1 - h)` up to the arrival, straight within its bucket.
+        let before = |i: usize| {
+            let row = row(i);
+            row[first] + (row[first + 1] - row[first]) * into
+        };
+        let cheap = row(0);
+        let cheap_base = self.step_prices[0] * work - before(0);
+        // After the last bucket: at this step price `1 - h` is zero there.
+        let mut least = cheap_base + cheap[buckets];
+        let (mut end, mut price) = (buckets, 0);
+        let mut i = self.step_prices.len() - 1;
+        for bucket in first..buckets {
+            // The lowest step price gives no more than the best one, and only rises with the finish.
+            if bucket > first && cheap_base + cheap[bucket] >= least {
+                break;
+            }
+            let bracket = |i: usize| {
+                let (row, before) = (row(i), before(i));
+                let start = if bucket == first { before } else { row[bucket] };
+                self.step_prices[i] * work - before + start.min(row[bucket + 1])
+            };
+            // Concave in the step price, and the later the finish, the lower the best one.
+            let mut best = bracket(i);
+            while i > 0 {
+                let lower = bracket(i - 1);
+                if lower < best {
+                    break;
+                }
+                (i, best) = (i - 1, lower);
+            }
+            if best < least {
+                (least, end, price) = (best, bucket + 1, i);
+            }
+        }
+        let span = Span { grid, first, into, end };
+        self.take(&span, price, work, demand);
+        least
+    }
+
+    /// Adds the GPU-seconds that a job takes when it finishes in the span's last bucket with about
+    /// this step price.
+    ///
+    /// One step price of a grid makes a little too much or too little; the least-cost way to make
+    /// just the work leaves the last bucket early, or mixes what two neighbouring prices do.
+    fn take(&self, span: &Span<'_>, price: usize, work: f64, demand: &mut [f64]) {
+        if price == 0 || price + 1 == self.step_prices.len() {
+            // With the lowest or the highest step price the bracket may be level over many finish
+            // times, and says nothing of the end: the work does.
+            let mut done = 0.0;
+            for (bucket, sum) in demand.iter_mut().enumerate().skip(span.first) {
+                let (gpus, speed) = taken(&self.worth[price], span.grid.path[bucket]);
+                let seconds = span.seconds(bucket);
+                let share =
+                    if speed > 0.0 { ((work - done) / (speed * seconds)).min(1.0) } else { 0.0 };
+                *sum += share * gpus * seconds;
+                done += share * speed * seconds;
+                if done >= work {
+                    break;
+                }
+            }
+            return;
+        }
+        let (steps, last) = span.steps(&self.worth[price]);
+        if steps >= work && steps - last <= work {
+            let left = if last > 0.0 { (steps - work) / last } else { 0.0 };
+            span.add(&self.worth[price], 1.0, demand);
+            span.add_last(&self.worth[price], -left, demand);
+        } else if steps < work {
+            let (more, _) = span.steps(&self.worth[price + 1]);
+            let share = if more > steps { ((work - steps) / (more - steps)).min(1.0) } else { 0.0 };
+            span.add(&self.worth[price], 1.0 - share, demand);
+            span.add(&self.worth[price + 1], share, demand);
+        } else {
+            let least = steps - last;
+            let (steps, last) = span.steps(&self.worth[price - 1]);
+            let fewer = steps - last;
+            let share =
+                if least > fewer { ((least - work) / (least - fewer)).min(1.0) } else { 0.0 };
+            span.add(&self.worth[price], 1.0 - share, demand);
+            span.add_last(&self.worth[price], share - 1.0, demand);
+            span.add(&self.worth[price - 1], share, demand);
+            span.add_last(&self.worth[price - 1], -share, demand);
+        }
+    }
+}
+
+/// The buckets in which a job runs.
+struct Span<'g> {
+    grid: &'g Grid<'g>,
+    first: usize,
+    /// How much of the first bucket is over when the job arrives, 0..1.
+    into: f64,
+    end: usize,
+}
+
+impl Span<'_> {
+    fn seconds(&self, bucket: usize) -> f64 {
+        let share = if bucket == self.first { 1.0 - self.into } else { 1.0 };
+        share * self.grid.bucket_s
+    }
+
+    /// Steps made in all of it, and in its last bucket.
+    fn steps(&self, worth: &[Worth]) -> (f64, f64) {
+        let mut sum = 0.0;
+        let mut last = 0.0;
+        for bucket in self.first..self.end {
+            last = taken(worth, self.grid.path[bucket]).1 * self.seconds(bucket);
+            sum += last;
+        }
+        (sum, last)
+    }
+
+    fn add(&self, worth: &[Worth], share: f64, demand: &mut [f64]) {
+        let span = demand.iter_mut().enumerate().take(self.end).skip(self.first);
+        for (bucket, sum) in span {
+            *sum += share * taken(worth, self.grid.path[bucket]).0 * self.seconds(bucket);
+        }
+    }
+
+    fn add_last(&self, worth: &[Worth], share: f64, demand: &mut [f64]) {
+        if self.end > self.first {
+            let bucket = self.end - 1;
+            demand[bucket] += share * taken(worth, self.grid.path[bucket]).0 * self.seconds(bucket);
+        }
+    }
+}
+
+/// GPUs and speed of what is best at a GPU price; none where nothing is worth it.
+fn taken(worth: &[Worth], nu: f64) -> (f64, f64) {
+    let mut chosen = (0.0, 0.0, 0.0);
+    for line in worth {
+        let gain = line.value - line.gpus * nu;
+        if gain > chosen.0 {
+            chosen = (gain, line.gpus, line.speed);
+        }
+    }
+    (chosen.1, chosen.2)
+}
+
+/// The options that are the best at some GPU price `nu >= 0` if a step is worth `p`: the upper
+/// envelope of their lines and of doing nothing.
+fn useful(p: f64, options: &[(f64, f64, f64)], worth: &mut Vec<Worth>) {
+    worth.clear();
+    // Options come by rising GPUs: from the flattest line to the steepest, so each line must be
+    // worth more at free GPUs than those before it.
+    for &(gpus, speed, energy) in options {
+        let line = Worth { value: p * speed - energy, gpus, speed };
+        if line.value <= 0.0 || worth.last().is_some_and(|last| line.value <= last.value) {
+            continue;
+        }
+        if worth.last().is_some_and(|last| last.gpus >= gpus) {
+            worth.pop();
+        }
+        while let [.., a, b] = worth[..] {
+            // b is the best between where the new line falls below it and where it falls below a.
+            let leaves_new = (line.value - b.value) * (b.gpus - a.gpus);
+            let leaves_b = (b.value - a.value) * (line.gpus - b.gpus);
+            if leaves_new < leaves_b {
+                break;
+            }
+            worth.pop();
+        }
+        if let [only] = worth[..]
+            && (line.value - only.value) * only.gpus >= only.value * (line.gpus - only.gpus)
+        {
+            worth.pop();
+        }
+        worth.push(line);
+    }
+}

@@ -1,0 +1,118 @@
+//! A bound as a curve: the least mean completion time at each energy.
+//!
+//! Convex and falling, kept as its corners. Left of the first corner no schedule exists; right of
+//! the last one more energy buys nothing. Nothing is ever extrapolated beyond that.
+
+/// Straight line `intercept + slope * kWh`, in seconds, that no schedule's mean completion time is
+/// below.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line {
+    /// Seconds per kWh, at most zero.
+    pub(crate) slope: f64,
+    /// Seconds.
+    pub(crate) intercept: f64,
+}
+
+impl Line {
+    pub(crate) fn at(self, kwh: f64) -> f64 {
+        self.slope.mul_add(kwh, self.intercept)
+    }
+
+    /// Where it meets a flatter line.
+    fn meets(self, flatter: Self) -> f64 {
+        (self.intercept - flatter.intercept) / (flatter.slope - self.slope)
+    }
+}
+
+/// A lower bound on the mean completion time (seconds) over energy (kWh).
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoundFrontier {
+    points: Vec<(f64, f64)>,
+}
+
+impl BoundFrontier {
+    /// From corners whose energy rises and whose time falls, ever more slowly.
+    pub(crate) fn from_corners(points: Vec<(f64, f64)>) -> Self {
+        debug_assert!(
+            points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1)
+        );
+        Self { points }
+    }
+
+    /// The highest of some lines from an energy on. The flattest must be level, so that the curve
+    /// has an end.
+    pub(crate) fn from_lines(mut lines: Vec<Line>, least_kwh: f64) -> Self {
+        debug_assert!(lines.iter().any(|line| line.slope >= 0.0));
+        lines.sort_by(|a, b| a.slope.total_cmp(&b.slope).then(b.intercept.total_cmp(&a.intercept)));
+        lines.dedup_by(|later, kept| later.slope <= kept.slope);
+        let mut hull: Vec<Line> = Vec::new();
+        for line in lines {
+            // A line goes when, from the start on, another is always above it.
+            while let Some(&last) = hull.last() {
+                let starts = match hull.len() {
+                    1 => least_kwh,
+                    n => hull[n - 2].meets(last),
+                };
+                if last.meets(line) > starts {
+                    break;
+                }
+                hull.pop();
+            }
+            hull.push(line);
+        }
+        let mut points = vec![(least_kwh, hull[0].at(least_kwh))];
+        for pair in hull.windows(2) {
+            let kwh = pair[0].meets(pair[1]);
+            // Never above the corner before it, not even by the last bit.
+            let before = points.last().map_or(f64::INFINITY, |&(_, time)| time);
+            points.push((kwh, pair[1].at(kwh).min(before)));
+        }
+        Self { points }
+    }
+
+    /// The corners, as (kWh, seconds): energy rises, time falls.
+    #[must_use]
+    pub fn points(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
+    /// The end of least energy, and the least time there.
+    #[must_use]
+    pub fn thriftiest(&self) -> (f64, f64) {
+        self.points[0]
+    }
+
+    /// The end of least time, and the least energy it takes.
+    #[must_use]
+    pub fn fastest(&self) -> (f64, f64) {
+        self.points[self.points.len() - 1]
+    }
+
+    /// The least mean completion time in seconds when at most so much energy is spent; none where
+    /// no schedule is so thrifty. More energy than the fastest end's buys nothing.
+    #[must_use]
+    pub fn jct_s_at(&self, energy_kwh: f64) -> Option<f64> {
+        if energy_kwh.is_nan() || energy_kwh < self.points[0].0 {
+            return None;
+        }
+        let next = self.points.partition_point(|&(kwh, _)| kwh <= energy_kwh);
+        let (from_kwh, from_s) = self.points[next - 1];
+        let Some(&(to_kwh, to_s)) = self.points.get(next) else { return Some(from_s) };
+        Some(from_s + (to_s - from_s) * (energy_kwh - from_kwh) / (to_kwh - from_kwh))
+    }
+
+    /// How many times longer than the bound a policy's mean completion time is at its own energy:
+    /// 1.04 is 4 % above. None where the bound says that no schedule spends so little, or where the
+    /// bound is zero.
+    #[must_use]
+    pub fn above(&self, energy_kwh: f64, jct_s: f64) -> Option<f64> {
+        let bound = self.jct_s_at(energy_kwh)?;
+        (bound > 0.0).then(|| jct_s / bound)
+    }
+
+    /// The same curve with energy added that every schedule spends, whatever it does.
+    #[must_use]
+    pub fn shifted_kwh(&self, kwh: f64) -> Self {
+        Self { points: self.points.iter().map(|&(energy, time)| (energy + kwh, time)).collect() }
+    }
+}

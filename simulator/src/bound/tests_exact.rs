@@ -1,0 +1,211 @@
+//! Exact least cost of a few jobs, to test the bounds against: every order of events, each by a
+//! linear programme.
+//!
+//! Between two events (arrivals and completions) a schedule may as well do the same all the time,
+//! so with their order given, the lengths of the intervals and the seconds that each job spends in
+//! each option in each interval are the variables, and everything is linear in them. GPUs count on
+//! average over an interval, which is no harder than at every instant: what is found is at most the
+//! true optimum, and the bounds must be below even that.
+
+use super::BoundJob;
+
+/// The cheapest of all schedules.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Exact {
+    /// Sum of flow times + price of energy times joules.
+    pub(super) cost_s: f64,
+    pub(super) flow_s: f64,
+    pub(super) joules: f64,
+}
+
+/// The least sum of flow times + `mu` times joules if no job knew of another.
+pub(super) fn cheapest(jobs: &[BoundJob], mu: f64) -> f64 {
+    let alone = |job: &BoundJob| {
+        let costs = job.options.iter().map(|o| job.work * (1.0 + mu * o.power_w) / o.steps_per_s);
+        costs.fold(f64::INFINITY, f64::min)
+    };
+    jobs.iter().map(alone).sum()
+}
+
+/// The least sum of flow times + `mu` times joules.
+pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64) -> Exact {
+    let mut by_arrival: Vec<usize> = (0..jobs.len()).collect();
+    by_arrival.sort_by(|&a, &b| jobs[a].arrival_s.total_cmp(&jobs[b].arrival_s));
+    let mut best: Option<Exact> = None;
+    for order in orders(&by_arrival, &mut Vec::new()) {
+        if let Some(found) = of_order(jobs, gpus, mu, &order)
+            && best.is_none_or(|best| found.cost_s < best.cost_s)
+        {
+            best = Some(found);
+        }
+    }
+    best.expect("jobs one after another are a schedule")
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Event {
+    Arrives(usize),
+    Ends(usize),
+}
+
+/// Every order in which arrivals keep theirs and nobody ends before he arrives.
+fn orders(arrivals: &[usize], so_far: &mut Vec<Event>) -> Vec<Vec<Event>> {
+    let arrived = so_far.iter().filter(|event| matches!(event, Event::Arrives(_))).count();
+    if so_far.len() == 2 * arrivals.len() {
+        return vec![so_far.clone()];
+    }
+    let here = &arrivals[..arrived];
+    let running = here.iter().filter(|&&job| !so_far.contains(&Event::Ends(job)));
+    let mut next: Vec<Event> = running.map(|&job| Event::Ends(job)).collect();
+    next.extend(arrivals.get(arrived).map(|&job| Event::Arrives(job)));
+    let mut all = Vec::new();
+    for event in next {
+        so_far.push(event);
+        all.extend(orders(arrivals, so_far));
+        so_far.pop();
+    }
+    all
+}
+
+fn of_order(jobs: &[BoundJob], gpus: u32, mu: f64, order: &[Event]) -> Option<Exact> {
+    // Interval i ends with event i; variables: first the lengths, then seconds per (interval, job,
+    // option) of whoever is there.
+    let mut columns = Vec::new();
+    for i in 0..order.len() {
+        for (j, job) in jobs.iter().enumerate() {
+            let here =
+                order[..i].contains(&Event::Arrives(j)) && !order[..i].contains(&Event::Ends(j));
+            if here {
+                columns.extend(job.options.iter().filter(|o| o.gpus <= gpus).map(|o| (i, j, *o)));
+            }
+        }
+    }
+    let (lengths, width) = (order.len(), order.len() + columns.len());
+    let row = || vec![0.0; width];
+    let (mut at_most, mut equal) = (Vec::new(), Vec::new());
+    for i in 0..lengths {
+        let mut capacity = row();
+        capacity[i] = -f64::from(gpus);
+        for (c, (_, _, option)) in columns.iter().enumerate().filter(|(_, column)| column.0 == i) {
+            capacity[lengths + c] = f64::from(option.gpus);
+        }
+        at_most.push((capacity, 0.0));
+        for j in 0..jobs.len() {
+            let mut busy = row();
+            busy[i] = -1.0;
+            for (c, _) in
+                columns.iter().enumerate().filter(|(_, column)| (column.0, column.1) == (i, j))
+            {
+                busy[lengths + c] = 1.0;
+            }
+            at_most.push((busy, 0.0));
+        }
+    }
+    for (j, job) in jobs.iter().enumerate() {
+        let mut done = row();
+        for (c, column) in columns.iter().enumerate().filter(|(_, column)| column.1 == j) {
+            done[lengths + c] = column.2.steps_per_s;
+        }
+        equal.push((done, job.work));
+        let mut arrives = row();
+        let at = order.iter().position(|&event| event == Event::Arrives(j))?;
+        arrives[..=at].fill(1.0);
+        equal.push((arrives, job.arrival_s));
+    }
+    let mut cost = row();
+    for j in 0..jobs.len() {
+        let at = order.iter().position(|&event| event == Event::Ends(j))?;
+        for length in &mut cost[..=at] {
+            *length += 1.0;
+        }
+    }
+    let mut joules = row();
+    for (c, column) in columns.iter().enumerate() {
+        joules[lengths + c] = column.2.power_w;
+        cost[lengths + c] = mu * column.2.power_w;
+    }
+    let found = simplex(&cost, &at_most, &equal)?;
+    let of = |row: &[f64]| row.iter().zip(&found).map(|(a, b)| a * b).sum::<f64>();
+    let arrivals: f64 = jobs.iter().map(|job| job.arrival_s).sum();
+    let (cost_s, joules) = (of(&cost) - arrivals, of(&joules));
+    Some(Exact { cost_s, flow_s: cost_s - mu * joules, joules })
+}
+
+/// Least `cost . x` with `x >= 0`, rows `. x <=` and `=` their right side, all right sides at least
+/// zero; none where nothing fits. Two phases, the first improving column (Bland): slow and sure.
+fn simplex(
+    cost: &[f64],
+    at_most: &[(Vec<f64>, f64)],
+    equal: &[(Vec<f64>, f64)],
+) -> Option<Vec<f64>> {
+    const TINY: f64 = 1e-9;
+    let (n, slack, rows) = (cost.len(), at_most.len(), at_most.len() + equal.len());
+    let width = n + slack + equal.len();
+    let mut table: Vec<Vec<f64>> = Vec::new();
+    let mut basis = Vec::new();
+    for (i, (row, right)) in at_most.iter().chain(equal).enumerate() {
+        let mut full = row.clone();
+        full.resize(width + 1, 0.0);
+        full[n + i] = 1.0;
+        full[width] = *right;
+        table.push(full);
+        basis.push(n + i);
+    }
+    let mut run = |cost: &dyn Fn(usize) -> f64, columns: usize, table: &mut Vec<Vec<f64>>| {
+        loop {
+            let gain = |c: usize, table: &[Vec<f64>]| {
+                cost(c) - (0..rows).map(|r| cost(basis[r]) * table[r][c]).sum::<f64>()
+            };
+            let Some(c) = (0..columns).find(|&c| gain(c, table) < -TINY) else { return };
+            let mut leave: Option<(f64, usize, usize)> = None;
+            for r in 0..rows {
+                if table[r][c] > TINY {
+                    let candidate = (table[r][width] / table[r][c], basis[r], r);
+                    let better = leave.is_none_or(|(ratio, b, _)| {
+                        candidate.0 < ratio - 1e-12
+                            || (candidate.0 <= ratio + 1e-12 && candidate.1 < b)
+                    });
+                    if better {
+                        leave = Some(candidate);
+                    }
+                }
+            }
+            let (_, _, r) = leave.expect("costs are at least zero, so none falls for ever");
+            let pivot = table[r][c];
+            for value in &mut table[r] {
+                *value /= pivot;
+            }
+            let pivot_row = table[r].clone();
+            for (other, row) in table.iter_mut().enumerate() {
+                let factor = row[c];
+                if other != r && factor != 0.0 {
+                    for (value, p) in row.iter_mut().zip(&pivot_row) {
+                        *value -= factor * p;
+                    }
+                }
+            }
+            basis[r] = c;
+        }
+    };
+    let artificial = |c: usize| if c >= n + slack { 1.0 } else { 0.0 };
+    run(&artificial, width, &mut table);
+    let real = |c: usize| {
+        if c < n {
+            cost[c]
+        } else if c < n + slack {
+            0.0
+        } else {
+            1e7
+        }
+    };
+    run(&real, n + slack, &mut table);
+    let mut x = vec![0.0; width];
+    for (r, &column) in basis.iter().enumerate() {
+        x[column] = table[r][width];
+    }
+    if x[n + slack..].iter().any(|&left| left > 1e-6) {
+        return None;
+    }
+    x.truncate(n);
+    Some(x)
+}
