@@ -24,6 +24,7 @@ pub mod carbon;
 mod cards;
 mod engine;
 mod foretold;
+mod load;
 pub mod measured;
 mod meter;
 mod oracle;
@@ -35,6 +36,7 @@ pub mod trace;
 
 pub use carbon::CarbonSeries;
 pub use foretold::{Prediction, PredictionError};
+pub use load::LoadError;
 pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{

@@ -20,6 +20,9 @@ pub struct Outcome {
     pub cluster: String,
     /// The seed.
     pub seed: u64,
+    /// GPU time that the jobs ask for alone, of the cluster's from the first arrival to the last;
+    /// above 1 no policy that does not pack keeps up. Null where all jobs arrive at once.
+    pub load: Option<f64>,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyOutcome>,
     /// What it cost each policy not to know; empty where no oracle was asked for.
@@ -177,7 +180,9 @@ impl Outcome {
     /// As a table of at most 100 columns for people.
     #[must_use]
     pub fn to_table(&self) -> String {
-        let mut text = format!("{} on {}, seed {}\n\n", self.trace, self.cluster, self.seed);
+        let load = self.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}"));
+        let mut text =
+            format!("{} on {}, seed {}, load {load}\n\n", self.trace, self.cluster, self.seed);
         let _ = writeln!(
             text,
             "{:<13}{:>7}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>7}{:>7}",

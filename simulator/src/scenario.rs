@@ -2,10 +2,11 @@
 //!
 //! A trace says how long its jobs ran, not what they computed. Where it names a model that the
 //! catalog has, the job is that workload; any other model, and a job without one, gets a workload
-//! from the catalog's mix, drawn with the seed and named in the outcome. Policies that read
-//! profiles are told the workload's name as if the owner had declared it.
+//! from the catalog's mix, drawn with the seed and named in the outcome; runs of the same thing get
+//! the same one. Policies that read profiles are told the workload's name as if the owner had
+//! declared it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -16,7 +17,7 @@ use wattle_common::{JobId, WorkloadId};
 use wattle_world::{Tenant, Workload, World};
 
 use crate::carbon::CarbonSeries;
-use crate::trace::Trace;
+use crate::trace::{DeadlineKind, Trace, TraceJob};
 
 /// How much a job has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,9 @@ pub struct Scenario {
     pub workloads: Vec<WorkloadShare>,
     /// What a reader should know of the input.
     pub notes: Vec<String>,
+    /// The GPU time that the jobs ask for alone, of the cluster's from the first arrival to the
+    /// last; `None` where all arrive at once.
+    pub load: Option<f64>,
 }
 
 /// Why a trace cannot be simulated.
@@ -125,42 +129,35 @@ impl Scenario {
     ) -> Result<Self, ScenarioError> {
         let mix = fitting_mix(world, cluster)?;
         let mut stream = Stream::new(seed, "workloads");
-        let mut drawn_for: BTreeMap<&str, &Workload> = BTreeMap::new();
+        let mut drawn_for: BTreeMap<(bool, &str), &Workload> = BTreeMap::new();
         let mut shares: BTreeMap<(bool, Option<&str>, &str), usize> = BTreeMap::new();
         let mut jobs = Vec::with_capacity(trace.jobs.len());
         for job in &trace.jobs {
             let mut draw = || stream.pick(&mix).copied().ok_or(ScenarioError::NoMix);
             let model = job.model.as_deref();
-            let (workload, drawn) = match (&job.workload, model) {
-                (Some(id), _) => {
-                    let unknown = || ScenarioError::UnknownWorkload {
-                        job: job.id.clone(),
-                        workload: id.clone(),
-                        known: world
-                            .workloads()
-                            .map(|w| w.id.as_str())
-                            .collect::<Vec<_>>()
-                            .join(", "),
-                    };
-                    (world.workload(id).ok_or_else(unknown)?, false)
-                }
-                (None, Some(model)) => match world.workload_for_model(model) {
-                    Some(workload) => (workload, false),
-                    // One model is one workload, however often it comes.
-                    None => match drawn_for.get(model) {
-                        Some(workload) => (*workload, true),
-                        None => (*drawn_for.entry(model).or_insert(draw()?), true),
-                    },
+            // One model is one workload, however often it comes, and so is what recurs.
+            let same = model.map(|model| (true, model));
+            let same = same.or(job.recurs_as.as_deref().map(|name| (false, name)));
+            let named = named(world, cluster, job)?;
+            let (workload, drawn) = match (named, same) {
+                (Some(workload), _) => (workload, false),
+                (None, Some(same)) => match drawn_for.get(&same) {
+                    Some(workload) => (*workload, true),
+                    None => (*drawn_for.entry(same).or_insert(draw()?), true),
                 },
                 (None, None) => (draw()?, true),
             };
             *shares.entry((drawn, model, workload.id.as_str())).or_default() += 1;
+            let steps = job.iterations.filter(|_| {
+                let of_batch = |id: &String| *id == workload.id.as_str();
+                job.batch.is_some() && ids_of_batch(cluster, job).iter().any(of_batch)
+            });
             jobs.push(SimJob {
                 id: job.id.clone(),
                 submit: job.submit,
                 gpus: GpuRequest::exactly(job.gpus),
                 workload: workload.id.clone(),
-                work: Work::Lasts(job.duration),
+                work: steps.map_or(Work::Lasts(job.duration), Work::Steps),
                 steps_per_epoch: None,
                 deadline: job.deadline,
                 // Who sets a deadline knows how long the job takes.
@@ -173,16 +170,71 @@ impl Scenario {
             let workload = world.workload(id)?.id.clone();
             Some(WorkloadShare { workload, jobs, model: model.map(str::to_owned), drawn })
         };
-        Ok(Self {
+        let mut notes: Vec<String> = trace.notes.iter().map(ToString::to_string).collect();
+        notes.extend(not_heeded(trace, cluster));
+        let mut scenario = Self {
             trace: trace.name.clone(),
             cluster: cluster.clone(),
             jobs,
             carbon: None,
             seed,
             workloads: shares.into_iter().filter_map(share).collect(),
-            notes: trace.notes.iter().map(ToString::to_string).collect(),
-        })
+            notes,
+            load: None,
+        };
+        scenario.load = scenario.offered_load(world);
+        Ok(scenario)
     }
+}
+
+/// What the trace asks for and nothing here heeds.
+fn not_heeded(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
+    let mut notes = Vec::new();
+    let there = |kind: &str| cluster.groups().iter().any(|g| g.gpu_kind.eq_ignore_ascii_case(kind));
+    let other = |job: &&TraceJob| job.gpu_kind.as_deref().is_some_and(|kind| !there(kind));
+    let others = trace.jobs.iter().filter(other).count();
+    if others > 0 {
+        let kinds: BTreeSet<&str> =
+            trace.jobs.iter().filter(other).filter_map(|job| job.gpu_kind.as_deref()).collect();
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        notes.push(format!(
+            "{others} jobs had GPUs that {cluster} does not have ({kinds}) and last as long on its own"
+        ));
+    }
+    let soft = |job: &&TraceJob| job.deadline_kind == DeadlineKind::Soft && job.deadline.is_some();
+    let soft = trace.jobs.iter().filter(soft).count();
+    if soft > 0 {
+        notes.push(format!("{soft} jobs have soft deadlines, which are held like strict ones"));
+    }
+    notes
+}
+
+/// What the catalog may call a job of this model and batch, the likeliest first.
+fn ids_of_batch(cluster: &ClusterShape, job: &TraceJob) -> Vec<String> {
+    let Some(model) = &job.model else { return Vec::new() };
+    let Some(batch) = job.batch else { return vec![model.clone()] };
+    let plain = format!("{model}-b{batch}");
+    let kinds = cluster.groups().iter().map(|group| group.gpu_kind.as_str());
+    let of_kind = kinds.chain(["a100"]).map(|kind| format!("{plain}-{kind}"));
+    of_kind.chain([plain.clone()]).collect()
+}
+
+/// The workload that a job names, outright or by its model, where the catalog has it.
+fn named<'w>(
+    world: &'w World,
+    cluster: &ClusterShape,
+    job: &TraceJob,
+) -> Result<Option<&'w Workload>, ScenarioError> {
+    if let Some(id) = &job.workload {
+        let known = || world.workloads().map(|w| w.id.as_str()).collect::<Vec<_>>().join(", ");
+        return world.workload(id).map(Some).ok_or_else(|| ScenarioError::UnknownWorkload {
+            job: job.id.clone(),
+            workload: id.clone(),
+            known: known(),
+        });
+    }
+    let of_batch = ids_of_batch(cluster, job).into_iter().find_map(|id| world.workload(&id));
+    Ok(of_batch.or_else(|| world.workload_for_model(job.model.as_deref()?)))
 }
 
 /// The catalog's mix, as far as one job of it fits every card of the cluster.

@@ -139,6 +139,7 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
         trace: scenario.trace.clone(),
         cluster: scenario.cluster.to_string(),
         seed: scenario.seed,
+        load: scenario.load,
         policies,
         not_knowing,
         workloads: scenario.workloads.clone(),

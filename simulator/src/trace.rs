@@ -1,10 +1,20 @@
 //! Traces: lists of jobs in files, one file here for each format.
 //!
-//! The format is recognised by its header. A file that is none of the known ones is refused with
-//! the name of the column that does not belong; a row that cannot be a job is counted and named by
-//! its line, never dropped in silence.
+//! The format is recognised by what the file holds, or named by the caller. A file that is none of
+//! the known ones is refused with the name of the column that is missing; a column that is not
+//! read, and a row that cannot be a job or is odd, is counted and named by its line, never dropped
+//! in silence.
 
+mod chronus;
+mod elasticflow;
+mod format;
+mod gavel;
 mod philly;
+mod row;
+mod slurm;
+mod slurm_cells;
+#[cfg(test)]
+mod tests;
 mod tiresias;
 
 use std::collections::BTreeMap;
@@ -16,11 +26,26 @@ use std::time::Duration;
 use csv::StringRecord;
 use wattle_common::JobId;
 
+use format::{FORMATS, Format, known};
+use row::{Odd, Row};
+
 /// Largest trace read, uncompressed: a limit against a file that is no trace.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// Rows named one by one in a report; the rest are only counted.
 const NAMED_MAX: usize = 5;
+
+/// What a job's deadline means to its owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeadlineKind {
+    /// Late is worth nothing.
+    #[default]
+    Strict,
+    /// Late is worth less.
+    Soft,
+    /// There is none: whenever there is room.
+    BestEffort,
+}
 
 /// One job of a trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,10 +60,44 @@ pub struct TraceJob {
     pub gpus: u32,
     /// What the trace calls its model.
     pub model: Option<String>,
+    /// Samples in a step over all its GPUs.
+    pub batch: Option<u32>,
+    /// Steps it trains.
+    pub iterations: Option<u64>,
     /// The catalog's workload, where the trace names it outright.
     pub workload: Option<String>,
     /// When it must be done, from the trace's beginning.
     pub deadline: Option<Duration>,
+    /// What that deadline means.
+    pub deadline_kind: DeadlineKind,
+    /// Whose it is.
+    pub user: Option<String>,
+    /// Jobs with the same name here are runs of the same thing, whatever that is.
+    pub recurs_as: Option<String>,
+    /// The kind of GPU that was asked for, as the trace calls it.
+    pub gpu_kind: Option<String>,
+}
+
+impl TraceJob {
+    /// A job of which no more is known than every trace tells.
+    #[must_use]
+    pub const fn new(id: JobId, submit: Duration, duration: Duration, gpus: u32) -> Self {
+        Self {
+            id,
+            submit,
+            duration,
+            gpus,
+            model: None,
+            batch: None,
+            iterations: None,
+            workload: None,
+            deadline: None,
+            deadline_kind: DeadlineKind::Strict,
+            user: None,
+            recurs_as: None,
+            gpu_kind: None,
+        }
+    }
 }
 
 /// What is odd about some rows, and which.
@@ -48,12 +107,15 @@ pub struct RowNote {
     pub what: String,
     /// How many rows.
     pub count: usize,
-    /// Lines of the first few, from 1 (the header).
+    /// Lines of the first few, from 1.
     pub lines: Vec<u64>,
 }
 
 impl fmt::Display for RowNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.lines.is_empty() {
+            return f.write_str(&self.what);
+        }
         let lines: Vec<String> = self.lines.iter().map(ToString::to_string).collect();
         let more = if self.count > self.lines.len() { ", ..." } else { "" };
         let rows = if self.count == 1 { "row" } else { "rows" };
@@ -92,7 +154,13 @@ pub enum TraceError {
         /// The file.
         name: String,
     },
-    /// A column that no known format has.
+    /// The caller names a format that there is not.
+    #[error("no trace format `{format}`; use one of {}", formats().collect::<Vec<_>>().join(", "))]
+    UnknownFormat {
+        /// What was asked for.
+        format: String,
+    },
+    /// It begins with nothing that a known format begins with.
     #[error("{name}: unknown column `{column}`; known formats are {}", known())]
     UnknownColumn {
         /// The file.
@@ -101,16 +169,16 @@ pub enum TraceError {
         column: String,
     },
     /// A column that the format needs is not there.
-    #[error("{name}: column `{column}` of the {format} format is missing; it needs {}", columns.join(","))]
+    #[error("{name}: column `{column}` of the {format} format is missing; it needs {columns}")]
     MissingColumn {
         /// The file.
         name: String,
         /// The column.
-        column: &'static str,
-        /// The format it looks most like.
+        column: String,
+        /// The format it looks most like, or that was asked for.
         format: &'static str,
         /// All columns it needs.
-        columns: &'static [&'static str],
+        columns: String,
     },
     /// No row is a job.
     #[error("{name}: no row is a job{}", first.as_ref().map_or(String::new(), |n| format!(": {n}")))]
@@ -122,26 +190,9 @@ pub enum TraceError {
     },
 }
 
-/// One format: its columns, and how a row becomes a job.
-struct Format {
-    name: &'static str,
-    required: &'static [&'static str],
-    optional: &'static [&'static str],
-    row: fn(&Row<'_>) -> Result<TraceJob, String>,
-}
-
-const FORMATS: [&Format; 2] = [&philly::FORMAT, &tiresias::FORMAT];
-
-fn known() -> String {
-    let show = |f: &&Format| {
-        let optional = if f.optional.is_empty() {
-            String::new()
-        } else {
-            format!(" [,{}]", f.optional.join(","))
-        };
-        format!("{} ({}{optional})", f.name, f.required.join(","))
-    };
-    FORMATS.iter().map(show).collect::<Vec<_>>().join(" and ")
+/// The names of the known formats, as [`read_as`] takes them.
+pub fn formats() -> impl Iterator<Item = &'static str> {
+    FORMATS.iter().map(|format| format.key)
 }
 
 /// Reads the trace in the file at `path`, plain or compressed with gzip.
@@ -149,10 +200,18 @@ fn known() -> String {
 /// # Errors
 /// [`TraceError`] says what is wrong with it.
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
+    read_as(path, None)
+}
+
+/// Reads the trace in the file at `path` as of the format called so, or of the one it looks like.
+///
+/// # Errors
+/// [`TraceError`] says what is wrong with it.
+pub fn read_as(path: &Path, format: Option<&str>) -> Result<Trace, TraceError> {
     let bytes = std::fs::read(path)
         .map_err(|source| TraceError::Unreadable { path: path.to_owned(), source })?;
     let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    parse(&name, &bytes)
+    parse_as(&name, &bytes, format)
 }
 
 /// Reads a trace from the bytes of a file called `name`, plain or compressed with gzip.
@@ -160,6 +219,15 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 /// # Errors
 /// [`TraceError`] says what is wrong with it.
 pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
+    parse_as(name, bytes, None)
+}
+
+/// Reads a trace from the bytes of a file called `name`, as of the format called `format`, or of
+/// the one it looks like.
+///
+/// # Errors
+/// [`TraceError`] says what is wrong with it.
+pub fn parse_as(name: &str, bytes: &[u8], format: Option<&str>) -> Result<Trace, TraceError> {
     let mut text = Vec::new();
     // What gzip files begin with (RFC 1952), whatever their name.
     let unpacked = if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -174,24 +242,45 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     if unpacked.len() as u64 > BYTES_MAX {
         return Err(TraceError::TooLarge { name: name.to_owned() });
     }
-    let mut reader =
-        csv::ReaderBuilder::new().trim(csv::Trim::All).flexible(true).from_reader(unpacked);
-    let header = reader.byte_headers().cloned().unwrap_or_default();
-    let header: Vec<String> = header
-        .iter()
-        .map(|cell| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').to_owned())
-        .collect();
-    if header.is_empty() {
-        return Err(TraceError::Empty { name: name.to_owned(), first: None });
-    }
-    let format = recognise(name, &header)?;
-    let columns: BTreeMap<&str, usize> =
-        header.iter().enumerate().map(|(i, column)| (column.as_str(), i)).collect();
+    let (format, header) = format::recognise(name, unpacked, format)?;
+    rows(name, unpacked, format, &header)
+}
+
+/// Every row of a file of this format.
+fn rows(
+    name: &str,
+    unpacked: &[u8],
+    format: &'static Format,
+    header: &[String],
+) -> Result<Trace, TraceError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .flexible(true)
+        .delimiter(format.delimiter)
+        .quoting(format.delimiter == b',')
+        .has_headers(format.has_header)
+        .from_reader(unpacked);
     let mut notes = Notes::default();
+    let unread: Vec<&str> = header
+        .iter()
+        .map(String::as_str)
+        .filter(|column| !column.is_empty() && !format.reads(column))
+        .collect();
+    if !unread.is_empty() {
+        notes.say(format!("columns that were not read: {}", unread.join(", ")));
+    }
+    // The first of two columns with one name counts.
+    let columns: BTreeMap<String, usize> = header
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(i, column)| (column.to_ascii_lowercase(), i))
+        .collect();
     let mut jobs: Vec<TraceJob> = Vec::new();
     let mut lines_of: BTreeMap<JobId, u64> = BTreeMap::new();
     let mut ordered = true;
     let mut record = StringRecord::new();
+    let mut odd = Odd::default();
     loop {
         let line = reader.position().line();
         match reader.read_record(&mut record) {
@@ -203,13 +292,15 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
             }
         }
         let line = record.position().map_or(line, csv::Position::line);
-        match (format.row)(&Row { columns: &columns, record: &record }) {
+        odd.clear();
+        match (format.row)(&Row { columns: &columns, record: &record, line }, &mut odd) {
             Err(problem) => notes.add(&format!("left out: {problem}"), line),
             Ok(job) => {
                 if lines_of.insert(job.id.clone(), line).is_some() {
                     notes.add("left out: the job_id stood in an earlier row", line);
                     continue;
                 }
+                odd.iter().for_each(|what| notes.add(what, line));
                 if jobs.last().is_some_and(|last| last.submit > job.submit) {
                     ordered = false;
                     notes.add("stood out of order and were sorted by submission", line);
@@ -218,44 +309,31 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
             }
         }
     }
-    if jobs.is_empty() {
-        let first = notes.0.into_iter().next();
-        return Err(TraceError::Empty { name: name.to_owned(), first });
-    }
     if !ordered {
         jobs.sort_by_key(|job| job.submit);
     }
+    let Some(first) = jobs.first().map(|job| job.submit) else {
+        let first = notes.0.into_iter().find(|note| note.count > 0);
+        return Err(TraceError::Empty { name: name.to_owned(), first });
+    };
+    if format.calendar {
+        for job in &mut jobs {
+            job.submit -= first;
+            job.deadline = job.deadline.map(|deadline| deadline.saturating_sub(first));
+        }
+    }
     Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.0 })
-}
-
-fn recognise(name: &str, header: &[String]) -> Result<&'static Format, TraceError> {
-    let has = |column: &str| header.iter().any(|own| own == column);
-    let closest = FORMATS
-        .into_iter()
-        .max_by_key(|format| format.required.iter().filter(|column| has(column)).count())
-        .expect("there are formats");
-    let foreign = header.iter().find(|column| {
-        !closest.required.contains(&column.as_str()) && !closest.optional.contains(&column.as_str())
-    });
-    if let Some(column) = foreign {
-        let (name, column) = (name.to_owned(), column.clone());
-        return Err(TraceError::UnknownColumn { name, column });
-    }
-    if let Some(column) = closest.required.iter().find(|column| !has(column)) {
-        return Err(TraceError::MissingColumn {
-            name: name.to_owned(),
-            column,
-            format: closest.name,
-            columns: closest.required,
-        });
-    }
-    Ok(closest)
 }
 
 #[derive(Default)]
 struct Notes(Vec<RowNote>);
 
 impl Notes {
+    /// About the whole file.
+    fn say(&mut self, what: String) {
+        self.0.push(RowNote { what, count: 0, lines: Vec::new() });
+    }
+
     fn add(&mut self, what: &str, line: u64) {
         /// Kinds of oddities told apart; more are one.
         const KINDS_MAX: usize = 50;
@@ -272,136 +350,5 @@ impl Notes {
         if note.lines.len() < NAMED_MAX {
             note.lines.push(line);
         }
-    }
-}
-
-/// One row, by the names of its columns.
-struct Row<'a> {
-    columns: &'a BTreeMap<&'a str, usize>,
-    record: &'a StringRecord,
-}
-
-impl Row<'_> {
-    /// A cell; `None` where it is empty or the column is not there.
-    fn text(&self, column: &str) -> Option<&str> {
-        let cell = self.record.get(*self.columns.get(column)?)?;
-        (!cell.is_empty()).then_some(cell)
-    }
-
-    /// A cell as an id: what an id cannot have becomes `-`.
-    fn id(&self, column: &str) -> Result<JobId, String> {
-        let text = self.text(column).ok_or_else(|| format!("{column} is empty"))?;
-        let fit: String = text
-            .chars()
-            .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
-            .collect();
-        JobId::new(&fit).map_err(|_| format!("{column} is longer than an id may be"))
-    }
-
-    /// A cell as seconds.
-    fn seconds(&self, column: &str) -> Result<Duration, String> {
-        let text = self.text(column).ok_or_else(|| format!("{column} is empty"))?;
-        let seconds: f64 = text.parse().map_err(|_| format!("{column} is no number"))?;
-        if seconds < 0.0 {
-            return Err(format!("{column} is negative"));
-        }
-        /// A thousand years, so that no sum of times overflows.
-        const SECONDS_MAX: f64 = 3.2e10;
-        if !seconds.is_finite() || seconds > SECONDS_MAX {
-            return Err(format!("{column} is no time"));
-        }
-        Ok(Duration::from_micros((seconds * 1e6).round() as u64))
-    }
-
-    /// A cell as a number of GPUs.
-    fn gpus(&self, column: &str) -> Result<u32, String> {
-        let text = self.text(column).ok_or_else(|| format!("{column} is empty"))?;
-        match text.parse::<u32>() {
-            Ok(0) => Err(format!("{column} is 0")),
-            Ok(gpus) => Ok(gpus),
-            Err(_) => Err(format!("{column} is no whole number of at least 1")),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    fn notes(trace: &Trace) -> Vec<String> {
-        trace.notes.iter().map(ToString::to_string).collect()
-    }
-
-    #[test]
-    fn philly_rows_become_jobs_plain_and_packed() {
-        let text = "job_id,submit_s,duration_s,num_gpus,vc\na.1,0,60,8,7f\nb,2.5,30,1,7f\n";
-        let plain = parse("p.csv", text.as_bytes()).unwrap();
-        assert_eq!((plain.format, plain.jobs.len()), ("Philly", 2));
-        assert_eq!(plain.jobs[0].id.as_str(), "a-1");
-        assert_eq!(plain.jobs[1].submit, Duration::from_millis(2_500));
-        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gz.write_all(text.as_bytes()).unwrap();
-        assert_eq!(parse("p.csv", &gz.finish().unwrap()).unwrap(), plain);
-    }
-
-    #[test]
-    fn tiresias_rows_become_jobs() {
-        let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,deadline,workload\n\
-                    0,2,10,1000,vgg19,164,30,500,\n1,1,20,9,,5,10,,eaco-vgg16\n";
-        let trace = parse("t.csv", text.as_bytes()).unwrap();
-        let [a, b] = &trace.jobs[..] else { panic!("{trace:?}") };
-        assert_eq!(
-            (a.model.as_deref(), a.gpus, a.deadline),
-            (Some("vgg19"), 2, Some(Duration::from_secs(500)))
-        );
-        assert_eq!((b.model.as_deref(), b.workload.as_deref()), (None, Some("eaco-vgg16")));
-    }
-
-    #[test]
-    fn odd_rows_are_counted_and_named() {
-        let text = "job_id,submit_s,duration_s,num_gpus,vc\n\
-                    a,10,60,0,x\nb,-1,60,1,x\nc,20,60,1,x\nd,5,60,1,x\nc,30,1,1,x\n\
-                    e,1,,1,x\nf,1\ng,40,nan,1,x\nh,50,1,0,x\ni,60,1,-2,x\n";
-        let trace = parse("odd.csv", text.as_bytes()).unwrap();
-        let order: Vec<&str> = trace.jobs.iter().map(|job| job.id.as_str()).collect();
-        assert_eq!(order, ["d", "c"]);
-        expect_test::expect![[r#"
-            [
-                "2 rows left out: num_gpus is 0 (line 2, 10)",
-                "1 row left out: submit_s is negative (line 3)",
-                "1 row stood out of order and were sorted by submission (line 5)",
-                "1 row left out: the job_id stood in an earlier row (line 6)",
-                "2 rows left out: duration_s is empty (line 7, 8)",
-                "1 row left out: duration_s is no time (line 9)",
-                "1 row left out: num_gpus is no whole number of at least 1 (line 11)",
-            ]
-        "#]]
-        .assert_debug_eq(&notes(&trace));
-    }
-
-    #[test]
-    fn what_is_no_trace_says_what_would_be_one() {
-        let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
-        expect_test::expect![[r#"
-            x.csv: unknown column `color`; known formats are Philly (job_id,submit_s,duration_s,num_gpus,vc) and Tiresias (job_id,num_gpu,submit_time,iterations,model_name,duration,interval [,workload,deadline])
-            x.csv: column `num_gpus` of the Philly format is missing; it needs job_id,submit_s,duration_s,num_gpus,vc
-            x.csv: no row is a job
-            x.csv: no row is a job: 1 row left out: num_gpus is 0 (line 2)
-            x.csv: no row is a job
-        "#]]
-        .assert_eq(
-            &[
-                "job_id,submit_s,duration_s,num_gpus,color\n",
-                "job_id,submit_s,duration_s,vc\n",
-                "job_id,submit_s,duration_s,num_gpus,vc\n",
-                "job_id,submit_s,duration_s,num_gpus,vc\na,1,1,0,x\n",
-                "",
-            ]
-            .map(|text| error(text) + "\n")
-            .concat(),
-        );
-        assert!(matches!(parse("x", &[0xff, 0xfe, 0x00]), Err(TraceError::UnknownColumn { .. })));
-        assert!(matches!(parse("x", &[0x1f, 0x8b, 0x00]), Err(TraceError::Unreadable { .. })));
     }
 }

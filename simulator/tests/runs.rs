@@ -42,6 +42,7 @@ fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
         seed: 7,
         workloads: Vec::new(),
         notes: Vec::new(),
+        load: None,
     }
 }
 

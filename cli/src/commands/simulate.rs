@@ -6,7 +6,8 @@ use clap::Args;
 use wattle_common::topology::ClusterShape;
 use wattle_runtime::shell::chain;
 use wattle_simulator::{
-    CarbonSeries, PolicyOutcome, Scenario, SimulationError, gather, run_oracle, run_policy, trace,
+    CarbonSeries, PolicyOutcome, Scenario, SimulationError, gather, run_oracle, run_policy,
+    trace::{self, Trace},
 };
 use wattle_world::World;
 
@@ -15,12 +16,23 @@ use crate::output::{note, print, usage};
 /// Replay a trace under one or more policies; needs no server and no GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo,eaco\n  wattle simulate --trace philly.csv.gz --cluster 28x8:v100 --policy fifo,fifo-packed,eaco --json\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle"
+    after_help = "Examples:\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo,eaco\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --load 0.8\n  wattle simulate --trace philly.csv.gz --cluster 28x8:v100 --policy fifo,fifo-packed,eaco --json\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle"
 )]
 pub(crate) struct Simulate {
-    /// The trace: Philly CSV (also .gz) or the Tiresias format
+    /// The trace: Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
     #[arg(long, value_name = "FILE")]
     trace: PathBuf,
+    /// Read the trace as of this format, not as of the one it looks like: philly, tiresias, gavel,
+    /// elasticflow, chronus, sacct
+    #[arg(long, value_name = "NAME")]
+    trace_format: Option<String>,
+    /// Compress or stretch the arrivals until the jobs offer this load: their GPU time alone, of
+    /// the cluster's from the first arrival to the last
+    #[arg(long, value_name = "SHARE")]
+    load: Option<f64>,
+    /// Give the same arrivals to the jobs in another order: 1, 2, ...; 0 is the trace's own
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    order: u64,
     /// The cluster
     #[arg(long, value_name = "NODESxGPUS:KIND")]
     cluster: ClusterShape,
@@ -50,7 +62,18 @@ pub(crate) fn scenario(
     seed: u64,
 ) -> anyhow::Result<Scenario> {
     let trace = trace::read(trace).map_err(usage_chain)?;
-    let mut scenario = Scenario::from_trace(world, &trace, cluster, seed).map_err(usage_chain)?;
+    of_trace(world, &trace, cluster, carbon, seed)
+}
+
+/// A trace's jobs on a cluster, with a carbon series.
+fn of_trace(
+    world: &World,
+    trace: &Trace,
+    cluster: &ClusterShape,
+    carbon: Option<&Path>,
+    seed: u64,
+) -> anyhow::Result<Scenario> {
+    let mut scenario = Scenario::from_trace(world, trace, cluster, seed).map_err(usage_chain)?;
     scenario.carbon = carbon.map(CarbonSeries::read).transpose().map_err(usage_chain)?;
     Ok(scenario)
 }
@@ -89,7 +112,13 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
         wattle_placer::policy(policy).map_err(usage_chain)?;
     }
     let carbon = command.carbon.as_deref();
-    let scenario = scenario(&world, &command.trace, &command.cluster, carbon, command.seed)?;
+    let format = command.trace_format.as_deref();
+    let trace = trace::read_as(&command.trace, format).map_err(usage_chain)?;
+    let mut scenario = of_trace(&world, &trace, &command.cluster, carbon, command.seed)?;
+    scenario.set_order(command.order);
+    if let Some(load) = command.load {
+        scenario.set_load(&world, load).map_err(usage_chain)?;
+    }
     let mut policies = Vec::new();
     for policy in &command.policy {
         policies.push(one(&world, &scenario, policy)?);

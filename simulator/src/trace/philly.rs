@@ -1,23 +1,23 @@
 //! The Philly format: rows of Microsoft's Philly traces (Jeon et al., ATC'19) as CSV, times in
-//! seconds. They name no model; `vc`, the virtual cluster, places nobody here.
+//! seconds. They name no model; `vc`, the virtual cluster, stands for the user.
 
-use super::{Format, Row, TraceJob};
+use super::TraceJob;
+use super::format::{CSV, Format};
+use super::row::{Odd, Row};
 
-pub(super) const FORMAT: Format = Format {
+pub(super) static FORMAT: Format = Format {
     name: "Philly",
-    required: &["job_id", "submit_s", "duration_s", "num_gpus", "vc"],
-    optional: &[],
+    key: "philly",
+    required: &["job_id", "submit_s", "duration_s", "num_gpus"],
+    optional: &["vc"],
     row,
+    ..CSV
 };
 
-fn row(row: &Row<'_>) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, _: &mut Odd) -> Result<TraceJob, String> {
+    let (id, submit) = (row.id("job_id")?, row.seconds("submit_s")?);
     Ok(TraceJob {
-        id: row.id("job_id")?,
-        submit: row.seconds("submit_s")?,
-        duration: row.seconds("duration_s")?,
-        gpus: row.gpus("num_gpus")?,
-        model: None,
-        workload: None,
-        deadline: None,
+        user: row.text("vc").map(str::to_owned),
+        ..TraceJob::new(id, submit, row.seconds("duration_s")?, row.gpus("num_gpus")?)
     })
 }

@@ -3,10 +3,13 @@
 //! own may be added: `workload`, an id of the catalog, and `deadline`, on the clock of
 //! `submit_time`.
 
-use super::{Format, Row, TraceJob};
+use super::TraceJob;
+use super::format::{CSV, Format};
+use super::row::{Odd, Row};
 
-pub(super) const FORMAT: Format = Format {
+pub(super) static FORMAT: Format = Format {
     name: "Tiresias",
+    key: "tiresias",
     required: &[
         "job_id",
         "num_gpu",
@@ -18,19 +21,15 @@ pub(super) const FORMAT: Format = Format {
     ],
     optional: &["workload", "deadline"],
     row,
+    ..CSV
 };
 
-fn row(row: &Row<'_>) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, _: &mut Odd) -> Result<TraceJob, String> {
+    let (id, submit) = (row.id("job_id")?, row.seconds("submit_time")?);
     Ok(TraceJob {
-        id: row.id("job_id")?,
-        submit: row.seconds("submit_time")?,
-        duration: row.seconds("duration")?,
-        gpus: row.gpus("num_gpu")?,
         model: row.text("model_name").map(str::to_owned),
         workload: row.text("workload").map(str::to_owned),
-        deadline: match row.text("deadline") {
-            Some(_) => Some(row.seconds("deadline")?),
-            None => None,
-        },
+        deadline: row.text("deadline").map(|_| row.seconds("deadline")).transpose()?,
+        ..TraceJob::new(id, submit, row.seconds("duration")?, row.gpus("num_gpu")?)
     })
 }

@@ -1,0 +1,95 @@
+//! What any format must do; each format's own golden files are in `tests/traces`.
+
+use super::*;
+use std::io::Write;
+
+fn notes(trace: &Trace) -> Vec<String> {
+    trace.notes.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn philly_rows_become_jobs_plain_and_packed() {
+    let text = "job_id,submit_s,duration_s,num_gpus,vc\na.1,0,60,8,7f\nb,2.5,30,1,7f\n";
+    let plain = parse("p.csv", text.as_bytes()).unwrap();
+    assert_eq!((plain.format, plain.jobs.len()), ("Philly", 2));
+    assert_eq!(plain.jobs[0].id.as_str(), "a-1");
+    assert_eq!(plain.jobs[1].submit, Duration::from_millis(2_500));
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(text.as_bytes()).unwrap();
+    assert_eq!(parse("p.csv", &gz.finish().unwrap()).unwrap(), plain);
+}
+
+#[test]
+fn tiresias_rows_become_jobs() {
+    let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,deadline,workload\n\
+                0,2,10,1000,vgg19,164,30,500,\n1,1,20,9,,5,10,,eaco-vgg16\n";
+    let trace = parse("t.csv", text.as_bytes()).unwrap();
+    let [a, b] = &trace.jobs[..] else { panic!("{trace:?}") };
+    assert_eq!(
+        (a.model.as_deref(), a.gpus, a.deadline),
+        (Some("vgg19"), 2, Some(Duration::from_secs(500)))
+    );
+    assert_eq!((b.model.as_deref(), b.workload.as_deref()), (None, Some("eaco-vgg16")));
+}
+
+#[test]
+fn odd_rows_are_counted_and_named() {
+    let text = "job_id,submit_s,duration_s,num_gpus,vc\n\
+                a,10,60,0,x\nb,-1,60,1,x\nc,20,60,1,x\nd,5,60,1,x\nc,30,1,1,x\n\
+                e,1,,1,x\nf,1\ng,40,nan,1,x\nh,50,1,0,x\ni,60,1,-2,x\n";
+    let trace = parse("odd.csv", text.as_bytes()).unwrap();
+    let order: Vec<&str> = trace.jobs.iter().map(|job| job.id.as_str()).collect();
+    assert_eq!(order, ["d", "c"]);
+    expect_test::expect![[r#"
+        [
+            "2 rows left out: num_gpus is 0 (line 2, 10)",
+            "1 row left out: submit_s is negative (line 3)",
+            "1 row stood out of order and were sorted by submission (line 5)",
+            "1 row left out: the job_id stood in an earlier row (line 6)",
+            "2 rows left out: duration_s is empty (line 7, 8)",
+            "1 row left out: duration_s is no time (line 9)",
+            "1 row left out: num_gpus is no whole number of at least 1 (line 11)",
+        ]
+    "#]]
+    .assert_debug_eq(&notes(&trace));
+}
+
+#[test]
+fn what_is_no_trace_says_what_would_be_one() {
+    let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
+    expect_test::expect![[r#"
+        x.csv: no row is a job
+        x.csv: column `num_gpus` of the Philly format is missing; it needs job_id,submit_s,duration_s,num_gpus
+        x.csv: no row is a job
+        x.csv: no row is a job: 1 row left out: num_gpus is 0 (line 2)
+        x.csv: no row is a job
+    "#]]
+    .assert_eq(
+        &[
+            "job_id,submit_s,duration_s,num_gpus,color\n",
+            "job_id,submit_s,duration_s,vc\n",
+            "job_id,submit_s,duration_s,num_gpus,vc\n",
+            "job_id,submit_s,duration_s,num_gpus,vc\na,1,1,0,x\n",
+            "",
+        ]
+        .map(|text| error(text) + "\n")
+        .concat(),
+    );
+    assert!(matches!(parse("x", &[0xff, 0xfe, 0x00]), Err(TraceError::UnknownColumn { .. })));
+    assert!(matches!(parse("x", &[0x1f, 0x8b, 0x00]), Err(TraceError::Unreadable { .. })));
+}
+
+#[test]
+fn what_is_not_read_is_said_and_a_format_may_be_named() {
+    let text = "job_id,submit_s,duration_s,num_gpus,color\na,0,1,1,red\n";
+    let trace = parse("c.csv", text.as_bytes()).unwrap();
+    assert_eq!(notes(&trace), ["columns that were not read: color"]);
+    assert_eq!(parse_as("c.csv", text.as_bytes(), Some("philly")).unwrap(), trace);
+    let error = |format| parse_as("c.csv", text.as_bytes(), Some(format)).unwrap_err().to_string();
+    expect_test::expect![[r#"
+        no trace format `helios`; use one of philly, tiresias, gavel, elasticflow, chronus, sacct
+        c.csv: column `num_gpu` of the Tiresias format is missing; it needs job_id,num_gpu,submit_time,iterations,model_name,duration,interval
+        c.csv: column `command` of the Gavel format is missing; it needs job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time
+    "#]]
+    .assert_eq(&["helios", "tiresias", "gavel"].map(|format| error(format) + "\n").concat());
+}
