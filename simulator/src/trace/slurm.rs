@@ -34,8 +34,7 @@ pub(super) static FORMAT: Format = Format {
         "NNodes",
         "AllocNodes",
         "ReqNodes",
-    ]
-    .as_slice(),
+    ],
     row,
     ..CSV
 };
