@@ -24,6 +24,7 @@ pub mod carbon;
 mod cards;
 mod engine;
 mod foretold;
+pub mod frontier;
 mod load;
 pub mod measured;
 mod meter;
