@@ -25,12 +25,14 @@ mod cards;
 mod engine;
 mod foretold;
 pub mod frontier;
+pub mod generator;
 mod load;
 pub mod measured;
 mod meter;
 mod oracle;
 mod outcome;
 mod profiles;
+mod saving;
 mod scenario;
 mod simulation;
 pub mod trace;
@@ -39,6 +41,7 @@ pub use carbon::CarbonSeries;
 pub use foretold::{Prediction, PredictionError};
 pub use load::LoadError;
 pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
+pub use saving::{Saving, Spread, savings};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
     Lengths, RunOptions, SimulationError, gather, run, run_oracle, run_policy, run_with,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::foretold::Prediction;
+use crate::saving::{Saving, savings_table};
 use crate::scenario::WorkloadShare;
 
 /// What came of a simulation.
@@ -27,6 +28,8 @@ pub struct Outcome {
     pub policies: Vec<PolicyOutcome>,
     /// What it cost each policy not to know; empty where no oracle was asked for.
     pub not_knowing: Vec<NotKnowing>,
+    /// What each policy saves against the first over several seeds; empty where one was run.
+    pub savings: Vec<Saving>,
     /// Which workloads the jobs were.
     pub workloads: Vec<WorkloadShare>,
     /// What a reader should know of the input.
@@ -235,6 +238,10 @@ impl Outcome {
                     p.undone,
                 );
             }
+        }
+        if !self.savings.is_empty() {
+            text.push('\n');
+            text.push_str(&savings_table(&self.savings));
         }
         text.push_str(&self.foretold_table());
         text.push_str("\nworkloads: ");

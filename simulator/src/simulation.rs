@@ -142,6 +142,7 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
         load: scenario.load,
         policies,
         not_knowing,
+        savings: Vec::new(),
         workloads: scenario.workloads.clone(),
         notes,
     }

@@ -78,6 +78,17 @@ pub struct TraceJob {
     pub gpu_kind: Option<String>,
 }
 
+impl Trace {
+    /// Keeps its first jobs and says so; the others are not simulated.
+    pub fn keep_first(&mut self, jobs: usize) {
+        if jobs < self.jobs.len() {
+            let what = format!("the first {jobs} of {} jobs", self.jobs.len());
+            self.jobs.truncate(jobs);
+            self.notes.push(RowNote { what, count: 0, lines: Vec::new() });
+        }
+    }
+}
+
 impl TraceJob {
     /// A job of which no more is known than every trace tells.
     #[must_use]
@@ -169,7 +180,9 @@ pub enum TraceError {
         column: String,
     },
     /// A column that the format needs is not there.
-    #[error("{name}: column `{column}` of the {format} format is missing; it needs {columns}")]
+    #[error(
+        "{name}: column `{column}` of the {format} format is missing; it needs {columns}, and the file has {has}"
+    )]
     MissingColumn {
         /// The file.
         name: String,
@@ -179,6 +192,8 @@ pub enum TraceError {
         format: &'static str,
         /// All columns it needs.
         columns: String,
+        /// Those that are there.
+        has: String,
     },
     /// No row is a job.
     #[error("{name}: no row is a job{}", first.as_ref().map_or(String::new(), |n| format!(": {n}")))]

@@ -5,37 +5,50 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use wattle_common::topology::ClusterShape;
 use wattle_runtime::shell::chain;
+use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{
-    CarbonSeries, PolicyOutcome, Scenario, SimulationError, gather, run_oracle, run_policy,
-    trace::{self, Trace},
+    CarbonSeries, LoadError, PolicyOutcome, Scenario, SimulationError, gather, generator,
+    run_oracle, run_policy, savings,
 };
 use wattle_world::World;
 
 use crate::output::{note, print, usage};
 
-/// Replay a trace under one or more policies; needs no server and no GPU.
+/// Jobs of the generator where nothing is said.
+const JOBS: usize = 2_000;
+/// The load they offer, and the cluster they come to, where nothing is said.
+const LOAD: f64 = 0.8;
+const CLUSTER: &str = "16x8:v100";
+/// Most seeds of one run: each simulates everything once more.
+const SEEDS_MAX: u64 = 1_000;
+
+/// Replay a trace, or jobs that are drawn, under one or more policies; needs no server and no GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo,eaco\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --load 0.8\n  wattle simulate --trace philly.csv.gz --cluster 28x8:v100 --policy fifo,fifo-packed,eaco --json\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle"
+    after_help = "Examples:\n  wattle simulate\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10"
 )]
 pub(crate) struct Simulate {
-    /// The trace: Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
-    #[arg(long, value_name = "FILE")]
+    /// The trace: Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or
+    /// `builtin`: jobs drawn as in Microsoft's Philly traces
+    #[arg(long, value_name = "FILE", default_value = generator::NAME)]
     trace: PathBuf,
     /// Read the trace as of this format, not as of the one it looks like: philly, tiresias, gavel,
     /// elasticflow, chronus, sacct
     #[arg(long, value_name = "NAME")]
     trace_format: Option<String>,
+    /// Only so many jobs: the trace's first, or as many drawn [default: all, or 2000 drawn]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
     /// Compress or stretch the arrivals until the jobs offer this load: their GPU time alone, of
-    /// the cluster's from the first arrival to the last
+    /// the cluster's from the first arrival to the last [default: the trace's own, or 0.8]
     #[arg(long, value_name = "SHARE")]
     load: Option<f64>,
     /// Give the same arrivals to the jobs in another order: 1, 2, ...; 0 is the trace's own
     #[arg(long, value_name = "K", default_value_t = 0)]
     order: u64,
-    /// The cluster
+    /// The cluster; needed with a trace [default: 16x8:v100]
     #[arg(long, value_name = "NODESxGPUS:KIND")]
-    cluster: ClusterShape,
+    cluster: Option<ClusterShape>,
     /// Policies, separated by commas: fifo, fifo-packed, eaco
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco")]
     policy: Vec<String>,
@@ -45,12 +58,89 @@ pub(crate) struct Simulate {
     /// Everything that is drawn follows from it
     #[arg(long, default_value_t = 7)]
     seed: u64,
+    /// Run with so many seeds, this and the next ones, and tell what each policy saves against the
+    /// first over all of them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    seeds: u64,
     /// Run each policy once more with true predictions, and tell the price of not knowing
     #[arg(long)]
     oracle: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+impl Simulate {
+    /// Whether the jobs are drawn.
+    fn is_builtin(&self) -> bool {
+        self.trace == Path::new(generator::NAME)
+    }
+
+    /// The jobs under this seed; a file's are the same under every one.
+    fn jobs(&self, seed: u64) -> anyhow::Result<Trace> {
+        if self.jobs == Some(0) {
+            return Err(usage("--jobs 0 leaves nothing to simulate; give at least 1"));
+        }
+        if self.is_builtin() {
+            if let Some(format) = &self.trace_format {
+                return Err(usage(format!(
+                    "--trace-format {format} says how to read a file; name it with --trace"
+                )));
+            }
+            let jobs = self.jobs.unwrap_or(JOBS);
+            if jobs > generator::JOBS_MAX {
+                return Err(usage(format!(
+                    "--jobs {jobs}: at most {} are drawn",
+                    generator::JOBS_MAX
+                )));
+            }
+            return Ok(generator::generate(jobs, seed));
+        }
+        let format = self.trace_format.as_deref();
+        let mut trace = trace::read_as(&self.trace, format).map_err(usage_chain)?;
+        trace.keep_first(self.jobs.unwrap_or(usize::MAX));
+        Ok(trace)
+    }
+
+    /// The scenario of these jobs under this seed.
+    fn scenario(&self, world: &World, trace: &Trace, seed: u64) -> anyhow::Result<Scenario> {
+        let cluster = match &self.cluster {
+            Some(cluster) => cluster.clone(),
+            None if self.is_builtin() => CLUSTER.parse().map_err(usage_chain)?,
+            None => {
+                return Err(usage(
+                    "--trace needs --cluster: what the jobs run on, as in 28x8:v100",
+                ));
+            }
+        };
+        let mut scenario = of_trace(world, trace, &cluster, self.carbon.as_deref(), seed)?;
+        scenario.set_order(self.order);
+        if let Some(load) = self.load.or(self.is_builtin().then_some(LOAD)) {
+            match scenario.set_load(world, load) {
+                // One job has no load; nobody asked for one.
+                Err(LoadError::AllAtOnce) if self.load.is_none() => {}
+                other => other.map_err(usage_chain)?,
+            }
+        }
+        Ok(scenario)
+    }
+
+    /// The policies' runs; on true surfaces too where `oracle`.
+    fn runs(
+        &self,
+        world: &World,
+        scenario: &Scenario,
+        oracle: bool,
+    ) -> anyhow::Result<Vec<PolicyOutcome>> {
+        let mut policies = Vec::new();
+        for policy in &self.policy {
+            policies.push(one(world, scenario, policy)?);
+            if oracle {
+                policies.extend(timed(|| run_oracle(world, scenario, policy))?);
+            }
+        }
+        Ok(policies)
+    }
 }
 
 /// Reads a trace and a carbon series; what is wrong with them is the user's to mend.
@@ -111,22 +201,22 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     for policy in &command.policy {
         wattle_placer::policy(policy).map_err(usage_chain)?;
     }
-    let carbon = command.carbon.as_deref();
-    let format = command.trace_format.as_deref();
-    let trace = trace::read_as(&command.trace, format).map_err(usage_chain)?;
-    let mut scenario = of_trace(&world, &trace, &command.cluster, carbon, command.seed)?;
-    scenario.set_order(command.order);
-    if let Some(load) = command.load {
-        scenario.set_load(&world, load).map_err(usage_chain)?;
-    }
-    let mut policies = Vec::new();
-    for policy in &command.policy {
-        policies.push(one(&world, &scenario, policy)?);
-        if command.oracle {
-            policies.extend(timed(|| run_oracle(&world, &scenario, policy))?);
+    let mut trace = command.jobs(command.seed)?;
+    let scenario = command.scenario(&world, &trace, command.seed)?;
+    let policies = command.runs(&world, &scenario, command.oracle)?;
+    let mut outcome = gather(&scenario, policies.clone());
+    if command.seeds > 1 {
+        let mut seeds = vec![policies];
+        for seed in (1..command.seeds).map(|more| command.seed.wrapping_add(more)) {
+            note(&format!("seed {seed}, {} of {}", seeds.len() + 1, command.seeds));
+            if command.is_builtin() {
+                trace = command.jobs(seed)?;
+            }
+            let scenario = command.scenario(&world, &trace, seed)?;
+            seeds.push(command.runs(&world, &scenario, false)?);
         }
+        outcome.savings = savings(&seeds);
     }
-    let outcome = gather(&scenario, policies);
     if command.json {
         return print(&outcome.to_json());
     }

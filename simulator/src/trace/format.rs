@@ -151,5 +151,6 @@ pub(super) fn recognise(
         column: format.lacks(header).unwrap_or_default(),
         format: format.name,
         columns: format.needs(),
+        has: header.join(","),
     })
 }

@@ -59,7 +59,7 @@ fn what_is_no_trace_says_what_would_be_one() {
     let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
     expect_test::expect![[r#"
         x.csv: no row is a job
-        x.csv: column `num_gpus` of the Philly format is missing; it needs job_id,submit_s,duration_s,num_gpus
+        x.csv: column `num_gpus` of the Philly format is missing; it needs job_id,submit_s,duration_s,num_gpus, and the file has job_id,submit_s,duration_s,vc
         x.csv: no row is a job
         x.csv: no row is a job: 1 row left out: num_gpus is 0 (line 2)
         x.csv: no row is a job
@@ -88,8 +88,8 @@ fn what_is_not_read_is_said_and_a_format_may_be_named() {
     let error = |format| parse_as("c.csv", text.as_bytes(), Some(format)).unwrap_err().to_string();
     expect_test::expect![[r#"
         no trace format `helios`; use one of philly, tiresias, gavel, elasticflow, chronus, sacct
-        c.csv: column `num_gpu` of the Tiresias format is missing; it needs job_id,num_gpu,submit_time,iterations,model_name,duration,interval
-        c.csv: column `command` of the Gavel format is missing; it needs job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time
+        c.csv: column `num_gpu` of the Tiresias format is missing; it needs job_id,num_gpu,submit_time,iterations,model_name,duration,interval, and the file has job_id,submit_s,duration_s,num_gpus,color
+        c.csv: column `command` of the Gavel format is missing; it needs job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time, and the file has job_id,submit_s,duration_s,num_gpus,color
     "#]]
     .assert_eq(&["helios", "tiresias", "gavel"].map(|format| error(format) + "\n").concat());
 }
