@@ -44,6 +44,16 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     simulate(good, "two nodes", "fifo", &["28x8:v100"]);
     simulate(good, "2x4:voodoo2", "fifo", &["voodoo2", "v100"]);
     simulate(good, "2x4:v100", "clairvoyant", &["clairvoyant", "eaco"]);
+    let asked = |args: &[&str], says: &[&str]| {
+        refused("wattle", &[&["simulate"], args].concat(), says);
+    };
+    asked(&["--trace", good], &["--cluster", "28x8:v100"]);
+    asked(&["--trace", good, "--cluster", "2x4:v100", "--load", "0"], &["load of 0", "0.8"]);
+    asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"], &["pai", "sacct"]);
+    asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "sacct"], &["JobID"]);
+    asked(&["--jobs", "0"], &["at least 1"]);
+    asked(&["--seeds", "0"], &["1..=1000"]);
+    asked(&["--trace-format", "philly"], &["--trace"]);
     refused("wattle", &["up", "--rate", "60", "--for", "1s"], &["--simulated"]);
     refused("wattle", &["up", "--simulated", "1x1:v100", "--policy", "best"], &["best", "eaco"]);
     refused("wattle", &["submit", "--gpus", "0", "--", "true"], &["1..8"]);
