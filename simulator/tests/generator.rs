@@ -101,10 +101,8 @@ fn derived_files_are_what_the_command_prints() {
     let data = std::env::var_os("WATTLE_DATA")
         .map_or_else(|| crate_dir.join("../../shared/data"), PathBuf::from);
     if !data.join("traces/philly_jobs.csv.gz").exists() {
-        println!(
-            "NOT RUN: {} has no traces; set WATTLE_DATA to the folder of data",
-            data.display()
-        );
+        let why = format!("NOT RUN: {} has no traces; set WATTLE_DATA", data.display());
+        writeln!(std::io::stderr(), "{why}").unwrap();
         return;
     }
     for (what, file) in [("gavel_v100", "gavel_v100.csv"), ("generator", "generator.toml")] {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use expect_test::expect_file;
+use wattle_simulator::measured::Measured;
 use wattle_simulator::trace::{self, Trace};
 use wattle_simulator::{LoadError, Scenario, Work, gather, run_policy, savings};
 use wattle_world::World;
@@ -200,4 +201,51 @@ fn savings_on_a_slurm_export_are_told_with_their_spread() {
     assert!(table.contains("eaco against fifo over 3 seeds: energy "), "{table}");
     let mut lines = table.lines().filter(|line| !line.starts_with("note: "));
     assert!(lines.all(|line| line.chars().count() <= 100), "{table}");
+}
+
+/// The public traces, where they are: read whole, what is left out is told.
+#[test]
+fn the_public_traces_are_read_whole() {
+    let data = std::env::var_os("WATTLE_DATA").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
+        PathBuf::from,
+    );
+    if !data.join("traces").is_dir() {
+        let why = format!("NOT RUN: {} has no traces; set WATTLE_DATA", data.display());
+        writeln!(std::io::stderr(), "{why}").unwrap();
+        return;
+    }
+    let file = |name: &str| data.join("traces").join(name);
+    for (name, format, jobs, left_out) in [
+        ("philly_jobs.csv.gz", "Philly", 82_247, 0),
+        ("philly_5k_tiresias_format.csv", "Tiresias", 5_000, 0),
+        ("tiresias_60_job.csv", "Tiresias", 60, 0),
+        ("gavel_msr_e13805.trace", "Gavel", 504, 0),
+        ("elasticflow_philly_103959.csv", "ElasticFlow", 876, 0),
+        // Jobs that ask for no GPU.
+        ("trace_job_Philly_SLO.csv.gz", "Chronus", 30_735, 205),
+        ("trace_job_Philly_MIX1.csv.gz", "Chronus", 30_756, 184),
+    ] {
+        let trace = trace::read(&file(name)).unwrap();
+        let told = trace.notes.iter().filter(|note| note.what.starts_with("left out"));
+        let told: usize = told.map(|note| note.count).sum();
+        assert_eq!((trace.format, trace.jobs.len(), told), (format, jobs, left_out), "{name}");
+    }
+    // On the measured files ElasticFlow's jobs have their iterations to do, which take as long as
+    // the trace says: VGG-16's rates are rounded.
+    let world = Measured::find(&data).unwrap().world().unwrap();
+    let trace = trace::read(&file("elasticflow_philly_103959.csv")).unwrap();
+    let cluster = "16x8:a100".parse().unwrap();
+    let scenario = Scenario::from_trace(&world, &trace, &cluster, 7).unwrap();
+    let a100 = world.gpu("a100").unwrap();
+    for (job, read) in scenario.jobs.iter().zip(&trace.jobs) {
+        let Work::Steps(steps) = job.work else { panic!("{job:?}") };
+        let rate =
+            world.workload(job.workload.as_str()).unwrap().steps_per_s(a100, job.gpus.min, 1);
+        let off = steps as f64 / rate / read.duration.as_secs_f64() - 1.0;
+        assert!(off.abs() < 0.002 || read.duration.as_secs() < 600, "{job:?}: {off}");
+    }
+    assert!(scenario.workloads.iter().all(|share| !share.drawn), "{:?}", scenario.workloads);
+    let load = scenario.load.unwrap();
+    assert!((load - 0.15).abs() < 0.005, "natural load {load}");
 }

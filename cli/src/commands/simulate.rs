@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use wattle_common::topology::ClusterShape;
 use wattle_runtime::shell::chain;
-use wattle_simulator::trace::{self, Trace};
+use wattle_simulator::measured::{self, Measured};
+use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
     CarbonSeries, LoadError, PolicyOutcome, Scenario, SimulationError, gather, generator,
     run_oracle, run_policy, savings,
@@ -46,6 +47,10 @@ pub(crate) struct Simulate {
     /// Give the same arrivals to the jobs in another order: 1, 2, ...; 0 is the trace's own
     #[arg(long, value_name = "K", default_value_t = 0)]
     order: u64,
+    /// Folder of measured files, however deep they lie: of them the A100 jobs of ElasticFlow's trace
+    /// are made
+    #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
+    data: Option<PathBuf>,
     /// The cluster; needed with a trace [default: 16x8:v100]
     #[arg(long, value_name = "NODESxGPUS:KIND")]
     cluster: Option<ClusterShape>,
@@ -100,6 +105,30 @@ impl Simulate {
         let mut trace = trace::read_as(&self.trace, format).map_err(usage_chain)?;
         trace.keep_first(self.jobs.unwrap_or(usize::MAX));
         Ok(trace)
+    }
+
+    /// The catalog that the trace needs, and what a reader should know of it.
+    fn world(&self, trace: &Trace) -> anyhow::Result<(World, Vec<String>)> {
+        let is_measured = |job: &TraceJob| {
+            let named = job.model.as_deref().zip(job.batch);
+            named.is_some_and(|named| measured::jobs().any(|measured| measured == named))
+        };
+        let named = trace.jobs.iter().filter(|job| is_measured(job)).count();
+        match &self.data {
+            Some(dir) if named > 0 => {
+                let measured = Measured::find(dir).map_err(usage_chain)?;
+                let said = measured.problems.iter().map(ToString::to_string).collect();
+                Ok((measured.world().map_err(usage_chain)?, said))
+            }
+            None if named > 0 => Ok((
+                World::builtin(),
+                vec![format!(
+                    "{named} jobs are of models and batches that were measured on A100s; with --data, \
+                     the folder of those files, they are simulated as such"
+                )],
+            )),
+            _ => Ok((World::builtin(), Vec::new())),
+        }
     }
 
     /// The scenario of these jobs under this seed.
@@ -197,12 +226,13 @@ fn timed(
 
 /// Runs the command.
 pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
-    let world = World::builtin();
     for policy in &command.policy {
         wattle_placer::policy(policy).map_err(usage_chain)?;
     }
     let mut trace = command.jobs(command.seed)?;
-    let scenario = command.scenario(&world, &trace, command.seed)?;
+    let (world, said) = command.world(&trace)?;
+    let mut scenario = command.scenario(&world, &trace, command.seed)?;
+    scenario.notes.extend(said);
     let policies = command.runs(&world, &scenario, command.oracle)?;
     let mut outcome = gather(&scenario, policies.clone());
     if command.seeds > 1 {
