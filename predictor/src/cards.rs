@@ -74,12 +74,10 @@ impl Cards {
         // A card of which no cap was ever read shows by its power which form factor it is.
         let most = seen.cap_w_max.or(seen.power_w_max);
         let default = prior::default_cap(kind, most);
-        let idle = prior::IDLE_SHARE * default.watts;
         Card {
             cap_default_w: default.watts,
             cap_known: default.known,
-            // A card at work draws more than an idle one.
-            idle_w: seen.power_w_min.map_or(idle, |lowest| idle.min(0.95 * lowest)),
+            idle_w: prior::idle(default.watts, seen.power_w_min),
             clock_mhz_top: seen.clock_mhz_max,
             power_carried: kind != prior::POWER_MEASURED_ON,
         }

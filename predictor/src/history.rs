@@ -15,6 +15,7 @@ use crate::beside::Beside;
 use crate::fit::Belief;
 use crate::model::cap::Setting;
 use crate::model::{interference, throughput, transfer};
+use crate::workload_name::WorkloadName;
 
 /// Jobs kept of each class.
 pub const JOBS_MAX: usize = 8;
@@ -360,17 +361,23 @@ impl History {
         jobs.filter_map(|(id, summary)| Some((id, summary.scaling.as_ref()?)))
     }
 
-    /// What each class showed under caps on a kind of card, for the pooled curves.
+    /// What each class showed under caps on a kind of card, for the pooled curves; and the families
+    /// they are of, each as often as it has classes.
     #[must_use]
-    pub fn capped(&self, kind: &str) -> Vec<transfer::Seen> {
-        let mut seen = Vec::new();
-        for (_, kept) in self.classes.iter().filter(|((k, _), _)| k == kind) {
+    pub fn capped(&self, kind: &str) -> (Vec<transfer::Seen>, Vec<&str>) {
+        let (mut seen, mut families) = (Vec::new(), Vec::new());
+        for ((_, class), kept) in self.classes.iter().filter(|((k, _), _)| k == kind) {
             let settings = pool_settings(kept.jobs.iter().flat_map(|(_, s)| &s.settings));
             let ln_power = pool(kept.jobs.iter().filter_map(|(_, s)| s.ln_power), JOB_SD);
             let Some(ln_power) = ln_power.filter(|_| !settings.is_empty()) else { continue };
             let pair = |s: Stored| (s.mean, s.sd);
+            let name = WorkloadName::of(class.as_str()).family;
+            families.push(name);
+            let family = families.iter().position(|f| *f == name).unwrap_or(0) as u16;
             seen.extend(settings.iter().filter_map(|at| {
                 Some(transfer::Seen {
+                    class: (families.len() - 1) as u16,
+                    family,
                     ln_power: ln_power.mean,
                     cap_w: at.setting.cap_w?,
                     slow: at.slow.map(pair),
@@ -378,7 +385,7 @@ impl History {
                 })
             }));
         }
-        seen
+        (seen, families)
     }
 
     /// How much was learned of pairs on a kind of card: it only grows.

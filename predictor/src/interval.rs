@@ -74,6 +74,24 @@ pub fn stretched(estimate: &Estimate, factor: f64, low: f64, high: f64) -> Estim
     }
 }
 
+/// The time that a step rate stands for.
+#[must_use]
+pub fn time_of(rate: &Estimate) -> Estimate {
+    Estimate { mean: 1.0 / rate.mean, low: 1.0 / rate.high, high: 1.0 / rate.low }
+}
+
+/// The product of two estimates that err apart: half-widths add as squares, in logarithms.
+#[must_use]
+pub fn product(a: &Estimate, b: &Estimate) -> Estimate {
+    let half = |of: &dyn Fn(&Estimate) -> f64| of(a).hypot(of(b)).exp();
+    let mean = a.mean * b.mean;
+    Estimate {
+        mean,
+        low: mean / half(&|e| (e.mean / e.low).ln()),
+        high: mean * half(&|e| (e.high / e.mean).ln()),
+    }
+}
+
 /// Rounded to five significant digits: more say nothing, and make a surface half as large again.
 /// It keeps the order of values, and five-digit bounds as they are.
 fn five_digits(value: f64) -> f64 {
@@ -117,5 +135,14 @@ mod tests {
         assert!((five_digits(0.012_345_67) - 0.012_346).abs() < 1e-12);
         let sure = LogNormal::exactly(0.8).estimate(0.0, 1.0);
         assert!((sure.high - sure.low).abs() < 1e-9);
+    }
+
+    #[test]
+    fn products_and_times() {
+        let one = Estimate { mean: 2.0, low: 1.0, high: 4.0 };
+        let sure = Estimate { mean: 3.0, low: 3.0, high: 3.0 };
+        let both = product(&one, &sure);
+        assert!((both.mean - 6.0).abs() < 1e-9 && (both.low - 3.0).abs() < 1e-9);
+        assert_eq!(time_of(&one), Estimate { mean: 0.5, low: 0.25, high: 1.0 });
     }
 }

@@ -6,7 +6,7 @@
 //! formulas are the models' own.
 
 mod alone;
-mod curve;
+pub(crate) mod curve;
 pub mod held;
 mod levels;
 mod settings;
@@ -24,18 +24,17 @@ use crate::history::{self, AtSetting, Level, Profile, SharedSet, Stored, Summary
 use crate::interval::LogNormal;
 use crate::job::held::{Answer, Half, Held, Prepared};
 use crate::model::cap::{self, Card, Setting};
+use crate::model::constant::LEAST_SD;
 use crate::model::interference::Mix;
 use crate::model::pairs::Traits;
 use crate::model::throughput::{Spot, Throughput};
 use crate::observation::{Observation, POWER_SD, UNKNOWN};
 use crate::pooled::{self, Pooled};
 use crate::prior;
+use crate::workload_name::WorkloadName;
 
 /// Configurations fitted together with the time curve.
 const GROUPS_MAX: usize = history::LEVELS_MAX;
-/// One job's power under one cap repeats better than another window of the job at large does: by
-/// 0.9 to 1.9 % in the Zeus traces.
-const HELD_POWER_SD: f64 = 0.012;
 /// Sets of neighbours looked at; beyond the sets kept, only what a job did beside one other stays.
 const SETS_FITTED_MAX: usize = 64;
 
@@ -189,6 +188,8 @@ impl JobModel {
         let own_gpus = windows.last().map_or(power_gpus, |w| w.gpus);
         let ln_power = power.at(&[1.0, ln_ratio(own_gpus, power_gpus)]).0;
         let transfer = &context.pooled.transfer;
+        let family = job.workload.as_ref().map(|w| WorkloadName::of(w.as_str()).family);
+        let kin = family.is_some_and(|family| transfer.knows(family));
         let class = &context.class.settings;
         let mut model = Self {
             windows: windows.len() as u32,
@@ -204,7 +205,7 @@ impl JobModel {
             power,
             power_gpus,
             power_seen,
-            held: Held::expected(context.card, transfer, ln_power, windows, class),
+            held: Held::expected(context.card, (transfer, kin), ln_power, windows, class),
             settings: Vec::new(),
             speed: Posterior::of_beliefs(&[]),
             groups: Vec::new(),
@@ -321,7 +322,8 @@ impl JobModel {
             };
             let base = self.ln_power_alone(window.gpus).0;
             // What the default is off by all readings have in common; it tells none from another.
-            let sd = HELD_POWER_SD.hypot(open.sqrt());
+            // One power under one cap repeats better than another window of the job at large does.
+            let sd = LEAST_SD.get().hypot(open.sqrt());
             rows.push(Row { x, y: watts.ln() - base - mean, sd });
         }
         (fit(&rows, &self.held.beliefs(Half::Power)), self.power_seen)

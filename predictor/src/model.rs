@@ -4,9 +4,11 @@
 
 pub mod cap;
 pub mod clock;
+pub mod constant;
 pub mod interference;
 pub mod pairs;
 pub mod pchip;
+pub mod ridge;
 pub mod shape;
 pub mod throughput;
 pub mod transfer;

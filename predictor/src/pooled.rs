@@ -13,7 +13,7 @@ use wattle_common::id::{JobId, WorkloadId};
 use crate::history::{History, Profile};
 use crate::model::interference::Mix;
 use crate::model::pairs::{Constants, Pairs, ROWS_MAX, Row, Traits};
-use crate::model::transfer::Transfer;
+use crate::model::transfer::{Bounds, Seen, Transfer};
 use crate::model::{interference, throughput};
 use crate::prior;
 
@@ -82,10 +82,15 @@ impl Pooled {
     #[must_use]
     pub fn fit(history: &History, kind: &str, before: Option<&Self>) -> Self {
         let (slow, power) = history.seen(kind);
-        let capped = history.capped(kind);
+        let (capped, families) = history.capped(kind);
         // What counts as capped is at least one per cent below the default.
         let most = capped.iter().map(|s| s.cap_w / 0.99).reduce(f64::max);
-        let transfer = Transfer::fit(&capped, prior::default_cap(kind, most).watts);
+        let cap_default_w = prior::default_cap(kind, most).watts;
+        let watts = |s: &Seen| (s.ln_power + s.power.map_or(0.0, |(ln_ratio, _)| ln_ratio)).exp();
+        let lowest = capped.iter().map(watts).reduce(f64::min);
+        let idle_w = prior::idle(cap_default_w, lowest);
+        let transfer =
+            Transfer::fit(&capped, Bounds { cap_default_w, idle_w }).with_families(&families);
         let interference = interference::Pooled::fit(&slow, &power);
         let kept = before.and_then(|b| b.pairs.clone());
         let news = history.pair_news(kind);

@@ -97,6 +97,15 @@ pub fn power_share(workload: Option<&str>, carried: bool) -> (Belief, Option<&'s
     }
 }
 
+/// Power with no job, watts, of a card of this default cap that drew `lowest_w` at the least while
+/// at work.
+#[must_use]
+pub fn idle(cap_default_w: f64, lowest_w: Option<f64>) -> f64 {
+    let idle = IDLE_SHARE * cap_default_w;
+    // A card at work draws more than an idle one.
+    lowest_w.filter(|w| w.is_finite()).map_or(idle, |lowest| idle.min(0.95 * lowest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

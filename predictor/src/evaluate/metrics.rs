@@ -111,22 +111,6 @@ pub(super) fn quantile(values: &mut [f64], q: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// The time that a step rate stands for.
-pub(super) fn time_of(rate: &Estimate) -> Estimate {
-    Estimate { mean: 1.0 / rate.mean, low: 1.0 / rate.high, high: 1.0 / rate.low }
-}
-
-/// The product of two estimates that err apart: half-widths add as squares, in logarithms.
-pub(super) fn product(a: &Estimate, b: &Estimate) -> Estimate {
-    let half = |of: &dyn Fn(&Estimate) -> f64| of(a).hypot(of(b)).exp();
-    let mean = a.mean * b.mean;
-    Estimate {
-        mean,
-        low: mean / half(&|e| (e.mean / e.low).ln()),
-        high: mean * half(&|e| (e.high / e.mean).ln()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,14 +144,5 @@ mod tests {
         assert!((absolute.p90.unwrap() - 0.9).abs() < 1e-12);
         assert_eq!(row(Measure::Decision, &samples).unwrap().mape, None);
         assert_eq!(row(Measure::Relative, &[]), None);
-    }
-
-    #[test]
-    fn products_and_times() {
-        let one = Estimate { mean: 2.0, low: 1.0, high: 4.0 };
-        let sure = Estimate { mean: 3.0, low: 3.0, high: 3.0 };
-        let both = product(&one, &sure);
-        assert!((both.mean - 6.0).abs() < 1e-9 && (both.low - 3.0).abs() < 1e-9);
-        assert_eq!(time_of(&one), Estimate { mean: 0.5, low: 0.25, high: 1.0 });
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use wattle_common::id::{JobId, NodeId, WorkloadId};
-use wattle_common::messages::{JobWindow, Neighbour, SurfacePoint};
+use wattle_common::messages::{Estimate, JobWindow, Neighbour, SurfacePoint};
 use wattle_common::{Frequency, Power, Timestamp};
 
 use crate::calibration::Calibration;
@@ -112,6 +112,11 @@ impl Trial {
     /// What is expected of the job of `class`.
     pub(super) fn predict(&self, class: &WorkloadId, at: &Configuration) -> Option<SurfacePoint> {
         self.predictor.predict(&job_of(class), at)
+    }
+
+    /// What energy a step of it is expected to take on one card, J.
+    pub(super) fn energy(&self, class: &WorkloadId, at: &Configuration) -> Option<Estimate> {
+        self.predictor.predict_energy(&job_of(class), at)
     }
 
     fn window(&mut self, shown: &Shown<'_>) -> JobWindow {

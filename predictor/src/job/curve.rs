@@ -4,13 +4,11 @@
 //! they are led through what the job's fit says of its known caps.
 
 use super::median;
+use crate::model::constant::{Constant, LEAST_SD};
 use crate::model::shape::{Known, Shape, power_between};
 
-/// What a curve between known settings is off by, at least and as a share of the gap between them.
-const BETWEEN_SD: f64 = 0.012;
-const BETWEEN_SHARE: f64 = 0.06;
-/// How well a curve is believed to hold beside a reading's own noise.
-const CURVE_SD: f64 = 0.015;
+/// What a curve between known settings is off by, as a share of the gap between them.
+pub(crate) const BETWEEN_SHARE: Constant = Constant::new("curve: BETWEEN_SHARE", 0.06);
 
 /// A job's own curve of time between the default and its lowest cap.
 pub(super) struct OwnTime {
@@ -38,7 +36,7 @@ impl OwnTime {
             .map(|(i, k)| {
                 let off = k.ln_time - shape.at(k.cap_w).0;
                 let noise = if i == 0 { 0.0 } else { k.sd * k.sd };
-                let curve = CURVE_SD * CURVE_SD;
+                let curve = LEAST_SD.get() * LEAST_SD.get();
                 (k.cap_w.ln(), k.ln_time, off * curve / (curve + noise))
             })
             .collect();
@@ -74,7 +72,7 @@ fn between<P>(points: &[P], of: fn(&P) -> f64, at: f64) -> (f64, &P, &P) {
 /// What a curve is off by between two known points, most in the middle.
 fn form_between(share: f64, gap: f64) -> f64 {
     let middle = 4.0 * share * (1.0 - share);
-    (middle * (BETWEEN_SD + BETWEEN_SHARE * gap.abs())).powi(2)
+    (middle * (LEAST_SD.get() + BETWEEN_SHARE.get() * gap.abs())).powi(2)
 }
 
 #[cfg(test)]

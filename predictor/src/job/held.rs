@@ -3,42 +3,39 @@
 //! One linear model for the logarithm of the slow-down, and one of the same shape for the power:
 //!
 //! ```text
-//! ln(t / t0) = T(L) + q T(L) + the steps of L  +  w c(f) + the steps of f
+//! ln(t / t0) = T(L) + q S(L) + the steps of L  +  w c(f) + the steps of f
 //! ```
 //!
-//! T is what jobs like it did ([`crate::model::transfer`]); q is this job's own factor; between the
-//! settings it was seen under it wanders from that in independent steps, so a reading tells most
-//! about its neighbourhood. Columns and beliefs are made here; `job` fits them together with the
+//! T is what jobs like it did, and S how far jobs lie off that in a way of their own
+//! ([`crate::model::transfer`]); q is this job's. Between the settings it was seen under it wanders
+//! from that in independent steps, so a reading tells most about its neighbourhood. Columns and beliefs are made here; `job` fits them together with the
 //! levels. From three caps (or clocks) on, the job's own curve stands between them
 //! ([`crate::model::shape`], [`crate::model::clock`]), and what is expected only beyond.
 //!
 //! Slowing down never turns into speeding up as a cap falls, nor does power rise.
 
+mod draw;
+mod knots;
+
 use std::sync::Arc;
 
-use super::curve::{OwnTime, own_power_at};
 use crate::fit::{Belief, Posterior, Row};
 use crate::history::AtSetting;
 use crate::model::cap::{self, Card, Setting};
-use crate::model::clock::{self, Clocks};
+use crate::model::clock::Clocks;
+use crate::model::constant::{Constant, LEAST_SD};
 use crate::model::transfer::{Expected, Guess, Transfer};
 use crate::observation::Observation;
+use knots::{knots, place, rising, steps};
 
-/// Caps, and clocks, that get a step of their own.
-pub const KNOTS_MAX: usize = 8;
-/// Caps and clocks this close are one.
-const SAME: f64 = 0.005;
 /// How far a job wanders from the clock's power law, as a variance for each unit of ln(f0 / f).
-const CLOCK_WANDER: [f64; 2] = [0.1, 0.5];
+pub(crate) const CLOCK_WANDER_TIME: Constant = Constant::new("held: CLOCK_WANDER_TIME", 0.1);
+/// The same of power.
+pub(crate) const CLOCK_WANDER_POWER: Constant = Constant::new("held: CLOCK_WANDER_POWER", 0.5);
 /// How sure a cap and a clock together are: nothing was measured of how they act on each other.
 const BOTH_SD: f64 = 0.05;
-/// What two jobs of one class differ by under one setting.
-const CLASS_SD: f64 = 0.015;
 /// Deviation of a shift to another demand, as a share of it.
-const SHIFT_SHARE: f64 = 0.3;
-/// The table over caps: steps of the logarithm down to a quarter of the default.
-const TABLE_STEPS: usize = 24;
-const TABLE_LOW: f64 = 0.25;
+pub(crate) const SHIFT_SHARE: Constant = Constant::new("held: SHIFT_SHARE", 0.3);
 
 /// The slow-down, or the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +104,8 @@ struct Node {
 pub struct Held {
     card: Card,
     transfer: Arc<Transfer>,
+    /// Whether others of its family were seen under caps.
+    kin: bool,
     ln_power: f64,
     /// Caps and clocks with a step of their own, descending.
     caps: Vec<f64>,
@@ -120,18 +119,6 @@ pub struct Held {
     own_clocks: Option<Clocks>,
 }
 
-/// The settings to give steps: distinct ones, descending, thinned evenly where there are too many.
-fn knots(seen: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut sorted: Vec<f64> = seen.collect();
-    sorted.sort_by(|a, b| b.total_cmp(a));
-    sorted.dedup_by(|a, b| *a >= *b * (1.0 - SAME));
-    let last = sorted.len().saturating_sub(1);
-    if last < KNOTS_MAX {
-        return sorted;
-    }
-    (0..KNOTS_MAX).map(|i| sorted[i * last / (KNOTS_MAX - 1)]).collect()
-}
-
 fn wander(expected: Expected) -> f64 {
     expected.wander * expected.wander
 }
@@ -141,28 +128,6 @@ fn of(half: Half, guess: Guess) -> Expected {
         Half::Slow => guess.slow,
         Half::Power => guess.power,
     }
-}
-
-/// The shares of each step that lie above a place, and the variance between the knots around it:
-/// the place wanders `own`, the knots `at` (ascending in variance as they come).
-fn steps(place: usize, on: bool, own: f64, at: &[f64], out: &mut Vec<f64>) -> f64 {
-    let low = if place == 0 { 0.0 } else { at[place - 1] };
-    let own = own.max(low);
-    let share = |i: usize| if i < place { 1.0 } else { 0.0 };
-    let mut between = 0.0;
-    let mut row: Vec<f64> = (0..at.len()).map(share).collect();
-    if !on {
-        match at.get(place) {
-            Some(high) => {
-                let part = ((own - low) / (high - low)).clamp(0.0, 1.0);
-                row[place] = part;
-                between = part * (1.0 - part) * (high - low);
-            }
-            None => between = own - low,
-        }
-    }
-    out.append(&mut row);
-    between
 }
 
 impl Prepared {
@@ -175,11 +140,11 @@ impl Prepared {
 
 impl Held {
     /// What is expected before any reading, with steps for what `windows` and the class were seen
-    /// under. `ln_power` is the logarithm of the job's power alone at the default.
+    /// under. `kin`: whether others of its family were; `ln_power` is the logarithm of the job's power alone at the default.
     #[must_use]
     pub fn expected(
         card: &Card,
-        transfer: &Arc<Transfer>,
+        (transfer, kin): (&Arc<Transfer>, bool),
         ln_power: f64,
         windows: &[Observation],
         class: &[AtSetting],
@@ -189,10 +154,11 @@ impl Held {
         let held_caps = alone().chain(class()).filter_map(|s| held_cap(card, s));
         let held_clocks = alone().chain(class()).filter_map(|s| held_clock(card, s));
         let caps = knots(held_caps);
-        let at_caps = caps.iter().map(|cap| transfer.guess(card, ln_power, *cap)).collect();
+        let at_caps = caps.iter().map(|cap| transfer.guess(card, ln_power, *cap, kin)).collect();
         let mut held = Self {
             card: *card,
             transfer: Arc::clone(transfer),
+            kin,
             ln_power,
             caps,
             clocks: knots(held_clocks),
@@ -205,6 +171,10 @@ impl Held {
         held.slow = Posterior::of_beliefs(&held.beliefs(Half::Slow));
         held.power = Posterior::of_beliefs(&held.beliefs(Half::Power));
         held
+    }
+
+    fn guess(&self, ln_power: f64, cap_w: f64) -> Guess {
+        self.transfer.guess(&self.card, ln_power, cap_w, self.kin)
     }
 
     /// How many parameters each half has.
@@ -243,7 +213,7 @@ impl Held {
         }
     }
 
-    /// What is believed of the parameters: the own factor, the caps' steps, the clock's exponent,
+    /// What is believed of the parameters: what is its own, the caps' steps, the clock's exponent,
     /// the clocks' steps.
     #[must_use]
     pub fn beliefs(&self, half: Half) -> Vec<Belief> {
@@ -254,8 +224,7 @@ impl Held {
                 last = variance;
             }
         };
-        let scale = self.at_caps.last().map_or(0.1, |guess| of(half, *guess).scale);
-        let mut beliefs = vec![Belief { mean: 0.0, sd: scale.max(1e-3) }];
+        let mut beliefs = vec![Belief { mean: 0.0, sd: 1.0 }];
         steps(self.cap_variances(half), &mut beliefs);
         beliefs.push(match half {
             Half::Slow => cap::TIME[2],
@@ -273,9 +242,9 @@ impl Held {
         let (cap, clock) = (held_cap(&self.card, setting), held_clock(&self.card, setting));
         let (mut mean, mut open) = (0.0, 0.0);
         if let Some(cap) = cap {
-            let expected = of(half, self.transfer.guess(&self.card, self.ln_power, cap));
+            let expected = of(half, self.guess(self.ln_power, cap));
             mean = expected.mean;
-            row.push(mean);
+            row.push(expected.own);
             let (place, on) = place(&self.caps, cap);
             open += steps(place, on, wander(expected), &self.cap_variances(half), &mut row);
         } else {
@@ -307,7 +276,7 @@ impl Held {
             let (columns, mean, open) = self.columns(half, at.setting);
             let mut x = vec![0.0; levels];
             x.extend(columns);
-            let sd = (seen.sd * seen.sd + CLASS_SD * CLASS_SD + open).sqrt();
+            let sd = (seen.sd * seen.sd + LEAST_SD.get() * LEAST_SD.get() + open).sqrt();
             Some(Row { x, y: seen.mean - mean, sd })
         };
         class.iter().filter_map(row).collect()
@@ -346,8 +315,7 @@ impl Held {
             (row, part)
         };
         let ((columns, slow), (_, power)) = (part(Half::Slow), part(Half::Power));
-        let own = cap
-            .map_or_else(Guess::default, |cap| self.transfer.guess(&self.card, self.ln_power, cap));
+        let own = cap.map_or_else(Guess::default, |cap| self.guess(self.ln_power, cap));
         Prepared { cap, clock, columns, own, slow, power }
     }
 
@@ -358,7 +326,7 @@ impl Held {
         // A card clocked down draws less, and its cap bites later.
         let demand = ln_demand + if at.clock.is_some() { at.power.clock } else { 0.0 };
         let moved = at.cap.filter(|_| (demand - self.ln_power).abs() > 1e-9);
-        let there = moved.map_or(at.own, |cap| self.transfer.guess(&self.card, demand, cap));
+        let there = moved.map_or(at.own, |cap| self.guess(demand, cap));
         let half = |half: Half| {
             let (part, sign, own) = match half {
                 Half::Slow => (at.slow, 1.0, 0.0),
@@ -368,7 +336,7 @@ impl Held {
             // Slower, and less power, whatever the shift.
             let under = sign * (sign * (part.cap.mean + shift)).max(0.0);
             let slope = own + part.cap.slope;
-            let form = part.open + part.cap.form + (SHIFT_SHARE * shift).powi(2);
+            let form = part.open + part.cap.form + (SHIFT_SHARE.get() * shift).powi(2);
             Answer {
                 mean: part.clock + under,
                 fitted: part.fitted,
@@ -390,160 +358,14 @@ impl Held {
     }
 
     fn clock_variance(&self, half: Half, mhz: f64) -> f64 {
-        let each = if half == Half::Slow { CLOCK_WANDER[0] } else { CLOCK_WANDER[1] };
+        let each =
+            if half == Half::Slow { CLOCK_WANDER_TIME.get() } else { CLOCK_WANDER_POWER.get() };
         self.card.clock_mhz_top.map_or(0.0, |top| each * (top / mhz).ln())
     }
 
     fn clock_variances(&self, half: Half) -> Vec<f64> {
         rising(self.clocks.iter().map(|mhz| self.clock_variance(half, *mhz)))
     }
-
-    /// What the fitted parameters say of a cap alone, and the variance left open.
-    fn linear(&self, half: Half, cap_w: f64) -> (f64, f64) {
-        let setting = Setting { cap_w: Some(cap_w), clock_mhz_max: None };
-        let (row, mean, open) = self.columns(half, setting);
-        (mean + self.posterior(half).at(&row).0, open)
-    }
-
-    fn draw_caps(&mut self, (slow_seen, power_seen): (bool, bool)) {
-        let default_w = self.card.cap_default_w;
-        let mut caps: Vec<f64> = (1..=TABLE_STEPS)
-            .map(|i| default_w * TABLE_LOW.powf(i as f64 / TABLE_STEPS as f64))
-            .chain(self.caps.iter().copied())
-            .collect();
-        caps.sort_by(|a, b| b.total_cmp(a));
-        let enough = self.caps.len() >= 2;
-        let slow_curve =
-            (enough && slow_seen).then(|| OwnTime::fit(&self.own_slow(), default_w)).flatten();
-        let power_curve = (enough && power_seen).then(|| self.own_power());
-        // The more was seen of a job's own curve, the less it hangs on its power.
-        let known = 1.0 / (1 + self.caps.len()) as f64;
-        let lowest = self.caps.last().copied().unwrap_or(f64::INFINITY);
-        let mut table =
-            vec![Node { ln_cap: default_w.ln(), slow: Value::default(), power: Value::default() }];
-        for cap in caps {
-            let last = table[table.len() - 1];
-            let guess = |ln_power| self.transfer.guess(&self.card, ln_power, cap);
-            let (here, above) = (guess(self.ln_power), guess(self.ln_power + 0.05));
-            let value = |half: Half, mean: f64, form: f64| {
-                let slope = known * (of(half, above).mean - of(half, here).mean) / 0.05;
-                Value { mean, form, slope }
-            };
-            let (mut slow, mut slow_form) = self.linear(Half::Slow, cap);
-            let (mut power, mut power_form) = self.linear(Half::Power, cap);
-            if cap >= lowest {
-                if let Some(curve) = &slow_curve {
-                    (slow, slow_form) = curve.at(cap);
-                }
-                if let Some(curve) = &power_curve {
-                    (power, power_form) = own_power_at(curve, cap, self.ln_power.exp());
-                }
-            }
-            table.push(Node {
-                ln_cap: cap.ln(),
-                slow: value(Half::Slow, slow.max(last.slow.mean), slow_form),
-                power: value(Half::Power, power.min(last.power.mean), power_form),
-            });
-        }
-        self.table = table;
-    }
-
-    /// (cap, ln of slow-down, its variance), descending.
-    fn own_slow(&self) -> Vec<(f64, f64, f64)> {
-        let one = |cap: &f64| {
-            let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
-            let (row, mean, _) = self.columns(Half::Slow, setting);
-            let (off, variance) = self.slow.at(&row);
-            (*cap, mean + off, variance)
-        };
-        self.caps.iter().map(one).collect()
-    }
-
-    /// (cap, ln of power relative to the default), descending, the default first.
-    fn own_power(&self) -> Vec<(f64, f64)> {
-        let mut points = vec![(self.card.cap_default_w, 0.0)];
-        points.extend(self.caps.iter().map(|cap| (*cap, self.linear(Half::Power, *cap).0)));
-        points
-    }
-
-    fn draw_clocks(&mut self, (slow_seen, power_seen): (bool, bool)) {
-        let Some(top) = self.card.clock_mhz_top else { return };
-        let mut known: Vec<clock::Known> = self
-            .clocks
-            .iter()
-            .rev()
-            .map(|mhz| clock::Known {
-                mhz: *mhz,
-                ln_time: self.clock_law(Half::Slow, *mhz),
-                ln_power: power_seen.then(|| self.clock_law(Half::Power, *mhz)),
-            })
-            .collect();
-        if slow_seen && !known.is_empty() {
-            let ln_power = power_seen.then_some(0.0);
-            known.push(clock::Known { mhz: top, ln_time: 0.0, ln_power });
-        }
-        self.own_clocks = Clocks::fit(&known);
-    }
-
-    /// What the fitted parameters say of a clock.
-    fn clock_law(&self, half: Half, mhz: f64) -> f64 {
-        let setting = Setting { cap_w: None, clock_mhz_max: Some(mhz) };
-        self.posterior(half).at(&self.columns(half, setting).0).0
-    }
-
-    fn clock_mean(&self, half: Half, mhz: f64) -> f64 {
-        let own = self.own_clocks.as_ref().filter(|c| c.holds(mhz));
-        let own = own.and_then(|c| match half {
-            Half::Slow => Some(c.ln_time(mhz)),
-            Half::Power => c.ln_power(mhz),
-        });
-        let mean = own.unwrap_or_else(|| self.clock_law(half, mhz));
-        if half == Half::Slow { mean.max(0.0) } else { mean.min(0.0) }
-    }
-
-    fn value(&self, half: Half, cap_w: f64) -> Value {
-        let of = |node: &Node| match half {
-            Half::Slow => node.slow,
-            Half::Power => node.power,
-        };
-        let at = cap_w.ln();
-        let after = self.table.partition_point(|n| n.ln_cap >= at);
-        match (after.checked_sub(1).map(|i| &self.table[i]), self.table.get(after)) {
-            (Some(high), Some(low)) => {
-                let share = (high.ln_cap - at) / (high.ln_cap - low.ln_cap).max(1e-12);
-                let (a, b) = (of(high), of(low));
-                let mix = |a: f64, b: f64| a + share * (b - a);
-                Value {
-                    mean: mix(a.mean, b.mean),
-                    form: mix(a.form, b.form),
-                    slope: mix(a.slope, b.slope),
-                }
-            }
-            (Some(last), None) | (None, Some(last)) => of(last),
-            (None, None) => Value::default(),
-        }
-    }
-}
-
-/// Variances made to rise, so that each step has some of its own.
-fn rising(variances: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut last = 0.0;
-    variances
-        .map(|v| {
-            last = f64::max(v, last + 1e-6);
-            last
-        })
-        .collect()
-}
-
-/// How many of the descending `knots` lie above `at`, or on it; and whether it is one of them.
-fn place(knots: &[f64], at: f64) -> (usize, bool) {
-    let count = knots.iter().filter(|k| **k >= at || near(**k, at)).count();
-    (count, count > 0 && near(knots[count - 1], at))
-}
-
-fn near(a: f64, b: f64) -> bool {
-    (a - b).abs() <= SAME * a.max(b)
 }
 
 /// The cap of a setting, where it is below the default.

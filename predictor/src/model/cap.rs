@@ -24,6 +24,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::constant::Constant;
 use crate::fit::Belief;
 
 /// Parameters of either half.
@@ -31,11 +32,14 @@ pub const WIDTH: usize = 3;
 
 /// The share of a cap at which a job's mean power begins to feel it. Chosen on the P100 traces,
 /// among 0.85, 0.9 and 1, as the corner below was.
-const BITE: f64 = 0.85;
+pub const BITE: Constant = Constant::new("cap: BITE", 0.85);
 
 /// How soft the corner is where a cap begins to bite: a job's power swings, so its peaks are cut
 /// first. Chosen among 0.06, 0.1 and 0.15, which differ by 0.2 points of error.
-const CORNER: f64 = 0.1;
+pub const CORNER: Constant = Constant::new("cap: CORNER", 0.1);
+
+/// What the widths of the beliefs below are multiplied with.
+pub const BELIEF_WIDTH: Constant = Constant::new("cap: widths of the beliefs", 1.0);
 
 /// Beliefs of (w1, w2, w3).
 pub const TIME: [Belief; WIDTH] =
@@ -76,9 +80,9 @@ pub struct Setting {
 #[must_use]
 pub fn features(card: &Card, power_w: f64, setting: Setting) -> [f64; WIDTH] {
     let bite = |cap: f64| {
-        let over = (power_w / (BITE * cap)).ln() / CORNER;
+        let over = (power_w / (BITE.get() * cap)).ln() / CORNER.get();
         // ln(1 + e^x), which for large x is x.
-        CORNER * if over > 30.0 { over } else { over.exp().ln_1p() }
+        CORNER.get() * if over > 30.0 { over } else { over.exp().ln_1p() }
     };
     let z = match setting.cap_w {
         Some(cap) if cap < card.cap_default_w => bite(cap) - bite(card.cap_default_w),

@@ -14,6 +14,7 @@
 //! a + b / f and A + B f^-h are 0.8 to 2.5 % off in time. With fewer clocks the power law of
 //! [`super::cap`] stands.
 
+use super::constant::Constant;
 use super::pchip::Pchip;
 use crate::fit::{Row, least_squares};
 
@@ -22,7 +23,7 @@ pub const CLOCKS_MIN: usize = 3;
 /// Places of the corner tried between the ends.
 const CORNERS: usize = 15;
 /// How well the cornered line is believed to fit, as a share.
-const CORNER_SD: f64 = 0.01;
+pub const CORNER_SD: Constant = Constant::new("clock: CORNER_SD", 0.01);
 
 /// What is known at one clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,7 +119,7 @@ impl PowerCurve {
             let row = |(f, _, p): &(f64, f64, f64)| Row {
                 x: features(*f, at).to_vec(),
                 y: *p,
-                sd: CORNER_SD * p,
+                sd: CORNER_SD.get() * p,
             };
             let (found, squares) = least_squares(&known.iter().map(row).collect::<Vec<_>>(), 3);
             corners.push(Corner { at, a: found[0], b: found[1], c: found[2], weight: 0.0 });

@@ -16,17 +16,18 @@
 //! Power between two known caps is the mean of two: the straight line, and the line along which
 //! power follows the cap until it reaches what the job draws.
 
+use super::constant::{Constant, LEAST_SD};
 use crate::fit::{Row, least_squares};
 
 /// Values of h, and of w in shares of the default cap.
 const POWERS: [f64; 8] = [0.5, 0.8, 1.25, 2.0, 3.1, 4.9, 7.6, 12.0];
 const REACHES: [f64; 8] = [0.03, 0.05, 0.08, 0.13, 0.2, 0.32, 0.5, 0.8];
-/// Where h and w are believed to be, and how surely: deviations of the logarithm of 0.5.
-const POWER_BELIEVED: f64 = 4.0;
-const REACH_BELIEVED: f64 = 0.14;
-const BELIEF_SD: f64 = 0.5;
-/// The least deviation of a known point: the forms are no better than that.
-const POINT_SD: f64 = 0.01;
+/// Where h is believed to be.
+pub const POWER_BELIEVED: Constant = Constant::new("shape: POWER_BELIEVED", 4.0);
+/// Where w is.
+pub const REACH_BELIEVED: Constant = Constant::new("shape: REACH_BELIEVED", 0.14);
+/// How surely either.
+pub const BELIEF_SD: Constant = Constant::new("shape: BELIEF_SD", 0.5);
 /// Below this share of the highest power known a cap is taken to hold the job back.
 const BINDS: f64 = 0.97;
 
@@ -81,8 +82,8 @@ impl Shape {
             return None;
         }
         let low_w = known.iter().map(|k| k.cap_w).fold(f64::INFINITY, f64::min);
-        let powers = || POWERS.iter().map(|h| (Form::Power(*h), (h / POWER_BELIEVED).ln()));
-        let reach = |w: &f64| (Form::Decay(w * cap_default_w), (w / REACH_BELIEVED).ln());
+        let powers = || POWERS.iter().map(|h| (Form::Power(*h), (h / POWER_BELIEVED.get()).ln()));
+        let reach = |w: &f64| (Form::Decay(w * cap_default_w), (w / REACH_BELIEVED.get()).ln());
         let mut members = Vec::with_capacity(32);
         for log in [false, true] {
             one_form(&mut members, powers(), known, low_w, log);
@@ -120,14 +121,14 @@ fn one_form(
         let rows: Vec<Row> = known
             .iter()
             .map(|k| {
-                let (sd, x) = (k.sd.hypot(POINT_SD), vec![1.0, form.at(k.cap_w, low_w)]);
+                let (sd, x) = (k.sd.hypot(LEAST_SD.get()), vec![1.0, form.at(k.cap_w, low_w)]);
                 let time = k.ln_time.clamp(-5.0, 5.0).exp();
                 let (y, sd) = if log { (k.ln_time, sd) } else { (time, sd * time) };
                 Row { x, y, sd }
             })
             .collect();
         let (found, squares) = least_squares(&rows, 2);
-        costs.push(squares + (off / BELIEF_SD).powi(2));
+        costs.push(squares + (off / BELIEF_SD.get()).powi(2));
         members.push(Member { form, log, a: found[0], b: found[1], weight: 0.0 });
     }
     let least = costs.iter().copied().fold(f64::INFINITY, f64::min);

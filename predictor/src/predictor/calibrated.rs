@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use wattle_common::id::{JobId, WorkloadId};
-use wattle_common::messages::{JobWindow, SurfacePoint};
+use wattle_common::messages::{Estimate, JobWindow, SurfacePoint};
 
 use super::Predictor;
 use crate::calibration::{Aspect, Calibration, Experience, Quantity, Scores, score};
-use crate::interval::stretched;
+use crate::interval::{product, stretched, time_of};
 use crate::job::Job;
 use crate::model::cap::Card;
 use crate::observation::Observation;
@@ -67,6 +67,9 @@ impl Predictor {
                 }
                 let watts = seen.card_power_w;
                 put(Quantity::Power, watts.and_then(|w| score(w, &point.card_power_w)));
+                let joules = rate.zip(watts).map(|(rate, watts)| watts / rate);
+                let energy = joules.zip(energy(&point));
+                put(Quantity::Energy, energy.and_then(|(j, e)| score(j, &e)));
             }
         }
         for (kind, quantity, place, job, score) in found {
@@ -108,6 +111,25 @@ impl Predictor {
         points
     }
 
+    /// What energy a step of `job` is expected to take on each of its cards, J. Its interval is
+    /// calibrated on energies: what speed and power err by together is not known from either.
+    #[must_use]
+    pub fn predict_energy(&self, job: &JobId, at: &Configuration) -> Option<Estimate> {
+        let known = self.jobs.get(job)?;
+        let kind = self.kind_of(known);
+        let card = self.cards.card(kind);
+        let point = self.raw_points(job, known, (kind, &card), std::slice::from_ref(at)).pop()?;
+        let expected = energy(&point)?;
+        if self.learner.learns() {
+            return Some(expected);
+        }
+        let class = self.class_of(job, known);
+        let experience = Experience::of(known.windows(), &card, class.as_ref());
+        let place = experience.place(at, |class| self.met(kind, class));
+        let factor = self.calibration.stretch(kind, Quantity::Energy, &place);
+        Some(stretched(&expected, factor, 0.0, f64::MAX))
+    }
+
     /// Whether jobs of `class` were seen beside others.
     fn met(&self, kind: &str, class: &WorkloadId) -> bool {
         let kept = self.history.class(kind, class);
@@ -135,6 +157,11 @@ impl Predictor {
     pub fn restore_scores(&mut self, kind: &str, name: &str, stored: Scores) -> bool {
         self.calibration.restore(kind, name, stored)
     }
+}
+
+/// The energy of a step on one card, J, as if speed and power erred apart.
+fn energy(point: &SurfacePoint) -> Option<Estimate> {
+    Some(product(&point.card_power_w, &time_of(point.steps_per_s.as_ref()?)))
 }
 
 /// The configuration a window was seen in.

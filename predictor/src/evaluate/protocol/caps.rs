@@ -10,13 +10,15 @@
 use std::collections::BTreeSet;
 
 use crate::calibration::Calibration;
+use crate::interval::time_of;
 use crate::surface::Configuration;
 
 use super::super::baselines::{Plane, nearest, simple};
-use super::super::metrics::{Measure, Sample, time_of};
+use super::super::metrics::{Measure, Sample};
 use super::super::reader::caps::{CapJob, CapReading, Caps};
 use super::super::trial::{Shown, Trial, alone, cap};
-use super::{Of, Outcome, all_but};
+use super::known::{KnownJob, trials};
+use super::{Of, Outcome};
 
 /// Fewest caps of a job that is tried.
 const CAPS_MIN: usize = 5;
@@ -98,36 +100,27 @@ fn three(n: usize) -> [usize; 3] {
 pub(in super::super) fn three_caps(caps: &Caps, out: &mut Outcome) {
     let jobs: Vec<&CapJob> = caps.jobs.iter().filter(|j| j.readings.len() >= CAPS_MIN).collect();
     let known = |job: &'_ CapJob| three(job.readings.len()).map(|i| job.readings[i]);
-    let mut base = Trial::new(&caps.card.kind);
-    let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| known(j).map(|r| shown(j, &r))).collect();
-    base.learn(&all, true);
-    let trial = |job: &CapJob| {
-        let mut trial = base.clone();
-        // Once more, because what is pooled is known by now.
-        trial.again(&job.class, &known(job).map(|r| shown(job, &r)));
-        trial
+    let asked = |job: &CapJob| {
+        let rest = job.readings.iter().enumerate();
+        let rest = rest.filter(|(i, _)| !three(job.readings.len()).contains(i));
+        rest.map(|(_, r)| *r).collect::<Vec<_>>()
     };
-    let scores: Vec<Calibration> = jobs
+    let split: Vec<KnownJob<'_>> = jobs
         .iter()
-        .map(|job| {
-            let rest = job.readings.iter().enumerate();
-            let rest = rest.filter(|(i, _)| !three(job.readings.len()).contains(i));
-            trial(job).scores(&rest.map(|(_, r)| shown(job, r)).collect::<Vec<_>>())
+        .map(|job| KnownJob {
+            class: &job.class,
+            known: known(job).iter().map(|r| shown(job, r)).collect(),
+            asked: asked(job).iter().map(|r| shown(job, r)).collect(),
         })
         .collect();
     let mut samples = Samples::default();
-    for (me, job) in jobs.iter().enumerate() {
+    for (job, trial) in jobs.iter().zip(trials(&caps.card.kind, &split)) {
         let known = known(job);
-        let mut trial = trial(job);
-        trial.calibrate(all_but(&scores, me));
         let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
         };
         let (speed, power) = (by(&|r| 1.0 / r.time_s), by(&|r| r.power_w));
-        for (i, reading) in job.readings.iter().enumerate() {
-            if three(job.readings.len()).contains(&i) {
-                continue;
-            }
+        for reading in &asked(job) {
             let cap = reading.cap_w;
             let speeds = simple(&speed, cap).into_iter();
             let both =

@@ -3,16 +3,17 @@
 //! Each direction of each stage knows four clocks, spread evenly over the ascending ones (the
 //! places nearest to 0, 1/3, 2/3 and 1 of the way). Beside it the predictor knows those same four of
 //! the file's other stages, and nothing more; its intervals are calibrated on how far it is off with
-//! the other stages. Energy is power times time; so is its interval, as if the two erred apart.
+//! the other stages. Energy is power times time; its interval is calibrated on energies.
 
-use crate::calibration::Calibration;
+use crate::interval::time_of;
 use crate::surface::Configuration;
 
 use super::super::baselines::simple;
-use super::super::metrics::{Measure, Sample, product, time_of};
+use super::super::metrics::{Measure, Sample};
 use super::super::reader::stages::{ClockReading, StageJob, Stages};
-use super::super::trial::{Shown, Trial, alone, clock};
-use super::{Of, Outcome, all_but};
+use super::super::trial::{Shown, alone, clock};
+use super::known::{KnownJob, trials};
+use super::{Of, Outcome};
 
 /// Clocks known.
 const KNOWN: usize = 4;
@@ -38,40 +39,32 @@ fn four(n: usize) -> [usize; KNOWN] {
 pub(in super::super) fn run(stages: &Stages, out: &mut Outcome) {
     let jobs: Vec<&StageJob> = stages.jobs.iter().filter(|j| j.readings.len() > KNOWN).collect();
     let known = |job: &StageJob| four(job.readings.len()).map(|i| job.readings[i]);
-    let mut base = Trial::new(&stages.card.kind);
-    let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| known(j).map(|r| shown(j, &r))).collect();
-    base.learn(&all, true);
-    let trial = |job: &StageJob| {
-        let mut trial = base.clone();
-        trial.again(&job.class, &known(job).map(|r| shown(job, &r)));
-        trial
+    let asked = |job: &StageJob| {
+        let rest = job.readings.iter().enumerate();
+        let rest = rest.filter(|(i, _)| !four(job.readings.len()).contains(i));
+        rest.map(|(_, r)| *r).collect::<Vec<_>>()
     };
-    let scores: Vec<Calibration> = jobs
+    let split: Vec<KnownJob<'_>> = jobs
         .iter()
-        .map(|job| {
-            let rest = job.readings.iter().enumerate();
-            let rest = rest.filter(|(i, _)| !four(job.readings.len()).contains(i));
-            trial(job).scores(&rest.map(|(_, r)| shown(job, r)).collect::<Vec<_>>())
+        .map(|job| KnownJob {
+            class: &job.class,
+            known: known(job).iter().map(|r| shown(job, r)).collect(),
+            asked: asked(job).iter().map(|r| shown(job, r)).collect(),
         })
         .collect();
     let (mut times, mut energies) = (Vec::new(), Vec::new());
-    for (me, job) in jobs.iter().enumerate() {
+    for (job, trial) in jobs.iter().zip(trials(&stages.card.kind, &split)) {
         let known = known(job);
-        let mut trial = trial(job);
-        trial.calibrate(all_but(&scores, me));
         let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()
         };
         let (time, energy) = (by(&|r| r.time_s), by(&|r| r.energy_j));
-        for (i, reading) in job.readings.iter().enumerate() {
-            if four(job.readings.len()).contains(&i) {
-                continue;
-            }
+        for reading in &asked(job) {
             let Some(point) = trial.predict(&job.class, &at(reading)) else { continue };
             let Some(rate) = &point.steps_per_s else { continue };
             let mhz = f64::from(reading.mhz);
             let predicted = time_of(rate);
-            let joules = product(&point.card_power_w, &predicted);
+            let Some(joules) = trial.energy(&job.class, &at(reading)) else { continue };
             times.push(Sample { seen: reading.time_s, predicted, simple: simple(&time, mhz) });
             energies.push(Sample {
                 seen: reading.energy_j,

@@ -5,6 +5,7 @@
 pub(super) mod caps;
 pub(super) mod clocks;
 pub(super) mod isolated;
+mod known;
 pub(super) mod pairs;
 pub(super) mod placement;
 pub(super) mod scaling;

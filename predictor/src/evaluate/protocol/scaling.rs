@@ -5,10 +5,11 @@
 //! predictor knows the whole tables of the other models on the same GPU; a file that names no GPU
 //! stands with the others that name none.
 
+use crate::interval::time_of;
 use crate::surface::Configuration;
 
 use super::super::baselines::{Plane, constant};
-use super::super::metrics::{Measure, Sample, time_of};
+use super::super::metrics::{Measure, Sample};
 use super::super::reader::{Reading, Readings};
 use super::super::trial::{Shown, Trial, alone};
 use super::{Of, Outcome};

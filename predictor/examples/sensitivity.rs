@@ -1,0 +1,101 @@
+//! How the scored rows move when one constant of the models is halved or doubled.
+//!
+//! `cargo run -p wattle-predictor --features vary --example sensitivity -- --data DIR` prints one
+//! line a constant: the largest change of error and of coverage, and the row where it is. It says
+//! how much could have been tuned; it changes nothing. A process knows one variation, so it runs
+//! itself once for each.
+
+#![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
+#![allow(clippy::print_stdout, reason = "prints its table")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use wattle_predictor::evaluate::{self, Source};
+use wattle_predictor::model::constant::{ALL, varied};
+
+/// Rows that are compared: protocol, GPU and quantity.
+const PROTOCOLS: [&str; 3] = ["caps-3", "caps-1", "clocks-4"];
+
+fn walk(root: &Path, dir: &Path, out: &mut Vec<Source>) {
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            walk(root, &path, out);
+        } else if path.extension().is_some_and(|e| e == "csv") {
+            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            let file = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            let format = evaluate::recognise(&text);
+            if matches!(format, Some(evaluate::Format::Caps | evaluate::Format::Stages)) {
+                out.push(Source { file, place: path.to_string_lossy().into_owned(), text });
+            }
+        }
+    }
+}
+
+/// One run: error and coverage of each row.
+fn one(data: &Path) {
+    let mut sources = Vec::new();
+    walk(data, data, &mut sources);
+    for row in evaluate::run(&sources).rows {
+        if PROTOCOLS.contains(&row.protocol.as_str()) {
+            let gpu = row.gpu.as_deref().unwrap_or("-");
+            let (error, inside) = (row.mape.unwrap(), row.coverage90.unwrap());
+            println!("{} {gpu} {}\t{error}\t{inside}", row.protocol, row.quantity);
+        }
+    }
+}
+
+fn run(data: &Path, variation: Option<(&str, f64)>) -> BTreeMap<String, (f64, f64)> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("--data").arg(data).arg("--one");
+    if let Some((name, factor)) = variation {
+        command.arg(name).arg(factor.to_string());
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = |line: &str| {
+        let mut cells = line.split('\t');
+        let name = cells.next().unwrap().to_owned();
+        let mut figure = || cells.next().unwrap().parse::<f64>().unwrap();
+        (name, (figure(), figure()))
+    };
+    text.lines().map(row).collect()
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let at = args.iter().position(|a| a == "--data").expect("--data DIR");
+    let data = PathBuf::from(args.get(at + 1).expect("--data DIR"));
+    if let Some(at) = args.iter().position(|a| a == "--one") {
+        if let (Some(name), Some(factor)) = (args.get(at + 1), args.get(at + 2)) {
+            assert!(varied::multiply(name, factor.parse().unwrap()));
+        }
+        return one(&data);
+    }
+    let base = run(&data, None);
+    for (row, (error, inside)) in &base {
+        println!("| {row} | {:.2} % | {:.1} % |", 100.0 * error, 100.0 * inside);
+    }
+    println!("\n| constant | value | halved: error, inside | doubled: error, inside |");
+    println!("|---|---|---|---|");
+    for constant in ALL {
+        let cell = |factor: f64| {
+            let varied = run(&data, Some((constant.name(), factor)));
+            let most = |of: fn(&(f64, f64)) -> f64| {
+                let change = |row: &String| 100.0 * (of(&varied[row]) - of(&base[row]));
+                let row = base
+                    .keys()
+                    .max_by(|a, b| change(a).abs().total_cmp(&change(b).abs()))
+                    .expect("some row");
+                format!("{:+.2} ({row})", change(row))
+            };
+            format!("{}, {}", most(|r| r.0), most(|r| r.1))
+        };
+        println!("| {} | {} | {} | {} |", constant.name(), constant.get(), cell(0.5), cell(2.0));
+    }
+}

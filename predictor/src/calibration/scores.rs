@@ -1,0 +1,164 @@
+//! The scores of one quantity, aspect and horizon, by family, and the quantiles that follow.
+//!
+//! Bounded in families and in scores for each. What a score is, is not known here.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+use wattle_common::id;
+
+use super::SCORE_MAX;
+use super::place::{Horizon, Place};
+
+/// The share of what will be seen that an interval is to hold.
+const COVERED: f64 = 0.9;
+/// Scores of one family kept, the newest.
+pub const SCORES_MAX: usize = 256;
+/// Families kept; beyond, the one with the fewest scores makes room.
+pub const FAMILIES_MAX: usize = 64;
+/// Scores from which on a family speaks for itself: the quantile's place is the second largest
+/// then, so one wild score does not make it.
+const OWN_MIN: usize = 20;
+/// Jobs that scores must come from before they count: those of one job, or of two, say nothing of
+/// the next, and a job's surface does not depend then on the order its own windows came in.
+const JOBS_MIN: usize = 3;
+/// Scores from which on a family is one of those that a new one may be like.
+const GROUP_MIN: usize = 5;
+/// Fewer than nine of anything have no 90 % quantile: `0.9 (n + 1)` is beyond them.
+const NINE: usize = 9;
+
+/// The scores of one quantity, aspect and horizon, by family.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    pub(super) families: BTreeMap<String, VecDeque<(u32, f32)>>,
+    /// Follows from them.
+    #[serde(skip)]
+    quantiles: Quantiles,
+    /// Since it was stored.
+    #[serde(skip)]
+    pub(super) news: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Quantiles {
+    own: BTreeMap<String, f64>,
+    pooled: Option<f64>,
+    /// What a family like the others stays within, nine times in ten.
+    new: Option<f64>,
+}
+
+/// The value in place `0.9 (n + 1)` of the ascending ones, between two of them in proportion: one more
+/// from the same law lies below it nine times in ten, no more often and no less. The largest where
+/// there are too few for it.
+fn quantile(values: &mut [f32]) -> Option<f64> {
+    let last = values.len().checked_sub(1)?;
+    let place = ((values.len() as f64 + 1.0) * COVERED - 1.0).clamp(0.0, last as f64);
+    let (at, part) = (place.floor() as usize, place.fract());
+    let (_, low, above) = values.select_nth_unstable_by(at, f32::total_cmp);
+    let low = f64::from(*low);
+    let high = above.iter().copied().min_by(f32::total_cmp).map_or(low, f64::from);
+    Some(low + part * (high - low))
+}
+
+/// What a new family needs, by what each of the others did (`descending`): the 90 % quantile of
+/// families; of fewer than twenty the second worst, so that one wild family does not make it; and
+/// of fewer than nine, which have no such quantile, at least what the models claim themselves, which
+/// is 1: so few families cannot show that the next needs less.
+fn of_new_family(descending: &[f64]) -> Option<f64> {
+    let rank = ((descending.len() as f64 + 1.0) * COVERED).ceil() as usize;
+    let from_top = descending.len().saturating_sub(rank).max(1);
+    let found = *descending.get(from_top).or(descending.first())?;
+    Some(if descending.len() < NINE { found.max(1.0) } else { found })
+}
+
+impl Scores {
+    pub(super) fn push(&mut self, family: &str, job: u32, score: f64) {
+        if !self.families.contains_key(family) && self.families.len() >= FAMILIES_MAX {
+            let fewest = self.families.iter().min_by_key(|(_, s)| s.len());
+            if let Some(name) = fewest.map(|(name, _)| name.clone()) {
+                self.families.remove(&name);
+            }
+        }
+        let ring = self.families.entry(family.to_owned()).or_default();
+        if ring.len() >= SCORES_MAX {
+            ring.pop_front();
+        }
+        // A thousandth is more than the quantile is sure to.
+        ring.push_back((job, ((score * 1e3).round() / 1e3) as f32));
+        self.news += 1;
+    }
+
+    /// Works out the quantiles, once scores came.
+    pub(super) fn settle(&mut self) {
+        let enough = |jobs: &BTreeSet<u32>| jobs.len() >= JOBS_MIN;
+        let mut all: Vec<f32> = Vec::new();
+        let mut all_jobs: BTreeSet<u32> = BTreeSet::new();
+        let mut groups: Vec<f64> = Vec::new();
+        self.quantiles.own.clear();
+        for (name, ring) in &self.families {
+            let mut scores: Vec<f32> = ring.iter().map(|(_, score)| *score).collect();
+            let jobs: BTreeSet<u32> = ring.iter().map(|(job, _)| *job).collect();
+            all.extend(&scores);
+            let Some(own) = quantile(&mut scores) else { continue };
+            if scores.len() >= OWN_MIN && enough(&jobs) {
+                self.quantiles.own.insert(name.clone(), own);
+            }
+            if scores.len() >= GROUP_MIN {
+                groups.push(own);
+            }
+            all_jobs.extend(jobs);
+        }
+        groups.sort_by(|a, b| b.total_cmp(a));
+        self.quantiles.new = of_new_family(&groups);
+        let enough = all.len() >= NINE && enough(&all_jobs);
+        self.quantiles.pooled = quantile(&mut all).filter(|_| enough);
+    }
+
+    pub(super) fn stretch(&self, place: &Place) -> Option<f64> {
+        if let Some(own) = self.quantiles.own.get(&place.family) {
+            return Some(*own);
+        }
+        let pooled = self.quantiles.pooled?;
+        Some(match place.horizon {
+            Horizon::Again | Horizon::Known => pooled,
+            Horizon::Fresh | Horizon::Unmet => self.quantiles.new.unwrap_or(0.0).max(pooled),
+        })
+    }
+
+    pub(super) fn is_sane(&self) -> bool {
+        self.families.len() <= FAMILIES_MAX
+            && self.families.iter().all(|(name, ring)| {
+                id::check(name).is_ok()
+                    && ring.len() <= SCORES_MAX
+                    && ring.iter().all(|(_, s)| (0.0..=SCORE_MAX as f32).contains(s))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quantile_is_corrected_for_few_scores() {
+        let mut nine: Vec<f32> = (1..=9).map(|i| i as f32).collect();
+        assert_eq!(quantile(&mut nine), Some(9.0));
+        let mut many: Vec<f32> = (1..=99).rev().map(|i| i as f32).collect();
+        assert_eq!(quantile(&mut many), Some(90.0));
+        // Between the 22nd and the 23rd.
+        let mut between: Vec<f32> = (1..=24).map(|i| i as f32).collect();
+        assert!((quantile(&mut between).unwrap() - 22.5).abs() < 1e-9);
+        assert_eq!((quantile(&mut []), quantile(&mut [2.0])), (None, Some(2.0)));
+    }
+
+    #[test]
+    fn few_families_cannot_say_that_the_next_needs_less() {
+        assert_eq!(of_new_family(&[]), None);
+        assert_eq!(of_new_family(&[0.5]), Some(1.0));
+        assert_eq!(of_new_family(&[9.0, 3.0, 0.5, 0.2]), Some(3.0));
+        assert_eq!(of_new_family(&[0.9, 0.8, 0.5, 0.2]), Some(1.0));
+        assert_eq!(of_new_family(&[0.5; NINE]), Some(0.5));
+        let many: Vec<f64> = (1..=64).rev().map(f64::from).collect();
+        assert_eq!(of_new_family(&many), Some(59.0));
+    }
+}

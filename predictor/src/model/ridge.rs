@@ -1,0 +1,244 @@
+//! A small ridge over rows that come in families: its penalty, and how far it is off for a family it
+//! never saw, both from leaving each family out in turn.
+//!
+//! ```text
+//! w = argmin  sum (y - x w)^2 + l |w|^2
+//! ```
+//!
+//! l is the one of a grid of decades with the least squared error over families left out, each family
+//! counting alike. All of it follows from each family's sums of x x', x y and y^2, so that leaving
+//! one out costs a system of [`WIDTH`] equations, not a pass over the rows.
+
+/// Features.
+pub const WIDTH: usize = 5;
+/// Penalties tried, decades: from none that matters to one row's worth.
+const DECADES: [f64; 5] = [1e-4, 1e-3, 1e-2, 1e-1, 1.0];
+/// The penalty where one family alone was seen and none can be left out: the grid's middle.
+const ALONE: f64 = 1e-2;
+
+/// Features, and what was seen.
+pub type Point = ([f64; WIDTH], f64);
+
+/// One family's sums.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    xx: [[f64; WIDTH]; WIDTH],
+    xy: [f64; WIDTH],
+    yy: f64,
+    n: f64,
+}
+
+/// Rows that share a regression, as sums by family.
+#[derive(Clone, Debug, Default)]
+pub struct Families {
+    sums: Vec<Sums>,
+}
+
+impl Sums {
+    fn add(&mut self, (x, y): &Point) {
+        for (line, a) in self.xx.iter_mut().zip(x) {
+            for (cell, b) in line.iter_mut().zip(x) {
+                *cell += a * b;
+            }
+        }
+        for (cell, a) in self.xy.iter_mut().zip(x) {
+            *cell += a * y;
+        }
+        self.yy += y * y;
+        self.n += 1.0;
+    }
+
+    fn plus(&mut self, other: &Self, sign: f64) {
+        for (line, more) in self.xx.iter_mut().zip(&other.xx) {
+            for (cell, more) in line.iter_mut().zip(more) {
+                *cell += sign * more;
+            }
+        }
+        for (cell, more) in self.xy.iter_mut().zip(&other.xy) {
+            *cell += sign * more;
+        }
+        self.n += sign * other.n;
+    }
+
+    /// The sum of squared residuals of its rows.
+    fn squares(&self, w: &[f64; WIDTH]) -> f64 {
+        let mut squares = self.yy;
+        for ((line, xy), a) in self.xx.iter().zip(&self.xy).zip(w) {
+            squares -= 2.0 * a * xy;
+            squares += a * line.iter().zip(w).map(|(c, b)| c * b).sum::<f64>();
+        }
+        squares.max(0.0)
+    }
+
+    /// The Cholesky factor: with a penalty the matrix is positive definite.
+    fn factor(&self, penalty: f64) -> [[f64; WIDTH]; WIDTH] {
+        let mut l = self.xx;
+        for i in 0..WIDTH {
+            l[i][i] += penalty;
+            for j in 0..=i {
+                let known: f64 = (0..j).map(|k| l[i][k] * l[j][k]).sum();
+                l[i][j] = if i == j {
+                    (l[i][i] - known).max(1e-12).sqrt()
+                } else {
+                    (l[i][j] - known) / l[j][j]
+                };
+            }
+        }
+        l
+    }
+
+    /// The ridge's weights.
+    fn weights(&self, penalty: f64) -> [f64; WIDTH] {
+        let l = self.factor(penalty);
+        let mut w = forward(&l, &self.xy);
+        for i in (0..WIDTH).rev() {
+            let known: f64 = (i + 1..WIDTH).map(|k| l[k][i] * w[k]).sum();
+            w[i] = (w[i] - known) / l[i][i];
+        }
+        w
+    }
+}
+
+/// The solution of `l w = y`, `l` being lower triangular.
+fn forward(l: &[[f64; WIDTH]; WIDTH], y: &[f64; WIDTH]) -> [f64; WIDTH] {
+    let mut w = *y;
+    for i in 0..WIDTH {
+        let known: f64 = (0..i).map(|k| l[i][k] * w[k]).sum();
+        w[i] = (w[i] - known) / l[i][i];
+    }
+    w
+}
+
+/// `x` times `w`.
+#[must_use]
+pub fn dot(x: &[f64; WIDTH], w: &[f64; WIDTH]) -> f64 {
+    x.iter().zip(w).map(|(a, b)| a * b).sum()
+}
+
+impl Families {
+    fn all(&self) -> Sums {
+        let mut all = Sums::default();
+        for sums in &self.sums {
+            all.plus(sums, 1.0);
+        }
+        all
+    }
+
+    /// What is expected of each of `points`, which were added, without itself: its residual over one
+    /// less its leverage, `h = x' (X'X + l)^-1 x`.
+    pub fn without_itself(&self, penalty: f64, points: &[Point]) -> Vec<f64> {
+        let all = self.all();
+        let (l, w) = (all.factor(penalty), all.weights(penalty));
+        let one = |(x, y): &Point| {
+            let leverage: f64 = forward(&l, x).iter().map(|v| v * v).sum();
+            y - (y - dot(x, &w)) / (1.0 - leverage).max(0.05)
+        };
+        points.iter().map(one).collect()
+    }
+
+    /// Adds a row of a family, which are counted from 0.
+    pub fn add(&mut self, family: usize, point: &Point) {
+        if family >= self.sums.len() {
+            self.sums.resize(family + 1, Sums::default());
+        }
+        self.sums[family].add(point);
+    }
+
+    /// The weights without each family, by family; none for one without rows.
+    #[must_use]
+    pub fn without_each(&self, penalty: f64) -> Vec<Option<[f64; WIDTH]>> {
+        let all = self.all();
+        let without = |sums: &Sums| {
+            let mut others = all;
+            others.plus(sums, -1.0);
+            (sums.n > 0.0 && others.n > 0.5).then(|| others.weights(penalty))
+        };
+        self.sums.iter().map(without).collect()
+    }
+
+    /// The mean squared error over families left out, each counting alike, and how many there are.
+    fn error(&self, penalty: f64) -> (f64, f64) {
+        let mut sum = (0.0, 0.0);
+        for (sums, w) in self.sums.iter().zip(self.without_each(penalty)) {
+            if let Some(w) = w {
+                sum = (sum.0 + sums.squares(&w) / sums.n, sum.1 + 1.0);
+            }
+        }
+        sum
+    }
+}
+
+/// The penalty that serves the regressions of all `bins` best where a family is new, and the
+/// deviation that is left there; no deviation where no family can be left out.
+#[must_use]
+pub fn penalty<'a>(bins: impl Iterator<Item = &'a Families> + Clone) -> (f64, Option<f64>) {
+    let mut best: Option<(f64, f64)> = None;
+    for penalty in DECADES {
+        let mut total = (0.0, 0.0);
+        for bin in bins.clone() {
+            let (squares, families) = bin.error(penalty);
+            total = (total.0 + squares, total.1 + families);
+        }
+        let error = total.0 / total.1;
+        if total.1 > 0.0 && error.is_finite() && best.is_none_or(|(_, least)| error < least) {
+            best = Some((penalty, error));
+        }
+    }
+    best.map_or((ALONE, None), |(penalty, error)| (penalty, Some(error.sqrt())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::rng::Stream;
+
+    /// Families whose rows follow one law with `noise`, and lie off it by `apart` each.
+    fn families(noise: f64, apart: f64) -> Families {
+        let mut rng = Stream::new(5, "ridge");
+        let mut found = Families::default();
+        for family in 0..6 {
+            let off = apart * rng.normal();
+            for _ in 0..20 {
+                let z: f64 = rng.normal();
+                let x = [1.0, z, z * z, 0.0, 0.0];
+                found.add(family, &(x, 0.3 * z + 0.1 * z * z + off + noise * rng.normal()));
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_left_for_a_new_family_is_found() {
+        let (_, alike) = penalty([families(0.02, 0.0)].iter());
+        let (_, apart) = penalty([families(0.02, 0.1)].iter());
+        let (alike, apart) = (alike.unwrap(), apart.unwrap());
+        assert!((0.015..0.03).contains(&alike) && (0.05..0.25).contains(&apart), "{alike} {apart}");
+        let mut one = Families::default();
+        one.add(0, &([1.0; WIDTH], 0.5));
+        assert_eq!(penalty([one].iter()), (ALONE, None));
+        assert_eq!(penalty([].iter()), (ALONE, None));
+    }
+
+    #[test]
+    fn the_weights_solve_the_penalised_equations() {
+        let found = families(0.0, 0.0);
+        let w = found.without_each(1e-4)[0].unwrap();
+        assert!((w[1] - 0.3).abs() < 1e-3 && (w[2] - 0.1).abs() < 1e-3, "{w:?}");
+    }
+
+    #[test]
+    fn a_point_is_expected_as_if_it_had_not_been_there() {
+        let points: Vec<Point> =
+            (0..8).map(|i| ([1.0, f64::from(i), 0.0, 0.0, 0.0], f64::from(i * i))).collect();
+        let mut all = Families::default();
+        points.iter().for_each(|p| all.add(0, p));
+        let quick = all.without_itself(1e-2, &points);
+        for (i, (x, _)) in points.iter().enumerate() {
+            let mut others = Families::default();
+            let rest = points.iter().enumerate().filter(|(k, _)| *k != i);
+            rest.for_each(|(_, p)| others.add(0, p));
+            let plain = dot(x, &others.all().weights(1e-2));
+            assert!((quick[i] - plain).abs() < 1e-6, "{i}: {} {plain}", quick[i]);
+        }
+    }
+}
