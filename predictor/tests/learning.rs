@@ -65,7 +65,8 @@ fn a_job_that_draws_little_is_known_to_feel_no_cap() {
     let truth = Truth { rate: 50.0, demand_w: 60.0, steepness: 0.06, busy: 0.1 };
     let (_, surface) = taught(&truth, &[250.0], 2, 0.02, 2);
     let p = point(&surface, Some(100), &[]);
-    assert!(p.relative_speed.mean > 0.98 && p.relative_speed.low > 0.9, "{p:?}");
+    // It may be idle by turns, and be held back when it is not.
+    assert!(p.relative_speed.mean > 0.98 && p.relative_speed.low > 0.88, "{p:?}");
     assert!(off(p.card_power_w, 60.0).abs() < 0.05, "{p:?}");
 }
 

@@ -57,7 +57,7 @@ const UNIFORM: f64 = 0.288_675;
 
 /// How far a job wanders from the belief by the time its cap is 1 / e of the default, where no other
 /// family was seen: cards differ in curvature (P100 linear, A40 quadratic).
-pub const WANDER_BELIEVED: Constant = Constant::new("transfer: WANDER_BELIEVED", 0.15);
+pub const WANDER_BELIEVED: Constant = Constant::new("transfer: WANDER_BELIEVED", 0.03);
 /// Its own factor there: a job may feel nothing of a slower card, or twice what most do.
 const SCALE_BELIEVED: f64 = 2.0 * UNIFORM;
 
