@@ -66,7 +66,7 @@ fn a_job_that_draws_little_is_known_to_feel_no_cap() {
     let (_, surface) = taught(&truth, &[250.0], 2, 0.02, 2);
     let p = point(&surface, Some(100), &[]);
     // It may be idle by turns, and be held back when it is not.
-    assert!(p.relative_speed.mean > 0.98 && p.relative_speed.low > 0.88, "{p:?}");
+    assert!(p.relative_speed.mean > 0.98 && p.relative_speed.low > 0.86, "{p:?}");
     assert!(off(p.card_power_w, 60.0).abs() < 0.05, "{p:?}");
 }
 

@@ -57,7 +57,9 @@ const UNIFORM: f64 = 0.288_675;
 
 /// How far a job wanders from the belief by the time its cap is 1 / e of the default, where no other
 /// family was seen: cards differ in curvature (P100 linear, A40 quadratic).
-pub const WANDER_BELIEVED: Constant = Constant::new("transfer: WANDER_BELIEVED", 0.03);
+pub const WANDER_BELIEVED_TIME: Constant = Constant::new("transfer: WANDER_BELIEVED_TIME", 0.05);
+/// The same of power, of which no form is known.
+pub const WANDER_BELIEVED_POWER: Constant = Constant::new("transfer: WANDER_BELIEVED_POWER", 0.15);
 /// Its own factor there: a job may feel nothing of a slower card, or twice what most do.
 const SCALE_BELIEVED: f64 = 2.0 * UNIFORM;
 
@@ -336,7 +338,8 @@ impl Off {
 
 /// Of slow-down and power.
 fn believed_spreads() -> (Spread, Spread) {
-    (Spread::believed(SCALE_BELIEVED), Spread::believed(0.0))
+    let (time, power) = (WANDER_BELIEVED_TIME.get(), WANDER_BELIEVED_POWER.get());
+    (Spread { scale: SCALE_BELIEVED, wander: time }, Spread { scale: 0.0, wander: power })
 }
 
 fn believed_slow(card: &Card, power_w: f64, cap_w: f64) -> f64 {

@@ -15,7 +15,7 @@
 
 use super::super::constant::LEAST_SD;
 use super::super::ridge::{Families, Point, dot};
-use super::{Bounds, Seen, WANDER_BELIEVED, bin};
+use super::{Bounds, Seen, bin};
 
 /// Classes, or families, from which on moments are taken: two tell nothing of what they differ by.
 const GROUPS_MIN: usize = 3;
@@ -30,10 +30,6 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    pub(super) fn believed(scale: f64) -> Self {
-        Self { scale, wander: WANDER_BELIEVED.get() }
-    }
-
     pub(super) fn towards(self, other: Self, share: f64) -> Self {
         let mix = |a: f64, b: f64| a + share * (b - a);
         Self { scale: mix(self.scale, other.scale), wander: mix(self.wander, other.wander) }
