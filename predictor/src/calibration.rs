@@ -7,12 +7,13 @@
 //! s = ln(seen / mean) / ln(high / mean)   above the mean,   ln(mean / seen) / ln(mean / low)   below
 //! ```
 //!
-//! The interval to come is stretched by the 90 % quantile of the scores, the one in place
-//! `0.9 (n + 1)` of n: split conformal prediction with its correction for few scores (Vovk,
-//! Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005). Scores are kept
+//! The interval to come is stretched by the 90 % quantile of the scores, the
+//! `ceil((n + 1) 0.9)`-th smallest of n: split conformal prediction with its correction for few
+//! scores (Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005). Scores are kept
 //! apart by what the configuration asks beyond what was seen of the job ([`Aspect`]), by how well
 //! the job is known there ([`Horizon`]), and by the family of its class: one family may be noisier
-//! than all others. A family with scores enough is stretched by its own. One without takes all
+//! than all others. A family with scores enough is stretched by its own, whose quantile is taken between
+//! two of them so that it holds nine in ten and no more. One without takes all
 //! families' scores together; where the job itself is not known there either, it takes the larger
 //! of that and of what nine families in ten stay within, because a new family is more like one of
 //! the families than like their mean. Fewer than nine families have no such quantile: the

@@ -82,18 +82,18 @@ fn every_protocol_has_its_rows() {
 const REACHED: [(&str, &str, &str, f64); 16] = [
     ("caps-3", "v100", "time", 0.021),
     ("caps-3", "p100", "time", 0.020),
-    ("caps-3", "v100", "power", 0.020),
-    ("caps-3", "p100", "power", 0.016),
-    ("caps-3-without-ncf", "v100", "time", 0.017),
-    ("caps-3-without-ncf", "p100", "time", 0.012),
+    ("caps-3", "v100", "power", 0.0195),
+    ("caps-3", "p100", "power", 0.0145),
+    ("caps-3-without-ncf", "v100", "time", 0.016),
+    ("caps-3-without-ncf", "p100", "time", 0.0125),
     ("caps-1", "v100", "time", 0.041),
-    ("caps-1", "p100", "time", 0.032),
-    ("caps-1", "v100", "power", 0.037),
-    ("caps-1", "p100", "power", 0.037),
-    ("clocks-4", "a100", "time", 0.006),
-    ("clocks-4", "a40", "time", 0.017),
+    ("caps-1", "p100", "time", 0.0315),
+    ("caps-1", "v100", "power", 0.035),
+    ("caps-1", "p100", "power", 0.035),
+    ("clocks-4", "a100", "time", 0.0045),
+    ("clocks-4", "a40", "time", 0.016),
     ("clocks-4", "a100", "energy", 0.013),
-    ("clocks-4", "a40", "energy", 0.017),
+    ("clocks-4", "a40", "energy", 0.016),
     ("scaling", "A100", "time", 0.14),
     ("scaling+16", "A100", "time", 0.09),
 ];
@@ -157,12 +157,16 @@ fn what_was_reached_is_kept() {
             assert!(row.mape.unwrap() <= most, "{row:?}");
         }
     }
-    // Known jobs: 90 % of what is seen under other caps and clocks lies inside.
-    for row in report.rows.iter().filter(|r| r.quantity == "time" || r.quantity == "power") {
-        let covered = row.coverage90.unwrap();
+    for row in &report.rows {
+        let Some(covered) = row.coverage90 else { continue };
         match row.protocol.as_str() {
-            "caps-3" | "clocks-4" => assert!((0.87..=0.95).contains(&covered), "{row:?}"),
-            "caps-1" => assert!(covered >= 0.80, "{row:?}"),
+            // Known jobs: 90 % of what is seen under other caps and clocks lies inside.
+            "caps-3" | "clocks-4" => assert!((0.88..=0.93).contains(&covered), "{row:?}"),
+            // Networks never seen.
+            "caps-1" => assert!(covered >= 0.88, "{row:?}"),
+            "caps-1-by-network" if row.model.as_deref() != Some("ncf") => {
+                assert!(covered >= 0.80, "{row:?}");
+            }
             _ => {}
         }
     }

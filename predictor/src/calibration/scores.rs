@@ -47,10 +47,20 @@ struct Quantiles {
     new: Option<f64>,
 }
 
-/// The value in place `0.9 (n + 1)` of the ascending ones, between two of them in proportion: one more
-/// from the same law lies below it nine times in ten, no more often and no less. The largest where
-/// there are too few for it.
+/// The `ceil(0.9 (n + 1))`-th smallest; the largest where there are too few for it. At least nine in
+/// ten: for scores of several families, which are not of one law.
 fn quantile(values: &mut [f32]) -> Option<f64> {
+    let n = values.len();
+    let rank = ((n as f64 + 1.0) * COVERED).ceil() as usize;
+    let at = rank.min(n).checked_sub(1)?;
+    let (_, value, _) = values.select_nth_unstable_by(at, f32::total_cmp);
+    Some(f64::from(*value))
+}
+
+/// The value in place `0.9 (n + 1)`, between two of them in proportion: one more of the same law lies
+/// below it nine times in ten, no more often and no less. Where n is small, rounding the place up
+/// would hold some two in a hundred more than was asked for.
+fn between(values: &mut [f32]) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let place = ((values.len() as f64 + 1.0) * COVERED - 1.0).clamp(0.0, last as f64);
     let (at, part) = (place.floor() as usize, place.fract());
@@ -99,12 +109,14 @@ impl Scores {
             let mut scores: Vec<f32> = ring.iter().map(|(_, score)| *score).collect();
             let jobs: BTreeSet<u32> = ring.iter().map(|(job, _)| *job).collect();
             all.extend(&scores);
-            let Some(own) = quantile(&mut scores) else { continue };
+            let (Some(own), Some(group)) = (between(&mut scores), quantile(&mut scores)) else {
+                continue;
+            };
             if scores.len() >= OWN_MIN && enough(&jobs) {
                 self.quantiles.own.insert(name.clone(), own);
             }
             if scores.len() >= GROUP_MIN {
-                groups.push(own);
+                groups.push(group);
             }
             all_jobs.extend(jobs);
         }
@@ -145,10 +157,11 @@ mod tests {
         assert_eq!(quantile(&mut nine), Some(9.0));
         let mut many: Vec<f32> = (1..=99).rev().map(|i| i as f32).collect();
         assert_eq!(quantile(&mut many), Some(90.0));
-        // Between the 22nd and the 23rd.
-        let mut between: Vec<f32> = (1..=24).map(|i| i as f32).collect();
-        assert!((quantile(&mut between).unwrap() - 22.5).abs() < 1e-9);
         assert_eq!((quantile(&mut []), quantile(&mut [2.0])), (None, Some(2.0)));
+        // Between the 22nd and the 23rd.
+        let mut few: Vec<f32> = (1..=24).map(|i| i as f32).collect();
+        assert!((between(&mut few).unwrap() - 22.5).abs() < 1e-9);
+        assert_eq!((between(&mut nine), between(&mut [])), (Some(9.0), None));
     }
 
     #[test]
