@@ -139,7 +139,7 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
         trace: scenario.trace.clone(),
         cluster: scenario.cluster.to_string(),
         seed: scenario.seed,
-        load: scenario.load,
+        load: scenario.load.map(|load| (load * 1e6).round() / 1e6),
         policies,
         not_knowing,
         savings: Vec::new(),

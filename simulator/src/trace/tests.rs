@@ -1,6 +1,7 @@
 //! What any format must do; each format's own golden files are in `tests/traces`.
 
 use super::*;
+use proptest::strategy::Strategy as _;
 use std::io::Write;
 
 fn notes(trace: &Trace) -> Vec<String> {
@@ -92,4 +93,44 @@ fn what_is_not_read_is_said_and_a_format_may_be_named() {
         c.csv: column `command` of the Gavel format is missing; it needs job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time, and the file has job_id,submit_s,duration_s,num_gpus,color
     "#]]
     .assert_eq(&["helios", "tiresias", "gavel"].map(|format| error(format) + "\n").concat());
+}
+
+proptest::proptest! {
+    /// Whatever stands in the cells, a reader says what is wrong and loses no row.
+    #[test]
+    fn no_cell_breaks_a_reader(
+        which in 0..FORMATS.len(),
+        cells in proptest::collection::vec(
+            proptest::collection::vec(
+                proptest::prop_oneof![
+                    proptest::sample::select(vec![
+                        "", "0", "-1", "1", "8", "1e300", "nan", "inf", "18446744073709551615",
+                        "Unknown", "None", "2024-05-01T13:00:00", "9999-12-31T23:59:59", "1-00:00:00",
+                        "99999999-00:00:00", "gres/gpu=4", "gpu:4", "gres/gpu=4294967295",
+                        "LM (batch size 5)", "strict", "10-20", "\u{e9}",
+                    ]).prop_map(str::to_owned),
+                    "[ -~]{0,12}",
+                ],
+                0..16,
+            ),
+            0..12,
+        ),
+    ) {
+        let format = FORMATS[which];
+        let groups = format.one_of.iter().map(|group| group[0]);
+        let header: Vec<&str> = format.required.iter().copied().chain(groups).collect();
+        let between = char::from(format.delimiter).to_string();
+        let mut text = if format.has_header { header.join(&between) + "\n" } else { String::new() };
+        for row in &cells {
+            text += &(row.join(&between) + "\n");
+        }
+        match parse_as("p", text.as_bytes(), Some(format.key)) {
+            Ok(trace) => {
+                proptest::prop_assert!(!trace.jobs.is_empty());
+                proptest::prop_assert!(trace.jobs.iter().all(|job| job.gpus > 0));
+                proptest::prop_assert!(trace.jobs.is_sorted_by_key(|job| job.submit));
+            }
+            Err(error) => proptest::prop_assert!(!error.to_string().is_empty()),
+        }
+    }
 }
