@@ -5,6 +5,7 @@
 //! [`check`] is written apart from the policies and says what a plan breaks. This library reads no
 //! clock, does no I/O and draws no random number: the same problem always gives the same plan.
 
+pub mod arrange;
 pub mod buddy;
 pub mod check;
 pub mod config;
@@ -25,6 +26,7 @@ pub mod set;
 pub mod shell;
 pub mod sizes;
 
+pub use arrange::{Target, arrange};
 pub use check::{Violation, check};
 pub use config::Config;
 pub use job::{Job, JobFacts, Progress, State};

@@ -31,6 +31,49 @@ pub enum Because {
     },
     /// It has only just come, and the predictor has not spoken yet.
     SurfaceAwaited,
+    /// Jobs with the right to it come first.
+    Outranked {
+        /// How many jobs come before it.
+        before: u32,
+    },
+    /// A bargain: so many GPUs so set, at so much completion time won per energy spent.
+    Bargain {
+        /// GPUs it gets.
+        gpus: u32,
+        /// Relative completion time won over relative energy spent, of the last step taken.
+        ratio: f64,
+        /// The least ratio accepted.
+        price: f64,
+    },
+    /// Worth its GPUs at their present price.
+    Worth {
+        /// GPUs it gets.
+        gpus: u32,
+        /// Value of its work, in seconds of completion time a second.
+        value: f64,
+        /// Price of a GPU-second now.
+        gpu_price: f64,
+    },
+    /// Its share of the GPUs, by what each further one gives.
+    Share {
+        /// GPUs it gets.
+        gpus: u32,
+    },
+    /// Moved, so that another job finds a whole block.
+    Defragmented {
+        /// The block's GPUs.
+        gpus: u32,
+    },
+    /// Woken for jobs that wait.
+    Woken {
+        /// GPUs they wait for.
+        gpus: u32,
+    },
+    /// Nobody was on the node for long enough.
+    Unused {
+        /// For how long.
+        idle: Duration,
+    },
     /// No node and no set of equal nodes is large enough.
     TooLarge {
         /// GPUs it asks for.
@@ -145,6 +188,25 @@ impl fmt::Display for Because {
             Self::SurfaceAwaited => {
                 write!(f, "it has only just come; what is known of its kind is being looked up")
             }
+            Self::Outranked { before } => {
+                write!(f, "{before} job{} come first", if *before == 1 { "" } else { "s" })
+            }
+            Self::Bargain { gpus, ratio, price } => write!(
+                f,
+                "{}: the last step won {ratio:.2} of completion time per energy, price {price:.2}",
+                count(*gpus)
+            ),
+            Self::Worth { gpus, value, gpu_price } => write!(
+                f,
+                "{}: its work is worth {value:.2} s a second, a GPU costs {gpu_price:.3}",
+                count(*gpus)
+            ),
+            Self::Share { gpus } => write!(f, "its share is {}", count(*gpus)),
+            Self::Defragmented { gpus } => {
+                write!(f, "moved, so that a whole block of {} is free", count(*gpus))
+            }
+            Self::Woken { gpus } => write!(f, "jobs wait for {}", count(*gpus)),
+            Self::Unused { idle } => write!(f, "nobody was on it for {} s", idle.as_secs()),
             Self::TooLarge { asked, gpus } => {
                 write!(f, "asks for {}; the cluster of {gpus} can never give them", count(*asked))
             }

@@ -1,0 +1,400 @@
+//! From who should have how many GPUs to the steps that bring it about.
+//!
+//! Elastic policies decide in numbers: this job on eight GPUs at that clock, those two together on
+//! four. What that means for GPUs that are taken already is the same for all of them and stands
+//! here. Who has the right size keeps its place; everybody else is stopped where it is and started
+//! on an aligned block ([`crate::buddy`] says why), the smallest free one that holds it, on few nodes.
+//! A start that needs GPUs of a job still stopping waits for the next round, and so does one on a
+//! node that sleeps, which is woken. Where GPUs enough are free but no block of them, the block
+//! cheapest to clear is cleared, if what is moved is less than what gains by it.
+//!
+//! It must not decide who gets what: a target that is not here means that the job waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::job::CardSetting;
+
+use crate::job::State;
+use crate::node::Wakefulness;
+use crate::plan::{Decision, NodeDecision, Plan};
+use crate::problem::Problem;
+use crate::reason::Because;
+use crate::set::{GpuSet, JobKey, NodeKey, Spot, bits, lowest, ones};
+
+/// Jobs that are to share one set of GPUs, mostly one job alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The jobs, each of which gets all the GPUs.
+    pub jobs: Vec<JobKey>,
+    /// How many GPUs.
+    pub gpus: u32,
+    /// Their kind; empty: any one kind.
+    pub kind: String,
+    /// What they are set to.
+    pub setting: CardSetting,
+    /// Why.
+    pub because: Because,
+}
+
+/// The steps from how things are to `targets`. Running jobs that no target names are stopped,
+/// because of `unwanted`; those that cannot stop stay, and their target, if they have one, must
+/// have their size.
+#[must_use]
+pub fn arrange(problem: &Problem, targets: &[Target], unwanted: &Because) -> Plan {
+    let mut steps = Steps::new(problem);
+    let claims = steps.claim(targets);
+    steps.stop_the_rest(targets, &claims, unwanted);
+    steps.join(targets, &claims);
+    steps.place(targets, &claims);
+    steps.plan
+}
+
+struct Steps<'a> {
+    problem: &'a Problem,
+    /// Free GPUs of each node.
+    free: Vec<u64>,
+    stopping: BTreeSet<JobKey>,
+    plan: Plan,
+}
+
+impl<'a> Steps<'a> {
+    fn new(problem: &'a Problem) -> Self {
+        Self {
+            problem,
+            free: problem.nodes().iter().map(crate::Node::free).collect(),
+            stopping: BTreeSet::new(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// Which targets have their GPUs already: those of a running member, of the right size and kind.
+    fn claim(&self, targets: &[Target]) -> Vec<Option<&'a GpuSet>> {
+        let mut taken: BTreeSet<&GpuSet> = BTreeSet::new();
+        let on = |key: &JobKey| match &self.problem.job(*key)?.state {
+            State::Running { on, .. } => Some(on),
+            State::Queued | State::Stopping { .. } => None,
+        };
+        let suits = |target: &Target, on: &GpuSet| {
+            on.gpu_count() == target.gpus
+                && (target.kind.is_empty()
+                    || on
+                        .spots
+                        .iter()
+                        .all(|spot| self.problem.node(spot.node).facts.gpu_kind == target.kind))
+        };
+        targets
+            .iter()
+            .map(|target| {
+                let sets = target.jobs.iter().filter_map(on);
+                let set = sets.filter(|on| suits(target, on)).find(|on| !taken.contains(*on))?;
+                taken.insert(set);
+                Some(set)
+            })
+            .collect()
+    }
+
+    /// Everybody who runs elsewhere than where it should.
+    fn stop_the_rest(
+        &mut self,
+        targets: &[Target],
+        claims: &[Option<&GpuSet>],
+        unwanted: &Because,
+    ) {
+        let mut meant: BTreeMap<JobKey, usize> = BTreeMap::new();
+        for (index, target) in targets.iter().enumerate() {
+            meant.extend(target.jobs.iter().map(|&job| (job, index)));
+        }
+        let problem = self.problem;
+        for (key, job) in problem.running() {
+            let State::Running { on, setting, .. } = &job.state else { continue };
+            let target = meant.get(&key).copied();
+            if let Some(index) = target
+                && claims[index] == Some(on)
+            {
+                let target = &targets[index];
+                if *setting != target.setting {
+                    let (setting, because) = (target.setting, target.because.clone());
+                    self.plan.decisions.push(Decision::Set { job: key, setting, because });
+                }
+                continue;
+            }
+            if !job.facts.can_stop {
+                continue;
+            }
+            self.stopping.insert(key);
+            let target = target.map(|index| &targets[index]);
+            self.plan.decisions.push(Decision::Stop {
+                job: key,
+                next_gpus: target.map(|target| target.gpus),
+                because: target.map_or(unwanted, |target| &target.because).clone(),
+            });
+        }
+    }
+
+    /// Waiting jobs whose target has its GPUs already join it there, once nobody else is on them.
+    fn join(&mut self, targets: &[Target], claims: &[Option<&GpuSet>]) {
+        for (target, claim) in targets.iter().zip(claims) {
+            let Some(on) = claim else { continue };
+            let foreign = on.gpus().any(|(node, gpu)| {
+                self.problem.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
+            });
+            if foreign {
+                continue;
+            }
+            for &job in &target.jobs {
+                self.start(job, on, target);
+            }
+        }
+    }
+
+    /// Starts a job if it waits.
+    fn start(&mut self, job: JobKey, on: &GpuSet, target: &Target) {
+        if self.problem.job(job).is_some_and(|known| known.state == State::Queued) {
+            self.plan.decisions.push(Decision::Start {
+                job,
+                on: on.clone(),
+                setting: target.setting,
+                observe: false,
+                because: target.because.clone(),
+            });
+        }
+    }
+
+    /// The targets that have no GPUs yet, largest first: blocks of powers of two that fit in sum
+    /// then always fit one by one.
+    fn place(&mut self, targets: &[Target], claims: &[Option<&GpuSet>]) {
+        let mut open: Vec<&Target> = targets
+            .iter()
+            .zip(claims)
+            .filter(|(target, claim)| claim.is_none() && target.gpus > 0)
+            .map(|(target, _)| target)
+            // Whoever is on its way here still holds GPUs elsewhere.
+            .filter(|target| target.jobs.iter().any(|&job| self.waits(job)))
+            .collect();
+        open.sort_by_key(|target| std::cmp::Reverse(target.gpus));
+        let mut unplaced = Vec::new();
+        for target in open {
+            match self.block(target) {
+                Some(on) => {
+                    for spot in &on.spots {
+                        self.free[spot.node.index()] &= !spot.gpus;
+                    }
+                    for &job in &target.jobs {
+                        self.start(job, &on, target);
+                    }
+                }
+                None => unplaced.push(target),
+            }
+        }
+        self.wake(&unplaced);
+        let nothing_moves = self.stopping.is_empty()
+            && self.plan.nodes.is_empty()
+            && self.problem.nodes().iter().all(|n| n.wakefulness != Wakefulness::Waking)
+            && !self.anyone_is_stopping();
+        if nothing_moves && let Some(target) = unplaced.first() {
+            self.clear_a_block(target);
+        }
+    }
+
+    fn waits(&self, job: JobKey) -> bool {
+        self.problem.job(job).is_some_and(|job| job.state == State::Queued)
+    }
+
+    fn anyone_is_stopping(&self) -> bool {
+        let nodes = self.problem.nodes().iter();
+        let mut tenants = nodes.flat_map(|n| (0..n.facts.gpus).flat_map(|gpu| n.tenants(gpu)));
+        tenants.any(|&tenant| {
+            self.problem.job(tenant).is_some_and(|j| matches!(j.state, State::Stopping { .. }))
+        })
+    }
+
+    fn of_kind(&self, target: &Target) -> impl Iterator<Item = (NodeKey, &'a crate::Node)> {
+        let kind = target.kind.clone();
+        let memory = target
+            .jobs
+            .iter()
+            .filter_map(|&job| self.problem.job(job)?.facts.memory_mib_max)
+            .sum::<u64>();
+        self.problem.keyed_nodes().filter(move |(_, node)| {
+            (kind.is_empty() || node.facts.gpu_kind == kind) && node.facts.memory_mib >= memory
+        })
+    }
+
+    /// Free GPUs for a target: inside one node if any node is large enough, else whole nodes.
+    fn block(&self, target: &Target) -> Option<GpuSet> {
+        let gpus = target.gpus;
+        let fits = |node: &crate::Node| node.facts.gpus >= gpus;
+        if self.of_kind(target).any(|(_, node)| fits(node)) {
+            let nodes = self.of_kind(target).filter(|(_, node)| fits(node));
+            let best = nodes.filter_map(|(key, node)| {
+                let chosen = aligned(self.free[key.index()], gpus, node.facts.gpus)?;
+                // The fullest node first, so that whole nodes stay whole.
+                Some((self.free[key.index()].count_ones(), key, chosen))
+            });
+            return best.min().map(|(_, key, chosen)| GpuSet::on(key, chosen));
+        }
+        // Whole nodes of one kind and size, next to each other where there are any such.
+        let mut classes: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
+        for (key, node) in self.of_kind(target) {
+            if node.facts.gpus > 0 && self.free[key.index()] == ones(node.facts.gpus) {
+                let class = (node.facts.gpu_kind.as_str(), node.facts.gpus);
+                classes.entry(class).or_default().push(key);
+            }
+        }
+        classes.into_iter().find_map(|((_, size), nodes)| {
+            let wanted = gpus.div_ceil(size) as usize;
+            let runs = nodes.windows(wanted);
+            let mut close = runs.filter(|run| run[wanted - 1].index() - run[0].index() < wanted);
+            // An aligned run is best: it leaves its buddies whole.
+            let aligned = close.clone().find(|run| run[0].index().is_multiple_of(wanted));
+            let chosen = aligned.or_else(|| close.next()).or_else(|| nodes.get(..wanted))?;
+            let mut left = gpus;
+            let spots = chosen.iter().map(|&node| {
+                let here = left.min(size);
+                left -= here;
+                Spot { node, gpus: ones(here) }
+            });
+            Some(GpuSet { spots: spots.collect() })
+        })
+    }
+
+    /// Wakes as many nodes as the targets without room need.
+    fn wake(&mut self, unplaced: &[&Target]) {
+        let awaiting: u32 = unplaced.iter().map(|target| target.gpus).sum();
+        let nodes = || self.problem.keyed_nodes();
+        let waking: u32 = nodes()
+            .filter(|(_, node)| node.wakefulness == Wakefulness::Waking)
+            .map(|(_, node)| node.facts.gpus)
+            .sum();
+        let leaving: u32 = (self.stopping.iter())
+            .filter_map(|&job| Some(self.problem.job(job)?.state.gpus()?.gpu_count()))
+            .sum();
+        let free: u32 = self.free.iter().map(|free| free.count_ones()).sum();
+        let mut wanted = awaiting.saturating_sub(waking + leaving + free);
+        let mut orders = Vec::new();
+        for (node, known) in nodes() {
+            if wanted == 0 {
+                break;
+            }
+            if known.wakefulness == Wakefulness::Asleep && known.facts.healthy != 0 {
+                wanted = wanted.saturating_sub(known.facts.gpus);
+                let because = Because::Woken { gpus: awaiting };
+                orders.push(NodeDecision::Wake { node, because });
+            }
+        }
+        self.plan.nodes.extend(orders);
+    }
+
+    /// Enough GPUs are free for the target, but not together: the aligned span with the least on it
+    /// is cleared.
+    fn clear_a_block(&mut self, target: &Target) {
+        let free: u32 =
+            self.of_kind(target).map(|(key, _)| self.free[key.index()].count_ones()).sum();
+        if free < target.gpus {
+            return;
+        }
+        let Some(span) = self.cheapest_span(target) else { return };
+        for key in span {
+            let gpus = self.problem.job(key).and_then(|job| job.gpus_meant());
+            let because = Because::Defragmented { gpus: target.gpus };
+            self.stopping.insert(key);
+            self.plan.decisions.retain(|decision| decision.job() != key);
+            self.plan.decisions.push(Decision::Stop { job: key, next_gpus: gpus, because });
+        }
+    }
+
+    /// The jobs to move, where moving them frees a block for the target and is less than it.
+    fn cheapest_span(&self, target: &Target) -> Option<BTreeSet<JobKey>> {
+        let mut spans: Vec<GpuSet> = Vec::new();
+        let size = self.of_kind(target).map(|(_, node)| node.facts.gpus).max()?;
+        if target.gpus <= size {
+            let width = target.gpus.next_power_of_two();
+            for (key, node) in self.of_kind(target).filter(|(_, node)| node.is_awake()) {
+                for first in (0..node.facts.gpus).step_by(width as usize) {
+                    if first + target.gpus <= node.facts.gpus {
+                        spans.push(GpuSet::on(key, ones(target.gpus) << first));
+                    }
+                }
+            }
+        } else {
+            let wanted = target.gpus.div_ceil(size) as usize;
+            let nodes: Vec<NodeKey> = self
+                .of_kind(target)
+                .filter(|(_, node)| node.facts.gpus == size && node.is_awake())
+                .map(|(key, _)| key)
+                .collect();
+            spans.extend(nodes.chunks_exact(wanted).map(|run| GpuSet {
+                spots: run.iter().map(|&node| Spot { node, gpus: ones(size) }).collect(),
+            }));
+        }
+        let tenants_of = |span: &GpuSet| -> Option<(u32, BTreeSet<JobKey>)> {
+            let mut there = BTreeSet::new();
+            for (node, gpu) in span.gpus() {
+                if self.problem.node(node).facts.healthy >> gpu & 1 == 0 {
+                    return None;
+                }
+                there.extend(self.problem.node(node).tenants(gpu).iter().copied());
+            }
+            let mut moved = 0;
+            for &key in &there {
+                let job = self.problem.job(key)?;
+                if !job.facts.can_stop {
+                    return None;
+                }
+                moved += job.state.gpus()?.gpu_count();
+            }
+            (moved < target.gpus).then_some((moved, there))
+        };
+        spans.iter().filter_map(tenants_of).min_by_key(|(moved, _)| *moved).map(|(_, jobs)| jobs)
+    }
+}
+
+/// `count` free GPUs of a node: an aligned block from the smallest free one that holds it, or, for a
+/// count that is no power of two, the lowest free ones.
+fn aligned(free: u64, count: u32, size: u32) -> Option<u64> {
+    if free.count_ones() < count {
+        return None;
+    }
+    if !count.is_power_of_two() {
+        return Some(lowest(free, count));
+    }
+    let blocks = |width: u32| {
+        (0..size)
+            .step_by(width as usize)
+            .filter(move |first| first + width <= size)
+            .map(move |first| ones(width) << first)
+            .filter(move |block| free & block == *block)
+    };
+    let mut width = count;
+    // A block whose buddy is taken is tried before one that would break a larger block.
+    let mut loosest = None;
+    while width <= size {
+        let next: Vec<u64> = blocks(width * 2).collect();
+        let alone = blocks(width).find(|block| !next.iter().any(|larger| larger & block == *block));
+        if let Some(block) = alone {
+            return Some(lowest(block, count));
+        }
+        loosest = loosest.or_else(|| blocks(width).next());
+        width *= 2;
+    }
+    // A node of an odd shape may have room without a whole block.
+    loosest.map(|block| lowest(block, count)).or_else(|| {
+        (size % count != 0).then(|| bits(free).take(count as usize).fold(0, |set, g| set | 1 << g))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_and_break_as_little_as_may_be() {
+        assert_eq!(aligned(0b1111_1111, 2, 8), Some(0b11));
+        // 4..8 is whole: the pair comes from the broken half.
+        assert_eq!(aligned(0b1111_0110, 1, 8), Some(0b10));
+        assert_eq!(aligned(0b1111_1100, 2, 8), Some(0b1100));
+        assert_eq!(aligned(0b0110_0110, 2, 8), None);
+        assert_eq!(aligned(0b0110_0110, 3, 8), Some(0b10_0110));
+        assert_eq!(aligned(0b11, 4, 8), None);
+    }
+}
