@@ -19,7 +19,7 @@ use crate::node::Wakefulness;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::problem::Problem;
 use crate::reason::Because;
-use crate::set::{GpuSet, JobKey, NodeKey, Spot, bits, lowest, ones};
+use crate::set::{GpuSet, JobKey, NodeKey, Spot, lowest, ones};
 
 /// Jobs that are to share one set of GPUs, mostly one job alone.
 #[derive(Clone, Debug, PartialEq)]
@@ -295,7 +295,7 @@ impl<'a> Steps<'a> {
         }
         let Some(span) = self.cheapest_span(target) else { return };
         for key in span {
-            let gpus = self.problem.job(key).and_then(|job| job.gpus_meant());
+            let gpus = self.problem.job(key).and_then(crate::Job::gpus_meant);
             let because = Because::Defragmented { gpus: target.gpus };
             self.stopping.insert(key);
             self.plan.decisions.retain(|decision| decision.job() != key);
@@ -378,9 +378,9 @@ fn aligned(free: u64, count: u32, size: u32) -> Option<u64> {
         width *= 2;
     }
     // A node of an odd shape may have room without a whole block.
-    loosest.map(|block| lowest(block, count)).or_else(|| {
-        (size % count != 0).then(|| bits(free).take(count as usize).fold(0, |set, g| set | 1 << g))
-    })
+    loosest
+        .map(|block| lowest(block, count))
+        .or_else(|| (!size.is_multiple_of(count)).then(|| lowest(free, count)))
 }
 
 #[cfg(test)]
