@@ -7,6 +7,7 @@
 
 pub mod arrange;
 pub mod buddy;
+pub mod charge;
 pub mod check;
 pub mod config;
 pub mod cost;

@@ -1,18 +1,21 @@
 //! Policies, one file each: the rule, its source, and what was our own choice.
 
 mod eaco;
+mod elastic;
 mod fifo;
 mod fifo_packed;
+mod powerflow;
 
 pub use eaco::{Eaco, EacoConfig};
 pub use fifo::Fifo;
 pub use fifo_packed::{FifoPacked, PACK_ABOVE};
+pub use powerflow::PowerFlow;
 
 use crate::plan::Plan;
 use crate::problem::Problem;
 
 /// Names of all policies, as [`policy`] takes them.
-pub const NAMES: [&str; 3] = ["fifo", "fifo-packed", "eaco"];
+pub const NAMES: [&str; 5] = ["fifo", "fifo-packed", "eaco", "powerflow", "greenflow"];
 
 /// What a policy reads of surfaces and progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
         "fifo" => Ok(Box::new(Fifo)),
         "fifo-packed" => Ok(Box::new(FifoPacked::default())),
         "eaco" => Ok(Box::new(Eaco::default())),
+        "powerflow" => Ok(Box::new(PowerFlow::ENERGY)),
+        "greenflow" => Ok(Box::new(PowerFlow::CARBON)),
         _ => Err(UnknownPolicy { name: name.to_owned() }),
     }
 }
@@ -68,6 +73,6 @@ mod tests {
             assert_eq!(policy(name).unwrap().name(), name);
         }
         let error = policy("magic").err().unwrap().to_string();
-        assert_eq!(error, "no policy is called `magic`; use one of fifo, fifo-packed, eaco");
+        assert_eq!(error, format!("no policy is called `magic`; use one of {}", NAMES.join(", ")));
     }
 }

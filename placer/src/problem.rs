@@ -37,6 +37,9 @@ pub struct Problem {
     /// What a joule is worth, in the unit of the policy that reads it: 0, energy is free; the more,
     /// the more completion time is given up to save it.
     pub price: f64,
+    /// The grid's carbon intensity now, relative to its expected mean over the budget's window; 1
+    /// where nothing is known of it.
+    pub carbon_ratio: f64,
     /// Whether nodes may sleep when nobody is on them.
     pub nodes_sleep: bool,
     /// Whether all nodes have been heard of. Until then no job is called too large.
@@ -68,6 +71,7 @@ impl Problem {
             now: Timestamp::EPOCH,
             tenants_max: TENANTS_MAX_DEFAULT,
             price: 0.0,
+            carbon_ratio: 1.0,
             nodes_sleep: false,
             inventory_complete: false,
             sizes: SizeHistory::default(),

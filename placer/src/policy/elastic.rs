@@ -1,0 +1,124 @@
+//! What elastic policies begin with: whose size is open, whose is not, and how many GPUs there are.
+//!
+//! A job's size is open where its surface says what sizes give. A running job of which nothing is
+//! known keeps what it has, and a waiting one gets the least it asks for, in the order of arrival,
+//! before anything is shared out: it must run to be known.
+
+use std::collections::BTreeMap;
+
+use wattle_common::job::CardSetting;
+
+use crate::arrange::Target;
+use crate::fit::never;
+use crate::job::{Job, State};
+use crate::menu::{Choice, Menu};
+use crate::plan::{Decision, Plan};
+use crate::problem::Problem;
+use crate::reason::Because;
+use crate::set::JobKey;
+
+/// A job whose size is open.
+pub(crate) struct Contender<'a> {
+    pub(crate) key: JobKey,
+    pub(crate) job: &'a Job,
+    pub(crate) menu: &'a Menu,
+    /// It runs and cannot stop: its size stands.
+    pub(crate) held: Option<u32>,
+}
+
+impl<'a> Contender<'a> {
+    /// Its choices with so many GPUs.
+    pub(crate) fn with_gpus(&self, gpus: u32) -> &'a [Choice] {
+        if self.held.is_some_and(|held| held != gpus) { &[] } else { self.menu.with_gpus(gpus) }
+    }
+    /// The sizes it may have, ascending.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = u32> {
+        self.menu.sizes().filter(|&gpus| self.held.is_none_or(|held| held == gpus))
+    }
+}
+
+/// Everybody, and the room for those whose size is open.
+pub(crate) struct Contest<'a> {
+    /// Running ones first, then the queue, each in the order of arrival.
+    pub(crate) jobs: Vec<Contender<'a>>,
+    /// Targets that stand whatever is shared out.
+    pub(crate) fixed: Vec<Target>,
+    /// GPUs left of each kind, awake or asleep.
+    pub(crate) room: BTreeMap<&'a str, u32>,
+    /// Jobs that can never be placed.
+    pub(crate) rejected: Vec<Decision>,
+}
+
+impl<'a> Contest<'a> {
+    pub(crate) fn of(problem: &'a Problem) -> Self {
+        let mut room: BTreeMap<&str, u32> = BTreeMap::new();
+        for node in problem.nodes() {
+            *room.entry(&node.facts.gpu_kind).or_default() += node.facts.healthy.count_ones();
+        }
+        let mut contest = Self { jobs: Vec::new(), fixed: Vec::new(), room, rejected: Vec::new() };
+        let mut running: Vec<(JobKey, &Job)> = problem.running().collect();
+        running.sort_by_key(|(_, job)| job.arrival);
+        for (key, job) in running.into_iter().chain(problem.queue()) {
+            contest.add(problem, key, job);
+        }
+        contest
+    }
+
+    fn add(&mut self, problem: &'a Problem, key: JobKey, job: &'a Job) {
+        let running = match &job.state {
+            State::Running { on, setting, .. } => Some((on, *setting)),
+            // It holds its GPUs a little longer; what comes of it is decided once it has stopped.
+            State::Stopping { on } => {
+                let kind = &problem.node(on.spots[0].node).facts.gpu_kind;
+                if let Some(left) = self.room.get_mut(kind.as_str()) {
+                    *left = left.saturating_sub(on.gpu_count());
+                }
+                return;
+            }
+            State::Queued => None,
+        };
+        if running.is_none()
+            && let Some(because) = never(problem, job)
+        {
+            self.rejected.push(Decision::Reject { job: key, because });
+            return;
+        }
+        let menu = job.menu.as_deref().filter(|menu| {
+            !menu.choices().is_empty() && self.room.contains_key(menu.gpu_kind.as_str())
+        });
+        let held = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
+        if let Some(menu) = menu
+            && held.is_none_or(|held| !menu.with_gpus(held).is_empty())
+        {
+            self.jobs.push(Contender { key, job, menu, held });
+            return;
+        }
+        // Nothing is known of it: what it has, or the least it asks for.
+        let (gpus, kind, setting) = match running {
+            Some((on, setting)) => {
+                let kind = problem.node(on.spots[0].node).facts.gpu_kind.clone();
+                (on.gpu_count(), kind, setting)
+            }
+            None => {
+                let most = self.room.iter().max_by_key(|(_, left)| **left);
+                let kind = most.map_or_else(String::new, |(kind, _)| (*kind).to_owned());
+                (job.facts.request.min, kind, CardSetting::DEFAULT)
+            }
+        };
+        let Some(left) = self.room.get_mut(kind.as_str()).filter(|left| **left >= gpus) else {
+            return;
+        };
+        *left -= gpus;
+        let because = Because::Share { gpus };
+        self.fixed.push(Target { jobs: vec![key], gpus, kind, setting, because });
+    }
+
+    /// The plan of these targets beside the fixed ones.
+    pub(crate) fn plan(self, problem: &Problem, shared_out: Vec<Target>, before: u32) -> Plan {
+        let mut targets = self.fixed;
+        targets.extend(shared_out);
+        let mut plan = crate::arrange::arrange(problem, &targets, &Because::Outranked { before });
+        plan.decisions.extend(self.rejected);
+        plan
+    }
+}
