@@ -293,8 +293,13 @@ impl<'a> Steps<'a> {
         if free < target.gpus {
             return;
         }
-        let Some(span) = self.cheapest_span(target) else { return };
-        for key in span {
+        let Some((span, jobs)) = self.cheapest_span(target) else { return };
+        // Nobody may be put meanwhile where room is being made.
+        self.plan.decisions.retain(|decision| match decision {
+            Decision::Start { on, .. } => !on.gpus().any(|gpu| span.gpus().any(|g| g == gpu)),
+            _ => true,
+        });
+        for key in jobs {
             let gpus = self.problem.job(key).and_then(crate::Job::gpus_meant);
             let because = Because::Defragmented { gpus: target.gpus };
             self.stopping.insert(key);
@@ -304,7 +309,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The jobs to move, where moving them frees a block for the target and is less than it.
-    fn cheapest_span(&self, target: &Target) -> Option<BTreeSet<JobKey>> {
+    fn cheapest_span(&self, target: &Target) -> Option<(GpuSet, BTreeSet<JobKey>)> {
         let mut spans: Vec<GpuSet> = Vec::new();
         let size = self.of_kind(target).map(|(_, node)| node.facts.gpus).max()?;
         if target.gpus <= size {
@@ -345,7 +350,12 @@ impl<'a> Steps<'a> {
             }
             (moved < target.gpus).then_some((moved, there))
         };
-        spans.iter().filter_map(tenants_of).min_by_key(|(moved, _)| *moved).map(|(_, jobs)| jobs)
+        let priced = spans.into_iter().filter_map(|span| {
+            let (moved, jobs) = tenants_of(&span)?;
+            Some((moved, span, jobs))
+        });
+        let cheapest = priced.min_by_key(|(moved, ..)| *moved);
+        cheapest.map(|(_, span, jobs)| (span, jobs))
     }
 }
 

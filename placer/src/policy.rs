@@ -4,11 +4,13 @@ mod eaco;
 mod elastic;
 mod fifo;
 mod fifo_packed;
+mod greenflow;
 mod powerflow;
 
 pub use eaco::{Eaco, EacoConfig};
 pub use fifo::Fifo;
 pub use fifo_packed::{FifoPacked, PACK_ABOVE};
+pub use greenflow::GreenFlow;
 pub use powerflow::PowerFlow;
 
 use crate::plan::Plan;
@@ -57,8 +59,8 @@ pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
         "fifo" => Ok(Box::new(Fifo)),
         "fifo-packed" => Ok(Box::new(FifoPacked::default())),
         "eaco" => Ok(Box::new(Eaco::default())),
-        "powerflow" => Ok(Box::new(PowerFlow::ENERGY)),
-        "greenflow" => Ok(Box::new(PowerFlow::CARBON)),
+        "powerflow" => Ok(Box::new(PowerFlow)),
+        "greenflow" => Ok(Box::new(GreenFlow)),
         _ => Err(UnknownPolicy { name: name.to_owned() }),
     }
 }

@@ -361,7 +361,8 @@ impl<'s> Engine<'s> {
 
     /// What the policy says once every job of the queue that it got to has its newest prior.
     fn plan(&mut self) -> Plan {
-        let mut heads = HEADS_FRESH;
+        let reads_all = self.policy.reads() == Reads::All;
+        let mut heads = if reads_all { usize::MAX } else { HEADS_FRESH };
         loop {
             self.refresh_heads(heads);
             let plan = self.policy.solve(&self.problem);

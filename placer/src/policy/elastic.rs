@@ -39,7 +39,7 @@ impl<'a> Contender<'a> {
 
 /// Everybody, and the room for those whose size is open.
 pub(crate) struct Contest<'a> {
-    /// Running ones first, then the queue, each in the order of arrival.
+    /// Those that run and cannot stop first, then all others, each in the order of arrival.
     pub(crate) jobs: Vec<Contender<'a>>,
     /// Targets that stand whatever is shared out.
     pub(crate) fixed: Vec<Target>,
@@ -56,9 +56,11 @@ impl<'a> Contest<'a> {
             *room.entry(&node.facts.gpu_kind).or_default() += node.facts.healthy.count_ones();
         }
         let mut contest = Self { jobs: Vec::new(), fixed: Vec::new(), room, rejected: Vec::new() };
-        let mut running: Vec<(JobKey, &Job)> = problem.running().collect();
-        running.sort_by_key(|(_, job)| job.arrival);
-        for (key, job) in running.into_iter().chain(problem.queue()) {
+        // By arrival alone, so that a job stopped to go on elsewhere counts as it did before.
+        let mut all: Vec<(JobKey, &Job)> = problem.running().chain(problem.queue()).collect();
+        let stands = |job: &Job| matches!(job.state, State::Running { .. }) && !job.facts.can_stop;
+        all.sort_by_key(|(_, job)| (!stands(job), job.arrival));
+        for (key, job) in all {
             contest.add(problem, key, job);
         }
         contest

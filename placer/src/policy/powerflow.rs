@@ -12,12 +12,7 @@
 //! * The allowance is a price: [`Problem::price`] is the least ratio of a step that is taken, so no
 //!   job waits for energy. A step that spends no more energy is always taken.
 //! * Energy is what the job is charged ([`crate::charge`]).
-//! * Where not everybody can have the least, those who run come first, then those who came first.
-//!
-//! GreenFlow (IEEE TPDS 36(2), 2025; its abstract is all that is known) is the same rule under a
-//! carbon budget. A step's relative spending of carbon is that of energy as long as the intensity is
-//! what it is now, so only the price follows the grid: it is multiplied by the intensity now over
-//! its expected mean ([`Problem::carbon_ratio`]). Under constant intensity its plans are PowerFlow's.
+//! * Where not everybody can have the least, those who came first do.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -34,17 +29,7 @@ use crate::reason::Because;
 
 /// Most time per energy, step by step.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PowerFlow {
-    /// Whether the price follows the grid's carbon intensity.
-    by_carbon: bool,
-}
-
-impl PowerFlow {
-    /// PowerFlow: under an energy budget.
-    pub const ENERGY: Self = Self { by_carbon: false };
-    /// GreenFlow: under a carbon budget.
-    pub const CARBON: Self = Self { by_carbon: true };
-}
+pub struct PowerFlow;
 
 /// Where a job stands, and the best step from there.
 struct Standing<'a> {
@@ -122,7 +107,7 @@ impl<'a> Standing<'a> {
 
 impl Policy for PowerFlow {
     fn name(&self) -> &str {
-        if self.by_carbon { "greenflow" } else { "powerflow" }
+        "powerflow"
     }
 
     fn reads(&self) -> Reads {
@@ -130,47 +115,50 @@ impl Policy for PowerFlow {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        let price = problem.price * if self.by_carbon { problem.carbon_ratio } else { 1.0 };
-        let mut contest = Contest::of(problem);
-        let charges: BTreeMap<&str, Charge> =
-            contest.room.keys().map(|&kind| (kind, Charge::on(problem, kind))).collect();
-        let mut standing: Vec<Standing<'_>> = Vec::new();
-        let mut first_waiting = None;
-        for contender in std::mem::take(&mut contest.jobs) {
-            let kind = contender.menu.gpu_kind.as_str();
-            let (key, job) = (contender.key, contender.job);
-            let charge = charges.get(kind).copied().unwrap_or_default();
-            let Some(least) = Standing::least(contender, charge) else { continue };
-            match contest.room.get_mut(kind) {
-                Some(left) if *left >= least.at.gpus => {
-                    *left -= least.at.gpus;
-                    standing.push(least);
-                }
-                left => {
-                    let free = left.map_or(0, |left| *left);
-                    let asked = job.facts.request.min;
-                    let because =
-                        Because::NoRoom { asked, free, free_on_one_node: free, alone: None };
-                    first_waiting.get_or_insert(Blocked { job: key, because });
-                }
+        plan_at(problem, problem.price)
+    }
+}
+
+/// The plan where a step must win at least `price` of time per energy.
+pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
+    let mut contest = Contest::of(problem);
+    let charges: BTreeMap<&str, Charge> =
+        contest.room.keys().map(|&kind| (kind, Charge::on(problem, kind))).collect();
+    let mut standing: Vec<Standing<'_>> = Vec::new();
+    let mut first_waiting = None;
+    for contender in std::mem::take(&mut contest.jobs) {
+        let kind = contender.menu.gpu_kind.as_str();
+        let (key, job) = (contender.key, contender.job);
+        let charge = charges.get(kind).copied().unwrap_or_default();
+        let Some(least) = Standing::least(contender, charge) else { continue };
+        match contest.room.get_mut(kind) {
+            Some(left) if *left >= least.at.gpus => {
+                *left -= least.at.gpus;
+                standing.push(least);
+            }
+            left => {
+                let free = left.map_or(0, |left| *left);
+                let asked = job.facts.request.min;
+                let because = Because::NoRoom { asked, free, free_on_one_node: free, alone: None };
+                first_waiting.get_or_insert(Blocked { job: key, because });
             }
         }
-        share_out(&mut standing, &mut contest.room, price);
-        let targets = standing
-            .iter()
-            .map(|job| Target {
-                jobs: vec![job.contender.key],
-                gpus: job.at.gpus,
-                kind: job.contender.menu.gpu_kind.clone(),
-                setting: job.at.setting,
-                because: Because::Bargain { gpus: job.at.gpus, ratio: job.last, price },
-            })
-            .collect();
-        let before = standing.len() as u32;
-        let mut plan = contest.plan(problem, targets, before);
-        plan.blocked = first_waiting;
-        plan
     }
+    share_out(&mut standing, &mut contest.room, price);
+    let targets = standing
+        .iter()
+        .map(|job| Target {
+            jobs: vec![job.contender.key],
+            gpus: job.at.gpus,
+            kind: job.contender.menu.gpu_kind.clone(),
+            setting: job.at.setting,
+            because: Because::Bargain { gpus: job.at.gpus, ratio: job.last, price },
+        })
+        .collect();
+    let before = standing.len() as u32;
+    let mut plan = contest.plan(problem, targets, before);
+    plan.blocked = first_waiting;
+    plan
 }
 
 /// Takes the best step of all, again and again, while its ratio is at least `price`.

@@ -1,0 +1,32 @@
+//! GreenFlow: PowerFlow's steps under a carbon budget.
+//!
+//! GreenFlow (IEEE TPDS 36(2), 2025) is known by its abstract: it lowers completion time under a
+//! budget of carbon, with PowerFlow's kind of models and the grid's intensity. The rest is our own.
+//! A step's relative spending of carbon is that of energy as long as the intensity is what it is
+//! now, so the order of steps is PowerFlow's, and only the price follows the grid: it is multiplied
+//! by the intensity now over its expected mean ([`Problem::carbon_ratio`]). A power of one needs no
+//! forecast, and more of it gains nothing on the measured series. Under constant intensity the plans
+//! are PowerFlow's own.
+
+use crate::plan::Plan;
+use crate::policy::powerflow::plan_at;
+use crate::policy::{Policy, Reads};
+use crate::problem::Problem;
+
+/// Most time per carbon, step by step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GreenFlow;
+
+impl Policy for GreenFlow {
+    fn name(&self) -> &str {
+        "greenflow"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        plan_at(problem, problem.price * problem.carbon_ratio)
+    }
+}

@@ -1,0 +1,218 @@
+//! The elastic policies on small problems, by hand, and their arrangement on random ones.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::{Frequency, NodeId, Power, Timestamp};
+use wattle_placer::{
+    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Policy, Problem, State, check, policy,
+};
+
+fn exactly(value: f64) -> Estimate {
+    Estimate { mean: value, low: value, high: value }
+}
+
+/// Sizes 1 to 16, each doubling worth `gain`; a lower clock is 0.8 times as fast for 0.6 the power.
+fn surface(gain: f64) -> Surface {
+    let mut points = Vec::new();
+    for doublings in 0..5u32 {
+        for (clock, speed, watts) in [(None, 1.0, 360.0), (Some(1_080), 0.8, 240.0)] {
+            points.push(SurfacePoint {
+                gpus: 1 << doublings,
+                nodes: (1 << doublings) / 8 + u32::from(doublings < 3),
+                cap_mw: None,
+                clock_mhz_max: clock.map(Frequency::from_mhz),
+                global_batch: None,
+                neighbours: Vec::new(),
+                steps_per_s: Some(exactly(gain.powi(doublings as i32) * speed)),
+                relative_speed: exactly(1.0),
+                card_power_w: exactly(watts),
+            });
+        }
+    }
+    Surface {
+        job: "any".parse().unwrap(),
+        predictor: "test".parse().unwrap(),
+        at_us: Timestamp::EPOCH,
+        gpu_kind: "a100".to_owned(),
+        windows: 3,
+        basis: None,
+        class: None,
+        utilization_gpu_percent: Some(90.0),
+        utilization_memory_percent: None,
+        memory_mib_max: Some(8_000),
+        points,
+        probe: None,
+    }
+}
+
+fn cluster(nodes: u32, price: f64) -> Problem {
+    let mut problem = Problem::new();
+    for i in 0..nodes {
+        problem.node_known(NodeFacts {
+            id: NodeId::new(&format!("n{i}")).unwrap(),
+            gpu_kind: "a100".to_owned(),
+            gpus: 8,
+            memory_mib: 81_920,
+            healthy: u64::MAX,
+            watts: Some(NodeWatts {
+                card_idle: Power::from_w(60),
+                host: Power::from_w(1_000),
+                asleep: Power::from_w(60),
+                wakes_in: Duration::from_secs(180),
+            }),
+        });
+    }
+    problem.inventory_complete = true;
+    problem.price = price;
+    problem
+}
+
+fn arrive(problem: &mut Problem, name: &str, request: GpuRequest, gain: f64) -> JobKey {
+    let key = problem.job_arrived(JobFacts {
+        id: name.parse().unwrap(),
+        workload: None,
+        request,
+        exclusive: false,
+        can_stop: true,
+        deadline: None,
+        duration_alone: None,
+        memory_mib_max: None,
+        submitted_at: problem.now,
+    });
+    problem.surface_known(key, Arc::new(surface(gain)));
+    key
+}
+
+const ANY: GpuRequest = GpuRequest { min: 1, max: 16 };
+
+/// Solves and applies until nothing is left to do, stopping at once whoever is stopped.
+fn settle(problem: &mut Problem, policy: &dyn Policy) -> usize {
+    for round in 0..40 {
+        let plan: Plan = policy.solve(problem);
+        let violations = check(problem, &plan);
+        assert!(violations.is_empty(), "{violations:?} in {plan:?}");
+        if plan.is_empty() {
+            return round;
+        }
+        problem.apply(&plan);
+        for decision in &plan.decisions {
+            if let Decision::Stop { job, .. } = decision {
+                problem.job_stopped(*job);
+            }
+        }
+    }
+    panic!("{} does not come to rest", policy.name());
+}
+
+fn size(problem: &Problem, key: JobKey) -> (u32, CardSetting) {
+    match &problem.job(key).unwrap().state {
+        State::Running { on, setting, .. } => (on.gpu_count(), *setting),
+        _ => (0, CardSetting::DEFAULT),
+    }
+}
+
+#[test]
+fn who_scales_gets_the_gpus_and_a_price_takes_them_away() {
+    let powerflow = policy("powerflow").unwrap();
+    let mut problem = cluster(2, 0.0);
+    let scales = arrive(&mut problem, "scales", ANY, 1.9);
+    let flat = arrive(&mut problem, "flat", ANY, 1.1);
+    settle(&mut problem, powerflow.as_ref());
+    let (most, little) = (size(&problem, scales).0, size(&problem, flat).0);
+    assert!(most == 8 && little <= 8, "{most} {little}");
+    // A price that no step meets: everybody is back at the least, at the thrifty clock.
+    problem.price = 100.0;
+    settle(&mut problem, powerflow.as_ref());
+    let thrifty = CardSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
+    assert_eq!(size(&problem, scales), (1, thrifty));
+    assert_eq!(size(&problem, flat), (1, thrifty));
+}
+
+#[test]
+fn equal_jobs_share_equally_whatever_they_have_left() {
+    let mut problem = cluster(2, 0.0);
+    let keys: Vec<JobKey> =
+        (0..4).map(|i| arrive(&mut problem, &format!("j{i}"), ANY, 1.8)).collect();
+    settle(&mut problem, policy("powerflow").unwrap().as_ref());
+    assert!(keys.iter().all(|&key| size(&problem, key).0 == 4));
+}
+
+#[test]
+fn a_rigid_job_stays_as_asked_and_one_too_many_waits() {
+    let mut problem = cluster(1, 0.0);
+    let rigid = arrive(&mut problem, "rigid", GpuRequest::exactly(8), 1.9);
+    let late = arrive(&mut problem, "late", ANY, 1.9);
+    let powerflow = policy("powerflow").unwrap();
+    settle(&mut problem, powerflow.as_ref());
+    assert_eq!((size(&problem, rigid).0, size(&problem, late).0), (8, 0));
+    let blocked = powerflow.solve(&problem).blocked.unwrap();
+    assert_eq!(blocked.job, late);
+}
+
+#[test]
+fn greenflow_is_powerflow_under_constant_intensity_and_thriftier_when_the_grid_is_dirty() {
+    let plan = |name: &str, ratio: f64| {
+        let mut problem = cluster(2, 1.0);
+        problem.carbon_ratio = ratio;
+        let keys = [arrive(&mut problem, "a", ANY, 1.9), arrive(&mut problem, "b", ANY, 1.4)];
+        settle(&mut problem, policy(name).unwrap().as_ref());
+        keys.map(|key| size(&problem, key))
+    };
+    assert_eq!(plan("greenflow", 1.0), plan("powerflow", 1.0));
+    assert_eq!(plan("powerflow", 3.0), plan("powerflow", 1.0));
+    let gpus = |sizes: [(u32, CardSetting); 2]| sizes.iter().map(|(gpus, _)| gpus).sum::<u32>();
+    assert!(gpus(plan("greenflow", 3.0)) < gpus(plan("greenflow", 0.3)));
+}
+
+#[test]
+fn a_node_that_sleeps_is_woken_for_who_waits() {
+    let mut problem = cluster(2, 0.0);
+    for node in 0..2 {
+        problem.node_is(wattle_placer::NodeKey::at(node), wattle_placer::Wakefulness::Asleep);
+    }
+    let job = arrive(&mut problem, "a", GpuRequest::exactly(8), 1.9);
+    let powerflow = policy("powerflow").unwrap();
+    let plan = powerflow.solve(&problem);
+    assert!(plan.decisions.is_empty() && plan.nodes.len() == 1, "{plan:?}");
+    problem.apply(&plan);
+    assert!(powerflow.solve(&problem).is_empty(), "one is waking already");
+    problem.node_is(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
+    settle(&mut problem, powerflow.as_ref());
+    assert_eq!(size(&problem, job).0, 8);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Jobs come and go in any order; at every instant the plans hold, and come to rest.
+    #[test]
+    fn plans_hold_and_come_to_rest(
+        nodes in 1u32..6,
+        price in prop_oneof![Just(0.0), 0.1f64..3.0],
+        events in prop::collection::vec((0u32..4, 1u32..6, 1.05f64..2.0, any::<bool>()), 1..40),
+    ) {
+        for name in ["powerflow", "greenflow"] {
+            let policy = policy(name).unwrap();
+            let mut problem = cluster(nodes, price);
+            let mut alive: Vec<JobKey> = Vec::new();
+            for (i, &(what, doublings, gain, rigid)) in events.iter().enumerate() {
+                problem.now = problem.now + Duration::from_secs(600);
+                if what == 0 && !alive.is_empty() {
+                    let gone = alive.remove(i % alive.len());
+                    problem.job_ended(gone);
+                } else {
+                    let max = 1 << (doublings - 1);
+                    let min = if rigid { max } else { 1 };
+                    alive.push(arrive(&mut problem, &format!("j{i}"), GpuRequest { min, max }, gain));
+                }
+                settle(&mut problem, policy.as_ref());
+            }
+        }
+    }
+}
