@@ -16,7 +16,7 @@ use wattle_common::job::CardSetting;
 
 use crate::job::State;
 use crate::node::Wakefulness;
-use crate::plan::{Decision, NodeDecision, Plan};
+use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{GpuSet, JobKey, NodeKey, Spot, lowest, ones};
@@ -186,6 +186,10 @@ impl<'a> Steps<'a> {
                 None => unplaced.push(target),
             }
         }
+        self.plan.blocked = unplaced.iter().find_map(|target| {
+            let job = target.jobs.iter().copied().find(|&job| self.waits(job))?;
+            Some(Blocked { job, because: Because::Awaits { gpus: target.gpus } })
+        });
         self.wake(&unplaced);
         let nothing_moves = self.stopping.is_empty()
             && self.plan.nodes.is_empty()
@@ -266,9 +270,12 @@ impl<'a> Steps<'a> {
             .filter(|(_, node)| node.wakefulness == Wakefulness::Waking)
             .map(|(_, node)| node.facts.gpus)
             .sum();
-        let leaving: u32 = (self.stopping.iter())
-            .filter_map(|&job| Some(self.problem.job(job)?.state.gpus()?.gpu_count()))
-            .sum();
+        let leaves = |(key, job): (JobKey, &crate::Job)| {
+            let leaves =
+                self.stopping.contains(&key) || matches!(job.state, State::Stopping { .. });
+            job.state.gpus().filter(|_| leaves).map(GpuSet::gpu_count)
+        };
+        let leaving: u32 = self.problem.running().filter_map(leaves).sum();
         let free: u32 = self.free.iter().map(|free| free.count_ones()).sum();
         let mut wanted = awaiting.saturating_sub(waking + leaving + free);
         let mut orders = Vec::new();

@@ -1,23 +1,57 @@
 //! Policies, one file each: the rule, its source, and what was our own choice.
+//!
+//! A policy is named `NAME[:NUMBER][@MHZ][+zeus]`: its own name, the number that some of them are
+//! tuned by, one clock for everybody, or Zeus's choice of cap for each job. See [`policy`].
 
+mod afs;
+mod clocked;
 mod eaco;
 mod elastic;
 mod fifo;
 mod fifo_packed;
+mod gandiva;
 mod greenflow;
 mod powerflow;
+mod ranked;
+mod sleep;
+mod spelling;
+mod srtf;
+mod tiresias;
+mod zeus;
 
+pub use afs::Afs;
+pub use clocked::Clocked;
 pub use eaco::{Eaco, EacoConfig};
 pub use fifo::Fifo;
 pub use fifo_packed::{FifoPacked, PACK_ABOVE};
+pub use gandiva::{DISSOLVE_BELOW, Gandiva};
 pub use greenflow::GreenFlow;
 pub use powerflow::PowerFlow;
+pub use sleep::{IDLE_BEFORE_SLEEP, Sleeping};
+pub use spelling::{UnknownPolicy, policy};
+pub use srtf::Srtf;
+pub use tiresias::{THRESHOLDS_S, Tiresias};
+pub use zeus::{ETA, Zeus};
 
 use crate::plan::Plan;
 use crate::problem::Problem;
+use spelling::Made::{Plain, Tuned};
+
+/// All policies: a new one is one line here.
+const KNOWN: [spelling::Known; 9] = [
+    ("fifo", Plain(|| Box::new(Fifo))),
+    ("fifo-packed", Plain(|| Box::new(FifoPacked::default()))),
+    ("srtf", Plain(|| Box::new(Srtf))),
+    ("tiresias", Tuned(|gpu_s| Box::new(gpu_s.map_or_else(Tiresias::default, Tiresias::parted_at)))),
+    ("gandiva", Plain(|| Box::new(Gandiva::default()))),
+    ("afs", Tuned(|floor| Box::new(Afs { floor: floor.unwrap_or(0.0) }))),
+    ("eaco", Plain(|| Box::new(Eaco::default()))),
+    ("powerflow", Plain(|| Box::new(PowerFlow))),
+    ("greenflow", Plain(|| Box::new(GreenFlow))),
+];
 
 /// Names of all policies, as [`policy`] takes them.
-pub const NAMES: [&str; 5] = ["fifo", "fifo-packed", "eaco", "powerflow", "greenflow"];
+pub const NAMES: [&str; KNOWN.len()] = spelling::names(KNOWN);
 
 /// What a policy reads of surfaces and progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,43 +72,14 @@ pub trait Policy: Send {
     fn name(&self) -> &str;
     /// What it reads of surfaces and progress. Who need not provide them saves the work.
     fn reads(&self) -> Reads;
+    /// Whether it must be told from a job's arrival on how long it takes alone: an oracle.
+    fn foresees(&self) -> bool {
+        false
+    }
+    /// Whether it changes how many GPUs jobs have. Others give a job the least it asks for.
+    fn is_elastic(&self) -> bool {
+        self.reads() == Reads::All
+    }
     /// What is to be done now.
     fn solve(&self, problem: &Problem) -> Plan;
-}
-
-/// There is no such policy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called `{name}`; use one of {}", NAMES.join(", "))]
-pub struct UnknownPolicy {
-    /// What was asked for.
-    pub name: String,
-}
-
-/// The policy called `name`, with its own defaults.
-///
-/// # Errors
-/// Where there is none.
-pub fn policy(name: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
-    match name {
-        "fifo" => Ok(Box::new(Fifo)),
-        "fifo-packed" => Ok(Box::new(FifoPacked::default())),
-        "eaco" => Ok(Box::new(Eaco::default())),
-        "powerflow" => Ok(Box::new(PowerFlow)),
-        "greenflow" => Ok(Box::new(GreenFlow)),
-        _ => Err(UnknownPolicy { name: name.to_owned() }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_is_a_policy() {
-        for name in NAMES {
-            assert_eq!(policy(name).unwrap().name(), name);
-        }
-        let error = policy("magic").err().unwrap().to_string();
-        assert_eq!(error, format!("no policy is called `magic`; use one of {}", NAMES.join(", ")));
-    }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use wattle_common::job::CardSetting;
 use wattle_common::{JobId, Timestamp};
 
 /// Why.
@@ -53,6 +54,25 @@ pub enum Because {
         value: f64,
         /// Price of a GPU-second now.
         gpu_price: f64,
+    },
+    /// It is to have these GPUs, but they are asleep, taken apart or still being freed.
+    Awaits {
+        /// GPUs it is to have.
+        gpus: u32,
+    },
+    /// Paired by chance, since more GPUs are asked for than there are.
+    Paired {
+        /// The other one.
+        beside: JobId,
+        /// Sum of both jobs' predicted normalised speeds.
+        sum: f64,
+        /// The sum below which they part.
+        threshold: f64,
+    },
+    /// Its cards are to be set so, whoever decided where it runs.
+    Reset {
+        /// What they are set to.
+        setting: CardSetting,
     },
     /// Its share of the GPUs, by what each further one gives.
     Share {
@@ -201,6 +221,15 @@ impl fmt::Display for Because {
                 "{}: its work is worth {value:.2} s a second, a GPU costs {gpu_price:.3}",
                 count(*gpus)
             ),
+            Self::Awaits { gpus } => {
+                write!(f, "is to have {}, which are not free together yet", count(*gpus))
+            }
+            Self::Paired { beside, sum, threshold } => write!(
+                f,
+                "more GPUs are asked for than there are; with {beside} the normalised speeds sum to \
+                 {sum:.2}, not below {threshold}"
+            ),
+            Self::Reset { setting } => write!(f, "its cards are to be set to {setting}"),
             Self::Share { gpus } => write!(f, "its share is {}", count(*gpus)),
             Self::Defragmented { gpus } => {
                 write!(f, "moved, so that a whole block of {} is free", count(*gpus))

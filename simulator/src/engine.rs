@@ -286,7 +286,7 @@ impl<'s> Engine<'s> {
             exclusive: spec.exclusive,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
-            duration_alone: spec.duration_estimate,
+            duration_alone: self.duration_said(job),
             memory_mib_max: None,
             submitted_at: self.now(),
         });
@@ -438,7 +438,8 @@ impl<'s> Engine<'s> {
         running.base = steps_per_us / running.steps_per_us;
         running.resume_us = now_us;
         if let Some(before) = running.stopped_on.take() {
-            let restart_us = us(restart(gpus));
+            let free = self.options.restarts_free;
+            let restart_us = if free { 0 } else { us(restart(gpus)) };
             running.resume_us = now_us + restart_us;
             self.outcome.restart_gpu_us += restart_us * u64::from(gpus);
             self.outcome.rescales += usize::from(before != gpus);

@@ -76,6 +76,8 @@ pub struct RunOptions {
     pub lengths: Lengths,
     /// Most jobs on one GPU; the placer's default where it is not set.
     pub tenants_max: Option<u32>,
+    /// Whether a job that was stopped goes on at once, as in simulators that charge nothing for it.
+    pub restarts_free: bool,
 }
 
 /// Runs `scenario` under `policy`.

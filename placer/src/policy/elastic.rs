@@ -69,17 +69,12 @@ impl<'a> Contest<'a> {
     fn add(&mut self, problem: &'a Problem, key: JobKey, job: &'a Job) {
         let running = match &job.state {
             State::Running { on, setting, .. } => Some((on, *setting)),
-            // It holds its GPUs a little longer; what comes of it is decided once it has stopped.
-            State::Stopping { on } => {
-                let kind = &problem.node(on.spots[0].node).facts.gpu_kind;
-                if let Some(left) = self.room.get_mut(kind.as_str()) {
-                    *left = left.saturating_sub(on.gpu_count());
-                }
-                return;
-            }
-            State::Queued => None,
+            // It stops to wait: the GPUs it holds a little longer are others' already.
+            State::Stopping { .. } if job.next_gpus.is_none() => return,
+            // It stops to go on elsewhere, and counts as if it did: what was shared out is so again.
+            State::Stopping { .. } | State::Queued => None,
         };
-        if running.is_none()
+        if job.state == State::Queued
             && let Some(because) = never(problem, job)
         {
             self.rejected.push(Decision::Reject { job: key, because });

@@ -20,6 +20,7 @@ use wattle_common::job::CardSetting;
 
 use crate::arrange::Target;
 use crate::charge::Charge;
+use crate::job::State;
 use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
@@ -136,12 +137,14 @@ pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
                 *left -= least.at.gpus;
                 standing.push(least);
             }
-            left => {
+            // Whoever still runs is stopped, and waits from then on.
+            left if job.state == State::Queued => {
                 let free = left.map_or(0, |left| *left);
                 let asked = job.facts.request.min;
                 let because = Because::NoRoom { asked, free, free_on_one_node: free, alone: None };
                 first_waiting.get_or_insert(Blocked { job: key, because });
             }
+            _ => {}
         }
     }
     share_out(&mut standing, &mut contest.room, price);
@@ -157,7 +160,7 @@ pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
         .collect();
     let before = standing.len() as u32;
     let mut plan = contest.plan(problem, targets, before);
-    plan.blocked = first_waiting;
+    plan.blocked = plan.blocked.or(first_waiting);
     plan
 }
 

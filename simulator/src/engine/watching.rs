@@ -1,9 +1,10 @@
 //! What the placer is told while jobs run: progress, surfaces, the ends of epochs.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use wattle_common::messages::window::Neighbour;
-use wattle_placer::{JobKey, Progress};
+use wattle_placer::{JobKey, Progress, Reads};
 
 use crate::engine::{Due, Engine, node_id};
 use crate::profiles::{Seen, WINDOWS_CLOSE_US};
@@ -45,12 +46,7 @@ impl Engine<'_> {
         let running = &self.jobs[job as usize];
         let steps_total = match running.spec.work {
             Work::Steps(steps) => steps,
-            Work::Lasts(span) => {
-                let gpus = running.spec.gpus.min;
-                let model = self.cards.first_model();
-                let nodes = self.nodes_for(gpus);
-                (span.as_secs_f64() * running.workload.steps_per_s(model, gpus, nodes)) as u64
-            }
+            Work::Lasts(span) => (span.as_secs_f64() * self.steps_per_s_alone(job)) as u64,
         };
         let progress = Progress {
             at: self.now(),
@@ -59,6 +55,29 @@ impl Engine<'_> {
             ..Progress::default()
         };
         self.problem.job_progressed(key, progress);
+    }
+
+    /// How long a job is said to take alone on the GPUs it asks for: the truth, where the policy must
+    /// be told it.
+    pub(super) fn duration_said(&self, job: u32) -> Option<Duration> {
+        let spec = self.jobs[job as usize].spec;
+        if !self.policy.foresees() {
+            return spec.duration_estimate;
+        }
+        Some(match spec.work {
+            Work::Lasts(span) => span,
+            Work::Steps(steps) => {
+                let seconds = steps as f64 / self.steps_per_s_alone(job);
+                Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+            }
+        })
+    }
+
+    /// Steps a second on the GPUs it asks for, alone and on as few nodes as may be.
+    fn steps_per_s_alone(&self, job: u32) -> f64 {
+        let running = &self.jobs[job as usize];
+        let gpus = running.spec.gpus.min;
+        running.workload.steps_per_s(self.cards.first_model(), gpus, self.nodes_for(gpus))
     }
 
     /// The fewest nodes that hold so many GPUs.
@@ -126,6 +145,8 @@ impl Engine<'_> {
         if !self.is_informed() {
             return;
         }
+        let all = self.policy.reads() == Reads::All;
+        let heads = if all { self.problem.queue_len() } else { heads };
         let mut fresh = Vec::new();
         for (key, _) in self.problem.queue().take(heads) {
             let job = &mut self.jobs[self.by_key[key.index()] as usize];

@@ -1,0 +1,300 @@
+//! Gandiva: pairs by trial once the cluster is too small.
+//!
+//! The rule is that of Gavel's packing Gandiva (`Gandiva_Packing` in
+//! github.com/stanford-futuredata/gavel, after Xiao et al., Gandiva, OSDI 2018): while all jobs
+//! together ask for no more GPUs than there are, nobody shares. Otherwise jobs of equal size are
+//! paired at random, and a pair is dissolved once the sum of both normalised speeds is below 1.
+//!
+//! Our own choices:
+//! * *At random* means: by a hash of both ids. The same problem gives the same pairs.
+//! * Gavel pairs blindly and looks at the speeds a round later. Here a pair that is foretold below 1
+//!   is not formed, one of which nothing is known is not formed either, and a pair that turns out so
+//!   when its surfaces are corrected is dissolved.
+//! * Somebody in a pair must wait: two jobs that run are not put together.
+//! * Gavel shares time equally among all pairs and singles, in rounds. Here nobody is stopped to let
+//!   others have a turn: room goes to those who wait in the order of arrival, passing over those
+//!   that do not fit.
+//! * Peak memory of both must fit, and exclusive jobs stay alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::JobId;
+
+use crate::arrange::{Target, arrange};
+use crate::fit::never;
+use crate::job::{Job, State};
+use crate::outlook::{profile, relative_speed};
+use crate::plan::{Blocked, Decision, Plan};
+use crate::policy::ranked::{Places, alone, fewest_nodes, least_memory};
+use crate::policy::{Policy, Reads};
+use crate::problem::Problem;
+use crate::reason::Because;
+use crate::set::{GpuSet, JobKey};
+
+/// The sum of normalised speeds below which a pair is dissolved: Gavel's own figure.
+pub const DISSOLVE_BELOW: f64 = 1.0;
+
+/// Pairs by trial once the cluster is too small.
+#[derive(Clone, Copy, Debug)]
+pub struct Gandiva {
+    /// The sum of normalised speeds below which a pair is dissolved.
+    pub dissolve_below: f64,
+}
+
+impl Default for Gandiva {
+    fn default() -> Self {
+        Self { dissolve_below: DISSOLVE_BELOW }
+    }
+}
+
+/// Everybody at one instant, and what has been settled so far.
+struct Round<'a> {
+    problem: &'a Problem,
+    dissolve_below: f64,
+    targets: Vec<Target>,
+    /// GPUs nobody is meant to have yet.
+    left: u32,
+    /// Jobs that have their GPUs to themselves.
+    singles: Vec<(JobKey, &'a GpuSet)>,
+    /// Jobs that lose their place beside another.
+    parted: Vec<JobKey>,
+}
+
+impl Policy for Gandiva {
+    fn name(&self) -> &'static str {
+        "gandiva"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Heads
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let places = Places::of(problem);
+        let mut rejected = Vec::new();
+        let mut waiting: Vec<(JobKey, &Job)> = Vec::new();
+        for (key, job) in problem.queue() {
+            if let Some(because) = never(problem, job) {
+                rejected.push(Decision::Reject { job: key, because });
+            } else if places.hold(job) {
+                waiting.push((key, job));
+            }
+        }
+        let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
+        let asked = problem.running().map(|(_, job)| has(job)).sum::<u32>()
+            + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
+        let crowded = asked > places.gpus;
+        let mut round = Round {
+            problem,
+            dissolve_below: self.dissolve_below,
+            targets: Vec::new(),
+            left: places.gpus,
+            singles: Vec::new(),
+            parted: Vec::new(),
+        };
+        round.keep(crowded);
+        round.place_parted();
+        let first_waiting = round.admit(&waiting, crowded);
+        let before = round.targets.len() as u32;
+        let mut plan = arrange(problem, &round.targets, &Because::Outranked { before });
+        plan.decisions.extend(rejected);
+        if plan.blocked.is_none() {
+            let because = Because::Outranked { before };
+            plan.blocked = first_waiting.map(|job| Blocked { job, because });
+        }
+        plan
+    }
+}
+
+impl<'a> Round<'a> {
+    /// Those who run stay where they are; a pair that is worth nothing, or not needed, parts.
+    fn keep(&mut self, crowded: bool) {
+        let mut there: BTreeMap<&GpuSet, Vec<(JobKey, &Job)>> = BTreeMap::new();
+        for (key, job) in self.problem.running() {
+            match &job.state {
+                State::Running { on, .. } => there.entry(on).or_default().push((key, job)),
+                // It was parted from somebody, and has its own place to go to.
+                State::Stopping { .. } if job.next_gpus.is_some() => self.parted.push(key),
+                State::Stopping { .. } | State::Queued => {}
+            }
+        }
+        for (on, mut jobs) in there {
+            let gpus = on.gpu_count();
+            self.left = self.left.saturating_sub(gpus);
+            // Who cannot stop, and then who came first, keeps the place.
+            jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
+            let worth = |jobs: &[(JobKey, &'a Job)]| match jobs {
+                [(_, a), (_, b)] => {
+                    self.sum(a, b, on).is_none_or(|sum| sum >= self.dissolve_below)
+                }
+                _ => true,
+            };
+            let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
+            if jobs.len() == 1 || stuck || (crowded && worth(&jobs)) {
+                let mut target = alone(jobs[0].0, gpus);
+                target.jobs = jobs.iter().map(|&(key, _)| key).collect();
+                self.targets.push(target);
+                if jobs.len() == 1 {
+                    self.singles.push((jobs[0].0, on));
+                }
+            } else {
+                self.targets.push(alone(jobs[0].0, gpus));
+                self.parted.extend(jobs[1..].iter().map(|&(key, _)| key));
+            }
+        }
+    }
+
+    /// Those who lose their place get one of their own where there is one.
+    fn place_parted(&mut self) {
+        let mut parted = std::mem::take(&mut self.parted);
+        parted.sort_by_key(|&key| self.problem.job(key).map(|job| job.arrival));
+        for key in parted {
+            let Some(gpus) = self.problem.job(key).and_then(|job| job.state.gpus()) else { continue };
+            let gpus = gpus.gpu_count();
+            if gpus <= self.left {
+                self.left -= gpus;
+                self.targets.push(alone(key, gpus));
+            }
+        }
+    }
+
+    /// Those who wait, in the order of arrival, each with a partner where it is crowded. The first
+    /// that finds no place is given back.
+    fn admit(&mut self, waiting: &[(JobKey, &'a Job)], crowded: bool) -> Option<JobKey> {
+        let mut settled: BTreeSet<JobKey> = BTreeSet::new();
+        let mut first = None;
+        for (index, &(key, job)) in waiting.iter().enumerate() {
+            if settled.contains(&key) {
+                continue;
+            }
+            let gpus = job.facts.request.min;
+            let fits = gpus <= self.left;
+            let shares = crowded && !job.facts.exclusive && self.problem.tenants_max >= 2;
+            let beside = if shares { self.single_for(job, gpus) } else { None };
+            let others = waiting[index + 1..].iter().filter(|(key, _)| !settled.contains(key));
+            let mate =
+                if shares && fits { self.mate_for(job, gpus, others, beside.as_ref()) } else { None };
+            if let Some((mate, target)) = mate {
+                self.left -= gpus;
+                settled.insert(mate);
+                self.targets.push(Target { jobs: vec![key, mate], ..target });
+            } else if let Some(Partner { at, because, .. }) = beside {
+                let (single, _) = self.singles.remove(at);
+                let target = self.targets.iter_mut().find(|target| target.jobs == [single]);
+                if let Some(target) = target {
+                    target.jobs.push(key);
+                    target.because = because;
+                }
+            } else if fits {
+                self.left -= gpus;
+                self.targets.push(alone(key, gpus));
+            } else {
+                first.get_or_insert(key);
+            }
+        }
+        first
+    }
+
+    /// The single job that chance puts beside `job`.
+    fn single_for(&self, job: &Job, gpus: u32) -> Option<Partner> {
+        let candidates = self.singles.iter().enumerate().filter_map(|(at, &(key, on))| {
+            let other = self.problem.job(key)?;
+            let equal = on.gpu_count() == gpus && !other.facts.exclusive;
+            equal.then(|| (chance(&job.facts.id, &other.facts.id), at, other, on))
+        });
+        let mut candidates: Vec<_> = candidates.collect();
+        candidates.sort_by_key(|&(chance, at, ..)| (chance, at));
+        candidates.into_iter().find_map(|(chance, at, other, on)| {
+            let sum = self.sum(job, other, on).filter(|sum| *sum >= self.dissolve_below)?;
+            Some(Partner { chance, at, because: self.paired(other, sum) })
+        })
+    }
+
+    /// The waiting job that chance puts beside `job`, if before the single one it has found, and
+    /// where they would go.
+    fn mate_for<'b>(
+        &self,
+        job: &Job,
+        gpus: u32,
+        others: impl Iterator<Item = &'b (JobKey, &'a Job)>,
+        single: Option<&Partner>,
+    ) -> Option<(JobKey, Target)>
+    where
+        'a: 'b,
+    {
+        let kind = job.surface.as_ref()?.gpu_kind.as_str();
+        let memory = least_memory(self.problem, kind)?;
+        let nodes = fewest_nodes(self.problem, kind, job, gpus);
+        let mut candidates: Vec<_> = others
+            .filter(|(_, other)| other.facts.request.min == gpus && !other.facts.exclusive)
+            .map(|&(key, other)| (chance(&job.facts.id, &other.facts.id), key, other))
+            .filter(|(chance, ..)| single.is_none_or(|single| *chance < single.chance))
+            .collect();
+        candidates.sort_by_key(|&(chance, key, _)| (chance, key));
+        candidates.into_iter().find_map(|(_, key, other)| {
+            let sum = sum(job, other, kind, memory, gpus, nodes)?;
+            let because = self.paired(other, sum);
+            (sum >= self.dissolve_below)
+                .then(|| (key, Target { kind: kind.to_owned(), because, ..alone(key, gpus) }))
+        })
+    }
+
+    fn paired(&self, other: &Job, sum: f64) -> Because {
+        let beside = other.facts.id.clone();
+        Because::Paired { beside, sum, threshold: self.dissolve_below }
+    }
+
+    /// What both do together on these GPUs; `None` where it is not known, memory does not fit or a
+    /// card does not answer.
+    fn sum(&self, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
+        let mut total = None;
+        for spot in &on.spots {
+            let facts = &self.problem.node(spot.node).facts;
+            if spot.gpus & !facts.healthy != 0 {
+                return None;
+            }
+            let (gpus, nodes) = (on.gpu_count(), on.node_count());
+            total = Some(sum(a, b, &facts.gpu_kind, facts.memory_mib, gpus, nodes)?);
+        }
+        total
+    }
+}
+
+/// A single job found for one that waits.
+struct Partner {
+    chance: u64,
+    /// Its place among the singles.
+    at: usize,
+    because: Because,
+}
+
+/// The sum of both jobs' normalised speeds beside each other; `None` where it is not known or their
+/// memory does not fit.
+fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
+    let needed = profile(a, kind)?.memory_mib + profile(b, kind)?.memory_mib;
+    if needed > memory_mib {
+        return None;
+    }
+    Some(relative_speed(a, gpus, nodes, &[b])? + relative_speed(b, gpus, nodes, &[a])?)
+}
+
+/// A number for two jobs that says nothing of them: FNV-1a over both ids, whichever comes first.
+fn chance(a: &JobId, b: &JobId) -> u64 {
+    let (a, b) = (a.as_str().min(b.as_str()), a.as_str().max(b.as_str()));
+    let bytes = a.bytes().chain([b'/']).chain(b.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_is_the_same_both_ways_and_differs_between_pairs() {
+        let id = |name: &str| JobId::new(name).unwrap();
+        assert_eq!(chance(&id("a"), &id("b")), chance(&id("b"), &id("a")));
+        assert_ne!(chance(&id("a"), &id("b")), chance(&id("a"), &id("c")));
+    }
+}

@@ -1,0 +1,172 @@
+//! What preemptive policies over sizes as asked share: whoever ranks first is served first.
+//!
+//! Jobs are taken in the order of their rank as long as the GPUs last; one that does not fit is
+//! passed over, and smaller ones behind it may go. Who runs and is not taken stops. GPUs are counted
+//! over the whole cluster, asleep or awake, and [`crate::arrange`] finds the places. A running job
+//! that cannot stop is taken before all others; one that no set of healthy nodes could hold waits
+//! and takes nothing from anybody.
+//!
+//! Among equals a job that runs should rank before one that waits: then what was taken is taken
+//! again when the plan is made anew, whatever was started in between.
+
+use wattle_common::job::CardSetting;
+
+use crate::arrange::{Target, arrange};
+use crate::fit::{never, suits};
+use crate::job::{Job, State};
+use crate::plan::{Blocked, Decision, Plan};
+use crate::problem::Problem;
+use crate::reason::Because;
+use crate::set::{JobKey, ones};
+
+/// Nodes alike, and what they could hold if nobody were on them.
+struct Class<'a> {
+    kind: &'a str,
+    gpus: u32,
+    memory_mib: u64,
+    /// Nodes of which every GPU answers.
+    whole: u32,
+    /// Most GPUs that answer on one of them.
+    most: u32,
+}
+
+/// What the cluster could hold if it were empty and awake.
+pub(crate) struct Places<'a> {
+    classes: Vec<Class<'a>>,
+    /// GPUs that answer.
+    pub(crate) gpus: u32,
+}
+
+impl<'a> Places<'a> {
+    pub(crate) fn of(problem: &'a Problem) -> Self {
+        let mut places = Self { classes: Vec::new(), gpus: 0 };
+        for node in problem.nodes() {
+            let facts = &node.facts;
+            let healthy = facts.healthy.count_ones();
+            places.gpus += healthy;
+            let alike = |class: &&mut Class<'_>| {
+                class.gpus == facts.gpus
+                    && class.memory_mib == facts.memory_mib
+                    && class.kind == facts.gpu_kind
+            };
+            let whole = u32::from(facts.gpus > 0 && facts.healthy == ones(facts.gpus));
+            match places.classes.iter_mut().find(alike) {
+                Some(class) => {
+                    class.whole += whole;
+                    class.most = class.most.max(healthy);
+                }
+                None => places.classes.push(Class {
+                    kind: &facts.gpu_kind,
+                    gpus: facts.gpus,
+                    memory_mib: facts.memory_mib,
+                    whole,
+                    most: healthy,
+                }),
+            }
+        }
+        places
+    }
+
+    /// Whether an empty cluster could start the job on as few GPUs as it asks for.
+    pub(crate) fn hold(&self, job: &Job) -> bool {
+        let asked = job.facts.request.min;
+        let memory = job.facts.memory_mib_max.unwrap_or(0);
+        let suit = || self.classes.iter().filter(|class| class.memory_mib >= memory);
+        if suit().any(|class| class.gpus >= asked) {
+            suit().any(|class| class.most >= asked)
+        } else {
+            suit().any(|class| class.whole * class.gpus >= asked)
+        }
+    }
+}
+
+/// What came of it.
+pub(crate) struct Served {
+    pub(crate) plan: Plan,
+    /// Who was taken, with how many GPUs.
+    pub(crate) taken: Vec<(JobKey, u32)>,
+    /// Whether anybody was passed over.
+    pub(crate) short: bool,
+}
+
+/// Serves everybody in the order of `rank`, then of arrival.
+pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Served {
+    let places = Places::of(problem);
+    let mut left = places.gpus;
+    let mut taken: Vec<(JobKey, u32)> = Vec::new();
+    let mut rejected = Vec::new();
+    let mut open: Vec<(&Job, JobKey, u32)> = Vec::new();
+    let mut asked = 0;
+    for (key, job) in problem.running() {
+        let gpus = match &job.state {
+            State::Running { on, .. } if !job.facts.can_stop => {
+                let gpus = on.gpu_count();
+                left = left.saturating_sub(gpus);
+                taken.push((key, gpus));
+                continue;
+            }
+            State::Running { on, .. } => on.gpu_count(),
+            // It was stopped to be moved, and is one of those served.
+            State::Stopping { .. } | State::Queued => match job.next_gpus {
+                Some(gpus) => gpus,
+                None => continue,
+            },
+        };
+        asked += gpus;
+        open.push((job, key, gpus));
+    }
+    for (key, job) in problem.queue() {
+        if let Some(because) = never(problem, job) {
+            rejected.push(Decision::Reject { job: key, because });
+        } else if places.hold(job) {
+            asked += job.facts.request.min;
+            open.push((job, key, job.facts.request.min));
+        }
+    }
+    let short = asked > left;
+    let mut first_passed = None;
+    if short {
+        open.sort_by_cached_key(|(job, _, _)| (rank(job), job.arrival));
+    }
+    for (job, key, gpus) in open {
+        if gpus <= left {
+            left -= gpus;
+            taken.push((key, gpus));
+        } else if first_passed.is_none() && job.state == State::Queued {
+            first_passed = Some((key, taken.len() as u32));
+        }
+    }
+    let targets: Vec<Target> = taken.iter().map(|&(key, gpus)| alone(key, gpus)).collect();
+    let before = targets.len() as u32;
+    let mut plan = arrange(problem, &targets, &Because::Outranked { before });
+    plan.decisions.extend(rejected);
+    if plan.blocked.is_none() {
+        let passed = |(job, before)| Blocked { job, because: Because::Outranked { before } };
+        plan.blocked = first_passed.map(passed);
+    }
+    Served { plan, taken, short }
+}
+
+/// So many GPUs of any one kind for one job.
+pub(crate) fn alone(job: JobKey, gpus: u32) -> Target {
+    Target {
+        jobs: vec![job],
+        gpus,
+        kind: String::new(),
+        setting: CardSetting::DEFAULT,
+        because: Because::Share { gpus },
+    }
+}
+
+/// The least memory of the cards of `kind`, MiB.
+pub(crate) fn least_memory(problem: &Problem, kind: &str) -> Option<u64> {
+    let nodes = problem.nodes().iter().filter(|node| node.facts.gpu_kind == kind);
+    nodes.map(|node| node.facts.memory_mib).min()
+}
+
+/// The fewest nodes of `kind` on which a job of so many GPUs finds place.
+pub(crate) fn fewest_nodes(problem: &Problem, kind: &str, job: &Job, gpus: u32) -> u32 {
+    let nodes = problem.nodes().iter().filter(|node| node.facts.gpu_kind == kind);
+    let sizes = nodes.filter(|node| suits(&node.facts, job)).map(|node| node.facts.gpus);
+    gpus.div_ceil(sizes.max().unwrap_or(1).max(1)).max(1)
+}

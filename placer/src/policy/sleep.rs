@@ -1,0 +1,194 @@
+//! The reactive sleep rule, the same for every policy.
+//!
+//! A node on which nobody has been for five minutes sleeps (the dynamic resource sleep of
+//! github.com/HKBU-HPML/GPU-DVFS-Job-Schedule, arXiv 2104.00486, whose default is five of its time
+//! units), and wakes when a job waits that does not fit what is awake and free. It looks neither at
+//! who may come next nor at what waking costs. Only where [`Problem::nodes_sleep`] allows it.
+//!
+//! Our own choices: a node that has woken stays awake for at least as long as waking took it; nobody
+//! falls asleep while a job waits for GPUs that are there but asleep, waking, taken apart or just
+//! being freed, so that no node is woken again at once; as many nodes are woken as the head of the
+//! queue and those behind it ask for, in order, until somebody asks for more than there is. Policies
+//! that share out all nodes, asleep or not, wake theirs through [`crate::arrange`] and are left
+//! alone here.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::node::{Node, Wakefulness};
+use crate::plan::{Decision, NodeDecision, Plan};
+use crate::policy::{Policy, Reads};
+use crate::problem::Problem;
+use crate::reason::Because;
+use crate::set::{JobKey, NodeKey, lowest, ones};
+
+/// How long nobody must have been on a node before it sleeps.
+pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
+
+/// A policy whose unused nodes sleep.
+pub struct Sleeping {
+    inner: Box<dyn Policy>,
+    after: Duration,
+}
+
+impl Sleeping {
+    /// `inner`, where a node sleeps once nobody has been on it for `after`.
+    #[must_use]
+    pub fn new(inner: Box<dyn Policy>, after: Duration) -> Self {
+        Self { inner, after }
+    }
+}
+
+impl Policy for Sleeping {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn reads(&self) -> Reads {
+        self.inner.reads()
+    }
+
+    fn foresees(&self) -> bool {
+        self.inner.foresees()
+    }
+
+    fn is_elastic(&self) -> bool {
+        self.inner.is_elastic()
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let mut plan = self.inner.solve(problem);
+        if problem.nodes_sleep {
+            let after = After::of(problem, &plan);
+            after.wake(&mut plan);
+            if !after.somebody_needs_them(&plan) {
+                after.put_to_sleep(self.after, &mut plan);
+            }
+        }
+        plan
+    }
+}
+
+/// How things will be once the plan is carried out.
+struct After<'a> {
+    problem: &'a Problem,
+    /// Free GPUs of each node that is awake.
+    free: Vec<u64>,
+    /// Jobs that will not wait any more.
+    decided: BTreeSet<JobKey>,
+    /// Nodes the policy itself decides about.
+    ordered: BTreeSet<NodeKey>,
+}
+
+impl<'a> After<'a> {
+    fn of(problem: &'a Problem, plan: &Plan) -> Self {
+        let mut free: Vec<u64> = problem.nodes().iter().map(Node::free).collect();
+        for decision in &plan.decisions {
+            if let Decision::Start { on, .. } = decision {
+                for spot in &on.spots {
+                    free[spot.node.index()] &= !spot.gpus;
+                }
+            }
+        }
+        let decided = plan.decisions.iter().map(Decision::job).collect();
+        let ordered = plan.nodes.iter().map(NodeDecision::node).collect();
+        Self { problem, free, decided, ordered }
+    }
+
+    fn gpus(&self, which: Wakefulness) -> u32 {
+        let nodes = self.problem.nodes().iter().filter(|node| node.wakefulness == which);
+        nodes.map(|node| node.facts.healthy.count_ones()).sum()
+    }
+
+    /// Wakes what the job at which the policy stopped, and those behind it, ask for beyond what is
+    /// awake and free.
+    fn wake(&self, plan: &mut Plan) {
+        let Some(blocked) = plan.blocked.as_ref().filter(|blocked| for_want_of_room(&blocked.because))
+        else {
+            return;
+        };
+        let asleep = self.gpus(Wakefulness::Asleep);
+        if asleep == 0 {
+            return;
+        }
+        let waking = self.gpus(Wakefulness::Waking);
+        let mut free = self.free.clone();
+        let mut asked = 0;
+        let queue = self.problem.queue().skip_while(|(key, _)| *key != blocked.job);
+        for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
+            let more = asked + beyond(self.problem, &mut free, job.facts.request.min);
+            if more > waking + asleep {
+                break;
+            }
+            asked = more;
+        }
+        let mut missing = asked.saturating_sub(waking);
+        for (node, known) in self.problem.keyed_nodes() {
+            let sleeps = known.wakefulness == Wakefulness::Asleep && known.facts.healthy != 0;
+            if missing == 0 {
+                break;
+            }
+            if sleeps && !self.ordered.contains(&node) {
+                missing = missing.saturating_sub(known.facts.healthy.count_ones());
+                let because = Because::Woken { gpus: asked };
+                plan.nodes.push(NodeDecision::Wake { node, because });
+            }
+        }
+    }
+
+    /// Whether a job waits that could go where nobody is now.
+    fn somebody_needs_them(&self, plan: &Plan) -> bool {
+        let Some(blocked) = &plan.blocked else { return false };
+        if matches!(blocked.because, Because::Awaits { .. }) {
+            return true;
+        }
+        let free: u32 = self.free.iter().map(|free| free.count_ones()).sum();
+        let there = free + self.gpus(Wakefulness::Waking) + self.gpus(Wakefulness::Asleep);
+        let asked = self.problem.job(blocked.job).map_or(0, |job| job.facts.request.min);
+        for_want_of_room(&blocked.because) && asked <= there
+    }
+
+    fn put_to_sleep(&self, after: Duration, plan: &mut Plan) {
+        for (key, node) in self.problem.keyed_nodes() {
+            let unused = self.free[key.index()] == node.facts.healthy && node.is_empty();
+            if !node.is_awake() || !unused || node.facts.healthy == 0 || self.ordered.contains(&key) {
+                continue;
+            }
+            let stays = node.facts.watts.map_or(after, |watts| watts.wakes_in.max(after));
+            let idle = self.problem.now.since(node.idle_since);
+            if idle >= stays {
+                let because = Because::Unused { idle };
+                plan.nodes.push(NodeDecision::Sleep { node: key, because });
+            } else {
+                let then = node.idle_since + stays;
+                plan.again_at = Some(plan.again_at.map_or(then, |at| at.min(then)));
+            }
+        }
+    }
+}
+
+fn for_want_of_room(because: &Because) -> bool {
+    matches!(because, Because::NoRoom { .. })
+}
+
+/// GPUs that a job asks for and that are not awake and free together; what it finds is taken.
+fn beyond(problem: &Problem, free: &mut [u64], asked: u32) -> u32 {
+    let nodes = problem.nodes();
+    if nodes.iter().any(|node| node.facts.gpus >= asked) {
+        return match free.iter_mut().find(|free| free.count_ones() >= asked) {
+            Some(found) => {
+                *found &= !lowest(*found, asked);
+                0
+            }
+            None => asked,
+        };
+    }
+    let mut missing = asked;
+    for (node, free) in nodes.iter().zip(free) {
+        if missing > 0 && node.facts.gpus > 0 && *free == ones(node.facts.gpus) {
+            missing = missing.saturating_sub(node.facts.gpus);
+            *free = 0;
+        }
+    }
+    missing
+}

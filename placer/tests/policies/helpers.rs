@@ -1,0 +1,206 @@
+//! Small clusters, jobs of three classes, and plans as text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::GpuRequest;
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
+use wattle_placer::{
+    Decision, JobFacts, JobKey, NodeDecision, NodeFacts, NodeWatts, Plan, Policy, Problem,
+    Progress, State, check,
+};
+
+/// Name, busy share alone in per cent, peak memory in MiB.
+const CLASSES: [(&str, f64, u64); 3] =
+    [("light", 10.0, 2_000), ("middle", 45.0, 6_000), ("heavy", 95.0, 9_000)];
+
+/// How fast a job of one class runs beside one of another.
+fn beside(class: usize, other: usize) -> f64 {
+    [[0.98, 0.95, 0.70], [0.96, 0.85, 0.50], [0.90, 0.60, 0.38]][class][other]
+}
+
+/// What each doubling of its GPUs makes of a job's speed.
+const SCALING: [f64; 3] = [1.3, 1.6, 1.9];
+
+/// Clock in megahertz, relative speed, watts: the first is as the site sets cards.
+const CLOCKS: [(Option<u32>, f64, f64); 3] =
+    [(None, 1.0, 200.0), (Some(1_200), 0.95, 160.0), (Some(1_080), 0.85, 130.0)];
+
+pub fn node(i: usize, gpus: u32) -> NodeFacts {
+    let id = NodeId::new(&format!("n{i}")).unwrap();
+    NodeFacts {
+        id,
+        gpu_kind: "v100".into(),
+        gpus,
+        memory_mib: 16_384,
+        healthy: u64::MAX,
+        watts: Some(NodeWatts {
+            card_idle: Power::from_mw(40_000),
+            host: Power::from_mw(300_000),
+            asleep: Power::from_mw(30_000),
+            wakes_in: Duration::from_secs(120),
+        }),
+    }
+}
+
+pub fn cluster(sizes: &[u32]) -> Problem {
+    let mut problem = Problem::new();
+    for (i, &gpus) in sizes.iter().enumerate() {
+        problem.node_known(node(i, gpus));
+    }
+    problem.inventory_complete = true;
+    problem
+}
+
+pub fn facts(name: &str, gpus: u32) -> JobFacts {
+    JobFacts {
+        id: JobId::new(name).unwrap(),
+        workload: None,
+        request: GpuRequest::exactly(gpus),
+        exclusive: false,
+        can_stop: true,
+        deadline: None,
+        duration_alone: None,
+        memory_mib_max: None,
+        submitted_at: Timestamp::EPOCH,
+    }
+}
+
+/// A surface of every size that the job may have, alone under three clocks and beside each class.
+pub fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface {
+    let exactly = |mean| Estimate { mean, low: mean, high: mean };
+    let sizes = (request.min..=request.max)
+        .filter(|n| n.is_power_of_two() || *n == request.min || *n == request.max);
+    let mut points = Vec::new();
+    for gpus in sizes {
+        let speed = SCALING[class].powf(f64::from(gpus).log2());
+        let point = |neighbour: Option<usize>, clock: usize| {
+            let (clock_mhz, slower, watts) = CLOCKS[clock];
+            SurfacePoint {
+                gpus,
+                nodes: 1,
+                cap_mw: None,
+                clock_mhz_max: clock_mhz.map(Frequency::from_mhz),
+                global_batch: None,
+                neighbours: neighbour
+                    .map(|n| WorkloadId::new(CLASSES[n].0).unwrap())
+                    .into_iter()
+                    .collect(),
+                steps_per_s: neighbour.is_none().then(|| exactly(speed * slower)),
+                relative_speed: exactly(neighbour.map_or(slower, |n| beside(class, n))),
+                card_power_w: exactly(watts),
+            }
+        };
+        points.extend((0..CLOCKS.len()).map(|clock| point(None, clock)));
+        points.extend((0..CLASSES.len()).map(|other| point(Some(other), 0)));
+    }
+    Surface {
+        job: job.clone(),
+        predictor: "test".parse().unwrap(),
+        at_us: Timestamp::EPOCH,
+        gpu_kind: "v100".into(),
+        windows: 3,
+        basis: None,
+        class: Some(WorkloadId::new(CLASSES[class].0).unwrap()),
+        utilization_gpu_percent: Some(CLASSES[class].1),
+        utilization_memory_percent: None,
+        memory_mib_max: Some(CLASSES[class].2),
+        probe: None,
+        points,
+    }
+}
+
+/// Somebody says what is to be expected of a job.
+pub fn learn(problem: &mut Problem, key: JobKey, class: usize) {
+    let facts = problem.job(key).unwrap().facts.clone();
+    problem.surface_known(key, Arc::new(surface(&facts.id, class, facts.request)));
+}
+
+pub fn arrive(problem: &mut Problem, facts: JobFacts, class: Option<usize>) -> JobKey {
+    let key = problem.job_arrived(facts);
+    if let Some(class) = class {
+        learn(problem, key, class);
+    }
+    key
+}
+
+/// The job has done so many of so many steps, and does one a second.
+pub fn report(problem: &mut Problem, key: JobKey, step: u64, steps_total: u64) {
+    let at = problem.now;
+    let steps_per_s = Some(1.0);
+    let said = Progress {
+        at,
+        step,
+        steps_total: Some(steps_total),
+        steps_per_s,
+        ..Progress::default()
+    };
+    problem.job_progressed(key, said);
+}
+
+/// Solves, checks, applies, and solves again.
+pub fn decide(problem: &mut Problem, policy: &dyn Policy) -> Plan {
+    let plan = policy.solve(problem);
+    assert_eq!(check(problem, &plan), [], "{} made {plan:?}", policy.name());
+    problem.apply(&plan);
+    let again = policy.solve(problem);
+    assert!(again.is_empty(), "{}: {plan:?} left {again:?} to do", policy.name());
+    plan
+}
+
+/// Decides, and lets everybody who is asked to stop do so at once, until there is nothing to do.
+/// The plans as text.
+pub fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
+    let mut text = String::new();
+    for _ in 0..10 {
+        let before = problem.clone();
+        let plan = decide(problem, policy);
+        let stopping = stopping(problem);
+        stopping.iter().for_each(|&key| problem.job_stopped(key));
+        if plan.is_empty() || stopping.is_empty() {
+            return text + &show(&before, &plan);
+        }
+        text += &show(&before, &Plan { blocked: None, ..plan });
+    }
+    panic!("{} does not come to rest: {text}", policy.name());
+}
+
+/// Who was asked to stop and holds its GPUs still.
+pub fn stopping(problem: &Problem) -> Vec<JobKey> {
+    let stops = problem.running().filter(|(_, job)| matches!(job.state, State::Stopping { .. }));
+    stops.map(|(key, _)| key).collect()
+}
+
+/// The plan as text: who goes where, and why.
+pub fn show(problem: &Problem, plan: &Plan) -> String {
+    let name =
+        |key: JobKey| problem.job(key).map_or("(gone)".to_owned(), |job| job.facts.id.to_string());
+    let mut text = String::new();
+    for decision in &plan.decisions {
+        let what = match decision {
+            Decision::Start { on, observe, setting, .. } => {
+                let set = if setting.is_default() { String::new() } else { format!(" at {setting}") };
+                format!("on {}{set}{}", problem.placement(on), if *observe { ", observed" } else { "" })
+            }
+            Decision::Undo { .. } => "undone".to_owned(),
+            Decision::Stop { next_gpus: None, .. } => "stopped".to_owned(),
+            Decision::Stop { next_gpus: Some(gpus), .. } => format!("stopped for {gpus}"),
+            Decision::Set { setting, .. } => format!("set to {setting}"),
+            Decision::Settle { .. } => "settled".to_owned(),
+            Decision::Reject { .. } => "rejected".to_owned(),
+        };
+        text += &format!("{} {what}: {}\n", name(decision.job()), decision.because());
+    }
+    for decision in &plan.nodes {
+        let id = &problem.node(decision.node()).facts.id;
+        text += &match decision {
+            NodeDecision::Sleep { because, .. } => format!("{id} sleeps: {because}\n"),
+            NodeDecision::Wake { because, .. } => format!("{id} wakes: {because}\n"),
+        };
+    }
+    if let Some(blocked) = &plan.blocked {
+        text += &format!("{} waits: {}\n", name(blocked.job), blocked.because);
+    }
+    text
+}

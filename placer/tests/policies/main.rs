@@ -1,0 +1,11 @@
+//! What must hold of every policy, and what each one's rule says in small examples.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
+
+mod baselines;
+mod checker;
+mod eaco;
+mod first_fit;
+mod helpers;
+mod plans;
+mod sleep;
