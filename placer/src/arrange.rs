@@ -53,6 +53,8 @@ struct Steps<'a> {
     problem: &'a Problem,
     /// Free GPUs of each node.
     free: Vec<u64>,
+    /// GPUs of each node on which somebody is started.
+    started: Vec<u64>,
     stopping: BTreeSet<JobKey>,
     plan: Plan,
 }
@@ -62,6 +64,7 @@ impl<'a> Steps<'a> {
         Self {
             problem,
             free: problem.nodes().iter().map(crate::Node::free).collect(),
+            started: vec![0; problem.nodes().len()],
             stopping: BTreeSet::new(),
             plan: Plan::default(),
         }
@@ -150,6 +153,7 @@ impl<'a> Steps<'a> {
     /// Starts a job if it waits.
     fn start(&mut self, job: JobKey, on: &GpuSet, target: &Target) {
         if self.problem.job(job).is_some_and(|known| known.state == State::Queued) {
+            on.spots.iter().for_each(|spot| self.started[spot.node.index()] |= spot.gpus);
             self.plan.decisions.push(Decision::Start {
                 job,
                 on: on.clone(),
@@ -300,12 +304,7 @@ impl<'a> Steps<'a> {
         if free < target.gpus {
             return;
         }
-        let Some((span, jobs)) = self.cheapest_span(target) else { return };
-        // Nobody may be put meanwhile where room is being made.
-        self.plan.decisions.retain(|decision| match decision {
-            Decision::Start { on, .. } => !on.gpus().any(|gpu| span.gpus().any(|g| g == gpu)),
-            _ => true,
-        });
+        let Some(jobs) = self.cheapest_span(target) else { return };
         for key in jobs {
             let gpus = self.problem.job(key).and_then(crate::Job::gpus_meant);
             let because = Because::Defragmented { gpus: target.gpus };
@@ -315,8 +314,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The jobs to move, where moving them frees a block for the target and is less than it.
-    fn cheapest_span(&self, target: &Target) -> Option<(GpuSet, BTreeSet<JobKey>)> {
+    /// The jobs to move, where moving them frees a block for the target and is less than it. Who is
+    /// started at this very instant is not moved, or moving would have no end.
+    fn cheapest_span(&self, target: &Target) -> Option<BTreeSet<JobKey>> {
         let mut spans: Vec<GpuSet> = Vec::new();
         let size = self.of_kind(target).map(|(_, node)| node.facts.gpus).max()?;
         if target.gpus <= size {
@@ -342,7 +342,8 @@ impl<'a> Steps<'a> {
         let tenants_of = |span: &GpuSet| -> Option<(u32, BTreeSet<JobKey>)> {
             let mut there = BTreeSet::new();
             for (node, gpu) in span.gpus() {
-                if self.problem.node(node).facts.healthy >> gpu & 1 == 0 {
+                let healthy = self.problem.node(node).facts.healthy >> gpu & 1 == 1;
+                if !healthy || self.started[node.index()] >> gpu & 1 == 1 {
                     return None;
                 }
                 there.extend(self.problem.node(node).tenants(gpu).iter().copied());
@@ -350,19 +351,15 @@ impl<'a> Steps<'a> {
             let mut moved = 0;
             for &key in &there {
                 let job = self.problem.job(key)?;
-                if !job.facts.can_stop {
+                let fresh = matches!(&job.state, State::Running { since, .. } if *since == self.problem.now);
+                if fresh || !job.facts.can_stop {
                     return None;
                 }
                 moved += job.state.gpus()?.gpu_count();
             }
             (moved < target.gpus).then_some((moved, there))
         };
-        let priced = spans.into_iter().filter_map(|span| {
-            let (moved, jobs) = tenants_of(&span)?;
-            Some((moved, span, jobs))
-        });
-        let cheapest = priced.min_by_key(|(moved, ..)| *moved);
-        cheapest.map(|(_, span, jobs)| (span, jobs))
+        spans.iter().filter_map(tenants_of).min_by_key(|(moved, _)| *moved).map(|(_, jobs)| jobs)
     }
 }
 

@@ -42,7 +42,10 @@ const KNOWN: [spelling::Known; 9] = [
     ("fifo", Plain(|| Box::new(Fifo))),
     ("fifo-packed", Plain(|| Box::new(FifoPacked::default()))),
     ("srtf", Plain(|| Box::new(Srtf))),
-    ("tiresias", Tuned(|gpu_s| Box::new(gpu_s.map_or_else(Tiresias::default, Tiresias::parted_at)))),
+    (
+        "tiresias",
+        Tuned(|gpu_s| Box::new(gpu_s.map_or_else(Tiresias::default, Tiresias::parted_at))),
+    ),
     ("gandiva", Plain(|| Box::new(Gandiva::default()))),
     ("afs", Tuned(|floor| Box::new(Afs { floor: floor.unwrap_or(0.0) }))),
     ("eaco", Plain(|| Box::new(Eaco::default()))),

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use wattle_common::job::CardSetting;
 
 use crate::arrange::Target;
+use crate::job::State;
 use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
@@ -89,11 +90,9 @@ impl Policy for Afs {
 
     fn solve(&self, problem: &Problem) -> Plan {
         let mut contest = Contest::of(problem);
-        let mut contenders = std::mem::take(&mut contest.jobs);
-        contenders.sort_by_key(|contender| contender.job.arrival);
         let mut shares: Vec<Share<'_>> = Vec::new();
         let mut first_waiting = None;
-        for contender in contenders {
+        for contender in std::mem::take(&mut contest.jobs) {
             let least = contender.sizes().next().and_then(|size| choice(&contender, size));
             let Some(at) = least else { continue };
             match contest.room.get_mut(contender.menu.gpu_kind.as_str()) {
@@ -101,11 +100,12 @@ impl Policy for Afs {
                     *left -= at.gpus;
                     shares.push(Share { contender, at });
                 }
-                _ => {
+                _ if contender.job.state == State::Queued => {
                     let before = shares.len() as u32;
                     let because = Because::Outranked { before };
                     first_waiting.get_or_insert(Blocked { job: contender.key, because });
                 }
+                _ => {}
             }
         }
         share_out(&mut shares, &mut contest.room, self.floor);

@@ -14,11 +14,12 @@
 //! * Gavel shares time equally among all pairs and singles, in rounds. Here nobody is stopped to let
 //!   others have a turn: room goes to those who wait in the order of arrival, passing over those
 //!   that do not fit.
-//! * Peak memory of both must fit, and exclusive jobs stay alone.
+//! * Peak memory of both must fit: otherwise their speeds count as 0. Exclusive jobs stay alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::JobId;
+use wattle_common::job::CardSetting;
 
 use crate::arrange::{Target, arrange};
 use crate::fit::never;
@@ -109,38 +110,48 @@ impl Policy for Gandiva {
 impl<'a> Round<'a> {
     /// Those who run stay where they are; a pair that is worth nothing, or not needed, parts.
     fn keep(&mut self, crowded: bool) {
-        let mut there: BTreeMap<&GpuSet, Vec<(JobKey, &Job)>> = BTreeMap::new();
+        let mut there: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
+        let mut moving: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
         for (key, job) in self.problem.running() {
             match &job.state {
                 State::Running { on, .. } => there.entry(on).or_default().push((key, job)),
-                // It was parted from somebody, and has its own place to go to.
-                State::Stopping { .. } if job.next_gpus.is_some() => self.parted.push(key),
+                State::Stopping { on } if job.next_gpus.is_some() => {
+                    moving.entry(on).or_default().push((key, job));
+                }
                 State::Stopping { .. } | State::Queued => {}
             }
         }
-        for (on, mut jobs) in there {
-            let gpus = on.gpu_count();
-            self.left = self.left.saturating_sub(gpus);
+        for (&on, jobs) in &mut there {
             // Who cannot stop, and then who came first, keeps the place.
             jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
-            let worth = |jobs: &[(JobKey, &'a Job)]| match jobs {
-                [(_, a), (_, b)] => {
-                    self.sum(a, b, on).is_none_or(|sum| sum >= self.dissolve_below)
-                }
-                _ => true,
-            };
+            self.left = self.left.saturating_sub(on.gpu_count());
             let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
-            if jobs.len() == 1 || stuck || (crowded && worth(&jobs)) {
-                let mut target = alone(jobs[0].0, gpus);
-                target.jobs = jobs.iter().map(|&(key, _)| key).collect();
-                self.targets.push(target);
-                if jobs.len() == 1 {
-                    self.singles.push((jobs[0].0, on));
-                }
+            if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
+                self.targets.push(together(jobs, on));
             } else {
-                self.targets.push(alone(jobs[0].0, gpus));
+                self.targets.push(together(&jobs[..1], on));
                 self.parted.extend(jobs[1..].iter().map(|&(key, _)| key));
             }
+            if let [(key, _)] = jobs[..] {
+                self.singles.push((key, on));
+            }
+        }
+        for (on, jobs) in moving {
+            // Both are being moved, or one was parted from the other.
+            let both = !there.contains_key(on) && crowded && self.is_worth(&jobs, on);
+            if both && on.gpu_count() <= self.left {
+                self.left -= on.gpu_count();
+                self.targets.push(together(&jobs, on));
+            } else {
+                self.parted.extend(jobs.iter().map(|&(key, _)| key));
+            }
+        }
+    }
+
+    fn is_worth(&self, jobs: &[(JobKey, &'a Job)], on: &GpuSet) -> bool {
+        match jobs {
+            [(_, a), (_, b)] => self.sum(a, b, on).is_none_or(|sum| sum >= self.dissolve_below),
+            _ => true,
         }
     }
 
@@ -149,7 +160,9 @@ impl<'a> Round<'a> {
         let mut parted = std::mem::take(&mut self.parted);
         parted.sort_by_key(|&key| self.problem.job(key).map(|job| job.arrival));
         for key in parted {
-            let Some(gpus) = self.problem.job(key).and_then(|job| job.state.gpus()) else { continue };
+            let Some(gpus) = self.problem.job(key).and_then(|job| job.state.gpus()) else {
+                continue;
+            };
             let gpus = gpus.gpu_count();
             if gpus <= self.left {
                 self.left -= gpus;
@@ -172,8 +185,11 @@ impl<'a> Round<'a> {
             let shares = crowded && !job.facts.exclusive && self.problem.tenants_max >= 2;
             let beside = if shares { self.single_for(job, gpus) } else { None };
             let others = waiting[index + 1..].iter().filter(|(key, _)| !settled.contains(key));
-            let mate =
-                if shares && fits { self.mate_for(job, gpus, others, beside.as_ref()) } else { None };
+            let mate = if shares && fits {
+                self.mate_for(job, gpus, others, beside.as_ref())
+            } else {
+                None
+            };
             if let Some((mate, target)) = mate {
                 self.left -= gpus;
                 settled.insert(mate);
@@ -244,8 +260,7 @@ impl<'a> Round<'a> {
         Because::Paired { beside, sum, threshold: self.dissolve_below }
     }
 
-    /// What both do together on these GPUs; `None` where it is not known, memory does not fit or a
-    /// card does not answer.
+    /// What both do together on these GPUs; `None` where it is not known or a card does not answer.
     fn sum(&self, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
         let mut total = None;
         for spot in &on.spots {
@@ -260,6 +275,18 @@ impl<'a> Round<'a> {
     }
 }
 
+/// A target for jobs that have the same GPUs.
+fn together(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
+    let gpus = on.gpu_count();
+    Target {
+        jobs: jobs.iter().map(|&(key, _)| key).collect(),
+        gpus,
+        kind: String::new(),
+        setting: CardSetting::DEFAULT,
+        because: Because::Share { gpus },
+    }
+}
+
 /// A single job found for one that waits.
 struct Partner {
     chance: u64,
@@ -268,12 +295,12 @@ struct Partner {
     because: Because,
 }
 
-/// The sum of both jobs' normalised speeds beside each other; `None` where it is not known or their
-/// memory does not fit.
+/// The sum of both jobs' normalised speeds beside each other: 0 where their memory does not fit,
+/// `None` where nothing is known.
 fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
     let needed = profile(a, kind)?.memory_mib + profile(b, kind)?.memory_mib;
     if needed > memory_mib {
-        return None;
+        return Some(0.0);
     }
     Some(relative_speed(a, gpus, nodes, &[b])? + relative_speed(b, gpus, nodes, &[a])?)
 }

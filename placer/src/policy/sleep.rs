@@ -103,7 +103,8 @@ impl<'a> After<'a> {
     /// Wakes what the job at which the policy stopped, and those behind it, ask for beyond what is
     /// awake and free.
     fn wake(&self, plan: &mut Plan) {
-        let Some(blocked) = plan.blocked.as_ref().filter(|blocked| for_want_of_room(&blocked.because))
+        let Some(blocked) =
+            plan.blocked.as_ref().filter(|blocked| for_want_of_room(&blocked.because))
         else {
             return;
         };
@@ -151,7 +152,8 @@ impl<'a> After<'a> {
     fn put_to_sleep(&self, after: Duration, plan: &mut Plan) {
         for (key, node) in self.problem.keyed_nodes() {
             let unused = self.free[key.index()] == node.facts.healthy && node.is_empty();
-            if !node.is_awake() || !unused || node.facts.healthy == 0 || self.ordered.contains(&key) {
+            if !node.is_awake() || !unused || node.facts.healthy == 0 || self.ordered.contains(&key)
+            {
                 continue;
             }
             let stays = node.facts.watts.map_or(after, |watts| watts.wakes_in.max(after));

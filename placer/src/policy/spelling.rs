@@ -82,7 +82,8 @@ pub fn policy(spelling: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
         let number = number.unwrap_or_default().to_owned();
         Err(UnknownPolicy::Number { name: name.to_owned(), number, tuned })
     };
-    let parsed = number.map(|number| number.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0));
+    let parsed =
+        number.map(|number| number.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0));
     let mut policy = match (made, parsed) {
         (Made::Plain(make), None) => make(),
         (Made::Tuned(make), None) => make(None),

@@ -41,9 +41,8 @@ impl Policy for Srtf {
 
     fn solve(&self, problem: &Problem) -> Plan {
         let now = problem.now;
-        let rank = |job: &Job| {
-            (remaining(now, job).unwrap_or(Duration::MAX), job.gpus_meant().is_none())
-        };
+        let rank =
+            |job: &Job| (remaining(now, job).unwrap_or(Duration::MAX), job.gpus_meant().is_none());
         serve(problem, rank).plan
     }
 }

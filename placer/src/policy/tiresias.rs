@@ -71,9 +71,8 @@ impl Policy for Tiresias {
 
     fn solve(&self, problem: &Problem) -> Plan {
         let now = problem.now;
-        let served = serve(problem, |job| {
-            (self.queue(job.gpu_time(now)), job.gpus_meant().is_none())
-        });
+        let served =
+            serve(problem, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
         let mut plan = served.plan;
         // Where everybody is served, queues make no difference.
         if served.short {

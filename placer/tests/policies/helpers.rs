@@ -27,7 +27,7 @@ const SCALING: [f64; 3] = [1.3, 1.6, 1.9];
 const CLOCKS: [(Option<u32>, f64, f64); 3] =
     [(None, 1.0, 200.0), (Some(1_200), 0.95, 160.0), (Some(1_080), 0.85, 130.0)];
 
-pub fn node(i: usize, gpus: u32) -> NodeFacts {
+pub(crate) fn node(i: usize, gpus: u32) -> NodeFacts {
     let id = NodeId::new(&format!("n{i}")).unwrap();
     NodeFacts {
         id,
@@ -44,7 +44,7 @@ pub fn node(i: usize, gpus: u32) -> NodeFacts {
     }
 }
 
-pub fn cluster(sizes: &[u32]) -> Problem {
+pub(crate) fn cluster(sizes: &[u32]) -> Problem {
     let mut problem = Problem::new();
     for (i, &gpus) in sizes.iter().enumerate() {
         problem.node_known(node(i, gpus));
@@ -53,7 +53,7 @@ pub fn cluster(sizes: &[u32]) -> Problem {
     problem
 }
 
-pub fn facts(name: &str, gpus: u32) -> JobFacts {
+pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
     JobFacts {
         id: JobId::new(name).unwrap(),
         workload: None,
@@ -68,7 +68,7 @@ pub fn facts(name: &str, gpus: u32) -> JobFacts {
 }
 
 /// A surface of every size that the job may have, alone under three clocks and beside each class.
-pub fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface {
+pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface {
     let exactly = |mean| Estimate { mean, low: mean, high: mean };
     let sizes = (request.min..=request.max)
         .filter(|n| n.is_power_of_two() || *n == request.min || *n == request.max);
@@ -112,12 +112,12 @@ pub fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface {
 }
 
 /// Somebody says what is to be expected of a job.
-pub fn learn(problem: &mut Problem, key: JobKey, class: usize) {
+pub(crate) fn learn(problem: &mut Problem, key: JobKey, class: usize) {
     let facts = problem.job(key).unwrap().facts.clone();
     problem.surface_known(key, Arc::new(surface(&facts.id, class, facts.request)));
 }
 
-pub fn arrive(problem: &mut Problem, facts: JobFacts, class: Option<usize>) -> JobKey {
+pub(crate) fn arrive(problem: &mut Problem, facts: JobFacts, class: Option<usize>) -> JobKey {
     let key = problem.job_arrived(facts);
     if let Some(class) = class {
         learn(problem, key, class);
@@ -126,21 +126,16 @@ pub fn arrive(problem: &mut Problem, facts: JobFacts, class: Option<usize>) -> J
 }
 
 /// The job has done so many of so many steps, and does one a second.
-pub fn report(problem: &mut Problem, key: JobKey, step: u64, steps_total: u64) {
+pub(crate) fn report(problem: &mut Problem, key: JobKey, step: u64, steps_total: u64) {
     let at = problem.now;
     let steps_per_s = Some(1.0);
-    let said = Progress {
-        at,
-        step,
-        steps_total: Some(steps_total),
-        steps_per_s,
-        ..Progress::default()
-    };
+    let said =
+        Progress { at, step, steps_total: Some(steps_total), steps_per_s, ..Progress::default() };
     problem.job_progressed(key, said);
 }
 
 /// Solves, checks, applies, and solves again.
-pub fn decide(problem: &mut Problem, policy: &dyn Policy) -> Plan {
+pub(crate) fn decide(problem: &mut Problem, policy: &dyn Policy) -> Plan {
     let plan = policy.solve(problem);
     assert_eq!(check(problem, &plan), [], "{} made {plan:?}", policy.name());
     problem.apply(&plan);
@@ -151,7 +146,7 @@ pub fn decide(problem: &mut Problem, policy: &dyn Policy) -> Plan {
 
 /// Decides, and lets everybody who is asked to stop do so at once, until there is nothing to do.
 /// The plans as text.
-pub fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
+pub(crate) fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
     let mut text = String::new();
     for _ in 0..10 {
         let before = problem.clone();
@@ -167,21 +162,26 @@ pub fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
 }
 
 /// Who was asked to stop and holds its GPUs still.
-pub fn stopping(problem: &Problem) -> Vec<JobKey> {
+pub(crate) fn stopping(problem: &Problem) -> Vec<JobKey> {
     let stops = problem.running().filter(|(_, job)| matches!(job.state, State::Stopping { .. }));
     stops.map(|(key, _)| key).collect()
 }
 
 /// The plan as text: who goes where, and why.
-pub fn show(problem: &Problem, plan: &Plan) -> String {
+pub(crate) fn show(problem: &Problem, plan: &Plan) -> String {
     let name =
         |key: JobKey| problem.job(key).map_or("(gone)".to_owned(), |job| job.facts.id.to_string());
     let mut text = String::new();
     for decision in &plan.decisions {
         let what = match decision {
             Decision::Start { on, observe, setting, .. } => {
-                let set = if setting.is_default() { String::new() } else { format!(" at {setting}") };
-                format!("on {}{set}{}", problem.placement(on), if *observe { ", observed" } else { "" })
+                let set =
+                    if setting.is_default() { String::new() } else { format!(" at {setting}") };
+                format!(
+                    "on {}{set}{}",
+                    problem.placement(on),
+                    if *observe { ", observed" } else { "" }
+                )
             }
             Decision::Undo { .. } => "undone".to_owned(),
             Decision::Stop { next_gpus: None, .. } => "stopped".to_owned(),

@@ -64,20 +64,23 @@ fn whoever_waits_for_more_than_there_is_wakes_and_keeps_awake_nobody() {
     expect_test::expect![[r#"
         n1 sleeps: nobody was on it for 300 s
         large waits: asks for 8 GPUs; 7 free, at most 4 on one node
-    "#]].assert_eq(&show(&problem, &plan));
+    "#]]
+    .assert_eq(&show(&problem, &plan));
     // Now there is enough, if the second node wakes; until it does, the first one stays awake.
     problem.job_ended(problem.job_key(&"stays".parse().unwrap()).unwrap());
     let plan = decide(&mut problem, &*fifo);
     expect_test::expect![[r#"
         n1 wakes: jobs wait for 4 GPUs
         large waits: asks for 8 GPUs; 4 free, at most 4 on one node
-    "#]].assert_eq(&show(&problem, &plan));
+    "#]]
+    .assert_eq(&show(&problem, &plan));
     problem.now = problem.now + Duration::from_secs(1_000);
     assert!(decide(&mut problem, &*fifo).is_empty());
     wake(&mut problem);
     expect_test::expect![[r#"
         large on n0:0,1,2,3 n1:0,1,2,3: first in the queue; first 2 wholly free nodes
-    "#]].assert_eq(&settle(&mut problem, &*fifo));
+    "#]]
+    .assert_eq(&settle(&mut problem, &*fifo));
 }
 
 #[test]

@@ -2,9 +2,10 @@
 //!
 //! Reads the placer's surfaces through the placer's own rules, and changes nothing.
 
-use wattle_common::messages::Estimate;
+use wattle_common::job::CardSetting;
+use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_placer::outlook::expected;
-use wattle_placer::{GpuSet, Job};
+use wattle_placer::{GpuSet, Job, State};
 
 use crate::cards::Part;
 use crate::engine::Engine;
@@ -82,7 +83,7 @@ impl Engine<'_> {
                     self.problem.job(key)
                 };
                 let others: Option<Vec<&Job>> = part.others.iter().map(other).collect();
-                expected(told, gpus, nodes, &others?)
+                said(told, gpus, nodes, &others?)
             })
             .collect();
         let Some(points) = points else { return Stretch::default() };
@@ -106,6 +107,27 @@ impl Engine<'_> {
             power_w: Some((power, power_w)),
         }
     }
+}
+
+/// The point that speaks of the setting the job has. Beside others nothing is said but of cards as
+/// the site sets them.
+fn said<'a>(told: &'a Job, gpus: u32, nodes: u32, others: &[&Job]) -> Option<&'a SurfacePoint> {
+    let setting = |job: &Job| match &job.state {
+        State::Running { setting, .. } => *setting,
+        State::Queued | State::Stopping { .. } => CardSetting::DEFAULT,
+    };
+    let own = setting(told);
+    if own.is_default() && others.iter().all(|other| setting(other).is_default()) {
+        return expected(told, gpus, nodes, others);
+    }
+    if !others.is_empty() {
+        return None;
+    }
+    let points = told.surface.as_ref()?.points.iter();
+    points
+        .filter(|p| p.cap_mw == own.cap_mw && p.clock_mhz_max == own.clock_mhz_max)
+        .filter(|p| p.neighbours.is_empty() && p.global_batch.is_none())
+        .min_by_key(|p| (p.nodes.abs_diff(nodes), p.gpus.abs_diff(gpus)))
 }
 
 /// What comes of a stretch.

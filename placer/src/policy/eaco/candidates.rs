@@ -52,7 +52,9 @@ impl Eaco {
     fn groups(&self, growing: &Growing<'_>, job: &Job, key: NodeKey) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let node = growing.problem.node(key);
-        for gpu in crate::set::bits(node.facts.healthy & !growing.room.free(key)) {
+        // Nobody is on a node that sleeps or wakes, and none of its GPUs is free.
+        let taken = if node.is_awake() { node.facts.healthy & !growing.room.free(key) } else { 0 };
+        for gpu in crate::set::bits(taken) {
             let same =
                 |group: &&mut Group| growing.tenants(key, gpu).eq(group.tenants.iter().copied());
             if let Some(group) = groups.iter_mut().find(same) {
