@@ -6,6 +6,7 @@
 //! look for it in `$WATTLE_DATA` or beside the workspace, and say loudly where it is not.
 
 #![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+#![allow(clippy::print_stdout, reason = "what it reached is shown with the test")]
 
 use std::path::PathBuf;
 
@@ -62,6 +63,6 @@ fn tiresias_agrees_with_its_peer_within_three_per_cent() {
     let mean = free.jct_s_mean.unwrap();
     assert!((mean / 7_976.9 - 1.0).abs() < 0.03, "{mean} s");
     assert!((free.makespan_s / 1_797_553.0 - 1.0).abs() < 0.03, "{} s", free.makespan_s);
-    assert_eq!(free.restart_gpu_h, 0.0);
+    assert!(free.restart_gpu_h.abs() < 1e-9);
     assert!(charged.restart_gpu_h > 0.0 && charged.jct_s_mean > free.jct_s_mean);
 }

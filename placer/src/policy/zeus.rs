@@ -68,7 +68,7 @@ impl Policy for Zeus {
 
 /// The setting of least cost on so many GPUs; `None` where the menu has no such size.
 fn least_cost(menu: &Menu, gpus: u32, eta: f64) -> Option<CardSetting> {
-    let cap = |choice: &Choice| choice.setting.cap_mw.map(|cap| cap.as_w());
+    let cap = |choice: &Choice| choice.setting.cap_mw.map(wattle_common::Power::as_w);
     let most = |a: f64, b: f64| a.max(b);
     let highest_cap = menu.choices().iter().filter_map(cap).reduce(most);
     let highest_draw = menu.choices().iter().map(|choice| choice.card_power_w).reduce(most)?;
