@@ -6,7 +6,8 @@
 //! the system always has full rank, and what linfa solves is the posterior mean.
 //!
 //! One wild reading among a few must not move the fit. Residuals are first weighted as Huber does
-//! (nearly a median), then as Tukey does (a gross outlier counts nothing).
+//! (nearly a median), then as Tukey does (a gross outlier counts nothing). The rounds only look for
+//! weights, so they solve the normal equations; the fit under the weights found is linfa's.
 
 use std::ops::Range;
 
@@ -144,15 +145,13 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
         return Posterior::of_beliefs(beliefs);
     }
     let mut weights = vec![1.0; rows.len()];
-    let mut mean = solve(&rows, &weights, beliefs);
-    let mut residuals = standardised(&rows, &mean);
+    let mut residuals = standardised(&rows, &step(&rows, &weights, beliefs));
     if residuals.iter().any(|u| u.abs() > 2.0 * HUBER_K) {
         for _ in 0..HUBER_ROUNDS {
             for (w, u) in weights.iter_mut().zip(&residuals) {
                 *w = if u.abs() <= HUBER_K { 1.0 } else { HUBER_K / u.abs() };
             }
-            mean = solve(&rows, &weights, beliefs);
-            residuals = standardised(&rows, &mean);
+            residuals = standardised(&rows, &step(&rows, &weights, beliefs));
         }
         for _ in 0..TUKEY_ROUNDS {
             // The scale never falls below what the rows promised, so tidy data loses nothing.
@@ -161,10 +160,11 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
                 let reach = u / (TUKEY_C * scale);
                 *w = if reach.abs() < 1.0 { (1.0 - reach * reach).powi(2) } else { 0.0 };
             }
-            mean = solve(&rows, &weights, beliefs);
-            residuals = standardised(&rows, &mean);
+            residuals = standardised(&rows, &step(&rows, &weights, beliefs));
         }
     }
+    let mean = solve(&rows, &weights, beliefs);
+    let residuals = standardised(&rows, &mean);
     let counted: f64 = weights.iter().sum();
     let squares: f64 = weights.iter().zip(&residuals).map(|(w, u)| w * u * u).sum();
     let dof = NOISE_PRIOR_DOF + counted;
@@ -201,7 +201,7 @@ pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
 pub fn believed_squares(rows: &[Row], beliefs: &[Belief]) -> Vec<f64> {
     assert!(beliefs.len() <= PARAMETERS_MAX, "{} parameters", beliefs.len());
     let rows: Vec<&Row> = rows.iter().collect();
-    solve(&rows, &vec![1.0; rows.len()], beliefs)
+    step(&rows, &vec![1.0; rows.len()], beliefs)
 }
 
 /// Residuals in units of each row's own deviation.
@@ -243,13 +243,66 @@ fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     }
 }
 
+/// The same mean from the normal equations, by Cholesky: a dozen times cheaper, and good to some
+/// eight digits, which is enough on the way to weights or to a nonlinear fit's next step. What is
+/// given out as a fit is [`solve`]'s.
+fn step(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
+    let n = beliefs.len();
+    let mut l = vec![0.0; n * n];
+    let mut y: Vec<f64> = Vec::with_capacity(n);
+    for (i, belief) in beliefs.iter().enumerate() {
+        let scale = 1.0 / (belief.sd * belief.sd);
+        l[i * n + i] = scale;
+        y.push(belief.mean * scale);
+    }
+    for (row, weight) in rows.iter().zip(weights) {
+        assert_eq!(row.x.len(), n, "a row has one feature for each parameter");
+        let scale = weight / (row.sd * row.sd);
+        // Most features of most rows are none: levels and steps of other settings.
+        for (i, a) in row.x.iter().enumerate().filter(|(_, a)| **a != 0.0) {
+            let a = a * scale;
+            y[i] += a * row.y;
+            for (cell, b) in l[i * n..=i * n + i].iter_mut().zip(&row.x) {
+                *cell += a * b;
+            }
+        }
+    }
+    for i in 0..n {
+        let (above, below) = l.split_at_mut(i * n);
+        let line = &mut below[..=i];
+        let mut known = 0.0;
+        for j in 0..i {
+            let other = &above[j * n..=j * n + j];
+            let dot: f64 = line[..j].iter().zip(other).map(|(a, b)| a * b).sum();
+            line[j] = (line[j] - dot) / other[j];
+            known += line[j] * line[j];
+        }
+        let pivot = line[i] - known;
+        // Lost to rounding, or beyond all range.
+        if !(pivot.is_finite() && pivot > 1e-12 * line[i]) {
+            return solve(rows, weights, beliefs);
+        }
+        line[i] = pivot.sqrt();
+        let dot: f64 = line[..i].iter().zip(&y).map(|(a, b)| a * b).sum();
+        y[i] = (y[i] - dot) / line[i];
+    }
+    for i in (0..n).rev() {
+        y[i] /= l[i * n + i];
+        let (value, line) = (y[i], &l[i * n..i * n + i]);
+        for (cell, a) in y.iter_mut().zip(line) {
+            *cell -= a * value;
+        }
+    }
+    y
+}
+
 /// The inverse of the information matrix, by Gauss-Jordan: it is small and positive definite.
 fn covariance(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<Vec<f64>> {
     let n = beliefs.len();
     let mut left = vec![vec![0.0; n]; n];
     for (row, weight) in rows.iter().zip(weights) {
         let scale = weight / (row.sd * row.sd);
-        for (line, a) in left.iter_mut().zip(&row.x) {
+        for (line, a) in left.iter_mut().zip(&row.x).filter(|(_, a)| **a != 0.0) {
             for (cell, b) in line.iter_mut().zip(&row.x) {
                 *cell += a * b * scale;
             }
@@ -287,6 +340,28 @@ mod tests {
     use wattle_common::rng::Stream;
 
     const WIDE: Belief = Belief { mean: 0.0, sd: 100.0 };
+
+    #[test]
+    fn a_step_is_what_linfa_solves() {
+        let mut rng = Stream::new(11, "step");
+        for width in [1, 2, 5, 14] {
+            let rows: Vec<Row> = (0..3 * width)
+                .map(|_| Row {
+                    x: (0..width).map(|_| rng.normal()).collect(),
+                    y: rng.normal(),
+                    sd: 0.01,
+                })
+                .collect();
+            let rows: Vec<&Row> = rows.iter().collect();
+            let weights: Vec<f64> = (0..rows.len()).map(|i| 1.0 / (1 + i % 4) as f64).collect();
+            let beliefs = vec![Belief { mean: 0.3, sd: 3.0 }; width];
+            let (quick, plain) =
+                (step(&rows, &weights, &beliefs), solve(&rows, &weights, &beliefs));
+            for (a, b) in quick.iter().zip(&plain) {
+                assert!((a - b).abs() < 1e-8, "{width}: {a} {b}");
+            }
+        }
+    }
 
     fn line(noise: f64, n: usize, seed: u64) -> Vec<Row> {
         let mut rng = Stream::new(seed, "line");

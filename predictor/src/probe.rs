@@ -94,12 +94,20 @@ pub fn propose(
     let mut candidates: Vec<&Configuration> =
         ends.into_iter().flatten().filter(affordable).copied().collect();
     candidates.dedup();
-    let best = best_of(job, level, &axis, &candidates, &believe);
-    let best = best.or_else(|| {
-        let sizes = sizes(job, level);
-        let open: Vec<&Configuration> = sizes.iter().skip(1).collect();
-        best_of(job, level, &sizes, &open, &believe)
-    })?;
+    let sizes = sizes(job, level);
+    let other_sizes: Vec<&Configuration> = sizes.iter().skip(1).collect();
+    if candidates.is_empty() && other_sizes.is_empty() {
+        return None;
+    }
+    // What is believed now, of both axes and the usual setting at once: each fit is dear.
+    let wanted: Vec<Configuration> =
+        axis.iter().chain(&sizes).cloned().chain([at(level)]).collect();
+    let mut now = believe(job, &wanted);
+    let usual = now.pop()?;
+    let of_sizes = now.split_off(axis.len().min(now.len()));
+    let look = Look { job, level, usual: &usual };
+    let best = look.best_of(&axis, &now, &candidates, &believe);
+    let best = best.or_else(|| look.best_of(&sizes, &of_sizes, &other_sizes, &believe))?;
     let what = match best.at.cap {
         Some(cap) if best.at.gpus == last.gpus => format!("{} W", cap.as_w().round()),
         _ => format!("{} GPUs", best.at.gpus),
@@ -120,40 +128,47 @@ pub fn propose(
     })
 }
 
-/// The candidate that teaches most for its cost, where one teaches enough.
-fn best_of(
-    job: &Job,
-    level: &Observation,
-    axis: &[Configuration],
-    candidates: &[&Configuration],
-    believe: &impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
-) -> Option<Thought> {
-    if candidates.is_empty() {
-        return None;
-    }
-    let now = believe(job, axis);
-    let width_now = mean_width(&now)?;
-    let usual = believe(job, std::slice::from_ref(&at(level))).pop()?;
-    let thought = |candidate: &&Configuration| {
-        let i = axis.iter().position(|at| at == *candidate)?;
-        let expected = now.get(i)?;
-        let mut known = job.clone();
-        known.add(in_thought(level, candidate, expected), usize::MAX);
-        let width = mean_width(&believe(&known, axis))?;
-        let gain = 1.0 - width / width_now;
-        let speed = match (expected.steps_per_s, usual.steps_per_s) {
-            (Some(there), Some(here)) if here.mean > 0.0 => there.mean / here.mean,
-            _ => expected.relative_speed.mean / usual.relative_speed.mean.max(1e-6),
+/// What every candidate is compared with.
+struct Look<'a> {
+    job: &'a Job,
+    /// The newest window in the usual setting, and what is expected there.
+    level: &'a Observation,
+    usual: &'a SurfacePoint,
+}
+
+impl Look<'_> {
+    /// The candidate that teaches most for its cost, where one teaches enough; `now` is what is
+    /// expected on the `axis`.
+    fn best_of(
+        &self,
+        axis: &[Configuration],
+        now: &[SurfacePoint],
+        candidates: &[&Configuration],
+        believe: &impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
+    ) -> Option<Thought> {
+        let (level, usual) = (self.level, self.usual);
+        let width_now = mean_width(now)?;
+        let thought = |candidate: &&Configuration| {
+            let i = axis.iter().position(|at| at == *candidate)?;
+            let expected = now.get(i)?;
+            let mut known = self.job.clone();
+            known.add(in_thought(level, candidate, expected), usize::MAX);
+            let width = mean_width(&believe(&known, axis))?;
+            let gain = 1.0 - width / width_now;
+            let speed = match (expected.steps_per_s, usual.steps_per_s) {
+                (Some(there), Some(here)) if here.mean > 0.0 => there.mean / here.mean,
+                _ => expected.relative_speed.mean / usual.relative_speed.mean.max(1e-6),
+            };
+            let cost_time = 1.0 - speed;
+            let cards = f64::from(candidate.gpus) / f64::from(level.gpus);
+            let watts = cards * expected.card_power_w.mean / usual.card_power_w.mean.max(1.0);
+            let cost_energy = watts / speed.max(1e-6) - 1.0;
+            let cost = cost_time.max(0.0) + cost_energy.max(0.0) + COST_MIN;
+            let at = (**candidate).clone();
+            (gain >= GAIN_MIN).then_some(Thought { at, gain, cost_time, score: gain / cost })
         };
-        let cost_time = 1.0 - speed;
-        let cards = f64::from(candidate.gpus) / f64::from(level.gpus);
-        let watts = cards * expected.card_power_w.mean / usual.card_power_w.mean.max(1.0);
-        let cost_energy = watts / speed.max(1e-6) - 1.0;
-        let cost = cost_time.max(0.0) + cost_energy.max(0.0) + COST_MIN;
-        let at = (**candidate).clone();
-        (gain >= GAIN_MIN).then_some(Thought { at, gain, cost_time, score: gain / cost })
-    };
-    candidates.iter().filter_map(thought).max_by(|a, b| a.score.total_cmp(&b.score))
+        candidates.iter().filter_map(thought).max_by(|a, b| a.score.total_cmp(&b.score))
+    }
 }
 
 /// A reading of `expected` at `at`, as noisy as `level` was.

@@ -238,11 +238,18 @@ impl Held {
     /// parameter holds.
     #[must_use]
     pub fn columns(&self, half: Half, setting: Setting) -> (Vec<f64>, f64, f64) {
+        let cap = held_cap(&self.card, setting);
+        let guess = cap.map_or_else(Guess::default, |cap| self.guess(self.ln_power, cap));
+        self.columns_of(half, setting, guess)
+    }
+
+    /// The same where what is expected of its cap is known.
+    fn columns_of(&self, half: Half, setting: Setting, guess: Guess) -> (Vec<f64>, f64, f64) {
         let mut row = Vec::with_capacity(self.width());
         let (cap, clock) = (held_cap(&self.card, setting), held_clock(&self.card, setting));
         let (mut mean, mut open) = (0.0, 0.0);
         if let Some(cap) = cap {
-            let expected = of(half, self.guess(self.ln_power, cap));
+            let expected = of(half, guess);
             mean = expected.mean;
             row.push(expected.own);
             let (place, on) = place(&self.caps, cap);
@@ -296,11 +303,12 @@ impl Held {
     pub fn prepare(&self, setting: Setting) -> Prepared {
         let cap = held_cap(&self.card, setting);
         let clock = held_clock(&self.card, setting);
+        let own = cap.map_or_else(Guess::default, |cap| self.guess(self.ln_power, cap));
         let part = |half: Half| {
             if cap.is_none() && clock.is_none() {
                 return (Vec::new(), Part::default());
             }
-            let (row, _, open) = self.columns(half, setting);
+            let (row, _, open) = self.columns_of(half, setting, own);
             let part = Part {
                 fitted: self.posterior(half).at(&row).1,
                 clock: clock.map_or(0.0, |mhz| self.clock_mean(half, mhz)),
@@ -315,7 +323,6 @@ impl Held {
             (row, part)
         };
         let ((columns, slow), (_, power)) = (part(Half::Slow), part(Half::Power));
-        let own = cap.map_or_else(Guess::default, |cap| self.guess(self.ln_power, cap));
         Prepared { cap, clock, columns, own, slow, power }
     }
 

@@ -6,6 +6,7 @@ use super::{Half, Held, Node, Value, of};
 use crate::job::curve::{OwnTime, own_power_at};
 use crate::model::cap::Setting;
 use crate::model::clock::{self, Clocks};
+use crate::model::transfer::Guess;
 
 /// The table over caps: steps of the logarithm down to a quarter of the default.
 const TABLE_STEPS: usize = 24;
@@ -14,8 +15,13 @@ const TABLE_LOW: f64 = 0.25;
 impl Held {
     /// What the fitted parameters say of a cap alone, and the variance left open.
     pub(super) fn linear(&self, half: Half, cap_w: f64) -> (f64, f64) {
+        self.linear_of(half, cap_w, self.guess(self.ln_power, cap_w))
+    }
+
+    /// The same where what is expected under the cap is known.
+    fn linear_of(&self, half: Half, cap_w: f64, guess: Guess) -> (f64, f64) {
         let setting = Setting { cap_w: Some(cap_w), clock_mhz_max: None };
-        let (row, mean, open) = self.columns(half, setting);
+        let (row, mean, open) = self.columns_of(half, setting, guess);
         (mean + self.posterior(half).at(&row).0, open)
     }
 
@@ -43,8 +49,8 @@ impl Held {
                 let slope = known * (of(half, above).mean - of(half, here).mean) / 0.05;
                 Value { mean, form, slope }
             };
-            let (mut slow, mut slow_form) = self.linear(Half::Slow, cap);
-            let (mut power, mut power_form) = self.linear(Half::Power, cap);
+            let (mut slow, mut slow_form) = self.linear_of(Half::Slow, cap, here);
+            let (mut power, mut power_form) = self.linear_of(Half::Power, cap, here);
             if cap >= lowest {
                 if let Some(curve) = &slow_curve {
                     (slow, slow_form) = curve.at(cap);
