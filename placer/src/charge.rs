@@ -33,6 +33,12 @@ impl Charge {
         Self { idle_w, share_w: if problem.nodes_sleep { share_w } else { 0.0 } }
     }
 
+    /// What a card draws idle, watts; 0 where nobody says so.
+    #[must_use]
+    pub const fn idle_w(&self) -> f64 {
+        self.idle_w
+    }
+
     /// What a choice is charged, watts for all its GPUs.
     #[must_use]
     pub fn watts(&self, choice: &Choice) -> f64 {

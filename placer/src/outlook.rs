@@ -121,13 +121,19 @@ pub fn remaining_alone(now: Timestamp, job: &Job, gpus: u32, nodes: u32) -> Opti
     by_owner.map(|whole| whole.saturating_sub(ran))
 }
 
-/// Steps done by `now` (carried on from the last report at its own rate) and steps in all.
+/// Steps done by `now` and steps in all.
 fn steps(now: Timestamp, job: &Job) -> Option<(f64, f64)> {
+    let total = job.progress?.steps_total? as f64;
+    Some((steps_done(now, job)?, total))
+}
+
+/// Steps done by `now`, carried on from the last report at its own rate.
+#[must_use]
+pub fn steps_done(now: Timestamp, job: &Job) -> Option<f64> {
     let progress = job.progress?;
-    let total = progress.steps_total? as f64;
     let running = matches!(job.state, State::Running { .. });
     let since = if running { now.since(progress.at).as_secs_f64() } else { 0.0 };
-    Some((progress.step as f64 + since * progress.steps_per_s.unwrap_or(0.0), total))
+    Some(progress.step as f64 + since * progress.steps_per_s.unwrap_or(0.0))
 }
 
 /// When `job` would end on so many GPUs and nodes, if from `now` on it ran at `speed` relative to

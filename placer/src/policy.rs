@@ -17,6 +17,7 @@ mod sleep;
 mod spelling;
 mod srtf;
 mod tiresias;
+mod wattle;
 mod zeus;
 
 pub use afs::Afs;
@@ -31,6 +32,7 @@ pub use sleep::{IDLE_BEFORE_SLEEP, Sleeping};
 pub use spelling::{UnknownPolicy, policy};
 pub use srtf::Srtf;
 pub use tiresias::{THRESHOLDS_S, Tiresias};
+pub use wattle::Wattle;
 pub use zeus::{ETA, Zeus};
 
 use crate::plan::Plan;
@@ -38,7 +40,7 @@ use crate::problem::Problem;
 use spelling::Made::{Plain, Tuned};
 
 /// All policies: a new one is one line here.
-const KNOWN: [spelling::Known; 9] = [
+const KNOWN: [spelling::Known; 10] = [
     ("fifo", Plain(|| Box::new(Fifo))),
     ("fifo-packed", Plain(|| Box::new(FifoPacked::default()))),
     ("srtf", Plain(|| Box::new(Srtf))),
@@ -51,6 +53,7 @@ const KNOWN: [spelling::Known; 9] = [
     ("eaco", Plain(|| Box::new(Eaco::default()))),
     ("powerflow", Plain(|| Box::new(PowerFlow))),
     ("greenflow", Plain(|| Box::new(GreenFlow))),
+    ("wattle", Plain(|| Box::new(Wattle))),
 ];
 
 /// Names of all policies, as [`policy`] takes them.

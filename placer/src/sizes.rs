@@ -51,6 +51,12 @@ impl SizeHistory {
         self.sorted.is_empty()
     }
 
+    /// The mean size; `None` while no job has ended.
+    #[must_use]
+    pub fn mean_s(&self) -> Option<f64> {
+        (!self.is_empty()).then(|| self.sorted.iter().sum::<f64>() / self.sorted.len() as f64)
+    }
+
     /// What a job that has done `attained_s` of work likely has left; `None` while nothing is known
     /// of any job.
     #[must_use]
@@ -75,8 +81,9 @@ mod tests {
         let mut sizes = SizeHistory::default();
         assert_eq!(sizes.remaining_s(0.0), None);
         assert_eq!(sizes.remaining_s(7.0), Some(7.0));
+        assert_eq!(sizes.mean_s(), None);
         (1..=100).for_each(|size| sizes.ended(f64::from(size)));
-        assert_eq!(sizes.remaining_s(0.0), Some(51.0));
+        assert_eq!((sizes.remaining_s(0.0), sizes.mean_s()), (Some(51.0), Some(50.5)));
         assert_eq!(sizes.remaining_s(50.0), Some(26.0));
         // Beyond nearly all of them: as much again.
         assert_eq!(sizes.remaining_s(99.0), Some(99.0));

@@ -1,0 +1,265 @@
+//! Wattle's own policy: each job's work is worth what GPUs are expected to cost when it will be done.
+//!
+//! Completion times plus [`Problem::price`] times energy are to be least in sum, so the price is in
+//! seconds of completion time for a joule; 0: energy is free. With `nu(t)` the value of a GPU-second
+//! at `t`, every job's problem can be solved on its own, and a unit of its work is worth, now and for
+//! as long as it runs, what it costs where the job ends (optimal control; the finish condition):
+//!
+//! ```text
+//! p = c(nu(T)),   c(nu) = min over choices of (1 + price * watts + nu * gpus) / speed
+//! ```
+//!
+//! A job gets the choice that is worth most, `p * speed - price * watts - nu(now) * gpus`; or none.
+//! Short jobs end while GPUs are dear, so that their work is worth more: they go first, but only as
+//! far as prices differ. `nu(now)` is the least at which no more GPUs are wanted than there are;
+//! from there it is expected to return to its long-run value: `later + (nu - later) exp(-t / tau)`.
+//! GPUs are then given out in whole numbers to be worth most in sum, and clocks follow.
+//!
+//! What is our own choice:
+//! * `later` is 0.1 s a GPU-second: the price at which a job whose speed grows as the root of its
+//!   GPUs takes ten. It does not depend on the size of a cluster, only on how widely jobs are spread
+//!   over one; half or thrice of it changes little.
+//! * `tau` is six times a job's mean duration: the mean size of past jobs at the speed at which work
+//!   costs least in the long run. It begins at 100 h, with the weight of thirty jobs, since the first
+//!   jobs that end are short ones.
+//! * A change of size costs what the job would earn while it starts anew ([`crate::cost`]), spread
+//!   over an hour or what it has left.
+//! * Who has waited for four times its own time alone and an hour gets its least size first, so nobody
+//!   starves. A job that can still meet its deadline has the GPUs it takes to.
+//! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
+//! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
+//!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. Pairs that run
+//!   slower together than one after the other are never made.
+
+mod allot;
+mod market;
+mod pairs;
+mod shape;
+mod traders;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use wattle_common::job::CardSetting;
+
+use crate::arrange::Target;
+use crate::charge::Charge;
+use crate::job::State;
+use crate::menu::Menu;
+use crate::plan::{Blocked, Plan};
+use crate::policy::elastic::{Contender, Contest};
+use crate::policy::wattle::allot::{Blocks, allot};
+use crate::policy::wattle::market::{Bid, Forecast, clear};
+use crate::policy::wattle::pairs::Pairing;
+use crate::policy::wattle::shape::Line;
+use crate::policy::wattle::traders::{gather, wish};
+use crate::policy::{Policy, Reads};
+use crate::problem::Problem;
+use crate::reason::Because;
+use crate::set::JobKey;
+
+/// What a GPU-second costs in the long run, s.
+const LATER: f64 = 0.1;
+/// For how many mean durations a price is remembered.
+const DURATIONS: f64 = 6.0;
+/// That time before any job has ended, s, and how many jobs it weighs as.
+const TAU_FIRST_S: f64 = 100.0 * 3_600.0;
+const TAU_FIRST_JOBS: f64 = 30.0;
+/// When to look again where it is not known how much work is left, or somebody waits.
+const LOOK_AGAIN: Duration = Duration::from_secs(1_800);
+/// A clock is left as it is if the best is worth no more than this share more.
+const CLOCK_STAYS: f64 = 0.001;
+
+/// Each job's work at the price of GPUs when it will be done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wattle;
+
+impl Policy for Wattle {
+    fn name(&self) -> &'static str {
+        "wattle"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let mut contest = Contest::of(problem);
+        let mut contenders = std::mem::take(&mut contest.jobs);
+        contenders.extend(stopping(problem));
+        contenders.sort_by_key(|contender| contender.job.arrival);
+        let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+        for contender in contenders {
+            by_kind.entry(&contender.menu.gpu_kind).or_default().push(contender);
+        }
+        let mut targets = Vec::new();
+        let mut look_again = false;
+        let mut waiting: Vec<(u64, JobKey)> = Vec::new();
+        for (kind, contenders) in &by_kind {
+            let supply = Supply::of(problem, kind, &contest, contenders);
+            let before = targets.len();
+            look_again |= share_out(problem, contenders, &supply, &mut targets);
+            let chosen: BTreeSet<JobKey> =
+                targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
+            let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
+            let mut left = queued.filter(|c| !chosen.contains(&c.key));
+            waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
+        }
+        let before = targets.len() as u32;
+        let mut plan = contest.plan(problem, targets, before);
+        plan.blocked = waiting.into_iter().min().map(|(_, job)| {
+            let because = Because::Outranked { before };
+            Blocked { job, because }
+        });
+        if look_again || plan.blocked.is_some() {
+            plan.again_at = Some(problem.now + LOOK_AGAIN);
+        }
+        plan
+    }
+}
+
+/// Jobs that are on their way to another size or back to the queue compete as if they were there:
+/// what was decided for them must not change because it is being carried out.
+fn stopping(problem: &Problem) -> impl Iterator<Item = Contender<'_>> {
+    problem.running().filter_map(|(key, job)| {
+        let menu: &Menu = job.menu.as_deref().filter(|menu| !menu.choices().is_empty())?;
+        let stopping = matches!(job.state, State::Stopping { .. });
+        let there = problem.nodes().iter().any(|node| node.facts.gpu_kind == menu.gpu_kind);
+        (stopping && there).then_some(Contender { key, job, menu, held: None })
+    })
+}
+
+/// The GPUs of one kind.
+struct Supply<'a> {
+    kind: &'a str,
+    /// How many there are to share out.
+    room: u32,
+    blocks: Blocks,
+    charge: Charge,
+    /// Device memory of each, MiB.
+    memory_mib: u64,
+}
+
+impl<'a> Supply<'a> {
+    fn of(
+        problem: &Problem,
+        kind: &'a str,
+        contest: &Contest<'_>,
+        contenders: &[Contender<'_>],
+    ) -> Self {
+        let nodes = || problem.nodes().iter().filter(|node| node.facts.gpu_kind == kind);
+        let mut blocks = Blocks::default();
+        nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
+        let mut room: u32 = nodes().map(|node| node.facts.healthy.count_ones()).sum();
+        for target in contest.fixed.iter().filter(|target| target.kind == kind) {
+            room = room.saturating_sub(target.gpus);
+            blocks.take_away(target.gpus);
+        }
+        // Who stops and is not among them holds its GPUs a little longer.
+        let competing: BTreeSet<JobKey> = contenders.iter().map(|c| c.key).collect();
+        let others = problem.running().filter(|(key, _)| !competing.contains(key));
+        for (_, job) in others {
+            if let State::Stopping { on } = &job.state
+                && problem.node(on.spots[0].node).facts.gpu_kind == kind
+            {
+                room = room.saturating_sub(on.gpu_count());
+            }
+        }
+        let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
+        Self { kind, room, blocks, charge: Charge::on(problem, kind), memory_mib }
+    }
+}
+
+/// Targets for all jobs of one kind of GPU. True where it should be looked at again, since nobody
+/// knows how much work somebody has left.
+fn share_out(
+    problem: &Problem,
+    contenders: &[Contender<'_>],
+    supply: &Supply<'_>,
+    targets: &mut Vec<Target>,
+) -> bool {
+    let most = supply.blocks.most();
+    let first = Forecast { later: LATER, tau_s: TAU_FIRST_S };
+    let (traders, mut market) =
+        gather(problem, contenders, supply.charge, first, supply.room, most);
+    if traders.is_empty() {
+        return false;
+    }
+    let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
+    market.forecast.tau_s = tau_s(problem, speeds.sum::<f64>() / traders.len() as f64);
+
+    let alone = clear(supply.room, |price| market.demand(price));
+    let bids = |price: f64, market: &market::Market<'_>| -> Vec<Bid> {
+        market.lots.iter().map(|lot| market.bid(lot, price)).collect()
+    };
+    let pairing = Pairing::of(problem, supply, &market, &traders, &bids(alone, &market), alone);
+    for trader in pairing.paired() {
+        market.lots[traders[trader].lot].jobs -= 1;
+    }
+    let price = if pairing.pairs.is_empty() {
+        alone
+    } else {
+        clear(supply.room, |price| market.demand(price) + pairing.demand(&market, &traders, price))
+    };
+    let bids = bids(price, &market);
+
+    let taken: BTreeSet<usize> = pairing.paired().collect();
+    let singles: Vec<usize> = (0..traders.len()).filter(|index| !taken.contains(index)).collect();
+    let mut wishes = Vec::with_capacity(singles.len() + pairing.pairs.len());
+    for &single in &singles {
+        let trader = &traders[single];
+        wishes.push(wish(trader, &market.shapes[trader.shape], &bids[trader.lot]));
+    }
+    wishes.extend(pairing.wishes(&traders, &bids));
+    let chosen = allot(&wishes, supply.room, &supply.blocks);
+
+    let worth = |gpus: u32, value: f64| Because::Worth { gpus, value, gpu_price: price };
+    for (&single, (wish, &option)) in singles.iter().zip(wishes.iter().zip(&chosen)) {
+        let gpus = wish.item[option].gpus;
+        let trader = &traders[single];
+        let shape = &market.shapes[trader.shape];
+        let Some(size) = shape.sizes.iter().find(|size| size.gpus == gpus) else { continue };
+        let work_price = bids[trader.lot].work_price;
+        let Some(best) = size.way(work_price, trader.need) else { continue };
+        let setting = kept(&size.ways, best, work_price, trader);
+        let because = worth(gpus, best.at(work_price));
+        let (jobs, kind) = (vec![trader.key], supply.kind.to_owned());
+        targets.push(Target { jobs, gpus, kind, setting, because });
+    }
+    let of_pairs = wishes[singles.len()..].iter().zip(&chosen[singles.len()..]);
+    for (pair, (wish, &option)) in pairing.pairs.iter().zip(of_pairs) {
+        let gpus = wish.item[option].gpus;
+        let Some((setting, value)) = pairing.setting(pair, &traders, &bids, gpus) else { continue };
+        let (jobs, kind) = (vec![traders[pair.a].key, traders[pair.b].key], supply.kind.to_owned());
+        targets.push(Target { jobs, gpus, kind, setting, because: worth(gpus, value) });
+    }
+    traders.iter().any(|trader| !trader.known)
+}
+
+/// The setting a job has, where the best is hardly better.
+fn kept(
+    ways: &[Line<CardSetting>],
+    best: &Line<CardSetting>,
+    work_price: f64,
+    trader: &traders::Trader<'_>,
+) -> CardSetting {
+    let State::Running { setting, .. } = &trader.job.state else { return best.what };
+    let has = ways.iter().find(|way| way.what == *setting && way.slope >= trader.need);
+    match has {
+        Some(has)
+            if best.at(work_price) - has.at(work_price)
+                <= CLOCK_STAYS * best.at(work_price).abs() =>
+        {
+            has.what
+        }
+        _ => best.what,
+    }
+}
+
+/// How long a price is remembered, where jobs go at that many times the speed of one GPU.
+fn tau_s(problem: &Problem, speed: f64) -> f64 {
+    let ended = problem.sizes.len() as f64;
+    let duration_s = problem.sizes.mean_s().unwrap_or(0.0) / speed.max(1e-9);
+    let known = ended * DURATIONS * duration_s;
+    (TAU_FIRST_JOBS * TAU_FIRST_S + known) / (TAU_FIRST_JOBS + ended)
+}

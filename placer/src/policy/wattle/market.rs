@@ -1,0 +1,159 @@
+//! What a GPU-second is worth now, so that no more GPUs are wanted than there are, and what each
+//! job's work is worth at the price expected when it will be done.
+//!
+//! Jobs of one kind with nearly the same work left (within [`WORK_STEP`]) and the same bounds are one
+//! lot: they want the same, so each lot is asked once. Nothing here knows who runs or waits: prices
+//! must not depend on it, or a plan just carried out would be made anew.
+
+use crate::policy::wattle::shape::Shape;
+
+/// Work left is rounded to so many steps for each factor of e: 3 % apart. Wrong by a factor of two it
+/// costs a hundredth of what it brings.
+pub(super) const WORK_STEP: f64 = 32.0;
+
+/// The price is found to within this share.
+const CLOSE: f64 = 1e-3;
+/// No GPU-second is worth more, s: a bound for the search.
+const PRICE_MAX: f64 = 1e9;
+
+/// How GPU prices are expected to change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forecast {
+    /// What a GPU-second costs in the long run, s.
+    pub(super) later: f64,
+    /// Over what time the present price is forgotten, s.
+    pub(super) tau_s: f64,
+}
+
+impl Forecast {
+    /// The price of a GPU-second expected after so long.
+    pub(super) fn after(&self, now: f64, seconds: f64) -> f64 {
+        self.later + (now - self.later) * (-seconds / self.tau_s).exp()
+    }
+}
+
+/// Jobs that want the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lot {
+    pub(super) shape: usize,
+    /// Work left, seconds on one GPU.
+    pub(super) work: f64,
+    /// Sizes it may have, beside none at all: at least, at most.
+    pub(super) least: u32,
+    pub(super) most: u32,
+    /// Whether it may have none at all.
+    pub(super) may_wait: bool,
+    /// It must be at least so fast to meet its deadline.
+    pub(super) need: f64,
+    /// How many jobs.
+    pub(super) jobs: u32,
+}
+
+/// What a lot would do at some price of a GPU-second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bid {
+    /// What a unit of its work is worth, s.
+    pub(super) work_price: f64,
+    /// How many GPUs it would take.
+    pub(super) gpus: u32,
+    /// What it would gain, s/s.
+    pub(super) surplus: f64,
+    /// When it would be done, s from now.
+    pub(super) done_in_s: f64,
+}
+
+/// Everybody's menus and wishes.
+#[derive(Debug)]
+pub(super) struct Market<'a> {
+    pub(super) shapes: Vec<Shape<'a>>,
+    pub(super) lots: Vec<Lot>,
+    pub(super) forecast: Forecast,
+}
+
+impl Market<'_> {
+    /// What a lot would do at that price: the price of its work follows from when it is done, and
+    /// when it is done from that price, so both are found in two rounds.
+    pub(super) fn bid(&self, lot: &Lot, gpu_price: f64) -> Bid {
+        let mut bid = Bid { done_in_s: lot.work / 2.0, ..Bid::default() };
+        for _ in 0..2 {
+            let later = self.forecast.after(gpu_price, bid.done_in_s);
+            let (work_price, speed);
+            work_price = self.shapes[lot.shape].cost(later);
+            (bid.gpus, speed, bid.surplus) = self.best(lot, work_price, gpu_price);
+            bid.work_price = work_price;
+            // Who waits is taken to go at half a GPU's speed.
+            bid.done_in_s = lot.work / if bid.gpus > 0 { speed } else { 0.5 };
+        }
+        bid
+    }
+
+    /// The best number of GPUs at these prices, the speed there, and what is gained.
+    fn best(&self, lot: &Lot, work_price: f64, gpu_price: f64) -> (u32, f64, f64) {
+        let none = if lot.may_wait { 0.0 } else { f64::NEG_INFINITY };
+        let mut best = (0, 0.0, none);
+        for size in &self.shapes[lot.shape].sizes {
+            if size.gpus < lot.least || size.gpus > lot.most {
+                continue;
+            }
+            let Some(way) = size.way(work_price, lot.need) else { continue };
+            let surplus = way.at(work_price) - gpu_price * f64::from(size.gpus);
+            if surplus > best.2 {
+                best = (size.gpus, way.slope, surplus);
+            }
+        }
+        best
+    }
+
+    /// How many GPUs all lots together would take.
+    pub(super) fn demand(&self, gpu_price: f64) -> u64 {
+        let wanted = |lot: &Lot| match lot.jobs {
+            0 => 0,
+            jobs => u64::from(jobs) * u64::from(self.bid(lot, gpu_price).gpus),
+        };
+        self.lots.iter().map(wanted).sum()
+    }
+}
+
+/// The least price at which no more than `room` GPUs are wanted.
+pub(super) fn clear(room: u32, demand: impl Fn(f64) -> u64) -> f64 {
+    let room = u64::from(room);
+    if demand(0.0) <= room {
+        return 0.0;
+    }
+    let (mut low, mut high) = (0.0, 0.1);
+    while demand(high) > room {
+        (low, high) = (high, 4.0 * high);
+        if high > PRICE_MAX {
+            return high;
+        }
+    }
+    while high - low > CLOSE * high && high > 1.0 / PRICE_MAX {
+        // By factors, once there is a lower end to go by.
+        let middle = if low > 0.0 { f64::sqrt(low * high) } else { high / 4.0 };
+        if demand(middle) > room { low = middle } else { high = middle }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_price_is_the_least_that_clears() {
+        for (wanted, room) in [(100.0, 10), (100.0, 99), (1e6, 3), (0.2, 1)] {
+            // Someone wants wanted / (1 + price) GPUs.
+            let price = clear(room, |price| (wanted / (1.0 + price)) as u64);
+            let exact = (wanted / f64::from(room + 1) - 1.0).max(0.0);
+            assert!((price - exact).abs() <= 2e-3 * exact + 1e-6, "{price} {exact}");
+        }
+        assert!(clear(0, |_| 1).is_finite());
+    }
+
+    #[test]
+    fn prices_are_forgotten() {
+        let forecast = Forecast { later: 0.1, tau_s: 100.0 };
+        assert!((forecast.after(2.0, 0.0) - 2.0).abs() < 1e-12);
+        assert!((forecast.after(2.0, 1e6) - 0.1).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,223 @@
+//! Jobs as the market sees them: how much work is left, which sizes they may have, what a change of
+//! size costs them.
+
+use std::collections::BTreeMap;
+
+use crate::charge::Charge;
+use crate::job::{Job, State};
+use crate::menu::Menu;
+use crate::outlook::steps_done;
+use crate::policy::elastic::Contender;
+use crate::policy::wattle::allot::{MUST, Moves, Opt, Wish};
+use crate::policy::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP};
+use crate::policy::wattle::shape::Shape;
+use crate::problem::Problem;
+use crate::set::JobKey;
+
+/// Work left is at least so much, s.
+const WORK_MIN_S: f64 = 1.0;
+/// Work of a job of which nothing is known while none has ended yet, s.
+const FIRST_GUESS_S: f64 = 3_600.0;
+/// Who has waited for so many times its own time alone, and for [`PATIENCE_S`] more, gets its least
+/// size before others get more than theirs.
+const PATIENCE: f64 = 4.0;
+const PATIENCE_S: f64 = 3_600.0;
+/// A size is taken to stay for so long, or until the job is done, s: what a change costs is spread
+/// over that time.
+const SIZE_STAYS_S: f64 = 3_600.0;
+/// No change costs more than this share of what the job earns meanwhile.
+const CHANGE_MAX: f64 = 0.5;
+
+/// One job.
+pub(super) struct Trader<'a> {
+    pub(super) key: JobKey,
+    pub(super) job: &'a Job,
+    pub(super) shape: usize,
+    pub(super) lot: usize,
+    /// Whether it is known how much work is left.
+    pub(super) known: bool,
+    /// Work left, rounded, s.
+    pub(super) work: f64,
+    /// Work left, in steps of the rounding.
+    bucket: i32,
+    /// It runs and cannot stop: its size.
+    pub(super) held: Option<u32>,
+    /// It must have so many, for its deadline or since it has waited for long.
+    pub(super) floor: u32,
+    /// It must be so fast, for its deadline.
+    pub(super) need: f64,
+    owed: bool,
+}
+
+impl Trader<'_> {
+    pub(super) fn has_run(&self) -> bool {
+        self.job.state != State::Queued || !self.job.attained.is_zero()
+    }
+
+    /// The sizes of its shape that it may have, by index.
+    pub(super) fn may_have(&self, gpus: u32) -> bool {
+        gpus >= self.floor && self.held.is_none_or(|held| held == gpus)
+    }
+}
+
+/// Those of one kind of GPU, with their market.
+pub(super) fn gather<'a>(
+    problem: &Problem,
+    contenders: &[Contender<'a>],
+    charge: Charge,
+    forecast: Forecast,
+    room: u32,
+    most: u32,
+) -> (Vec<Trader<'a>>, Market<'a>) {
+    let mut shapes: Vec<Shape<'a>> = Vec::new();
+    // Looked up by address, and numbered by first appearance, so that addresses decide nothing.
+    let mut known: BTreeMap<*const Menu, Option<usize>> = BTreeMap::new();
+    let mut traders = Vec::with_capacity(contenders.len());
+    for contender in contenders {
+        let menu = contender.menu;
+        let shape = *known.entry(std::ptr::from_ref(menu)).or_insert_with(|| {
+            let unit = contender.job.unit_rate()?;
+            let most = most.max(contender.held.unwrap_or(0));
+            shapes.push(Shape::new(menu, unit, charge, problem.price, most)?);
+            Some(shapes.len() - 1)
+        });
+        if let Some(shape) = shape {
+            let trader = trader(problem, contender, shape, &shapes[shape]);
+            let held = trader.held;
+            if held.is_none_or(|held| shapes[shape].sizes.iter().any(|size| size.gpus == held)) {
+                traders.push(trader);
+            }
+        }
+    }
+    set_floors(&mut traders, &shapes, room);
+    let mut lots: Vec<Lot> = Vec::new();
+    let mut numbers: BTreeMap<(usize, i32, u32, u32, u64), usize> = BTreeMap::new();
+    for trader in &mut traders {
+        let most = trader.held.unwrap_or(u32::MAX);
+        let key = (trader.shape, trader.bucket, trader.floor, most, trader.need.to_bits());
+        trader.lot = *numbers.entry(key).or_insert_with(|| {
+            lots.push(Lot {
+                shape: trader.shape,
+                work: trader.work,
+                least: trader.floor,
+                most,
+                may_wait: trader.floor == 0,
+                need: trader.need,
+                jobs: 0,
+            });
+            lots.len() - 1
+        });
+        lots[trader.lot].jobs += 1;
+    }
+    (traders, Market { shapes, lots, forecast })
+}
+
+fn trader<'a>(
+    problem: &Problem,
+    contender: &Contender<'a>,
+    shape: usize,
+    laid_out: &Shape<'_>,
+) -> Trader<'a> {
+    let job = contender.job;
+    let (left, whole, known) = work_left(problem, job, laid_out.unit);
+    let bucket = (left.ln() * WORK_STEP).round();
+    let work = (bucket / WORK_STEP).exp();
+    let least = f64::from(laid_out.sizes[0].gpus.max(1));
+    let ran_s = job.gpu_time(problem.now).as_secs_f64() / least;
+    let waited_s = problem.now.since(job.facts.submitted_at).as_secs_f64() - ran_s;
+    let owed = waited_s > PATIENCE * whole / least + PATIENCE_S;
+    let need = job.facts.deadline.map_or(0.0, |deadline| {
+        let window_s = deadline.since(problem.now).as_secs_f64();
+        let fastest = laid_out.sizes.iter().map(super::shape::Size::fastest).fold(0.0, f64::max);
+        let restart_s = laid_out.sizes.iter().map(|size| size.restart_s).fold(0.0, f64::max);
+        // With time for one change of size, or just so, or not at all any more.
+        let needs = [window_s - restart_s, window_s].map(|window_s| work / window_s.max(1e-9));
+        let possible = |need: &f64| *need > 0.0 && window_s > restart_s && *need <= fastest;
+        needs.into_iter().find(possible).unwrap_or(0.0)
+    });
+    Trader {
+        key: contender.key,
+        job,
+        shape,
+        lot: 0,
+        known,
+        work,
+        bucket: bucket as i32,
+        held: contender.held,
+        floor: contender.held.unwrap_or(0),
+        need,
+        owed,
+    }
+}
+
+/// Work that is left, the whole of it, in seconds on one GPU, and whether anybody knows.
+fn work_left(problem: &Problem, job: &Job, unit: f64) -> (f64, f64, bool) {
+    let done = steps_done(problem.now, job).unwrap_or(0.0) / unit;
+    let told = job.progress.and_then(|progress| progress.steps_total);
+    if let Some(total) = told {
+        let whole = total as f64 / unit;
+        return ((whole - done).max(WORK_MIN_S), whole, true);
+    }
+    if let Some(alone) = job.facts.duration_alone {
+        // An owner's guess that has run out is not at its end.
+        let whole = alone.as_secs_f64() * f64::from(job.facts.request.min);
+        return ((whole - done).max(0.05 * whole).max(WORK_MIN_S), whole, true);
+    }
+    let left = problem.sizes.remaining_s(done).unwrap_or(FIRST_GUESS_S).max(WORK_MIN_S);
+    (left, done + left, false)
+}
+
+/// Who must have GPUs gets its least number set, while there is room: those that cannot stop, then
+/// deadlines, the earliest first, then those that have waited for too long.
+fn set_floors(traders: &mut [Trader<'_>], shapes: &[Shape<'_>], room: u32) {
+    let held: u32 = traders.iter().filter_map(|trader| trader.held).sum();
+    let mut left = room.saturating_sub(held);
+    let mut first: Vec<usize> =
+        (0..traders.len()).filter(|&i| traders[i].need > 0.0 || traders[i].owed).collect();
+    first.sort_by_key(|&i| {
+        let deadline = traders[i].job.facts.deadline.filter(|_| traders[i].need > 0.0);
+        (deadline.is_none(), deadline, traders[i].job.arrival)
+    });
+    for index in first {
+        let trader = &mut traders[index];
+        let sizes = &shapes[trader.shape].sizes;
+        let enough = sizes.iter().find(|size| size.fastest() >= trader.need);
+        match enough.filter(|size| trader.held.is_none() && size.gpus <= left) {
+            Some(size) => {
+                left -= size.gpus;
+                trader.floor = size.gpus;
+            }
+            // No room: it competes as everybody does.
+            None if trader.held.is_none() => trader.need = 0.0,
+            None => {
+                let held = sizes.iter().find(|size| Some(size.gpus) == trader.held);
+                if held.is_none_or(|size| size.fastest() < trader.need) {
+                    trader.need = 0.0;
+                }
+            }
+        }
+    }
+}
+
+/// What each number of GPUs is worth to a job at the price of its work, and what a change costs it.
+pub(super) fn wish(trader: &Trader<'_>, shape: &Shape<'_>, bid: &Bid) -> Wish {
+    let none = if trader.floor > 0 { -MUST } else { 0.0 };
+    let mut item = vec![Opt { gpus: 0, worth: none }];
+    let mut cost = vec![0.0];
+    for size in shape.sizes.iter().filter(|size| trader.may_have(size.gpus)) {
+        let Some(way) = size.way(bid.work_price, trader.need) else { continue };
+        let worth = way.at(bid.work_price);
+        item.push(Opt { gpus: size.gpus, worth });
+        cost.push(change(worth, size.restart_s, bid.done_in_s));
+    }
+    let moves = Moves { cost, has_run: trader.has_run() };
+    let meant = trader.job.gpus_meant().unwrap_or(0);
+    let stay = item.iter().position(|option| option.gpus == meant).unwrap_or(0);
+    let from_now = (0..item.len()).map(|to| moves.between(stay, to)).collect();
+    Wish { item, from_now, stay, moves: vec![moves] }
+}
+
+/// What a start costs, as a share of what is earned while the size stays.
+pub(super) fn change(worth: f64, restart_s: f64, done_in_s: f64) -> f64 {
+    worth.max(0.0) * (restart_s / done_in_s.min(SIZE_STAYS_S)).min(CHANGE_MAX)
+}
