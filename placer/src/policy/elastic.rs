@@ -99,7 +99,7 @@ impl<'a> Contest<'a> {
             None => {
                 let most = self.room.iter().max_by_key(|(_, left)| **left);
                 let kind = most.map_or_else(String::new, |(kind, _)| (*kind).to_owned());
-                (job.facts.request.min, kind, CardSetting::DEFAULT)
+                (job.next_gpus.unwrap_or(job.facts.request.min), kind, CardSetting::DEFAULT)
             }
         };
         let Some(left) = self.room.get_mut(kind.as_str()).filter(|left| **left >= gpus) else {

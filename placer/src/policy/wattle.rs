@@ -45,7 +45,6 @@ use wattle_common::job::CardSetting;
 use crate::arrange::Target;
 use crate::charge::Charge;
 use crate::job::State;
-use crate::menu::Menu;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
 use crate::policy::wattle::allot::{Blocks, allot};
@@ -86,7 +85,6 @@ impl Policy for Wattle {
     fn solve(&self, problem: &Problem) -> Plan {
         let mut contest = Contest::of(problem);
         let mut contenders = std::mem::take(&mut contest.jobs);
-        contenders.extend(stopping(problem));
         contenders.sort_by_key(|contender| contender.job.arrival);
         let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
         for contender in contenders {
@@ -95,10 +93,10 @@ impl Policy for Wattle {
         let mut targets = Vec::new();
         let mut look_again = false;
         let mut waiting: Vec<(u64, JobKey)> = Vec::new();
-        for (kind, contenders) in &by_kind {
-            let supply = Supply::of(problem, kind, &contest, contenders);
+        for (kind, contenders) in &mut by_kind {
+            let supply = Supply::of(problem, kind, &contest);
             let before = targets.len();
-            look_again |= share_out(problem, contenders, &supply, &mut targets);
+            look_again |= settle(problem, contenders, &supply, &mut targets);
             let chosen: BTreeSet<JobKey> =
                 targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
             let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
@@ -118,17 +116,6 @@ impl Policy for Wattle {
     }
 }
 
-/// Jobs that are on their way to another size or back to the queue compete as if they were there:
-/// what was decided for them must not change because it is being carried out.
-fn stopping(problem: &Problem) -> impl Iterator<Item = Contender<'_>> {
-    problem.running().filter_map(|(key, job)| {
-        let menu: &Menu = job.menu.as_deref().filter(|menu| !menu.choices().is_empty())?;
-        let stopping = matches!(job.state, State::Stopping { .. });
-        let there = problem.nodes().iter().any(|node| node.facts.gpu_kind == menu.gpu_kind);
-        (stopping && there).then_some(Contender { key, job, menu, held: None })
-    })
-}
-
 /// The GPUs of one kind.
 struct Supply<'a> {
     kind: &'a str,
@@ -141,36 +128,47 @@ struct Supply<'a> {
 }
 
 impl<'a> Supply<'a> {
-    fn of(
-        problem: &Problem,
-        kind: &'a str,
-        contest: &Contest<'_>,
-        contenders: &[Contender<'_>],
-    ) -> Self {
+    fn of(problem: &Problem, kind: &'a str, contest: &Contest<'_>) -> Self {
         let nodes = || problem.nodes().iter().filter(|node| node.facts.gpu_kind == kind);
         let mut blocks = Blocks::default();
         nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
-        let mut room: u32 = nodes().map(|node| node.facts.healthy.count_ones()).sum();
         for target in contest.fixed.iter().filter(|target| target.kind == kind) {
-            room = room.saturating_sub(target.gpus);
             blocks.take_away(target.gpus);
         }
-        // Who stops and is not among them holds its GPUs a little longer.
-        let competing: BTreeSet<JobKey> = contenders.iter().map(|c| c.key).collect();
-        let others = problem.running().filter(|(key, _)| !competing.contains(key));
-        for (_, job) in others {
-            if let State::Stopping { on } = &job.state
-                && problem.node(on.spots[0].node).facts.gpu_kind == kind
-            {
-                room = room.saturating_sub(on.gpu_count());
-            }
-        }
+        let room = contest.room.get(kind).copied().unwrap_or(0);
         let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
         Self { kind, room, blocks, charge: Charge::on(problem, kind), memory_mib }
     }
 }
 
-/// Targets for all jobs of one kind of GPU. True where it should be looked at again, since nobody
+/// Targets for all jobs of one kind of GPU. Who cannot stop keeps for good what it is given, which
+/// weighs on everybody's price; so what it is given is taken as given, and the rest shared out anew.
+fn settle(
+    problem: &Problem,
+    contenders: &mut [Contender<'_>],
+    supply: &Supply<'_>,
+    targets: &mut Vec<Target>,
+) -> bool {
+    let before = targets.len();
+    loop {
+        targets.truncate(before);
+        let look_again = share_out(problem, contenders, supply, targets);
+        let given: BTreeMap<JobKey, u32> =
+            targets[before..].iter().map(|target| (target.jobs[0], target.gpus)).collect();
+        let mut anew = false;
+        for contender in contenders.iter_mut() {
+            if !contender.job.facts.can_stop && contender.held.is_none() {
+                contender.held = given.get(&contender.key).copied();
+                anew |= contender.held.is_some();
+            }
+        }
+        if !anew {
+            return look_again;
+        }
+    }
+}
+
+/// Targets for all jobs of one kind of GPU, at the prices that clear. True where it should be looked at again, since nobody
 /// knows how much work somebody has left.
 fn share_out(
     problem: &Problem,

@@ -254,7 +254,8 @@ fn groups(traders: &[Trader<'_>]) -> Vec<Group> {
     for (index, trader) in traders.iter().enumerate() {
         let memory = trader.job.memory_mib_max();
         let bound = trader.floor > 0 || trader.need > 0.0;
-        let may = !trader.job.facts.exclusive && trader.held.is_none() && memory.is_some();
+        // Who cannot stop could not be parted again.
+        let may = !trader.job.facts.exclusive && trader.job.facts.can_stop && memory.is_some();
         if !may || (bound && !one_by_one) {
             continue;
         }
@@ -280,7 +281,7 @@ fn mates(traders: &[Trader<'_>]) -> Vec<(usize, usize)> {
     let mut on: BTreeMap<&crate::set::GpuSet, usize> = BTreeMap::new();
     let mut mates = Vec::new();
     for (index, trader) in traders.iter().enumerate() {
-        if trader.held.is_none()
+        if trader.job.facts.can_stop
             && !trader.job.facts.exclusive
             && let State::Running { on: set, .. } = &trader.job.state
             && let Some(first) = on.insert(set, index)
