@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 const EXACT_MAX: usize = 1 << 17;
 /// Rounds in which what was allotted may still better itself.
 const ROUNDS_MAX: usize = 8;
-/// What an item that must have GPUs is out of pocket without them: more than anything is worth, little
-/// enough that the rest is not lost in rounding.
+/// What an item that must have GPUs is out of pocket without them, for each second that a GPU-second
+/// costs: more than anything is worth, little enough that the rest is not lost in rounding.
 pub(super) const MUST: f64 = 1e6;
 
 /// A number of GPUs and its worth.
@@ -183,7 +183,7 @@ fn best(items: &[Item], room: u32) -> Vec<usize> {
     let mut choices: Vec<u8> = Vec::with_capacity(items.len() * width);
     let mut next = vec![0.0; width];
     for item in items {
-        for gpus in 0..width {
+        for (gpus, next) in next.iter_mut().enumerate() {
             let (mut most, mut which) = (f64::NEG_INFINITY, 0);
             for (index, option) in item.iter().enumerate() {
                 let Some(left) = gpus.checked_sub(option.gpus as usize) else { break };
@@ -192,7 +192,7 @@ fn best(items: &[Item], room: u32) -> Vec<usize> {
                     (most, which) = (sum, index);
                 }
             }
-            next[gpus] = most;
+            *next = most;
             choices.push(which as u8);
         }
         std::mem::swap(&mut worth, &mut next);
