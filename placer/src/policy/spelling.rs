@@ -156,8 +156,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_its_remedy() {
         let refused = |spelling: &str| policy(spelling).err().unwrap().to_string();
-        expect_test::expect![[r#"
-            no policy is called `magic`; use one of fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco, powerflow, greenflow, as NAME[:NUMBER][@MHZ][+zeus]"#]]
+        expect_test::expect!["no policy is called `magic`; use one of fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco, powerflow, greenflow, wattle, as NAME[:NUMBER][@MHZ][+zeus]"]
         .assert_eq(&refused("magic"));
         let cases = [
             ("fifo:2", "takes none"),
