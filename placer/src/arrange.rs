@@ -266,9 +266,23 @@ impl<'a> Steps<'a> {
         })
     }
 
+    /// Whether the target would find room if every node were awake and free.
+    fn could_hold(&self, target: &Target) -> bool {
+        let mut whole: BTreeMap<(&str, u32), u32> = BTreeMap::new();
+        for (_, node) in self.of_kind(target).filter(|(_, node)| could_be_part(node, target)) {
+            if node.facts.gpus >= target.gpus {
+                return true;
+            }
+            *whole.entry((&node.facts.gpu_kind, node.facts.gpus)).or_default() += node.facts.gpus;
+        }
+        whole.values().any(|gpus| *gpus >= target.gpus)
+    }
+
     /// Wakes as many nodes as the targets without room need.
     fn wake(&mut self, unplaced: &[&Target]) {
-        let awaiting: u32 = unplaced.iter().map(|target| target.gpus).sum();
+        let helped: Vec<&&Target> =
+            unplaced.iter().filter(|target| self.could_hold(target)).collect();
+        let awaiting: u32 = helped.iter().map(|target| target.gpus).sum();
         let nodes = || self.problem.keyed_nodes();
         let waking: u32 = nodes()
             .filter(|(_, node)| node.wakefulness == Wakefulness::Waking)
@@ -287,7 +301,8 @@ impl<'a> Steps<'a> {
             if wanted == 0 {
                 break;
             }
-            if known.wakefulness == Wakefulness::Asleep && known.facts.healthy != 0 {
+            let helps = |target: &&&Target| could_be_part(known, target);
+            if known.wakefulness == Wakefulness::Asleep && helped.iter().any(helps) {
                 wanted = wanted.saturating_sub(known.facts.gpus);
                 let because = Because::Woken { gpus: awaiting };
                 orders.push(NodeDecision::Wake { node, because });
@@ -361,6 +376,16 @@ impl<'a> Steps<'a> {
         };
         spans.iter().filter_map(tenants_of).min_by_key(|(moved, _)| *moved).map(|(_, jobs)| jobs)
     }
+}
+
+/// Whether the target could be on this node, or on it and others like it, if it were free.
+fn could_be_part(node: &crate::Node, target: &Target) -> bool {
+    let facts = &node.facts;
+    let healthy = facts.healthy & ones(facts.gpus);
+    if facts.gpus >= target.gpus {
+        return aligned(healthy, target.gpus, facts.gpus).is_some();
+    }
+    facts.gpus > 0 && healthy == ones(facts.gpus)
 }
 
 /// `count` free GPUs of a node: an aligned block from the smallest free one that holds it, or, for a
