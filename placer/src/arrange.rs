@@ -141,7 +141,10 @@ impl<'a> Steps<'a> {
             let foreign = on.gpus().any(|(node, gpu)| {
                 self.problem.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
             });
-            if foreign {
+            // Nobody is put on a GPU that has stopped answering since.
+            let answers =
+                |(node, gpu): (NodeKey, u32)| self.problem.node(node).facts.healthy >> gpu & 1 == 1;
+            if foreign || !on.gpus().all(answers) {
                 continue;
             }
             for &job in &target.jobs {
