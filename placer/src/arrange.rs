@@ -141,10 +141,11 @@ impl<'a> Steps<'a> {
             let foreign = on.gpus().any(|(node, gpu)| {
                 self.problem.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
             });
-            // Nobody is put on a GPU that has stopped answering since.
-            let answers =
-                |(node, gpu): (NodeKey, u32)| self.problem.node(node).facts.healthy >> gpu & 1 == 1;
-            if foreign || !on.gpus().all(answers) {
+            let sound = on.spots.iter().all(|spot| {
+                let node = self.problem.node(spot.node);
+                node.is_awake() && spot.gpus & !node.facts.healthy == 0
+            });
+            if foreign || !sound {
                 continue;
             }
             for &job in &target.jobs {

@@ -142,10 +142,7 @@ fn settle(problem: &mut Problem) -> Vec<Plan> {
         }
         problem.apply(&plan);
         let again = wattle.solve(problem);
-        // While a block is being cleared, others may be placed meanwhile.
-        let clears = |d: &Decision| matches!(d.because(), Because::Defragmented { .. });
-        let moving = plan.decisions.iter().any(clears);
-        assert!(again.is_empty() || moving, "{plan:?}\nleft to do: {again:?}");
+        assert!(again.is_empty(), "{plan:?}\nleft to do: {again:?}");
         let stopping: Vec<JobKey> = problem
             .running()
             .filter(|(_, job)| matches!(job.state, State::Stopping { .. }))

@@ -51,7 +51,7 @@ use crate::policy::wattle::allot::{Blocks, allot};
 use crate::policy::wattle::market::{Bid, Forecast, clear};
 use crate::policy::wattle::pairs::Pairing;
 use crate::policy::wattle::shape::Line;
-use crate::policy::wattle::traders::{gather, wish};
+use crate::policy::wattle::traders::{gather, held, wish};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -85,6 +85,7 @@ impl Policy for Wattle {
     fn solve(&self, problem: &Problem) -> Plan {
         let mut contest = Contest::of(problem);
         let mut contenders = std::mem::take(&mut contest.jobs);
+        contenders.extend(stopped_to_wait(problem));
         contenders.sort_by_key(|contender| contender.job.arrival);
         let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
         for contender in contenders {
@@ -114,6 +115,17 @@ impl Policy for Wattle {
         }
         plan
     }
+}
+
+/// Jobs that are on their way back to the queue compete as if they were there: the price that sent
+/// them must not fall because they have gone.
+fn stopped_to_wait(problem: &Problem) -> impl Iterator<Item = Contender<'_>> {
+    problem.running().filter_map(|(key, job)| {
+        let menu = job.menu.as_deref().filter(|menu| !menu.choices().is_empty())?;
+        let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
+        let there = problem.nodes().iter().any(|node| node.facts.gpu_kind == menu.gpu_kind);
+        (stops && there).then_some(Contender { key, job, menu, held: None })
+    })
 }
 
 /// The GPUs of one kind.
@@ -150,12 +162,23 @@ fn settle(
     targets: &mut Vec<Target>,
 ) -> bool {
     let before = targets.len();
+    let mut moved: BTreeSet<JobKey> = BTreeSet::new();
     loop {
         targets.truncate(before);
-        let look_again = share_out(problem, contenders, supply, targets);
-        let given: BTreeMap<JobKey, u32> =
-            targets[before..].iter().map(|target| (target.jobs[0], target.gpus)).collect();
+        let look_again = share_out(problem, contenders, supply, &moved, targets);
+        let given: BTreeMap<JobKey, u32> = (targets[before..].iter())
+            .flat_map(|target| target.jobs.iter().map(|&job| (job, target.gpus)))
+            .collect();
+        // Who is moved anyway may as well have another mate, and must not lose the one it has now
+        // once it is on its way.
         let mut anew = false;
+        for contender in contenders.iter() {
+            if let State::Running { on, .. } = &contender.job.state
+                && given.get(&contender.key) != Some(&on.gpu_count())
+            {
+                anew |= moved.insert(contender.key) && problem.tenants_max > 1;
+            }
+        }
         for contender in contenders.iter_mut() {
             if !contender.job.facts.can_stop && contender.held.is_none() {
                 contender.held = given.get(&contender.key).copied();
@@ -174,6 +197,7 @@ fn share_out(
     problem: &Problem,
     contenders: &[Contender<'_>],
     supply: &Supply<'_>,
+    moved: &BTreeSet<JobKey>,
     targets: &mut Vec<Target>,
 ) -> bool {
     let most = supply.blocks.most();
@@ -186,35 +210,42 @@ fn share_out(
     let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
     market.forecast.tau_s = tau_s(problem, speeds.sum::<f64>() / traders.len() as f64);
 
-    let alone = clear(supply.room, |price| market.demand(price));
+    let room = supply.room.saturating_sub(held(&traders));
+    let mut blocks = supply.blocks.clone();
+    traders.iter().filter_map(|trader| trader.held).for_each(|gpus| blocks.take_away(gpus));
+
+    let alone = clear(room, |price| market.demand(price));
     let bids = |price: f64, market: &market::Market<'_>| -> Vec<Bid> {
         market.lots.iter().map(|lot| market.bid(lot, price)).collect()
     };
-    let pairing = Pairing::of(problem, supply, &market, &traders, &bids(alone, &market), alone);
+    let pairing =
+        Pairing::of(problem, supply, &market, &traders, moved, &bids(alone, &market), alone);
     for trader in pairing.paired() {
         market.lots[traders[trader].lot].jobs -= 1;
     }
     let price = if pairing.pairs.is_empty() {
         alone
     } else {
-        clear(supply.room, |price| market.demand(price) + pairing.demand(&market, &traders, price))
+        clear(room, |price| market.demand(price) + pairing.demand(&market, &traders, price))
     };
     let bids = bids(price, &market);
 
     let taken: BTreeSet<usize> = pairing.paired().collect();
-    let singles: Vec<usize> = (0..traders.len()).filter(|index| !taken.contains(index)).collect();
+    let open = |index: &usize| !taken.contains(index) && traders[*index].held.is_none();
+    let singles: Vec<usize> = (0..traders.len()).filter(open).collect();
     let mut wishes = Vec::with_capacity(singles.len() + pairing.pairs.len());
     for &single in &singles {
         let trader = &traders[single];
-        wishes.push(wish(trader, &market.shapes[trader.shape], &bids[trader.lot]));
+        wishes.push(wish(trader, &market.shapes[trader.shape], &bids[trader.lot], price));
     }
-    wishes.extend(pairing.wishes(&traders, &bids));
-    let chosen = allot(&wishes, supply.room, &supply.blocks);
+    wishes.extend(pairing.wishes(&traders, &bids, price));
+    let chosen = allot(&wishes, room, &blocks);
 
     let worth = |gpus: u32, value: f64| Because::Worth { gpus, value, gpu_price: price };
-    for (&single, (wish, &option)) in singles.iter().zip(wishes.iter().zip(&chosen)) {
-        let gpus = wish.item[option].gpus;
-        let trader = &traders[single];
+    let given = singles.iter().zip(wishes.iter().zip(&chosen));
+    let given = given.map(|(&single, (wish, &option))| (&traders[single], wish.item[option].gpus));
+    let stands = traders.iter().filter_map(|trader| Some((trader, trader.held?)));
+    for (trader, gpus) in stands.chain(given) {
         let shape = &market.shapes[trader.shape];
         let Some(size) = shape.sizes.iter().find(|size| size.gpus == gpus) else { continue };
         let work_price = bids[trader.lot].work_price;

@@ -22,6 +22,7 @@ use crate::policy::wattle::market::{Bid, Market};
 use crate::policy::wattle::shape::Shape;
 use crate::policy::wattle::traders::{Trader, change};
 use crate::problem::Problem;
+use crate::set::JobKey;
 
 /// Up to so many jobs are paired one by one; more are taken by kind and by work left.
 const ONE_BY_ONE_MAX: usize = 200;
@@ -76,6 +77,7 @@ impl Pairing {
         supply: &Supply<'_>,
         market: &Market<'_>,
         traders: &[Trader<'_>],
+        moved: &BTreeSet<JobKey>,
         bids: &[Bid],
         price: f64,
     ) -> Self {
@@ -114,7 +116,7 @@ impl Pairing {
             (sound && surplus > 0.0).then_some(Offer { surplus, a, b, joint, who: Who::Mates })
         };
         let joints = &mut pairing.joints;
-        for (a, b) in mates(traders) {
+        for (a, b) in mates(traders, moved) {
             if let Some(found) = offer(a, b, joints) {
                 offers.push(Offer { surplus: found.surplus + KEEP, ..found });
             }
@@ -162,11 +164,12 @@ impl Pairing {
     }
 
     /// What each number of GPUs is worth to each pair, and what changes cost.
-    pub(super) fn wishes(&self, traders: &[Trader<'_>], bids: &[Bid]) -> Vec<Wish> {
+    pub(super) fn wishes(&self, traders: &[Trader<'_>], bids: &[Bid], price: f64) -> Vec<Wish> {
         let wish = |pair: &Pair| {
             let both = [&traders[pair.a], &traders[pair.b]];
             let floor = both[0].floor.max(both[1].floor);
-            let mut item = vec![Opt { gpus: 0, worth: if floor > 0 { -MUST } else { 0.0 } }];
+            let none = if floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
+            let mut item = vec![Opt { gpus: 0, worth: none }];
             let bid = both.map(|trader| &bids[trader.lot]);
             let mut moves = both.map(|trader| Moves { cost: vec![0.0], has_run: trader.has_run() });
             for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
@@ -276,13 +279,14 @@ fn groups(traders: &[Trader<'_>]) -> Vec<Group> {
     groups
 }
 
-/// Those that run on the very same GPUs, two and two.
-fn mates(traders: &[Trader<'_>]) -> Vec<(usize, usize)> {
+/// Those that run on the very same GPUs and stay there, two and two.
+fn mates(traders: &[Trader<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, usize)> {
     let mut on: BTreeMap<&crate::set::GpuSet, usize> = BTreeMap::new();
     let mut mates = Vec::new();
     for (index, trader) in traders.iter().enumerate() {
         if trader.job.facts.can_stop
             && !trader.job.facts.exclusive
+            && !moved.contains(&trader.key)
             && let State::Running { on: set, .. } = &trader.job.state
             && let Some(first) = on.insert(set, index)
         {

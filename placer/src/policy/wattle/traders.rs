@@ -107,7 +107,8 @@ pub(super) fn gather<'a>(
             });
             lots.len() - 1
         });
-        lots[trader.lot].jobs += 1;
+        // Who holds what it has takes no part.
+        lots[trader.lot].jobs += u32::from(trader.held.is_none());
     }
     (traders, Market { shapes, lots, forecast })
 }
@@ -167,11 +168,10 @@ fn work_left(problem: &Problem, job: &Job, unit: f64) -> (f64, f64, bool) {
     (left, done + left, false)
 }
 
-/// Who must have GPUs gets its least number set, while there is room: those that cannot stop, then
+/// Who must have GPUs gets its least number set, while there is room beside those that hold theirs:
 /// deadlines, the earliest first, then those that have waited for too long.
 fn set_floors(traders: &mut [Trader<'_>], shapes: &[Shape<'_>], room: u32) {
-    let held: u32 = traders.iter().filter_map(|trader| trader.held).sum();
-    let mut left = room.saturating_sub(held);
+    let mut left = room.saturating_sub(held(traders));
     let mut first: Vec<usize> =
         (0..traders.len()).filter(|&i| traders[i].need > 0.0 || traders[i].owed).collect();
     first.sort_by_key(|&i| {
@@ -199,9 +199,14 @@ fn set_floors(traders: &mut [Trader<'_>], shapes: &[Shape<'_>], room: u32) {
     }
 }
 
+/// GPUs of those that cannot stop.
+pub(super) fn held(traders: &[Trader<'_>]) -> u32 {
+    traders.iter().filter_map(|trader| trader.held).sum()
+}
+
 /// What each number of GPUs is worth to a job at the price of its work, and what a change costs it.
-pub(super) fn wish(trader: &Trader<'_>, shape: &Shape<'_>, bid: &Bid) -> Wish {
-    let none = if trader.floor > 0 { -MUST } else { 0.0 };
+pub(super) fn wish(trader: &Trader<'_>, shape: &Shape<'_>, bid: &Bid, price: f64) -> Wish {
+    let none = if trader.floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
     let mut item = vec![Opt { gpus: 0, worth: none }];
     let mut cost = vec![0.0];
     for size in shape.sizes.iter().filter(|size| trader.may_have(size.gpus)) {
