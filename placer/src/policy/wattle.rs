@@ -55,7 +55,7 @@ use crate::policy::wattle::traders::{gather, held, wish};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
-use crate::set::JobKey;
+use crate::set::{GpuSet, JobKey};
 
 /// What a GPU-second costs in the long run, s.
 const LATER: f64 = 0.1;
@@ -106,10 +106,9 @@ impl Policy for Wattle {
         }
         let before = targets.len() as u32;
         let mut plan = contest.plan(problem, targets, before);
-        plan.blocked = waiting.into_iter().min().map(|(_, job)| {
-            let because = Because::Outranked { before };
-            Blocked { job, because }
-        });
+        // Who has its GPUs and no place for them yet is named first.
+        let outranked = |(_, job)| Blocked { job, because: Because::Outranked { before } };
+        plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
         if look_again || plan.blocked.is_some() {
             plan.again_at = Some(problem.now + LOOK_AGAIN);
         }
@@ -174,9 +173,10 @@ fn settle(
         let mut anew = false;
         for contender in contenders.iter() {
             if let State::Running { on, .. } = &contender.job.state
+                && shares(problem, on)
                 && given.get(&contender.key) != Some(&on.gpu_count())
             {
-                anew |= moved.insert(contender.key) && problem.tenants_max > 1;
+                anew |= moved.insert(contender.key);
             }
         }
         for contender in contenders.iter_mut() {
@@ -189,6 +189,11 @@ fn settle(
             return look_again;
         }
     }
+}
+
+/// Whether more than one job is on them.
+fn shares(problem: &Problem, on: &GpuSet) -> bool {
+    on.gpus().next().is_some_and(|(node, gpu)| problem.node(node).tenants(gpu).len() > 1)
 }
 
 /// Targets for all jobs of one kind of GPU, at the prices that clear. True where it should be looked at again, since nobody
