@@ -375,3 +375,17 @@ fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
     let scenario = scenario("1x2:v100", vec![job("a", "eaco-vgg16", 0, 60)]);
     assert_eq!(run_oracle(world, &scenario, "fifo").unwrap(), None, "nothing would change for it");
 }
+
+/// SRTF knows from its arrival on that the second job is shorter; the first one goes on after it,
+/// with nothing lost but the time its restart takes.
+#[test]
+fn srtf_stops_the_longer_job_for_the_shorter() {
+    let id = "resnet50-imagenet-b128";
+    let jobs = vec![job("long", id, 0, 10_000), job("short", id, 100, 1_000)];
+    let scenario = scenario("1x1:v100", jobs);
+    let srtf = run_policy(world(), &scenario, "srtf").unwrap();
+    assert_eq!((srtf.jct_s_p50, srtf.jct_s_p95), (Some(1_000.0), Some(11_031.0)));
+    assert_eq!((srtf.migrations, srtf.rescales), (1, 0));
+    let fifo = run_policy(world(), &scenario, "fifo").unwrap();
+    assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(10_000.0), Some(10_900.0)));
+}

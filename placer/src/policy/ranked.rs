@@ -136,15 +136,31 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
             first_passed = Some((key, taken.len() as u32));
         }
     }
-    let targets: Vec<Target> = taken.iter().map(|&(key, gpus)| alone(key, gpus)).collect();
-    let before = targets.len() as u32;
-    let mut plan = arrange(problem, &targets, &Because::Outranked { before });
+    let mut plan = if stays(problem, &taken) { Plan::default() } else { placed(problem, &taken) };
     plan.decisions.extend(rejected);
     if plan.blocked.is_none() {
         let passed = |(job, before)| Blocked { job, because: Because::Outranked { before } };
         plan.blocked = first_passed.map(passed);
     }
     Served { plan, taken, short }
+}
+
+/// Whether those who run are those who were taken, so that nothing need be arranged: at most
+/// instants nothing changes.
+fn stays(problem: &Problem, taken: &[(JobKey, u32)]) -> bool {
+    let runs = |job: &Job| match &job.state {
+        State::Running { setting, .. } => setting.is_default(),
+        State::Stopping { .. } | State::Queued => false,
+    };
+    problem.running().count() == taken.len()
+        && taken.iter().all(|&(key, _)| problem.job(key).is_some_and(runs))
+}
+
+/// The plan that gives everybody taken a place.
+fn placed(problem: &Problem, taken: &[(JobKey, u32)]) -> Plan {
+    let targets: Vec<Target> = taken.iter().map(|&(key, gpus)| alone(key, gpus)).collect();
+    let before = targets.len() as u32;
+    arrange(problem, &targets, &Because::Outranked { before })
 }
 
 /// So many GPUs of any one kind for one job.
