@@ -215,7 +215,7 @@ struct Step {
 }
 
 /// The steps of an item's concave hull from `from` on.
-fn hull(item: &Item, index: usize, from: usize, steps: &mut Vec<Step>) {
+fn hull(item: &[Opt], index: usize, from: usize, steps: &mut Vec<Step>) {
     let gain = |a: usize, b: usize| {
         (item[b].worth - item[a].worth) / f64::from(item[b].gpus - item[a].gpus)
     };
@@ -242,8 +242,7 @@ fn good(items: &[Item], room: u32) -> Vec<usize> {
             let fits = |option: &&Opt| option.gpus - item[at].gpus <= left;
             let within = at + item[at..].iter().take_while(fits).count();
             if within > at + 1 {
-                let item = item[..within].to_vec();
-                hull(&item, index, at, &mut steps);
+                hull(&item[..within], index, at, &mut steps);
             }
         }
         steps.sort_by(|a, b| b.gain.total_cmp(&a.gain).then(a.item.cmp(&b.item)));

@@ -1,0 +1,161 @@
+//! How long one round of the policy `wattle` takes, and how that grows with GPUs and jobs:
+//! `cargo bench -p wattle-placer --bench wattle`.
+//!
+//! Jobs are of 14 kinds, each with 7 sizes and 12 clocks, and of lengths over four decades, about two
+//! waiting for each GPU. The goals are for 10,000 GPUs and 25,000 jobs: one second from nothing,
+//! a tenth of a second after one event.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
+
+use std::sync::Arc;
+
+use wattle_common::job::GpuRequest;
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::rng::Stream;
+use wattle_common::{Frequency, NodeId, Timestamp};
+use wattle_placer::{JobFacts, Menu, NodeFacts, Problem, Progress, State, policy};
+
+/// Nodes of eight GPUs, and jobs.
+const SCALES: [(u32, u32); 4] = [(16, 100), (125, 2_500), (312, 6_250), (1_250, 25_000)];
+const KINDS: u32 = 14;
+const ANY: GpuRequest = GpuRequest { min: 1, max: 64 };
+
+fn main() {
+    divan::main();
+}
+
+fn surface(kind: u32) -> Surface {
+    let exactly = |mean| Estimate { mean, low: mean, high: mean };
+    let grows = 0.15 + 0.05 * f64::from(kind);
+    let mut points = Vec::new();
+    for gpus in (0..7).map(|k| 1_u32 << k) {
+        for step in 0..12 {
+            let slower = 1.0 - 0.03 * f64::from(step);
+            let (n, grown) = (f64::from(gpus), f64::from(gpus).powf(grows));
+            points.push(SurfacePoint {
+                gpus,
+                nodes: gpus.div_ceil(8),
+                cap_mw: None,
+                clock_mhz_max: (step > 0).then(|| Frequency::from_mhz(1_410 - 40 * step)),
+                global_batch: None,
+                neighbours: Vec::new(),
+                steps_per_s: Some(exactly(grown * slower)),
+                relative_speed: exactly(1.0),
+                card_power_w: exactly(60.0 + 300.0 * (0.35 + 0.65 * grown / n) * slower.powi(2)),
+            });
+        }
+    }
+    Surface {
+        job: "any".parse().unwrap(),
+        predictor: "bench".parse().unwrap(),
+        at_us: Timestamp::EPOCH,
+        gpu_kind: "a100".into(),
+        windows: 1,
+        basis: None,
+        class: None,
+        utilization_gpu_percent: None,
+        utilization_memory_percent: None,
+        memory_mib_max: Some(20_000),
+        points,
+        probe: None,
+    }
+}
+
+/// Everybody waits and nobody runs.
+fn from_nothing((nodes, jobs): (u32, u32)) -> Problem {
+    let mut problem = Problem::new();
+    problem.inventory_complete = true;
+    problem.price = 1e-3;
+    problem.tenants_max = 1;
+    for i in 0..nodes {
+        problem.node_known(NodeFacts {
+            id: NodeId::new(&format!("n{i}")).unwrap(),
+            gpu_kind: "a100".into(),
+            gpus: 8,
+            memory_mib: 80_000,
+            healthy: u64::MAX,
+            watts: None,
+        });
+    }
+    let known: Vec<(Arc<Surface>, Arc<Menu>)> = (0..KINDS)
+        .map(|kind| {
+            let surface = surface(kind);
+            let menu = Menu::of(&surface, ANY);
+            (Arc::new(surface), Arc::new(menu))
+        })
+        .collect();
+    let mut stream = Stream::new(7, "bench");
+    for i in 0..jobs {
+        arrive(&mut problem, &mut stream, i, &known[(i % KINDS) as usize]);
+    }
+    problem
+}
+
+fn arrive(
+    problem: &mut Problem,
+    stream: &mut Stream,
+    i: u32,
+    (surface, menu): &(Arc<Surface>, Arc<Menu>),
+) {
+    let key = problem.job_arrived(JobFacts {
+        id: format!("j{i}").parse().unwrap(),
+        workload: None,
+        request: ANY,
+        exclusive: false,
+        can_stop: true,
+        deadline: None,
+        duration_alone: None,
+        memory_mib_max: None,
+        submitted_at: problem.now,
+    });
+    problem.surface_and_menu_known(key, surface.clone(), menu.clone());
+    let steps_total = Some((10_000.0 * (2.0 * stream.normal()).exp()) as u64 + 1);
+    problem.job_progressed(key, Progress { steps_total, ..Progress::default() });
+}
+
+/// Everybody who should run does.
+fn at_rest(scale: (u32, u32)) -> Problem {
+    let mut problem = from_nothing(scale);
+    let wattle = policy("wattle").unwrap();
+    loop {
+        let plan = wattle.solve(&problem);
+        if plan.is_empty() {
+            return problem;
+        }
+        problem.apply(&plan);
+        let stopping: Vec<_> = problem
+            .running()
+            .filter(|(_, job)| matches!(job.state, State::Stopping { .. }))
+            .map(|(key, _)| key)
+            .collect();
+        stopping.into_iter().for_each(|key| problem.job_stopped(key));
+    }
+}
+
+#[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
+fn nobody_runs_yet(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
+    let problem = from_nothing(scale);
+    let wattle = policy("wattle").unwrap();
+    bencher.bench_local(|| wattle.solve(&problem));
+}
+
+/// One job is done: who gets its GPUs?
+#[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
+fn one_job_is_done(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
+    let mut problem = at_rest(scale);
+    let (gone, _) = problem.running().next().expect("somebody runs");
+    problem.job_finished(gone);
+    let wattle = policy("wattle").unwrap();
+    bencher.bench_local(|| wattle.solve(&problem));
+}
+
+/// As before, where two may share a GPU but no surface says what comes of it.
+#[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
+fn one_job_is_done_and_two_may_share(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
+    let mut problem = at_rest(scale);
+    problem.tenants_max = 2;
+    let (gone, _) = problem.running().next().expect("somebody runs");
+    problem.job_finished(gone);
+    let wattle = policy("wattle").unwrap();
+    bencher.bench_local(|| wattle.solve(&problem));
+}
