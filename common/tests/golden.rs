@@ -152,28 +152,32 @@ fn actual() {
             ],
         },
     );
-    check(
-        "power-report",
-        &PowerReport {
-            node: node(),
-            at_us: at(3),
-            generation_seen: 12,
-            lease_until_us: Some(at(61)),
-            gpus: vec![AppliedGpu {
-                gpu: 0,
-                uuid: "GPU-0a".into(),
-                kind: "v100".into(),
-                memory_mib: 16_384,
-                healthy: true,
-                cap_mw: Some(Power::from_w(200)),
-                cap_mw_default: Some(Power::from_w(250)),
-                cap_mw_min: Some(Power::from_w(100)),
-                cap_mw_max: Some(Power::from_w(250)),
-                clock_mhz_max: Some(Frequency::from_mhz(1_200)),
-                refused: Some("cap of 90 W is below the card's 100 W".into()),
-            }],
-        },
-    );
+    let report = PowerReport {
+        node: node(),
+        at_us: at(3),
+        generation_seen: 12,
+        lease_until_us: Some(at(61)),
+        gpus: vec![AppliedGpu {
+            gpu: 0,
+            uuid: "GPU-0a".into(),
+            kind: "v100".into(),
+            memory_mib: 16_384,
+            healthy: true,
+            cap_mw: Some(Power::from_w(200)),
+            cap_mw_default: Some(Power::from_w(250)),
+            cap_mw_min: Some(Power::from_w(100)),
+            cap_mw_max: Some(Power::from_w(250)),
+            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
+            clock_mhz_lowest: None,
+            clock_mhz_highest: None,
+            refused: Some("cap of 90 W is below the card's 100 W".into()),
+        }],
+    };
+    check("power-report", &report);
+    let mut with_clocks = report;
+    with_clocks.gpus[0].clock_mhz_lowest = Some(Frequency::from_mhz(135));
+    with_clocks.gpus[0].clock_mhz_highest = Some(Frequency::from_mhz(1_530));
+    check("power-report-clocks", &with_clocks);
 }
 
 #[test]
@@ -339,13 +343,18 @@ fn what_people_ask_and_are_told() {
     let probe = ProbeMade {
         at_us: at(60),
         cap_mw: Power::from_w(150),
+        clock_mhz_max: None,
         duration_ms: 30_000,
         energy_mj_max: Energy::from_j(9_000),
     };
-    check("job-record-probed", &JobRecord { probes: vec![probe], ..record.clone() });
+    let probed = JobRecord { probes: vec![probe.clone()], ..record.clone() };
+    check("job-record-probed", &probed);
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = CardSetting { clock_mhz_max, ..CardSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record });
+    let clock_mhz_max = Some(Frequency::from_mhz(1_095));
+    let clock = ProbeMade { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
+    check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
 }
 
 #[test]

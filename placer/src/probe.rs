@@ -1,4 +1,4 @@
-//! Whether a predictor's proposal to look at a job under another cap is followed.
+//! Whether a predictor's proposal to look at a job under another cap or clock is followed.
 //!
 //! The predictor knows what a look would teach; only the placer knows what else the cards are for.
 //! A probe is paid by the job itself and by the site's energy, so both have a budget here. It must
@@ -11,13 +11,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::messages::Probe;
 use wattle_common::messages::job_record::{PROBES_MAX, ProbeMade};
-use wattle_common::{Energy, Power, Timestamp};
+use wattle_common::{Energy, Frequency, Power, Timestamp};
 
 use crate::job::{Job, State};
 use crate::outlook::remaining_alone;
 
-/// Two caps that differ by less are one reading, as a share.
-const SAME_CAP: f64 = 0.02;
+/// Two caps, or two clocks, that differ by less are one reading, as a share.
+const SAME: f64 = 0.02;
 
 /// The span over which the site's energy for probes is counted.
 pub const ENERGY_OVER: Duration = Duration::from_secs(86_400);
@@ -71,20 +71,44 @@ pub struct Case<'a> {
     pub alone: bool,
     /// The proposal.
     pub probe: &'a Probe,
-    /// The site's cap for every GPU.
-    pub site_cap: Option<Power>,
+    /// The cap that stands, where one does: the site's, or the job's own if that is lower.
+    pub cap: Option<Power>,
+    /// The locked highest clock that stands, likewise.
+    pub clock: Option<Frequency>,
     /// Lowest and default cap that all of the job's cards take, where they say.
     pub limits: Option<(Power, Power)>,
+    /// Lowest and highest clock that all of the job's cards can be locked to, where they say.
+    pub clocks: Option<(Frequency, Frequency)>,
     /// Probes made of this job.
     pub made: &'a [ProbeMade],
     /// What probes of all jobs may have drawn over the last 24 hours.
     pub drawn: Energy,
 }
 
+/// What a job's cards are set to while it is looked at; all else stays as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// This cap.
+    Cap(Power),
+    /// This locked highest clock.
+    Clock(Frequency),
+}
+
+impl fmt::Display for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cap(cap) => cap.fmt(f),
+            Self::Clock(clock) => clock.fmt(f),
+        }
+    }
+}
+
 /// A probe that is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The cap of each of the job's cards.
+    /// What is looked at.
+    pub look: Look,
+    /// The cap of each of the job's cards meanwhile.
     pub cap: Power,
     /// For how long.
     pub span: Duration,
@@ -99,17 +123,21 @@ pub struct Granted {
 pub enum Refusal {
     /// It is for other GPUs or nodes than the job has.
     OtherSize,
-    /// It is for a locked clock, or no cap is named.
-    NotACap,
+    /// It names neither a cap nor a clock, or both: what both do together teaches of neither.
+    NotOneThing,
     /// Somebody else is on its GPUs.
     NotAlone,
     /// Its placement is being observed.
     Observed,
     /// The cards do not say which caps they take.
     LimitsUnknown,
+    /// The cards do not say which clocks they can be locked to.
+    ClocksUnknown,
     /// The cap would not be lower than the one that stands.
     NoLowerCap,
-    /// That cap was looked at already.
+    /// The clock would not be lower than the one that stands, or the cards' highest.
+    NoLowerClock,
+    /// That cap, or clock, was looked at already.
     LookedAt,
     /// So many probes were made.
     Enough,
@@ -149,8 +177,10 @@ pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> 
     if (probe.gpus, probe.nodes) != (gpus, nodes) {
         return Err(Refusal::OtherSize);
     }
-    let Some(cap) = probe.cap_mw.filter(|_| probe.clock_mhz_max.is_none()) else {
-        return Err(Refusal::NotACap);
+    let wanted = match (probe.cap_mw, probe.clock_mhz_max) {
+        (Some(cap), None) => Look::Cap(cap),
+        (None, Some(clock)) => Look::Clock(clock),
+        (None, None) | (Some(_), Some(_)) => return Err(Refusal::NotOneThing),
     };
     if observation.is_some() {
         return Err(Refusal::Observed);
@@ -158,14 +188,8 @@ pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> 
     if !case.alone {
         return Err(Refusal::NotAlone);
     }
-    let (lowest, default) = case.limits.ok_or(Refusal::LimitsUnknown)?;
-    // The predictor does not know how low a card goes: what lies below is looked at there.
-    let cap = cap.max(lowest);
-    let stands = case.site_cap.map_or(default, |site| site.min(default));
-    if cap.as_w() >= stands.as_w() * (1.0 - SAME_CAP) {
-        return Err(Refusal::NoLowerCap);
-    }
-    if made.iter().any(|past| (past.cap_mw.as_w() / cap.as_w() - 1.0).abs() < SAME_CAP) {
+    let (look, cap) = within_limits(case, wanted)?;
+    if made.iter().any(|past| was(past, look)) {
         return Err(Refusal::LookedAt);
     }
     if made.len() >= PROBES_MAX {
@@ -191,7 +215,44 @@ pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> 
     if (case.drawn + energy_max).as_kwh() > config.energy_kwh_per_day_max {
         return Err(Refusal::Energy { kwh_max: config.energy_kwh_per_day_max });
     }
-    Ok(Granted { cap, span, energy_max, length })
+    Ok(Granted { look, cap, span, energy_max, length })
+}
+
+/// What is looked at, within what the cards take, and the cap that stands meanwhile. The predictor
+/// does not know how low a card goes: what lies below is looked at there.
+fn within_limits(case: &Case<'_>, wanted: Look) -> Result<(Look, Power), Refusal> {
+    let (lowest, default) = case.limits.ok_or(Refusal::LimitsUnknown)?;
+    let stands = case.cap.map_or(default, |cap| cap.min(default));
+    match wanted {
+        Look::Cap(cap) => {
+            let cap = cap.max(lowest);
+            if cap.as_w() >= stands.as_w() * (1.0 - SAME) {
+                return Err(Refusal::NoLowerCap);
+            }
+            Ok((Look::Cap(cap), cap))
+        }
+        Look::Clock(clock) => {
+            let (lowest, highest) = case.clocks.ok_or(Refusal::ClocksUnknown)?;
+            let clock = clock.max(lowest);
+            let top = case.clock.map_or(highest, |clock| clock.min(highest));
+            if f64::from(clock.as_mhz()) >= f64::from(top.as_mhz()) * (1.0 - SAME) {
+                return Err(Refusal::NoLowerClock);
+            }
+            Ok((Look::Clock(clock), stands))
+        }
+    }
+}
+
+/// Whether `past` has shown what `look` would.
+fn was(past: &ProbeMade, look: Look) -> bool {
+    let same = |a: f64, b: f64| (a / b - 1.0).abs() < SAME;
+    match (past.clock_mhz_max, look) {
+        (None, Look::Cap(cap)) => same(past.cap_mw.as_w(), cap.as_w()),
+        (Some(past), Look::Clock(clock)) => {
+            same(f64::from(past.as_mhz()), f64::from(clock.as_mhz()))
+        }
+        (None, Look::Clock(_)) | (Some(_), Look::Cap(_)) => false,
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -200,12 +261,16 @@ impl fmt::Display for Refusal {
             Self::OtherSize => {
                 write!(f, "it would need other GPUs, and no policy moves a job to learn")
             }
-            Self::NotACap => write!(f, "only lower caps are looked at"),
+            Self::NotOneThing => write!(f, "one lower cap or one lower clock is looked at"),
             Self::NotAlone => write!(f, "others are on its GPUs"),
             Self::Observed => write!(f, "its placement is being observed"),
             Self::LimitsUnknown => write!(f, "its cards have not said which caps they take"),
+            Self::ClocksUnknown => {
+                write!(f, "its cards have not said which clocks they can be locked to")
+            }
             Self::NoLowerCap => write!(f, "that is not below the cap that stands"),
-            Self::LookedAt => write!(f, "that cap was looked at already"),
+            Self::NoLowerClock => write!(f, "that is not below the clock that stands"),
+            Self::LookedAt => write!(f, "that was looked at already"),
             Self::Enough => write!(f, "{PROBES_MAX} probes were made of it, which must do"),
             Self::LengthUnknown => write!(
                 f,
@@ -285,8 +350,10 @@ mod tests {
             job,
             alone: true,
             probe,
-            site_cap: None,
+            cap: None,
+            clock: None,
             limits: Some((Power::from_w(100), Power::from_w(250))),
+            clocks: Some((Frequency::from_mhz(405), Frequency::from_mhz(1_380))),
             made: &[],
             drawn: Energy::ZERO,
         };
@@ -298,6 +365,7 @@ mod tests {
         ProbeMade {
             at_us: NOW,
             cap_mw: Power::from_w(watts),
+            clock_mhz_max: None,
             duration_ms: 1_000 * seconds,
             energy_mj_max: Energy::from_j(watts * seconds),
         }
@@ -306,7 +374,10 @@ mod tests {
     #[test]
     fn what_fits_every_budget_is_granted() {
         let granted = ask(&job(), &probe(), |_| {}).unwrap();
-        assert_eq!(granted.cap, Power::from_w(100));
+        assert_eq!(
+            (granted.look, granted.cap),
+            (Look::Cap(Power::from_w(100)), Power::from_w(100))
+        );
         assert_eq!(granted.span, Duration::from_secs(30));
         assert_eq!(granted.energy_max, Energy::from_j(3_000));
         assert_eq!(granted.length, Duration::from_secs(2_000));
@@ -322,10 +393,13 @@ mod tests {
         };
         let (a, p) = (job(), probe());
         assert_eq!(refused(&a, &Probe { gpus: 2, ..probe() }, &|_| {}), Refusal::OtherSize);
-        assert_eq!(refused(&a, &Probe { cap_mw: None, ..probe() }, &|_| {}), Refusal::NotACap);
+        let nothing = Probe { cap_mw: None, ..probe() };
+        let both = Probe { clock_mhz_max: Some(Frequency::from_mhz(900)), ..probe() };
+        assert_eq!(refused(&a, &nothing, &|_| {}), Refusal::NotOneThing);
+        assert_eq!(refused(&a, &both, &|_| {}), Refusal::NotOneThing);
         assert_eq!(refused(&a, &p, &|case| case.alone = false), Refusal::NotAlone);
         assert_eq!(refused(&a, &p, &|case| case.limits = None), Refusal::LimitsUnknown);
-        let site = |case: &mut Case<'_>| case.site_cap = Some(Power::from_w(100));
+        let site = |case: &mut Case<'_>| case.cap = Some(Power::from_w(100));
         assert_eq!(refused(&a, &p, &site), Refusal::NoLowerCap);
         let past = [made(101, 30)];
         assert_eq!(ask(&a, &p, |case| case.made = &past).unwrap_err(), Refusal::LookedAt);
@@ -346,6 +420,38 @@ mod tests {
         assert!(matches!(refused(&short, &p, &|_| {}), Refusal::TooShort { .. }));
         short.facts.duration_alone = Some(Duration::from_secs(600));
         assert!(ask(&short, &p, |_| {}).is_ok());
+    }
+
+    fn at_clock(mhz: u32) -> Probe {
+        Probe { cap_mw: None, clock_mhz_max: Some(Frequency::from_mhz(mhz)), ..probe() }
+    }
+
+    /// A clock is looked at under the cap that stands, which bounds what the cards may draw.
+    #[test]
+    fn a_clock_is_granted_and_refused_as_a_cap_is() {
+        let granted = ask(&job(), &at_clock(900), |_| {}).unwrap();
+        assert_eq!(granted.look, Look::Clock(Frequency::from_mhz(900)));
+        assert_eq!((granted.cap, granted.energy_max), (Power::from_w(250), Energy::from_j(7_500)));
+        let low = ask(&job(), &at_clock(300), |_| {}).unwrap();
+        assert_eq!(low.look, Look::Clock(Frequency::from_mhz(405)), "raised to the lowest");
+        let capped = |case: &mut Case<'_>| case.cap = Some(Power::from_w(150));
+        assert_eq!(ask(&job(), &at_clock(900), capped).unwrap().cap, Power::from_w(150));
+
+        let refused = |mhz, change: &dyn Fn(&mut Case<'_>)| {
+            ask(&job(), &at_clock(mhz), |case| change(case)).unwrap_err()
+        };
+        assert_eq!(refused(900, &|case| case.clocks = None), Refusal::ClocksUnknown);
+        assert_eq!(refused(1_380, &|_| {}), Refusal::NoLowerClock);
+        let site = |case: &mut Case<'_>| case.clock = Some(Frequency::from_mhz(900));
+        assert_eq!(refused(900, &site), Refusal::NoLowerClock);
+        // A look under a cap shows nothing of a clock, and the other way round.
+        let past = [None, Some(Frequency::from_mhz(905))]
+            .map(|clock_mhz_max| ProbeMade { clock_mhz_max, ..made(100, 30) });
+        for (i, looked_at) in [(0, &probe()), (1, &at_clock(900))] {
+            let again = ask(&job(), looked_at, |case| case.made = &past[i..=i]).unwrap_err();
+            assert_eq!(again, Refusal::LookedAt);
+            assert!(ask(&job(), looked_at, |case| case.made = &past[1 - i..2 - i]).is_ok());
+        }
     }
 
     /// What the job itself reports stands above its owner's word.

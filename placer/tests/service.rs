@@ -162,6 +162,8 @@ impl Site {
                     cap_mw_min: None,
                     cap_mw_max: None,
                     clock_mhz_max: None,
+                    clock_mhz_lowest: None,
+                    clock_mhz_highest: None,
                     refused: None,
                 })
                 .collect(),

@@ -342,6 +342,8 @@ impl PowerMachine {
             cap_mw_min: card.facts.cap_range.map(|(min, _)| min),
             cap_mw_max: card.facts.cap_range.map(|(_, max)| max),
             clock_mhz_max: card.clock.flatten(),
+            clock_mhz_lowest: card.facts.clock_range.map(|(lowest, _)| lowest),
+            clock_mhz_highest: card.facts.clock_range.map(|(_, highest)| highest),
             refused: card.refused(),
         });
         let mut report = PowerReport {

@@ -6,18 +6,20 @@
 //! only how sure the models are. The gain is set against what the look costs: the work lost while
 //! the job runs slower, and the energy each step takes more.
 //!
-//! Caps come first: they cost a job no restart. GPU counts follow, for jobs that may change theirs.
+//! Caps and locked clocks come first, whichever teaches more for its cost: they cost a job no
+//! restart. Each is judged by its own axis, since a look under a cap shows nothing of a clock. GPU
+//! counts follow, for jobs that may change theirs.
 //! Whether a proposal is followed is the placer's to say, who knows how long the job is and who
 //! else needs the cards; nothing here orders anything.
 
-use wattle_common::Power;
 use wattle_common::messages::{Estimate, Probe, SurfacePoint};
+use wattle_common::{Frequency, Power};
 
 use crate::config::PredictorConfig;
 use crate::job::Job;
 use crate::model::cap::Card;
 use crate::observation::Observation;
-use crate::surface::{CAP_SHARES, Configuration, GPUS_PER_NODE};
+use crate::surface::{CAP_SHARES, Configuration, GPUS_PER_NODE, clock_axis};
 
 /// Windows alone in the usual setting before anything else is looked at: without a level, a reading
 /// under a cap says little.
@@ -31,8 +33,8 @@ const GAIN_MIN: f64 = 0.1;
 /// is being learned while the job runs on.
 const COST_MIN: f64 = 0.05;
 
-/// Two caps that differ by less are one reading, as a share.
-const SAME_CAP: f64 = 0.03;
+/// Two caps, or two clocks, that differ by less are one reading, as a share.
+const SAME: f64 = 0.03;
 
 /// The size to look at beside what was seen, from the scaling curves of ElasticFlow's models
 /// (ASPLOS'23): with one reading at 16 GPUs their mean error falls from 8 to 6.5 %.
@@ -55,68 +57,78 @@ pub fn propose(
     card: &Card,
     believe: impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
 ) -> Option<Probe> {
-    if !config.probe || !card.cap_known {
+    if !config.probe {
         return None;
     }
     let last = job.windows().last().filter(|window| window.alone())?;
-    let usual_w = usual_cap(job, last, card)?;
     let in_shape = |w: &&Observation| w.alone() && (w.gpus, w.nodes) == (last.gpus, last.nodes);
-    let is_usual = |w: &&Observation| same(cap_of(w, card), usual_w);
-    let level = job.windows().iter().rev().filter(in_shape).find(is_usual)?;
-    if job.windows().iter().filter(in_shape).filter(is_usual).count() < WINDOWS_MIN {
+    let windows: Vec<&Observation> = job.windows().iter().filter(in_shape).collect();
+    let usual = usual(&windows, card)?;
+    let is_usual = |w: &&&Observation| usual.is(Held::of(w, card));
+    let level = *windows.iter().rev().find(is_usual)?;
+    if windows.iter().filter(is_usual).count() < WINDOWS_MIN {
         return None;
     }
-    let under = |cap: f64| Configuration {
-        gpus: last.gpus,
-        nodes: last.nodes,
-        cap: Some(Power::from_w(cap.round() as u64)),
-        clock_max: None,
-        global_batch: None,
-        neighbours: Vec::new(),
-    };
-    let mut axis = vec![under(card.cap_default_w)];
-    axis.extend(CAP_SHARES.iter().map(|share| under(share * card.cap_default_w)));
-    let seen: Vec<f64> = job.windows().iter().filter(in_shape).map(|w| cap_of(w, card)).collect();
-    // From the highest to the lowest, all below the cap that stands.
-    let open: Vec<&Configuration> = axis
-        .iter()
-        .filter(|at| watts(at) < usual_w * (1.0 - SAME_CAP))
-        .filter(|at| !seen.iter().any(|cap| same(*cap, watts(at))))
-        .collect();
     let seconds = config.probe_ms as f64 / 1e3;
-    let probed_kwh = looked_at(job, card, usual_w, seconds);
+    let kwh = |cap_w: f64, gpus: u32| cap_w * f64::from(gpus) * seconds / 3.6e6;
+    let looked_at = looked_at(job, card, usual);
+    let probed_kwh: f64 = looked_at.iter().map(|(held, gpus)| kwh(held.cap_w, *gpus)).sum();
     let affordable = |at: &&&Configuration| {
-        let kwh = watts(at) * f64::from(last.gpus) * seconds / 3.6e6;
-        probed_kwh + kwh <= config.probe_energy_wh_max as f64 / 1e3
+        let most = at.cap.map_or(card.cap_default_w, Power::as_w);
+        probed_kwh + kwh(most, last.gpus) <= config.probe_energy_wh_max as f64 / 1e3
     };
-    // The lowest pins the curve's far end, the middle its bend.
-    let ends = [open.last(), open.get(open.len() / 2)];
-    let mut candidates: Vec<&Configuration> =
-        ends.into_iter().flatten().filter(affordable).copied().collect();
-    candidates.dedup();
+    let seen = |at: &Configuration| {
+        let at = Held { cap_w: at.cap.map_or(usual.cap_w, Power::as_w), mhz: mhz(at) };
+        windows.iter().any(|w| at.is(Held::of(w, card)))
+    };
+    let axes = [caps(level, usual, card), clocks(level, usual, card)];
     let sizes = sizes(job, level);
     let other_sizes: Vec<&Configuration> = sizes.iter().skip(1).collect();
-    if candidates.is_empty() && other_sizes.is_empty() {
+    let opens: Vec<Vec<&Configuration>> = axes
+        .iter()
+        .map(|axis| {
+            // Descending; what is above the setting that stands was never to be looked at.
+            let open: Vec<&Configuration> = axis.lower.iter().filter(|at| !seen(at)).collect();
+            // The lowest pins the curve's far end, the middle its bend.
+            let ends = [open.last(), open.get(open.len() / 2)];
+            let mut candidates: Vec<&Configuration> =
+                ends.into_iter().flatten().filter(affordable).copied().collect();
+            candidates.dedup();
+            candidates
+        })
+        .collect();
+    if other_sizes.is_empty() && opens.iter().all(Vec::is_empty) {
         return None;
     }
-    // What is believed now, of both axes and the usual setting at once: each fit is dear.
-    let wanted: Vec<Configuration> =
-        axis.iter().chain(&sizes).cloned().chain([at(level)]).collect();
+    // What is believed now, of all axes and the usual setting at once: each fit is dear.
+    let along = axes.iter().flat_map(|axis| &axis.all);
+    let wanted: Vec<Configuration> = along.chain(&sizes).cloned().chain([at(level)]).collect();
     let mut now = believe(job, &wanted);
-    let usual = now.pop()?;
-    let of_sizes = now.split_off(axis.len().min(now.len()));
-    let look = Look { job, level, usual: &usual };
-    let best = look.best_of(&axis, &now, &candidates, &believe);
-    let best = best.or_else(|| look.best_of(&sizes, &of_sizes, &other_sizes, &believe))?;
-    let what = match best.at.cap {
-        Some(cap) if best.at.gpus == last.gpus => format!("{} W", cap.as_w().round()),
-        _ => format!("{} GPUs", best.at.gpus),
+    let expected = now.pop()?;
+    let look = Look { job, level, usual: &expected };
+    let mut rest = now.as_slice();
+    let mut thoughts = Vec::new();
+    for (axis, candidates) in axes.iter().zip(&opens) {
+        let (of_axis, others) = rest.split_at(axis.all.len().min(rest.len()));
+        rest = others;
+        thoughts.extend(look.best_of(&axis.all, of_axis, candidates, &believe));
+    }
+    let best = thoughts.into_iter().max_by(|a, b| a.score.total_cmp(&b.score));
+    let best = best.or_else(|| look.best_of(&sizes, rest, &other_sizes, &believe))?;
+    let other_size = best.at.gpus != last.gpus;
+    let clock_mhz_max = best.at.clock_max.filter(|_| !other_size && usual.mhz > mhz(&best.at));
+    // What is not looked at stays as it stands.
+    let cap_mw = best.at.cap.filter(|_| !other_size && clock_mhz_max.is_none());
+    let what = match (cap_mw, clock_mhz_max) {
+        (_, Some(clock)) => format!("{clock}"),
+        (Some(cap), None) => format!("{} W", cap.as_w().round()),
+        (None, None) => format!("{} GPUs", best.at.gpus),
     };
     Some(Probe {
         gpus: best.at.gpus,
         nodes: best.at.nodes,
-        cap_mw: best.at.cap,
-        clock_mhz_max: None,
+        cap_mw,
+        clock_mhz_max,
         duration_ms: config.probe_ms,
         gain: best.gain,
         cost_time: best.cost_time,
@@ -126,6 +138,61 @@ pub fn propose(
             100.0 * best.cost_time
         )),
     })
+}
+
+/// Cap and clock of a card as numbers: the default cap and an infinite clock where none is set.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    cap_w: f64,
+    mhz: f64,
+}
+
+impl Held {
+    fn of(window: &Observation, card: &Card) -> Self {
+        Self {
+            cap_w: window.cap_w.unwrap_or(card.cap_default_w),
+            mhz: window.clock_mhz_max.unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// Whether a reading of one is a reading of the other.
+    fn is(self, other: Self) -> bool {
+        same(self.cap_w, other.cap_w) && same(self.mhz, other.mhz)
+    }
+}
+
+/// One setting that is varied while the other stands.
+struct Axis {
+    /// What the gain is counted over.
+    all: Vec<Configuration>,
+    /// What of it lies below the setting that stands, descending.
+    lower: Vec<Configuration>,
+}
+
+/// The caps of the axis, where it is known what a cap of this card is worth.
+fn caps(level: &Observation, usual: Held, card: &Card) -> Axis {
+    if !card.cap_known {
+        return Axis { all: Vec::new(), lower: Vec::new() };
+    }
+    let under =
+        |watts: f64| Configuration { cap: Some(Power::from_w(watts.round() as u64)), ..at(level) };
+    let shares = CAP_SHARES.iter().map(|share| under(share * card.cap_default_w));
+    let all: Vec<_> = std::iter::once(under(card.cap_default_w)).chain(shares).collect();
+    let below =
+        |at: &&Configuration| at.cap.is_some_and(|cap| cap.as_w() < usual.cap_w * (1.0 - SAME));
+    let lower = all.iter().filter(below).cloned().collect();
+    Axis { all, lower }
+}
+
+/// The clocks of the axis, where the card's top clock was seen. One that the job does not reach as
+/// it runs (because of its cap, or of heat) would hold nothing back.
+fn clocks(level: &Observation, usual: Held, card: &Card) -> Axis {
+    let under = |clock_max: Option<Frequency>| Configuration { clock_max, ..at(level) };
+    let all: Vec<_> = std::iter::once(None).chain(clock_axis(card)).map(under).collect();
+    let reached = level.clock_mhz_mean.unwrap_or(f64::INFINITY).min(usual.mhz);
+    let below = |at: &&Configuration| at.clock_max.is_some() && mhz(at) < reached * (1.0 - SAME);
+    let lower = all.iter().filter(below).cloned().collect();
+    Axis { all, lower }
 }
 
 /// What every candidate is compared with.
@@ -178,6 +245,7 @@ fn in_thought(level: &Observation, at: &Configuration, expected: &SurfacePoint) 
         gpus: at.gpus,
         nodes: at.nodes,
         cap_w: at.cap.map(Power::as_w),
+        clock_mhz_max: at.clock_max.map(|clock| f64::from(clock.as_mhz())),
         clock_mhz_mean: None,
         rate: level.rate.and(expected.steps_per_s).map(|rate| rate.mean),
         card_power_w: Some(expected.card_power_w.mean),
@@ -191,7 +259,7 @@ fn at(window: &Observation) -> Configuration {
         gpus: window.gpus,
         nodes: window.nodes,
         cap: window.cap_w.map(|w| Power::from_w(w.round() as u64)),
-        clock_max: None,
+        clock_max: window.clock_mhz_max.map(|mhz| Frequency::from_mhz(mhz.round() as u32)),
         global_batch: None,
         neighbours: Vec::new(),
     }
@@ -225,39 +293,37 @@ fn mean_width(points: &[SurfacePoint]) -> Option<f64> {
     (width.is_finite() && width > 0.0).then_some(width)
 }
 
-/// The cap under which the job usually runs in this shape: that of most of its windows, the higher
-/// one of two.
-fn usual_cap(job: &Job, last: &Observation, card: &Card) -> Option<f64> {
-    let in_shape = |w: &&Observation| (w.gpus, w.nodes) == (last.gpus, last.nodes) && w.alone();
-    let caps: Vec<f64> = job.windows().iter().filter(in_shape).map(|w| cap_of(w, card)).collect();
-    let count = |cap: f64| caps.iter().filter(|other| same(**other, cap)).count();
-    caps.iter()
+/// How the job's cards usually are: as in most of `windows`, the higher of two.
+fn usual(windows: &[&Observation], card: &Card) -> Option<Held> {
+    let held: Vec<Held> = windows.iter().map(|w| Held::of(w, card)).collect();
+    let count = |at: Held| held.iter().filter(|other| at.is(**other)).count();
+    let key = |at: &Held| (count(*at), at.cap_w, at.mhz);
+    held.iter()
         .copied()
-        .max_by(|a, b| (count(*a), *a).partial_cmp(&(count(*b), *b)).expect("watts are finite"))
+        .max_by(|a, b| key(a).partial_cmp(&key(b)).expect("watts and clocks are numbers"))
 }
 
-/// Energy of the looks there were: each cap below the usual one, once. kWh.
-fn looked_at(job: &Job, card: &Card, usual_w: f64, seconds: f64) -> f64 {
-    let mut caps: Vec<(f64, u32)> = Vec::new();
+/// The looks there were: each cap below the usual one and each clock, once, with the job's GPUs.
+fn looked_at(job: &Job, card: &Card, usual: Held) -> Vec<(Held, u32)> {
+    let mut looks: Vec<(Held, u32)> = Vec::new();
     for window in job.windows().iter().filter(|w| w.alone()) {
-        let cap = cap_of(window, card);
-        if cap < usual_w * (1.0 - SAME_CAP) && !caps.iter().any(|(other, _)| same(*other, cap)) {
-            caps.push((cap, window.gpus));
+        let held = Held::of(window, card);
+        let lower = held.cap_w < usual.cap_w * (1.0 - SAME) || held.mhz < usual.mhz * (1.0 - SAME);
+        if lower && !looks.iter().any(|(other, _)| held.is(*other)) {
+            looks.push((held, window.gpus));
         }
     }
-    caps.iter().map(|(cap, gpus)| cap * f64::from(*gpus) * seconds / 3.6e6).sum()
+    looks
 }
 
-fn cap_of(window: &Observation, card: &Card) -> f64 {
-    window.cap_w.unwrap_or(card.cap_default_w)
-}
-
-fn watts(at: &Configuration) -> f64 {
-    at.cap.map_or(f64::INFINITY, Power::as_w)
+/// The locked clock of a configuration, MHz; infinite where there is none.
+fn mhz(at: &Configuration) -> f64 {
+    at.clock_max.map_or(f64::INFINITY, |clock| f64::from(clock.as_mhz()))
 }
 
 fn same(a: f64, b: f64) -> bool {
-    (a / b - 1.0).abs() < SAME_CAP
+    // Two clocks that are not locked are equal.
+    a.total_cmp(&b).is_eq() || (a / b - 1.0).abs() < SAME
 }
 
 #[cfg(test)]
@@ -315,6 +381,27 @@ mod tests {
         }
     }
 
+    /// As [`window`], under a lock: 0.8 of the clock takes 0.87 of the speed and 0.7 of the power.
+    fn locked(number: u64, mhz: u32) -> JobWindow {
+        let (share, clock) = (f64::from(mhz) / 1_300.0, Some(Frequency::from_mhz(mhz)));
+        JobWindow {
+            clock_mhz_max: clock,
+            clock_mhz_mean: clock,
+            steps_per_s: Some(10.0 * share.powf(0.6)),
+            power_mw_cards: Some(Power::from_w_f64(240.0 * share.powf(1.6))),
+            ..window(number, 250, false)
+        }
+    }
+
+    /// The window that following `probe` gives.
+    fn followed(number: u64, probe: &Probe) -> JobWindow {
+        match (probe.cap_mw, probe.clock_mhz_max) {
+            (Some(cap), None) => window(number, cap.as_mw() / 1_000, false),
+            (None, Some(clock)) => locked(number, clock.as_mhz()),
+            _ => panic!("{probe:?} is no look at one thing"),
+        }
+    }
+
     fn predictor(config: PredictorConfig) -> Predictor {
         let mut predictor = Predictor::new(config);
         let gpus = GpuRequest::exactly(1);
@@ -330,9 +417,16 @@ mod tests {
         predictor.surface(NOW, &job()).unwrap()
     }
 
-    fn under_caps(surface: &Surface) -> f64 {
-        let points = surface.points.iter().filter(|p| p.neighbours.is_empty() && p.gpus == 1);
-        mean_width(&points.cloned().collect::<Vec<_>>()).unwrap()
+    /// Mean width over the axis of caps, and over that of clocks.
+    fn widths(surface: &Surface) -> [f64; 2] {
+        let alone = |p: &&SurfacePoint| p.neighbours.is_empty() && p.gpus == 1;
+        [false, true].map(|clocks| {
+            let on = |p: &&SurfacePoint| {
+                if clocks { p.clock_mhz_max.is_some() } else { p.clock_mhz_max.is_none() }
+            };
+            let points = surface.points.iter().filter(alone).filter(on);
+            mean_width(&points.cloned().collect::<Vec<_>>()).unwrap()
+        })
     }
 
     #[test]
@@ -341,26 +435,79 @@ mod tests {
         let first = after(&mut predictor, [window(1, 250, false)]);
         assert_eq!(first.probe, None, "its level is not known yet");
         let mut surface = after(&mut predictor, [window(2, 250, false), window(3, 250, false)]);
-        let wide = under_caps(&surface);
-        let mut caps = Vec::new();
+        let wide = widths(&surface);
+        let mut looks: [Vec<u64>; 2] = [vec![], vec![]];
         let mut number = 3;
         while let Some(probe) = surface.probe.clone() {
-            let cap = probe.cap_mw.unwrap();
             assert!((probe.gpus, probe.nodes, probe.duration_ms) == (1, 1, 30_000), "{probe:?}");
-            assert!(cap < Power::from_w(250) && !caps.contains(&cap), "{caps:?} and {cap}");
             assert!((GAIN_MIN..1.0).contains(&probe.gain), "{probe:?}");
             assert!((0.0..1.0).contains(&probe.cost_time), "{probe:?}");
-            caps.push(cap);
             number += 1;
-            let watts = cap.as_mw() / 1_000;
-            let before = under_caps(&surface);
-            surface = after(&mut predictor, [window(number, watts, false)]);
-            let fell = 1.0 - under_caps(&surface) / before;
+            let window = followed(number, &probe);
+            let (axis, at) = match probe.clock_mhz_max {
+                None => (0, probe.cap_mw.unwrap().as_mw() / 1_000),
+                Some(clock) => (1, u64::from(clock.as_mhz())),
+            };
+            assert!(at < [250, 1_300][axis] && !looks[axis].contains(&at), "{looks:?} and {at}");
+            looks[axis].push(at);
+            let before = widths(&surface)[axis];
+            surface = after(&mut predictor, [window]);
+            let fell = 1.0 - widths(&surface)[axis] / before;
             assert!(fell > 0.0, "it promised {} and taught {fell}", probe.gain);
-            assert!(caps.len() < 6, "it never has enough: {caps:?}");
+            assert!(looks.iter().all(|looks| looks.len() < 6), "it never has enough: {looks:?}");
         }
-        assert!(!caps.is_empty(), "a curve that nobody saw is worth a look");
-        assert!(under_caps(&surface) < 0.8 * wide, "{} from {wide}", under_caps(&surface));
+        assert!(looks.iter().all(|looks| !looks.is_empty()), "nobody saw either curve: {looks:?}");
+        let narrow = widths(&surface);
+        for (narrow, wide) in narrow.iter().zip(wide) {
+            assert!(*narrow < 0.8 * wide, "{narrow} from {wide}");
+        }
+    }
+
+    /// A card whose highest clock nobody has read, or that does not reach it under its cap.
+    #[test]
+    fn a_clock_that_holds_nothing_back_is_not_looked_at() {
+        let at = |clock: Option<u32>, window: JobWindow| JobWindow {
+            clock_mhz_mean: clock.map(Frequency::from_mhz),
+            ..window
+        };
+        // The job runs at `clock`, unless it is looked at under another.
+        let looks = |predictor: &mut Predictor, clock: Option<u32>| {
+            let known = (1..4).map(|number| at(clock, window(number, 250, false)));
+            let mut surface = after(predictor, known);
+            let mut looks = Vec::new();
+            for number in 10.. {
+                let Some(probe) = surface.probe.clone() else { break };
+                assert!(number < 25, "it never has enough: {looks:?}");
+                let locked = probe.clock_mhz_max.map(|clock| clock.as_mhz());
+                looks.extend(locked);
+                surface = after(predictor, [at(locked.or(clock), followed(number, &probe))]);
+            }
+            looks
+        };
+        let nothing = looks(&mut predictor(PredictorConfig::shipped()), None);
+        assert_eq!(nothing, [0; 0], "no clock was ever read");
+        let mut other = predictor(PredictorConfig::shipped());
+        let fast = JobWindow { job: JobId::new("fast").unwrap(), ..window(1, 250, false) };
+        after(&mut other, [fast]);
+        let slow = looks(&mut other, Some(1_000));
+        assert!(!slow.is_empty() && slow.iter().all(|mhz| *mhz < 970), "{slow:?}");
+    }
+
+    /// A site's own lock is no look: what is proposed lies below it, and caps are looked at too.
+    #[test]
+    fn below_a_sites_clock_there_is_still_something_to_look_at() {
+        let mut predictor = predictor(PredictorConfig::shipped());
+        after(&mut predictor, [window(1, 250, false)]);
+        let mut surface = after(&mut predictor, (2..6).map(|number| locked(number, 1_100)));
+        for number in 10.. {
+            let Some(probe) = surface.probe.clone() else { break };
+            assert!(probe.clock_mhz_max.is_none_or(|c| c.as_mhz() < 1_070), "{probe:?}");
+            assert_eq!(probe.clock_mhz_max.is_some(), probe.cap_mw.is_none(), "{probe:?}");
+            let mut window = followed(number, &probe);
+            window.clock_mhz_max = probe.clock_mhz_max.or(Some(Frequency::from_mhz(1_100)));
+            surface = after(&mut predictor, [window]);
+            assert!(number < 20, "it never has enough");
+        }
     }
 
     #[test]
@@ -382,11 +529,11 @@ mod tests {
         let mut predictor = predictor(PredictorConfig::shipped());
         after(&mut predictor, [window(1, 250, false)]);
         let surface = after(&mut predictor, (2..6).map(|number| window(number, 150, false)));
-        let lower = surface.probe.is_none_or(|p| p.cap_mw.unwrap() < Power::from_w(146));
-        assert!(lower, "what was ordered for all stands above a look");
+        let lower = |p: Probe| p.cap_mw.is_none_or(|cap| cap < Power::from_w(146));
+        assert!(surface.probe.is_none_or(lower), "what was ordered for all stands above a look");
     }
 
-    /// A job that could have more GPUs is worth a look on more, once its caps are known.
+    /// A job that could have more GPUs is worth a look on more, once its caps and clocks are.
     #[test]
     fn an_elastic_job_is_looked_at_on_more_gpus_at_last() {
         let mut predictor = Predictor::new(PredictorConfig::shipped());
@@ -395,8 +542,9 @@ mod tests {
         predictor.describe(NOW, job(), workload, gpus, Some("v100"));
         let all = [250, 250, 250, 225, 200, 175, 150, 125, 100];
         let windows = (1..).zip(all).map(|(number, cap)| window(number, cap, false));
+        let clocks = (10..).zip([1_170, 1_035, 900, 780]).map(|(number, mhz)| locked(number, mhz));
         let back = (20..24).map(|number| window(number, 250, false));
-        let surface = after(&mut predictor, windows.chain(back));
+        let surface = after(&mut predictor, windows.chain(clocks).chain(back));
         let probe = surface.probe.expect("nobody knows how it scales");
         assert_eq!((probe.gpus, probe.nodes), (16, 2), "{probe:?}");
         assert!(probe.cost_time < 0.0, "it runs faster there: {probe:?}");

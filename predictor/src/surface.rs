@@ -398,17 +398,25 @@ type Set = (Option<Power>, Option<Frequency>);
 
 /// The clocks of the axis: those `seen`, then the others.
 fn clocks(card: &Card, seen: &[f64]) -> Vec<Option<Frequency>> {
-    let top = card.clock_mhz_top.unwrap_or(0.0);
-    let others = CLOCK_SHARES.iter().map(|share| top * share);
-    let others = others.map(|mhz| (mhz / CLOCK_STEP_MHZ).floor() * CLOCK_STEP_MHZ);
+    let locked = |mhz: f64| Some(Frequency::from_mhz(mhz.round() as u32));
+    let seen = seen.iter().take(CLOCKS_SEEN_MAX).filter(|mhz| **mhz >= CLOCK_STEP_MHZ);
     let mut clocks: Vec<Option<Frequency>> = Vec::new();
-    for mhz in seen.iter().copied().take(CLOCKS_SEEN_MAX).chain(others) {
-        let clock = Some(Frequency::from_mhz(mhz.round() as u32));
-        if mhz >= CLOCK_STEP_MHZ && !clocks.contains(&clock) {
+    for clock in seen.map(|mhz| locked(*mhz)).chain(clock_axis(card)) {
+        if !clocks.contains(&clock) {
             clocks.push(clock);
         }
     }
     clocks
+}
+
+/// The clocks that are asked of every job, descending; none where the card's top was not seen.
+pub(crate) fn clock_axis(card: &Card) -> impl Iterator<Item = Option<Frequency>> {
+    let top = card.clock_mhz_top.unwrap_or(0.0);
+    let stepped = CLOCK_SHARES
+        .iter()
+        .map(move |share| (top * share / CLOCK_STEP_MHZ).floor() * CLOCK_STEP_MHZ)
+        .filter(|mhz| *mhz >= CLOCK_STEP_MHZ);
+    stepped.map(|mhz| Some(Frequency::from_mhz(mhz.round() as u32)))
 }
 
 /// The (gpus, nodes) a job could have: powers of two within its request and its ends, each on as

@@ -120,6 +120,12 @@ pub struct AppliedGpu {
     /// The highest SM clock that is locked, if one is.
     #[serde(default)]
     pub clock_mhz_max: Option<Frequency>,
+    /// The lowest SM clock it can be locked to; absent: it takes none, or does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_mhz_lowest: Option<Frequency>,
+    /// The highest SM clock it can be locked to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_mhz_highest: Option<Frequency>,
     /// The last order that was not carried out, and why.
     #[serde(default)]
     pub refused: Option<String>,

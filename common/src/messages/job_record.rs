@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::{CardSetting, JobPhase, JobSpec, Placement};
 use crate::time::Timestamp;
-use crate::units::{Energy, Power};
+use crate::units::{Energy, Frequency, Power};
 
-/// Probes made of one job, at most.
-pub const PROBES_MAX: usize = 8;
+/// Probes made of one job, at most: every cap and every clock of a surface's axes, and a little.
+pub const PROBES_MAX: usize = 12;
 
 /// Reasons kept for each job; older ones are dropped.
 pub const REASONS_MAX: usize = 32;
@@ -74,13 +74,16 @@ pub struct JobRecord {
     pub probes: Vec<ProbeMade>,
 }
 
-/// A job's cards were set to another cap for a while, to learn from it.
+/// A job's cards were set to another cap or clock for a while, to learn from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeMade {
     /// When it began.
     pub at_us: Timestamp,
-    /// The cap of each of its cards.
+    /// The cap of each of its cards: the one looked at, or the one that stood while a clock was.
     pub cap_mw: Power,
+    /// The locked highest clock looked at; absent: a cap was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_mhz_max: Option<Frequency>,
     /// For how long, milliseconds; one that was cut short counts whole.
     pub duration_ms: u64,
     /// The most that all its cards together may have drawn under that cap.

@@ -74,15 +74,16 @@ pub struct Probe {
     pub gpus: u32,
     /// Nodes spread over.
     pub nodes: u32,
-    /// The cap to look at; absent: the card's default.
+    /// The cap to look at; absent: the one that stands.
     #[serde(default)]
     pub cap_mw: Option<Power>,
-    /// The locked highest clock to look at; absent: not locked.
+    /// The locked highest clock to look at; absent: the one that stands, or none.
     #[serde(default)]
     pub clock_mhz_max: Option<Frequency>,
     /// How long to stay there, milliseconds of the system's time.
     pub duration_ms: u64,
-    /// What it is expected to teach: the fall of the surface's mean interval width, as a share.
+    /// What it is expected to teach: the fall of the mean interval width over the caps (the clocks, the
+    /// sizes) of the surface, as a share.
     pub gain: f64,
     /// Work lost to it (time not gained while there), as a share of its duration; negative: won.
     pub cost_time: f64,

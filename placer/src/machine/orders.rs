@@ -5,6 +5,7 @@ use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{GpuIndex, NodeId, Timestamp};
 
 use super::{Action, Placer, has_gpus};
+use crate::probe::Look;
 
 impl Placer {
     /// Writes the node's order where it is not what the records say, or its lease is to be renewed.
@@ -89,12 +90,16 @@ impl Placer {
             .into_iter()
             .flat_map(|(report, _)| &report.gpus)
             .map(|card| {
-                let probed = self.probe_cap(node, card.gpu);
+                let (cap, clock) = match self.probe_of(node, card.gpu) {
+                    Some(Look::Cap(cap)) => (Some(cap), None),
+                    Some(Look::Clock(clock)) => (None, Some(clock)),
+                    None => (None, None),
+                };
                 let set = || settings.iter().filter(|(gpus, _)| gpus.contains(&card.gpu));
                 let caps = set().filter_map(|(_, setting)| setting.cap_mw);
                 let clocks = set().filter_map(|(_, setting)| setting.clock_mhz_max);
-                let cap_mw = probed.into_iter().chain(cap_mw).chain(caps).min();
-                let clock_mhz_max = clocks.chain(clock_mhz_max).min();
+                let cap_mw = cap.into_iter().chain(cap_mw).chain(caps).min();
+                let clock_mhz_max = clock.into_iter().chain(clocks).chain(clock_mhz_max).min();
                 DesiredGpu { gpu: card.gpu, cap_mw, clock_mhz_max }
             })
             .filter(|card| card.cap_mw.is_some() || card.clock_mhz_max.is_some())

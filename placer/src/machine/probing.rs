@@ -1,4 +1,4 @@
-//! Probes under way: a job's cards under a lower cap for a while, and back again.
+//! Probes under way: a job's cards under a lower cap or clock for a while, and back again.
 //!
 //! A probe is charged to the job's record before it is ordered, and it is under way only in memory:
 //! a placer that was killed orders the cards back when it returns, and until then the order's lease
@@ -7,18 +7,19 @@
 use std::mem::{Discriminant, discriminant};
 
 use wattle_common::job::JobPhase;
+use wattle_common::messages::AppliedGpu;
 use wattle_common::messages::{Probe, ProbeMade};
-use wattle_common::{Energy, GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{Energy, Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use super::Placer;
 use super::life::PLACER;
-use crate::probe::{Case, ENERGY_OVER, Granted, Refusal, judge};
+use crate::probe::{Case, ENERGY_OVER, Granted, Look, Refusal, judge};
 use crate::{JobKey, State};
 
 /// A probe under way.
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay {
-    cap: Power,
+    look: Look,
     began: Timestamp,
     until: Timestamp,
     /// The attempt it is about.
@@ -28,7 +29,7 @@ pub(super) struct UnderWay {
 }
 
 /// What was refused of a job already, so that it is said once.
-pub(super) type Refused = Vec<(Option<Power>, Discriminant<Refusal>)>;
+pub(super) type Refused = Vec<(Option<Power>, Option<Frequency>, Discriminant<Refusal>)>;
 
 impl Placer {
     /// Looks at what the predictor proposes for `job`.
@@ -47,14 +48,17 @@ impl Placer {
         if last.is_some_and(|last| surface.at_us < last.at_us + ms(last.duration_ms)) {
             return;
         }
-        let (alone, limits) = (self.is_alone(key), self.limits(job));
+        let set = record.setting;
         let case = Case {
             now,
             job: known,
-            alone,
+            alone: self.is_alone(key),
             probe: &probe,
-            site_cap: self.config.gpu_cap(),
-            limits,
+            cap: self.config.gpu_cap().into_iter().chain(set.cap_mw).min(),
+            clock: self.config.gpu_clock().into_iter().chain(set.clock_mhz_max).min(),
+            limits: self.limits(job, |card| Some((card.cap_mw_min?, card.cap_mw_default?))),
+            clocks: self
+                .limits(job, |card| Some((card.clock_mhz_lowest?, card.clock_mhz_highest?))),
             made: &record.probes,
             drawn: self.drawn(now),
         };
@@ -87,6 +91,10 @@ impl Placer {
         record.probes.push(ProbeMade {
             at_us: now,
             cap_mw: granted.cap,
+            clock_mhz_max: match granted.look {
+                Look::Cap(_) => None,
+                Look::Clock(clock) => Some(clock),
+            },
             duration_ms: u64::try_from(granted.span.as_millis()).unwrap_or(u64::MAX),
             energy_mj_max: granted.energy_max,
         });
@@ -95,30 +103,35 @@ impl Placer {
         self.to_order.extend(on.iter().map(|(node, _)| node.clone()));
         let until = now + granted.span;
         self.probes
-            .insert(job.clone(), UnderWay { cap: granted.cap, began: now, until, attempt, on });
+            .insert(job.clone(), UnderWay { look: granted.look, began: now, until, attempt, on });
         let why = probe.reason.as_deref().unwrap_or("the predictor proposes it");
         let because = format!(
             "{why}; probes have {} s of the job's {} s",
             spent / 1_000,
             granted.length.as_secs()
         );
-        let decision = format!("probes {} for {} s", granted.cap, granted.span.as_secs());
+        let decision = format!("probes {} for {} s", granted.look, granted.span.as_secs());
         self.reason(now, job, PLACER, decision, because);
     }
 
     fn note_refusal(&mut self, now: Timestamp, job: &JobId, probe: &Probe, refusal: Refusal) {
         let Some(tracked) = self.jobs.get_mut(job) else { return };
-        let what = (probe.cap_mw, discriminant(&refusal));
+        let what = (probe.cap_mw, probe.clock_mhz_max, discriminant(&refusal));
         // Proposals come with every surface: each refusal is said once, and a bounded number.
         const REFUSALS_MAX: usize = 16;
         if tracked.refused.contains(&what) || tracked.refused.len() >= REFUSALS_MAX {
             return;
         }
         tracked.refused.push(what);
-        let cap = probe.cap_mw.map_or("the default cap".to_owned(), |cap| cap.to_string());
+        let named = [
+            probe.cap_mw.map(|cap| cap.to_string()),
+            probe.clock_mhz_max.map(|clock| clock.to_string()),
+        ];
+        let named: Vec<String> = named.into_iter().flatten().collect();
         let decision = match refusal {
             Refusal::OtherSize => format!("does not probe {} GPUs", probe.gpus),
-            _ => format!("does not probe {cap}"),
+            _ if named.is_empty() => "does not probe what stands".to_owned(),
+            _ => format!("does not probe {}", named.join(" at ")),
         };
         self.reason(now, job, PLACER, decision, refusal.to_string());
     }
@@ -144,7 +157,7 @@ impl Placer {
             let Some(probe) = self.probes.remove(&job) else { continue };
             self.to_order.extend(probe.on.into_iter().map(|(node, _)| node));
             let lasted = now.since(probe.began).as_secs();
-            let decision = format!("probed {} for {lasted} s", probe.cap);
+            let decision = format!("probed {} for {lasted} s", probe.look);
             self.reason(now, &job, PLACER, decision, why.to_owned());
         }
     }
@@ -154,11 +167,11 @@ impl Placer {
         self.probes.values().map(|probe| probe.until).min()
     }
 
-    /// The cap that a probe asks of this card.
-    pub(super) fn probe_cap(&self, node: &NodeId, gpu: GpuIndex) -> Option<Power> {
+    /// What a probe asks of this card.
+    pub(super) fn probe_of(&self, node: &NodeId, gpu: GpuIndex) -> Option<Look> {
         let here =
             |probe: &&UnderWay| probe.on.iter().any(|(at, gpus)| at == node && gpus.contains(&gpu));
-        self.probes.values().find(here).map(|probe| probe.cap)
+        self.probes.values().find(here).map(|probe| probe.look)
     }
 
     /// Whether nobody else is on any of the job's GPUs, and its placement stands.
@@ -168,18 +181,22 @@ impl Placer {
         on.gpus().all(|(node, gpu)| self.problem.node(node).tenants(gpu) == [key])
     }
 
-    /// The lowest cap that every card of the job takes, and the lowest default.
-    fn limits(&self, job: &JobId) -> Option<(Power, Power)> {
+    /// What every card of the job takes, by each card's own lower and upper end.
+    fn limits<T: Ord>(
+        &self,
+        job: &JobId,
+        ends: impl Fn(&AppliedGpu) -> Option<(T, T)>,
+    ) -> Option<(T, T)> {
         let placement = self.jobs.get(job)?.record.placement.as_ref()?;
-        let mut limits: Option<(Power, Power)> = None;
+        let mut limits: Option<(T, T)> = None;
         for share in &placement.shares {
             let (report, _) = self.nodes.get(&share.node)?.power.as_ref()?;
             for gpu in &share.gpus {
                 let card = report.gpus.iter().find(|card| card.gpu == *gpu)?;
-                let (lowest, default) = (card.cap_mw_min?, card.cap_mw_default?);
+                let (low, high) = ends(card)?;
                 limits = Some(match limits {
-                    Some((l, d)) => (l.max(lowest), d.min(default)),
-                    None => (lowest, default),
+                    Some((l, h)) => (l.max(low), h.min(high)),
+                    None => (low, high),
                 });
             }
         }

@@ -1,13 +1,22 @@
-//! Probes on the whole machine: ordered, ended, cut short, killed; never a cap left behind.
+//! Probes on the whole machine: ordered, ended, cut short, killed; never a cap or a clock left behind.
 
-use wattle_common::Timestamp;
 use wattle_common::id::PredictorId;
 use wattle_common::messages::{DesiredGpu, Probe, Surface};
+use wattle_common::{Frequency, Timestamp};
 
 use super::world::{Tryst, World};
 use super::*;
 
 fn proposal(at: Timestamp, job: &str, cap_w: u64) -> Event {
+    proposal_of(at, job, Some(Power::from_w(cap_w)), None)
+}
+
+fn proposal_of(
+    at: Timestamp,
+    job: &str,
+    cap_mw: Option<Power>,
+    clock_mhz_max: Option<Frequency>,
+) -> Event {
     Event::SurfaceKnown(Box::new(Surface {
         job: job_id(job),
         predictor: PredictorId::new("physical").unwrap(),
@@ -23,8 +32,8 @@ fn proposal(at: Timestamp, job: &str, cap_w: u64) -> Event {
         probe: Some(Probe {
             gpus: 1,
             nodes: 1,
-            cap_mw: Some(Power::from_w(cap_w)),
-            clock_mhz_max: None,
+            cap_mw,
+            clock_mhz_max,
             duration_ms: 30_000,
             gain: 0.5,
             cost_time: 0.2,
@@ -109,6 +118,46 @@ fn nothing_is_probed_that_the_site_has_not_allowed() {
     assert_eq!(caps(&world)[0], (0, Some(Power::from_w(100))));
     world.pass(35);
     assert_eq!(caps(&world), site);
+}
+
+/// The clock goes down and comes back as a cap does, under the site's own; and nothing of it is
+/// left where the placer is killed meanwhile.
+#[test]
+fn a_clock_is_ordered_for_its_time_and_freed() {
+    let order = |world: &World| {
+        let gpus = &world.desired("n0").gpus;
+        gpus.iter().map(|g| (g.gpu, g.cap_mw, g.clock_mhz_max)).collect::<Vec<_>>()
+    };
+    let clock =
+        |world: &World, mhz| proposal_of(world.now, "a", None, Some(Frequency::from_mhz(mhz)));
+    let mut world = world(fifo);
+    world.tell(clock(&world, 900));
+    let probed = [(0, None, Some(Frequency::from_mhz(900)))];
+    assert_eq!(order(&world), probed);
+    let made = &world.record("a").probes[0];
+    assert_eq!(made.clock_mhz_max, Some(Frequency::from_mhz(900)));
+    assert_eq!(made.cap_mw, Power::from_w(250), "the default stood");
+    world.pass(28);
+    assert_eq!(order(&world), probed);
+    world.pass(3);
+    assert_eq!(order(&world), []);
+    assert_eq!(decisions(&world)[1..], ["probes 900 MHz for 30 s", "probed 900 MHz for 30 s"]);
+    world.tell(clock(&world, 905));
+    assert_eq!(order(&world), [], "that was seen");
+
+    world.config.gpu_clock_mhz_max = Some(1_200);
+    world.config.gpu_cap_w = Some(200);
+    world.restart();
+    world.pass(5);
+    let site = |gpu, mhz| (gpu, Some(Power::from_w(200)), Some(Frequency::from_mhz(mhz)));
+    world.tell(clock(&world, 1_300));
+    assert_eq!(order(&world), [site(0, 1_200), site(1, 1_200)], "never above the site's");
+    world.tell(clock(&world, 1_000));
+    assert_eq!(order(&world), [site(0, 1_000), site(1, 1_200)]);
+    world.restart();
+    world.pass(5);
+    assert_eq!(order(&world), [site(0, 1_200), site(1, 1_200)], "it was killed meanwhile");
+    assert_eq!(world.record("a").probes.len(), 2);
 }
 
 /// A newcomer would be slowed, and observed, under a cap that is none of its own.

@@ -12,7 +12,7 @@ use wattle_common::messages::{
     AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
     PowerReport, Reply, SubmitJob,
 };
-use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use super::super::{Action, Event, Memory, Placer};
 use crate::policy::{Fifo, Policy};
@@ -443,6 +443,8 @@ impl Node {
                     cap_mw_min: Some(Power::from_w(100)),
                     cap_mw_max: None,
                     clock_mhz_max: None,
+                    clock_mhz_lowest: Some(Frequency::from_mhz(135)),
+                    clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
                     refused: None,
                 })
                 .collect(),
