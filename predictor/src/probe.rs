@@ -478,7 +478,7 @@ mod tests {
             for number in 10.. {
                 let Some(probe) = surface.probe.clone() else { break };
                 assert!(number < 25, "it never has enough: {looks:?}");
-                let locked = probe.clock_mhz_max.map(|clock| clock.as_mhz());
+                let locked = probe.clock_mhz_max.map(Frequency::as_mhz);
                 looks.extend(locked);
                 surface = after(predictor, [at(locked.or(clock), followed(number, &probe))]);
             }
