@@ -33,6 +33,20 @@ pub(crate) struct Connection {
     cluster: Option<ClusterId>,
 }
 
+impl Connection {
+    /// What is said here, and where nothing is, what `outer` says: options may stand before a
+    /// subcommand or after it.
+    pub(crate) fn or(self, outer: Self) -> Self {
+        Self { nats: self.nats.or(outer.nats), cluster: self.cluster.or(outer.cluster) }
+    }
+
+    /// The address named, if one is.
+    #[cfg(test)]
+    pub(crate) fn url(&self) -> Option<String> {
+        self.nats.clone()
+    }
+}
+
 /// What a running `wattle up` says of itself to other commands on this machine.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Running {

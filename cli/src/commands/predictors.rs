@@ -24,17 +24,14 @@ const REGISTRY_SILENT: Duration = Duration::from_secs(15);
 
 /// List the predictors and how well each one foretells, or let another one serve.
 #[derive(Args)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "The one with * serves; the others are scored in its shadow.\n\
+#[command(after_help = "The one with * serves; the others are scored in its shadow.\n\
         Errors are means of |foretold - seen| / seen over the newest windows:\n  \
         PRIOR      no window of the job had been seen\n  \
         ELSEWHERE  the job had been seen, not in this configuration\n  \
         AGAIN      the job had been seen in this configuration\n\
         IN 90% is how many windows lay within the foretold 90 % interval.\n\
         ANSWERS is the time from a window's end to the surface: half of them, nine of ten.\n\n\
-        Examples:\n  wattle predictors\n  wattle predictors --json\n  wattle predictors promote statistical"
-)]
+        Examples:\n  wattle predictors\n  wattle predictors --json\n  wattle predictors promote statistical")]
 pub(crate) struct Predictors {
     #[command(subcommand)]
     action: Option<Action>,
@@ -178,10 +175,10 @@ fn remarks(statuses: &[PredictorStatus], now: Timestamp) -> Vec<String> {
     remarks
 }
 
-async fn list(command: &Predictors) -> anyhow::Result<()> {
-    let bus = command.connection.open().await?;
+async fn list(connection: &Connection, json: bool) -> anyhow::Result<()> {
+    let bus = connection.open().await?;
     let statuses = statuses(&bus).await?;
-    if command.json {
+    if json {
         return print_json(&statuses);
     }
     let now = clock::now();
@@ -224,8 +221,11 @@ async fn promote(command: Promote) -> anyhow::Result<()> {
 pub(crate) fn run(command: Predictors) -> anyhow::Result<()> {
     block_on(async {
         match command.action {
-            Some(Action::Promote(promoted)) => promote(promoted).await,
-            None => list(&command).await,
+            Some(Action::Promote(inner)) => {
+                let connection = inner.connection.or(command.connection);
+                promote(Promote { connection, json: inner.json || command.json, ..inner }).await
+            }
+            None => list(&command.connection, command.json).await,
         }
     })
 }
@@ -240,6 +240,30 @@ mod tests {
         let mut status: PredictorStatus = serde_json::from_str(golden).unwrap();
         (status.name, status.champion) = (PredictorId::new(name).unwrap(), champion);
         status
+    }
+
+    /// `--nats`, `--cluster` and `--json` may stand on either side of `promote`; what stands after it
+    /// is nearer.
+    #[test]
+    fn options_stand_before_or_after_the_subcommand() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Alone {
+            #[command(flatten)]
+            predictors: Predictors,
+        }
+        for (words, url) in [
+            ("x --nats nats://a:1 --json promote physical", "nats://a:1"),
+            ("x promote physical --nats nats://a:1 --json", "nats://a:1"),
+            ("x --nats nats://b:1 promote --json physical --nats nats://a:1", "nats://a:1"),
+        ] {
+            let parsed = Alone::try_parse_from(words.split(' '));
+            let Predictors { action, connection, json } =
+                parsed.unwrap_or_else(|error| panic!("{words}: {error}")).predictors;
+            let Some(Action::Promote(inner)) = action else { panic!("{words} promotes nobody") };
+            assert!(inner.json || json, "{words}");
+            assert_eq!(inner.connection.or(connection).url().as_deref(), Some(url), "{words}");
+        }
     }
 
     #[test]
