@@ -1,7 +1,7 @@
 //! What the history holds, as rows of CSV: for spreadsheets and for other programs to learn from.
 //!
-//! One row for each job and configuration that was seen: GPUs and nodes alone at the default, a cap
-//! or a clock alone, or a set of neighbours. What holds for the job as a whole stands in each of its rows. An empty field
+//! One row for each job and configuration that was seen: GPUs, nodes and batch alone at the default, a
+//! cap or a clock alone, or a set of neighbours. What holds for the job as a whole stands in each of its rows. An empty field
 //! is not known. Ids have neither commas nor quotation marks, so nothing is quoted.
 //!
 //! Bounded as the history is: [`crate::history::JOBS_MAX`] jobs of a class, each with at most
@@ -39,8 +39,7 @@ const WHOLE: [Column; 6] = [
 ];
 
 /// What tells a row's configuration, after whose it is.
-const BEFORE: &str =
-    "predictor,gpu_kind,class,job,heard_at_us,gpus,nodes,cap_w,clock_mhz_max,neighbours";
+const BEFORE: &str = "predictor,gpu_kind,class,job,heard_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
 /// What was seen in it, each followed by its deviation.
 const SEEN: [&str; 4] =
     ["steps_per_s", "speed_alone_over_here", "power_here_over_alone", "power_here_over_tenants"];
@@ -98,18 +97,19 @@ pub fn rows(predictor: &PredictorId, kind: &str, class: &WorkloadId, kept: &Clas
         summary.settings.iter().map(held).for_each(&mut push);
         summary.shared.iter().map(beside).for_each(&mut push);
         if summary.levels.len() + summary.settings.len() + summary.shared.len() == 0 {
-            push((",,,,".to_owned(), [None; 4]));
+            push((",,,,,".to_owned(), [None; 4]));
         }
     }
     lines
 }
 
 fn alone(level: &Level) -> (String, Seen) {
-    (format!("{},{},,,", level.gpus, level.nodes), [Some(level.ln_rate), None, None, None])
+    let batch = level.global_batch.map(|batch| batch.to_string()).unwrap_or_default();
+    (format!("{},{},{batch},,,", level.gpus, level.nodes), [Some(level.ln_rate), None, None, None])
 }
 
 fn held(at: &AtSetting) -> (String, Seen) {
-    let mut text = ",".to_owned();
+    let mut text = ",,".to_owned();
     put(&mut text, at.setting.cap_w);
     put(&mut text, at.setting.clock_mhz_max);
     text.push(',');
@@ -118,7 +118,7 @@ fn held(at: &AtSetting) -> (String, Seen) {
 
 fn beside(set: &SharedSet) -> (String, Seen) {
     let names: Vec<&str> = set.neighbours.iter().map(WorkloadId::as_str).collect();
-    (format!(",,,,{}", names.join("+")), [None, set.slow, None, set.power])
+    (format!(",,,,,{}", names.join("+")), [None, set.slow, None, set.power])
 }
 
 /// A comma and the number to six significant digits; nothing where there is none.
@@ -171,7 +171,7 @@ mod tests {
     fn each_configuration_is_a_row_and_each_column_has_its_unit() {
         let ten = Stored { mean: 10f64.ln(), sd: 0.02 };
         let summary = Summary {
-            levels: vec![Level { gpus: 2, nodes: 1, global_batch: None, ln_rate: ten }],
+            levels: vec![Level { gpus: 2, nodes: 1, global_batch: Some(512), ln_rate: ten }],
             busy: stored(0.5, 0.03),
             memory_mib: Some(9_000),
             ln_power: stored(200f64.ln(), 0.04),
@@ -199,6 +199,7 @@ mod tests {
             (0, "class", "a"),
             (0, "heard_at_us", "7000000"),
             (0, "gpus", "2"),
+            (0, "global_batch", "512"),
             (0, "neighbours", ""),
             (0, "steps_per_s", "10"),
             (0, "steps_per_s_sd_percent", "2"),
@@ -208,6 +209,7 @@ mod tests {
             (0, "memory_mib_max", "9000"),
             (0, "cap_w", ""),
             (1, "gpus", ""),
+            (1, "global_batch", ""),
             (1, "cap_w", "150"),
             (1, "clock_mhz_max", ""),
             (1, "speed_alone_over_here", "1.1"),

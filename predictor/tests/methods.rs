@@ -57,6 +57,48 @@ fn surface_of(p: &Predictor, id: &str) -> Surface {
     p.surface(LATER, &job(id)).unwrap()
 }
 
+/// What a class did in a large batch is not taken for what it would do in a small one, and a new job
+/// of the class is expected in the class's own batch; also by a predictor that has only what was
+/// stored of the class.
+#[test]
+fn a_class_keeps_the_batch_that_its_rates_are_of() {
+    for method in BOTH {
+        let mut first = predictor(method);
+        let known = |p: &mut Predictor| {
+            for minute in 0..4 {
+                let mut w = window("old", Some("big"), minute);
+                w.global_batch = Some(1_024);
+                p.observe(w.until_us, &w);
+            }
+            p.forget(&job("old"));
+        };
+        known(&mut first);
+        let mut second = predictor(method);
+        for (kind, class, kept) in first.take_changed_classes() {
+            assert!(second.restore_class(&kind, class, kept));
+        }
+        for (name, mut p) in [("taught", first), ("restored", second)] {
+            let gpus = GpuRequest::exactly(1);
+            p.describe(LATER, job("new"), Some(class("big")), gpus, Some("v100"));
+            let rate = |global_batch| {
+                let at = wattle_predictor::surface::Configuration {
+                    gpus: 1,
+                    nodes: 1,
+                    cap: None,
+                    clock_max: None,
+                    global_batch,
+                    neighbours: Vec::new(),
+                };
+                p.predict(&job("new"), &at).unwrap().steps_per_s.unwrap().mean
+            };
+            let (own, same, small) = (rate(None), rate(Some(1_024)), rate(Some(64)));
+            assert!((own / 10.0 - 1.0).abs() < 0.1, "{method:?}, {name}: {own}");
+            assert!((same / own - 1.0).abs() < 0.01, "{method:?}, {name}: {same} and {own}");
+            assert!(small > 2.0 * own, "{method:?}, {name}: {small} in a 16th of the batch");
+        }
+    }
+}
+
 /// A new job seen at the default alone is told under caps as the jobs before it were.
 #[test]
 fn jobs_before_tell_of_caps_that_a_job_has_not_seen() {

@@ -81,6 +81,16 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
+/// The global batch of most levels, the smallest of those; `None` where none names one.
+fn usual_batch(batches: impl Iterator<Item = Option<u32>>) -> Option<u32> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for batch in batches.flatten() {
+        *counts.entry(batch).or_insert(0) += 1;
+    }
+    let most = counts.values().copied().max()?;
+    counts.into_iter().find(|(_, count)| *count == most).map(|(batch, _)| batch)
+}
+
 impl SeenJob {
     /// `job`'s windows as readings; `class` says what is expected of its class.
     #[must_use]
@@ -110,7 +120,11 @@ impl SeenJob {
                 .or(class.memory_busy)
                 .unwrap_or(0.5 * prior::UTILIZATION.mean),
             power_w,
-            global_batch: windows.iter().rev().find_map(|w| w.global_batch),
+            // A job that has not run yet is expected to run as its class does.
+            global_batch: match windows {
+                [] => usual_batch(class.levels.keys().map(|spot| spot.batch)),
+                _ => windows.iter().rev().find_map(|w| w.global_batch),
+            },
         };
         // A rate that was inferred counts something else than steps: the two do not mix.
         let rated =
@@ -162,15 +176,16 @@ impl SeenJob {
             power_w: kept
                 .ln_power
                 .map_or(0.5 * card.cap_default_w, |p| p.mean.clamp(0.0, 9.0).exp()),
-            global_batch: None,
+            global_batch: usual_batch(kept.levels.iter().map(|level| level.global_batch)),
         };
-        let at = |gpus, nodes, setting: Setting, neighbours: &[WorkloadId]| {
+        // Where no batch stands, it was the job's usual one.
+        let at = |(gpus, nodes, global_batch), setting: Setting, neighbours: &[WorkloadId]| {
             let at = Configuration {
                 gpus,
                 nodes,
                 cap: setting.cap_w.map(Power::from_w_f64),
                 clock_max: setting.clock_mhz_max.map(|f| Frequency::from_mhz(f as u32)),
-                global_batch: None,
+                global_batch,
                 neighbours: neighbours.to_vec(),
             };
             Place::of(&at, card, &traits, profiles)
@@ -180,22 +195,23 @@ impl SeenJob {
         let mut readings: Vec<Reading> = kept
             .levels
             .iter()
-            .map(|l| (at(l.gpus, l.nodes, free, &[]), Some(l.ln_rate.mean)))
+            .map(|l| (at((l.gpus, l.nodes, l.global_batch), free, &[]), Some(l.ln_rate.mean)))
             .map(|(place, ln_rate)| Reading { place, ln_rate, ln_power })
             .collect();
         if let Some(level) = kept.levels.first() {
+            let shape = (level.gpus, level.nodes, level.global_batch);
             readings.extend(kept.settings.iter().map(|held| Reading {
-                place: at(level.gpus, level.nodes, held.setting, &[]),
+                place: at(shape, held.setting, &[]),
                 ln_rate: held.slow.map(|slow| level.ln_rate.mean - slow.mean),
                 ln_power: ln_power.zip(held.power).map(|(alone, power)| alone + power.mean),
             }));
             readings.extend(kept.shared.iter().filter_map(|set| {
                 let ln_rate = Some(level.ln_rate.mean - set.slow?.mean);
-                let place = at(level.gpus, level.nodes, free, &set.neighbours);
+                let place = at(shape, free, &set.neighbours);
                 Some(Reading { place, ln_rate, ln_power: None })
             }));
         } else if ln_power.is_some() {
-            readings.push(Reading { place: at(1, 1, free, &[]), ln_rate: None, ln_power });
+            readings.push(Reading { place: at((1, 1, None), free, &[]), ln_rate: None, ln_power });
         }
         readings.truncate(READINGS_PER_JOB);
         Self { class: Some(class.clone()), heard_at_us, traits, inferred: false, readings }
