@@ -45,4 +45,5 @@ pub mod workload_name;
 
 pub use config::PredictorConfig;
 pub use machine::{Action, Event, PredictorMachine};
+pub use method::Method;
 pub use predictor::Predictor;

@@ -6,7 +6,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use wattle_predictor::Method;
 use wattle_predictor::evaluate::{self, Report, Row, Source};
 
 use crate::output::{Align, Table, colour, note, print, print_json, usage};
@@ -14,15 +15,39 @@ use crate::output::{Align, Table, colour, note, print, print_json, usage};
 /// Measure the predictor on files of measured runs; needs no server and no GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle evaluate --data measurements\n  wattle evaluate --data measurements --json\n\nFiles are known by their columns, whatever they are called:\n  time and power by power cap    network, batch_size, power_limit, time_per_epoch, average_power\n  time and energy by clock       stage, instruction, frequency, time, energy\n  iterations/s by batch, GPUs    global_batch_size, then one column for each number of GPUs\n  step time by placement         placement, local_bsz, step_time\n  two jobs on one GPU            gpu, model_a, bs_a, model_b, bs_b, iso_a, iso_b, packed_a, packed_b\n  one job alone                  gpu, consolidated, model, batch_size, num_gpus, steps_per_s\n\nThe table shows per cent; --json has fractions (0.02 is 2 %). mae is in the quantity's unit (s, W, J, share of the speed alone); of worth_pairing it is the share decided wrongly. What could not be read is told on stderr, with file and line."
+    after_help = "Examples:\n  wattle evaluate --data measurements\n  wattle evaluate --data measurements --json\n  wattle evaluate --data measurements --method statistical\n\nFiles are known by their columns, whatever they are called:\n  time and power by power cap    network, batch_size, power_limit, time_per_epoch, average_power\n  time and energy by clock       stage, instruction, frequency, time, energy\n  iterations/s by batch, GPUs    global_batch_size, then one column for each number of GPUs\n  step time by placement         placement, local_bsz, step_time\n  two jobs on one GPU            gpu, model_a, bs_a, model_b, bs_b, iso_a, iso_b, packed_a, packed_b\n  one job alone                  gpu, consolidated, model, batch_size, num_gpus, steps_per_s\n\nThe table shows per cent; --json has fractions (0.02 is 2 %). mae is in the quantity's unit (s, W, J, share of the speed alone); of worth_pairing it is the share decided wrongly. What could not be read is told on stderr, with file and line."
 )]
 pub(crate) struct Evaluate {
     /// The folder with the files, however deep they lie
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    /// Which of the shipped predictors is asked
+    #[arg(long, value_enum, default_value_t = By::Physical, value_name = "NAME")]
+    method: By,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// The shipped predictors, by their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// Models of the hardware, fitted to each job.
+    Physical,
+    /// An elastic net on engineered features over all jobs.
+    Statistical,
+    /// The most like readings of any job.
+    Neighbour,
+}
+
+impl From<By> for Method {
+    fn from(by: By) -> Self {
+        match by {
+            By::Physical => Self::Physical,
+            By::Statistical => Self::Statistical,
+            By::Neighbour => Self::Neighbour,
+        }
+    }
 }
 
 /// A file larger than this is none of these formats.
@@ -44,7 +69,7 @@ pub(crate) fn run(command: Evaluate) -> anyhow::Result<()> {
     }
     let mut sources = Vec::new();
     walk(&command.data, &command.data, 0, &mut sources)?;
-    let report = evaluate::run(&sources);
+    let report = evaluate::run_by(&sources, command.method.into());
     if report.files == 0 {
         return Err(usage(format!(
             "no file below {} has the columns of a format that is read; `wattle evaluate --help` lists them",
@@ -268,7 +293,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/throughputs_Z9/b");
         std::fs::create_dir_all(&deep).unwrap();
-        let run_on = |path: &Path| run(Evaluate { data: path.to_owned(), json: true });
+        let run_on =
+            |path: &Path| run(Evaluate { data: path.to_owned(), method: By::Physical, json: true });
         for path in [dir.path().to_owned(), dir.path().join("none")] {
             let error = run_on(&path).unwrap_err();
             assert!(error.is::<crate::output::UsageError>(), "{error}");

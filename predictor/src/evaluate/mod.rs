@@ -17,6 +17,8 @@ mod trial;
 
 use serde::Serialize;
 
+use crate::method::Method;
+
 pub use metrics::Row;
 pub use reader::Format;
 pub use readings::{AtClock, ClockSweep, ModelRates, Rate, clock_sweep, model_rates};
@@ -79,6 +81,12 @@ pub fn recognise(text: &str) -> Option<Format> {
 /// whatever their order.
 #[must_use]
 pub fn run(sources: &[Source]) -> Report {
+    run_by(sources, Method::Physical)
+}
+
+/// As [`run`], of the predictor that makes its points by `method`.
+#[must_use]
+pub fn run_by(sources: &[Source], method: Method) -> Report {
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|a, b| a.file.cmp(&b.file));
     let mut report = Report::default();
@@ -89,7 +97,7 @@ pub fn run(sources: &[Source]) -> Report {
         let Some(format) = Format::of(&columns) else { continue };
         report.files += 1;
         let mut table = Table::read(&source.file, &source.text);
-        let context = Context { file: &source.file, place: &source.place };
+        let context = Context { file: &source.file, place: &source.place, method };
         match format {
             Format::Caps => {
                 let caps = reader::caps::read(&mut table, &context);

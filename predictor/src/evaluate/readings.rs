@@ -6,6 +6,7 @@
 use super::reader::{Context, Format, stages, throughputs};
 use super::table::{self, Table};
 use super::{Problem, Source, names};
+use crate::method::Method;
 
 /// Speed of a model by global batch and number of GPUs.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +60,7 @@ pub fn model_rates(source: &Source) -> Option<(ModelRates, Vec<Problem>)> {
         return None;
     }
     let mut table = Table::read(&source.file, &source.text);
-    let context = Context { file: &source.file, place: &source.place };
+    let context = Context { file: &source.file, place: &source.place, method: Method::default() };
     let read = throughputs::read(&mut table, &context, &columns);
     let rate = |r: &super::reader::Reading| Rate {
         batch: r.batch,
@@ -79,7 +80,7 @@ pub fn clock_sweep(source: &Source) -> Option<(ClockSweep, Vec<Problem>)> {
         return None;
     }
     let mut table = Table::read(&source.file, &source.text);
-    let context = Context { file: &source.file, place: &source.place };
+    let context = Context { file: &source.file, place: &source.place, method: Method::default() };
     let read = stages::read(&mut table, &context);
     let mut clocks: Vec<AtClock> = Vec::new();
     for at in read.jobs.first().map_or(&[][..], |job| &job.readings) {

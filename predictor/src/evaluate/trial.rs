@@ -10,6 +10,7 @@ use wattle_common::id::{JobId, NodeId, WorkloadId};
 use wattle_common::messages::{Estimate, JobWindow, Neighbour, SurfacePoint};
 use wattle_common::{Frequency, Power, Timestamp};
 
+use super::reader::Card;
 use crate::calibration::Calibration;
 use crate::predictor::Learned;
 use crate::surface::Configuration;
@@ -64,10 +65,13 @@ pub(super) fn job_of(class: &WorkloadId) -> JobId {
 }
 
 impl Trial {
-    pub(super) fn new(kind: &str) -> Self {
-        let config =
-            PredictorConfig { windows_per_job_max: WINDOWS_MAX, ..PredictorConfig::shipped() };
-        Self { predictor: Predictor::new(config), kind: kind.to_owned(), minutes: 0 }
+    pub(super) fn new(card: &Card) -> Self {
+        let config = PredictorConfig {
+            windows_per_job_max: WINDOWS_MAX,
+            method: card.method,
+            ..PredictorConfig::shipped()
+        };
+        Self { predictor: Predictor::new(config), kind: card.kind.clone(), minutes: 0 }
     }
 
     /// Learns `readings`, and fits what is pooled over jobs where `pool`.

@@ -114,7 +114,7 @@ pub(in super::super) fn three_caps(caps: &Caps, out: &mut Outcome) {
         })
         .collect();
     let mut samples = Samples::default();
-    for (job, trial) in jobs.iter().zip(trials(&caps.card.kind, &split)) {
+    for (job, trial) in jobs.iter().zip(trials(&caps.card, &split)) {
         let known = known(job);
         let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
@@ -136,7 +136,7 @@ pub(in super::super) fn three_caps(caps: &Caps, out: &mut Outcome) {
 fn without(caps: &Caps, left_out: &[&str]) -> Trial {
     let others = caps.jobs.iter().filter(|j| !left_out.contains(&j.network.as_str()));
     let all: Vec<Shown<'_>> = others.flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
-    let mut trial = Trial::new(&caps.card.kind);
+    let mut trial = Trial::new(&caps.card);
     trial.learn(&all, true);
     trial
 }

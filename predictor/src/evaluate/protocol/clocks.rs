@@ -53,7 +53,7 @@ pub(in super::super) fn run(stages: &Stages, out: &mut Outcome) {
         })
         .collect();
     let (mut times, mut energies) = (Vec::new(), Vec::new());
-    for (job, trial) in jobs.iter().zip(trials(&stages.card.kind, &split)) {
+    for (job, trial) in jobs.iter().zip(trials(&stages.card, &split)) {
         let known = known(job);
         let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()

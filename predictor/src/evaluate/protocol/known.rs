@@ -7,6 +7,7 @@ use wattle_common::id::WorkloadId;
 
 use crate::calibration::Calibration;
 
+use super::super::reader::Card;
 use super::super::trial::{Shown, Trial};
 use super::all_but;
 
@@ -19,10 +20,10 @@ pub(super) struct KnownJob<'a> {
 
 /// What answers for each of `jobs`, in their order.
 pub(super) fn trials<'a>(
-    kind: &str,
+    card: &Card,
     jobs: &'a [KnownJob<'a>],
 ) -> impl Iterator<Item = Trial> + use<'a> {
-    let mut base = Trial::new(kind);
+    let mut base = Trial::new(card);
     let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| j.known.iter().cloned()).collect();
     base.learn(&all, true);
     let trial = move |job: &KnownJob<'_>| {

@@ -126,7 +126,7 @@ fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
             shown(job, beside(&pairs.jobs[*partner]), speed * job.alone)
         }));
     }
-    let mut trial = Trial::new(&pairs.card.kind);
+    let mut trial = Trial::new(&pairs.card);
     trial.learn(&rows, true);
     trial
 }

@@ -43,7 +43,7 @@ pub(super) fn shown<'a>(model: &'a Readings, reading: &Reading) -> Shown<'a> {
 /// `left_out` left out.
 fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
     let kind = &left_out[0].card.kind;
-    let mut trial = Trial::new(kind);
+    let mut trial = Trial::new(&left_out[0].card);
     let is_out = |m: &Readings| left_out.iter().any(|l| l.model.eq_ignore_ascii_case(&m.model));
     // Another file of a model that is known already says the same again.
     let mut names: Vec<String> = Vec::new();

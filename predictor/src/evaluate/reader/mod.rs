@@ -10,6 +10,7 @@ pub(super) mod throughputs;
 use wattle_common::id::WorkloadId;
 
 use super::names;
+use crate::method::Method;
 
 /// A format that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,22 +49,25 @@ impl Format {
     }
 }
 
-/// Where a file lies and what card it is about.
+/// Where a file lies, and which method is asked of what it holds.
 pub(super) struct Context<'a> {
     /// As it is printed.
     pub(super) file: &'a str,
     /// Folders and name.
     pub(super) place: &'a str,
+    /// Who is asked.
+    pub(super) method: Method,
 }
 
 impl Context<'_> {
     pub(super) fn card(&self) -> Card {
         let gpu = names::gpu(self.place);
-        Card { file: self.file.to_owned(), kind: names::kind(gpu.as_deref()), gpu }
+        let kind = names::kind(gpu.as_deref());
+        Card { file: self.file.to_owned(), kind, gpu, method: self.method }
     }
 }
 
-/// A file and its GPU.
+/// A file and its GPU, and which method is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Card {
     pub(super) file: String,
@@ -71,6 +75,8 @@ pub(super) struct Card {
     pub(super) gpu: Option<String>,
     /// As windows carry it.
     pub(super) kind: String,
+    /// Who is asked of it.
+    pub(super) method: Method,
 }
 
 /// A model's readings over GPUs, nodes and batches.
