@@ -365,6 +365,8 @@ pub enum PredictorKey {
     Status(PredictorId),
     /// What its scores are made of, in a form of the registry's own.
     Scores(PredictorId),
+    /// Which registry looks after the cluster and until when, in a form of the registry's own.
+    Registry,
 }
 
 impl PredictorKey {
@@ -372,7 +374,11 @@ impl PredictorKey {
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         match key.split_once('.') {
-            None => (key == "champion").then_some(Self::Champion),
+            None => match key {
+                "champion" => Some(Self::Champion),
+                "registry" => Some(Self::Registry),
+                _ => None,
+            },
             Some(("status", predictor)) => PredictorId::new(predictor).ok().map(Self::Status),
             Some(("scores", predictor)) => PredictorId::new(predictor).ok().map(Self::Scores),
             Some(_) => None,
@@ -384,6 +390,7 @@ impl fmt::Display for PredictorKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Champion => f.write_str("champion"),
+            Self::Registry => f.write_str("registry"),
             Self::Status(predictor) => write!(f, "status.{predictor}"),
             Self::Scores(predictor) => write!(f, "scores.{predictor}"),
         }
@@ -480,7 +487,9 @@ mod tests {
         for key in [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)] {
             assert_eq!(PredictorKey::parse(&key.to_string()), Some(key));
         }
-        assert_eq!(PredictorKey::parse("champion"), Some(PredictorKey::Champion));
+        for key in [PredictorKey::Champion, PredictorKey::Registry] {
+            assert_eq!(PredictorKey::parse(&key.to_string()), Some(key));
+        }
         assert_eq!(PredictorKey::parse("physical"), None);
     }
 }

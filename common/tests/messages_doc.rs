@@ -67,7 +67,7 @@ fn every_payload_and_reporter_is_named() {
     }
     let named = wattle_common::id::PredictorId::new("NAME").unwrap();
     let keys = [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)];
-    for key in keys.iter().chain([&PredictorKey::Champion]) {
+    for key in keys.iter().chain([&PredictorKey::Champion, &PredictorKey::Registry]) {
         let key = key.to_string().replace("NAME", "<predictor>");
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }

@@ -13,6 +13,8 @@
 pub mod config;
 mod contestant;
 mod jobs;
+#[cfg(feature = "service")]
+pub mod lease;
 pub mod proposal;
 pub mod score;
 #[cfg(feature = "service")]

@@ -22,6 +22,7 @@ use wattle_common::subject::{Bucket, JobTopic, PredictorKey, RequestTopic, Subje
 use wattle_common::{ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::registry::config::RegistryConfig;
+use wattle_predictor::registry::lease::Lease;
 use wattle_predictor::registry::service as registry;
 use wattle_predictor::shell;
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
@@ -82,6 +83,7 @@ impl Bench {
         let config = registry::ServiceConfig {
             cluster: self.bus.cluster().clone(),
             look_interval_wall_ms: 100,
+            lease_wall_ms: 1_000,
             contest: RegistryConfig {
                 first_after_ms: 500,
                 silent_after_ms: 2_000,
@@ -152,6 +154,13 @@ impl Bench {
         let what = format!("{name}: {what}");
         self.until(&what, async |bench| bench.status(name).await.filter(|status| wanted(status)))
             .await
+    }
+
+    /// Who looks after the cluster.
+    async fn holder(&self) -> Option<Lease> {
+        let bucket = self.bus.bucket(Bucket::Predictors).await.unwrap();
+        let key = PredictorKey::Registry.to_string();
+        bucket.get(&key).await.unwrap().map(|(lease, _)| lease)
     }
 
     async fn promote(&self, name: &str) -> PromoteReply {
@@ -241,6 +250,48 @@ async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
     assert_eq!(promoted(&bench.promote("physical").await), ("physical", "rival"));
     bench.until_surface("waits", "physical").await;
     for running in [first, second, contest] {
+        running.stop().await;
+    }
+}
+
+/// Two registries would write over each other: the second waits, whether the first one is told to
+/// stop or is simply gone.
+#[tokio::test]
+async fn a_second_registry_stands_by_until_the_first_ones_lease_ends() {
+    let mut bench = Bench::new().await;
+    let predictor = bench.predictor("physical");
+    let first = bench.registry();
+    bench.until_surface("one", "physical").await;
+    let held = bench.holder().await.unwrap();
+    let second = bench.registry();
+    // Twice as long as a lease: whoever waited for nothing would have taken it.
+    let later = held.until_us + Duration::from_secs(1);
+    let renewed = bench
+        .until("the lease is renewed beside another registry", async |bench| {
+            bench.holder().await.filter(|lease| lease.renewed_at_us > later)
+        })
+        .await;
+    assert_eq!(renewed.instance, held.instance);
+    let services = bench.bus.services("wattle-registry", Duration::from_millis(500)).await.unwrap();
+    assert_eq!(services.len(), 1, "who stands by answers nobody: {services:?}");
+
+    // Killed, it gives nothing up; the lease ends by itself.
+    first.1.abort();
+    let next = bench
+        .until("the second takes over", async |bench| {
+            bench.holder().await.filter(|lease| lease.instance != held.instance)
+        })
+        .await;
+    assert!(next.renewed_at_us >= renewed.until_us, "before the first one's lease had ended");
+    bench.until_status("physical", "it is looked after", |s| s.at_us > next.until_us).await;
+    assert_eq!(promoted(&bench.promote("physical").await), ("physical", "physical"));
+
+    // Told to stop, it leaves the key to the next at once.
+    second.stop().await;
+    assert_eq!(bench.holder().await, None);
+    let third = bench.registry();
+    bench.until("a third begins", async |bench| bench.holder().await).await;
+    for running in [predictor, third] {
         running.stop().await;
     }
 }

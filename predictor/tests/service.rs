@@ -54,6 +54,7 @@ impl Bench {
         let contest = registry::ServiceConfig {
             cluster: self.bus.cluster().clone(),
             look_interval_wall_ms: 1_000,
+            lease_wall_ms: 10_000,
             contest: RegistryConfig::shipped(),
             nats: BusConfig::at(&self.server.url()),
         };
@@ -185,6 +186,55 @@ async fn a_jobs_life_from_prior_to_removal_and_what_outlives_it() {
     let next = bench.surface("three", |_| true).await;
     assert!((point(&next, None, &[]).steps_per_s.unwrap().mean - 10.0).abs() < 0.3);
     bench.no_surface("two").await;
+    shutdown.request();
+    task.await.unwrap().unwrap();
+}
+
+/// How far predictions were off is stored: after a restart the intervals are as they were, and not
+/// those of a predictor that was never wrong.
+#[tokio::test]
+async fn intervals_are_the_same_after_a_restart() {
+    let bench = Bench::new().await;
+    let (shutdown, task) = bench.serve();
+    let names = ["a1", "a2", "a3", "one"];
+    for name in names {
+        bench.record(name, JobPhase::Running).await;
+        bench.surface(name, |_| true).await;
+        // Far wilder than its windows promise.
+        for minute in 1..=8 {
+            let mut window = window(name, Some("a"), minute);
+            let wild = [1.3, 0.8, 1.0, 1.25][minute as usize % 4];
+            window.steps_per_s = window.steps_per_s.map(|rate| rate * wild);
+            window.steps_per_s_error = Some(0.01);
+            bench.close(&window).await;
+        }
+        bench.surface(name, |s| s.windows == 8).await;
+    }
+    let width = |surface: &Surface| {
+        let rate = point(surface, None, &[]).steps_per_s.unwrap();
+        rate.high / rate.low
+    };
+    let before = bench.surface("one", |s| s.windows == 8).await;
+    shutdown.request();
+    task.await.unwrap().unwrap();
+    let stored = bench.bus.bucket(Bucket::Knowledge).await.unwrap();
+    let keys = stored.keys().await.unwrap();
+    let scores: Vec<&String> = keys.iter().filter(|key| key.contains(".scores.")).collect();
+    assert!(!scores.is_empty(), "{keys:?}");
+    let (shutdown, task) = bench.serve();
+    let after = bench.surface("one", |s| s.windows == 8 && s.at_us > before.at_us).await;
+    let (was, is) = (width(&before), width(&after));
+    assert!((is / was - 1.0).abs() < 0.01, "{is} from {was}");
+
+    // Without what was stored of scores they are others.
+    shutdown.request();
+    task.await.unwrap().unwrap();
+    for key in scores {
+        stored.delete(key).await.unwrap();
+    }
+    let (shutdown, task) = bench.serve();
+    let unscored = bench.surface("one", |s| s.windows == 8 && s.at_us > after.at_us).await;
+    assert!((width(&unscored) / is - 1.0).abs() > 0.1, "{} and {is}", width(&unscored));
     shutdown.request();
     task.await.unwrap().unwrap();
 }

@@ -22,6 +22,7 @@ use wattle_runtime::clock;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use super::config::RegistryConfig;
+use super::lease::{self, Held, Lease, Tried};
 use super::score::Record;
 use super::{Action, Event, Notice, Registry, is_trouble};
 
@@ -34,10 +35,19 @@ pub struct ServiceConfig {
     /// Milliseconds of the wall's time between two looks for predictors among the services.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
     pub look_interval_wall_ms: u64,
+    /// For how long this registry holds the cluster against another, milliseconds of the wall's
+    /// time; a third into it, it is renewed.
+    #[serde(default = "lease_wall_ms", deserialize_with = "wattle_common::config::non_zero")]
+    pub lease_wall_ms: u64,
     /// The library's part.
     pub contest: RegistryConfig,
     /// The bus.
     pub nats: BusConfig,
+}
+
+/// Long enough for a busy machine to renew it, short enough to wait for after a crash.
+const fn lease_wall_ms() -> u64 {
+    10_000
 }
 
 /// The name every predictor registers under; its own name is in the metadata, as `predictor`.
@@ -48,6 +58,8 @@ pub const PREDICTOR_WORD: &str = "predictor";
 const ANSWER_WITHIN: Duration = Duration::from_millis(700);
 /// Pause between two tries of what could not be written, wall time.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// Pause between two looks of one that stands by, wall time.
+const STAND_BY: Duration = Duration::from_millis(250);
 /// Values whose writing waits; beyond that the bus is long gone and the next says it again.
 const WAITING_MAX: usize = 20_000;
 
@@ -56,16 +68,63 @@ const WAITING_MAX: usize = 20_000;
 /// # Errors
 /// Where the configuration cannot work, or the server refuses what the service cannot live without.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
-    match shutdown.or(open(&config)).await {
-        Some(Ok(mut service)) => service.serve(&config, shutdown).await,
-        Some(Err(error)) => Err(error),
-        None => Ok(()),
+    let instance = lease::instance();
+    let connect = Bus::connect(&config.nats, config.cluster.clone(), "wattle-registry");
+    let Some(bus) = shutdown.or(connect).await else { return Ok(()) };
+    let bus = bus?;
+    let Some(bucket) = shutdown.or(bus.bucket(Bucket::Predictors)).await else { return Ok(()) };
+    let bucket = bucket?;
+    // Again and again, because another may take over while this one is cut off.
+    loop {
+        let Some(held) = shutdown.or(stand_by(&config, &bucket, &instance)).await else {
+            return Ok(());
+        };
+        let mut service = match shutdown.or(open(&config, &bus, held)).await {
+            Some(service) => service?,
+            None => return Ok(()),
+        };
+        match service.serve(&config, shutdown).await? {
+            Ended::Stopped => {
+                service.lease.give_up(&bucket).await;
+                bus.flush().await;
+                return Ok(());
+            }
+            Ended::Replaced(other) => tracing::error!(
+                cluster = %config.cluster,
+                other = other.instance,
+                "another registry has taken over this cluster; standing by"
+            ),
+        }
     }
 }
 
-/// Connects and takes up what was kept.
-async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
-    let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-registry").await?;
+/// Waits until no other registry holds the cluster, and holds it.
+async fn stand_by(config: &ServiceConfig, bucket: &KvBucket, instance: &str) -> Held {
+    let length = Duration::from_millis(config.lease_wall_ms) * clock::scale().rate;
+    let mut told = false;
+    loop {
+        match lease::take(bucket, instance, length).await {
+            Ok(Tried::Held(held)) => return held,
+            Ok(Tried::Others(other)) if !told => {
+                told = true;
+                tracing::warn!(
+                    cluster = %config.cluster,
+                    other = other.instance,
+                    until = %other.until_us,
+                    "another registry looks after this cluster; standing by until its lease ends. \
+                     Stop one of the two, or give them clusters of their own"
+                );
+            }
+            Ok(Tried::Others(_)) => {}
+            Err(error) => tracing::debug!(%error, "the registry's lease cannot be taken yet"),
+        }
+        tokio::time::sleep(STAND_BY).await;
+    }
+}
+
+/// Takes up what was kept.
+async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service, BusError> {
+    let bus = bus.clone();
     let (surfaces, predictors) =
         (bus.bucket(Bucket::Surfaces).await?, bus.bucket(Bucket::Predictors).await?);
     let (mut champion, mut records) = (None, BTreeMap::new());
@@ -83,7 +142,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
                 records.entry(name).or_default();
                 Ok(())
             }
-            None => Ok(()),
+            Some(PredictorKey::Registry) | None => Ok(()),
         };
         if let Err(error) = read {
             let error = chain(&error);
@@ -98,7 +157,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     let registry = Registry::new(clock::now(), contest, champion, records);
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
-    Ok(Service { bus, surfaces, predictors, registry, waiting: BTreeMap::new() })
+    Ok(Service { bus, surfaces, predictors, registry, lease, waiting: BTreeMap::new() })
 }
 
 /// What has still to be written.
@@ -126,16 +185,29 @@ impl Write {
     }
 }
 
+/// Why it serves no longer.
+enum Ended {
+    /// It was told to stop.
+    Stopped,
+    /// Another registry holds the cluster.
+    Replaced(Lease),
+}
+
 struct Service {
     bus: Bus,
     surfaces: KvBucket,
     predictors: KvBucket,
     registry: Registry,
+    lease: Held,
     waiting: BTreeMap<String, Write>,
 }
 
 impl Service {
-    async fn serve(&mut self, config: &ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
+    async fn serve(
+        &mut self,
+        config: &ServiceConfig,
+        shutdown: &Shutdown,
+    ) -> Result<Ended, BusError> {
         let begin = async {
             let bus = &self.bus;
             // Windows first: a proposal that follows one is never here before it.
@@ -149,7 +221,7 @@ impl Service {
             let requests = service.endpoint(subject).await?;
             Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
         };
-        let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
+        let Some(begun) = shutdown.or(begin).await else { return Ok(Ended::Stopped) };
         let (mut windows, mut proposals, mut jobs, first, service, mut requests) = begun?;
         let mut actions = Vec::new();
         self.take_up(&first, &mut actions).await;
@@ -159,6 +231,7 @@ impl Service {
         let mut found = look(&self.bus, Duration::from_millis(config.look_interval_wall_ms));
         let mut retry = tokio::time::interval(RETRY_EVERY);
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ended = Ended::Stopped;
         loop {
             let (wake, _) = self.registry.next_wake().expect("it always looks around again");
             tokio::select! {
@@ -177,7 +250,15 @@ impl Service {
                     None => break,
                 },
                 () = clock::sleep_until(wake) => self.registry.wake(clock::now(), &mut actions),
-                _ = retry.tick() => self.write_again().await,
+                _ = retry.tick() => {
+                    if let Err(other) = self.lease.renew(&self.predictors).await {
+                        // What was to be written is the other's to say now.
+                        self.waiting.clear();
+                        ended = Ended::Replaced(other);
+                        break;
+                    }
+                    self.write_again().await;
+                }
                 Some(services) = found.recv() => {
                     let event = Event::ServicesFound(services);
                     self.registry.handle(clock::now(), event, &mut actions);
@@ -192,7 +273,7 @@ impl Service {
         self.write_again().await;
         service.stop().await;
         self.bus.flush().await;
-        Ok(())
+        Ok(ended)
     }
 
     /// Takes up the jobs there are and the surfaces that stand, and takes away those of jobs that
@@ -326,6 +407,13 @@ impl Service {
     }
 
     async fn write(&mut self, write: Write) {
+        // Another may have taken over meanwhile: first the lease is renewed.
+        if !self.lease.stands() {
+            if self.waiting.len() < WAITING_MAX {
+                self.waiting.insert(write.key(), write);
+            }
+            return;
+        }
         let written = match &write {
             Write::Surface(surface) => {
                 self.surfaces.put(surface.job.as_str(), surface).await.map(drop)
