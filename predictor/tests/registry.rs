@@ -15,7 +15,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{
     Champion, Estimate, JobWindow, PredictorState, PredictorStatus, Surface, SurfacePoint,
 };
-use wattle_common::{Machine, Power, Timestamp};
+use wattle_common::{Frequency, Machine, Power, Timestamp};
 use wattle_predictor::registry::config::RegistryConfig;
 use wattle_predictor::registry::score::Record;
 use wattle_predictor::registry::{Action, Event, Notice, Registry};
@@ -202,6 +202,60 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     assert_eq!((status.windows_uncovered, status.speed.elsewhere.unwrap().windows), (1, 2));
     // Who said nothing has no scores.
     assert_eq!(bench.status(76, "physical").speed, Default::default());
+}
+
+/// Points of another batch, and of a locked clock, are scored by windows in that batch and under that
+/// clock, and by no others.
+#[test]
+fn batches_and_clocks_are_scored_each_by_their_own_windows() {
+    let mut bench = Bench::new();
+    let mut said = surface("rival", "a", at(1), &[(None, 10.0, 180.0); 4]);
+    let rates = [10.0, 40.0, 9.0, 4.0];
+    for (point, rate) in said.points.iter_mut().zip(rates) {
+        point.steps_per_s = Some(estimate(rate));
+    }
+    said.points[1].global_batch = Some(32);
+    said.points[2].clock_mhz_max = Some(Frequency::from_mhz(1_200));
+    said.points[3].clock_mhz_max = Some(Frequency::from_mhz(600));
+    let window = |until: u64, batch: Option<u32>, clock: Option<u32>, rate: f64| {
+        let mut window = closed("a", at(until), 250);
+        window.global_batch = batch;
+        window.clock_mhz_max = clock.map(Frequency::from_mhz);
+        window.steps_per_s = Some(rate);
+        window
+    };
+    bench.propose(1, said.clone());
+    bench.close(16, window(16, None, None, 10.0));
+    let prior = bench.status(16, "rival").speed.prior.unwrap();
+    assert!(prior.mape_percent < 0.01, "the job's own batch, no lock: {prior:?}");
+
+    let mut elsewhere = |bench: &mut Bench, until: u64, window: JobWindow| {
+        let sum = |score: Option<wattle_common::messages::Score>| {
+            score.map_or(0.0, |s| s.windows as f64 * s.mape_percent)
+        };
+        let before = sum(bench.status(until, "rival").speed.elsewhere);
+        said.at_us = at(until - 14);
+        bench.propose(until - 14, said.clone());
+        bench.close(until, window);
+        sum(bench.status(until, "rival").speed.elsewhere) - before
+    };
+    // 9 foretold under the lock, 10 seen.
+    let off = elsewhere(&mut bench, 31, window(31, None, Some(1_200), 10.0));
+    assert!((off - 10.0).abs() < 0.01, "{off}");
+    // Between two clocks, along the logarithm.
+    let middle = (600.0f64 * 1_200.0).sqrt();
+    let off = elsewhere(&mut bench, 46, window(46, None, Some(middle.round() as u32), 6.0));
+    assert!(off < 0.2, "{off}");
+    // 40 foretold of the batch, 50 seen.
+    let off = elsewhere(&mut bench, 61, window(61, Some(32), None, 50.0));
+    assert!((off - 20.0).abs() < 0.01, "{off}");
+    // A batch that no point names is the job's own.
+    let off = elsewhere(&mut bench, 76, window(76, Some(128), None, 12.5));
+    assert!((off - 20.0).abs() < 0.01, "{off}");
+    // A clock below all that were said has no answer, which is counted.
+    assert_eq!(bench.status(76, "rival").windows_uncovered, 0);
+    let off = elsewhere(&mut bench, 91, window(91, None, Some(300), 10.0));
+    assert_eq!((bench.status(91, "rival").windows_uncovered, off), (1, 0.0));
 }
 
 /// A proposal that comes after a window's end may rest on the window itself, in whatever order the
