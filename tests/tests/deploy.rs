@@ -16,6 +16,18 @@ use wattle_tests::{PATIENCE, Raw, kill, program, repository, until};
 const SERVICES: [&str; 6] =
     ["placer", "predictor", "registry", "profiler", "power-agent", "launcher"];
 
+/// Every example configuration: its file, and the service it is of.
+const EXAMPLES: [(&str, &str); 8] = [
+    ("placer", "placer"),
+    ("predictor", "predictor"),
+    ("predictor-statistical", "predictor"),
+    ("predictor-neighbour", "predictor"),
+    ("registry", "registry"),
+    ("profiler", "profiler"),
+    ("power-agent", "power-agent"),
+    ("launcher", "launcher"),
+];
+
 /// A child that does not outlive the test.
 struct Running(Child);
 
@@ -38,14 +50,14 @@ fn simulated_node(folder: &Path) -> std::path::PathBuf {
 }
 
 /// The example as it stands, with the folders and the driver of a test machine.
-fn example(service: &str, folder: &Path, library: &Path) -> String {
-    let text = std::fs::read_to_string(repository(&format!("deploy/{service}.toml"))).unwrap();
+fn example(name: &str, folder: &Path, library: &Path) -> String {
+    let text = std::fs::read_to_string(repository(&format!("deploy/{name}.toml"))).unwrap();
     let text = text
         .replace("/var/lib/wattle", folder.join("lib").to_str().unwrap())
         .replace("/var/log/wattle", folder.join("log").to_str().unwrap())
         .replace("/run/wattle", folder.join("run").to_str().unwrap());
-    let mut table: toml::Table = text.parse().unwrap_or_else(|e| panic!("{service}.toml: {e}"));
-    if matches!(service, "profiler" | "power-agent") {
+    let mut table: toml::Table = text.parse().unwrap_or_else(|e| panic!("{name}.toml: {e}"));
+    if matches!(name, "profiler" | "power-agent") {
         table.insert("nvml_library".into(), library.to_str().unwrap().into());
     }
     table.to_string()
@@ -62,10 +74,10 @@ async fn every_example_starts_its_service_on_its_own() {
     let state = simulated_node(folder.path());
     let server = NatsServer::start().await;
     let mut running = Vec::new();
-    for service in SERVICES {
-        let file = folder.path().join(format!("{service}.toml"));
-        std::fs::write(&file, example(service, folder.path(), &library)).unwrap();
-        let log = std::fs::File::create(folder.path().join(format!("{service}.log"))).unwrap();
+    for (name, service) in EXAMPLES {
+        let file = folder.path().join(format!("{name}.toml"));
+        std::fs::write(&file, example(name, folder.path(), &library)).unwrap();
+        let log = std::fs::File::create(folder.path().join(format!("{name}.log"))).unwrap();
         let child = Command::new(program(&format!("wattle-{service}")))
             .arg("--config")
             .arg(&file)
@@ -76,7 +88,7 @@ async fn every_example_starts_its_service_on_its_own() {
             .stderr(log)
             .spawn()
             .unwrap();
-        running.push((service, Running(child)));
+        running.push((name, Running(child)));
     }
 
     let cluster = ClusterId::new("any").unwrap();
@@ -84,7 +96,9 @@ async fn every_example_starts_its_service_on_its_own() {
     let bus = Bus::connect_within(&config, cluster, "test", PATIENCE).await.unwrap();
     let raw = Raw::connect(&server.url()).await;
     let mut found = BTreeSet::new();
-    let wanted: BTreeSet<String> = SERVICES.map(|service| format!("wattle-{service}")).into();
+    let mut wanted: BTreeSet<String> = SERVICES.map(|service| format!("wattle-{service}")).into();
+    // The predictors are one program; each says by which name it predicts.
+    wanted.extend(["physical", "statistical", "neighbour"].map(str::to_owned));
     let mut answers = bus.subscribe("test.answers").await.unwrap();
     until("every service answers $SRV.PING", async || {
         raw.publish("$SRV.PING test.answers", b"").await;
@@ -95,24 +109,37 @@ async fn every_example_starts_its_service_on_its_own() {
             assert_eq!(said["version"], env!("CARGO_PKG_VERSION"), "{said}");
             assert!(said["metadata"]["cluster"].is_string(), "{said}");
             found.insert(name);
+            found.extend(said["metadata"]["predictor"].as_str().map(str::to_owned));
         }
-        for (service, child) in &mut running {
+        for (name, child) in &mut running {
             let ended = child.0.try_wait().unwrap();
-            let log = std::fs::read_to_string(folder.path().join(format!("{service}.log")));
-            assert!(ended.is_none(), "wattle-{service} ended: {}", log.unwrap_or_default());
+            let log = std::fs::read_to_string(folder.path().join(format!("{name}.log")));
+            assert!(ended.is_none(), "{name} ended: {}", log.unwrap_or_default());
         }
         wanted.is_subset(&found).then_some(())
     })
     .await;
 
     // Asked to end, each ends in order.
-    for (service, mut child) in running {
+    for (name, mut child) in running {
         kill(child.0.id(), "TERM");
-        let what = format!("wattle-{service} ends");
+        let what = format!("{name} ends");
         let status = until(&what, async || child.0.try_wait().unwrap()).await;
-        let log = std::fs::read_to_string(folder.path().join(format!("{service}.log"))).unwrap();
-        assert!(status.success(), "wattle-{service}: {status}: {log}");
+        let log = std::fs::read_to_string(folder.path().join(format!("{name}.log"))).unwrap();
+        assert!(status.success(), "{name}: {status}: {log}");
     }
+}
+
+/// No example lies in `deploy/` that is not started above.
+#[test]
+fn every_configuration_of_a_service_is_an_example() {
+    let files = std::fs::read_dir(repository("deploy")).unwrap();
+    let names = files.map(|file| file.unwrap().path());
+    let named: BTreeSet<String> = names
+        .filter(|path| path.extension().is_some_and(|kind| kind == "toml"))
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(named, EXAMPLES.map(|(name, _)| name.to_owned()).into());
 }
 
 #[test]
