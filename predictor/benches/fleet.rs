@@ -11,7 +11,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{METHODS, now, predictor, window_of};
+use common::{METHODS, megabytes, now, predictor, processor_s, window_of};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_predictor::job::Job;
@@ -102,21 +102,4 @@ fn measure(method: Method) {
         1e3 * pooled,
         megabytes("VmHWM:"),
     );
-}
-
-/// The processor's time that this process has had, seconds: others at work on the machine do not
-/// count.
-fn processor_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let spent: Option<f64> = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
-    spent.expect("Linux counts it") / 1e9
-}
-
-fn megabytes(field: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
-    line.split_whitespace()
-        .nth(1)
-        .and_then(|kib| kib.parse().ok())
-        .map_or(0, |kib: u64| kib / 1_000)
 }

@@ -66,3 +66,21 @@ pub(crate) fn window_of(job: &str, class: &str, minute: u64) -> JobWindow {
         samples: 600,
     }
 }
+
+/// The processor's time that this process has had, seconds: others at work on the machine do not
+/// count.
+pub(crate) fn processor_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let spent: Option<f64> = text.split_whitespace().next().and_then(|ns| ns.parse().ok());
+    spent.expect("Linux counts it") / 1e9
+}
+
+/// A figure of this process's memory, MB.
+pub(crate) fn megabytes(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
+    line.split_whitespace()
+        .nth(1)
+        .and_then(|kib| kib.parse().ok())
+        .map_or(0, |kib: u64| kib / 1_000)
+}
