@@ -18,6 +18,14 @@
 //! of that and of what nine families in ten stay within, because a new family is more like one of
 //! the families than like their mean. Fewer than nine families have no such quantile: the
 //! second-worst stands for it then, and no interval is drawn together below what the models claim.
+//! In a new shape, where the form errs and not a reading, the worst stands for it.
+//!
+//! Scores of one job go together, so where a job is new what counts is how many jobs gave scores. A
+//! new job of a known family takes its family's quantile over jobs, or where these are too few all
+//! jobs': each of J jobs has the weight 1/(J + 1) in it, whatever the number of its scores, and the
+//! new one as much, beyond all of them (Lee, Barber and Willett, "Distribution-free inference with
+//! hierarchical data", 2023; Dunn, Wasserman and Ramdas, JASA 2022). Nine jobs are the fewest of
+//! which there is such a quantile.
 //!
 //! Speed and power have errors in common, so energy is scored itself: the interval of a product of
 //! two that err apart is stretched by how far products were off.
@@ -69,8 +77,8 @@ pub fn score(seen: f64, expected: &Estimate) -> Option<f64> {
 }
 
 /// Enough of a job's name to tell it from others (FNV-1a, folded).
-fn tag(job: &JobId) -> u32 {
-    let hash = job.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+fn tag(job: &str) -> u32 {
+    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     (hash ^ (hash >> 32)) as u32
@@ -112,6 +120,7 @@ pub struct Calibration {
 impl Calibration {
     /// Takes down a score of a prediction of `job`; [`Calibration::settle`] makes it count.
     pub fn push(&mut self, kind: &str, quantity: Quantity, place: &Place, job: &JobId, score: f64) {
+        let job = place.newcomer.as_ref().map_or(job.as_str(), |class| class.as_str());
         self.put(kind, quantity, place, tag(job), score);
     }
 
@@ -130,7 +139,12 @@ impl Calibration {
         for (kind, rings) in &other.kinds {
             for (key, scores) in rings {
                 for (family, ring) in &scores.families {
-                    let place = Place { aspect: key.1, horizon: key.2, family: family.clone() };
+                    let place = Place {
+                        aspect: key.1,
+                        horizon: key.2,
+                        family: family.clone(),
+                        newcomer: None,
+                    };
                     for (job, score) in ring {
                         self.put(kind, key.0, &place, *job, f64::from(*score));
                     }
@@ -200,7 +214,7 @@ mod tests {
     use wattle_common::rng::Stream;
 
     fn place(family: &str, horizon: Horizon) -> Place {
-        Place { aspect: Aspect::Setting, horizon, family: family.to_owned() }
+        Place { aspect: Aspect::Setting, horizon, family: family.to_owned(), newcomer: None }
     }
 
     fn job(i: usize) -> JobId {

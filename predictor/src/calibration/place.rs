@@ -41,6 +41,8 @@ pub struct Place {
     pub(super) aspect: Aspect,
     pub(super) horizon: Horizon,
     pub(super) family: String,
+    /// The class of the neighbour that is new, where it is that and not the job.
+    pub(super) newcomer: Option<WorkloadId>,
 }
 
 impl Place {
@@ -100,7 +102,9 @@ impl<'a> Experience<'a> {
     /// Where a prediction of `at` belongs; `met` says whether a class was ever seen beside others.
     #[must_use]
     pub fn place(&self, at: &Configuration, met: impl Fn(&WorkloadId) -> bool) -> Place {
-        let place = |aspect, horizon| Place { aspect, horizon, family: self.family.clone() };
+        let family_here = || self.family.clone();
+        let place =
+            |aspect, horizon| Place { aspect, horizon, family: family_here(), newcomer: None };
         let beside = !at.neighbours.is_empty();
         let same = |seen: Option<u32>| at.global_batch.is_none_or(|b| seen.is_none_or(|s| s == b));
         let here =
@@ -131,7 +135,9 @@ impl<'a> Experience<'a> {
             Aspect::Beside => {
                 if let Some(new) = at.neighbours.iter().find(|n| self.company && !met(n)) {
                     // What is new is the neighbour, so its family tells how far off it may be.
-                    return Place { family: family(Some(new)), ..place(aspect, Horizon::Fresh) };
+                    let newcomer = Some(new.clone());
+                    let fresh = place(aspect, Horizon::Fresh);
+                    return Place { family: family(Some(new)), newcomer, ..fresh };
                 }
                 self.company
             }

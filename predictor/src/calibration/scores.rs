@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::id;
 
 use super::SCORE_MAX;
-use super::place::{Horizon, Place};
+use super::place::{Aspect, Horizon, Place};
 
 /// The share of what will be seen that an interval is to hold.
 const COVERED: f64 = 0.9;
@@ -45,6 +45,29 @@ struct Quantiles {
     pooled: Option<f64>,
     /// What a family like the others stays within, nine times in ten.
     new: Option<f64>,
+    /// Of the worst family.
+    worst: Option<f64>,
+    /// By family, over its jobs, each of the same weight; and over all jobs.
+    own_jobs: BTreeMap<String, f64>,
+    jobs: Option<f64>,
+}
+
+/// The quantile of one more job than those that gave `scores`: a job counts the same however many it
+/// gave, and the new one as much, as if beyond all. `None` for too few jobs to say.
+fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for (job, _) in scores {
+        *counts.entry(*job).or_default() += 1;
+    }
+    let asked = COVERED * (counts.len() as f64 + 1.0);
+    let mut sorted = scores.to_vec();
+    sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut below = 0.0;
+    sorted.into_iter().find_map(|(job, score)| {
+        below += 1.0 / counts[&job] as f64;
+        // A sum of shares is not exact.
+        (below + 1e-9 >= asked).then_some(f64::from(score))
+    })
 }
 
 /// The `ceil(0.9 (n + 1))`-th smallest; the largest where there are too few for it. At least nine in
@@ -104,14 +127,24 @@ impl Scores {
         let mut all: Vec<f32> = Vec::new();
         let mut all_jobs: BTreeSet<u32> = BTreeSet::new();
         let mut groups: Vec<f64> = Vec::new();
+        let mut tagged: Vec<(u32, f32)> = Vec::new();
         self.quantiles.own.clear();
+        self.quantiles.own_jobs.clear();
+        self.quantiles.worst = None;
         for (name, ring) in &self.families {
             let mut scores: Vec<f32> = ring.iter().map(|(_, score)| *score).collect();
             let jobs: BTreeSet<u32> = ring.iter().map(|(job, _)| *job).collect();
             all.extend(&scores);
+            let own_jobs: Vec<(u32, f32)> = ring.iter().copied().collect();
+            if let Some(own) = quantile_of_jobs(&own_jobs) {
+                self.quantiles.own_jobs.insert(name.clone(), own);
+            }
+            tagged.extend(own_jobs);
             let (Some(own), Some(group)) = (between(&mut scores), quantile(&mut scores)) else {
                 continue;
             };
+            let worst = self.quantiles.worst.get_or_insert(group);
+            *worst = worst.max(group);
             if scores.len() >= OWN_MIN && enough(&jobs) {
                 self.quantiles.own.insert(name.clone(), own);
             }
@@ -122,19 +155,30 @@ impl Scores {
         }
         groups.sort_by(|a, b| b.total_cmp(a));
         self.quantiles.new = of_new_family(&groups);
+        self.quantiles.jobs = quantile_of_jobs(&tagged);
         let enough = all.len() >= NINE && enough(&all_jobs);
         self.quantiles.pooled = quantile(&mut all).filter(|_| enough);
     }
 
     pub(super) fn stretch(&self, place: &Place) -> Option<f64> {
-        if let Some(own) = self.quantiles.own.get(&place.family) {
+        let of = &self.quantiles;
+        let new = matches!(place.horizon, Horizon::Fresh | Horizon::Unmet);
+        if new && self.families.contains_key(&place.family) {
+            let own = of.own_jobs.get(&place.family).copied();
+            if let Some(found) = own.or(of.jobs) {
+                return Some(found);
+            }
+        }
+        if let Some(own) = of.own.get(&place.family) {
             return Some(*own);
         }
-        let pooled = self.quantiles.pooled?;
-        Some(match place.horizon {
-            Horizon::Again | Horizon::Known => pooled,
-            Horizon::Fresh | Horizon::Unmet => self.quantiles.new.unwrap_or(0.0).max(pooled),
-        })
+        let pooled = of.pooled?;
+        let family = match (place.aspect, place.horizon) {
+            (_, Horizon::Again) => None,
+            (Aspect::Shape, _) => of.worst,
+            _ => of.new.filter(|_| new),
+        };
+        Some(family.map_or(pooled, |family| family.max(pooled)))
     }
 
     pub(super) fn is_sane(&self) -> bool {
@@ -162,6 +206,17 @@ mod tests {
         let mut few: Vec<f32> = (1..=24).map(|i| i as f32).collect();
         assert!((between(&mut few).unwrap() - 22.5).abs() < 1e-9);
         assert_eq!((between(&mut nine), between(&mut [])), (Some(9.0), None));
+    }
+
+    #[test]
+    fn a_job_counts_once_however_many_its_scores() {
+        // Nine calm jobs of a hundred scores each, and one wild one of a single score.
+        let mut scores: Vec<(u32, f32)> =
+            (0..9).flat_map(|job| (0..100).map(move |i| (job, i as f32 / 100.0))).collect();
+        assert!((quantile_of_jobs(&scores).unwrap() - 0.99).abs() < 1e-6);
+        scores.push((9, 5.0));
+        assert!((quantile_of_jobs(&scores).unwrap() - 5.0).abs() < 1e-6);
+        assert_eq!(quantile_of_jobs(&scores[..800]), None, "eight jobs cannot tell");
     }
 
     #[test]
