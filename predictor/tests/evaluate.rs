@@ -104,15 +104,15 @@ const PAIRS: [(&str, &str, &str, f64, f64); 6] = [
     ("pairs-out", "p100", "relative_speed", 0.021, 0.88),
     ("pairs-out", "v100", "worth_pairing", 0.05, 0.0),
     ("pairs-out", "p100", "worth_pairing", 0.05, 0.0),
-    ("jobs-out", "v100", "relative_speed", 0.080, 0.85),
-    ("jobs-out", "p100", "relative_speed", 0.043, 0.85),
+    ("jobs-out", "v100", "relative_speed", 0.080, 0.90),
+    ("jobs-out", "p100", "relative_speed", 0.043, 0.90),
 ];
 
 /// (protocol, most mean error over models, least inside 90 % in the mean and of the worst).
 const MODELS: [(&str, f64, f64, f64); 3] = [
-    ("scaling", 0.075, 0.85, 0.70),
-    ("scaling+16", 0.060, 0.85, 0.5),
-    ("placement", 0.078, 0.85, 0.70),
+    ("scaling", 0.075, 0.90, 0.80),
+    ("scaling+16", 0.060, 0.85, 0.50),
+    ("placement", 0.078, 0.90, 0.80),
 ];
 
 #[test]
