@@ -49,6 +49,8 @@ enum Command {
     Tap(commands::tap::Tap),
     /// Replay a trace under one or more policies; needs no server and no GPU.
     Simulate(commands::simulate::Simulate),
+    /// Compare policies at equal energy on a fixed scenario; needs no server and no GPU.
+    Compare(commands::compare::Compare),
     /// Measure the predictor on files of measured runs; needs no server and no GPU.
     Evaluate(commands::evaluate::Evaluate),
     /// Become a program that ends with `wattle up`, however that ends.
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::History(command) => commands::history::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
+        Command::Compare(command) => commands::compare::run(&command),
         Command::Evaluate(command) => commands::evaluate::run(command),
         Command::Child(command) => commands::up::become_child(&command),
     };

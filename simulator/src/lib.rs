@@ -22,6 +22,7 @@
 pub mod bound;
 pub mod carbon;
 mod cards;
+pub mod compare;
 mod engine;
 mod foretold;
 pub mod frontier;

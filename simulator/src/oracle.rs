@@ -249,7 +249,7 @@ fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
 
 /// The clocks a policy may choose from beside the unlocked one, highest first: evenly spread over
 /// the upper two fifths of the card's range, below which no measured job saves energy.
-fn clocks(gpu: &GpuModel) -> Vec<Frequency> {
+pub(crate) fn clocks(gpu: &GpuModel) -> Vec<Frequency> {
     /// As many as the comparisons sweep, with the unlocked one.
     const CLOCKS: u32 = 12;
     /// 870 of 1410 MHz: the lowest that was measured on the A100 (perseus stage profile).

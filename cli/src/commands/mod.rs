@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 pub(crate) mod cancel;
+pub(crate) mod compare;
 pub(crate) mod evaluate;
 pub(crate) mod explain;
 pub(crate) mod history;
