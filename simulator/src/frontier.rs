@@ -12,6 +12,8 @@
 //!
 //! Pure arithmetic: it runs nothing and does not know what the totals are of.
 
+use serde::Serialize;
+
 use crate::bound::BoundFrontier;
 
 /// Totals at which two frontiers are compared.
@@ -144,7 +146,7 @@ pub struct Matched {
 }
 
 /// What some ratios come to.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// The smallest.
     pub smallest: f64,

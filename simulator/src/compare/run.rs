@@ -104,7 +104,7 @@ pub fn compare_case(
     let gpu = case.rigid.cluster.groups().first().and_then(|group| world.gpu(&group.gpu_kind));
     let mhz: Vec<u32> = gpu.map_or_else(Vec::new, |gpu| {
         let top = std::iter::once(gpu.clock_max());
-        top.chain(clocks(gpu)).map(|clock| clock.as_mhz()).collect()
+        top.chain(clocks(gpu)).map(wattle_common::Frequency::as_mhz).collect()
     });
     let mut plans = Vec::new();
     for family in &options.policies {

@@ -64,8 +64,11 @@ impl Case {
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     /// No such scenario.
-    #[error("no scenario is called `{0}`; use one of {}", NAMES.join(", "))]
-    Unknown(String),
+    #[error("no scenario is called `{name}`; use one of {}", NAMES.join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
     /// A file is not there.
     #[error("no {file} below {}; docs/comparing.md says where it is published", .dir.display())]
     NoFile {
@@ -103,7 +106,7 @@ pub fn cases(
     accountings: &[Accounting],
 ) -> Result<(World, Vec<Case>), CompareError> {
     if name != NAMES[0] {
-        return Err(CompareError::Unknown(name.to_owned()));
+        return Err(CompareError::Unknown { name: name.to_owned() });
     }
     /// As the study of the published claims had them; 0.76 is the headline, 1.07 over-subscribed.
     const LOADS: [f64; 5] = [0.15, 0.46, 0.76, 0.91, 1.07];
