@@ -273,9 +273,14 @@ impl<'a> Steps<'a> {
     /// Whether the target would find room if every node were awake and free.
     fn could_hold(&self, target: &Target) -> bool {
         let mut whole: BTreeMap<(&str, u32), u32> = BTreeMap::new();
+        let inside = self.of_kind(target).any(|(_, node)| node.facts.gpus >= target.gpus);
         for (_, node) in self.of_kind(target).filter(|(_, node)| could_be_part(node, target)) {
-            if node.facts.gpus >= target.gpus {
-                return true;
+            if inside {
+                // What one node can hold is never spread over several.
+                if node.facts.gpus >= target.gpus {
+                    return true;
+                }
+                continue;
             }
             *whole.entry((&node.facts.gpu_kind, node.facts.gpus)).or_default() += node.facts.gpus;
         }
