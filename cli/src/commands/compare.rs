@@ -16,6 +16,9 @@ use crate::output::{note, print, usage};
 /// energy. The jobs and curves are measured ones, read from a folder: docs/comparing.md says which
 /// files, and where they are published.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle compare powerflow-16 --data measurements --oracle --policy powerflow,wattle,fifo,srtf,tiresias,afs\n  wattle compare powerflow-16 --data measurements --load 0.76 --orders 1 --quick --json\n\nA full comparison takes hours, one load with --orders 1 --quick a minute or two."
+)]
 pub(crate) struct Compare {
     /// The scenario: powerflow-16
     scenario: String,

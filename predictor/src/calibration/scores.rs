@@ -24,6 +24,10 @@ const OWN_MIN: usize = 20;
 const JOBS_MIN: usize = 3;
 /// Scores from which on a family is one of those that a new one may be like.
 const GROUP_MIN: usize = 5;
+/// Up to so many scores the quantile over all jobs is worked out at every one.
+const PROMPT_MAX: usize = 512;
+/// Beyond, once a share of one in so many of them is new.
+const SETTLED_BY: usize = 64;
 /// Fewer than nine of anything have no 90 % quantile: `0.9 (n + 1)` is beyond them.
 const NINE: usize = 9;
 
@@ -37,6 +41,9 @@ pub struct Scores {
     /// Since it was stored.
     #[serde(skip)]
     pub(super) news: usize,
+    /// Since the quantile over all jobs was worked out.
+    #[serde(skip)]
+    unsettled: usize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,6 +67,9 @@ fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
         *counts.entry(*job).or_default() += 1;
     }
     let asked = COVERED * (counts.len() as f64 + 1.0);
+    if asked > counts.len() as f64 {
+        return None;
+    }
     let mut sorted = scores.to_vec();
     sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
     let mut below = 0.0;
@@ -119,11 +129,15 @@ impl Scores {
         // A thousandth is more than the quantile is sure to.
         ring.push_back((job, ((score * 1e3).round() / 1e3) as f32));
         self.news += 1;
+        self.unsettled += 1;
     }
 
     /// Works out the quantiles, once scores came.
     pub(super) fn settle(&mut self) {
         let enough = |jobs: &BTreeSet<u32>| jobs.len() >= JOBS_MIN;
+        // Of thousands of scores a few new ones move it by nothing, and all must be put in order.
+        let total: usize = self.families.values().map(VecDeque::len).sum();
+        let over_all = total < PROMPT_MAX || self.unsettled * SETTLED_BY >= total;
         let mut all: Vec<f32> = Vec::new();
         let mut all_jobs: BTreeSet<u32> = BTreeSet::new();
         let mut groups: Vec<f64> = Vec::new();
@@ -139,7 +153,9 @@ impl Scores {
             if let Some(own) = quantile_of_jobs(&own_jobs) {
                 self.quantiles.own_jobs.insert(name.clone(), own);
             }
-            tagged.extend(own_jobs);
+            if over_all {
+                tagged.extend(own_jobs);
+            }
             let (Some(own), Some(group)) = (between(&mut scores), quantile(&mut scores)) else {
                 continue;
             };
@@ -155,7 +171,10 @@ impl Scores {
         }
         groups.sort_by(|a, b| b.total_cmp(a));
         self.quantiles.new = of_new_family(&groups);
-        self.quantiles.jobs = quantile_of_jobs(&tagged);
+        if over_all {
+            self.quantiles.jobs = quantile_of_jobs(&tagged);
+            self.unsettled = 0;
+        }
         let enough = all.len() >= NINE && enough(&all_jobs);
         self.quantiles.pooled = quantile(&mut all).filter(|_| enough);
     }

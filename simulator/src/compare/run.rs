@@ -127,6 +127,8 @@ pub fn compare_case(
                 price: setting.price,
                 nodes_sleep: case.accounting == Accounting::SleepAll,
                 lengths: options.lengths,
+                // Nobody shares in a case without a world of neighbours.
+                tenants_max: case.world.is_empty().then_some(1),
                 ..RunOptions::default()
             };
             let scenario = if open { &elastic } else { &rigid };
