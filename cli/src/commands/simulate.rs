@@ -54,7 +54,8 @@ pub(crate) struct Simulate {
     /// The cluster; needed with a trace [default: 16x8:v100]
     #[arg(long, value_name = "NODESxGPUS:KIND")]
     cluster: Option<ClusterShape>,
-    /// Policies, separated by commas: fifo, fifo-packed, eaco
+    /// Policies, separated by commas: fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco,
+    /// powerflow, greenflow, wattle; each also as NAME@MHZ or NAME+zeus
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco")]
     policy: Vec<String>,
     /// Carbon intensity over time: at_s,g_per_kwh (or EIA's or WattTime's columns)
