@@ -203,8 +203,9 @@ impl<'a> Steps<'a> {
             && self.plan.nodes.is_empty()
             && self.problem.nodes().iter().all(|n| n.wakefulness != Wakefulness::Waking)
             && !self.anyone_is_stopping();
-        if nothing_moves && let Some(target) = unplaced.first() {
-            self.clear_a_block(target);
+        // Largest first; where nothing can be cleared for one, the next is looked after.
+        if nothing_moves {
+            let _ = unplaced.iter().any(|target| self.clear_a_block(target));
         }
     }
 
@@ -321,14 +322,14 @@ impl<'a> Steps<'a> {
     }
 
     /// Enough GPUs are free for the target, but not together: the aligned span with the least on it
-    /// is cleared.
-    fn clear_a_block(&mut self, target: &Target) {
+    /// is cleared. Whether one is.
+    fn clear_a_block(&mut self, target: &Target) -> bool {
         let free: u32 =
             self.of_kind(target).map(|(key, _)| self.free[key.index()].count_ones()).sum();
         if free < target.gpus {
-            return;
+            return false;
         }
-        let Some(jobs) = self.cheapest_span(target) else { return };
+        let Some(jobs) = self.cheapest_span(target) else { return false };
         for key in jobs {
             let gpus = self.problem.job(key).and_then(crate::Job::gpus_meant);
             let because = Because::Defragmented { gpus: target.gpus };
@@ -336,6 +337,7 @@ impl<'a> Steps<'a> {
             self.plan.decisions.retain(|decision| decision.job() != key);
             self.plan.decisions.push(Decision::Stop { job: key, next_gpus: gpus, because });
         }
+        true
     }
 
     /// The jobs to move, where moving them frees a block for the target and is less than it. Who is
@@ -372,15 +374,19 @@ impl<'a> Steps<'a> {
                 }
                 there.extend(self.problem.node(node).tenants(gpu).iter().copied());
             }
-            let mut moved = 0;
+            // Those who share their GPUs move together: what counts is the GPUs.
+            let mut moved: BTreeMap<NodeKey, u64> = BTreeMap::new();
             for &key in &there {
                 let job = self.problem.job(key)?;
                 let fresh = matches!(&job.state, State::Running { since, .. } if *since == self.problem.now);
                 if fresh || !job.facts.can_stop {
                     return None;
                 }
-                moved += job.state.gpus()?.gpu_count();
+                for spot in &job.state.gpus()?.spots {
+                    *moved.entry(spot.node).or_default() |= spot.gpus;
+                }
             }
+            let moved: u32 = moved.values().map(|gpus| gpus.count_ones()).sum();
             (moved < target.gpus).then_some((moved, there))
         };
         spans.iter().filter_map(tenants_of).min_by_key(|(moved, _)| *moved).map(|(_, jobs)| jobs)
