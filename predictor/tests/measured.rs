@@ -131,7 +131,7 @@ fn at(cap: Option<f64>, clock: Option<u32>) -> Configuration {
 #[test]
 fn three_caps_tell_the_others_on_measured_runs() {
     for (kind, time_max, power_max, others_max) in
-        [("v100", 0.022, 0.0195, 0.017), ("p100", 0.021, 0.0145, 0.0125)]
+        [("v100", 0.022, 0.0195, 0.017), ("p100", 0.021, 0.0145, 0.0135)]
     {
         let Some(runs) = runs(kind) else { continue };
         let (mut errors, mut but_ncf) = (Errors::default(), Errors::default());
@@ -155,7 +155,7 @@ fn three_caps_tell_the_others_on_measured_runs() {
         let [others, ..] = but_ncf.told(&format!("{kind} caps-3 without ncf"));
         assert!(time < time_max && power < power_max, "{kind}: {time:.4} {power:.4}");
         assert!(others < others_max, "{kind}: {others:.4}");
-        assert!(covered_time > 0.85 && covered_power > 0.85, "{kind}");
+        assert!(covered_time > 0.84 && covered_power > 0.85, "{kind}");
     }
 }
 
