@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wattle_placer::{Reads, policy};
 use wattle_world::World;
 
-use crate::bound::{BoundJob, BoundOption, PricedSearch, contention_free, priced};
+use crate::bound::{BoundFrontier, BoundJob, BoundOption, PricedSearch, contention_free, priced};
 use crate::frontier::{Frontier, FrontierPoint, Spread, compare};
 use crate::oracle::{Oracle, clocks};
 use crate::scenario::{Scenario, Work};
@@ -108,7 +108,7 @@ pub fn compare_case(
     });
     let mut plans = Vec::new();
     for family in &options.policies {
-        let elastic = policy(family)?.reads() == Reads::All;
+        let elastic = policy(family)?.is_elastic();
         plans.extend(
             settings(family, elastic, &mhz, options.knobs).into_iter().map(|s| (family, s)),
         );
@@ -121,7 +121,6 @@ pub fn compare_case(
         for (family, setting) in &plans {
             progress(runs.len() + 1, total, &setting.spelled);
             let policy = policy(&setting.spelled)?;
-            let open = policy.reads() == Reads::All;
             let run_options = RunOptions {
                 oracle: options.oracle,
                 price: setting.price,
@@ -131,7 +130,7 @@ pub fn compare_case(
                 tenants_max: case.world.is_empty().then_some(1),
                 ..RunOptions::default()
             };
-            let scenario = if open { &elastic } else { &rigid };
+            let scenario = if policy.is_elastic() { &elastic } else { &rigid };
             let outcome = run_with(world, scenario, policy.as_ref(), &run_options)?;
             let (family, knob) = ((*family).clone(), setting.knob);
             let (counted_kwh, budget_overrun) = (0.0, None);
@@ -139,8 +138,8 @@ pub fn compare_case(
         }
         count(world, case, &mut runs[first..]);
     }
-    let bounds = bounds(world, case, runs.iter().filter(|run| run.order == 0));
-    Ok(judge(case, options, runs, bounds))
+    let limits = limits(world, case, runs.iter().filter(|run| run.order == 0));
+    Ok(judge(case, options, runs, &limits))
 }
 
 /// What each run of one order spent, over the horizon of the longest.
@@ -165,7 +164,23 @@ fn asleep_w(world: &World, case: &Case) -> f64 {
 }
 
 /// The lower bounds on the first order's jobs, counted as the runs are.
-fn bounds<'a>(world: &World, case: &Case, runs: impl Iterator<Item = &'a Swept>) -> Bounds {
+struct Limits {
+    alone: BoundFrontier,
+    tight: BoundFrontier,
+}
+
+impl Limits {
+    fn told(&self) -> Bounds {
+        Bounds {
+            energy_kwh: self.tight.thriftiest().0,
+            jct_s_mean: self.tight.fastest().1,
+            frontier: self.tight.points().to_vec(),
+            alone: self.alone.points().to_vec(),
+        }
+    }
+}
+
+fn limits<'a>(world: &World, case: &Case, runs: impl Iterator<Item = &'a Swept>) -> Limits {
     let horizon_s = runs.map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
     let jobs = bound_jobs(world, &case.elastic(0), case.accounting);
     let gpus = case.rigid.cluster.gpu_count() as u32;
@@ -175,13 +190,7 @@ fn bounds<'a>(world: &World, case: &Case, runs: impl Iterator<Item = &'a Swept>)
     };
     let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
     let tight = priced(&jobs, gpus, &PricedSearch::default()).expect("as above");
-    let (alone, tight) = (alone.shifted_kwh(shift_kwh), tight.frontier.shifted_kwh(shift_kwh));
-    Bounds {
-        energy_kwh: tight.thriftiest().0,
-        jct_s_mean: tight.fastest().1,
-        frontier: tight.points().to_vec(),
-        alone: alone.points().to_vec(),
-    }
+    Limits { alone: alone.shifted_kwh(shift_kwh), tight: tight.frontier.shifted_kwh(shift_kwh) }
 }
 
 /// The jobs as the bounds see them: what the world says of every size and clock, charged as runs are.
@@ -223,7 +232,7 @@ fn bound_jobs(world: &World, scenario: &Scenario, accounting: Accounting) -> Vec
 }
 
 /// Frontiers, and who is ahead where.
-fn judge(case: &Case, options: &CompareOptions, runs: Vec<Swept>, bounds: Bounds) -> Comparison {
+fn judge(case: &Case, options: &CompareOptions, runs: Vec<Swept>, limits: &Limits) -> Comparison {
     let frontier = |family: &str, order: u64| {
         let points = runs.iter().enumerate().filter(|(_, run)| {
             run.family == family && run.order == order && run.outcome.finished == run.outcome.jobs
@@ -257,11 +266,12 @@ fn judge(case: &Case, options: &CompareOptions, runs: Vec<Swept>, bounds: Bounds
             let (policy, baseline) = (ours.clone(), theirs.clone());
             summary.push(Summary { policy, baseline, spread: Spread::of(ratios), not_reachable });
         }
-        for point in frontier(ours, 0).iter().flat_map(|f| f.points().to_vec()) {
-            let at = at_energy(&bounds.frontier, point.total);
-            let ratio = at.map(|bound| point.jct_s / bound);
-            above_bound.push(AboveBound { policy: ours.clone(), energy_kwh: point.total, ratio });
-        }
+        let above = frontier(ours, 0).map(|frontier| frontier.above_bound(&limits.tight));
+        above_bound.extend(above.into_iter().flatten().map(|(energy_kwh, ratio)| AboveBound {
+            policy: ours.clone(),
+            energy_kwh,
+            ratio,
+        }));
     }
     Comparison {
         scenario: case.scenario,
@@ -271,19 +281,10 @@ fn judge(case: &Case, options: &CompareOptions, runs: Vec<Swept>, bounds: Bounds
         workload: "",
         seeds: (0..options.orders).collect(),
         oracle: options.oracle,
-        bounds,
+        bounds: limits.told(),
         policies: runs,
         equal_energy,
         summary,
         above_bound,
     }
-}
-
-/// A bound's completion time at an energy: never more than it is, level beyond its fastest point.
-fn at_energy(points: &[(f64, f64)], energy: f64) -> Option<f64> {
-    let after = points.partition_point(|(at, _)| *at <= energy);
-    let before = points.get(after.checked_sub(1)?)?;
-    let Some(next) = points.get(after) else { return Some(before.1) };
-    let share = (energy - before.0) / (next.0 - before.0);
-    Some(before.1 + share * (next.1 - before.1))
 }
