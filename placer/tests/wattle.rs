@@ -129,9 +129,8 @@ fn progress(problem: &mut Problem, key: JobKey, step: u64, steps_total: Option<u
     problem.job_progressed(key, Progress { at, step, steps_total, ..Progress::default() });
 }
 
-/// Solves, checks and applies until nothing is left; stops take effect at once. Where room is scarce
-/// the prices after a step may ask for one more, so a plan may leave something to do, but not for
-/// ever.
+/// Solves, checks and applies until nothing is left; stops take effect at once. Each plan, once
+/// applied, must leave nothing to do but what waits for a stop.
 fn settle(problem: &mut Problem) -> Vec<Plan> {
     let wattle = policy("wattle").unwrap();
     let mut plans = Vec::new();
@@ -142,6 +141,8 @@ fn settle(problem: &mut Problem) -> Vec<Plan> {
             return plans;
         }
         problem.apply(&plan);
+        let again = wattle.solve(problem);
+        assert!(again.is_empty(), "{plan:?}\nleft to do: {again:?}");
         let stopping: Vec<JobKey> = problem
             .running()
             .filter(|(_, job)| matches!(job.state, State::Stopping { .. }))

@@ -45,7 +45,7 @@ use wattle_common::job::CardSetting;
 use crate::arrange::Target;
 use crate::charge::Charge;
 use crate::job::State;
-use crate::plan::{Blocked, Plan};
+use crate::plan::{Blocked, Decision, Plan};
 use crate::policy::elastic::{Contender, Contest};
 use crate::policy::wattle::allot::{Blocks, allot};
 use crate::policy::wattle::market::{Bid, Forecast, clear};
@@ -83,37 +83,66 @@ impl Policy for Wattle {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        let mut contest = Contest::of(problem);
-        let mut contenders = std::mem::take(&mut contest.jobs);
-        contenders.extend(stopped_to_wait(problem));
-        contenders.sort_by_key(|contender| contender.job.arrival);
-        let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
-        for contender in contenders {
-            by_kind.entry(&contender.menu.gpu_kind).or_default().push(contender);
+        // Who cannot stop keeps its size from its start on, and one that finds no place yet does not
+        // start. So where some start and some do not, those who wait are asked again beside those
+        // who have started, as they would be once the plan is carried out.
+        let mut starts: BTreeMap<JobKey, u32> = BTreeMap::new();
+        loop {
+            let plan = plan_beside(problem, &starts);
+            let cannot_stop = |key: &JobKey| problem.job(*key).is_some_and(|j| !j.facts.can_stop);
+            let begun: BTreeMap<JobKey, u32> = (plan.decisions.iter())
+                .filter_map(|decision| match decision {
+                    Decision::Start { job, on, .. } => Some((*job, on.gpu_count())),
+                    _ => None,
+                })
+                .filter(|(job, _)| cannot_stop(job))
+                .collect();
+            let waits =
+                problem.queue().any(|(key, _)| cannot_stop(&key) && !begun.contains_key(&key));
+            let known = starts.len();
+            starts.extend(begun);
+            if !waits || starts.len() == known {
+                return plan;
+            }
         }
-        let mut targets = Vec::new();
-        let mut look_again = false;
-        let mut waiting: Vec<(u64, JobKey)> = Vec::new();
-        for (kind, contenders) in &mut by_kind {
-            let supply = Supply::of(problem, kind, &contest);
-            let before = targets.len();
-            look_again |= settle(problem, contenders, &supply, &mut targets);
-            let chosen: BTreeSet<JobKey> =
-                targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
-            let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
-            let mut left = queued.filter(|c| !chosen.contains(&c.key));
-            waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
-        }
-        let before = targets.len() as u32;
-        let mut plan = contest.plan(problem, targets, before);
-        // Who has its GPUs and no place for them yet is named first.
-        let outranked = |(_, job)| Blocked { job, because: Because::Outranked { before } };
-        plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
-        if look_again || plan.blocked.is_some() {
-            plan.again_at = Some(problem.now + LOOK_AGAIN);
-        }
-        plan
     }
+}
+
+/// The plan, with `starts` as the sizes of waiting jobs that start now and cannot stop again.
+fn plan_beside(problem: &Problem, starts: &BTreeMap<JobKey, u32>) -> Plan {
+    let mut contest = Contest::of(problem);
+    let mut contenders = std::mem::take(&mut contest.jobs);
+    contenders.extend(stopped_to_wait(problem));
+    contenders.sort_by_key(|contender| contender.job.arrival);
+    for contender in &mut contenders {
+        contender.held = contender.held.or(starts.get(&contender.key).copied());
+    }
+    let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+    for contender in contenders {
+        by_kind.entry(&contender.menu.gpu_kind).or_default().push(contender);
+    }
+    let mut targets = Vec::new();
+    let mut look_again = false;
+    let mut waiting: Vec<(u64, JobKey)> = Vec::new();
+    for (kind, contenders) in &mut by_kind {
+        let supply = Supply::of(problem, kind, &contest);
+        let before = targets.len();
+        look_again |= settle(problem, contenders, &supply, &mut targets);
+        let chosen: BTreeSet<JobKey> =
+            targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
+        let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
+        let mut left = queued.filter(|c| !chosen.contains(&c.key));
+        waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
+    }
+    let before = targets.len() as u32;
+    let mut plan = contest.plan(problem, targets, before);
+    // Who has its GPUs and no place for them yet is named first.
+    let outranked = |(_, job)| Blocked { job, because: Because::Outranked { before } };
+    plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
+    if look_again || plan.blocked.is_some() {
+        plan.again_at = Some(problem.now + LOOK_AGAIN);
+    }
+    plan
 }
 
 /// Jobs that are on their way back to the queue compete as if they were there: the price that sent
