@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::frontier::Spread;
 use crate::outcome::PolicyOutcome;
+use crate::simulation::RunOptions;
 
 pub use run::{CompareOptions, Knobs, compare_case};
 pub use scenarios::{Case, CompareError, NAMES, cases};
@@ -101,6 +102,9 @@ pub struct Swept {
     pub order: u64,
     /// What counts as spent, kWh over the horizon all runs of an order share.
     pub counted_kwh: f64,
+    /// How it was run, besides its jobs and its policy.
+    #[serde(skip)]
+    pub options: RunOptions,
     /// Spent beyond a budget, as a share; null without one.
     pub budget_overrun: Option<f64>,
 }

@@ -7,6 +7,7 @@
 
 mod comparing;
 mod nodes;
+pub(crate) mod recording;
 mod running;
 mod watching;
 
@@ -22,6 +23,7 @@ use wattle_world::{Workload, World};
 
 use crate::cards::{Cards, Shape};
 use crate::engine::nodes::watts;
+use crate::engine::recording::{Recorder, Recording};
 use crate::engine::running::Running;
 use crate::engine::watching::HEADS_FRESH;
 use crate::foretold::Tally;
@@ -83,6 +85,8 @@ pub(crate) struct Engine<'s> {
     finished: Vec<Finished>,
     rejected: Vec<String>,
     outcome: Counts,
+    /// Who listens, where anybody does.
+    recorder: Option<Box<Recorder>>,
 }
 
 #[derive(Default)]
@@ -188,10 +192,25 @@ impl<'s> Engine<'s> {
             finished: Vec::with_capacity(scenario.jobs.len()),
             rejected: Vec::new(),
             outcome: Counts::default(),
+            recorder: None,
         })
     }
 
     pub(crate) fn run(mut self) -> Result<PolicyOutcome, SimulationError> {
+        let last_completion_us = self.run_through()?;
+        Ok(self.finish(last_completion_us))
+    }
+
+    /// Runs, and keeps what happened.
+    pub(crate) fn run_recorded(mut self) -> Result<(PolicyOutcome, Recording), SimulationError> {
+        self.recorder = Some(Box::new(Recorder::new(self.scenario, self.first_us)));
+        let last_completion_us = self.run_through()?;
+        let recorder = self.recorder.take().expect("it was put there above");
+        Ok((self.finish(last_completion_us), recorder.told(last_completion_us)))
+    }
+
+    /// Until nothing happens any more; the last completion.
+    fn run_through(&mut self) -> Result<u64, SimulationError> {
         let mut arrivals: Vec<u32> = (0..self.jobs.len() as u32).collect();
         arrivals.sort_by_key(|&job| self.jobs[job as usize].spec.submit);
         let mut arrivals = arrivals.into_iter().peekable();
@@ -259,10 +278,11 @@ impl<'s> Engine<'s> {
                 self.decide()?;
             }
         }
-        Ok(self.finish(last_completion_us))
+        Ok(last_completion_us)
     }
 
     fn reach(&mut self, now_us: u64) {
+        self.record_levels(now_us);
         self.meter.advance(now_us, &self.cards);
         self.now_us = now_us;
         self.problem.now = Timestamp::from_us(now_us);
@@ -305,6 +325,7 @@ impl<'s> Engine<'s> {
 
     fn complete(&mut self, job: u32) {
         let now_us = self.now_us;
+        self.record_completion(job);
         self.end_stretch(job);
         if self.is_informed() {
             self.report(job);
@@ -343,6 +364,7 @@ impl<'s> Engine<'s> {
                     violations,
                 });
             }
+            self.record_blocked(&plan);
             self.again_us = plan.again_at.map(Timestamp::as_us).filter(|at| *at > self.now_us);
             if plan.is_empty() {
                 self.idle_looks += 1;
@@ -377,6 +399,7 @@ impl<'s> Engine<'s> {
 
     /// Applies a plan to the problem and to the cards; true where somebody was undone.
     fn carry_out(&mut self, plan: &Plan) -> bool {
+        self.record_plan(plan);
         // A rejected job's key is void once the plan is applied.
         for decision in &plan.decisions {
             if let Decision::Reject { job, because } = decision {

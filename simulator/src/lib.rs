@@ -39,11 +39,13 @@ mod simulation;
 pub mod trace;
 
 pub use carbon::CarbonSeries;
+pub use engine::recording::{Level, Nap, RecordedJob, RecordedNode, RecordedPlacement, Recording};
 pub use foretold::{Prediction, PredictionError};
 pub use load::LoadError;
 pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
 pub use saving::{Saving, Spread, savings};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    Lengths, RunOptions, SimulationError, gather, run, run_oracle, run_policy, run_with,
+    Lengths, RunOptions, SimulationError, gather, run, run_oracle, run_policy, run_recorded,
+    run_with,
 };

@@ -5,6 +5,7 @@ use wattle_placer::{Policy, Reads, UnknownPolicy, Violation, policy};
 use wattle_world::World;
 
 use crate::engine::Engine;
+use crate::engine::recording::Recording;
 use crate::outcome::{NotKnowing, Outcome, PolicyOutcome};
 use crate::scenario::{Scenario, ScenarioError};
 
@@ -91,6 +92,20 @@ pub fn run_with(
     options: &RunOptions,
 ) -> Result<PolicyOutcome, SimulationError> {
     Engine::new(world, scenario, policy, options)?.run()
+}
+
+/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome, and keeps what
+/// happened on the way.
+///
+/// # Errors
+/// Where a workload is not known, or the policy breaks a rule.
+pub fn run_recorded(
+    world: &World,
+    scenario: &Scenario,
+    policy: &dyn Policy,
+    options: &RunOptions,
+) -> Result<(PolicyOutcome, Recording), SimulationError> {
+    Engine::new(world, scenario, policy, options)?.run_recorded()
 }
 
 /// Runs `scenario` under one policy. Its `wall_s` is 0: this library takes no clock, the caller may

@@ -134,7 +134,8 @@ pub fn compare_case(
             let outcome = run_with(world, scenario, policy.as_ref(), &run_options)?;
             let (family, knob) = ((*family).clone(), setting.knob);
             let (counted_kwh, budget_overrun) = (0.0, None);
-            runs.push(Swept { outcome, family, knob, order, counted_kwh, budget_overrun });
+            let options = run_options;
+            runs.push(Swept { outcome, family, knob, order, counted_kwh, options, budget_overrun });
         }
         count(world, case, &mut runs[first..]);
     }
