@@ -33,6 +33,7 @@ mod meter;
 mod oracle;
 mod outcome;
 mod profiles;
+pub mod report;
 mod saving;
 mod scenario;
 mod simulation;

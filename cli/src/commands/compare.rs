@@ -6,9 +6,10 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_simulator::Lengths;
 use wattle_simulator::compare::{Accounting, CompareOptions, Knobs, cases, compare_case, to_table};
+use wattle_simulator::report::{comparison_page, record};
 
 use super::simulate::usage_chain;
-use crate::output::{note, print, usage};
+use crate::output::{LateFile, note, print, usage};
 
 /// Compare policies at equal energy on a fixed scenario
 ///
@@ -17,7 +18,7 @@ use crate::output::{note, print, usage};
 /// files, and where they are published.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle compare powerflow-16 --data measurements --oracle --policy powerflow,wattle,fifo,srtf,tiresias,afs\n  wattle compare powerflow-16 --data measurements --load 0.76 --orders 1 --quick --json\n\nA full comparison takes hours, one load with --orders 1 --quick a minute or two."
+    after_help = "Examples:\n  wattle compare powerflow-16 --data measurements --oracle --policy powerflow,wattle,fifo,srtf,tiresias,afs\n  wattle compare powerflow-16 --data measurements --load 0.76 --orders 1 --quick --report out.html\n\nA full comparison takes hours, one load with --orders 1 --quick a minute or two."
 )]
 pub(crate) struct Compare {
     /// The scenario: powerflow-16
@@ -43,6 +44,9 @@ pub(crate) struct Compare {
     /// Turn knobs coarsely: to look at a scenario, not to quote it
     #[arg(long)]
     quick: bool,
+    /// Write one page with plots, node maps and reasons to this file; it needs no network
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -71,6 +75,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         lengths: if command.oracle { Lengths::Known } else { Lengths::Reported },
         knobs: if command.quick { Knobs::Quick } else { Knobs::Full },
     };
+    let report = command.report.as_deref().map(LateFile::open).transpose()?;
     let mut comparisons = Vec::new();
     for case in &cases {
         let (load, name) = (case.load, case.accounting.as_str());
@@ -85,6 +90,10 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
             print(&to_table(&comparison))?;
         }
         comparisons.push(comparison);
+    }
+    if let (Some(file), Some(case), Some(first)) = (report, cases.first(), comparisons.first()) {
+        let recorded = record(&world, case, first).map_err(usage_chain)?;
+        file.write(&comparison_page(&comparisons, &recorded))?;
     }
     if command.json {
         print(&serde_json::to_string_pretty(&comparisons).context("the comparison as JSON")?)?;

@@ -6,6 +6,7 @@ use clap::Args;
 use wattle_common::topology::ClusterShape;
 use wattle_runtime::shell::chain;
 use wattle_simulator::measured::{self, Measured};
+use wattle_simulator::report::{Recorded, simulation_page};
 use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
     CarbonSeries, LoadError, PolicyOutcome, Scenario, SimulationError, gather, generator,
@@ -13,7 +14,7 @@ use wattle_simulator::{
 };
 use wattle_world::World;
 
-use crate::output::{note, print, usage};
+use crate::output::{LateFile, note, print, usage};
 
 /// Jobs of the generator where nothing is said.
 const JOBS: usize = 2_000;
@@ -26,7 +27,7 @@ const SEEDS_MAX: u64 = 1_000;
 /// Replay a trace, or jobs that are drawn, under one or more policies; needs no server and no GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle simulate\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10"
+    after_help = "Examples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10"
 )]
 pub(crate) struct Simulate {
     /// The trace: Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or
@@ -71,6 +72,9 @@ pub(crate) struct Simulate {
     /// Run each policy once more with true predictions, and tell the price of not knowing
     #[arg(long)]
     oracle: bool,
+    /// Write one page with plots, node maps and reasons to this file; it needs no network
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -155,16 +159,28 @@ impl Simulate {
         Ok(scenario)
     }
 
-    /// The policies' runs; on true surfaces too where `oracle`.
+    /// The policies' runs; on true surfaces too where `oracle`. Where it is asked for, what happened
+    /// in their own runs is kept.
     fn runs(
         &self,
         world: &World,
         scenario: &Scenario,
         oracle: bool,
+        mut recorded: Option<&mut Vec<Recorded>>,
     ) -> anyhow::Result<Vec<PolicyOutcome>> {
         let mut policies = Vec::new();
-        for policy in &self.policy {
-            policies.push(one(world, scenario, policy)?);
+        for (slot, policy) in self.policy.iter().enumerate() {
+            if let Some(recorded) = &mut recorded {
+                let outcome = timed(|| {
+                    let run = Recorded::run(world, scenario, policy, slot)?;
+                    let outcome = run.outcome.clone();
+                    recorded.push(run);
+                    Ok(Some(outcome))
+                });
+                policies.extend(outcome?);
+            } else {
+                policies.push(one(world, scenario, policy)?);
+            }
             if oracle {
                 policies.extend(timed(|| run_oracle(world, scenario, policy))?);
             }
@@ -234,7 +250,14 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     let (world, said) = command.world(&trace)?;
     let mut scenario = command.scenario(&world, &trace, command.seed)?;
     scenario.notes.extend(said);
-    let policies = command.runs(&world, &scenario, command.oracle)?;
+    let report = command.report.as_deref().map(LateFile::open).transpose()?;
+    let mut recorded = Vec::new();
+    let policies = command.runs(
+        &world,
+        &scenario,
+        command.oracle,
+        report.is_some().then_some(&mut recorded),
+    )?;
     let mut outcome = gather(&scenario, policies.clone());
     if command.seeds > 1 {
         let mut seeds = vec![policies];
@@ -244,9 +267,12 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
                 trace = command.jobs(seed)?;
             }
             let scenario = command.scenario(&world, &trace, seed)?;
-            seeds.push(command.runs(&world, &scenario, false)?);
+            seeds.push(command.runs(&world, &scenario, false, None)?);
         }
         outcome.savings = savings(&seeds);
+    }
+    if let Some(file) = report {
+        file.write(&simulation_page(&outcome, &recorded))?;
     }
     if command.json {
         return print(&outcome.to_json());

@@ -1,0 +1,302 @@
+//! The page of `wattle compare`: frontiers and bounds, who is ahead at equal energy, published claims
+//! beside it, and a closer look at one run of each policy.
+
+use std::fmt::Write;
+
+use super::claims::{self, Evidence};
+use super::close;
+use super::frontier_plot::{self, Curve, Limit, Run};
+use super::markup::{Unit, escaped, figure, time};
+use super::page::{Section, page};
+use super::shown::{Recorded, chosen, counted, families, frontier, said};
+use super::table::{self, Against, Table, named};
+use crate::compare::{Comparison, Swept};
+use crate::frontier::{Frontier, Spread, compare};
+
+/// The page of some comparisons; `recorded` are the runs of the first one to be looked at closely
+/// ([`super::record`]).
+#[must_use]
+pub fn comparison_page(comparisons: &[Comparison], recorded: &[Recorded]) -> String {
+    let Some(first) = comparisons.first() else { return page("Wattle", "", &[]) };
+    let looked_at = if recorded.is_empty() { Vec::new() } else { chosen(first) };
+    let mut sections = vec![
+        Section::new("first", &heading(first), case(first, &looked_at)),
+        Section::new("claims", "Claimed, and measured here", claims(first)),
+    ];
+    let mut why_these =
+        "Of each policy the run of its frontier is shown that comes nearest to the \
+                         middle of the energies which all of them reach (ringed in the plot above)."
+            .to_owned();
+    if comparisons.len() > 1 {
+        let _ = write!(
+            why_these,
+            " They are of the first case, {}; ask for another one alone to see its runs.",
+            escaped(heading(first))
+        );
+    }
+    sections.extend(close::sections(recorded, &why_these));
+    sections.push(Section::new("others", "Other cases", others(&comparisons[1..])));
+    let lead = format!(
+        "<p class=\"lead\">{}</p>\n<p>Each policy is run over its own knob and stands on its own \
+         frontier. Who is ahead is asked at equal energy only, and how far each is from what no \
+         schedule can beat.</p>\n",
+        cluster(recorded).unwrap_or_else(|| "Policies compared at equal energy.".to_owned())
+    );
+    page(&format!("Wattle: {}", first.scenario), &lead, &sections)
+}
+
+/// Every case but the first, folded away.
+fn others(comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for comparison in comparisons {
+        let mut inner = case(comparison, &[]);
+        let claims = claims(comparison);
+        if !claims.is_empty() {
+            let _ = write!(inner, "<h3>Claimed, and measured here</h3>\n{claims}");
+        }
+        let heading = escaped(heading(comparison));
+        let _ = write!(text, "<details><summary>{heading}</summary>\n{inner}</details>\n");
+    }
+    text
+}
+
+/// `876 jobs on 16 nodes of 8 a100`
+fn cluster(recorded: &[Recorded]) -> Option<String> {
+    let recording = &recorded.first()?.recording;
+    let node = recording.nodes.first()?;
+    Some(format!(
+        "{} jobs on {} nodes of {} {}.",
+        recording.jobs.len(),
+        recording.nodes.len(),
+        node.gpus,
+        escaped(&node.kind)
+    ))
+}
+
+fn heading(comparison: &Comparison) -> String {
+    let over = if comparison.load > 1.0 { " (over-subscribed)" } else { "" };
+    let energy = match comparison.accounting.as_str() {
+        "above-idle" => "energy above idle",
+        "sleep-all" => "energy of whole nodes, unused ones asleep",
+        other => other,
+    };
+    let mut text = format!("{}: load {:.2}{over}, {energy}", comparison.scenario, comparison.load);
+    for variant in [&comparison.workload, &comparison.world] {
+        if !variant.is_empty() {
+            let _ = write!(text, ", {variant}");
+        }
+    }
+    text
+}
+
+fn case(comparison: &Comparison, looked_at: &[usize]) -> String {
+    let families = families(comparison);
+    let knows = if comparison.oracle {
+        "Policies see true surfaces and know how long jobs are."
+    } else {
+        "Policies see predicted surfaces, and learn of a job's length from its reports."
+    };
+    let orders = comparison.seeds.len();
+    let orders = match orders {
+        1 => "one order of jobs".to_owned(),
+        n => format!("{n} orders of jobs, of which the first has marks and the others thin lines"),
+    };
+    let mut text = format!("<p>{knows} {} runs, {orders}.</p>\n", comparison.policies.len());
+    text.push_str(&headline(comparison, &families));
+    let limit = Limit { tight: &comparison.bounds.frontier, alone: &comparison.bounds.alone };
+    text.push_str(&plot(comparison, &families, looked_at, counted, Some(limit), "Energy"));
+    if comparison.policies.iter().any(|run| run.outcome.carbon_kg.is_some()) {
+        text.push_str(&plot(comparison, &families, looked_at, carbon, None, "Emissions"));
+    }
+    text.push_str(&distances(comparison, &families));
+    if families.len() > 1 {
+        let policies: Vec<(&str, usize)> = (0..).zip(&families).map(|(i, f)| (*f, i)).collect();
+        let against = |summary: &crate::compare::Summary| summary.spread;
+        let all: Vec<Against<'_>> = comparison
+            .summary
+            .iter()
+            .map(|s| Against { policy: &s.policy, baseline: &s.baseline, spread: against(s) })
+            .collect();
+        let _ = write!(
+            text,
+            "<h3>At equal energy</h3>\n<p>How many times longer the row's jobs take than the \
+             column's, at equal energy: geometric mean over the row's range (smallest to largest). \
+             Above 1 the column is ahead.</p>\n{}",
+            table::matrix(&policies, &all)
+        );
+    }
+    text
+}
+
+fn carbon(run: &Swept) -> Option<f64> {
+    run.outcome.carbon_kg
+}
+
+/// Who is nearest to the bound, and how far ahead of the others.
+fn headline(comparison: &Comparison, families: &[&str]) -> String {
+    let distance = |family: &str| above_bound(comparison, family).map(|s| s.geometric_mean);
+    let near = families.iter().filter_map(|family| Some((*family, distance(family)?)));
+    let Some((best, _)) = near.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+        return String::new();
+    };
+    let spread = above_bound(comparison, best).map_or_else(String::new, |s| table::spread(&s));
+    let mut text = format!(
+        "<p class=\"said\"><strong>{}</strong> comes nearest to the lower bound: its jobs take \
+         {spread} times as long.",
+        escaped(best)
+    );
+    let ahead = comparison.summary.iter().filter(|summary| summary.policy == best);
+    let ahead: Vec<String> = ahead
+        .filter_map(|s| Some((&s.baseline, s.spread.as_ref()?)))
+        .map(|(baseline, s)| format!("{} under {}", table::spread(s), escaped(baseline)))
+        .collect();
+    if !ahead.is_empty() {
+        let _ = write!(
+            text,
+            " Its jobs' time at equal energy taken as 1, they take {}.",
+            ahead.join(", ")
+        );
+    }
+    text.push_str("</p>\n");
+    text
+}
+
+fn above_bound(comparison: &Comparison, family: &str) -> Option<Spread> {
+    let above = comparison.above_bound.iter().filter(|above| above.policy == family);
+    Spread::of(above.filter_map(|above| above.ratio))
+}
+
+fn plot(
+    comparison: &Comparison,
+    families: &[&str],
+    looked_at: &[usize],
+    total: fn(&Swept) -> Option<f64>,
+    limit: Option<Limit<'_>>,
+    spent: &str,
+) -> String {
+    let first = comparison.seeds.first().copied().unwrap_or(0);
+    let most = comparison.policies.iter().filter_map(total).fold(0.0, f64::max);
+    let unit = if spent == "Energy" { Unit::energy(most) } else { Unit::carbon(most) };
+    let mut curves = Vec::new();
+    for (slot, family) in families.iter().enumerate() {
+        let best = frontier(comparison, family, first, total);
+        let is_best = |index: usize| {
+            best.iter().flat_map(Frontier::points).any(|point| point.setting == index)
+        };
+        let runs = comparison.policies.iter().enumerate().filter(|(_, run)| {
+            run.family == *family && run.order == first && run.outcome.finished == run.outcome.jobs
+        });
+        let mut runs: Vec<Run> = runs
+            .filter_map(|(index, run)| {
+                let (total, jct_s) = (total(run)?, run.outcome.jct_s_mean?);
+                let best = is_best(index);
+                let beaten = if best { "" } else { " (beaten by another run of its own)" };
+                let title = said(run, total, unit) + beaten;
+                Some(Run { total, jct_s, title, best, chosen: looked_at.contains(&index) })
+            })
+            .collect();
+        runs.sort_by(|a, b| a.total.total_cmp(&b.total));
+        let others = comparison.seeds.iter().skip(1).filter_map(|order| {
+            let frontier = frontier(comparison, family, *order, total)?;
+            Some(frontier.points().iter().map(|point| (point.total, point.jct_s)).collect())
+        });
+        curves.push(Curve { name: family, slot, runs, others: others.collect() });
+    }
+    let unfinished =
+        comparison.policies.iter().filter(|run| run.outcome.finished < run.outcome.jobs).count();
+    let mut note = String::new();
+    if unfinished > 0 {
+        note = format!(
+            "<p class=\"note\">{unfinished} runs did not finish all jobs and are not shown.</p>\n"
+        );
+    }
+    let over = if limit.is_some() {
+        " Nobody gets into the grey: the lower bound knows the future and resizes for free. Dashed, \
+         the bound as if there were no other jobs."
+    } else {
+        ""
+    };
+    format!(
+        "<figure class=\"frontier\"><figcaption>Completion time over {}: lower and further left is \
+         better. Marks are runs, lines the frontiers, faint marks runs that another run of the same \
+         policy beats; dotted, what spending more would not improve.{over}</figcaption>\n{}{note}\
+         </figure>\n",
+        spent.to_lowercase(),
+        frontier_plot::draw(&curves, limit, spent, unit)
+    )
+}
+
+/// What each policy reaches, and its distance to the bound.
+fn distances(comparison: &Comparison, families: &[&str]) -> String {
+    let mut table =
+        Table::of_cards(&["policy", "runs", "energy", "mean completion", "times the lower bound"]);
+    for (slot, family) in families.iter().enumerate() {
+        let runs = || comparison.policies.iter().filter(|run| run.family == *family);
+        let kwh = range(runs().map(|run| run.counted_kwh));
+        let jct = range(runs().filter_map(|run| run.outcome.jct_s_mean));
+        let between = |range: Option<(f64, f64)>, unit: fn(f64) -> Unit| match range {
+            Some((low, high)) => {
+                let unit = unit(low);
+                format!("{} to {}", figure(low / unit.size), unit.said(high))
+            }
+            None => "-".to_owned(),
+        };
+        table.row(&[
+            named(slot, family),
+            runs().count().to_string(),
+            between(kwh, Unit::energy),
+            between(jct, Unit::hours),
+            above_bound(comparison, family)
+                .map_or_else(|| "-".to_owned(), |above| table::spread(&above)),
+        ]);
+    }
+    let least = &comparison.bounds;
+    format!(
+        "<h3>What each reaches</h3>\n<p>No schedule spends less than {} on these jobs, and none \
+         brings the mean completion time below {}.</p>\n{}",
+        Unit::energy(least.energy_kwh).said(least.energy_kwh),
+        time(least.jct_s_mean),
+        table.done()
+    )
+}
+
+fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |range: Option<(f64, f64)>, value| {
+        Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
+    })
+}
+
+/// Published claims beside this comparison.
+fn claims(comparison: &Comparison) -> String {
+    let families = families(comparison);
+    let mut evidence = Evidence::default();
+    for summary in &comparison.summary {
+        if let Some(spread) = summary.spread {
+            evidence.equal_energy.push((&summary.policy, &summary.baseline, spread));
+        }
+    }
+    let first = comparison.seeds.first().copied().unwrap_or(0);
+    for policy in &families {
+        for baseline in families.iter().filter(|baseline| *baseline != policy) {
+            let (Some(ours), Some(theirs)) = (
+                frontier(comparison, policy, first, carbon),
+                frontier(comparison, baseline, first, carbon),
+            ) else {
+                continue;
+            };
+            if let Some(spread) = compare(&ours, &theirs).spread {
+                evidence.equal_carbon.push((policy, baseline, spread));
+            }
+        }
+    }
+    // A fixed clock at the card's highest is the card as the site sets it.
+    for family in &families {
+        let runs = comparison.policies.iter().filter(|run| {
+            run.family == *family && run.order == first && run.outcome.policy.contains('@')
+        });
+        if let Some(run) = runs.max_by(|a, b| a.knob.total_cmp(&b.knob)) {
+            evidence.plain.push((family, &run.outcome));
+        }
+    }
+    claims::draw(&evidence)
+}
