@@ -148,14 +148,14 @@ fn headline(comparison: &Comparison, families: &[&str]) -> String {
     let ahead = comparison.summary.iter().filter(|summary| summary.policy == best);
     let ahead: Vec<String> = ahead
         .filter_map(|s| Some((&s.baseline, s.spread.as_ref()?)))
-        .map(|(baseline, s)| format!("{} under {}", table::spread(s), escaped(baseline)))
+        .enumerate()
+        .map(|(i, (baseline, s))| {
+            let times = if i == 0 { " times as long" } else { "" };
+            format!("{}{times} under {}", table::spread(s), escaped(baseline))
+        })
         .collect();
     if !ahead.is_empty() {
-        let _ = write!(
-            text,
-            " Its jobs' time at equal energy taken as 1, they take {}.",
-            ahead.join(", ")
-        );
+        let _ = write!(text, " At equal energy jobs take {}.", ahead.join(", "));
     }
     text.push_str("</p>\n");
     text
@@ -211,7 +211,7 @@ fn plot(
         );
     }
     let over = if limit.is_some() {
-        " Nobody gets into the grey: the lower bound knows the future and resizes for free. Dashed, \
+        " Nobody gets into the grey: the lower bound (of the first order) knows the future and resizes for free. Dashed, \
          the bound as if there were no other jobs."
     } else {
         ""

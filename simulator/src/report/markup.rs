@@ -128,7 +128,12 @@ pub(super) fn percent(share: f64) -> String {
 
 /// A relative change: `+3.2 %`.
 pub(super) fn change(new: f64, old: f64) -> Option<String> {
-    (old > 0.0).then(|| format!("{:+.1}{NO_BREAK}%", 100.0 * (new / old - 1.0)))
+    // No sign on what rounds to nothing.
+    let said = |percent: f64| match format!("{percent:+.1}").as_str() {
+        "+0.0" | "-0.0" => format!("0.0{NO_BREAK}%"),
+        signed => format!("{signed}{NO_BREAK}%"),
+    };
+    (old > 0.0).then(|| said(100.0 * (new / old - 1.0)))
 }
 
 #[cfg(test)]
@@ -157,5 +162,6 @@ mod tests {
         assert_eq!(said.join("/").replace(NO_BREAK, " "), "1.00 s/150 s/120 min/55.6 h/3.47 d");
         assert_eq!(Unit::energy(5_100.0).said(5_100.0), "5.10\u{a0}MWh");
         assert_eq!(change(1.1, 1.0).as_deref(), Some("+10.0\u{a0}%"));
+        assert_eq!(change(0.9999, 1.0).as_deref(), Some("0.0\u{a0}%"));
     }
 }

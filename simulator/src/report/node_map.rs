@@ -136,7 +136,7 @@ pub(super) fn draw(
     let _ = write!(
         inner,
         "<path class=\"asleep\" d=\"{naps}\"/>\
-         <path fill=\"url(#z{number})\" d=\"{naps}\"/>"
+         <path style=\"fill:url(#z{number})\" d=\"{naps}\"/>"
     );
     let (mut pieces, stripes) = pieces(recording, nodes.len(), colours, &tops, row, &across);
     let _ = write!(inner, "<path class=\"stripe\" d=\"{stripes}\"/>");
