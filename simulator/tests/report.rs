@@ -141,7 +141,9 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     let world = World::builtin();
     let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,8,x\nb,60,1800,4,x\nc,70,9,4,x\n";
     let trace = trace::parse("<script>alert('x')</script>&\".csv", text.as_bytes()).unwrap();
-    let scenario = Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 7).unwrap();
+    let mut scenario =
+        Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 7).unwrap();
+    scenario.jobs[1].deadline = Some(Duration::from_secs(5_000));
     let run = |name: &str, slot| Recorded::run(&world, &scenario, name, slot).unwrap();
     let recorded = [run("fifo", 0), run("eaco", 1)];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
@@ -154,6 +156,8 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     );
     assert_eq!(headings[1..3], ["Policies", "Claimed, and measured here"]);
     assert!(page.contains("asks for 4 GPUs; 0 free"), "why b waited is told");
+    // After 3,600 s of a and 1,800 s of its own.
+    assert!(page.contains("<small>6.67\u{a0}min too late</small>"), "that b was late is told");
 }
 
 #[test]

@@ -77,6 +77,8 @@ pub struct RecordedJob {
     pub submit_us: u64,
     /// When it was done, where it was.
     pub finished_us: Option<u64>,
+    /// When it must be done, where it must.
+    pub deadline_us: Option<u64>,
     /// What the placer last said when this job's turn had come and it waited.
     pub waited: Option<Because>,
     /// Why it was turned away, where it was.
@@ -141,6 +143,7 @@ impl Recorder {
             asked: spec.gpus,
             submit_us: us(spec.submit),
             finished_us: None,
+            deadline_us: spec.deadline.map(us),
             waited: None,
             rejected: None,
             placements: Vec::new(),

@@ -88,7 +88,7 @@ pub(super) fn draw(recording: &Recording, rows: usize) -> String {
             sortable(came, &said(came)),
             sortable(waited(job), &said(waited(job))),
             first.map_or_else(|| "-".to_owned(), |first| place(recording, first)),
-            done.map_or_else(|| "not done".to_owned(), |us| sortable(us, &said(us))),
+            done.map_or_else(|| "not done".to_owned(), |us| sortable(us, &said(us))) + &late(job),
             job.placements.len().saturating_sub(1).to_string(),
             why(recording, job),
         ]);
@@ -105,6 +105,12 @@ pub(super) fn draw(recording: &Recording, rows: usize) -> String {
     }
     text.push_str(&table.done());
     text
+}
+
+/// How far it missed its deadline, where it did.
+fn late(job: &RecordedJob) -> String {
+    let by = job.finished_us.zip(job.deadline_us).map_or(0, |(at, by)| at.saturating_sub(by));
+    if by == 0 { String::new() } else { format!("<br/><small>{} too late</small>", said(by)) }
 }
 
 /// How long it waited for its first start; to the end of the run where it never did.
@@ -144,10 +150,11 @@ fn why(recording: &Recording, job: &RecordedJob) -> String {
         Some(first) => text.push_str(&escaped(&first.because)),
         None => text.push_str("never started"),
     }
-    if wait_us(job, recording.until_us) > 0
-        && let Some(waited) = &job.waited
-    {
-        let _ = write!(text, "<br/><small>it waited: {}</small>", escaped(waited));
+    if wait_us(job, recording.until_us) > 0 {
+        // Who was never the first of those that wait started as soon as it was.
+        let turn = || "its turn had not come".to_owned();
+        let waited = job.waited.as_ref().map_or_else(turn, escaped);
+        let _ = write!(text, "<br/><small>it waited: {waited}</small>");
     }
     let moves = &job.placements[job.placements.len().min(1)..];
     if moves.is_empty() {

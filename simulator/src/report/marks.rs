@@ -2,7 +2,7 @@
 //!
 //! Colours are dark (on paper) and light (in the dark) enough to be read as text, and far enough
 //! apart for people who see fewer of them; marks differ too, so colour never stands alone. After
-//! eight policies both begin anew.
+//! eight policies the colours begin anew, with other marks.
 
 /// How many look different.
 const KINDS: usize = 8;
@@ -26,7 +26,7 @@ pub(super) fn class(slot: usize) -> String {
 
 /// A policy's mark as a path of its colour.
 pub(super) fn mark(slot: usize) -> String {
-    format!("<path class=\"{}\" d=\"{}\"/>", class(slot), MARKS[slot % KINDS])
+    format!("<path class=\"{}\" d=\"{}\"/>", class(slot), MARKS[(slot + slot / KINDS) % KINDS])
 }
 
 /// A policy's mark among text.
