@@ -52,6 +52,7 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"], &["pai", "sacct"]);
     asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "sacct"], &["JobID"]);
     asked(&["--jobs", "0"], &["at least 1"]);
+    asked(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
     asked(&["--seeds", "0"], &["1..=1000"]);
     asked(&["--trace-format", "philly"], &["--trace"]);
     refused("wattle", &["up", "--rate", "60", "--for", "1s"], &["--simulated"]);
