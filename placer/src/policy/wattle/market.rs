@@ -1,6 +1,9 @@
 //! What a GPU-second is worth now, so that no more GPUs are wanted than there are, and what each
 //! job's work is worth at the price expected when it will be done.
 //!
+//! A job's own time counts too: what it has been here is taken off what it still needs
+//! ([`AGE_COUNTS`]), so that long jobs are priced as short ones are before they have been here for ever.
+//!
 //! Jobs of one kind with nearly the same work left (within [`WORK_STEP`]) and the same bounds are one
 //! lot: they want the same, so each lot is asked once. Nothing here knows who runs or waits: prices
 //! must not depend on it, or a plan just carried out would be made anew.
@@ -10,6 +13,25 @@ use crate::policy::wattle::shape::Shape;
 /// Work left is rounded to so many steps for each factor of e: 3 % apart. Wrong by a factor of two it
 /// costs a hundredth of what it brings.
 pub(super) const WORK_STEP: f64 = 32.0;
+
+/// So much of the time a job has been here is taken off the time it still needs when its work is
+/// priced. 0: long jobs pay for short ones, and the slowest completion times grow by a third to a half
+/// where GPUs are short; 2: nothing is left of what the rule gains.
+const AGE_COUNTS: f64 = 0.8;
+
+/// Ages are rounded to so many steps for each factor of e, from an hour on.
+const AGE_STEP: f64 = 4.0;
+const AGE_FIRST_S: f64 = 3_600.0;
+
+/// The step of an age in seconds.
+pub(super) fn age_step(age_s: f64) -> i32 {
+    ((age_s.max(AGE_FIRST_S) / AGE_FIRST_S).ln() * AGE_STEP).round() as i32
+}
+
+/// The age of a step, s; the first step is none.
+pub(super) fn age_of(step: i32) -> f64 {
+    if step == 0 { 0.0 } else { AGE_FIRST_S * (f64::from(step) / AGE_STEP).exp() }
+}
 
 /// The price is found to within this share.
 const CLOSE: f64 = 1e-3;
@@ -45,6 +67,8 @@ pub(super) struct Lot {
     pub(super) may_wait: bool,
     /// It must be at least so fast to meet its deadline.
     pub(super) need: f64,
+    /// How long it has been here, s.
+    pub(super) age_s: f64,
     /// How many jobs.
     pub(super) jobs: u32,
 }
@@ -76,7 +100,8 @@ impl Market<'_> {
     pub(super) fn bid(&self, lot: &Lot, gpu_price: f64) -> Bid {
         let mut bid = Bid { done_in_s: lot.work / 2.0, ..Bid::default() };
         for _ in 0..2 {
-            let later = self.forecast.after(gpu_price, bid.done_in_s);
+            let left_s = (bid.done_in_s - AGE_COUNTS * lot.age_s).max(0.0);
+            let later = self.forecast.after(gpu_price, left_s);
             let (work_price, speed);
             work_price = self.shapes[lot.shape].cost(later);
             (bid.gpus, speed, bid.surplus) = self.best(lot, work_price, gpu_price);

@@ -50,6 +50,9 @@ struct JointSize {
     gpus: u32,
     restart_s: f64,
     ways: Vec<Together>,
+    /// The greatest speeds of any way, and the least cost.
+    fastest: [f64; 2],
+    cheapest: f64,
 }
 
 struct Together {
@@ -103,17 +106,21 @@ impl Pairing {
                 Some(joints.len() - 1)
             }))?;
             let both = [&bids[one.lot], &bids[two.lot]];
-            let gain = |size: &JointSize| {
-                let best = size.best(both, [one.need, two.need])?;
-                Some(best.1 - price * f64::from(size.gpus))
-            };
+            let alone = both[0].surplus + both[1].surplus;
             let floor = one.floor.max(two.floor);
-            let sizes = joints[joint].sizes.iter().filter(|size| size.gpus >= floor);
-            let together = sizes.filter_map(gain).max_by(f64::total_cmp)?;
-            let alone = both.map(|bid| bid.surplus);
-            let surplus = together - alone[0] - alone[1];
-            let sound = alone.iter().all(|alone| alone.is_finite());
-            (sound && surplus > 0.0).then_some(Offer { surplus, a, b, joint, who: Who::Mates })
+            // The most that any size gains; only one that could be better yet is looked into.
+            let mut together = alone;
+            for size in joints[joint].sizes.iter().filter(|size| size.gpus >= floor) {
+                let rent = price * f64::from(size.gpus);
+                if size.worth_at_most(both) - rent > together
+                    && let Some((_, worth)) = size.best(both, [one.need, two.need])
+                {
+                    together = together.max(worth - rent);
+                }
+            }
+            let surplus = together - alone;
+            let sound = alone.is_finite() && surplus > 0.0;
+            sound.then_some(Offer { surplus, a, b, joint, who: Who::Mates })
         };
         let joints = &mut pairing.joints;
         for (a, b) in mates(traders, moved) {
@@ -221,6 +228,18 @@ impl Pairing {
 }
 
 impl JointSize {
+    fn new(gpus: u32, restart_s: f64, ways: Vec<Together>) -> Self {
+        let fastest = [0, 1].map(|k| ways.iter().map(|way| way.speeds[k]).fold(0.0, f64::max));
+        let cheapest = ways.iter().map(|way| way.cost).fold(f64::INFINITY, f64::min);
+        Self { gpus, restart_s, ways, fastest, cheapest }
+    }
+
+    /// No way is worth more, at the prices of both jobs' work.
+    fn worth_at_most(&self, bids: [&Bid; 2]) -> f64 {
+        let earned: f64 = (0..2).map(|k| bids[k].work_price * self.fastest[k]).sum();
+        earned - self.cheapest
+    }
+
     /// The way that is worth most, at the prices of both jobs' work.
     fn best(&self, bids: [&Bid; 2], need: [f64; 2]) -> Option<(&Together, f64)> {
         let enough = |way: &&Together| way.speeds[0] >= need[0] && way.speeds[1] >= need[1];
@@ -378,7 +397,7 @@ fn joint(
             ways.push(Together { speeds, cost, setting: one.setting });
         }
         if !ways.is_empty() {
-            sizes.push(JointSize { gpus, restart_s: size.restart_s, ways });
+            sizes.push(JointSize::new(gpus, size.restart_s, ways));
         }
     }
     (!sizes.is_empty()).then_some(Joint { sizes })

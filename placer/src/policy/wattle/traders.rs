@@ -9,7 +9,7 @@ use crate::menu::Menu;
 use crate::outlook::steps_done;
 use crate::policy::elastic::Contender;
 use crate::policy::wattle::allot::{MUST, Moves, Opt, Wish};
-use crate::policy::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP};
+use crate::policy::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP, age_of, age_step};
 use crate::policy::wattle::shape::Shape;
 use crate::problem::Problem;
 use crate::set::JobKey;
@@ -40,6 +40,8 @@ pub(super) struct Trader<'a> {
     pub(super) work: f64,
     /// Work left, in steps of the rounding.
     bucket: i32,
+    /// How long it has been here, in steps of the rounding.
+    age_step: i32,
     /// It runs and cannot stop: its size.
     pub(super) held: Option<u32>,
     /// It must have so many, for its deadline or since it has waited for long.
@@ -91,10 +93,11 @@ pub(super) fn gather<'a>(
     }
     set_floors(&mut traders, &shapes, room);
     let mut lots: Vec<Lot> = Vec::new();
-    let mut numbers: BTreeMap<(usize, i32, u32, u32, u64), usize> = BTreeMap::new();
+    let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32), usize> = BTreeMap::new();
     for trader in &mut traders {
         let most = trader.held.unwrap_or(u32::MAX);
-        let key = (trader.shape, trader.bucket, trader.floor, most, trader.need.to_bits());
+        let need = trader.need.to_bits();
+        let key = (trader.shape, trader.bucket, trader.floor, most, need, trader.age_step);
         trader.lot = *numbers.entry(key).or_insert_with(|| {
             lots.push(Lot {
                 shape: trader.shape,
@@ -103,6 +106,7 @@ pub(super) fn gather<'a>(
                 most,
                 may_wait: trader.floor == 0,
                 need: trader.need,
+                age_s: age_of(trader.age_step),
                 jobs: 0,
             });
             lots.len() - 1
@@ -125,7 +129,8 @@ fn trader<'a>(
     let work = (bucket / WORK_STEP).exp();
     let least = f64::from(laid_out.sizes[0].gpus.max(1));
     let ran_s = job.gpu_time(problem.now).as_secs_f64() / least;
-    let waited_s = problem.now.since(job.facts.submitted_at).as_secs_f64() - ran_s;
+    let age_s = problem.now.since(job.facts.submitted_at).as_secs_f64();
+    let waited_s = age_s - ran_s;
     let owed = waited_s > PATIENCE * whole / least + PATIENCE_S;
     let need = job.facts.deadline.map_or(0.0, |deadline| {
         let window_s = deadline.since(problem.now).as_secs_f64();
@@ -144,6 +149,7 @@ fn trader<'a>(
         known,
         work,
         bucket: bucket as i32,
+        age_step: age_step(age_s),
         held: contender.held,
         floor: contender.held.unwrap_or(0),
         need,
