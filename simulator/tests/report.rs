@@ -134,6 +134,7 @@ fn a_comparison_is_one_whole_page() {
     // One ring for each chosen run, in the plots over energy and over carbon of the first alone.
     assert_eq!(page.matches("class=\"ring\"").count(), 4);
     assert!(page.contains("first in the queue; first room in node order"));
+    assert!(page.contains("Most ahead at equal energy is <strong>powerflow</strong>"));
 }
 
 #[test]

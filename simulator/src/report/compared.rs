@@ -132,30 +132,37 @@ fn carbon(run: &Swept) -> Option<f64> {
     run.outcome.carbon_kg
 }
 
-/// Who is nearest to the bound, and how far ahead of the others.
+/// Who is ahead at equal energy, by how much, and how far from the bound.
 fn headline(comparison: &Comparison, families: &[&str]) -> String {
-    let distance = |family: &str| above_bound(comparison, family).map(|s| s.geometric_mean);
-    let near = families.iter().filter_map(|family| Some((*family, distance(family)?)));
-    let Some((best, _)) = near.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+    let against = |family: &str| {
+        let all = comparison.summary.iter().filter(move |summary| summary.policy == family);
+        all.filter_map(|s| Some((&s.baseline, s.spread.as_ref()?))).collect::<Vec<_>>()
+    };
+    // The mean over the others of how far ahead: a logarithm, as ratios are averaged.
+    let lead = |family: &str| {
+        let all = against(family);
+        let sum: f64 = all.iter().map(|(_, spread)| spread.geometric_mean.ln()).sum();
+        (!all.is_empty()).then(|| sum / all.len() as f64)
+    };
+    let leads = families.iter().filter_map(|family| Some((*family, lead(family)?)));
+    let Some((best, _)) = leads.max_by(|a, b| a.1.total_cmp(&b.1)) else {
         return String::new();
     };
-    let spread = above_bound(comparison, best).map_or_else(String::new, |s| table::spread(&s));
-    let mut text = format!(
-        "<p class=\"said\"><strong>{}</strong> comes nearest to the lower bound: its jobs take \
-         {spread} times as long.",
-        escaped(best)
-    );
-    let ahead = comparison.summary.iter().filter(|summary| summary.policy == best);
-    let ahead: Vec<String> = ahead
-        .filter_map(|s| Some((&s.baseline, s.spread.as_ref()?)))
-        .enumerate()
-        .map(|(i, (baseline, s))| {
+    let others: Vec<String> = (0..)
+        .zip(against(best))
+        .map(|(i, (baseline, spread))| {
             let times = if i == 0 { " times as long" } else { "" };
-            format!("{}{times} under {}", table::spread(s), escaped(baseline))
+            format!("{}{times} under {}", table::spread(spread), escaped(baseline))
         })
         .collect();
-    if !ahead.is_empty() {
-        let _ = write!(text, " At equal energy jobs take {}.", ahead.join(", "));
+    let mut text = format!(
+        "<p class=\"said\">Most ahead at equal energy is <strong>{}</strong>: jobs take {}.",
+        escaped(best),
+        others.join(", ")
+    );
+    if let Some(above) = above_bound(comparison, best) {
+        let above = table::spread(&above);
+        let _ = write!(text, " Itself it takes {above} times as long as the lower bound.");
     }
     text.push_str("</p>\n");
     text
