@@ -44,11 +44,39 @@ pub struct Scores {
     /// Since the quantile over all jobs was worked out.
     #[serde(skip)]
     unsettled: usize,
+    #[serde(skip)]
+    order: Order,
+}
+
+/// What need not be put in order again with every score. Nothing is, until it is first settled.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Order {
+    settled: bool,
+    /// All scores, ascending.
+    all: Vec<f32>,
+    /// Families with other scores than when it was settled.
+    changed: BTreeSet<String>,
+}
+
+impl Order {
+    fn add(&mut self, score: f32) {
+        let at = self.all.partition_point(|s| s.total_cmp(&score).is_le());
+        self.all.insert(at, score);
+    }
+
+    fn remove(&mut self, score: f32) {
+        if let Ok(at) = self.all.binary_search_by(|s| s.total_cmp(&score)) {
+            self.all.remove(at);
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Quantiles {
     own: BTreeMap<String, f64>,
+    /// By family, what at least nine in ten stay below, and whether it is one that a new one may be
+    /// like.
+    groups: BTreeMap<String, (f64, bool)>,
     pooled: Option<f64>,
     /// What a family like the others stays within, nine times in ten.
     new: Option<f64>,
@@ -62,30 +90,54 @@ struct Quantiles {
 /// The quantile of one more job than those that gave `scores`: a job counts the same however many it
 /// gave, and the new one as much, as if beyond all. `None` for too few jobs to say.
 fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
-    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    for (job, _) in scores {
-        *counts.entry(*job).or_default() += 1;
-    }
-    let asked = COVERED * (counts.len() as f64 + 1.0);
-    if asked > counts.len() as f64 {
+    let mut jobs: Vec<u32> = scores.iter().map(|(job, _)| *job).collect();
+    jobs.sort_unstable();
+    let weights: Vec<(u32, f64)> =
+        jobs.chunk_by(|a, b| a == b).map(|same| (same[0], 1.0 / same.len() as f64)).collect();
+    let asked = COVERED * (weights.len() as f64 + 1.0);
+    if asked > weights.len() as f64 {
         return None;
     }
-    let mut sorted = scores.to_vec();
-    sorted.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let weight = |job: u32| {
+        let at = weights.binary_search_by_key(&job, |(known, _)| *known);
+        at.map_or(0.0, |at| weights[at].1)
+    };
+    let mut sorted: Vec<(f32, f64)> = scores.iter().map(|(job, s)| (*s, weight(*job))).collect();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut below = 0.0;
-    sorted.into_iter().find_map(|(job, score)| {
-        below += 1.0 / counts[&job] as f64;
+    sorted.into_iter().find_map(|(score, weight)| {
+        below += weight;
         // A sum of shares is not exact.
         (below + 1e-9 >= asked).then_some(f64::from(score))
     })
 }
 
+/// Whether so many jobs are among `jobs` that they count.
+fn enough(jobs: impl Iterator<Item = u32>) -> bool {
+    let mut found = [0; JOBS_MIN];
+    let mut count = 0;
+    for job in jobs {
+        if !found[..count].contains(&job) {
+            found[count] = job;
+            count += 1;
+        }
+        if count == JOBS_MIN {
+            return true;
+        }
+    }
+    false
+}
+
+/// Of `n` values in order, the place of the one that [`quantile`] takes.
+fn quantile_place(n: usize) -> Option<usize> {
+    let rank = ((n as f64 + 1.0) * COVERED).ceil() as usize;
+    rank.min(n).checked_sub(1)
+}
+
 /// The `ceil(0.9 (n + 1))`-th smallest; the largest where there are too few for it. At least nine in
 /// ten: for scores of several families, which are not of one law.
 fn quantile(values: &mut [f32]) -> Option<f64> {
-    let n = values.len();
-    let rank = ((n as f64 + 1.0) * COVERED).ceil() as usize;
-    let at = rank.min(n).checked_sub(1)?;
+    let at = quantile_place(values.len())?;
     let (_, value, _) = values.select_nth_unstable_by(at, f32::total_cmp);
     Some(f64::from(*value))
 }
@@ -119,64 +171,83 @@ impl Scores {
         if !self.families.contains_key(family) && self.families.len() >= FAMILIES_MAX {
             let fewest = self.families.iter().min_by_key(|(_, s)| s.len());
             if let Some(name) = fewest.map(|(name, _)| name.clone()) {
-                self.families.remove(&name);
+                let gone = self.families.remove(&name).unwrap_or_default();
+                gone.iter().for_each(|(_, score)| self.order.remove(*score));
+                self.order.changed.insert(name);
             }
         }
         let ring = self.families.entry(family.to_owned()).or_default();
         if ring.len() >= SCORES_MAX {
-            ring.pop_front();
+            let gone = ring.pop_front();
+            gone.iter().for_each(|(_, score)| self.order.remove(*score));
         }
         // A thousandth is more than the quantile is sure to.
-        ring.push_back((job, ((score * 1e3).round() / 1e3) as f32));
+        let score = ((score * 1e3).round() / 1e3) as f32;
+        ring.push_back((job, score));
+        if self.order.settled {
+            self.order.add(score);
+            if !self.order.changed.contains(family) {
+                self.order.changed.insert(family.to_owned());
+            }
+        }
         self.news += 1;
         self.unsettled += 1;
     }
 
     /// Works out the quantiles, once scores came.
     pub(super) fn settle(&mut self) {
-        let enough = |jobs: &BTreeSet<u32>| jobs.len() >= JOBS_MIN;
-        // Of thousands of scores a few new ones move it by nothing, and all must be put in order.
-        let total: usize = self.families.values().map(VecDeque::len).sum();
-        let over_all = total < PROMPT_MAX || self.unsettled * SETTLED_BY >= total;
-        let mut all: Vec<f32> = Vec::new();
-        let mut all_jobs: BTreeSet<u32> = BTreeSet::new();
+        if !self.order.settled {
+            self.order.settled = true;
+            self.order.all = self.families.values().flatten().map(|(_, score)| *score).collect();
+            self.order.all.sort_unstable_by(f32::total_cmp);
+            self.order.changed = self.families.keys().cloned().collect();
+        }
+        for name in std::mem::take(&mut self.order.changed) {
+            self.settle_family(&name);
+        }
         let mut groups: Vec<f64> = Vec::new();
-        let mut tagged: Vec<(u32, f32)> = Vec::new();
-        self.quantiles.own.clear();
-        self.quantiles.own_jobs.clear();
         self.quantiles.worst = None;
-        for (name, ring) in &self.families {
-            let mut scores: Vec<f32> = ring.iter().map(|(_, score)| *score).collect();
-            let jobs: BTreeSet<u32> = ring.iter().map(|(job, _)| *job).collect();
-            all.extend(&scores);
-            let own_jobs: Vec<(u32, f32)> = ring.iter().copied().collect();
-            if let Some(own) = quantile_of_jobs(&own_jobs) {
-                self.quantiles.own_jobs.insert(name.clone(), own);
+        for (group, like) in self.quantiles.groups.values() {
+            let worst = self.quantiles.worst.get_or_insert(*group);
+            *worst = worst.max(*group);
+            if *like {
+                groups.push(*group);
             }
-            if over_all {
-                tagged.extend(own_jobs);
-            }
-            let (Some(own), Some(group)) = (between(&mut scores), quantile(&mut scores)) else {
-                continue;
-            };
-            let worst = self.quantiles.worst.get_or_insert(group);
-            *worst = worst.max(group);
-            if scores.len() >= OWN_MIN && enough(&jobs) {
-                self.quantiles.own.insert(name.clone(), own);
-            }
-            if scores.len() >= GROUP_MIN {
-                groups.push(group);
-            }
-            all_jobs.extend(jobs);
         }
         groups.sort_by(|a, b| b.total_cmp(a));
         self.quantiles.new = of_new_family(&groups);
-        if over_all {
+        // Of thousands of scores a few new ones move it by nothing, and all must be put in order.
+        let total = self.order.all.len();
+        if total < PROMPT_MAX || self.unsettled * SETTLED_BY >= total {
+            let tagged: Vec<(u32, f32)> = self.families.values().flatten().copied().collect();
             self.quantiles.jobs = quantile_of_jobs(&tagged);
             self.unsettled = 0;
         }
-        let enough = all.len() >= NINE && enough(&all_jobs);
-        self.quantiles.pooled = quantile(&mut all).filter(|_| enough);
+        let all_jobs = self.families.values().flatten().map(|(job, _)| *job);
+        let counts = total >= NINE && enough(all_jobs);
+        let pooled = quantile_place(total).map(|at| f64::from(self.order.all[at]));
+        self.quantiles.pooled = pooled.filter(|_| counts);
+    }
+
+    /// Works out one family's own quantiles.
+    fn settle_family(&mut self, name: &str) {
+        let of = &mut self.quantiles;
+        of.own.remove(name);
+        of.own_jobs.remove(name);
+        of.groups.remove(name);
+        let Some(ring) = self.families.get(name) else { return };
+        let tagged: Vec<(u32, f32)> = ring.iter().copied().collect();
+        if let Some(own) = quantile_of_jobs(&tagged) {
+            of.own_jobs.insert(name.to_owned(), own);
+        }
+        let mut scores: Vec<f32> = tagged.iter().map(|(_, score)| *score).collect();
+        let (Some(own), Some(group)) = (between(&mut scores), quantile(&mut scores)) else {
+            return;
+        };
+        if scores.len() >= OWN_MIN && enough(tagged.iter().map(|(job, _)| *job)) {
+            of.own.insert(name.to_owned(), own);
+        }
+        of.groups.insert(name.to_owned(), (group, scores.len() >= GROUP_MIN));
     }
 
     pub(super) fn stretch(&self, place: &Place) -> Option<f64> {
@@ -213,6 +284,7 @@ impl Scores {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wattle_common::rng::Stream;
 
     #[test]
     fn the_quantile_is_corrected_for_few_scores() {
@@ -225,6 +297,30 @@ mod tests {
         let mut few: Vec<f32> = (1..=24).map(|i| i as f32).collect();
         assert!((between(&mut few).unwrap() - 22.5).abs() < 1e-9);
         assert_eq!((between(&mut nine), between(&mut [])), (Some(9.0), None));
+    }
+
+    /// Families come and go, their rings turn over, and nothing is forgotten or left behind.
+    #[test]
+    fn what_is_kept_in_order_is_what_would_be_worked_out_anew() {
+        let mut rng = Stream::new(3, "order");
+        let mut scores = Scores::default();
+        for i in 0..4_000 {
+            let family = format!("f{}", rng.below(2) * rng.below(80));
+            scores.push(&family, rng.below(9) as u32, rng.normal().abs());
+            if rng.below(3) == 0 {
+                scores.settle();
+            }
+            if i % 400 == 399 {
+                scores.settle();
+                let families = scores.families.clone();
+                let mut anew = Scores { families, ..Scores::default() };
+                anew.settle();
+                // Worked out at a pace of its own.
+                anew.quantiles.jobs = scores.quantiles.jobs;
+                assert_eq!((&anew.quantiles, &anew.order), (&scores.quantiles, &scores.order));
+            }
+        }
+        assert!(scores.families.len() == FAMILIES_MAX && scores.order.all.len() > PROMPT_MAX);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, JobWindow, SurfacePoint};
 
 use super::Predictor;
-use crate::calibration::{Aspect, Calibration, Experience, Quantity, Scores, score};
+use crate::calibration::{Aspect, Calibration, Experience, Place, Quantity, Scores, score};
 use crate::interval::{product, stretched, time_of};
 use crate::job::Job;
 use crate::model::cap::Card;
@@ -94,19 +94,27 @@ impl Predictor {
         let class = self.class_of(id, job);
         let experience = Experience::of(job.windows(), card, class.as_ref());
         let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
+        // Hundreds of points lie in a few places.
+        let mut known: Vec<(Place, [f64; 3])> = Vec::new();
         for (point, at) in points.iter_mut().zip(wanted) {
             let place = experience.place(at, |class| self.met(kind, class));
-            let by = |quantity| self.calibration.stretch(kind, quantity, &place);
-            let speed = by(Quantity::Speed);
-            let relative =
-                if place.aspect() == Aspect::Beside { by(Quantity::Relative) } else { speed };
+            let met = known.iter().find(|(seen, _)| *seen == place).map(|(_, by)| *by);
+            let [speed, relative, power] = met.unwrap_or_else(|| {
+                let by = |quantity| self.calibration.stretch(kind, quantity, &place);
+                let speed = by(Quantity::Speed);
+                let beside = place.aspect() == Aspect::Beside;
+                let relative = if beside { by(Quantity::Relative) } else { speed };
+                let found = [speed, relative, by(Quantity::Power)];
+                known.push((place, found));
+                found
+            });
             if let Some(rate) = &mut point.steps_per_s {
                 *rate = stretched(rate, speed, 1e-9, 1e9);
             }
             point.relative_speed = stretched(&point.relative_speed, relative, SPEED_MIN, SPEED_MAX);
             let high = most.max(point.card_power_w.high);
             let low = point.card_power_w.low.min(0.3 * card.idle_w);
-            point.card_power_w = stretched(&point.card_power_w, by(Quantity::Power), low, high);
+            point.card_power_w = stretched(&point.card_power_w, power, low, high);
         }
         points
     }
