@@ -373,14 +373,15 @@ impl Registry {
         let Some(contestant) = self.contestants.get_mut(name) else { return };
         let trouble = contestant.trouble(now, &self.config);
         let well = trouble.is_none();
-        let status = contestant.status(now, name, champion, trouble);
+        let state = Contestant::state(champion, trouble.as_ref());
         let before = contestant.told;
-        let changed = before.is_none_or(|(_, state)| state != status.state);
+        let changed = before.is_none_or(|(_, before)| before != state);
         let due = before.is_none_or(|(at, _)| now.since(at) >= interval);
         if !(changed || due || anew) {
             return;
         }
-        contestant.told = Some((now, status.state));
+        let status = contestant.status(now, name, champion, trouble);
+        contestant.told = Some((now, state));
         if contestant.record != contestant.stored {
             contestant.stored = contestant.record.clone();
             out.push(Action::WriteScores(name.clone(), Box::new(contestant.record.clone())));

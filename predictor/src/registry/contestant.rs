@@ -214,9 +214,11 @@ impl Contestant {
         if self.heard.is_none() && now.since(self.known_since) >= patience {
             return silent("it was never heard of; is it running?".to_owned());
         }
+        // Asked with every proposal: who has just proposed is not looked through.
         let quiet = self.proposed.is_none_or(|at| now.since(at) >= patience);
-        let oldest = self.asked.values().map(|asked| asked.since).min();
-        if let Some(oldest) = oldest.filter(|oldest| quiet && now.since(*oldest) >= patience) {
+        let oldest = || self.asked.values().map(|asked| asked.since).min();
+        let oldest = quiet.then(oldest).flatten();
+        if let Some(oldest) = oldest.filter(|oldest| now.since(*oldest) >= patience) {
             let n = self.asked.len();
             let jobs = if n == 1 { "a window of 1 job" } else { &format!("windows of {n} jobs") };
             return silent(format!("it has left {jobs} unanswered since {}", clock(oldest)));
@@ -233,6 +235,12 @@ impl Contestant {
         [self.gone_since, never, failing, asked].into_iter().flatten().min()
     }
 
+    /// How it does, in a word.
+    pub(super) fn state(champion: bool, trouble: Option<&Trouble>) -> PredictorState {
+        let well = if champion { PredictorState::Champion } else { PredictorState::Shadow };
+        trouble.map_or(well, |trouble| trouble.state)
+    }
+
     /// How it does, for people.
     pub(super) fn status(
         &self,
@@ -241,12 +249,11 @@ impl Contestant {
         champion: bool,
         trouble: Option<Trouble>,
     ) -> PredictorStatus {
-        let well = if champion { PredictorState::Champion } else { PredictorState::Shadow };
         PredictorStatus {
             name: name.clone(),
             version: self.version.clone(),
             at_us: now,
-            state: trouble.as_ref().map_or(well, |trouble| trouble.state),
+            state: Self::state(champion, trouble.as_ref()),
             champion,
             trouble: trouble.map(|trouble| trouble.why),
             last_heard_us: self.heard,
