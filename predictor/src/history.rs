@@ -6,6 +6,7 @@
 //! each job: stored, a full class of usual names takes up to 104 kB, of the longest names 320 kB.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
@@ -245,48 +246,83 @@ impl Class {
     }
 }
 
+/// A class, and its profile over all its jobs once somebody asked: every surface asks for those of
+/// its neighbours.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    class: Class,
+    profile: OnceLock<Arc<Profile>>,
+}
+
+impl Kept {
+    fn profile(&self) -> &Arc<Profile> {
+        self.profile.get_or_init(|| Arc::new(self.class.profile(None)))
+    }
+}
+
 /// All classes, by kind of card and class.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    classes: BTreeMap<(String, WorkloadId), Class>,
+    /// No kind is here without a class.
+    kinds: BTreeMap<String, BTreeMap<WorkloadId, Kept>>,
     changed: BTreeSet<(String, WorkloadId)>,
     /// By kind of card, how much was learned of pairs so far.
     pair_news: BTreeMap<String, u64>,
 }
 
 impl History {
+    fn kept<'a>(&'a self, kind: &str) -> impl Iterator<Item = (&'a WorkloadId, &'a Kept)> + 'a {
+        self.kinds.get(kind).into_iter().flatten()
+    }
+
     /// The class, where it was ever seen on this kind of card.
     #[must_use]
     pub fn class(&self, kind: &str, class: &WorkloadId) -> Option<&Class> {
-        self.classes.get(&(kind.to_owned(), class.clone()))
+        Some(&self.kinds.get(kind)?.get(class)?.class)
+    }
+
+    /// What a job of `class` is expected to be, where the class was ever seen on this kind of card;
+    /// what `but` itself showed is left out.
+    #[must_use]
+    pub fn profile(
+        &self,
+        kind: &str,
+        class: &WorkloadId,
+        but: Option<&JobId>,
+    ) -> Option<Arc<Profile>> {
+        let kept = self.kinds.get(kind)?.get(class)?;
+        let among = kept.class.jobs.iter().any(|(id, _)| Some(id) == but);
+        Some(if among { Arc::new(kept.class.profile(but)) } else { Arc::clone(kept.profile()) })
     }
 
     /// All classes seen on a kind of card.
     pub fn classes<'a>(
         &'a self,
-        kind: &'a str,
+        kind: &str,
     ) -> impl Iterator<Item = (&'a WorkloadId, &'a Class)> + 'a {
-        self.classes
-            .iter()
-            .filter(move |((of, _), _)| of == kind)
-            .map(|((_, name), class)| (name, class))
+        self.kept(kind).map(|(name, kept)| (name, &kept.class))
     }
 
     /// Forgets a class.
     pub fn remove(&mut self, kind: &str, class: &WorkloadId) {
-        self.classes.remove(&(kind.to_owned(), class.clone()));
+        if let Some(classes) = self.kinds.get_mut(kind) {
+            classes.remove(class);
+            if classes.is_empty() {
+                self.kinds.remove(kind);
+            }
+        }
     }
 
     /// How many classes it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.classes.len()
+        self.kinds.values().map(BTreeMap::len).sum()
     }
 
     /// Whether it holds none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.classes.is_empty()
+        self.kinds.is_empty()
     }
 
     /// Replaces what is kept of `job`.
@@ -299,8 +335,9 @@ impl History {
         mut summary: Summary,
         classes_max: usize,
     ) {
-        let key = (kind.to_owned(), class.clone());
-        let entry = self.classes.entry(key.clone()).or_default();
+        let kept = self.kinds.entry(kind.to_owned()).or_default().entry(class.clone()).or_default();
+        kept.profile.take();
+        let entry = &mut kept.class;
         entry.heard_at_us = now;
         let news = entry.beside.take(now, job, std::mem::take(&mut summary.singles).into_iter());
         *self.pair_news.entry(kind.to_owned()).or_insert(0) += news;
@@ -311,7 +348,7 @@ impl History {
         if entry.jobs.len() > JOBS_MAX {
             entry.jobs.remove(0);
         }
-        self.changed.insert(key);
+        self.changed.insert((kind.to_owned(), class.clone()));
         self.shrink(classes_max);
     }
 
@@ -320,7 +357,8 @@ impl History {
         let fine = stored.is_sane() && wattle_common::id::check(kind).is_ok();
         if fine {
             *self.pair_news.entry(kind.to_owned()).or_insert(0) += stored.beside.len() as u64;
-            self.classes.insert((kind.to_owned(), class), stored);
+            let kept = Kept { class: stored, profile: OnceLock::new() };
+            self.kinds.entry(kind.to_owned()).or_default().insert(class, kept);
             self.shrink(max);
         }
         fine
@@ -330,34 +368,34 @@ impl History {
     pub fn take_changed(&mut self) -> Vec<(String, WorkloadId, Class)> {
         std::mem::take(&mut self.changed)
             .into_iter()
-            .filter_map(|key| {
-                let class = self.classes.get(&key)?.clone();
-                Some((key.0, key.1, class))
+            .filter_map(|(kind, name)| {
+                let class = self.class(&kind, &name)?.clone();
+                Some((kind, name, class))
             })
             .collect()
     }
 
     /// The class not heard of for longest makes room.
     fn shrink(&mut self, max: usize) {
-        while self.classes.len() > max {
-            let oldest = self
-                .classes
-                .iter()
-                .min_by_key(|(_, class)| class.heard_at_us)
-                .map(|(key, _)| key.clone());
-            if let Some(key) = oldest {
-                self.classes.remove(&key);
-            }
+        while self.len() > max {
+            let all = self.kinds.iter().flat_map(|(kind, classes)| {
+                classes.iter().map(move |(name, kept)| (kind, name, kept.class.heard_at_us))
+            });
+            let oldest = all.min_by_key(|(_, _, heard)| *heard);
+            let Some((kind, name)) = oldest.map(|(kind, name, _)| (kind.clone(), name.clone()))
+            else {
+                break;
+            };
+            self.remove(&kind, &name);
         }
     }
 
     /// What each job seen on a kind of card showed of how jobs scale.
     pub fn scaling<'a>(
         &'a self,
-        kind: &'a str,
-    ) -> impl Iterator<Item = (&'a JobId, &'a throughput::Constants)> {
-        let of_kind = self.classes.iter().filter(move |((k, _), _)| k == kind);
-        let jobs = of_kind.flat_map(|(_, kept)| &kept.jobs);
+        kind: &str,
+    ) -> impl Iterator<Item = (&'a JobId, &'a throughput::Constants)> + 'a {
+        let jobs = self.classes(kind).flat_map(|(_, class)| &class.jobs);
         jobs.filter_map(|(id, summary)| Some((id, summary.scaling.as_ref()?)))
     }
 
@@ -366,10 +404,12 @@ impl History {
     #[must_use]
     pub fn capped(&self, kind: &str) -> (Vec<transfer::Seen>, Vec<&str>) {
         let (mut seen, mut families) = (Vec::new(), Vec::new());
-        for ((_, class), kept) in self.classes.iter().filter(|((k, _), _)| k == kind) {
-            let settings = pool_settings(kept.jobs.iter().flat_map(|(_, s)| &s.settings));
-            let ln_power = pool(kept.jobs.iter().filter_map(|(_, s)| s.ln_power), JOB_SD);
-            let Some(ln_power) = ln_power.filter(|_| !settings.is_empty()) else { continue };
+        for (class, kept) in self.kept(kind) {
+            let profile = kept.profile();
+            let settings = &profile.settings;
+            let Some(ln_power) = profile.ln_power.filter(|_| !settings.is_empty()) else {
+                continue;
+            };
             let pair = |s: Stored| (s.mean, s.sd);
             let name = WorkloadName::of(class.as_str()).family;
             families.push(name);
@@ -399,12 +439,10 @@ impl History {
     pub fn seen(&self, kind: &str) -> (Vec<interference::Seen>, Vec<interference::Seen>) {
         let (mut slow, mut power) = (Vec::new(), Vec::new());
         let busy: BTreeMap<&WorkloadId, f64> = self
-            .classes
-            .iter()
-            .filter(|((k, _), _)| k == kind)
-            .filter_map(|((_, class), kept)| Some((class, kept.profile(None).busy?.mean)))
+            .kept(kind)
+            .filter_map(|(class, kept)| Some((class, kept.profile().busy?.mean)))
             .collect();
-        for ((_, class), kept) in self.classes.iter().filter(|((k, _), _)| k == kind) {
+        for (class, kept) in self.classes(kind) {
             let Some(own) = busy.get(class) else { continue };
             for set in kept.jobs.iter().flat_map(|(_, s)| &s.shared) {
                 let others: Option<f64> = set.neighbours.iter().map(|n| busy.get(n)).sum();

@@ -13,6 +13,7 @@ mod settings;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
@@ -122,7 +123,7 @@ impl Job {
 }
 
 /// What a job's neighbours are expected to be, by class.
-pub type Profiles = BTreeMap<WorkloadId, Profile>;
+pub type Profiles = BTreeMap<WorkloadId, Arc<Profile>>;
 
 /// What a fit may look at beside the job's own windows.
 #[derive(Clone, Copy, Debug)]
@@ -280,7 +281,7 @@ impl JobModel {
     ) -> (f64, f64) {
         let mix = self.mix(std::slice::from_ref(class), profiles);
         let nothing = Profile::default();
-        let profile = profiles.get(class).unwrap_or(&nothing);
+        let profile = profiles.get(class).map_or(&nothing, |known| &**known);
         let declared = Some(class).filter(|c| c.as_str() != UNKNOWN);
         let partner = pooled::traits(declared, profile);
         pooled.pair(me, &partner, &mix, self.busy_seen && profile.busy.is_some())

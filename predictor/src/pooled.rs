@@ -131,12 +131,13 @@ impl Pooled {
 
     /// What is pooled over all jobs but `job`: its own windows must not count twice.
     #[must_use]
-    pub fn without(mut self, job: &JobId) -> Self {
-        if self.scaling.iter().any(|(id, _)| id == job) {
-            let others = self.scaling.iter().filter(|(id, _)| id != job);
-            self.throughput = throughput::Pooled::fit(others.map(|(_, c)| c));
+    pub fn without(mut all: Arc<Self>, job: &JobId) -> Arc<Self> {
+        if all.scaling.iter().any(|(id, _)| id == job) {
+            let others = all.scaling.iter().filter(|(id, _)| id != job);
+            let throughput = throughput::Pooled::fit(others.map(|(_, c)| c));
+            Arc::make_mut(&mut all).throughput = throughput;
         }
-        self
+        all
     }
 }
 
@@ -147,11 +148,11 @@ fn fit_pairs(
     before: Option<&FittedPairs>,
 ) -> Option<Arc<FittedPairs>> {
     let mut index: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
-    let mut profiles: Vec<Profile> = Vec::new();
+    let mut profiles: Vec<Arc<Profile>> = Vec::new();
     let mut known: Vec<Traits> = Vec::new();
     let mut enter = |class| {
         *index.entry(class).or_insert_with(|| {
-            let profile = history.class(kind, class).map(|c| c.profile(None)).unwrap_or_default();
+            let profile = history.profile(kind, class, None).unwrap_or_default();
             known.push(traits(Some(class), &profile));
             profiles.push(profile);
             known.len() - 1

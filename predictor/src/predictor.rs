@@ -9,7 +9,9 @@ mod calibrated;
 mod methods;
 mod undeclared;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, WorkloadId};
@@ -20,7 +22,7 @@ use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 use crate::calibration::Calibration;
 use crate::cards::{Cards, KINDS_MAX};
 use crate::config::PredictorConfig;
-use crate::history::{Class, History, Profile};
+use crate::history::{Class, History};
 use crate::job::{Context, Job, JobModel, Profiles};
 use crate::likeness::Like;
 use crate::method::Learner;
@@ -60,8 +62,8 @@ pub struct Predictor {
     history: History,
     /// How far its predictions were off.
     calibration: Calibration,
-    /// By kind of card, with the windows since it was fitted.
-    pooled: BTreeMap<String, (Pooled, u32)>,
+    /// By kind of card, with the windows since it was fitted; shared by all who ask.
+    pooled: BTreeMap<String, (Arc<Pooled>, u32)>,
     /// The other methods' own.
     learner: Learner,
     /// What undeclared jobs with windows are like.
@@ -401,9 +403,13 @@ impl Predictor {
     /// The neighbours' axis: the classes most jobs are of, and the unknown one, sorted.
     fn axis(&self) -> Vec<WorkloadId> {
         let mut most: Vec<(&WorkloadId, &usize)> = self.classes.iter().collect();
-        most.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-        let mut axis: Vec<WorkloadId> =
-            most.into_iter().take(NEIGHBOUR_CLASSES_MAX).map(|(class, _)| class.clone()).collect();
+        if most.len() > NEIGHBOUR_CLASSES_MAX {
+            most.select_nth_unstable_by(NEIGHBOUR_CLASSES_MAX, |a, b| {
+                b.1.cmp(a.1).then(a.0.cmp(b.0))
+            });
+            most.truncate(NEIGHBOUR_CLASSES_MAX);
+        }
+        let mut axis: Vec<WorkloadId> = most.into_iter().map(|(class, _)| class.clone()).collect();
         axis.push(unknown());
         axis.sort();
         axis.dedup();
@@ -414,29 +420,31 @@ impl Predictor {
         let mut profiles = Profiles::new();
         for class in classes {
             if !profiles.contains_key(class) {
-                let kept = self.history.class(kind, class);
-                profiles.insert(class.clone(), kept.map(|c| c.profile(None)).unwrap_or_default());
+                let kept = self.history.profile(kind, class, None);
+                profiles.insert(class.clone(), kept.unwrap_or_default());
             }
         }
         profiles
     }
 
-    fn pooled(&self, kind: &str) -> Pooled {
-        self.pooled.get(kind).map_or_else(Pooled::believed, |(pooled, _)| pooled.clone())
+    fn pooled(&self, kind: &str) -> Arc<Pooled> {
+        let known = self.pooled.get(kind).map(|(pooled, _)| Arc::clone(pooled));
+        known.unwrap_or_else(|| Arc::new(Pooled::believed()))
     }
 
-    fn model_of(&self, id: &JobId, job: &Job, kind: &str, card: &Card) -> JobModel {
+    fn model_of(&self, id: &JobId, job: &Job, kind: &str, card: &Card) -> Cow<'_, JobModel> {
         match self.models.get(id) {
-            Some(model) => model.clone(),
-            None => self.fit(id, job, kind, card),
+            Some(model) => Cow::Borrowed(model),
+            None => Cow::Owned(self.fit(id, job, kind, card)),
         }
     }
 
     fn fit(&self, id: &JobId, job: &Job, kind: &str, card: &Card) -> JobModel {
-        let class = self.class_of(id, job).and_then(|w| self.history.class(kind, &w));
-        let class: Profile = class.map(|c| c.profile(Some(id))).unwrap_or_default();
+        let class = self.class_of(id, job);
+        let class = class.and_then(|w| self.history.profile(kind, &w, Some(id)));
+        let class = class.unwrap_or_default();
         let profiles = self.profiles(kind, job.windows().iter().flat_map(|w| &w.neighbours));
-        let pooled = self.pooled(kind).without(id);
+        let pooled = Pooled::without(self.pooled(kind), id);
         JobModel::fit(job, Context { card, class: &class, profiles: &profiles, pooled: &pooled })
     }
 
@@ -460,11 +468,12 @@ impl Predictor {
         self.learner.refit_all();
         let kinds: Vec<String> = self.pooled.keys().cloned().collect();
         for kind in kinds {
-            let behind = |(pooled, waited): &(Pooled, u32)| {
+            let behind = |(pooled, waited): &(Arc<Pooled>, u32)| {
                 *waited > 0 || pooled.is_behind(&self.history, &kind)
             };
             if self.pooled.get(&kind).is_some_and(behind) {
-                self.pooled.insert(kind.clone(), (Pooled::fit(&self.history, &kind, None), 0));
+                let pooled = Arc::new(Pooled::fit(&self.history, &kind, None));
+                self.pooled.insert(kind, (pooled, 0));
             }
         }
     }
@@ -485,9 +494,9 @@ impl Predictor {
         if self.pooled.len() >= KINDS_MAX && !self.pooled.contains_key(kind) {
             return;
         }
-        let before = self.pooled.get(kind).map(|(pooled, _)| pooled);
+        let before = self.pooled.get(kind).map(|(pooled, _)| &**pooled);
         let pooled = Pooled::fit(&self.history, kind, before);
-        self.pooled.insert(kind.to_owned(), (pooled, 0));
+        self.pooled.insert(kind.to_owned(), (Arc::new(pooled), 0));
     }
 
     /// What it rests on, for people.

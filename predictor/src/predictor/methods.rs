@@ -20,8 +20,8 @@ impl Predictor {
         ask: impl FnOnce(Subject<'_>) -> T,
     ) -> T {
         let taken_for = self.class_of(id, job);
-        let class = taken_for.as_ref().and_then(|w| self.history.class(kind, w));
-        let class = class.map(|c| c.profile(Some(id))).unwrap_or_default();
+        let class = taken_for.as_ref().and_then(|w| self.history.profile(kind, w, Some(id)));
+        let class = class.unwrap_or_default();
         let asked = wanted.iter().flat_map(|at| &at.neighbours);
         let seen = job.windows().iter().flat_map(|w| &w.neighbours);
         let profiles = self.profiles(kind, asked.chain(seen));
