@@ -3,7 +3,8 @@
 //!
 //! The jobs are of 200 classes, know 20 windows each, and get one more: each is learned from and
 //! answered with a surface. Each method runs in a process of its own, so that its peak memory
-//! (`VmHWM` of `/proc/self/status`) is its own.
+//! (`VmHWM` of `/proc/self/status`) is its own. At last the physical one at the limits it ships
+//! with, jobs and windows of each: what it keeps at most.
 
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 
@@ -14,6 +15,7 @@ use std::process::Command;
 use common::{METHODS, megabytes, now, predictor, processor_s, window_of};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
+use wattle_predictor::PredictorConfig;
 use wattle_predictor::job::Job;
 use wattle_predictor::method::Method;
 use wattle_predictor::observation::Observation;
@@ -25,17 +27,22 @@ const WINDOWS: u64 = 20;
 /// Jobs that taught each class before.
 const TEACHERS: u64 = 8;
 
+/// The argument that asks for the limits.
+const LIMITS: &str = "limits";
+
 fn main() {
-    let asked = std::env::args().nth(1);
-    match METHODS.into_iter().find(|m| asked.as_deref() == Some(&name(*m))) {
-        Some(method) => measure(method),
-        None => {
-            let program = std::env::current_exe().expect("a program has a path");
-            for method in METHODS {
-                let run = Command::new(&program).arg(name(method)).status();
-                assert!(run.is_ok_and(|status| status.success()), "{method:?} failed");
-            }
-        }
+    let asked = std::env::args().nth(1).unwrap_or_default();
+    if asked == LIMITS {
+        let limits = PredictorConfig::shipped();
+        return measure(Method::Physical, limits.jobs_max, limits.windows_per_job_max);
+    }
+    if let Some(method) = METHODS.into_iter().find(|m| asked == name(*m)) {
+        return measure(method, JOBS, WINDOWS);
+    }
+    let program = std::env::current_exe().expect("a program has a path");
+    for part in METHODS.map(name).into_iter().chain([LIMITS.to_owned()]) {
+        let run = Command::new(&program).arg(&part).status();
+        assert!(run.is_ok_and(|status| status.success()), "{part} failed");
     }
 }
 
@@ -48,7 +55,7 @@ fn class(job: u64) -> String {
 }
 
 /// A predictor that knows all jobs and their classes.
-fn knowing(method: Method) -> Predictor {
+fn knowing(method: Method, jobs: u64, windows: u64) -> Predictor {
     let mut teacher = predictor(Method::Physical);
     for job in 0..CLASSES * TEACHERS {
         for minute in 0..5 {
@@ -61,12 +68,12 @@ fn knowing(method: Method) -> Predictor {
         assert!(known.restore_class(&kind, class, kept));
     }
     drop(teacher);
-    for job in 0..JOBS {
+    for job in 0..jobs {
         let class = class(job);
         let workload = WorkloadId::new(&class).expect("an id");
         let request = GpuRequest { min: 1, max: 8 };
         let mut kept = Job::new(now(0), Some(workload), request, Some("v100".into()));
-        for minute in 0..WINDOWS {
+        for minute in 0..windows {
             let window = window_of(&format!("job-{job}"), &class, minute);
             kept.add(Observation::of(&window, |_| None).expect("a sound window"), 40);
         }
@@ -75,26 +82,26 @@ fn knowing(method: Method) -> Predictor {
     known
 }
 
-fn measure(method: Method) {
-    let mut known = knowing(method);
+fn measure(method: Method, jobs: u64, windows: u64) {
+    let mut known = knowing(method, jobs, windows);
     let start = processor_s();
     known.refit_pooled();
     let pooled = processor_s() - start;
-    let windows: Vec<_> =
-        (0..JOBS).map(|job| window_of(&format!("job-{job}"), &class(job), WINDOWS)).collect();
+    let news: Vec<_> =
+        (0..jobs).map(|job| window_of(&format!("job-{job}"), &class(job), windows)).collect();
     let (start, mut points) = (processor_s(), 0);
-    for window in &windows {
-        let _ = known.learn(now(WINDOWS), window);
-        points += known.surface(now(WINDOWS), &window.job).expect("a known job").points.len();
+    for window in &news {
+        let _ = known.learn(now(windows), window);
+        points += known.surface(now(windows), &window.job).expect("a known job").points.len();
     }
     let both = processor_s() - start;
     let start = processor_s();
-    for window in &windows {
-        divan::black_box(known.surface(now(WINDOWS), &window.job));
+    for window in &news {
+        divan::black_box(known.surface(now(windows), &window.job));
     }
     let answered = processor_s() - start;
     println!(
-        "{}: {JOBS} jobs, {points} points: {both:.1} s of a core to learn and answer, {answered:.1} s \
+        "{}: {jobs} jobs of {windows} windows, {points} points: {both:.1} s of a core to learn and answer, {answered:.1} s \
          of it to answer: {:.1} % of one core at one window a minute; one pooled refit {:.0} ms; \
          memory {} MB at the peak",
         name(method),
