@@ -2,8 +2,9 @@
 //!
 //! It keeps jobs, their history by class and what is known of the cards, and hands them to the
 //! models; the formulas are theirs. It decides nothing about placement. Memory is bounded: about
-//! 250 bytes for a window, 48 kB for a class at most, so the shipped limits hold at most about
-//! 200 MB of windows, 20 MB of history, and 2 MB of fitted pairs for each kind of card.
+//! 250 bytes for a window, some 13 kB for a job's models, 104 kB for a class at most, so the shipped
+//! limits hold about 200 MB of windows, 260 MB of models and 40 MB of history, and for each kind of
+//! card 2 MB of fitted pairs and 10 MB of scores. `benches/fleet.rs` fills the limits: 510 MB.
 
 mod calibrated;
 mod methods;
