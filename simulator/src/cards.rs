@@ -181,6 +181,11 @@ impl<'w> Cards<'w> {
         }) as u32
     }
 
+    /// What a card is set to.
+    pub(crate) fn setting(&self, node: NodeKey, gpu: u32) -> CardSetting {
+        self.settings[self.nodes[node.index()].cards[gpu as usize].setting as usize]
+    }
+
     /// Puts a job on its GPUs; appends every job whose speed may have changed.
     pub(crate) fn add(
         &mut self,

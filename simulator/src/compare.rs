@@ -3,11 +3,16 @@
 //! Every policy is run over its own knob: the elastic ones over the price of a joule, the others over
 //! a fixed clock (AFS over its floor too). What they reach are frontiers of completion time over
 //! energy, on which dominated points are left out, and only frontiers are compared, at matched
-//! totals ([`crate::frontier`]). Everybody has the same cluster, jobs, sleep rule and horizon. Beside
-//! the policies stands the lower bound ([`crate::bound`]) of the same jobs.
+//! totals ([`crate::frontier`]). Everybody has the same cluster, jobs and horizon, and, where the
+//! accounting does not say otherwise, the same sleep rule. Beside the policies stands the lower bound
+//! ([`crate::bound`]) of the same jobs in the same world.
 //!
 //! What it must not do: bend a scenario to a policy, extrapolate, or hide a run that was not good.
 
+mod judge;
+mod limits;
+mod options;
+mod parallel;
 mod run;
 mod scenarios;
 mod table;
@@ -16,35 +21,13 @@ use serde::Serialize;
 
 use crate::frontier::Spread;
 use crate::outcome::PolicyOutcome;
+use crate::saving::Spread as Change;
 use crate::simulation::RunOptions;
 
-pub use run::{CompareOptions, Knobs, compare_case};
-pub use scenarios::{Case, CompareError, NAMES, cases};
-pub use table::to_table;
-
-/// What counts as spent energy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Accounting {
-    /// What cards draw above idle; equal, for matching, to everything always on over one horizon.
-    AboveIdle,
-    /// Whole nodes, awake or asleep, with one sleep rule for every policy.
-    SleepAll,
-}
-
-impl Accounting {
-    /// All there are.
-    pub const ALL: [Self; 2] = [Self::AboveIdle, Self::SleepAll];
-
-    /// Its name in options and reports.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::AboveIdle => "above-idle",
-            Self::SleepAll => "sleep-all",
-        }
-    }
-}
+pub use options::{Accounting, CompareOptions, Knobs, Neighbours, SurfaceError, Surfaces};
+pub use run::Comparer;
+pub use scenarios::{Case, CompareError, NAMES, Orders, Wanted, Worlds, cases, policies};
+pub use table::{side_by_side, to_table};
 
 /// Policies of one case beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,24 +38,40 @@ pub struct Comparison {
     pub load: f64,
     /// What counts as spent.
     pub accounting: Accounting,
-    /// How neighbours slow each other.
-    pub world: &'static str,
+    /// How neighbours slow each other; `alone` where nobody shares.
+    pub world: Neighbours,
     /// Which workloads, where the scenario has variants.
     pub workload: &'static str,
-    /// The orders of the jobs over the arrivals.
+    /// Whether some jobs have deadlines.
+    pub deadlines: bool,
+    /// The orders of the jobs over the arrivals, or of the draws.
     pub seeds: Vec<u64>,
+    /// Jobs of the first order.
+    pub jobs: usize,
     /// Whether the policies saw true surfaces.
     pub oracle: bool,
+    /// What the policies saw.
+    pub surfaces: Surfaces,
+    /// From when on a job's length was known: `known`, `reported`, `unknown`.
+    pub lengths: &'static str,
+    /// Over how long every run of the first order is charged, seconds.
+    pub horizon_s: f64,
     /// The tighter lower bound, of the first order.
     pub bounds: Bounds,
     /// Every run.
     pub policies: Vec<Swept>,
     /// Completion times at equal energy: each policy against each other one.
     pub equal_energy: Vec<EqualEnergy>,
+    /// The same at equal emissions; empty without a carbon series.
+    pub equal_carbon: Vec<EqualCarbon>,
     /// How these spread, over totals and orders.
     pub summary: Vec<Summary>,
     /// Distance to the bound, of each frontier point of the first order.
     pub above_bound: Vec<AboveBound>,
+    /// Policies with their knob left alone, against the first of them.
+    pub untuned: Vec<Untuned>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
 }
 
 /// Lower bounds.
@@ -102,6 +101,8 @@ pub struct Swept {
     pub order: u64,
     /// What counts as spent, kWh over the horizon all runs of an order share.
     pub counted_kwh: f64,
+    /// What counts as emitted, kg over that horizon; null without a carbon series.
+    pub counted_kg: Option<f64>,
     /// How it was run, besides its jobs and its policy.
     #[serde(skip)]
     pub options: RunOptions,
@@ -120,7 +121,27 @@ pub struct EqualEnergy {
     pub order: u64,
     /// What both may spend.
     pub energy_kwh: f64,
-    /// The baseline's completion time over the policy's; null: the policy does not spend so little.
+    /// The baseline's mean completion time over the policy's; null: the policy does not spend so
+    /// little.
+    pub jct_ratio: Option<f64>,
+    /// The same of the medians, at the same settings.
+    pub jct_p50_ratio: Option<f64>,
+    /// The same of the 99th percentiles, at the same settings.
+    pub jct_p99_ratio: Option<f64>,
+}
+
+/// One total of emissions on the baseline's frontier.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EqualCarbon {
+    /// The policy.
+    pub policy: String,
+    /// The baseline.
+    pub baseline: String,
+    /// The order of the jobs.
+    pub order: u64,
+    /// What both may emit.
+    pub carbon_kg: f64,
+    /// As in [`EqualEnergy`].
     pub jct_ratio: Option<f64>,
 }
 
@@ -133,11 +154,19 @@ pub struct Summary {
     pub baseline: String,
     /// Over all totals that both reach, in every order.
     pub spread: Option<Spread>,
-    /// Totals that the policy does not reach.
+    /// The same of the medians.
+    pub spread_p50: Option<Spread>,
+    /// The same of the 99th percentiles.
+    pub spread_p99: Option<Spread>,
+    /// At equal emissions.
+    pub spread_carbon: Option<Spread>,
+    /// Totals of energy that were compared.
+    pub totals: usize,
+    /// Those of them that the policy does not reach.
     pub not_reachable: usize,
 }
 
-/// A frontier point's distance to the bound.
+/// A frontier point's distance to the bounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AboveBound {
     /// The policy.
@@ -146,4 +175,25 @@ pub struct AboveBound {
     pub energy_kwh: f64,
     /// Its completion time over the bound's; null where the bound says nobody spends so little.
     pub ratio: Option<f64>,
+    /// The same over the bound of jobs that have the cluster to themselves.
+    pub ratio_alone: Option<f64>,
+}
+
+/// A policy at the top clock against the first such one, as a relative change over the orders.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Untuned {
+    /// The policy.
+    pub policy: String,
+    /// What it is compared with.
+    pub baseline: String,
+    /// Energy that counts.
+    pub energy: Option<Change>,
+    /// Mean time on GPUs.
+    pub runtime: Option<Change>,
+    /// Mean time from submission to completion.
+    pub jct: Option<Change>,
+    /// Mean number of nodes with a job.
+    pub active_nodes: Option<Change>,
+    /// Jobs that missed their deadline, of all jobs, mean over the orders.
+    pub missed_share: f64,
 }

@@ -169,7 +169,7 @@ impl<'s> Engine<'s> {
         let meter = Meter::starting(first_us, scenario.carbon.as_ref());
         let reads = policy.reads() != Reads::Nothing;
         let oracle = options.oracle;
-        let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed));
+        let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed, policy.reads()));
         Ok(Self {
             scenario,
             policy,
@@ -180,7 +180,8 @@ impl<'s> Engine<'s> {
             meter,
             first_us,
             profiles,
-            oracle: (reads && oracle).then(|| Oracle::new(world, scenario, policy.reads())),
+            oracle: (reads && oracle)
+                .then(|| Oracle::new(world, scenario, policy.reads(), options.erring)),
             tally: reads.then(Tally::default),
             jobs,
             by_key: Vec::new(),

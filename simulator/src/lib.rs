@@ -24,6 +24,7 @@ pub mod carbon;
 mod cards;
 pub mod compare;
 mod engine;
+mod erring;
 mod foretold;
 pub mod frontier;
 pub mod generator;
@@ -41,6 +42,7 @@ pub mod trace;
 
 pub use carbon::CarbonSeries;
 pub use engine::recording::{Level, Nap, RecordedJob, RecordedNode, RecordedPlacement, Recording};
+pub use erring::{Erring, Shape as ErrorShape};
 pub use foretold::{Prediction, PredictionError};
 pub use load::LoadError;
 pub use outcome::{NotKnowing, Outcome, PolicyOutcome};

@@ -15,6 +15,7 @@ use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
 use wattle_placer::{Menu, Reads};
 use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
 
+use crate::erring::Erring;
 use crate::scenario::Scenario;
 
 /// Spreads over nodes of a job alone, at most: none packs worse than on four times as few.
@@ -55,9 +56,11 @@ struct Truth {
 /// A surface of every size and setting, with its menu.
 type Whole = (Arc<Surface>, Arc<Menu>);
 
-/// Makes true surfaces.
+/// Makes true surfaces, or, where that is asked for, ones that err by a known share.
 pub(crate) struct Oracle<'w> {
     world: &'w World,
+    /// How what it says is wrong, where it is.
+    erring: Option<Erring>,
     gpus_per_node: u32,
     /// Everybody who could become a neighbour.
     axis: Vec<Shaped<'w>>,
@@ -69,10 +72,16 @@ pub(crate) struct Oracle<'w> {
 }
 
 impl<'w> Oracle<'w> {
-    pub(crate) fn new(world: &'w World, scenario: &Scenario, reads: Reads) -> Self {
+    pub(crate) fn new(
+        world: &'w World,
+        scenario: &Scenario,
+        reads: Reads,
+        erring: Option<Erring>,
+    ) -> Self {
         let gpus_per_node = scenario.cluster.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
         let mut oracle = Self {
             world,
+            erring,
             gpus_per_node,
             axis: Vec::new(),
             known: BTreeMap::new(),
@@ -223,6 +232,18 @@ impl<'w> Oracle<'w> {
         let card = self.world.card(gpu, set, &tenants);
         let speed = card.tenants[0].speed;
         let steps_per_s = speed * shape.workload.steps_per_s(gpu, shape.gpus, shape.nodes);
+        let (mut rate, mut beside, mut power) = (steps_per_s, speed, card.power.as_w());
+        if let Some(erring) = &self.erring {
+            let of =
+                |what, other| erring.factor(what, shape.workload.id.as_str(), shape.gpus, other);
+            rate *= of("speed", "");
+            power *= of("power", "");
+            if let Some(other) = other {
+                let relative = of("relative", other.workload.id.as_str()).min(1.0 / speed);
+                (rate, beside) = (rate * relative, beside * relative);
+                power *= of("power", other.workload.id.as_str());
+            }
+        }
         SurfacePoint {
             gpus: shape.gpus,
             nodes: shape.nodes,
@@ -230,15 +251,15 @@ impl<'w> Oracle<'w> {
             clock_mhz_max,
             global_batch: None,
             neighbours: other.into_iter().map(Shaped::class).collect(),
-            steps_per_s: Some(exactly(steps_per_s)),
-            relative_speed: exactly(speed),
-            card_power_w: exactly(card.power.as_w()),
+            steps_per_s: Some(exactly(rate)),
+            relative_speed: exactly(beside),
+            card_power_w: exactly(power),
         }
     }
 }
 
 /// The sizes a job may have: powers of two between its limits, and both limits.
-fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
+pub(crate) fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
     let within = move |n: &u32| (request.min..=request.max).contains(n);
     let powers = (0..31).map(|k| 1 << k).filter(within);
     let mut all: Vec<u32> = powers.chain([request.min, request.max]).collect();

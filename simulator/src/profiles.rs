@@ -13,7 +13,8 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::window::Neighbour;
 use wattle_common::messages::{JobWindow, Surface};
 use wattle_common::rng::Stream;
-use wattle_common::{Energy, JobId, NodeId, Timestamp, WorkloadId};
+use wattle_common::{Energy, Frequency, JobId, NodeId, Timestamp, WorkloadId};
+use wattle_placer::Reads;
 use wattle_predictor::{Predictor, PredictorConfig};
 use wattle_world::CardState;
 
@@ -28,7 +29,8 @@ const NOISE: f64 = 0.015;
 
 /// Points of a surface. The predictor puts first what matters most: a job alone under every cap,
 /// then beside each class. The policies read no more than that, and three neighbours at once are
-/// what most of a surface's time goes into.
+/// what most of a surface's time goes into. Who changes sizes reads as many as the predictor ships
+/// with: every size and cap of a job alone are more than that already.
 const POINTS_MAX: u64 = 100;
 
 /// One job's part in a window.
@@ -44,6 +46,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) gpus: u32,
     pub(crate) nodes: u32,
     pub(crate) cap: wattle_common::Power,
+    /// The clock its cards are locked to.
+    pub(crate) clock_max: Option<Frequency>,
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) steps_per_s: f64,
     pub(crate) step: u64,
@@ -60,13 +64,15 @@ pub(crate) struct Profiles {
 }
 
 impl Profiles {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, reads: Reads) -> Self {
+        let shipped = PredictorConfig::shipped();
+        let points_max = if reads == Reads::All { shipped.points_max } else { POINTS_MAX };
         Self {
             predictor: Predictor::new(PredictorConfig {
-                points_max: POINTS_MAX,
-                // Simulated jobs run at the default cap: nobody could follow.
+                points_max,
+                // Nobody here follows what is proposed.
                 probe: false,
-                ..PredictorConfig::shipped()
+                ..shipped
             }),
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
@@ -123,7 +129,7 @@ impl Profiles {
             global_batch: None,
             cap_mw: Some(seen.cap),
             clock_mhz_mean: Some(seen.card.clock),
-            clock_mhz_max: None,
+            clock_mhz_max: seen.clock_max,
             neighbours: seen.neighbours.clone(),
             steps: Some((steps_per_s * span_us as f64 / 1e6) as u64),
             steps_per_s: Some(steps_per_s),

@@ -22,7 +22,7 @@ pub struct Spread {
 
 impl Spread {
     /// Of one change for each seed; `None` where one is missing or there is none.
-    fn of(changes: &[Option<f64>]) -> Option<Self> {
+    pub(crate) fn of(changes: &[Option<f64>]) -> Option<Self> {
         let changes: Vec<f64> = changes.iter().copied().collect::<Option<_>>()?;
         let n = changes.len();
         let rounded = |change: f64| (change * 1e6).round() / 1e6;

@@ -6,6 +6,7 @@ use wattle_world::World;
 
 use crate::engine::Engine;
 use crate::engine::recording::Recording;
+use crate::erring::Erring;
 use crate::outcome::{NotKnowing, Outcome, PolicyOutcome};
 use crate::scenario::{Scenario, ScenarioError};
 
@@ -69,6 +70,8 @@ pub enum Lengths {
 pub struct RunOptions {
     /// Whether surfaces are true ones, made from the world.
     pub oracle: bool,
+    /// How far they are from true, where they are made from the world and err.
+    pub erring: Option<Erring>,
     /// What a joule is worth to the policy, in its own unit; 0: nothing.
     pub price: f64,
     /// Whether nodes may sleep.

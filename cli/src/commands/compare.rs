@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_simulator::Lengths;
-use wattle_simulator::compare::{Accounting, CompareOptions, Knobs, cases, compare_case, to_table};
+use wattle_simulator::compare::{
+    Accounting, Case, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours, Surfaces,
+    Wanted, cases, side_by_side, to_table,
+};
 use wattle_simulator::report::{comparison_page, record};
 
 use super::simulate::usage_chain;
@@ -14,33 +17,47 @@ use crate::output::{LateFile, note, print, usage};
 /// Compare policies at equal energy on a fixed scenario
 ///
 /// Each policy is run over its own knob and stands on its own frontier of completion time over
-/// energy. The jobs and curves are measured ones, read from a folder: docs/comparing.md says which
-/// files, and where they are published.
+/// energy. docs/comparing.md says what the scenarios are, and which of them need which files.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle compare powerflow-16 --data measurements --oracle --policy powerflow,wattle,fifo,srtf,tiresias,afs\n  wattle compare powerflow-16 --data measurements --load 0.76 --orders 1 --quick --report out.html\n\nA full comparison takes hours, one load with --orders 1 --quick a minute or two."
+    after_help = "Scenarios: powerflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --orders 1 --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one load in one world with --orders 1 --quick a minute or two."
 )]
 pub(crate) struct Compare {
-    /// The scenario: powerflow-16
+    /// The scenario: powerflow-16, eaco-28, eaco-64, philly, builtin
     scenario: String,
     /// The folder with the measured files, at any depth
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// Policies, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "powerflow")]
+    /// Policies, separated by commas; those that the scenario asks about where none is given
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
     /// Offered loads, separated by commas; all of the scenario's where none is given
     #[arg(long, value_name = "LOADS", value_delimiter = ',')]
     load: Vec<f64>,
-    /// What counts as spent: above-idle, sleep-all; both where none is given
+    /// What counts as spent: above-idle, sleep-all, sleep-none, sleep-ours; the scenario's where
+    /// none is given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     accounting: Vec<String>,
-    /// In how many orders the jobs arrive
+    /// How jobs on one GPU slow each other: alone (nobody shares), pairs, mild; all where none is
+    /// given
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    world: Vec<String>,
+    /// Variants of a scenario's workloads: published, compute-bound; all where none is given
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// In how many orders the jobs arrive, or how many draws of them there are
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     orders: u64,
-    /// Policies see true surfaces, and how long each job is
-    #[arg(long)]
+    /// What policies see: oracle, predicted, independent:SHARE, smooth:SHARE
+    #[arg(long, value_name = "WHICH", default_value = "predicted")]
+    surfaces: String,
+    /// The same as --surfaces oracle
+    #[arg(long, conflicts_with = "surfaces")]
     oracle: bool,
+    /// From when on a job's length is known: known, reported (from its first report), unknown; known
+    /// with surfaces of the world, reported with predicted ones
+    #[arg(long, value_name = "WHEN")]
+    lengths: Option<String>,
     /// Turn knobs coarsely: to look at a scenario, not to quote it
     #[arg(long)]
     quick: bool,
@@ -54,45 +71,55 @@ pub(crate) struct Compare {
 
 /// Runs the command.
 pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
-    let Some(data) = &command.data else {
-        return Err(usage(
-            "no folder with measured files; give --data DIR, or set WATTLE_DATA (docs/comparing.md \
-             says which files)"
-                .to_owned(),
-        ));
-    };
+    if !NAMES.contains(&command.scenario.as_str()) {
+        let names = NAMES.join(", ");
+        let asked = &command.scenario;
+        return Err(usage(format!("no scenario is called `{asked}`; use one of {names}")));
+    }
     for name in &command.policy {
         wattle_placer::policy(name).map_err(usage_chain)?;
     }
-    let accountings: Vec<Accounting> =
-        command.accounting.iter().map(|name| accounting(name)).collect::<Result<_, _>>()?;
-    let (world, cases) =
-        cases(&command.scenario, data, &command.load, &accountings).map_err(usage_chain)?;
-    let options = CompareOptions {
-        policies: command.policy.clone(),
+    let options = command.options()?;
+    let accountings =
+        named(&command.accounting, "accounting", Accounting::ALL, Accounting::as_str)?;
+    let in_worlds = named(&command.world, "world", Neighbours::ALL, Neighbours::as_str)?;
+    let wanted = Wanted {
+        data: command.data.as_deref(),
+        loads: &command.load,
+        accountings: &accountings,
+        worlds: &in_worlds,
+        workloads: &command.workload,
         orders: command.orders,
-        oracle: command.oracle,
-        lengths: if command.oracle { Lengths::Known } else { Lengths::Reported },
-        knobs: if command.quick { Knobs::Quick } else { Knobs::Full },
     };
     let report = command.report.as_deref().map(LateFile::open).transpose()?;
-    let mut comparisons = Vec::new();
-    for case in &cases {
-        let (load, name) = (case.load, case.accounting.as_str());
-        let mut progress = |run: usize, of: usize, policy: &str| {
-            if run % 10 == 1 {
-                note(&format!("load {load} {name}: run {run} of {of}, {policy}"));
-            }
-        };
-        let comparison =
-            compare_case(&world, case, &options, &mut progress).map_err(usage_chain)?;
+    let (worlds, cases) = cases(&command.scenario, &wanted).map_err(usage_chain)?;
+    let mut comparer = Comparer::new(&worlds, options);
+    let mut comparisons: Vec<Comparison> = Vec::new();
+    let mut together_from = 0;
+    for (number, case) in cases.iter().enumerate() {
+        let what = format!("{} of {}: {}", number + 1, cases.len(), told(case));
+        let comparison = comparer.compare(case, &mut |done, of| progress(&what, done, of));
+        let comparison = comparison.map_err(usage_chain)?;
         if !command.json {
             print(&to_table(&comparison))?;
+            print("")?;
         }
         comparisons.push(comparison);
+        // Cases of the same jobs that are counted in different ways stand beside each other.
+        if cases.get(number + 1).is_none_or(|next| !differ_in_accounting(case, next)) {
+            let table = side_by_side(&comparisons[together_from..]);
+            if !command.json && !table.is_empty() {
+                print(&table)?;
+                print("")?;
+            }
+            if !command.json && report.is_none() {
+                comparisons.clear();
+            }
+            together_from = comparisons.len();
+        }
     }
     if let (Some(file), Some(case), Some(first)) = (report, cases.first(), comparisons.first()) {
-        let recorded = record(&world, case, first).map_err(usage_chain)?;
+        let recorded = record(worlds.of(case.world), case, first).map_err(usage_chain)?;
         file.write(&comparison_page(&comparisons, &recorded))?;
     }
     if command.json {
@@ -101,10 +128,66 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn accounting(name: &str) -> anyhow::Result<Accounting> {
-    let known = Accounting::ALL.into_iter().find(|accounting| accounting.as_str() == name);
-    known.ok_or_else(|| {
-        let names = Accounting::ALL.map(Accounting::as_str).join(", ");
-        usage(format!("no accounting is called `{name}`; use one of {names}"))
-    })
+impl Compare {
+    fn options(&self) -> anyhow::Result<CompareOptions> {
+        let surfaces = if self.oracle {
+            Surfaces::Oracle
+        } else {
+            self.surfaces.parse().map_err(usage_chain)?
+        };
+        let lengths = match self.lengths.as_deref() {
+            None if surfaces.are_of_the_world() => Lengths::Known,
+            None | Some("reported") => Lengths::Reported,
+            Some("known") => Lengths::Known,
+            Some("unknown") => Lengths::Unknown,
+            Some(other) => {
+                return Err(usage(format!(
+                    "--lengths {other}: use one of known, reported, unknown"
+                )));
+            }
+        };
+        Ok(CompareOptions {
+            policies: self.policy.clone(),
+            surfaces,
+            lengths,
+            knobs: if self.quick { Knobs::Quick } else { Knobs::Full },
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+        })
+    }
+}
+
+/// What a case is, in a line of progress.
+fn told(case: &Case) -> String {
+    let (load, accounting, world) = (case.load, case.accounting.as_str(), case.world.as_str());
+    let workload = if case.workload.is_empty() { "jobs" } else { case.workload };
+    let deadlines = if case.deadlines { " with deadlines" } else { "" };
+    format!("load {load:.2}, {accounting}, neighbours {world}, {workload}{deadlines}")
+}
+
+fn differ_in_accounting(a: &Case, b: &Case) -> bool {
+    std::sync::Arc::ptr_eq(&a.jobs, &b.jobs) && a.world == b.world
+}
+
+/// Says now and then how far a case is.
+fn progress(what: &str, done: usize, of: usize) {
+    let step = (of / 10).max(1);
+    if done % step == 0 || done == of {
+        note(&format!("{what}: {done} of {of} runs"));
+    }
+}
+
+/// Each of `names` as what is called so.
+fn named<T: Copy, const N: usize>(
+    names: &[String],
+    what: &str,
+    all: [T; N],
+    name_of: fn(T) -> &'static str,
+) -> anyhow::Result<Vec<T>> {
+    let one = |name: &String| {
+        all.into_iter().find(|known| name_of(*known) == name).ok_or_else(|| {
+            let known = all.map(name_of).join(", ");
+            usage(format!("no {what} is called `{name}`; use one of {known}"))
+        })
+    };
+    names.iter().map(one).collect()
 }

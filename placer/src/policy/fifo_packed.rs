@@ -8,9 +8,10 @@
 //!
 //! Our own choices: the speeds are predicted ones, from surfaces (Gavel reads them from its table);
 //! a job of which nothing is known is not packed; peak memory of both must fit; after a head was
-//! packed, the next one is again tried on free GPUs first, so that a plan leaves nothing to do.
+//! packed, the next one is again tried on free GPUs first, so that a plan leaves nothing to do. A
+//! cluster of which nodes sleep is not full: a job that they could hold waits until they are awake.
 
-use crate::fit::{Room, never};
+use crate::fit::{Room, never, suits};
 use crate::job::Job;
 use crate::outlook::{profile, relative_speed};
 use crate::plan::{Blocked, Decision, Plan};
@@ -61,6 +62,10 @@ impl Policy for FifoPacked {
             if let Some(because) = never(problem, job) {
                 plan.decisions.push(Decision::Reject { job: key, because });
                 continue;
+            }
+            if fits_once_awake(problem, &room, job) {
+                plan.blocked = Some(Blocked { job: key, because: room.why_not(job, None) });
+                break;
             }
             let singles = singles.get_or_insert_with(|| find_singles(problem, &plan));
             match self.best_partner(problem, job, singles) {
@@ -119,6 +124,24 @@ impl FifoPacked {
         }
         Some(relative_speed(a, gpus, nodes, &[b])? + relative_speed(b, gpus, nodes, &[a])?)
     }
+}
+
+/// Whether nodes that sleep or are waking, with what is free on the others, could hold `job`.
+fn fits_once_awake(problem: &Problem, room: &Room<'_>, job: &Job) -> bool {
+    let asked = job.facts.request.min;
+    let (mut on_whole_nodes, mut asleep) = (0, false);
+    for (key, node) in problem.keyed_nodes().filter(|(_, node)| suits(&node.facts, job)) {
+        let there = if node.is_awake() { room.free(key) } else { node.facts.healthy };
+        if node.facts.gpus >= asked {
+            if !node.is_awake() && there.count_ones() >= asked {
+                return true;
+            }
+        } else if there.count_ones() == node.facts.gpus {
+            on_whole_nodes += node.facts.gpus;
+            asleep |= !node.is_awake();
+        }
+    }
+    asleep && on_whole_nodes >= asked
 }
 
 fn find_singles(problem: &Problem, plan: &Plan) -> Vec<(JobKey, GpuSet)> {

@@ -1,18 +1,25 @@
-//! The runs of one case: every policy over its knob, in every order; then who is ahead where.
+//! The runs of a case: every policy over its knob, in every order.
+//!
+//! A run that does not hang on what differs between two cases of the same jobs is made once: who
+//! shares with nobody does the same in every world of neighbours, and whose nodes sleep does the
+//! same whatever is said of others'.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wattle_placer::{Reads, policy};
-use wattle_world::World;
+use wattle_common::Energy;
+use wattle_placer::policy;
 
-use crate::bound::{BoundFrontier, BoundJob, BoundOption, PricedSearch, contention_free, priced};
-use crate::frontier::{Frontier, FrontierPoint, Spread, compare};
-use crate::oracle::{Oracle, clocks};
-use crate::scenario::{Scenario, Work};
-use crate::simulation::{Lengths, RunOptions, SimulationError, run_with};
-
-use super::{AboveBound, Accounting, Bounds, Case, Comparison, EqualEnergy, Summary, Swept};
+use super::judge::judge;
+use super::limits::{Charged, Limits, limits};
+use super::options::{Accounting, CompareOptions, Knobs, Neighbours, name_of, shares};
+use super::parallel::in_parallel;
+use super::scenarios::{self, Case, Orders, Worlds};
+use super::{Comparison, Swept};
+use crate::oracle::clocks;
+use crate::outcome::PolicyOutcome;
+use crate::scenario::Scenario;
+use crate::simulation::{RunOptions, SimulationError, run_with};
 
 /// Prices of a joule that the stepwise policies are run at: the least time won per energy spent,
 /// both relative, that is still taken. From everything that helps to hardly anything.
@@ -24,268 +31,259 @@ const TIME_PRICES: [f64; 15] =
 /// Least gains of a doubling that AFS is run with, relative.
 const FLOORS: [f64; 4] = [0.0, 0.25, 0.5, 0.8];
 
-/// How densely knobs are turned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Knobs {
-    /// Every setting.
-    #[default]
-    Full,
-    /// Every third: to look at a scenario, not to quote it.
-    Quick,
-}
-
-/// What is compared, and how far.
-#[derive(Clone, Debug)]
-pub struct CompareOptions {
-    /// Policies, without knobs.
-    pub policies: Vec<String>,
-    /// Job orders, from 0.
-    pub orders: u64,
-    /// Whether surfaces are true ones.
-    pub oracle: bool,
-    /// From when on a job's length is known.
-    pub lengths: Lengths,
-    /// How densely knobs are turned.
-    pub knobs: Knobs,
-}
-
-/// A setting of a policy: how it is spelled, and its price.
+/// A setting of a policy: how it is spelled, its price, and what of it was turned.
 struct Setting {
     spelled: String,
     price: f64,
     knob: f64,
 }
 
-/// The settings a policy is run at.
+/// The settings a policy is run at; what it is without any is the first.
 fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setting> {
-    let all: Vec<Setting> = match family {
-        "wattle" => priced_at(family, &TIME_PRICES),
-        "afs" => FLOORS
-            .iter()
-            .flat_map(|floor| {
-                mhz.iter().map(move |mhz| Setting {
-                    spelled: format!("afs:{floor}@{mhz}"),
-                    price: 0.0,
-                    knob: f64::from(*mhz),
-                })
-            })
-            .collect(),
-        _ if elastic => priced_at(family, &STEP_PRICES),
-        _ => (mhz.iter())
-            .map(|mhz| Setting {
-                spelled: format!("{family}@{mhz}"),
-                price: 0.0,
-                knob: f64::from(*mhz),
-            })
-            .collect(),
+    let priced_at = |prices: &[f64]| -> Vec<Setting> {
+        let setting = |&price| Setting { spelled: family.to_owned(), price, knob: price };
+        prices.iter().map(setting).collect()
+    };
+    let clocked = |family: &str| -> Vec<Setting> {
+        let setting = |&mhz: &u32| {
+            let spelled = format!("{family}@{mhz}");
+            Setting { spelled, price: 0.0, knob: f64::from(mhz) }
+        };
+        mhz.iter().map(setting).collect()
+    };
+    let all: Vec<Setting> = match name_of(family) {
+        "wattle" => priced_at(&TIME_PRICES),
+        "afs" if family == "afs" => {
+            FLOORS.iter().flat_map(|floor| clocked(&format!("afs:{floor}"))).collect()
+        }
+        "afs" => clocked(family),
+        _ if elastic => priced_at(&STEP_PRICES),
+        _ => clocked(family),
     };
     let every = if knobs == Knobs::Quick { 3 } else { 1 };
     all.into_iter().step_by(every).collect()
 }
 
-fn priced_at(family: &str, prices: &[f64]) -> Vec<Setting> {
-    let setting = |&price| Setting { spelled: family.to_owned(), price, knob: price };
-    prices.iter().map(setting).collect()
+/// What makes one run differ from another of the same jobs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    order: usize,
+    spelled: String,
+    price_bits: u64,
+    sleeps: bool,
+    /// `Alone` for who shares with nobody, in whatever world.
+    world: Neighbours,
 }
 
-/// Runs a case. `progress` hears of every run, with its number and how many there are.
-///
-/// # Errors
-/// Where a policy or workload is not known.
-///
-/// # Panics
-/// Never: a case has jobs, and bounds of jobs that ran exist.
-pub fn compare_case(
-    world: &World,
-    case: &Case,
-    options: &CompareOptions,
-    progress: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Comparison, SimulationError> {
-    let gpu = case.rigid.cluster.groups().first().and_then(|group| world.gpu(&group.gpu_kind));
-    let mhz: Vec<u32> = gpu.map_or_else(Vec::new, |gpu| {
-        let top = std::iter::once(gpu.clock_max());
-        top.chain(clocks(gpu)).map(wattle_common::Frequency::as_mhz).collect()
-    });
-    let mut plans = Vec::new();
-    for family in &options.policies {
-        let elastic = policy(family)?.is_elastic();
-        plans.extend(
-            settings(family, elastic, &mhz, options.knobs).into_iter().map(|s| (family, s)),
-        );
+/// What a bound hangs on.
+type Bounded = (Charged, Neighbours);
+
+/// One thing to compute, and what came of it.
+enum Task {
+    Run(Run),
+    Bound(Bounded),
+}
+enum Done {
+    Run(Run, PolicyOutcome),
+    Bound(Bounded, Limits),
+}
+
+/// Makes comparisons, and keeps what the next case of the same jobs can use.
+pub struct Comparer<'w> {
+    worlds: &'w Worlds,
+    options: CompareOptions,
+    /// The jobs that all that is kept is of.
+    jobs: Option<Arc<Orders>>,
+    ran: BTreeMap<Run, PolicyOutcome>,
+    bounds: BTreeMap<Bounded, Limits>,
+}
+
+impl<'w> Comparer<'w> {
+    /// Nothing is computed yet.
+    #[must_use]
+    pub fn new(worlds: &'w Worlds, options: CompareOptions) -> Self {
+        let (ran, bounds) = (BTreeMap::new(), BTreeMap::new());
+        Self { worlds, options, jobs: None, ran, bounds }
     }
-    let total = plans.len() * options.orders as usize;
-    let mut runs: Vec<Swept> = Vec::with_capacity(total);
-    for order in 0..options.orders {
-        let (rigid, elastic) = (case.rigid(order), case.elastic(order));
-        let first = runs.len();
-        for (family, setting) in &plans {
-            progress(runs.len() + 1, total, &setting.spelled);
-            let policy = policy(&setting.spelled)?;
-            let run_options = RunOptions {
-                oracle: options.oracle,
-                price: setting.price,
-                nodes_sleep: case.accounting == Accounting::SleepAll,
-                lengths: options.lengths,
-                // Nobody shares in a case without a world of neighbours.
-                tenants_max: case.world.is_empty().then_some(1),
-                ..RunOptions::default()
-            };
-            let scenario = if policy.is_elastic() { &elastic } else { &rigid };
-            let outcome = run_with(world, scenario, policy.as_ref(), &run_options)?;
-            let (family, knob) = ((*family).clone(), setting.knob);
-            let (counted_kwh, budget_overrun) = (0.0, None);
-            let options = run_options;
-            runs.push(Swept { outcome, family, knob, order, counted_kwh, options, budget_overrun });
+
+    /// Compares the policies on a case. `progress` hears how many of the case's computations are
+    /// done, and of how many.
+    ///
+    /// # Errors
+    /// Where a policy or workload is not known.
+    pub fn compare(
+        &mut self,
+        case: &Case,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Comparison, SimulationError> {
+        if self.jobs.as_ref().is_none_or(|jobs| !Arc::ptr_eq(jobs, &case.jobs)) {
+            self.ran.clear();
+            self.bounds.clear();
+            self.jobs = Some(case.jobs.clone());
         }
-        count(world, case, &mut runs[first..]);
-    }
-    let limits = limits(world, case, runs.iter().filter(|run| run.order == 0));
-    Ok(judge(case, options, runs, &limits))
-}
-
-/// What each run of one order spent, over the horizon of the longest.
-fn count(world: &World, case: &Case, runs: &mut [Swept]) {
-    let horizon_s = runs.iter().map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
-    let asleep_w = asleep_w(world, case);
-    for run in runs {
-        run.counted_kwh = match case.accounting {
-            Accounting::AboveIdle => run.outcome.energy_kwh_above_idle,
-            Accounting::SleepAll => {
-                let rest_s = horizon_s - run.outcome.makespan_s;
-                run.outcome.energy_kwh + asleep_w * rest_s / 3.6e6
-            }
+        let families = if self.options.policies.is_empty() {
+            scenarios::policies(case.scenario, case.world)
+        } else {
+            self.options.policies.clone()
         };
-    }
-}
-
-/// What the whole cluster draws asleep, watts.
-fn asleep_w(world: &World, case: &Case) -> f64 {
-    let nodes = case.rigid.cluster.nodes().filter_map(|(_, kind)| world.gpu(kind));
-    nodes.map(|gpu| gpu.asleep.power.as_w()).sum()
-}
-
-/// The lower bounds on the first order's jobs, counted as the runs are.
-struct Limits {
-    alone: BoundFrontier,
-    tight: BoundFrontier,
-}
-
-impl Limits {
-    fn told(&self) -> Bounds {
-        Bounds {
-            energy_kwh: self.tight.thriftiest().0,
-            jct_s_mean: self.tight.fastest().1,
-            frontier: self.tight.points().to_vec(),
-            alone: self.alone.points().to_vec(),
-        }
-    }
-}
-
-fn limits<'a>(world: &World, case: &Case, runs: impl Iterator<Item = &'a Swept>) -> Limits {
-    let horizon_s = runs.map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
-    let jobs = bound_jobs(world, &case.elastic(0), case.accounting);
-    let gpus = case.rigid.cluster.gpu_count() as u32;
-    let shift_kwh = match case.accounting {
-        Accounting::AboveIdle => 0.0,
-        Accounting::SleepAll => asleep_w(world, case) * horizon_s / 3.6e6,
-    };
-    let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
-    let tight = priced(&jobs, gpus, &PricedSearch::default()).expect("as above");
-    Limits { alone: alone.shifted_kwh(shift_kwh), tight: tight.frontier.shifted_kwh(shift_kwh) }
-}
-
-/// The jobs as the bounds see them: what the world says of every size and clock, charged as runs are.
-fn bound_jobs(world: &World, scenario: &Scenario, accounting: Accounting) -> Vec<BoundJob> {
-    let mut oracle = Oracle::new(world, scenario, Reads::All);
-    let Some(gpu) = scenario.cluster.groups().first().and_then(|g| world.gpu(&g.gpu_kind)) else {
-        return Vec::new();
-    };
-    let host_w = world.host_power(gpu).saturating_sub(gpu.asleep.power).as_w();
-    let share_w = match accounting {
-        Accounting::AboveIdle => 0.0,
-        Accounting::SleepAll => gpu.idle.as_w() + host_w / f64::from(gpu.node_gpus.max(1)),
-    };
-    let mut known: BTreeMap<&str, Arc<[BoundOption]>> = BTreeMap::new();
-    let mut jobs = Vec::with_capacity(scenario.jobs.len());
-    for job in &scenario.jobs {
-        let Some(workload) = world.workload(job.workload.as_str()) else { continue };
-        let options = known.entry(job.workload.as_str()).or_insert_with(|| {
-            let shape = oracle.expected_shape(workload, job.gpus.min);
-            let now = wattle_common::Timestamp::EPOCH;
-            let whole = oracle.whole(now, &job.id, shape, job.gpus, gpu);
-            let (_, menu) = whole.expect("an oracle for policies that read all has whole surfaces");
-            let option = |choice: &wattle_placer::Choice| BoundOption {
-                gpus: choice.gpus,
-                steps_per_s: choice.steps_per_s,
-                power_w: f64::from(choice.gpus)
-                    * (choice.card_power_w - gpu.idle.as_w() + share_w).max(0.0),
-            };
-            menu.choices().iter().map(option).collect()
-        });
-        let Work::Steps(steps) = job.work else { continue };
-        jobs.push(BoundJob {
-            arrival_s: job.submit.as_secs_f64(),
-            work: steps as f64,
-            options: options.clone(),
-        });
-    }
-    jobs
-}
-
-/// Frontiers, and who is ahead where.
-fn judge(case: &Case, options: &CompareOptions, runs: Vec<Swept>, limits: &Limits) -> Comparison {
-    let frontier = |family: &str, order: u64| {
-        let points = runs.iter().enumerate().filter(|(_, run)| {
-            run.family == family && run.order == order && run.outcome.finished == run.outcome.jobs
-        });
-        Frontier::of(points.filter_map(|(setting, run)| {
-            let (total, jct_s) = (run.counted_kwh, run.outcome.jct_s_mean?);
-            Some(FrontierPoint { total, jct_s, setting })
-        }))
-    };
-    let (mut equal_energy, mut summary, mut above_bound) = (Vec::new(), Vec::new(), Vec::new());
-    for ours in &options.policies {
-        for theirs in options.policies.iter().filter(|theirs| *theirs != ours) {
-            let (mut ratios, mut not_reachable) = (Vec::new(), 0);
-            for order in 0..options.orders {
-                let (Some(policy), Some(baseline)) =
-                    (frontier(ours, order), frontier(theirs, order))
-                else {
-                    continue;
-                };
-                let matched = compare(&policy, &baseline);
-                not_reachable += matched.not_reachable();
-                ratios.extend(matched.ratios.iter().filter_map(|matched| matched.ratio));
-                equal_energy.extend(matched.ratios.iter().map(|matched| EqualEnergy {
-                    policy: ours.clone(),
-                    baseline: theirs.clone(),
-                    order,
-                    energy_kwh: matched.total,
-                    jct_ratio: matched.ratio,
-                }));
+        let mhz = self.clocks(case);
+        let mut swept = Vec::new();
+        for family in &families {
+            let elastic = policy(family)?.is_elastic();
+            for setting in settings(family, elastic, &mhz, self.options.knobs) {
+                swept.push((family, setting));
             }
-            let (policy, baseline) = (ours.clone(), theirs.clone());
-            summary.push(Summary { policy, baseline, spread: Spread::of(ratios), not_reachable });
         }
-        let above = frontier(ours, 0).map(|frontier| frontier.above_bound(&limits.tight));
-        above_bound.extend(above.into_iter().flatten().map(|(energy_kwh, ratio)| AboveBound {
-            policy: ours.clone(),
-            energy_kwh,
-            ratio,
-        }));
+        let bounded = bounded(case);
+        let mut tasks = Vec::new();
+        if !self.bounds.contains_key(&bounded) {
+            tasks.push(Task::Bound(bounded));
+        }
+        for order in 0..case.jobs.rigid.len() {
+            for (family, setting) in &swept {
+                let run = run_of(case, order, family, setting);
+                if !self.ran.contains_key(&run) {
+                    tasks.push(Task::Run(run));
+                }
+            }
+        }
+        let work = |task: &Task| self.work(case, task);
+        let of = tasks.len();
+        let done =
+            in_parallel(&tasks, self.options.threads, work, &mut |count| progress(count, of))?;
+        for done in done {
+            match done {
+                Done::Run(run, outcome) => drop(self.ran.insert(run, outcome)),
+                Done::Bound(bounded, limits) => drop(self.bounds.insert(bounded, limits)),
+            }
+        }
+        let mut runs = Vec::new();
+        let mut horizon_s = 0.0;
+        for order in 0..case.jobs.rigid.len() {
+            let first = runs.len();
+            for (family, setting) in &swept {
+                let run = run_of(case, order, family, setting);
+                runs.push(Swept {
+                    outcome: self.ran[&run].clone(),
+                    options: self.options_of(&run),
+                    family: (*family).clone(),
+                    knob: setting.knob,
+                    order: order as u64,
+                    counted_kwh: 0.0,
+                    counted_kg: None,
+                    budget_overrun: None,
+                });
+            }
+            let span_s = self.count(case, &case.jobs.rigid[order], &mut runs[first..]);
+            horizon_s = if order == 0 { span_s } else { horizon_s };
+        }
+        let floor_kwh = match case.accounting {
+            Accounting::AboveIdle => 0.0,
+            Accounting::SleepNone => self.idle_w(case) * horizon_s / 3.6e6,
+            Accounting::SleepAll | Accounting::SleepOurs => self.asleep_w(case) * horizon_s / 3.6e6,
+        };
+        let limits = self.bounds[&bounded].shifted_kwh(floor_kwh);
+        Ok(judge(case, &self.options, &families, runs, &limits, horizon_s))
     }
-    Comparison {
-        scenario: case.scenario,
-        load: case.rigid.load.unwrap_or(case.load),
-        accounting: case.accounting,
-        world: case.world,
-        workload: "",
-        seeds: (0..options.orders).collect(),
-        oracle: options.oracle,
-        bounds: limits.told(),
-        policies: runs,
-        equal_energy,
-        summary,
-        above_bound,
+
+    fn work(&self, case: &Case, task: &Task) -> Result<Done, SimulationError> {
+        match task {
+            Task::Run(run) => self.run(&case.jobs, run).map(|out| Done::Run(run.clone(), out)),
+            Task::Bound(bounded) => {
+                let (charged, neighbours) = *bounded;
+                let world = self.worlds.of(neighbours);
+                let limits = limits(world, &case.jobs.elastic[0], charged, neighbours);
+                Ok(Done::Bound(*bounded, limits))
+            }
+        }
     }
+
+    fn run(&self, jobs: &Orders, run: &Run) -> Result<PolicyOutcome, SimulationError> {
+        let policy = policy(&run.spelled)?;
+        let options = self.options_of(run);
+        let orders = if policy.is_elastic() { &jobs.elastic } else { &jobs.rigid };
+        run_with(self.worlds.of(run.world), &orders[run.order], policy.as_ref(), &options)
+    }
+
+    fn options_of(&self, run: &Run) -> RunOptions {
+        RunOptions {
+            oracle: self.options.surfaces.are_of_the_world(),
+            erring: self.options.surfaces.erring(run.order as u64),
+            price: f64::from_bits(run.price_bits),
+            nodes_sleep: run.sleeps,
+            lengths: self.options.lengths,
+            tenants_max: (run.world == Neighbours::Alone).then_some(1),
+            ..RunOptions::default()
+        }
+    }
+
+    /// The clocks that are swept, the top one first.
+    fn clocks(&self, case: &Case) -> Vec<u32> {
+        let group = case.jobs.rigid[0].cluster.groups().first();
+        let gpu = group.and_then(|group| self.worlds.of(case.world).gpu(&group.gpu_kind));
+        gpu.map_or_else(Vec::new, |gpu| {
+            let top = std::iter::once(gpu.clock_max());
+            top.chain(clocks(gpu)).map(wattle_common::Frequency::as_mhz).collect()
+        })
+    }
+
+    /// What each run of one order spent, over the horizon of the longest, which is the answer.
+    fn count(&self, case: &Case, scenario: &Scenario, runs: &mut [Swept]) -> f64 {
+        let horizon_s = runs.iter().map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
+        let (asleep_w, idle_w) = (self.asleep_w(case), self.idle_w(case));
+        let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
+        for run in runs.iter_mut() {
+            if case.accounting == Accounting::AboveIdle {
+                run.counted_kwh = run.outcome.energy_kwh_above_idle;
+                continue;
+            }
+            let rest_s = horizon_s - run.outcome.makespan_s;
+            let rest_w = if case.accounting.sleeps(&run.family) { asleep_w } else { idle_w };
+            let rest_j = rest_w * rest_s;
+            run.counted_kwh = run.outcome.energy_kwh + rest_j / 3.6e6;
+            run.counted_kg =
+                run.outcome.carbon_kg.zip(scenario.carbon.as_ref()).map(|(kg, series)| {
+                    let at = |s: f64| first + std::time::Duration::from_secs_f64(s);
+                    let (from, until) = (at(run.outcome.makespan_s), at(horizon_s));
+                    let rest = Energy::from_j(rest_j.round() as u64);
+                    kg + series.emitted(rest, from, until).as_g() / 1e3
+                });
+        }
+        horizon_s
+    }
+
+    /// What the whole cluster draws asleep, watts.
+    fn asleep_w(&self, case: &Case) -> f64 {
+        let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
+        let nodes = cluster.nodes().filter_map(|(_, kind)| world.gpu(kind));
+        nodes.map(|gpu| gpu.asleep.power.as_w()).sum()
+    }
+
+    /// What it draws awake with no job, watts.
+    fn idle_w(&self, case: &Case) -> f64 {
+        let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
+        let nodes = cluster.nodes().filter_map(|(gpus, kind)| {
+            let gpu = world.gpu(kind)?;
+            Some(world.host_power_of(gpu, gpus).as_w() + f64::from(gpus) * gpu.idle.as_w())
+        });
+        nodes.sum()
+    }
+}
+
+fn run_of(case: &Case, order: usize, family: &str, setting: &Setting) -> Run {
+    Run {
+        order,
+        spelled: setting.spelled.clone(),
+        price_bits: setting.price.to_bits(),
+        sleeps: case.accounting.sleeps(family),
+        world: if shares(family) { case.world } else { Neighbours::Alone },
+    }
+}
+
+fn bounded(case: &Case) -> Bounded {
+    let charged = match case.accounting {
+        Accounting::AboveIdle | Accounting::SleepNone => Charged::AboveIdle,
+        Accounting::SleepAll | Accounting::SleepOurs => Charged::Awake,
+    };
+    (charged, case.world)
 }

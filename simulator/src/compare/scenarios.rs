@@ -1,31 +1,34 @@
-//! The scenarios, fixed: which jobs, which cluster, which loads.
+//! The scenarios, fixed: which jobs, which cluster, which loads, what is varied.
 //!
-//! `powerflow-16`: the 876 jobs of ElasticFlow's Philly trace on 16 nodes of 8 A100, as far as is
-//! known the set-up of PowerFlow's own simulation. The trace alone offers a load of 0.15, where a
-//! queue hardly forms, so arrivals are compressed; job lengths stay. Loads above 1 are marked: there
-//! ratios to a first-come policy grow with the length of the trace.
+//! Each stands in a file of its own, with where it comes from. None may be bent to a policy: loads,
+//! seeds and variants are written down here, and a command line only chooses among them.
+
+mod builtin;
+mod eaco;
+mod philly;
+mod powerflow;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use wattle_common::job::GpuRequest;
 use wattle_world::{CatalogError, World};
 
+use super::options::{Accounting, Neighbours};
 use crate::load::LoadError;
-use crate::measured::{Measured, MeasuredError};
-use crate::scenario::{Scenario, ScenarioError};
-use crate::trace::{self, TraceError};
-
-use super::Accounting;
+use crate::measured::MeasuredError;
+use crate::scenario::{Scenario, ScenarioError, Work};
+use crate::trace::TraceError;
 
 /// The scenarios' names.
-pub const NAMES: [&str; 1] = ["powerflow-16"];
+pub const NAMES: [&str; 5] = ["powerflow-16", "eaco-28", "eaco-64", "philly", "builtin"];
 
-/// Where ElasticFlow's trace lies below the data folder.
-const ELASTICFLOW: &str = "elasticflow_philly_103959.csv";
-/// Most GPUs of an elastic job, as in the measured table.
+/// Most GPUs of an elastic job, as in the measured tables.
 const GPUS_MAX: u32 = 64;
+/// What the first order is drawn from, where jobs are drawn; the next order from the next number.
+const SEED: u64 = 7;
 
-/// One comparison to be made: jobs that ask for fixed sizes, and the same jobs with open ones.
+/// One comparison to be made.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The scenario's name.
@@ -34,29 +37,133 @@ pub struct Case {
     pub load: f64,
     /// What counts as spent.
     pub accounting: Accounting,
-    /// How neighbours slow each other; empty where no policy shares.
-    pub world: &'static str,
-    /// Jobs as they ask.
-    pub rigid: Scenario,
+    /// How neighbours slow each other.
+    pub world: Neighbours,
+    /// Which workloads, where the scenario has variants.
+    pub workload: &'static str,
+    /// Whether some jobs have deadlines.
+    pub deadlines: bool,
+    /// The jobs, shared among the cases that differ in other things.
+    pub jobs: Arc<Orders>,
 }
 
 impl Case {
-    /// The jobs in another order over the same arrivals, as they ask.
+    /// The jobs in one of the orders there are, as they ask.
     #[must_use]
-    pub fn rigid(&self, order: u64) -> Scenario {
-        let mut scenario = self.rigid.clone();
-        scenario.set_order(order);
-        scenario
+    pub fn rigid(&self, order: u64) -> &Scenario {
+        &self.jobs.rigid[order as usize]
     }
 
-    /// The same jobs, each on any power of two of GPUs up to the measured most.
+    /// The same jobs with sizes open, where the scenario lets them.
     #[must_use]
-    pub fn elastic(&self, order: u64) -> Scenario {
-        let mut scenario = self.rigid(order);
-        for job in &mut scenario.jobs {
-            job.gpus = GpuRequest { min: 1, max: GPUS_MAX };
+    pub fn elastic(&self, order: u64) -> &Scenario {
+        &self.jobs.elastic[order as usize]
+    }
+}
+
+/// The jobs of a case in each order: as they ask, and with sizes open.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// On the GPUs that they ask for.
+    pub rigid: Vec<Scenario>,
+    /// The same jobs, each on any power of two of GPUs, where the scenario lets them.
+    pub elastic: Vec<Scenario>,
+}
+
+impl Orders {
+    /// Jobs on what they ask for, whatever a policy would like.
+    fn rigid(orders: Vec<Scenario>) -> Self {
+        Self { elastic: orders.clone(), rigid: orders }
+    }
+
+    /// Jobs that an elastic policy may put on any power of two of GPUs.
+    fn open(orders: Vec<Scenario>) -> Self {
+        let mut elastic = orders.clone();
+        for job in elastic.iter_mut().flat_map(|scenario| &mut scenario.jobs) {
+            let whole = 1 << job.gpus.min.max(1).ilog2();
+            job.gpus = GpuRequest { min: 1, max: GPUS_MAX.max(whole) };
         }
-        scenario
+        Self { rigid: orders, elastic }
+    }
+}
+
+/// The world of a scenario, once for each way in which neighbours slow each other.
+#[derive(Clone, Debug)]
+pub struct Worlds {
+    pairs: World,
+    mild: World,
+}
+
+impl Worlds {
+    fn new(world: World) -> Self {
+        let mild = world.clone().with_interference(Neighbours::Mild.interference());
+        Self { pairs: world.with_interference(Neighbours::Pairs.interference()), mild }
+    }
+
+    /// The one with these neighbours.
+    #[must_use]
+    pub fn of(&self, neighbours: Neighbours) -> &World {
+        match neighbours {
+            Neighbours::Alone | Neighbours::Pairs => &self.pairs,
+            Neighbours::Mild => &self.mild,
+        }
+    }
+}
+
+/// Which cases of a scenario are wanted; empty: all.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// The folder with measured files, for scenarios that need it.
+    pub data: Option<&'a Path>,
+    /// Offered loads.
+    pub loads: &'a [f64],
+    /// What counts.
+    pub accountings: &'a [Accounting],
+    /// How neighbours slow each other.
+    pub worlds: &'a [Neighbours],
+    /// Variants of the workloads.
+    pub workloads: &'a [String],
+    /// In how many orders the jobs come.
+    pub orders: u64,
+}
+
+impl<'a> Wanted<'a> {
+    /// The loads asked for, or all.
+    fn loads<'b>(&'b self, all: &'b [f64]) -> &'b [f64] {
+        if self.loads.is_empty() { all } else { self.loads }
+    }
+
+    fn accountings<'b>(&'b self, all: &'b [Accounting]) -> &'b [Accounting] {
+        if self.accountings.is_empty() { all } else { self.accountings }
+    }
+
+    fn worlds(&self, all: &[Neighbours]) -> Vec<Neighbours> {
+        let wanted = |world: &&Neighbours| self.worlds.is_empty() || self.worlds.contains(world);
+        all.iter().filter(wanted).copied().collect()
+    }
+
+    fn wants(&self, workload: &str) -> bool {
+        self.workloads.is_empty() || self.workloads.iter().any(|wanted| wanted == workload)
+    }
+
+    fn data(&self, scenario: &'static str) -> Result<&'a Path, CompareError> {
+        self.data.ok_or(CompareError::NoData { scenario })
+    }
+
+    /// The file of that name somewhere below the folder.
+    fn file(&self, scenario: &'static str, file: &'static str) -> Result<PathBuf, CompareError> {
+        let dir = self.data(scenario)?;
+        find(dir, file, 0).ok_or_else(|| CompareError::NoFile { file, dir: dir.into() })
+    }
+
+    /// A scenario in the orders wanted: the same arrivals, given to the jobs anew.
+    fn permuted(&self, scenario: &Scenario) -> Vec<Scenario> {
+        let in_order = |order| {
+            let mut scenario = scenario.clone();
+            scenario.set_order(order);
+            scenario
+        };
+        (0..self.orders).map(in_order).collect()
     }
 }
 
@@ -68,6 +175,21 @@ pub enum CompareError {
     Unknown {
         /// What was asked for.
         name: String,
+    },
+    /// Nothing is left of the scenario.
+    #[error("{scenario} has no case with these options; leave some of --world, --workload out")]
+    NoCase {
+        /// The scenario.
+        scenario: String,
+    },
+    /// It needs measured files.
+    #[error(
+        "{scenario} needs measured files; give their folder with --data DIR, or set WATTLE_DATA \
+         (docs/comparing.md says which files)"
+    )]
+    NoData {
+        /// The scenario.
+        scenario: &'static str,
     },
     /// A file is not there.
     #[error("no {file} below {}; docs/comparing.md says where it is published", .dir.display())]
@@ -94,43 +216,63 @@ pub enum CompareError {
     Load(#[from] LoadError),
 }
 
-/// The cases of a scenario, with the world they are judged by. `loads` and `accountings` choose among
-/// the fixed ones; empty: all.
+/// The cases of a scenario, those of the same jobs after each other, with the worlds they are judged
+/// by.
 ///
 /// # Errors
-/// Where there is no such scenario, or what it needs is not below `data`.
-pub fn cases(
-    name: &str,
-    data: &Path,
-    loads: &[f64],
-    accountings: &[Accounting],
-) -> Result<(World, Vec<Case>), CompareError> {
-    if name != NAMES[0] {
-        return Err(CompareError::Unknown { name: name.to_owned() });
+/// Where there is no such scenario, or what it needs is not there.
+pub fn cases(name: &str, wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
+    let (worlds, cases) = match name {
+        powerflow::NAME => powerflow::cases(wanted)?,
+        philly::NAME => philly::cases(wanted)?,
+        builtin::NAME => builtin::cases(wanted)?,
+        _ => match eaco::CLUSTERS.iter().find(|(known, _)| *known == name) {
+            Some((name, cluster)) => eaco::cases(name, cluster, wanted)?,
+            None => return Err(CompareError::Unknown { name: name.to_owned() }),
+        },
+    };
+    if cases.is_empty() {
+        return Err(CompareError::NoCase { scenario: name.to_owned() });
     }
-    /// As the study of the published claims had them; 0.76 is the headline, 1.07 over-subscribed.
-    const LOADS: [f64; 5] = [0.15, 0.46, 0.76, 0.91, 1.07];
-    let world = Measured::find(data)?.world()?;
-    let file = find(data, ELASTICFLOW, 0);
-    let file = file.ok_or_else(|| CompareError::NoFile { file: ELASTICFLOW, dir: data.into() })?;
-    let cluster = "16x8:a100".parse().expect("a cluster is written so");
-    let mut natural = Scenario::from_trace(&world, &trace::read(&file)?, &cluster, 7)?;
-    // The trace's deadlines are those of another question: who heeds them would stand alone here.
-    for job in &mut natural.jobs {
-        (job.deadline, job.duration_estimate) = (None, None);
-    }
-    let loads = if loads.is_empty() { &LOADS } else { loads };
-    let accountings = if accountings.is_empty() { &Accounting::ALL } else { accountings };
-    let mut cases = Vec::new();
-    for &load in loads {
-        let mut rigid = natural.clone();
-        rigid.set_load(&world, load)?;
-        for &accounting in accountings {
-            let (scenario, rigid) = (NAMES[0], rigid.clone());
-            cases.push(Case { scenario, load, accounting, world: "", rigid });
+    Ok((worlds, cases))
+}
+
+/// The policies that a scenario asks about, in this world of neighbours; where nobody shares, none
+/// that is another one without sharing.
+#[must_use]
+pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
+    let all: &[&str] = match scenario {
+        "eaco-28" | "eaco-64" => &["fifo", "fifo-packed", "gandiva", "eaco", "wattle"],
+        _ => &[
+            "fifo",
+            "srtf",
+            "tiresias",
+            "afs",
+            "fifo-packed",
+            "gandiva",
+            "eaco",
+            "powerflow",
+            "wattle",
+        ],
+    };
+    let only_shares = |policy: &str| ["fifo-packed", "gandiva", "eaco"].contains(&policy);
+    let kept = |policy: &&&str| world != Neighbours::Alone || !only_shares(policy);
+    all.iter().filter(kept).map(|policy| (*policy).to_owned()).collect()
+}
+
+/// Gives jobs whose length alone is known as many steps as that is, so that they have as much to do
+/// whatever size they get.
+fn in_steps(world: &World, scenario: &mut Scenario) {
+    let Some(group) = scenario.cluster.groups().first() else { return };
+    let Some(gpu) = world.gpu(&group.gpu_kind) else { return };
+    for job in &mut scenario.jobs {
+        let Some(workload) = world.workload(job.workload.as_str()) else { continue };
+        if let Work::Lasts(span) = job.work {
+            let nodes = job.gpus.min.div_ceil(group.gpus_per_node.max(1));
+            let steps = span.as_secs_f64() * workload.steps_per_s(gpu, job.gpus.min, nodes);
+            job.work = Work::Steps((steps.round() as u64).max(1));
         }
     }
-    Ok((world, cases))
 }
 
 /// A file of that name anywhere below `dir`.

@@ -95,6 +95,7 @@ impl Engine<'_> {
         let neighbours = self.cards.neighbours(job, on);
         let spot = on.spots[0];
         let model = self.cards.model(spot.node);
+        let setting = self.cards.setting(spot.node, spot.gpus.trailing_zeros());
         let surface = profiles.window(&Seen {
             job: &running.spec.id,
             workload: &running.spec.workload,
@@ -106,7 +107,8 @@ impl Engine<'_> {
             gpus_here: wattle_placer::set::bits(spot.gpus).collect(),
             gpus: on.gpu_count(),
             nodes: on.node_count(),
-            cap: model.cap_default,
+            cap: setting.cap_mw.unwrap_or(model.cap_default),
+            clock_max: setting.clock_mhz_max,
             neighbours: neighbours
                 .into_iter()
                 .map(|other| {

@@ -110,7 +110,7 @@ pub fn record(
         let policy = policy(&run.outcome.policy)?;
         let elastic = policy.is_elastic();
         let scenario = if elastic { case.elastic(run.order) } else { case.rigid(run.order) };
-        let (outcome, recording) = run_recorded(world, &scenario, policy.as_ref(), &run.options)?;
+        let (outcome, recording) = run_recorded(world, scenario, policy.as_ref(), &run.options)?;
         let slot = families.iter().position(|family| *family == run.family).unwrap_or(0);
         let (name, family) = (setting(run), run.family.clone());
         runs.push(Recorded { name, family, slot, outcome, recording });

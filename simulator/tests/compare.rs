@@ -1,0 +1,194 @@
+//! What must hold of every comparison, and the ratios that docs/results.md quotes.
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use wattle_simulator::Lengths;
+use wattle_simulator::compare::{
+    Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, Knobs, Neighbours,
+    Summary, Surfaces, Wanted, Worlds, cases,
+};
+
+/// The folder of measured files; `None` says loudly that there is none.
+fn data() -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
+    let data = std::env::var_os("WATTLE_DATA").map_or_else(beside, PathBuf::from);
+    if data.join("elasticflow").is_dir() {
+        return Some(data);
+    }
+    let why = format!("no measurements in {}; set WATTLE_DATA", data.display());
+    writeln!(std::io::stderr(), "NOT RUN, the A100 comparisons are unchecked: {why}").unwrap();
+    None
+}
+
+const WANTED: Wanted<'static> =
+    Wanted { data: None, loads: &[0.7], accountings: &[], worlds: &[], workloads: &[], orders: 1 };
+
+fn options(policies: &str) -> CompareOptions {
+    CompareOptions {
+        policies: policies.split(',').map(str::to_owned).collect(),
+        surfaces: Surfaces::Oracle,
+        lengths: Lengths::Known,
+        knobs: Knobs::Quick,
+        threads: 2,
+    }
+}
+
+fn compared(worlds: &Worlds, cases: &[Case], options: CompareOptions) -> Vec<Comparison> {
+    let mut comparer = Comparer::new(worlds, options);
+    cases.iter().map(|case| comparer.compare(case, &mut |_, _| ()).unwrap()).collect()
+}
+
+fn of_eaco_28(wanted: &Wanted<'_>, options: CompareOptions) -> Vec<Comparison> {
+    let (worlds, cases) = cases("eaco-28", wanted).unwrap();
+    compared(&worlds, &cases, options)
+}
+
+/// No run of the first order lies below the bound, and the tighter bound not below the other.
+fn nobody_is_below_the_bound(comparison: &Comparison) {
+    let told = format!(
+        "{} {} {} {}",
+        comparison.scenario,
+        comparison.accounting.as_str(),
+        comparison.world.as_str(),
+        comparison.workload
+    );
+    let at = |curve: &[(f64, f64)], kwh: f64| {
+        let next = curve.partition_point(|(energy, _)| *energy <= kwh);
+        let (from, last) = (curve[next.checked_sub(1)?], curve.get(next));
+        Some(last.map_or(from.1, |to| from.1 + (to.1 - from.1) * (kwh - from.0) / (to.0 - from.0)))
+    };
+    let mut seen = 0;
+    for run in comparison.policies.iter().filter(|run| run.order == 0) {
+        let (kwh, jct_s) = (run.counted_kwh, run.outcome.jct_s_mean.unwrap());
+        let tight = at(&comparison.bounds.frontier, kwh);
+        let alone = at(&comparison.bounds.alone, kwh);
+        let (Some(tight), Some(alone)) = (tight, alone) else {
+            panic!("{told}: {} spends {kwh} kWh, less than can be", run.outcome.policy);
+        };
+        assert!(tight >= alone * (1.0 - 1e-9), "{told}: {tight} {alone}");
+        assert!(
+            tight <= jct_s * (1.0 + 1e-9),
+            "{told}: {} takes {jct_s} s on {kwh} kWh, the bound says {tight} s",
+            run.outcome.policy
+        );
+        seen += 1;
+    }
+    assert!(seen > 0, "{told}");
+}
+
+#[test]
+fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
+    let accountings = [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+    let wanted = Wanted { accountings: &accountings, ..WANTED };
+    let all = of_eaco_28(&wanted, options("fifo,fifo-packed,eaco,wattle"));
+    // Published in two worlds, compute-bound in one; with and without deadlines; three accountings.
+    assert_eq!(all.len(), 3 * 2 * 3);
+    all.iter().for_each(nobody_is_below_the_bound);
+    let missed = |comparison: &&Comparison| comparison.untuned.iter().any(|u| u.missed_share > 0.0);
+    let deadlines: Vec<_> = all.iter().filter(missed).map(|c| c.deadlines).collect();
+    assert!(!deadlines.is_empty() && deadlines.iter().all(|has| *has), "{deadlines:?}");
+}
+
+#[test]
+fn whose_nodes_sleep_is_what_the_accounting_says() {
+    let worlds = [Neighbours::Pairs];
+    let published = ["published".to_owned()];
+    let wanted = Wanted { worlds: &worlds, workloads: &published, ..WANTED };
+    let all = of_eaco_28(&wanted, options("fifo,eaco"));
+    let kwh = |accounting: Accounting, policy: &str| {
+        let comparison = all.iter().find(|c| c.accounting == accounting && !c.deadlines).unwrap();
+        comparison.policies.iter().find(|run| run.family == policy).unwrap().counted_kwh
+    };
+    let [all_sleep, nobody, ours] =
+        [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+    assert!((kwh(ours, "fifo") - kwh(nobody, "fifo")).abs() < 1e-6);
+    assert!((kwh(ours, "eaco") - kwh(all_sleep, "eaco")).abs() < 1e-6);
+    assert!(kwh(all_sleep, "fifo") < kwh(nobody, "fifo"));
+    assert!(kwh(all_sleep, "eaco") < kwh(nobody, "eaco"));
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none() {
+    let published = ["published".to_owned()];
+    let accountings = [Accounting::SleepAll];
+    let wanted = Wanted { workloads: &published, accountings: &accountings, orders: 2, ..WANTED };
+    let one = of_eaco_28(&wanted, CompareOptions { threads: 1, ..options("fifo,eaco") });
+    let three = of_eaco_28(&wanted, CompareOptions { threads: 3, ..options("fifo,eaco") });
+    assert_eq!(one, three);
+    let runs = |world: Neighbours, family: &str| {
+        let comparison = one.iter().find(|c| c.world == world && !c.deadlines).unwrap();
+        let own = comparison.policies.iter().filter(|run| run.family == family);
+        own.map(|run| run.outcome.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(Neighbours::Pairs, "fifo"), runs(Neighbours::Mild, "fifo"));
+    assert_ne!(runs(Neighbours::Pairs, "eaco"), runs(Neighbours::Mild, "eaco"));
+}
+
+#[test]
+fn what_is_not_there_is_named_with_the_remedy() {
+    let error = |name: &str, wanted: &Wanted<'_>| cases(name, wanted).unwrap_err();
+    let unknown = error("powerflow-17", &WANTED);
+    assert!(matches!(unknown, CompareError::Unknown { .. }));
+    expect_test::expect![
+        "no scenario is called `powerflow-17`; use one of powerflow-16, eaco-28, eaco-64, philly, builtin"
+    ]
+    .assert_eq(&unknown.to_string());
+    for name in ["powerflow-16", "philly"] {
+        let no_data = error(name, &WANTED).to_string();
+        assert!(no_data.contains(name) && no_data.contains("--data"), "{no_data}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let wanted = Wanted { data: Some(empty.path()), ..WANTED };
+    let no_file = error("philly", &wanted).to_string();
+    assert!(no_file.contains("philly_jobs.csv.gz") && no_file.contains("docs/"), "{no_file}");
+    assert!(matches!(error("powerflow-16", &wanted), CompareError::Measured(_)));
+    let nowhere = Wanted { worlds: &[Neighbours::Alone], ..WANTED };
+    assert!(matches!(error("eaco-28", &nowhere), CompareError::NoCase { .. }));
+    let negative = Wanted { loads: &[-1.0], ..WANTED };
+    assert!(matches!(error("eaco-64", &negative), CompareError::Load(_)));
+}
+
+fn of_powerflow_16(data: &Path, options: CompareOptions) -> Comparison {
+    let wanted = Wanted {
+        data: Some(data),
+        loads: &[0.76],
+        accountings: &[Accounting::AboveIdle],
+        worlds: &[Neighbours::Alone],
+        ..WANTED
+    };
+    let (worlds, cases) = cases("powerflow-16", &wanted).unwrap();
+    compared(&worlds, &cases, options).remove(0)
+}
+
+#[test]
+fn powerflow_is_as_far_ahead_as_is_published() {
+    let Some(data) = data() else { return };
+    let comparison = of_powerflow_16(&data, options("powerflow,fifo,tiresias,srtf"));
+    nobody_is_below_the_bound(&comparison);
+    for (baseline, expected) in [("fifo", 2.14), ("tiresias", 1.54), ("srtf", 1.28)] {
+        let of = |s: &&Summary| s.policy == "powerflow" && s.baseline == baseline;
+        let summary = comparison.summary.iter().find(of).unwrap();
+        assert_eq!(summary.not_reachable, 0, "{baseline}");
+        let mean = summary.spread.unwrap().geometric_mean;
+        assert!((mean - expected).abs() < 0.01, "{baseline}: {mean}, docs/results.md: {expected}");
+    }
+}
+
+#[test]
+fn erring_surfaces_err_as_much_as_asked_and_cost_something() {
+    let Some(data) = data() else { return };
+    let mape = |surfaces: Surfaces| {
+        let one = CompareOptions { surfaces, ..options("powerflow") };
+        let comparison = of_powerflow_16(&data, one);
+        assert_eq!(comparison.surfaces, surfaces);
+        let run = &comparison.policies[0].outcome;
+        (run.prediction.as_ref().unwrap().speed.mape.unwrap(), run.jct_s_mean.unwrap())
+    };
+    let (exact, knowing_s) = mape(Surfaces::Oracle);
+    let (wrong, erring_s) = mape(Surfaces::Independent(0.1));
+    // Of a normal distribution the mean deviation is 0.8 of the standard one; sizes are few.
+    assert!(exact < 1e-6 && (4.0..14.0).contains(&wrong), "{exact} {wrong}");
+    assert!(erring_s > knowing_s, "{erring_s} {knowing_s}");
+}
