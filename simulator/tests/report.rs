@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
-use wattle_simulator::compare::{Accounting, Case, CompareOptions, Knobs, compare_case};
+use wattle_simulator::compare::{
+    Accounting, Case, CompareOptions, Comparer, Knobs, Neighbours, Orders, Surfaces, Worlds,
+};
 use wattle_simulator::report::{Recorded, comparison_page, record, simulation_page};
 use wattle_simulator::{CarbonSeries, Lengths, Scenario, SimJob, Work, gather, generator, trace};
 use wattle_world::World;
@@ -86,19 +89,27 @@ fn elastic_jobs() -> Scenario {
 
 #[test]
 fn a_comparison_is_one_whole_page() {
-    let world = World::builtin();
-    let accounting = Accounting::SleepAll;
-    let rigid = elastic_jobs();
-    let case = Case { scenario: "small", load: 0.7, accounting, world: "", rigid };
+    let worlds = Worlds::new(World::builtin());
+    let mut orders = vec![elastic_jobs(); 2];
+    orders[1].set_order(1);
+    let case = Case {
+        scenario: "small",
+        load: 0.7,
+        accounting: Accounting::SleepAll,
+        world: Neighbours::Alone,
+        workload: "",
+        deadlines: false,
+        jobs: Arc::new(Orders::open(orders)),
+    };
     let options = CompareOptions {
         policies: ["powerflow", "fifo"].map(str::to_owned).to_vec(),
-        orders: 2,
-        oracle: true,
+        surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,
         knobs: Knobs::Quick,
+        threads: 2,
     };
-    let comparison = compare_case(&world, &case, &options, &mut |_, _, _| {}).unwrap();
-    let recorded = record(&world, &case, &comparison).unwrap();
+    let comparison = Comparer::new(&worlds, options).compare(&case, &mut |_, _| ()).unwrap();
+    let recorded = record(worlds.of(case.world), &case, &comparison).unwrap();
     assert_eq!(recorded.len(), 2);
     for run in &recorded {
         // What was run once more came out as the first time.

@@ -84,7 +84,7 @@ enum Task {
     Bound(Bounded),
 }
 enum Done {
-    Run(Run, PolicyOutcome),
+    Run(Run, Box<PolicyOutcome>),
     Bound(Bounded, Limits),
 }
 
@@ -153,7 +153,7 @@ impl<'w> Comparer<'w> {
             in_parallel(&tasks, self.options.threads, work, &mut |count| progress(count, of))?;
         for done in done {
             match done {
-                Done::Run(run, outcome) => drop(self.ran.insert(run, outcome)),
+                Done::Run(run, outcome) => drop(self.ran.insert(run, *outcome)),
                 Done::Bound(bounded, limits) => drop(self.bounds.insert(bounded, limits)),
             }
         }
@@ -188,7 +188,10 @@ impl<'w> Comparer<'w> {
 
     fn work(&self, case: &Case, task: &Task) -> Result<Done, SimulationError> {
         match task {
-            Task::Run(run) => self.run(&case.jobs, run).map(|out| Done::Run(run.clone(), out)),
+            Task::Run(run) => {
+                let outcome = self.run(&case.jobs, run)?;
+                Ok(Done::Run(run.clone(), Box::new(outcome)))
+            }
             Task::Bound(bounded) => {
                 let (charged, neighbours) = *bounded;
                 let world = self.worlds.of(neighbours);

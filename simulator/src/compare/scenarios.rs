@@ -72,12 +72,14 @@ pub struct Orders {
 
 impl Orders {
     /// Jobs on what they ask for, whatever a policy would like.
-    fn rigid(orders: Vec<Scenario>) -> Self {
+    #[must_use]
+    pub fn rigid(orders: Vec<Scenario>) -> Self {
         Self { elastic: orders.clone(), rigid: orders }
     }
 
     /// Jobs that an elastic policy may put on any power of two of GPUs.
-    fn open(orders: Vec<Scenario>) -> Self {
+    #[must_use]
+    pub fn open(orders: Vec<Scenario>) -> Self {
         let mut elastic = orders.clone();
         for job in elastic.iter_mut().flat_map(|scenario| &mut scenario.jobs) {
             let whole = 1 << job.gpus.min.max(1).ilog2();
@@ -95,7 +97,9 @@ pub struct Worlds {
 }
 
 impl Worlds {
-    fn new(world: World) -> Self {
+    /// Everything of `world` but how neighbours slow each other.
+    #[must_use]
+    pub fn new(world: World) -> Self {
         let mild = world.clone().with_interference(Neighbours::Mild.interference());
         Self { pairs: world.with_interference(Neighbours::Pairs.interference()), mild }
     }

@@ -10,7 +10,7 @@ use super::markup::{Unit, escaped, figure, time};
 use super::page::{Section, page};
 use super::shown::{Recorded, chosen, counted, families, frontier, said};
 use super::table::{self, Against, Table, named};
-use crate::compare::{Comparison, Swept};
+use crate::compare::{Comparison, Neighbours, Swept};
 use crate::frontier::{Frontier, Spread, compare};
 
 /// The page of some comparisons; `recorded` are the runs of the first one to be looked at closely
@@ -81,21 +81,24 @@ fn heading(comparison: &Comparison) -> String {
         other => other,
     };
     let mut text = format!("{}: load {:.2}{over}, {energy}", comparison.scenario, comparison.load);
-    for variant in [&comparison.workload, &comparison.world] {
-        if !variant.is_empty() {
-            let _ = write!(text, ", {variant}");
-        }
+    if !comparison.workload.is_empty() {
+        let _ = write!(text, ", {}", comparison.workload);
+    }
+    if comparison.deadlines {
+        text.push_str(", with deadlines");
+    }
+    if comparison.world != Neighbours::Alone {
+        let _ = write!(text, ", neighbours {}", comparison.world.as_str());
     }
     text
 }
 
 fn case(comparison: &Comparison, looked_at: &[usize]) -> String {
     let families = families(comparison);
-    let knows = if comparison.oracle {
-        "Policies see true surfaces and know how long jobs are."
-    } else {
-        "Policies see predicted surfaces, and learn of a job's length from its reports."
-    };
+    let knows = format!(
+        "What policies see of speeds and powers: {}. A job's length is {}.",
+        comparison.surfaces, comparison.lengths
+    );
     let orders = comparison.seeds.len();
     let orders = match orders {
         1 => "one order of jobs".to_owned(),

@@ -97,7 +97,7 @@ fn drawn(
         let (has_deadline, slack) = (stream.below(2) == 0, stream.pick(&SLACKS).copied());
         let id = format!("{base}{suffix}");
         let workload = world.workload(&id).expect("the catalog has it");
-        let steps = (workload.epochs as f64 * workload.steps_per_epoch as f64 * length).round();
+        let steps = (f64::from(workload.epochs) * workload.steps_per_epoch as f64 * length).round();
         let alone = Duration::from_secs_f64(steps / workload.steps_per_s(gpu, GPUS, 1));
         let slack = slack.filter(|_| deadlines && has_deadline);
         jobs.push(SimJob {

@@ -29,7 +29,7 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
     let mut cases = Vec::new();
     for &load in wanted.loads(&[own]) {
         let mut scenario = natural.clone();
-        if load != own {
+        if load.to_bits() != own.to_bits() {
             scenario.set_load(&world, load)?;
         }
         let jobs = Arc::new(Orders::open(wanted.permuted(&scenario)));
