@@ -171,7 +171,7 @@ fn differ_in_accounting(a: &Case, b: &Case) -> bool {
 /// Says now and then how far a case is.
 fn progress(what: &str, done: usize, of: usize) {
     let step = (of / 10).max(1);
-    if done % step == 0 || done == of {
+    if done.is_multiple_of(step) || done == of {
         note(&format!("{what}: {done} of {of} runs"));
     }
 }
