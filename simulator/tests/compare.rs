@@ -18,7 +18,8 @@ fn data() -> Option<PathBuf> {
         return Some(data);
     }
     let why = format!("no measurements in {}; set WATTLE_DATA", data.display());
-    writeln!(std::io::stderr(), "NOT RUN, the A100 comparisons are unchecked: {why}").unwrap();
+    writeln!(std::io::stderr(), "NOT RUN, the A100 comparisons are unchecked: {why}")
+        .expect("stderr is open");
     None
 }
 
