@@ -10,6 +10,12 @@ use std::collections::BTreeMap;
 use wattle_common::job::{CardSetting, GpuRequest};
 use wattle_common::messages::Surface;
 
+/// Steps a second beyond these bounds are a predictor's fault: no training step takes a month, and
+/// none a microsecond.
+const RATES: std::ops::RangeInclusive<f64> = 4e-7..=1e6;
+/// The same of one card's power, watts: ten times what the largest draws.
+const POWERS_W: std::ops::RangeInclusive<f64> = 1e-3..=1e4;
+
 /// One way to run a job alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
@@ -30,7 +36,7 @@ pub struct Choice {
 pub struct Menu {
     /// The GPUs' kind.
     pub gpu_kind: String,
-    /// By GPUs, then by setting; each once. Speeds and powers are finite and positive.
+    /// By GPUs, then by setting; each once. Speeds and powers are such as there are.
     choices: Vec<Choice>,
 }
 
@@ -47,7 +53,7 @@ impl Menu {
         for point in &surface.points {
             let Some(rate) = point.steps_per_s.map(|rate| rate.mean) else { continue };
             let power = point.card_power_w.mean;
-            let sound = rate.is_finite() && rate > 0.0 && power.is_finite() && power > 0.0;
+            let sound = RATES.contains(&rate) && POWERS_W.contains(&power);
             if !sound
                 || !suits(point.gpus)
                 || !point.neighbours.is_empty()
@@ -143,8 +149,10 @@ mod tests {
                 point(4, 1, Some(900), 2.5),
                 point(3, 1, None, 2.8),
                 point(1, 1, None, 1.0),
-                point(8, 1, None, f64::NAN),
                 point(6, 1, None, 4.0),
+                point(6, 1, Some(900), f64::NAN),
+                point(6, 1, Some(800), 1e12),
+                point(6, 1, Some(700), 0.0),
             ],
             probe: None,
         };
@@ -154,5 +162,7 @@ mod tests {
         let four = menu.choice(4, CardSetting::DEFAULT).unwrap();
         assert_eq!((four.nodes, four.steps_per_s), (1, 3.0));
         assert!(menu.with_gpus(2).is_empty());
+        // What cannot be is not believed.
+        assert_eq!(menu.with_gpus(6).len(), 1);
     }
 }

@@ -15,6 +15,7 @@ use wattle_common::messages::{
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use super::super::{Action, Event, Memory, Placer};
+use super::storm::Weather;
 use crate::policy::{Fifo, Policy};
 use crate::reason::Alone;
 use crate::{Because, Config, Decision, Plan, Problem};
@@ -27,6 +28,10 @@ pub(super) struct Node {
     gpus: u32,
     sick: BTreeSet<GpuIndex>,
     cut_off: bool,
+    /// It has been reached again and has not looked at its orders yet.
+    returned: bool,
+    /// Why it carries out no cap.
+    refuses: Option<String>,
     seen: Option<NodeDesired>,
     runs: BTreeMap<(JobId, u32), LaunchedJob>,
 }
@@ -57,6 +62,8 @@ pub(super) struct World {
     pub(super) long: bool,
     /// Whether jobs take for ever to stop.
     pub(super) slow_stop: bool,
+    /// What becomes of messages; without it all arrive once and in order.
+    pub(super) weather: Option<Weather>,
 }
 
 fn config() -> Config {
@@ -99,6 +106,8 @@ impl World {
                     gpus,
                     sick: BTreeSet::new(),
                     cut_off: false,
+                    returned: false,
+                    refuses: None,
                     seen: None,
                     runs: BTreeMap::new(),
                 })
@@ -113,6 +122,7 @@ impl World {
             refuse: BTreeSet::new(),
             long: false,
             slow_stop: false,
+            weather: None,
         };
         world.report();
         world
@@ -162,7 +172,17 @@ impl World {
         };
     }
     pub(super) fn cut_off(&mut self, node: &str, cut_off: bool) {
-        self.node_mut(node).cut_off = cut_off;
+        let node = self.node_mut(node);
+        (node.cut_off, node.returned) = (cut_off, node.cut_off && !cut_off);
+    }
+    pub(super) fn refuses_caps(&mut self, node: &str, why: Option<&str>) {
+        self.node_mut(node).refuses = why.map(str::to_owned);
+    }
+    /// The node goes down and comes up again: whatever ran there is lost.
+    pub(super) fn reboot(&mut self, node: &str) {
+        for run in self.node_mut(node).runs.values_mut().filter(|run| is_live(run)) {
+            run.state = LaunchState::Lost { error: "the node went down".to_owned() };
+        }
     }
     pub(super) fn set_state(&mut self, node: &str, job: &str, state: LaunchState) {
         let runs = &mut self.node_mut(node).runs;
@@ -336,9 +356,11 @@ impl World {
 
     fn obey(&mut self) {
         for at in 0..self.nodes.len() {
-            if self.nodes[at].cut_off {
+            let late = self.weather.as_mut().is_some_and(Weather::is_late);
+            if self.nodes[at].cut_off || (late && !self.nodes[at].returned) {
                 continue;
             }
+            self.nodes[at].returned = false;
             let Some(desired) = self.orders.get(&self.nodes[at].id).cloned() else { continue };
             let node = &mut self.nodes[at];
             let current = |order: &NodeDesired| (order.generation, order.issued_at_us);
@@ -415,9 +437,15 @@ impl World {
             .filter(|node| !node.cut_off)
             .map(|node| (node.power(self.now), node.launch(self.now)))
             .collect();
-        for (power, launch) in reports {
-            self.tell(Event::PowerReported(power));
-            self.tell(Event::LaunchReported(launch));
+        let events = reports.into_iter().flat_map(|(power, launch)| {
+            [Event::PowerReported(power), Event::LaunchReported(launch)]
+        });
+        let events: Vec<Event> = match &mut self.weather {
+            Some(weather) => weather.carry(events),
+            None => events.collect(),
+        };
+        for event in events {
+            self.tell(event);
         }
         // Reports of one second are told apart.
         self.now = self.now + Duration::from_micros(1);
@@ -445,7 +473,7 @@ impl Node {
                     clock_mhz_max: None,
                     clock_mhz_lowest: Some(Frequency::from_mhz(135)),
                     clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
-                    refused: None,
+                    refused: self.refuses.clone(),
                 })
                 .collect(),
         }
