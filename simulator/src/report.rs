@@ -10,6 +10,8 @@
 mod claims;
 mod close;
 mod compared;
+mod described;
+mod equal;
 mod frame;
 mod frontier_plot;
 mod job_table;

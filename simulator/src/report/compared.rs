@@ -3,15 +3,16 @@
 
 use std::fmt::Write;
 
-use super::claims::{self, Evidence};
-use super::close;
+use super::claims::{self, Evidence, Plain};
+use super::described::{heading, known};
 use super::frontier_plot::{self, Curve, Limit, Run};
 use super::markup::{Unit, escaped, figure, time};
 use super::page::{Section, page};
 use super::shown::{Recorded, chosen, counted, families, frontier, said};
-use super::table::{self, Against, Table, named};
-use crate::compare::{Comparison, Neighbours, Swept};
-use crate::frontier::{Frontier, Spread, compare};
+use super::table::{self, Table, named};
+use super::{close, equal};
+use crate::compare::{Accounting, Comparison, Swept};
+use crate::frontier::{Frontier, Spread};
 
 /// The page of some comparisons; `recorded` are the runs of the first one to be looked at closely
 /// ([`super::record`]).
@@ -73,66 +74,34 @@ fn cluster(recorded: &[Recorded]) -> Option<String> {
     ))
 }
 
-fn heading(comparison: &Comparison) -> String {
-    let over = if comparison.load > 1.0 { " (over-subscribed)" } else { "" };
-    let energy = match comparison.accounting.as_str() {
-        "above-idle" => "energy above idle",
-        "sleep-all" => "energy of whole nodes, unused ones asleep",
-        other => other,
-    };
-    let mut text = format!("{}: load {:.2}{over}, {energy}", comparison.scenario, comparison.load);
-    if !comparison.workload.is_empty() {
-        let _ = write!(text, ", {}", comparison.workload);
-    }
-    if comparison.deadlines {
-        text.push_str(", with deadlines");
-    }
-    if comparison.world != Neighbours::Alone {
-        let _ = write!(text, ", neighbours {}", comparison.world.as_str());
-    }
-    text
-}
-
 fn case(comparison: &Comparison, looked_at: &[usize]) -> String {
     let families = families(comparison);
-    let knows = format!(
-        "What policies see of speeds and powers: {}. A job's length is {}.",
-        comparison.surfaces, comparison.lengths
-    );
     let orders = comparison.seeds.len();
     let orders = match orders {
         1 => "one order of jobs".to_owned(),
         n => format!("{n} orders of jobs, of which the first has marks and the others thin lines"),
     };
-    let mut text = format!("<p>{knows} {} runs, {orders}.</p>\n", comparison.policies.len());
+    let mut text =
+        format!("<p>{} {} runs, {orders}.</p>\n", known(comparison), comparison.policies.len());
     text.push_str(&headline(comparison, &families));
     let limit = Limit { tight: &comparison.bounds.frontier, alone: &comparison.bounds.alone };
     text.push_str(&plot(comparison, &families, looked_at, counted, Some(limit), "Energy"));
-    if comparison.policies.iter().any(|run| run.outcome.carbon_kg.is_some()) {
+    if comparison.policies.iter().any(|run| carbon(run).is_some()) {
         text.push_str(&plot(comparison, &families, looked_at, carbon, None, "Emissions"));
     }
     text.push_str(&distances(comparison, &families));
-    if families.len() > 1 {
-        let policies: Vec<(&str, usize)> = (0..).zip(&families).map(|(i, f)| (*f, i)).collect();
-        let against = |summary: &crate::compare::Summary| summary.spread;
-        let all: Vec<Against<'_>> = comparison
-            .summary
-            .iter()
-            .map(|s| Against { policy: &s.policy, baseline: &s.baseline, spread: against(s) })
-            .collect();
-        let _ = write!(
-            text,
-            "<h3>At equal energy</h3>\n<p>How many times longer the row's jobs take than the \
-             column's, at equal energy: geometric mean over the row's range (smallest to largest). \
-             Above 1 the column is ahead.</p>\n{}",
-            table::matrix(&policies, &all)
-        );
+    let policies: Vec<(&str, usize)> = families.iter().copied().zip(0..).collect();
+    text.push_str(&equal::draw(comparison, &policies));
+    if !comparison.notes.is_empty() {
+        let notes: String =
+            comparison.notes.iter().map(|note| format!("<li>{}</li>", escaped(note))).collect();
+        let _ = writeln!(text, "<ul class=\"note\">{notes}</ul>");
     }
     text
 }
 
 fn carbon(run: &Swept) -> Option<f64> {
-    run.outcome.carbon_kg
+    run.counted_kg
 }
 
 /// Who is ahead at equal energy, by how much, and how far from the bound.
@@ -147,9 +116,22 @@ fn headline(comparison: &Comparison, families: &[&str]) -> String {
         let sum: f64 = all.iter().map(|(_, spread)| spread.geometric_mean.ln()).sum();
         (!all.is_empty()).then(|| sum / all.len() as f64)
     };
-    let leads = families.iter().filter_map(|family| Some((*family, lead(family)?)));
-    let Some((best, _)) = leads.max_by(|a, b| a.1.total_cmp(&b.1)) else {
-        return String::new();
+    // Who cannot spend as little as another is not simply ahead of it.
+    let gets_everywhere = |family: &str| {
+        let mut own = comparison.summary.iter().filter(|summary| summary.policy == family);
+        own.all(|summary| summary.not_reachable == 0)
+    };
+    let ahead = families.iter().filter(|family| gets_everywhere(family));
+    let ahead = ahead.filter_map(|family| Some((*family, lead(family)?)));
+    let best = ahead.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, lead)| *lead > 0.0);
+    let Some((best, _)) = best else {
+        let nobody = "Nobody is simply ahead: who is faster somewhere is slower, or cannot go, \
+                      elsewhere.";
+        return if families.len() > 1 {
+            format!("<p class=\"said\">{nobody}</p>\n")
+        } else {
+            String::new()
+        };
     };
     let others: Vec<String> = (0..)
         .zip(against(best))
@@ -279,34 +261,30 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 /// Published claims beside this comparison.
 fn claims(comparison: &Comparison) -> String {
     let families = families(comparison);
-    let mut evidence = Evidence::default();
+    let mut evidence = Evidence { large: comparison.scenario == "eaco-64", ..Evidence::default() };
     for summary in &comparison.summary {
-        if let Some(spread) = summary.spread {
-            evidence.equal_energy.push((&summary.policy, &summary.baseline, spread));
-        }
+        let (policy, baseline) = (summary.policy.as_str(), summary.baseline.as_str());
+        evidence.equal_energy.extend(summary.spread.map(|spread| (policy, baseline, spread)));
+        let carbon = summary.spread_carbon;
+        evidence.equal_carbon.extend(carbon.map(|spread| (policy, baseline, spread)));
     }
-    let first = comparison.seeds.first().copied().unwrap_or(0);
-    for policy in &families {
-        for baseline in families.iter().filter(|baseline| *baseline != policy) {
-            let (Some(ours), Some(theirs)) = (
-                frontier(comparison, policy, first, carbon),
-                frontier(comparison, baseline, first, carbon),
-            ) else {
-                continue;
-            };
-            if let Some(spread) = compare(&ours, &theirs).spread {
-                evidence.equal_carbon.push((policy, baseline, spread));
-            }
-        }
-    }
-    // A fixed clock at the card's highest is the card as the site sets it.
+    // Policies that are swept over clocks begin with the top one: the cards as the site sets them.
     for family in &families {
-        let runs = comparison.policies.iter().filter(|run| {
-            run.family == *family && run.order == first && run.outcome.policy.contains('@')
+        let own = |order: &u64| {
+            let mut runs = comparison.policies.iter();
+            let first = runs.find(|run| run.family == *family && run.order == *order);
+            first.filter(|run| run.outcome.policy.contains('@'))
+        };
+        let runs: Vec<&Swept> = comparison.seeds.iter().filter_map(own).collect();
+        evidence.plain.push(Plain {
+            policy: family,
+            // What cards draw above idle is not what was claimed.
+            energy_kwh: match comparison.accounting {
+                Accounting::AboveIdle => Vec::new(),
+                _ => runs.iter().map(|run| run.counted_kwh).collect(),
+            },
+            outcomes: runs.iter().map(|run| &run.outcome).collect(),
         });
-        if let Some(run) = runs.max_by(|a, b| a.knob.total_cmp(&b.knob)) {
-            evidence.plain.push((family, &run.outcome));
-        }
     }
     claims::draw(&evidence)
 }

@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use super::claims::{self, Evidence};
+use wattle_common::topology::ClusterShape;
+
+use super::claims::{self, Evidence, Plain};
 use super::close;
 use super::frontier_plot::{self, Curve, Run};
 use super::markup::{Unit, change, escaped, time};
@@ -23,19 +25,25 @@ pub fn simulation_page(outcome: &Outcome, recorded: &[Recorded]) -> String {
         outcome.seed
     );
     let mut sections = vec![Section::new("policies", "Policies", policies(outcome))];
-    let plain: Vec<(&str, &PolicyOutcome)> = outcome
-        .policies
-        .iter()
-        .filter(|run| !run.oracle)
-        .map(|run| (run.policy.as_str(), run))
-        .collect();
-    let claims = claims::draw(&Evidence { plain, ..Evidence::default() });
+    let own = outcome.policies.iter().filter(|run| !run.oracle);
+    let plain = own.map(|run| Plain {
+        policy: &run.policy,
+        energy_kwh: vec![run.energy_kwh],
+        outcomes: vec![run],
+    });
+    let plain = plain.collect();
+    let claims = claims::draw(&Evidence { large: is_large(outcome), plain, ..Evidence::default() });
     sections.push(Section::new("claims", "Claimed, and measured here", claims));
     let runs = "Each policy's run, as above; true surfaces are not looked at closely.";
     let runs = if outcome.policies.iter().any(|run| run.oracle) { runs } else { "" };
     sections.extend(close::sections(recorded, runs));
     sections.push(Section::new("notes", "What to know of the input", notes(outcome)));
     page(&format!("Wattle: {}", outcome.trace), &lead, &sections)
+}
+
+/// Whether the cluster is nearer to 64 nodes than to 28.
+fn is_large(outcome: &Outcome) -> bool {
+    outcome.cluster.parse::<ClusterShape>().is_ok_and(|cluster| cluster.node_count() > 46)
 }
 
 /// Where each run stands, and how it compares with the first.

@@ -138,6 +138,8 @@ pub(super) struct Against<'a> {
     pub(super) baseline: &'a str,
     /// The baseline's completion time over the policy's.
     pub(super) spread: Option<Spread>,
+    /// Totals that the policy does not reach, and how many there are.
+    pub(super) not_reached: (usize, usize),
 }
 
 /// How many times longer the row's jobs take than the column's. Shades say how much.
@@ -150,9 +152,13 @@ pub(super) fn matrix(policies: &[(&str, usize)], all: &[Against<'_>]) -> String 
         let mut cells = vec![named(*slot, baseline)];
         for (policy, _) in policies {
             let found = all.iter().find(|a| a.policy == *policy && a.baseline == *baseline);
+            let star = match found.map_or((0, 0), |against| against.not_reached) {
+                (0, _) => String::new(),
+                (not, of) => format!("<sup title=\"not at {not} of {of} totals\">*</sup>"),
+            };
             let cell = match found.and_then(|against| against.spread.as_ref()) {
-                Some(ratios) => shade(ratios),
-                None => "<span class=\"none\">-</span>".to_owned(),
+                Some(ratios) => shade(ratios, &star),
+                None => format!("<span class=\"none\">-{star}</span>"),
             };
             cells.push(cell);
         }
@@ -163,11 +169,11 @@ pub(super) fn matrix(policies: &[(&str, usize)], all: &[Against<'_>]) -> String 
 
 /// A ratio on a ground that deepens with it: one colour where the column is ahead, another where it
 /// is behind.
-fn shade(ratios: &Spread) -> String {
+fn shade(ratios: &Spread, star: &str) -> String {
     /// A factor of two has the deepest ground.
     const DEEPEST: f64 = 2.0;
     let size = (ratios.geometric_mean.ln().abs() / DEEPEST.ln()).min(1.0);
     let class = if ratios.geometric_mean >= 1.0 { "ahead" } else { "behind" };
     let depth = (size * 45.0).round();
-    format!("<span class=\"cell {class}\" style=\"--d:{depth}%\">{}</span>", spread(ratios))
+    format!("<span class=\"cell {class}\" style=\"--d:{depth}%\">{}{star}</span>", spread(ratios))
 }
