@@ -9,6 +9,7 @@ mod alone;
 pub(crate) mod curve;
 pub mod held;
 mod levels;
+mod order;
 mod settings;
 
 use std::borrow::Cow;
@@ -316,7 +317,9 @@ impl JobModel {
     /// What caps and clocks do to power, and whether the default was seen.
     fn fit_held_power(&self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let mut rows = self.held.class_rows(Half::Power, &context.class.settings, 0);
-        for window in windows.iter().filter(|w| w.alone()) {
+        let power = |w: &Observation| Some((w.card_power_w?.ln(), POWER_SD));
+        let shifts = order::shifts(windows, context.card, power);
+        for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.alone()) {
             let (x, mean, open) = self.held.columns(Half::Power, window.setting());
             let Some(watts) = window.card_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
@@ -324,8 +327,8 @@ impl JobModel {
             let base = self.ln_power_alone(window.gpus).0;
             // What the default is off by all readings have in common; it tells none from another.
             // One power under one cap repeats better than another window of the job at large does.
-            let sd = LEAST_SD.get().hypot(open.sqrt());
-            rows.push(Row { x, y: watts.ln() - base - mean, sd });
+            let sd = LEAST_SD.get().hypot(open.sqrt()).hypot(shift);
+            rows.push(Row { x, y: watts.ln() + shift - base - mean, sd });
         }
         (fit(&rows, &self.held.beliefs(Half::Power)), self.power_seen)
     }
@@ -333,6 +336,7 @@ impl JobModel {
     /// Step rates, and what caps and clocks do to them; whether the default was seen.
     fn fit_speed(&mut self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
+        let shifts = order::shifts(windows, context.card, |w| Some((w.rate?.ln(), w.rate_sd)));
         for window in rated() {
             let group = window.spot();
             if !self.groups.contains(&group) && self.groups.len() < GROUPS_MAX {
@@ -343,7 +347,7 @@ impl JobModel {
         let beside = rated().filter(|w| !w.alone() && !alone_in(w.spot())).count() as f64;
         let levels = self.groups.len();
         let mut rows = self.held.class_rows(Half::Slow, &context.class.settings, levels);
-        for window in rated() {
+        for (window, shift) in windows.iter().zip(shifts).rev().filter(|(w, _)| w.rate.is_some()) {
             // What neighbours cost is only expected here: windows beside them tell the level where
             // none alone does. All of them err together, so that many are no surer than one.
             if !window.alone() && alone_in(window.spot()) {
@@ -356,8 +360,9 @@ impl JobModel {
             let (columns, slow, open) = self.held.columns(Half::Slow, window.setting());
             rows.push(Row {
                 x: self.speed_row(group, &columns),
-                y: window.rate.map_or(0.0, f64::ln) + offset + slow,
-                sd: (window.rate_sd * window.rate_sd + beside * variance + open).sqrt(),
+                y: window.rate.map_or(0.0, f64::ln) + shift + offset + slow,
+                // A reading is no surer than it had to be moved.
+                sd: (window.rate_sd.powi(2) + shift * shift + beside * variance + open).sqrt(),
             });
         }
         let middle = median(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));

@@ -5,7 +5,7 @@
 
 use wattle_common::id::WorkloadId;
 
-use super::{Context, Job, ln_ratio, median};
+use super::{Context, Job, ln_ratio, median, order};
 use crate::fit::{Belief, Posterior, Row, fit};
 use crate::history::Profile;
 use crate::model::cap;
@@ -40,8 +40,13 @@ pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
 pub(super) fn power(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
     let card = context.card;
     let alone = || job.windows().iter().filter(|w| w.alone());
-    let mut free: Vec<(&Observation, f64)> = alone()
-        .filter_map(|w| Some((w, w.card_power_w?)))
+    let shifts = order::shifts(job.windows(), card, |w| Some((w.card_power_w?.ln(), POWER_SD)));
+    let mut free: Vec<(&Observation, f64)> = job
+        .windows()
+        .iter()
+        .zip(shifts)
+        .filter(|(w, _)| w.alone())
+        .filter_map(|(w, shift)| Some((w, w.card_power_w? * shift.exp())))
         .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()))
         .collect();
     // A cap that hardly binds still cuts peaks: where the default itself was seen, that says it.

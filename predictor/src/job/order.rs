@@ -1,0 +1,90 @@
+//! A job's readings, put into the order that caps impose on what they measure.
+//!
+//! As a cap falls a job is never faster and never draws more. Readings that say so are noise, all of
+//! them and not only the last: what is right is their least squares under that order, which pools
+//! neighbours until none rises (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under
+//! Order Restrictions", 1972). Cutting the lower ones off at what the default showed instead would
+//! take the default's reading for the truth.
+//!
+//! Windows scatter as before about their cap's median; only the medians move. Nothing here knows a
+//! curve.
+
+use std::collections::BTreeMap;
+
+use crate::model::cap::Card;
+use crate::model::throughput::Spot;
+use crate::observation::Observation;
+
+/// Caps this close are one.
+const SAME: f64 = 0.995;
+
+/// What to add to each window's logarithm of a quantity that must not rise as the cap falls; `of`
+/// gives that logarithm and its deviation. Nothing for windows beside others, or without it.
+pub(super) fn shifts(
+    windows: &[Observation],
+    card: &Card,
+    of: impl Fn(&Observation) -> Option<(f64, f64)>,
+) -> Vec<f64> {
+    let mut groups: BTreeMap<(Spot, Option<u64>), Vec<(f64, usize, f64, f64)>> = BTreeMap::new();
+    for (i, window) in windows.iter().enumerate().filter(|(_, w)| w.alone()) {
+        let Some((value, sd)) = of(window).filter(|(v, sd)| v.is_finite() && *sd > 0.0) else {
+            continue;
+        };
+        let cap_w = window.cap_w.unwrap_or(card.cap_default_w).min(card.cap_default_w);
+        let clock = window.clock_mhz_max.map(f64::to_bits);
+        let group = groups.entry((window.spot(), clock)).or_default();
+        group.push((cap_w, i, value, 1.0 / (sd * sd)));
+    }
+    let mut shifts = vec![0.0; windows.len()];
+    for group in groups.values_mut() {
+        group.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.total_cmp(&b.2)));
+        let caps: Vec<&[(f64, usize, f64, f64)]> =
+            group.chunk_by(|a, b| b.0 >= SAME * a.0).collect();
+        let middles: Vec<(f64, f64)> =
+            caps.iter().map(|cap| (middle(cap), cap.iter().map(|w| w.3).sum())).collect();
+        for ((cap, (middle, _)), ordered) in caps.iter().zip(&middles).zip(falling(&middles)) {
+            for window in *cap {
+                shifts[window.1] = ordered - middle;
+            }
+        }
+    }
+    shifts
+}
+
+/// The median, so that one wild window moves no cap.
+fn middle(cap: &[(f64, usize, f64, f64)]) -> f64 {
+    let mut values: Vec<f64> = cap.iter().map(|w| w.2).collect();
+    values.sort_by(f64::total_cmp);
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
+}
+
+/// Values with weights, made to fall by pooling neighbours that rise.
+fn falling(values: &[(f64, f64)]) -> Vec<f64> {
+    // Mean, weight and how many of them.
+    let mut blocks: Vec<(f64, f64, usize)> = Vec::new();
+    for (value, weight) in values {
+        let mut block = (*value, *weight, 1);
+        while let Some(last) = blocks.pop_if(|last| last.0 <= block.0) {
+            let weight = last.1 + block.1;
+            let mean = (last.0 * last.1 + block.0 * block.1) / weight;
+            block = (mean, weight, last.2 + block.2);
+        }
+        blocks.push(block);
+    }
+    blocks.into_iter().flat_map(|(mean, _, count)| std::iter::repeat_n(mean, count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rises_is_pooled_by_weight() {
+        let made = |values: &[f64]| falling(&values.iter().map(|v| (*v, 1.0)).collect::<Vec<_>>());
+        assert_eq!(made(&[3.0, 2.0, 1.0]), [3.0, 2.0, 1.0]);
+        assert_eq!(made(&[3.0, 1.0, 2.0, 0.0]), [3.0, 1.5, 1.5, 0.0]);
+        assert_eq!(made(&[1.0, 2.0, 3.0]), [2.0, 2.0, 2.0]);
+        assert_eq!(made(&[]), Vec::<f64>::new());
+        assert_eq!(falling(&[(1.0, 3.0), (2.0, 1.0)]), [1.25, 1.25]);
+    }
+}
