@@ -14,11 +14,9 @@
 //! the job is known there ([`Horizon`]), and by the family of its class: one family may be noisier
 //! than all others. A family with scores enough is stretched by its own, whose quantile is taken between
 //! two of them so that it holds nine in ten and no more. One without takes all
-//! families' scores together; where the job itself is not known there either, it takes the larger
-//! of that and of what nine families in ten stay within, because a new family is more like one of
-//! the families than like their mean. Fewer than nine families have no such quantile: the
-//! second-worst stands for it then, and no interval is drawn together below what the models claim.
-//! In a new shape, where the form errs and not a reading, the worst stands for it.
+//! families' scores together where the job itself is known there. Where it is not, and in a new
+//! shape, where the form errs and not a reading, families differ by more than their scores show:
+//! there it takes what nine in ten scores of one more family stay below ([`family`]).
 //!
 //! Scores of one job go together, so where a job is new what counts is how many jobs gave scores. A
 //! new job of a known family takes its family's quantile over jobs, or where these are too few all
@@ -32,6 +30,7 @@
 //!
 //! Nothing here knows what the models are. Bounded in families and in scores for each.
 
+mod family;
 mod place;
 mod scores;
 
@@ -276,14 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn a_family_never_seen_takes_the_second_worst() {
-        let groups = [("a", 1.0, 60), ("b", 3.0, 60), ("c", 6.0, 60), ("d", 1.0, 60)];
-        let fresh = filled(&groups, Horizon::Fresh);
-        let b = stretch(&fresh, "b", Horizon::Fresh);
-        let new = stretch(&fresh, "new", Horizon::Fresh);
-        assert!(new >= b && new < stretch(&fresh, "c", Horizon::Fresh), "{b} {new}");
-        let known = filled(&groups, Horizon::Known);
-        assert!(stretch(&known, "new", Horizon::Known) <= new);
+    fn a_family_never_seen_is_one_of_the_families() {
+        let like = [("a", 1.0, 60), ("b", 1.1, 60), ("c", 0.9, 60), ("d", 1.0, 60)];
+        let unlike = [("a", 1.0, 60), ("b", 3.0, 60), ("c", 6.0, 60), ("d", 1.0, 60)];
+        let new = |groups| stretch(&filled(groups, Horizon::Fresh), "new", Horizon::Fresh);
+        let (like, far) = (new(&like), new(&unlike));
+        assert!((0.8..1.3).contains(&like), "{like}");
+        let fresh = filled(&unlike, Horizon::Fresh);
+        assert!(far > stretch(&fresh, "b", Horizon::Fresh), "{far}");
+        let known = filled(&unlike, Horizon::Known);
+        assert!(stretch(&known, "new", Horizon::Known) <= far);
         assert!((stretch(&known, "new", Horizon::Fresh) - 1.0).abs() < 1e-12);
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::id;
 
 use super::SCORE_MAX;
+use super::family::of_new_family;
 use super::place::{Aspect, Horizon, Place};
 
 /// The share of what will be seen that an interval is to hold.
@@ -22,8 +23,9 @@ const OWN_MIN: usize = 20;
 /// Jobs that scores must come from before they count: those of one job, or of two, say nothing of
 /// the next, and a job's surface does not depend then on the order its own windows came in.
 const JOBS_MIN: usize = 3;
-/// Scores from which on a family is one of those that a new one may be like.
-const GROUP_MIN: usize = 5;
+/// Scores from which on a family is one of those that a new one may be like: the root mean square of
+/// fewer says little of its scale.
+const GROUP_MIN: usize = 3;
 /// Up to so many scores the quantile over all jobs is worked out at every one.
 const PROMPT_MAX: usize = 512;
 /// Beyond, once a share of one in so many of them is new.
@@ -74,14 +76,9 @@ impl Order {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Quantiles {
     own: BTreeMap<String, f64>,
-    /// By family, what at least nine in ten stay below, and whether it is one that a new one may be
-    /// like.
-    groups: BTreeMap<String, (f64, bool)>,
     pooled: Option<f64>,
-    /// What a family like the others stays within, nine times in ten.
+    /// What nine in ten of a family to come stay below.
     new: Option<f64>,
-    /// Of the worst family.
-    worst: Option<f64>,
     /// By family, over its jobs, each of the same weight; and over all jobs.
     own_jobs: BTreeMap<String, f64>,
     jobs: Option<f64>,
@@ -128,24 +125,17 @@ fn enough(jobs: impl Iterator<Item = u32>) -> bool {
     false
 }
 
-/// Of `n` values in order, the place of the one that [`quantile`] takes.
+/// Of `n` values in order, the place of the `ceil(0.9 (n + 1))`-th; of the last where there are too few
+/// for it. At least nine in ten: for scores of several families, which are not of one law.
 fn quantile_place(n: usize) -> Option<usize> {
     let rank = ((n as f64 + 1.0) * COVERED).ceil() as usize;
     rank.min(n).checked_sub(1)
 }
 
-/// The `ceil(0.9 (n + 1))`-th smallest; the largest where there are too few for it. At least nine in
-/// ten: for scores of several families, which are not of one law.
-fn quantile(values: &mut [f32]) -> Option<f64> {
-    let at = quantile_place(values.len())?;
-    let (_, value, _) = values.select_nth_unstable_by(at, f32::total_cmp);
-    Some(f64::from(*value))
-}
-
 /// The value in place `0.9 (n + 1)`, between two of them in proportion: one more of the same law lies
 /// below it nine times in ten, no more often and no less. Where n is small, rounding the place up
 /// would hold some two in a hundred more than was asked for.
-fn between(values: &mut [f32]) -> Option<f64> {
+pub(super) fn between(values: &mut [f32]) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     let place = ((values.len() as f64 + 1.0) * COVERED - 1.0).clamp(0.0, last as f64);
     let (at, part) = (place.floor() as usize, place.fract());
@@ -153,17 +143,6 @@ fn between(values: &mut [f32]) -> Option<f64> {
     let low = f64::from(*low);
     let high = above.iter().copied().min_by(f32::total_cmp).map_or(low, f64::from);
     Some(low + part * (high - low))
-}
-
-/// What a new family needs, by what each of the others did (`descending`): the 90 % quantile of
-/// families; of fewer than twenty the second worst, so that one wild family does not make it; and
-/// of fewer than nine, which have no such quantile, at least what the models claim themselves, which
-/// is 1: so few families cannot show that the next needs less.
-fn of_new_family(descending: &[f64]) -> Option<f64> {
-    let rank = ((descending.len() as f64 + 1.0) * COVERED).ceil() as usize;
-    let from_top = descending.len().saturating_sub(rank).max(1);
-    let found = *descending.get(from_top).or(descending.first())?;
-    Some(if descending.len() < NINE { found.max(1.0) } else { found })
 }
 
 impl Scores {
@@ -205,20 +184,13 @@ impl Scores {
         for name in std::mem::take(&mut self.order.changed) {
             self.settle_family(&name);
         }
-        let mut groups: Vec<f64> = Vec::new();
-        self.quantiles.worst = None;
-        for (group, like) in self.quantiles.groups.values() {
-            let worst = self.quantiles.worst.get_or_insert(*group);
-            *worst = worst.max(*group);
-            if *like {
-                groups.push(*group);
-            }
-        }
-        groups.sort_by(|a, b| b.total_cmp(a));
-        self.quantiles.new = of_new_family(&groups);
         // Of thousands of scores a few new ones move it by nothing, and all must be put in order.
         let total = self.order.all.len();
         if total < PROMPT_MAX || self.unsettled * SETTLED_BY >= total {
+            let ring = |ring: &VecDeque<(u32, f32)>| ring.iter().map(|(_, score)| *score).collect();
+            let groups: Vec<Vec<f32>> =
+                self.families.values().filter(|r| r.len() >= GROUP_MIN).map(ring).collect();
+            self.quantiles.new = of_new_family(&groups, COVERED);
             let tagged: Vec<(u32, f32)> = self.families.values().flatten().copied().collect();
             self.quantiles.jobs = quantile_of_jobs(&tagged);
             self.unsettled = 0;
@@ -234,20 +206,16 @@ impl Scores {
         let of = &mut self.quantiles;
         of.own.remove(name);
         of.own_jobs.remove(name);
-        of.groups.remove(name);
         let Some(ring) = self.families.get(name) else { return };
         let tagged: Vec<(u32, f32)> = ring.iter().copied().collect();
         if let Some(own) = quantile_of_jobs(&tagged) {
             of.own_jobs.insert(name.to_owned(), own);
         }
         let mut scores: Vec<f32> = tagged.iter().map(|(_, score)| *score).collect();
-        let (Some(own), Some(group)) = (between(&mut scores), quantile(&mut scores)) else {
-            return;
-        };
+        let Some(own) = between(&mut scores) else { return };
         if scores.len() >= OWN_MIN && enough(tagged.iter().map(|(job, _)| *job)) {
             of.own.insert(name.to_owned(), own);
         }
-        of.groups.insert(name.to_owned(), (group, scores.len() >= GROUP_MIN));
     }
 
     pub(super) fn stretch(&self, place: &Place) -> Option<f64> {
@@ -263,12 +231,13 @@ impl Scores {
             return Some(*own);
         }
         let pooled = of.pooled?;
-        let family = match (place.aspect, place.horizon) {
-            (_, Horizon::Again) => None,
-            (Aspect::Shape, _) => of.worst,
-            _ => of.new.filter(|_| new),
-        };
-        Some(family.map_or(pooled, |family| family.max(pooled)))
+        let other = new || place.aspect == Aspect::Shape && place.horizon != Horizon::Again;
+        Some(match of.new.filter(|_| other) {
+            Some(found) => found,
+            // Of one family alone: no interval is drawn together on its word.
+            None if other => pooled.max(1.0),
+            None => pooled,
+        })
     }
 
     pub(super) fn is_sane(&self) -> bool {
@@ -288,11 +257,10 @@ mod tests {
 
     #[test]
     fn the_quantile_is_corrected_for_few_scores() {
+        for (n, place) in [(0, None), (1, Some(0)), (9, Some(8)), (99, Some(89))] {
+            assert_eq!(quantile_place(n), place, "{n}");
+        }
         let mut nine: Vec<f32> = (1..=9).map(|i| i as f32).collect();
-        assert_eq!(quantile(&mut nine), Some(9.0));
-        let mut many: Vec<f32> = (1..=99).rev().map(|i| i as f32).collect();
-        assert_eq!(quantile(&mut many), Some(90.0));
-        assert_eq!((quantile(&mut []), quantile(&mut [2.0])), (None, Some(2.0)));
         // Between the 22nd and the 23rd.
         let mut few: Vec<f32> = (1..=24).map(|i| i as f32).collect();
         assert!((between(&mut few).unwrap() - 22.5).abs() < 1e-9);
@@ -315,8 +283,9 @@ mod tests {
                 let families = scores.families.clone();
                 let mut anew = Scores { families, ..Scores::default() };
                 anew.settle();
-                // Worked out at a pace of its own.
+                // Worked out at a pace of their own.
                 anew.quantiles.jobs = scores.quantiles.jobs;
+                anew.quantiles.new = scores.quantiles.new;
                 assert_eq!((&anew.quantiles, &anew.order), (&scores.quantiles, &scores.order));
             }
         }
@@ -332,16 +301,5 @@ mod tests {
         scores.push((9, 5.0));
         assert!((quantile_of_jobs(&scores).unwrap() - 5.0).abs() < 1e-6);
         assert_eq!(quantile_of_jobs(&scores[..800]), None, "eight jobs cannot tell");
-    }
-
-    #[test]
-    fn few_families_cannot_say_that_the_next_needs_less() {
-        assert_eq!(of_new_family(&[]), None);
-        assert_eq!(of_new_family(&[0.5]), Some(1.0));
-        assert_eq!(of_new_family(&[9.0, 3.0, 0.5, 0.2]), Some(3.0));
-        assert_eq!(of_new_family(&[0.9, 0.8, 0.5, 0.2]), Some(1.0));
-        assert_eq!(of_new_family(&[0.5; NINE]), Some(0.5));
-        let many: Vec<f64> = (1..=64).rev().map(f64::from).collect();
-        assert_eq!(of_new_family(&many), Some(59.0));
     }
 }
