@@ -3,7 +3,8 @@
 //! One service, one store, one set of jobs, windows, history and cards; only the points of a
 //! surface differ. The physical method is [`crate::surface`]; the other two are here. They learn
 //! from the same readings ([`reading`]) what a crude formula ([`crude`]) leaves over, answer in
-//! logarithms, and this file makes points of that within physical bounds.
+//! logarithms, and this file makes points of that within physical bounds. The intervals that any of
+//! the three claims are stretched by how far it was off so far, by the same [`crate::calibration`].
 
 pub mod crude;
 pub mod neighbour;

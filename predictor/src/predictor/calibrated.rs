@@ -17,9 +17,6 @@ impl Predictor {
     /// Predicts what `windows` show, from what was known before them, and takes down how far it was
     /// off. Learns nothing of the jobs. A job never heard of cannot be predicted.
     pub fn score(&mut self, windows: &[JobWindow]) {
-        if self.learner.learns() {
-            return;
-        }
         let mut by_job: BTreeMap<(&JobId, &str), Vec<Observation>> = BTreeMap::new();
         for window in windows.iter().filter(|w| self.jobs.contains_key(&w.job)) {
             let Ok(seen) = Observation::of(window, |job| self.neighbour_class(job)) else {
@@ -60,8 +57,10 @@ impl Predictor {
                 let speed = rate.zip(point.steps_per_s.as_ref());
                 put(Quantity::Speed, speed.and_then(|(rate, e)| score(rate, e)));
                 if !seen.alone() {
-                    let alone = alone.next().and_then(|p| p.steps_per_s);
-                    let kept = rate.zip(alone).map(|(rate, alone)| rate / alone.mean);
+                    let expected = alone.next().and_then(|p| p.steps_per_s).map(|e| e.mean);
+                    // What it did alone, where that was seen; a method's own level may be off.
+                    let alone = rate_alone(job.windows(), seen).or(expected);
+                    let kept = rate.zip(alone).map(|(rate, alone)| rate / alone);
                     let kept = kept.map(|k| k.min(SPEED_MAX));
                     put(Quantity::Relative, kept.and_then(|k| score(k, &point.relative_speed)));
                 }
@@ -87,10 +86,6 @@ impl Predictor {
         wanted: &[Configuration],
         mut points: Vec<SurfacePoint>,
     ) -> Vec<SurfacePoint> {
-        // The learned methods make their intervals themselves.
-        if self.learner.learns() {
-            return points;
-        }
         let class = self.class_of(id, job);
         let experience = Experience::of(job.windows(), card, class.as_ref());
         let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
@@ -128,9 +123,6 @@ impl Predictor {
         let card = self.cards.card(kind);
         let point = self.raw_points(job, known, (kind, &card), std::slice::from_ref(at)).pop()?;
         let expected = energy(&point)?;
-        if self.learner.learns() {
-            return Some(expected);
-        }
         let class = self.class_of(job, known);
         let experience = Experience::of(known.windows(), &card, class.as_ref());
         let place = experience.place(at, |class| self.met(kind, class));
@@ -170,6 +162,19 @@ impl Predictor {
 /// The energy of a step on one card, J, as if speed and power erred apart.
 fn energy(point: &SurfacePoint) -> Option<Estimate> {
     Some(product(&point.card_power_w, &time_of(point.steps_per_s.as_ref()?)))
+}
+
+/// Steps a second that a job did alone where `beside` was seen: the median.
+fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
+    let same = |w: &&Observation| {
+        w.alone()
+            && w.spot() == beside.spot()
+            && w.setting() == beside.setting()
+            && !w.rate_inferred
+    };
+    let mut rates: Vec<f64> = windows.iter().filter(same).filter_map(|w| w.rate).collect();
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied()
 }
 
 /// The configuration a window was seen in.
