@@ -8,38 +8,21 @@
 #![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use wattle_predictor::evaluate::{self, Source};
+use wattle_predictor::evaluate::{self, Format};
 use wattle_predictor::model::constant::{ALL, varied};
 
 /// Rows that are compared: protocol, GPU and quantity.
 const PROTOCOLS: [&str; 3] = ["caps-3", "caps-1", "clocks-4"];
 
-fn walk(root: &Path, dir: &Path, out: &mut Vec<Source>) {
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            walk(root, &path, out);
-        } else if path.extension().is_some_and(|e| e == "csv") {
-            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
-            let file = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-            let format = evaluate::recognise(&text);
-            if matches!(format, Some(evaluate::Format::Caps | evaluate::Format::Stages)) {
-                out.push(Source { file, place: path.to_string_lossy().into_owned(), text });
-            }
-        }
-    }
-}
-
 /// One run: error and coverage of each row.
 fn one(data: &Path) {
-    let mut sources = Vec::new();
-    walk(data, data, &mut sources);
+    let sources = files::read(data, |f| matches!(f, Format::Caps | Format::Stages));
     for row in evaluate::run(&sources).rows {
         if PROTOCOLS.contains(&row.protocol.as_str()) {
             let gpu = row.gpu.as_deref().unwrap_or("-");
@@ -69,8 +52,7 @@ fn run(data: &Path, variation: Option<(&str, f64)>) -> BTreeMap<String, (f64, f6
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let at = args.iter().position(|a| a == "--data").expect("--data DIR");
-    let data = PathBuf::from(args.get(at + 1).expect("--data DIR"));
+    let data = PathBuf::from(files::option("--data").expect("--data DIR"));
     if let Some(at) = args.iter().position(|a| a == "--one") {
         if let (Some(name), Some(factor)) = (args.get(at + 1), args.get(at + 2)) {
             assert!(varied::multiply(name, factor.parse().unwrap()));
