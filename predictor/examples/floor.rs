@@ -213,7 +213,7 @@ fn throughputs(file: &str, text: &str) {
     for row in rows(text) {
         let batch = number(&row, "global_batch_size").unwrap() as u64;
         for (column, cell) in &row {
-            let gpus = column.parse::<u64>().ok().filter(|g| *g > 1 && batch % g == 0);
+            let gpus = column.parse::<u64>().ok().filter(|g| *g > 1 && batch.is_multiple_of(*g));
             if let (Some(gpus), Ok(rate)) = (gpus, cell.parse::<f64>()) {
                 groups.entry(batch / gpus).or_default().push(1.0 / rate);
             }
@@ -240,7 +240,7 @@ fn pairs(file: &str, text: &str) {
     let mut found: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (key, mut line) in lines {
         line.sort_by(|a, b| a.0.total_cmp(&b.0));
-        line.dedup_by(|a, b| a.0 == b.0);
+        line.dedup_by(|a, b| (a.0 - b.0).abs() < 0.5);
         for three in line.windows(3) {
             let off = (f64::midpoint(three[0].1, three[2].1) - three[1].1).abs();
             found.entry(key[0].clone()).or_default().push(off);

@@ -18,6 +18,17 @@ use crate::observation::Observation;
 /// Caps this close are one.
 const SAME: f64 = 0.995;
 
+/// One window's reading.
+#[derive(Clone, Copy)]
+struct Reading {
+    cap_w: f64,
+    /// Which window it is.
+    window: usize,
+    value: f64,
+    /// One over its variance.
+    weight: f64,
+}
+
 /// What to add to each window's logarithm of a quantity that must not rise as the cap falls; `of`
 /// gives that logarithm and its deviation. Nothing for windows beside others, or without it.
 pub(super) fn shifts(
@@ -25,7 +36,7 @@ pub(super) fn shifts(
     card: &Card,
     of: impl Fn(&Observation) -> Option<(f64, f64)>,
 ) -> Vec<f64> {
-    let mut groups: BTreeMap<(Spot, Option<u64>), Vec<(f64, usize, f64, f64)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Spot, Option<u64>), Vec<Reading>> = BTreeMap::new();
     for (i, window) in windows.iter().enumerate().filter(|(_, w)| w.alone()) {
         let Some((value, sd)) = of(window).filter(|(v, sd)| v.is_finite() && *sd > 0.0) else {
             continue;
@@ -33,18 +44,17 @@ pub(super) fn shifts(
         let cap_w = window.cap_w.unwrap_or(card.cap_default_w).min(card.cap_default_w);
         let clock = window.clock_mhz_max.map(f64::to_bits);
         let group = groups.entry((window.spot(), clock)).or_default();
-        group.push((cap_w, i, value, 1.0 / (sd * sd)));
+        group.push(Reading { cap_w, window: i, value, weight: 1.0 / (sd * sd) });
     }
     let mut shifts = vec![0.0; windows.len()];
     for group in groups.values_mut() {
-        group.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.total_cmp(&b.2)));
-        let caps: Vec<&[(f64, usize, f64, f64)]> =
-            group.chunk_by(|a, b| b.0 >= SAME * a.0).collect();
+        group.sort_by(|a, b| b.cap_w.total_cmp(&a.cap_w).then(a.value.total_cmp(&b.value)));
+        let caps: Vec<&[Reading]> = group.chunk_by(|a, b| b.cap_w >= SAME * a.cap_w).collect();
         let middles: Vec<(f64, f64)> =
-            caps.iter().map(|cap| (middle(cap), cap.iter().map(|w| w.3).sum())).collect();
+            caps.iter().map(|cap| (middle(cap), cap.iter().map(|r| r.weight).sum())).collect();
         for ((cap, (middle, _)), ordered) in caps.iter().zip(&middles).zip(falling(&middles)) {
-            for window in *cap {
-                shifts[window.1] = ordered - middle;
+            for reading in *cap {
+                shifts[reading.window] = ordered - middle;
             }
         }
     }
@@ -52,8 +62,8 @@ pub(super) fn shifts(
 }
 
 /// The median, so that one wild window moves no cap.
-fn middle(cap: &[(f64, usize, f64, f64)]) -> f64 {
-    let mut values: Vec<f64> = cap.iter().map(|w| w.2).collect();
+fn middle(cap: &[Reading]) -> f64 {
+    let mut values: Vec<f64> = cap.iter().map(|r| r.value).collect();
     values.sort_by(f64::total_cmp);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
