@@ -11,6 +11,7 @@ use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, Power, Timestamp};
 use wattle_predictor::method::Method;
+use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const BOTH: [Method; 2] = [Method::Statistical, Method::Neighbour];
@@ -377,5 +378,40 @@ fn locked_clocks_are_learned() {
         let locked = p.predict(&job("j"), &at).unwrap();
         assert!(off(locked.relative_speed, 0.855).abs() < 0.05, "{method:?} {locked:?}");
         assert!(off(locked.card_power_w, 150.0).abs() < 0.06, "{method:?} {locked:?}");
+    }
+}
+
+/// However many neighbours came since, what a job did alone is what all else is told relative to.
+#[test]
+fn what_a_job_did_alone_is_kept() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        let truth = Truth { rate: 8.0, demand_w: 150.0, steepness: 0.05, busy: 0.7 };
+        let mut rng = Stream::new(5, "noise");
+        let mut minute = 0;
+        for name in ["a", "b", "c", "d"] {
+            for neighbour in 0..=20 {
+                let mut w = seen(&truth, name, minute, 250.0, 0.01, &mut rng);
+                if neighbour > 0 {
+                    w = beside(w, &[&format!("n{neighbour}")]);
+                    w.steps_per_s = w.steps_per_s.map(|rate| 0.5 * rate);
+                }
+                minute += 1;
+                p.observe(w.until_us, &w);
+            }
+        }
+        let surface = surface_of(&p, "a");
+        let alone = point(&surface, None, &[]).steps_per_s.unwrap();
+        assert!((alone.mean / 8.0 - 1.0).abs() < 0.1, "{method:?} {alone:?}");
+        let at = Configuration {
+            gpus: 1,
+            nodes: 1,
+            cap: None,
+            clock_max: None,
+            global_batch: None,
+            neighbours: vec![class("n20")],
+        };
+        let beside = p.predict(&job("a"), &at).unwrap().relative_speed;
+        assert!((beside.mean - 0.5).abs() < 0.12, "{method:?} {beside:?}");
     }
 }

@@ -131,11 +131,19 @@ impl SeenJob {
             |inferred| move |w: &Observation| w.rate.is_some() && w.rate_inferred == inferred;
         let inferred = !windows.iter().any(rated(false)) && windows.iter().any(rated(true));
         let mut groups: Vec<(Place, Vec<f64>, Vec<f64>)> = Vec::new();
+        // All else is relative to the job alone at the default, so that has a place among the newest
+        // however long ago it was.
+        let newest = || windows.iter().rev().filter(|w| w.alone());
+        let home =
+            newest().find(|w| cap::is_default(card, w.setting())).or_else(|| newest().next());
+        let home = home.map(|w| Place::of_window(w, card, &traits, profiles));
         for window in windows.iter().rev() {
             let place = Place::of_window(window, card, &traits, profiles);
+            let waits = home.is_some_and(|h| h != place && !groups.iter().any(|(p, ..)| *p == h));
+            let room = READINGS_PER_JOB - usize::from(waits);
             let i = match groups.iter().position(|(p, ..)| *p == place) {
                 Some(i) => i,
-                None if groups.len() < READINGS_PER_JOB => {
+                None if groups.len() < room => {
                     groups.push((place, Vec::new(), Vec::new()));
                     groups.len() - 1
                 }
