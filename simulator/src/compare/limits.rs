@@ -52,15 +52,17 @@ pub(super) enum Charged {
     Awake,
 }
 
-/// The bounds on the jobs of `scenario`, whatever sizes within their requests they get.
+/// The bounds on the jobs of `scenario`, whatever sizes within their requests they get, and whatever
+/// clocks; whatever caps, too, where anybody may choose one.
 pub(super) fn limits(
     world: &World,
     scenario: &Scenario,
     charged: Charged,
     neighbours: Neighbours,
+    caps: bool,
 ) -> Limits {
     let shared = neighbours != Neighbours::Alone;
-    let jobs = bound_jobs(world, scenario, charged, shared);
+    let jobs = bound_jobs(world, scenario, charged, shared, caps);
     let gpus = scenario.cluster.gpu_count() as u32 * if shared { HALVES } else { 1 };
     let coarse =
         PricedSearch { bucket_s: 14_400.0, steps: 40, energy_prices: 8, ..PricedSearch::default() };
@@ -74,7 +76,13 @@ pub(super) fn limits(
 const HALVES: u32 = 2;
 
 /// The jobs as the bounds see them: what the world says of every size and setting.
-fn bound_jobs(world: &World, scenario: &Scenario, charged: Charged, shared: bool) -> Vec<BoundJob> {
+fn bound_jobs(
+    world: &World,
+    scenario: &Scenario,
+    charged: Charged,
+    shared: bool,
+    caps: bool,
+) -> Vec<BoundJob> {
     let Some(group) = scenario.cluster.groups().first() else { return Vec::new() };
     let Some(gpu) = world.gpu(&group.gpu_kind) else { return Vec::new() };
     let per_node = group.gpus_per_node.max(1);
@@ -92,7 +100,8 @@ fn bound_jobs(world: &World, scenario: &Scenario, charged: Charged, shared: bool
             shapes.entry((workload.id.as_str(), gpus)).or_insert(Tenant { workload, gpus, nodes });
         }
     }
-    let ways = Ways { world, gpu, per_node, share_w, settings: settings(gpu), shapes, shared };
+    let ways =
+        Ways { world, gpu, per_node, share_w, settings: settings(gpu, caps), shapes, shared };
     let mut known: BTreeMap<(&str, u32, u32), Arc<[BoundOption]>> = BTreeMap::new();
     let mut jobs = Vec::with_capacity(scenario.jobs.len());
     for job in &scenario.jobs {
@@ -114,15 +123,16 @@ fn bound_jobs(world: &World, scenario: &Scenario, charged: Charged, shared: bool
     jobs
 }
 
-/// Every clock a policy may choose, and caps as a predictor's surface has them.
-fn settings(gpu: &GpuModel) -> Vec<Setting> {
+/// Every clock a policy may choose, and caps finer than a predictor's surface has them.
+fn settings(gpu: &GpuModel, caps: bool) -> Vec<Setting> {
     let mut settings = vec![Setting::default()];
     settings.extend(
         clocks(gpu)
             .into_iter()
             .map(|clock| Setting { clock_max: Some(clock), ..Setting::default() }),
     );
-    settings.extend((4..20).map(|share| Setting {
+    let shares = if caps { 4..20 } else { 0..0 };
+    settings.extend(shares.map(|share| Setting {
         cap: Some(gpu.cap_default.scale(f64::from(share) / 20.0)),
         ..Setting::default()
     }));

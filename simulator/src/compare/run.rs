@@ -12,7 +12,7 @@ use wattle_placer::policy;
 
 use super::judge::judge;
 use super::limits::{Charged, Limits, limits};
-use super::options::{Accounting, CompareOptions, Knobs, Neighbours, name_of, shares};
+use super::options::{Accounting, CompareOptions, Knobs, Neighbours, Surfaces, name_of, shares};
 use super::parallel::in_parallel;
 use super::scenarios::{self, Case, Orders, Worlds};
 use super::{Comparison, Swept};
@@ -195,7 +195,10 @@ impl<'w> Comparer<'w> {
             Task::Bound(bounded) => {
                 let (charged, neighbours) = *bounded;
                 let world = self.worlds.of(neighbours);
-                let limits = limits(world, &case.jobs.elastic[0], charged, neighbours);
+                // Surfaces of the world know clocks alone.
+                let caps = self.options.surfaces == Surfaces::Predicted
+                    || self.options.policies.iter().any(|policy| policy.contains('+'));
+                let limits = limits(world, &case.jobs.elastic[0], charged, neighbours, caps);
                 Ok(Done::Bound(*bounded, limits))
             }
         }
