@@ -327,7 +327,7 @@ impl JobModel {
             let base = self.ln_power_alone(window.gpus).0;
             // What the default is off by all readings have in common; it tells none from another.
             // One power under one cap repeats better than another window of the job at large does.
-            let sd = LEAST_SD.get().hypot(open.sqrt()).hypot(shift);
+            let sd = LEAST_SD.get().hypot(open.sqrt());
             rows.push(Row { x, y: watts.ln() + shift - base - mean, sd });
         }
         (fit(&rows, &self.held.beliefs(Half::Power)), self.power_seen)
@@ -361,8 +361,7 @@ impl JobModel {
             rows.push(Row {
                 x: self.speed_row(group, &columns),
                 y: window.rate.map_or(0.0, f64::ln) + shift + offset + slow,
-                // A reading is no surer than it had to be moved.
-                sd: (window.rate_sd.powi(2) + shift * shift + beside * variance + open).sqrt(),
+                sd: (window.rate_sd * window.rate_sd + beside * variance + open).sqrt(),
             });
         }
         let middle = median(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));
