@@ -98,32 +98,33 @@ fn spec() -> JobSpec {
 
 #[test]
 fn desired() {
-    check(
-        "node-desired",
-        &NodeDesired {
-            node: node(),
-            generation: 12,
-            issued_at_us: at(1),
-            expires_at_us: at(61),
-            gpus: vec![DesiredGpu {
-                gpu: 0,
-                cap_mw: Some(Power::from_w(200)),
-                clock_mhz_max: Some(Frequency::from_mhz(1_200)),
-            }],
-            jobs: vec![DesiredJob {
-                job: job("train-7"),
-                attempt: 1,
-                gpus: vec![0, 1],
-                rank: 0,
-                shares: vec![share()],
-                command: vec!["python3".into(), "train.py".into()],
-                environment: vec![("SEED".into(), "7".into())],
-                working_dir: Some("/data/train".into()),
-                checkpoint_signal: Some("SIGUSR1".into()),
-                stop: false,
-            }],
-        },
-    );
+    let desired = NodeDesired {
+        node: node(),
+        generation: 12,
+        issued_at_us: at(1),
+        expires_at_us: at(61),
+        gpus: vec![DesiredGpu {
+            gpu: 0,
+            cap_mw: Some(Power::from_w(200)),
+            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
+        }],
+        jobs: vec![DesiredJob {
+            job: job("train-7"),
+            attempt: 1,
+            gpus: vec![0, 1],
+            rank: 0,
+            shares: vec![share()],
+            command: vec!["python3".into(), "train.py".into()],
+            environment: vec![("SEED".into(), "7".into())],
+            working_dir: Some("/data/train".into()),
+            checkpoint_signal: Some("SIGUSR1".into()),
+            stop: false,
+        }],
+        sleep: None,
+    };
+    check("node-desired", &desired);
+    let sleep = Some(NodeSleep { is: SleepState::FallingAsleep, since_us: at(1) });
+    check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
 }
 
 #[test]
@@ -172,12 +173,19 @@ fn actual() {
             clock_mhz_highest: None,
             refused: Some("cap of 90 W is below the card's 100 W".into()),
         }],
+        can_sleep: false,
+        slept: None,
     };
     check("power-report", &report);
     let mut with_clocks = report;
     with_clocks.gpus[0].clock_mhz_lowest = Some(Frequency::from_mhz(135));
     with_clocks.gpus[0].clock_mhz_highest = Some(Frequency::from_mhz(1_530));
     check("power-report-clocks", &with_clocks);
+    let mut that_sleeps = with_clocks;
+    that_sleeps.can_sleep = true;
+    let error = Some("`/usr/sbin/suspend` ended with exit code 1".into());
+    that_sleeps.slept = Some(SleepAnswer { ordered_us: at(1), error });
+    check("power-report-sleep", &that_sleeps);
 }
 
 #[test]

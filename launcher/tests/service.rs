@@ -109,6 +109,7 @@ impl Site {
             expires_at_us: now,
             gpus: vec![],
             jobs,
+            sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();
     }

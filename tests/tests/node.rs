@@ -164,6 +164,7 @@ impl Node {
             expires_at_us: now + lease,
             gpus,
             jobs: Vec::new(),
+            sleep: None,
         };
         self.desired.put("n0", &desired).await.unwrap();
         desired.expires_at_us

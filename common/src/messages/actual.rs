@@ -90,6 +90,22 @@ pub struct PowerReport {
     pub lease_until_us: Option<Timestamp>,
     /// Every GPU of the node: the placer learns the node's inventory from here.
     pub gpus: Vec<AppliedGpu>,
+    /// Whether the node has a `sleep_command`; where it has none, it is never sent to sleep.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub can_sleep: bool,
+    /// What became of the last order to fall asleep; absent: there was none, or it is being obeyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slept: Option<SleepAnswer>,
+}
+
+/// What became of an order to fall asleep.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SleepAnswer {
+    /// The order: the `since_us` of its [`crate::messages::NodeSleep`].
+    pub ordered_us: Timestamp,
+    /// Why the node does not sleep; absent: the command has ended well.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 /// One GPU: what it is, what stands on it, what was refused.

@@ -32,6 +32,46 @@ pub struct NodeDesired {
     /// The jobs that shall run here; every other is to be stopped.
     #[serde(default)]
     pub jobs: Vec<DesiredJob>,
+    /// Whether it sleeps; absent: it is awake, as far as is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sleep: Option<NodeSleep>,
+}
+
+/// A node that is not simply awake, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSleep {
+    /// What it does.
+    pub is: SleepState,
+    /// Since when.
+    pub since_us: Timestamp,
+}
+
+/// How a node that is not simply awake sleeps or wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SleepState {
+    /// It shall fall asleep: its power agent runs the operator's `sleep_command`, once for each
+    /// `since_us`, while the lease runs and no job stands here.
+    FallingAsleep,
+    /// It has fallen silent and sleeps. Whoever reads this on the node itself does nothing.
+    Asleep,
+    /// The placer runs the operator's `wake_command`, and waits for the node to be heard of.
+    Waking,
+    /// It was not heard of in time after its wake command: unhealthy until it is.
+    NotWoken,
+}
+
+impl SleepState {
+    /// In a person's words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::FallingAsleep => "falling asleep",
+            Self::Asleep => "asleep",
+            Self::Waking => "waking",
+            Self::NotWoken => "did not wake",
+        }
+    }
 }
 
 /// Cap and clock of one GPU.

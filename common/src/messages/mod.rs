@@ -19,8 +19,8 @@ pub mod surface;
 pub mod telemetry;
 pub mod window;
 
-pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport};
-pub use desired::{DesiredGpu, DesiredJob, NodeDesired};
+pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepAnswer};
+pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use job_record::{JobRecord, ProbeMade, Reason};
 pub use ledger::{JobEnergy, LedgerEntry};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};

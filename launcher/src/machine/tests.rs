@@ -28,6 +28,7 @@ fn desired(generation: u64, jobs: Vec<DesiredJob>) -> NodeDesired {
         expires_at_us: at(generation + 30),
         gpus: vec![],
         jobs,
+        sleep: None,
     }
 }
 
