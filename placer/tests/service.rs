@@ -167,6 +167,8 @@ impl Site {
                     refused: None,
                 })
                 .collect(),
+            can_sleep: false,
+            slept: None,
         };
         self.actual.put(&Reporter::Power.key(&node()), &report).await.unwrap();
     }

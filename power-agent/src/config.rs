@@ -19,6 +19,8 @@ pub struct Settings {
     pub ramp_every: Duration,
     /// How often the cards are read and reported.
     pub heartbeat: Duration,
+    /// Whether there is a command that puts the node to sleep.
+    pub can_sleep: bool,
 }
 
 impl Default for Settings {
@@ -28,6 +30,7 @@ impl Default for Settings {
             ramp_step: Power::ZERO,
             ramp_every: Duration::from_millis(DEFAULT_RAMP_MS),
             heartbeat: Duration::from_millis(DEFAULT_HEARTBEAT_MS),
+            can_sleep: false,
         }
     }
 }
@@ -68,6 +71,10 @@ pub struct Config<B> {
     /// Milliseconds between two readings and reports.
     #[serde(default = "heartbeat_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub heartbeat_ms: u64,
+    /// The program, with its arguments, that puts this node to sleep; `{node}` stands for its id.
+    /// Absent: it is never put to sleep. It must do no harm when it is run twice.
+    #[serde(default)]
+    pub sleep_command: Option<Vec<String>>,
     /// Where the bus is.
     pub nats: B,
 }
@@ -82,6 +89,7 @@ impl<B> Config<B> {
             ramp_step: Power::from_mw(self.ramp_w_step.saturating_mul(1_000)),
             ramp_every: Duration::from_millis(self.ramp_ms),
             heartbeat: Duration::from_millis(self.heartbeat_ms),
+            can_sleep: self.sleep_command.is_some(),
         }
     }
 }

@@ -6,10 +6,16 @@
 //! late or never (a hung driver), and nothing piles up.
 //!
 //! Moves within a lease follow the ramp. The way to the safe state does not: it is at once.
+//!
+//! An order to fall asleep is carried out once for each instant that it names, and only while its
+//! lease runs and it names no job: a node that has slept reads it again when it wakes, perhaps
+//! before it hears that it was woken.
 
 use std::collections::BTreeMap;
 
-use wattle_common::messages::{AppliedGpu, DesiredGpu, NodeDesired, PowerReport};
+use wattle_common::messages::{
+    AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepAnswer, SleepState,
+};
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
 
 use crate::card::{Card, CardFacts, CardRead, Refusal};
@@ -47,6 +53,8 @@ pub enum Event {
         /// Whether it stands.
         answer: Result<(), Refusal>,
     },
+    /// The sleep command has ended, perhaps after the node has slept.
+    SleepAnswered(SleepAnswer),
     /// The service is being stopped.
     StopRequested,
 }
@@ -70,6 +78,8 @@ pub enum Action {
         /// The highest clock; `None` frees it.
         clock: Option<Frequency>,
     },
+    /// Run the operator's sleep command, and answer with [`Event::SleepAnswered`] for this order.
+    Sleep(Timestamp),
     /// Publish what stands.
     Report(PowerReport),
     /// Say this in the log.
@@ -101,6 +111,9 @@ pub struct PowerMachine {
     /// The driver's words, while no card can be read.
     away: Option<String>,
     reported: Option<PowerReport>,
+    /// The newest order to fall asleep that was carried out, by its instant.
+    sleep_ordered: Option<Timestamp>,
+    slept: Option<SleepAnswer>,
 }
 
 impl PowerMachine {
@@ -120,6 +133,8 @@ impl PowerMachine {
             reading_since: None,
             away: None,
             reported: None,
+            sleep_ordered: None,
+            slept: None,
         }
     }
 
@@ -164,6 +179,7 @@ impl PowerMachine {
             self.lease = None;
         } else {
             self.generation_obeyed = desired.generation;
+            self.sleep(&desired, out);
             let gpus: BTreeMap<_, _> = desired.gpus.into_iter().map(|g| (g.gpu, g)).collect();
             // Said once for a generation: its renewals come every few seconds.
             if newer_generation && !self.cards.is_empty() {
@@ -174,6 +190,34 @@ impl PowerMachine {
             self.lease = Some(Lease { generation: order.0, until: desired.expires_at_us, gpus });
         }
         self.aim_all(out);
+    }
+
+    /// Falls asleep where a current order says so and no job stands here.
+    fn sleep(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
+        let Some(sleep) = desired.sleep.filter(|sleep| sleep.is == SleepState::FallingAsleep)
+        else {
+            return;
+        };
+        let ordered_us = sleep.since_us;
+        if !desired.jobs.is_empty() || self.sleep_ordered.is_some_and(|last| last >= ordered_us) {
+            return;
+        }
+        self.sleep_ordered = Some(ordered_us);
+        if self.settings.can_sleep {
+            self.slept = None;
+            out.push(Action::Log(Note::FallsAsleep));
+            out.push(Action::Sleep(ordered_us));
+        } else {
+            let error = "the node has no sleep_command: set it in its power-agent.toml".to_owned();
+            self.slept(SleepAnswer { ordered_us, error: Some(error) }, out);
+        }
+    }
+
+    fn slept(&mut self, answer: SleepAnswer, out: &mut Vec<Action>) {
+        if let Some(error) = &answer.error {
+            out.push(Action::Log(Note::StaysAwake { error: error.clone() }));
+        }
+        self.slept = Some(answer);
     }
 
     /// Gives every card the goal that stands now.
@@ -352,6 +396,8 @@ impl PowerMachine {
             generation_seen: self.generation_obeyed,
             lease_until_us: self.lease.as_ref().map(|lease| lease.until),
             gpus: gpus.collect(),
+            can_sleep: self.settings.can_sleep,
+            slept: self.slept.clone(),
         };
         let news = self.reported.as_mut().is_none_or(|last| {
             std::mem::swap(&mut last.at_us, &mut report.at_us);
@@ -419,6 +465,7 @@ impl Machine for PowerMachine {
             Event::ClockAnswered { gpu, clock, answer } => {
                 self.clock_answered(gpu, clock, answer, out);
             }
+            Event::SleepAnswered(answer) => self.slept(answer, out),
             Event::StopRequested => {
                 self.stopping = true;
                 self.lease = None;

@@ -81,6 +81,13 @@ pub enum Note {
         /// The driver's words.
         error: String,
     },
+    /// The sleep command is run.
+    FallsAsleep,
+    /// It did not do its work.
+    StaysAwake {
+        /// Why.
+        error: String,
+    },
 }
 
 impl fmt::Display for Note {
@@ -111,6 +118,8 @@ impl fmt::Display for Note {
             Self::Lost { gpu, error } => write!(f, "gpu {gpu} does not answer: {error}"),
             Self::Back { gpu } => write!(f, "gpu {gpu} answers again"),
             Self::DriverAway { error } => write!(f, "no card can be read: {error}"),
+            Self::FallsAsleep => f.write_str("nobody needs the node: it falls asleep"),
+            Self::StaysAwake { error } => write!(f, "the node cannot fall asleep: {error}"),
         }
     }
 }

@@ -6,12 +6,15 @@
 //!                                    '--newest report--> bus: bucket `actual`
 //! ```
 //!
+//! The operator's sleep command runs beside all this, in a task of its own.
+//!
 //! The machine runs from the first moment, bus or no bus: leases run out and cards go to their safe
 //! state by the clock of this process alone. Reports are whole, so only the newest waits for a bus
 //! that is away. This module decides nothing.
 
 mod bus;
 mod cards;
+mod sleeper;
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,9 +60,14 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let (reports, newest) = watch::channel(None);
     let cards = cards::start(config.nvml_library.clone(), events.clone())?;
+    let sleeper = sleeper::Sleeper {
+        command: config.sleep_command.clone().unwrap_or_default(),
+        node: config.node.clone(),
+        events: events.clone(),
+    };
     let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings());
-    let mut act = async |action| act(action, &cards, &reports);
+    let mut act = async |action| act(action, &cards, &sleeper, &reports);
     tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
     wattle_runtime::driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
 
@@ -92,8 +100,14 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     Ok(())
 }
 
-fn act(action: Action, cards: &cards::Cards, reports: &watch::Sender<Option<PowerReport>>) {
+fn act(
+    action: Action,
+    cards: &cards::Cards,
+    sleeper: &sleeper::Sleeper,
+    reports: &watch::Sender<Option<PowerReport>>,
+) {
     match action {
+        Action::Sleep(ordered_us) => sleeper.sleep(ordered_us),
         Action::ReadCards => cards.order(cards::Order::Read),
         Action::SetCap { gpu, cap } => cards.order(cards::Order::Cap(gpu, cap)),
         Action::SetClock { gpu, clock } => cards.order(cards::Order::Clock(gpu, clock)),
@@ -107,6 +121,7 @@ fn act(action: Action, cards: &cards::Cards, reports: &watch::Sender<Option<Powe
 fn log(note: &Note) {
     match note {
         Note::Back { gpu } => tracing::info!(gpu, "{note}"),
+        Note::FallsAsleep => tracing::info!("{note}"),
         Note::Lost { gpu, .. }
         | Note::Refused { gpu, .. }
         | Note::ForeignCap { gpu, .. }
@@ -115,6 +130,8 @@ fn log(note: &Note) {
         Note::Older { generation, .. }
         | Note::Stale { generation, .. }
         | Note::LeaseEnded { generation } => tracing::warn!(generation, "{note}"),
-        Note::ForeignNode { .. } | Note::DriverAway { .. } => tracing::warn!("{note}"),
+        Note::ForeignNode { .. } | Note::DriverAway { .. } | Note::StaysAwake { .. } => {
+            tracing::warn!("{note}");
+        }
     }
 }

@@ -90,6 +90,7 @@ impl Node {
             ramp_step: Power::from_w(ramp_w),
             ramp_every: Duration::from_millis(500),
             heartbeat: Duration::from_secs(5),
+            can_sleep: true,
         };
         let card = |i: u32| ModelCard {
             cap: Power::from_w(100 + 60 * u64::from(i)),
@@ -135,7 +136,7 @@ impl Node {
                     self.reported = Some(report.clone());
                     continue;
                 }
-                Action::Log(_) => continue,
+                Action::Log(_) | Action::Sleep(_) => continue,
                 Action::ReadCards => {}
             }
             self.waiting.push_back(action);
@@ -182,7 +183,7 @@ impl Node {
                 }
                 Event::ClockAnswered { gpu, clock, answer }
             }
-            Action::Report(_) | Action::Log(_) => return true,
+            Action::Report(_) | Action::Log(_) | Action::Sleep(_) => return true,
         };
         self.event(event);
         true
@@ -230,6 +231,7 @@ impl Node {
                         })
                         .collect(),
                     jobs: Vec::new(),
+                    sleep: None,
                 };
                 let key = |o: &NodeDesired| (o.generation, o.issued_at_us);
                 if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&order)) {
@@ -337,6 +339,7 @@ fn order(generation: u64, now: Timestamp, gpus: Vec<DesiredGpu>) -> Event {
         expires_at_us: now + Duration::from_secs(30),
         gpus,
         jobs: Vec::new(),
+        sleep: None,
     })
 }
 

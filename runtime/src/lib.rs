@@ -6,6 +6,7 @@
 
 pub mod bus;
 pub mod clock;
+pub mod command;
 pub mod config;
 pub mod driver;
 pub mod server;
