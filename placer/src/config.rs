@@ -10,6 +10,7 @@ use wattle_common::{ClusterId, Frequency, Power};
 
 use crate::probe::ProbeConfig;
 use crate::problem::TENANTS_MAX_DEFAULT;
+use crate::sleep::SleepConfig;
 
 /// What an operator sets for a placer.
 #[derive(Clone, Debug, Deserialize)]
@@ -66,6 +67,9 @@ pub struct Config {
     /// Whether running jobs are looked at under lower caps for a while, and what that may cost.
     #[serde(default)]
     pub probe: ProbeConfig,
+    /// Whether and how nodes sleep when nobody needs them.
+    #[serde(default)]
+    pub sleep: SleepConfig,
 }
 
 fn default_policy() -> String {
@@ -129,6 +133,7 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
+        self.sleep.check(self.node_patience())?;
         self.probe.check()
     }
     pub(crate) const fn lease(&self) -> Duration {

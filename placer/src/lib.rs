@@ -26,6 +26,7 @@ pub mod set;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod sizes;
+pub mod sleep;
 
 pub use arrange::{Target, arrange};
 pub use check::{Violation, check};

@@ -24,6 +24,9 @@
 //!   how it ended;
 //! * recorded as ended or queued again, still ordered: the order is worked out without it.
 //!
+//! Whether a node sleeps is not worked out anew but lies in its order, which is stored before the
+//! sleep or wake command is run (`sleeping.rs`).
+//!
 //! What is forgotten: on which GPUs a job was undone before, and where an observation began; an
 //! observation under way begins anew. A probe under way is not taken up again, and counts as made.
 //!
@@ -39,14 +42,15 @@ mod life;
 mod orders;
 mod probing;
 mod round;
+mod sleeping;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    CancelJob, JobProgressed, JobRecord, LaunchReport, NodeDesired, PowerReport, Reply, SubmitJob,
-    Surface,
+    CancelJob, JobProgressed, JobRecord, LaunchReport, NodeDesired, PowerReport, Reply, SleepState,
+    SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
@@ -76,6 +80,8 @@ pub enum Event {
     Progressed(JobProgressed),
     /// The bus was away until now: heartbeats that are missing say nothing.
     BusReturned,
+    /// A node's wake command has ended; why it failed, where it did.
+    WakeAnswered(NodeId, Option<String>),
 }
 
 /// What must be done, in this order, each only after the one before is acknowledged.
@@ -87,6 +93,9 @@ pub enum Action {
     ForgetJob(JobId),
     /// Store the order in the bucket `desired`.
     StoreDesired(NodeDesired),
+    /// Run the operator's wake command for this node, beside everything else, and answer with
+    /// [`Event::WakeAnswered`]. It may be run more than once.
+    WakeNode(NodeId),
     /// Answer.
     Answer(RequestNumber, Reply),
     /// Tell the operator: something is wrong that only a person can mend.
@@ -140,6 +149,7 @@ pub struct Placer {
     to_judge: BTreeSet<JobId>,
     to_store: BTreeSet<JobId>,
     to_order: BTreeSet<NodeId>,
+    to_wake: BTreeSet<NodeId>,
     answers: Vec<(RequestNumber, Reply)>,
     alarms: Vec<String>,
     last_alarm: String,
@@ -162,6 +172,7 @@ impl Placer {
             to_judge: BTreeSet::new(),
             to_store: BTreeSet::new(),
             to_order: BTreeSet::new(),
+            to_wake: BTreeSet::new(),
             answers: Vec::new(),
             alarms: Vec::new(),
             last_alarm: String::new(),
@@ -169,6 +180,7 @@ impl Placer {
             policy,
         };
         placer.problem.tenants_max = placer.config.tenants_max;
+        placer.problem.nodes_sleep = placer.config.sleep.is_on();
         placer.problem.now = now;
         placer.recall(memory, now);
         placer
@@ -181,7 +193,9 @@ impl Placer {
         }
         for desired in memory.desired {
             let node = desired.node.clone();
-            self.node_mut(&node).desired = Some(desired);
+            let state = self.node_mut(&node);
+            state.sleep = desired.sleep;
+            state.desired = Some(desired);
         }
         let mut records = memory.jobs;
         // First come, first served, as it was; and those under observation after those they joined.
@@ -204,6 +218,7 @@ impl Placer {
             let heard = report.at_us.min(now);
             self.launch_reported(heard, report);
         }
+        self.recall_sleep(now);
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
@@ -298,6 +313,12 @@ impl Placer {
         for node in std::mem::take(&mut self.to_order) {
             self.order(now, &node, out);
         }
+        // Only after it is stored that they wake; who has been heard of meanwhile needs no waking.
+        for node in std::mem::take(&mut self.to_wake) {
+            if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
+                out.push(Action::WakeNode(node));
+            }
+        }
         out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
         while self.ended.len() > self.config.ended_kept {
             let Some((_, job)) = self.ended.pop_first() else { break };
@@ -315,6 +336,7 @@ impl Placer {
 
     fn tick(&mut self, now: Timestamp) {
         self.tick_at = now + self.config.tick();
+        self.wake_again();
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
@@ -371,6 +393,7 @@ impl Machine for Placer {
                 }
             }
             Event::Progressed(message) => self.progressed(now, &message),
+            Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
             Event::BusReturned => self.heard_from = self.heard_from.max(now),
         }
         self.flush(now, out);

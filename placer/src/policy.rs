@@ -29,7 +29,7 @@ pub use gandiva::{DISSOLVE_BELOW, Gandiva};
 pub use greenflow::GreenFlow;
 pub use powerflow::PowerFlow;
 pub use sleep::{IDLE_BEFORE_SLEEP, Sleeping};
-pub use spelling::{UnknownPolicy, policy};
+pub use spelling::{UnknownPolicy, policy, policy_that_stays};
 pub use srtf::Srtf;
 pub use tiresias::{THRESHOLDS_S, Tiresias};
 pub use wattle::Wattle;

@@ -10,22 +10,29 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
 use wattle_common::messages::{
     CancelJob, JobProgressed, LaunchReport, PowerReport, Reply, SubmitJob, Surface,
 };
 use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject, Topic};
-use wattle_common::{Machine, Timestamp, codec};
+use wattle_common::{Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
     Bus, BusError, Change, KvBucket, Request, Requests, Service, Subscription, Watch,
 };
-use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
+use wattle_runtime::{clock, command};
 
 use crate::machine::{Action, Event, Memory, Placer, RequestNumber};
-use crate::{Config, Policy, UnknownPolicy, policy};
+use crate::policy::policy_that_stays;
+use crate::{Config, Policy, UnknownPolicy};
 
 /// How long to wait before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
+
+/// Longest time, wall, that a wake command may take; the node itself may take `sleep.wake_s`.
+const WAKE_WITHIN: Duration = Duration::from_secs(60);
+/// Wake commands whose ends wait to be heard.
+const WOKEN_MAX: usize = 64;
 
 /// Why the placer cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +61,7 @@ pub enum ShellError {
 /// # Errors
 /// Where the bus does not take it, or another placer is at work.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
-    let policy = policy(&config.policy)?;
+    let policy = policy_that_stays(&config.policy, config.sleep.stays())?;
     // While the bus is away this takes as long as it takes; a wish to stop does not wait for it.
     match shutdown.or(Desk::open(config, policy)).await {
         Some(desk) => desk?.serve(&shutdown).await,
@@ -77,6 +84,9 @@ struct Desk {
     /// Requests that are not answered yet.
     waiting: BTreeMap<RequestNumber, Request>,
     count: RequestNumber,
+    wake_command: Vec<String>,
+    /// How wake commands ended.
+    woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
 
 impl Desk {
@@ -97,6 +107,7 @@ impl Desk {
             nodes = memory.power.len(),
             "placing"
         );
+        let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
         let placer = Placer::new(config, policy, memory, clock::now());
 
         let service = bus.register("wattle-placer", "takes jobs and places them").await?;
@@ -117,6 +128,8 @@ impl Desk {
             progress,
             waiting: BTreeMap::new(),
             count: 0,
+            wake_command,
+            woken: mpsc::channel(WOKEN_MAX),
         })
     }
 
@@ -163,6 +176,7 @@ impl Desk {
             Some(change) = self.surfaces.next() => {
                 read::<Surface>(Bucket::Surfaces, &change).map(|s| Event::SurfaceKnown(Box::new(s)))
             }
+            Some(event) = self.woken.1.recv() => Some(event),
             Some(message) = self.progress.next() => progressed(&message.subject, &message.payload),
             () = clock::sleep_until(wake) => {
                 if self.bus.is_connected() {
@@ -203,6 +217,10 @@ impl Desk {
                 self.orders.store(desired.node.as_str(), &desired, shutdown).await
             }
             Action::ForgetJob(job) => self.jobs.forget(job.as_str(), shutdown).await,
+            Action::WakeNode(node) => {
+                self.wake_node(node);
+                Ok(Stored::AtOnce)
+            }
             Action::Answer(number, reply) => {
                 answer(self.waiting.remove(&number), reply).await;
                 Ok(Stored::AtOnce)
@@ -212,6 +230,20 @@ impl Desk {
                 Ok(Stored::AtOnce)
             }
         }
+    }
+}
+
+impl Desk {
+    /// Runs the operator's wake command beside everything else.
+    fn wake_node(&self, node: NodeId) {
+        tracing::info!(%node, "somebody needs the node: it is woken");
+        let (command, woken) = (self.wake_command.clone(), self.woken.0.clone());
+        tokio::spawn(async move {
+            let ended = command::run(&command, &node, WAKE_WITHIN).await;
+            let error = ended.err().map(|error| command::told(&error));
+            // Nobody is there any more where the placer was stopped meanwhile.
+            let _ = woken.send(Event::WakeAnswered(node, error)).await;
+        });
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use wattle_common::messages::{LaunchReport, LaunchState, NodeDesired, PowerReport};
+use wattle_common::messages::{
+    LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
+};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use super::Placer;
-use crate::NodeFacts;
+use crate::{NodeFacts, Wakefulness};
 
 /// What is known of a node.
 #[derive(Default)]
@@ -20,6 +22,10 @@ pub(super) struct NodeState {
     pub(super) desired: Option<NodeDesired>,
     /// The jobs that hold GPUs here.
     pub(super) jobs: BTreeSet<JobId>,
+    /// Whether it is anything but awake.
+    pub(super) sleep: Option<NodeSleep>,
+    /// Whether its wake command failed and is to be run again.
+    pub(super) wake_again: bool,
 }
 
 impl Placer {
@@ -67,6 +73,7 @@ impl Placer {
 
     /// Brings what the problem knows of a node up to date; plans anew where that gives more room.
     pub(super) fn refresh(&mut self, now: Timestamp, node: &NodeId) {
+        self.watch_sleep(now, node);
         let Some(state) = self.nodes.get(node) else { return };
         let Some((power, _)) = &state.power else { return };
         let Some(first) = power.gpus.first() else { return };
@@ -80,12 +87,17 @@ impl Placer {
         let mut healthy =
             cards.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.haunted(node);
-        if !self.is_fresh(now, node) {
+        let wakefulness = state.wakefulness();
+        let not_woken = state.sleep.is_some_and(|sleep| sleep.is == SleepState::NotWoken);
+        // One that sleeps is silent and yet well.
+        let awake = wakefulness == Wakefulness::Awake;
+        if not_woken || (awake && !self.is_fresh(now, node)) {
             healthy = 0;
         }
+        let watts = self.config.sleep.watts().filter(|_| power.can_sleep);
         let before = self.problem.node_key(node).map(|key| &self.problem.node(key).facts);
         let facts = NodeFacts {
-            watts: None,
+            watts,
             id: node.clone(),
             gpu_kind: first.kind.clone(),
             gpus: count.max(before.map_or(0, |facts| facts.gpus)),
@@ -97,6 +109,13 @@ impl Placer {
             // A new node gets its first order, new cards the site's cap.
             self.to_order.insert(node.clone());
             self.plan_soon(now);
+        }
+        if let Some(key) = self.problem.node_key(node)
+            && self.problem.node(key).wakefulness != wakefulness
+        {
+            // From now on it counts as idle.
+            self.problem.now = now;
+            self.problem.node_is(key, wakefulness);
         }
     }
 
@@ -125,7 +144,7 @@ impl Placer {
     }
 
     /// Whether both of the node's services have been heard of lately.
-    fn is_fresh(&self, now: Timestamp, node: &NodeId) -> bool {
+    pub(super) fn is_fresh(&self, now: Timestamp, node: &NodeId) -> bool {
         let Some(state) = self.nodes.get(node) else { return false };
         let patience = self.config.node_patience();
         let power = state.power.as_ref().is_some_and(|(_, at)| now.since(*at) <= patience);

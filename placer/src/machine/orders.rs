@@ -14,6 +14,7 @@ impl Placer {
         let third = self.config.lease() / 3;
         let expires_at_us = now + self.config.lease();
         let state = self.node_mut(node);
+        let sleep = state.sleep;
         let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.generation_seen);
         let by_agent = state.power.as_ref().map_or(0, |(report, _)| report.generation_seen);
         let seen = by_launcher.max(by_agent);
@@ -25,8 +26,14 @@ impl Placer {
                 expires_at_us,
                 gpus,
                 jobs,
+                sleep,
             },
-            Some(last) if last.jobs != jobs || last.gpus != gpus || last.generation < seen => {
+            Some(last)
+                if last.jobs != jobs
+                    || last.gpus != gpus
+                    || last.sleep != sleep
+                    || last.generation < seen =>
+            {
                 NodeDesired {
                     node: node.clone(),
                     generation: last.generation.max(seen) + 1,
@@ -34,6 +41,7 @@ impl Placer {
                     expires_at_us,
                     gpus,
                     jobs,
+                    sleep,
                 }
             }
             Some(last) if now >= last.issued_at_us + third => {

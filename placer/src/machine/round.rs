@@ -15,7 +15,8 @@ impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
         self.problem.now = now;
         self.problem.inventory_complete = self.inventory_complete(now);
-        let plan = self.policy.solve(&self.problem);
+        let mut plan = self.policy.solve(&self.problem);
+        self.strike_impossible(now, &mut plan);
         let violations = check(&self.problem, &plan);
         if !violations.is_empty() {
             // Rather no change than a wrong one: what runs goes on.
@@ -27,6 +28,9 @@ impl Placer {
         }
         for decision in &plan.decisions {
             self.record(now, decision);
+        }
+        for decision in &plan.nodes {
+            self.node_decided(now, decision);
         }
         self.note_blocked(now, &plan);
         if let Some(at) = plan.again_at {

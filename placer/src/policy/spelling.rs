@@ -1,5 +1,7 @@
 //! How policies are named: `NAME[:NUMBER][@MHZ][+zeus]`.
 
+use std::time::Duration;
+
 use wattle_common::Frequency;
 
 use crate::policy::{Clocked, ETA, IDLE_BEFORE_SLEEP, KNOWN, NAMES, Policy, Sleeping, Zeus};
@@ -73,6 +75,17 @@ pub enum UnknownPolicy {
 /// # Errors
 /// Where there is none.
 pub fn policy(spelling: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
+    policy_that_stays(spelling, IDLE_BEFORE_SLEEP)
+}
+
+/// As [`policy`], where a node sleeps once nobody has been on it for `stays`.
+///
+/// # Errors
+/// Where there is no such policy.
+pub fn policy_that_stays(
+    spelling: &str,
+    stays: Duration,
+) -> Result<Box<dyn Policy>, UnknownPolicy> {
     let (rest, addition) = cut(spelling, '+');
     let (rest, clock) = cut(rest, '@');
     let (name, number) = cut(rest, ':');
@@ -105,7 +118,7 @@ pub fn policy(spelling: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
         (Some(_), Some("zeus")) => return Err(UnknownPolicy::Both(spelling.to_owned())),
         (_, Some(other)) => return Err(UnknownPolicy::Addition(other.to_owned())),
     }
-    Ok(Box::new(Sleeping::new(policy, IDLE_BEFORE_SLEEP)))
+    Ok(Box::new(Sleeping::new(policy, stays)))
 }
 
 /// What stands before and after the first `mark`.

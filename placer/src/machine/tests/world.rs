@@ -10,7 +10,7 @@ use wattle_common::Machine;
 use wattle_common::job::{CardSetting, JobSpec};
 use wattle_common::messages::{
     AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
-    PowerReport, Reply, SubmitJob,
+    PowerReport, Reply, SleepAnswer, SleepState, SubmitJob,
 };
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
@@ -19,6 +19,9 @@ use super::storm::Weather;
 use crate::policy::{Fifo, Policy};
 use crate::reason::Alone;
 use crate::{Because, Config, Decision, Plan, Problem};
+
+/// How long a node takes to wake.
+const WAKES_IN: Duration = Duration::from_secs(20);
 
 /// Seconds of work of every job.
 const WORK: u32 = 6;
@@ -34,6 +37,26 @@ pub(super) struct Node {
     refuses: Option<String>,
     seen: Option<NodeDesired>,
     runs: BTreeMap<(JobId, u32), LaunchedJob>,
+    nap: Nap,
+}
+
+/// How a node sleeps.
+#[derive(Default)]
+pub(super) struct Nap {
+    /// Whether it can.
+    pub(super) can: bool,
+    /// Whether it sleeps.
+    pub(super) asleep: bool,
+    /// When it will have woken.
+    pub(super) wakes_at: Option<Timestamp>,
+    /// Whether wake commands reach it.
+    pub(super) deaf: bool,
+    /// Why its sleep command fails.
+    pub(super) fails: Option<String>,
+    /// What became of the last order to sleep.
+    pub(super) answer: Option<SleepAnswer>,
+    /// What it said last before it slept.
+    last: Option<(PowerReport, LaunchReport)>,
 }
 
 enum Request {
@@ -86,6 +109,7 @@ fn config() -> Config {
         gpu_cap_w: None,
         gpu_clock_mhz_max: None,
         probe: crate::probe::ProbeConfig::default(),
+        sleep: crate::sleep::SleepConfig::default(),
     }
 }
 
@@ -110,6 +134,7 @@ impl World {
                     refuses: None,
                     seen: None,
                     runs: BTreeMap::new(),
+                    nap: Nap::default(),
                 })
                 .collect(),
             work: BTreeMap::new(),
@@ -184,6 +209,9 @@ impl World {
             run.state = LaunchState::Lost { error: "the node went down".to_owned() };
         }
     }
+    pub(super) fn nap(&mut self, node: &str) -> &mut Nap {
+        &mut self.node_mut(node).nap
+    }
     pub(super) fn set_state(&mut self, node: &str, job: &str, state: LaunchState) {
         let runs = &mut self.node_mut(node).runs;
         let run = runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
@@ -198,8 +226,8 @@ impl World {
         let memory = Memory {
             jobs: self.jobs.values().cloned().collect(),
             desired: self.orders.values().cloned().collect(),
-            power: self.nodes.iter().map(|node| node.power(self.now)).collect(),
-            launch: self.nodes.iter().map(|node| node.launch(self.now)).collect(),
+            power: self.nodes.iter().map(|node| node.said(self.now).0).collect(),
+            launch: self.nodes.iter().map(|node| node.said(self.now).1).collect(),
             surfaces: vec![],
         };
         self.placer = Placer::new(self.config.clone(), (self.policy)(), memory, self.now);
@@ -230,6 +258,7 @@ impl World {
         for _ in 0..seconds {
             self.now = self.now + Duration::from_secs(1);
             self.work();
+            self.come_round();
             self.obey();
             self.report();
             self.wake();
@@ -324,6 +353,16 @@ impl World {
                     }
                     *answer = Some(reply);
                 }
+                Action::WakeNode(node) => {
+                    let stored = self.orders[&node].sleep.unwrap();
+                    assert_eq!(stored.is, SleepState::Waking, "woken before it is stored");
+                    self.log.push(format!("wake {node}"));
+                    let at = self.now + WAKES_IN;
+                    let nap = &mut self.node_mut(node.as_str()).nap;
+                    if !nap.deaf && nap.asleep {
+                        nap.wakes_at.get_or_insert(at);
+                    }
+                }
                 Action::Alarm(text) => self.log.push(format!("alarm {text}")),
             }
         }
@@ -354,10 +393,19 @@ impl World {
         }
     }
 
+    /// Who was woken is awake after a while.
+    fn come_round(&mut self) {
+        for node in &mut self.nodes {
+            if node.nap.wakes_at.is_some_and(|at| at <= self.now) {
+                (node.nap.asleep, node.nap.wakes_at) = (false, None);
+            }
+        }
+    }
+
     fn obey(&mut self) {
         for at in 0..self.nodes.len() {
             let late = self.weather.as_mut().is_some_and(Weather::is_late);
-            if self.nodes[at].cut_off || (late && !self.nodes[at].returned) {
+            if self.nodes[at].is_silent() || (late && !self.nodes[at].returned) {
                 continue;
             }
             self.nodes[at].returned = false;
@@ -368,6 +416,7 @@ impl World {
                 continue;
             }
             node.seen = Some(desired.clone());
+            node.fall_asleep(&desired);
             for ((job, attempt), run) in &mut node.runs {
                 let named = desired.jobs.iter().find(|j| j.job == *job && j.attempt == *attempt);
                 if named.is_none_or(|named| named.stop) && is_live(run) {
@@ -434,9 +483,12 @@ impl World {
         let reports: Vec<(PowerReport, LaunchReport)> = self
             .nodes
             .iter()
-            .filter(|node| !node.cut_off)
+            .filter(|node| !node.is_silent())
             .map(|node| (node.power(self.now), node.launch(self.now)))
             .collect();
+        for (node, said) in self.nodes.iter_mut().filter(|node| !node.is_silent()).zip(&reports) {
+            node.nap.last = Some(said.clone());
+        }
         let events = reports.into_iter().flat_map(|(power, launch)| {
             [Event::PowerReported(power), Event::LaunchReported(launch)]
         });
@@ -453,6 +505,31 @@ impl World {
 }
 
 impl Node {
+    fn is_silent(&self) -> bool {
+        self.cut_off || self.nap.asleep
+    }
+
+    /// What lies of it in the bucket `actual`.
+    fn said(&self, now: Timestamp) -> (PowerReport, LaunchReport) {
+        let last = self.nap.last.clone().filter(|_| self.nap.asleep);
+        last.unwrap_or_else(|| (self.power(now), self.launch(now)))
+    }
+
+    /// As a power agent does: each order once.
+    fn fall_asleep(&mut self, desired: &NodeDesired) {
+        let Some(sleep) = desired.sleep.filter(|s| s.is == SleepState::FallingAsleep) else {
+            return;
+        };
+        let ordered_us = sleep.since_us;
+        if self.nap.answer.as_ref().is_some_and(|answer| answer.ordered_us >= ordered_us) {
+            return;
+        }
+        assert!(!self.runs.values().any(is_live), "{} is sent to sleep under a job", self.id);
+        let error = self.nap.fails.clone();
+        self.nap.asleep = error.is_none();
+        self.nap.answer = Some(SleepAnswer { ordered_us, error });
+    }
+
     fn power(&self, now: Timestamp) -> PowerReport {
         PowerReport {
             node: self.id.clone(),
@@ -476,6 +553,8 @@ impl Node {
                     refused: self.refuses.clone(),
                 })
                 .collect(),
+            can_sleep: self.nap.can,
+            slept: self.nap.answer.clone(),
         }
     }
 
