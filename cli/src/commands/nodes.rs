@@ -1,10 +1,10 @@
-//! `wattle nodes`: every node, its GPUs, what stands on them and who runs there.
+//! `wattle nodes`: every node, its GPUs, what stands on them, who runs there, and who sleeps.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::Serialize;
-use wattle_common::messages::{LaunchReport, LaunchState, PowerReport};
+use wattle_common::messages::{LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport};
 use wattle_common::subject::{Bucket, Reporter};
 use wattle_common::{JobId, NodeId};
 use wattle_runtime::bus::Bus;
@@ -32,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) power: Option<PowerReport>,
     /// What its launcher says; absent: it has never reported.
     pub(crate) launcher: Option<LaunchReport>,
+    /// Whether it sleeps; absent: it is awake, as far as the placer knows.
+    pub(crate) sleep: Option<NodeSleep>,
 }
 
 /// Every node that has reported, by id.
@@ -40,8 +42,12 @@ pub(crate) async fn nodes(bus: &Bus) -> anyhow::Result<Vec<Node>> {
     let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
     for key in bucket.keys().await? {
         let Some((reporter, node)) = Reporter::parse(&key) else { continue };
-        let entry =
-            nodes.entry(node.clone()).or_insert_with(|| Node { node, power: None, launcher: None });
+        let entry = nodes.entry(node.clone()).or_insert_with(|| Node {
+            node,
+            power: None,
+            launcher: None,
+            sleep: None,
+        });
         let read = match reporter {
             Reporter::Power => bucket.get(&key).await.map(|v| entry.power = v.map(|(r, _)| r)),
             Reporter::Launcher => {
@@ -50,6 +56,13 @@ pub(crate) async fn nodes(bus: &Bus) -> anyhow::Result<Vec<Node>> {
         };
         if let Err(error) = read {
             note(&format!("warning: {key} cannot be read: {error}"));
+        }
+    }
+    let orders = bus.bucket(Bucket::Desired).await?;
+    for (node, known) in &mut nodes {
+        match orders.get::<NodeDesired>(node.as_str()).await {
+            Ok(order) => known.sleep = order.and_then(|(order, _)| order.sleep),
+            Err(error) => note(&format!("warning: the order of {node} cannot be read: {error}")),
         }
     }
     Ok(nodes.into_values().collect())
@@ -91,6 +104,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 continue;
             };
             let heard = format!("{} ago", span(now.since(power.at_us).as_secs_f64()));
+            let state = node.sleep.map(|sleep| sleep.is.words());
             for gpu in &power.gpus {
                 let jobs: Vec<&str> = jobs_on(node.launcher.as_ref(), gpu.gpu)
                     .into_iter()
@@ -100,7 +114,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                     node.node.to_string(),
                     gpu.gpu.to_string(),
                     gpu.kind.clone(),
-                    if gpu.healthy { "ok" } else { "lost" }.to_owned(),
+                    state.unwrap_or(if gpu.healthy { "ok" } else { "lost" }).to_owned(),
                     gpu.cap_mw.map(|cap| cap.to_string()).unwrap_or_else(|| "?".to_owned()),
                     gpu.clock_mhz_max.map(|clock| clock.to_string()).unwrap_or_default(),
                     format!("{:.0} GiB", gpu.memory_mib as f64 / 1_024.0),
