@@ -19,6 +19,10 @@ pub(super) const WORK_STEP: f64 = 32.0;
 /// where GPUs are short; 2: nothing is left of what the rule gains.
 const AGE_COUNTS: f64 = 0.8;
 
+/// At least this share of the time a job needs counts, however old it is: one that ended at the
+/// present price would pay any price, and then none clears.
+const LEFT_LEAST: f64 = 0.1;
+
 /// Ages are rounded to so many steps for each factor of e, from an hour on.
 const AGE_STEP: f64 = 4.0;
 const AGE_FIRST_S: f64 = 3_600.0;
@@ -100,7 +104,8 @@ impl Market<'_> {
     pub(super) fn bid(&self, lot: &Lot, gpu_price: f64) -> Bid {
         let mut bid = Bid { done_in_s: lot.work / 2.0, ..Bid::default() };
         for _ in 0..2 {
-            let left_s = (bid.done_in_s - AGE_COUNTS * lot.age_s).max(0.0);
+            let left_s = bid.done_in_s - AGE_COUNTS * lot.age_s;
+            let left_s = left_s.max(LEFT_LEAST * bid.done_in_s);
             let later = self.forecast.after(gpu_price, left_s);
             let (work_price, speed);
             work_price = self.shapes[lot.shape].cost(later);
