@@ -13,6 +13,7 @@ mod gandiva;
 mod greenflow;
 mod powerflow;
 mod ranked;
+mod rest;
 mod sleep;
 mod spelling;
 mod srtf;

@@ -138,6 +138,8 @@ fn settle(problem: &mut Problem) -> Vec<Plan> {
         let plan = wattle.solve(problem);
         assert_eq!(check(problem, &plan), [], "{plan:?}");
         if plan.is_empty() {
+            // What was started at this very instant would stay as it is.
+            problem.now = problem.now + Duration::from_secs(1);
             return plans;
         }
         problem.apply(&plan);

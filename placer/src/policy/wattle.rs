@@ -29,6 +29,9 @@
 //!   over an hour or what it has left.
 //! * Who has waited for four times its own time alone and an hour gets its least size first, so nobody
 //!   starves. A job that can still meet its deadline has the GPUs it takes to.
+//! * What was started at this very instant stays as it is: nothing was learned since. With that, what
+//!   a plan leaves to do once it is carried out can be put to it ([`at_rest`]), and a plan carried out
+//!   leaves nothing to do.
 //! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
 //! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
 //!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. Pairs that run
@@ -48,11 +51,12 @@ use wattle_common::job::CardSetting;
 use crate::arrange::Target;
 use crate::charge::Charge;
 use crate::job::State;
-use crate::plan::{Blocked, Decision, Plan};
+use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
+use crate::policy::rest::at_rest;
 use crate::policy::wattle::allot::{Blocks, allot};
 use crate::policy::wattle::market::{Bid, Forecast, clear};
-use crate::policy::wattle::pairs::Pairing;
+use crate::policy::wattle::pairs::{Pair, Pairing};
 use crate::policy::wattle::shape::Line;
 use crate::policy::wattle::traders::{gather, held, wish};
 use crate::policy::{Policy, Reads};
@@ -86,40 +90,16 @@ impl Policy for Wattle {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        // Who cannot stop keeps its size from its start on, and one that finds no place yet does not
-        // start. So where some start and some do not, those who wait are asked again beside those
-        // who have started, as they would be once the plan is carried out.
-        let mut starts: BTreeMap<JobKey, u32> = BTreeMap::new();
-        loop {
-            let plan = plan_beside(problem, &starts);
-            let cannot_stop = |key: &JobKey| problem.job(*key).is_some_and(|j| !j.facts.can_stop);
-            let begun: BTreeMap<JobKey, u32> = (plan.decisions.iter())
-                .filter_map(|decision| match decision {
-                    Decision::Start { job, on, .. } => Some((*job, on.gpu_count())),
-                    _ => None,
-                })
-                .filter(|(job, _)| cannot_stop(job))
-                .collect();
-            let waits =
-                problem.queue().any(|(key, _)| cannot_stop(&key) && !begun.contains_key(&key));
-            let known = starts.len();
-            starts.extend(begun);
-            if !waits || starts.len() == known {
-                return plan;
-            }
-        }
+        at_rest(problem, plan_once)
     }
 }
 
-/// The plan, with `starts` as the sizes of waiting jobs that start now and cannot stop again.
-fn plan_beside(problem: &Problem, starts: &BTreeMap<JobKey, u32>) -> Plan {
+/// The plan, as far as it can be told before it is carried out.
+fn plan_once(problem: &Problem) -> Plan {
     let mut contest = Contest::of(problem);
     let mut contenders = std::mem::take(&mut contest.jobs);
     contenders.extend(stopped_to_wait(problem));
     contenders.sort_by_key(|contender| contender.job.arrival);
-    for contender in &mut contenders {
-        contender.held = contender.held.or(starts.get(&contender.key).copied());
-    }
     let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
     for contender in contenders {
         by_kind.entry(&contender.menu.gpu_kind).or_default().push(contender);
@@ -175,9 +155,8 @@ impl<'a> Supply<'a> {
         let nodes = || problem.nodes().iter().filter(|node| node.facts.gpu_kind == kind);
         let mut blocks = Blocks::default();
         nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
-        for target in contest.fixed.iter().filter(|target| target.kind == kind) {
-            blocks.take_away(target.gpus);
-        }
+        let fixed = contest.fixed.iter().filter(|target| target.kind == kind);
+        blocks.take_away(fixed.map(|target| target.gpus));
         let room = contest.room.get(kind).copied().unwrap_or(0);
         let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
         Self { kind, room, blocks, charge: Charge::on(problem, kind), memory_mib }
@@ -248,9 +227,6 @@ fn share_out(
     market.forecast.tau_s = tau_s(problem, speeds.sum::<f64>() / traders.len() as f64);
 
     let room = supply.room.saturating_sub(held(&traders));
-    let mut blocks = supply.blocks.clone();
-    traders.iter().filter_map(|trader| trader.held).for_each(|gpus| blocks.take_away(gpus));
-
     let alone = clear(room, |price| market.demand(price));
     let bids = |price: f64, market: &market::Market<'_>| -> Vec<Bid> {
         market.lots.iter().map(|lot| market.bid(lot, price)).collect()
@@ -267,22 +243,37 @@ fn share_out(
     };
     let bids = bids(price, &market);
 
+    // Who stands keeps its GPUs; the others share out the rest.
     let taken: BTreeSet<usize> = pairing.paired().collect();
-    let open = |index: &usize| !taken.contains(index) && traders[*index].held.is_none();
-    let singles: Vec<usize> = (0..traders.len()).filter(open).collect();
-    let mut wishes = Vec::with_capacity(singles.len() + pairing.pairs.len());
+    let (standing, singles): (Vec<usize>, Vec<usize>) = (0..traders.len())
+        .filter(|index| !taken.contains(index))
+        .partition(|&index| traders[index].stands().is_some());
+    let (standing_pairs, pairs): (Vec<&Pair>, Vec<&Pair>) =
+        pairing.pairs.iter().partition(|pair| pair.stands(&traders).is_some());
+    let stand =
+        standing.iter().filter_map(|&index| Some((&traders[index], traders[index].stands()?)));
+    let stand: Vec<_> = stand.collect();
+    let stand_together =
+        standing_pairs.iter().filter_map(|pair| Some((*pair, pair.stands(&traders)?)));
+    let stand_together: Vec<_> = stand_together.collect();
+    let sizes = stand.iter().map(|(_, gpus)| *gpus);
+    let sizes: Vec<u32> = sizes.chain(stand_together.iter().map(|(_, gpus)| *gpus)).collect();
+    let mut blocks = supply.blocks.clone();
+    blocks.take_away(sizes.iter().copied());
+    let room = supply.room.saturating_sub(sizes.iter().sum());
+
+    let mut wishes = Vec::with_capacity(singles.len() + pairs.len());
     for &single in &singles {
         let trader = &traders[single];
         wishes.push(wish(trader, &market.shapes[trader.shape], &bids[trader.lot], price));
     }
-    wishes.extend(pairing.wishes(&traders, &bids, price));
+    wishes.extend(pairs.iter().map(|pair| pairing.wish(pair, &traders, &bids, price)));
     let chosen = allot(&wishes, room, &blocks);
 
     let worth = |gpus: u32, value: f64| Because::Worth { gpus, value, gpu_price: price };
-    let given = singles.iter().zip(wishes.iter().zip(&chosen));
-    let given = given.map(|(&single, (wish, &option))| (&traders[single], wish.item[option].gpus));
-    let stands = traders.iter().filter_map(|trader| Some((trader, trader.held?)));
-    for (trader, gpus) in stands.chain(given) {
+    let mut given = wishes.iter().zip(&chosen).map(|(wish, &option)| wish.item[option].gpus);
+    let open = singles.iter().zip(given.by_ref()).map(|(&single, gpus)| (&traders[single], gpus));
+    for (trader, gpus) in stand.into_iter().chain(open) {
         let shape = &market.shapes[trader.shape];
         let Some(size) = shape.sizes.iter().find(|size| size.gpus == gpus) else { continue };
         let work_price = bids[trader.lot].work_price;
@@ -292,9 +283,7 @@ fn share_out(
         let (jobs, kind) = (vec![trader.key], supply.kind.to_owned());
         targets.push(Target { jobs, gpus, kind, setting, because });
     }
-    let of_pairs = wishes[singles.len()..].iter().zip(&chosen[singles.len()..]);
-    for (pair, (wish, &option)) in pairing.pairs.iter().zip(of_pairs) {
-        let gpus = wish.item[option].gpus;
+    for (pair, gpus) in stand_together.into_iter().chain(pairs.into_iter().zip(given)) {
         let Some((setting, value)) = pairing.setting(pair, &traders, &bids, gpus) else { continue };
         let (jobs, kind) = (vec![traders[pair.a].key, traders[pair.b].key], supply.kind.to_owned());
         targets.push(Target { jobs, gpus, kind, setting, because: worth(gpus, value) });

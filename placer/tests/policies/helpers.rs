@@ -134,26 +134,13 @@ pub(crate) fn report(problem: &mut Problem, key: JobKey, step: u64, steps_total:
     problem.job_progressed(key, said);
 }
 
-/// Rounds in which prices settle.
-const ROUNDS_OF_PRICES: usize = 4;
-
 /// Solves, checks, applies, and solves again.
 pub(crate) fn decide(problem: &mut Problem, policy: &dyn Policy) -> Plan {
     let plan = policy.solve(problem);
     assert_eq!(check(problem, &plan), [], "{} made {plan:?}", policy.name());
     problem.apply(&plan);
-    let mut again = policy.solve(problem);
-    // Where a job of which nothing is known starts and cannot stop again, while one that is known
-    // finds no place yet, prices shift once more: `wattle` then takes a round or two to come to rest.
-    let mut rounds = if policy.name().starts_with("wattle") { ROUNDS_OF_PRICES } else { 0 };
-    let mut last = plan.clone();
-    while !again.is_empty() && rounds > 0 {
-        rounds -= 1;
-        assert_eq!(check(problem, &again), [], "{} made {again:?}", policy.name());
-        problem.apply(&again);
-        last = std::mem::replace(&mut again, policy.solve(problem));
-    }
-    assert!(again.is_empty(), "{}: {last:?} left {again:?} to do", policy.name());
+    let again = policy.solve(problem);
+    assert!(again.is_empty(), "{}: {plan:?} left {again:?} to do", policy.name());
     plan
 }
 

@@ -49,10 +49,15 @@ impl Blocks {
         together.max(self.largest_node())
     }
 
-    /// So many are not there.
-    pub(super) fn take_away(&mut self, gpus: u32) {
-        let largest = self.largest_node();
-        self.take(gpus, largest);
+    /// Sets of so many are not there: the largest are taken first, so that what is left does not
+    /// depend on who of them runs already.
+    pub(super) fn take_away(&mut self, sets: impl Iterator<Item = u32>) {
+        let mut sets: Vec<u32> = sets.collect();
+        sets.sort_unstable_by(|a, b| b.cmp(a));
+        for gpus in sets {
+            let largest = self.largest_node();
+            self.take(gpus, largest);
+        }
     }
 
     fn largest_node(&self) -> u32 {

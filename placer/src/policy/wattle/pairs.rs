@@ -41,6 +41,13 @@ pub(super) struct Pair {
     joint: usize,
 }
 
+impl Pair {
+    /// The size that both keep: they were put together at this very instant.
+    pub(super) fn stands(&self, traders: &[Trader<'_>]) -> Option<u32> {
+        traders[self.a].fresh.or(traders[self.b].fresh)
+    }
+}
+
 /// What two shapes do together.
 struct Joint {
     sizes: Vec<JointSize>,
@@ -119,8 +126,10 @@ impl Pairing {
                 }
             }
             let surplus = together - alone;
+            let stays = are_fresh(one, two);
             let sound = alone.is_finite() && surplus > 0.0;
-            sound.then_some(Offer { surplus, a, b, joint, who: Who::Mates })
+            let surplus = if stays { f64::INFINITY } else { surplus };
+            (sound || stays).then_some(Offer { surplus, a, b, joint, who: Who::Mates })
         };
         let joints = &mut pairing.joints;
         for (a, b) in mates(traders, moved) {
@@ -170,46 +179,49 @@ impl Pairing {
         self.pairs.iter().map(wanted).sum()
     }
 
-    /// What each number of GPUs is worth to each pair, and what changes cost.
-    pub(super) fn wishes(&self, traders: &[Trader<'_>], bids: &[Bid], price: f64) -> Vec<Wish> {
-        let wish = |pair: &Pair| {
-            let both = [&traders[pair.a], &traders[pair.b]];
-            let floor = both[0].floor.max(both[1].floor);
-            let none = if floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
-            let mut item = vec![Opt { gpus: 0, worth: none }];
-            let bid = both.map(|trader| &bids[trader.lot]);
-            let mut moves = both.map(|trader| Moves { cost: vec![0.0], has_run: trader.has_run() });
-            for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
-                let need = both.map(|trader| trader.need);
-                let Some((way, worth)) = size.best(bid, need) else { continue };
-                item.push(Opt { gpus: size.gpus, worth });
-                for (k, moves) in moves.iter_mut().enumerate() {
-                    let earned = bid[k].work_price * way.speeds[k];
-                    moves.cost.push(change(earned, size.restart_s, bid[k].done_in_s));
-                }
+    /// What each number of GPUs is worth to a pair, and what changes cost.
+    pub(super) fn wish(
+        &self,
+        pair: &Pair,
+        traders: &[Trader<'_>],
+        bids: &[Bid],
+        price: f64,
+    ) -> Wish {
+        let both = [&traders[pair.a], &traders[pair.b]];
+        let floor = both[0].floor.max(both[1].floor);
+        let none = if floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
+        let mut item = vec![Opt { gpus: 0, worth: none }];
+        let bid = both.map(|trader| &bids[trader.lot]);
+        let mut moves = both.map(|trader| Moves { cost: vec![0.0], has_run: trader.has_run() });
+        for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
+            let need = both.map(|trader| trader.need);
+            let Some((way, worth)) = size.best(bid, need) else { continue };
+            item.push(Opt { gpus: size.gpus, worth });
+            for (k, moves) in moves.iter_mut().enumerate() {
+                let earned = bid[k].work_price * way.speeds[k];
+                moves.cost.push(change(earned, size.restart_s, bid[k].done_in_s));
             }
-            let has = both.map(|trader| {
-                let meant = trader.job.gpus_meant().unwrap_or(0);
-                item.iter().position(|option| option.gpus == meant).unwrap_or(0)
-            });
-            let apart = are_apart(both[0].job, both[1].job);
-            let from_now: Vec<f64> = (0..item.len())
-                .map(|to| {
-                    let each: f64 = (0..2).map(|k| moves[k].between(has[k], to)).sum();
-                    // Both have it already, but elsewhere: one of them moves.
-                    let one = if apart && has == [to; 2] && to > 0 {
-                        moves[0].cost[to].min(moves[1].cost[to])
-                    } else {
-                        0.0
-                    };
-                    each + one
-                })
-                .collect();
-            let stay =
-                (0..item.len()).min_by(|&x, &y| from_now[x].total_cmp(&from_now[y])).unwrap_or(0);
-            Wish { item, from_now, stay, moves: moves.into() }
-        };
-        self.pairs.iter().map(wish).collect()
+        }
+        let has = both.map(|trader| {
+            let meant = trader.job.gpus_meant().unwrap_or(0);
+            item.iter().position(|option| option.gpus == meant).unwrap_or(0)
+        });
+        let apart = are_apart(both[0].job, both[1].job);
+        let from_now: Vec<f64> = (0..item.len())
+            .map(|to| {
+                let each: f64 = (0..2).map(|k| moves[k].between(has[k], to)).sum();
+                // Both have it already, but elsewhere: one of them moves.
+                let one = if apart && has == [to; 2] && to > 0 {
+                    moves[0].cost[to].min(moves[1].cost[to])
+                } else {
+                    0.0
+                };
+                each + one
+            })
+            .collect();
+        let stay =
+            (0..item.len()).min_by(|&x, &y| from_now[x].total_cmp(&from_now[y])).unwrap_or(0);
+        Wish { item, from_now, stay, moves: moves.into() }
     }
 
     /// The best setting of a pair on so many GPUs, and what it is worth.
@@ -277,7 +289,10 @@ fn groups(traders: &[Trader<'_>]) -> Vec<Group> {
         let memory = trader.job.memory_mib_max();
         let bound = trader.floor > 0 || trader.need > 0.0;
         // Who cannot stop could not be parted again.
-        let may = !trader.job.facts.exclusive && trader.job.facts.can_stop && memory.is_some();
+        let may = !trader.job.facts.exclusive
+            && trader.job.facts.can_stop
+            && trader.fresh.is_none()
+            && memory.is_some();
         if !may || (bound && !one_by_one) {
             continue;
         }
@@ -298,7 +313,8 @@ fn groups(traders: &[Trader<'_>]) -> Vec<Group> {
     groups
 }
 
-/// Those that run on the very same GPUs and stay there, two and two.
+/// Those that run on the very same GPUs and stay there, two and two; or that are being moved from
+/// there with the sizes they have: on their way they are still who they were.
 fn mates(traders: &[Trader<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, usize)> {
     let mut on: BTreeMap<&crate::set::GpuSet, usize> = BTreeMap::new();
     let mut mates = Vec::new();
@@ -306,13 +322,19 @@ fn mates(traders: &[Trader<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, usize)
         if trader.job.facts.can_stop
             && !trader.job.facts.exclusive
             && !moved.contains(&trader.key)
-            && let State::Running { on: set, .. } = &trader.job.state
+            && let Some(set) = trader.job.state.gpus()
+            && trader.job.gpus_meant() == Some(set.gpu_count())
             && let Some(first) = on.insert(set, index)
         {
             mates.push((first, index));
         }
     }
     mates
+}
+
+/// Mates that were put together at this very instant: they stay so.
+fn are_fresh(a: &Trader<'_>, b: &Trader<'_>) -> bool {
+    (a.fresh.is_some() || b.fresh.is_some()) && a.job.state.gpus() == b.job.state.gpus()
 }
 
 /// Both run, and not on the same GPUs.

@@ -48,12 +48,19 @@ pub(super) struct Trader<'a> {
     pub(super) floor: u32,
     /// It must be so fast, for its deadline.
     pub(super) need: f64,
+    /// It was started at this very instant and keeps its size: nothing was learned since.
+    pub(super) fresh: Option<u32>,
     owed: bool,
 }
 
 impl Trader<'_> {
     pub(super) fn has_run(&self) -> bool {
         self.job.state != State::Queued || !self.job.attained.is_zero()
+    }
+
+    /// The size that it keeps, whatever else it would be given.
+    pub(super) fn stands(&self) -> Option<u32> {
+        self.held.or(self.fresh)
     }
 
     /// The sizes of its shape that it may have, by index.
@@ -141,6 +148,12 @@ fn trader<'a>(
         let possible = |need: &f64| *need > 0.0 && window_s > restart_s && *need <= fastest;
         needs.into_iter().find(possible).unwrap_or(0.0)
     });
+    let fresh = match &job.state {
+        State::Running { on, since, .. } if *since == problem.now => Some(on.gpu_count()),
+        _ => None,
+    };
+    let kept = fresh.and_then(|gpus| laid_out.sizes.iter().find(|size| size.gpus == gpus));
+    let need = if kept.is_some_and(|size| size.fastest() < need) { 0.0 } else { need };
     Trader {
         key: contender.key,
         job,
@@ -153,6 +166,7 @@ fn trader<'a>(
         held: contender.held,
         floor: contender.held.unwrap_or(0),
         need,
+        fresh: kept.map(|size| size.gpus),
         owed,
     }
 }
