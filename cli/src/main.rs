@@ -4,6 +4,7 @@
 //! usage ends with exit code 2, anything else that fails with 1. No decision is made here: the
 //! commands ask the services, or the simulator, and show the answer.
 
+mod budget;
 mod commands;
 mod connection;
 mod output;
@@ -41,6 +42,8 @@ enum Command {
     Nodes(commands::nodes::Nodes),
     /// List the predictors and how well each one foretells, or let another one serve.
     Predictors(commands::predictors::Predictors),
+    /// Show or set what may be spent.
+    Budget(commands::budget::BudgetCommand),
     /// Say why a job is where it is.
     Explain(commands::explain::Explain),
     /// Print what was learned of workloads that ran here, as CSV.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Cancel(command) => commands::cancel::run(command),
         Command::Nodes(command) => commands::nodes::run(command),
         Command::Predictors(command) => commands::predictors::run(command),
+        Command::Budget(command) => commands::budget::run(command),
         Command::Explain(command) => commands::explain::run(command),
         Command::History(command) => commands::history::run(command),
         Command::Tap(command) => commands::tap::run(command),

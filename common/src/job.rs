@@ -66,6 +66,10 @@ pub struct JobSpec {
     /// When it must be done.
     #[serde(default)]
     pub deadline_at_us: Option<Timestamp>,
+    /// How long it may wait in all, before it starts and at the ends of its epochs, for cleaner
+    /// energy: milliseconds; absent, it never does. Its deadline stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slack_ms: Option<u64>,
     /// How long it takes alone on the GPUs it asks for, where its owner knows: milliseconds.
     #[serde(default)]
     pub duration_ms_estimate: Option<u64>,

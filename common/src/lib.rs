@@ -4,6 +4,7 @@
 //! subjects and codec. Everything here is pure: no I/O, no clock, no task. A thing belongs here
 //! only if two services must agree on it; how a service decides is its own business.
 
+pub mod budget;
 pub mod codec;
 pub mod config;
 pub mod env;
@@ -18,6 +19,7 @@ pub mod time;
 pub mod topology;
 pub mod units;
 
+pub use budget::Budget;
 pub use id::{ClusterId, GpuIndex, JobId, NodeId, WorkloadId};
 pub use machine::Machine;
 pub use time::Timestamp;

@@ -33,6 +33,8 @@ pub enum Topic {
     SurfaceProposed,
     /// Request: let this predictor serve: [`crate::messages::PromotePredictor`].
     PredictorPromoted,
+    /// Request: keep to this budget: [`crate::messages::SetBudget`].
+    BudgetSet,
 }
 
 /// Which ids follow a topic.
@@ -46,7 +48,7 @@ enum Ids {
 
 impl Topic {
     /// Every topic there is.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
@@ -56,6 +58,7 @@ impl Topic {
         Self::JobCancelled,
         Self::SurfaceProposed,
         Self::PredictorPromoted,
+        Self::BudgetSet,
     ];
 
     /// Its noun and verb, as in the subject.
@@ -71,6 +74,7 @@ impl Topic {
             Self::JobCancelled => "job.cancelled",
             Self::SurfaceProposed => "surface.proposed",
             Self::PredictorPromoted => "predictor.promoted",
+            Self::BudgetSet => "budget.set",
         }
     }
 
@@ -79,7 +83,9 @@ impl Topic {
             Self::GpuSampled | Self::NodeSummarized | Self::EnergyMetered => Ids::Node,
             Self::WindowClosed | Self::JobProgressed => Ids::NodeJob,
             Self::SurfaceProposed => Ids::PredictorJob,
-            Self::JobSubmitted | Self::JobCancelled | Self::PredictorPromoted => Ids::None,
+            Self::JobSubmitted | Self::JobCancelled | Self::PredictorPromoted | Self::BudgetSet => {
+                Ids::None
+            }
         }
     }
 
@@ -125,6 +131,7 @@ impl Subject {
             RequestTopic::JobSubmitted => Topic::JobSubmitted,
             RequestTopic::JobCancelled => Topic::JobCancelled,
             RequestTopic::PredictorPromoted => Topic::PredictorPromoted,
+            RequestTopic::BudgetSet => Topic::BudgetSet,
         };
         Self { cluster, topic, node: None, predictor: None, job: None }
     }
@@ -194,6 +201,8 @@ pub enum RequestTopic {
     JobCancelled,
     /// [`Topic::PredictorPromoted`]
     PredictorPromoted,
+    /// [`Topic::BudgetSet`]
+    BudgetSet,
 }
 
 /// Topics that carry a node.
@@ -289,17 +298,25 @@ pub enum Bucket {
     Knowledge,
     /// Keys as [`PredictorKey`] has them: who serves, how each predictor does.
     Predictors,
+    /// Keys [`BUDGET_SET`] and [`BUDGET_STATUS`]: what may be spent, what has been.
+    Budget,
 }
+
+/// Where the budget that stands lies in [`Bucket::Budget`]: [`crate::messages::BudgetRecord`].
+pub const BUDGET_SET: &str = "set";
+/// Where what has been spent lies in [`Bucket::Budget`]: [`crate::messages::BudgetStatus`].
+pub const BUDGET_STATUS: &str = "status";
 
 impl Bucket {
     /// Every bucket there is.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Jobs,
         Self::Desired,
         Self::Actual,
         Self::Surfaces,
         Self::Knowledge,
         Self::Predictors,
+        Self::Budget,
     ];
 
     /// Its last word.
@@ -312,6 +329,7 @@ impl Bucket {
             Self::Surfaces => "surfaces",
             Self::Knowledge => "knowledge",
             Self::Predictors => "predictors",
+            Self::Budget => "budget",
         }
     }
 

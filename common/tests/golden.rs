@@ -15,7 +15,9 @@ use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
 use wattle_common::id::PredictorId;
 use wattle_common::job::{CardSetting, GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
-use wattle_common::{Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
+use wattle_common::{
+    Budget, Carbon, CarbonIntensity, Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId,
+};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name)
@@ -86,6 +88,7 @@ fn spec() -> JobSpec {
         gpus: GpuRequest { min: 1, max: 2 },
         exclusive: false,
         deadline_at_us: Some(at(7_200)),
+        slack_ms: None,
         duration_ms_estimate: Some(3_600_000),
         memory_mib_max: Some(9_000),
         checkpoint_signal: Some("SIGUSR1".into()),
@@ -314,6 +317,42 @@ fn who_predicts() {
     check("promote-reply-promoted", &promoted);
     let error = "no predictor `physicl`; there are: physical, python-mean".into();
     check("promote-reply-refused", &PromoteReply::Refused { error });
+}
+
+#[test]
+fn budgets() {
+    let budget = Budget::from_human(Some(120.0), Some(30.0), Some(9.5), None).unwrap();
+    let intensity = Intensities {
+        name: "grid.csv".into(),
+        starts_at_us: at(1),
+        steps: vec![
+            (0, CarbonIntensity::from_g_per_kwh(250.0)),
+            (3_600, CarbonIntensity::from_g_per_kwh(310.5)),
+        ],
+        period_s: 7_200,
+    };
+    check("set-budget", &SetBudget { budget, intensity: Some(intensity.clone()) });
+    check("budget-reply-stored", &BudgetReply::Stored { budget });
+    let error = "a carbon budget needs the grid's intensity: give --carbon FILE".into();
+    check("budget-reply-refused", &BudgetReply::Refused { error });
+    let record = BudgetRecord { budget, since_us: at(1), intensity: Some(intensity) };
+    check("budget-record", &record);
+    check(
+        "budget-status",
+        &BudgetStatus {
+            at_us: at(3),
+            window_from_us: at(1),
+            window_until_us: at(86_401),
+            energy_mj: Energy::from_j(5_400_000),
+            carbon_ug: Some(Carbon::from_ug(375_000_000)),
+            overrun_before: Some(0.002),
+            price: 0.42,
+            price_of_policy: 0.42,
+            power_mw_expected: Power::from_w(4_200),
+            intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
+            counted_until_us: [(node(), at(3))].into(),
+        },
+    );
 }
 
 #[test]

@@ -104,6 +104,7 @@ fn arrive(
         exclusive: false,
         can_stop: true,
         deadline: None,
+        slack: None,
         duration_alone: None,
         memory_mib_max: None,
         submitted_at: problem.now,

@@ -28,6 +28,8 @@ pub struct JobFacts {
     pub can_stop: bool,
     /// When it must be done.
     pub deadline: Option<Timestamp>,
+    /// How long its owner lets it wait in all for cleaner or cheaper energy; absent: not at all.
+    pub slack: Option<Duration>,
     /// How long it takes alone, where its owner knows.
     pub duration_alone: Option<Duration>,
     /// Peak device memory on each GPU, where its owner knows.
@@ -45,6 +47,7 @@ impl From<&JobSpec> for JobFacts {
             exclusive: spec.exclusive,
             can_stop: spec.checkpoint_signal.is_some(),
             deadline: spec.deadline_at_us,
+            slack: spec.slack_ms.map(Duration::from_millis),
             duration_alone: spec.duration_ms_estimate.map(Duration::from_millis),
             memory_mib_max: spec.memory_mib_max,
             submitted_at: spec.submitted_at_us,
@@ -160,6 +163,8 @@ pub struct Job {
     pub menu: Option<Arc<Menu>>,
     /// GPU time it has had before its present placement.
     pub attained: Duration,
+    /// How long it has run before its present placement.
+    pub ran: Duration,
     /// It was stopped to go on at once on so many GPUs.
     pub next_gpus: Option<u32>,
     /// GPU sets it was taken off again: they are not tried a second time.
@@ -178,6 +183,7 @@ impl Job {
             menu: None,
             progress: None,
             attained: Duration::ZERO,
+            ran: Duration::ZERO,
             next_gpus: None,
             undone_on: Vec::new(),
         }
@@ -188,6 +194,14 @@ impl Job {
         match &self.state {
             State::Running { on, since, .. } => self.attained + now.since(*since) * on.gpu_count(),
             State::Queued | State::Stopping { .. } => self.attained,
+        }
+    }
+    /// How long it has had GPUs by `now`, however many.
+    #[must_use]
+    pub fn run_time(&self, now: Timestamp) -> Duration {
+        match &self.state {
+            State::Running { since, .. } => self.ran + now.since(*since),
+            State::Queued | State::Stopping { .. } => self.ran,
         }
     }
     /// Its speed for each GPU on the fewest it may have, as the site sets them: steps a second. The

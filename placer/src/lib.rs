@@ -7,12 +7,16 @@
 
 pub mod arrange;
 pub mod buddy;
+pub mod budget;
 pub mod charge;
 pub mod check;
 pub mod config;
 pub mod cost;
+pub mod defer;
+pub mod draw;
 pub mod fit;
 pub mod job;
+mod limit;
 pub mod machine;
 pub mod menu;
 pub mod node;
@@ -27,10 +31,12 @@ pub mod set;
 pub mod shell;
 pub mod sizes;
 pub mod sleep;
+mod solve;
 
 pub use arrange::{Target, arrange};
 pub use check::{Violation, check};
 pub use config::Config;
+pub use draw::CardDraw;
 pub use job::{Job, JobFacts, Progress, State};
 pub use machine::{Action, Event, Memory, Placer};
 pub use menu::{Choice, Menu};
@@ -40,3 +46,4 @@ pub use policy::{Policy, Reads, UnknownPolicy, policy};
 pub use problem::Problem;
 pub use reason::Because;
 pub use set::{GpuSet, JobKey, NodeKey, Spot};
+pub use solve::solve;

@@ -36,6 +36,7 @@
 //! their GPUs are not given to anyone. While the bus is away nobody is called lost. A node that is
 //! alive but cut off may run an old attempt beside the new one until it returns.
 
+mod budget;
 mod intake;
 mod inventory;
 mod life;
@@ -49,14 +50,15 @@ use std::sync::Arc;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    CancelJob, JobProgressed, JobRecord, LaunchReport, NodeDesired, PowerReport, Reply, SleepState,
-    SubmitJob, Surface,
+    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord, LaunchReport,
+    LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState, SubmitJob, Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
 use crate::config::Config;
 use crate::{JobFacts, JobKey, Policy, Problem, Progress};
 
+use budget::{Seen, Standing};
 use inventory::NodeState;
 use probing::{Refused, UnderWay};
 
@@ -70,6 +72,10 @@ pub enum Event {
     Submitted(RequestNumber, Box<SubmitJob>),
     /// Somebody wants a job taken back.
     Cancelled(RequestNumber, CancelJob),
+    /// Somebody sets what may be spent.
+    BudgetSet(RequestNumber, Box<SetBudget>),
+    /// A node says what it has spent.
+    EnergyMetered(Box<LedgerEntry>),
     /// A node says what its cards are.
     PowerReported(PowerReport),
     /// A node says what its jobs do.
@@ -96,8 +102,14 @@ pub enum Action {
     /// Run the operator's wake command for this node, beside everything else, and answer with
     /// [`Event::WakeAnswered`]. It may be run more than once.
     WakeNode(NodeId),
+    /// Store the budget that stands in the bucket `budget`.
+    StoreBudget(Box<BudgetRecord>),
+    /// Store what has been spent of it there.
+    StoreBudgetStatus(Box<BudgetStatus>),
     /// Answer.
     Answer(RequestNumber, Reply),
+    /// Answer who set a budget.
+    AnswerBudget(RequestNumber, BudgetReply),
     /// Tell the operator: something is wrong that only a person can mend.
     Alarm(String),
 }
@@ -115,6 +127,10 @@ pub struct Memory {
     pub launch: Vec<LaunchReport>,
     /// Bucket `surfaces`.
     pub surfaces: Vec<Surface>,
+    /// Bucket `budget`.
+    pub budget: Option<BudgetRecord>,
+    /// The same.
+    pub budget_status: Option<BudgetStatus>,
 }
 
 /// A job's record, and what is not in it.
@@ -151,8 +167,14 @@ pub struct Placer {
     to_order: BTreeSet<NodeId>,
     to_wake: BTreeSet<NodeId>,
     answers: Vec<(RequestNumber, Reply)>,
+    budget_answers: Vec<(RequestNumber, BudgetReply)>,
     alarms: Vec<String>,
     last_alarm: String,
+    /// The budget that stands, and what the ledger has shown.
+    budget: Option<Standing>,
+    seen: Seen,
+    store_budget: bool,
+    store_status: bool,
 }
 
 impl Placer {
@@ -174,6 +196,11 @@ impl Placer {
             to_order: BTreeSet::new(),
             to_wake: BTreeSet::new(),
             answers: Vec::new(),
+            budget_answers: Vec::new(),
+            budget: None,
+            seen: Seen::default(),
+            store_budget: false,
+            store_status: false,
             alarms: Vec::new(),
             last_alarm: String::new(),
             config,
@@ -187,6 +214,7 @@ impl Placer {
     }
 
     fn recall(&mut self, memory: Memory, now: Timestamp) {
+        self.recall_budget(now, memory.budget, memory.budget_status);
         for report in memory.power {
             let heard = report.at_us.min(now);
             self.power_reported(heard, report);
@@ -319,6 +347,9 @@ impl Placer {
                 out.push(Action::WakeNode(node));
             }
         }
+        self.store_spending(now, out);
+        let budgets = self.budget_answers.drain(..);
+        out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
         out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
         while self.ended.len() > self.config.ended_kept {
             let Some((_, job)) = self.ended.pop_first() else { break };
@@ -372,6 +403,11 @@ impl Machine for Placer {
                 let reply = self.cancelled(now, &request.job);
                 self.answers.push((number, reply));
             }
+            Event::BudgetSet(number, asked) => {
+                let reply = self.budget_set(now, *asked);
+                self.budget_answers.push((number, reply));
+            }
+            Event::EnergyMetered(entry) => self.metered(now, &entry),
             Event::PowerReported(report) => {
                 let node = report.node.clone();
                 self.power_reported(now, report);
@@ -404,6 +440,7 @@ impl Machine for Placer {
             self.tick(now);
         }
         self.renew(now);
+        self.steer(now);
         // What has ended must be known before anything is planned on its GPUs.
         self.flush(now, out);
         if self.round_at.is_some_and(|at| now >= at) {
@@ -417,7 +454,8 @@ impl Machine for Placer {
         let round = self.round_at.map(|at| (at, "a round of planning is due"));
         let renewal = self.renewal().map(|at| (at, "a lease is to be renewed"));
         let probe = self.probe_end().map(|at| (at, "a probe ends"));
-        [Some((self.tick_at, "tick")), round, renewal, probe]
+        let steers = self.steers_at().map(|at| (at, "the price of energy is to be looked at"));
+        [Some((self.tick_at, "tick")), round, renewal, probe, steers]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

@@ -20,6 +20,8 @@ pub struct Plan {
     pub again_at: Option<Timestamp>,
     /// The first job that waits although its turn has come, and why.
     pub blocked: Option<Blocked>,
+    /// How many jobs wait for a cleaner grid, as their owners let them.
+    pub deferred: u32,
 }
 
 impl Plan {

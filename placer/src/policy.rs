@@ -29,6 +29,7 @@ pub use fifo_packed::{FifoPacked, PACK_ABOVE};
 pub use gandiva::{DISSOLVE_BELOW, Gandiva};
 pub use greenflow::GreenFlow;
 pub use powerflow::PowerFlow;
+pub(crate) use sleep::put_to_sleep;
 pub use sleep::{IDLE_BEFORE_SLEEP, Sleeping};
 pub use spelling::{UnknownPolicy, policy, policy_that_stays};
 pub use srtf::Srtf;
@@ -36,6 +37,7 @@ pub use tiresias::{THRESHOLDS_S, Tiresias};
 pub use wattle::Wattle;
 pub use zeus::{ETA, Zeus};
 
+use crate::budget::PriceRange;
 use crate::plan::Plan;
 use crate::problem::Problem;
 use spelling::Made::{Plain, Tuned};
@@ -59,6 +61,10 @@ const KNOWN: [spelling::Known; 10] = [
 
 /// Names of all policies, as [`policy`] takes them.
 pub const NAMES: [&str; KNOWN.len()] = spelling::names(KNOWN);
+
+/// Prices of a policy whose unit is time won per energy spent, both relative: from where nearly
+/// every step is taken to where hardly any is.
+pub const RELATIVE_PRICES: PriceRange = PriceRange { least: 0.05, most: 8.0 };
 
 /// What a policy reads of surfaces and progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +92,18 @@ pub trait Policy: Send {
     /// Whether it changes how many GPUs jobs have. Others give a job the least it asks for.
     fn is_elastic(&self) -> bool {
         self.reads() == Reads::All
+    }
+    /// Whether it chooses what cards are set to. Of others a budget may choose it.
+    fn sets_cards(&self) -> bool {
+        false
+    }
+    /// Between which prices of energy its answer changes; absent: it reads no price.
+    fn prices(&self) -> Option<PriceRange> {
+        None
+    }
+    /// Whether its answer follows the grid's intensity.
+    fn follows_grid(&self) -> bool {
+        false
     }
     /// What is to be done now.
     fn solve(&self, problem: &Problem) -> Plan;

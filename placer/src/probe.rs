@@ -312,6 +312,7 @@ mod tests {
             exclusive: false,
             can_stop: true,
             deadline: None,
+            slack: None,
             duration_alone: Some(Duration::from_secs(2_000)),
             memory_mib_max: None,
             submitted_at: Timestamp::EPOCH,

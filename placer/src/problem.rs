@@ -10,8 +10,10 @@ use std::sync::Arc;
 use wattle_common::job::{CardSetting, NodeShare, Placement};
 use wattle_common::messages::Surface;
 use wattle_common::topology::GPUS_PER_NODE_MAX;
-use wattle_common::{JobId, NodeId, Timestamp};
+use wattle_common::{JobId, NodeId, Power, Timestamp};
 
+use crate::budget::Outlook;
+use crate::draw::CardDraw;
 use crate::job::{Job, JobFacts, Mark, Observation, Progress, State};
 use crate::menu::Menu;
 use crate::node::Wakefulness;
@@ -40,6 +42,19 @@ pub struct Problem {
     /// The grid's carbon intensity now, relative to its expected mean over the budget's window; 1
     /// where nothing is known of it.
     pub carbon_ratio: f64,
+    /// Whether jobs' settings follow the price also where the policy itself chooses none.
+    pub prices_settings: bool,
+    /// What may be drawn at every instant, whole nodes; absent: no matter.
+    pub power_max: Option<Power>,
+    /// Whether cards are held to what they are promised by caps: then none is promised less than the
+    /// lowest cap it takes.
+    pub caps_hold: bool,
+    /// What may be drawn before anything new starts; absent: no matter.
+    pub starts_below: Option<Power>,
+    /// What is known and expected of the grid, where anything is.
+    pub grid: Option<Arc<Outlook>>,
+    /// What cards of each kind draw, where that is known.
+    pub draws: BTreeMap<String, CardDraw>,
     /// Whether nodes may sleep when nobody is on them.
     pub nodes_sleep: bool,
     /// Whether all nodes have been heard of. Until then no job is called too large.
@@ -72,6 +87,12 @@ impl Problem {
             tenants_max: TENANTS_MAX_DEFAULT,
             price: 0.0,
             carbon_ratio: 1.0,
+            prices_settings: false,
+            power_max: None,
+            caps_hold: false,
+            starts_below: None,
+            grid: None,
+            draws: BTreeMap::new(),
             nodes_sleep: false,
             inventory_complete: false,
             sizes: SizeHistory::default(),
@@ -167,6 +188,14 @@ impl Problem {
         Some(set)
     }
 
+    /// The same problem in which these queued jobs are not seen.
+    #[must_use]
+    pub fn without(&self, hidden: &BTreeSet<JobKey>) -> Self {
+        let mut rest = self.clone();
+        rest.queue.retain(|_, key| !hidden.contains(key));
+        rest
+    }
+
     // What happened to nodes.
 
     /// A node is there, or has changed. A new one comes last in node order.
@@ -257,6 +286,7 @@ impl Problem {
         self.release(key);
         if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
             job.attained = job.gpu_time(self.now);
+            job.ran = job.run_time(self.now);
             job.state = State::Queued;
             self.queue.insert(job.arrival, key);
         }
@@ -357,6 +387,7 @@ impl Problem {
         self.observed.remove(&key);
         let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
         job.attained = job.gpu_time(self.now);
+        job.ran = job.run_time(self.now);
         job.next_gpus = None;
         if let State::Running { on, .. } = &mut job.state {
             let on = std::mem::take(on);

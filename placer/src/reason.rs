@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use wattle_common::job::CardSetting;
-use wattle_common::{JobId, Timestamp};
+use wattle_common::{JobId, Power, Timestamp};
 
 /// Why.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +78,27 @@ pub enum Because {
     Share {
         /// GPUs it gets.
         gpus: u32,
+    },
+    /// It would start, but what would then be drawn is more than may be.
+    HeldBack {
+        /// What would be drawn, whole nodes.
+        drawn: Power,
+        /// What may be.
+        below: Power,
+    },
+    /// Even at the lowest settings more would be drawn than may ever be.
+    PowerLimit {
+        /// What may be drawn.
+        most: Option<Power>,
+    },
+    /// Its owner lets it wait, and the grid will be cleaner.
+    Deferred {
+        /// The intensity now, g/kWh.
+        now: f64,
+        /// What it is to fall to, g/kWh.
+        below: f64,
+        /// Until when it waits at most.
+        until: Timestamp,
     },
     /// Moved, so that another job finds a whole block.
     Defragmented {
@@ -231,6 +252,21 @@ impl fmt::Display for Because {
             ),
             Self::Reset { setting } => write!(f, "its cards are to be set to {setting}"),
             Self::Share { gpus } => write!(f, "its share is {}", count(*gpus)),
+            Self::HeldBack { drawn, below } => write!(
+                f,
+                "with it {:.2} kW would be drawn, and {:.2} kW may be",
+                drawn.as_w() / 1e3,
+                below.as_w() / 1e3
+            ),
+            Self::PowerLimit { most } => match most {
+                Some(most) => write!(f, "no more than {:.2} kW may be drawn", most.as_w() / 1e3),
+                None => write!(f, "no more may be drawn"),
+            },
+            Self::Deferred { now, below, until } => write!(
+                f,
+                "its owner lets it wait until {until} at most; the grid is at {now:.0} g/kWh and \
+                 expected at {below:.0}"
+            ),
             Self::Defragmented { gpus } => {
                 write!(f, "moved, so that a whole block of {} is free", count(*gpus))
             }

@@ -12,12 +12,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    CancelJob, JobProgressed, LaunchReport, PowerReport, Reply, SubmitJob, Surface,
+    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, LaunchReport, LedgerEntry,
+    PowerReport, Reply, SetBudget, SubmitJob, Surface,
 };
-use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject, Topic};
+use wattle_common::subject::{
+    BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, RequestTopic, StreamName, Subject, Topic,
+};
 use wattle_common::{Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
-    Bus, BusError, Change, KvBucket, Request, Requests, Service, Subscription, Watch,
+    Bus, BusError, Change, Consumer, KvBucket, Request, Requests, Service, StoredDelivery,
+    Subscription, Watch,
 };
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::{clock, command};
@@ -80,6 +84,11 @@ struct Desk {
     _service: Service,
     submissions: Requests,
     cancellations: Requests,
+    budgets: Requests,
+    spending: Ledger,
+    metered: Consumer,
+    /// The entry of the energy ledger that is being counted.
+    counting: Option<StoredDelivery>,
     progress: Subscription,
     /// Requests that are not answered yet.
     waiting: BTreeMap<RequestNumber, Request>,
@@ -98,9 +107,24 @@ impl Desk {
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
         let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
         let (power, launch) = reports(&mut actual).await;
+        let (spending, _) = Ledger::open::<serde_json::Value>(&bus, Bucket::Budget).await?;
+        let lies = bus.bucket(Bucket::Budget).await?.watch().await?.initial().await;
+        let of = |key: &str| lies.iter().find(|change| change.key == key);
+        let budget = of(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
+        let budget_status =
+            of(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
+        let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;
         let known = surfaces.initial().await;
         let known = known.iter().filter_map(|change| read(Bucket::Surfaces, change)).collect();
-        let memory = Memory { jobs: records, desired, power, launch, surfaces: known };
+        let memory = Memory {
+            jobs: records,
+            desired,
+            power,
+            launch,
+            surfaces: known,
+            budget,
+            budget_status,
+        };
         tracing::info!(
             policy = policy.name(),
             jobs = memory.jobs.len(),
@@ -114,6 +138,7 @@ impl Desk {
         let subject = |topic| Subject::request(cluster.clone(), topic);
         let submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
         let cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
+        let budgets = service.endpoint(subject(RequestTopic::BudgetSet)).await?;
         let progress = bus.subscribe(&Topic::JobProgressed.pattern(&cluster)).await?;
         Ok(Self {
             bus,
@@ -125,6 +150,10 @@ impl Desk {
             _service: service,
             submissions,
             cancellations,
+            budgets,
+            spending,
+            metered,
+            counting: None,
             progress,
             waiting: BTreeMap::new(),
             count: 0,
@@ -157,6 +186,12 @@ impl Desk {
                     Stored::No => return Ok(()),
                 }
             }
+            // What it has counted is stored: it need not come again.
+            if let Some(counted) = self.counting.take()
+                && let Err(error) = counted.ack().await
+            {
+                tracing::warn!(%error, "an entry of the energy ledger comes again");
+            }
         }
     }
 
@@ -171,6 +206,15 @@ impl Desk {
             Some(request) = self.cancellations.next() => {
                 let (number, asked) = self.asked::<CancelJob>(request).await?;
                 Some(Event::Cancelled(number, asked))
+            }
+            Some(request) = self.budgets.next() => {
+                let (number, asked) = self.asked::<SetBudget>(request).await?;
+                Some(Event::BudgetSet(number, Box::new(asked)))
+            }
+            Some(delivery) = self.metered.next() => {
+                let entry = metered(&delivery);
+                self.counting = Some(delivery);
+                entry
             }
             Some(change) = self.actual.next() => reported(&change),
             Some(change) = self.surfaces.next() => {
@@ -219,6 +263,16 @@ impl Desk {
             Action::ForgetJob(job) => self.jobs.forget(job.as_str(), shutdown).await,
             Action::WakeNode(node) => {
                 self.wake_node(node);
+                Ok(Stored::AtOnce)
+            }
+            Action::StoreBudget(record) => {
+                self.spending.store(BUDGET_SET, &*record, shutdown).await
+            }
+            Action::StoreBudgetStatus(status) => {
+                self.spending.store(BUDGET_STATUS, &*status, shutdown).await
+            }
+            Action::AnswerBudget(number, reply) => {
+                answer_budget(self.waiting.remove(&number), &reply).await;
                 Ok(Stored::AtOnce)
             }
             Action::Answer(number, reply) => {
@@ -409,6 +463,23 @@ fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
             tracing::warn!(subject, %error, "ignored");
             None
         }
+    }
+}
+
+fn metered(delivery: &StoredDelivery) -> Option<Event> {
+    match codec::decode_json::<LedgerEntry>(&delivery.payload) {
+        Ok(entry) => Some(Event::EnergyMetered(Box::new(entry))),
+        Err(error) => {
+            tracing::warn!(subject = delivery.subject, %error, "ignored");
+            None
+        }
+    }
+}
+
+async fn answer_budget(request: Option<Request>, reply: &BudgetReply) {
+    let Some(request) = request else { return };
+    if let Err(error) = request.respond(reply).await {
+        tracing::warn!(%error, ?reply, "an answer is not sent");
     }
 }
 

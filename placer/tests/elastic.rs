@@ -81,6 +81,7 @@ fn arrive(problem: &mut Problem, name: &str, request: GpuRequest, gain: f64) -> 
         exclusive: false,
         can_stop: true,
         deadline: None,
+        slack: None,
         duration_alone: None,
         memory_mib_max: None,
         submitted_at: problem.now,

@@ -48,6 +48,7 @@ fn spec(job: &str, gpus: u32) -> JobSpec {
         gpus: GpuRequest::exactly(gpus),
         exclusive: false,
         deadline_at_us: None,
+        slack_ms: None,
         duration_ms_estimate: None,
         memory_mib_max: None,
         checkpoint_signal: Some("SIGUSR1".to_owned()),

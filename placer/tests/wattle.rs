@@ -107,6 +107,7 @@ fn facts(name: &str, min: u32, max: u32) -> JobFacts {
         exclusive: false,
         can_stop: true,
         deadline: None,
+        slack: None,
         duration_alone: None,
         memory_mib_max: None,
         submitted_at: Timestamp::EPOCH,

@@ -179,6 +179,7 @@ fn record(name: &str, phase: JobPhase) -> JobRecord {
         gpus: GpuRequest::exactly(1),
         exclusive: false,
         deadline_at_us: None,
+        slack_ms: None,
         duration_ms_estimate: None,
         memory_mib_max: None,
         checkpoint_signal: None,

@@ -78,6 +78,7 @@ impl Bench {
                     gpus: GpuRequest::exactly(1),
                     exclusive: false,
                     deadline_at_us: None,
+                    slack_ms: None,
                     duration_ms_estimate: None,
                     memory_mib_max: None,
                     checkpoint_signal: None,

@@ -169,6 +169,7 @@ impl Node {
             gpus: GpuRequest::exactly(gpus.len() as u32),
             exclusive: false,
             deadline_at_us: None,
+            slack_ms: None,
             duration_ms_estimate: None,
             memory_mib_max: None,
             checkpoint_signal: None,

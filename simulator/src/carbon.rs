@@ -8,7 +8,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use wattle_common::{Carbon, CarbonIntensity, Energy};
+use wattle_common::messages::Intensities;
+use wattle_common::{Carbon, CarbonIntensity, Energy, Timestamp};
+use wattle_placer::budget::Series;
 
 /// Largest file read.
 const BYTES_MAX: usize = 1 << 28;
@@ -152,6 +154,36 @@ impl CarbonSeries {
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_micros(self.period_us)
+    }
+
+    /// The same as budgets read it, with the first row at `starts_at`.
+    ///
+    /// # Panics
+    /// Never: what was read begins at 0 and ascends, and what no grid has is cut off.
+    #[must_use]
+    pub fn to_series(&self, starts_at: Timestamp) -> Series {
+        let most = |intensity: &CarbonIntensity| intensity.as_g_per_kwh().min(1e5);
+        let steps = self.steps.iter().map(|(at, intensity)| (*at, most(intensity))).collect();
+        Series::new(starts_at, steps, self.period_us).expect("what was read ascends from 0")
+    }
+
+    /// The same as the placer is told it, with the first row at `starts_at`.
+    #[must_use]
+    pub fn to_message(&self, starts_at_us: Timestamp) -> Intensities {
+        let mut steps: Vec<(u64, CarbonIntensity)> = Vec::with_capacity(self.steps.len());
+        for (at, intensity) in &self.steps {
+            let s = at / 1_000_000;
+            match steps.last_mut() {
+                // Two in one second: the later holds.
+                Some(last) if last.0 == s => last.1 = *intensity,
+                // What changes nothing need not be said.
+                Some(last) if last.1 == *intensity => {}
+                _ => steps.push((s, *intensity)),
+            }
+        }
+        let last = steps.last().map_or(0, |(at, _)| *at);
+        let period_s = self.period_us.div_ceil(1_000_000).max(last + 1);
+        Intensities { name: self.name.clone(), starts_at_us, steps, period_s }
     }
 
     /// What spending `energy` evenly between two instants emits; instants count from the first row.

@@ -9,6 +9,7 @@ mod comparing;
 mod nodes;
 pub(crate) mod recording;
 mod running;
+mod steering;
 mod watching;
 
 use std::cmp::Reverse;
@@ -18,13 +19,16 @@ use std::time::Duration;
 use wattle_common::job::CardSetting;
 use wattle_common::{NodeId, Timestamp};
 use wattle_placer::cost::restart;
-use wattle_placer::{Decision, GpuSet, JobFacts, NodeFacts, Plan, Policy, Problem, Reads, check};
+use wattle_placer::{
+    Because, Decision, GpuSet, JobFacts, NodeFacts, Plan, Policy, Problem, Reads, check,
+};
 use wattle_world::{Workload, World};
 
 use crate::cards::{Cards, Shape};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
 use crate::engine::running::Running;
+use crate::engine::steering::{Steered, budget_of};
 use crate::engine::watching::HEADS_FRESH;
 use crate::foretold::Tally;
 use crate::meter::Meter;
@@ -33,6 +37,7 @@ use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
 use crate::profiles::Profiles;
 use crate::scenario::{Scenario, Work};
 use crate::simulation::{RunOptions, SimulationError};
+use crate::spending::Watch;
 
 /// Rounds a policy may take at one instant before it is called restless: far beyond what any plan
 /// needs, since each round places or settles somebody.
@@ -80,6 +85,16 @@ pub(crate) struct Engine<'s> {
     again_us: Option<u64>,
     /// How often in a row it was asked so while nothing ran and nothing came of it.
     idle_looks: usize,
+    /// What the policy, or what stands around it, reads of surfaces.
+    reads: Reads,
+    /// A budget, where one is to be held.
+    steered: Option<Steered>,
+    watch: Watch,
+    /// Whether somebody waits for want of energy or power.
+    held_back: bool,
+    /// How many jobs wait for a cleaner grid, and for how long all of them have.
+    deferred: u32,
+    deferred_us: u64,
     /// Jobs whose configuration has changed at this instant.
     touched: Vec<u32>,
     finished: Vec<Finished>,
@@ -167,9 +182,15 @@ impl<'s> Engine<'s> {
         }
         let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(first_us, scenario.carbon.as_ref());
-        let reads = policy.reads() != Reads::Nothing;
+        let steered = Steered::of(scenario, policy, options, first_us);
+        if let Some(steered) = &steered {
+            steered.prepare(&mut problem, world, scenario);
+        }
+        // Bounds on what is drawn read what everybody draws.
+        let reads_what = if options.budget.is_some() { Reads::All } else { policy.reads() };
+        let reads = reads_what != Reads::Nothing;
         let oracle = options.oracle;
-        let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed, policy.reads()));
+        let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed, reads_what));
         Ok(Self {
             scenario,
             policy,
@@ -181,7 +202,7 @@ impl<'s> Engine<'s> {
             first_us,
             profiles,
             oracle: (reads && oracle)
-                .then(|| Oracle::new(world, scenario, policy.reads(), options.erring)),
+                .then(|| Oracle::new(world, scenario, reads_what, options.erring)),
             tally: reads.then(Tally::default),
             jobs,
             by_key: Vec::new(),
@@ -189,6 +210,12 @@ impl<'s> Engine<'s> {
             now_us: first_us,
             again_us: None,
             idle_looks: 0,
+            reads: reads_what,
+            steered,
+            watch: Watch::default(),
+            held_back: false,
+            deferred: 0,
+            deferred_us: 0,
             touched: Vec::new(),
             finished: Vec::with_capacity(scenario.jobs.len()),
             rejected: Vec::new(),
@@ -219,7 +246,9 @@ impl<'s> Engine<'s> {
         loop {
             let arrival = arrivals.peek().map(|&job| us(self.jobs[job as usize].spec.submit));
             let due = self.due.peek().map(|Reverse((at, ..))| *at);
-            let again = self.again_us.filter(|_| self.may_look_again(arrival.is_some()));
+            let steers = self.steered.as_ref().map(|steered| steered.next_us);
+            let again = self.again_us.into_iter().chain(steers).min();
+            let again = again.filter(|_| self.may_look_again(arrival.is_some()));
             let Some(now_us) = arrival.into_iter().chain(due).chain(again).min() else { break };
             if now_us > US_MAX {
                 return Err(SimulationError::TooLong { policy: self.policy.name().to_owned() });
@@ -228,10 +257,13 @@ impl<'s> Engine<'s> {
             // Void events must not move the meter: after the last completion nothing counts.
             let mut reached = false;
             if again == Some(now_us) {
-                self.again_us = None;
+                something = self.again_us == Some(now_us);
+                self.again_us = self.again_us.filter(|at| *at > now_us);
                 reached = true;
                 self.reach(now_us);
-                something = true;
+                something |= self.steer();
+                // However often the price is looked at, a queue of which nothing runs is stuck.
+                self.idle_looks += usize::from(!something);
             }
             while let Some(&Reverse((at, what, job, version))) = self.due.peek()
                 && at == now_us
@@ -284,6 +316,13 @@ impl<'s> Engine<'s> {
 
     fn reach(&mut self, now_us: u64) {
         self.record_levels(now_us);
+        let span_us = now_us.saturating_sub(self.now_us);
+        if let Some(steered) = &self.steered {
+            let most = steered.steering.budget().power_mw;
+            let (drawn, position) = (self.cards.power_mw, steered.position);
+            self.watch.saw(drawn, span_us, most, position, self.held_back);
+        }
+        self.deferred_us += u64::from(self.deferred) * span_us;
         self.meter.advance(now_us, &self.cards);
         self.now_us = now_us;
         self.problem.now = Timestamp::from_us(now_us);
@@ -307,6 +346,7 @@ impl<'s> Engine<'s> {
             exclusive: spec.exclusive,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
+            slack: spec.slack,
             duration_alone: self.duration_said(job),
             memory_mib_max: None,
             submitted_at: self.now(),
@@ -367,6 +407,9 @@ impl<'s> Engine<'s> {
             }
             self.record_blocked(&plan);
             self.again_us = plan.again_at.map(Timestamp::as_us).filter(|at| *at > self.now_us);
+            self.deferred = plan.deferred;
+            let held = plan.blocked.as_ref().map(|blocked| &blocked.because);
+            self.held_back = matches!(held, Some(Because::HeldBack { .. }));
             if plan.is_empty() {
                 self.idle_looks += 1;
                 return Ok(());
@@ -384,11 +427,11 @@ impl<'s> Engine<'s> {
 
     /// What the policy says once every job of the queue that it got to has its newest prior.
     fn plan(&mut self) -> Plan {
-        let reads_all = self.policy.reads() == Reads::All;
+        let reads_all = self.reads == Reads::All;
         let mut heads = if reads_all { usize::MAX } else { HEADS_FRESH };
         loop {
             self.refresh_heads(heads);
-            let plan = self.policy.solve(&self.problem);
+            let plan = wattle_placer::solve(self.policy, &self.problem);
             // The jobs it decided on, and the one it stopped at.
             let reached = plan.decisions.len() + 1;
             if !self.is_informed() || reached <= heads || heads >= self.problem.queue_len() {
@@ -541,7 +584,17 @@ impl<'s> Engine<'s> {
         self.touched = touched;
     }
 
-    fn finish(self, last_completion_us: u64) -> PolicyOutcome {
+    fn finish(mut self, last_completion_us: u64) -> PolicyOutcome {
+        self.count_the_rest(last_completion_us);
+        let steered = self.steered.as_ref().filter(|_| self.options.budget.is_some());
+        let spending = steered.map(|steered| self.watch.outcome(&steered.steering));
+        let budget_overrun =
+            budget_of(steered).filter(|budget| budget.has_window()).and_then(|_| {
+                let windows = spending.iter().flat_map(|spending| &spending.windows);
+                windows.map(|window| window.overrun).reduce(f64::max)
+            });
+        let may_wait = self.scenario.jobs.iter().any(|job| job.slack.is_some());
+        let deferred_s = seconds(self.deferred_us as f64 / self.jobs.len().max(1) as f64);
         let times = times(&self.finished);
         let mut notes = Vec::new();
         let jobs = self.jobs.len();
@@ -591,6 +644,9 @@ impl<'s> Engine<'s> {
             shared_starts: self.outcome.shared_starts,
             undone: self.outcome.undone,
             deadlines_missed: self.outcome.deadlines_missed,
+            budget_overrun,
+            spending,
+            deferred_s_mean: may_wait.then_some(deferred_s),
             prediction: self.tally.map(|tally| tally.outcome(self.oracle.is_some())),
             notes,
         }

@@ -38,6 +38,7 @@ pub mod report;
 mod saving;
 mod scenario;
 mod simulation;
+mod spending;
 pub mod trace;
 
 pub use carbon::CarbonSeries;
@@ -49,6 +50,7 @@ pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
 pub use saving::{Saving, Spread, savings};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    Lengths, RunOptions, SimulationError, gather, run, run_oracle, run_policy, run_recorded,
+    Forecast, Lengths, RunOptions, SimulationError, gather, run, run_oracle, run_policy, run_recorded,
     run_with,
 };
+pub use spending::{Spending, WindowSpent};

@@ -58,6 +58,11 @@ impl<'a> Meter<'a> {
         self.at_us = now_us;
     }
 
+    /// Energy of whole nodes so far, joules.
+    pub(crate) fn energy_j(&self) -> f64 {
+        self.energy.total().as_j()
+    }
+
     fn span_us(&self) -> u64 {
         self.at_us - self.from_us
     }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::foretold::Prediction;
 use crate::saving::{Saving, savings_table};
 use crate::scenario::WorkloadShare;
+use crate::spending::Spending;
 
 /// What came of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -90,6 +91,15 @@ pub struct PolicyOutcome {
     pub undone: usize,
     /// Finished jobs that had a deadline and missed it.
     pub deadlines_missed: usize,
+    /// Spent beyond the budget in the worst window, as a share of it; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_overrun: Option<f64>,
+    /// What was spent of the budget; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spending: Option<Spending>,
+    /// How long jobs waited for a cleaner grid, mean over all; absent where none may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deferred_s_mean: Option<f64>,
     /// What was foretold against what happened; null for a policy that reads no surfaces.
     pub prediction: Option<Prediction>,
     /// What a reader should know of this run.
@@ -239,6 +249,7 @@ impl Outcome {
                 );
             }
         }
+        text.push_str(&self.spending_table());
         if !self.savings.is_empty() {
             text.push('\n');
             text.push_str(&savings_table(&self.savings));
@@ -261,6 +272,38 @@ impl Outcome {
 }
 
 impl Outcome {
+    /// What each policy spent of its budget, and what waiting for a cleaner grid took.
+    fn spending_table(&self) -> String {
+        let mut text = String::new();
+        for p in &self.policies {
+            let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+            if let Some(spending) = &p.spending {
+                let windows = spending.windows.len();
+                let _ = write!(text, "{}: {windows} windows", p.row_name());
+                if let Some(overrun) = p.budget_overrun {
+                    let _ = write!(text, ", overrun at most {}", percent(overrun));
+                    let _ = write!(text, ", price {:.2} of its range", spending.price_mean);
+                    let held = span(Some(spending.held_back_s));
+                    let _ = write!(text, ", new jobs held back for {held}");
+                }
+                let _ = write!(text, "; peak {:.2} kW", spending.power_kw_peak);
+                if let Some(exceeded) = spending.power_exceeded_s {
+                    let _ = write!(text, ", above the limit for {}", span(Some(exceeded)));
+                }
+                text.push('\n');
+            }
+            if p.deferred_s_mean.is_some() {
+                let waited = span(p.deferred_s_mean);
+                let _ =
+                    writeln!(text, "{}: {waited} waited for a cleaner grid, mean", p.row_name());
+            }
+        }
+        if !text.is_empty() {
+            text.insert(0, '\n');
+        }
+        text
+    }
+
     /// The errors of what was foretold, and what it cost not to know; empty where no policy reads
     /// surfaces.
     fn foretold_table(&self) -> String {

@@ -45,6 +45,8 @@ pub struct SimJob {
     pub steps_per_epoch: Option<u64>,
     /// When it must be done, from the beginning.
     pub deadline: Option<Duration>,
+    /// How long its owner lets it wait in all for a cleaner grid.
+    pub slack: Option<Duration>,
     /// How long its owner says it takes alone.
     pub duration_estimate: Option<Duration>,
     /// Never to share a GPU.
@@ -77,6 +79,8 @@ pub struct Scenario {
     pub jobs: Vec<SimJob>,
     /// Carbon intensity, where one is given.
     pub carbon: Option<CarbonSeries>,
+    /// What somebody says of it beforehand, where a budget is to be held by that.
+    pub day_ahead: Option<CarbonSeries>,
     /// Every random draw follows from it.
     pub seed: u64,
     /// Which workloads the jobs are.
@@ -160,6 +164,7 @@ impl Scenario {
                 work: steps.map_or(Work::Lasts(job.duration), Work::Steps),
                 steps_per_epoch: None,
                 deadline: job.deadline,
+                slack: None,
                 // Who sets a deadline knows how long the job takes.
                 duration_estimate: job.deadline.map(|_| job.duration),
                 exclusive: false,
@@ -177,6 +182,7 @@ impl Scenario {
             cluster: cluster.clone(),
             jobs,
             carbon: None,
+            day_ahead: None,
             seed,
             workloads: shares.into_iter().filter_map(share).collect(),
             notes,

@@ -1,6 +1,6 @@
 //! A scenario, ready to be run under one policy after another.
 
-use wattle_common::{JobId, Timestamp, WorkloadId};
+use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
 use wattle_placer::{Policy, Reads, UnknownPolicy, Violation, policy};
 use wattle_world::World;
 
@@ -65,6 +65,18 @@ pub enum Lengths {
     Unknown,
 }
 
+/// What is expected of the grid's carbon intensity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forecast {
+    /// The last day again.
+    #[default]
+    Persistence,
+    /// What [`Scenario::day_ahead`] says; without it, the last day again.
+    DayAhead,
+    /// What will be: no real one can; it shows what being wrong costs.
+    Perfect,
+}
+
 /// What a run is besides its scenario and its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunOptions {
@@ -82,6 +94,10 @@ pub struct RunOptions {
     pub tenants_max: Option<u32>,
     /// Whether a job that was stopped goes on at once, as in simulators that charge nothing for it.
     pub restarts_free: bool,
+    /// What may be spent, in windows from the first submission on.
+    pub budget: Option<Budget>,
+    /// What is expected of the grid.
+    pub forecast: Forecast,
 }
 
 /// Runs `scenario` under `policy`.

@@ -156,7 +156,7 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     let mut scenario =
         Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 7).unwrap();
     scenario.jobs[1].deadline = Some(Duration::from_secs(5_000));
-    let run = |name: &str, slot| Recorded::run(&world, &scenario, name, slot).unwrap();
+    let run = |name: &str, slot| Recorded::run(&world, &scenario, name, slot, &RunOptions::default()).unwrap();
     let recorded = [run("fifo", 0), run("eaco", 1)];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
     let page = simulation_page(&gather(&scenario, outcomes), &recorded);

@@ -27,6 +27,7 @@ fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
         work: Work::Lasts(Duration::from_secs(lasts_s)),
         steps_per_epoch: None,
         deadline: None,
+        slack: None,
         duration_estimate: None,
         exclusive: false,
         can_stop: true,
@@ -39,6 +40,7 @@ fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
         cluster: cluster.parse().unwrap(),
         jobs,
         carbon: None,
+        day_ahead: None,
         seed: 7,
         workloads: Vec::new(),
         notes: Vec::new(),
@@ -64,6 +66,7 @@ fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
             jobs.push(SimJob {
                 gpus: GpuRequest::exactly(gpus),
                 deadline: slack.map(|slack| spec.submit + slack),
+                slack: None,
                 duration_estimate: slack.map(|_| Duration::from_secs(lasts_s)),
                 exclusive,
                 can_stop,

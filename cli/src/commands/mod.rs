@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod compare;
 pub(crate) mod evaluate;

@@ -1,19 +1,23 @@
 //! `wattle simulate`: replays a trace under one or more policies, with no server and no GPU.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use wattle_common::topology::ClusterShape;
+use wattle_placer::Reads;
 use wattle_runtime::shell::chain;
 use wattle_simulator::measured::{self, Measured};
 use wattle_simulator::report::{Recorded, simulation_page};
 use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
-    CarbonSeries, LoadError, PolicyOutcome, Scenario, SimulationError, gather, generator,
-    run_oracle, run_policy, savings,
+    CarbonSeries, Forecast, LoadError, PolicyOutcome, RunOptions, Scenario, SimulationError,
+    gather, generator, run_policy, run_with, savings,
 };
 use wattle_world::World;
 
+use crate::budget::BudgetOptions;
+use crate::commands::submit::parse_span;
 use crate::output::{LateFile, note, print, usage};
 
 /// Jobs of the generator where nothing is said.
@@ -62,6 +66,21 @@ pub(crate) struct Simulate {
     /// Carbon intensity over time: at_s,g_per_kwh (or EIA's or WattTime's columns)
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
+    #[command(flatten)]
+    budget: BudgetOptions,
+    /// What is expected of the carbon intensity: persistence (the last day again), perfect (what
+    /// will be), or a file of what was said beforehand
+    #[arg(long, value_name = "HOW|FILE", default_value = "persistence")]
+    forecast: String,
+    /// Every job may wait so long in all for a cleaner grid; needs --carbon
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    slack: Option<Duration>,
+    /// The price of energy, in the policy's own unit, where no budget sets it; 0: energy is free
+    #[arg(long, value_name = "PRICE", default_value_t = 0.0)]
+    price: f64,
+    /// Nodes that nobody is on sleep
+    #[arg(long)]
+    sleep: bool,
     /// Everything that is drawn follows from it
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -148,6 +167,7 @@ impl Simulate {
             }
         };
         let mut scenario = of_trace(world, trace, &cluster, self.carbon.as_deref(), seed)?;
+        self.set_grid(&mut scenario)?;
         scenario.set_order(self.order);
         if let Some(load) = self.load.or(self.is_builtin().then_some(LOAD)) {
             match scenario.set_load(world, load) {
@@ -159,6 +179,45 @@ impl Simulate {
         Ok(scenario)
     }
 
+    /// What is foreseen of the grid, and who may wait for it.
+    fn set_grid(&self, scenario: &mut Scenario) -> anyhow::Result<()> {
+        if self.carbon.is_none() && (self.budget.carbon_kg.is_some() || self.slack.is_some()) {
+            let what = if self.slack.is_some() { "--slack" } else { "--carbon-kg" };
+            return Err(usage(format!(
+                "{what} needs the grid's carbon intensity; name its file with --carbon"
+            )));
+        }
+        if self.forecast_kind() == Forecast::DayAhead {
+            let said = CarbonSeries::read(Path::new(&self.forecast)).map_err(usage_chain)?;
+            scenario.day_ahead = Some(said);
+        }
+        for job in &mut scenario.jobs {
+            job.slack = self.slack.or(job.slack);
+        }
+        Ok(())
+    }
+
+    fn forecast_kind(&self) -> Forecast {
+        match self.forecast.as_str() {
+            "persistence" => Forecast::Persistence,
+            "perfect" => Forecast::Perfect,
+            _ => Forecast::DayAhead,
+        }
+    }
+
+    fn options(&self) -> anyhow::Result<RunOptions> {
+        if !(self.price >= 0.0 && self.price.is_finite()) {
+            return Err(usage(format!("--price {}: give a number of at least 0", self.price)));
+        }
+        Ok(RunOptions {
+            price: self.price,
+            nodes_sleep: self.sleep,
+            budget: self.budget.budget()?,
+            forecast: self.forecast_kind(),
+            ..RunOptions::default()
+        })
+    }
+
     /// The policies' runs; on true surfaces too where `oracle`. Where it is asked for, what happened
     /// in their own runs is kept.
     fn runs(
@@ -168,21 +227,26 @@ impl Simulate {
         oracle: bool,
         mut recorded: Option<&mut Vec<Recorded>>,
     ) -> anyhow::Result<Vec<PolicyOutcome>> {
+        let options = self.options()?;
         let mut policies = Vec::new();
-        for (slot, policy) in self.policy.iter().enumerate() {
+        for (slot, name) in self.policy.iter().enumerate() {
+            let policy = wattle_placer::policy(name).map_err(usage_chain)?;
+            let run = |options: &RunOptions| {
+                timed(|| run_with(world, scenario, policy.as_ref(), options).map(Some))
+            };
             if let Some(recorded) = &mut recorded {
                 let outcome = timed(|| {
-                    let run = Recorded::run(world, scenario, policy, slot)?;
+                    let run = Recorded::run(world, scenario, name, slot, &options)?;
                     let outcome = run.outcome.clone();
                     recorded.push(run);
                     Ok(Some(outcome))
                 });
                 policies.extend(outcome?);
             } else {
-                policies.push(one(world, scenario, policy)?);
+                policies.extend(run(&options)?);
             }
-            if oracle {
-                policies.extend(timed(|| run_oracle(world, scenario, policy))?);
+            if oracle && (policy.reads() != Reads::Nothing || options.budget.is_some()) {
+                policies.extend(run(&RunOptions { oracle: true, ..options })?);
             }
         }
         Ok(policies)

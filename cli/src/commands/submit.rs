@@ -39,6 +39,9 @@ pub(crate) struct Submit {
     /// It must be done within this time from now: 90s, 45m, 12h, 3d
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     deadline: Option<Duration>,
+    /// It may wait so long in all for cleaner energy, before it starts and between epochs
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    slack: Option<Duration>,
     /// How long it takes alone, if you know
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     estimate: Option<Duration>,
@@ -119,6 +122,7 @@ impl Submit {
             gpus: self.gpus,
             exclusive: self.exclusive,
             deadline_at_us: self.deadline.map(|span| now + span),
+            slack_ms: self.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: self.estimate.map(|span| span.as_millis() as u64),
             memory_mib_max: self.memory_mib,
             checkpoint_signal: self.checkpoint_signal.map(str::to_owned),

@@ -1,7 +1,7 @@
 //! What a node really spent between two instants.
 //!
 //! * **Publisher:** profiler.
-//! * **Listeners:** reports (the table of `wattle up`).
+//! * **Listeners:** placer, where a budget stands; reports (the table of `wattle up`).
 //! * **How often:** once a minute, and at the profiler's stop.
 //! * **Delivery:** JetStream stream `ledger`, acknowledged, with (node, `from_us`) as message id.
 //! * **Lost or doubled:** stored before it counts; the id keeps a doubled one out. What was spent

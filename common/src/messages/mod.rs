@@ -6,6 +6,7 @@
 //! added within version 1; a changed meaning or unit is a new module and a new subject token.
 
 pub mod actual;
+pub mod budget;
 pub mod desired;
 pub mod job_record;
 pub mod ledger;
@@ -20,6 +21,7 @@ pub mod telemetry;
 pub mod window;
 
 pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepAnswer};
+pub use budget::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use job_record::{JobRecord, ProbeMade, Reason};
 pub use ledger::{JobEnergy, LedgerEntry};

@@ -90,6 +90,7 @@ impl Placer {
             && clock_mhz_max.is_none()
             && settings.is_empty()
             && self.probe_end().is_none()
+            && self.problem.power_max.is_none()
         {
             return Vec::new();
         }
@@ -106,7 +107,8 @@ impl Placer {
                 let set = || settings.iter().filter(|(gpus, _)| gpus.contains(&card.gpu));
                 let caps = set().filter_map(|(_, setting)| setting.cap_mw);
                 let clocks = set().filter_map(|(_, setting)| setting.clock_mhz_max);
-                let cap_mw = cap.into_iter().chain(cap_mw).chain(caps).min();
+                let held_to = self.held_to(node, card.gpu);
+                let cap_mw = cap.into_iter().chain(cap_mw).chain(caps).chain(held_to).min();
                 let clock_mhz_max = clock.into_iter().chain(clocks).chain(clock_mhz_max).min();
                 DesiredGpu { gpu: card.gpu, cap_mw, clock_mhz_max }
             })

@@ -6,7 +6,7 @@ use wattle_common::messages::Reason;
 use wattle_common::messages::job_record::REASONS_MAX;
 
 use super::Placer;
-use crate::{Decision, JobKey, Plan, check};
+use crate::{Decision, JobKey, Plan, check, solve};
 
 /// What a record says of a job whose turn has come and that finds no room.
 const WAITS: &str = "waits";
@@ -15,7 +15,7 @@ impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
         self.problem.now = now;
         self.problem.inventory_complete = self.inventory_complete(now);
-        let mut plan = self.policy.solve(&self.problem);
+        let mut plan = solve(self.policy.as_ref(), &self.problem);
         self.strike_impossible(now, &mut plan);
         let violations = check(&self.problem, &plan);
         if !violations.is_empty() {
@@ -38,6 +38,10 @@ impl Placer {
             self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
         }
         self.problem.apply(&plan);
+        if self.problem.power_max.is_some() {
+            // Cards are held to what they were promised, which may have changed.
+            self.to_order.extend(self.nodes.keys().cloned());
+        }
     }
 
     /// Puts one decision into the job's record. The problem does not know of it yet.

@@ -1,5 +1,6 @@
 //! Examples of every rule, and the whole machine in a small world that is killed at every write.
 
+mod budget;
 mod probing;
 mod sleeping;
 mod storm;
@@ -24,6 +25,7 @@ fn spec(job: &str, gpus: u32) -> JobSpec {
         gpus: GpuRequest::exactly(gpus),
         exclusive: false,
         deadline_at_us: None,
+        slack_ms: None,
         duration_ms_estimate: None,
         memory_mib_max: Some(1_000),
         checkpoint_signal: Some("SIGUSR1".to_owned()),

@@ -49,6 +49,10 @@ impl Policy for Clocked {
         self.inner.is_elastic()
     }
 
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
     fn solve(&self, problem: &Problem) -> Plan {
         reset(problem, self.inner.solve(problem), |_, _| Some(self.setting))
     }

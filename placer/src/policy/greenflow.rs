@@ -8,9 +8,10 @@
 //! forecast, and more of it gains nothing on the measured series. Under constant intensity the plans
 //! are PowerFlow's own.
 
+use crate::budget::PriceRange;
 use crate::plan::Plan;
 use crate::policy::powerflow::plan_at;
-use crate::policy::{Policy, Reads};
+use crate::policy::{Policy, RELATIVE_PRICES, Reads};
 use crate::problem::Problem;
 
 /// Most time per carbon, step by step.
@@ -24,6 +25,18 @@ impl Policy for GreenFlow {
 
     fn reads(&self) -> Reads {
         Reads::All
+    }
+
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
+    fn prices(&self) -> Option<PriceRange> {
+        Some(RELATIVE_PRICES)
+    }
+
+    fn follows_grid(&self) -> bool {
+        true
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

@@ -19,12 +19,13 @@ use std::collections::{BTreeMap, BinaryHeap};
 use wattle_common::job::CardSetting;
 
 use crate::arrange::Target;
+use crate::budget::PriceRange;
 use crate::charge::Charge;
 use crate::job::State;
 use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
-use crate::policy::{Policy, Reads};
+use crate::policy::{Policy, RELATIVE_PRICES, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
 
@@ -113,6 +114,14 @@ impl Policy for PowerFlow {
 
     fn reads(&self) -> Reads {
         Reads::All
+    }
+
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
+    fn prices(&self) -> Option<PriceRange> {
+        Some(RELATIVE_PRICES)
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

@@ -15,6 +15,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::budget::PriceRange;
 use crate::node::{Node, Wakefulness};
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::policy::{Policy, Reads};
@@ -56,6 +57,18 @@ impl Policy for Sleeping {
         self.inner.is_elastic()
     }
 
+    fn sets_cards(&self) -> bool {
+        self.inner.sets_cards()
+    }
+
+    fn prices(&self) -> Option<PriceRange> {
+        self.inner.prices()
+    }
+
+    fn follows_grid(&self) -> bool {
+        self.inner.follows_grid()
+    }
+
     fn solve(&self, problem: &Problem) -> Plan {
         let mut plan = self.inner.solve(problem);
         if problem.nodes_sleep {
@@ -67,6 +80,12 @@ impl Policy for Sleeping {
         }
         plan
     }
+}
+
+/// Nodes that nobody will be on sleep, whoever waits for them: what waits is held back for another
+/// reason than room.
+pub(crate) fn put_to_sleep(problem: &Problem, plan: &mut Plan) {
+    After::of(problem, plan).put_to_sleep(IDLE_BEFORE_SLEEP, plan);
 }
 
 /// How things will be once the plan is carried out.

@@ -86,6 +86,7 @@ mod tests {
                 exclusive: false,
                 can_stop: true,
                 deadline: None,
+                slack: None,
                 duration_alone: None,
                 memory_mib_max: None,
                 submitted_at: Timestamp::EPOCH,

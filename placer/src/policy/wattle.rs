@@ -49,6 +49,7 @@ use std::time::Duration;
 use wattle_common::job::CardSetting;
 
 use crate::arrange::Target;
+use crate::budget::PriceRange;
 use crate::charge::Charge;
 use crate::job::State;
 use crate::plan::{Blocked, Plan};
@@ -71,6 +72,9 @@ const DURATIONS: f64 = 6.0;
 /// That time before any job has ended, s, and how many jobs it weighs as.
 const TAU_FIRST_S: f64 = 100.0 * 3_600.0;
 const TAU_FIRST_JOBS: f64 = 30.0;
+/// Prices of a joule between which its answer changes, s/J: below, time alone counts; above,
+/// everybody is at its thriftiest.
+const TIME_PRICES: PriceRange = PriceRange { least: 1e-5, most: 1.0 };
 /// When to look again where it is not known how much work is left, or somebody waits.
 const LOOK_AGAIN: Duration = Duration::from_secs(1_800);
 /// A clock is left as it is if the best is worth no more than this share more.
@@ -87,6 +91,14 @@ impl Policy for Wattle {
 
     fn reads(&self) -> Reads {
         Reads::All
+    }
+
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
+    fn prices(&self) -> Option<PriceRange> {
+        Some(TIME_PRICES)
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

@@ -58,6 +58,10 @@ impl Policy for Zeus {
         self.inner.is_elastic()
     }
 
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
     fn solve(&self, problem: &Problem) -> Plan {
         let wanted = |job: &Job, gpus: u32| {
             job.menu.as_ref().and_then(|menu| least_cost(menu, gpus, self.eta))

@@ -61,6 +61,7 @@ pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
         exclusive: false,
         can_stop: true,
         deadline: None,
+        slack: None,
         duration_alone: None,
         memory_mib_max: None,
         submitted_at: Timestamp::EPOCH,

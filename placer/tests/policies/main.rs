@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 
 mod baselines;
+mod bounds;
 mod checker;
+mod defer;
 mod eaco;
 mod first_fit;
 mod helpers;

@@ -147,7 +147,7 @@ impl Engine<'_> {
         if !self.is_informed() {
             return;
         }
-        let all = self.policy.reads() == Reads::All;
+        let all = self.reads == Reads::All;
         let heads = if all { self.problem.queue_len() } else { heads };
         let mut fresh = Vec::new();
         for (key, _) in self.problem.queue().take(heads) {

@@ -128,10 +128,10 @@ impl Recorded {
         scenario: &Scenario,
         name: &str,
         slot: usize,
+        options: &RunOptions,
     ) -> Result<Self, SimulationError> {
         let policy = policy(name)?;
-        let options = RunOptions::default();
-        let (outcome, recording) = run_recorded(world, scenario, policy.as_ref(), &options)?;
+        let (outcome, recording) = run_recorded(world, scenario, policy.as_ref(), options)?;
         let family = name.to_owned();
         Ok(Self { name: family.clone(), family, slot, outcome, recording })
     }

@@ -105,6 +105,7 @@ impl Trace {
             gpus: job.gpus,
             exclusive: job.exclusive,
             deadline_at_us: job.deadline.map(|span| began + span),
+            slack_ms: job.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),
             memory_mib_max: None,
             checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),

@@ -30,8 +30,10 @@ use wattle_runtime::shell::Shutdown;
 pub(crate) use self::child::{CHILD, Child, become_child};
 use self::hardware::Hardware;
 use self::processes::Processes;
+use super::budget::{intensities, set as set_budget};
 use super::simulate::usage_chain;
 use super::submit::parse_span;
+use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{note, print, usage};
 
@@ -55,10 +57,12 @@ pub(crate) struct Up {
     /// Hand in this trace's jobs at their time, and end when they are done
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Carbon intensity over time, for the table at the end
-    #[arg(long, value_name = "FILE", requires = "trace")]
+    /// Carbon intensity over time, for the table at the end and for a carbon budget
+    #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
-    /// Who decides: fifo, fifo-packed or eaco
+    #[command(flatten)]
+    budget: BudgetOptions,
+    /// Who decides: fifo, fifo-packed, eaco, powerflow, greenflow, wattle and others
     #[arg(long, value_name = "NAME", default_value = "eaco")]
     policy: String,
     /// A power cap on every GPU, watts
@@ -142,6 +146,12 @@ impl Up {
 /// Runs the command.
 pub(crate) fn run(command: Up) -> anyhow::Result<()> {
     wattle_placer::policy(&command.policy).map_err(usage_chain)?;
+    command.budget.budget()?;
+    if command.budget.carbon_kg.is_some() && command.carbon.is_none() {
+        return Err(usage(
+            "--carbon-kg needs the grid's carbon intensity; name its file with --carbon",
+        ));
+    }
     let trace =
         command.trace.as_deref().map(|path| feed::Trace::read(path, &command)).transpose()?;
     block_on(async {
@@ -210,6 +220,11 @@ impl Up {
             ready = services::ready(&bus, hardware) => ready?,
             () = refused.cancelled() => anyhow::bail!("a service refuses to start"),
             () = shutdown.wait() => return Ok(()),
+        }
+        if let Some(budget) = self.budget.budget()? {
+            let carbon = self.carbon.as_deref();
+            let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
+            set_budget(&bus, budget, intensity).await?;
         }
         note(&format!(
             "cluster {} is up: {} under {}; logs in {}",

@@ -9,8 +9,8 @@ use std::time::Duration;
 use wattle_common::Machine;
 use wattle_common::job::{CardSetting, JobSpec};
 use wattle_common::messages::{
-    AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
-    PowerReport, Reply, SleepAnswer, SleepState, SubmitJob,
+    AppliedGpu, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport,
+    LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepAnswer, SleepState, SubmitJob,
 };
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
@@ -87,6 +87,9 @@ pub(super) struct World {
     pub(super) slow_stop: bool,
     /// What becomes of messages; without it all arrive once and in order.
     pub(super) weather: Option<Weather>,
+    pub(super) budget: Option<BudgetRecord>,
+    pub(super) budget_status: Option<BudgetStatus>,
+    pub(super) budget_reply: Option<BudgetReply>,
 }
 
 fn config() -> Config {
@@ -148,6 +151,9 @@ impl World {
             long: false,
             slow_stop: false,
             weather: None,
+            budget: None,
+            budget_status: None,
+            budget_reply: None,
         };
         world.report();
         world
@@ -229,6 +235,8 @@ impl World {
             power: self.nodes.iter().map(|node| node.said(self.now).0).collect(),
             launch: self.nodes.iter().map(|node| node.said(self.now).1).collect(),
             surfaces: vec![],
+            budget: self.budget.clone(),
+            budget_status: self.budget_status.clone(),
         };
         self.placer = Placer::new(self.config.clone(), (self.policy)(), memory, self.now);
     }
@@ -344,6 +352,15 @@ impl World {
                         let stored = &self.jobs[&job.job];
                         assert!(stored.attempt >= job.attempt, "ordered before it is recorded");
                     }
+                }
+                Action::StoreBudget(record) => self.budget = Some(*record),
+                Action::StoreBudgetStatus(status) => self.budget_status = Some(*status),
+                Action::AnswerBudget(_, reply) => {
+                    if let BudgetReply::Stored { budget } = &reply {
+                        let stored = self.budget.as_ref().map(|record| record.budget);
+                        assert_eq!(stored, Some(*budget), "stored before it is acknowledged");
+                    }
+                    self.budget_reply = Some(reply);
                 }
                 Action::Answer(number, reply) => {
                     let (request, answer) = self.requests.get_mut(&number).unwrap();

@@ -1,0 +1,190 @@
+//! `wattle budget`: what the cluster may spend, what has been spent, what energy costs now.
+//!
+//! What is shown is read from the bucket, so it shows also while no placer runs; setting asks the
+//! placer, which answers once it is stored.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use wattle_common::messages::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
+use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject};
+use wattle_common::{Budget, Timestamp};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+use wattle_simulator::CarbonSeries;
+
+use super::simulate::usage_chain;
+use crate::budget::BudgetOptions;
+use crate::connection::{Connection, block_on};
+use crate::output::{note, print, print_json, span, usage};
+
+/// Show what may be spent and what has been, or set it
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle budget set --energy-kwh 120 --window 24h\n  wattle budget set --carbon-kg 30 --carbon intensity.csv --power-kw 9.5\n  wattle budget show\n  wattle budget clear"
+)]
+pub(crate) struct BudgetCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Keep to this budget from now on, in windows that begin now.
+    Set(Set),
+    /// Show the budget, what has been spent of it, and the price.
+    Show(Show),
+    /// Let everything be spent again.
+    Clear(Show),
+}
+
+/// Keep to a budget from now on.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle budget set --energy-kwh 120 --power-kw 9.5")]
+struct Set {
+    #[command(flatten)]
+    budget: BudgetOptions,
+    /// The grid's carbon intensity: at_s,g_per_kwh (or EIA's or WattTime's columns); its first row
+    /// holds from now on, and it begins anew at its end
+    #[arg(long, value_name = "FILE")]
+    carbon: Option<PathBuf>,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the budget, or end it.
+#[derive(Args)]
+#[command(after_help = "Example:\n  wattle budget show --json")]
+struct Show {
+    #[command(flatten)]
+    connection: Connection,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The intensity of a file as the placer takes it, from `now` on.
+pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<Intensities> {
+    let series = CarbonSeries::read(path).map_err(usage_chain)?;
+    Ok(series.to_message(now))
+}
+
+/// Asks the placer to keep to a budget; what it refuses is the user's to mend.
+pub(crate) async fn set(
+    bus: &Bus,
+    budget: Budget,
+    intensity: Option<Intensities>,
+) -> anyhow::Result<BudgetReply> {
+    let subject = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
+    let reply: BudgetReply = bus
+        .request(&subject, &SetBudget { budget, intensity })
+        .await
+        .context("the placer did not answer; is wattle-placer running?")?;
+    match reply {
+        BudgetReply::Refused { error } => Err(usage(error)),
+        BudgetReply::Stored { .. } => Ok(reply),
+    }
+}
+
+/// The limits in words: `120 kWh and 30 kg in 24 h, never above 9.5 kW`.
+fn limits(budget: &Budget) -> String {
+    let energy = budget.energy_mj.map(|energy| format!("{} kWh", tidy(energy.as_kwh())));
+    let carbon = budget.carbon_ug.map(|carbon| format!("{} kg", tidy(carbon.as_kg())));
+    let windowed: Vec<String> = [energy, carbon].into_iter().flatten().collect();
+    let mut parts = Vec::new();
+    if !windowed.is_empty() {
+        let window = span(budget.window().as_secs_f64());
+        parts.push(format!("{} in {window}", windowed.join(" and ")));
+    }
+    if let Some(power) = budget.power_mw {
+        parts.push(format!("never above {} kW", tidy(power.as_w() / 1e3)));
+    }
+    if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
+}
+
+fn tidy(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+#[derive(Serialize)]
+struct Shown {
+    set: Option<BudgetRecord>,
+    status: Option<BudgetStatus>,
+}
+
+async fn show(command: Show) -> anyhow::Result<()> {
+    let bus = command.connection.open().await?;
+    let bucket = bus.bucket(Bucket::Budget).await?;
+    let set: Option<BudgetRecord> = bucket.get(BUDGET_SET).await?.map(|(set, _)| set);
+    let status: Option<BudgetStatus> = bucket.get(BUDGET_STATUS).await?.map(|(status, _)| status);
+    if command.json {
+        return print_json(&Shown { set, status });
+    }
+    let Some(set) = set.filter(|set| !set.budget.is_none()) else {
+        return print("no budget is set; set one with `wattle budget set --energy-kwh KWH`");
+    };
+    print(&format!("budget   {}", limits(&set.budget)))?;
+    let Some(status) = status else { return Ok(()) };
+    let now = clock::now();
+    if set.budget.has_window() {
+        let left = span(status.window_until_us.since(now).as_secs_f64());
+        let carbon = status.carbon_ug.map(|carbon| format!(", {} kg", tidy(carbon.as_kg())));
+        let energy = tidy(status.energy_mj.as_kwh());
+        let carbon = carbon.unwrap_or_default();
+        print(&format!("spent    {energy} kWh{carbon}; {left} of the window are left"))?;
+        let (price, own) = (tidy(status.price), status.price_of_policy);
+        print(&format!("price    {price} of its range, {own:.3e} in the policy's unit"))?;
+        if let Some(overrun) = status.overrun_before {
+            print(&format!("before   {:.2} % beyond in the window before", 100.0 * overrun))?;
+        }
+    }
+    print(&format!("drawn    {} kW are expected", tidy(status.power_mw_expected.as_w() / 1e3)))?;
+    if let Some(intensity) = status.intensity_mg_per_kwh {
+        print(&format!("grid     {} g/kWh", tidy(intensity.as_g_per_kwh())))?;
+    }
+    Ok(())
+}
+
+async fn change(
+    connection: Connection,
+    json: bool,
+    budget: Budget,
+    carbon: Option<&Path>,
+) -> anyhow::Result<()> {
+    let bus = connection.open().await?;
+    // The system's clock is known once the bus is open.
+    let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
+    let reply = set(&bus, budget, intensity).await?;
+    if json {
+        return print_json(&reply);
+    }
+    print(&limits(&budget))
+}
+
+/// Runs the command.
+pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
+    match command.action {
+        Action::Show(inner) => block_on(show(inner)),
+        Action::Clear(inner) => {
+            block_on(change(inner.connection, inner.json, Budget::default(), None))
+        }
+        Action::Set(inner) => {
+            let Some(budget) = inner.budget.budget()? else {
+                return Err(usage(
+                    "nothing to keep to; give --energy-kwh, --carbon-kg or --power-kw, or end the \
+                     budget that stands with `wattle budget clear`",
+                ));
+            };
+            if budget.energy_mj.is_some() || budget.carbon_ug.is_some() {
+                note("windows begin now; what was spent before does not count");
+            }
+            let carbon = inner.carbon.as_deref();
+            block_on(change(inner.connection, inner.json, budget, carbon))
+        }
+    }
+}

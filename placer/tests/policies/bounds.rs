@@ -1,0 +1,192 @@
+//! What holds of every policy's plans under a power limit, held-back starts, and a price.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::{Frequency, Power};
+use wattle_placer::draw::{Thrift, drawn, thriftiest};
+use wattle_placer::policy::NAMES;
+use wattle_placer::{
+    CardDraw, Decision, JobFacts, JobKey, Plan, Policy, Problem, State, check, policy, solve,
+};
+
+use crate::helpers::{arrive, cluster, facts, stopping};
+
+/// Cards of 250 W that idle at 40 W, in nodes of 300 W.
+fn bounded(sizes: &[u32]) -> Problem {
+    let mut problem = cluster(sizes);
+    let draw = CardDraw {
+        idle: Power::from_w(40),
+        most: Power::from_w(250),
+        cap_least: Some(Power::from_w(100)),
+        host: Power::from_w(300),
+    };
+    problem.draws.insert("v100".to_owned(), draw);
+    problem
+}
+
+/// One round, checked and applied; who is to stop still holds its GPUs.
+fn round(problem: &mut Problem, policy: &dyn Policy) -> Plan {
+    let plan = solve(policy, problem);
+    assert_eq!(check(problem, &plan), [], "{} made {plan:?}", policy.name());
+    problem.apply(&plan);
+    plan
+}
+
+/// Rounds until nothing is left to do; everybody stops at once. What was drawn at most between them.
+fn rest(problem: &mut Problem, policy: &dyn Policy) -> Power {
+    let mut most = Power::ZERO;
+    for _ in 0..60 {
+        let plan = round(problem, policy);
+        stopping(problem).iter().for_each(|&key| problem.job_stopped(key));
+        most = most.max(drawn(problem));
+        if plan.is_empty() {
+            return most;
+        }
+    }
+    panic!("{} does not come to rest", policy.name());
+}
+
+fn setting(problem: &Problem, key: JobKey) -> Option<CardSetting> {
+    match &problem.job(key)?.state {
+        State::Running { setting, .. } => Some(*setting),
+        _ => None,
+    }
+}
+
+fn at(mhz: u32) -> Option<CardSetting> {
+    Some(CardSetting { clock_mhz_max: Some(Frequency::from_mhz(mhz)), cap_mw: None })
+}
+
+#[test]
+fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
+    let fifo = policy("fifo").unwrap();
+    let mut problem = bounded(&[4]);
+    let keys: Vec<JobKey> =
+        (0..4).map(|i| arrive(&mut problem, facts(&format!("j{i}"), 1), Some(2))).collect();
+    // 300 W and four cards of 200 W are 1,100 W; of 160 W they are 940 W.
+    problem.power_max = Some(Power::from_w(1_000));
+    assert_eq!(rest(&mut problem, &*fifo), Power::from_w(940));
+    assert!(keys.iter().all(|&key| setting(&problem, key) == at(1_200)));
+    // Less than four at the least: who came last is not there any more.
+    problem.power_max = Some(Power::from_w(650));
+    rest(&mut problem, &*fifo);
+    assert!(drawn(&problem) <= Power::from_w(650), "{}", drawn(&problem));
+    assert_eq!(setting(&problem, keys[3]), None);
+    assert!(setting(&problem, keys[0]).is_some());
+    // Gone, and all is as it was.
+    problem.power_max = None;
+    rest(&mut problem, &*fifo);
+    assert!(keys.iter().all(|&key| setting(&problem, key) == Some(CardSetting::DEFAULT)));
+    assert_eq!(drawn(&problem), Power::from_w(1_100));
+}
+
+#[test]
+fn who_is_not_known_is_counted_as_the_most_it_may_be_and_capped() {
+    let fifo = policy("fifo").unwrap();
+    let mut problem = bounded(&[2]);
+    let keys = ["a", "b"].map(|name| arrive(&mut problem, facts(name, 1), None));
+    problem.power_max = Some(Power::from_w(300 + 2 * 130));
+    rest(&mut problem, &*fifo);
+    let cap = Some(CardSetting { cap_mw: Some(Power::from_mw(125_000)), clock_mhz_max: None });
+    assert_eq!(keys.map(|key| setting(&problem, key)), [cap, cap]);
+    // What nothing bounds is not started.
+    problem.job_ended(keys[0]);
+    problem.draws.clear();
+    let late = arrive(&mut problem, facts("late", 1), None);
+    let plan = round(&mut problem, &*fifo);
+    assert!(plan.decisions.iter().all(|d| !matches!(d, Decision::Start { .. })), "{plan:?}");
+    assert_eq!(setting(&problem, late), None);
+}
+
+#[test]
+fn new_jobs_are_held_back_and_those_that_run_go_on() {
+    let fifo = policy("fifo").unwrap();
+    let mut problem = bounded(&[4]);
+    let first = arrive(&mut problem, facts("first", 1), Some(2));
+    rest(&mut problem, &*fifo);
+    problem.starts_below = Some(Power::from_w(590));
+    let second = arrive(&mut problem, facts("second", 1), Some(2));
+    let third = arrive(&mut problem, facts("third", 1), Some(2));
+    let plan = round(&mut problem, &*fifo);
+    // 460 W empty; each adds 90 W at its thriftiest.
+    let because = plan.blocked.unwrap().because.to_string();
+    assert_eq!(because, "with it 0.64 kW would be drawn, and 0.59 kW may be");
+    assert!(setting(&problem, second).is_none() && setting(&problem, third).is_none());
+    problem.starts_below = Some(Power::from_w(680));
+    rest(&mut problem, &*fifo);
+    assert!(setting(&problem, second).is_some() && setting(&problem, third).is_none());
+    problem.starts_below = Some(Power::from_w(1));
+    rest(&mut problem, &*fifo);
+    assert!(setting(&problem, first).is_some(), "no work is stopped");
+}
+
+#[test]
+fn a_price_sets_the_clocks_of_policies_that_set_none() {
+    for name in ["fifo", "fifo-packed", "srtf", "tiresias", "gandiva", "afs", "eaco"] {
+        let policy = policy(name).unwrap();
+        let mut problem = bounded(&[4]);
+        problem.prices_settings = true;
+        let job = arrive(&mut problem, facts("a", 2), Some(2));
+        rest(&mut problem, &*policy);
+        assert_eq!(setting(&problem, job), Some(CardSetting::DEFAULT), "{name}: free energy");
+        // From 1,080 to 1,200 MHz wins 0.55 of time for energy, from there on 0.19.
+        problem.price = 0.3;
+        rest(&mut problem, &*policy);
+        assert_eq!(setting(&problem, job), at(1_200), "{name}");
+        problem.price = 8.0;
+        rest(&mut problem, &*policy);
+        assert_eq!(setting(&problem, job), at(1_080), "{name}");
+        assert_eq!(thriftiest(&problem, Thrift::Settings), drawn(&problem), "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever comes and goes, whatever the policy: no plan draws more than may be, unless what is
+    /// there with nobody on it, or what cannot be stopped, draws that already.
+    #[test]
+    fn no_plan_exceeds_the_limit(
+        sizes in prop::collection::vec(1u32..9, 1..4),
+        which in 0..NAMES.len(),
+        limit_w in 200u64..6_000,
+        tighter in 0.4f64..1.0,
+        sleeps in any::<bool>(),
+        priced in prop_oneof![Just(None), (0.0f64..8.0).prop_map(Some)],
+        jobs in prop::collection::vec(
+            (1u32..5, 1u32..3, prop::option::of(0usize..3), any::<bool>(), 0u64..400), 1..14),
+    ) {
+        let policy = policy(NAMES[which]).unwrap();
+        let mut problem = bounded(&sizes);
+        let empty = drawn(&problem);
+        problem.nodes_sleep = sleeps;
+        problem.prices_settings = priced.is_some();
+        problem.price = priced.unwrap_or(0.0);
+        let mut keys = Vec::new();
+        for (i, (gpus, times, class, ends, after)) in jobs.into_iter().enumerate() {
+            // Half-way, somebody lowers it.
+            let limit = Power::from_w(limit_w).scale(if i > 6 { tighter } else { 1.0 });
+            problem.power_max = Some(limit);
+            problem.now = problem.now + Duration::from_secs(after);
+            let request = GpuRequest { min: gpus, max: gpus * times };
+            let facts = JobFacts {
+                request,
+                submitted_at: problem.now,
+                duration_alone: Some(Duration::from_secs(1_000)),
+                ..facts(&format!("j{i}"), gpus)
+            };
+            keys.push(arrive(&mut problem, facts, class));
+            if ends && i > 2 && problem.job(keys[i / 2]).is_some() {
+                let key = keys[i / 2];
+                if matches!(problem.job(key).unwrap().state, State::Running { .. }) {
+                    problem.job_ended(key);
+                }
+            }
+            let most = rest(&mut problem, &*policy);
+            let may = limit.max(empty);
+            prop_assert!(most.as_mw() <= may.as_mw() + 100, "{} drew {most} of {may}", policy.name());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A budget in a simulation: the meter is read, the placer's own steering asked, the problem told.
+//!
+//! What live is a stream of ledger entries is here the meter of the whole cluster. Nothing is decided.
+
+use wattle_common::{Budget, Timestamp};
+use wattle_placer::budget::{Foreseen, Grid, Steering};
+use wattle_placer::draw::{Thrift, thriftiest};
+use wattle_placer::policy::RELATIVE_PRICES;
+use wattle_placer::{CardDraw, Policy, Problem};
+use wattle_world::World;
+
+use crate::engine::Engine;
+use crate::scenario::Scenario;
+use crate::simulation::{Forecast, RunOptions};
+
+/// A budget under way.
+pub(super) struct Steered {
+    pub(super) steering: Steering,
+    /// When it is asked next.
+    pub(super) next_us: u64,
+    /// When the meter was last read, and what it showed, joules.
+    read: (u64, f64),
+    /// What stands: the price as a position, and whether new jobs are held back.
+    pub(super) position: f64,
+}
+
+impl Steered {
+    /// The steering of a run: where it has a budget, jobs that may wait, or a policy that follows
+    /// the grid.
+    pub(super) fn of(
+        scenario: &Scenario,
+        policy: &dyn Policy,
+        options: &RunOptions,
+        first_us: u64,
+    ) -> Option<Self> {
+        let has_grid = scenario.carbon.is_some();
+        let may_wait = has_grid && scenario.jobs.iter().any(|job| job.slack.is_some());
+        let follows = has_grid && policy.follows_grid();
+        let budget = match options.budget {
+            None if !may_wait && !follows => return None,
+            budget => budget.unwrap_or_default(),
+        };
+        Some(Self {
+            steering: Steering::new(budget, grid(scenario, options), Timestamp::from_us(first_us)),
+            next_us: first_us,
+            read: (first_us, 0.0),
+            position: 0.0,
+        })
+    }
+
+    /// What is known of cards, and what may be drawn of them.
+    pub(super) fn prepare(&self, problem: &mut Problem, world: &World, scenario: &Scenario) {
+        problem.power_max = self.steering.budget().power_mw;
+        for group in scenario.cluster.groups() {
+            if let Some(gpu) = world.gpu(&group.gpu_kind) {
+                let draw = CardDraw {
+                    idle: gpu.idle,
+                    most: gpu.cap_default,
+                    cap_least: Some(gpu.cap_min),
+                    host: world.host_power(gpu),
+                };
+                problem.draws.insert(group.gpu_kind.clone(), draw);
+            }
+        }
+    }
+}
+
+fn grid(scenario: &Scenario, options: &RunOptions) -> Option<Grid> {
+    let actual = scenario.carbon.as_ref()?.to_series(Timestamp::EPOCH);
+    let day_ahead = scenario.day_ahead.as_ref().map(|series| series.to_series(Timestamp::EPOCH));
+    let foreseen = match (options.forecast, day_ahead) {
+        (Forecast::Perfect, _) => Foreseen::Perfect,
+        (Forecast::DayAhead, Some(series)) => Foreseen::DayAhead(series),
+        (Forecast::DayAhead | Forecast::Persistence, _) => Foreseen::Persistence,
+    };
+    Some(Grid::new(actual, foreseen, Timestamp::EPOCH))
+}
+
+/// What a run without a budget is counted by.
+pub(super) fn budget_of(steered: Option<&Steered>) -> Option<&Budget> {
+    steered.map(|steered| steered.steering.budget())
+}
+
+impl Engine<'_> {
+    /// Asks the steering, if its time has come; whether that changes what policies see.
+    pub(super) fn steer(&mut self) -> bool {
+        let now = self.now();
+        let Some(steered) = &mut self.steered else { return false };
+        if steered.next_us > self.now_us {
+            return false;
+        }
+        let joules = self.meter.energy_j();
+        let (from_us, before) = steered.read;
+        steered.steering.spent(Timestamp::from_us(from_us), now, joules - before);
+        steered.read = (self.now_us, joules);
+        let prices = self.policy.prices();
+        let least = thriftiest(&self.problem, Thrift::under(self.policy));
+        let orders = steered.steering.steer(now, least);
+        steered.next_us = orders.again_at.as_us();
+        steered.position = orders.position;
+
+        let mut price = self.options.price;
+        if steered.steering.budget().has_window() {
+            price = price.max(prices.unwrap_or(RELATIVE_PRICES).at(orders.position));
+            self.problem.prices_settings = true;
+        }
+        let problem = &mut self.problem;
+        let intensity = |grid: &Option<std::sync::Arc<wattle_placer::budget::Outlook>>| {
+            grid.as_ref().map(|grid| grid.now)
+        };
+        let changed = price != problem.price
+            || orders.carbon_ratio != problem.carbon_ratio
+            || (orders.starts_below != problem.starts_below && problem.queue_len() > 0)
+            || intensity(&orders.outlook) != intensity(&problem.grid);
+        problem.price = price;
+        problem.carbon_ratio = orders.carbon_ratio;
+        problem.starts_below = orders.starts_below;
+        problem.grid = orders.outlook;
+        changed
+    }
+
+    /// The run is over: the rest of what was spent is counted.
+    pub(super) fn count_the_rest(&mut self, until_us: u64) {
+        let joules = self.until_last.energy_j();
+        let Some(steered) = &mut self.steered else { return };
+        let (from_us, before) = steered.read;
+        let (from, until) = (Timestamp::from_us(from_us), Timestamp::from_us(until_us));
+        steered.steering.spent(from, until, (joules - before).max(0.0));
+    }
+}
