@@ -28,6 +28,7 @@ const WANTED: Wanted<'static> =
 
 fn options(policies: &str) -> CompareOptions {
     CompareOptions {
+        budget: None,
         policies: policies.split(',').map(str::to_owned).collect(),
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,

@@ -10,7 +10,9 @@ use wattle_simulator::compare::{
     Accounting, Case, CompareOptions, Comparer, Knobs, Neighbours, Orders, Surfaces, Worlds,
 };
 use wattle_simulator::report::{Recorded, comparison_page, record, simulation_page};
-use wattle_simulator::{CarbonSeries, Lengths, Scenario, SimJob, Work, gather, generator, trace};
+use wattle_simulator::{
+    CarbonSeries, Lengths, RunOptions, Scenario, SimJob, Work, gather, generator, trace,
+};
 use wattle_world::World;
 
 /// The text of each element of these names, in order; fails where tags do not close one another, an
@@ -71,6 +73,7 @@ fn elastic_jobs() -> Scenario {
         work: Work::Steps(20_000 + 9_000 * (i % 5)),
         steps_per_epoch: None,
         deadline: None,
+        slack: None,
         duration_estimate: None,
         exclusive: false,
         can_stop: true,
@@ -80,6 +83,7 @@ fn elastic_jobs() -> Scenario {
         cluster: "2x8:v100".parse().unwrap(),
         jobs: (0..14).map(job).collect(),
         carbon: Some(CarbonSeries::parse("c", "at_s,g_per_kwh\n0,400\n3600,100\n").unwrap()),
+        day_ahead: None,
         seed: 7,
         workloads: Vec::new(),
         notes: Vec::new(),
@@ -102,6 +106,7 @@ fn a_comparison_is_one_whole_page() {
         jobs: Arc::new(Orders::open(orders)),
     };
     let options = CompareOptions {
+        budget: None,
         policies: ["powerflow", "fifo"].map(str::to_owned).to_vec(),
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,
@@ -156,7 +161,9 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     let mut scenario =
         Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 7).unwrap();
     scenario.jobs[1].deadline = Some(Duration::from_secs(5_000));
-    let run = |name: &str, slot| Recorded::run(&world, &scenario, name, slot, &RunOptions::default()).unwrap();
+    let run = |name: &str, slot| {
+        Recorded::run(&world, &scenario, name, slot, &RunOptions::default()).unwrap()
+    };
     let recorded = [run("fifo", 0), run("eaco", 1)];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
     let page = simulation_page(&gather(&scenario, outcomes), &recorded);
@@ -179,7 +186,7 @@ fn a_large_simulation_stays_a_page() {
     let cluster = "40x8:v100".parse().unwrap();
     let mut scenario = Scenario::from_trace(&world, &drawn, &cluster, 7).unwrap();
     scenario.set_load(&world, 1.0).unwrap();
-    let recorded = [Recorded::run(&world, &scenario, "fifo", 0).unwrap()];
+    let recorded = [Recorded::run(&world, &scenario, "fifo", 0, &RunOptions::default()).unwrap()];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
     let page = simulation_page(&gather(&scenario, outcomes), &recorded);
     texts_of(&page, &[]);

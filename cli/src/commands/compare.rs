@@ -12,6 +12,7 @@ use wattle_simulator::compare::{
 use wattle_simulator::report::{comparison_page, record};
 
 use super::simulate::usage_chain;
+use crate::budget::BudgetOptions;
 use crate::output::{LateFile, note, print, usage};
 
 /// Compare policies at equal energy on a fixed scenario
@@ -64,6 +65,8 @@ pub(crate) struct Compare {
     /// Write one page with plots, node maps and reasons to this file; it needs no network
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    #[command(flatten)]
+    budget: BudgetOptions,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -151,6 +154,7 @@ impl Compare {
             surfaces,
             lengths,
             knobs: if self.quick { Knobs::Quick } else { Knobs::Full },
+            budget: self.budget.budget()?,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         })
     }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+use wattle_common::Budget;
 use wattle_world::Interference;
 
 use crate::erring::{Erring, Shape};
@@ -187,6 +188,8 @@ pub struct CompareOptions {
     pub lengths: Lengths,
     /// How densely knobs are turned.
     pub knobs: Knobs,
+    /// What every run may spend, beside the price it is run at; absent: no matter.
+    pub budget: Option<Budget>,
     /// Runs at a time.
     pub threads: usize,
 }

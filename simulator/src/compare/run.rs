@@ -163,15 +163,18 @@ impl<'w> Comparer<'w> {
             let first = runs.len();
             for (family, setting) in &swept {
                 let run = run_of(case, order, family, setting);
+                let mut outcome = self.ran[&run].clone();
+                // Said once: of the swept run.
+                let budget_overrun = outcome.budget_overrun.take();
                 runs.push(Swept {
-                    outcome: self.ran[&run].clone(),
+                    outcome,
                     options: self.options_of(&run),
                     family: (*family).clone(),
                     knob: setting.knob,
                     order: order as u64,
                     counted_kwh: 0.0,
                     counted_kg: None,
-                    budget_overrun: None,
+                    budget_overrun,
                 });
             }
             let span_s = self.count(case, &case.jobs.rigid[order], &mut runs[first..]);
@@ -219,6 +222,7 @@ impl<'w> Comparer<'w> {
             nodes_sleep: run.sleeps,
             lengths: self.options.lengths,
             tenants_max: (run.world == Neighbours::Alone).then_some(1),
+            budget: self.options.budget,
             ..RunOptions::default()
         }
     }
