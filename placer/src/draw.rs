@@ -147,10 +147,18 @@ impl<'a> Cards<'a> {
 /// What is drawn now, by what is expected of each job as it is set.
 #[must_use]
 pub fn drawn(problem: &Problem) -> Power {
-    of_running(problem, |job, gpus, setting| {
-        let kind = kind_of(problem, job)?;
-        Some((gpus, card_w(problem, job, kind, gpus, setting)))
-    })
+    let mut cards = Cards::new(problem);
+    for (_, job) in problem.running() {
+        let (on, setting) = match &job.state {
+            State::Running { on, setting, .. } => (on, *setting),
+            State::Stopping { on } => (on, CardSetting::DEFAULT),
+            State::Queued => continue,
+        };
+        let Some(kind) = kind_of(problem, job) else { continue };
+        let watts = card_w(problem, job, kind, on.gpu_count(), setting);
+        cards.add(on, if watts.is_finite() { watts } else { 0.0 });
+    }
+    Power::from_w_f64(empty_w(problem, &Plan::default()) + cards.above_idle_w())
 }
 
 /// How far a job's draw can be brought down while it goes on.
