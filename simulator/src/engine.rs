@@ -414,7 +414,8 @@ impl<'s> Engine<'s> {
                 self.idle_looks += 1;
                 return Ok(());
             }
-            self.idle_looks = 0;
+            // Nodes that only sleep and wake bring nobody on.
+            self.idle_looks = if plan.decisions.is_empty() { self.idle_looks + 1 } else { 0 };
             let undone = self.carry_out(&plan);
             self.reconfigure();
             // Without undone jobs or fresh priors an applied plan leaves nothing to do.
