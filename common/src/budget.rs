@@ -129,6 +129,7 @@ impl Budget {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use super::*;
 

@@ -124,6 +124,7 @@ fn days_back(now: Timestamp, at: Timestamp) -> u32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

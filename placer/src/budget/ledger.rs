@@ -115,6 +115,7 @@ impl Ledger {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -264,4 +264,5 @@ fn outlook(grid: &Grid, now: Timestamp) -> Outlook {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests;

@@ -105,7 +105,7 @@ impl Controller {
         // Rounded, so that two ways to reckon one budget come to one price.
         let moved = error.clamp(-1.0, 1.0) * (span.as_secs_f64() / crosses).min(0.5);
         self.position = ((self.position + moved).clamp(0.0, 1.0) * 1e9).round() / 1e9;
-        let at_an_end = self.position == 0.0 || self.position == 1.0;
+        let at_an_end = self.position <= 0.0 || self.position >= 1.0;
         if at_an_end || (self.position - self.handed).abs() >= STEP {
             self.handed = self.position;
         }
@@ -114,6 +114,7 @@ impl Controller {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -138,6 +138,7 @@ pub fn grams(joules: f64, g_per_kwh: f64) -> f64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use super::*;
 

@@ -186,9 +186,10 @@ impl Placer {
         let has_window = standing.record.budget.has_window();
         let price =
             if has_window { prices.unwrap_or(RELATIVE_PRICES).at(orders.position) } else { 0.0 };
-        let changed = price != self.problem.price
+        let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
+        let changed = differs(price, self.problem.price)
             || orders.starts_below != self.problem.starts_below
-            || orders.carbon_ratio != self.problem.carbon_ratio;
+            || differs(orders.carbon_ratio, self.problem.carbon_ratio);
         standing.position = orders.position;
         self.problem.price = price;
         self.problem.prices_settings = has_window;

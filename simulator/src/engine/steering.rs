@@ -108,8 +108,9 @@ impl Engine<'_> {
         let intensity = |grid: &Option<std::sync::Arc<wattle_placer::budget::Outlook>>| {
             grid.as_ref().map(|grid| grid.now)
         };
-        let changed = price != problem.price
-            || orders.carbon_ratio != problem.carbon_ratio
+        let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
+        let changed = differs(price, problem.price)
+            || differs(orders.carbon_ratio, problem.carbon_ratio)
             || (orders.starts_below != problem.starts_below && problem.queue_len() > 0)
             || intensity(&orders.outlook) != intensity(&problem.grid);
         problem.price = price;
