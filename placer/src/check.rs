@@ -18,7 +18,7 @@ use crate::set::{GpuSet, JobKey, NodeKey};
 pub enum Violation {
     /// The job is not known.
     UnknownJob(JobKey),
-    /// The job is decided about twice.
+    /// The job is decided about twice, other than settled and set.
     Twice(JobKey),
     /// A job is started or rejected that does not wait.
     NotQueued(JobKey),
@@ -94,7 +94,7 @@ pub enum Violation {
 #[must_use]
 pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut decided = BTreeSet::new();
+    let mut decided: BTreeMap<JobKey, Vec<&Decision>> = BTreeMap::new();
     let mut added: BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>> = BTreeMap::new();
     for decision in &plan.decisions {
         let key = decision.job();
@@ -102,9 +102,11 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
             found.push(Violation::UnknownJob(key));
             continue;
         };
-        if !decided.insert(key) {
+        let before = decided.entry(key).or_default();
+        if !before.iter().all(|other| go_together(other, decision)) {
             found.push(Violation::Twice(key));
         }
+        before.push(decision);
         let queued = job.state == State::Queued;
         match decision {
             Decision::Start { on, observe, .. } => {
@@ -141,6 +143,14 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
     }
     check_nodes(problem, plan, &added, &mut found);
     found
+}
+
+/// A job that stays where it is may be set at the same time; nothing else goes beside another.
+fn go_together(one: &Decision, other: &Decision) -> bool {
+    let pair = |a: &Decision, b: &Decision| {
+        matches!((a, b), (Decision::Settle { .. }, Decision::Set { .. }))
+    };
+    pair(one, other) || pair(other, one)
 }
 
 fn check_nodes(
