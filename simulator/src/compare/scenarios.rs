@@ -160,6 +160,20 @@ impl<'a> Wanted<'a> {
         find(dir, file, 0).ok_or_else(|| CompareError::NoFile { file, dir: dir.into() })
     }
 
+    /// A case for each way to count energy and each world of neighbours, of jobs without deadlines
+    /// whose sizes are open.
+    fn of_open_jobs(&self, scenario: &'static str, load: f64, orders: Vec<Scenario>) -> Vec<Case> {
+        let jobs = Arc::new(Orders::open(orders));
+        let mut cases = Vec::new();
+        for &accounting in self.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
+            for world in self.worlds(&Neighbours::ALL) {
+                let (workload, deadlines, jobs) = ("", false, jobs.clone());
+                cases.push(Case { scenario, load, accounting, world, workload, deadlines, jobs });
+            }
+        }
+        cases
+    }
+
     /// A scenario in the orders wanted: the same arrivals, given to the jobs anew.
     fn permuted(&self, scenario: &Scenario) -> Vec<Scenario> {
         let in_order = |order| {

@@ -2,13 +2,10 @@
 //! V100; needs no files. What they compute is drawn from the catalog, and they have as many steps as
 //! their length is on the GPUs they ask for. Each order is another draw of everything.
 
-use std::sync::Arc;
-
 use wattle_common::topology::ClusterShape;
 use wattle_world::World;
 
-use super::{Case, CompareError, Orders, SEED, Wanted, Worlds, in_steps};
-use crate::compare::options::{Accounting, Neighbours};
+use super::{Case, CompareError, SEED, Wanted, Worlds, in_steps};
 use crate::generator;
 use crate::scenario::Scenario;
 
@@ -31,21 +28,7 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
             Ok::<_, CompareError>(scenario)
         };
         let orders: Result<Vec<_>, _> = (0..wanted.orders).map(in_order).collect();
-        let jobs = Arc::new(Orders::open(orders?));
-        for &accounting in wanted.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
-            for world in wanted.worlds(&Neighbours::ALL) {
-                let (workload, deadlines, jobs) = ("", false, jobs.clone());
-                cases.push(Case {
-                    scenario: NAME,
-                    load,
-                    accounting,
-                    world,
-                    workload,
-                    deadlines,
-                    jobs,
-                });
-            }
-        }
+        cases.extend(wanted.of_open_jobs(NAME, load, orders?));
     }
     Ok((Worlds::new(world), cases))
 }

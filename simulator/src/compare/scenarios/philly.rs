@@ -2,13 +2,10 @@
 //! offer there by themselves. The table names no models: workloads are drawn from the catalog's mix,
 //! and each job has as many steps as its length is on the GPUs it asks for.
 
-use std::sync::Arc;
-
 use wattle_common::topology::ClusterShape;
 use wattle_world::World;
 
-use super::{Case, CompareError, Orders, SEED, Wanted, Worlds, in_steps};
-use crate::compare::options::{Accounting, Neighbours};
+use super::{Case, CompareError, SEED, Wanted, Worlds, in_steps};
 use crate::scenario::Scenario;
 use crate::trace;
 
@@ -32,21 +29,7 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
         if load.to_bits() != own.to_bits() {
             scenario.set_load(&world, load)?;
         }
-        let jobs = Arc::new(Orders::open(wanted.permuted(&scenario)));
-        for &accounting in wanted.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
-            for world in wanted.worlds(&Neighbours::ALL) {
-                let (workload, deadlines, jobs) = ("", false, jobs.clone());
-                cases.push(Case {
-                    scenario: NAME,
-                    load,
-                    accounting,
-                    world,
-                    workload,
-                    deadlines,
-                    jobs,
-                });
-            }
-        }
+        cases.extend(wanted.of_open_jobs(NAME, load, wanted.permuted(&scenario)));
     }
     Ok((Worlds::new(world), cases))
 }

@@ -3,10 +3,7 @@
 //! queue hardly forms, so arrivals are compressed; job lengths stay. Loads above 1 are marked: there
 //! ratios to a first-come policy grow with the length of the trace.
 
-use std::sync::Arc;
-
-use super::{Case, CompareError, Orders, Wanted, Worlds};
-use crate::compare::options::{Accounting, Neighbours};
+use super::{Case, CompareError, Wanted, Worlds};
 use crate::measured::Measured;
 use crate::scenario::Scenario;
 use crate::trace;
@@ -31,22 +28,7 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
     for &load in wanted.loads(&LOADS) {
         let mut scenario = natural.clone();
         scenario.set_load(&world, load)?;
-        let jobs = Arc::new(Orders::open(wanted.permuted(&scenario)));
-        for &accounting in wanted.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
-            for world in wanted.worlds(&Neighbours::ALL) {
-                let jobs = jobs.clone();
-                let (workload, deadlines) = ("", false);
-                cases.push(Case {
-                    scenario: NAME,
-                    load,
-                    accounting,
-                    world,
-                    workload,
-                    deadlines,
-                    jobs,
-                });
-            }
-        }
+        cases.extend(wanted.of_open_jobs(NAME, load, wanted.permuted(&scenario)));
     }
     Ok((Worlds::new(world), cases))
 }
