@@ -79,6 +79,13 @@ impl Default for Problem {
 }
 
 impl Problem {
+    /// What a joule is worth at the grid's present intensity, in the policy's unit: the price times
+    /// [`Self::carbon_ratio`].
+    #[must_use]
+    pub fn price_now(&self) -> f64 {
+        self.price * self.carbon_ratio
+    }
+
     /// No node, no job.
     #[must_use]
     pub fn new() -> Self {

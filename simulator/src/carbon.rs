@@ -156,6 +156,20 @@ impl CarbonSeries {
         Duration::from_micros(self.period_us)
     }
 
+    /// The same, beginning so much later: what comes before stands at its end.
+    #[must_use]
+    pub fn starting(&self, after: Duration) -> Self {
+        let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        let cut = us(after) % self.period_us;
+        let from = self.steps.partition_point(|(at, _)| *at <= cut) - 1;
+        // The step that is cut in two begins the series, and ends it.
+        let mut steps = vec![(0, self.steps[from].1)];
+        steps.extend(self.steps[from + 1..].iter().map(|(at, g)| (at - cut, *g)));
+        let before = self.steps[..=from].iter().filter(|(at, _)| *at < cut);
+        steps.extend(before.map(|(at, g)| (at + self.period_us - cut, *g)));
+        Self { name: self.name.clone(), steps, ..*self }
+    }
+
     /// The same as budgets read it, with the first row at `starts_at`.
     ///
     /// # Panics
@@ -268,6 +282,25 @@ mod tests {
             series.integral(HOUR, 7 * HOUR),
             series.integral(HOUR, 5 * HOUR) + series.integral(5 * HOUR, 7 * HOUR)
         );
+    }
+
+    #[test]
+    fn a_series_that_begins_later_is_the_same_one() {
+        let text = "at_s,g_per_kwh\n0,100\n3600,200\n10800,50\n";
+        let series = CarbonSeries::parse("a.csv", text).unwrap();
+        for minutes in [0, 30, 60, 61, 150, 180, 299, 300, 1_000] {
+            let later = series.starting(Duration::from_secs(minutes * 60));
+            assert_eq!(later.period(), series.period());
+            for (from, until) in [(0, 10), (0, 3_600), (1_800, 9_000), (7, 100_000)] {
+                let us = |s: u64| s * 1_000_000;
+                let there = us(minutes * 60);
+                assert_eq!(
+                    later.integral(us(from), us(until)),
+                    series.integral(there + us(from), there + us(until)),
+                    "{minutes} min: {from} to {until} s"
+                );
+            }
+        }
     }
 
     #[test]

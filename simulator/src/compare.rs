@@ -24,7 +24,9 @@ use crate::outcome::PolicyOutcome;
 use crate::saving::Spread as Change;
 use crate::simulation::RunOptions;
 
-pub use options::{Accounting, CompareOptions, Knobs, Neighbours, SurfaceError, Surfaces};
+pub use options::{
+    Accounting, CompareOptions, Knobs, Neighbours, SurfaceError, Surfaces, policy_of,
+};
 pub use run::Comparer;
 pub use scenarios::{Case, CompareError, NAMES, Orders, Wanted, Worlds, cases, policies};
 pub use table::{side_by_side, to_table};

@@ -346,7 +346,7 @@ impl<'s> Engine<'s> {
             exclusive: spec.exclusive,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
-            slack: spec.slack,
+            slack: spec.slack.filter(|_| !self.options.nobody_waits),
             duration_alone: self.duration_said(job),
             memory_mib_max: None,
             submitted_at: self.now(),

@@ -98,6 +98,8 @@ pub struct RunOptions {
     pub budget: Option<Budget>,
     /// What is expected of the grid.
     pub forecast: Forecast,
+    /// Whether no job waits for a cleaner grid, whatever slack it declares.
+    pub nobody_waits: bool,
 }
 
 /// Runs `scenario` under `policy`.

@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use wattle_simulator::Lengths;
+use wattle_simulator::{Forecast, Lengths};
 use wattle_simulator::compare::{
     Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, Knobs, Neighbours,
     Summary, Surfaces, Wanted, Worlds, cases,
@@ -28,6 +28,7 @@ const WANTED: Wanted<'static> =
 
 fn options(policies: &str) -> CompareOptions {
     CompareOptions {
+        forecast: Forecast::default(),
         budget: None,
         policies: policies.split(',').map(str::to_owned).collect(),
         surfaces: Surfaces::Oracle,
@@ -154,15 +155,52 @@ fn what_is_not_there_is_named_with_the_remedy() {
 }
 
 fn of_powerflow_16(data: &Path, options: CompareOptions) -> Comparison {
+    one_at_76("powerflow-16", data, &[], options)
+}
+
+fn one_at_76(
+    scenario: &str,
+    data: &Path,
+    workloads: &[String],
+    options: CompareOptions,
+) -> Comparison {
     let wanted = Wanted {
         data: Some(data),
         loads: &[0.76],
         accountings: &[Accounting::AboveIdle],
         worlds: &[Neighbours::Alone],
+        workloads,
         ..WANTED
     };
-    let (worlds, cases) = cases("powerflow-16", &wanted).unwrap();
+    let (worlds, cases) = cases(scenario, &wanted).unwrap();
+    assert_eq!(cases.len(), 1);
     compared(&worlds, &cases, options).remove(0)
+}
+
+/// Following the grid by the price costs nothing at equal emissions; waiting for it emits less and
+/// takes longer.
+#[test]
+fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
+    let Some(data) = data() else { return };
+    let policies = "powerflow,greenflow,powerflow+defer";
+    let comparison =
+        one_at_76("greenflow-16", &data, &["CA-spring".to_owned()], options(policies));
+    assert_eq!(comparison.workload, "CA-spring");
+    let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
+    let least = |family| of(family).filter_map(|r| r.counted_kg).fold(f64::INFINITY, f64::min);
+    assert!(of("powerflow").all(|run| run.outcome.deferred_s_mean.is_none_or(|s| s == 0.0)));
+    assert!(of("powerflow+defer").all(|run| run.outcome.deferred_s_mean.unwrap() > 60.0));
+    assert!(least("powerflow+defer") < least("powerflow") && least("greenflow") < least("powerflow"));
+    let ratios: Vec<f64> = comparison
+        .equal_carbon
+        .iter()
+        .filter(|at| at.policy == "greenflow" && at.baseline == "powerflow")
+        .map(|at| at.jct_ratio.unwrap())
+        .collect();
+    assert!(ratios.len() > 8 && ratios.iter().all(|ratio| *ratio > 0.98), "{ratios:?}");
+    for (blind, waits) in of("powerflow").zip(of("powerflow+defer")) {
+        assert!(waits.outcome.jct_s_mean > blind.outcome.jct_s_mean);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use wattle_simulator::compare::{
 };
 use wattle_simulator::report::{Recorded, comparison_page, record, simulation_page};
 use wattle_simulator::{
-    CarbonSeries, Lengths, RunOptions, Scenario, SimJob, Work, gather, generator, trace,
+    CarbonSeries, Forecast, Lengths, RunOptions, Scenario, SimJob, Work, gather, generator, trace,
 };
 use wattle_world::World;
 
@@ -106,6 +106,7 @@ fn a_comparison_is_one_whole_page() {
         jobs: Arc::new(Orders::open(orders)),
     };
     let options = CompareOptions {
+        forecast: Forecast::default(),
         budget: None,
         policies: ["powerflow", "fifo"].map(str::to_owned).to_vec(),
         surfaces: Surfaces::Oracle,

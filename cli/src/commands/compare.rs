@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use wattle_simulator::Lengths;
+use wattle_simulator::{Forecast, Lengths};
 use wattle_simulator::compare::{
     Accounting, Case, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours, Surfaces,
-    Wanted, cases, side_by_side, to_table,
+    Wanted, cases, policy_of, side_by_side, to_table,
 };
 use wattle_simulator::report::{comparison_page, record};
 
@@ -21,15 +21,16 @@ use crate::output::{LateFile, note, print, usage};
 /// energy. docs/comparing.md says what the scenarios are, and which of them need which files.
 #[derive(Args)]
 #[command(
-    after_help = "Scenarios: powerflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --orders 1 --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one load in one world with --orders 1 --quick a minute or two."
+    after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --orders 1 --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one load in one world with --orders 1 --quick a minute or two."
 )]
 pub(crate) struct Compare {
-    /// The scenario: powerflow-16, eaco-28, eaco-64, philly, builtin
+    /// The scenario: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin
     scenario: String,
     /// The folder with the measured files, at any depth
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// Policies, separated by commas; those that the scenario asks about where none is given
+    /// Policies, separated by commas, as NAME+defer where jobs may wait for a cleaner grid; those
+    /// that the scenario asks about where none is given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
     /// Offered loads, separated by commas; all of the scenario's where none is given
@@ -43,7 +44,8 @@ pub(crate) struct Compare {
     /// given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     world: Vec<String>,
-    /// Variants of a scenario's workloads: published, compute-bound; all where none is given
+    /// Variants of a scenario: published, compute-bound; CA-winter, AZ-spring, TX-summer, WA-autumn
+    /// and so on; all where none is given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
     /// In how many orders the jobs arrive, or how many draws of them there are
@@ -67,6 +69,10 @@ pub(crate) struct Compare {
     report: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
+    /// What is expected of the carbon intensity: persistence (the last day again), perfect (what
+    /// will be)
+    #[arg(long, value_name = "HOW", default_value = "persistence")]
+    forecast: String,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -80,7 +86,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         return Err(usage(format!("no scenario is called `{asked}`; use one of {names}")));
     }
     for name in &command.policy {
-        wattle_placer::policy(name).map_err(usage_chain)?;
+        wattle_placer::policy(policy_of(name).0).map_err(usage_chain)?;
     }
     let options = command.options()?;
     let accountings =
@@ -154,6 +160,13 @@ impl Compare {
             surfaces,
             lengths,
             knobs: if self.quick { Knobs::Quick } else { Knobs::Full },
+            forecast: match self.forecast.as_str() {
+                "persistence" => Forecast::Persistence,
+                "perfect" => Forecast::Perfect,
+                other => {
+                    return Err(usage(format!("--forecast {other}: use persistence or perfect")));
+                }
+            },
             budget: self.budget.budget()?,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         })

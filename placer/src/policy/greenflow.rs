@@ -40,6 +40,6 @@ impl Policy for GreenFlow {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        plan_at(problem, problem.price * problem.carbon_ratio)
+        plan_at(problem, problem.price_now())
     }
 }

@@ -15,6 +15,10 @@
 //! from there it is expected to return to its long-run value: `later + (nu - later) exp(-t / tau)`.
 //! GPUs are then given out in whole numbers to be worth most in sum, and clocks follow.
 //!
+//! Where the grid's intensity is known, `watts` are charged at the intensity now over its mean, and
+//! `c` goes on at the mean: in dirty hours work is slower, or waits where that is worth less than its
+//! time, and in clean ones it is made up for.
+//!
 //! What is our own choice:
 //! * `later` is 0.1 s a GPU-second: the price at which a job whose speed grows as the root of its
 //!   GPUs takes ten. It does not depend on the size of a cluster, only on how widely jobs are spread
@@ -99,6 +103,10 @@ impl Policy for Wattle {
 
     fn prices(&self) -> Option<PriceRange> {
         Some(TIME_PRICES)
+    }
+
+    fn follows_grid(&self) -> bool {
+        true
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

@@ -7,7 +7,7 @@ use wattle_common::Budget;
 use wattle_world::Interference;
 
 use crate::erring::{Erring, Shape};
-use crate::simulation::Lengths;
+use crate::simulation::{Forecast, Lengths};
 
 /// What counts as spent energy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -51,6 +51,15 @@ impl Accounting {
 /// A policy's own name, without what it is tuned by.
 pub(super) fn name_of(family: &str) -> &str {
     family.split([':', '@', '+']).next().unwrap_or(family)
+}
+
+/// What a policy is called whose jobs may wait for a cleaner grid as long as they declare.
+const DEFERS: &str = "+defer";
+
+/// The policy that a family runs, and whether its jobs may wait for a cleaner grid.
+#[must_use]
+pub fn policy_of(family: &str) -> (&str, bool) {
+    family.strip_suffix(DEFERS).map_or((family, false), |policy| (policy, true))
 }
 
 /// Whether a policy ever puts two jobs on one GPU.
@@ -188,6 +197,8 @@ pub struct CompareOptions {
     pub lengths: Lengths,
     /// How densely knobs are turned.
     pub knobs: Knobs,
+    /// What is expected of the grid's carbon intensity.
+    pub forecast: Forecast,
     /// What every run may spend, beside the price it is run at; absent: no matter.
     pub budget: Option<Budget>,
     /// Runs at a time.
@@ -228,5 +239,8 @@ mod tests {
         assert!(sleep("eaco") && sleep("wattle") && !sleep("fifo") && !sleep("fifo-packed"));
         assert!(shares("gandiva") && shares("fifo-packed") && !shares("powerflow"));
         assert!(!shares("afs:0.5"), "a tuned policy is the same policy");
+        assert!(sleep("eaco+defer") && shares("wattle+defer"));
+        assert_eq!(policy_of("afs:0.5+defer"), ("afs:0.5", true));
+        assert_eq!(policy_of("fifo+zeus"), ("fifo+zeus", false));
     }
 }

@@ -6,16 +6,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::Energy;
 use wattle_placer::policy;
 
 use super::judge::judge;
 use super::limits::{Charged, Limits, limits};
-use super::options::{Accounting, CompareOptions, Knobs, Neighbours, Surfaces, name_of, shares};
+use super::options::{
+    Accounting, CompareOptions, Knobs, Neighbours, Surfaces, name_of, policy_of, shares,
+};
 use super::parallel::in_parallel;
 use super::scenarios::{self, Case, Orders, Worlds};
 use super::{Comparison, Swept};
+use crate::carbon::CarbonSeries;
 use crate::oracle::clocks;
 use crate::outcome::PolicyOutcome;
 use crate::scenario::Scenario;
@@ -71,6 +75,8 @@ struct Run {
     spelled: String,
     price_bits: u64,
     sleeps: bool,
+    /// Whether jobs may wait for a cleaner grid.
+    defers: bool,
     /// `Alone` for who shares with nobody, in whatever world.
     world: Neighbours,
 }
@@ -129,8 +135,9 @@ impl<'w> Comparer<'w> {
         let mhz = self.clocks(case);
         let mut swept = Vec::new();
         for family in &families {
-            let elastic = policy(family)?.is_elastic();
-            for setting in settings(family, elastic, &mhz, self.options.knobs) {
+            let (spelled, _) = policy_of(family);
+            let elastic = policy(spelled)?.is_elastic();
+            for setting in settings(spelled, elastic, &mhz, self.options.knobs) {
                 swept.push((family, setting));
             }
         }
@@ -223,6 +230,8 @@ impl<'w> Comparer<'w> {
             lengths: self.options.lengths,
             tenants_max: (run.world == Neighbours::Alone).then_some(1),
             budget: self.options.budget,
+            forecast: self.options.forecast,
+            nobody_waits: !run.defers,
             ..RunOptions::default()
         }
     }
@@ -243,21 +252,25 @@ impl<'w> Comparer<'w> {
         let (asleep_w, idle_w) = (self.asleep_w(case), self.idle_w(case));
         let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
         for run in runs.iter_mut() {
+            let makespan_s = run.outcome.makespan_s;
+            let carbon = run.outcome.carbon_kg.zip(scenario.carbon.as_ref());
+            // What so many watts emit from one instant of the run to another, kg.
+            let kg_of = |series: &CarbonSeries, watts: f64, from_s: f64, until_s: f64| {
+                let at = |s: f64| first + Duration::from_secs_f64(s);
+                let energy = Energy::from_j((watts * (until_s - from_s)).round() as u64);
+                series.emitted(energy, at(from_s), at(until_s)).as_g() / 1e3
+            };
             if case.accounting == Accounting::AboveIdle {
+                // All nodes are awake all the time, so what is idle never changes.
                 run.counted_kwh = run.outcome.energy_kwh_above_idle;
+                run.counted_kg =
+                    carbon.map(|(kg, series)| kg - kg_of(series, idle_w, 0.0, makespan_s));
                 continue;
             }
-            let rest_s = horizon_s - run.outcome.makespan_s;
             let rest_w = if case.accounting.sleeps(&run.family) { asleep_w } else { idle_w };
-            let rest_j = rest_w * rest_s;
-            run.counted_kwh = run.outcome.energy_kwh + rest_j / 3.6e6;
+            run.counted_kwh = run.outcome.energy_kwh + rest_w * (horizon_s - makespan_s) / 3.6e6;
             run.counted_kg =
-                run.outcome.carbon_kg.zip(scenario.carbon.as_ref()).map(|(kg, series)| {
-                    let at = |s: f64| first + std::time::Duration::from_secs_f64(s);
-                    let (from, until) = (at(run.outcome.makespan_s), at(horizon_s));
-                    let rest = Energy::from_j(rest_j.round() as u64);
-                    kg + series.emitted(rest, from, until).as_g() / 1e3
-                });
+                carbon.map(|(kg, series)| kg + kg_of(series, rest_w, makespan_s, horizon_s));
         }
         horizon_s
     }
@@ -286,6 +299,7 @@ fn run_of(case: &Case, order: usize, family: &str, setting: &Setting) -> Run {
         spelled: setting.spelled.clone(),
         price_bits: setting.price.to_bits(),
         sleeps: case.accounting.sleeps(family),
+        defers: policy_of(family).1,
         world: if shares(family) { case.world } else { Neighbours::Alone },
     }
 }

@@ -5,6 +5,7 @@
 
 mod builtin;
 mod eaco;
+mod greenflow;
 mod philly;
 mod powerflow;
 
@@ -15,13 +16,15 @@ use wattle_common::job::GpuRequest;
 use wattle_world::{CatalogError, World};
 
 use super::options::{Accounting, Neighbours};
+use crate::carbon::CarbonError;
 use crate::load::LoadError;
 use crate::measured::MeasuredError;
 use crate::scenario::{Scenario, ScenarioError, Work};
 use crate::trace::TraceError;
 
 /// The scenarios' names.
-pub const NAMES: [&str; 5] = ["powerflow-16", "eaco-28", "eaco-64", "philly", "builtin"];
+pub const NAMES: [&str; 6] =
+    ["powerflow-16", "greenflow-16", "eaco-28", "eaco-64", "philly", "builtin"];
 
 /// Most GPUs of an elastic job, as in the measured tables.
 const GPUS_MAX: u32 = 64;
@@ -162,12 +165,18 @@ impl<'a> Wanted<'a> {
 
     /// A case for each way to count energy and each world of neighbours, of jobs without deadlines
     /// whose sizes are open.
-    fn of_open_jobs(&self, scenario: &'static str, load: f64, orders: Vec<Scenario>) -> Vec<Case> {
+    fn of_open_jobs(
+        &self,
+        scenario: &'static str,
+        load: f64,
+        workload: &'static str,
+        orders: Vec<Scenario>,
+    ) -> Vec<Case> {
         let jobs = Arc::new(Orders::open(orders));
         let mut cases = Vec::new();
         for &accounting in self.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
             for world in self.worlds(&Neighbours::ALL) {
-                let (workload, deadlines, jobs) = ("", false, jobs.clone());
+                let (deadlines, jobs) = (false, jobs.clone());
                 cases.push(Case { scenario, load, accounting, world, workload, deadlines, jobs });
             }
         }
@@ -232,6 +241,9 @@ pub enum CompareError {
     /// The load.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The grid's carbon intensity.
+    #[error(transparent)]
+    Carbon(#[from] CarbonError),
 }
 
 /// The cases of a scenario, those of the same jobs after each other, with the worlds they are judged
@@ -242,6 +254,7 @@ pub enum CompareError {
 pub fn cases(name: &str, wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
     let (worlds, cases) = match name {
         powerflow::NAME => powerflow::cases(wanted)?,
+        greenflow::NAME => greenflow::cases(wanted)?,
         philly::NAME => philly::cases(wanted)?,
         builtin::NAME => builtin::cases(wanted)?,
         _ => match eaco::CLUSTERS.iter().find(|(known, _)| *known == name) {
@@ -261,6 +274,17 @@ pub fn cases(name: &str, wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), Com
 pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
     let all: &[&str] = match scenario {
         "eaco-28" | "eaco-64" => &["fifo", "fifo-packed", "gandiva", "eaco", "wattle"],
+        greenflow::NAME => &[
+            "fifo",
+            "srtf",
+            "tiresias",
+            "afs",
+            "powerflow",
+            "powerflow+defer",
+            "greenflow",
+            "greenflow+defer",
+            "wattle",
+        ],
         _ => &[
             "fifo",
             "srtf",

@@ -7,7 +7,7 @@ use crate::frontier::Spread;
 use crate::outcome::PolicyOutcome;
 
 /// Wide enough for every policy's name.
-const NAME: usize = 13;
+const NAME: usize = 15;
 
 /// The table of one comparison.
 #[must_use]
@@ -26,6 +26,7 @@ pub fn to_table(comparison: &Comparison) -> String {
         "above the bound",
         "above it, alone",
     );
+
     for family in &families {
         let runs = || comparison.policies.iter().filter(|run| run.family == *family);
         let hours = |of: fn(&PolicyOutcome) -> Option<f64>| {
@@ -45,6 +46,7 @@ pub fn to_table(comparison: &Comparison) -> String {
             shown(alone.as_ref()),
         );
     }
+    emissions(&mut out, comparison, &families);
     out.push_str(
         "\nMean JCT of the row's jobs over the column's, at equal energy: geometric mean (smallest \
          to largest)\n",
@@ -151,6 +153,20 @@ fn families(comparison: &Comparison) -> Vec<&str> {
         }
     }
     families
+}
+
+/// What each policy emits, and what its jobs have waited for a cleaner grid.
+fn emissions(out: &mut String, comparison: &Comparison, families: &[&str]) {
+    if comparison.policies.iter().all(|run| run.counted_kg.is_none()) {
+        return;
+    }
+    let _ = writeln!(out, "\n{:NAME$} {:>19} {:>19}", "", "emitted, kg", "deferred, h");
+    for family in families {
+        let runs = || comparison.policies.iter().filter(|run| run.family == *family);
+        let kg = span(runs().filter_map(|run| run.counted_kg));
+        let deferred = span(runs().filter_map(|run| Some(run.outcome.deferred_s_mean? / 3.6e3)));
+        let _ = writeln!(out, "{family:NAME$} {kg:>19} {deferred:>19}");
+    }
 }
 
 /// Rows are baselines, columns policies.

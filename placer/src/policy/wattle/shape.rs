@@ -1,7 +1,8 @@
 //! A job's menu at the present price of energy, laid out so that its best choice at any price of
 //! work or of GPUs is found by one search.
 //!
-//! With the price of energy fixed, every choice is a straight line: of what it earns by the price of
+//! Choices are charged what energy costs now; what a unit of work is worth where the job ends goes by
+//! what energy costs in the mean. With both fixed, every choice is a straight line: of what it earns by the price of
 //! work, and of what a unit of work costs by the price of a GPU-second. Of all lines only those are
 //! kept that are best somewhere. Work is counted in seconds on one GPU ([`crate::Job::unit_rate`]),
 //! earnings in seconds of completion time a second.
@@ -11,6 +12,7 @@ use wattle_common::job::CardSetting;
 use crate::charge::Charge;
 use crate::cost;
 use crate::menu::Menu;
+use crate::problem::Problem;
 
 /// A line `slope * x - cost`, and from which `x` on it is the highest.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +84,22 @@ impl Size {
     }
 }
 
+/// What a joule is worth, seconds of completion time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joule {
+    /// At the grid's present intensity.
+    pub(super) now: f64,
+    /// At its mean.
+    pub(super) usual: f64,
+}
+
+impl Joule {
+    /// As the budget has it.
+    pub(super) fn of(problem: &Problem) -> Self {
+        Self { now: problem.price_now(), usual: problem.price }
+    }
+}
+
 /// A menu at the present price of energy.
 #[derive(Clone, Debug)]
 pub(super) struct Shape<'a> {
@@ -100,7 +118,7 @@ impl<'a> Shape<'a> {
         menu: &'a Menu,
         unit: f64,
         charge: Charge,
-        joule: f64,
+        joule: Joule,
         most: u32,
     ) -> Option<Self> {
         let mut sizes = Vec::new();
@@ -111,14 +129,15 @@ impl<'a> Shape<'a> {
                 continue;
             }
             let ways = choices.iter().map(|choice| {
-                let cost = joule * charge.watts(choice);
+                let cost = joule.now * charge.watts(choice);
                 Line::new(choice.steps_per_s / unit, cost, choice.setting)
             });
-            let ways = envelope(ways.collect());
-            for way in &ways {
-                let (slope, cost) = (-f64::from(gpus) / way.slope, (1.0 + way.cost) / way.slope);
-                costs.push(Line::new(slope, cost, way.slope));
+            for choice in choices {
+                let speed = choice.steps_per_s / unit;
+                let cost = (1.0 + joule.usual * charge.watts(choice)) / speed;
+                costs.push(Line::new(-f64::from(gpus) / speed, cost, speed));
             }
+            let ways = envelope(ways.collect());
             let restart_s = cost::restart(gpus).as_secs_f64();
             sizes.push(Size { gpus, restart_s, ways });
         }

@@ -10,7 +10,7 @@ use crate::outlook::steps_done;
 use crate::policy::elastic::Contender;
 use crate::policy::wattle::allot::{MUST, Moves, Opt, Wish};
 use crate::policy::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP, age_of, age_step};
-use crate::policy::wattle::shape::Shape;
+use crate::policy::wattle::shape::{Joule, Shape};
 use crate::problem::Problem;
 use crate::set::JobKey;
 
@@ -87,7 +87,7 @@ pub(super) fn gather<'a>(
         let shape = *known.entry(std::ptr::from_ref(menu)).or_insert_with(|| {
             let unit = contender.job.unit_rate()?;
             let most = most.max(contender.held.unwrap_or(0));
-            shapes.push(Shape::new(menu, unit, charge, problem.price, most)?);
+            shapes.push(Shape::new(menu, unit, charge, Joule::of(problem), most)?);
             Some(shapes.len() - 1)
         });
         if let Some(shape) = shape {

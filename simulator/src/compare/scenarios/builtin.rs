@@ -28,7 +28,7 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
             Ok::<_, CompareError>(scenario)
         };
         let orders: Result<Vec<_>, _> = (0..wanted.orders).map(in_order).collect();
-        cases.extend(wanted.of_open_jobs(NAME, load, orders?));
+        cases.extend(wanted.of_open_jobs(NAME, load, "", orders?));
     }
     Ok((Worlds::new(world), cases))
 }

@@ -29,7 +29,7 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
         if load.to_bits() != own.to_bits() {
             scenario.set_load(&world, load)?;
         }
-        cases.extend(wanted.of_open_jobs(NAME, load, wanted.permuted(&scenario)));
+        cases.extend(wanted.of_open_jobs(NAME, load, "", wanted.permuted(&scenario)));
     }
     Ok((Worlds::new(world), cases))
 }
