@@ -4,11 +4,11 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use wattle_simulator::{Forecast, Lengths};
 use wattle_simulator::compare::{
     Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, Knobs, Neighbours,
     Summary, Surfaces, Wanted, Worlds, cases,
 };
+use wattle_simulator::{Forecast, Lengths};
 
 /// The folder of measured files; `None` says loudly that there is none.
 fn data() -> Option<PathBuf> {
@@ -136,7 +136,7 @@ fn what_is_not_there_is_named_with_the_remedy() {
     let unknown = error("powerflow-17", &WANTED);
     assert!(matches!(unknown, CompareError::Unknown { .. }));
     expect_test::expect![
-        "no scenario is called `powerflow-17`; use one of powerflow-16, eaco-28, eaco-64, philly, builtin"
+        "no scenario is called `powerflow-17`; use one of powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
     ]
     .assert_eq(&unknown.to_string());
     for name in ["powerflow-16", "philly"] {
@@ -183,14 +183,15 @@ fn one_at_76(
 fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     let Some(data) = data() else { return };
     let policies = "powerflow,greenflow,powerflow+defer";
-    let comparison =
-        one_at_76("greenflow-16", &data, &["CA-spring".to_owned()], options(policies));
+    let comparison = one_at_76("greenflow-16", &data, &["CA-spring".to_owned()], options(policies));
     assert_eq!(comparison.workload, "CA-spring");
     let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
     let least = |family| of(family).filter_map(|r| r.counted_kg).fold(f64::INFINITY, f64::min);
     assert!(of("powerflow").all(|run| run.outcome.deferred_s_mean.is_none_or(|s| s == 0.0)));
     assert!(of("powerflow+defer").all(|run| run.outcome.deferred_s_mean.unwrap() > 60.0));
-    assert!(least("powerflow+defer") < least("powerflow") && least("greenflow") < least("powerflow"));
+    assert!(
+        least("powerflow+defer") < least("powerflow") && least("greenflow") < least("powerflow")
+    );
     let ratios: Vec<f64> = comparison
         .equal_carbon
         .iter()

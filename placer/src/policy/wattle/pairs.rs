@@ -108,7 +108,8 @@ impl Pairing {
             let joint = (*known.entry((one.shape, two.shape)).or_insert_with(|| {
                 let shapes = [&market.shapes[one.shape], &market.shapes[two.shape]];
                 let most = supply.blocks.most();
-                let joint = joint(shapes, [one.job, two.job], supply.charge, problem.price_now(), most);
+                let joint =
+                    joint(shapes, [one.job, two.job], supply.charge, problem.price_now(), most);
                 joints.push(joint?);
                 Some(joints.len() - 1)
             }))?;
