@@ -59,6 +59,9 @@ enum Command {
     /// Become a program that ends with `wattle up`, however that ends.
     #[command(hide = true, name = commands::up::CHILD, after_help = "Example: for `wattle up` alone")]
     Child(commands::up::Child),
+    /// A simulated node falls asleep or wakes
+    #[command(hide = true, name = commands::up::NAP, after_help = "Example: for `wattle up` alone")]
+    Nap(commands::up::NapOfUp),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Compare(command) => commands::compare::run(&command),
         Command::Evaluate(command) => commands::evaluate::run(command),
         Command::Child(command) => commands::up::become_child(&command),
+        Command::Nap(command) => commands::up::nap(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     if output::is_broken_pipe(&error) {

@@ -10,6 +10,7 @@ mod child;
 mod configs;
 mod feed;
 mod hardware;
+mod nap;
 mod processes;
 mod progress;
 mod services;
@@ -29,6 +30,7 @@ use wattle_runtime::shell::Shutdown;
 
 pub(crate) use self::child::{CHILD, Child, become_child};
 use self::hardware::Hardware;
+pub(crate) use self::nap::{NAP, NapOfUp, nap};
 use self::processes::Processes;
 use super::budget::{intensities, set as set_budget};
 use super::simulate::usage_chain;
@@ -71,6 +73,9 @@ pub(crate) struct Up {
     /// Look at running jobs under lower caps for a while, where that would teach enough
     #[arg(long)]
     probe: bool,
+    /// Nodes that nobody needs sleep, and wake when a job waits for them
+    #[arg(long, requires = "simulated")]
+    sleep: bool,
     /// Seed of what is drawn for a trace whose models are not in the catalog
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -211,6 +216,7 @@ impl Up {
             policy: &self.policy,
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
             probe: self.probe,
+            sleep: self.sleep,
             folder: &folder.path,
             rate: self.rate,
         };

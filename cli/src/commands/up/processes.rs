@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::child;
+use super::{child, nap};
 use crate::output::note;
 
 /// How long a process may take to end after it was asked to.
@@ -70,7 +70,7 @@ impl Program {
             .open(&log_path)
             .with_context(|| format!("cannot write {}", log_path.display()))?;
         let me = std::env::current_exe().context("cannot tell where wattle lies")?;
-        Command::new(me)
+        let child = Command::new(me)
             .args(child::arguments(std::process::id(), self.path.clone().into_os_string()))
             .args(&self.args)
             .envs(self.env.iter().map(|(key, value)| (key, value)))
@@ -81,7 +81,13 @@ impl Program {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("cannot start {}", self.path.display()))
+            .with_context(|| format!("cannot start {}", self.path.display()))?;
+        if let Some(pid) = child.id() {
+            let file = nap::pid_file(logs, &self.name);
+            std::fs::write(&file, pid.to_string())
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+        Ok(child)
     }
 }
 
@@ -193,6 +199,8 @@ async fn end(child: &mut Child, grace: Duration) {
     if let Some(id) = id {
         // It may have ended this very moment.
         let _ = kill_process(id, Signal::TERM);
+        // On a node that sleeps it would not hear of it.
+        let _ = kill_process(id, Signal::CONT);
     }
     if tokio::time::timeout(grace, child.wait()).await.is_err() {
         let _ = child.kill().await;

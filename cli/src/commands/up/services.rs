@@ -14,6 +14,7 @@ use wattle_runtime::clock;
 
 use super::configs::{self, Overrides};
 use super::hardware::{Hardware, Node};
+use super::nap::{self, Nap};
 use super::processes::{Processes, Program, find_own};
 use crate::commands::cancel::cancel;
 use crate::commands::jobs::records;
@@ -48,6 +49,8 @@ pub(crate) struct Site<'a> {
     pub(crate) gpu_cap: Option<Power>,
     /// Whether the predictor's proposals to look at lower caps are followed.
     pub(crate) probe: bool,
+    /// Whether simulated nodes sleep when nobody needs them.
+    pub(crate) sleep: bool,
     /// The folder of this run.
     pub(crate) folder: &'a Path,
     /// System seconds in a second of the wall.
@@ -58,6 +61,12 @@ impl Site<'_> {
     /// Milliseconds of the system's time: as the example has it, but at least so much of the wall's.
     fn ms(&self, example: u64, wall: Duration) -> Value {
         let least = wall.as_millis() as u64 * u64::from(self.rate);
+        Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
+    }
+
+    /// Seconds, likewise.
+    fn s(&self, example: u64, wall: Duration) -> Value {
+        let least = (wall * self.rate).as_secs();
         Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
     }
 
@@ -104,6 +113,16 @@ pub(crate) fn start(
     if site.probe {
         placer.push(("probe.enabled", Value::from(true)));
     }
+    if site.sleep {
+        let command = nap::command(Nap::Wake, &site.folder.join("logs"))?;
+        placer.extend([
+            ("sleep.wake_command", command),
+            ("sleep.stays_s", Value::from(300)),
+            ("sleep.wakes_in_s", site.s(30, WALL_HEARTBEAT)),
+            ("sleep.falls_s", site.s(180, 5 * WALL_LEASE)),
+            ("sleep.wake_s", site.s(600, 10 * WALL_LEASE)),
+        ]);
+    }
     if let Some(cap) = site.gpu_cap {
         placer.push(("gpu_cap_w", Value::from((cap.as_mw() / 1_000) as i64)));
     }
@@ -145,6 +164,9 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     ]);
     let mut agent = site.driver(node);
     agent.push(("heartbeat_ms", site.ms(10_000, WALL_HEARTBEAT)));
+    if site.sleep {
+        agent.push(("sleep_command", nap::command(Nap::Sleep, &folder.join("logs"))?));
+    }
     let mut launcher = site.of_node(node);
     let job_env: Table = node
         .env
