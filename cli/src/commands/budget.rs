@@ -107,6 +107,18 @@ fn limits(budget: &Budget) -> String {
     if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
 }
 
+/// The price in words: `0.32 of 1, where all are at their thriftiest`.
+fn price(status: &BudgetStatus) -> String {
+    if status.price <= 0.0 {
+        return "none: so far less is drawn than may be".to_owned();
+    }
+    let own = status.price_of_policy;
+    format!(
+        "{} of 1, where all are at their thriftiest; {own:.2e} in the policy's unit",
+        tidy(status.price)
+    )
+}
+
 fn tidy(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -137,8 +149,7 @@ async fn show(command: Show) -> anyhow::Result<()> {
         let energy = tidy(status.energy_mj.as_kwh());
         let carbon = carbon.unwrap_or_default();
         print(&format!("spent    {energy} kWh{carbon}; {left} of the window are left"))?;
-        let (price, own) = (tidy(status.price), status.price_of_policy);
-        print(&format!("price    {price} of its range, {own:.3e} in the policy's unit"))?;
+        print(&format!("price    {}", price(&status)))?;
         if let Some(overrun) = status.overrun_before {
             print(&format!("before   {:.2} % beyond in the window before", 100.0 * overrun))?;
         }
