@@ -141,7 +141,7 @@ fn put(line: &mut String, field: Field) {
 mod tests {
     use super::*;
     use crate::beside::{Beside, PARTNERS_MAX};
-    use crate::history::{JOBS_MAX, LEVELS_MAX, SETS_MAX, SETTINGS_MAX};
+    use crate::history::{JOBS_MAX, LEVELS_MAX, PowerLevel, SETS_MAX, SETTINGS_MAX};
     use crate::model::cap::Setting;
     use crate::model::throughput::{Constants, Off, POOLED};
     use wattle_common::Timestamp;
@@ -182,6 +182,7 @@ mod tests {
             }],
             settings: vec![AtSetting {
                 setting: Setting { cap_w: Some(150.0), clock_mhz_max: None },
+                ln_power: None,
                 slow: stored(1.1f64.ln(), 0.02),
                 power: stored(0.75f64.ln(), 0.01),
             }],
@@ -261,9 +262,13 @@ mod tests {
             memory_busy: Some(0.123_456_789),
             memory_mib: Some(80_000),
             ln_power: Some(one),
+            powers: (0..LEVELS_MAX)
+                .map(|i| PowerLevel { gpus: i as u32 + 1, ln_power: one })
+                .collect(),
             settings: (0..SETTINGS_MAX)
                 .map(|i| AtSetting {
                     setting: Setting { cap_w: Some(100.123 + i as f64), clock_mhz_max: None },
+                    ln_power: Some(one.mean),
                     slow: Some(one),
                     power: Some(one),
                 })

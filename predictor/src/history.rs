@@ -81,11 +81,24 @@ impl Level {
     }
 }
 
+/// What a job's cards drew on so many GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PowerLevel {
+    /// GPUs in all.
+    pub gpus: u32,
+    /// The logarithm of one card's power alone at the default, watts.
+    pub ln_power: Stored,
+}
+
 /// What a job showed under a cap or a locked clock, relative to the default.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtSetting {
     /// The cap or the clock; one of them.
     pub setting: Setting,
+    /// The logarithm of what its card drew at the default there, watts: the same cap bites deeper
+    /// where that is more.
+    #[serde(default)]
+    pub ln_power: Option<f64>,
     /// The logarithm of its slow-down.
     pub slow: Option<Stored>,
     /// The logarithm of its power relative to the default.
@@ -116,6 +129,9 @@ pub struct Summary {
     pub memory_mib: Option<u64>,
     /// The logarithm of one card's power alone at the default, watts.
     pub ln_power: Option<Stored>,
+    /// The same by the GPUs it had.
+    #[serde(default)]
+    pub powers: Vec<PowerLevel>,
     /// What it showed under caps and clocks, by its own readings alone.
     #[serde(default)]
     pub settings: Vec<AtSetting>,
@@ -154,6 +170,8 @@ pub struct Profile {
     pub memory_mib: Option<u64>,
     /// The logarithm of one card's power alone, watts.
     pub ln_power: Option<Belief>,
+    /// The same by GPUs.
+    pub powers: BTreeMap<u32, Belief>,
     /// Step rates by configuration.
     pub levels: BTreeMap<throughput::Spot, Belief>,
     /// What its jobs showed under caps and clocks.
@@ -190,10 +208,16 @@ fn pool_settings<'a>(seen: impl Iterator<Item = &'a AtSetting>) -> Vec<AtSetting
         .into_values()
         .map(|group| AtSetting {
             setting: group[0].setting,
+            ln_power: mean(group.iter().filter_map(|at| at.ln_power)),
             slow: pool(&group, |at| at.slow),
             power: pool(&group, |at| at.power),
         })
         .collect()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    (count > 0.0).then(|| sum / count)
 }
 
 impl Class {
@@ -209,14 +233,21 @@ impl Class {
             .into_iter()
             .filter_map(|(at, seen)| Some((at, pool(seen.into_iter(), JOB_SD)?)))
             .collect();
-        let traffic: Vec<f64> = jobs().filter_map(|s| s.memory_busy).collect();
+        let mut by_count: BTreeMap<u32, Vec<Stored>> = BTreeMap::new();
+        for power in jobs().flat_map(|s| &s.powers) {
+            by_count.entry(power.gpus).or_default().push(power.ln_power);
+        }
+        let powers = by_count
+            .into_iter()
+            .filter_map(|(gpus, seen)| Some((gpus, pool(seen.into_iter(), JOB_SD)?)))
+            .collect();
         Profile {
             jobs: jobs().count(),
             busy: pool(jobs().filter_map(|s| s.busy), BUSY_JOB_SD),
-            memory_busy: (!traffic.is_empty())
-                .then(|| traffic.iter().sum::<f64>() / traffic.len() as f64),
+            memory_busy: mean(jobs().filter_map(|s| s.memory_busy)),
             memory_mib: jobs().filter_map(|s| s.memory_mib).max(),
             ln_power: pool(jobs().filter_map(|s| s.ln_power), JOB_SD),
+            powers,
             levels,
             settings: pool_settings(jobs().flat_map(|s| &s.settings)),
         }
@@ -232,6 +263,8 @@ impl Class {
                     && s.shared.len() <= SETS_MAX
                     && s.levels.iter().all(|l| l.gpus > 0 && l.nodes > 0 && fine(&l.ln_rate))
                     && s.busy.iter().chain(&s.ln_power).all(fine)
+                    && s.powers.len() <= LEVELS_MAX
+                    && s.powers.iter().all(|p| p.gpus > 0 && fine(&p.ln_power))
                     && s.scaling.iter().all(throughput::Constants::is_sane)
                     && s.memory_busy.is_none_or(f64::is_finite)
                     && s.settings.len() <= SETTINGS_MAX
@@ -239,6 +272,7 @@ impl Class {
                         let setting = at.setting.cap_w.iter().chain(&at.setting.clock_mhz_max);
                         setting.clone().count() == 1
                             && setting.into_iter().all(|v| v.is_finite() && *v > 1.0)
+                            && at.ln_power.is_none_or(f64::is_finite)
                             && at.slow.iter().chain(&at.power).all(fine)
                     })
                     && s.shared.iter().all(|set| set.slow.iter().chain(&set.power).all(fine))
@@ -418,7 +452,7 @@ impl History {
                 Some(transfer::Seen {
                     class: (families.len() - 1) as u16,
                     family,
-                    ln_power: ln_power.mean,
+                    ln_power: at.ln_power.unwrap_or(ln_power.mean),
                     cap_w: at.setting.cap_w?,
                     slow: at.slow.map(pair),
                     power: at.power.map(pair),

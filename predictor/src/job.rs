@@ -10,6 +10,7 @@ pub(crate) mod curve;
 pub mod held;
 mod levels;
 mod order;
+mod power;
 mod settings;
 
 use std::borrow::Cow;
@@ -22,9 +23,10 @@ use wattle_common::id::{NodeId, WorkloadId};
 use wattle_common::job::GpuRequest;
 
 use crate::fit::{Belief, Posterior, Row, fit};
-use crate::history::{self, AtSetting, Level, Profile, SharedSet, Stored, Summary};
+use crate::history::{self, AtSetting, Level, PowerLevel, Profile, SharedSet, Stored, Summary};
 use crate::interval::LogNormal;
 use crate::job::held::{Answer, Half, Held, Prepared};
+use crate::job::power::PowerAlone;
 use crate::model::cap::{self, Card, Setting};
 use crate::model::constant::LEAST_SD;
 use crate::model::interference::Mix;
@@ -152,12 +154,12 @@ pub struct JobModel {
     pub memory_busy: Option<f64>,
     /// Peak device memory, MiB.
     pub memory_mib: Option<u64>,
-    /// The logarithm of one card's power alone at the default, over (1, ln g/g0).
-    power: Posterior,
-    power_gpus: u32,
-    power_seen: bool,
+    /// One card's power alone at the default.
+    power: PowerAlone,
     /// Under caps and clocks.
     pub held: Held,
+    /// What its own cards drew at the default, by its GPUs.
+    powers: Vec<PowerLevel>,
     /// What was seen under caps and clocks, taken at its word.
     settings: Vec<AtSetting>,
     /// Step rates of the configurations seen, then what caps and clocks do to them, together.
@@ -186,9 +188,9 @@ impl JobModel {
         let class = without_levels(context.class, inferred);
         let context = Context { class: &class, ..context };
         let (busy, busy_seen) = alone::busy(windows, context.class);
-        let (power, power_gpus, power_seen) = alone::power(job, context);
-        let own_gpus = windows.last().map_or(power_gpus, |w| w.gpus);
-        let ln_power = power.at(&[1.0, ln_ratio(own_gpus, power_gpus)]).0;
+        let power = alone::power(job, context);
+        let own_gpus = windows.last().map_or(job.gpus.max, |w| w.gpus);
+        let ln_power = power.ln_watts(own_gpus).0;
         let transfer = &context.pooled.transfer;
         let family = job.workload.as_ref().map(|w| WorkloadName::of(w.as_str()).family);
         let kin = family.is_some_and(|family| transfer.knows(family));
@@ -205,9 +207,8 @@ impl JobModel {
                 .max()
                 .or(context.class.memory_mib),
             power,
-            power_gpus,
-            power_seen,
             held: Held::expected(context.card, (transfer, kin), ln_power, windows, class),
+            powers: Vec::new(),
             settings: Vec::new(),
             speed: Posterior::of_beliefs(&[]),
             groups: Vec::new(),
@@ -221,7 +222,9 @@ impl JobModel {
         let (held_speed, speed_default_seen) = model.fit_speed(windows, context);
         let default_seen = (speed_default_seen, power_default_seen);
         model.held.learn(held_speed, held_power, default_seen);
-        model.settings = settings::raw(windows, &model.held, context.card);
+        let demand = |gpus| model.ln_power_alone(gpus).0;
+        model.settings = settings::raw(windows, &model.held, context.card, demand);
+        model.powers = alone::powers(job, context.card);
         model.fit_shared(windows, context);
         model
     }
@@ -229,7 +232,7 @@ impl JobModel {
     /// The logarithm of one card's power alone at the default, watts.
     #[must_use]
     pub fn ln_power_alone(&self, gpus: u32) -> (f64, f64) {
-        self.power.at(&[1.0, ln_ratio(gpus, self.power_gpus)])
+        self.power.ln_watts(gpus)
     }
 
     /// Steps a second alone at the default, as a logarithm.
@@ -256,8 +259,7 @@ impl JobModel {
     /// ratios of deviations.
     #[must_use]
     pub fn noise(&self) -> (f64, f64) {
-        let bounded = |fitted: &Posterior| fitted.noise_ratio().clamp(0.7, 4.0);
-        (bounded(&self.speed), bounded(&self.power))
+        (self.speed.noise_ratio().clamp(0.7, 4.0), self.power.noise_ratio().clamp(0.7, 4.0))
     }
 
     /// What makes it like other jobs.
@@ -320,17 +322,17 @@ impl JobModel {
         let power = |w: &Observation| Some((w.card_power_w?.ln(), POWER_SD));
         let shifts = order::shifts(windows, context.card, power);
         for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.alone()) {
-            let (x, mean, open) = self.held.columns(Half::Power, window.setting());
+            let demand = self.ln_power_alone(window.gpus).0;
+            let (x, mean, open) = self.held.columns(Half::Power, window.setting(), demand);
             let Some(watts) = window.card_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
             };
-            let base = self.ln_power_alone(window.gpus).0;
             // What the default is off by all readings have in common; it tells none from another.
             // One power under one cap repeats better than another window of the job at large does.
             let sd = LEAST_SD.get().hypot(open.sqrt());
-            rows.push(Row { x, y: watts.ln() + shift - base - mean, sd });
+            rows.push(Row { x, y: watts.ln() + shift - demand - mean, sd });
         }
-        (fit(&rows, &self.held.beliefs(Half::Power)), self.power_seen)
+        (fit(&rows, &self.held.beliefs(Half::Power)), self.power.is_seen)
     }
 
     /// Step rates, and what caps and clocks do to them; whether the default was seen.
@@ -357,7 +359,8 @@ impl JobModel {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
-            let (columns, slow, open) = self.held.columns(Half::Slow, window.setting());
+            let demand = self.ln_power_alone(window.gpus).0;
+            let (columns, slow, open) = self.held.columns(Half::Slow, window.setting(), demand);
             rows.push(Row {
                 x: self.speed_row(group, &columns),
                 y: window.rate.map_or(0.0, f64::ln) + shift + offset + slow,
@@ -461,7 +464,7 @@ impl JobModel {
     /// A shared card's power above idle over its tenants' own added up, as a logarithm.
     fn power_ratio(&self, window: &Observation, context: Context<'_>) -> Option<(f64, f64)> {
         let card_w = window.card_power_w?;
-        if !self.power_seen || !cap::is_free(context.card, card_w, window.setting()) {
+        if !self.power.is_seen || !cap::is_free(context.card, card_w, window.setting()) {
             return None;
         }
         let idle = context.card.idle_w;
@@ -494,7 +497,8 @@ impl JobModel {
             busy: own_busy.then(|| self.busy.into()),
             memory_busy: self.memory_busy,
             memory_mib: self.memory_mib,
-            ln_power: self.power_seen.then(|| self.power.belief(0).into()),
+            ln_power: self.power.is_seen.then(|| self.power.level().into()),
+            powers: self.powers.clone(),
             settings: self.settings.clone(),
             shared: self.shared.clone(),
             singles: self.singles.clone(),
@@ -523,10 +527,6 @@ fn without_levels(class: &Profile, inferred: bool) -> Cow<'_, Profile> {
         class.to_mut().levels.clear();
     }
     class
-}
-
-fn ln_ratio(gpus: u32, reference: u32) -> f64 {
-    (f64::from(gpus.max(1)) / f64::from(reference.max(1))).ln()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {

@@ -3,12 +3,15 @@
 //! Its own windows say it; else the class's, else what is believed of its kind. Nothing here knows
 //! what caps or neighbours do.
 
+use std::collections::BTreeMap;
+
 use wattle_common::id::WorkloadId;
 
-use super::{Context, Job, ln_ratio, median, order};
-use crate::fit::{Belief, Posterior, Row, fit};
-use crate::history::Profile;
-use crate::model::cap;
+use super::power::{PowerAlone, Seen};
+use super::{Context, Job, median, order};
+use crate::fit::Belief;
+use crate::history::{LEVELS_MAX, PowerLevel, Profile, Stored};
+use crate::model::cap::{self, Card};
 use crate::observation::{Observation, POWER_SD};
 use crate::prior;
 
@@ -35,11 +38,8 @@ pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
     }
 }
 
-/// One card's power alone at the default, over (1, ln g/g0): from windows no cap or clock held
-/// back; else above what was seen held back; else the class's; else the kind of network's.
-pub(super) fn power(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
-    let card = context.card;
-    let alone = || job.windows().iter().filter(|w| w.alone());
+/// A job's windows that no cap or clock held back, with what its card drew in them, watts.
+pub(super) fn free<'a>(job: &'a Job, card: &Card) -> Vec<(&'a Observation, f64)> {
     let shifts = order::shifts(job.windows(), card, |w| Some((w.card_power_w?.ln(), POWER_SD)));
     let mut free: Vec<(&Observation, f64)> = job
         .windows()
@@ -54,9 +54,36 @@ pub(super) fn power(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
     if free.iter().any(default) {
         free.retain(default);
     }
+    free
+}
+
+/// What a job's own cards drew at the default, by its GPUs.
+pub(super) fn powers(job: &Job, card: &Card) -> Vec<PowerLevel> {
+    let mut by_count: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    let free = free(job, card).into_iter();
+    // What was cut a little by a low cap tells of the job, but is no level for others.
+    for (window, watts) in free.filter(|(w, _)| cap::is_default(card, w.setting())) {
+        by_count.entry(window.gpus).or_default().push(watts.ln());
+    }
+    let level = |(gpus, seen): (u32, Vec<f64>)| {
+        let sd = POWER_SD / (seen.len() as f64).sqrt();
+        let ln_power = Stored { mean: median(seen.into_iter())?, sd };
+        Some(PowerLevel { gpus, ln_power })
+    };
+    by_count.into_iter().filter_map(level).take(LEVELS_MAX).collect()
+}
+
+/// One card's power alone at the default: from windows no cap or clock held back, and from those of
+/// the class by their GPUs; else above what was seen held back; else the kind of network's.
+pub(super) fn power(job: &Job, context: Context<'_>) -> PowerAlone {
+    let card = context.card;
+    let alone = || job.windows().iter().filter(|w| w.alone());
+    let free = free(job, card);
     let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
     let held = alone().filter_map(|w| w.card_power_w).max_by(f64::total_cmp);
     let level = match (context.class.ln_power, held) {
+        // By their GPUs, its jobs' powers stand among the rows.
+        (Some(class), _) if !context.class.powers.is_empty() => Belief { sd: 0.5, ..class },
         (Some(class), _) => class,
         // Somewhere between what a cap let through and what the card can draw.
         (None, Some(held)) if free.is_empty() => {
@@ -70,15 +97,16 @@ pub(super) fn power(job: &Job, context: Context<'_>) -> (Posterior, u32, bool) {
             Belief { mean: share.mean + card.cap_default_w.ln(), sd: f64::hypot(share.sd, guess) }
         }
     };
-    let rows: Vec<Row> = free
-        .iter()
-        .map(|(w, watts)| {
-            let sd = if cap::is_default(card, w.setting()) { POWER_SD } else { LOW_CAP_SD };
-            Row { x: vec![1.0, ln_ratio(w.gpus, gpus)], y: watts.ln(), sd }
-        })
-        .collect();
-    // More GPUs wait more for each other, and draw a little less each.
-    let beliefs = [level, Belief { mean: -0.03, sd: 0.06 }];
-    let seen = !rows.is_empty() || context.class.ln_power.is_some();
-    (fit(&rows, &beliefs), gpus, seen)
+    let own = free.iter().map(|(w, watts)| {
+        let sd = if cap::is_default(card, w.setting()) { POWER_SD } else { LOW_CAP_SD };
+        Seen { gpus: w.gpus, ln_watts: watts.ln(), sd }
+    });
+    let like = context.class.powers.iter().map(|(gpus, belief)| Seen {
+        gpus: *gpus,
+        ln_watts: belief.mean,
+        sd: belief.sd,
+    });
+    let rows: Vec<Seen> = own.chain(like).collect();
+    let is_seen = !rows.is_empty() || context.class.ln_power.is_some();
+    PowerAlone::fit(gpus, level, &rows, is_seen)
 }

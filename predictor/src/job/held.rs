@@ -191,6 +191,20 @@ impl Held {
         self.caps.iter().map(cap).chain(self.clocks.iter().map(clock)).collect()
     }
 
+    /// The logarithm of the power its card is taken to draw at the default where the job is now.
+    #[must_use]
+    pub fn ln_power(&self) -> f64 {
+        self.ln_power
+    }
+
+    /// How much more is expected under a setting where the card draws `ln_power` at the default
+    /// than where the job is now.
+    #[must_use]
+    pub fn shift(&self, half: Half, setting: Setting, ln_power: f64) -> f64 {
+        let Some(cap) = held_cap(&self.card, setting) else { return 0.0 };
+        of(half, self.guess(ln_power, cap)).mean - of(half, self.guess(self.ln_power, cap)).mean
+    }
+
     /// The locked clocks that were seen, MHz, descending.
     #[must_use]
     pub fn clocks(&self) -> &[f64] {
@@ -234,12 +248,12 @@ impl Held {
         beliefs
     }
 
-    /// The features of a setting, what is expected of it beside them, and the variance that no
-    /// parameter holds.
+    /// The features of a setting for a card that draws `ln_power` at the default, what is expected of
+    /// it beside them, and the variance that no parameter holds.
     #[must_use]
-    pub fn columns(&self, half: Half, setting: Setting) -> (Vec<f64>, f64, f64) {
+    pub fn columns(&self, half: Half, setting: Setting, ln_power: f64) -> (Vec<f64>, f64, f64) {
         let cap = held_cap(&self.card, setting);
-        let guess = cap.map_or_else(Guess::default, |cap| self.guess(self.ln_power, cap));
+        let guess = cap.map_or_else(Guess::default, |cap| self.guess(ln_power, cap));
         self.columns_of(half, setting, guess)
     }
 
@@ -280,7 +294,8 @@ impl Held {
                 Half::Slow => at.slow,
                 Half::Power => at.power,
             }?;
-            let (columns, mean, open) = self.columns(half, at.setting);
+            let demand = at.ln_power.unwrap_or(self.ln_power);
+            let (columns, mean, open) = self.columns(half, at.setting, demand);
             let mut x = vec![0.0; levels];
             x.extend(columns);
             let sd = (seen.sd * seen.sd + LEAST_SD.get() * LEAST_SD.get() + open).sqrt();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::held::Held;
+use super::held::{Half, Held};
 use crate::fit::{Belief, Row, fit};
 use crate::history::{AtSetting, SETTINGS_MAX, Stored};
 use crate::model::cap::{self, Card};
@@ -18,22 +18,32 @@ const SD_MAX: f64 = 0.1;
 /// Configurations whose levels are told apart.
 const LEVELS_MAX: usize = 8;
 
-/// What `windows` show under each of `held`'s settings.
-pub(super) fn raw(windows: &[Observation], held: &Held, card: &Card) -> Vec<AtSetting> {
+/// What `windows` show under each of `held`'s settings, as it would be on the GPUs the job has now;
+/// `demand` is the logarithm of what its card draws at the default on so many.
+pub(super) fn raw(
+    windows: &[Observation],
+    held: &Held,
+    card: &Card,
+    demand: impl Fn(u32) -> f64,
+) -> Vec<AtSetting> {
     let knots = held.knots();
     let alone = || windows.iter().filter(|w| w.alone());
     // Nothing can be relative to a default that was not seen.
     if knots.is_empty() || !alone().any(|w| cap::is_default(card, w.setting())) {
         return Vec::new();
     }
-    let slow = half(alone(), held, |w| Some((-w.rate?.ln(), w.rate_sd)));
-    let power = half(alone(), held, |w| Some((w.card_power_w?.ln(), POWER_SD)));
+    // Fewer GPUs draw more each, and feel the same cap more.
+    let shift = |half, w: &Observation| held.shift(half, w.setting(), demand(w.gpus));
+    let slow = half(alone(), held, |w| Some((-w.rate?.ln() - shift(Half::Slow, w), w.rate_sd)));
+    let power =
+        half(alone(), held, |w| Some((w.card_power_w?.ln() - shift(Half::Power, w), POWER_SD)));
     let sure = |seen: &[Stored], i: usize| seen.get(i).copied().filter(|s| s.sd < SD_MAX);
     knots
         .iter()
         .enumerate()
         .map(|(i, setting)| AtSetting {
             setting: *setting,
+            ln_power: Some(held.ln_power()),
             slow: sure(&slow, i),
             power: sure(&power, i),
         })
@@ -46,7 +56,7 @@ pub(super) fn raw(windows: &[Observation], held: &Held, card: &Card) -> Vec<AtSe
 fn half<'a>(
     windows: impl Iterator<Item = &'a Observation>,
     held: &Held,
-    of: fn(&Observation) -> Option<(f64, f64)>,
+    of: impl Fn(&Observation) -> Option<(f64, f64)>,
 ) -> Vec<Stored> {
     let mut levels: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     let mut seen = Vec::new();

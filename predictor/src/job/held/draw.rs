@@ -72,7 +72,7 @@ impl Held {
     fn own_slow(&self) -> Vec<(f64, f64, f64)> {
         let one = |cap: &f64| {
             let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
-            let (row, mean, _) = self.columns(Half::Slow, setting);
+            let (row, mean, _) = self.columns(Half::Slow, setting, self.ln_power);
             let (off, variance) = self.slow.at(&row);
             (*cap, mean + off, variance)
         };
@@ -108,7 +108,7 @@ impl Held {
     /// What the fitted parameters say of a clock.
     fn clock_law(&self, half: Half, mhz: f64) -> f64 {
         let setting = Setting { cap_w: None, clock_mhz_max: Some(mhz) };
-        self.posterior(half).at(&self.columns(half, setting).0).0
+        self.posterior(half).at(&self.columns(half, setting, self.ln_power).0).0
     }
 
     pub(super) fn clock_mean(&self, half: Half, mhz: f64) -> f64 {
