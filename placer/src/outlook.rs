@@ -39,6 +39,19 @@ pub fn profile(job: &Job, kind: &str) -> Option<Profile> {
     })
 }
 
+/// Whether `job` must still be looked at as the site sets its cards: nothing was measured of it yet,
+/// and what is said of it is not sure.
+///
+/// What caps and clocks do is only known relative to that. A job that begins at a setting chosen
+/// from a guess may stay there for good: nothing it shows there says that another were better.
+#[must_use]
+pub fn is_unmeasured(job: &Job) -> bool {
+    let Some(surface) = &job.surface else { return false };
+    let mut alone = surface.points.iter().filter(|point| point.neighbours.is_empty());
+    let unsure = |p: &SurfacePoint| p.card_power_w.low < p.card_power_w.high;
+    surface.windows == 0 && alone.any(unsure)
+}
+
 /// The expected speed of `job` on so many GPUs and nodes beside `neighbours`, relative to running
 /// there alone.
 #[must_use]

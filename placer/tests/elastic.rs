@@ -217,3 +217,35 @@ proptest! {
         }
     }
 }
+
+/// A setting that a guess recommends may be one that never shows it was wrong.
+#[test]
+fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
+    let thrifty = CardSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
+    for name in ["powerflow", "wattle"] {
+        let policy = policy(name).unwrap();
+        let mut problem = cluster(1, 100.0);
+        let key = arrive(&mut problem, "new", ANY, 1.9);
+        let said = |windows: u32, width: f64| {
+            let mut said = surface(1.9);
+            said.windows = windows;
+            for point in &mut said.points {
+                let watts = point.card_power_w.mean;
+                point.card_power_w =
+                    Estimate { mean: watts, low: watts / width, high: watts * width };
+            }
+            Arc::new(said)
+        };
+        problem.surface_known(key, said(0, 1.5));
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(size(&problem, key), (1, CardSetting::DEFAULT), "{name}, of a guess");
+        problem.surface_known(key, said(1, 1.5));
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(size(&problem, key), (1, thrifty), "{name}, once measured");
+        // What is surely known needs no look.
+        let sure = arrive(&mut problem, "sure", ANY, 1.9);
+        problem.surface_known(sure, said(0, 1.0));
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(size(&problem, sure), (1, thrifty), "{name}, of what is sure");
+    }
+}

@@ -12,6 +12,7 @@ use crate::arrange::Target;
 use crate::fit::never;
 use crate::job::{Job, State};
 use crate::menu::{Choice, Menu};
+use crate::outlook::is_unmeasured;
 use crate::plan::{Decision, Plan};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -114,6 +115,13 @@ impl<'a> Contest<'a> {
     pub(crate) fn plan(self, problem: &Problem, shared_out: Vec<Target>, before: u32) -> Plan {
         let mut targets = self.fixed;
         targets.extend(shared_out);
+        // Who was never measured is first looked at as the site sets its cards.
+        for target in &mut targets {
+            let mut jobs = target.jobs.iter().filter_map(|&job| problem.job(job));
+            if jobs.any(is_unmeasured) {
+                target.setting = CardSetting::DEFAULT;
+            }
+        }
         let mut plan = crate::arrange::arrange(problem, &targets, &Because::Outranked { before });
         plan.decisions.extend(self.rejected);
         plan
