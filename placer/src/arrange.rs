@@ -137,7 +137,9 @@ impl<'a> Steps<'a> {
     /// Waiting jobs whose target has its GPUs already join it there, once nobody else is on them.
     fn join(&mut self, targets: &[Target], claims: &[Option<&GpuSet>]) {
         for (target, claim) in targets.iter().zip(claims) {
-            let Some(on) = claim else { continue };
+            let Some(on) = claim.filter(|_| target.jobs.iter().any(|&job| self.waits(job))) else {
+                continue;
+            };
             let foreign = on.gpus().any(|(node, gpu)| {
                 self.problem.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
             });
@@ -194,6 +196,9 @@ impl<'a> Steps<'a> {
                 None => unplaced.push(target),
             }
         }
+        if unplaced.is_empty() {
+            return;
+        }
         self.plan.blocked = unplaced.iter().find_map(|target| {
             let job = target.jobs.iter().copied().find(|&job| self.waits(job))?;
             Some(Blocked { job, because: Because::Awaits { gpus: target.gpus } })
@@ -214,11 +219,7 @@ impl<'a> Steps<'a> {
     }
 
     fn anyone_is_stopping(&self) -> bool {
-        let nodes = self.problem.nodes().iter();
-        let mut tenants = nodes.flat_map(|n| (0..n.facts.gpus).flat_map(|gpu| n.tenants(gpu)));
-        tenants.any(|&tenant| {
-            self.problem.job(tenant).is_some_and(|j| matches!(j.state, State::Stopping { .. }))
-        })
+        self.problem.running().any(|(_, job)| matches!(job.state, State::Stopping { .. }))
     }
 
     fn of_kind(&self, target: &Target) -> impl Iterator<Item = (NodeKey, &'a crate::Node)> {

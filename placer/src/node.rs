@@ -1,5 +1,6 @@
 //! What the placer knows of one node: its cards, who is on them, whether it is awake, what it draws.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::{NodeId, Power, Timestamp};
@@ -51,26 +52,26 @@ pub enum Wakefulness {
 /// A node and who is on it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is known of it.
-    pub facts: NodeFacts,
+    /// What is known of it. Shared with copies of the problem, as its tenants are.
+    pub facts: Arc<NodeFacts>,
     /// Whether it takes jobs.
     pub wakefulness: Wakefulness,
     /// When it last woke, lost its last job, or was first known, whichever came last.
     pub idle_since: Timestamp,
     /// GPUs with at least one job.
     pub(crate) occupied: u64,
-    pub(crate) tenants: Vec<Vec<JobKey>>,
+    pub(crate) tenants: Arc<Vec<Vec<JobKey>>>,
 }
 
 impl Node {
     pub(crate) fn new(facts: NodeFacts, now: Timestamp) -> Self {
         let gpus = facts.gpus as usize;
         Self {
-            facts,
+            facts: Arc::new(facts),
             wakefulness: Wakefulness::Awake,
             idle_since: now,
             occupied: 0,
-            tenants: vec![Vec::new(); gpus],
+            tenants: Arc::new(vec![Vec::new(); gpus]),
         }
     }
     /// Whether it is awake.
@@ -85,7 +86,7 @@ impl Node {
     }
     /// The GPUs that answer and have at least one job.
     #[must_use]
-    pub const fn shared_or_taken(&self) -> u64 {
+    pub fn shared_or_taken(&self) -> u64 {
         self.facts.healthy & self.occupied
     }
     /// The jobs on one of its GPUs, in the order they came.

@@ -62,10 +62,10 @@ pub struct Problem {
     /// How much work jobs turned out to be.
     pub sizes: SizeHistory,
     nodes: Vec<Node>,
-    node_keys: BTreeMap<NodeId, NodeKey>,
-    jobs: Vec<Option<Job>>,
+    node_keys: Arc<BTreeMap<NodeId, NodeKey>>,
+    jobs: Vec<Option<Arc<Job>>>,
     unused: Vec<JobKey>,
-    job_keys: BTreeMap<JobId, JobKey>,
+    job_keys: Arc<BTreeMap<JobId, JobKey>>,
     queue: BTreeMap<u64, JobKey>,
     running: BTreeSet<JobKey>,
     observed: BTreeSet<JobKey>,
@@ -104,10 +104,10 @@ impl Problem {
             inventory_complete: false,
             sizes: SizeHistory::default(),
             nodes: Vec::new(),
-            node_keys: BTreeMap::new(),
+            node_keys: Arc::default(),
             jobs: Vec::new(),
             unused: Vec::new(),
-            job_keys: BTreeMap::new(),
+            job_keys: Arc::default(),
             queue: BTreeMap::new(),
             running: BTreeSet::new(),
             observed: BTreeSet::new(),
@@ -144,7 +144,7 @@ impl Problem {
     /// One job, while it waits or runs.
     #[must_use]
     pub fn job(&self, key: JobKey) -> Option<&Job> {
-        self.jobs.get(key.index()).and_then(Option::as_ref)
+        self.jobs.get(key.index()).and_then(Option::as_deref)
     }
     /// The jobs that wait, first come first.
     pub fn queue(&self) -> impl Iterator<Item = (JobKey, &Job)> {
@@ -212,19 +212,20 @@ impl Problem {
         let gpus = facts.gpus as usize;
         if let Some(&key) = self.node_keys.get(&facts.id) {
             let node = &mut self.nodes[key.index()];
-            node.tenants.resize(gpus.max(node.tenants.len()), Vec::new());
-            node.facts = facts;
+            let tenants = Arc::make_mut(&mut node.tenants);
+            tenants.resize(gpus.max(tenants.len()), Vec::new());
+            node.facts = Arc::new(facts);
             return key;
         }
         let key = NodeKey(self.nodes.len() as u32);
-        self.node_keys.insert(facts.id.clone(), key);
+        Arc::make_mut(&mut self.node_keys).insert(facts.id.clone(), key);
         self.nodes.push(Node::new(facts, self.now));
         key
     }
 
     /// A node does not answer: nothing new is placed there. Its jobs are the caller's to judge.
     pub fn node_lost(&mut self, key: NodeKey) {
-        self.nodes[key.index()].facts.healthy = 0;
+        Arc::make_mut(&mut self.nodes[key.index()].facts).healthy = 0;
     }
 
     /// A node reports whether it is awake.
@@ -249,9 +250,9 @@ impl Problem {
         }
         let arrival = self.arrivals;
         self.arrivals += 1;
-        self.job_keys.insert(facts.id.clone(), key);
+        Arc::make_mut(&mut self.job_keys).insert(facts.id.clone(), key);
         self.queue.insert(arrival, key);
-        self.jobs[key.index()] = Some(Job::new(facts, arrival));
+        self.jobs[key.index()] = Some(Arc::new(Job::new(facts, arrival)));
         key
     }
 
@@ -283,7 +284,7 @@ impl Problem {
         self.release(key);
         let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::take) else { return };
         self.queue.remove(&job.arrival);
-        self.job_keys.remove(&job.facts.id);
+        Arc::make_mut(&mut self.job_keys).remove(&job.facts.id);
         self.unused.push(key);
     }
 
@@ -291,7 +292,7 @@ impl Problem {
     /// queue.
     pub fn job_stopped(&mut self, key: JobKey) {
         self.release(key);
-        if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+        if let Some(job) = one_of(&mut self.jobs, key) {
             job.attained = job.gpu_time(self.now);
             job.ran = job.run_time(self.now);
             job.state = State::Queued;
@@ -301,7 +302,7 @@ impl Problem {
 
     /// A job says how far it is. Reports that come late are ignored.
     pub fn job_progressed(&mut self, key: JobKey, progress: Progress) {
-        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        let Some(job) = one_of(&mut self.jobs, key) else { return };
         let last = job.progress.unwrap_or_default();
         if progress.at < last.at {
             return;
@@ -316,7 +317,7 @@ impl Problem {
         });
         for &watched in &self.observed {
             let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
-                self.jobs[watched.index()].as_mut()
+                one_of(&mut self.jobs, watched)
             else {
                 continue;
             };
@@ -331,7 +332,7 @@ impl Problem {
 
     /// A predictor says what it expects of a job.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
-        if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+        if let Some(job) = one_of(&mut self.jobs, key) {
             job.menu = Some(Arc::new(Menu::of(&surface, job.facts.request)));
             job.surface = Some(surface);
         }
@@ -339,7 +340,7 @@ impl Problem {
 
     /// As [`Self::surface_known`], with the surface's menu, which jobs of one kind may share.
     pub fn surface_and_menu_known(&mut self, key: JobKey, surface: Arc<Surface>, menu: Arc<Menu>) {
-        if let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) {
+        if let Some(job) = one_of(&mut self.jobs, key) {
             job.menu = Some(menu);
             job.surface = Some(surface);
         }
@@ -354,13 +355,13 @@ impl Problem {
                 }
                 Decision::Stop { job, next_gpus, .. } => {
                     self.stop(*job, false);
-                    if let Some(job) = self.jobs.get_mut(job.index()).and_then(Option::as_mut) {
+                    if let Some(job) = one_of(&mut self.jobs, *job) {
                         job.next_gpus = *next_gpus;
                     }
                 }
                 Decision::Set { job, setting, .. } => {
                     if let Some(Job { state: State::Running { setting: now, .. }, .. }) =
-                        self.jobs.get_mut(job.index()).and_then(Option::as_mut)
+                        one_of(&mut self.jobs, *job)
                     {
                         *now = *setting;
                     }
@@ -369,7 +370,7 @@ impl Problem {
                 Decision::Settle { job, .. } => {
                     self.observed.remove(job);
                     if let Some(Job { state: State::Running { observation, .. }, .. }) =
-                        self.jobs.get_mut(job.index()).and_then(Option::as_mut)
+                        one_of(&mut self.jobs, *job)
                     {
                         *observation = None;
                     }
@@ -392,7 +393,7 @@ impl Problem {
 
     fn stop(&mut self, key: JobKey, undone: bool) {
         self.observed.remove(&key);
-        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        let Some(job) = one_of(&mut self.jobs, key) else { return };
         job.attained = job.gpu_time(self.now);
         job.ran = job.run_time(self.now);
         job.next_gpus = None;
@@ -413,14 +414,14 @@ impl Problem {
         since: Timestamp,
         observing: bool,
     ) {
-        let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::as_mut) else { return };
+        let Some(job) = one_of(&mut self.jobs, key) else { return };
         self.queue.remove(&job.arrival);
         let mut marks = Vec::new();
         for spot in &on.spots {
             let node = &mut self.nodes[spot.node.index()];
             node.occupied |= spot.gpus;
             for gpu in bits(spot.gpus) {
-                let tenants = &mut node.tenants[gpu as usize];
+                let tenants = &mut Arc::make_mut(&mut node.tenants)[gpu as usize];
                 if observing {
                     marks.extend(tenants.iter().map(|&job| Mark { job, from: None }));
                 }
@@ -446,7 +447,7 @@ impl Problem {
         for spot in &on.spots {
             let node = &mut self.nodes[spot.node.index()];
             for gpu in bits(spot.gpus) {
-                let tenants = &mut node.tenants[gpu as usize];
+                let tenants = &mut Arc::make_mut(&mut node.tenants)[gpu as usize];
                 tenants.retain(|&tenant| tenant != key);
                 if tenants.is_empty() {
                     node.occupied &= !(1 << gpu);
@@ -458,12 +459,17 @@ impl Problem {
         }
         self.running.remove(&key);
         self.observed.remove(&key);
-        for watched in &self.observed {
+        for &watched in &self.observed {
             if let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
-                self.jobs[watched.index()].as_mut()
+                one_of(&mut self.jobs, watched)
             {
                 seen.marks.retain(|mark| mark.job != key);
             }
         }
     }
+}
+
+/// A job, to be changed: apart from now on in this problem, where copies of the problem have it too.
+fn one_of(jobs: &mut [Option<Arc<Job>>], key: JobKey) -> Option<&mut Job> {
+    jobs.get_mut(key.index())?.as_mut().map(Arc::make_mut)
 }

@@ -11,6 +11,7 @@
 use std::path::PathBuf;
 
 use wattle_common::job::GpuRequest;
+use wattle_common::topology::ClusterShape;
 use wattle_placer::policy;
 use wattle_simulator::{Lengths, RunOptions, Scenario, Work, run_with, trace};
 use wattle_world::World;
@@ -22,7 +23,10 @@ fn main() {
     divan::main();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find(|line| line.starts_with("VmHWM"));
-    println!("memory at its peak: {}", peak.unwrap_or("not known").trim_start_matches("VmHWM:").trim());
+    println!(
+        "memory at its peak: {}",
+        peak.unwrap_or("not known").trim_start_matches("VmHWM:").trim()
+    );
 }
 
 fn table() -> Option<PathBuf> {
@@ -37,7 +41,8 @@ fn table() -> Option<PathBuf> {
 fn scenario(world: &World, file: &std::path::Path, elastic: bool) -> Scenario {
     let trace = trace::read(file).unwrap();
     let mut scenario =
-        Scenario::from_trace(world, &trace, &"320x8:a100".parse().unwrap(), 7).unwrap();
+        Scenario::from_trace(world, &trace, &"320x8:a100".parse::<ClusterShape>().unwrap(), 7)
+            .unwrap();
     let gpu = world.gpu("a100").unwrap();
     for job in &mut scenario.jobs {
         let workload = world.workload(job.workload.as_str()).unwrap();
@@ -72,7 +77,7 @@ fn philly(bencher: divan::Bencher<'_, '_>, name: &str) {
         println!(
             "{name}: {} jobs, mean completion {:.0} s, {:.1} MWh, {} rescales",
             outcome.finished,
-            outcome.jct_s_mean,
+            outcome.jct_s_mean.unwrap_or_default(),
             outcome.energy_kwh_above_idle / 1e3,
             outcome.rescales
         );

@@ -419,7 +419,8 @@ impl<'s> Engine<'s> {
             let undone = self.carry_out(&plan);
             self.reconfigure();
             // Without undone jobs or fresh priors an applied plan leaves nothing to do.
-            if !undone && !self.is_informed() {
+            let stands = self.oracle.as_ref().is_some_and(Oracle::is_whole);
+            if !undone && (stands || !self.is_informed()) {
                 return Ok(());
             }
         }

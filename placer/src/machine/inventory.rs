@@ -57,7 +57,7 @@ impl Placer {
 
     /// A placement names this GPU, so it is there, whatever else is known of the node.
     pub(super) fn know_at_least(&mut self, node: &NodeId, gpus: u32) {
-        let known = self.problem.node_key(node).map(|key| self.problem.node(key).facts.clone());
+        let known = self.problem.node_key(node).map(|key| (*self.problem.node(key).facts).clone());
         let facts = known.unwrap_or_else(|| NodeFacts {
             watts: None,
             id: node.clone(),
@@ -104,7 +104,7 @@ impl Placer {
             memory_mib: memory,
             healthy,
         };
-        if before != Some(&facts) {
+        if before.is_none_or(|before| **before != facts) {
             self.problem.node_known(facts);
             // A new node gets its first order, new cards the site's cap.
             self.to_order.insert(node.clone());

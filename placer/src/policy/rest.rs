@@ -13,16 +13,17 @@ use crate::problem::Problem;
 /// Far more rounds than any plan was seen to take.
 const ROUNDS_MAX: usize = 16;
 
-/// The plan of `solve` with all that it would add once its plan is carried out.
-pub(crate) fn at_rest(problem: &Problem, solve: impl Fn(&Problem) -> Plan) -> Plan {
-    let mut plan = solve(problem);
-    if plan.is_empty() {
+/// The plan of `solve` with all that it would add once its plan is carried out. `solve` says of a
+/// plan, too, whether it is certain to add nothing.
+pub(crate) fn at_rest(problem: &Problem, solve: impl Fn(&Problem) -> (Plan, bool)) -> Plan {
+    let (mut plan, certain) = solve(problem);
+    if certain || plan.is_empty() {
         return plan;
     }
     for _ in 0..ROUNDS_MAX {
         let mut then = problem.clone();
         then.apply(&plan);
-        let next = solve(&then);
+        let (next, _) = solve(&then);
         (plan.blocked, plan.again_at) = (next.blocked.clone(), next.again_at);
         if next.is_empty() {
             break;

@@ -60,10 +60,10 @@ use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
 use crate::policy::rest::at_rest;
 use crate::policy::wattle::allot::{Blocks, allot};
-use crate::policy::wattle::market::{Bid, Forecast, clear};
+use crate::policy::wattle::market::{Bid, Forecast, Market, clear};
 use crate::policy::wattle::pairs::{Pair, Pairing};
 use crate::policy::wattle::shape::Line;
-use crate::policy::wattle::traders::{gather, held, wish};
+use crate::policy::wattle::traders::{Trader, gather, held, wish};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -114,8 +114,8 @@ impl Policy for Wattle {
     }
 }
 
-/// The plan, as far as it can be told before it is carried out.
-fn plan_once(problem: &Problem) -> Plan {
+/// The plan, as far as it can be told before it is carried out, and whether that is all of it.
+fn plan_once(problem: &Problem) -> (Plan, bool) {
     let mut contest = Contest::of(problem);
     let mut contenders = std::mem::take(&mut contest.jobs);
     contenders.extend(stopped_to_wait(problem));
@@ -126,11 +126,16 @@ fn plan_once(problem: &Problem) -> Plan {
     }
     let mut targets = Vec::new();
     let mut look_again = false;
+    // Where strangers start, those who are known share out what is left.
+    let waits = |job: &JobKey| problem.job(*job).is_some_and(|job| job.state == State::Queued);
+    let mut certain = !contest.fixed.iter().any(|target| target.jobs.iter().any(waits));
     let mut waiting: Vec<(u64, JobKey)> = Vec::new();
     for (kind, contenders) in &mut by_kind {
         let supply = Supply::of(problem, kind, &contest);
         let before = targets.len();
-        look_again |= settle(problem, contenders, &supply, &mut targets);
+        let shared = settle(problem, contenders, &supply, &mut targets);
+        look_again |= shared.look_again;
+        certain &= shared.certain;
         let chosen: BTreeSet<JobKey> =
             targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
         let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
@@ -139,13 +144,14 @@ fn plan_once(problem: &Problem) -> Plan {
     }
     let before = targets.len() as u32;
     let mut plan = contest.plan(problem, targets, before);
+    certain &= plan.blocked.is_none() && plan.nodes.is_empty();
     // Who has its GPUs and no place for them yet is named first.
     let outranked = |(_, job)| Blocked { job, because: Because::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
     if look_again || plan.blocked.is_some() {
         plan.again_at = Some(problem.now + LOOK_AGAIN);
     }
-    plan
+    (plan, certain)
 }
 
 /// Jobs that are on their way back to the queue compete as if they were there: the price that sent
@@ -190,12 +196,12 @@ fn settle(
     contenders: &mut [Contender<'_>],
     supply: &Supply<'_>,
     targets: &mut Vec<Target>,
-) -> bool {
+) -> Shared {
     let before = targets.len();
     let mut moved: BTreeSet<JobKey> = BTreeSet::new();
     loop {
         targets.truncate(before);
-        let look_again = share_out(problem, contenders, supply, &moved, targets);
+        let shared = share_out(problem, contenders, supply, &moved, targets);
         let given: BTreeMap<JobKey, u32> = (targets[before..].iter())
             .flat_map(|target| target.jobs.iter().map(|&job| (job, target.gpus)))
             .collect();
@@ -217,7 +223,7 @@ fn settle(
             }
         }
         if !anew {
-            return look_again;
+            return shared;
         }
     }
 }
@@ -227,73 +233,52 @@ fn shares(problem: &Problem, on: &GpuSet) -> bool {
     on.gpus().next().is_some_and(|(node, gpu)| problem.node(node).tenants(gpu).len() > 1)
 }
 
-/// Targets for all jobs of one kind of GPU, at the prices that clear. True where it should be looked at again, since nobody
-/// knows how much work somebody has left.
+/// Targets for all jobs of one kind of GPU, at the prices that clear.
 fn share_out(
     problem: &Problem,
     contenders: &[Contender<'_>],
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
     targets: &mut Vec<Target>,
-) -> bool {
+) -> Shared {
     let most = supply.blocks.most();
     let first = Forecast { later: LATER, tau_s: TAU_FIRST_S };
     let (traders, mut market) =
         gather(problem, contenders, supply.charge, first, supply.room, most);
     if traders.is_empty() {
-        return false;
+        return Shared { look_again: false, certain: true };
     }
     let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
     market.forecast.tau_s = tau_s(problem, speeds.sum::<f64>() / traders.len() as f64);
 
     let room = supply.room.saturating_sub(held(&traders));
-    let alone = clear(room, |price| market.demand(price));
-    let bids = |price: f64, market: &market::Market<'_>| -> Vec<Bid> {
+    let alone = clear(room, |price| market.demand(price, room));
+    let bids_at = |price: f64, market: &Market<'_>| -> Vec<Bid> {
         market.lots.iter().map(|lot| market.bid(lot, price)).collect()
     };
-    let pairing =
-        Pairing::of(problem, supply, &market, &traders, moved, &bids(alone, &market), alone);
+    let bids = bids_at(alone, &market);
+    let pairing = Pairing::of(problem, supply, &market, &traders, moved, &bids, alone);
     for trader in pairing.paired() {
         market.lots[traders[trader].lot].jobs -= 1;
     }
-    let price = if pairing.pairs.is_empty() {
-        alone
+    let (price, bids) = if pairing.pairs.is_empty() {
+        (alone, bids)
     } else {
-        clear(room, |price| market.demand(price) + pairing.demand(&market, &traders, price))
+        let paired = |price| pairing.demand(&market, &traders, price);
+        let price = clear(room, |price| market.demand(price, room) + paired(price));
+        (price, bids_at(price, &market))
     };
-    let bids = bids(price, &market);
-
-    // Who stands keeps its GPUs; the others share out the rest.
-    let taken: BTreeSet<usize> = pairing.paired().collect();
-    let (standing, singles): (Vec<usize>, Vec<usize>) = (0..traders.len())
-        .filter(|index| !taken.contains(index))
-        .partition(|&index| traders[index].stands().is_some());
-    let (standing_pairs, pairs): (Vec<&Pair>, Vec<&Pair>) =
-        pairing.pairs.iter().partition(|pair| pair.stands(&traders).is_some());
-    let stand =
-        standing.iter().filter_map(|&index| Some((&traders[index], traders[index].stands()?)));
-    let stand: Vec<_> = stand.collect();
-    let stand_together =
-        standing_pairs.iter().filter_map(|pair| Some((*pair, pair.stands(&traders)?)));
-    let stand_together: Vec<_> = stand_together.collect();
-    let sizes = stand.iter().map(|(_, gpus)| *gpus);
-    let sizes: Vec<u32> = sizes.chain(stand_together.iter().map(|(_, gpus)| *gpus)).collect();
-    let mut blocks = supply.blocks.clone();
-    blocks.take_away(sizes.iter().copied());
-    let room = supply.room.saturating_sub(sizes.iter().sum());
-
-    let mut wishes = Vec::with_capacity(singles.len() + pairs.len());
-    for &single in &singles {
-        let trader = &traders[single];
-        wishes.push(wish(trader, &market.shapes[trader.shape], &bids[trader.lot], price));
+    let table =
+        Table { supply, traders: &traders, market: &market, pairing: &pairing, bids: &bids, price };
+    let mut dealt = table.deal(false);
+    // Who was started at this very instant is not moved.
+    if dealt.moves_fresh(&traders, &pairing.pairs) {
+        dealt = table.deal(true);
     }
-    wishes.extend(pairs.iter().map(|pair| pairing.wish(pair, &traders, &bids, price)));
-    let chosen = allot(&wishes, room, &blocks);
 
     let worth = |gpus: u32, value: f64| Because::Worth { gpus, value, gpu_price: price };
-    let mut given = wishes.iter().zip(&chosen).map(|(wish, &option)| wish.item[option].gpus);
-    let open = singles.iter().zip(given.by_ref()).map(|(&single, gpus)| (&traders[single], gpus));
-    for (trader, gpus) in stand.into_iter().chain(open) {
+    for &(index, gpus) in &dealt.singles {
+        let trader = &traders[index];
         let shape = &market.shapes[trader.shape];
         let Some(size) = shape.sizes.iter().find(|size| size.gpus == gpus) else { continue };
         let work_price = bids[trader.lot].work_price;
@@ -303,12 +288,105 @@ fn share_out(
         let (jobs, kind) = (vec![trader.key], supply.kind.to_owned());
         targets.push(Target { jobs, gpus, kind, setting, because });
     }
-    for (pair, gpus) in stand_together.into_iter().chain(pairs.into_iter().zip(given)) {
+    for &(index, gpus) in &dealt.pairs {
+        let pair = &pairing.pairs[index];
         let Some((setting, value)) = pairing.setting(pair, &traders, &bids, gpus) else { continue };
         let (jobs, kind) = (vec![traders[pair.a].key, traders[pair.b].key], supply.kind.to_owned());
         targets.push(Target { jobs, gpus, kind, setting, because: worth(gpus, value) });
     }
-    traders.iter().any(|trader| !trader.known)
+    // Who waits and cannot stop will weigh on prices once it has started.
+    let binds = |contender: &Contender<'_>| {
+        !contender.job.facts.can_stop && contender.job.state == State::Queued
+    };
+    Shared {
+        look_again: traders.iter().any(|trader| !trader.known),
+        certain: dealt.certain && pairing.nobody_shares() && !contenders.iter().any(binds),
+    }
+}
+
+/// What came of sharing out.
+#[derive(Clone, Copy)]
+struct Shared {
+    /// Whether it should be looked at again, since nobody knows how much work somebody has left.
+    look_again: bool,
+    /// Whether the same comes out again once everybody has what it was given.
+    certain: bool,
+}
+
+/// All that GPUs are given out by.
+struct Table<'t, 'a> {
+    supply: &'t Supply<'a>,
+    traders: &'t [Trader<'a>],
+    market: &'t Market<'a>,
+    pairing: &'t Pairing,
+    bids: &'t [Bid],
+    price: f64,
+}
+
+/// Who gets how many GPUs: traders, and pairs, by index.
+struct Dealt {
+    singles: Vec<(usize, u32)>,
+    pairs: Vec<(usize, u32)>,
+    certain: bool,
+}
+
+impl Dealt {
+    /// Whether somebody gets other than what it was started on at this very instant.
+    fn moves_fresh(&self, traders: &[Trader<'_>], pairs: &[Pair]) -> bool {
+        let moves = |fresh: Option<u32>, gpus: u32| fresh.is_some_and(|fresh| fresh != gpus);
+        self.singles.iter().any(|&(index, gpus)| moves(traders[index].fresh, gpus))
+            || self.pairs.iter().any(|&(index, gpus)| moves(pairs[index].fresh(traders), gpus))
+    }
+}
+
+impl Table<'_, '_> {
+    /// Whole GPUs for everybody. Who cannot stop keeps what it has; with `freeze`, so does who was
+    /// started at this very instant.
+    fn deal(&self, freeze: bool) -> Dealt {
+        let Self { traders, pairing, bids, price, .. } = *self;
+        let mut taken = vec![false; traders.len()];
+        pairing.paired().for_each(|index| taken[index] = true);
+        let mut dealt = Dealt { singles: Vec::new(), pairs: Vec::new(), certain: false };
+        let mut wishes = Vec::with_capacity(traders.len());
+        let mut open = Vec::with_capacity(traders.len());
+        for index in (0..traders.len()).filter(|&index| !taken[index]) {
+            let trader = &traders[index];
+            match trader.held.or(trader.fresh.filter(|_| freeze)) {
+                Some(gpus) => dealt.singles.push((index, gpus)),
+                None => {
+                    let shape = &self.market.shapes[trader.shape];
+                    wishes.push(wish(trader, shape, &bids[trader.lot], price));
+                    open.push(index);
+                }
+            }
+        }
+        let mut open_pairs = Vec::new();
+        for (index, pair) in pairing.pairs.iter().enumerate() {
+            match pair.fresh(traders).filter(|_| freeze) {
+                Some(gpus) => dealt.pairs.push((index, gpus)),
+                None => {
+                    wishes.push(pairing.wish(pair, traders, bids, price));
+                    open_pairs.push(index);
+                }
+            }
+        }
+        let stands = || dealt.singles.iter().chain(&dealt.pairs).map(|(_, gpus)| *gpus);
+        let mut blocks = self.supply.blocks.clone();
+        blocks.take_away(stands());
+        let room = self.supply.room.saturating_sub(stands().sum());
+        let (chosen, certain) = allot(&wishes, room, &blocks);
+        let mut given = wishes.iter().zip(&chosen).map(|(wish, &option)| wish.item[option].gpus);
+        dealt.singles.extend(open.into_iter().zip(given.by_ref()));
+        dealt.pairs.extend(open_pairs.into_iter().zip(given));
+        // Who is on its way to other GPUs than it gets still means them.
+        let astray = |&(index, gpus): &(usize, u32)| {
+            let job = traders[index].job;
+            let meant = job.gpus_meant().filter(|_| !matches!(job.state, State::Running { .. }));
+            meant.is_some_and(|meant| meant != gpus)
+        };
+        dealt.certain = certain && !freeze && !dealt.singles.iter().any(astray);
+        dealt
+    }
 }
 
 /// The setting a job has, where the best is hardly better.
@@ -316,7 +394,7 @@ fn kept(
     ways: &[Line<CardSetting>],
     best: &Line<CardSetting>,
     work_price: f64,
-    trader: &traders::Trader<'_>,
+    trader: &Trader<'_>,
 ) -> CardSetting {
     let State::Running { setting, .. } = &trader.job.state else { return best.what };
     let has = ways.iter().find(|way| way.what == *setting && way.slope >= trader.need);

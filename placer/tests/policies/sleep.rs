@@ -87,7 +87,7 @@ fn whoever_waits_for_more_than_there_is_wakes_and_keeps_awake_nobody() {
 fn what_takes_long_to_wake_stays_awake_as_long() {
     let mut problem = cluster(&[4]);
     problem.nodes_sleep = true;
-    let mut facts = problem.node(NodeKey::at(0)).facts.clone();
+    let mut facts = (*problem.node(NodeKey::at(0)).facts).clone();
     let watts = facts.watts.unwrap();
     let wakes_in = Duration::from_secs(900);
     facts.watts = Some(wattle_placer::NodeWatts { wakes_in, ..watts });

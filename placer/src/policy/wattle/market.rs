@@ -134,13 +134,16 @@ impl Market<'_> {
         best
     }
 
-    /// How many GPUs all lots together would take.
-    pub(super) fn demand(&self, gpu_price: f64) -> u64 {
-        let wanted = |lot: &Lot| match lot.jobs {
-            0 => 0,
-            jobs => u64::from(jobs) * u64::from(self.bid(lot, gpu_price).gpus),
-        };
-        self.lots.iter().map(wanted).sum()
+    /// How many GPUs all lots together would take; no more is counted once it is beyond `enough`.
+    pub(super) fn demand(&self, gpu_price: f64, enough: u32) -> u64 {
+        let mut wanted = 0;
+        for lot in self.lots.iter().filter(|lot| lot.jobs > 0) {
+            wanted += u64::from(lot.jobs) * u64::from(self.bid(lot, gpu_price).gpus);
+            if wanted > u64::from(enough) {
+                break;
+            }
+        }
+        wanted
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) struct Pair {
 
 impl Pair {
     /// The size that both keep: they were put together at this very instant.
-    pub(super) fn stands(&self, traders: &[Trader<'_>]) -> Option<u32> {
+    pub(super) fn fresh(&self, traders: &[Trader<'_>]) -> Option<u32> {
         traders[self.a].fresh.or(traders[self.b].fresh)
     }
 }
@@ -72,6 +72,8 @@ struct Together {
 pub(super) struct Pairing {
     pub(super) pairs: Vec<Pair>,
     joints: Vec<Joint>,
+    /// Whether anybody shares already.
+    mates: bool,
 }
 
 /// Jobs that are paired alike.
@@ -91,7 +93,7 @@ impl Pairing {
         bids: &[Bid],
         price: f64,
     ) -> Self {
-        let mut pairing = Self { pairs: Vec::new(), joints: Vec::new() };
+        let mut pairing = Self { pairs: Vec::new(), joints: Vec::new(), mates: false };
         if problem.tenants_max < 2 {
             return pairing;
         }
@@ -133,6 +135,7 @@ impl Pairing {
             (sound || stays).then_some(Offer { surplus, a, b, joint, who: Who::Mates })
         };
         let joints = &mut pairing.joints;
+        pairing.mates = !mates(traders, &BTreeSet::new()).is_empty();
         for (a, b) in mates(traders, moved) {
             if let Some(found) = offer(a, b, joints) {
                 offers.push(Offer { surplus: found.surplus + KEEP, ..found });
@@ -152,6 +155,11 @@ impl Pairing {
         offers.sort_by(|x, y| y.surplus.total_cmp(&x.surplus).then((x.a, x.b).cmp(&(y.a, y.b))));
         pairing.pairs = matched(&offers, &groups, traders);
         pairing
+    }
+
+    /// Whether everybody is alone and stays so.
+    pub(super) fn nobody_shares(&self) -> bool {
+        self.pairs.is_empty() && !self.mates
     }
 
     /// The traders that share.

@@ -58,11 +58,6 @@ impl Trader<'_> {
         self.job.state != State::Queued || !self.job.attained.is_zero()
     }
 
-    /// The size that it keeps, whatever else it would be given.
-    pub(super) fn stands(&self) -> Option<u32> {
-        self.held.or(self.fresh)
-    }
-
     /// The sizes of its shape that it may have, by index.
     pub(super) fn may_have(&self, gpus: u32) -> bool {
         gpus >= self.floor && self.held.is_none_or(|held| held == gpus)
