@@ -16,7 +16,17 @@ use wattle_common::{Frequency, NodeId, Timestamp};
 use wattle_placer::{JobFacts, Menu, NodeFacts, Problem, Progress, State, policy};
 
 /// Nodes of eight GPUs, and jobs.
-const SCALES: [(u32, u32); 4] = [(16, 100), (125, 2_500), (312, 6_250), (1_250, 25_000)];
+const SCALES: [(u32, u32); 8] = [
+    (16, 100),
+    (125, 2_500),
+    (312, 6_250),
+    (625, 12_500),
+    (1_250, 25_000),
+    // More jobs on as many GPUs.
+    (125, 5_000),
+    (125, 12_500),
+    (125, 25_000),
+];
 const KINDS: u32 = 14;
 const ANY: GpuRequest = GpuRequest { min: 1, max: 64 };
 

@@ -157,17 +157,21 @@ pub fn end(now: Timestamp, job: &Job, gpus: u32, nodes: u32, speed: f64) -> Opti
     Some(if speed > 0.0 { now + span(alone.as_secs_f64() / speed) } else { Timestamp::FOREVER })
 }
 
+/// Steps a second that an observed job has made since its observation began.
+#[must_use]
+pub fn measured_rate(job: &Job, mark: &Mark) -> Option<f64> {
+    let progress = job.progress?;
+    let (at, step) = mark.from?;
+    let time = progress.at.since(at).as_secs_f64();
+    (time > 0.0).then(|| progress.step.saturating_sub(step) as f64 / time)
+}
+
 /// When an observed job would end at the speed it has shown since its observation began.
 #[must_use]
 pub fn measured_end(job: &Job, mark: &Mark) -> Option<Timestamp> {
     let progress = job.progress?;
-    let (at, step) = mark.from?;
     let left = progress.steps_total?.saturating_sub(progress.step) as f64;
-    let time = progress.at.since(at).as_secs_f64();
-    if time <= 0.0 {
-        return None;
-    }
-    let rate = progress.step.saturating_sub(step) as f64 / time;
+    let rate = measured_rate(job, mark)?;
     Some(if rate > 0.0 { progress.at + span(left / rate) } else { Timestamp::FOREVER })
 }
 

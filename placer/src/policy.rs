@@ -18,6 +18,7 @@ mod sleep;
 mod spelling;
 mod srtf;
 mod tiresias;
+mod watch;
 mod wattle;
 mod zeus;
 
@@ -41,22 +42,23 @@ use crate::budget::PriceRange;
 use crate::plan::Plan;
 use crate::problem::Problem;
 use spelling::Made::{Plain, Tuned};
+use watch::Watched;
 
 /// All policies: a new one is one line here.
 const KNOWN: [spelling::Known; 10] = [
     ("fifo", Plain(|| Box::new(Fifo))),
-    ("fifo-packed", Plain(|| Box::new(FifoPacked::default()))),
+    ("fifo-packed", Plain(|| Box::new(Watched::new(FifoPacked::default())))),
     ("srtf", Plain(|| Box::new(Srtf))),
     (
         "tiresias",
         Tuned(|gpu_s| Box::new(gpu_s.map_or_else(Tiresias::default, Tiresias::parted_at))),
     ),
-    ("gandiva", Plain(|| Box::new(Gandiva::default()))),
+    ("gandiva", Plain(|| Box::new(Watched::new(Gandiva::default())))),
     ("afs", Tuned(|floor| Box::new(Afs { floor: floor.unwrap_or(0.0) }))),
     ("eaco", Plain(|| Box::new(Eaco::default()))),
     ("powerflow", Plain(|| Box::new(PowerFlow))),
     ("greenflow", Plain(|| Box::new(GreenFlow))),
-    ("wattle", Plain(|| Box::new(Wattle))),
+    ("wattle", Plain(|| Box::new(Watched::new(Wattle)))),
 ];
 
 /// Names of all policies, as [`policy`] takes them.

@@ -323,7 +323,9 @@ impl Problem {
             };
             let since = seen.since;
             for mark in seen.marks.iter_mut().filter(|mark| mark.job == key) {
-                if mark.from.is_none() && progress.at >= since {
+                // Until it makes a step, it is still being started.
+                let stands = mark.from.is_none_or(|(_, step)| progress.step <= step);
+                if stands && progress.at >= since {
                     mark.from = Some((progress.at, progress.step));
                 }
             }
@@ -364,6 +366,7 @@ impl Problem {
                         one_of(&mut self.jobs, *job)
                     {
                         *now = *setting;
+                        self.observe_anew(*job);
                     }
                 }
                 Decision::Undo { job, .. } => self.stop(*job, true),
@@ -382,6 +385,22 @@ impl Problem {
             match decision {
                 NodeDecision::Sleep { node, .. } => self.node_is(*node, Wakefulness::Asleep),
                 NodeDecision::Wake { node, .. } => self.node_is(*node, Wakefulness::Waking),
+            }
+        }
+    }
+
+    /// The cards of a job were set anew: what was seen of it and its neighbours was seen under
+    /// another setting.
+    fn observe_anew(&mut self, key: JobKey) {
+        for &watched in &self.observed {
+            let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
+                one_of(&mut self.jobs, watched)
+            else {
+                continue;
+            };
+            if seen.marks.iter().any(|mark| mark.job == key) {
+                seen.since = self.now;
+                seen.marks.iter_mut().for_each(|mark| mark.from = None);
             }
         }
     }

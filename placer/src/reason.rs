@@ -163,6 +163,22 @@ pub enum Because {
         /// How long it took.
         after: Duration,
     },
+    /// The observation has ended and together they do more than in turns, as far as is known.
+    PairHolds {
+        /// Jobs observed.
+        tenants: u32,
+        /// How long it took.
+        after: Duration,
+        /// The sum of their measured speeds, each relative to what is known of it alone.
+        sum: Option<f64>,
+    },
+    /// The observation has ended and together they do less than in turns.
+    PairLoses {
+        /// How long it took.
+        after: Duration,
+        /// The sum of their measured speeds, each relative to what is known of it alone.
+        sum: f64,
+    },
     /// A job that was observed has nobody beside it any more.
     NeighboursGone,
     /// The observation has ended and a deadline would be broken.
@@ -298,6 +314,19 @@ impl fmt::Display for Because {
             Self::DeadlinesHold { tenants, after } => write!(
                 f,
                 "observed {tenants} jobs for an epoch each ({} s); all deadlines hold",
+                after.as_secs()
+            ),
+            Self::PairHolds { tenants, after, sum } => {
+                write!(f, "observed {tenants} jobs for an epoch each ({} s); ", after.as_secs())?;
+                match sum {
+                    Some(sum) => write!(f, "their measured speeds sum to {sum:.2} of those alone"),
+                    None => write!(f, "their speeds alone are not all known"),
+                }
+            }
+            Self::PairLoses { after, sum } => write!(
+                f,
+                "observed for {} s: the measured speeds sum to {sum:.2} of those alone, less than in \
+                 turns",
                 after.as_secs()
             ),
             Self::NeighboursGone => write!(f, "nobody is beside it any more"),

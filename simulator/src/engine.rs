@@ -53,6 +53,8 @@ enum Due {
     Completes,
     /// The job has run an epoch since the observation it takes part in began.
     RanAnEpoch,
+    /// An observed job that was started anew makes progress from now on.
+    GoesOn,
     /// A window of the job closes.
     WindowCloses,
     /// A node has woken up.
@@ -292,6 +294,11 @@ impl<'s> Engine<'s> {
                         self.until_last = self.meter.clone();
                     }
                     Due::RanAnEpoch => self.report(job),
+                    Due::GoesOn => {
+                        self.report(job);
+                        self.expect_epochs(&[job]);
+                        continue;
+                    }
                     Due::WindowCloses => self.close_window(job),
                     Due::NodeWakes => {}
                 }

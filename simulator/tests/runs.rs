@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
 use wattle_placer::policy::NAMES;
 use wattle_simulator::{
-    CarbonSeries, Scenario, SimJob, Work, gather, run, run_oracle, run_policy, trace,
+    CarbonSeries, Erring, ErrorShape, RunOptions, Scenario, SimJob, Work, gather, run, run_oracle,
+    run_policy, run_with, trace,
 };
 use wattle_world::{Setting, Tenant, World};
 
@@ -181,6 +182,33 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
     let alone = (1_200.0 + 10_000.0 + 20_000.0) / 3.0;
     let lost = (eaco.runtime_s_mean.unwrap() - alone) * 3.0;
     assert!(lost > 0.0 && lost < 2_000.0, "{lost} s lost");
+}
+
+/// Surfaces that err: where more is expected of two together than comes of it, whoever packs puts
+/// them together, sees what comes, and takes the newcomer off again. On true ones nobody is undone.
+#[test]
+fn whoever_packs_undoes_a_pair_that_loses_and_both_finish() {
+    let world = world();
+    let id = "deepspeech2-librispeech-b8";
+    let epochs = |job: SimJob| SimJob { steps_per_epoch: Some(100), ..job };
+    let jobs = vec![epochs(job("old", id, 0, 20_000)), epochs(job("new", id, 1_000, 20_000))];
+    let scenario = scenario("1x1:v100", jobs);
+    for name in ["fifo-packed", "gandiva", "wattle"] {
+        let packer = wattle_placer::policy(name).unwrap();
+        let run = |erring: Option<Erring>| {
+            let options = RunOptions { oracle: true, erring, ..RunOptions::default() };
+            run_with(world, &scenario, &*packer, &options).unwrap()
+        };
+        let knowing = run(None);
+        assert_eq!((knowing.finished, knowing.undone), (2, 0), "{name}: {knowing:?}");
+        let fooled: Vec<_> = (0..30)
+            .map(|seed| run(Some(Erring { shape: ErrorShape::Independent, share: 0.6, seed })))
+            .collect();
+        assert!(fooled.iter().all(|run| run.finished == 2), "{name}");
+        assert!(fooled.iter().any(|run| run.undone > 0), "{name}: nobody is undone");
+        // On one GPU there is one set, and nobody is undone there twice.
+        assert!(fooled.iter().all(|run| run.undone <= 2), "{name}: {fooled:?}");
+    }
 }
 
 /// As the published tables say: together on the same cards, light jobs take little longer and the

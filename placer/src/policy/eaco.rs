@@ -33,9 +33,10 @@ use std::time::Duration;
 use wattle_common::job::CardSetting;
 
 use crate::fit::{Room, never};
-use crate::job::{Job, Mark, State};
-use crate::outlook::{end, measured_end, profile};
+use crate::job::{Job, State};
+use crate::outlook::{end, profile};
 use crate::plan::{Blocked, Decision, Plan};
+use crate::policy::watch::{UNDOS_MAX, Verdict, WITHOUT_EPOCHS, broken_deadline, judge};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::{Alone, Because};
@@ -64,8 +65,8 @@ impl Default for EacoConfig {
             utilization_percent_max: 70.0,
             memory_percent_max: 90.0,
             tenants_max: 2,
-            undos_max: 3,
-            observation_without_epochs: Duration::from_secs(600),
+            undos_max: UNDOS_MAX,
+            observation_without_epochs: WITHOUT_EPOCHS,
             // The way over the bus and back takes tens of milliseconds; a demonstration's clock may
             // run a hundred times as fast.
             surface_patience: Duration::from_secs(10),
@@ -149,44 +150,14 @@ impl Eaco {
 
     /// What becomes of an observed placement; `None` while the observation goes on.
     fn judge(&self, problem: &Problem, key: JobKey, job: &Job) -> Option<Decision> {
-        let seen = job.state.observation()?;
-        if seen.marks.iter().all(|mark| mark.job == key) {
-            return Some(Decision::Settle { job: key, because: Because::NeighboursGone });
-        }
-        let after = problem.now.since(seen.since);
-        if !seen.marks.iter().all(|mark| self.has_run_an_epoch(problem, mark, after)) {
-            return None;
-        }
-        let broken = seen.marks.iter().find_map(|mark| {
-            let tenant = problem.job(mark.job)?;
-            let deadline = tenant.facts.deadline?;
-            let set = tenant.state.gpus()?;
-            let (gpus, nodes) = (set.gpu_count(), set.node_count());
-            let end = measured_end(tenant, mark)
-                .or_else(|| end(problem.now, tenant, gpus, nodes, 1.0))?;
-            let job = tenant.facts.id.clone();
-            (end > deadline).then_some(Because::DeadlineBroken { job, deadline, end })
-        });
-        Some(match broken {
-            Some(because) if job.facts.can_stop => Decision::Undo { job: key, because },
-            _ => {
-                let tenants = seen.marks.len() as u32;
-                let because = Because::DeadlinesHold { tenants, after };
-                Decision::Settle { job: key, because }
+        let without_epochs = self.config.observation_without_epochs;
+        judge(problem, key, job, without_epochs, |seen, after| {
+            let otherwise = Because::DeadlinesHold { tenants: seen.marks.len() as u32, after };
+            match broken_deadline(problem, seen, |_, _, _| true) {
+                Some(because) => Verdict::Broken { because, otherwise },
+                None => Verdict::Holds(otherwise),
             }
         })
-    }
-
-    fn has_run_an_epoch(&self, problem: &Problem, mark: &Mark, after: Duration) -> bool {
-        let Some(progress) = problem.job(mark.job).and_then(|job| job.progress) else {
-            return after >= self.config.observation_without_epochs;
-        };
-        match (mark.from, progress.steps_per_epoch) {
-            (Some((_, step)), Some(epoch)) => progress.step.saturating_sub(step) >= epoch,
-            // It reports epochs, but has not been heard since: wait for it.
-            (None, Some(_)) => false,
-            (_, None) => after >= self.config.observation_without_epochs,
-        }
     }
 
     /// A place beside others, or why there is none.

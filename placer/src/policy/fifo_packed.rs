@@ -10,11 +10,13 @@
 //! a job of which nothing is known is not packed; peak memory of both must fit; after a head was
 //! packed, the next one is again tried on free GPUs first, so that a plan leaves nothing to do. A
 //! cluster of which nodes sleep is not full: a job that they could hold waits until they are awake.
+//! A new pair is observed for an epoch and undone if it does less than in turns ([`super::watch`]).
 
 use crate::fit::{Room, never, suits};
 use crate::job::Job;
 use crate::outlook::{profile, relative_speed};
 use crate::plan::{Blocked, Decision, Plan};
+use crate::policy::watch::may_share;
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -90,14 +92,15 @@ impl FifoPacked {
         job: &Job,
         singles: &[(JobKey, GpuSet)],
     ) -> Option<(usize, Because)> {
-        if job.facts.exclusive || problem.tenants_max < 2 {
+        if job.facts.exclusive || problem.tenants_max < 2 || !may_share(job) {
             return None;
         }
         let mut best: Option<(usize, f64)> = None;
         let mut tried = 0;
         for (i, (other, on)) in singles.iter().enumerate() {
             let Some(other) = problem.job(*other) else { continue };
-            if on.gpu_count() != job.facts.request.min || other.facts.exclusive {
+            let parted = job.undone_on.contains(on) || !may_share(other);
+            if on.gpu_count() != job.facts.request.min || other.facts.exclusive || parted {
                 continue;
             }
             let Some(sum) = self.normalised_sum(problem, job, other, on) else { continue };

@@ -14,6 +14,8 @@
 //! * Gavel shares time equally among all pairs and singles, in rounds. Here nobody is stopped to let
 //!   others have a turn: room goes to those who wait in the order of arrival, passing over those
 //!   that do not fit.
+//! * Where Gavel dissolves a pair a round later, a new pair is observed for an epoch and undone if it
+//!   does less than in turns ([`super::watch`]).
 //! * Peak memory of both must fit: otherwise their speeds count as 0. Exclusive jobs stay alone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,7 @@ use crate::job::{Job, State};
 use crate::outlook::{profile, relative_speed};
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policy::ranked::{Places, alone, fewest_nodes, least_memory};
+use crate::policy::watch::may_share;
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -182,7 +185,8 @@ impl<'a> Round<'a> {
             }
             let gpus = job.facts.request.min;
             let fits = gpus <= self.left;
-            let shares = crowded && !job.facts.exclusive && self.problem.tenants_max >= 2;
+            let may = !job.facts.exclusive && may_share(job);
+            let shares = crowded && may && self.problem.tenants_max >= 2;
             let beside = if shares { self.single_for(job, gpus) } else { None };
             let others = waiting[index + 1..].iter().filter(|(key, _)| !settled.contains(key));
             let mate = if shares && fits {
@@ -215,8 +219,9 @@ impl<'a> Round<'a> {
     fn single_for(&self, job: &Job, gpus: u32) -> Option<Partner> {
         let candidates = self.singles.iter().enumerate().filter_map(|(at, &(key, on))| {
             let other = self.problem.job(key)?;
-            let equal = on.gpu_count() == gpus && !other.facts.exclusive;
-            equal.then(|| (chance(&job.facts.id, &other.facts.id), at, other, on))
+            let may = !other.facts.exclusive && may_share(other) && !job.undone_on.contains(on);
+            (on.gpu_count() == gpus && may)
+                .then(|| (chance(&job.facts.id, &other.facts.id), at, other, on))
         });
         let mut candidates: Vec<_> = candidates.collect();
         candidates.sort_by_key(|&(chance, at, ..)| (chance, at));
@@ -242,7 +247,8 @@ impl<'a> Round<'a> {
         let memory = least_memory(self.problem, kind)?;
         let nodes = fewest_nodes(self.problem, kind, job, gpus);
         let mut candidates: Vec<_> = others
-            .filter(|(_, other)| other.facts.request.min == gpus && !other.facts.exclusive)
+            .filter(|(_, other)| other.facts.request.min == gpus)
+            .filter(|(_, other)| !other.facts.exclusive && may_share(other))
             .map(|&(key, other)| (chance(&job.facts.id, &other.facts.id), key, other))
             .filter(|(chance, ..)| single.is_none_or(|single| *chance < single.chance))
             .collect();

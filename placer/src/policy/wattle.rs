@@ -39,7 +39,8 @@
 //! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
 //! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
 //!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. Pairs that run
-//!   slower together than one after the other are never made.
+//!   slower together than one after the other are never made. New pairs are observed for an epoch and
+//!   undone where they turn out so, or break a deadline ([`super::watch`]).
 
 mod allot;
 mod market;

@@ -118,8 +118,8 @@ fn gandiva_pairs_only_when_more_is_asked_for_than_there_is() {
         arrive(&mut problem, facts(name, gpus), class);
     }
     expect_test::expect![[r#"
-        heavy on n0:0: more GPUs are asked for than there are; with a the normalised speeds sum to 1.60, not below 1
-        heavier on n0:1: more GPUs are asked for than there are; with b the normalised speeds sum to 1.60, not below 1
+        heavy on n0:0, observed: more GPUs are asked for than there are; with a the normalised speeds sum to 1.60, not below 1
+        heavier on n0:1, observed: more GPUs are asked for than there are; with b the normalised speeds sum to 1.60, not below 1
         wide waits: 2 jobs come first
     "#]].assert_eq(&settle(&mut problem, &*gandiva));
     // A pair that turns out to be worth nothing parts.

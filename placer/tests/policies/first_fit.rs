@@ -54,7 +54,7 @@ fn fifo_packed_fills_first_then_takes_the_best_partner() {
     expect_test::expect![[r#"
         middle on n0:0: first in the queue; first room in node order
         light on n0:1: first in the queue; first room in node order
-        third on n0:1: no free GPUs; with light the normalised speeds sum to 1.96 > 1.5 (best of 2)
+        third on n0:1, observed: no free GPUs; with light the normalised speeds sum to 1.96 > 1.5 (best of 2)
         heavy waits: asks for 1 GPU; 0 free, at most 0 on one node
     "#]]
     .assert_eq(&show(&problem, &plan));

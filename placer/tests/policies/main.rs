@@ -11,3 +11,4 @@ mod first_fit;
 mod helpers;
 mod plans;
 mod sleep;
+mod watch;

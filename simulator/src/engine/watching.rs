@@ -190,6 +190,12 @@ impl Engine<'_> {
                     continue;
                 }
                 let running = &self.jobs[job as usize];
+                if running.resume_us > self.now_us {
+                    // What it takes to start is no speed.
+                    let version = running.version;
+                    self.due.push(Reverse((running.resume_us, Due::GoesOn, job, version)));
+                    continue;
+                }
                 let goal = (step + running.steps_per_epoch()) as f64 / running.steps_per_us;
                 let at = running.will_have_done(goal);
                 self.due.push(Reverse((at, Due::RanAnEpoch, job, running.version)));

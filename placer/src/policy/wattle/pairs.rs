@@ -16,6 +16,7 @@ use crate::charge::Charge;
 use crate::job::{Job, State};
 use crate::menu::Choice;
 use crate::outlook::expected;
+use crate::policy::watch::{may_share, were_parted};
 use crate::policy::wattle::Supply;
 use crate::policy::wattle::allot::{MUST, Moves, Opt, Wish};
 use crate::policy::wattle::market::{Bid, Market};
@@ -103,6 +104,9 @@ impl Pairing {
         let mut offer = |a: usize, b: usize, joints: &mut Vec<Joint>| -> Option<Offer> {
             let (a, b) = if traders[a].shape <= traders[b].shape { (a, b) } else { (b, a) };
             let (one, two) = (&traders[a], &traders[b]);
+            if were_parted(one.job, two.job) {
+                return None;
+            }
             let memory = one.job.memory_mib_max()? + two.job.memory_mib_max()?;
             if memory > supply.memory_mib {
                 return None;
@@ -301,6 +305,7 @@ fn groups(traders: &[Trader<'_>]) -> Vec<Group> {
         let may = !trader.job.facts.exclusive
             && trader.job.facts.can_stop
             && trader.fresh.is_none()
+            && may_share(trader.job)
             && memory.is_some();
         if !may || (bound && !one_by_one) {
             continue;
@@ -359,6 +364,10 @@ fn matched(offers: &[Offer], groups: &[Group], traders: &[Trader<'_>]) -> Vec<Pa
     let mut taken: BTreeSet<usize> = BTreeSet::new();
     let mut pairs = Vec::new();
     let mut pair = |a: usize, b: usize, joint: usize, taken: &mut BTreeSet<usize>| {
+        // A group has been asked about by one of it.
+        if were_parted(traders[a].job, traders[b].job) {
+            return;
+        }
         taken.extend([a, b]);
         let (a, b) = if traders[a].shape <= traders[b].shape { (a, b) } else { (b, a) };
         pairs.push(Pair { a, b, joint });
