@@ -63,6 +63,9 @@ pub struct JobSpec {
     /// Never to share a GPU with another job.
     #[serde(default)]
     pub exclusive: bool,
+    /// Who has more is served first; among equals, who came first.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub priority: u8,
     /// When it must be done.
     #[serde(default)]
     pub deadline_at_us: Option<Timestamp>,
@@ -90,6 +93,11 @@ pub struct JobSpec {
     pub working_dir: Option<String>,
     /// When it was submitted.
     pub submitted_at_us: Timestamp,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_none(priority: &u8) -> bool {
+    *priority == 0
 }
 
 /// What a job's cards are set to, beside what the site sets for all.

@@ -87,6 +87,7 @@ fn spec() -> JobSpec {
         workload: Some(workload()),
         gpus: GpuRequest { min: 1, max: 2 },
         exclusive: false,
+        priority: 0,
         deadline_at_us: Some(at(7_200)),
         slack_ms: None,
         duration_ms_estimate: Some(3_600_000),
@@ -358,6 +359,8 @@ fn budgets() {
 #[test]
 fn what_people_ask_and_are_told() {
     check("submit-job", &SubmitJob { spec: spec() });
+    let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
+    check("submit-job-priority", &SubmitJob { spec: spec_of_more });
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
     check("reply-refused", &Reply::Refused { error: "asks for 9 GPUs, the cluster has 8".into() });

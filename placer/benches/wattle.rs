@@ -112,6 +112,7 @@ fn arrive(
         workload: None,
         request: ANY,
         exclusive: false,
+        priority: 0,
         can_stop: true,
         deadline: None,
         slack: None,

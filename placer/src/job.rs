@@ -24,6 +24,8 @@ pub struct JobFacts {
     pub request: GpuRequest,
     /// Never to share a GPU.
     pub exclusive: bool,
+    /// Who has more is served first.
+    pub priority: u8,
     /// Whether it can be asked to checkpoint and stop; without that it runs to its end.
     pub can_stop: bool,
     /// When it must be done.
@@ -45,6 +47,7 @@ impl From<&JobSpec> for JobFacts {
             workload: spec.workload.clone(),
             request: spec.gpus,
             exclusive: spec.exclusive,
+            priority: spec.priority,
             can_stop: spec.checkpoint_signal.is_some(),
             deadline: spec.deadline_at_us,
             slack: spec.slack_ms.map(Duration::from_millis),
@@ -151,7 +154,7 @@ impl From<&JobProgressed> for Progress {
 pub struct Job {
     /// What its owner says.
     pub facts: JobFacts,
-    /// Its place in the order of arrival; kept when it returns to the queue.
+    /// Its place in the queue, by priority and then by arrival; kept when it returns there.
     pub arrival: u64,
     /// Where it is in its life.
     pub state: State,

@@ -310,6 +310,7 @@ mod tests {
             workload: None,
             request: GpuRequest::exactly(1),
             exclusive: false,
+            priority: 0,
             can_stop: true,
             deadline: None,
             slack: None,

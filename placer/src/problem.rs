@@ -248,7 +248,8 @@ impl Problem {
         if key.index() == self.jobs.len() {
             self.jobs.push(None);
         }
-        let arrival = self.arrivals;
+        // More priority comes first, whenever it came.
+        let arrival = u64::from(u8::MAX - facts.priority) << 56 | self.arrivals;
         self.arrivals += 1;
         Arc::make_mut(&mut self.job_keys).insert(facts.id.clone(), key);
         self.queue.insert(arrival, key);

@@ -79,6 +79,7 @@ fn arrive(problem: &mut Problem, name: &str, request: GpuRequest, gain: f64) -> 
         workload: None,
         request,
         exclusive: false,
+        priority: 0,
         can_stop: true,
         deadline: None,
         slack: None,

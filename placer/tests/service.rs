@@ -47,6 +47,7 @@ fn spec(job: &str, gpus: u32) -> JobSpec {
         workload: None,
         gpus: GpuRequest::exactly(gpus),
         exclusive: false,
+        priority: 0,
         deadline_at_us: None,
         slack_ms: None,
         duration_ms_estimate: None,

@@ -105,6 +105,7 @@ fn facts(name: &str, min: u32, max: u32) -> JobFacts {
         workload: None,
         request: GpuRequest { min, max },
         exclusive: false,
+        priority: 0,
         can_stop: true,
         deadline: None,
         slack: None,

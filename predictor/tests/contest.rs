@@ -178,6 +178,7 @@ fn record(name: &str, phase: JobPhase) -> JobRecord {
         workload: Some(class("a")),
         gpus: GpuRequest::exactly(1),
         exclusive: false,
+        priority: 0,
         deadline_at_us: None,
         slack_ms: None,
         duration_ms_estimate: None,

@@ -77,6 +77,7 @@ impl Bench {
                     workload: Some(class("a")),
                     gpus: GpuRequest::exactly(1),
                     exclusive: false,
+                    priority: 0,
                     deadline_at_us: None,
                     slack_ms: None,
                     duration_ms_estimate: None,

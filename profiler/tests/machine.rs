@@ -168,6 +168,7 @@ impl Node {
             workload: Some(WorkloadId::new("resnet50").expect("an id")),
             gpus: GpuRequest::exactly(gpus.len() as u32),
             exclusive: false,
+            priority: 0,
             deadline_at_us: None,
             slack_ms: None,
             duration_ms_estimate: None,

@@ -351,6 +351,7 @@ impl<'s> Engine<'s> {
             workload: Some(spec.workload.clone()),
             request: spec.gpus,
             exclusive: spec.exclusive,
+            priority: spec.priority,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
             slack: spec.slack.filter(|_| !self.options.nobody_waits),

@@ -51,6 +51,8 @@ pub struct SimJob {
     pub duration_estimate: Option<Duration>,
     /// Never to share a GPU.
     pub exclusive: bool,
+    /// Who has more is served first.
+    pub priority: u8,
     /// Whether it can checkpoint and stop.
     pub can_stop: bool,
 }
@@ -168,6 +170,7 @@ impl Scenario {
                 // Who sets a deadline knows how long the job takes.
                 duration_estimate: job.deadline.map(|_| job.duration),
                 exclusive: false,
+                priority: 0,
                 can_stop: true,
             });
         }

@@ -76,6 +76,7 @@ fn elastic_jobs() -> Scenario {
         slack: None,
         duration_estimate: None,
         exclusive: false,
+        priority: 0,
         can_stop: true,
     };
     Scenario {

@@ -31,6 +31,7 @@ fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
         slack: None,
         duration_estimate: None,
         exclusive: false,
+        priority: 0,
         can_stop: true,
     }
 }

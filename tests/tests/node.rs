@@ -280,6 +280,7 @@ impl Node {
             workload: Some(WorkloadId::new(WORKLOAD).unwrap()),
             gpus: GpuRequest::exactly(gpus.len() as u32),
             exclusive: false,
+            priority: 0,
             deadline_at_us: None,
             slack_ms: None,
             duration_ms_estimate: None,

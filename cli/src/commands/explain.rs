@@ -39,6 +39,9 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
     if spec.exclusive {
         text.push_str(", exclusively");
     }
+    if spec.priority > 0 {
+        text.push_str(&format!(", at priority {}", spec.priority));
+    }
     if let Some(deadline) = spec.deadline_at_us {
         let allowed = deadline.since(spec.submitted_at_us).as_secs_f64();
         text.push_str(&format!(", to be done within {} of its submission", span(allowed)));

@@ -51,6 +51,9 @@ pub(crate) struct Submit {
     /// Never share its GPUs
     #[arg(long)]
     exclusive: bool,
+    /// Who has more is served first, from 0 to 100; among equals, who came first
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    priority: u8,
     /// The signal on which it writes a checkpoint and exits 0; without one it is never moved
     #[arg(long, value_name = "SIGNAL", value_parser = check_signal)]
     checkpoint_signal: Option<&'static str>,
@@ -121,6 +124,7 @@ impl Submit {
             workload: self.workload,
             gpus: self.gpus,
             exclusive: self.exclusive,
+            priority: self.priority,
             deadline_at_us: self.deadline.map(|span| now + span),
             slack_ms: self.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: self.estimate.map(|span| span.as_millis() as u64),

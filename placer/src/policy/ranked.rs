@@ -9,6 +9,8 @@
 //! Among equals a job that runs should rank before one that waits: then what was taken is taken
 //! again when the plan is made anew, whatever was started in between.
 
+use std::cmp::Reverse;
+
 use wattle_common::job::CardSetting;
 
 use crate::arrange::{Target, arrange};
@@ -89,7 +91,7 @@ pub(crate) struct Served {
     pub(crate) short: bool,
 }
 
-/// Serves everybody in the order of `rank`, then of arrival.
+/// Serves everybody in the order of priority, then of `rank`, then of arrival.
 pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Served {
     let places = Places::of(problem);
     let mut left = places.gpus;
@@ -126,7 +128,9 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
     let short = asked > left;
     let mut first_passed = None;
     if short {
-        open.sort_by_cached_key(|(job, _, _)| (rank(job), job.arrival));
+        open.sort_by_cached_key(|(job, _, _)| {
+            (Reverse(job.facts.priority), rank(job), job.arrival)
+        });
     }
     for (job, key, gpus) in open {
         if gpus <= left {

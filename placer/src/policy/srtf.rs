@@ -84,6 +84,7 @@ mod tests {
                 workload: None,
                 request: GpuRequest::exactly(2),
                 exclusive: false,
+                priority: 0,
                 can_stop: true,
                 deadline: None,
                 slack: None,

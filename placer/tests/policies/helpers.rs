@@ -59,6 +59,7 @@ pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
         workload: None,
         request: GpuRequest::exactly(gpus),
         exclusive: false,
+        priority: 0,
         can_stop: true,
         deadline: None,
         slack: None,

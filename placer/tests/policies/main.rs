@@ -10,5 +10,6 @@ mod eaco;
 mod first_fit;
 mod helpers;
 mod plans;
+mod priority;
 mod sleep;
 mod watch;

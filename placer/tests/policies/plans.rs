@@ -89,9 +89,12 @@ fn happen(problem: &mut Problem, sizes: &[u32], name: String, step: Step) {
             let deadline = deadline_s.map(|s| problem.now + Duration::from_secs(s));
             let duration_alone = deadline_s.map(|s| Duration::from_secs(s / 2));
             let request = GpuRequest { min: gpus, max: gpus * times };
+            // Not drawn: failures that were kept stay the cases they were.
+            let priority = u8::from(deadline_s.is_some_and(|s| s % 4 == 0));
             let facts = JobFacts {
                 request,
                 exclusive,
+                priority,
                 can_stop,
                 deadline,
                 duration_alone,

@@ -46,6 +46,7 @@ pub(crate) fn job(name: &str) -> SubmitJob {
             workload: None,
             gpus: GpuRequest::exactly(1),
             exclusive: false,
+            priority: 0,
             deadline_at_us: None,
             slack_ms: None,
             duration_ms_estimate: None,

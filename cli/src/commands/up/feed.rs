@@ -104,6 +104,7 @@ impl Trace {
             workload: Some(job.workload.clone()),
             gpus: job.gpus,
             exclusive: job.exclusive,
+            priority: job.priority,
             deadline_at_us: job.deadline.map(|span| began + span),
             slack_ms: job.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),

@@ -95,6 +95,7 @@ fn a_job(rng: &mut Stream, number: usize, now: Timestamp) -> JobSpec {
         workload: (!one_in(rng, 4)).then(|| class(rng)),
         gpus: GpuRequest { min, max: if one_in(rng, 2) { min } else { 4 } },
         exclusive: one_in(rng, 5),
+        priority: u8::from(one_in(rng, 6)),
         deadline_at_us: one_in(rng, 4).then(|| now + s(5 + rng.below(100))),
         duration_ms_estimate: (!one_in(rng, 3)).then(|| 1_000 + rng.below(100_000)),
         memory_mib_max: (!one_in(rng, 4)).then(|| 1 + rng.below(30_000)),

@@ -133,7 +133,7 @@ fn trader<'a>(
     let ran_s = job.gpu_time(problem.now).as_secs_f64() / least;
     let age_s = problem.now.since(job.facts.submitted_at).as_secs_f64();
     let waited_s = age_s - ran_s;
-    let owed = waited_s > PATIENCE * whole / least + PATIENCE_S;
+    let owed = job.facts.priority > 0 || waited_s > PATIENCE * whole / least + PATIENCE_S;
     let need = job.facts.deadline.map_or(0.0, |deadline| {
         let window_s = deadline.since(problem.now).as_secs_f64();
         let fastest = laid_out.sizes.iter().map(super::shape::Size::fastest).fold(0.0, f64::max);

@@ -111,6 +111,7 @@ fn drawn(
             slack: None,
             duration_estimate: slack.map(|_| alone),
             exclusive: false,
+            priority: 0,
             can_stop: true,
         });
         // An hour on average; the load stretches it.
