@@ -5,6 +5,7 @@
 //! commands ask the services, or the simulator, and show the answer.
 
 mod budget;
+mod cluster_file;
 mod commands;
 mod connection;
 mod output;

@@ -1,7 +1,8 @@
 //! The shape of a cluster: how many nodes, how many GPUs in each, of which kind.
 //!
 //! Written as people write it, `28x8:v100`: 28 nodes of 8 V100s. Several groups are joined by
-//! commas: `4x8:v100,2x4:p100`.
+//! commas: `4x8:v100,2x4:p100`. Nodes below leaf switches have their number after a slash:
+//! `28x8:v100/4` is seven switches of four nodes. A switch holds nodes of one group.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,6 +23,8 @@ pub struct NodeGroup {
     pub gpus_per_node: u32,
     /// The GPUs' kind, in lower case as in the catalog: `v100`.
     pub gpu_kind: String,
+    /// Nodes below each leaf switch; `None`: not known, or all below one.
+    pub nodes_per_switch: Option<u32>,
 }
 
 /// A whole cluster: its groups, in node order.
@@ -38,7 +41,9 @@ pub enum ShapeError {
     #[error("`{0}` is no cluster; write NODESxGPUS:KIND, as in 28x8:v100")]
     Form(String),
     /// A count of zero or beyond the limit.
-    #[error("`{0}`: 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} GPUs")]
+    #[error(
+        "`{0}`: 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} GPUs, and at least 1 node a switch"
+    )]
     Count(String),
 }
 
@@ -49,6 +54,42 @@ impl ClusterShape {
     /// Where a count is zero or beyond the limit.
     pub fn uniform(nodes: u32, gpus_per_node: u32, gpu_kind: &str) -> Result<Self, ShapeError> {
         format!("{nodes}x{gpus_per_node}:{gpu_kind}").parse()
+    }
+    /// A cluster of these groups, in this order.
+    ///
+    /// # Errors
+    /// Where there is none, a count is zero or beyond the limit, or a kind is no word.
+    pub fn of(groups: Vec<NodeGroup>) -> Result<Self, ShapeError> {
+        let shape = Self { groups };
+        for (i, group) in shape.groups.iter().enumerate() {
+            let text = || Self { groups: vec![shape.groups[i].clone()] }.to_string();
+            let kind_ok = group.gpu_kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+            if group.gpu_kind.is_empty() || !kind_ok {
+                return Err(ShapeError::Form(text()));
+            }
+            let gpus = 1..=GPUS_PER_NODE_MAX;
+            let switched = group.nodes_per_switch != Some(0);
+            if group.nodes == 0 || !gpus.contains(&group.gpus_per_node) || !switched {
+                return Err(ShapeError::Count(text()));
+            }
+        }
+        if shape.groups.is_empty() {
+            return Err(ShapeError::Form(String::new()));
+        }
+        if shape.node_count() > NODES_MAX {
+            return Err(ShapeError::Count(shape.to_string()));
+        }
+        Ok(shape)
+    }
+    /// The leaf switch each node is below, in node order, counted over the cluster from 0; `None`
+    /// where that is not known.
+    pub fn switches(&self) -> impl Iterator<Item = Option<u32>> {
+        let mut first = 0;
+        self.groups.iter().flat_map(move |group| {
+            let from = first;
+            first += group.nodes_per_switch.map_or(0, |each| group.nodes.div_ceil(each));
+            (0..group.nodes).map(move |node| group.nodes_per_switch.map(|each| from + node / each))
+        })
     }
     /// The groups of equal nodes, in node order.
     #[must_use]
@@ -81,24 +122,22 @@ impl FromStr for ClusterShape {
             .map(|part| {
                 let form = || ShapeError::Form(part.to_owned());
                 let (counts, kind) = part.trim().split_once(':').ok_or_else(form)?;
+                let (kind, switched) = match kind.split_once('/') {
+                    Some((kind, each)) => (kind, Some(each.parse().map_err(|_| form())?)),
+                    None => (kind, None),
+                };
                 let (nodes, gpus) = counts.split_once('x').ok_or_else(form)?;
                 let nodes: u32 = nodes.parse().map_err(|_| form())?;
                 let gpus_per_node: u32 = gpus.parse().map_err(|_| form())?;
-                let kind_ok = kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-                if kind.is_empty() || !kind_ok {
-                    return Err(form());
-                }
-                if nodes == 0 || gpus_per_node == 0 || gpus_per_node > GPUS_PER_NODE_MAX {
-                    return Err(ShapeError::Count(part.to_owned()));
-                }
-                Ok(NodeGroup { nodes, gpus_per_node, gpu_kind: kind.to_ascii_lowercase() })
+                Ok(NodeGroup {
+                    nodes,
+                    gpus_per_node,
+                    gpu_kind: kind.to_ascii_lowercase(),
+                    nodes_per_switch: switched,
+                })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let shape = Self { groups };
-        if shape.node_count() > NODES_MAX {
-            return Err(ShapeError::Count(text.to_owned()));
-        }
-        Ok(shape)
+        Self::of(groups)
     }
 }
 
@@ -120,6 +159,9 @@ impl fmt::Display for ClusterShape {
         for (i, g) in self.groups.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
             write!(f, "{comma}{}x{}:{}", g.nodes, g.gpus_per_node, g.gpu_kind)?;
+            if let Some(each) = g.nodes_per_switch {
+                write!(f, "/{each}")?;
+            }
         }
         Ok(())
     }
@@ -131,21 +173,24 @@ mod tests {
 
     #[test]
     fn shapes_read_and_show_alike() {
-        for text in ["28x8:v100", "4x8:v100,2x4:p100"] {
+        for text in ["28x8:v100", "4x8:v100,2x4:p100", "28x8:v100/4,2x8:a100"] {
             assert_eq!(text.parse::<ClusterShape>().unwrap().to_string(), text);
         }
         let mixed: ClusterShape = "1x8:V100, 2x4:p100".parse().unwrap();
         assert_eq!(mixed.nodes().collect::<Vec<_>>(), [(8, "v100"), (4, "p100"), (4, "p100")]);
         assert_eq!((mixed.node_count(), mixed.gpu_count()), (3, 16));
+        let switched: ClusterShape = "3x8:v100/2,1x8:a100,2x8:p100/2".parse().unwrap();
+        let below: Vec<_> = switched.switches().collect();
+        assert_eq!(below, [Some(0), Some(0), Some(1), None, Some(2), Some(2)]);
     }
 
     #[test]
     fn what_is_no_shape_says_how_to_write_one() {
-        for text in ["", "8", "4x8", "x8:v100", "4x8:", "4x8:v 100", "-1x8:v100"] {
+        for text in ["", "8", "4x8", "x8:v100", "4x8:", "4x8:v 100", "-1x8:v100", "4x8:v100/"] {
             let error = text.parse::<ClusterShape>().unwrap_err();
             assert!(matches!(error, ShapeError::Form(_)), "{text}: {error}");
         }
-        for text in ["0x8:v100", "4x0:v100", "4x65:v100", "100001x1:v100"] {
+        for text in ["0x8:v100", "4x0:v100", "4x65:v100", "100001x1:v100", "4x8:v100/0"] {
             let error = text.parse::<ClusterShape>().unwrap_err();
             assert!(matches!(error, ShapeError::Count(_)), "{text}: {error}");
         }

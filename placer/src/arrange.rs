@@ -5,10 +5,13 @@
 //! here. Who has the right size keeps its place; everybody else is stopped where it is and started
 //! on an aligned block ([`crate::buddy`] says why), the smallest free one that holds it, on few nodes.
 //! A start that needs GPUs of a job still stopping waits for the next round, and so does one on a
-//! node that sleeps, which is woken. Where GPUs enough are free but no block of them, the block
+//! node that sleeps, which is woken. Whole nodes are taken below as few leaf switches as may be
+//! ([`network`]). Where GPUs enough are free but no block of them, the block
 //! cheapest to clear is cleared, if what is moved is less than what gains by it.
 //!
 //! It must not decide who gets what: a target that is not here means that the job waits.
+
+mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +23,7 @@ use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{GpuSet, JobKey, NodeKey, Spot, lowest, ones};
+use network::{switches, together};
 
 /// Jobs that are to share one set of GPUs, mostly one job alone.
 #[derive(Clone, Debug, PartialEq)]
@@ -257,11 +261,7 @@ impl<'a> Steps<'a> {
         }
         classes.into_iter().find_map(|((_, size), nodes)| {
             let wanted = gpus.div_ceil(size) as usize;
-            let runs = nodes.windows(wanted);
-            let mut close = runs.filter(|run| run[wanted - 1].index() - run[0].index() < wanted);
-            // An aligned run is best: it leaves its buddies whole.
-            let aligned = close.clone().find(|run| run[0].index().is_multiple_of(wanted));
-            let chosen = aligned.or_else(|| close.next()).or_else(|| nodes.get(..wanted))?;
+            let chosen = together(self.problem, &nodes, wanted)?;
             let mut left = gpus;
             let spots = chosen.iter().map(|&node| {
                 let here = left.min(size);
@@ -390,7 +390,11 @@ impl<'a> Steps<'a> {
             let moved: u32 = moved.values().map(|gpus| gpus.count_ones()).sum();
             (moved < target.gpus).then_some((moved, there))
         };
-        spans.iter().filter_map(tenants_of).min_by_key(|(moved, _)| *moved).map(|(_, jobs)| jobs)
+        let switched =
+            |span: &GpuSet| switches(self.problem, span.spots.iter().map(|spot| spot.node)).len();
+        let cost = |span| tenants_of(span).map(|(moved, jobs)| (moved, switched(span), jobs));
+        let costs = spans.iter().filter_map(cost);
+        costs.min_by_key(|(moved, below, _)| (*moved, *below)).map(|(_, _, jobs)| jobs)
     }
 }
 

@@ -54,6 +54,8 @@ pub enum Wakefulness {
 pub struct Node {
     /// What is known of it. Shared with copies of the problem, as its tenants are.
     pub facts: Arc<NodeFacts>,
+    /// The leaf switch it is below, where that is known.
+    pub switch: Option<u32>,
     /// Whether it takes jobs.
     pub wakefulness: Wakefulness,
     /// When it last woke, lost its last job, or was first known, whichever came last.
@@ -68,6 +70,7 @@ impl Node {
         let gpus = facts.gpus as usize;
         Self {
             facts: Arc::new(facts),
+            switch: None,
             wakefulness: Wakefulness::Awake,
             idle_since: now,
             occupied: 0,

@@ -228,6 +228,11 @@ impl Problem {
         Arc::make_mut(&mut self.nodes[key.index()].facts).healthy = 0;
     }
 
+    /// A node is below this leaf switch: jobs of several nodes are kept below few.
+    pub fn node_is_below(&mut self, key: NodeKey, switch: Option<u32>) {
+        self.nodes[key.index()].switch = switch;
+    }
+
     /// A node reports whether it is awake.
     pub fn node_is(&mut self, key: NodeKey, wakefulness: Wakefulness) {
         let node = &mut self.nodes[key.index()];

@@ -166,8 +166,9 @@ impl<'s> Engine<'s> {
         }
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
         let mut problem = Problem::new();
-        for (i, (gpus, kind)) in scenario.cluster.nodes().enumerate() {
-            problem.node_known(NodeFacts {
+        let switches = scenario.cluster.switches();
+        for (i, ((gpus, kind), switch)) in scenario.cluster.nodes().zip(switches).enumerate() {
+            let node = problem.node_known(NodeFacts {
                 id: node_id(i),
                 gpu_kind: kind.to_owned(),
                 gpus,
@@ -175,6 +176,7 @@ impl<'s> Engine<'s> {
                 healthy: u64::MAX,
                 watts: world.gpu(kind).map(|gpu| watts(world, gpu, gpus)),
             });
+            problem.node_is_below(node, switch);
         }
         problem.inventory_complete = true;
         problem.price = options.price;

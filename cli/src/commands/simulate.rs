@@ -56,8 +56,9 @@ pub(crate) struct Simulate {
     /// are made
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// The cluster; needed with a trace [default: 16x8:v100]
-    #[arg(long, value_name = "NODESxGPUS:KIND")]
+    /// The cluster, with /N nodes below each leaf switch where that is known, or a TOML file that says
+    /// so; needed with a trace [default: 16x8:v100]
+    #[arg(long, value_name = "NODESxGPUS:KIND|FILE.toml", value_parser = crate::cluster_file::cluster)]
     cluster: Option<ClusterShape>,
     /// Policies, separated by commas: fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco,
     /// powerflow, greenflow, wattle; each also as NAME@MHZ or NAME+zeus

@@ -1,0 +1,93 @@
+//! A cluster as a file: groups of equal nodes, their GPUs, and the leaf switches they are below.
+//!
+//! ```toml
+//! [[nodes]]
+//! count = 16
+//! gpus = 8
+//! kind = "a100"
+//! per_switch = 4       # nodes below each leaf switch; left out: not known
+//! ```
+//!
+//! It says what `16x8:a100/4` says; several groups are several kinds or sizes. How the cluster is
+//! used is decided elsewhere.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use wattle_common::topology::{ClusterShape, NodeGroup};
+
+/// A larger file describes no cluster.
+const BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    nodes: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    count: u32,
+    gpus: u32,
+    kind: String,
+    per_switch: Option<u32>,
+}
+
+/// A cluster as the command line has it: its text, or the name of a `.toml` file.
+///
+/// # Errors
+/// What is wrong with it, and where, as a sentence.
+pub(crate) fn cluster(text: &str) -> Result<ClusterShape, String> {
+    let path = Path::new(text);
+    if !path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
+        return text.parse().map_err(|error| format!("{error}; or name a .toml file"));
+    }
+    let unreadable = |error: std::io::Error| format!("{text} cannot be read: {error}");
+    if std::fs::metadata(path).map_err(unreadable)?.len() > BYTES_MAX {
+        return Err(format!("{text} is larger than 1 MiB, which no description of a cluster is"));
+    }
+    of_toml(&std::fs::read_to_string(path).map_err(unreadable)?)
+        .map_err(|error| format!("{text}: {error}"))
+}
+
+fn of_toml(text: &str) -> Result<ClusterShape, String> {
+    let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    let group = |group: Group| NodeGroup {
+        nodes: group.count,
+        gpus_per_node: group.gpus,
+        gpu_kind: group.kind.to_ascii_lowercase(),
+        nodes_per_switch: group.per_switch,
+    };
+    ClusterShape::of(file.nodes.into_iter().map(group).collect()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_the_text_says() {
+        let example = include_str!("../../deploy/demo/cluster.toml");
+        let shape = of_toml(example).unwrap();
+        assert_eq!(shape, cluster("8x8:a100/4,4x4:v100").unwrap());
+        assert_eq!(shape.to_string(), "8x8:a100/4,4x4:v100");
+        let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo/cluster.toml");
+        assert_eq!(cluster(name).unwrap(), shape);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, said) in [
+            ("", "nodes"),
+            ("nodes = []", "write NODESxGPUS:KIND"),
+            ("[[nodes]]\ncount = 0\ngpus = 8\nkind = \"v100\"", "0x8:v100"),
+            ("[[nodes]]\ncount = 1\ngpus = 8\nkind = \"v100\"\nper_swich = 4", "per_swich"),
+        ] {
+            let error = of_toml(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        assert!(cluster("no/such.toml").unwrap_err().contains("no/such.toml cannot be read"));
+        assert!(cluster("8x8").unwrap_err().contains(".toml"));
+    }
+}
