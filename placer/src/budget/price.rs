@@ -36,18 +36,25 @@ const SMOOTHED: f64 = 1.0 / 96.0;
 pub struct PriceRange {
     /// Below it energy counts for nothing.
     pub least: f64,
-    /// Above it everybody is at its thriftiest.
+    /// Above it hardly anybody takes a step that costs anything.
     pub most: f64,
 }
 
+/// Where everybody must be at the thriftiest, a step that wins much for hardly any energy is not
+/// taken either: the price is so many times the highest.
+const BEYOND: f64 = 1e3;
+
 impl PriceRange {
-    /// The price at a position from 0 (energy is free) to 1.
+    /// The price at a position from 0 (energy is free) to 1 (everybody is at its thriftiest).
     #[must_use]
     pub fn at(&self, position: f64) -> f64 {
         if position <= 0.0 {
             return 0.0;
         }
-        self.least * (self.most / self.least).powf(position.min(1.0))
+        if position >= 1.0 {
+            return self.most * BEYOND;
+        }
+        self.least * (self.most / self.least).powf(position)
     }
 }
 
@@ -186,7 +193,8 @@ mod tests {
     #[test]
     fn a_price_spans_its_range_evenly_in_its_logarithm() {
         let range = PriceRange { least: 0.05, most: 5.0 };
-        assert_eq!((range.at(0.0), range.at(1.0)), (0.0, 5.0));
+        assert_eq!((range.at(0.0), range.at(1.0)), (0.0, 5_000.0));
+        assert!(range.at(1.0 - 1e-9) < 5.0);
         assert!((range.at(0.5) - 0.5).abs() < 1e-12);
     }
 
