@@ -1,6 +1,8 @@
 //! How long all 82,247 jobs of the Philly table take on 320 nodes of 8 A100, and how much memory:
 //! `cargo bench -p wattle-simulator --bench philly -- fifo` (or `wattle`, `tiresias`, `srtf`).
 //!
+//! `PHILLY_JOBS=10000` takes the first so many.
+//!
 //! As `wattle compare philly --oracle --world alone` runs them: true surfaces, lengths known, any
 //! number of GPUs from one to 64 where the policy is elastic. Needs the table below `WATTLE_DATA` (or
 //! the folder beside the workspace). The goals are 60 s for `wattle`, 2 s for `fifo`, 2 GB for all.
@@ -39,7 +41,10 @@ fn table() -> Option<PathBuf> {
 }
 
 fn scenario(world: &World, file: &std::path::Path, elastic: bool) -> Scenario {
-    let trace = trace::read(file).unwrap();
+    let mut trace = trace::read(file).unwrap();
+    if let Some(jobs) = std::env::var("PHILLY_JOBS").ok().and_then(|jobs| jobs.parse().ok()) {
+        trace.keep_first(jobs);
+    }
     let mut scenario =
         Scenario::from_trace(world, &trace, &"320x8:a100".parse::<ClusterShape>().unwrap(), 7)
             .unwrap();

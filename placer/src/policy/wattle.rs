@@ -250,7 +250,8 @@ fn share_out(
         return Shared { look_again: false, certain: true };
     }
     let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
-    market.forecast.tau_s = tau_s(problem, speeds.sum::<f64>() / traders.len() as f64);
+    let speed = speeds.sum::<f64>() / traders.len() as f64;
+    market.remember_for(tau_s(problem, speed));
 
     let room = supply.room.saturating_sub(held(&traders));
     let alone = clear(room, |price| market.demand(price, room));

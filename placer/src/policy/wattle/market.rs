@@ -54,7 +54,16 @@ pub(super) struct Forecast {
 impl Forecast {
     /// The price of a GPU-second expected after so long.
     pub(super) fn after(&self, now: f64, seconds: f64) -> f64 {
-        self.later + (now - self.later) * (-seconds / self.tau_s).exp()
+        self.faded(now, self.left_of_it(seconds))
+    }
+
+    /// How much of the present price is left after so long, as a share.
+    fn left_of_it(&self, seconds: f64) -> f64 {
+        (-seconds / self.tau_s).exp()
+    }
+
+    fn faded(&self, now: f64, left_of_it: f64) -> f64 {
+        self.later + (now - self.later) * left_of_it
     }
 }
 
@@ -75,6 +84,15 @@ pub(super) struct Lot {
     pub(super) age_s: f64,
     /// How many jobs.
     pub(super) jobs: u32,
+    /// How much of the present price is left when it would be done at two GPUs' speed, as a share.
+    pub(super) fades_to: f64,
+}
+
+impl Lot {
+    /// The time for which it is priced, where it would be done in so long, s.
+    fn counts_s(&self, done_in_s: f64) -> f64 {
+        (done_in_s - AGE_COUNTS * self.age_s).max(LEFT_LEAST * done_in_s)
+    }
 }
 
 /// What a lot would do at some price of a GPU-second.
@@ -99,14 +117,23 @@ pub(super) struct Market<'a> {
 }
 
 impl Market<'_> {
+    /// Prices are remembered for so long, s.
+    pub(super) fn remember_for(&mut self, tau_s: f64) {
+        self.forecast.tau_s = tau_s;
+        for lot in &mut self.lots {
+            lot.fades_to = self.forecast.left_of_it(lot.counts_s(lot.work / 2.0));
+        }
+    }
+
     /// What a lot would do at that price: the price of its work follows from when it is done, and
     /// when it is done from that price, so both are found in two rounds.
     pub(super) fn bid(&self, lot: &Lot, gpu_price: f64) -> Bid {
-        let mut bid = Bid { done_in_s: lot.work / 2.0, ..Bid::default() };
-        for _ in 0..2 {
-            let left_s = bid.done_in_s - AGE_COUNTS * lot.age_s;
-            let left_s = left_s.max(LEFT_LEAST * bid.done_in_s);
-            let later = self.forecast.after(gpu_price, left_s);
+        let mut bid = Bid::default();
+        for round in 0..2 {
+            let later = match round {
+                0 => self.forecast.faded(gpu_price, lot.fades_to),
+                _ => self.forecast.after(gpu_price, lot.counts_s(bid.done_in_s)),
+            };
             let (work_price, speed);
             work_price = self.shapes[lot.shape].cost(later);
             (bid.gpus, speed, bid.surplus) = self.best(lot, work_price, gpu_price);

@@ -110,6 +110,7 @@ pub(super) fn gather<'a>(
                 need: trader.need,
                 age_s: age_of(trader.age_step),
                 jobs: 0,
+                fades_to: 1.0,
             });
             lots.len() - 1
         });
