@@ -43,6 +43,16 @@ struct NodeCards {
     asleep_mw: Option<u64>,
 }
 
+impl NodeCards {
+    /// Cards with no job, where others have one.
+    fn free_beside(&self) -> u64 {
+        if self.busy == 0 {
+            return 0;
+        }
+        self.cards.iter().filter(|card| card.tenants.is_empty()).count() as u64
+    }
+}
+
 /// All cards of the cluster.
 pub(crate) struct Cards<'w> {
     world: &'w World,
@@ -66,6 +76,8 @@ pub(crate) struct Cards<'w> {
     pub(crate) utilization_ppm: u64,
     /// Nodes with a job.
     pub(crate) nodes_active: u64,
+    /// GPUs with no job on nodes that have one.
+    pub(crate) fragmented: u64,
     /// Nodes that are not asleep.
     pub(crate) nodes_awake: u64,
 }
@@ -90,6 +102,7 @@ impl<'w> Cards<'w> {
             above_idle_mw: 0,
             utilization_ppm: 0,
             nodes_active: 0,
+            fragmented: 0,
             nodes_awake: cluster.node_count() as u64,
         };
         for (gpus, kind) in cluster.nodes() {
@@ -200,6 +213,7 @@ impl<'w> Cards<'w> {
         }
         for spot in &on.spots {
             let node = spot.node.index();
+            let free_before = self.nodes[node].free_beside();
             if self.nodes[node].busy == 0 {
                 self.nodes_active += 1;
             }
@@ -208,6 +222,7 @@ impl<'w> Cards<'w> {
                 self.nodes[node].cards[gpu as usize].tenants.push((job, shape));
                 self.refresh(node, gpu as usize, touched);
             }
+            self.fragmented = self.fragmented + self.nodes[node].free_beside() - free_before;
         }
         touched.push(job);
     }
@@ -217,6 +232,7 @@ impl<'w> Cards<'w> {
         self.set.remove(&job);
         for spot in &on.spots {
             let node = spot.node.index();
+            let free_before = self.nodes[node].free_beside();
             self.nodes[node].busy -= spot.gpus.count_ones();
             if self.nodes[node].busy == 0 {
                 self.nodes_active -= 1;
@@ -225,6 +241,7 @@ impl<'w> Cards<'w> {
                 self.nodes[node].cards[gpu as usize].tenants.retain(|(tenant, _)| *tenant != job);
                 self.refresh(node, gpu as usize, touched);
             }
+            self.fragmented = self.fragmented + self.nodes[node].free_beside() - free_before;
         }
     }
 

@@ -476,6 +476,7 @@ impl<'s> Engine<'s> {
             energy_kwh_above_idle: meter.energy_kwh_above_idle(),
             carbon_kg: meter.carbon_kg(),
             active_nodes_mean: meter.active_nodes_mean(),
+            fragmented_gpus_mean: meter.fragmented_gpus_mean(),
             awake_nodes_mean: meter.awake_nodes_mean(),
             gpu_utilization_mean: meter.utilization_mean(self.scenario.cluster.gpu_count()),
             rescales: self.outcome.rescales,

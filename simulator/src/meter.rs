@@ -23,6 +23,7 @@ pub(crate) struct Meter<'a> {
     emitted: u128,
     active_node_us: u128,
     awake_node_us: u128,
+    fragmented_us: u128,
     busy_ppm_us: u128,
 }
 
@@ -37,6 +38,7 @@ impl<'a> Meter<'a> {
             emitted: 0,
             active_node_us: 0,
             awake_node_us: 0,
+            fragmented_us: 0,
             busy_ppm_us: 0,
         }
     }
@@ -50,6 +52,7 @@ impl<'a> Meter<'a> {
         self.energy.add(Power::from_mw(cards.power_mw), Duration::from_micros(span));
         self.above_idle.add(Power::from_mw(cards.above_idle_mw), Duration::from_micros(span));
         self.awake_node_us += u128::from(cards.nodes_awake) * u128::from(span);
+        self.fragmented_us += u128::from(cards.fragmented) * u128::from(span);
         self.active_node_us += u128::from(cards.nodes_active) * u128::from(span);
         self.busy_ppm_us += u128::from(cards.utilization_ppm) * u128::from(span);
         if let Some(series) = self.carbon {
@@ -87,6 +90,11 @@ impl<'a> Meter<'a> {
 
     pub(crate) fn active_nodes_mean(&self) -> f64 {
         tidy(self.active_node_us as f64 / self.span_us().max(1) as f64)
+    }
+
+    /// GPUs with no job on nodes that have one.
+    pub(crate) fn fragmented_gpus_mean(&self) -> f64 {
+        tidy(self.fragmented_us as f64 / self.span_us().max(1) as f64)
     }
 
     /// Busy share of `gpus` GPUs.

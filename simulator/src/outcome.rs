@@ -71,6 +71,8 @@ pub struct PolicyOutcome {
     pub carbon_kg: Option<f64>,
     /// Nodes with a job, mean over the makespan.
     pub active_nodes_mean: f64,
+    /// Fragmentation: GPUs with no job on nodes that have one, mean over the makespan.
+    pub fragmented_gpus_mean: f64,
     /// Nodes that were not asleep, mean over the makespan.
     pub awake_nodes_mean: f64,
     /// Busy share of all GPUs, 0 to 1, mean over the makespan.

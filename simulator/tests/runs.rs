@@ -156,6 +156,8 @@ fn energy_and_carbon_are_those_of_whole_nodes() {
     assert!((fifo.energy_kwh - kwh).abs() < 2e-6, "{} kWh, by hand {kwh}", fifo.energy_kwh);
     assert!((fifo.carbon_kg.unwrap() - kwh * 0.4).abs() < 2e-6, "{:?}", fifo.carbon_kg);
     assert_eq!((fifo.makespan_s, fifo.active_nodes_mean), (5_400.0, 1.0));
+    // One of two GPUs is free beside the other for the last half hour.
+    assert!((fifo.fragmented_gpus_mean - 1.0 / 3.0).abs() < 1e-6, "{}", fifo.fragmented_gpus_mean);
     assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(3_600.0), Some(5_400.0)));
 }
 
@@ -295,6 +297,7 @@ fn the_table_fits_a_terminal() {
         "energy_kwh",
         "carbon_kg",
         "active_nodes_mean",
+        "fragmented_gpus_mean",
         "gpu_utilization_mean",
         "rescales",
         "migrations",
