@@ -261,3 +261,36 @@ async fn a_consumer_goes_on_where_it_was_through_its_own_and_the_servers_crash()
     stored(&bus, 5).await;
     while taken(&mut consumer).await != 5 {}
 }
+
+/// The beginning of a watch, and a list of keys, are known also while every value is written anew.
+#[tokio::test]
+async fn what_is_written_all_the_time_is_read_to_its_end() {
+    let server = NatsServer::start().await;
+    let (bus, other) = (connect(&server, "main").await, connect(&server, "main").await);
+    let actual = bus.bucket(Bucket::Actual).await.unwrap();
+    let written = other.bucket(Bucket::Actual).await.unwrap();
+    let keys = ["n0", "n1", "n2"];
+    for key in keys {
+        written.put(key, &ONE).await.unwrap();
+    }
+    for round in 0..150 {
+        // Some writes, so that some fall between all steps of what is read; then silence.
+        let writes = async {
+            for n in 0..(round % 8) {
+                for key in keys {
+                    written.put(key, &Value { n }).await.unwrap();
+                }
+            }
+        };
+        let reads = async {
+            let mut watch = actual.watch().await.unwrap();
+            let initial = within("the watch's beginning", watch.initial()).await;
+            let mut said: Vec<String> = initial.into_iter().map(|change| change.key).collect();
+            said.sort();
+            said.dedup();
+            assert_eq!(said, keys, "round {round}");
+            assert_eq!(actual.keys().await.unwrap(), keys, "round {round}");
+        };
+        tokio::join!(writes, reads);
+    }
+}

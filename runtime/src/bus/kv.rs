@@ -5,13 +5,14 @@
 //! (2.9 knows none); what expires carries its time in its value. A bucket refuses new values when
 //! it is full rather than forgetting old ones.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
 use async_nats::jetstream::kv::{self, Operation};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, StorageType};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -177,15 +178,21 @@ impl KvBucket {
         self.bus.check_connected()?;
         let what = format!("list bucket {}", self.name);
         let listed = async {
-            let keys = self.store.keys().await.map_err(|e| self.bus.api_error(what.clone(), e))?;
-            let keys = keys.take(KEYS_MAX).try_collect::<Vec<_>>().await;
-            keys.map_err(|source| BusError::refused(what.clone(), source))
+            let (mut messages, of) = self.replay(true).await?;
+            // Whether each has a value.
+            let mut keys: BTreeMap<String, bool> = BTreeMap::new();
+            while keys.len() < of.min(KEYS_MAX) {
+                let Some(message) = messages.next().await else { break };
+                let message = message.map_err(|e| BusError::refused(what.clone(), e))?;
+                if let Some(key) = self.key_of(&message.subject) {
+                    keys.insert(key.to_owned(), !is_deleted(&message));
+                }
+            }
+            Ok(keys.into_iter().filter(|(_, has_value)| *has_value).map(|(key, _)| key).collect())
         };
-        let mut keys = tokio::time::timeout(ANSWER_WITHIN * 2, listed)
+        tokio::time::timeout(ANSWER_WITHIN * 2, listed)
             .await
-            .map_err(|_| BusError::Timeout { what: what.clone() })??;
-        keys.sort_unstable();
-        Ok(keys)
+            .map_err(|_| BusError::Timeout { what: what.clone() })?
     }
 
     /// Says every last value, then every change as it happens. Waits for the server.
@@ -193,16 +200,21 @@ impl KvBucket {
     /// # Errors
     /// Where the server refuses.
     pub async fn watch(&self) -> Result<Watch, BusError> {
-        let first = self.bus.insist("watch", || self.replay()).await?;
+        let first = self.bus.insist("watch", || self.replay(false)).await?;
         let (sender, items) = mpsc::channel(CHANGES_MAX);
-        let watcher = Watcher { bucket: self.clone(), sender, caught_up: false };
+        let bucket = self.clone();
+        let watcher = Watcher { bucket, sender, caught_up: false, seen: BTreeSet::new() };
         let reached = self.bus.shared.reached.clone();
         let task = tokio::spawn(watcher.run(first, reached));
         Ok(Watch { items, caught_up: false, _task: AbortOnDropHandle::new(task) })
     }
 
-    /// A consumer that says the last value of each key and then goes on; and how many those are.
-    async fn replay(&self) -> Result<(push::Ordered, u64), BusError> {
+    /// A consumer that says the last value of each key and then goes on; and how many keys there
+    /// are, deleted ones too. Once so many have been said, all there were at the beginning have: a
+    /// key's last message may be written anew meanwhile, but never vanishes. The server's count of
+    /// what is still to come goes wrong where that happens (seen with 2.9.10): a reader that waits
+    /// for its end waits for ever, or misses keys.
+    async fn replay(&self, headers_only: bool) -> Result<(push::Ordered, usize), BusError> {
         self.bus.ensure_bucket(&self.name).await?;
         let what = format!("watch bucket {}", self.name);
         let config = push::OrderedConfig {
@@ -211,19 +223,28 @@ impl KvBucket {
             filter_subject: format!("$KV.{}.>", self.name),
             replay_policy: ReplayPolicy::Instant,
             deliver_policy: DeliverPolicy::LastPerSubject,
+            headers_only,
             ..push::OrderedConfig::default()
         };
         let stream = format!("KV_{}", self.name);
-        let consumer = self.bus.shared.jetstream.create_consumer_on_stream(config, stream).await;
+        let jetstream = &self.bus.shared.jetstream;
+        let consumer = jetstream.create_consumer_on_stream(config, stream.clone()).await;
         let consumer = consumer.map_err(|source| match source.kind() {
             async_nats::jetstream::stream::ConsumerErrorKind::TimedOut => {
                 BusError::Timeout { what: what.clone() }
             }
             _ => self.bus.api_error(what.clone(), source),
         })?;
-        let pending = consumer.cached_info().num_pending;
+        let stream = jetstream.get_stream(stream).await;
+        let stream = stream.map_err(|source| self.bus.api_error(what.clone(), source))?;
+        let keys = stream.cached_info().state.subjects_count as usize;
         let messages = consumer.messages().await;
-        Ok((messages.map_err(|source| BusError::refused(what, source))?, pending))
+        Ok((messages.map_err(|source| BusError::refused(what, source))?, keys))
+    }
+
+    /// The key that a message of the bucket's stream is of.
+    fn key_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
+        subject.strip_prefix("$KV.")?.strip_prefix(self.name.as_str())?.strip_prefix('.')
     }
 
     fn payload<T: Serialize>(&self, key: &str, value: &T) -> Result<Bytes, BusError> {
@@ -268,6 +289,12 @@ impl KvBucket {
     fn conflict(&self, key: &str) -> BusError {
         BusError::Conflict { bucket: self.name.clone(), key: key.to_owned() }
     }
+}
+
+/// Whether a message says that its key has no value any more.
+fn is_deleted(message: &async_nats::Message) -> bool {
+    let operation = message.headers.as_ref().and_then(|headers| headers.get("KV-Operation"));
+    operation.is_some_and(|operation| operation.as_str() != "PUT")
 }
 
 /// A key's value, as it is now.
@@ -343,25 +370,28 @@ struct Watcher {
     bucket: KvBucket,
     sender: mpsc::Sender<Item>,
     caught_up: bool,
+    /// The keys said so far, until it has caught up.
+    seen: BTreeSet<String>,
 }
 
 impl Watcher {
-    async fn run(mut self, first: (push::Ordered, u64), mut reached: watch::Receiver<u64>) {
+    async fn run(mut self, first: (push::Ordered, usize), mut reached: watch::Receiver<u64>) {
         reached.mark_unchanged();
         let mut replay = first;
         loop {
-            let (messages, pending) = &mut replay;
-            if *pending == 0 && !self.caught_up {
+            let (messages, keys) = &mut replay;
+            self.seen.clear();
+            if *keys == 0 && !self.caught_up {
                 self.caught_up = true;
                 if self.sender.send(Item::CaughtUp).await.is_err() {
                     return;
                 }
             }
-            if !self.follow(messages, &mut reached).await {
+            if !self.follow(messages, *keys, &mut reached).await {
                 return;
             }
             replay = loop {
-                match self.bucket.bus.insist("watch", || self.bucket.replay()).await {
+                match self.bucket.bus.insist("watch", || self.bucket.replay(false)).await {
                     Ok(replay) => break replay,
                     Err(error) => {
                         let error = chain(&error);
@@ -377,9 +407,9 @@ impl Watcher {
     async fn follow(
         &mut self,
         messages: &mut push::Ordered,
+        keys: usize,
         reached: &mut watch::Receiver<u64>,
     ) -> bool {
-        let prefix = format!("$KV.{}.", self.bucket.name);
         loop {
             let message = tokio::select! {
                 message = messages.next() => message,
@@ -396,17 +426,15 @@ impl Watcher {
                 }
             };
             let Ok(info) = message.info() else { return true };
-            let (revision, pending) = (info.stream_sequence, info.pending);
-            let Some(key) = message.subject.strip_prefix(&prefix) else { continue };
-            let deleted = message
-                .headers
-                .as_ref()
-                .and_then(|headers| headers.get("KV-Operation"))
-                .is_some_and(|operation| operation.as_str() != "PUT");
-            self.caught_up |= pending == 0;
+            let revision = info.stream_sequence;
+            let Some(key) = self.bucket.key_of(&message.subject) else { continue };
+            if !self.caught_up {
+                self.seen.insert(key.to_owned());
+                self.caught_up = self.seen.len() >= keys;
+            }
             let change = Change {
                 key: key.to_owned(),
-                value: (!deleted).then(|| message.payload.clone()),
+                value: (!is_deleted(&message)).then(|| message.payload.clone()),
                 revision,
                 initial_done: self.caught_up,
             };
