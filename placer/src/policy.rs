@@ -85,27 +85,31 @@ pub enum Reads {
 pub trait Policy: Send {
     /// Its name.
     fn name(&self) -> &str;
+    /// The policy that this one adds something to. What it does not say itself is as that one says.
+    fn inner(&self) -> Option<&dyn Policy> {
+        None
+    }
     /// What it reads of surfaces and progress. Who need not provide them saves the work.
     fn reads(&self) -> Reads;
     /// Whether it must be told from a job's arrival on how long it takes alone: an oracle.
     fn foresees(&self) -> bool {
-        false
+        self.inner().is_some_and(Policy::foresees)
     }
     /// Whether it changes how many GPUs jobs have. Others give a job the least it asks for.
     fn is_elastic(&self) -> bool {
-        self.reads() == Reads::All
+        self.inner().map_or_else(|| self.reads() == Reads::All, Policy::is_elastic)
     }
     /// Whether it chooses what cards are set to. Of others a budget may choose it.
     fn sets_cards(&self) -> bool {
-        false
+        self.inner().is_some_and(Policy::sets_cards)
     }
     /// Between which prices of energy its answer changes; absent: it reads no price.
     fn prices(&self) -> Option<PriceRange> {
-        None
+        self.inner().and_then(Policy::prices)
     }
     /// Whether its answer follows the grid's intensity.
     fn follows_grid(&self) -> bool {
-        false
+        self.inner().is_some_and(Policy::follows_grid)
     }
     /// What is to be done now.
     fn solve(&self, problem: &Problem) -> Plan;

@@ -107,8 +107,7 @@ impl Desk {
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
         let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
         let (power, launch) = reports(&mut actual).await;
-        let (spending, _) = Ledger::open::<serde_json::Value>(&bus, Bucket::Budget).await?;
-        let lies = bus.bucket(Bucket::Budget).await?.watch().await?.initial().await;
+        let (spending, lies) = Ledger::open_raw(&bus, Bucket::Budget).await?;
         let of = |key: &str| lies.iter().find(|change| change.key == key);
         let budget = of(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
         let budget_status =
@@ -321,13 +320,19 @@ impl Ledger {
         bus: &Bus,
         which: Bucket,
     ) -> Result<(Self, Vec<T>), BusError> {
+        let (ledger, changes) = Self::open_raw(bus, which).await?;
+        let values = changes.iter().filter_map(|change| read(which, change)).collect();
+        Ok((ledger, values))
+    }
+
+    /// The same, with what lies in it as it is.
+    async fn open_raw(bus: &Bus, which: Bucket) -> Result<(Self, Vec<Change>), BusError> {
         let bucket = bus.bucket(which).await?;
         let changes = bucket.watch().await?.initial().await;
         // A value that cannot be read has a revision too: what replaces it must name it.
         let revisions = changes.iter().map(|change| (change.key.clone(), change.revision));
         let ledger = Self { which, bucket, revisions: revisions.collect() };
-        let values = changes.iter().filter_map(|change| read(which, change)).collect();
-        Ok((ledger, values))
+        Ok((ledger, changes))
     }
 
     async fn store<T: Serialize + DeserializeOwned>(

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use wattle_common::Frequency;
 use wattle_common::job::CardSetting;
 
+use crate::budget::PriceRange;
 use crate::job::{Job, State};
 use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, Reads};
@@ -37,20 +38,25 @@ impl Policy for Clocked {
         &self.name
     }
 
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(self.inner.as_ref())
+    }
+
     fn reads(&self) -> Reads {
         self.inner.reads()
     }
 
-    fn foresees(&self) -> bool {
-        self.inner.foresees()
-    }
-
-    fn is_elastic(&self) -> bool {
-        self.inner.is_elastic()
-    }
-
     fn sets_cards(&self) -> bool {
         true
+    }
+
+    // Its settings are chosen for good, whatever energy costs.
+    fn prices(&self) -> Option<PriceRange> {
+        None
+    }
+
+    fn follows_grid(&self) -> bool {
+        false
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

@@ -15,7 +15,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::budget::PriceRange;
 use crate::node::{Node, Wakefulness};
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::policy::{Policy, Reads};
@@ -45,28 +44,12 @@ impl Policy for Sleeping {
         self.inner.name()
     }
 
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(self.inner.as_ref())
+    }
+
     fn reads(&self) -> Reads {
         self.inner.reads()
-    }
-
-    fn foresees(&self) -> bool {
-        self.inner.foresees()
-    }
-
-    fn is_elastic(&self) -> bool {
-        self.inner.is_elastic()
-    }
-
-    fn sets_cards(&self) -> bool {
-        self.inner.sets_cards()
-    }
-
-    fn prices(&self) -> Option<PriceRange> {
-        self.inner.prices()
-    }
-
-    fn follows_grid(&self) -> bool {
-        self.inner.follows_grid()
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use wattle_common::Frequency;
 
-use crate::budget::PriceRange;
 use crate::policy::{Clocked, ETA, IDLE_BEFORE_SLEEP, KNOWN, NAMES, Policy, Sleeping, Zeus};
 
 /// Makes a policy.
@@ -137,23 +136,11 @@ impl Policy for Numbered {
     fn name(&self) -> &str {
         &self.name
     }
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(self.inner.as_ref())
+    }
     fn reads(&self) -> crate::Reads {
         self.inner.reads()
-    }
-    fn foresees(&self) -> bool {
-        self.inner.foresees()
-    }
-    fn is_elastic(&self) -> bool {
-        self.inner.is_elastic()
-    }
-    fn sets_cards(&self) -> bool {
-        self.inner.sets_cards()
-    }
-    fn prices(&self) -> Option<PriceRange> {
-        self.inner.prices()
-    }
-    fn follows_grid(&self) -> bool {
-        self.inner.follows_grid()
     }
     fn solve(&self, problem: &crate::Problem) -> crate::Plan {
         self.inner.solve(problem)

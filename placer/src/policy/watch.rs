@@ -21,7 +21,6 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::job::CardSetting;
 
-use crate::budget::PriceRange;
 use crate::job::{Job, Mark, Observation, State};
 use crate::outlook::{end, measured_end, measured_rate};
 use crate::plan::{Decision, Plan};
@@ -138,28 +137,12 @@ impl<P: Policy> Policy for Watched<P> {
         self.inner.name()
     }
 
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(&self.inner)
+    }
+
     fn reads(&self) -> Reads {
         self.inner.reads()
-    }
-
-    fn foresees(&self) -> bool {
-        self.inner.foresees()
-    }
-
-    fn is_elastic(&self) -> bool {
-        self.inner.is_elastic()
-    }
-
-    fn sets_cards(&self) -> bool {
-        self.inner.sets_cards()
-    }
-
-    fn prices(&self) -> Option<PriceRange> {
-        self.inner.prices()
-    }
-
-    fn follows_grid(&self) -> bool {
-        self.inner.follows_grid()
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

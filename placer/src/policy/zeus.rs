@@ -16,6 +16,7 @@ use std::cmp::Ordering;
 
 use wattle_common::job::CardSetting;
 
+use crate::budget::PriceRange;
 use crate::job::Job;
 use crate::menu::{Choice, Menu};
 use crate::plan::Plan;
@@ -46,20 +47,25 @@ impl Policy for Zeus {
         &self.name
     }
 
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(self.inner.as_ref())
+    }
+
     fn reads(&self) -> Reads {
         Reads::All
     }
 
-    fn foresees(&self) -> bool {
-        self.inner.foresees()
-    }
-
-    fn is_elastic(&self) -> bool {
-        self.inner.is_elastic()
-    }
-
     fn sets_cards(&self) -> bool {
         true
+    }
+
+    // Its settings are chosen for good, whatever energy costs.
+    fn prices(&self) -> Option<PriceRange> {
+        None
+    }
+
+    fn follows_grid(&self) -> bool {
+        false
     }
 
     fn solve(&self, problem: &Problem) -> Plan {

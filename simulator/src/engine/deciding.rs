@@ -152,33 +152,32 @@ impl Engine<'_> {
 
     /// It has written a checkpoint and stops: nothing is lost.
     fn stop(&mut self, job: u32) {
-        let now_us = self.now_us;
-        self.end_stretch(job);
-        let running = &mut self.jobs[job as usize];
-        running.catch_up(now_us);
-        running.version += 1;
-        running.ran_us += now_us - running.started_us;
-        if let Some(on) = running.on.take() {
-            running.stopped_on = Some(on.gpu_count());
-            self.cards.remove(job, &on, &mut self.touched);
+        if let Some(gpus) = self.leave(job) {
+            self.jobs[job as usize].stopped_on = Some(gpus);
         }
         self.report_standing(job);
     }
 
     /// Back to the end of the last epoch: what was done since is lost.
     fn undo(&mut self, job: u32) {
+        self.leave(job);
+        let running = &mut self.jobs[job as usize];
+        let epoch = running.steps_per_epoch();
+        let kept = running.step() / epoch * epoch;
+        running.done_us = (kept as f64 / running.steps_per_us).min(running.done_us);
+        self.report_standing(job);
+    }
+
+    /// It is on its GPUs no more; how many they were.
+    fn leave(&mut self, job: u32) -> Option<u32> {
         let now_us = self.now_us;
         self.end_stretch(job);
         let running = &mut self.jobs[job as usize];
         running.catch_up(now_us);
         running.version += 1;
         running.ran_us += now_us - running.started_us;
-        let epoch = running.steps_per_epoch();
-        let kept = running.step() / epoch * epoch;
-        running.done_us = (kept as f64 / running.steps_per_us).min(running.done_us);
-        if let Some(on) = running.on.take() {
-            self.cards.remove(job, &on, &mut self.touched);
-        }
-        self.report_standing(job);
+        let on = running.on.take()?;
+        self.cards.remove(job, &on, &mut self.touched);
+        Some(on.gpu_count())
     }
 }
