@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use wattle_common::rng::Stream;
 use wattle_placer::policy;
-use wattle_simulator::{RunOptions, Scenario, run_policy, run_with, trace};
+use wattle_simulator::{Restarts, RunOptions, Scenario, run_policy, run_with, trace};
 use wattle_world::World;
 
 fn main() {
@@ -78,7 +78,7 @@ fn simulate_tiresias(bencher: divan::Bencher<'_, '_>) {
     let world = World::builtin();
     let scenario = scenario(&world);
     let tiresias = policy("tiresias").unwrap();
-    let options = RunOptions { restarts_free: true, ..RunOptions::default() };
+    let options = RunOptions { restarts: Restarts::Free, ..RunOptions::default() };
     bencher.bench_local(|| run_with(&world, &scenario, &*tiresias, &options).unwrap());
 }
 

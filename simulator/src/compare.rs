@@ -16,6 +16,7 @@ mod parallel;
 mod run;
 mod scenarios;
 mod table;
+mod waterfall;
 
 use serde::Serialize;
 
@@ -29,7 +30,8 @@ pub use options::{
 };
 pub use run::Comparer;
 pub use scenarios::{Case, CompareError, NAMES, Orders, Wanted, Worlds, cases, policies};
-pub use table::{side_by_side, to_table};
+pub use table::{side_by_side, to_table, waterfall_table};
+pub use waterfall::Cause;
 
 /// Policies of one case beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -72,8 +74,23 @@ pub struct Comparison {
     pub above_bound: Vec<AboveBound>,
     /// Policies with their knob left alone, against the first of them.
     pub untuned: Vec<Untuned>,
+    /// What keeps policies from the bound, of those it was asked of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waterfalls: Vec<Waterfall>,
     /// What a reader should know.
     pub notes: Vec<String>,
+}
+
+/// What keeps a policy from the bound, at equal energy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Waterfall {
+    /// The policy.
+    pub policy: String,
+    /// Energies at which every line was read, over all orders; 0: there was none that all reach.
+    pub totals: usize,
+    /// From the bound of jobs that have the cluster to themselves to the policy as it ran; what each
+    /// adds sums up to the last one's completion time.
+    pub causes: Vec<Cause>,
 }
 
 /// Lower bounds.

@@ -15,6 +15,7 @@ mod equal;
 mod frame;
 mod frontier_plot;
 mod job_table;
+mod lost;
 mod marks;
 mod markup;
 mod node_map;

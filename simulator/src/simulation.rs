@@ -77,6 +77,18 @@ pub enum Forecast {
     Perfect,
 }
 
+/// Which restarts take time ([`wattle_placer::cost`]). Policies reckon with all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Restarts {
+    /// All.
+    #[default]
+    Charged,
+    /// Those that change how many GPUs a job has; who only moves to others goes on at once.
+    MovesFree,
+    /// None, as in simulators that charge nothing for them.
+    Free,
+}
+
 /// What a run is besides its scenario and its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunOptions {
@@ -92,8 +104,8 @@ pub struct RunOptions {
     pub lengths: Lengths,
     /// Most jobs on one GPU; the placer's default where it is not set.
     pub tenants_max: Option<u32>,
-    /// Whether a job that was stopped goes on at once, as in simulators that charge nothing for it.
-    pub restarts_free: bool,
+    /// What a job pays that was stopped and starts again.
+    pub restarts: Restarts,
     /// What may be spent, in windows from the first submission on.
     pub budget: Option<Budget>,
     /// What is expected of the grid.

@@ -8,6 +8,7 @@ use wattle_simulator::compare::{
     Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, Knobs, Neighbours,
     Summary, Surfaces, Wanted, Worlds, cases,
 };
+use wattle_simulator::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
 
 /// The folder of measured files; `None` says loudly that there is none.
@@ -92,6 +93,46 @@ fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
     let missed = |comparison: &&Comparison| comparison.untuned.iter().any(|u| u.missed_share > 0.0);
     let deadlines: Vec<_> = all.iter().filter(missed).map(|c| c.deadlines).collect();
     assert!(!deadlines.is_empty() && deadlines.iter().all(|has| *has), "{deadlines:?}");
+}
+
+#[test]
+fn what_keeps_a_policy_from_the_bound_adds_up() {
+    let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
+    let wanted = Wanted { worlds: &only_mild, workloads: &published, ..WANTED };
+    let (worlds, cases) = cases("eaco-28", &wanted).unwrap();
+    let case = cases.iter().find(|case| !case.deadlines).unwrap();
+    let errs = CompareOptions { surfaces: Surfaces::Smooth(0.2), ..options("wattle") };
+    let mut comparer = Comparer::new(&worlds, errs);
+    let comparison = comparer.compare(case, &mut |_, _| ()).unwrap();
+    let waterfall = comparer.waterfall(case, "wattle", &mut |_, _| ()).unwrap();
+    let causes = &waterfall.causes;
+    assert_eq!(causes.len(), 6, "{causes:?}");
+    assert!(waterfall.totals > 0);
+    // Every part is a difference, and together they are the whole.
+    let mut sum_s = 0.0;
+    for cause in causes {
+        sum_s += cause.added_s;
+        assert!((sum_s - cause.jct_s).abs() < 1e-6 * sum_s, "{cause:?}");
+    }
+    // Nobody is below the bound, and the last line is the policy as it was compared.
+    assert!(causes[1].added_s >= 0.0 && causes[2].added_s > 0.0, "{causes:?}");
+    let points = comparison.policies.iter().enumerate().map(|(setting, run)| FrontierPoint {
+        total: run.counted_kwh,
+        jct_s: run.outcome.jct_s_mean.unwrap(),
+        setting,
+    });
+    let frontier = Frontier::of(points).unwrap();
+    let totals = frontier.compared_at();
+    let times_s: Vec<f64> = totals.iter().filter_map(|kwh| frontier.jct_s_at(*kwh)).collect();
+    let (least, most) =
+        times_s.iter().fold((f64::MAX, 0.0_f64), |(a, b), t| (a.min(*t), b.max(*t)));
+    assert!((least..=most).contains(&causes[5].jct_s), "{least} {} {most}", causes[5].jct_s);
+    if waterfall.totals == times_s.len() {
+        let mean_s = times_s.iter().sum::<f64>() / times_s.len() as f64;
+        assert!((causes[5].jct_s - mean_s).abs() < 1e-6 * mean_s);
+    }
+    // Errors cost time.
+    assert!(causes[5].added_s > 0.0, "{causes:?}");
 }
 
 #[test]

@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use wattle_placer::policy;
-use wattle_simulator::{RunOptions, Scenario, run, run_with, trace};
+use wattle_simulator::{Restarts, RunOptions, Scenario, run, run_with, trace};
 use wattle_world::World;
 
 fn data() -> PathBuf {
@@ -49,7 +49,7 @@ fn fifo_agrees_with_its_peer_to_the_second() {
 fn tiresias_agrees_with_its_peer_within_three_per_cent() {
     let world = World::builtin();
     let Some(scenario) = scenario(&world) else { return };
-    let options = RunOptions { restarts_free: true, ..RunOptions::default() };
+    let options = RunOptions { restarts: Restarts::Free, ..RunOptions::default() };
     let tiresias = policy("tiresias").unwrap();
     let free = run_with(&world, &scenario, &*tiresias, &options).unwrap();
     let charged = run_with(&world, &scenario, &*tiresias, &RunOptions::default()).unwrap();

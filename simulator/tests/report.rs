@@ -115,7 +115,9 @@ fn a_comparison_is_one_whole_page() {
         knobs: Knobs::Quick,
         threads: 2,
     };
-    let comparison = Comparer::new(&worlds, options).compare(&case, &mut |_, _| ()).unwrap();
+    let mut comparer = Comparer::new(&worlds, options);
+    let mut comparison = comparer.compare(&case, &mut |_, _| ()).unwrap();
+    comparison.waterfalls.push(comparer.waterfall(&case, "powerflow", &mut |_, _| ()).unwrap());
     let recorded = record(worlds.of(case.world), &case, &comparison).unwrap();
     assert_eq!(recorded.len(), 2);
     for run in &recorded {
@@ -151,6 +153,9 @@ fn a_comparison_is_one_whole_page() {
     );
     // One ring for each chosen run, in the plots over energy and over carbon of the first alone.
     assert_eq!(page.matches("class=\"ring\"").count(), 4);
+    // Two bounds and three conditions, in the first case and among the others.
+    assert_eq!(page.matches("<svg class=\"bar ").count(), 2 * 5);
+    assert!(page.contains("What keeps powerflow from the bound"));
     assert!(page.contains("first in the queue; first room in node order"));
     assert!(page.contains("Most ahead at equal energy is <strong>powerflow</strong>"));
 }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use wattle_simulator::compare::{
     Accounting, Case, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours, Surfaces,
-    Wanted, cases, policy_of, side_by_side, to_table,
+    Wanted, cases, policy_of, side_by_side, to_table, waterfall_table,
 };
 use wattle_simulator::report::{comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
@@ -73,6 +73,10 @@ pub(crate) struct Compare {
     /// will be)
     #[arg(long, value_name = "HOW", default_value = "persistence")]
     forecast: String,
+    /// Also tell for these policies, separated by commas, what keeps them from the bound, cause by
+    /// cause: each takes three to five times the runs
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    waterfall: Vec<String>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -85,7 +89,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         let asked = &command.scenario;
         return Err(usage(format!("no scenario is called `{asked}`; use one of {names}")));
     }
-    for name in &command.policy {
+    for name in command.policy.iter().chain(&command.waterfall) {
         wattle_placer::policy(policy_of(name).0).map_err(usage_chain)?;
     }
     let options = command.options()?;
@@ -108,10 +112,20 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     for (number, case) in cases.iter().enumerate() {
         let what = format!("{} of {}: {}", number + 1, cases.len(), told(case));
         let comparison = comparer.compare(case, &mut |done, of| progress(&what, done, of));
-        let comparison = comparison.map_err(usage_chain)?;
+        let mut comparison = comparison.map_err(usage_chain)?;
+        for family in &command.waterfall {
+            let what = format!("{what}, what keeps {family} from the bound");
+            let fallen =
+                comparer.waterfall(case, family, &mut |done, of| progress(&what, done, of));
+            comparison.waterfalls.push(fallen.map_err(usage_chain)?);
+        }
         if !command.json {
             print(&to_table(&comparison))?;
             print("")?;
+            for waterfall in &comparison.waterfalls {
+                print(&waterfall_table(waterfall))?;
+                print("")?;
+            }
         }
         comparisons.push(comparison);
         // Cases of the same jobs that are counted in different ways stand beside each other.

@@ -196,6 +196,7 @@ pub(super) fn judge(
         summary,
         above_bound,
         untuned,
+        waterfalls: Vec::new(),
         notes,
     }
 }

@@ -36,8 +36,8 @@ const TIME_PRICES: [f64; 15] =
 const FLOORS: [f64; 4] = [0.0, 0.25, 0.5, 0.8];
 
 /// A setting of a policy: how it is spelled, its price, and what of it was turned.
-struct Setting {
-    spelled: String,
+pub(super) struct Setting {
+    pub(super) spelled: String,
     price: f64,
     knob: f64,
 }
@@ -70,8 +70,8 @@ fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setti
 
 /// What makes one run differ from another of the same jobs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Run {
-    order: usize,
+pub(super) struct Run {
+    pub(super) order: usize,
     spelled: String,
     price_bits: u64,
     sleeps: bool,
@@ -82,7 +82,7 @@ struct Run {
 }
 
 /// What a bound hangs on.
-type Bounded = (Charged, Neighbours);
+pub(super) type Bounded = (Charged, Neighbours);
 
 /// One thing to compute, and what came of it.
 enum Task {
@@ -97,7 +97,7 @@ enum Done {
 /// Makes comparisons, and keeps what the next case of the same jobs can use.
 pub struct Comparer<'w> {
     worlds: &'w Worlds,
-    options: CompareOptions,
+    pub(super) options: CompareOptions,
     /// The jobs that all that is kept is of.
     jobs: Option<Arc<Orders>>,
     ran: BTreeMap<Run, PolicyOutcome>,
@@ -132,14 +132,9 @@ impl<'w> Comparer<'w> {
         } else {
             self.options.policies.clone()
         };
-        let mhz = self.clocks(case);
         let mut swept = Vec::new();
         for family in &families {
-            let (spelled, _) = policy_of(family);
-            let elastic = policy(spelled)?.is_elastic();
-            for setting in settings(spelled, elastic, &mhz, self.options.knobs) {
-                swept.push((family, setting));
-            }
+            swept.extend(self.settings(case, family)?.into_iter().map(|setting| (family, setting)));
         }
         let bounded = bounded(case);
         let mut tasks = Vec::new();
@@ -170,30 +165,34 @@ impl<'w> Comparer<'w> {
             let first = runs.len();
             for (family, setting) in &swept {
                 let run = run_of(case, order, family, setting);
-                let mut outcome = self.ran[&run].clone();
-                // Said once: of the swept run.
-                let budget_overrun = outcome.budget_overrun.take();
-                runs.push(Swept {
-                    outcome,
-                    options: self.options_of(&run),
-                    family: (*family).clone(),
-                    knob: setting.knob,
-                    order: order as u64,
-                    counted_kwh: 0.0,
-                    counted_kg: None,
-                    budget_overrun,
-                });
+                let outcome = self.ran[&run].clone();
+                runs.push(swept_run(family, setting, order, outcome, self.options_of(&run)));
             }
             let span_s = self.count(case, &case.jobs.rigid[order], &mut runs[first..]);
             horizon_s = if order == 0 { span_s } else { horizon_s };
         }
-        let floor_kwh = match case.accounting {
+        let limits = self.bounds[&bounded].shifted_kwh(self.floor_kwh(case, horizon_s));
+        Ok(judge(case, &self.options, &families, runs, &limits, horizon_s))
+    }
+
+    /// The settings of a family.
+    pub(super) fn settings(
+        &self,
+        case: &Case,
+        family: &str,
+    ) -> Result<Vec<Setting>, SimulationError> {
+        let (spelled, _) = policy_of(family);
+        let elastic = policy(spelled)?.is_elastic();
+        Ok(settings(spelled, elastic, &self.clocks(case), self.options.knobs))
+    }
+
+    /// What every schedule spends of what counts, kWh.
+    pub(super) fn floor_kwh(&self, case: &Case, horizon_s: f64) -> f64 {
+        match case.accounting {
             Accounting::AboveIdle => 0.0,
             Accounting::SleepNone => self.idle_w(case) * horizon_s / 3.6e6,
             Accounting::SleepAll | Accounting::SleepOurs => self.asleep_w(case) * horizon_s / 3.6e6,
-        };
-        let limits = self.bounds[&bounded].shifted_kwh(floor_kwh);
-        Ok(judge(case, &self.options, &families, runs, &limits, horizon_s))
+        }
     }
 
     fn work(&self, case: &Case, task: &Task) -> Result<Done, SimulationError> {
@@ -203,25 +202,36 @@ impl<'w> Comparer<'w> {
                 Ok(Done::Run(run.clone(), Box::new(outcome)))
             }
             Task::Bound(bounded) => {
-                let (charged, neighbours) = *bounded;
-                let world = self.worlds.of(neighbours);
-                // Surfaces of the world know clocks alone.
-                let caps = self.options.surfaces == Surfaces::Predicted
-                    || self.options.policies.iter().any(|policy| policy.contains('+'));
-                let limits = limits(world, &case.jobs.elastic[0], charged, neighbours, caps);
-                Ok(Done::Bound(*bounded, limits))
+                Ok(Done::Bound(*bounded, self.limits(&case.jobs.elastic[0], *bounded)))
             }
         }
     }
 
-    fn run(&self, jobs: &Orders, run: &Run) -> Result<PolicyOutcome, SimulationError> {
-        let policy = policy(&run.spelled)?;
-        let options = self.options_of(run);
-        let orders = if policy.is_elastic() { &jobs.elastic } else { &jobs.rigid };
-        run_with(self.worlds.of(run.world), &orders[run.order], policy.as_ref(), &options)
+    /// The bounds on an order's jobs.
+    pub(super) fn limits(&self, scenario: &Scenario, (charged, neighbours): Bounded) -> Limits {
+        // Surfaces of the world know clocks alone.
+        let caps = self.options.surfaces == Surfaces::Predicted
+            || self.options.policies.iter().any(|policy| policy.contains('+'));
+        limits(self.worlds.of(neighbours), scenario, charged, neighbours, caps)
     }
 
-    fn options_of(&self, run: &Run) -> RunOptions {
+    fn run(&self, jobs: &Orders, run: &Run) -> Result<PolicyOutcome, SimulationError> {
+        self.run_as(jobs, run, &self.options_of(run))
+    }
+
+    /// A run under other conditions than the comparison's own.
+    pub(super) fn run_as(
+        &self,
+        jobs: &Orders,
+        run: &Run,
+        options: &RunOptions,
+    ) -> Result<PolicyOutcome, SimulationError> {
+        let policy = policy(&run.spelled)?;
+        let orders = if policy.is_elastic() { &jobs.elastic } else { &jobs.rigid };
+        run_with(self.worlds.of(run.world), &orders[run.order], policy.as_ref(), options)
+    }
+
+    pub(super) fn options_of(&self, run: &Run) -> RunOptions {
         RunOptions {
             oracle: self.options.surfaces.are_of_the_world(),
             erring: self.options.surfaces.erring(run.order as u64),
@@ -247,7 +257,7 @@ impl<'w> Comparer<'w> {
     }
 
     /// What each run of one order spent, over the horizon of the longest, which is the answer.
-    fn count(&self, case: &Case, scenario: &Scenario, runs: &mut [Swept]) -> f64 {
+    pub(super) fn count(&self, case: &Case, scenario: &Scenario, runs: &mut [Swept]) -> f64 {
         let horizon_s = runs.iter().map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
         let (asleep_w, idle_w) = (self.asleep_w(case), self.idle_w(case));
         let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
@@ -293,7 +303,29 @@ impl<'w> Comparer<'w> {
     }
 }
 
-fn run_of(case: &Case, order: usize, family: &str, setting: &Setting) -> Run {
+/// A run, not yet counted.
+pub(super) fn swept_run(
+    family: &str,
+    setting: &Setting,
+    order: usize,
+    mut outcome: PolicyOutcome,
+    options: RunOptions,
+) -> Swept {
+    // Said once: of the swept run.
+    let budget_overrun = outcome.budget_overrun.take();
+    Swept {
+        outcome,
+        options,
+        family: family.to_owned(),
+        knob: setting.knob,
+        order: order as u64,
+        counted_kwh: 0.0,
+        counted_kg: None,
+        budget_overrun,
+    }
+}
+
+pub(super) fn run_of(case: &Case, order: usize, family: &str, setting: &Setting) -> Run {
     Run {
         order,
         spelled: setting.spelled.clone(),
@@ -304,7 +336,7 @@ fn run_of(case: &Case, order: usize, family: &str, setting: &Setting) -> Run {
     }
 }
 
-fn bounded(case: &Case) -> Bounded {
+pub(super) fn bounded(case: &Case) -> Bounded {
     let charged = match case.accounting {
         Accounting::AboveIdle | Accounting::SleepNone => Charged::AboveIdle,
         Accounting::SleepAll | Accounting::SleepOurs => Charged::Awake,

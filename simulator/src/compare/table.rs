@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Comparison, Summary};
+use super::{Comparison, Summary, Waterfall};
 use crate::frontier::Spread;
 use crate::outcome::PolicyOutcome;
 
@@ -120,6 +120,34 @@ pub fn side_by_side(comparisons: &[Comparison]) -> String {
             change(&one.jct),
             change(&one.active_nodes),
             100.0 * one.missed_share
+        );
+    }
+    out
+}
+
+/// What keeps a policy from the bound, a line for each cause.
+#[must_use]
+pub fn waterfall_table(waterfall: &Waterfall) -> String {
+    /// Wide enough for every cause.
+    const CAUSE: usize = 62;
+    let mut out = format!("what keeps {} from the bound", waterfall.policy);
+    if waterfall.causes.is_empty() {
+        out.push_str(": there is no energy that all its runs and the bound reach\n");
+        return out;
+    }
+    let _ = writeln!(
+        out,
+        ", mean JCT at equal energy ({} energies)\n{:CAUSE$} {:>9} {:>9} {:>21}",
+        waterfall.totals, "", "adds, h", "so far, h", "times the line before"
+    );
+    for cause in &waterfall.causes {
+        let _ = writeln!(
+            out,
+            "{:CAUSE$} {:>9.2} {:>9.2} {:>21}",
+            cause.what,
+            cause.added_s / 3.6e3,
+            cause.jct_s / 3.6e3,
+            shown(cause.ratio.as_ref())
         );
     }
     out

@@ -13,7 +13,7 @@ use crate::engine::watching::HEADS_FRESH;
 use crate::oracle::Oracle;
 use crate::outcome::us;
 use crate::scenario::Work;
-use crate::simulation::SimulationError;
+use crate::simulation::{Restarts, SimulationError};
 
 /// Rounds a policy may take at one instant before it is called restless: far beyond what any plan
 /// needs, since each round places or settles somebody.
@@ -134,7 +134,11 @@ impl Engine<'_> {
         running.base = steps_per_us / running.steps_per_us;
         running.resume_us = now_us;
         if let Some(before) = running.stopped_on.take() {
-            let free = self.options.restarts_free;
+            let free = match self.options.restarts {
+                Restarts::Charged => false,
+                Restarts::MovesFree => before == gpus,
+                Restarts::Free => true,
+            };
             let restart_us = if free { 0 } else { us(restart(gpus)) };
             running.resume_us = now_us + restart_us;
             self.outcome.restart_gpu_us += restart_us * u64::from(gpus);

@@ -10,7 +10,7 @@ use super::markup::{Unit, escaped, figure, time};
 use super::page::{Section, page};
 use super::shown::{Recorded, chosen, counted, families, frontier, said};
 use super::table::{self, Table, named};
-use super::{close, equal};
+use super::{close, equal, lost};
 use crate::compare::{Accounting, Comparison, Swept};
 use crate::frontier::{Frontier, Spread};
 
@@ -92,6 +92,7 @@ fn case(comparison: &Comparison, looked_at: &[usize]) -> String {
     text.push_str(&distances(comparison, &families));
     let policies: Vec<(&str, usize)> = families.iter().copied().zip(0..).collect();
     text.push_str(&equal::draw(comparison, &policies));
+    text.push_str(&lost::draw(comparison, &policies));
     if !comparison.notes.is_empty() {
         let notes: String =
             comparison.notes.iter().map(|note| format!("<li>{}</li>", escaped(note))).collect();
