@@ -4,6 +4,7 @@ mod budget;
 mod probing;
 mod sleeping;
 mod storm;
+mod tryst;
 mod world;
 
 use wattle_common::job::{GpuRequest, JobSpec};
@@ -351,7 +352,7 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
 /// placer is killed.
 fn story(kill_at: Option<usize>) -> World {
     let mut world = World::new(2, 2);
-    world.policy = || Box::new(world::Tryst);
+    world.policy = || Box::new(tryst::Tryst);
     world.restart();
     world.kill_at = kill_at.map(|write| write + world.writes);
     world.submit(spec("a", 1));

@@ -4,7 +4,8 @@ use wattle_common::id::PredictorId;
 use wattle_common::messages::{DesiredGpu, Probe, Surface};
 use wattle_common::{Frequency, Timestamp};
 
-use super::world::{Tryst, World};
+use super::tryst::Tryst;
+use super::world::World;
 use super::*;
 
 fn proposal(at: Timestamp, job: &str, cap_w: u64) -> Event {

@@ -1,5 +1,5 @@
-//! Everything goes wrong at once, by seed: messages lost, doubled, late and out of order; nodes cut
-//! off or rebooted, cards that do not answer, caps refused; the placer killed before any write; a
+//! Everything goes wrong at once, by seed: messages lost, doubled, late and out of order; jobs slow to
+//! stop; nodes cut off or rebooted, cards that do not answer, caps refused; the placer killed before any write; a
 //! predictor that lies. Under every policy, whatever happens:
 //!
 //! * the world's own rules hold at every step (`world`): nobody runs twice, no GPU is overfull,
@@ -40,6 +40,9 @@ const POLICIES: [fn() -> Box<dyn Policy>; 10] = [
     || policy("wattle").unwrap(),
 ];
 
+/// Those that put two jobs on one GPU.
+const PACK: [&str; 4] = ["fifo-packed", "gandiva", "eaco", "wattle"];
+
 /// What becomes of messages.
 pub(super) struct Weather {
     rng: Stream,
@@ -56,6 +59,10 @@ impl Weather {
     /// Whether an order is not seen yet.
     pub(super) fn is_late(&mut self) -> bool {
         self.rng.unit() < self.share
+    }
+    /// Whether who stops is still writing its checkpoint.
+    pub(super) fn is_slow(&mut self) -> bool {
+        self.rng.unit() < 0.7
     }
     /// What of these arrives now, and in which order.
     pub(super) fn carry(&mut self, events: impl Iterator<Item = Event>) -> Vec<Event> {
@@ -227,6 +234,9 @@ fn storm(seed: u64) -> Result<World, String> {
     let mut rng = Stream::new(seed, "storm");
     let mut world = World::new(NODES.len(), 4);
     world.policy = POLICIES[(seed % POLICIES.len() as u64) as usize];
+    if !PACK.contains(&(world.policy)().name()) {
+        world.tenants_max = 1;
+    }
     world.config.ended_kept = usize::MAX;
     // A node is given up within a storm.
     (world.config.node_patience_ms, world.config.node_lost_after_ms) = (5_000, 20_000);

@@ -1,13 +1,14 @@
 //! A small cluster around the machine: buckets, nodes that obey, people who ask until answered.
 //!
 //! It keeps the contract of the real parts and checks it at every step: no attempt starts twice,
-//! no job has two live attempts on nodes that are heard of, no GPU has too many jobs.
+//! no job has two live attempts on nodes that are heard of, no GPU has too many jobs, nor another
+//! beside an exclusive one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
-use wattle_common::job::{CardSetting, JobSpec};
+use wattle_common::job::JobSpec;
 use wattle_common::messages::{
     AppliedGpu, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport,
     LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepAnswer, SleepState, SubmitJob,
@@ -16,9 +17,8 @@ use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use super::super::{Action, Event, Memory, Placer};
 use super::storm::Weather;
+use crate::Config;
 use crate::policy::{Fifo, Policy};
-use crate::reason::Alone;
-use crate::{Because, Config, Decision, Plan, Problem};
 
 /// How long a node takes to wake.
 const WAKES_IN: Duration = Duration::from_secs(20);
@@ -81,6 +81,8 @@ pub(super) struct World {
     pub(super) log: Vec<String>,
     /// Jobs whose program is not on any node.
     pub(super) refuse: BTreeSet<JobId>,
+    /// Most jobs that may be on one GPU, what has been left on it included.
+    pub(super) tenants_max: usize,
     /// Whether jobs never end by themselves.
     pub(super) long: bool,
     /// Whether jobs take for ever to stop.
@@ -148,6 +150,7 @@ impl World {
             kill_at: None,
             log: Vec::new(),
             refuse: BTreeSet::new(),
+            tenants_max: 2,
             long: false,
             slow_stop: false,
             weather: None,
@@ -437,9 +440,10 @@ impl World {
             for ((job, attempt), run) in &mut node.runs {
                 let named = desired.jobs.iter().find(|j| j.job == *job && j.attempt == *attempt);
                 if named.is_none_or(|named| named.stop) && is_live(run) {
-                    // A step to write the checkpoint, then it is gone.
+                    // A step to write the checkpoint, or some in bad weather; then it is gone.
+                    let writes = self.weather.as_mut().is_some_and(Weather::is_slow);
                     run.state = match run.state {
-                        LaunchState::Stopping if !self.slow_stop => LaunchState::Stopped,
+                        LaunchState::Stopping if !self.slow_stop && !writes => LaunchState::Stopped,
                         _ => LaunchState::Stopping,
                     };
                 }
@@ -481,17 +485,20 @@ impl World {
     fn check(&self) {
         let mut attempts: BTreeMap<&JobId, u32> = BTreeMap::new();
         for node in self.nodes.iter().filter(|node| !node.cut_off) {
-            let mut tenants = vec![0; node.gpus as usize];
+            let mut tenants: Vec<Vec<&JobId>> = vec![Vec::new(); node.gpus as usize];
             for ((job, attempt), run) in node.runs.iter().filter(|(_, run)| is_live(run)) {
                 // One that was cut off before may still be stopping what was placed anew since.
                 if run.state == LaunchState::Running {
                     let other = attempts.insert(job, *attempt);
                     assert!(other.is_none_or(|other| other == *attempt), "{job} runs twice");
                 }
-                for gpu in &run.gpus {
-                    tenants[*gpu as usize] += 1;
-                    assert!(tenants[*gpu as usize] <= 2, "{} GPU {gpu} is overfull", node.id);
-                }
+                run.gpus.iter().for_each(|gpu| tenants[*gpu as usize].push(job));
+            }
+            for (gpu, jobs) in tenants.iter().enumerate().filter(|(_, jobs)| jobs.len() > 1) {
+                let exclusive =
+                    |job: &&JobId| self.jobs.get(*job).is_some_and(|record| record.spec.exclusive);
+                let most = if jobs.iter().any(exclusive) { 1 } else { self.tenants_max };
+                assert!(jobs.len() <= most, "{} GPU {gpu} is overfull: {jobs:?}", node.id);
             }
         }
     }
@@ -591,51 +598,4 @@ impl Node {
 
 fn is_live(run: &LaunchedJob) -> bool {
     matches!(run.state, LaunchState::Running | LaunchState::Stopping)
-}
-
-/// FIFO, but for jobs called `undo-...`: those are first put beside another job, watched, and
-/// taken off again.
-pub(super) struct Tryst;
-
-impl Policy for Tryst {
-    fn name(&self) -> &'static str {
-        "tryst"
-    }
-    fn reads(&self) -> crate::Reads {
-        crate::Reads::Heads
-    }
-    fn solve(&self, problem: &Problem) -> Plan {
-        let mut plan = Plan::default();
-        let because = || Because::Idle { alone: Alone::Unknown };
-        for (job, _) in problem.observed() {
-            plan.decisions.push(Decision::Undo { job, because: because() });
-        }
-        let (_, host) = match problem.running().next() {
-            Some(running) => running,
-            None => return Fifo.solve(problem),
-        };
-        for (job, known) in problem.queue() {
-            if let (true, true, Some(on), false) = (
-                known.facts.id.as_str().starts_with("undo-"),
-                known.undone_on.is_empty(),
-                host.state.gpus(),
-                plan.decisions.iter().any(|decision| decision.job() == job),
-            ) && host.facts.request.max == known.facts.request.max
-            {
-                let on = on.clone();
-                plan.decisions.push(Decision::Start {
-                    job,
-                    on,
-                    setting: CardSetting::DEFAULT,
-                    observe: true,
-                    because: because(),
-                });
-                return plan;
-            }
-        }
-        let rest = Fifo.solve(problem);
-        plan.decisions.extend(rest.decisions);
-        plan.blocked = rest.blocked;
-        plan
-    }
 }
