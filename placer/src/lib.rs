@@ -32,6 +32,7 @@ pub mod shell;
 pub mod sizes;
 pub mod sleep;
 mod solve;
+pub mod standing;
 
 pub use arrange::{Target, arrange};
 pub use check::{Violation, check};
@@ -47,3 +48,4 @@ pub use problem::Problem;
 pub use reason::Because;
 pub use set::{GpuSet, JobKey, NodeKey, Spot};
 pub use solve::solve;
+pub use standing::Standing;

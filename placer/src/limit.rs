@@ -347,6 +347,7 @@ impl<'a> Bounded<'a> {
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             deferred: self.plan.deferred,
+            standing: self.plan.standing.clone(),
         };
         if !self.wakes {
             plan.nodes.retain(|node| matches!(node, NodeDecision::Sleep { .. }));

@@ -3,11 +3,14 @@
 //! A plan is complete: whoever carries it out makes no choice of its own. It is a list in the order
 //! in which it must be applied.
 
+use std::sync::Arc;
+
 use wattle_common::Timestamp;
 use wattle_common::job::CardSetting;
 
 use crate::reason::Because;
 use crate::set::{GpuSet, JobKey, NodeKey};
+use crate::standing::Standing;
 
 /// What is to be done, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Plan {
     pub blocked: Option<Blocked>,
     /// How many jobs wait for a cleaner grid, as their owners let them.
     pub deferred: u32,
+    /// What stands until everybody is weighed again, where the policy leaves such a thing.
+    pub standing: Option<Arc<Standing>>,
 }
 
 impl Plan {

@@ -13,7 +13,6 @@ mod gandiva;
 mod greenflow;
 mod powerflow;
 mod ranked;
-mod rest;
 mod sleep;
 mod spelling;
 mod srtf;

@@ -21,6 +21,7 @@ pub use crate::node::{Node, NodeFacts};
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::set::{GpuSet, JobKey, NodeKey, Spot, bits, ones};
 use crate::sizes::SizeHistory;
+use crate::standing::Standing;
 
 /// Jobs that may share a GPU unless the caller says otherwise: our own choice. The published
 /// tables of EaCO (arXiv 2412.08294) stop paying beyond three, and every tenant more is risk.
@@ -61,6 +62,8 @@ pub struct Problem {
     pub inventory_complete: bool,
     /// How much work jobs turned out to be.
     pub sizes: SizeHistory,
+    /// What was last shared out; void once nodes change.
+    pub standing: Option<Arc<Standing>>,
     nodes: Vec<Node>,
     node_keys: Arc<BTreeMap<NodeId, NodeKey>>,
     jobs: Vec<Option<Arc<Job>>>,
@@ -103,6 +106,7 @@ impl Problem {
             nodes_sleep: false,
             inventory_complete: false,
             sizes: SizeHistory::default(),
+            standing: None,
             nodes: Vec::new(),
             node_keys: Arc::default(),
             jobs: Vec::new(),
@@ -149,6 +153,14 @@ impl Problem {
     /// The jobs that wait, first come first.
     pub fn queue(&self) -> impl Iterator<Item = (JobKey, &Job)> {
         self.queue.values().filter_map(|&key| self.job(key).map(|job| (key, job)))
+    }
+    /// How many jobs have ever come.
+    pub(crate) const fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+    /// How many jobs wait or hold GPUs.
+    pub(crate) fn job_count(&self) -> usize {
+        self.queue.len() + self.running.len()
     }
     /// How many jobs wait.
     #[must_use]
@@ -212,11 +224,16 @@ impl Problem {
         let gpus = facts.gpus as usize;
         if let Some(&key) = self.node_keys.get(&facts.id) {
             let node = &mut self.nodes[key.index()];
+            if *node.facts == facts {
+                return key;
+            }
+            self.standing = None;
             let tenants = Arc::make_mut(&mut node.tenants);
             tenants.resize(gpus.max(tenants.len()), Vec::new());
             node.facts = Arc::new(facts);
             return key;
         }
+        self.standing = None;
         let key = NodeKey(self.nodes.len() as u32);
         Arc::make_mut(&mut self.node_keys).insert(facts.id.clone(), key);
         self.nodes.push(Node::new(facts, self.now));
@@ -225,6 +242,7 @@ impl Problem {
 
     /// A node does not answer: nothing new is placed there. Its jobs are the caller's to judge.
     pub fn node_lost(&mut self, key: NodeKey) {
+        self.standing = None;
         Arc::make_mut(&mut self.nodes[key.index()].facts).healthy = 0;
     }
 
@@ -356,6 +374,7 @@ impl Problem {
 
     /// The plan is being carried out. Whoever applies a plan has made it from this very problem.
     pub fn apply(&mut self, plan: &Plan) {
+        self.standing.clone_from(&plan.standing);
         for decision in &plan.decisions {
             match decision {
                 Decision::Start { job, on, setting, observe, .. } => {
@@ -418,6 +437,9 @@ impl Problem {
 
     fn stop(&mut self, key: JobKey, undone: bool) {
         self.observed.remove(&key);
+        if undone {
+            self.standing = None;
+        }
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         job.attained = job.gpu_time(self.now);
         job.ran = job.run_time(self.now);

@@ -112,8 +112,14 @@ impl<'a> Contest<'a> {
     }
 
     /// The plan of these targets beside the fixed ones.
-    pub(crate) fn plan(self, problem: &Problem, shared_out: Vec<Target>, before: u32) -> Plan {
-        let mut targets = self.fixed;
+    pub(crate) fn plan(mut self, problem: &Problem, shared_out: Vec<Target>, before: u32) -> Plan {
+        let targets = self.targets(problem, shared_out);
+        self.arranged(problem, &targets, before)
+    }
+
+    /// These targets beside the fixed ones.
+    pub(crate) fn targets(&mut self, problem: &Problem, shared_out: Vec<Target>) -> Vec<Target> {
+        let mut targets = std::mem::take(&mut self.fixed);
         targets.extend(shared_out);
         // Who was never measured is first looked at as the site sets its cards.
         for target in &mut targets {
@@ -122,7 +128,12 @@ impl<'a> Contest<'a> {
                 target.setting = CardSetting::DEFAULT;
             }
         }
-        let mut plan = crate::arrange::arrange(problem, &targets, &Because::Outranked { before });
+        targets
+    }
+
+    /// The plan of all targets.
+    pub(crate) fn arranged(self, problem: &Problem, targets: &[Target], before: u32) -> Plan {
+        let mut plan = crate::arrange::arrange(problem, targets, &Because::Outranked { before });
         plan.decisions.extend(self.rejected);
         plan
     }

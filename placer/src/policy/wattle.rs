@@ -33,9 +33,10 @@
 //!   over an hour or what it has left.
 //! * Who has waited for four times its own time alone and an hour gets its least size first, so nobody
 //!   starves. A job that can still meet its deadline has the GPUs it takes to.
-//! * What was started at this very instant stays as it is: nothing was learned since. With that, what
-//!   a plan leaves to do once it is carried out can be put to it ([`at_rest`]), and a plan carried out
-//!   leaves nothing to do.
+//! * Among more than 32 jobs everybody is weighed at most once in half a second for each, or in a
+//!   minute; in between, what was shared out stands, and who comes is served from what is free
+//!   (`stands`). So a plan carried out leaves nothing to do.
+//! * What was started at this very instant stays as it is: nothing was learned since.
 //! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
 //! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
 //!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. Pairs that run
@@ -46,9 +47,11 @@ mod allot;
 mod market;
 mod pairs;
 mod shape;
+mod stands;
 mod traders;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::CardSetting;
@@ -59,16 +62,17 @@ use crate::charge::Charge;
 use crate::job::State;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
-use crate::policy::rest::at_rest;
 use crate::policy::wattle::allot::{Blocks, allot};
 use crate::policy::wattle::market::{Bid, Forecast, Market, clear};
 use crate::policy::wattle::pairs::{Pair, Pairing};
 use crate::policy::wattle::shape::Line;
+use crate::policy::wattle::stands::{go_on, until};
 use crate::policy::wattle::traders::{Trader, gather, held, wish};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{GpuSet, JobKey};
+use crate::standing::{Cleared, Standing, Under};
 
 /// What a GPU-second costs in the long run, s.
 const LATER: f64 = 0.1;
@@ -111,12 +115,12 @@ impl Policy for Wattle {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        at_rest(problem, plan_once)
+        go_on(problem).unwrap_or_else(|| weigh_everybody(problem))
     }
 }
 
-/// The plan, as far as it can be told before it is carried out, and whether that is all of it.
-fn plan_once(problem: &Problem) -> (Plan, bool) {
+/// Everybody is weighed, and GPUs are shared out anew.
+fn weigh_everybody(problem: &Problem) -> Plan {
     let mut contest = Contest::of(problem);
     let mut contenders = std::mem::take(&mut contest.jobs);
     contenders.extend(stopped_to_wait(problem));
@@ -127,16 +131,14 @@ fn plan_once(problem: &Problem) -> (Plan, bool) {
     }
     let mut targets = Vec::new();
     let mut look_again = false;
-    // Where strangers start, those who are known share out what is left.
-    let waits = |job: &JobKey| problem.job(*job).is_some_and(|job| job.state == State::Queued);
-    let mut certain = !contest.fixed.iter().any(|target| target.jobs.iter().any(waits));
+    let mut cleared = BTreeMap::new();
     let mut waiting: Vec<(u64, JobKey)> = Vec::new();
     for (kind, contenders) in &mut by_kind {
         let supply = Supply::of(problem, kind, &contest);
         let before = targets.len();
         let shared = settle(problem, contenders, &supply, &mut targets);
         look_again |= shared.look_again;
-        certain &= shared.certain;
+        cleared.extend(shared.cleared.map(|market| ((*kind).to_owned(), market)));
         let chosen: BTreeSet<JobKey> =
             targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
         let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
@@ -144,15 +146,30 @@ fn plan_once(problem: &Problem) -> (Plan, bool) {
         waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
     }
     let before = targets.len() as u32;
-    let mut plan = contest.plan(problem, targets, before);
-    certain &= plan.blocked.is_none() && plan.nodes.is_empty();
+    let targets = contest.targets(problem, targets);
+    let rejected = contest.rejected.len();
+    let mut plan = contest.arranged(problem, &targets, before);
     // Who has its GPUs and no place for them yet is named first.
     let outranked = |(_, job)| Blocked { job, because: Because::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
     if look_again || plan.blocked.is_some() {
         plan.again_at = Some(problem.now + LOOK_AGAIN);
     }
-    (plan, certain)
+    let jobs = problem.job_count() - rejected;
+    let mut standing = Standing {
+        at: problem.now,
+        until: until(problem.now, jobs),
+        look_again,
+        arrivals: problem.arrivals(),
+        jobs,
+        under: Under::of(problem),
+        targets: Vec::new(),
+        places: Vec::new(),
+        cleared,
+    };
+    standing.give(problem, targets);
+    plan.standing = Some(Arc::new(standing));
+    plan
 }
 
 /// Jobs that are on their way back to the queue compete as if they were there: the price that sent
@@ -247,7 +264,7 @@ fn share_out(
     let (traders, mut market) =
         gather(problem, contenders, supply.charge, first, supply.room, most);
     if traders.is_empty() {
-        return Shared { look_again: false, certain: true };
+        return Shared { look_again: false, cleared: None };
     }
     let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
     let speed = speeds.sum::<f64>() / traders.len() as f64;
@@ -296,13 +313,9 @@ fn share_out(
         let (jobs, kind) = (vec![traders[pair.a].key, traders[pair.b].key], supply.kind.to_owned());
         targets.push(Target { jobs, gpus, kind, setting, because: worth(gpus, value) });
     }
-    // Who waits and cannot stop will weigh on prices once it has started.
-    let binds = |contender: &Contender<'_>| {
-        !contender.job.facts.can_stop && contender.job.state == State::Queued
-    };
     Shared {
         look_again: traders.iter().any(|trader| !trader.known),
-        certain: dealt.certain && pairing.nobody_shares() && !contenders.iter().any(binds),
+        cleared: Some(Cleared { price, tau_s: market.forecast.tau_s, most }),
     }
 }
 
@@ -311,8 +324,8 @@ fn share_out(
 struct Shared {
     /// Whether it should be looked at again, since nobody knows how much work somebody has left.
     look_again: bool,
-    /// Whether the same comes out again once everybody has what it was given.
-    certain: bool,
+    /// The prices it was shared out at.
+    cleared: Option<Cleared>,
 }
 
 /// All that GPUs are given out by.
@@ -329,7 +342,6 @@ struct Table<'t, 'a> {
 struct Dealt {
     singles: Vec<(usize, u32)>,
     pairs: Vec<(usize, u32)>,
-    certain: bool,
 }
 
 impl Dealt {
@@ -348,7 +360,7 @@ impl Table<'_, '_> {
         let Self { traders, pairing, bids, price, .. } = *self;
         let mut taken = vec![false; traders.len()];
         pairing.paired().for_each(|index| taken[index] = true);
-        let mut dealt = Dealt { singles: Vec::new(), pairs: Vec::new(), certain: false };
+        let mut dealt = Dealt { singles: Vec::new(), pairs: Vec::new() };
         let mut wishes = Vec::with_capacity(traders.len());
         let mut open = Vec::with_capacity(traders.len());
         for index in (0..traders.len()).filter(|&index| !taken[index]) {
@@ -376,17 +388,10 @@ impl Table<'_, '_> {
         let mut blocks = self.supply.blocks.clone();
         blocks.take_away(stands());
         let room = self.supply.room.saturating_sub(stands().sum());
-        let (chosen, certain) = allot(&wishes, room, &blocks);
+        let chosen = allot(&wishes, room, &blocks);
         let mut given = wishes.iter().zip(&chosen).map(|(wish, &option)| wish.item[option].gpus);
         dealt.singles.extend(open.into_iter().zip(given.by_ref()));
         dealt.pairs.extend(open_pairs.into_iter().zip(given));
-        // Who is on its way to other GPUs than it gets still means them.
-        let astray = |&(index, gpus): &(usize, u32)| {
-            let job = traders[index].job;
-            let meant = job.gpus_meant().filter(|_| !matches!(job.state, State::Running { .. }));
-            meant.is_some_and(|meant| meant != gpus)
-        };
-        dealt.certain = certain && !freeze && !dealt.singles.iter().any(astray);
         dealt
     }
 }

@@ -39,6 +39,7 @@ impl Engine<'_> {
             self.held_back = matches!(held, Some(Because::HeldBack { .. }));
             if plan.is_empty() {
                 self.idle_looks += 1;
+                self.problem.apply(&plan);
                 return Ok(());
             }
             // Nodes that only sleep and wake bring nobody on.

@@ -137,9 +137,8 @@ impl Moves {
     }
 }
 
-/// Which option each item gets, with at most `room` GPUs in all; and whether the same comes out again
-/// once everybody has it.
-pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> (Vec<usize>, bool) {
+/// Which option each item gets, with at most `room` GPUs in all.
+pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> Vec<usize> {
     let mut stay: Vec<usize> = wishes.iter().map(|wish| wish.stay).collect();
     let mut has_run: Vec<bool> = vec![false; wishes.len()];
     for round in 0..ROUNDS_MAX {
@@ -168,22 +167,17 @@ pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> (Vec<usize>,
         };
         let (new, old) = (worth(&chosen), worth(&stay));
         if new <= old + 1e-9 * (1.0 + old.abs()) && possible() {
-            // Who was given something on the way and has nothing in the end still starts for free.
-            let free = |(index, wish): (usize, &Wish)| {
-                has_run[index] && stay[index] == 0 && wish.moves.iter().any(|m| !m.has_run)
-            };
-            let certain = !wishes.iter().enumerate().any(free);
-            return (stay, certain);
+            return stay;
         }
         for (has_run, option) in has_run.iter_mut().zip(&chosen) {
             *has_run |= *option > 0;
         }
         stay = chosen;
         if exact && fitted {
-            return (stay, true);
+            return stay;
         }
     }
-    (stay, false)
+    stay
 }
 
 /// The best of all, exactly: over items, then over GPUs.
@@ -371,13 +365,13 @@ mod tests {
             Wish { item: item(&[0.0, 1.0, 2.0, 4.0]), from_now, stay, moves: vec![moves] }
         };
         let wishes = [0, 3, 0, 3].map(wish);
-        assert_eq!(allot(&wishes, 8, &blocks).0, [0, 3, 0, 3]);
+        assert_eq!(allot(&wishes, 8, &blocks), [0, 3, 0, 3]);
         // A change is made where it wins more than it costs.
         let mut wishes = wishes;
         wishes[0].item[3].worth = 4.3;
-        let chosen = allot(&wishes, 8, &blocks).0;
+        let chosen = allot(&wishes, 8, &blocks);
         assert_eq!((chosen[0], chosen[1] + chosen[3]), (3, 3));
         wishes[0].item[3].worth = 4.05;
-        assert_eq!(allot(&wishes, 8, &blocks).0, [0, 3, 0, 3]);
+        assert_eq!(allot(&wishes, 8, &blocks), [0, 3, 0, 3]);
     }
 }

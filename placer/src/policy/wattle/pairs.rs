@@ -73,8 +73,6 @@ struct Together {
 pub(super) struct Pairing {
     pub(super) pairs: Vec<Pair>,
     joints: Vec<Joint>,
-    /// Whether anybody shares already.
-    mates: bool,
 }
 
 /// Jobs that are paired alike.
@@ -94,7 +92,7 @@ impl Pairing {
         bids: &[Bid],
         price: f64,
     ) -> Self {
-        let mut pairing = Self { pairs: Vec::new(), joints: Vec::new(), mates: false };
+        let mut pairing = Self { pairs: Vec::new(), joints: Vec::new() };
         if problem.tenants_max < 2 {
             return pairing;
         }
@@ -139,7 +137,6 @@ impl Pairing {
             (sound || stays).then_some(Offer { surplus, a, b, joint, who: Who::Mates })
         };
         let joints = &mut pairing.joints;
-        pairing.mates = !mates(traders, &BTreeSet::new()).is_empty();
         for (a, b) in mates(traders, moved) {
             if let Some(found) = offer(a, b, joints) {
                 offers.push(Offer { surplus: found.surplus + KEEP, ..found });
@@ -159,11 +156,6 @@ impl Pairing {
         offers.sort_by(|x, y| y.surplus.total_cmp(&x.surplus).then((x.a, x.b).cmp(&(y.a, y.b))));
         pairing.pairs = matched(&offers, &groups, traders);
         pairing
-    }
-
-    /// Whether everybody is alone and stays so.
-    pub(super) fn nobody_shares(&self) -> bool {
-        self.pairs.is_empty() && !self.mates
     }
 
     /// The traders that share.

@@ -101,23 +101,39 @@ pub(super) fn gather<'a>(
         let need = trader.need.to_bits();
         let key = (trader.shape, trader.bucket, trader.floor, most, need, trader.age_step);
         trader.lot = *numbers.entry(key).or_insert_with(|| {
-            lots.push(Lot {
-                shape: trader.shape,
-                work: trader.work,
-                least: trader.floor,
-                most,
-                may_wait: trader.floor == 0,
-                need: trader.need,
-                age_s: age_of(trader.age_step),
-                jobs: 0,
-                fades_to: 1.0,
-            });
+            lots.push(lot_of(trader));
             lots.len() - 1
         });
         // Who holds what it has takes no part.
         lots[trader.lot].jobs += u32::from(trader.held.is_none());
     }
     (traders, Market { shapes, lots, forecast })
+}
+
+/// A job that nobody holds anything of, and a lot of it alone.
+pub(super) fn alone<'a>(
+    problem: &Problem,
+    contender: &Contender<'a>,
+    shape: &Shape<'_>,
+) -> (Trader<'a>, Lot) {
+    let trader = trader(problem, contender, 0, shape);
+    let lot = Lot { jobs: 1, ..lot_of(&trader) };
+    (trader, lot)
+}
+
+/// The lot of those that are like it, with nobody in it yet.
+fn lot_of(trader: &Trader<'_>) -> Lot {
+    Lot {
+        shape: trader.shape,
+        work: trader.work,
+        least: trader.floor,
+        most: trader.held.unwrap_or(u32::MAX),
+        may_wait: trader.floor == 0,
+        need: trader.need,
+        age_s: age_of(trader.age_step),
+        jobs: 0,
+        fades_to: 1.0,
+    }
 }
 
 fn trader<'a>(
