@@ -3,7 +3,8 @@
 //!
 //! Jobs are of 14 kinds, each with 7 sizes and 12 clocks, and of lengths over four decades, about two
 //! waiting for each GPU. The goals are for 10,000 GPUs and 25,000 jobs: one second from nothing,
-//! a tenth of a second after one event.
+//! a tenth of a second after one event, whether everybody is weighed anew or what was shared out
+//! last stands.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
 
@@ -151,12 +152,25 @@ fn nobody_runs_yet(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     bencher.bench_local(|| wattle.solve(&problem));
 }
 
-/// One job is done: who gets its GPUs?
+/// One job is done and one has come, while what was shared out stands.
+#[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
+fn one_comes_for_one(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
+    let mut problem = at_rest(scale);
+    let (gone, job) = problem.running().next().expect("somebody runs");
+    let known = job.surface.clone().zip(job.menu.clone()).expect("everybody is known");
+    problem.job_finished(gone);
+    arrive(&mut problem, &mut Stream::new(8, "bench"), scale.1, &known);
+    let wattle = policy("wattle").unwrap();
+    bencher.bench_local(|| wattle.solve(&problem));
+}
+
+/// One job is done and everybody is weighed: who gets its GPUs?
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn one_job_is_done(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let mut problem = at_rest(scale);
     let (gone, _) = problem.running().next().expect("somebody runs");
     problem.job_finished(gone);
+    problem.standing = None;
     let wattle = policy("wattle").unwrap();
     bencher.bench_local(|| wattle.solve(&problem));
 }
@@ -166,6 +180,7 @@ fn one_job_is_done(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
 fn one_job_is_done_and_two_may_share(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let mut problem = at_rest(scale);
     problem.tenants_max = 2;
+    problem.standing = None;
     let (gone, _) = problem.running().next().expect("somebody runs");
     problem.job_finished(gone);
     let wattle = policy("wattle").unwrap();

@@ -67,8 +67,7 @@ impl Standing {
     pub(crate) fn forget_the_gone(&mut self, problem: &Problem) {
         let mut targets = Vec::with_capacity(self.targets.len());
         for (target, members) in self.members(problem) {
-            let jobs: Vec<JobKey> =
-                members.filter_map(|(key, job)| job.map(|_| key)).collect();
+            let jobs: Vec<JobKey> = members.filter_map(|(key, job)| job.map(|_| key)).collect();
             if !jobs.is_empty() {
                 targets.push(Target { jobs, ..target.clone() });
             }
