@@ -14,9 +14,11 @@
 mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use wattle_common::job::CardSetting;
 
+use crate::draw::kind_of;
 use crate::job::State;
 use crate::node::Wakefulness;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
@@ -133,6 +135,9 @@ impl<'a> Steps<'a> {
             self.plan.decisions.push(Decision::Stop {
                 job: key,
                 next_gpus: target.map(|target| target.gpus),
+                next_kind: target
+                    .filter(|target| !target.kind.is_empty())
+                    .map(|target| Arc::from(target.kind.as_str())),
                 because: target.map_or(unwanted, |target| &target.because).clone(),
             });
         }
@@ -332,11 +337,13 @@ impl<'a> Steps<'a> {
         }
         let Some(jobs) = self.cheapest_span(target) else { return false };
         for key in jobs {
-            let gpus = self.problem.job(key).and_then(crate::Job::gpus_meant);
+            let job = self.problem.job(key);
+            let next_gpus = job.and_then(crate::Job::gpus_meant);
+            let next_kind = job.and_then(|job| kind_of(self.problem, job)).map(Arc::from);
             let because = Because::Defragmented { gpus: target.gpus };
             self.stopping.insert(key);
             self.plan.decisions.retain(|decision| decision.job() != key);
-            self.plan.decisions.push(Decision::Stop { job: key, next_gpus: gpus, because });
+            self.plan.decisions.push(Decision::Stop { job: key, next_gpus, next_kind, because });
         }
         true
     }

@@ -105,7 +105,7 @@ impl Deferrals {
         }
         for (&job, &until) in &self.pausing {
             let because = Because::Deferred { now: self.now, below: self.clean, until };
-            plan.decisions.push(Decision::Stop { job, next_gpus: None, because });
+            plan.decisions.push(Decision::Stop { job, next_gpus: None, next_kind: None, because });
         }
         let again = [plan.again_at, self.again_at].into_iter().flatten().min();
         plan.again_at = again;

@@ -73,7 +73,7 @@ pub(crate) fn card_w(
     gpus: u32,
     setting: CardSetting,
 ) -> f64 {
-    let menu = job.menu.as_ref().filter(|menu| menu.gpu_kind == kind);
+    let menu = job.menu_on(kind);
     let uncapped = CardSetting { cap_mw: None, ..setting };
     let known = menu.and_then(|menu| {
         let choice = |setting| menu.choice(gpus, setting);
@@ -194,7 +194,7 @@ impl Thrift {
         setting: CardSetting,
     ) -> (u32, f64) {
         let as_it_is = (gpus, card_w(problem, job, kind, gpus, setting));
-        let Some(menu) = job.menu.as_ref().filter(|menu| menu.gpu_kind == kind) else {
+        let Some(menu) = job.menu_on(kind) else {
             return as_it_is;
         };
         let size = match self {

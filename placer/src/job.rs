@@ -149,6 +149,15 @@ impl From<&JobProgressed> for Progress {
     }
 }
 
+/// What a predictor says of a job on one kind of GPU.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// All of it.
+    pub surface: Arc<Surface>,
+    /// What it says of the job alone.
+    pub menu: Arc<Menu>,
+}
+
 /// One job that waits or runs.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -158,18 +167,22 @@ pub struct Job {
     pub arrival: u64,
     /// Where it is in its life.
     pub state: State,
-    /// What a predictor says of it.
+    /// What a predictor says of it on the kind of GPU that it has, or was first spoken of.
     pub surface: Option<Arc<Surface>>,
     /// How far it is, once it has said so.
     pub progress: Option<Progress>,
     /// What its surface says of it alone, in the order of [`Menu`]'s choices.
     pub menu: Option<Arc<Menu>>,
+    /// What is said of it on other kinds of GPU, by kind.
+    pub elsewhere: Vec<Told>,
     /// GPU time it has had before its present placement.
     pub attained: Duration,
     /// How long it has run before its present placement.
     pub ran: Duration,
     /// It was stopped to go on at once on so many GPUs.
     pub next_gpus: Option<u32>,
+    /// Of which kind they are to be, where that was chosen.
+    pub next_kind: Option<Arc<str>>,
     /// GPU sets it was taken off again: they are not tried a second time.
     pub undone_on: Vec<GpuSet>,
 }
@@ -184,10 +197,12 @@ impl Job {
             state: State::Queued,
             surface: None,
             menu: None,
+            elsewhere: Vec::new(),
             progress: None,
             attained: Duration::ZERO,
             ran: Duration::ZERO,
             next_gpus: None,
+            next_kind: None,
             undone_on: Vec::new(),
         }
     }
@@ -207,11 +222,55 @@ impl Job {
             State::Queued | State::Stopping { .. } => self.ran,
         }
     }
-    /// Its speed for each GPU on the fewest it may have, as the site sets them: steps a second. The
-    /// unit in which the work of jobs of all kinds is compared.
+    /// Its menus, of each kind of GPU that something is said of; first that of [`Self::menu`].
+    pub fn menus(&self) -> impl Iterator<Item = &Arc<Menu>> {
+        self.menu.iter().chain(self.elsewhere.iter().map(|told| &told.menu))
+    }
+    /// Its menu on GPUs of this kind.
+    #[must_use]
+    pub fn menu_on(&self, kind: &str) -> Option<&Menu> {
+        self.menus().find(|menu| menu.gpu_kind == kind).map(Arc::as_ref)
+    }
+    /// Its surface on GPUs of this kind.
+    #[must_use]
+    pub fn surface_on(&self, kind: &str) -> Option<&Surface> {
+        let elsewhere = self.elsewhere.iter().map(|told| &told.surface);
+        let mut all = self.surface.iter().chain(elsewhere);
+        all.find(|surface| surface.gpu_kind == kind).map(Arc::as_ref)
+    }
+    /// A predictor has spoken. What it says of one kind of GPU leaves what is known of others.
+    pub(crate) fn hear(&mut self, surface: Arc<Surface>, menu: Arc<Menu>) {
+        let kind = surface.gpu_kind.as_str();
+        if self.surface.as_ref().is_none_or(|known| known.gpu_kind == kind) {
+            (self.surface, self.menu) = (Some(surface), Some(menu));
+            return;
+        }
+        let known = |told: &Told| told.surface.gpu_kind.as_str().cmp(kind);
+        match self.elsewhere.binary_search_by(known) {
+            Ok(at) => self.elsewhere[at] = Told { surface, menu },
+            Err(at) => self.elsewhere.insert(at, Told { surface, menu }),
+        }
+    }
+    /// Its own surface and menu are from now on those of this kind, where anything is said of it.
+    pub(crate) fn turn_to(&mut self, kind: &str) {
+        if self.surface.as_ref().is_some_and(|surface| surface.gpu_kind == kind) {
+            return;
+        }
+        let Some(at) = self.elsewhere.iter().position(|told| told.surface.gpu_kind == kind) else {
+            return;
+        };
+        let Told { surface, menu } = self.elsewhere.remove(at);
+        let before = (self.surface.replace(surface), self.menu.replace(menu));
+        if let (Some(surface), Some(menu)) = before {
+            self.hear(surface, menu);
+        }
+    }
+    /// Its speed for each GPU on the fewest it may have, as the site sets them: steps a second, on
+    /// the first kind of GPU by name that is known. The unit in which the work of jobs of all kinds
+    /// is compared.
     #[must_use]
     pub fn unit_rate(&self) -> Option<f64> {
-        let menu = self.menu.as_ref()?;
+        let menu = self.menus().min_by(|a, b| a.gpu_kind.cmp(&b.gpu_kind))?;
         let least = menu.choices().first()?.gpus;
         let choice = menu.choice(least, CardSetting::DEFAULT).or(menu.choices().first())?;
         Some(choice.steps_per_s / f64::from(choice.gpus))

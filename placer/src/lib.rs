@@ -38,7 +38,7 @@ pub use arrange::{Target, arrange};
 pub use check::{Violation, check};
 pub use config::Config;
 pub use draw::CardDraw;
-pub use job::{Job, JobFacts, Progress, State};
+pub use job::{Job, JobFacts, Progress, State, Told};
 pub use machine::{Action, Event, Memory, Placer};
 pub use menu::{Choice, Menu};
 pub use node::{Node, NodeFacts, NodeWatts, Wakefulness};

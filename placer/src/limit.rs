@@ -102,7 +102,7 @@ fn ways(
     if problem.power_max.is_none() {
         return ways;
     }
-    let menu = job.menu.as_ref().filter(|menu| menu.gpu_kind == kind);
+    let menu = job.menu_on(kind);
     let mut lower: Vec<(CardSetting, f64)> = menu
         .map_or(&[][..], |menu| menu.with_gpus(gpus))
         .iter()
@@ -129,7 +129,7 @@ fn ways(
 
 /// The setting at which a step up no longer wins `price` of time for its energy.
 fn priced(problem: &Problem, job: &Job, kind: &str, gpus: u32) -> CardSetting {
-    let menu = job.menu.as_ref().filter(|menu| menu.gpu_kind == kind);
+    let menu = job.menu_on(kind);
     let choices = menu.map_or(&[][..], |menu| menu.with_gpus(gpus));
     if problem.price <= 0.0 {
         return CardSetting::DEFAULT;
@@ -378,7 +378,12 @@ impl<'a> Bounded<'a> {
             let State::Running { setting: now, .. } = &item.job.state else { continue };
             if self.stopped.contains(&item.key) {
                 let because = Because::PowerLimit { most: self.problem.power_max };
-                plan.decisions.push(Decision::Stop { job: item.key, next_gpus: None, because });
+                plan.decisions.push(Decision::Stop {
+                    job: item.key,
+                    next_gpus: None,
+                    next_kind: None,
+                    because,
+                });
                 continue;
             }
             let setting = item.ways[item.chosen].0;

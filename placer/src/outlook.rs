@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use wattle_common::messages::SurfacePoint;
+use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::{Timestamp, WorkloadId};
 
 use crate::job::{Job, Mark, State};
@@ -29,7 +29,7 @@ pub struct Profile {
 /// is history of like jobs. A prior for nothing in particular does not.
 #[must_use]
 pub fn profile(job: &Job, kind: &str) -> Option<Profile> {
-    let surface = job.surface.as_ref().filter(|s| s.gpu_kind == kind)?;
+    let surface = job.surface_on(kind)?;
     if surface.windows == 0 && surface.class.is_none() {
         return None;
     }
@@ -52,21 +52,37 @@ pub fn is_unmeasured(job: &Job) -> bool {
     surface.windows == 0 && alone.any(unsure)
 }
 
-/// The expected speed of `job` on so many GPUs and nodes beside `neighbours`, relative to running
-/// there alone.
+/// The expected speed of `job` on so many GPUs of `kind` and nodes beside `neighbours`, relative to
+/// running there alone.
 #[must_use]
-pub fn relative_speed(job: &Job, gpus: u32, nodes: u32, neighbours: &[&Job]) -> Option<f64> {
+pub fn relative_speed(
+    job: &Job,
+    kind: &str,
+    gpus: u32,
+    nodes: u32,
+    neighbours: &[&Job],
+) -> Option<f64> {
     if neighbours.is_empty() {
         return Some(1.0);
     }
-    expected(job, gpus, nodes, neighbours).map(|point| point.relative_speed.mean)
+    let point = beside(job.surface_on(kind)?, gpus, nodes, neighbours)?;
+    Some(point.relative_speed.mean)
 }
 
-/// The point of `job`'s surface that policies read for so many GPUs and nodes beside `neighbours`
-/// at default cap and clock. Its own GPUs and nodes may differ: it is the closest there is.
+/// The point of `job`'s own surface that policies read for so many GPUs and nodes beside
+/// `neighbours` at default cap and clock. Its GPUs and nodes may differ: it is the closest there is.
 #[must_use]
 pub fn expected<'a>(
     job: &'a Job,
+    gpus: u32,
+    nodes: u32,
+    neighbours: &[&Job],
+) -> Option<&'a SurfacePoint> {
+    beside(job.surface.as_ref()?, gpus, nodes, neighbours)
+}
+
+fn beside<'a>(
+    surface: &'a Surface,
     gpus: u32,
     nodes: u32,
     neighbours: &[&Job],
@@ -75,16 +91,16 @@ pub fn expected<'a>(
     let mut classes: Vec<&WorkloadId> =
         neighbours.iter().map(|other| class(other).unwrap_or(&unknown)).collect();
     classes.sort();
-    point(job, gpus, nodes, &classes).or_else(|| {
+    point(surface, gpus, nodes, &classes).or_else(|| {
         // A class that is not on the axis stands under the name of all unknown ones.
-        let known = |c: &&WorkloadId| names(job, c);
+        let known = |c: &&WorkloadId| names(surface, c);
         if classes.iter().all(known) {
             return None;
         }
         let mut named: Vec<&WorkloadId> =
-            classes.iter().map(|&c| if names(job, c) { c } else { &unknown }).collect();
+            classes.iter().map(|&c| if names(surface, c) { c } else { &unknown }).collect();
         named.sort();
-        point(job, gpus, nodes, &named)
+        point(surface, gpus, nodes, &named)
     })
 }
 
@@ -92,19 +108,18 @@ fn class(job: &Job) -> Option<&WorkloadId> {
     job.surface.as_ref().and_then(|s| s.class.as_ref()).or(job.facts.workload.as_ref())
 }
 
-fn names(job: &Job, class: &WorkloadId) -> bool {
-    job.surface.as_ref().is_some_and(|s| s.points.iter().any(|p| p.neighbours.contains(class)))
+fn names(surface: &Surface, class: &WorkloadId) -> bool {
+    surface.points.iter().any(|p| p.neighbours.contains(class))
 }
 
 /// The point for these neighbours at default cap and clock whose GPUs and nodes come closest: how
 /// much neighbours slow a job depends on them far more than on how many cards it has.
 fn point<'a>(
-    job: &'a Job,
+    surface: &'a Surface,
     gpus: u32,
     nodes: u32,
     classes: &[&WorkloadId],
 ) -> Option<&'a SurfacePoint> {
-    let surface = job.surface.as_ref()?;
     surface
         .points
         .iter()
@@ -116,7 +131,9 @@ fn point<'a>(
 /// How long `job` would still take alone on so many GPUs and nodes, at `now`.
 #[must_use]
 pub fn remaining_alone(now: Timestamp, job: &Job, gpus: u32, nodes: u32) -> Option<Duration> {
-    let by_surface = point(job, gpus, nodes, &[])
+    let own = job.surface.as_ref();
+    let by_surface = own
+        .and_then(|surface| point(surface, gpus, nodes, &[]))
         .filter(|p| p.gpus == gpus && p.nodes == nodes)
         .and_then(|p| p.steps_per_s)
         .map(|rate| rate.mean);

@@ -98,6 +98,8 @@ pub enum Decision {
         job: JobKey,
         /// On how many GPUs it is meant to go on at once; `None`: it is to wait.
         next_gpus: Option<u32>,
+        /// Of which kind those are; `None`: whichever.
+        next_kind: Option<Arc<str>>,
         /// Why.
         because: Because,
     },

@@ -11,6 +11,7 @@ mod fifo;
 mod fifo_packed;
 mod gandiva;
 mod greenflow;
+mod kinds;
 mod powerflow;
 mod ranked;
 mod sleep;

@@ -358,17 +358,20 @@ impl Problem {
 
     /// A predictor says what it expects of a job.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
-        if let Some(job) = one_of(&mut self.jobs, key) {
-            job.menu = Some(Arc::new(Menu::of(&surface, job.facts.request)));
-            job.surface = Some(surface);
+        if let Some(job) = self.job(key) {
+            let menu = Arc::new(Menu::of(&surface, job.facts.request));
+            self.surface_and_menu_known(key, surface, menu);
         }
     }
 
     /// As [`Self::surface_known`], with the surface's menu, which jobs of one kind may share.
     pub fn surface_and_menu_known(&mut self, key: JobKey, surface: Arc<Surface>, menu: Arc<Menu>) {
-        if let Some(job) = one_of(&mut self.jobs, key) {
-            job.menu = Some(menu);
-            job.surface = Some(surface);
+        let Some(job) = one_of(&mut self.jobs, key) else { return };
+        job.hear(surface, menu);
+        if !job.elsewhere.is_empty()
+            && let Some(spot) = job.state.gpus().and_then(|on| on.spots.first())
+        {
+            job.turn_to(&self.nodes[spot.node.index()].facts.gpu_kind);
         }
     }
 
@@ -380,10 +383,10 @@ impl Problem {
                 Decision::Start { job, on, setting, observe, .. } => {
                     self.hold(*job, on.clone(), *setting, self.now, *observe);
                 }
-                Decision::Stop { job, next_gpus, .. } => {
+                Decision::Stop { job, next_gpus, next_kind, .. } => {
                     self.stop(*job, false);
                     if let Some(job) = one_of(&mut self.jobs, *job) {
-                        job.next_gpus = *next_gpus;
+                        (job.next_gpus, job.next_kind) = (*next_gpus, next_kind.clone());
                     }
                 }
                 Decision::Set { job, setting, .. } => {
@@ -443,7 +446,7 @@ impl Problem {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         job.attained = job.gpu_time(self.now);
         job.ran = job.run_time(self.now);
-        job.next_gpus = None;
+        (job.next_gpus, job.next_kind) = (None, None);
         if let State::Running { on, .. } = &mut job.state {
             let on = std::mem::take(on);
             if undone && job.undone_on.len() < UNDONE_SETS_MAX {
@@ -481,7 +484,12 @@ impl Problem {
             marks.dedup_by_key(|mark| mark.job);
             Observation { since, marks }
         });
-        job.next_gpus = None;
+        (job.next_gpus, job.next_kind) = (None, None);
+        if !job.elsewhere.is_empty()
+            && let Some(spot) = on.spots.first()
+        {
+            job.turn_to(&self.nodes[spot.node.index()].facts.gpu_kind);
+        }
         job.state = State::Running { on, setting, since, observation };
         self.running.insert(key);
         if observing {

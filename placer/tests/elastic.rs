@@ -19,6 +19,11 @@ fn exactly(value: f64) -> Estimate {
 
 /// Sizes 1 to 16, each doubling worth `gain`; a lower clock is 0.8 times as fast for 0.6 the power.
 fn surface(gain: f64) -> Surface {
+    surface_on("a100", 1.0, gain)
+}
+
+/// The same on a kind of GPU that is so much faster.
+fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
     let mut points = Vec::new();
     for doublings in 0..5u32 {
         for (clock, speed, watts) in [(None, 1.0, 360.0), (Some(1_080), 0.8, 240.0)] {
@@ -29,7 +34,7 @@ fn surface(gain: f64) -> Surface {
                 clock_mhz_max: clock.map(Frequency::from_mhz),
                 global_batch: None,
                 neighbours: Vec::new(),
-                steps_per_s: Some(exactly(gain.powi(doublings as i32) * speed)),
+                steps_per_s: Some(exactly(faster * gain.powi(doublings as i32) * speed)),
                 relative_speed: exactly(1.0),
                 card_power_w: exactly(watts),
             });
@@ -39,7 +44,7 @@ fn surface(gain: f64) -> Surface {
         job: "any".parse().unwrap(),
         predictor: "test".parse().unwrap(),
         at_us: Timestamp::EPOCH,
-        gpu_kind: "a100".to_owned(),
+        gpu_kind: kind.to_owned(),
         windows: 3,
         basis: None,
         class: None,
@@ -53,11 +58,18 @@ fn surface(gain: f64) -> Surface {
 
 fn cluster(nodes: u32, price: f64) -> Problem {
     let mut problem = Problem::new();
+    add_nodes(&mut problem, "a100", nodes, 8);
+    problem.inventory_complete = true;
+    problem.price = price;
+    problem
+}
+
+fn add_nodes(problem: &mut Problem, kind: &str, nodes: u32, gpus: u32) {
     for i in 0..nodes {
         problem.node_known(NodeFacts {
-            id: NodeId::new(&format!("n{i}")).unwrap(),
-            gpu_kind: "a100".to_owned(),
-            gpus: 8,
+            id: NodeId::new(&format!("{kind}-n{i}")).unwrap(),
+            gpu_kind: kind.to_owned(),
+            gpus,
             memory_mib: 81_920,
             healthy: u64::MAX,
             watts: Some(NodeWatts {
@@ -68,13 +80,16 @@ fn cluster(nodes: u32, price: f64) -> Problem {
             }),
         });
     }
-    problem.inventory_complete = true;
-    problem.price = price;
-    problem
 }
 
 fn arrive(problem: &mut Problem, name: &str, request: GpuRequest, gain: f64) -> JobKey {
-    let key = problem.job_arrived(JobFacts {
+    let key = submit(problem, name, request);
+    problem.surface_known(key, Arc::new(surface(gain)));
+    key
+}
+
+fn submit(problem: &mut Problem, name: &str, request: GpuRequest) -> JobKey {
+    problem.job_arrived(JobFacts {
         id: name.parse().unwrap(),
         workload: None,
         request,
@@ -86,9 +101,7 @@ fn arrive(problem: &mut Problem, name: &str, request: GpuRequest, gain: f64) -> 
         duration_alone: None,
         memory_mib_max: None,
         submitted_at: problem.now,
-    });
-    problem.surface_known(key, Arc::new(surface(gain)));
-    key
+    })
 }
 
 const ANY: GpuRequest = GpuRequest { min: 1, max: 16 };
@@ -248,5 +261,134 @@ fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
         problem.surface_known(sure, said(0, 1.0));
         settle(&mut problem, policy.as_ref());
         assert_eq!(size(&problem, sure), (1, thrifty), "{name}, of what is sure");
+    }
+}
+
+/// A job that is so much faster on a V100 than on a K80.
+fn arrive_on_both(
+    problem: &mut Problem,
+    name: &str,
+    request: GpuRequest,
+    faster: f64,
+    gain: f64,
+) -> JobKey {
+    let key = submit(problem, name, request);
+    problem.surface_known(key, Arc::new(surface_on("v100", faster, gain)));
+    problem.surface_known(key, Arc::new(surface_on("k80", 1.0, gain)));
+    key
+}
+
+fn mixed(nodes: u32, gpus: u32, price: f64) -> Problem {
+    let mut problem = cluster(0, price);
+    add_nodes(&mut problem, "v100", nodes, gpus);
+    add_nodes(&mut problem, "k80", nodes, gpus);
+    problem
+}
+
+fn kind(problem: &Problem, key: JobKey) -> Option<&str> {
+    let State::Running { on, .. } = &problem.job(key).unwrap().state else { return None };
+    Some(&problem.node(on.spots[0].node).facts.gpu_kind)
+}
+
+const OF_KINDS: [&str; 4] = ["afs", "powerflow", "greenflow", "powerflow@1080"];
+
+#[test]
+fn the_kind_goes_to_who_gains_most_by_it_whoever_came_first() {
+    for name in OF_KINDS {
+        let policy = policy(name).unwrap();
+        for price in [0.0, 0.5] {
+            for first in [4.0, 1.2] {
+                let mut problem = mixed(1, 1, price);
+                let one = GpuRequest::exactly(1);
+                let a = arrive_on_both(&mut problem, "a", one, first, 1.0);
+                let b = arrive_on_both(&mut problem, "b", one, 4.8 / first, 1.0);
+                settle(&mut problem, policy.as_ref());
+                let (much, slight) = if first > 2.0 { (a, b) } else { (b, a) };
+                let kinds = [kind(&problem, much), kind(&problem, slight)];
+                assert_eq!(kinds, [Some("v100"), Some("k80")], "{name} at {price}, {first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn who_runs_changes_its_kind_only_where_that_pays_for_a_restart() {
+    for name in OF_KINDS {
+        let policy = policy(name).unwrap();
+        let one = GpuRequest::exactly(1);
+        let mut problem = mixed(1, 1, 0.0);
+        let slight = arrive_on_both(&mut problem, "slight", one, 1.2, 1.0);
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(kind(&problem, slight), Some("v100"), "{name}: nobody else wants it");
+        // Hardly more is gained by the change than a restart takes of an hour.
+        problem.now = problem.now + Duration::from_secs(600);
+        let hardly = arrive_on_both(&mut problem, "hardly", one, 1.205, 1.0);
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(kind(&problem, slight), Some("v100"), "{name}");
+        assert_eq!(kind(&problem, hardly), Some("k80"), "{name}");
+        problem.job_ended(hardly);
+        problem.now = problem.now + Duration::from_secs(600);
+        let much = arrive_on_both(&mut problem, "much", one, 4.0, 1.0);
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(kind(&problem, much), Some("v100"), "{name}");
+        assert_eq!(kind(&problem, slight), Some("k80"), "{name}");
+        // Free cards of a better kind are taken, too.
+        problem.job_ended(much);
+        problem.now = problem.now + Duration::from_secs(600);
+        settle(&mut problem, policy.as_ref());
+        assert_eq!(kind(&problem, slight), Some("v100"), "{name}");
+    }
+}
+
+#[test]
+fn elastic_jobs_do_not_crowd_onto_the_fast_cards() {
+    for name in ["afs", "powerflow"] {
+        let mut problem = mixed(1, 8, 0.0);
+        let keys: Vec<JobKey> =
+            (0..3).map(|i| arrive_on_both(&mut problem, &format!("j{i}"), ANY, 1.5, 1.8)).collect();
+        settle(&mut problem, policy(name).unwrap().as_ref());
+        let on_k80 = keys.iter().filter(|&&key| kind(&problem, key) == Some("k80")).count();
+        assert_eq!(on_k80, 1, "{name}");
+        assert_eq!(keys.iter().map(|&key| size(&problem, key).0).sum::<u32>(), 16, "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The same on two kinds, where some jobs are known on one of them only, and some cannot stop.
+    #[test]
+    fn plans_for_two_kinds_hold_and_come_to_rest(
+        nodes in 1u32..3,
+        price in prop_oneof![Just(0.0), 0.1f64..3.0],
+        events in prop::collection::vec((0u32..5, 1u32..5, 1.05f64..2.0, 0.3f64..5.0, 0u32..5), 1..30),
+    ) {
+        for name in ["afs", "powerflow", "wattle", "powerflow+zeus"] {
+            let policy = policy(name).unwrap();
+            let mut problem = mixed(nodes, 4, price);
+            let mut alive: Vec<JobKey> = Vec::new();
+            for (i, &(what, doublings, gain, faster, known)) in events.iter().enumerate() {
+                problem.now = problem.now + Duration::from_secs(600);
+                if what == 0 && !alive.is_empty() {
+                    let gone = alive.remove(i % alive.len());
+                    problem.job_ended(gone);
+                } else {
+                    let max = 1 << (doublings - 1);
+                    let request = GpuRequest { min: if what == 1 { max } else { 1 }, max };
+                    let name = format!("j{i}");
+                    alive.push(match known {
+                        0 => {
+                            let key = submit(&mut problem, &name, request);
+                            let said = surface_on("k80", faster, gain);
+                            problem.surface_known(key, Arc::new(said));
+                            key
+                        }
+                        1 => submit(&mut problem, &name, request),
+                        _ => arrive_on_both(&mut problem, &name, request, faster, gain),
+                    });
+                }
+                settle(&mut problem, policy.as_ref());
+            }
+        }
     }
 }

@@ -9,7 +9,8 @@
 //! Our own choices: sizes are powers of two, so that they lie in blocks; jobs' lengths, which the
 //! paper's first form weighs, are not used; and a doubling is only made if it gains at least
 //! [`Afs::floor`] of the speed (1 would be perfect scaling), 0 by default. With that floor, GPUs that
-//! gain little stay free, which saves energy: it is the knob by which this baseline is tuned.
+//! gain little stay free, which saves energy: it is the knob by which this baseline is tuned. Where
+//! there are several kinds of GPU, [`super::kinds`] spreads jobs over them by the same relative gain.
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -20,6 +21,7 @@ use crate::job::State;
 use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
+use crate::policy::kinds::choose;
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -62,7 +64,10 @@ impl Ord for Offer<'_> {
 
 /// What a job does with so many GPUs as the site sets them.
 fn choice<'a>(contender: &Contender<'a>, gpus: u32) -> Option<&'a Choice> {
-    let choices = contender.with_gpus(gpus);
+    as_set(contender.with_gpus(gpus))
+}
+
+fn as_set(choices: &[Choice]) -> Option<&Choice> {
     choices.iter().find(|choice| choice.setting == CardSetting::DEFAULT).or(choices.first())
 }
 
@@ -90,13 +95,17 @@ impl Policy for Afs {
 
     fn solve(&self, problem: &Problem) -> Plan {
         let mut contest = Contest::of(problem);
+        // The gain this rule compares is that of the logarithm of speed.
+        let without = choose(problem, &mut contest, &|menu, gpus| {
+            as_set(menu.with_gpus(gpus)).map(|choice| choice.steps_per_s.ln())
+        });
         let mut shares: Vec<Share<'_>> = Vec::new();
         let mut first_waiting = None;
         for contender in std::mem::take(&mut contest.jobs) {
             let least = contender.sizes().next().and_then(|size| choice(&contender, size));
             let Some(at) = least else { continue };
             match contest.room.get_mut(contender.menu.gpu_kind.as_str()) {
-                Some(left) if *left >= at.gpus => {
+                Some(left) if *left >= at.gpus && !without.contains(&contender.key) => {
                     *left -= at.gpus;
                     shares.push(Share { contender, at });
                 }

@@ -15,6 +15,7 @@ use crate::plan::{Decision, Plan};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
+use crate::set::GpuSet;
 
 /// A policy with one clock for everybody.
 pub struct Clocked {
@@ -60,25 +61,29 @@ impl Policy for Clocked {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        reset(problem, self.inner.solve(problem), |_, _| Some(self.setting))
+        reset(problem, self.inner.solve(problem), |_, _, _| Some(self.setting))
     }
 }
 
-/// `plan` with the settings that `wanted` says for a job on so many GPUs, for those who start and
+/// `plan` with the settings that `wanted` says for a job on so many GPUs of a kind, for those who start and
 /// those who run; where it says nothing, those who run keep theirs and others start as the site
 /// sets cards.
 pub(crate) fn reset(
     problem: &Problem,
     mut plan: Plan,
-    wanted: impl Fn(&Job, u32) -> Option<CardSetting>,
+    wanted: impl Fn(&Job, &str, u32) -> Option<CardSetting>,
 ) -> Plan {
     plan.decisions.retain(|decision| !matches!(decision, Decision::Set { .. }));
+    let of = |job: &Job, on: &GpuSet| {
+        let kind = &problem.node(on.spots.first()?.node).facts.gpu_kind;
+        wanted(job, kind, on.gpu_count())
+    };
     let mut leaving = BTreeSet::new();
     for decision in &mut plan.decisions {
         match decision {
             Decision::Start { job, on, setting, .. } => {
                 let known = problem.job(*job);
-                let wanted = known.and_then(|known| wanted(known, on.gpu_count()));
+                let wanted = known.and_then(|known| of(known, on));
                 *setting = wanted.unwrap_or(CardSetting::DEFAULT);
             }
             Decision::Stop { job, .. } | Decision::Undo { job, .. } => {
@@ -89,7 +94,7 @@ pub(crate) fn reset(
     }
     for (key, job) in problem.running() {
         let State::Running { on, setting: now, .. } = &job.state else { continue };
-        let Some(setting) = wanted(job, on.gpu_count()) else { continue };
+        let Some(setting) = of(job, on) else { continue };
         if setting != *now && !leaving.contains(&key) {
             let because = Because::Reset { setting };
             plan.decisions.push(Decision::Set { job: key, setting, because });

@@ -34,7 +34,7 @@ use wattle_common::job::CardSetting;
 
 use crate::fit::{Room, never};
 use crate::job::{Job, State};
-use crate::outlook::{end, profile};
+use crate::outlook::{end, profile, relative_speed};
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policy::watch::{UNDOS_MAX, Verdict, WITHOUT_EPOCHS, broken_deadline, judge};
 use crate::policy::{Policy, Reads};
@@ -326,7 +326,9 @@ impl<'a> Growing<'a> {
                 .chain(with.map(|(job, _)| job))
                 .collect();
             let (gpus, nodes) = (on.gpu_count(), on.node_count());
-            slowest = slowest.min(crate::outlook::relative_speed(job, gpus, nodes, &neighbours)?);
+            let kind = &self.problem.node(node).facts.gpu_kind;
+            let there = relative_speed(job, kind, gpus, nodes, &neighbours)?;
+            slowest = slowest.min(there);
             last = Some(others);
             last_joined = with.is_some();
         }

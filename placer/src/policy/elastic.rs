@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use wattle_common::job::CardSetting;
 
 use crate::arrange::Target;
-use crate::fit::never;
+use crate::draw::kind_of;
+use crate::fit::{never, suits};
 use crate::job::{Job, State};
 use crate::menu::{Choice, Menu};
 use crate::outlook::is_unmeasured;
@@ -81,7 +82,7 @@ impl<'a> Contest<'a> {
             self.rejected.push(Decision::Reject { job: key, because });
             return;
         }
-        let menu = job.menu.as_deref().filter(|menu| {
+        let menu = menu(problem, job).filter(|menu| {
             !menu.choices().is_empty() && self.room.contains_key(menu.gpu_kind.as_str())
         });
         let held = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
@@ -98,8 +99,14 @@ impl<'a> Contest<'a> {
                 (on.gpu_count(), kind, setting)
             }
             None => {
-                let most = self.room.iter().max_by_key(|(_, left)| **left);
-                let kind = most.map_or_else(String::new, |(kind, _)| (*kind).to_owned());
+                let suits = |kind: &str| {
+                    let mut nodes = problem.nodes().iter().filter(|n| n.facts.gpu_kind == kind);
+                    nodes.any(|node| suits(&node.facts, job))
+                };
+                let next = job.next_kind.as_deref().map(str::to_owned);
+                let kinds = self.room.iter().filter(|(kind, _)| suits(kind));
+                let most = || kinds.max_by_key(|(_, left)| **left).map(|(kind, _)| *kind);
+                let kind = next.unwrap_or_else(|| most().unwrap_or_default().to_owned());
                 (job.next_gpus.unwrap_or(job.facts.request.min), kind, CardSetting::DEFAULT)
             }
         };
@@ -137,4 +144,18 @@ impl<'a> Contest<'a> {
         plan.decisions.extend(self.rejected);
         plan
     }
+}
+
+/// The menu that counts before kinds are chosen: of the GPUs the job has or goes on with, else of
+/// those it was first spoken of, else of any that are there.
+fn menu<'a>(problem: &Problem, job: &'a Job) -> Option<&'a Menu> {
+    if let Some(kind) = job.next_kind.as_deref().or_else(|| kind_of(problem, job)) {
+        return job.menu_on(kind);
+    }
+    let there = |menu: &&Menu| {
+        let mut nodes = problem.nodes().iter();
+        nodes.any(|node| node.facts.gpu_kind == menu.gpu_kind && suits(&node.facts, job))
+    };
+    let mut menus = job.menus().map(|menu| &**menu).filter(|menu| !menu.choices().is_empty());
+    menus.find(there)
 }

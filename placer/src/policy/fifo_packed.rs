@@ -125,7 +125,11 @@ impl FifoPacked {
                 return None;
             }
         }
-        Some(relative_speed(a, gpus, nodes, &[b])? + relative_speed(b, gpus, nodes, &[a])?)
+        let kind = &problem.node(on.spots.first()?.node).facts.gpu_kind;
+        Some(
+            relative_speed(a, kind, gpus, nodes, &[b])?
+                + relative_speed(b, kind, gpus, nodes, &[a])?,
+        )
     }
 }
 

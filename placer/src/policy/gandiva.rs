@@ -308,7 +308,7 @@ fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> 
     if needed > memory_mib {
         return Some(0.0);
     }
-    Some(relative_speed(a, gpus, nodes, &[b])? + relative_speed(b, gpus, nodes, &[a])?)
+    Some(relative_speed(a, kind, gpus, nodes, &[b])? + relative_speed(b, kind, gpus, nodes, &[a])?)
 }
 
 /// A number for two jobs that says nothing of them: FNV-1a over both ids, whichever comes first.

@@ -13,6 +13,8 @@
 //!   job waits for energy. A step that spends no more energy is always taken.
 //! * Energy is what the job is charged ([`crate::charge`]).
 //! * Where not everybody can have the least, those who came first do.
+//! * Of several kinds of GPU a job gets the one where the same two relative gains, weighed by the
+//!   price, are greatest for all together ([`super::kinds`]).
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -25,6 +27,7 @@ use crate::job::State;
 use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
+use crate::policy::kinds::choose;
 use crate::policy::{Policy, RELATIVE_PRICES, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
@@ -134,6 +137,14 @@ pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
     let mut contest = Contest::of(problem);
     let charges: BTreeMap<&str, Charge> =
         contest.room.keys().map(|&kind| (kind, Charge::on(problem, kind))).collect();
+    // A step is taken where it wins `price` of time for its energy, both relative: so much is the
+    // logarithm of the one worth in that of the other.
+    let without = choose(problem, &mut contest, &|menu, gpus| {
+        let charge = charges.get(menu.gpu_kind.as_str())?;
+        let worth =
+            |choice: &Choice| choice.steps_per_s.ln() - price * charge.joules_a_step(choice).ln();
+        menu.with_gpus(gpus).iter().map(worth).reduce(f64::max)
+    });
     let mut standing: Vec<Standing<'_>> = Vec::new();
     let mut first_waiting = None;
     for contender in std::mem::take(&mut contest.jobs) {
@@ -142,7 +153,7 @@ pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
         let charge = charges.get(kind).copied().unwrap_or_default();
         let Some(least) = Standing::least(contender, charge) else { continue };
         match contest.room.get_mut(kind) {
-            Some(left) if *left >= least.at.gpus => {
+            Some(left) if *left >= least.at.gpus && !without.contains(&key) => {
                 *left -= least.at.gpus;
                 standing.push(least);
             }

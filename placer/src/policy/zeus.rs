@@ -69,8 +69,8 @@ impl Policy for Zeus {
     }
 
     fn solve(&self, problem: &Problem) -> Plan {
-        let wanted = |job: &Job, gpus: u32| {
-            job.menu.as_ref().and_then(|menu| least_cost(menu, gpus, self.eta))
+        let wanted = |job: &Job, kind: &str, gpus: u32| {
+            job.menu_on(kind).and_then(|menu| least_cost(menu, gpus, self.eta))
         };
         reset(problem, self.inner.solve(problem), wanted)
     }
