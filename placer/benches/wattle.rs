@@ -119,6 +119,7 @@ fn arrive(
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
+        gpu_kind: None,
         submitted_at: problem.now,
     });
     problem.surface_and_menu_known(key, surface.clone(), menu.clone());

@@ -238,8 +238,12 @@ impl<'a> Steps<'a> {
             .iter()
             .filter_map(|&job| self.problem.job(job)?.facts.memory_mib_max)
             .sum::<u64>();
-        self.problem.keyed_nodes().filter(move |(_, node)| {
-            (kind.is_empty() || node.facts.gpu_kind == kind) && node.facts.memory_mib >= memory
+        let problem = self.problem;
+        let asked = target.jobs.iter().find_map(|&job| problem.job(job)?.facts.gpu_kind.as_deref());
+        problem.keyed_nodes().filter(move |(_, node)| {
+            (kind.is_empty() || node.facts.gpu_kind == kind)
+                && asked.is_none_or(|asked| node.facts.gpu_kind == asked)
+                && node.facts.memory_mib >= memory
         })
     }
 

@@ -37,6 +37,8 @@ pub enum Violation {
     },
     /// GPUs of different kinds for one job.
     MixedKinds(JobKey),
+    /// GPUs of another kind than the job's owner asks for.
+    WrongKind(JobKey),
     /// A GPU that does not answer.
     Unhealthy {
         /// The job.
@@ -212,6 +214,10 @@ fn check_start(
     if nodes.iter().any(|node| kind(node) != kind(&on.spots[0].node)) {
         found.push(Violation::MixedKinds(key));
     }
+    let asked = job.facts.gpu_kind.as_deref();
+    if nodes.iter().any(|node| asked.is_some_and(|asked| asked != *kind(node))) {
+        found.push(Violation::WrongKind(key));
+    }
     for &node in &nodes {
         if problem.node(node).wakefulness != Wakefulness::Awake {
             found.push(Violation::Asleep { job: key, node });
@@ -263,7 +269,9 @@ fn could_ever_hold(problem: &Problem, job: &Job) -> bool {
         let class = (facts.gpu_kind.as_str(), facts.gpus, facts.memory_mib);
         *by_class.entry(class).or_default() += facts.gpus;
     }
-    by_class.iter().any(|(&(_, _, memory), &gpus)| {
-        gpus >= job.facts.request.min && job.facts.memory_mib_max.is_none_or(|mib| mib <= memory)
+    by_class.iter().any(|(&(kind, _, memory), &gpus)| {
+        job.facts.gpu_kind.as_deref().is_none_or(|asked| asked == kind)
+            && gpus >= job.facts.request.min
+            && job.facts.memory_mib_max.is_none_or(|mib| mib <= memory)
     })
 }

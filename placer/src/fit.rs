@@ -118,6 +118,11 @@ pub fn never(problem: &Problem, job: &Job) -> Option<Because> {
     {
         return Some(Because::TooMuchMemory { asked_mib });
     }
+    if let Some(kind) = &job.facts.gpu_kind
+        && !nodes.iter().any(|node| node.facts.gpu_kind == **kind)
+    {
+        return Some(Because::NoSuchKind { kind: kind.clone() });
+    }
     let enough = nodes.iter().filter(|node| suits(&node.facts, job)).any(|first| {
         let equal = nodes.iter().filter(|node| alike(&node.facts, &first.facts));
         equal.map(|node| node.facts.gpus).sum::<u32>() >= asked
@@ -125,10 +130,11 @@ pub fn never(problem: &Problem, job: &Job) -> Option<Because> {
     (!enough).then(|| Because::TooLarge { asked, gpus: problem.gpu_count() })
 }
 
-/// Whether the node's cards have the memory that the job's owner says it needs.
+/// Whether the node's cards are of the kind, and have the memory, that the job's owner says it needs.
 #[must_use]
 pub fn suits(node: &NodeFacts, job: &Job) -> bool {
     job.facts.memory_mib_max.is_none_or(|needed| needed <= node.memory_mib)
+        && job.facts.gpu_kind.as_deref().is_none_or(|kind| kind == node.gpu_kind)
 }
 
 fn alike(a: &NodeFacts, b: &NodeFacts) -> bool {

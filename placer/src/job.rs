@@ -36,6 +36,8 @@ pub struct JobFacts {
     pub duration_alone: Option<Duration>,
     /// Peak device memory on each GPU, where its owner knows.
     pub memory_mib_max: Option<u64>,
+    /// The kind of GPU it must have, where its owner names one.
+    pub gpu_kind: Option<Arc<str>>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
 }
@@ -53,6 +55,7 @@ impl From<&JobSpec> for JobFacts {
             slack: spec.slack_ms.map(Duration::from_millis),
             duration_alone: spec.duration_ms_estimate.map(Duration::from_millis),
             memory_mib_max: spec.memory_mib_max,
+            gpu_kind: None,
             submitted_at: spec.submitted_at_us,
         }
     }

@@ -26,10 +26,14 @@ pub struct Profile {
 /// The profile of `job` on cards of `kind`.
 ///
 /// A surface that rests on windows of the job itself counts; so does a prior for its class, which
-/// is history of like jobs. A prior for nothing in particular does not.
+/// is history of like jobs. A prior for nothing in particular does not, and nothing does where its
+/// owner asks for another kind.
 #[must_use]
 pub fn profile(job: &Job, kind: &str) -> Option<Profile> {
     let surface = job.surface_on(kind)?;
+    if job.facts.gpu_kind.as_deref().is_some_and(|asked| asked != kind) {
+        return None;
+    }
     if surface.windows == 0 && surface.class.is_none() {
         return None;
     }

@@ -316,6 +316,7 @@ mod tests {
             slack: None,
             duration_alone: Some(Duration::from_secs(2_000)),
             memory_mib_max: None,
+            gpu_kind: None,
             submitted_at: Timestamp::EPOCH,
         };
         Job {

@@ -4,6 +4,7 @@
 //! text is built before it is wanted. Every variant names the figures the decision rested on.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::CardSetting;
@@ -126,6 +127,11 @@ pub enum Because {
     TooMuchMemory {
         /// MiB it needs on each GPU.
         asked_mib: u64,
+    },
+    /// No node has GPUs of the kind it must have.
+    NoSuchKind {
+        /// The kind.
+        kind: Arc<str>,
     },
     /// Packed beside a job with which it runs fastest in sum.
     Packed {
@@ -293,6 +299,9 @@ impl fmt::Display for Because {
             }
             Self::TooMuchMemory { asked_mib } => {
                 write!(f, "needs {asked_mib} MiB on each GPU; no card here has as much")
+            }
+            Self::NoSuchKind { kind } => {
+                write!(f, "must have GPUs of kind {kind}; no node has any")
             }
             Self::Packed { beside, sum, threshold, tried } => write!(
                 f,

@@ -100,6 +100,7 @@ fn submit(problem: &mut Problem, name: &str, request: GpuRequest) -> JobKey {
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
+        gpu_kind: None,
         submitted_at: problem.now,
     })
 }

@@ -111,6 +111,7 @@ fn facts(name: &str, min: u32, max: u32) -> JobFacts {
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
+        gpu_kind: None,
         submitted_at: Timestamp::EPOCH,
     }
 }

@@ -217,7 +217,22 @@ impl Predictor {
     /// neither described nor seen.
     #[must_use]
     pub fn surface(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
+        Some(self.surface_of(now, job, self.jobs.get(job)?))
+    }
+
+    /// What is expected of `job` on another kind of GPU than its own: what is known of its class
+    /// there, since no window of its own says anything of it.
+    #[must_use]
+    pub fn surface_elsewhere(&self, now: Timestamp, job: &JobId, kind: &str) -> Option<Surface> {
         let known = self.jobs.get(job)?;
+        let class = self.class_of(job, known);
+        let twin = Job::new(now, class, known.gpus, Some(kind.to_owned()));
+        // A name of nobody's, so that nothing that was fitted to the job itself is read.
+        let nobody = JobId::new("--elsewhere--").ok()?;
+        Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &nobody, &twin) })
+    }
+
+    fn surface_of(&self, now: Timestamp, job: &JobId, known: &Job) -> Surface {
         let kind = self.kind_of(known);
         let card = self.cards.card(kind);
         let axis = self.axis();
@@ -248,7 +263,7 @@ impl Predictor {
             Question::new(&model, &card, class, &profiles, &pooled).points(&wanted)
         });
         let points = self.calibrated(job, known, (kind, &card), &wanted, points);
-        Some(Surface {
+        Surface {
             job: job.clone(),
             predictor: self.config.name.clone(),
             at_us: now,
@@ -264,7 +279,7 @@ impl Predictor {
                 let model = self.fit(job, what_if, kind, &card);
                 Question::new(&model, &card, class, &profiles, &pooled).points(wanted)
             }),
-        })
+        }
     }
 
     /// What is expected of `job` in one configuration.

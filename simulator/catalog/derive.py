@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the derived files of this folder from the public data they come from.
 
-    derive.py DATA gavel_v100|generator
+    derive.py DATA gavel|generator
 
 DATA holds gavel/isolated.csv (stanford-futuredata/gavel, MIT) and traces/philly_jobs.csv.gz (the
 jobs of Microsoft's Philly traces as a table, CC-BY-4.0; Jeon et al., ATC'19). Only the standard
@@ -17,14 +17,19 @@ import sys
 DATA = sys.argv[1] if len(sys.argv) > 2 else sys.exit(__doc__)
 
 
-def gavel_v100():
-    print("""# Steps a second of Gavel's job types alone on V100s of one node, to three digits.
-# Source: stanford-futuredata/gavel, simulation throughputs (MIT). Printed by derive.py.
-job_type,gpus,steps_per_s""")
+def gavel():
+    print("""# Steps a second of Gavel's job types alone, the GPUs of one job within as few nodes as may be, to three
+# digits. Source: stanford-futuredata/gavel, simulation throughputs (MIT). Printed by derive.py.
+job_type,gpus,v100,p100""")
+    rates = collections.defaultdict(dict)
     for r in csv.DictReader(open(f"{DATA}/gavel/isolated.csv", newline="")):
-        if (r["gpu"], r["consolidated"]) == ("v100", "1") and float(r["steps_per_s"]) > 0:
+        if r["consolidated"] == "1":
             batch = f" (batch size {r['batch_size']})" if r["batch_size"] else ""
-            print(f"{r['model']}{batch},{r['num_gpus']},{float(r['steps_per_s']):.3g}")
+            rates[r["model"] + batch, r["num_gpus"]][r["gpu"]] = float(r["steps_per_s"])
+    by_kind = [(job, rate) for job, rate in rates.items() if rate["v100"] > 0]
+    # In the order of the V100's rows.
+    for (kind, gpus), rate in sorted(by_kind, key=lambda row: int(row[0][1])):
+        print(f"{kind},{gpus},{rate['v100']:.3g},{rate['p100']:.3g}")
 
 
 DAY = 86_400
@@ -157,4 +162,4 @@ duration_median_s = {line([statistics.median(d for _, d, _, _ in own) for own in
 duration_mean_s = {line([statistics.mean(d for _, d, _, _ in own) for own in classes], 4)}""")
 
 
-{"gavel_v100": gavel_v100, "generator": generator}[sys.argv[2]]()
+{"gavel": gavel, "generator": generator}[sys.argv[2]]()

@@ -137,9 +137,14 @@ impl<'w> Cards<'w> {
         self.kinds[self.nodes[node.index()].kind as usize]
     }
 
-    /// The GPU model of the first node, for which jobs without a place are profiled.
+    /// The GPU model of the first node.
     pub(crate) fn first_model(&self) -> &'w GpuModel {
         self.kinds[0]
+    }
+
+    /// The GPU models there are, in node order.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &'w GpuModel> {
+        self.kinds.iter().copied()
     }
 
     /// A node falls asleep, and draws so much, or is awake again.

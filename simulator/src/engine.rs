@@ -15,6 +15,7 @@ mod watching;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::{NodeId, Timestamp};
@@ -350,7 +351,8 @@ impl<'s> Engine<'s> {
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
             slack: spec.slack.filter(|_| !self.options.nobody_waits),
             duration_alone: self.duration_said(job),
-            memory_mib_max: None,
+            memory_mib_max: self.memory_said(job),
+            gpu_kind: spec.gpu_kind.as_deref().map(Arc::from),
             submitted_at: self.now(),
         });
         if self.by_key.len() <= key.index() {
@@ -361,7 +363,8 @@ impl<'s> Engine<'s> {
         self.say_length(job, key);
         let now = self.now();
         if let Some(profiles) = &mut self.profiles {
-            let kind = &self.scenario.cluster.groups()[0].gpu_kind;
+            let asked = spec.gpu_kind.as_deref();
+            let kind = asked.unwrap_or(&self.scenario.cluster.groups()[0].gpu_kind);
             profiles.arrived(now, &spec.id, &spec.workload, spec.gpus, kind);
         }
     }

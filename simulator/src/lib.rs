@@ -27,6 +27,7 @@ mod engine;
 mod erring;
 mod foretold;
 pub mod frontier;
+pub mod gavel;
 pub mod generator;
 mod load;
 pub mod measured;

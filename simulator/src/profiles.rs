@@ -99,8 +99,19 @@ impl Profiles {
         self.learned.get(class).copied().unwrap_or(0)
     }
 
-    pub(crate) fn surface(&self, now: Timestamp, job: &JobId) -> Option<Arc<Surface>> {
-        self.predictor.surface(now, job).map(Arc::new)
+    /// What is expected of a job on its kind of GPU, and on the others.
+    pub(crate) fn surfaces<'a>(
+        &'a self,
+        now: Timestamp,
+        job: &'a JobId,
+        kinds: impl Iterator<Item = &'a str> + 'a,
+    ) -> impl Iterator<Item = Arc<Surface>> + 'a {
+        let own = self.predictor.surface(now, job);
+        let on = own.as_ref().map(|surface| surface.gpu_kind.clone());
+        let others = kinds.filter(move |kind| on.as_deref() != Some(*kind));
+        let others =
+            others.filter_map(move |kind| self.predictor.surface_elsewhere(now, job, kind));
+        own.into_iter().chain(others).map(Arc::new)
     }
 
     /// A window has closed: what the predictor makes of it.

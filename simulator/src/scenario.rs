@@ -53,6 +53,8 @@ pub struct SimJob {
     pub exclusive: bool,
     /// Who has more is served first.
     pub priority: u8,
+    /// The kind of GPU it must have.
+    pub gpu_kind: Option<String>,
     /// Whether it can checkpoint and stop.
     pub can_stop: bool,
 }
@@ -154,6 +156,8 @@ impl Scenario {
                 (None, None) => (draw()?, true),
             };
             *shares.entry((drawn, model, workload.id.as_str())).or_default() += 1;
+            let measured = job.measured_as.as_ref();
+            let measured = measured.filter(|(id, _)| *id == workload.id.as_str());
             let steps = job.iterations.filter(|_| {
                 let of_batch = |id: &String| *id == workload.id.as_str();
                 job.batch.is_some() && ids_of_batch(cluster, job).iter().any(of_batch)
@@ -163,7 +167,10 @@ impl Scenario {
                 submit: job.submit,
                 gpus: GpuRequest::exactly(job.gpus),
                 workload: workload.id.clone(),
-                work: steps.map_or(Work::Lasts(job.duration), Work::Steps),
+                work: measured
+                    .map(|(_, steps)| *steps)
+                    .or(steps)
+                    .map_or(Work::Lasts(job.duration), Work::Steps),
                 steps_per_epoch: None,
                 deadline: job.deadline,
                 slack: None,
@@ -171,6 +178,7 @@ impl Scenario {
                 duration_estimate: job.deadline.map(|_| job.duration),
                 exclusive: false,
                 priority: 0,
+                gpu_kind: asked_kind(cluster, job),
                 can_stop: true,
             });
         }
@@ -194,6 +202,13 @@ impl Scenario {
         scenario.load = scenario.offered_load(world);
         Ok(scenario)
     }
+}
+
+/// The kind of GPU the job asks for, as the cluster calls it, where that has it.
+fn asked_kind(cluster: &ClusterShape, job: &TraceJob) -> Option<String> {
+    let asked = job.gpu_kind.as_deref()?;
+    let mut kinds = cluster.groups().iter().map(|group| &group.gpu_kind);
+    kinds.find(|kind| kind.eq_ignore_ascii_case(asked)).cloned()
 }
 
 /// What the trace asks for and nothing here heeds.
@@ -241,6 +256,10 @@ fn named<'w>(
             workload: id.clone(),
             known: known(),
         });
+    }
+    let measured = job.measured_as.as_ref().and_then(|(id, _)| world.workload(id));
+    if measured.is_some() {
+        return Ok(measured);
     }
     let of_batch = ids_of_batch(cluster, job).into_iter().find_map(|id| world.workload(&id));
     Ok(of_batch.or_else(|| world.workload_for_model(job.model.as_deref()?)))

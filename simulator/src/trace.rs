@@ -66,6 +66,9 @@ pub struct TraceJob {
     pub iterations: Option<u64>,
     /// The catalog's workload, where the trace names it outright.
     pub workload: Option<String>,
+    /// The workload that was measured as this very job, and how many steps it does as that; used
+    /// where the catalog has it.
+    pub measured_as: Option<(String, u64)>,
     /// When it must be done, from the trace's beginning.
     pub deadline: Option<Duration>,
     /// What that deadline means.
@@ -102,6 +105,7 @@ impl TraceJob {
             batch: None,
             iterations: None,
             workload: None,
+            measured_as: None,
             deadline: None,
             deadline_kind: DeadlineKind::Strict,
             user: None,

@@ -105,7 +105,7 @@ fn derived_files_are_what_the_command_prints() {
         writeln!(std::io::stderr(), "{why}").unwrap();
         return;
     }
-    for (what, file) in [("gavel_v100", "gavel_v100.csv"), ("generator", "generator.toml")] {
+    for (what, file) in [("gavel", "gavel.csv"), ("generator", "generator.toml")] {
         let script = crate_dir.join("catalog/derive.py");
         let output = Command::new("python3").arg(script).arg(&data).arg(what).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -77,6 +77,7 @@ fn elastic_jobs() -> Scenario {
         duration_estimate: None,
         exclusive: false,
         priority: 0,
+        gpu_kind: None,
         can_stop: true,
     };
     Scenario {

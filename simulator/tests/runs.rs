@@ -32,6 +32,7 @@ fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
         duration_estimate: None,
         exclusive: false,
         priority: 0,
+        gpu_kind: None,
         can_stop: true,
     }
 }

@@ -12,20 +12,26 @@
 //!   over an hour or what it has left; one that cannot stop, that has just started, or that is on
 //!   its way to a kind, never.
 //! * Jobs that run keep their room for as long as others find some elsewhere.
+//! * Who finds none goes to GPUs of a kind on which nothing is known of it yet, where there are
+//!   some: it must run there to be known.
 //!
 //! How many GPUs of its kind a job then gets is the rule's own business.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use wattle_common::job::CardSetting;
+
+use crate::arrange::Target;
 use crate::cost;
 use crate::draw::kind_of;
 use crate::fit::suits;
 use crate::job::{Job, State};
 use crate::menu::Menu;
 use crate::outlook::remaining_alone;
-use crate::policy::elastic::Contest;
+use crate::policy::elastic::{Contender, Contest};
 use crate::problem::Problem;
+use crate::reason::Because;
 use crate::set::JobKey;
 
 /// A kind is taken to stay for so long, or until the job is done, s: what a move costs is spread
@@ -131,15 +137,42 @@ pub(crate) fn choose<'a>(
     let mut spread = Spread { rooms, players };
     spread.admit();
     spread.improve();
+    let mut spare = spread.spare();
     let mut without = BTreeSet::new();
-    for (contender, player) in contest.jobs.iter_mut().zip(&spread.players) {
-        match player.at.and_then(|at| contender.job.menu_on(&kinds[at].0)) {
-            Some(menu) => contender.menu = menu,
+    let mut jobs = Vec::with_capacity(contest.jobs.len());
+    for (mut contender, player) in
+        std::mem::take(&mut contest.jobs).into_iter().zip(&spread.players)
+    {
+        if let Some(menu) = player.at.and_then(|at| contender.job.menu_on(&kinds[at].0)) {
+            contender.menu = menu;
+            jobs.push(contender);
+            continue;
+        }
+        let Contender { key, job, .. } = contender;
+        let gpus = job.facts.request.min;
+        let unknown = |index: usize| {
+            player.worths[index].is_none()
+                && spare[index] >= gpus
+                && may_have(problem, job, &kinds[index].0)
+        };
+        let open = job.state == State::Queued && job.next_kind.is_none();
+        match (0..kinds.len()).find(|&index| open && unknown(index)) {
+            Some(index) => {
+                let kind = kinds[index].0.clone();
+                spare[index] -= gpus;
+                if let Some(left) = contest.room.get_mut(kind.as_str()) {
+                    *left -= gpus;
+                }
+                let (setting, because) = (CardSetting::DEFAULT, Because::Share { gpus });
+                contest.fixed.push(Target { jobs: vec![key], gpus, kind, setting, because });
+            }
             None => {
-                without.insert(contender.key);
+                without.insert(key);
+                jobs.push(contender);
             }
         }
     }
+    contest.jobs = jobs;
     without
 }
 
@@ -260,6 +293,12 @@ impl Spread {
             }
             self.players[index].at = chosen;
         }
+    }
+
+    /// GPUs of each kind beside the least that everybody there takes.
+    fn spare(&self) -> Vec<u32> {
+        let left = |standing: Standing<'_>| standing.room.saturating_sub(standing.used);
+        self.standings().into_iter().map(left).collect()
     }
 
     /// Moves and swaps as long as the sum gains.

@@ -73,7 +73,12 @@ impl<'a> Places<'a> {
     pub(crate) fn hold(&self, job: &Job) -> bool {
         let asked = job.facts.request.min;
         let memory = job.facts.memory_mib_max.unwrap_or(0);
-        let suit = || self.classes.iter().filter(|class| class.memory_mib >= memory);
+        let suit = || {
+            self.classes.iter().filter(|class| {
+                class.memory_mib >= memory
+                    && job.facts.gpu_kind.as_deref().is_none_or(|kind| kind == class.kind)
+            })
+        };
         if suit().any(|class| class.gpus >= asked) {
             suit().any(|class| class.most >= asked)
         } else {

@@ -90,6 +90,7 @@ mod tests {
                 slack: None,
                 duration_alone: None,
                 memory_mib_max: None,
+                gpu_kind: None,
                 submitted_at: Timestamp::EPOCH,
             },
             0,

@@ -65,6 +65,7 @@ pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
+        gpu_kind: None,
         submitted_at: Timestamp::EPOCH,
     }
 }

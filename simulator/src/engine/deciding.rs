@@ -124,10 +124,15 @@ impl Engine<'_> {
         let running = &mut self.jobs[job as usize];
         let steps_per_us = running.workload.steps_per_s(model, gpus, nodes) / 1e6;
         if running.attempts == 0 {
-            running.steps_per_us = steps_per_us;
-            running.work_us = match running.spec.work {
-                Work::Lasts(span) => us(span) as f64,
-                Work::Steps(steps) => steps as f64 / steps_per_us,
+            (running.steps_per_us, running.work_us) = match running.spec.work {
+                // So long on the kind it asks for or the cluster's first, placed like this.
+                Work::Lasts(span) => {
+                    let asked = running.spec.gpu_kind.is_some();
+                    let model = if asked { model } else { self.cards.first_model() };
+                    let there = running.workload.steps_per_s(model, gpus, nodes) / 1e6;
+                    (there, us(span) as f64)
+                }
+                Work::Steps(steps) => (steps_per_us, steps as f64 / steps_per_us),
             };
         } else {
             self.outcome.migrations += 1;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use wattle_common::messages::window::Neighbour;
 use wattle_placer::{JobKey, Progress, Reads};
+use wattle_world::GpuModel;
 
 use crate::engine::{Due, Engine, node_id};
 use crate::profiles::{Seen, WINDOWS_CLOSE_US};
@@ -71,6 +72,14 @@ impl Engine<'_> {
                 Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
             }
         })
+    }
+
+    /// Where a job fits only some of the cluster's kinds of card, its owner knows what it needs.
+    pub(super) fn memory_said(&self, job: u32) -> Option<u64> {
+        let needed = self.jobs[job as usize].workload.memory_mib;
+        let fits = |gpu: &GpuModel| needed <= gpu.memory_mib;
+        let (some, all) = (self.cards.models().any(fits), self.cards.models().all(fits));
+        (some && !all).then_some(needed)
     }
 
     /// Steps a second on the GPUs it asks for, alone and on as few nodes as may be.
@@ -160,21 +169,25 @@ impl Engine<'_> {
             job.prior_of = Some(learned);
             fresh.push((key, &job.spec.id, job.workload, job.spec.gpus));
         }
+        let now = self.problem.now;
         for (key, id, workload, request) in fresh {
-            let now = self.problem.now;
-            let surface = if let Some(oracle) = &mut self.oracle {
+            if let Some(oracle) = &mut self.oracle {
                 let shape = oracle.expected_shape(workload, request.min);
-                let gpu = self.cards.first_model();
-                if let Some((surface, menu)) = oracle.whole(now, id, shape, request, gpu) {
-                    self.problem.surface_and_menu_known(key, surface, menu);
-                    continue;
+                for gpu in self.cards.models() {
+                    match oracle.whole(now, id, shape, request, gpu) {
+                        Some((surface, menu)) => {
+                            self.problem.surface_and_menu_known(key, surface, menu);
+                        }
+                        None => {
+                            self.problem.surface_known(key, oracle.surface(now, id, shape, gpu));
+                        }
+                    }
                 }
-                Some(oracle.surface(now, id, shape, gpu))
-            } else {
-                self.profiles.as_ref().and_then(|profiles| profiles.surface(now, id))
-            };
-            if let Some(surface) = surface {
-                self.problem.surface_known(key, surface);
+            } else if let Some(profiles) = &self.profiles {
+                let kinds = self.cards.models().map(|gpu| gpu.kind.as_str());
+                for surface in profiles.surfaces(now, id, kinds) {
+                    self.problem.surface_known(key, surface);
+                }
             }
         }
     }

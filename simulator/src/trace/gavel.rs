@@ -2,17 +2,16 @@
 //! tabs and no header, times in seconds.
 //!
 //! A job is a type, `ResNet-18 (batch size 64)`, and a number of steps; the batch is that of one
-//! GPU, and so many times larger over all of them. How long it takes follows from the steps a second that Gavel measured of that type
-//! on V100s of one node (`catalog/gavel_v100.csv`, which `catalog/derive.py` prints). `SLO` is the
-//! time allowed as a multiple of that, or negative. The commands, the folder, and the weight of a
+//! GPU, and so many times larger over all of them. How long it takes follows from the steps a second
+//! that Gavel measured of that type, on the kind of GPU it gets where its workloads are in the
+//! catalog ([`crate::gavel`]), else on V100s of one node (`catalog/gavel.csv`). `SLO` is the time
+//! allowed on V100s as a multiple of that, or negative. The commands, the folder, and the weight of a
 //! job in fair sharing have no use here.
-
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use super::TraceJob;
 use super::format::{CSV, Format};
 use super::row::{Odd, Row, fit_id, span};
+use crate::gavel::{model_and_batch, v100_rate, workload_id};
 
 pub(super) static FORMAT: Format = Format {
     name: "Gavel",
@@ -35,23 +34,6 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-/// Steps a second on V100s, by type and GPUs.
-fn rate(job_type: &str, gpus: u32) -> Option<f64> {
-    static RATES: OnceLock<BTreeMap<(String, u32), f64>> = OnceLock::new();
-    let rates = RATES.get_or_init(|| {
-        let lines = include_str!("../../catalog/gavel_v100.csv").lines();
-        let rows = lines.filter(|line| !line.starts_with('#')).skip(1);
-        let read = |row: &str| {
-            let mut cells = row.rsplitn(3, ',');
-            let rate = cells.next()?.parse().ok()?;
-            let gpus = cells.next()?.parse().ok()?;
-            Some(((cells.next()?.to_owned(), gpus), rate))
-        };
-        rows.filter_map(read).collect()
-    });
-    rates.get(&(job_type.to_owned(), gpus)).copied()
-}
-
 fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
     if row.record.len() != FORMAT.required.len() {
         return Err(format!("it does not have {} columns", FORMAT.required.len()));
@@ -59,16 +41,14 @@ fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
     let (job_type, gpus) = (row.needed("job_type")?, row.gpus("scale_factor")?);
     let submit = row.seconds("arrival_time")?;
     let steps = row.count("total_steps").ok_or("total_steps is no whole number above 0")?;
-    let rate = rate(job_type, gpus)
+    let rate = v100_rate(job_type, gpus)
         .ok_or_else(|| format!("no steps a second are known of {job_type} on {gpus} GPUs"))?;
     let duration = span(steps as f64 / rate).ok_or("total_steps take too long")?;
     // The rows have no ids: they are numbered as they stand.
     let id = fit_id(&format!("{}", row.line - 1)).ok_or("the file has too many lines")?;
     let mut job = TraceJob::new(id, submit, duration, gpus);
-    let (model, batch) = match job_type.split_once(" (batch size ") {
-        Some((model, batch)) => (model, batch.trim_end_matches(')').parse().ok()),
-        None => (job_type, None),
-    };
+    let (model, batch) = model_and_batch(job_type);
+    job.measured_as = Some((workload_id(job_type, gpus), steps));
     job.model = Some(model.to_owned());
     job.batch = batch.and_then(|batch: u32| batch.checked_mul(gpus));
     // Beside others its steps are one GPU's, of a batch of its own; the measured time holds then.

@@ -112,6 +112,7 @@ fn drawn(
             duration_estimate: slack.map(|_| alone),
             exclusive: false,
             priority: 0,
+            gpu_kind: None,
             can_stop: true,
         });
         // An hour on average; the load stretches it.
