@@ -268,15 +268,10 @@ impl Job {
             self.hear(surface, menu);
         }
     }
-    /// Its speed for each GPU on the fewest it may have, as the site sets them: steps a second, on
-    /// the first kind of GPU by name that is known. The unit in which the work of jobs of all kinds
-    /// is compared.
+    /// The unit of its work, as its own menu has it ([`Menu::unit_rate`]).
     #[must_use]
     pub fn unit_rate(&self) -> Option<f64> {
-        let menu = self.menus().min_by(|a, b| a.gpu_kind.cmp(&b.gpu_kind))?;
-        let least = menu.choices().first()?.gpus;
-        let choice = menu.choice(least, CardSetting::DEFAULT).or(menu.choices().first())?;
-        Some(choice.steps_per_s / f64::from(choice.gpus))
+        self.menu.as_ref()?.unit_rate()
     }
     /// The GPUs it has, or is meant to go on with at once.
     #[must_use]

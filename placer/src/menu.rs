@@ -99,6 +99,15 @@ impl Menu {
         self.choices.chunk_by(|a, b| a.gpus == b.gpus).map(|equal| equal[0].gpus)
     }
 
+    /// Speed for each GPU on the fewest it may have, as the site sets them: steps a second. The unit
+    /// in which the work of jobs of all workloads is compared; each kind of GPU has its own.
+    #[must_use]
+    pub fn unit_rate(&self) -> Option<f64> {
+        let least = self.choices.first()?.gpus;
+        let choice = self.choice(least, CardSetting::DEFAULT).or(self.choices.first())?;
+        Some(choice.steps_per_s / f64::from(choice.gpus))
+    }
+
     /// The choice of so many GPUs and this setting.
     #[must_use]
     pub fn choice(&self, gpus: u32, setting: CardSetting) -> Option<&Choice> {

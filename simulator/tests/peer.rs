@@ -10,7 +10,9 @@
 
 use std::path::PathBuf;
 
-use wattle_placer::policy;
+use wattle_common::rng::Stream;
+use wattle_placer::fit::Room;
+use wattle_placer::{Decision, Plan, Policy, Problem, Reads, policy};
 use wattle_simulator::{Restarts, RunOptions, Scenario, run, run_with, trace};
 use wattle_world::World;
 
@@ -95,4 +97,51 @@ fn fifo_on_three_kinds_agrees_with_gavel_within_five_per_cent() {
     // The order of kinds is what decides: slowest first takes most of twice as long.
     let slow_first = mean("4x4:k80,4x4:p100,4x4:v100").unwrap();
     assert!(slow_first > 1.5 * in_nodes, "{slow_first} s with the slowest kind first");
+    // Drawn at random, as the peer's code is meant to, they take longer too.
+    let scenario = of_file(&world, "gavel_msr_e13805.trace", "4x4:v100,4x4:p100,4x4:k80").unwrap();
+    let draws = 0..20;
+    let means: Vec<f64> = draws
+        .map(|seed| {
+            let drawn = run_with(&world, &scenario, &AnyKind(seed), &RunOptions::default());
+            drawn.unwrap().jct_s_mean.unwrap()
+        })
+        .collect();
+    let least = means.iter().copied().fold(f64::INFINITY, f64::min);
+    let all = means.iter().sum::<f64>() / means.len() as f64;
+    println!("kinds at random: mean {all:.0} s over {} draws, at least {least:.0} s", means.len());
+    assert!(least > 1.1 * PEER_S, "{means:?}");
+}
+
+/// FIFO that draws a kind for each job among those with room.
+struct AnyKind(u64);
+
+impl Policy for AnyKind {
+    fn name(&self) -> &str {
+        "fifo, kinds at random"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Nothing
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let mut plan = Plan::default();
+        let mut room = Room::new(problem);
+        for (key, job) in problem.queue() {
+            let on = |kind: &str| {
+                let mut asks = job.clone();
+                asks.facts.gpu_kind = Some(kind.into());
+                room.first_fit(&asks)
+            };
+            let mut found: Vec<_> = ["k80", "p100", "v100"].into_iter().filter_map(on).collect();
+            if found.is_empty() {
+                break;
+            }
+            let at = Stream::new(self.0, job.facts.id.as_str()).below(found.len() as u64);
+            let (on, because) = found.swap_remove(at as usize);
+            room.take(&on);
+            plan.decisions.push(Decision::start(key, on, because));
+        }
+        plan
+    }
 }

@@ -7,6 +7,7 @@ use clap::Args;
 use wattle_common::topology::ClusterShape;
 use wattle_placer::Reads;
 use wattle_runtime::shell::chain;
+use wattle_simulator::gavel;
 use wattle_simulator::measured::{self, Measured};
 use wattle_simulator::report::{Recorded, simulation_page};
 use wattle_simulator::trace::{self, Trace, TraceJob};
@@ -134,6 +135,9 @@ impl Simulate {
 
     /// The catalog that the trace needs, and what a reader should know of it.
     fn world(&self, trace: &Trace) -> anyhow::Result<(World, Vec<String>)> {
+        if trace.jobs.iter().any(|job| job.measured_as.is_some()) {
+            return Ok((gavel::world(), Vec::new()));
+        }
         let is_measured = |job: &TraceJob| {
             let named = job.model.as_deref().zip(job.batch);
             named.is_some_and(|named| measured::jobs().any(|measured| measured == named))

@@ -70,13 +70,15 @@ impl Worths {
         (!points.is_empty()).then_some(Self { least, most, points })
     }
 
-    /// The worth of a share of so many GPUs, which may lie between two sizes.
+    /// The worth of a share of so many GPUs, which may lie between two sizes; less than the least
+    /// is that for part of the time.
     fn at(&self, share: f64) -> f64 {
         let x = share.max(1e-9).log2();
         let next = self.points.partition_point(|point| point.0 <= x);
         match (next.checked_sub(1).map(|before| self.points[before]), self.points.get(next)) {
             (Some(a), Some(b)) => a.1 + (b.1 - a.1) * (x - a.0) / (b.0 - a.0),
-            (Some(only), None) | (None, Some(&only)) => only.1,
+            (Some(last), None) => last.1,
+            (None, Some(first)) => first.1 + (x - first.0) * std::f64::consts::LN_2,
             (None, None) => 0.0,
         }
     }
@@ -110,33 +112,61 @@ pub(crate) fn choose<'a>(
     contest: &mut Contest<'a>,
     worth: &dyn Fn(&Menu, u32) -> Option<f64>,
 ) -> BTreeSet<JobKey> {
-    let kinds: Vec<(String, u32)> =
-        contest.room.iter().map(|(kind, room)| ((*kind).to_owned(), *room)).collect();
+    let kinds = kinds_of(contest);
     if kinds.len() < 2 {
         return BTreeSet::new();
     }
-    let mut known: BTreeMap<(*const Menu, Option<u32>), Option<Rc<Worths>>> = BTreeMap::new();
-    let mut players = Vec::with_capacity(contest.jobs.len());
-    for contender in &contest.jobs {
-        let (job, held) = (contender.job, contender.held);
-        let home = job.next_kind.as_deref().or_else(|| kind_of(problem, job));
-        let home = home.and_then(|home| kinds.iter().position(|(kind, _)| kind == home));
-        let worths = kinds.iter().enumerate().map(|(index, (kind, _))| {
-            if !may_have(problem, job, kind) || held.is_some() && home != Some(index) {
-                return None;
-            }
-            let menu = job.menu_on(kind)?;
-            let key = (std::ptr::from_ref(menu), held);
-            let sizes = menu.sizes().filter(|gpus| held.is_none_or(|held| held == *gpus));
-            known.entry(key).or_insert_with(|| Worths::of(menu, sizes, worth).map(Rc::new)).clone()
-        });
-        let (moves, cost) = moving(problem, job);
-        players.push(Player { worths: worths.collect(), home, moves, cost, at: None });
-    }
-    let rooms: Vec<u32> = kinds.iter().map(|(_, room)| *room).collect();
-    let mut spread = Spread { rooms, players };
+    let mut spread = Spread::of(problem, contest, &kinds, worth);
     spread.admit();
     spread.improve();
+    settle(problem, contest, &kinds, &spread)
+}
+
+fn kinds_of(contest: &Contest<'_>) -> Vec<(String, u32)> {
+    contest.room.iter().map(|(kind, room)| ((*kind).to_owned(), *room)).collect()
+}
+
+impl Spread {
+    fn of(
+        problem: &Problem,
+        contest: &Contest<'_>,
+        kinds: &[(String, u32)],
+        worth: &dyn Fn(&Menu, u32) -> Option<f64>,
+    ) -> Self {
+        let mut known: BTreeMap<(*const Menu, Option<u32>), Option<Rc<Worths>>> = BTreeMap::new();
+        let mut players = Vec::with_capacity(contest.jobs.len());
+        for contender in &contest.jobs {
+            let (job, held) = (contender.job, contender.held);
+            let home = job.next_kind.as_deref().or_else(|| kind_of(problem, job));
+            let home = home.and_then(|home| kinds.iter().position(|(kind, _)| kind == home));
+            let worths = kinds.iter().enumerate().map(|(index, (kind, _))| {
+                if !may_have(problem, job, kind) || held.is_some() && home != Some(index) {
+                    return None;
+                }
+                let menu = job.menu_on(kind)?;
+                let key = (std::ptr::from_ref(menu), held);
+                let sizes = menu.sizes().filter(|gpus| held.is_none_or(|held| held == *gpus));
+                known
+                    .entry(key)
+                    .or_insert_with(|| Worths::of(menu, sizes, worth).map(Rc::new))
+                    .clone()
+            });
+            let (moves, cost) = moving(problem, job);
+            players.push(Player { worths: worths.collect(), home, moves, cost, at: None });
+        }
+        let rooms = kinds.iter().map(|(_, room)| *room).collect();
+        Self { rooms, players, turns: false }
+    }
+}
+
+/// Everybody's menu as it was spread. Who found no room goes where nothing is known of it yet, or
+/// is named.
+fn settle<'a>(
+    problem: &'a Problem,
+    contest: &mut Contest<'a>,
+    kinds: &[(String, u32)],
+    spread: &Spread,
+) -> BTreeSet<JobKey> {
     let mut spare = spread.spare();
     let mut without = BTreeSet::new();
     let mut jobs = Vec::with_capacity(contest.jobs.len());
@@ -202,54 +232,81 @@ struct Spread {
     /// GPUs of each kind.
     rooms: Vec<u32>,
     players: Vec<Player>,
+    /// Whether a kind may have more jobs than GPUs, which then take turns.
+    turns: bool,
 }
 
 /// What one kind comes to, and would with somebody more or less.
 struct Standing<'s> {
-    there: Vec<&'s Worths>,
+    /// Who is there, and how many alike.
+    there: Vec<(&'s Worths, f64)>,
     room: u32,
+    /// GPUs that all take at least.
     used: u32,
+    turns: bool,
     share: f64,
     worth: f64,
 }
 
 impl<'s> Standing<'s> {
-    fn of(there: Vec<&'s Worths>, room: u32) -> Self {
-        let used = there.iter().map(|worths| worths.least).sum();
-        let mut standing = Self { there, room, used, share: 0.0, worth: 0.0 };
+    fn of(all: impl Iterator<Item = &'s Worths>, room: u32, turns: bool) -> Self {
+        let mut used = 0;
+        let mut there: Vec<(&Worths, f64)> = Vec::new();
+        // Looked up by address, and kept in the order of appearance.
+        let mut known: BTreeMap<*const Worths, usize> = BTreeMap::new();
+        for worths in all {
+            used += worths.least;
+            let at = *known.entry(std::ptr::from_ref(worths)).or_insert(there.len());
+            match there.get_mut(at) {
+                Some((_, count)) => *count += 1.0,
+                None => there.push((worths, 1.0)),
+            }
+        }
+        let mut standing = Self { there, room, used, turns, share: 0.0, worth: 0.0 };
         (standing.share, standing.worth) = standing.settle(None, None);
         standing
     }
 
     /// The common share once somebody has come and gone, and the worth to all who are there then.
     fn settle(&self, come: Option<&Worths>, gone: Option<&Worths>) -> (f64, f64) {
-        let got = |worths: &Worths, share: f64| {
-            share.clamp(f64::from(worths.least), f64::from(worths.most))
-        };
         let sum = |of: &dyn Fn(&Worths) -> f64| {
-            let all: f64 = self.there.iter().map(|worths| of(worths)).sum();
+            let all: f64 = self.there.iter().map(|(worths, count)| count * of(worths)).sum();
             all + come.map_or(0.0, of) - gone.map_or(0.0, of)
         };
         let room = f64::from(self.room);
         let (mut low, mut high) = (0.0, room);
         for _ in 0..HALVINGS {
             let middle = 0.5 * (low + high);
-            if sum(&|worths| got(worths, middle)) > room { high = middle } else { low = middle }
+            if sum(&|worths| self.got(worths, middle)) > room {
+                high = middle
+            } else {
+                low = middle
+            }
         }
-        (low, sum(&|worths| worths.at(got(worths, low))))
+        (low, sum(&|worths| worths.at(self.got(worths, low))))
+    }
+
+    /// What a job gets of a common share.
+    fn got(&self, worths: &Worths, share: f64) -> f64 {
+        let least = if self.turns { 0.0 } else { f64::from(worths.least) };
+        share.clamp(least, f64::from(worths.most))
+    }
+
+    fn takes(&self, worths: &Worths) -> bool {
+        self.turns || self.used + worths.least <= self.room
     }
 
     /// What a job finds here if all share alike.
     fn worth_to(&self, worths: &Worths) -> f64 {
-        worths.at(self.share.clamp(f64::from(worths.least), f64::from(worths.most)))
+        worths.at(self.got(worths, self.share))
     }
 }
 
 impl Spread {
     fn standing(&self, kind: usize) -> Standing<'_> {
         let there = self.players.iter().filter(|player| player.at == Some(kind));
-        let there = there.filter_map(|player| player.on(kind)).collect();
-        Standing::of(there, self.rooms[kind])
+        let there = there.filter_map(|player| player.on(kind));
+        Standing::of(there, self.rooms[kind], self.turns)
     }
 
     fn standings(&self) -> Vec<Standing<'_>> {
@@ -271,7 +328,9 @@ impl Spread {
                 kept[home] -= least.min(kept[home]);
             }
             let fits = |kind: usize, aside: u32| {
-                player.on(kind).is_some_and(|worths| worths.least + aside <= left[kind])
+                let room = if self.turns { self.rooms[kind] } else { left[kind] };
+                let aside = if self.turns { 0 } else { aside };
+                player.on(kind).is_some_and(|worths| worths.least + aside <= room)
             };
             let chosen = player.home.filter(|&home| fits(home, 0)).or_else(|| {
                 let free: Vec<usize> = kinds.clone().filter(|&k| fits(k, kept[k])).collect();
@@ -289,7 +348,7 @@ impl Spread {
             });
             let least = chosen.and_then(|kind| player.on(kind)).map_or(0, |worths| worths.least);
             if let Some(kind) = chosen {
-                left[kind] -= least;
+                left[kind] = left[kind].saturating_sub(least);
             }
             self.players[index].at = chosen;
         }
@@ -303,7 +362,7 @@ impl Spread {
 
     /// Moves and swaps as long as the sum gains.
     fn improve(&mut self) {
-        for _ in 0..4 * self.players.len() {
+        for _ in 0..2 * self.players.len() {
             match self.best_change() {
                 Some(Change::Move { player, to }) => self.players[player].at = Some(to),
                 Some(Change::Swap { a, b }) => {
@@ -334,7 +393,7 @@ impl Spread {
                 let Some(there) = player.on(to) else { continue };
                 let fee = player.fee(to) - player.fee(from);
                 let (a, b) = (&standings[from], &standings[to]);
-                if b.used + there.least <= b.room {
+                if b.takes(there) {
                     let leaving = *settled
                         .entry((from, std::ptr::from_ref(here), false))
                         .or_insert_with(|| a.settle(None, Some(here)).1 - a.worth);
@@ -384,8 +443,11 @@ mod tests {
             let worths = worths.into_iter().map(Some).collect();
             Player { worths, home, moves: true, cost, at: None }
         };
-        let mut spread =
-            Spread { rooms: rooms.to_vec(), players: players.into_iter().map(player).collect() };
+        let mut spread = Spread {
+            rooms: rooms.to_vec(),
+            players: players.into_iter().map(player).collect(),
+            turns: false,
+        };
         spread.admit();
         spread.improve();
         spread.players.iter().map(|player| player.at.unwrap_or(usize::MAX)).collect()
@@ -406,6 +468,22 @@ mod tests {
         // Who finds no room waits, and it is not the one that came first.
         let full = spread(&[1, 0], vec![(slight(), None, 0.0), (much(), None, 0.0)]);
         assert_eq!(full, [0, usize::MAX]);
+    }
+
+    #[test]
+    fn who_takes_turns_is_spread_by_how_short_each_kind_is() {
+        let one = |speed: f64| Some(worths(&[(1, speed)]));
+        let player = || {
+            let worths = vec![one(3.0), one(1.0)];
+            Player { worths, home: None, moves: true, cost: 0.0, at: None }
+        };
+        let players = (0..8).map(|_| player()).collect();
+        let mut spread = Spread { rooms: vec![1, 1], players, turns: true };
+        spread.admit();
+        spread.improve();
+        // However much faster one is, two lanes serve the queue better than one.
+        let fast = spread.players.iter().filter(|player| player.at == Some(0)).count();
+        assert!((4..8).contains(&fast), "{fast}");
     }
 
     #[test]

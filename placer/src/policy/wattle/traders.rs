@@ -80,7 +80,7 @@ pub(super) fn gather<'a>(
     for contender in contenders {
         let menu = contender.menu;
         let shape = *known.entry(std::ptr::from_ref(menu)).or_insert_with(|| {
-            let unit = contender.job.unit_rate()?;
+            let unit = menu.unit_rate()?;
             let most = most.max(contender.held.unwrap_or(0));
             shapes.push(Shape::new(menu, unit, charge, Joule::of(problem), most)?);
             Some(shapes.len() - 1)
