@@ -69,8 +69,7 @@ pub fn relative_speed(
     if neighbours.is_empty() {
         return Some(1.0);
     }
-    let point = beside(job.surface_on(kind)?, gpus, nodes, neighbours)?;
-    Some(point.relative_speed.mean)
+    expected_on(job, kind, gpus, nodes, neighbours).map(|point| point.relative_speed.mean)
 }
 
 /// The point of `job`'s own surface that policies read for so many GPUs and nodes beside
@@ -83,6 +82,18 @@ pub fn expected<'a>(
     neighbours: &[&Job],
 ) -> Option<&'a SurfacePoint> {
     beside(job.surface.as_ref()?, gpus, nodes, neighbours)
+}
+
+/// The same of its surface on GPUs of `kind`.
+#[must_use]
+pub fn expected_on<'a>(
+    job: &'a Job,
+    kind: &str,
+    gpus: u32,
+    nodes: u32,
+    neighbours: &[&Job],
+) -> Option<&'a SurfacePoint> {
+    beside(job.surface_on(kind)?, gpus, nodes, neighbours)
 }
 
 fn beside<'a>(

@@ -291,7 +291,7 @@ fn kind(problem: &Problem, key: JobKey) -> Option<&str> {
     Some(&problem.node(on.spots[0].node).facts.gpu_kind)
 }
 
-const OF_KINDS: [&str; 4] = ["afs", "powerflow", "greenflow", "powerflow@1080"];
+const OF_KINDS: [&str; 5] = ["afs", "powerflow", "greenflow", "powerflow@1080", "wattle"];
 
 #[test]
 fn the_kind_goes_to_who_gains_most_by_it_whoever_came_first() {

@@ -122,6 +122,28 @@ pub(crate) fn choose<'a>(
     settle(problem, contest, &kinds, &spread)
 }
 
+/// The same for a rule under which everybody competes for GPUs and may have to wait: all of them are
+/// spread, as if those of one kind took turns where it is short.
+pub(crate) fn choose_for_all<'a>(
+    problem: &'a Problem,
+    contest: &mut Contest<'a>,
+    worth: &dyn Fn(&Menu, u32) -> Option<f64>,
+) {
+    let kinds = kinds_of(contest);
+    if kinds.len() < 2 {
+        return;
+    }
+    let mut spread = Spread::of(problem, contest, &kinds, worth);
+    spread.turns = true;
+    spread.admit();
+    spread.improve();
+    for (contender, player) in contest.jobs.iter_mut().zip(&spread.players) {
+        if let Some(menu) = player.at.and_then(|at| contender.job.menu_on(&kinds[at].0)) {
+            contender.menu = menu;
+        }
+    }
+}
+
 fn kinds_of(contest: &Contest<'_>) -> Vec<(String, u32)> {
     contest.room.iter().map(|(kind, room)| ((*kind).to_owned(), *room)).collect()
 }
@@ -278,9 +300,9 @@ impl<'s> Standing<'s> {
         for _ in 0..HALVINGS {
             let middle = 0.5 * (low + high);
             if sum(&|worths| self.got(worths, middle)) > room {
-                high = middle
+                high = middle;
             } else {
-                low = middle
+                low = middle;
             }
         }
         (low, sum(&|worths| worths.at(self.got(worths, low))))

@@ -37,6 +37,7 @@
 //!   minute; in between, what was shared out stands, and who comes is served from what is free
 //!   (`stands`). So a plan carried out leaves nothing to do.
 //! * What was started at this very instant stays as it is: nothing was learned since.
+//! * Of several kinds of GPU each job bids for one, and each kind has its price ([`super::kinds`]).
 //! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
 //! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
 //!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. Pairs that run
@@ -60,8 +61,10 @@ use crate::arrange::Target;
 use crate::budget::PriceRange;
 use crate::charge::Charge;
 use crate::job::State;
+use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
+use crate::policy::kinds::choose_for_all;
 use crate::policy::wattle::allot::{Blocks, allot};
 use crate::policy::wattle::market::{Bid, Forecast, Market, clear};
 use crate::policy::wattle::pairs::{Pair, Pairing};
@@ -122,9 +125,10 @@ impl Policy for Wattle {
 /// Everybody is weighed, and GPUs are shared out anew.
 fn weigh_everybody(problem: &Problem) -> Plan {
     let mut contest = Contest::of(problem);
-    let mut contenders = std::mem::take(&mut contest.jobs);
-    contenders.extend(stopped_to_wait(problem));
-    contenders.sort_by_key(|contender| contender.job.arrival);
+    contest.jobs.extend(stopped_to_wait(problem));
+    contest.jobs.sort_by_key(|contender| contender.job.arrival);
+    spread_over_kinds(problem, &mut contest);
+    let contenders = std::mem::take(&mut contest.jobs);
     let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
     for contender in contenders {
         by_kind.entry(&contender.menu.gpu_kind).or_default().push(contender);
@@ -170,6 +174,20 @@ fn weigh_everybody(problem: &Problem) -> Plan {
     standing.give(problem, targets);
     plan.standing = Some(Arc::new(standing));
     plan
+}
+
+/// Everybody bids for GPUs of one kind: jobs are spread by what a step costs them on each, time and
+/// energy, relative to the others. Each kind then has its own price.
+fn spread_over_kinds<'a>(problem: &'a Problem, contest: &mut Contest<'a>) {
+    let charges: BTreeMap<String, Charge> =
+        (contest.room.keys()).map(|kind| ((*kind).to_owned(), Charge::on(problem, kind))).collect();
+    let joule = problem.price_now();
+    choose_for_all(problem, contest, &|menu, gpus| {
+        let charge = charges.get(&menu.gpu_kind)?;
+        let worth =
+            |choice: &Choice| choice.steps_per_s.ln() - (1.0 + joule * charge.watts(choice)).ln();
+        menu.with_gpus(gpus).iter().map(worth).reduce(f64::max)
+    });
 }
 
 /// Jobs that are on their way back to the queue compete as if they were there: the price that sent

@@ -15,7 +15,7 @@ use wattle_common::job::CardSetting;
 use crate::charge::Charge;
 use crate::job::{Job, State};
 use crate::menu::Choice;
-use crate::outlook::expected;
+use crate::outlook::expected_on;
 use crate::policy::watch::{may_share, were_parted};
 use crate::policy::wattle::Supply;
 use crate::policy::wattle::allot::{MUST, Moves, Opt, Wish};
@@ -400,12 +400,13 @@ fn joint(
     most: u32,
 ) -> Option<Joint> {
     let mut sizes = Vec::new();
+    let kind = &shapes[0].menu.gpu_kind;
     for size in shapes[0].sizes.iter().filter(|size| size.gpus <= most) {
         let gpus = size.gpus;
         let choices = shapes.map(|shape| shape.menu.with_gpus(gpus));
         let Some(nodes) = choices[0].first().map(|choice| choice.nodes) else { continue };
         let beside = [(jobs[0], jobs[1]), (jobs[1], jobs[0])]
-            .map(|(job, other)| expected(job, gpus, nodes, &[other]));
+            .map(|(job, other)| expected_on(job, kind, gpus, nodes, &[other]));
         let [Some(a), Some(b)] = beside else { continue };
         let slowed = [a.relative_speed.mean, b.relative_speed.mean];
         let power_w = f64::midpoint(a.card_power_w.mean, b.card_power_w.mean);

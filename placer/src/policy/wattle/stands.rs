@@ -17,8 +17,10 @@ use wattle_common::job::CardSetting;
 
 use crate::arrange::{Target, arrange};
 use crate::charge::Charge;
-use crate::fit::never;
+use crate::fit::{never, suits};
 use crate::job::{Job, State};
+use crate::menu::Menu;
+use crate::node::Node;
 use crate::outlook::is_unmeasured;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::Contender;
@@ -51,7 +53,7 @@ fn came(job: &Job) -> u64 {
 
 /// Whether a job that waits is not to wait for the next time everybody is weighed.
 fn is_urgent(job: &Job) -> bool {
-    let known = job.menu.as_ref().is_some_and(|menu| !menu.choices().is_empty());
+    let known = job.menus().any(|menu| !menu.choices().is_empty());
     !known || job.facts.deadline.is_some() || job.facts.priority > 0
 }
 
@@ -194,40 +196,64 @@ fn served(
         *free = free.saturating_sub(now.awaited.get(*kind).copied().unwrap_or(0));
     }
     for &(key, job) in newcomers {
-        let menu = job.menu.as_deref()?;
-        let cleared = standing.cleared.get(&menu.gpu_kind)?;
         if never(problem, job).is_some() {
             return None;
         }
+        let known = |menu: &&Menu| standing.cleared.contains_key(&menu.gpu_kind);
+        if !job.menus().map(|menu| &**menu).any(|menu| known(&menu)) {
+            return None;
+        }
         // What cannot stop keeps for good what it is given first.
-        let free = free.get_mut(menu.gpu_kind.as_str()).filter(|free| **free > 0);
-        let Some(free) = free.filter(|_| job.facts.can_stop) else { continue };
-        let charge = Charge::on(problem, &menu.gpu_kind);
-        let Some(shape) = job
-            .unit_rate()
-            .and_then(|unit| Shape::new(menu, unit, charge, Joule::of(problem), cleared.most))
-        else {
+        if !job.facts.can_stop {
             continue;
-        };
-        let forecast = Forecast { later: super::LATER, tau_s: cleared.tau_s };
-        let (trader, mut lot) = alone(problem, &Contender { key, job, menu, held: None }, &shape);
-        lot.most = *free;
-        let mut market = Market { shapes: vec![shape], lots: vec![lot], forecast };
-        market.remember_for(cleared.tau_s);
-        let bid = market.bid(&market.lots[0], cleared.price);
-        let size = market.shapes[0].sizes.iter().find(|size| size.gpus == bid.gpus);
-        let Some(way) = size.and_then(|size| size.way(bid.work_price, trader.need)) else {
-            continue;
-        };
-        *free -= bid.gpus;
-        let value = way.at(bid.work_price);
-        targets.push(Target {
-            jobs: vec![key],
-            gpus: bid.gpus,
-            kind: menu.gpu_kind.clone(),
-            setting: if is_unmeasured(job) { CardSetting::DEFAULT } else { way.what },
-            because: Because::Worth { gpus: bid.gpus, value, gpu_price: cleared.price },
+        }
+        let offers = job.menus().map(|menu| &**menu).filter_map(|menu| {
+            let free = *free.get(menu.gpu_kind.as_str())?;
+            offer(problem, standing, (key, job), menu, free)
         });
+        // Of several kinds the one on which it is done first.
+        let Some((_, target)) = offers.reduce(|a, b| if b.0 < a.0 { b } else { a }) else {
+            continue;
+        };
+        if let Some(free) = free.get_mut(target.kind.as_str()) {
+            *free -= target.gpus;
+        }
+        targets.push(target);
     }
     Some(targets)
+}
+
+/// What a newcomer takes of so many free GPUs of one kind at its last price, and in how many seconds
+/// it is done with them.
+fn offer(
+    problem: &Problem,
+    standing: &Standing,
+    (key, job): (JobKey, &Job),
+    menu: &Menu,
+    free: u32,
+) -> Option<(f64, Target)> {
+    let cleared = standing.cleared.get(&menu.gpu_kind).filter(|_| free > 0)?;
+    let suited = |node: &Node| node.facts.gpu_kind == menu.gpu_kind && suits(&node.facts, job);
+    if !problem.nodes().iter().any(suited) {
+        return None;
+    }
+    let charge = Charge::on(problem, &menu.gpu_kind);
+    let shape = Shape::new(menu, menu.unit_rate()?, charge, Joule::of(problem), cleared.most)?;
+    let forecast = Forecast { later: super::LATER, tau_s: cleared.tau_s };
+    let (trader, mut lot) = alone(problem, &Contender { key, job, menu, held: None }, &shape);
+    lot.most = free;
+    let mut market = Market { shapes: vec![shape], lots: vec![lot], forecast };
+    market.remember_for(cleared.tau_s);
+    let bid = market.bid(&market.lots[0], cleared.price);
+    let size = market.shapes[0].sizes.iter().find(|size| size.gpus == bid.gpus)?;
+    let way = size.way(bid.work_price, trader.need)?;
+    let value = way.at(bid.work_price);
+    let target = Target {
+        jobs: vec![key],
+        gpus: bid.gpus,
+        kind: menu.gpu_kind.clone(),
+        setting: if is_unmeasured(job) { CardSetting::DEFAULT } else { way.what },
+        because: Because::Worth { gpus: bid.gpus, value, gpu_price: cleared.price },
+    };
+    Some((bid.done_in_s, target))
 }
