@@ -254,6 +254,7 @@ fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
         problem.surface_known(key, said(0, 1.5));
         settle(&mut problem, policy.as_ref());
         assert_eq!(size(&problem, key), (1, CardSetting::DEFAULT), "{name}, of a guess");
+        problem.now = problem.now + Duration::from_secs(60);
         problem.surface_known(key, said(1, 1.5));
         settle(&mut problem, policy.as_ref());
         assert_eq!(size(&problem, key), (1, thrifty), "{name}, once measured");
