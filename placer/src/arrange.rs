@@ -19,7 +19,7 @@ use std::sync::Arc;
 use wattle_common::job::CardSetting;
 
 use crate::draw::kind_of;
-use crate::job::State;
+use crate::job::{Job, State};
 use crate::node::Wakefulness;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::problem::Problem;
@@ -47,6 +47,15 @@ pub struct Target {
 /// have their size.
 #[must_use]
 pub fn arrange(problem: &Problem, targets: &[Target], unwanted: &Because) -> Plan {
+    steps(problem, targets, Some(unwanted))
+}
+
+/// The same where everybody whom no target names stays as it is.
+pub(crate) fn arrange_some(problem: &Problem, targets: &[Target]) -> Plan {
+    steps(problem, targets, None)
+}
+
+fn steps(problem: &Problem, targets: &[Target], unwanted: Option<&Because>) -> Plan {
     let mut steps = Steps::new(problem);
     let claims = steps.claim(targets);
     steps.stop_the_rest(targets, &claims, unwanted);
@@ -83,13 +92,12 @@ impl<'a> Steps<'a> {
             State::Running { on, .. } => Some(on),
             State::Queued | State::Stopping { .. } => None,
         };
+        // No job is on GPUs of two kinds.
+        let kind_of =
+            |on: &GpuSet| on.spots.first().map(|spot| &self.problem.node(spot.node).facts.gpu_kind);
         let suits = |target: &Target, on: &GpuSet| {
             on.gpu_count() == target.gpus
-                && (target.kind.is_empty()
-                    || on
-                        .spots
-                        .iter()
-                        .all(|spot| self.problem.node(spot.node).facts.gpu_kind == target.kind))
+                && (target.kind.is_empty() || kind_of(on).is_some_and(|kind| *kind == target.kind))
         };
         targets
             .iter()
@@ -107,14 +115,19 @@ impl<'a> Steps<'a> {
         &mut self,
         targets: &[Target],
         claims: &[Option<&GpuSet>],
-        unwanted: &Because,
+        unwanted: Option<&Because>,
     ) {
         let mut meant: BTreeMap<JobKey, usize> = BTreeMap::new();
         for (index, target) in targets.iter().enumerate() {
             meant.extend(target.jobs.iter().map(|&job| (job, index)));
         }
         let problem = self.problem;
-        for (key, job) in problem.running() {
+        let named = meant.iter().filter_map(|(&key, _)| problem.job(key).map(|job| (key, job)));
+        let all: Vec<(JobKey, &Job)> = match unwanted {
+            Some(_) => problem.running().collect(),
+            None => named.collect(),
+        };
+        for (key, job) in all {
             let State::Running { on, setting, .. } = &job.state else { continue };
             let target = meant.get(&key).copied();
             if let Some(index) = target
@@ -130,15 +143,16 @@ impl<'a> Steps<'a> {
             if !job.facts.can_stop {
                 continue;
             }
-            self.stopping.insert(key);
             let target = target.map(|index| &targets[index]);
+            let Some(because) = target.map(|target| &target.because).or(unwanted) else { continue };
+            self.stopping.insert(key);
             self.plan.decisions.push(Decision::Stop {
                 job: key,
                 next_gpus: target.map(|target| target.gpus),
                 next_kind: target
                     .filter(|target| !target.kind.is_empty())
                     .map(|target| Arc::from(target.kind.as_str())),
-                because: target.map_or(unwanted, |target| &target.because).clone(),
+                because: because.clone(),
             });
         }
     }

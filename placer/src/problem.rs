@@ -360,7 +360,11 @@ impl Problem {
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
         if let Some(job) = self.job(key) {
             let menu = Arc::new(Menu::of(&surface, job.facts.request));
+            let waits = job.state == State::Queued;
             self.surface_and_menu_known(key, surface, menu);
+            if let Some(standing) = self.standing.as_mut().filter(|_| !waits) {
+                Arc::make_mut(standing).something_changed();
+            }
         }
     }
 

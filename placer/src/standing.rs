@@ -9,6 +9,7 @@
 //! It must not decide anything.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use wattle_common::Timestamp;
 
@@ -28,30 +29,48 @@ pub struct Standing {
     pub(crate) look_again: bool,
     /// How many jobs had ever come.
     pub(crate) arrivals: u64,
-    /// How many jobs there were.
+    /// How many jobs there were, if nothing has changed since but they.
     pub(crate) jobs: usize,
     pub(crate) under: Under,
-    /// Who was given GPUs.
-    pub(crate) targets: Vec<Target>,
-    /// The places in the queue of all jobs of all targets: a key may be given to another job.
-    pub(crate) places: Vec<u64>,
+    /// Who was given GPUs, then and since.
+    pub(crate) given: Vec<Arc<Given>>,
     /// By kind of GPU.
     pub(crate) cleared: BTreeMap<String, Cleared>,
 }
 
 impl Standing {
-    /// Somebody is given GPUs.
-    pub(crate) fn give(&mut self, problem: &Problem, targets: Vec<Target>) {
+    /// It is not any more as it was when everybody was weighed.
+    pub(crate) const fn something_changed(&mut self) {
+        self.jobs = usize::MAX;
+    }
+}
+
+/// Targets given at one time.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Given {
+    targets: Vec<Target>,
+    /// The places in the queue of all jobs of all targets: a key may be given to another job.
+    places: Vec<u64>,
+}
+
+impl Given {
+    pub(crate) fn new(problem: &Problem, targets: Vec<Target>) -> Arc<Self> {
         let place = |&key: &JobKey| problem.job(key).map_or(u64::MAX, |job| job.arrival);
-        self.places.extend(targets.iter().flat_map(|target| &target.jobs).map(place));
-        self.targets.extend(targets);
+        let places = targets.iter().flat_map(|target| &target.jobs).map(place).collect();
+        Arc::new(Self { targets, places })
+    }
+
+    /// How many targets.
+    pub(crate) fn len(&self) -> usize {
+        self.targets.len()
     }
 
     /// The targets with their jobs, `None` for those that are there no more.
     pub(crate) fn members<'a>(
         &'a self,
         problem: &'a Problem,
-    ) -> impl Iterator<Item = (&'a Target, impl Iterator<Item = (JobKey, Option<&'a Job>)>)> {
+    ) -> impl Iterator<Item = (&'a Target, impl Iterator<Item = (JobKey, Option<&'a Job>)> + Clone)>
+    {
         let mut places = self.places.as_slice();
         self.targets.iter().map(move |target| {
             let (here, rest) = places.split_at(target.jobs.len());
@@ -61,20 +80,6 @@ impl Standing {
             };
             (target, target.jobs.iter().zip(here).map(member))
         })
-    }
-
-    /// Takes those out who are there no more.
-    pub(crate) fn forget_the_gone(&mut self, problem: &Problem) {
-        let mut targets = Vec::with_capacity(self.targets.len());
-        for (target, members) in self.members(problem) {
-            let jobs: Vec<JobKey> = members.filter_map(|(key, job)| job.map(|_| key)).collect();
-            if !jobs.is_empty() {
-                targets.push(Target { jobs, ..target.clone() });
-            }
-        }
-        self.targets.clear();
-        self.places.clear();
-        self.give(problem, targets);
     }
 }
 

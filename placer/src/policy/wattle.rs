@@ -75,7 +75,7 @@ use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{GpuSet, JobKey};
-use crate::standing::{Cleared, Standing, Under};
+use crate::standing::{Cleared, Given, Standing, Under};
 
 /// What a GPU-second costs in the long run, s.
 const LATER: f64 = 0.1;
@@ -160,18 +160,16 @@ fn weigh_everybody(problem: &Problem) -> Plan {
         plan.again_at = Some(problem.now + LOOK_AGAIN);
     }
     let jobs = problem.job_count() - rejected;
-    let mut standing = Standing {
+    let standing = Standing {
         at: problem.now,
         until: until(problem.now, jobs),
         look_again,
         arrivals: problem.arrivals(),
         jobs,
         under: Under::of(problem),
-        targets: Vec::new(),
-        places: Vec::new(),
+        given: vec![Given::new(problem, targets)],
         cleared,
     };
-    standing.give(problem, targets);
     plan.standing = Some(Arc::new(standing));
     plan
 }
@@ -289,7 +287,8 @@ fn share_out(
     market.remember_for(tau_s(problem, speed));
 
     let room = supply.room.saturating_sub(held(&traders));
-    let alone = clear(room, |price| market.demand(price, room));
+    let lots = market.lots.len();
+    let alone = clear(room, lots, |lot, price| market.wanted(lot, price));
     let bids_at = |price: f64, market: &Market<'_>| -> Vec<Bid> {
         market.lots.iter().map(|lot| market.bid(lot, price)).collect()
     };
@@ -301,8 +300,11 @@ fn share_out(
     let (price, bids) = if pairing.pairs.is_empty() {
         (alone, bids)
     } else {
-        let paired = |price| pairing.demand(&market, &traders, price);
-        let price = clear(room, |price| market.demand(price, room) + paired(price));
+        let price =
+            clear(room, lots + pairing.pairs.len(), |who, price| match who.checked_sub(lots) {
+                Some(pair) => pairing.wanted(pair, &market, &traders, price),
+                None => market.wanted(who, price),
+            });
         (price, bids_at(price, &market))
     };
     let table =

@@ -161,36 +161,68 @@ impl Market<'_> {
         best
     }
 
-    /// How many GPUs all lots together would take; no more is counted once it is beyond `enough`.
-    pub(super) fn demand(&self, gpu_price: f64, enough: u32) -> u64 {
-        let mut wanted = 0;
-        for lot in self.lots.iter().filter(|lot| lot.jobs > 0) {
-            wanted += u64::from(lot.jobs) * u64::from(self.bid(lot, gpu_price).gpus);
-            if wanted > u64::from(enough) {
-                break;
-            }
+    /// How many GPUs all jobs of a lot together would take.
+    pub(super) fn wanted(&self, lot: usize, gpu_price: f64) -> u64 {
+        let lot = &self.lots[lot];
+        match lot.jobs {
+            0 => 0,
+            jobs => u64::from(jobs) * u64::from(self.bid(lot, gpu_price).gpus),
         }
-        wanted
     }
 }
 
-/// The least price at which no more than `room` GPUs are wanted.
-pub(super) fn clear(room: u32, demand: impl Fn(f64) -> u64) -> f64 {
+/// One whose answer differs at the ends of the range in which the price is looked for.
+struct Open {
+    who: usize,
+    at_low: u64,
+    at_high: u64,
+}
+
+/// The least price at which no more than `room` GPUs are wanted in all by `count` of them, of whom
+/// `wanted` says how many each wants at a price. Nobody wants more where it is dearer: who wants the
+/// same at both ends of a range is not asked again within it.
+pub(super) fn clear(room: u32, count: usize, wanted: impl Fn(usize, f64) -> u64) -> f64 {
     let room = u64::from(room);
-    if demand(0.0) <= room {
+    // Somebody wants something for nothing, mostly more than there is long before all are asked.
+    let for_nothing = (0..count).try_fold(0, |sum, who| {
+        let sum = sum + wanted(who, 0.0);
+        if sum > room { None } else { Some(sum) }
+    });
+    if for_nothing.is_some() {
         return 0.0;
     }
     let (mut low, mut high) = (0.0, 0.1);
-    while demand(high) > room {
+    let ask = |who| Open { who, at_low: u64::MAX, at_high: wanted(who, 0.1) };
+    let mut open: Vec<Open> = (0..count).map(ask).collect();
+    while open.iter().map(|open| open.at_high).sum::<u64>() > room {
         (low, high) = (high, 4.0 * high);
         if high > PRICE_MAX {
             return high;
         }
+        for open in &mut open {
+            open.at_low = open.at_high;
+            // Who wants none wants none where it is dearer.
+            open.at_high = if open.at_low == 0 { 0 } else { wanted(open.who, high) };
+        }
     }
+    let mut settled = 0;
+    let mut answers: Vec<u64> = Vec::with_capacity(open.len());
     while high - low > CLOSE * high && high > 1.0 / PRICE_MAX {
+        open.retain(|open| {
+            let stays = open.at_low != open.at_high;
+            settled += if stays { 0 } else { open.at_low };
+            stays
+        });
         // By factors, once there is a lower end to go by.
         let middle = if low > 0.0 { f64::sqrt(low * high) } else { high / 4.0 };
-        if demand(middle) > room { low = middle } else { high = middle }
+        answers.clear();
+        answers.extend(open.iter().map(|open| wanted(open.who, middle)));
+        let sum = settled + answers.iter().sum::<u64>();
+        let dearer = sum > room;
+        for (open, &answer) in open.iter_mut().zip(&answers) {
+            *(if dearer { &mut open.at_low } else { &mut open.at_high }) = answer;
+        }
+        *(if dearer { &mut low } else { &mut high }) = middle;
     }
     high
 }
@@ -203,11 +235,14 @@ mod tests {
     fn the_price_is_the_least_that_clears() {
         for (wanted, room) in [(100.0, 10), (100.0, 99), (1e6, 3), (0.2, 1)] {
             // Someone wants wanted / (1 + price) GPUs.
-            let price = clear(room, |price| (wanted / (1.0 + price)) as u64);
+            let price = clear(room, 1, |_, price| (wanted / (1.0 + price)) as u64);
             let exact = (wanted / f64::from(room + 1) - 1.0).max(0.0);
             assert!((price - exact).abs() <= 2e-3 * exact + 1e-6, "{price} {exact}");
         }
-        assert!(clear(0, |_| 1).is_finite());
+        // Many who each want one up to a price of their own: the dearest of them set it.
+        let price = clear(3, 10, |who, price| u64::from(price < 1.0 + who as f64));
+        assert!((price - 7.0).abs() < 0.01, "{price}");
+        assert!(clear(0, 1, |_, _| 1).is_finite());
     }
 
     #[test]

@@ -163,25 +163,29 @@ impl Pairing {
         self.pairs.iter().flat_map(|pair| [pair.a, pair.b])
     }
 
-    /// How many GPUs all pairs would take at that price.
-    pub(super) fn demand(&self, market: &Market<'_>, traders: &[Trader<'_>], price: f64) -> u64 {
-        let wanted = |pair: &Pair| -> u64 {
-            let (a, b) = (&traders[pair.a], &traders[pair.b]);
-            let bids = [a, b].map(|trader| market.bid(&market.lots[trader.lot], price));
-            let floor = a.floor.max(b.floor);
-            let mut best = (0, if floor > 0 { f64::NEG_INFINITY } else { 0.0 });
-            for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
-                let Some((_, worth)) = size.best([&bids[0], &bids[1]], [a.need, b.need]) else {
-                    continue;
-                };
-                let gain = worth - price * f64::from(size.gpus);
-                if gain > best.1 {
-                    best = (size.gpus, gain);
-                }
+    /// How many GPUs a pair would take at that price.
+    pub(super) fn wanted(
+        &self,
+        pair: usize,
+        market: &Market<'_>,
+        traders: &[Trader<'_>],
+        price: f64,
+    ) -> u64 {
+        let pair = &self.pairs[pair];
+        let (a, b) = (&traders[pair.a], &traders[pair.b]);
+        let bids = [a, b].map(|trader| market.bid(&market.lots[trader.lot], price));
+        let floor = a.floor.max(b.floor);
+        let mut best = (0, if floor > 0 { f64::NEG_INFINITY } else { 0.0 });
+        for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
+            let Some((_, worth)) = size.best([&bids[0], &bids[1]], [a.need, b.need]) else {
+                continue;
+            };
+            let gain = worth - price * f64::from(size.gpus);
+            if gain > best.1 {
+                best = (size.gpus, gain);
             }
-            u64::from(best.0)
-        };
-        self.pairs.iter().map(wanted).sum()
+        }
+        u64::from(best.0)
     }
 
     /// What each number of GPUs is worth to a pair, and what changes cost.

@@ -31,6 +31,11 @@ impl<T> Line<T> {
     pub(super) fn at(&self, x: f64) -> f64 {
         self.slope * x - self.cost
     }
+
+    /// The same line of something else.
+    fn with<U>(&self, what: U) -> Line<U> {
+        Line { slope: self.slope, cost: self.cost, from: self.from, what }
+    }
 }
 
 /// The lines that are highest somewhere at `x >= 0`, by slope. Of equal lines the first stays.
@@ -128,16 +133,24 @@ impl<'a> Shape<'a> {
             if gpus > most || gpus == 0 {
                 continue;
             }
-            let ways = choices.iter().map(|choice| {
-                let cost = joule.now * charge.watts(choice);
-                Line::new(choice.steps_per_s / unit, cost, choice.setting)
+            let lines = choices.iter().map(|choice| {
+                let watts = charge.watts(choice);
+                Line::new(choice.steps_per_s / unit, joule.now * watts, (choice.setting, watts))
             });
-            for choice in choices {
-                let speed = choice.steps_per_s / unit;
-                let cost = (1.0 + joule.usual * charge.watts(choice)) / speed;
+            let mut ways = envelope(lines.collect());
+            // What is never worth it at any price of work is no cheapest way to do it either, as
+            // long as a joule is worth anything at both times or at neither.
+            let alike = (joule.now > 0.0) == (joule.usual > 0.0);
+            let mut costs_of = |speed: f64, watts: f64| {
+                let cost = (1.0 + joule.usual * watts) / speed;
                 costs.push(Line::new(-f64::from(gpus) / speed, cost, speed));
+            };
+            if alike {
+                ways.iter().for_each(|way| costs_of(way.slope, way.what.1));
+            } else {
+                choices.iter().for_each(|c| costs_of(c.steps_per_s / unit, charge.watts(c)));
             }
-            let ways = envelope(ways.collect());
+            let ways = ways.drain(..).map(|way| way.with(way.what.0)).collect();
             let restart_s = cost::restart(gpus).as_secs_f64();
             sizes.push(Size { gpus, restart_s, ways });
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::job::CardSetting;
 
-use crate::arrange::{Target, arrange};
+use crate::arrange::{Target, arrange_some};
 use crate::charge::Charge;
 use crate::fit::{never, suits};
 use crate::job::{Job, State};
@@ -31,7 +31,7 @@ use crate::policy::wattle::traders::alone;
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::JobKey;
-use crate::standing::{Standing, Under};
+use crate::standing::{Given, Standing, Under};
 
 /// For how long what is shared out stands, for each job among whom it is, s. With a minute at most
 /// somebody who finds no free GPU waits half of it longer, of completion times of hours.
@@ -83,24 +83,23 @@ pub(super) fn go_on(problem: &Problem) -> Option<Plan> {
         return None;
     }
     let more = served(problem, standing, &now, &newcomers)?;
-    let before = standing.targets.len() as u32;
+    let before = standing.given.iter().map(|given| given.len()).sum::<usize>() as u32;
     let mut plan = Plan::default();
-    if more.is_empty() && now.is_settled {
-        plan.standing = Some(standing.clone());
-    } else {
-        let mut next = Standing::clone(standing);
-        if changed {
-            // That something has is not forgotten with those who have gone.
-            next.jobs = usize::MAX;
-            next.forget_the_gone(problem);
-        }
+    plan.standing = Some(standing.clone());
+    if !more.is_empty() {
         let served: BTreeSet<JobKey> =
             more.iter().flat_map(|target| &target.jobs).copied().collect();
         let is_given = |key: &JobKey| now.awaiting.contains(key) || served.contains(key);
         waits = problem.queue().map(|(key, _)| key).find(|key| !is_given(key));
-        next.give(problem, more);
-        plan = arrange(problem, &next.targets, &Because::Outranked { before });
+        let mut next = Standing::clone(standing);
+        next.something_changed();
+        next.given.push(Given::new(problem, more.clone()));
         plan.standing = Some(Arc::new(next));
+    }
+    let mut open = now.open;
+    open.extend(more);
+    if !open.is_empty() {
+        plan = Plan { standing: plan.standing, ..arrange_some(problem, &open) };
     }
     let outranked = |job| Blocked { job, because: Because::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waits.map(outranked));
@@ -117,8 +116,8 @@ pub(super) fn go_on(problem: &Problem) -> Option<Plan> {
 struct Now {
     /// Whether one of them is there no more.
     gone: bool,
-    /// Whether all others have what they were given.
-    is_settled: bool,
+    /// What those others were given who do not have it.
+    open: Vec<Target>,
     /// Whether some cannot share any more what they were given together.
     is_void: bool,
     /// Who waits for it, and how many GPUs all of them wait for, by kind.
@@ -130,22 +129,22 @@ impl Now {
     fn of(problem: &Problem, standing: &Standing) -> Self {
         let mut now = Self {
             gone: false,
-            is_settled: true,
+            open: Vec::new(),
             is_void: false,
             awaiting: BTreeSet::new(),
             awaited: BTreeMap::new(),
         };
-        for (target, members) in standing.members(problem) {
-            let mut awaits = false;
-            for (key, job) in members {
+        let given = standing.given.iter().flat_map(|given| given.members(problem));
+        for (target, members) in given {
+            let (mut awaits, mut differs) = (false, false);
+            for (key, job) in members.clone() {
                 let Some(job) = job else {
                     now.gone = true;
                     continue;
                 };
                 match &job.state {
                     State::Running { on, setting, .. } => {
-                        now.is_settled &=
-                            on.gpu_count() == target.gpus && *setting == target.setting;
+                        differs |= on.gpu_count() != target.gpus || *setting != target.setting;
                     }
                     State::Stopping { .. } => awaits = true,
                     State::Queued => {
@@ -154,8 +153,11 @@ impl Now {
                     }
                 }
             }
+            if awaits || differs {
+                let jobs: Vec<JobKey> = members.filter_map(|(key, job)| job.map(|_| key)).collect();
+                now.open.push(Target { jobs, ..target.clone() });
+            }
             if awaits {
-                now.is_settled = false;
                 now.is_void |= target.jobs.len() > 1 && !fit_together(problem, target);
                 *now.awaited.entry(target.kind.clone()).or_default() += target.gpus;
             }
