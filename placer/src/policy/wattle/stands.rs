@@ -84,8 +84,7 @@ pub(super) fn go_on(problem: &Problem) -> Option<Plan> {
     }
     let more = served(problem, standing, &now, &newcomers)?;
     let before = standing.given.iter().map(|given| given.len()).sum::<usize>() as u32;
-    let mut plan = Plan::default();
-    plan.standing = Some(standing.clone());
+    let mut plan = Plan { standing: Some(standing.clone()), ..Plan::default() };
     if !more.is_empty() {
         let served: BTreeSet<JobKey> =
             more.iter().flat_map(|target| &target.jobs).copied().collect();
