@@ -355,6 +355,24 @@ fn elastic_jobs_do_not_crowd_onto_the_fast_cards() {
     }
 }
 
+#[test]
+fn who_is_known_on_one_kind_only_does_not_wait_while_another_is_free() {
+    for name in ["afs", "powerflow", "wattle"] {
+        let mut problem = mixed(1, 2, 0.0);
+        let one = GpuRequest::exactly(1);
+        let keys: Vec<JobKey> = (0..4)
+            .map(|i| {
+                let key = submit(&mut problem, &format!("j{i}"), one);
+                problem.surface_known(key, Arc::new(surface_on("v100", 1.0, 1.0)));
+                key
+            })
+            .collect();
+        settle(&mut problem, policy(name).unwrap().as_ref());
+        let on = |wanted| keys.iter().filter(|&&key| kind(&problem, key) == Some(wanted)).count();
+        assert_eq!((on("v100"), on("k80")), (2, 2), "{name}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

@@ -137,11 +137,8 @@ pub(crate) fn choose_for_all<'a>(
     spread.turns = true;
     spread.admit();
     spread.improve();
-    for (contender, player) in contest.jobs.iter_mut().zip(&spread.players) {
-        if let Some(menu) = player.at.and_then(|at| contender.job.menu_on(&kinds[at].0)) {
-            contender.menu = menu;
-        }
-    }
+    // Who has no menu on any kind that is there keeps the one it has.
+    let _ = settle(problem, contest, &kinds, &spread);
 }
 
 fn kinds_of(contest: &Contest<'_>) -> Vec<(String, u32)> {
@@ -190,13 +187,22 @@ fn settle<'a>(
     spread: &Spread,
 ) -> BTreeSet<JobKey> {
     let mut spare = spread.spare();
+    let mut used = vec![0; kinds.len()];
     let mut without = BTreeSet::new();
     let mut jobs = Vec::with_capacity(contest.jobs.len());
     for (mut contender, player) in
         std::mem::take(&mut contest.jobs).into_iter().zip(&spread.players)
     {
-        if let Some(menu) = player.at.and_then(|at| contender.job.menu_on(&kinds[at].0)) {
+        let mut placed = false;
+        if let Some((at, worths)) = player.at.and_then(|at| Some((at, player.on(at)?)))
+            && let Some(menu) = contender.job.menu_on(&kinds[at].0)
+        {
             contender.menu = menu;
+            used[at] += worths.least;
+            // Where all cannot run at once, those who came last may wait.
+            placed = used[at] <= spread.rooms[at];
+        }
+        if placed {
             jobs.push(contender);
             continue;
         }
@@ -219,7 +225,9 @@ fn settle<'a>(
                 contest.fixed.push(Target { jobs: vec![key], gpus, kind, setting, because });
             }
             None => {
-                without.insert(key);
+                if player.at.is_none() {
+                    without.insert(key);
+                }
                 jobs.push(contender);
             }
         }
