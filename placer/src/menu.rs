@@ -3,12 +3,17 @@
 //!
 //! Elastic policies weigh every choice of every job at every event. So the points they read (alone,
 //! own batch, on as few nodes as any point of that size has) are taken out of the surface once, when
-//! it comes. Nothing here is decided, and no uncertainty is kept: expected values only.
+//! it comes. Nothing here is decided, and expected values are all that is kept, but for one thing: of a
+//! job that may change its size and of which nothing was measured yet, each size counts as the best
+//! its prior thinks possible ([`Menu::hopeful`]). By expected values alone a size that nobody has tried
+//! and that is expected to be a little worse than it is stays untried for good, and so do all jobs of
+//! its class. Hope is taken back at the job's first measured window, and by then its class knows more
+//! (optimism in the face of uncertainty: Lai and Robbins 1985).
 
 use std::collections::BTreeMap;
 
 use wattle_common::job::{CardSetting, GpuRequest};
-use wattle_common::messages::Surface;
+use wattle_common::messages::{Estimate, Surface};
 
 /// Steps a second beyond these bounds are a predictor's fault: no training step takes a month, and
 /// none a microsecond.
@@ -45,13 +50,29 @@ impl Menu {
     /// limits, and both limits. Empty where the surface says nothing absolute.
     #[must_use]
     pub fn of(surface: &Surface, request: GpuRequest) -> Self {
+        Self::read(surface, request, |rate| rate.mean)
+    }
+
+    /// The same for a job that can still change its size: until something was measured of it, each
+    /// speed is the highest that its prior thinks possible.
+    #[must_use]
+    pub fn hopeful(surface: &Surface, request: GpuRequest) -> Self {
+        if surface.windows > 0 {
+            return Self::of(surface, request);
+        }
+        Self::read(surface, request, |rate| {
+            if RATES.contains(&rate.high) { rate.mean.max(rate.high) } else { rate.mean }
+        })
+    }
+
+    fn read(surface: &Surface, request: GpuRequest, speed: fn(&Estimate) -> f64) -> Self {
         let suits = |gpus: u32| {
             (request.min..=request.max).contains(&gpus)
                 && (gpus.is_power_of_two() || gpus == request.min || gpus == request.max)
         };
         let mut best: BTreeMap<(u32, CardSetting), Choice> = BTreeMap::new();
         for point in &surface.points {
-            let Some(rate) = point.steps_per_s.map(|rate| rate.mean) else { continue };
+            let Some(rate) = point.steps_per_s.as_ref().map(speed) else { continue };
             let power = point.card_power_w.mean;
             let sound = RATES.contains(&rate) && POWERS_W.contains(&power);
             if !sound
@@ -118,7 +139,7 @@ impl Menu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wattle_common::messages::{Estimate, SurfacePoint};
+    use wattle_common::messages::SurfacePoint;
     use wattle_common::{Frequency, Timestamp};
 
     fn exactly(value: f64) -> Estimate {
@@ -139,9 +160,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn it_keeps_what_the_job_may_have_on_the_fewest_nodes() {
-        let surface = Surface {
+    fn surface(points: Vec<SurfacePoint>) -> Surface {
+        Surface {
             job: "j".parse().unwrap(),
             predictor: "p".parse().unwrap(),
             at_us: Timestamp::EPOCH,
@@ -152,19 +172,45 @@ mod tests {
             utilization_gpu_percent: None,
             utilization_memory_percent: None,
             memory_mib_max: None,
-            points: vec![
-                point(4, 2, None, 2.0),
-                point(4, 1, None, 3.0),
-                point(4, 1, Some(900), 2.5),
-                point(3, 1, None, 2.8),
-                point(1, 1, None, 1.0),
-                point(6, 1, None, 4.0),
-                point(6, 1, Some(900), f64::NAN),
-                point(6, 1, Some(800), 1e12),
-                point(6, 1, Some(700), 0.0),
-            ],
+            points,
             probe: None,
+        }
+    }
+
+    #[test]
+    fn a_size_that_nobody_tried_counts_as_the_best_it_may_be() {
+        let mut surface = surface(vec![point(1, 1, None, 1.0), point(2, 1, None, 1.5)]);
+        let unsure = |high: f64| Some(Estimate { mean: 1.5, low: 1.0, high });
+        let speed_of_two = |surface: &Surface| {
+            let menu = Menu::hopeful(surface, GpuRequest { min: 1, max: 2 });
+            menu.with_gpus(2)[0].steps_per_s.to_bits()
         };
+        surface.windows = 0;
+        surface.points[1].steps_per_s = unsure(1.9);
+        assert_eq!(speed_of_two(&surface), 1.9_f64.to_bits());
+        // What no step can be says nothing, and the mean stands.
+        for lie in [f64::INFINITY, f64::NAN, 1e300, 0.0, -1.0] {
+            surface.points[1].steps_per_s = unsure(lie);
+            assert_eq!(speed_of_two(&surface), 1.5_f64.to_bits(), "{lie}");
+        }
+        surface.points[1].steps_per_s = unsure(1.9);
+        surface.windows = 1;
+        assert_eq!(speed_of_two(&surface), 1.5_f64.to_bits());
+    }
+
+    #[test]
+    fn it_keeps_what_the_job_may_have_on_the_fewest_nodes() {
+        let surface = surface(vec![
+            point(4, 2, None, 2.0),
+            point(4, 1, None, 3.0),
+            point(4, 1, Some(900), 2.5),
+            point(3, 1, None, 2.8),
+            point(1, 1, None, 1.0),
+            point(6, 1, None, 4.0),
+            point(6, 1, Some(900), f64::NAN),
+            point(6, 1, Some(800), 1e12),
+            point(6, 1, Some(700), 0.0),
+        ]);
         let menu = Menu::of(&surface, GpuRequest { min: 1, max: 6 });
         assert_eq!(menu.sizes().collect::<Vec<_>>(), [1, 4, 6]);
         assert_eq!(menu.with_gpus(4).len(), 2);

@@ -359,7 +359,9 @@ impl Problem {
     /// A predictor says what it expects of a job.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
         if let Some(job) = self.job(key) {
-            let menu = Arc::new(Menu::of(&surface, job.facts.request));
+            // Who cannot stop keeps for good what it is given on hope.
+            let read = if job.facts.can_stop { Menu::hopeful } else { Menu::of };
+            let menu = Arc::new(read(&surface, job.facts.request));
             let waits = job.state == State::Queued;
             self.surface_and_menu_known(key, surface, menu);
             if let Some(standing) = self.standing.as_mut().filter(|_| !waits) {
