@@ -322,8 +322,10 @@ impl<'s> Standing<'s> {
         share.clamp(least, f64::from(worths.most))
     }
 
+    /// Whether there is room for its least size; where jobs take turns, once the others are gone.
     fn takes(&self, worths: &Worths) -> bool {
-        self.turns || self.used + worths.least <= self.room
+        let used = if self.turns { 0 } else { self.used };
+        used + worths.least <= self.room
     }
 
     /// What a job finds here if all share alike.
@@ -495,6 +497,22 @@ mod tests {
         assert_eq!(cheap, [1, 0]);
         let dear = spread(&[1, 1], vec![(slight(), Some(0), 1.3), (much(), None, 0.0)]);
         assert_eq!(dear, [0, 1]);
+        // Where jobs take turns, nobody goes where it could never have one.
+        let wide = || vec![worths(&[(4, 1.0)]), worths(&[(4, 9.0)])];
+        let mut turns = Spread {
+            rooms: vec![4, 2],
+            players: vec![Player {
+                worths: wide().into_iter().map(Some).collect(),
+                home: None,
+                moves: true,
+                cost: 0.0,
+                at: None,
+            }],
+            turns: true,
+        };
+        turns.admit();
+        turns.improve();
+        assert_eq!(turns.players[0].at, Some(0));
         // Who finds no room waits, and it is not the one that came first.
         let full = spread(&[1, 0], vec![(slight(), None, 0.0), (much(), None, 0.0)]);
         assert_eq!(full, [0, usize::MAX]);
