@@ -1,6 +1,7 @@
 //! What the policy `wattle` decides, in small examples and in random problems.
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -323,6 +324,35 @@ fn pairs_are_made_where_they_save() {
         problem.now = Timestamp::from_s(60);
         assert!(settle(&mut problem).is_empty());
     }
+}
+
+#[test]
+fn no_more_pairs_are_made_than_gpus_are_short() {
+    let light = Kind { beside: 0.95, ..ROOT };
+    for (jobs, alike) in [(5, true), (5, false), (7, true), (7, false)] {
+        let mut problem = cluster(&[4]);
+        problem.tenants_max = 2;
+        let keys: Vec<JobKey> = (0..jobs)
+            .map(|i| {
+                let steps = if alike { 30_000 } else { 20_000 + 4_000 * i };
+                arrive(&mut problem, facts(&format!("j{i}"), 1, 1), light, Some(steps))
+            })
+            .collect();
+        settle(&mut problem);
+        assert!(keys.iter().all(|&key| gpus(&problem, key) == 1), "{jobs} {alike}");
+        assert_eq!(used(&problem, &keys), 4, "{jobs} {alike}");
+        // Nor do they stay beside each other once there is room again.
+        keys[4..].iter().for_each(|&key| problem.job_finished(key));
+        problem.now = Timestamp::from_s(60);
+        settle(&mut problem);
+        assert_eq!(used(&problem, &keys[..4]), 4, "{jobs} {alike}");
+    }
+}
+
+/// How many different sets of GPUs jobs have.
+fn used(problem: &Problem, keys: &[JobKey]) -> usize {
+    let set = |key: &JobKey| problem.job(*key).unwrap().state.gpus().map(|set| format!("{set:?}"));
+    keys.iter().filter_map(set).collect::<BTreeSet<_>>().len()
 }
 
 #[derive(Clone, Debug)]

@@ -40,7 +40,8 @@
 //! * Of several kinds of GPU each job bids for one, and each kind has its price ([`super::kinds`]).
 //! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
 //! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
-//!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. Pairs that run
+//!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. No more are made
+//!   than are worth it at the price that is left once they share (`together`). Pairs that run
 //!   slower together than one after the other are never made. New pairs are observed for an epoch and
 //!   undone where they turn out so, or break a deadline ([`super::watch`]).
 
@@ -49,6 +50,7 @@ mod market;
 mod pairs;
 mod shape;
 mod stands;
+mod together;
 mod traders;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -293,18 +295,11 @@ fn share_out(
         market.lots.iter().map(|lot| market.bid(lot, price)).collect()
     };
     let bids = bids_at(alone, &market);
-    let pairing = Pairing::of(problem, supply, &market, &traders, moved, &bids, alone);
-    for trader in pairing.paired() {
-        market.lots[traders[trader].lot].jobs -= 1;
-    }
+    let mut pairing = Pairing::of(problem, supply, &market, &traders, moved, &bids, alone);
     let (price, bids) = if pairing.pairs.is_empty() {
         (alone, bids)
     } else {
-        let price =
-            clear(room, lots + pairing.pairs.len(), |who, price| match who.checked_sub(lots) {
-                Some(pair) => pairing.wanted(pair, &market, &traders, price),
-                None => market.wanted(who, price),
-            });
+        let price = pairing.settle(&mut market, &traders, room);
         (price, bids_at(price, &market))
     };
     let table =

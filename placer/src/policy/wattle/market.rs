@@ -38,7 +38,7 @@ pub(super) fn age_of(step: i32) -> f64 {
 }
 
 /// The price is found to within this share.
-const CLOSE: f64 = 1e-3;
+pub(super) const CLOSE: f64 = 1e-3;
 /// No GPU-second is worth more, s: a bound for the search.
 const PRICE_MAX: f64 = 1e9;
 

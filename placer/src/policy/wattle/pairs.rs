@@ -40,6 +40,29 @@ pub(super) struct Pair {
     pub(super) a: usize,
     pub(super) b: usize,
     joint: usize,
+    /// What staying together counts for, s/s.
+    keep: f64,
+}
+
+/// What two do at a price of a GPU-second: together, or each for itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stance {
+    /// What being together gains over being apart, s/s.
+    pub(super) surplus: f64,
+    /// GPUs that they take together, and apart.
+    pub(super) together: u64,
+    pub(super) apart: u64,
+}
+
+impl Stance {
+    pub(super) fn share(&self) -> bool {
+        self.surplus > 0.0
+    }
+
+    /// GPUs that they take the better way.
+    pub(super) fn wanted(&self) -> u64 {
+        if self.share() { self.together } else { self.apart }
+    }
 }
 
 impl Pair {
@@ -99,7 +122,7 @@ impl Pairing {
         let groups = groups(traders);
         let mut known: BTreeMap<(usize, usize), Option<usize>> = BTreeMap::new();
         let mut offers: Vec<Offer> = Vec::new();
-        let mut offer = |a: usize, b: usize, joints: &mut Vec<Joint>| -> Option<Offer> {
+        let mut offer = |a: usize, b: usize, keep: f64, joints: &mut Vec<Joint>| -> Option<Offer> {
             let (a, b) = if traders[a].shape <= traders[b].shape { (a, b) } else { (b, a) };
             let (one, two) = (&traders[a], &traders[b]);
             if were_parted(one.job, two.job) {
@@ -130,24 +153,21 @@ impl Pairing {
                     together = together.max(worth - rent);
                 }
             }
-            let surplus = together - alone;
-            let stays = are_fresh(one, two);
-            let sound = alone.is_finite() && surplus > 0.0;
-            let surplus = if stays { f64::INFINITY } else { surplus };
-            (sound || stays).then_some(Offer { surplus, a, b, joint, who: Who::Mates })
+            let keep = if are_fresh(one, two) { f64::INFINITY } else { keep };
+            let surplus = together - alone + keep;
+            let sound = (alone.is_finite() || keep.is_infinite()) && surplus > 0.0;
+            sound.then_some(Offer { surplus, keep, a, b, joint, who: Who::Mates })
         };
         let joints = &mut pairing.joints;
         for (a, b) in mates(traders, moved) {
-            if let Some(found) = offer(a, b, joints) {
-                offers.push(Offer { surplus: found.surplus + KEEP, ..found });
-            }
+            offers.extend(offer(a, b, KEEP, joints));
         }
         for (i, one) in groups.iter().enumerate() {
             for (j, two) in groups.iter().enumerate().skip(i) {
                 let a = one.members[0];
                 let b = two.members[usize::from(i == j).min(two.members.len() - 1)];
                 if a != b
-                    && let Some(found) = offer(a, b, joints)
+                    && let Some(found) = offer(a, b, 0.0, joints)
                 {
                     offers.push(Offer { who: Who::Groups(i, j), ..found });
                 }
@@ -163,14 +183,14 @@ impl Pairing {
         self.pairs.iter().flat_map(|pair| [pair.a, pair.b])
     }
 
-    /// How many GPUs a pair would take at that price.
-    pub(super) fn wanted(
+    /// What two would do at that price.
+    pub(super) fn stance(
         &self,
         pair: usize,
         market: &Market<'_>,
         traders: &[Trader<'_>],
         price: f64,
-    ) -> u64 {
+    ) -> Stance {
         let pair = &self.pairs[pair];
         let (a, b) = (&traders[pair.a], &traders[pair.b]);
         let bids = [a, b].map(|trader| market.bid(&market.lots[trader.lot], price));
@@ -185,7 +205,11 @@ impl Pairing {
                 best = (size.gpus, gain);
             }
         }
-        u64::from(best.0)
+        Stance {
+            surplus: best.1 - bids[0].surplus - bids[1].surplus + pair.keep,
+            together: u64::from(best.0),
+            apart: u64::from(bids[0].gpus) + u64::from(bids[1].gpus),
+        }
     }
 
     /// What each number of GPUs is worth to a pair, and what changes cost.
@@ -275,6 +299,8 @@ impl JointSize {
 /// Two that could share, and what that saves.
 struct Offer {
     surplus: f64,
+    /// What of it is that they stay together.
+    keep: f64,
     a: usize,
     b: usize,
     joint: usize,
@@ -359,20 +385,20 @@ fn are_apart(a: &Job, b: &Job) -> bool {
 fn matched(offers: &[Offer], groups: &[Group], traders: &[Trader<'_>]) -> Vec<Pair> {
     let mut taken: BTreeSet<usize> = BTreeSet::new();
     let mut pairs = Vec::new();
-    let mut pair = |a: usize, b: usize, joint: usize, taken: &mut BTreeSet<usize>| {
+    let mut pair = |a: usize, b: usize, offer: &Offer, taken: &mut BTreeSet<usize>| {
         // A group has been asked about by one of it.
         if were_parted(traders[a].job, traders[b].job) {
             return;
         }
         taken.extend([a, b]);
         let (a, b) = if traders[a].shape <= traders[b].shape { (a, b) } else { (b, a) };
-        pairs.push(Pair { a, b, joint });
+        pairs.push(Pair { a, b, joint: offer.joint, keep: offer.keep });
     };
     for offer in offers {
         match offer.who {
             Who::Mates => {
                 if !taken.contains(&offer.a) && !taken.contains(&offer.b) {
-                    pair(offer.a, offer.b, offer.joint, &mut taken);
+                    pair(offer.a, offer.b, offer, &mut taken);
                 }
             }
             Who::Groups(i, j) => {
@@ -382,11 +408,11 @@ fn matched(offers: &[Offer], groups: &[Group], traders: &[Trader<'_>]) -> Vec<Pa
                 let one = free(&groups[i], &taken);
                 if i == j {
                     for two in one.chunks_exact(2) {
-                        pair(two[0], two[1], offer.joint, &mut taken);
+                        pair(two[0], two[1], offer, &mut taken);
                     }
                 } else {
                     for (a, b) in one.into_iter().zip(free(&groups[j], &taken)) {
-                        pair(a, b, offer.joint, &mut taken);
+                        pair(a, b, offer, &mut taken);
                     }
                 }
             }
