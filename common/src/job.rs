@@ -79,6 +79,9 @@ pub struct JobSpec {
     /// Peak device memory it needs on each GPU, where its owner knows: MiB.
     #[serde(default)]
     pub memory_mib_max: Option<u64>,
+    /// The kind of GPU it must have, as nodes report theirs (`v100`); absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_kind: Option<String>,
     /// The signal that asks it to write a checkpoint and exit with code 0, as in `SIGUSR1`;
     /// without one it cannot be moved, only run to its end.
     #[serde(default)]

@@ -92,6 +92,7 @@ fn spec() -> JobSpec {
         slack_ms: None,
         duration_ms_estimate: Some(3_600_000),
         memory_mib_max: Some(9_000),
+        gpu_kind: None,
         checkpoint_signal: Some("SIGUSR1".into()),
         command: vec!["python3".into(), "train.py".into()],
         environment: vec![("SEED".into(), "7".into())],
@@ -361,6 +362,8 @@ fn what_people_ask_and_are_told() {
     check("submit-job", &SubmitJob { spec: spec() });
     let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
     check("submit-job-priority", &SubmitJob { spec: spec_of_more });
+    let of_kind = JobSpec { gpu_kind: Some("v100".into()), ..spec() };
+    check("submit-job-kind", &SubmitJob { spec: of_kind });
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
     check("reply-refused", &Reply::Refused { error: "asks for 9 GPUs, the cluster has 8".into() });

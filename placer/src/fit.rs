@@ -5,9 +5,10 @@
 //! of one kind and size. It never splits a job that a single node could hold: that job waits.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use crate::job::Job;
-use crate::problem::{NodeFacts, Problem};
+use crate::problem::{Node, NodeFacts, Problem};
 use crate::reason::{Alone, Because};
 use crate::set::{GpuSet, NodeKey, Spot, lowest, ones};
 
@@ -90,12 +91,14 @@ impl<'a> Room<'a> {
         None
     }
 
-    /// Why `job` does not fit, as figures.
+    /// Why `job` does not fit, as figures of the GPUs that it may have.
     #[must_use]
     pub fn why_not(&self, job: &Job, alone: Option<Alone>) -> Because {
-        let free = self.problem.keyed_nodes().map(|(key, _)| self.free(key).count_ones());
+        let nodes = self.problem.keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
+        let free = nodes.map(|(key, _)| self.free(key).count_ones());
         let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
-        Because::NoRoom { asked: job.facts.request.min, free, free_on_one_node, alone }
+        let (asked, kind) = (job.facts.request.min, job.facts.gpu_kind.clone());
+        Because::NoRoom { asked, kind, free, free_on_one_node, alone }
     }
 }
 
@@ -113,21 +116,28 @@ pub fn never(problem: &Problem, job: &Job) -> Option<Because> {
     if nodes.first().is_some_and(|node| node.facts.gpus >= asked && suits(&node.facts, job)) {
         return None;
     }
-    if let Some(asked_mib) = job.facts.memory_mib_max
-        && !nodes.iter().any(|node| node.facts.memory_mib >= asked_mib)
+    let kind = job.facts.gpu_kind.clone();
+    let is_of_kind = |node: &&Node| kind.as_deref().is_none_or(|kind| node.facts.gpu_kind == kind);
+    if let Some(kind) = &kind
+        && !nodes.iter().any(|node| is_of_kind(&node))
     {
-        return Some(Because::TooMuchMemory { asked_mib });
+        let there: BTreeSet<&str> = nodes.iter().map(|n| n.facts.gpu_kind.as_str()).collect();
+        let there = there.into_iter().map(str::to_owned).collect();
+        return Some(Because::NoSuchKind { kind: kind.clone(), there });
     }
-    if let Some(kind) = &job.facts.gpu_kind
-        && !nodes.iter().any(|node| node.facts.gpu_kind == **kind)
+    if let Some(asked_mib) = job.facts.memory_mib_max
+        && !nodes.iter().filter(is_of_kind).any(|node| node.facts.memory_mib >= asked_mib)
     {
-        return Some(Because::NoSuchKind { kind: kind.clone() });
+        return Some(Because::TooMuchMemory { asked_mib, kind });
     }
     let enough = nodes.iter().filter(|node| suits(&node.facts, job)).any(|first| {
         let equal = nodes.iter().filter(|node| alike(&node.facts, &first.facts));
         equal.map(|node| node.facts.gpus).sum::<u32>() >= asked
     });
-    (!enough).then(|| Because::TooLarge { asked, gpus: problem.gpu_count() })
+    (!enough).then(|| {
+        let gpus = nodes.iter().filter(is_of_kind).map(|node| node.facts.gpus).sum();
+        Because::TooLarge { asked, gpus, kind: kind.clone() }
+    })
 }
 
 /// Whether the node's cards are of the kind, and have the memory, that the job's owner says it needs.

@@ -55,7 +55,7 @@ impl From<&JobSpec> for JobFacts {
             slack: spec.slack_ms.map(Duration::from_millis),
             duration_alone: spec.duration_ms_estimate.map(Duration::from_millis),
             memory_mib_max: spec.memory_mib_max,
-            gpu_kind: None,
+            gpu_kind: spec.gpu_kind.as_deref().map(Arc::from),
             submitted_at: spec.submitted_at_us,
         }
     }

@@ -24,7 +24,9 @@ pub enum Because {
     NoRoom {
         /// GPUs it asks for.
         asked: u32,
-        /// GPUs that are free in the whole cluster.
+        /// Their kind, where its owner names one.
+        kind: Option<Arc<str>>,
+        /// GPUs that are free in the whole cluster, of those that it may have.
         free: u32,
         /// GPUs that are free on the freest node.
         free_on_one_node: u32,
@@ -120,18 +122,24 @@ pub enum Because {
     TooLarge {
         /// GPUs it asks for.
         asked: u32,
-        /// GPUs of the cluster.
+        /// GPUs of the cluster, of that kind where one is named.
         gpus: u32,
+        /// The kind, where its owner names one.
+        kind: Option<Arc<str>>,
     },
     /// No card has as much memory as it needs.
     TooMuchMemory {
         /// MiB it needs on each GPU.
         asked_mib: u64,
+        /// The kind of card, where its owner names one.
+        kind: Option<Arc<str>>,
     },
     /// No node has GPUs of the kind it must have.
     NoSuchKind {
         /// The kind.
         kind: Arc<str>,
+        /// The kinds there are.
+        there: Vec<String>,
     },
     /// Packed beside a job with which it runs fastest in sum.
     Packed {
@@ -218,6 +226,11 @@ fn count(gpus: u32) -> String {
     format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
 }
 
+/// ` of kind v100`, where a kind is named.
+fn of_kind(kind: Option<&Arc<str>>) -> String {
+    kind.map(|kind| format!(" of kind {kind}")).unwrap_or_default()
+}
+
 impl fmt::Display for Alone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -237,11 +250,12 @@ impl fmt::Display for Because {
             Self::WholeNodes { nodes } => {
                 write!(f, "first in the queue; first {nodes} wholly free nodes")
             }
-            Self::NoRoom { asked, free, free_on_one_node, alone } => {
+            Self::NoRoom { asked, kind, free, free_on_one_node, alone } => {
                 write!(
                     f,
-                    "asks for {}; {free} free, at most {free_on_one_node} on one node",
-                    count(*asked)
+                    "asks for {}{}; {free} free, at most {free_on_one_node} on one node",
+                    count(*asked),
+                    of_kind(kind.as_ref())
                 )?;
                 match alone {
                     Some(alone) => write!(f, "; not beside others: {alone}"),
@@ -294,15 +308,28 @@ impl fmt::Display for Because {
             }
             Self::Woken { gpus } => write!(f, "jobs wait for {}", count(*gpus)),
             Self::Unused { idle } => write!(f, "nobody was on it for {} s", idle.as_secs()),
-            Self::TooLarge { asked, gpus } => {
-                write!(f, "asks for {}; the cluster of {gpus} can never give them", count(*asked))
-            }
-            Self::TooMuchMemory { asked_mib } => {
-                write!(f, "needs {asked_mib} MiB on each GPU; no card here has as much")
-            }
-            Self::NoSuchKind { kind } => {
-                write!(f, "must have GPUs of kind {kind}; no node has any")
-            }
+            Self::TooLarge { asked, gpus, kind } => match kind {
+                None => write!(
+                    f,
+                    "asks for {}; the cluster of {gpus} can never give them",
+                    count(*asked)
+                ),
+                Some(kind) => write!(
+                    f,
+                    "asks for {} of kind {kind}; a cluster with {gpus} of them can never give them",
+                    count(*asked)
+                ),
+            },
+            Self::TooMuchMemory { asked_mib, kind } => write!(
+                f,
+                "needs {asked_mib} MiB on each GPU; no card{} here has as much",
+                of_kind(kind.as_ref())
+            ),
+            Self::NoSuchKind { kind, there } => write!(
+                f,
+                "must have GPUs of kind {kind}; no node has any, there are: {}",
+                there.join(", ")
+            ),
             Self::Packed { beside, sum, threshold, tried } => write!(
                 f,
                 "no free GPUs; with {beside} the normalised speeds sum to {sum:.2} > {threshold} \

@@ -285,6 +285,7 @@ impl Node {
             slack_ms: None,
             duration_ms_estimate: None,
             memory_mib_max: None,
+            gpu_kind: None,
             checkpoint_signal: None,
             command: vec!["simjob".into()],
             environment: Vec::new(),

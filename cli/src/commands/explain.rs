@@ -36,6 +36,9 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
         spec.gpus,
         if spec.gpus.max == 1 { "" } else { "s" }
     ));
+    if let Some(kind) = &spec.gpu_kind {
+        text.push_str(&format!(" of kind {kind}"));
+    }
     if spec.exclusive {
         text.push_str(", exclusively");
     }

@@ -66,7 +66,10 @@ fn row(record: &JobRecord, now: Timestamp) -> Vec<String> {
     vec![
         record.spec.job.to_string(),
         phase,
-        record.spec.gpus.to_string(),
+        match &record.spec.gpu_kind {
+            Some(kind) => format!("{} {kind}", record.spec.gpus),
+            None => record.spec.gpus.to_string(),
+        },
         placement.unwrap_or_default(),
         progress,
         span(waited.as_secs_f64()),
@@ -123,5 +126,7 @@ mod tests {
         assert_eq!(done(&record), "3 %");
         record.phase = JobPhase::Finished;
         assert_eq!(done(&record), "100 %");
+        record.spec.gpu_kind = Some("p100".to_owned());
+        assert_eq!(row(&record, Timestamp::FOREVER)[2], "1..2 p100");
     }
 }

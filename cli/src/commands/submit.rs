@@ -7,7 +7,7 @@ use clap::Args;
 use wattle_common::job::{GpuRequest, JobSpec, check_signal};
 use wattle_common::messages::{Reply, SubmitJob};
 use wattle_common::subject::{RequestTopic, Subject};
-use wattle_common::{JobId, WorkloadId};
+use wattle_common::{JobId, WorkloadId, id};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Hand in a job.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh"
+    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-kind v100 -- python3 train.py"
 )]
 pub(crate) struct Submit {
     /// GPUs: a number, or the fewest and the most it can use
@@ -48,6 +48,9 @@ pub(crate) struct Submit {
     /// Peak device memory on each GPU, if you know
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
+    /// The kind of GPU it must have, as `wattle nodes` names it [default: any]
+    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
+    gpu_kind: Option<String>,
     /// Never share its GPUs
     #[arg(long)]
     exclusive: bool,
@@ -85,6 +88,14 @@ pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     Ok(Duration::from_secs_f64(number * seconds))
+}
+
+/// A kind of GPU, in lower case as nodes report it.
+fn parse_kind(text: &str) -> Result<String, String> {
+    match id::check(text) {
+        Ok(()) => Ok(text.to_ascii_lowercase()),
+        Err(_) => Err(format!("`{text}` is no kind of GPU; write v100, as `wattle nodes` shows it")),
+    }
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
@@ -129,6 +140,7 @@ impl Submit {
             slack_ms: self.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: self.estimate.map(|span| span.as_millis() as u64),
             memory_mib_max: self.memory_mib,
+            gpu_kind: self.gpu_kind,
             checkpoint_signal: self.checkpoint_signal.map(str::to_owned),
             command: self.command,
             environment: self.env,
@@ -213,6 +225,9 @@ mod tests {
             assert_eq!((submit.gpus, submit.json), (GpuRequest::exactly(2), false));
             assert_eq!(submit.command, ["python3", "t.py", "--json"]);
         }
+        let submit = read("submit --gpu-kind V100 t.py").map_err(|error| error.to_string());
+        assert_eq!(submit.unwrap().submit.gpu_kind.as_deref(), Some("v100"));
+        assert!(read("submit --gpu-kind v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "a slip of the finger is no program");
     }
 

@@ -2,7 +2,7 @@
 
 use wattle_common::job::{CardSetting, JobPhase, JobSpec, check_signal};
 use wattle_common::messages::{JobRecord, Reply};
-use wattle_common::{JobId, Timestamp, codec};
+use wattle_common::{JobId, Timestamp, codec, id};
 
 use super::life::PLACER;
 use super::{Placer, Tracked, has_gpus};
@@ -83,6 +83,9 @@ impl Placer {
         }
         if spec.gpus.min == 0 || spec.gpus.min > spec.gpus.max {
             return Err(format!("`{}` is no number of GPUs; write 4, or 1..8", spec.gpus));
+        }
+        if let Some(kind) = spec.gpu_kind.as_deref().filter(|kind| id::check(kind).is_err()) {
+            return Err(format!("`{kind}` is no kind of GPU; `wattle nodes` shows those there are"));
         }
         if spec.command.first().is_none_or(String::is_empty) {
             return Err("the command is empty: write it behind --".to_owned());

@@ -30,6 +30,7 @@ fn spec(job: &str, gpus: u32) -> JobSpec {
         slack_ms: None,
         duration_ms_estimate: None,
         memory_mib_max: Some(1_000),
+        gpu_kind: None,
         checkpoint_signal: Some("SIGUSR1".to_owned()),
         command: vec!["train".to_owned()],
         environment: vec![],
@@ -72,6 +73,7 @@ fn a_job_is_stored_before_it_is_acknowledged_and_ordered_after() {
 #[test]
 fn what_cannot_be_taken_is_refused_with_the_reason() {
     let mut world = World::new(2, 2);
+    world.is_of_kind("n1", "p100");
     world.pass(20);
     let mut no_command = spec("a", 1);
     no_command.command.clear();
@@ -85,6 +87,7 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
     none.gpus = GpuRequest { min: 0, max: 0 };
     let mut memory = spec("a", 1);
     memory.memory_mib_max = Some(1 << 40);
+    let of_kind = |kind: &str, gpus| JobSpec { gpu_kind: Some(kind.to_owned()), ..spec("a", gpus) };
     for (spec, why) in [
         (no_command, "the command is empty"),
         (late, "has passed"),
@@ -92,6 +95,9 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
         (long, "put the command into a script"),
         (none, "is no number of GPUs"),
         (memory, "no card here has as much"),
+        (of_kind("k80", 1), "must have GPUs of kind k80; no node has any, there are: p100, v100"),
+        (of_kind("../k80", 1), "`../k80` is no kind of GPU; `wattle nodes` shows"),
+        (of_kind("p100", 3), "3 GPUs of kind p100; a cluster with 2 of them can never give them"),
         (spec("a", 5), "asks for 5 GPUs; the cluster of 4 can never give them"),
     ] {
         let reply = world.ask_submit(spec);
@@ -108,6 +114,31 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
     assert_eq!(world.jobs.len(), 1);
     let reply = world.ask_cancel("nobody");
     assert!(refused(&reply).contains("there is no job `nobody`"), "{reply:?}");
+}
+
+#[test]
+fn a_job_that_names_a_kind_waits_for_it_and_lands_there() {
+    for policy in [|| crate::policy("fifo").unwrap(), || crate::policy("wattle").unwrap()] {
+        let mut world = World::new(2, 2);
+        world.policy = policy;
+        world.is_of_kind("n1", "p100");
+        world.restart();
+        world.pass(20);
+        let of_kind = |job: &str| JobSpec { gpu_kind: Some("p100".to_owned()), ..spec(job, 2) };
+        world.submit(of_kind("a"));
+        world.submit(of_kind("b"));
+        world.pass(4);
+        assert_eq!(world.record("a").reasons[0].decision, "placed on n1:0,1");
+        let waits = &world.record("b").reasons[0];
+        assert_eq!((world.record("b").phase, waits.decision.as_str()), (JobPhase::Queued, "waits"));
+        // It is no comfort to it that other cards are free.
+        assert!(!waits.because.contains("2 free"), "{waits:?}");
+        // Killed, it still knows what was asked for.
+        world.restart();
+        world.pass(20);
+        assert_eq!(world.record("b").phase, JobPhase::Finished);
+        assert!(world.record("b").reasons.iter().any(|r| r.decision == "placed on n1:0,1"));
+    }
 }
 
 #[test]

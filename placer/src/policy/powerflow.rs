@@ -160,8 +160,9 @@ pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
             // Whoever still runs is stopped, and waits from then on.
             left if job.state == State::Queued => {
                 let free = left.map_or(0, |left| *left);
-                let asked = job.facts.request.min;
-                let because = Because::NoRoom { asked, free, free_on_one_node: free, alone: None };
+                let (asked, kind) = (job.facts.request.min, job.facts.gpu_kind.clone());
+                let because =
+                    Because::NoRoom { asked, kind, free, free_on_one_node: free, alone: None };
                 first_waiting.get_or_insert(Blocked { job: key, because });
             }
             _ => {}

@@ -4,8 +4,7 @@ use super::limits::Limits;
 use super::options::CompareOptions;
 use super::scenarios::Case;
 use super::{
-    AboveBound, AboveCarbonBound, Comparison, EqualCarbon, EqualEnergy, Neighbours, Summary, Swept,
-    Untuned,
+    AboveBound, Comparison, EqualCarbon, EqualEnergy, Neighbours, Summary, Swept, Untuned,
 };
 use crate::frontier::{Frontier, FrontierPoint, Spread, compare};
 use crate::outcome::PolicyOutcome;
@@ -102,16 +101,6 @@ impl Field<'_> {
         both.map(one).collect()
     }
 
-    fn above_carbon_bound(&self, family: &str, limits: &Limits) -> Vec<AboveCarbonBound> {
-        let frontier = self.frontier(family, 0, |run| run.counted_kg);
-        let Some((frontier, bound)) = frontier.zip(limits.carbon.as_ref()) else {
-            return Vec::new();
-        };
-        let one =
-            |(carbon_kg, ratio)| AboveCarbonBound { policy: family.to_owned(), carbon_kg, ratio };
-        frontier.above_bound(bound).into_iter().map(one).collect()
-    }
-
     /// Policies as they are without a knob: the first setting of those that are swept over clocks is
     /// the top clock, at which nothing is asked of anybody.
     fn untuned(&self, families: &[String]) -> Vec<Untuned> {
@@ -162,7 +151,6 @@ pub(super) fn judge(
     let field = Field { runs: &runs, orders };
     let (mut equal_energy, mut equal_carbon) = (Vec::new(), Vec::new());
     let (mut summary, mut above_bound) = (Vec::new(), Vec::new());
-    let mut above_carbon_bound = Vec::new();
     for ours in families {
         for theirs in families.iter().filter(|theirs| *theirs != ours) {
             let energy: Vec<EqualEnergy> =
@@ -185,7 +173,6 @@ pub(super) fn judge(
             equal_carbon.extend(carbon);
         }
         above_bound.extend(field.above_bound(ours, limits));
-        above_carbon_bound.extend(field.above_carbon_bound(ours, limits));
     }
     let untuned = field.untuned(families);
     let notes = notes(case, &runs);
@@ -208,7 +195,6 @@ pub(super) fn judge(
         equal_carbon,
         summary,
         above_bound,
-        above_carbon_bound,
         untuned,
         waterfalls: Vec::new(),
         notes,

@@ -47,12 +47,14 @@ impl Trace {
         let carbon = command.carbon.as_deref();
         let mut scenario = scenario(&world, path, shape, carbon, command.seed)?;
         let (_, kind) = shape.nodes().next().context("a cluster has a node")?;
-        let gpu = world.gpu(kind).context("the scenario has checked the GPUs")?;
         let gpus_per_node = shape.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
         for job in &mut scenario.jobs {
             let workload = world.workload(job.workload.as_str()).context("from the catalog")?;
             let nodes = job.gpus.min.div_ceil(gpus_per_node);
             if let Work::Lasts(span) = job.work {
+                // So long on the kind it asks for or the cluster's first.
+                let kind = job.gpu_kind.as_deref().unwrap_or(kind);
+                let gpu = world.gpu(kind).context("the scenario has checked the GPUs")?;
                 let rate = workload.steps_per_s(gpu, job.gpus.min, nodes);
                 job.work = Work::Steps(((span.as_secs_f64() * rate).round() as u64).max(1));
             }
@@ -109,6 +111,7 @@ impl Trace {
             slack_ms: job.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),
             memory_mib_max: None,
+            gpu_kind: job.gpu_kind.clone(),
             checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),
             command,
             environment: Vec::new(),

@@ -28,6 +28,7 @@ const WORK: u32 = 6;
 
 pub(super) struct Node {
     id: NodeId,
+    kind: &'static str,
     gpus: u32,
     sick: BTreeSet<GpuIndex>,
     cut_off: bool,
@@ -132,6 +133,7 @@ impl World {
             nodes: (0..nodes)
                 .map(|at| Node {
                     id: NodeId::new(&format!("n{at}")).unwrap(),
+                    kind: "v100",
                     gpus,
                     sick: BTreeSet::new(),
                     cut_off: false,
@@ -204,6 +206,11 @@ impl World {
         } else {
             node.sick.remove(&gpu)
         };
+    }
+    /// The node's cards are of this kind: to be said before anything else is.
+    pub(super) fn is_of_kind(&mut self, node: &str, kind: &'static str) {
+        self.node_mut(node).kind = kind;
+        self.report();
     }
     pub(super) fn cut_off(&mut self, node: &str, cut_off: bool) {
         let node = self.node_mut(node);
@@ -564,7 +571,7 @@ impl Node {
                 .map(|gpu| AppliedGpu {
                     gpu,
                     uuid: format!("GPU-{gpu}"),
-                    kind: "v100".to_owned(),
+                    kind: self.kind.to_owned(),
                     memory_mib: 32_768,
                     healthy: !self.sick.contains(&gpu),
                     cap_mw: None,
