@@ -312,37 +312,62 @@ impl<'a> Steps<'a> {
         whole.values().any(|gpus| *gpus >= target.gpus)
     }
 
-    /// Wakes as many nodes as the targets without room need.
-    fn wake(&mut self, unplaced: &[&Target]) {
-        let helped: Vec<&&Target> =
-            unplaced.iter().filter(|target| self.could_hold(target)).collect();
-        let awaiting: u32 = helped.iter().map(|target| target.gpus).sum();
-        let nodes = || self.problem.keyed_nodes();
-        let waking: u32 = nodes()
-            .filter(|(_, node)| node.wakefulness == Wakefulness::Waking)
-            .map(|(_, node)| node.facts.gpus)
-            .sum();
-        let leaves = |(key, job): (JobKey, &crate::Job)| {
-            let leaves =
-                self.stopping.contains(&key) || matches!(job.state, State::Stopping { .. });
-            job.state.gpus().filter(|_| leaves).map(GpuSet::gpu_count)
-        };
-        let leaving: u32 = self.problem.running().filter_map(leaves).sum();
-        let free: u32 = self.free.iter().map(|free| free.count_ones()).sum();
-        let mut wanted = awaiting.saturating_sub(waking + leaving + free);
-        let mut orders = Vec::new();
-        for (node, known) in nodes() {
-            if wanted == 0 {
-                break;
-            }
-            let helps = |target: &&&Target| could_be_part(known, target);
-            if known.wakefulness == Wakefulness::Asleep && helped.iter().any(helps) {
-                wanted = wanted.saturating_sub(known.facts.gpus);
-                let because = Because::Woken { gpus: awaiting };
-                orders.push(NodeDecision::Wake { node, because });
+    /// Wakes as many nodes of each kind as the targets without room need.
+    fn wake<'t>(&mut self, unplaced: &[&'t Target])
+    where
+        'a: 't,
+    {
+        let mut by_kind: BTreeMap<&str, Vec<&Target>> = BTreeMap::new();
+        for target in unplaced.iter().filter(|target| self.could_hold(target)) {
+            by_kind.entry(self.kind_meant(target)).or_default().push(target);
+        }
+        let mut orders: BTreeMap<NodeKey, u32> = BTreeMap::new();
+        for (kind, helped) in by_kind {
+            let awaiting: u32 = helped.iter().map(|target| target.gpus).sum();
+            let is_of_kind = |node: &crate::Node| kind.is_empty() || node.facts.gpu_kind == kind;
+            let nodes = || self.problem.keyed_nodes().filter(|(_, node)| is_of_kind(node));
+            let waking: u32 = nodes()
+                .filter(|(_, node)| node.wakefulness == Wakefulness::Waking)
+                .map(|(_, node)| node.facts.gpus)
+                .sum();
+            let leaves = |(key, job): (JobKey, &crate::Job)| {
+                let leaves =
+                    self.stopping.contains(&key) || matches!(job.state, State::Stopping { .. });
+                let on = job.state.gpus().filter(|_| leaves)?;
+                let here = is_of_kind(self.problem.node(on.spots.first()?.node));
+                here.then(|| on.gpu_count())
+            };
+            let leaving: u32 = self.problem.running().filter_map(leaves).sum();
+            let free: u32 = nodes().map(|(key, _)| self.free[key.index()].count_ones()).sum();
+            let mut wanted = awaiting.saturating_sub(waking + leaving + free);
+            for (node, known) in nodes() {
+                if wanted == 0 {
+                    break;
+                }
+                let helps = |target: &&Target| could_be_part(known, target);
+                if known.wakefulness == Wakefulness::Asleep && helped.iter().any(helps) {
+                    wanted = wanted.saturating_sub(known.facts.gpus);
+                    orders.entry(node).or_insert(awaiting);
+                }
             }
         }
-        self.plan.nodes.extend(orders);
+        let wake = |(node, gpus)| NodeDecision::Wake { node, because: Because::Woken { gpus } };
+        self.plan.nodes.extend(orders.into_iter().map(wake));
+    }
+
+    /// The kind of GPU that a target is to have; empty: any one kind, where there are several.
+    fn kind_meant<'t>(&self, target: &'t Target) -> &'t str
+    where
+        'a: 't,
+    {
+        if !target.kind.is_empty() {
+            return &target.kind;
+        }
+        let problem = self.problem;
+        let asked = target.jobs.iter().find_map(|&job| problem.job(job)?.facts.gpu_kind.as_deref());
+        let mut kinds = problem.nodes().iter().map(|node| node.facts.gpu_kind.as_str());
+        let only = kinds.next().filter(|first| kinds.all(|kind| kind == *first));
+        asked.or(only).unwrap_or_default()
     }
 
     /// Enough GPUs are free for the target, but not together: the aligned span with the least on it

@@ -15,6 +15,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::fit::suits;
+use crate::job::Job;
 use crate::node::{Node, Wakefulness};
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::policy::{Policy, Reads};
@@ -97,11 +99,6 @@ impl<'a> After<'a> {
         Self { problem, free, decided, ordered }
     }
 
-    fn gpus(&self, which: Wakefulness) -> u32 {
-        let nodes = self.problem.nodes().iter().filter(|node| node.wakefulness == which);
-        nodes.map(|node| node.facts.healthy.count_ones()).sum()
-    }
-
     /// Wakes what the job at which the policy stopped, and those behind it, ask for beyond what is
     /// awake and free.
     fn wake(&self, plan: &mut Plan) {
@@ -110,33 +107,47 @@ impl<'a> After<'a> {
         else {
             return;
         };
-        let asleep = self.gpus(Wakefulness::Asleep);
-        if asleep == 0 {
+        let nodes = self.problem.nodes();
+        if !nodes.iter().any(|node| node.wakefulness == Wakefulness::Asleep) {
             return;
         }
-        let waking = self.gpus(Wakefulness::Waking);
         let mut free = self.free.clone();
-        let mut asked = 0;
+        // What each node that is asleep or waking would still give.
+        let is_up = |node: &Node| node.wakefulness == Wakefulness::Awake;
+        let healthy = |node: &Node| node.facts.healthy.count_ones();
+        let mut left: Vec<u32> =
+            nodes.iter().map(|node| if is_up(node) { 0 } else { healthy(node) }).collect();
+        let (mut asked, mut woken) = (0, BTreeSet::new());
         let queue = self.problem.queue().skip_while(|(key, _)| *key != blocked.job);
         for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
-            let more = asked + beyond(self.problem, &mut free, job.facts.request.min);
-            if more > waking + asleep {
-                break;
-            }
-            asked = more;
-        }
-        let mut missing = asked.saturating_sub(waking);
-        for (node, known) in self.problem.keyed_nodes() {
-            let sleeps = known.wakefulness == Wakefulness::Asleep && known.facts.healthy != 0;
+            let mut missing = beyond(self.problem, &mut free, job);
             if missing == 0 {
+                continue;
+            }
+            let there = || (0..nodes.len()).filter(|&at| suits(&nodes[at].facts, job));
+            if missing > there().map(|at| left[at]).sum() {
                 break;
             }
-            if sleeps && !self.ordered.contains(&node) {
-                missing = missing.saturating_sub(known.facts.healthy.count_ones());
-                let because = Because::Woken { gpus: asked };
-                plan.nodes.push(NodeDecision::Wake { node, because });
+            asked += missing;
+            for state in [Wakefulness::Waking, Wakefulness::Asleep] {
+                for at in there().filter(|&at| nodes[at].wakefulness == state) {
+                    let node = NodeKey(at as u32);
+                    let sleeps = state == Wakefulness::Asleep;
+                    let taken = missing.min(left[at]);
+                    if taken == 0 || (sleeps && self.ordered.contains(&node)) {
+                        continue;
+                    }
+                    left[at] -= taken;
+                    missing -= taken;
+                    if sleeps {
+                        woken.insert(node);
+                    }
+                }
             }
         }
+        let because = Because::Woken { gpus: asked };
+        let wakes = |node| NodeDecision::Wake { node, because: because.clone() };
+        plan.nodes.extend(woken.into_iter().map(wakes));
     }
 
     /// Whether a job waits that could go where nobody is now.
@@ -145,10 +156,12 @@ impl<'a> After<'a> {
         if matches!(blocked.because, Because::Awaits { .. }) {
             return true;
         }
-        let free: u32 = self.free.iter().map(|free| free.count_ones()).sum();
-        let there = free + self.gpus(Wakefulness::Waking) + self.gpus(Wakefulness::Asleep);
-        let asked = self.problem.job(blocked.job).map_or(0, |job| job.facts.request.min);
-        for_want_of_room(&blocked.because) && asked <= there
+        let Some(job) = self.problem.job(blocked.job) else { return false };
+        let there = self.problem.nodes().iter().zip(&self.free);
+        let there = there.filter(|(node, _)| suits(&node.facts, job)).map(|(node, free)| {
+            if node.is_awake() { free.count_ones() } else { node.facts.healthy.count_ones() }
+        });
+        for_want_of_room(&blocked.because) && job.facts.request.min <= there.sum()
     }
 
     fn put_to_sleep(&self, after: Duration, plan: &mut Plan) {
@@ -175,12 +188,15 @@ fn for_want_of_room(because: &Because) -> bool {
     matches!(because, Because::NoRoom { .. })
 }
 
-/// GPUs that a job asks for and that are not awake and free together; what it finds is taken.
-fn beyond(problem: &Problem, free: &mut [u64], asked: u32) -> u32 {
-    let nodes = problem.nodes();
-    if nodes.iter().any(|node| node.facts.gpus >= asked) {
-        return match free.iter_mut().find(|free| free.count_ones() >= asked) {
-            Some(found) => {
+/// GPUs that a job asks for and that are not awake and free together, of those it may have; what it
+/// finds is taken.
+fn beyond(problem: &Problem, free: &mut [u64], job: &Job) -> u32 {
+    let asked = job.facts.request.min;
+    let nodes = || problem.nodes().iter().filter(|node| suits(&node.facts, job));
+    let mut there = problem.nodes().iter().zip(free).filter(|(node, _)| suits(&node.facts, job));
+    if nodes().any(|node| node.facts.gpus >= asked) {
+        return match there.find(|(_, free)| free.count_ones() >= asked) {
+            Some((_, found)) => {
                 *found &= !lowest(*found, asked);
                 0
             }
@@ -188,7 +204,7 @@ fn beyond(problem: &Problem, free: &mut [u64], asked: u32) -> u32 {
         };
     }
     let mut missing = asked;
-    for (node, free) in nodes.iter().zip(free) {
+    for (node, free) in there {
         if missing > 0 && node.facts.gpus > 0 && *free == ones(node.facts.gpus) {
             missing = missing.saturating_sub(node.facts.gpus);
             *free = 0;
