@@ -260,33 +260,35 @@ fn what_jobs_do() {
 #[test]
 fn what_is_predicted() {
     let estimate = |mean: f64| Estimate { mean, low: mean * 0.9, high: mean * 1.1 };
-    check(
-        "surface",
-        &Surface {
-            job: job("train-7"),
-            predictor: PredictorId::new("physical").unwrap(),
-            at_us: at(121),
-            gpu_kind: "v100".into(),
-            windows: 2,
-            basis: None,
-            class: Some(workload()),
-            utilization_gpu_percent: Some(50.0),
-            utilization_memory_percent: Some(33.0),
-            memory_mib_max: Some(9_000),
-            probe: None,
-            points: vec![SurfacePoint {
-                gpus: 2,
-                nodes: 1,
-                cap_mw: Some(Power::from_w(200)),
-                clock_mhz_max: None,
-                global_batch: None,
-                neighbours: vec![WorkloadId::new("unknown").unwrap()],
-                steps_per_s: Some(estimate(10.0)),
-                relative_speed: estimate(0.5),
-                card_power_w: estimate(190.0),
-            }],
-        },
-    );
+    let surface = Surface {
+        job: job("train-7"),
+        predictor: PredictorId::new("physical").unwrap(),
+        at_us: at(121),
+        gpu_kind: "v100".into(),
+        windows: 2,
+        basis: None,
+        class: Some(workload()),
+        utilization_gpu_percent: Some(50.0),
+        utilization_memory_percent: Some(33.0),
+        memory_mib_max: Some(9_000),
+        elsewhere: Vec::new(),
+        probe: None,
+        points: vec![SurfacePoint {
+            gpus: 2,
+            nodes: 1,
+            cap_mw: Some(Power::from_w(200)),
+            clock_mhz_max: None,
+            global_batch: None,
+            neighbours: vec![WorkloadId::new("unknown").unwrap()],
+            steps_per_s: Some(estimate(10.0)),
+            relative_speed: estimate(0.5),
+            card_power_w: estimate(190.0),
+        }],
+    };
+    check("surface", &surface);
+    let basis = Some("prior: 3 jobs of resnet50 seen on p100".into());
+    let there = Surface { gpu_kind: "p100".into(), windows: 0, basis, ..surface.clone() };
+    check("surface-elsewhere", &Surface { elsewhere: vec![there], ..surface });
 }
 
 #[test]

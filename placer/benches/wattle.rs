@@ -68,6 +68,7 @@ fn surface(kind: u32) -> Surface {
         utilization_memory_percent: None,
         memory_mib_max: Some(20_000),
         points,
+        elsewhere: Vec::new(),
         probe: None,
     }
 }

@@ -293,7 +293,9 @@ impl Placer {
 
     fn surface_known(&mut self, surface: Surface) {
         if let Some(key) = self.problem.job_key(&surface.job) {
-            self.problem.surface_known(key, Arc::new(surface));
+            for on_kind in surface.by_kind() {
+                self.problem.surface_known(key, Arc::new(on_kind));
+            }
         }
     }
 

@@ -173,6 +173,7 @@ mod tests {
             utilization_memory_percent: None,
             memory_mib_max: None,
             points,
+            elsewhere: Vec::new(),
             probe: None,
         }
     }

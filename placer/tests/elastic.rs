@@ -52,6 +52,7 @@ fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
         utilization_memory_percent: None,
         memory_mib_max: Some(8_000),
         points,
+        elsewhere: Vec::new(),
         probe: None,
     }
 }

@@ -72,6 +72,7 @@ impl Kind {
             utilization_gpu_percent: Some(50.0),
             utilization_memory_percent: None,
             memory_mib_max: Some(self.memory_mib),
+            elsewhere: Vec::new(),
             probe: None,
             points,
         }

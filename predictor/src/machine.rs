@@ -1,7 +1,7 @@
 //! The predictor as a [`Machine`]: windows in, surfaces out, no job's more often than allowed.
 //!
 //! A window only marks its job; the surface is computed when it is due, so that a burst of windows
-//! costs one surface. Jobs that wait in the queue have no windows: theirs are published anew when
+//! costs one surface. It speaks of each kind of GPU that a node or a window has named. Jobs that wait in the queue have no windows: theirs are published anew when
 //! their class is known better. Nothing here predicts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,9 +27,11 @@ pub enum Event {
         workload: Option<WorkloadId>,
         /// How many GPUs it takes.
         gpus: GpuRequest,
-        /// The GPUs' kind, where it is decided already.
+        /// The kind of GPU it must have, where its owner names one.
         gpu_kind: Option<String>,
     },
+    /// A node of the cluster has cards of this kind.
+    KindSeen(String),
     /// A window was closed.
     WindowClosed(Box<JobWindow>),
     /// A job has ended, in whatever way.
@@ -65,6 +67,8 @@ pub struct PredictorMachine {
     due: BTreeSet<(Timestamp, JobId)>,
     /// Windows learned from by class, and how many there were when its waiting jobs were last told.
     learned: BTreeMap<WorkloadId, (u64, u64)>,
+    /// Jobs that must have the kind of GPU that their owner names; bounded with the predictor's.
+    bound: BTreeSet<JobId>,
     /// Jobs that ended, oldest first: a window that comes after its job's end must not bring the
     /// job back.
     ended: VecDeque<JobId>,
@@ -90,6 +94,7 @@ impl PredictorMachine {
             published: BTreeMap::new(),
             due: BTreeSet::new(),
             learned: BTreeMap::new(),
+            bound: BTreeSet::new(),
             ended: VecDeque::new(),
         }
     }
@@ -98,6 +103,16 @@ impl PredictorMachine {
     #[must_use]
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
+    }
+
+    /// What is to be proposed of `job`: on every kind of GPU that the cluster has, unless its owner
+    /// names one; `None` where it is not known.
+    #[must_use]
+    pub fn surface(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
+        if self.bound.contains(job) {
+            return self.predictor.surface(now, job);
+        }
+        self.predictor.surface_on_all(now, job)
     }
 
     /// Scores changed since the last call, to be stored.
@@ -144,7 +159,7 @@ impl PredictorMachine {
     }
 
     fn publish(&mut self, now: Timestamp, job: JobId, out: &mut Vec<Action>) {
-        match self.predictor.surface(now, &job) {
+        match self.surface(now, &job) {
             Some(surface) => {
                 out.push(Action::PublishSurface(Box::new(surface)));
                 self.published.insert(job, now);
@@ -156,11 +171,17 @@ impl PredictorMachine {
         }
     }
 
+    fn want_all(&mut self, now: Timestamp) {
+        self.due.clear();
+        self.due.extend(self.predictor.jobs().map(|job| (now, job.clone())));
+    }
+
     /// Drops what is kept here of jobs the predictor no longer knows.
     fn shrink(&mut self) {
         if self.published.len() > self.predictor.job_count() {
             self.published.retain(|job, _| self.predictor.knows(job));
             self.due.retain(|(_, job)| self.predictor.knows(job));
+            self.bound.retain(|job| self.predictor.knows(job));
         }
     }
 }
@@ -174,6 +195,9 @@ impl Machine for PredictorMachine {
             Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
             Event::JobDescribed { job, workload, gpus, gpu_kind } => {
                 let kind = gpu_kind.as_deref();
+                if kind.is_some() {
+                    self.bound.insert(job.clone());
+                }
                 if self.predictor.describe(now, job.clone(), workload, gpus, kind) {
                     self.mark(now, job, out);
                 }
@@ -181,6 +205,11 @@ impl Machine for PredictorMachine {
             Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
+                    let new = self.predictor.kind_is_there(&window.gpu_kind);
+                    // The first one says nothing new of any job.
+                    if new && self.predictor.kinds().len() > 1 {
+                        self.want_all(now);
+                    }
                     self.mark_waiting(now, &window.job, out);
                     // The first window takes the place of a guess about its kind: that does not
                     // wait for the interval. It happens once in a job's life.
@@ -199,6 +228,7 @@ impl Machine for PredictorMachine {
             Event::JobEnded(job) => {
                 self.due.retain(|(_, due)| *due != job);
                 self.published.remove(&job);
+                self.bound.remove(&job);
                 if self.predictor.forget(&job) {
                     out.push(Action::ForgetJob(job.clone()));
                 }
@@ -209,10 +239,12 @@ impl Machine for PredictorMachine {
                     }
                 }
             }
-            Event::AllWanted => {
-                self.due.clear();
-                self.due.extend(self.predictor.jobs().map(|job| (now, job.clone())));
+            Event::KindSeen(kind) => {
+                if self.predictor.kind_is_there(&kind) {
+                    self.want_all(now);
+                }
             }
+            Event::AllWanted => self.want_all(now),
         }
         self.shrink();
     }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::surface::NEIGHBOUR_CLASSES_MAX;
+use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
 use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 
 use crate::calibration::Calibration;
@@ -69,6 +69,8 @@ pub struct Predictor {
     learner: Learner,
     /// What undeclared jobs with windows are like.
     likes: BTreeMap<JobId, Option<Like>>,
+    /// Kinds of card that the cluster has.
+    kinds: BTreeSet<String>,
 }
 
 impl Predictor {
@@ -78,6 +80,7 @@ impl Predictor {
         Self {
             learner: Learner::new(config.method),
             likes: BTreeMap::new(),
+            kinds: BTreeSet::new(),
             config,
             jobs: BTreeMap::new(),
             models: BTreeMap::new(),
@@ -123,6 +126,23 @@ impl Predictor {
     /// Every job it knows.
     pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
         self.jobs.keys()
+    }
+
+    /// Kinds of card that the cluster has, as far as [`Self::kind_is_there`] has said.
+    #[must_use]
+    pub fn kinds(&self) -> &BTreeSet<String> {
+        &self.kinds
+    }
+
+    /// The cluster has cards of this kind. True where that is new; as many are remembered as one
+    /// message speaks of ([`Self::surface_on_all`]).
+    pub fn kind_is_there(&mut self, kind: &str) -> bool {
+        let known = self.kinds.contains(kind) || self.kinds.len() >= surface::KINDS_MAX;
+        if known || id::check(kind).is_err() {
+            return false;
+        }
+        self.cards.recall(kind);
+        self.kinds.insert(kind.to_owned())
     }
 
     /// Takes down what a job's owner says of it. True where that was new.
@@ -220,6 +240,17 @@ impl Predictor {
         Some(self.surface_of(now, job, self.jobs.get(job)?))
     }
 
+    /// The same, with what is expected of it on each other kind of GPU that the cluster has.
+    #[must_use]
+    pub fn surface_on_all(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
+        let own = self.surface(now, job)?;
+        let others = self.kinds.iter().filter(|kind| **kind != own.gpu_kind);
+        let others = others.filter_map(|kind| self.surface_elsewhere(now, job, kind));
+        // Its own may be one that no node has any more.
+        let elsewhere = others.take(surface::KINDS_MAX - 1).collect();
+        Some(Surface { elsewhere, ..own })
+    }
+
     /// What is expected of `job` on another kind of GPU than its own: what is known of its class
     /// there, since no window of its own says anything of it.
     #[must_use]
@@ -275,6 +306,7 @@ impl Predictor {
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib,
             points,
+            elsewhere: Vec::new(),
             probe: probe::propose(&self.config, known, &card, |what_if, wanted| {
                 let model = self.fit(job, what_if, kind, &card);
                 Question::new(&model, &card, class, &profiles, &pooled).points(wanted)

@@ -307,6 +307,10 @@ impl Registry {
         let contestant = self.contestants.get_mut(&predictor).expect("entered above");
         contestant.propose(now, &surface, known, scored);
         if self.serves(&predictor) {
+            // A prior that stands in for it speaks of the same kinds.
+            for on in std::iter::once(&*surface).chain(&surface.elsewhere) {
+                self.fallback.kind_is_there(&on.gpu_kind);
+            }
             self.pass_on(surface, out);
         }
         self.tell(now, &predictor, false, out);
@@ -332,12 +336,13 @@ impl Registry {
         let class_of = |job: &JobId| self.jobs.get(job).and_then(|job| job.workload.clone());
         let Ok(seen) = Observation::of(window, class_of) else { return };
         self.cards.see(&window.gpu_kind, &seen);
+        self.fallback.kind_is_there(&window.gpu_kind);
         let card = self.cards.card(&window.gpu_kind);
         self.enter_job(now, id, false, out);
         self.let_score(id, true);
         let job = self.jobs.get_mut(id).expect("entered above");
         job.heard = now;
-        job.gpu_kind = Some(window.gpu_kind.clone());
+        job.is_on(&window.gpu_kind);
         if job.workload.is_none() {
             job.workload.clone_from(&window.workload);
         }
@@ -440,7 +445,7 @@ impl Registry {
             let Some(gpus) = job.gpus else { continue };
             let (workload, kind) = (job.workload.clone(), job.gpu_kind.as_deref());
             self.fallback.describe(now, id.clone(), workload, gpus, kind);
-            let Some(mut prior) = self.fallback.surface(now, &id) else { continue };
+            let Some(mut prior) = self.fallback.surface_on_all(now, &id) else { continue };
             job.standing = Some(Standing { by: Some(prior.predictor.clone()), at: now });
             prior.basis = Some(basis);
             out.push(Action::WriteSurface(Box::new(prior)));

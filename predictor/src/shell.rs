@@ -1,4 +1,5 @@
-//! The service around the machine: windows and job records in, proposed surfaces out.
+//! The service around the machine: windows, job records and the nodes' kinds of card in, proposed
+//! surfaces out.
 //!
 //! One task. A window is acknowledged once it is learned from; one that cannot be read is logged
 //! and acknowledged, since it would be no better the next time. What cannot be written while the
@@ -21,8 +22,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::codec;
 use wattle_common::id::JobId;
-use wattle_common::messages::{JobRecord, JobWindow};
-use wattle_common::subject::{Bucket, PredictorKey, StreamName};
+use wattle_common::messages::{JobRecord, JobWindow, PowerReport};
+use wattle_common::subject::{Bucket, PredictorKey, Reporter, StreamName};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, StoredDelivery};
 use wattle_runtime::clock;
@@ -123,12 +124,16 @@ impl Service {
             let first = jobs.initial().await;
             let windows = self.bus.consume(StreamName::Windows, &self.durable).await?;
             let contest = self.bus.bucket(Bucket::Predictors).await?.watch().await?;
-            Ok::<_, BusError>((service, jobs, first, windows, contest))
+            let mut nodes = self.bus.bucket(Bucket::Actual).await?.watch().await?;
+            let there = nodes.initial().await;
+            Ok::<_, BusError>((service, (jobs, first), windows, contest, (nodes, there)))
         };
         let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
-        let (service, mut jobs, first, mut windows, mut contest) = begun?;
+        let (service, (mut jobs, first), mut windows, mut contest, (mut nodes, there)) = begun?;
         self.catch_up(&first).await;
         let mut actions = Vec::new();
+        // Before any job: what is said of it first is of every kind.
+        there.iter().for_each(|change| self.on_node(change, &mut actions));
         for change in first {
             self.on_job(change, &mut actions);
             self.act(&mut actions).await;
@@ -153,6 +158,10 @@ impl Service {
                         self.machine.handle(clock::now(), Event::AllWanted, &mut actions);
                     }
                     Some(_) => {}
+                    None => break,
+                },
+                change = nodes.next() => match change {
+                    Some(change) => self.on_node(&change, &mut actions),
                     None => break,
                 },
                 _ = tick.tick() => self.on_tick().await,
@@ -194,7 +203,7 @@ impl Service {
                 job: record.spec.job,
                 workload: record.spec.workload,
                 gpus: record.spec.gpus,
-                gpu_kind: None,
+                gpu_kind: record.spec.gpu_kind,
             },
             None if change.value.is_none() => match JobId::new(&change.key) {
                 Ok(job) => Event::JobEnded(job),
@@ -203,6 +212,23 @@ impl Service {
             None => return,
         };
         self.machine.handle(clock::now(), event, actions);
+    }
+
+    /// Which kinds of card a node has; all else that it reports is others' business.
+    fn on_node(&mut self, change: &Change, actions: &mut Vec<Action>) {
+        if !matches!(Reporter::parse(&change.key), Some((Reporter::Power, _))) {
+            return;
+        }
+        let Some(value) = &change.value else { return };
+        match codec::decode_json::<PowerReport>(value) {
+            Ok(report) => {
+                let kinds: BTreeSet<String> = report.gpus.into_iter().map(|gpu| gpu.kind).collect();
+                for kind in kinds {
+                    self.machine.handle(clock::now(), Event::KindSeen(kind), actions);
+                }
+            }
+            Err(error) => tracing::debug!(key = change.key, %error, "node's report not read"),
+        }
     }
 
     async fn on_window(&mut self, delivery: &StoredDelivery, actions: &mut Vec<Action>) {
@@ -244,10 +270,10 @@ impl Service {
     /// Writes what waits, and the classes that changed.
     async fn on_tick(&mut self) {
         for (job, write) in std::mem::take(&mut self.waiting) {
-            let predictor = self.machine.predictor();
-            let written = match (write, predictor.surface(clock::now(), &job)) {
+            let written = match (write, self.machine.surface(clock::now(), &job)) {
                 (Write::Surface, Some(surface)) => {
-                    self.store.propose(&surface, predictor.knowledge_of(&job)).await
+                    let knowledge = self.machine.predictor().knowledge_of(&job);
+                    self.store.propose(&surface, knowledge).await
                 }
                 (Write::Surface, None) => Ok(()),
                 (Write::Forgetting, _) => self.store.remove(&job).await,

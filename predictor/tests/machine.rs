@@ -108,3 +108,61 @@ fn a_bad_window_is_reported() {
         ["j: its numbers of gpus and nodes cannot be"]
     );
 }
+
+/// Who is spoken of, on which kinds of card: its own first.
+fn kinds(out: Vec<Action>) -> Vec<String> {
+    let published = out.into_iter().filter_map(|action| match action {
+        Action::PublishSurface(surface) => Some(surface),
+        _ => None,
+    });
+    published
+        .map(|surface| {
+            let job = surface.job.clone();
+            let kinds: Vec<String> = surface.by_kind().map(|on| on.gpu_kind).collect();
+            format!("{job} on {}", kinds.join(", "))
+        })
+        .collect()
+}
+
+#[test]
+fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
+    let mut m = machine();
+    let told = |m: &mut PredictorMachine, at_s: u64, event: Event| {
+        let (now, mut out) = (Timestamp::from_s(at_s), Vec::new());
+        m.handle(now, event, &mut out);
+        while m.next_wake().is_some_and(|(at, _)| at <= now) {
+            m.wake(now, &mut out);
+        }
+        kinds(out)
+    };
+    let any = |name: &str| Event::JobDescribed {
+        job: job(name),
+        workload: Some(class("a")),
+        gpus: GpuRequest::exactly(1),
+        gpu_kind: None,
+    };
+    let seen = |kind: &str| Event::KindSeen(kind.to_owned());
+    assert!(told(&mut m, 90, seen("v100")).is_empty());
+    assert_eq!(told(&mut m, 100, any("waits")), ["waits on v100"]);
+    assert_eq!(told(&mut m, 100, described("bound")), ["bound on v100"]);
+    assert!(told(&mut m, 101, seen("v100")).is_empty(), "a heartbeat is no news");
+    assert!(told(&mut m, 101, seen("no kind")).is_empty(), "and this is no name");
+    // A node with other cards joins: whoever may have them hears of it.
+    assert_eq!(told(&mut m, 120, seen("p100")), ["bound on v100", "waits on v100, p100"]);
+
+    // What its class shows there is foretold of it.
+    let rate = |m: &PredictorMachine| {
+        let surface = m.surface(Timestamp::from_s(200), &job("waits")).unwrap();
+        let there = surface.by_kind().find(|on| on.gpu_kind == "p100").unwrap();
+        assert_eq!((there.job.as_str(), there.windows), ("waits", 0));
+        there.points.iter().find(|p| p.cap_mw.is_none() && p.gpus == 1).unwrap().steps_per_s
+    };
+    assert_eq!(rate(&m), None);
+    let mut there = window("runs", Some("a"), 0);
+    there.gpu_kind = "p100".into();
+    let said = told(&mut m, 200, Event::WindowClosed(Box::new(there)));
+    assert!(said.contains(&"waits on v100, p100".to_owned()), "{said:?}");
+    assert!(said.contains(&"runs on p100, v100".to_owned()), "{said:?}");
+    let rate = rate(&m).unwrap();
+    assert!((8.0..12.0).contains(&rate.mean), "{rate:?}");
+}

@@ -57,6 +57,7 @@ fn surface(who: &str, of: &str, when: Timestamp, caps: &[(Option<u64>, f64, f64)
         utilization_memory_percent: None,
         memory_mib_max: None,
         points: caps.iter().map(point).collect(),
+        elsewhere: Vec::new(),
         probe: None,
     }
 }
@@ -290,6 +291,40 @@ fn relative_speeds_are_scored_where_no_rates_are_said() {
     assert!((elsewhere.mape_percent - 12.5).abs() < 0.01, "{elsewhere:?}");
 }
 
+fn on(kind: &str, surface: Surface) -> Surface {
+    Surface { gpu_kind: kind.into(), ..surface }
+}
+
+/// What was said of a job on other kinds of card is passed on with the rest, and scored where the job
+/// then runs; a prior that stands in speaks of the same kinds.
+#[test]
+fn what_is_said_of_other_kinds_of_card_counts_there() {
+    let mut bench = Bench::new();
+    let there = on("p100", surface("physical", "a", at(1), &[(None, 8.0, 180.0)]));
+    let said = surface("physical", "a", at(1), &[(None, 20.0, 180.0)]);
+    let said = Surface { elsewhere: vec![there], ..said };
+    bench.propose(1, said.clone());
+    assert_eq!(bench.passed_on(), std::slice::from_ref(&said));
+
+    let window =
+        |until: u64, kind: &str| JobWindow { gpu_kind: kind.into(), ..closed("a", at(until), 250) };
+    bench.close(16, window(16, "p100"));
+    let prior = bench.status(16, "physical").speed.prior.unwrap();
+    assert!((prior.mape_percent - 20.0).abs() < 0.01, "8 foretold, 10 seen: {prior:?}");
+    // The same configuration on another kind of card is another configuration.
+    bench.propose(17, Surface { at_us: at(17), ..said.clone() });
+    bench.close(31, window(31, "v100"));
+    let speed = bench.status(31, "physical").speed;
+    assert_eq!((speed.again, speed.elsewhere.unwrap().windows), (None, 1));
+
+    bench.describe(32, "b");
+    bench.wake(60);
+    let prior = bench.passed_on().pop().unwrap();
+    assert_eq!((prior.predictor.as_str(), prior.job.as_str()), ("prior", "b"));
+    let kinds: Vec<String> = prior.by_kind().map(|on| on.gpu_kind).collect();
+    assert_eq!(kinds, ["v100", "p100"]);
+}
+
 #[test]
 fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
     let mut bench = Bench::new();
@@ -299,7 +334,20 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
         change(&mut wrong);
         wrong
     };
-    let cases: [(&str, Surface); 9] = [
+    let there = |kind: &str| on(kind, good.clone());
+    let cases: [(&str, Surface); 13] = [
+        ("twice of kind v100", wrong(&|s| s.elsewhere = vec![there("v100")])),
+        ("twice of kind p100", wrong(&|s| s.elsewhere = vec![there("p100"), there("p100")])),
+        (
+            "an elsewhere of its own",
+            wrong(&|s| {
+                s.elsewhere = vec![Surface { elsewhere: vec![there("a")], ..there("p100") }];
+            }),
+        ),
+        (
+            "more than 8 kinds",
+            wrong(&|s| s.elsewhere = (0..8).map(|i| there(&format!("k{i}"))).collect()),
+        ),
         ("no points", wrong(&|s| s.points.clear())),
         ("not finite", wrong(&|s| s.points[0].card_power_w.mean = f64::NAN)),
         ("in order", wrong(&|s| s.points[0].relative_speed.low = 1.5)),

@@ -155,6 +155,7 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(100.0 * alone.utilization_memory),
             memory_mib_max: Some(alone.tenants[0].memory_mib),
             points,
+            elsewhere: Vec::new(),
             probe: None,
         });
         let menu = Arc::new(Menu::of(&surface, request));
@@ -194,6 +195,7 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(truth.utilization_memory_percent),
             memory_mib_max: Some(truth.memory_mib),
             points: truth.points.clone(),
+            elsewhere: Vec::new(),
             probe: None,
         })
     }

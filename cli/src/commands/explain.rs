@@ -63,6 +63,11 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
         )),
         None => text.push_str("\nno prediction of it yet"),
     }
+    let others = surface.iter().flat_map(|surface| &surface.elsewhere);
+    for other in others.filter(|other| spec.gpu_kind.is_none() || other.windows > 0) {
+        let basis = other.basis.as_deref().unwrap_or("no more is said");
+        text.push_str(&format!("\non {} instead: {basis}", other.gpu_kind));
+    }
     for reason in &record.reasons {
         let after = reason.at_us.since(spec.submitted_at_us).as_secs_f64();
         text.push_str(&format!(

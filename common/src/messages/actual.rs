@@ -2,7 +2,8 @@
 //!
 //! * **Publisher:** launcher ([`LaunchReport`], key `launcher.<node>`), power agent
 //!   ([`PowerReport`], key `power.<node>`).
-//! * **Listeners:** placer; profiler (which process belongs to which job); `wattle nodes`.
+//! * **Listeners:** placer; profiler (which process belongs to which job); predictors (which kinds of
+//!   GPU there are); `wattle nodes`.
 //! * **How often:** at every change, and as a heartbeat: three times within the placer's patience.
 //! * **Delivery:** key-value bucket `actual`. The last value stands.
 //! * **Lost or doubled:** the next heartbeat says it all again; reports are whole, never

@@ -29,6 +29,10 @@ use crate::units::{Frequency, Power};
 /// Most workload classes a surface's neighbours' axis may name.
 pub const NEIGHBOUR_CLASSES_MAX: usize = 16;
 
+/// Kinds of GPU that one message speaks of at most: eight times 256 points of some 300 bytes stay
+/// below a server's limit of 1 MB.
+pub const KINDS_MAX: usize = 8;
+
 /// What a predictor says of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Surface {
@@ -62,6 +66,18 @@ pub struct Surface {
     /// What should be looked at next, if the placer will.
     #[serde(default)]
     pub probe: Option<Probe>,
+    /// The same of the job on other kinds of GPU, where it could be given several: a whole surface
+    /// for each, of the same job and predictor, with nothing in this field.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elsewhere: Vec<Self>,
+}
+
+impl Surface {
+    /// What it says of each kind of GPU, apart: first of its own.
+    pub fn by_kind(mut self) -> impl Iterator<Item = Self> {
+        let elsewhere = std::mem::take(&mut self.elsewhere);
+        std::iter::once(self).chain(elsewhere)
+    }
 }
 
 /// A proposal to run a job in another setting for a little while, because that would teach.

@@ -85,7 +85,9 @@ impl Placer {
             return Err(format!("`{}` is no number of GPUs; write 4, or 1..8", spec.gpus));
         }
         if let Some(kind) = spec.gpu_kind.as_deref().filter(|kind| id::check(kind).is_err()) {
-            return Err(format!("`{kind}` is no kind of GPU; `wattle nodes` shows those there are"));
+            return Err(format!(
+                "`{kind}` is no kind of GPU; `wattle nodes` shows those there are"
+            ));
         }
         if spec.command.first().is_none_or(String::is_empty) {
             return Err("the command is empty: write it behind --".to_owned());

@@ -130,6 +130,7 @@ mod tests {
             utilization_memory_percent: None,
             memory_mib_max: None,
             points: points.collect(),
+            elsewhere: Vec::new(),
             probe: None,
         };
         Menu::of(&surface, GpuRequest::exactly(2))

@@ -109,6 +109,7 @@ pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface
         utilization_gpu_percent: Some(CLASSES[class].1),
         utilization_memory_percent: None,
         memory_mib_max: Some(CLASSES[class].2),
+        elsewhere: Vec::new(),
         probe: None,
         points,
     }

@@ -22,6 +22,7 @@ const SHAPES_MAX: usize = 16;
 /// A configuration, as two windows share it.
 #[derive(Clone, Debug, PartialEq)]
 struct Configuration {
+    kind: Option<String>,
     gpus: u32,
     nodes: u32,
     batch: Option<u32>,
@@ -32,8 +33,9 @@ struct Configuration {
 }
 
 impl Configuration {
-    fn of(seen: &Observation) -> Self {
+    fn of(kind: Option<&str>, seen: &Observation) -> Self {
         Self {
+            kind: kind.map(str::to_owned),
             gpus: seen.gpus,
             nodes: seen.nodes,
             batch: seen.global_batch,
@@ -94,6 +96,14 @@ impl Job {
         }
     }
 
+    /// The job is on cards of this kind: what it does alone on another is no measure here.
+    pub(super) fn is_on(&mut self, kind: &str) {
+        if self.gpu_kind.as_deref() != Some(kind) {
+            self.gpu_kind = Some(kind.to_owned());
+            self.alone.clear();
+        }
+    }
+
     /// Whether this window has not come before; takes it down. On one node windows follow each
     /// other: one that is older than the last is a doubled one, or too late to be scored.
     pub(super) fn is_new(&mut self, window: &Observation, until: Timestamp) -> bool {
@@ -121,7 +131,7 @@ impl Job {
         if !known.any {
             return Some(Horizon::Prior);
         }
-        let wanted = Configuration::of(window);
+        let wanted = Configuration::of(self.gpu_kind.as_deref(), window);
         match self.configurations.iter().position(|seen| *seen == wanted) {
             Some(place) if place < known.configurations => Some(Horizon::Again),
             Some(_) => Some(Horizon::Elsewhere),
@@ -137,7 +147,7 @@ impl Job {
     pub(super) fn see(&mut self, window: &Observation, card: &Card) {
         self.any = true;
         if self.scored {
-            let seen = Configuration::of(window);
+            let seen = Configuration::of(self.gpu_kind.as_deref(), window);
             let full = self.configurations.len() >= CONFIGURATIONS_MAX;
             if !full && !self.configurations.contains(&seen) {
                 self.configurations.push(seen);

@@ -5,6 +5,7 @@
 
 use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, PredictorId, WorkloadId};
+use wattle_common::messages::surface::KINDS_MAX;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 
 use crate::model::cap::Card;
@@ -76,6 +77,19 @@ pub fn check(
     for (i, point) in surface.points.iter().enumerate() {
         check_point(point).map_err(|why| format!("points[{i}]: {why}"))?;
     }
+    if surface.elsewhere.len() >= KINDS_MAX {
+        return Err(format!("it speaks of more than {KINDS_MAX} kinds of GPU"));
+    }
+    for (i, other) in surface.elsewhere.iter().enumerate() {
+        let mut named = surface.elsewhere[..i].iter().map(|known| &known.gpu_kind);
+        if other.gpu_kind == surface.gpu_kind || named.any(|kind| *kind == other.gpu_kind) {
+            return Err(format!("it speaks twice of kind {}", other.gpu_kind));
+        }
+        if !other.elsewhere.is_empty() {
+            return Err(format!("elsewhere[{i}]: it has an elsewhere of its own"));
+        }
+        check(now, predictor, job, other).map_err(|why| format!("elsewhere[{i}]: {why}"))?;
+    }
     Ok(())
 }
 
@@ -133,6 +147,13 @@ pub struct Proposal {
     pub received: Timestamp,
     /// What the registry had seen of the job by then.
     pub known: Known,
+    /// What it says of each kind of GPU.
+    on: Box<[OnKind]>,
+}
+
+/// What a proposal says of one kind of GPU.
+#[derive(Clone, Debug)]
+struct OnKind {
     gpu_kind: Box<str>,
     points: Box<[Point]>,
     /// The sets of neighbours that points name by their place here; 0 is alone.
@@ -183,6 +204,20 @@ impl Proposal {
     /// What is kept of a surface that passed [`check`].
     #[must_use]
     pub fn of(surface: &Surface, received: Timestamp, known: Known) -> Self {
+        let on = std::iter::once(surface).chain(&surface.elsewhere).map(OnKind::of).collect();
+        Self { at: surface.at_us, received, known, on }
+    }
+
+    /// What it expects of the configuration of `seen` on cards of `kind`; `None` where it has no
+    /// point there and none on either side of it.
+    #[must_use]
+    pub fn expects(&self, kind: &str, seen: &Observation, card: &Card) -> Option<Expected> {
+        self.on.iter().find(|on| *on.gpu_kind == *kind)?.expects(seen, card)
+    }
+}
+
+impl OnKind {
+    fn of(surface: &Surface) -> Self {
         let mut sets: Vec<Box<[WorkloadId]>> = vec![Box::default()];
         let mut points = Vec::with_capacity(surface.points.len().min(SCORED_MAX));
         for point in surface.points.iter().take(SCORED_MAX) {
@@ -204,22 +239,13 @@ impl Proposal {
             });
         }
         Self {
-            at: surface.at_us,
-            received,
-            known,
             gpu_kind: surface.gpu_kind.as_str().into(),
             points: points.into(),
             sets: sets.into(),
         }
     }
 
-    /// What it expects of the configuration of `seen` on cards of `kind`; `None` where it has no
-    /// point there and none on either side of it.
-    #[must_use]
-    pub fn expects(&self, kind: &str, seen: &Observation, card: &Card) -> Option<Expected> {
-        if *self.gpu_kind != *kind {
-            return None;
-        }
+    fn expects(&self, seen: &Observation, card: &Card) -> Option<Expected> {
         let set = self.set_of(&seen.neighbours)?;
         let here = |p: &&Point| p.gpus == seen.gpus && p.nodes == seen.nodes && p.set == set;
         let of_batch = seen.global_batch.filter(|batch| {

@@ -1,6 +1,7 @@
 //! Everything goes wrong at once, by seed: messages lost, doubled, late and out of order; jobs slow to
 //! stop; nodes cut off or rebooted, cards that do not answer, caps refused; the placer killed before any write; a
-//! predictor that lies. Under every policy, whatever happens:
+//! predictor that lies; nodes of another kind, and jobs that must have it. Under every policy, whatever
+//! happens:
 //!
 //! * the world's own rules hold at every step (`world`): nobody runs twice, no GPU is overfull,
 //!   attempts and orders never go back;
@@ -171,6 +172,7 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
         utilization_memory_percent: None,
         memory_mib_max: one_in(rng, 2).then(|| rng.below(60_000)),
         points,
+        elsewhere: Vec::new(),
         probe: None,
     }
 }
@@ -193,11 +195,20 @@ fn a_word_of_progress(rng: &mut Stream, world: &World, job: &JobId) -> Option<Jo
 }
 
 /// One second's worth of trouble.
-fn trouble(rng: &mut Stream, world: &mut World, accepted: &mut Vec<JobId>) {
+fn trouble(
+    rng: &mut Stream,
+    mut kinds: Option<&mut Stream>,
+    world: &mut World,
+    accepted: &mut Vec<JobId>,
+) {
     let node = NODES[rng.below(3) as usize];
     match rng.below(12) {
         0..3 => {
-            let job = a_job(rng, accepted.len(), world.now);
+            let mut job = a_job(rng, accepted.len(), world.now);
+            if let Some(kinds) = kinds.as_deref_mut().filter(|kinds| one_in(kinds, 3)) {
+                let kind = if one_in(kinds, 2) { "p100" } else { "v100" };
+                job.gpu_kind = Some(kind.to_owned());
+            }
             accepted.push(job.job.clone());
             // Killed before it answers, the placer is asked again until it does.
             if let Reply::Refused { error } = world.ask_submit(job) {
@@ -219,7 +230,11 @@ fn trouble(rng: &mut Stream, world: &mut World, accepted: &mut Vec<JobId>) {
     let known: Vec<JobId> = world.jobs.keys().cloned().collect();
     for job in known {
         if one_in(rng, 4) {
-            let surface = a_surface(rng, &job, world.now);
+            let mut surface = a_surface(rng, &job, world.now);
+            if let Some(kinds) = kinds.as_deref_mut().filter(|kinds| !one_in(kinds, 4)) {
+                let other = a_surface(kinds, &job, world.now);
+                surface.elsewhere = vec![Surface { gpu_kind: "p100".to_owned(), ..other }];
+            }
             world.tell(Event::SurfaceKnown(Box::new(surface)));
         }
         if one_in(rng, 3)
@@ -242,11 +257,16 @@ fn storm(seed: u64) -> Result<World, String> {
     (world.config.node_patience_ms, world.config.node_lost_after_ms) = (5_000, 20_000);
     world.config.nodes_expected = Some(3);
     world.config.attempts_max = u32::MAX;
+    // In some storms one node has other cards, and some jobs must have these or the others.
+    let mut kinds = seed.is_multiple_of(3).then(|| Stream::new(seed, "kinds"));
+    if kinds.is_some() {
+        world.is_of_kind("n2", "p100");
+    }
     world.restart();
     world.weather = Some(Weather::of(seed));
     let mut accepted: Vec<JobId> = Vec::new();
     for _ in 0..STORM_S {
-        trouble(&mut rng, &mut world, &mut accepted);
+        trouble(&mut rng, kinds.as_mut(), &mut world, &mut accepted);
         world.pass(1);
     }
     world.weather = None;
