@@ -1,14 +1,16 @@
-//! A cluster as a file: groups of equal nodes, their GPUs, and the leaf switches they are below.
+//! A cluster as a file: groups of equal nodes, their GPUs and boards, and the leaf switches they are
+//! below.
 //!
 //! ```toml
 //! [[nodes]]
 //! count = 16
 //! gpus = 8
+//! gpus_per_board = 4   # GPUs close to each other: a power of two; left out: not known
 //! kind = "a100"
 //! per_switch = 4       # nodes below each leaf switch; left out: not known
 //! ```
 //!
-//! It says what `16x8:a100/4` says; several groups are several kinds or sizes. How the cluster is
+//! It says what `16x2x4:a100/4` says; several groups are several kinds or sizes. How the cluster is
 //! used is decided elsewhere.
 
 use std::path::Path;
@@ -30,6 +32,7 @@ struct File {
 struct Group {
     count: u32,
     gpus: u32,
+    gpus_per_board: Option<u32>,
     kind: String,
     per_switch: Option<u32>,
 }
@@ -56,6 +59,7 @@ fn of_toml(text: &str) -> Result<ClusterShape, String> {
     let group = |group: Group| NodeGroup {
         nodes: group.count,
         gpus_per_node: group.gpus,
+        gpus_per_board: group.gpus_per_board,
         gpu_kind: group.kind.to_ascii_lowercase(),
         nodes_per_switch: group.per_switch,
     };
@@ -70,8 +74,8 @@ mod tests {
     fn a_file_says_what_the_text_says() {
         let example = include_str!("../../deploy/demo/cluster.toml");
         let shape = of_toml(example).unwrap();
-        assert_eq!(shape, cluster("8x8:a100/4,4x4:v100").unwrap());
-        assert_eq!(shape.to_string(), "8x8:a100/4,4x4:v100");
+        assert_eq!(shape, cluster("8x2x4:a100/4,4x4:v100").unwrap());
+        assert_eq!(shape.to_string(), "8x2x4:a100/4,4x4:v100");
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo/cluster.toml");
         assert_eq!(cluster(name).unwrap(), shape);
     }
@@ -83,6 +87,14 @@ mod tests {
             ("nodes = []", "write NODESxGPUS:KIND"),
             ("[[nodes]]\ncount = 0\ngpus = 8\nkind = \"v100\"", "0x8:v100"),
             ("[[nodes]]\ncount = 1\ngpus = 8\nkind = \"v100\"\nper_swich = 4", "per_swich"),
+            (
+                "[[nodes]]\ncount = 1\ngpus = 6\nkind = \"v100\"\ngpus_per_board = 3",
+                "a node of v100: boards of 3 GPUs: a board has 1, 2, 4, 8, ...",
+            ),
+            (
+                "[[nodes]]\ncount = 1\ngpus = 6\nkind = \"v100\"\ngpus_per_board = 4",
+                "6 GPUs are no whole number of boards of 4",
+            ),
         ] {
             let error = of_toml(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

@@ -2,7 +2,9 @@
 //!
 //! Written as people write it, `28x8:v100`: 28 nodes of 8 V100s. Several groups are joined by
 //! commas: `4x8:v100,2x4:p100`. Nodes below leaf switches have their number after a slash:
-//! `28x8:v100/4` is seven switches of four nodes. A switch holds nodes of one group.
+//! `28x8:v100/4` is seven switches of four nodes. A switch holds nodes of one group. GPUs that are
+//! closer to each other than to the rest of their node (on a board, behind one PCIe switch, linked in
+//! a group) are written apart: `28x2x4:v100` is two boards of four in each node.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,6 +23,9 @@ pub struct NodeGroup {
     pub nodes: u32,
     /// GPUs in each of them.
     pub gpus_per_node: u32,
+    /// GPUs on each board of a node: a power of two, so that a block of GPUs lies on one board where
+    /// it can ([`check_board`]); `None`: not known, or all on one.
+    pub gpus_per_board: Option<u32>,
     /// The GPUs' kind, in lower case as in the catalog: `v100`.
     pub gpu_kind: String,
     /// Nodes below each leaf switch; `None`: not known, or all below one.
@@ -45,6 +50,30 @@ pub enum ShapeError {
         "`{0}`: 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} GPUs, and at least 1 node a switch"
     )]
     Count(String),
+    /// Boards that a node cannot have, or blocks of GPUs would not fit.
+    #[error("{0}")]
+    Board(String),
+}
+
+/// Checks that nodes of `gpus` GPUs may have them on boards of `gpus_per_board`.
+///
+/// # Errors
+/// Where that is no power of two (GPUs are given out in aligned blocks of powers of two, which would
+/// lie across such boards), or a node does not have a whole number of boards.
+pub fn check_board(gpus: u32, gpus_per_board: u32) -> Result<(), String> {
+    if !gpus_per_board.is_power_of_two() {
+        return Err(format!(
+            "boards of {gpus_per_board} GPUs: a board has 1, 2, 4, 8, ... of them; leave it out where \
+             yours do not"
+        ));
+    }
+    if !gpus.is_multiple_of(gpus_per_board) {
+        return Err(format!(
+            "{gpus} GPUs are no whole number of boards of {gpus_per_board}; leave it out where boards \
+             differ"
+        ));
+    }
+    Ok(())
 }
 
 impl ClusterShape {
@@ -72,6 +101,11 @@ impl ClusterShape {
             if group.nodes == 0 || !gpus.contains(&group.gpus_per_node) || !switched {
                 return Err(ShapeError::Count(text()));
             }
+            if let Some(board) = group.gpus_per_board {
+                check_board(group.gpus_per_node, board).map_err(|why| {
+                    ShapeError::Board(format!("a node of {}: {why}", group.gpu_kind))
+                })?;
+            }
         }
         if shape.groups.is_empty() {
             return Err(ShapeError::Form(String::new()));
@@ -90,6 +124,10 @@ impl ClusterShape {
             first += group.nodes_per_switch.map_or(0, |each| group.nodes.div_ceil(each));
             (0..group.nodes).map(move |node| group.nodes_per_switch.map(|each| from + node / each))
         })
+    }
+    /// GPUs on each board of each node, in node order; `None` where that is not known.
+    pub fn boards(&self) -> impl Iterator<Item = Option<u32>> {
+        self.groups.iter().flat_map(|g| (0..g.nodes).map(|_| g.gpus_per_board))
     }
     /// The groups of equal nodes, in node order.
     #[must_use]
@@ -128,10 +166,17 @@ impl FromStr for ClusterShape {
                 };
                 let (nodes, gpus) = counts.split_once('x').ok_or_else(form)?;
                 let nodes: u32 = nodes.parse().map_err(|_| form())?;
-                let gpus_per_node: u32 = gpus.parse().map_err(|_| form())?;
+                let (boards, gpus) = match gpus.split_once('x') {
+                    Some((boards, each)) => {
+                        (Some(boards.parse::<u32>().map_err(|_| form())?), each)
+                    }
+                    None => (None, gpus),
+                };
+                let gpus: u32 = gpus.parse().map_err(|_| form())?;
                 Ok(NodeGroup {
                     nodes,
-                    gpus_per_node,
+                    gpus_per_node: boards.map_or(gpus, |boards| boards.saturating_mul(gpus)),
+                    gpus_per_board: boards.map(|_| gpus),
                     gpu_kind: kind.to_ascii_lowercase(),
                     nodes_per_switch: switched,
                 })
@@ -158,7 +203,12 @@ impl fmt::Display for ClusterShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, g) in self.groups.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
-            write!(f, "{comma}{}x{}:{}", g.nodes, g.gpus_per_node, g.gpu_kind)?;
+            write!(f, "{comma}{}x", g.nodes)?;
+            match g.gpus_per_board.filter(|&board| check_board(g.gpus_per_node, board).is_ok()) {
+                Some(board) => write!(f, "{}x{board}", g.gpus_per_node / board)?,
+                None => write!(f, "{}", g.gpus_per_node)?,
+            }
+            write!(f, ":{}", g.gpu_kind)?;
             if let Some(each) = g.nodes_per_switch {
                 write!(f, "/{each}")?;
             }
@@ -173,7 +223,9 @@ mod tests {
 
     #[test]
     fn shapes_read_and_show_alike() {
-        for text in ["28x8:v100", "4x8:v100,2x4:p100", "28x8:v100/4,2x8:a100"] {
+        for text in
+            ["28x8:v100", "4x8:v100,2x4:p100", "28x8:v100/4,2x8:a100", "4x2x4:v100/2,1x1x8:a100"]
+        {
             assert_eq!(text.parse::<ClusterShape>().unwrap().to_string(), text);
         }
         let mixed: ClusterShape = "1x8:V100, 2x4:p100".parse().unwrap();
@@ -182,17 +234,45 @@ mod tests {
         let switched: ClusterShape = "3x8:v100/2,1x8:a100,2x8:p100/2".parse().unwrap();
         let below: Vec<_> = switched.switches().collect();
         assert_eq!(below, [Some(0), Some(0), Some(1), None, Some(2), Some(2)]);
+        let boards: ClusterShape = "1x3x4:v100,2x8:a100".parse().unwrap();
+        assert_eq!(boards.boards().collect::<Vec<_>>(), [Some(4), None, None]);
+        assert_eq!(boards.gpu_count(), 28);
     }
 
     #[test]
     fn what_is_no_shape_says_how_to_write_one() {
-        for text in ["", "8", "4x8", "x8:v100", "4x8:", "4x8:v 100", "-1x8:v100", "4x8:v100/"] {
+        for text in [
+            "",
+            "8",
+            "4x8",
+            "x8:v100",
+            "4x8:",
+            "4x8:v 100",
+            "-1x8:v100",
+            "4x8:v100/",
+            "4x2x2x2:v100",
+        ] {
             let error = text.parse::<ClusterShape>().unwrap_err();
             assert!(matches!(error, ShapeError::Form(_)), "{text}: {error}");
         }
-        for text in ["0x8:v100", "4x0:v100", "4x65:v100", "100001x1:v100", "4x8:v100/0"] {
+        for text in
+            ["0x8:v100", "4x0:v100", "4x65:v100", "100001x1:v100", "4x8:v100/0", "1x0x4:v100"]
+        {
             let error = text.parse::<ClusterShape>().unwrap_err();
             assert!(matches!(error, ShapeError::Count(_)), "{text}: {error}");
+        }
+        let group = |gpus_per_node, board| NodeGroup {
+            nodes: 1,
+            gpus_per_node,
+            gpus_per_board: Some(board),
+            gpu_kind: "v100".to_owned(),
+            nodes_per_switch: None,
+        };
+        for (gpus, board, said) in [(6, 3, "1, 2, 4, 8"), (6, 4, "no whole number"), (8, 0, "1, 2")]
+        {
+            let error = ClusterShape::of(vec![group(gpus, board)]).unwrap_err();
+            assert!(matches!(error, ShapeError::Board(_)), "{error}");
+            assert!(error.to_string().contains(said), "{error}");
         }
     }
 }

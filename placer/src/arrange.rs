@@ -11,6 +11,7 @@
 //!
 //! It must not decide who gets what: a target that is not here means that the job waits.
 
+mod blocks;
 mod network;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,8 @@ use crate::node::Wakefulness;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::problem::Problem;
 use crate::reason::Because;
-use crate::set::{GpuSet, JobKey, NodeKey, Spot, lowest, ones};
+use crate::set::{GpuSet, JobKey, NodeKey, Spot, ones};
+use blocks::{aligned, is_split};
 use network::{switches, together};
 
 /// Jobs that are to share one set of GPUs, mostly one job alone.
@@ -268,11 +270,12 @@ impl<'a> Steps<'a> {
         if self.of_kind(target).any(|(_, node)| fits(node)) {
             let nodes = self.of_kind(target).filter(|(_, node)| fits(node));
             let best = nodes.filter_map(|(key, node)| {
-                let chosen = aligned(self.free[key.index()], gpus, node.facts.gpus)?;
-                // The fullest node first, so that whole nodes stay whole.
-                Some((self.free[key.index()].count_ones(), key, chosen))
+                let (free, board) = (self.free[key.index()], node.gpus_per_board);
+                let chosen = aligned(free, gpus, node.facts.gpus, board)?;
+                // On one board if it can be; the fullest node first, so that whole nodes stay whole.
+                Some((is_split(chosen, board), free.count_ones(), key, chosen))
             });
-            return best.min().map(|(_, key, chosen)| GpuSet::on(key, chosen));
+            return best.min().map(|(_, _, key, chosen)| GpuSet::on(key, chosen));
         }
         // Whole nodes of one kind and size, next to each other where there are any such.
         let mut classes: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
@@ -453,57 +456,7 @@ fn could_be_part(node: &crate::Node, target: &Target) -> bool {
     let facts = &node.facts;
     let healthy = facts.healthy & ones(facts.gpus);
     if facts.gpus >= target.gpus {
-        return aligned(healthy, target.gpus, facts.gpus).is_some();
+        return aligned(healthy, target.gpus, facts.gpus, node.gpus_per_board).is_some();
     }
     facts.gpus > 0 && healthy == ones(facts.gpus)
-}
-
-/// `count` free GPUs of a node: an aligned block from the smallest free one that holds it, or, for a
-/// count that is no power of two, the lowest free ones.
-fn aligned(free: u64, count: u32, size: u32) -> Option<u64> {
-    if free.count_ones() < count {
-        return None;
-    }
-    if !count.is_power_of_two() {
-        return Some(lowest(free, count));
-    }
-    let blocks = |width: u32| {
-        (0..size)
-            .step_by(width as usize)
-            .filter(move |first| first + width <= size)
-            .map(move |first| ones(width) << first)
-            .filter(move |block| free & block == *block)
-    };
-    let mut width = count;
-    // A block whose buddy is taken is tried before one that would break a larger block.
-    let mut loosest = None;
-    while width <= size {
-        let next: Vec<u64> = blocks(width * 2).collect();
-        let alone = blocks(width).find(|block| !next.iter().any(|larger| larger & block == *block));
-        if let Some(block) = alone {
-            return Some(lowest(block, count));
-        }
-        loosest = loosest.or_else(|| blocks(width).next());
-        width *= 2;
-    }
-    // A node of an odd shape may have room without a whole block.
-    loosest
-        .map(|block| lowest(block, count))
-        .or_else(|| (!size.is_multiple_of(count)).then(|| lowest(free, count)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_aligned_and_break_as_little_as_may_be() {
-        assert_eq!(aligned(0b1111_1111, 2, 8), Some(0b11));
-        // 4..8 is whole: the pair comes from the broken half.
-        assert_eq!(aligned(0b1111_0110, 1, 8), Some(0b10));
-        assert_eq!(aligned(0b1111_1100, 2, 8), Some(0b1100));
-        assert_eq!(aligned(0b0110_0110, 2, 8), None);
-        assert_eq!(aligned(0b0110_0110, 3, 8), Some(0b10_0110));
-        assert_eq!(aligned(0b11, 4, 8), None);
-    }
 }

@@ -56,6 +56,8 @@ pub struct Node {
     pub facts: Arc<NodeFacts>,
     /// The leaf switch it is below, where that is known.
     pub switch: Option<u32>,
+    /// How many of its GPUs are on each of its boards, where that is known: a power of two.
+    pub gpus_per_board: Option<u32>,
     /// Whether it takes jobs.
     pub wakefulness: Wakefulness,
     /// When it last woke, lost its last job, or was first known, whichever came last.
@@ -71,6 +73,7 @@ impl Node {
         Self {
             facts: Arc::new(facts),
             switch: None,
+            gpus_per_board: None,
             wakefulness: Wakefulness::Awake,
             idle_since: now,
             occupied: 0,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use wattle_common::job::{CardSetting, NodeShare, Placement};
 use wattle_common::messages::Surface;
-use wattle_common::topology::GPUS_PER_NODE_MAX;
+use wattle_common::topology::{self, GPUS_PER_NODE_MAX};
 use wattle_common::{JobId, NodeId, Power, Timestamp};
 
 use crate::budget::Outlook;
@@ -249,6 +249,14 @@ impl Problem {
     /// A node is below this leaf switch: jobs of several nodes are kept below few.
     pub fn node_is_below(&mut self, key: NodeKey, switch: Option<u32>) {
         self.nodes[key.index()].switch = switch;
+    }
+
+    /// A node has so many GPUs on each board: what a board can hold is kept on one. Boards that blocks
+    /// of GPUs would lie across are nothing to go by ([`topology::check_board`]).
+    pub fn node_has_boards(&mut self, key: NodeKey, gpus_per_board: Option<u32>) {
+        let node = &mut self.nodes[key.index()];
+        let fits = |board: &u32| topology::check_board(node.facts.gpus, *board).is_ok();
+        node.gpus_per_board = gpus_per_board.filter(fits);
     }
 
     /// A node reports whether it is awake.

@@ -159,8 +159,9 @@ impl<'s> Engine<'s> {
         }
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
         let mut problem = Problem::new();
-        let switches = scenario.cluster.switches();
-        for (i, ((gpus, kind), switch)) in scenario.cluster.nodes().zip(switches).enumerate() {
+        let below = scenario.cluster.switches().zip(scenario.cluster.boards());
+        for (i, ((gpus, kind), (switch, board))) in scenario.cluster.nodes().zip(below).enumerate()
+        {
             let node = problem.node_known(NodeFacts {
                 id: node_id(i),
                 gpu_kind: kind.to_owned(),
@@ -170,6 +171,7 @@ impl<'s> Engine<'s> {
                 watts: world.gpu(kind).map(|gpu| watts(world, gpu, gpus)),
             });
             problem.node_is_below(node, switch);
+            problem.node_has_boards(node, board);
         }
         problem.inventory_complete = true;
         problem.price = options.price;
