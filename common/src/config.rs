@@ -17,3 +17,15 @@ pub fn non_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     }
     Ok(value)
 }
+
+/// Deserialises how many GPUs are on a board, where that is said: a power of two.
+///
+/// # Errors
+/// A serde error that says so, for any other number.
+pub fn board<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    let value = Option::<u32>::deserialize(deserializer)?;
+    match value.filter(|gpus| !gpus.is_power_of_two()) {
+        Some(_) => Err(serde::de::Error::custom("must be 1, 2, 4, 8, ...")),
+        None => Ok(value),
+    }
+}

@@ -1,4 +1,4 @@
-//! Typed names: of clusters, nodes, jobs, workloads, predictors.
+//! Typed names: of clusters, nodes, switches, jobs, workloads, predictors.
 //!
 //! A name may stand in a NATS subject, a KV key, a file name and an environment variable, so it is
 //! made of `A-Z a-z 0-9 - _` only (NATS ADR-6's restricted term), and is 1 to 64 bytes long.
@@ -104,6 +104,10 @@ id!(
 id!(
     /// One machine with GPUs.
     NodeId
+);
+id!(
+    /// One leaf switch, as its operator calls it.
+    SwitchId
 );
 id!(
     /// One training job.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
-use wattle_common::id::PredictorId;
+use wattle_common::id::{PredictorId, SwitchId};
 use wattle_common::job::{CardSetting, GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
 use wattle_common::{
@@ -180,6 +180,8 @@ fn actual() {
         }],
         can_sleep: false,
         slept: None,
+        switch: None,
+        gpus_per_board: None,
     };
     check("power-report", &report);
     let mut with_clocks = report;
@@ -191,6 +193,9 @@ fn actual() {
     let error = Some("`/usr/sbin/suspend` ended with exit code 1".into());
     that_sleeps.slept = Some(SleepAnswer { ordered_us: at(1), error });
     check("power-report-sleep", &that_sleeps);
+    let mut placed = that_sleeps;
+    (placed.switch, placed.gpus_per_board) = (SwitchId::new("leaf-3").ok(), Some(4));
+    check("power-report-place", &placed);
 }
 
 #[test]

@@ -172,6 +172,8 @@ impl Site {
                 .collect(),
             can_sleep: false,
             slept: None,
+            switch: None,
+            gpus_per_board: None,
         };
         self.actual.put(&Reporter::Power.key(&node()), &report).await.unwrap();
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
+use wattle_common::id::SwitchId;
 use wattle_common::{ClusterId, NodeId, Power};
 
 /// What the machine needs to know beside the cards.
@@ -21,6 +22,10 @@ pub struct Settings {
     pub heartbeat: Duration,
     /// Whether there is a command that puts the node to sleep.
     pub can_sleep: bool,
+    /// The leaf switch the node is below.
+    pub switch: Option<SwitchId>,
+    /// GPUs on each of its boards.
+    pub gpus_per_board: Option<u32>,
 }
 
 impl Default for Settings {
@@ -31,6 +36,8 @@ impl Default for Settings {
             ramp_every: Duration::from_millis(DEFAULT_RAMP_MS),
             heartbeat: Duration::from_millis(DEFAULT_HEARTBEAT_MS),
             can_sleep: false,
+            switch: None,
+            gpus_per_board: None,
         }
     }
 }
@@ -75,6 +82,12 @@ pub struct Config<B> {
     /// Absent: it is never put to sleep. It must do no harm when it is run twice.
     #[serde(default)]
     pub sleep_command: Option<Vec<String>>,
+    /// The leaf switch this node is below; absent: not known.
+    #[serde(default)]
+    pub switch: Option<SwitchId>,
+    /// GPUs on each board of this node, a power of two; absent: not known.
+    #[serde(default, deserialize_with = "wattle_common::config::board")]
+    pub gpus_per_board: Option<u32>,
     /// Where the bus is.
     pub nats: B,
 }
@@ -90,6 +103,8 @@ impl<B> Config<B> {
             ramp_every: Duration::from_millis(self.ramp_ms),
             heartbeat: Duration::from_millis(self.heartbeat_ms),
             can_sleep: self.sleep_command.is_some(),
+            switch: self.switch.clone(),
+            gpus_per_board: self.gpus_per_board,
         }
     }
 }

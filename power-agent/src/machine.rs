@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use wattle_common::messages::{
     AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepAnswer, SleepState,
 };
-use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
+use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp, topology};
 
 use crate::card::{Card, CardFacts, CardRead, Refusal};
 use crate::config::Settings;
@@ -234,6 +234,7 @@ impl PowerMachine {
         out: &mut Vec<Action>,
     ) {
         self.away = None;
+        let known = self.cards.len();
         let missing: Vec<GpuIndex> = self
             .cards
             .keys()
@@ -249,7 +250,18 @@ impl PowerMachine {
                 Err(error) => self.card_lost(gpu, error, out),
             }
         }
+        if self.cards.len() != known
+            && let Err(error) = self.boards()
+        {
+            out.push(Action::Log(Note::NoSuchBoards { error }));
+        }
         self.read_done(now);
+    }
+
+    /// Whether the cards can be on boards as the operator says.
+    fn boards(&self) -> Result<(), String> {
+        let board = self.settings.gpus_per_board;
+        board.map_or(Ok(()), |board| topology::check_board(self.cards.len() as u32, board))
     }
 
     fn card_read(&mut self, gpu: GpuIndex, read: CardRead, out: &mut Vec<Action>) {
@@ -375,6 +387,7 @@ impl PowerMachine {
         if self.cards.is_empty() && self.away.is_none() {
             return; // nothing has been read yet: an empty inventory would be a lie
         }
+        let gpus_per_board = self.settings.gpus_per_board.filter(|_| self.boards().is_ok());
         let gpus = self.cards.iter().map(|(gpu, card)| AppliedGpu {
             gpu: *gpu,
             uuid: card.facts.uuid.clone(),
@@ -398,6 +411,8 @@ impl PowerMachine {
             gpus: gpus.collect(),
             can_sleep: self.settings.can_sleep,
             slept: self.slept.clone(),
+            switch: self.settings.switch.clone(),
+            gpus_per_board,
         };
         let news = self.reported.as_mut().is_none_or(|last| {
             std::mem::swap(&mut last.at_us, &mut report.at_us);

@@ -81,6 +81,11 @@ pub enum Note {
         /// The driver's words.
         error: String,
     },
+    /// The cards cannot be on boards as the configuration has it; nobody is told of boards.
+    NoSuchBoards {
+        /// Why.
+        error: String,
+    },
     /// The sleep command is run.
     FallsAsleep,
     /// It did not do its work.
@@ -118,6 +123,7 @@ impl fmt::Display for Note {
             Self::Lost { gpu, error } => write!(f, "gpu {gpu} does not answer: {error}"),
             Self::Back { gpu } => write!(f, "gpu {gpu} answers again"),
             Self::DriverAway { error } => write!(f, "no card can be read: {error}"),
+            Self::NoSuchBoards { error } => write!(f, "gpus_per_board is not used: {error}"),
             Self::FallsAsleep => f.write_str("nobody needs the node: it falls asleep"),
             Self::StaysAwake { error } => write!(f, "the node cannot fall asleep: {error}"),
         }

@@ -130,8 +130,9 @@ fn log(note: &Note) {
         Note::Older { generation, .. }
         | Note::Stale { generation, .. }
         | Note::LeaseEnded { generation } => tracing::warn!(generation, "{note}"),
-        Note::ForeignNode { .. } | Note::DriverAway { .. } | Note::StaysAwake { .. } => {
-            tracing::warn!("{note}");
-        }
+        Note::ForeignNode { .. }
+        | Note::DriverAway { .. }
+        | Note::NoSuchBoards { .. }
+        | Note::StaysAwake { .. } => tracing::warn!("{note}"),
     }
 }

@@ -19,12 +19,24 @@ fn the_example_holds_the_defaults() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap().replace("# safe_cap_w", "safe_cap_w");
     let config: ServiceConfig = parse(&text, Path::new("power-agent.toml")).unwrap();
     assert_eq!(config.settings().safe_cap, Some(Power::from_w(250)));
+    assert_eq!((config.switch, config.gpus_per_board), (None, None));
+    let text = text.replace("# switch", "switch").replace("# gpus_per_board =", "gpus_per_board =");
+    let config: ServiceConfig = parse(&text, Path::new("power-agent.toml")).unwrap();
+    let said = config.settings();
+    assert_eq!((said.switch.unwrap().as_str(), said.gpus_per_board), ("leaf-0", Some(4)));
 }
 
 #[test]
 fn a_wrong_value_is_named() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
-    let text = text.replace("heartbeat_ms = 10_000", "heartbeat_ms = 0");
-    let error = parse::<ServiceConfig>(&text, Path::new("power-agent.toml")).unwrap_err();
-    assert!(matches!(&error, ConfigError::Value { key, .. } if key == "heartbeat_ms"), "{error}");
+    for (right, wrong, named, said) in [
+        ("heartbeat_ms = 10_000", "heartbeat_ms = 0", "heartbeat_ms", "greater than 0"),
+        ("# gpus_per_board = 4", "gpus_per_board = 3", "gpus_per_board", "1, 2, 4, 8"),
+        ("# switch = \"leaf-0\"", "switch = \"leaf 0\"", "switch", "use letters"),
+    ] {
+        let text = text.replace(right, wrong);
+        let error = parse::<ServiceConfig>(&text, Path::new("power-agent.toml")).unwrap_err();
+        assert!(matches!(&error, ConfigError::Value { key, .. } if key == named), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
 }

@@ -91,6 +91,7 @@ impl Node {
             ramp_every: Duration::from_millis(500),
             heartbeat: Duration::from_secs(5),
             can_sleep: true,
+            ..Settings::default()
         };
         let card = |i: u32| ModelCard {
             cap: Power::from_w(100 + 60 * u64::from(i)),

@@ -86,7 +86,9 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
         if command.json {
             return print_json(&nodes);
         }
-        let mut table = Table::new(&[
+        let is_below = |node: &Node| node.power.as_ref()?.switch.clone();
+        let switched = nodes.iter().any(|node| is_below(node).is_some());
+        let mut columns = vec![
             ("NODE", Align::Left),
             ("GPU", Align::Right),
             ("KIND", Align::Left),
@@ -96,7 +98,11 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
             ("MEMORY", Align::Right),
             ("HEARD", Align::Right),
             ("JOBS", Align::Left),
-        ]);
+        ];
+        if switched {
+            columns.insert(1, ("SWITCH", Align::Left));
+        }
+        let mut table = Table::new(&columns);
         let now = wattle_runtime::clock::now();
         for node in &nodes {
             let Some(power) = &node.power else {
@@ -110,7 +116,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                     .into_iter()
                     .map(JobId::as_str)
                     .collect();
-                table.row(vec![
+                let mut row = vec![
                     node.node.to_string(),
                     gpu.gpu.to_string(),
                     gpu.kind.clone(),
@@ -120,7 +126,12 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                     format!("{:.0} GiB", gpu.memory_mib as f64 / 1_024.0),
                     heard.clone(),
                     jobs.join(" "),
-                ]);
+                ];
+                if switched {
+                    let switch = is_below(node).map(|switch| switch.to_string());
+                    row.insert(1, switch.unwrap_or_default());
+                }
+                table.row(row);
             }
             if node.launcher.is_none() {
                 note(&format!("{}: its launcher has not reported", node.node));

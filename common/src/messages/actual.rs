@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{GpuIndex, JobId, NodeId};
+use crate::id::{GpuIndex, JobId, NodeId, SwitchId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
@@ -97,6 +97,14 @@ pub struct PowerReport {
     /// What became of the last order to fall asleep; absent: there was none, or it is being obeyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slept: Option<SleepAnswer>,
+    /// The leaf switch the node is below, where its operator says so: nodes that name the same one are
+    /// close to each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<SwitchId>,
+    /// GPUs on each board of the node, in the order of their numbers, where its operator says so: a
+    /// power of two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_board: Option<u32>,
 }
 
 /// What became of an order to fall asleep.

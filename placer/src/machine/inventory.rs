@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use wattle_common::id::SwitchId;
 use wattle_common::messages::{
     LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
 };
@@ -26,6 +27,8 @@ pub(super) struct NodeState {
     pub(super) sleep: Option<NodeSleep>,
     /// Whether its wake command failed and is to be run again.
     pub(super) wake_again: bool,
+    /// The leaf switch that the problem knows it below.
+    switch: Option<SwitchId>,
 }
 
 impl Placer {
@@ -76,6 +79,7 @@ impl Placer {
         self.watch_sleep(now, node);
         let Some(state) = self.nodes.get(node) else { return };
         let Some((power, _)) = &state.power else { return };
+        let (switch, board) = (power.switch.clone(), power.gpus_per_board);
         let Some(first) = power.gpus.first() else { return };
         // Cards of another kind than the node's first are not mixed in.
         let same = |gpu: &&wattle_common::messages::AppliedGpu| {
@@ -110,13 +114,33 @@ impl Placer {
             self.to_order.insert(node.clone());
             self.plan_soon(now);
         }
-        if let Some(key) = self.problem.node_key(node)
-            && self.problem.node(key).wakefulness != wakefulness
-        {
+        let Some(key) = self.problem.node_key(node) else { return };
+        self.problem.node_has_boards(key, board);
+        if self.nodes.get(node).is_some_and(|state| state.switch != switch) {
+            let number = switch.as_ref().map(|switch| self.number_of(switch, node));
+            self.problem.node_is_below(key, number);
+            self.node_mut(node).switch = switch;
+        }
+        if self.problem.node(key).wakefulness != wakefulness {
             // From now on it counts as idle.
             self.problem.now = now;
             self.problem.node_is(key, wakefulness);
         }
+    }
+
+    /// The number that stands for a switch: that of the other nodes below it, else the lowest that
+    /// stands for none.
+    fn number_of(&self, switch: &SwitchId, node: &NodeId) -> u32 {
+        let mut taken = BTreeSet::new();
+        for (other, state) in self.nodes.iter().filter(|(other, _)| *other != node) {
+            let key = self.problem.node_key(other);
+            let Some(number) = key.and_then(|key| self.problem.node(key).switch) else { continue };
+            if state.switch.as_ref() == Some(switch) {
+                return number;
+            }
+            taken.insert(number);
+        }
+        (0..).find(|number| !taken.contains(number)).unwrap_or_default()
     }
 
     /// GPUs on which something runs that is not ordered: a job of before the node was lost.

@@ -199,6 +199,50 @@ fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
 }
 
 #[test]
+fn what_nodes_say_of_switches_and_boards_is_heeded() {
+    let mut world = World::new(4, 8);
+    world.policy = || crate::policy("tiresias").unwrap();
+    world.config.nodes_expected = Some(4);
+    for (node, switch) in [("n0", "a"), ("n1", "b"), ("n2", "a"), ("n3", "b")] {
+        world.stands(node, switch, Some(4));
+    }
+    world.restart();
+    world.pass(2);
+    let placed = |world: &World, job: &str| world.record(job).reasons[0].decision.clone();
+    world.long = true;
+    // Two nodes, not next to each other but below one switch.
+    world.submit(spec("wide", 16));
+    world.pass(2);
+    let all = "0,1,2,3,4,5,6,7";
+    assert_eq!(placed(&world, "wide"), format!("placed on n0:{all} n2:{all}"));
+    // Three and three on one node, each on a board.
+    world.submit(spec("three", 3));
+    world.submit(spec("more", 3));
+    world.pass(2);
+    assert_eq!(placed(&world, "three"), "placed on n1:0,1,2");
+    assert_eq!(placed(&world, "more"), "placed on n1:4,5,6");
+    // Moved to other switches, they are known there.
+    for job in ["wide", "three", "more"] {
+        world.cancel(job);
+    }
+    for (node, switch) in [("n1", "c"), ("n2", "c"), ("n0", "b")] {
+        world.stands(node, switch, Some(4));
+    }
+    world.pass(4);
+    world.submit(spec("again", 16));
+    world.pass(2);
+    assert_eq!(placed(&world, "again"), format!("placed on n1:{all} n2:{all}"));
+    // Boards that a node cannot have are nothing to go by.
+    for node in ["n0", "n3"] {
+        world.stands(node, "b", Some(3));
+    }
+    world.submit(spec("odd", 3));
+    world.submit(spec("odder", 3));
+    world.pass(2);
+    assert_eq!(placed(&world, "odder"), "placed on n0:3,4,5");
+}
+
+#[test]
 fn before_the_inventory_is_complete_nothing_is_too_large() {
     let mut world = World::new(2, 2);
     assert_eq!(world.ask_submit(spec("big", 64)), Reply::Accepted { job: job_id("big") });

@@ -25,6 +25,10 @@ pub(crate) struct Node {
     pub(crate) gpus: u32,
     /// Their kind.
     pub(crate) gpu_kind: String,
+    /// The leaf switch it is below, where that is known.
+    pub(crate) switch: Option<u32>,
+    /// How many of them are on each board, where that is known.
+    pub(crate) gpus_per_board: Option<u32>,
 }
 
 /// The nodes, and the file with the clock where it is not the wall's.
@@ -50,7 +54,15 @@ pub(crate) fn real() -> anyhow::Result<Hardware> {
     let host: String = name.split('.').next().unwrap_or_default().chars().take(64).collect();
     let id = NodeId::new(&host).or_else(|_| NodeId::new("n0")).expect("n0 is an id");
     let shape = ClusterShape::uniform(1, gpus, &info.kind)?;
-    let node = Node { id, library: None, env: Vec::new(), gpus, gpu_kind: info.kind };
+    let node = Node {
+        id,
+        library: None,
+        env: Vec::new(),
+        gpus,
+        gpu_kind: info.kind,
+        switch: None,
+        gpus_per_board: None,
+    };
     Ok(Hardware { nodes: vec![node], clock: None, shape })
 }
 
@@ -65,7 +77,8 @@ pub(crate) fn simulated(
     let library = find_own("libnvml_sim.so")?;
     let goes_on = remember(shape, rate, folder)?;
     let mut nodes = Vec::new();
-    for (i, (gpus, kind)) in shape.nodes().enumerate() {
+    let places = shape.switches().zip(shape.boards());
+    for (i, ((gpus, kind), (switch, gpus_per_board))) in shape.nodes().zip(places).enumerate() {
         let id = NodeId::new(&format!("n{i}")).expect("a letter and a number are an id");
         let state = folder.join(format!("{id}.state"));
         if !(goes_on && state.exists()) {
@@ -77,6 +90,8 @@ pub(crate) fn simulated(
             env: vec![(env::SIM_NODE.to_owned(), state.clone().into_os_string())],
             gpus,
             gpu_kind: kind.to_owned(),
+            switch,
+            gpus_per_board,
         });
     }
     let clock = nodes.first().map(|node| PathBuf::from(&node.env[0].1));

@@ -51,7 +51,7 @@ const JOBS_GRACE: Duration = Duration::from_secs(15);
 )]
 pub(crate) struct Up {
     /// Simulated nodes instead of this machine's GPUs
-    #[arg(long, value_name = "NODESxGPUS:KIND")]
+    #[arg(long, value_name = "NODESxGPUS:KIND|FILE.toml", value_parser = crate::cluster_file::cluster)]
     simulated: Option<ClusterShape>,
     /// System seconds in a second of the wall; only beside simulated GPUs
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]

@@ -164,6 +164,12 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     ]);
     let mut agent = site.driver(node);
     agent.push(("heartbeat_ms", site.ms(10_000, WALL_HEARTBEAT)));
+    if let Some(switch) = node.switch {
+        agent.push(("switch", Value::from(format!("leaf-{switch}"))));
+    }
+    if let Some(gpus) = node.gpus_per_board {
+        agent.push(("gpus_per_board", Value::from(i64::from(gpus))));
+    }
     if site.sleep {
         agent.push(("sleep_command", nap::command(Nap::Sleep, &folder.join("logs"))?));
     }

@@ -29,6 +29,8 @@ const WORK: u32 = 6;
 pub(super) struct Node {
     id: NodeId,
     kind: &'static str,
+    /// The leaf switch it is below, and GPUs on each of its boards.
+    place: (Option<&'static str>, Option<u32>),
     gpus: u32,
     sick: BTreeSet<GpuIndex>,
     cut_off: bool,
@@ -134,6 +136,7 @@ impl World {
                 .map(|at| Node {
                     id: NodeId::new(&format!("n{at}")).unwrap(),
                     kind: "v100",
+                    place: (None, None),
                     gpus,
                     sick: BTreeSet::new(),
                     cut_off: false,
@@ -210,6 +213,11 @@ impl World {
     /// The node's cards are of this kind: to be said before anything else is.
     pub(super) fn is_of_kind(&mut self, node: &str, kind: &'static str) {
         self.node_mut(node).kind = kind;
+        self.report();
+    }
+    /// Where the node says it stands: below which leaf switch, on boards of how many GPUs.
+    pub(super) fn stands(&mut self, node: &str, switch: &'static str, board: Option<u32>) {
+        self.node_mut(node).place = (Some(switch), board);
         self.report();
     }
     pub(super) fn cut_off(&mut self, node: &str, cut_off: bool) {
@@ -586,6 +594,8 @@ impl Node {
                 .collect(),
             can_sleep: self.nap.can,
             slept: self.nap.answer.clone(),
+            switch: self.place.0.map(|switch| switch.parse().unwrap()),
+            gpus_per_board: self.place.1,
         }
     }
 
