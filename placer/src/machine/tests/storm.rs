@@ -205,7 +205,9 @@ fn trouble(
     match rng.below(12) {
         0..3 => {
             let mut job = a_job(rng, accepted.len(), world.now);
-            if let Some(kinds) = kinds.as_deref_mut().filter(|kinds| one_in(kinds, 3)) {
+            if let Some(kinds) = kinds.as_deref_mut()
+                && one_in(kinds, 3)
+            {
                 let kind = if one_in(kinds, 2) { "p100" } else { "v100" };
                 job.gpu_kind = Some(kind.to_owned());
             }
@@ -231,7 +233,9 @@ fn trouble(
     for job in known {
         if one_in(rng, 4) {
             let mut surface = a_surface(rng, &job, world.now);
-            if let Some(kinds) = kinds.as_deref_mut().filter(|kinds| !one_in(kinds, 4)) {
+            if let Some(kinds) = kinds.as_deref_mut()
+                && !one_in(kinds, 4)
+            {
                 let other = a_surface(kinds, &job, world.now);
                 surface.elsewhere = vec![Surface { gpu_kind: "p100".to_owned(), ..other }];
             }
