@@ -94,7 +94,9 @@ pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
 fn parse_kind(text: &str) -> Result<String, String> {
     match id::check(text) {
         Ok(()) => Ok(text.to_ascii_lowercase()),
-        Err(_) => Err(format!("`{text}` is no kind of GPU; write v100, as `wattle nodes` shows it")),
+        Err(_) => {
+            Err(format!("`{text}` is no kind of GPU; write v100, as `wattle nodes` shows it"))
+        }
     }
 }
 
