@@ -238,6 +238,7 @@ impl<'s> Engine<'s> {
 
     /// Until nothing happens any more; the last completion.
     fn run_through(&mut self) -> Result<u64, SimulationError> {
+        self.remember_past();
         let mut arrivals: Vec<u32> = (0..self.jobs.len() as u32).collect();
         arrivals.sort_by_key(|&job| self.jobs[job as usize].spec.submit);
         let mut arrivals = arrivals.into_iter().peekable();

@@ -63,6 +63,17 @@ pub enum Lengths {
     Reported,
     /// Never: only how far it is.
     Unknown,
+    /// Never, but the cluster has a past: as many jobs as come, each drawn from those that come, have
+    /// ended before the first does.
+    Past,
+}
+
+impl Lengths {
+    /// Whether a job ever says how long it is.
+    #[must_use]
+    pub const fn are_told(self) -> bool {
+        matches!(self, Self::Known | Self::Reported)
+    }
 }
 
 /// What is expected of the grid's carbon intensity.

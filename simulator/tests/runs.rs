@@ -2,15 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
-use wattle_placer::policy::NAMES;
+use wattle_placer::policy::{Fifo, NAMES, Policy, Reads};
+use wattle_placer::sizes::SizeHistory;
+use wattle_placer::{Plan, Problem};
 use wattle_simulator::{
-    CarbonSeries, Erring, ErrorShape, RunOptions, Scenario, SimJob, Work, gather, run, run_oracle,
-    run_policy, run_with, trace,
+    CarbonSeries, Erring, ErrorShape, Lengths, RunOptions, Scenario, SimJob, Work, gather, run,
+    run_oracle, run_policy, run_with, trace,
 };
 use wattle_world::{Setting, Tenant, World};
 
@@ -424,4 +426,45 @@ fn srtf_stops_the_longer_job_for_the_shorter() {
     assert_eq!((srtf.migrations, srtf.rescales), (1, 0));
     let fifo = run_policy(world(), &scenario, "fifo").unwrap();
     assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(10_000.0), Some(10_900.0)));
+}
+
+/// FIFO, and what it finds of past jobs when it is asked for the first time.
+struct Remembers(Fifo, Mutex<Option<SizeHistory>>);
+
+impl Policy for Remembers {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+    fn solve(&self, problem: &Problem) -> Plan {
+        self.1.lock().unwrap().get_or_insert_with(|| problem.sizes.clone());
+        self.0.solve(problem)
+    }
+}
+
+/// A cluster has a past only where it is given one, and then of jobs as long as those that come.
+#[test]
+fn a_past_is_of_jobs_like_those_that_come() {
+    let world = world();
+    // Work is counted on one GPU, however many the job takes: an hour, and four.
+    let jobs = (1..=40).map(|i| SimJob {
+        gpus: GpuRequest::exactly(if i % 2 == 0 { 4 } else { 1 }),
+        ..job(&format!("j{i}"), "resnet50", 10 * i, 3_600)
+    });
+    let scenario = scenario("2x4:v100", jobs.collect());
+    for (lengths, past) in [(Lengths::Unknown, 0), (Lengths::Past, 40)] {
+        let policy = Remembers(Fifo, Mutex::default());
+        let options = RunOptions { oracle: true, lengths, ..RunOptions::default() };
+        run_with(world, &scenario, &policy, &options).unwrap();
+        let sizes = policy.1.into_inner().unwrap().unwrap();
+        assert_eq!(sizes.len(), past);
+        if let Some(mean_s) = sizes.mean_s() {
+            let large = (mean_s / 3_600.0 - 1.0) / 3.0 * 40.0;
+            assert!((large - large.round()).abs() < 0.01, "{large} of 40");
+            // Drawn one by one: hardly ever just half of them.
+            assert!((10.0..20.0).contains(&large) || (21.0..30.0).contains(&large), "{large}");
+        }
+    }
 }

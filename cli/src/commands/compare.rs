@@ -57,8 +57,9 @@ pub(crate) struct Compare {
     /// The same as --surfaces oracle
     #[arg(long, conflicts_with = "surfaces")]
     oracle: bool,
-    /// From when on a job's length is known: known, reported (from its first report), unknown; known
-    /// with surfaces of the world, reported with predicted ones
+    /// From when on a job's length is known: known, reported (from its first report), unknown, past
+    /// (unknown, but like jobs have ended before); known with surfaces of the world, reported with
+    /// predicted ones
     #[arg(long, value_name = "WHEN")]
     lengths: Option<String>,
     /// Turn knobs coarsely: to look at a scenario, not to quote it
@@ -163,9 +164,10 @@ impl Compare {
             None | Some("reported") => Lengths::Reported,
             Some("known") => Lengths::Known,
             Some("unknown") => Lengths::Unknown,
+            Some("past") => Lengths::Past,
             Some(other) => {
                 return Err(usage(format!(
-                    "--lengths {other}: use one of known, reported, unknown"
+                    "--lengths {other}: use one of known, reported, unknown, past"
                 )));
             }
         };

@@ -212,6 +212,7 @@ impl CompareOptions {
             Lengths::Known => "known",
             Lengths::Reported => "reported",
             Lengths::Unknown => "unknown",
+            Lengths::Past => "past",
         }
     }
 }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use wattle_common::messages::window::Neighbour;
+use wattle_common::rng::Stream;
 use wattle_placer::{JobKey, Progress, Reads};
 use wattle_world::GpuModel;
 
@@ -44,18 +45,38 @@ impl Engine<'_> {
         if !self.is_informed() || self.options.lengths != Lengths::Known {
             return;
         }
-        let running = &self.jobs[job as usize];
-        let steps_total = match running.spec.work {
-            Work::Steps(steps) => steps,
-            Work::Lasts(span) => (span.as_secs_f64() * self.steps_per_s_alone(job)) as u64,
-        };
         let progress = Progress {
             at: self.now(),
-            steps_total: Some(steps_total.max(1)),
+            steps_total: Some((self.steps_of(job) as u64).max(1)),
             steps_per_s: Some(0.0),
             ..Progress::default()
         };
         self.problem.job_progressed(key, progress);
+    }
+
+    /// The steps of its whole work.
+    fn steps_of(&self, job: u32) -> f64 {
+        match self.jobs[job as usize].spec.work {
+            Work::Steps(steps) => steps as f64,
+            Work::Lasts(span) => span.as_secs_f64() * self.steps_per_s_alone(job),
+        }
+    }
+
+    /// Jobs have ended before the first comes, where the cluster is to have a past: as many as come,
+    /// each drawn from them. So what is foretold of a job rests on jobs like those around it, and not
+    /// on these themselves.
+    pub(super) fn remember_past(&mut self) {
+        let (true, Some(last)) = (self.options.lengths == Lengths::Past, self.jobs.len().checked_sub(1))
+        else {
+            return;
+        };
+        let mut drawn = Stream::new(self.scenario.seed, "past");
+        for _ in 0..=last {
+            let job = drawn.below(last as u64 + 1) as u32;
+            // In the unit of `wattle_placer::Menu::unit_rate`.
+            let gpus = f64::from(self.jobs[job as usize].spec.gpus.min);
+            self.problem.sizes.ended(self.steps_of(job) * gpus / self.steps_per_s_alone(job));
+        }
     }
 
     /// How long a job is said to take alone on the GPUs it asks for: the truth, where the policy must

@@ -43,6 +43,7 @@ pub(super) fn known(comparison: &Comparison) -> String {
     let lengths = match comparison.lengths {
         "known" => "how long each job is from its arrival on",
         "reported" => "how long each job is from its first report on",
+        "past" => "how far each job is, not how long, and how long jobs like these were",
         _ => "how far each job is, not how long",
     };
     format!("Policies see {sees}, and know {lengths}.")
