@@ -250,6 +250,27 @@ fn where_nobody_knows_the_young_go_first() {
     assert_eq!(plan.again_at, Some(Timestamp::from_s(1_800)));
 }
 
+/// An old job that needs 27 hours more goes before one that needs 20, if that is known.
+#[test]
+fn how_long_it_has_been_here_counts_less_for_a_job_of_unknown_length() {
+    let hours = |hours: u64| hours * 3_600;
+    for (known, first) in [(true, [1, 0]), (false, [0, 1])] {
+        let said = |length_s: u64| known.then_some(length_s);
+        let mut problem = cluster(&[1]);
+        let old = arrive(&mut problem, facts("old", 1, 1), ROOT, said(hours(30)));
+        problem.now = Timestamp::from_s(hours(20));
+        progress(&mut problem, old, hours(3), said(hours(30)));
+        // Half of all past jobs were of 20 hours or more, half of those beyond three of 30 or more.
+        for size in [1, 1, 4, 8, 15, 20, 30, 50, 60, 70, 80] {
+            problem.sizes.ended(f64::from(size) * 3_600.0);
+        }
+        let young = JobFacts { submitted_at: problem.now, ..facts("young", 1, 1) };
+        let young = arrive(&mut problem, young, ROOT, said(hours(20)));
+        settle(&mut problem);
+        assert_eq!([gpus(&problem, old), gpus(&problem, young)], first, "known: {known}");
+    }
+}
+
 #[test]
 fn a_small_gain_is_not_worth_a_restart() {
     let mut problem = cluster(&[8, 8]);

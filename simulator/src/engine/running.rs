@@ -81,7 +81,8 @@ impl Running<'_> {
         Progress {
             at: now,
             step,
-            steps_total: lengths.are_told()
+            steps_total: lengths
+                .are_told()
                 .then_some((self.work_us * self.steps_per_us).ceil() as u64),
             epoch: u32::try_from(step / epoch).ok(),
             steps_per_epoch: Some(epoch),

@@ -66,7 +66,8 @@ impl Engine<'_> {
     /// each drawn from them. So what is foretold of a job rests on jobs like those around it, and not
     /// on these themselves.
     pub(super) fn remember_past(&mut self) {
-        let (true, Some(last)) = (self.options.lengths == Lengths::Past, self.jobs.len().checked_sub(1))
+        let (true, Some(last)) =
+            (self.options.lengths == Lengths::Past, self.jobs.len().checked_sub(1))
         else {
             return;
         };

@@ -28,6 +28,11 @@ const SIZE_STAYS_S: f64 = 3_600.0;
 /// No change costs more than this share of what the job earns meanwhile.
 const CHANGE_MAX: f64 = 0.5;
 
+/// So much of a job's age counts where nobody knows how long it is. What it has left is then guessed
+/// from its age, so that an old job already counts as one with much left: counting all of its age
+/// besides would keep GPUs with those that are thought longest.
+const GUESSED_AGE: f64 = 0.25;
+
 /// One job.
 pub(super) struct Trader<'a> {
     pub(super) key: JobKey,
@@ -174,7 +179,7 @@ fn trader<'a>(
         known,
         work,
         bucket: bucket as i32,
-        age_step: age_step(age_s),
+        age_step: age_step(if known { age_s } else { age_s * GUESSED_AGE }),
         held: contender.held,
         floor: contender.held.unwrap_or(0),
         need,
