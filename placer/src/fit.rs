@@ -147,6 +147,13 @@ pub fn suits(node: &NodeFacts, job: &Job) -> bool {
         && job.facts.gpu_kind.as_deref().is_none_or(|kind| kind == node.gpu_kind)
 }
 
+/// Whether any node of this kind suits the job.
+#[must_use]
+pub fn suits_some(problem: &Problem, job: &Job, kind: &str) -> bool {
+    let mut nodes = problem.nodes().iter();
+    nodes.any(|node| node.facts.gpu_kind == kind && suits(&node.facts, job))
+}
+
 fn alike(a: &NodeFacts, b: &NodeFacts) -> bool {
     a.gpus == b.gpus && a.gpu_kind == b.gpu_kind && a.memory_mib == b.memory_mib
 }

@@ -204,6 +204,27 @@ fn a_node_that_sleeps_is_woken_for_who_waits() {
     assert_eq!(size(&problem, job).0, 8);
 }
 
+/// Something every ten minutes: a job ends, where it is its turn and any is there, or one arrives; and
+/// each time plans must come to rest.
+fn come_and_go(
+    problem: &mut Problem,
+    policy: &dyn Policy,
+    ends: impl Iterator<Item = bool>,
+    mut arrive: impl FnMut(&mut Problem, usize) -> JobKey,
+) {
+    let mut alive: Vec<JobKey> = Vec::new();
+    for (i, ends) in ends.enumerate() {
+        problem.now = problem.now + Duration::from_secs(600);
+        if ends && !alive.is_empty() {
+            let gone = alive.remove(i % alive.len());
+            problem.job_ended(gone);
+        } else {
+            alive.push(arrive(problem, i));
+        }
+        settle(problem, policy);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -217,19 +238,13 @@ proptest! {
         for name in ["powerflow", "greenflow"] {
             let policy = policy(name).unwrap();
             let mut problem = cluster(nodes, price);
-            let mut alive: Vec<JobKey> = Vec::new();
-            for (i, &(what, doublings, gain, rigid)) in events.iter().enumerate() {
-                problem.now = problem.now + Duration::from_secs(600);
-                if what == 0 && !alive.is_empty() {
-                    let gone = alive.remove(i % alive.len());
-                    problem.job_ended(gone);
-                } else {
-                    let max = 1 << (doublings - 1);
-                    let min = if rigid { max } else { 1 };
-                    alive.push(arrive(&mut problem, &format!("j{i}"), GpuRequest { min, max }, gain));
-                }
-                settle(&mut problem, policy.as_ref());
-            }
+            let ends = events.iter().map(|event| event.0 == 0);
+            come_and_go(&mut problem, policy.as_ref(), ends, |problem, i| {
+                let (_, doublings, gain, rigid) = events[i];
+                let max = 1 << (doublings - 1);
+                let min = if rigid { max } else { 1 };
+                arrive(problem, &format!("j{i}"), GpuRequest { min, max }, gain)
+            });
         }
     }
 }
@@ -387,29 +402,22 @@ proptest! {
         for name in ["afs", "powerflow", "wattle", "powerflow+zeus"] {
             let policy = policy(name).unwrap();
             let mut problem = mixed(nodes, 4, price);
-            let mut alive: Vec<JobKey> = Vec::new();
-            for (i, &(what, doublings, gain, faster, known)) in events.iter().enumerate() {
-                problem.now = problem.now + Duration::from_secs(600);
-                if what == 0 && !alive.is_empty() {
-                    let gone = alive.remove(i % alive.len());
-                    problem.job_ended(gone);
-                } else {
-                    let max = 1 << (doublings - 1);
-                    let request = GpuRequest { min: if what == 1 { max } else { 1 }, max };
-                    let name = format!("j{i}");
-                    alive.push(match known {
-                        0 => {
-                            let key = submit(&mut problem, &name, request);
-                            let said = surface_on("k80", faster, gain);
-                            problem.surface_known(key, Arc::new(said));
-                            key
-                        }
-                        1 => submit(&mut problem, &name, request),
-                        _ => arrive_on_both(&mut problem, &name, request, faster, gain),
-                    });
+            let ends = events.iter().map(|event| event.0 == 0);
+            come_and_go(&mut problem, policy.as_ref(), ends, |problem, i| {
+                let (what, doublings, gain, faster, known) = events[i];
+                let max = 1 << (doublings - 1);
+                let request = GpuRequest { min: if what == 1 { max } else { 1 }, max };
+                let name = format!("j{i}");
+                match known {
+                    0 => {
+                        let key = submit(problem, &name, request);
+                        problem.surface_known(key, Arc::new(surface_on("k80", faster, gain)));
+                        key
+                    }
+                    1 => submit(problem, &name, request),
+                    _ => arrive_on_both(problem, &name, request, faster, gain),
                 }
-                settle(&mut problem, policy.as_ref());
-            }
+            });
         }
     }
 }

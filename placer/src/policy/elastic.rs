@@ -10,7 +10,7 @@ use wattle_common::job::CardSetting;
 
 use crate::arrange::Target;
 use crate::draw::kind_of;
-use crate::fit::{never, suits};
+use crate::fit::{never, suits_some};
 use crate::job::{Job, State};
 use crate::menu::{Choice, Menu};
 use crate::outlook::is_unmeasured;
@@ -99,12 +99,8 @@ impl<'a> Contest<'a> {
                 (on.gpu_count(), kind, setting)
             }
             None => {
-                let suits = |kind: &str| {
-                    let mut nodes = problem.nodes().iter().filter(|n| n.facts.gpu_kind == kind);
-                    nodes.any(|node| suits(&node.facts, job))
-                };
                 let next = job.next_kind.as_deref().map(str::to_owned);
-                let kinds = self.room.iter().filter(|(kind, _)| suits(kind));
+                let kinds = self.room.iter().filter(|(kind, _)| suits_some(problem, job, kind));
                 let most = || kinds.max_by_key(|(_, left)| **left).map(|(kind, _)| *kind);
                 let kind = next.unwrap_or_else(|| most().unwrap_or_default().to_owned());
                 (job.next_gpus.unwrap_or(job.facts.request.min), kind, CardSetting::DEFAULT)
@@ -152,10 +148,6 @@ fn menu<'a>(problem: &Problem, job: &'a Job) -> Option<&'a Menu> {
     if let Some(kind) = job.next_kind.as_deref().or_else(|| kind_of(problem, job)) {
         return job.menu_on(kind);
     }
-    let there = |menu: &&Menu| {
-        let mut nodes = problem.nodes().iter();
-        nodes.any(|node| node.facts.gpu_kind == menu.gpu_kind && suits(&node.facts, job))
-    };
     let mut menus = job.menus().map(|menu| &**menu).filter(|menu| !menu.choices().is_empty());
-    menus.find(there)
+    menus.find(|menu| suits_some(problem, job, &menu.gpu_kind))
 }

@@ -25,7 +25,7 @@ use wattle_common::job::CardSetting;
 use crate::arrange::Target;
 use crate::cost;
 use crate::draw::kind_of;
-use crate::fit::suits;
+use crate::fit::suits_some;
 use crate::job::{Job, State};
 use crate::menu::Menu;
 use crate::outlook::remaining_alone;
@@ -159,7 +159,7 @@ impl Spread {
             let home = job.next_kind.as_deref().or_else(|| kind_of(problem, job));
             let home = home.and_then(|home| kinds.iter().position(|(kind, _)| kind == home));
             let worths = kinds.iter().enumerate().map(|(index, (kind, _))| {
-                if !may_have(problem, job, kind) || held.is_some() && home != Some(index) {
+                if !suits_some(problem, job, kind) || held.is_some() && home != Some(index) {
                     return None;
                 }
                 let menu = job.menu_on(kind)?;
@@ -211,7 +211,7 @@ fn settle<'a>(
         let unknown = |index: usize| {
             player.worths[index].is_none()
                 && spare[index] >= gpus
-                && may_have(problem, job, &kinds[index].0)
+                && suits_some(problem, job, &kinds[index].0)
         };
         let open = job.state == State::Queued && job.next_kind.is_none();
         match (0..kinds.len()).find(|&index| open && unknown(index)) {
@@ -234,12 +234,6 @@ fn settle<'a>(
     }
     contest.jobs = jobs;
     without
-}
-
-/// Whether the job may be on cards of this kind at all.
-fn may_have(problem: &Problem, job: &Job, kind: &str) -> bool {
-    let nodes = problem.nodes().iter();
-    nodes.filter(|node| node.facts.gpu_kind == kind).any(|node| suits(&node.facts, job))
 }
 
 /// Whether a job may move to another kind, and what that costs it.

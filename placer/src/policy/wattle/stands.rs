@@ -17,10 +17,10 @@ use wattle_common::job::CardSetting;
 
 use crate::arrange::{Target, arrange_some};
 use crate::charge::Charge;
-use crate::fit::{never, suits};
+use crate::fit::{never, suits_some};
 use crate::job::{Job, State};
 use crate::menu::Menu;
-use crate::node::Node;
+
 use crate::outlook::is_unmeasured;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::Contender;
@@ -234,8 +234,7 @@ fn offer(
     free: u32,
 ) -> Option<(f64, Target)> {
     let cleared = standing.cleared.get(&menu.gpu_kind).filter(|_| free > 0)?;
-    let suited = |node: &Node| node.facts.gpu_kind == menu.gpu_kind && suits(&node.facts, job);
-    if !problem.nodes().iter().any(suited) {
+    if !suits_some(problem, job, &menu.gpu_kind) {
         return None;
     }
     let charge = Charge::on(problem, &menu.gpu_kind);
