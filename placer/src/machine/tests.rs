@@ -1,6 +1,7 @@
 //! Examples of every rule, and the whole machine in a small world that is killed at every write.
 
 mod budget;
+mod node;
 mod probing;
 mod sleeping;
 mod storm;

@@ -10,12 +10,13 @@ use std::time::Duration;
 use wattle_common::Machine;
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{
-    AppliedGpu, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport,
-    LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepAnswer, SleepState, SubmitJob,
+    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchState, LaunchedJob,
+    NodeDesired, Reply, SleepState, SubmitJob,
 };
-use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
+use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
 use super::super::{Action, Event, Memory, Placer};
+use super::node::{Nap, Node, is_live};
 use super::storm::Weather;
 use crate::Config;
 use crate::policy::{Fifo, Policy};
@@ -25,42 +26,6 @@ const WAKES_IN: Duration = Duration::from_secs(20);
 
 /// Seconds of work of every job.
 const WORK: u32 = 6;
-
-pub(super) struct Node {
-    id: NodeId,
-    kind: &'static str,
-    /// The leaf switch it is below, and GPUs on each of its boards.
-    place: (Option<&'static str>, Option<u32>),
-    gpus: u32,
-    sick: BTreeSet<GpuIndex>,
-    cut_off: bool,
-    /// It has been reached again and has not looked at its orders yet.
-    returned: bool,
-    /// Why it carries out no cap.
-    refuses: Option<String>,
-    seen: Option<NodeDesired>,
-    runs: BTreeMap<(JobId, u32), LaunchedJob>,
-    nap: Nap,
-}
-
-/// How a node sleeps.
-#[derive(Default)]
-pub(super) struct Nap {
-    /// Whether it can.
-    pub(super) can: bool,
-    /// Whether it sleeps.
-    pub(super) asleep: bool,
-    /// When it will have woken.
-    pub(super) wakes_at: Option<Timestamp>,
-    /// Whether wake commands reach it.
-    pub(super) deaf: bool,
-    /// Why its sleep command fails.
-    pub(super) fails: Option<String>,
-    /// What became of the last order to sleep.
-    pub(super) answer: Option<SleepAnswer>,
-    /// What it said last before it slept.
-    last: Option<(PowerReport, LaunchReport)>,
-}
 
 enum Request {
     Submit(Box<JobSpec>),
@@ -541,78 +506,4 @@ impl World {
         // Reports of one second are told apart.
         self.now = self.now + Duration::from_micros(1);
     }
-}
-
-impl Node {
-    fn is_silent(&self) -> bool {
-        self.cut_off || self.nap.asleep
-    }
-
-    /// What lies of it in the bucket `actual`.
-    fn said(&self, now: Timestamp) -> (PowerReport, LaunchReport) {
-        let last = self.nap.last.clone().filter(|_| self.nap.asleep);
-        last.unwrap_or_else(|| (self.power(now), self.launch(now)))
-    }
-
-    /// As a power agent does: each order once.
-    fn fall_asleep(&mut self, desired: &NodeDesired) {
-        let Some(sleep) = desired.sleep.filter(|s| s.is == SleepState::FallingAsleep) else {
-            return;
-        };
-        let ordered_us = sleep.since_us;
-        if self.nap.answer.as_ref().is_some_and(|answer| answer.ordered_us >= ordered_us) {
-            return;
-        }
-        assert!(!self.runs.values().any(is_live), "{} is sent to sleep under a job", self.id);
-        let error = self.nap.fails.clone();
-        self.nap.asleep = error.is_none();
-        self.nap.answer = Some(SleepAnswer { ordered_us, error });
-    }
-
-    fn power(&self, now: Timestamp) -> PowerReport {
-        PowerReport {
-            node: self.id.clone(),
-            at_us: now,
-            generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
-            lease_until_us: None,
-            gpus: (0..self.gpus)
-                .map(|gpu| AppliedGpu {
-                    gpu,
-                    uuid: format!("GPU-{gpu}"),
-                    kind: self.kind.to_owned(),
-                    memory_mib: 32_768,
-                    healthy: !self.sick.contains(&gpu),
-                    cap_mw: None,
-                    cap_mw_default: Some(Power::from_w(250)),
-                    cap_mw_min: Some(Power::from_w(100)),
-                    cap_mw_max: None,
-                    clock_mhz_max: None,
-                    clock_mhz_lowest: Some(Frequency::from_mhz(135)),
-                    clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
-                    refused: self.refuses.clone(),
-                })
-                .collect(),
-            can_sleep: self.nap.can,
-            slept: self.nap.answer.clone(),
-            switch: self.place.0.map(|switch| switch.parse().unwrap()),
-            gpus_per_board: self.place.1,
-        }
-    }
-
-    fn launch(&self, now: Timestamp) -> LaunchReport {
-        let named = |run: &LaunchedJob| {
-            let mut jobs = self.seen.iter().flat_map(|seen| &seen.jobs);
-            jobs.any(|job| job.job == run.job && job.attempt == run.attempt)
-        };
-        LaunchReport {
-            node: self.id.clone(),
-            at_us: now,
-            generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
-            jobs: self.runs.values().filter(|run| is_live(run) || named(run)).cloned().collect(),
-        }
-    }
-}
-
-fn is_live(run: &LaunchedJob) -> bool {
-    matches!(run.state, LaunchState::Running | LaunchState::Stopping)
 }

@@ -1,0 +1,120 @@
+//! A node of the small cluster: what it runs, how it sleeps, what it says of itself. It does as the
+//! agents of a real one do, and decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::messages::{
+    AppliedGpu, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, SleepAnswer,
+    SleepState,
+};
+use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
+
+pub(super) struct Node {
+    pub(super) id: NodeId,
+    pub(super) kind: &'static str,
+    /// The leaf switch it is below, and GPUs on each of its boards.
+    pub(super) place: (Option<&'static str>, Option<u32>),
+    pub(super) gpus: u32,
+    pub(super) sick: BTreeSet<GpuIndex>,
+    pub(super) cut_off: bool,
+    /// It has been reached again and has not looked at its orders yet.
+    pub(super) returned: bool,
+    /// Why it carries out no cap.
+    pub(super) refuses: Option<String>,
+    pub(super) seen: Option<NodeDesired>,
+    pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
+    pub(super) nap: Nap,
+}
+
+/// How a node sleeps.
+#[derive(Default)]
+pub(super) struct Nap {
+    /// Whether it can.
+    pub(super) can: bool,
+    /// Whether it sleeps.
+    pub(super) asleep: bool,
+    /// When it will have woken.
+    pub(super) wakes_at: Option<Timestamp>,
+    /// Whether wake commands reach it.
+    pub(super) deaf: bool,
+    /// Why its sleep command fails.
+    pub(super) fails: Option<String>,
+    /// What became of the last order to sleep.
+    pub(super) answer: Option<SleepAnswer>,
+    /// What it said last before it slept.
+    pub(super) last: Option<(PowerReport, LaunchReport)>,
+}
+
+impl Node {
+    pub(super) fn is_silent(&self) -> bool {
+        self.cut_off || self.nap.asleep
+    }
+
+    /// What lies of it in the bucket `actual`.
+    pub(super) fn said(&self, now: Timestamp) -> (PowerReport, LaunchReport) {
+        let last = self.nap.last.clone().filter(|_| self.nap.asleep);
+        last.unwrap_or_else(|| (self.power(now), self.launch(now)))
+    }
+
+    /// As a power agent does: each order once.
+    pub(super) fn fall_asleep(&mut self, desired: &NodeDesired) {
+        let Some(sleep) = desired.sleep.filter(|s| s.is == SleepState::FallingAsleep) else {
+            return;
+        };
+        let ordered_us = sleep.since_us;
+        if self.nap.answer.as_ref().is_some_and(|answer| answer.ordered_us >= ordered_us) {
+            return;
+        }
+        assert!(!self.runs.values().any(is_live), "{} is sent to sleep under a job", self.id);
+        let error = self.nap.fails.clone();
+        self.nap.asleep = error.is_none();
+        self.nap.answer = Some(SleepAnswer { ordered_us, error });
+    }
+
+    pub(super) fn power(&self, now: Timestamp) -> PowerReport {
+        PowerReport {
+            node: self.id.clone(),
+            at_us: now,
+            generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
+            lease_until_us: None,
+            gpus: (0..self.gpus)
+                .map(|gpu| AppliedGpu {
+                    gpu,
+                    uuid: format!("GPU-{gpu}"),
+                    kind: self.kind.to_owned(),
+                    memory_mib: 32_768,
+                    healthy: !self.sick.contains(&gpu),
+                    cap_mw: None,
+                    cap_mw_default: Some(Power::from_w(250)),
+                    cap_mw_min: Some(Power::from_w(100)),
+                    cap_mw_max: None,
+                    clock_mhz_max: None,
+                    clock_mhz_lowest: Some(Frequency::from_mhz(135)),
+                    clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
+                    refused: self.refuses.clone(),
+                })
+                .collect(),
+            can_sleep: self.nap.can,
+            slept: self.nap.answer.clone(),
+            switch: self.place.0.map(|switch| switch.parse().unwrap()),
+            gpus_per_board: self.place.1,
+        }
+    }
+
+    pub(super) fn launch(&self, now: Timestamp) -> LaunchReport {
+        let named = |run: &LaunchedJob| {
+            let mut jobs = self.seen.iter().flat_map(|seen| &seen.jobs);
+            jobs.any(|job| job.job == run.job && job.attempt == run.attempt)
+        };
+        LaunchReport {
+            node: self.id.clone(),
+            at_us: now,
+            generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
+            jobs: self.runs.values().filter(|run| is_live(run) || named(run)).cloned().collect(),
+        }
+    }
+}
+
+pub(super) fn is_live(run: &LaunchedJob) -> bool {
+    matches!(run.state, LaunchState::Running | LaunchState::Stopping)
+}
