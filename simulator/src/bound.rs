@@ -7,6 +7,9 @@
 //! never below the first. Both know all arrivals and sizes, rescale for nothing and split a job's
 //! time between configurations as they like, so whatever keeps to a job's options stands above them.
 //!
+//! With the grid's intensity as what a joule counts as, [`priced_over`] bounds the completion time at
+//! a given carbon: it knows all hours to come, and lets every job wait for the cleanest.
+//!
 //! They hold for schedules in which a GPU serves one job at a time. Jobs that share a GPU split its
 //! idle watts and may finish sooner than a bound says; energy that no job is charged (sleeping
 //! nodes, say) is added by the caller with [`BoundFrontier::shifted_kwh`].
@@ -38,12 +41,13 @@ mod priced;
 mod tests;
 #[cfg(test)]
 mod tests_exact;
+mod weights;
 
 use std::sync::Arc;
 
 pub use contention_free::contention_free;
 pub use frontier::BoundFrontier;
-pub use priced::{PricePath, Priced, PricedSearch, priced};
+pub use priced::{PricePath, Priced, PricedSearch, priced, priced_over};
 
 /// Joules in a kilowatt-hour.
 const JOULES_PER_KWH: f64 = 3.6e6;

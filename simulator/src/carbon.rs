@@ -211,6 +211,28 @@ impl CarbonSeries {
         energy.carbon(CarbonIntensity::from_g_per_kwh(mean / 1_000.0))
     }
 
+    /// The mean intensity of all of it, and the least of a part, in g/kWh; instants count from the
+    /// first row.
+    pub(crate) fn mean_g_per_kwh(&self) -> f64 {
+        self.integral(0, self.period_us) as f64 / self.period_us as f64 / 1_000.0
+    }
+
+    /// See [`Self::mean_g_per_kwh`]. An interval as long as the series or longer holds all of it.
+    pub(crate) fn least_g_per_kwh(&self, from: Duration, until: Duration) -> f64 {
+        let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        let (from, until) = (us(from), us(until).max(us(from).saturating_add(1)));
+        let long = until - from >= self.period_us;
+        let start = if long { 0 } else { from % self.period_us };
+        let end = start + (until - from).min(self.period_us);
+        let ends = self.steps.iter().skip(1).map(|(at, _)| *at).chain([self.period_us]);
+        // A part that goes beyond the end goes on at the beginning.
+        let there = |begins: u64, ends: u64| {
+            (begins < end && ends > start) || begins + self.period_us < end
+        };
+        let within = self.steps.iter().zip(ends).filter(|((at, _), ends)| there(*at, *ends));
+        within.map(|((_, grams), _)| grams.as_g_per_kwh()).fold(f64::INFINITY, f64::min)
+    }
+
     /// Sums intensity x time from `from_us` to `until_us`: milligrams per kilowatt-hour times
     /// microseconds.
     #[must_use]
@@ -282,6 +304,29 @@ mod tests {
             series.integral(HOUR, 7 * HOUR),
             series.integral(HOUR, 5 * HOUR) + series.integral(5 * HOUR, 7 * HOUR)
         );
+    }
+
+    #[test]
+    fn the_least_of_a_part_is_that_of_its_steps() {
+        let text = "at_s,g_per_kwh\n0,100\n3600,200\n10800,50\n";
+        let series = CarbonSeries::parse("a.csv", text).unwrap();
+        let s = Duration::from_secs;
+        // The last step is as long as the one before it: the series is five hours long.
+        assert_eq!(series.period(), s(5 * 3_600));
+        let least = |from, until| series.least_g_per_kwh(s(from), s(until));
+        assert_eq!(
+            (least(0, 3_600), least(3_600, 10_800), least(10_800, 18_000)),
+            (100.0, 200.0, 50.0)
+        );
+        assert_eq!((least(3_000, 4_000), least(10_000, 10_801)), (100.0, 50.0));
+        assert_eq!(
+            (least(18_000, 18_001), least(5 * 3_600 + 4_000, 5 * 3_600 + 5_000)),
+            (100.0, 200.0)
+        );
+        assert_eq!((least(17_000, 19_000), least(4_000, 40_000)), (50.0, 50.0), "around the end");
+        let ever = series.least_g_per_kwh(s(4_000), Duration::MAX);
+        assert!((ever - 50.0).abs() < 1e-9, "{ever}");
+        assert!((series.mean_g_per_kwh() - 120.0).abs() < 1e-9, "{}", series.mean_g_per_kwh());
     }
 
     #[test]

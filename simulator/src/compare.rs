@@ -72,6 +72,8 @@ pub struct Comparison {
     pub summary: Vec<Summary>,
     /// Distance to the bound, of each frontier point of the first order.
     pub above_bound: Vec<AboveBound>,
+    /// The same over emissions; empty without a carbon series.
+    pub above_carbon_bound: Vec<AboveCarbonBound>,
     /// Policies with their knob left alone, against the first of them.
     pub untuned: Vec<Untuned>,
     /// What keeps policies from the bound, of those it was asked of.
@@ -104,6 +106,10 @@ pub struct Bounds {
     pub frontier: Vec<(f64, f64)>,
     /// The same, were there no other jobs.
     pub alone: Vec<(f64, f64)>,
+    /// The least any schedule emits, however long it waits, where there is a carbon series.
+    pub carbon_kg: Option<f64>,
+    /// Completion time that no schedule goes below, over emissions in kg; empty without a series.
+    pub carbon_frontier: Vec<(f64, f64)>,
 }
 
 /// One run.
@@ -196,6 +202,17 @@ pub struct AboveBound {
     pub ratio: Option<f64>,
     /// The same over the bound of jobs that have the cluster to themselves.
     pub ratio_alone: Option<f64>,
+}
+
+/// A frontier point's distance to the bound on emissions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AboveCarbonBound {
+    /// The policy.
+    pub policy: String,
+    /// What it emitted.
+    pub carbon_kg: f64,
+    /// Its completion time over the bound's; null where the bound says nobody emits so little.
+    pub ratio: Option<f64>,
 }
 
 /// A policy at the top clock against the first such one, as a relative change over the orders.

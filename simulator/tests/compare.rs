@@ -219,7 +219,7 @@ fn one_at_76(
 }
 
 /// Following the grid by the price costs nothing at equal emissions; waiting for it emits less and
-/// takes longer.
+/// takes longer. Nobody is below the bound, which knows all hours to come.
 #[test]
 fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     let Some(data) = data() else { return };
@@ -243,6 +243,12 @@ fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     for (blind, waits) in of("powerflow").zip(of("powerflow+defer")) {
         assert!(waits.outcome.jct_s_mean > blind.outcome.jct_s_mean);
     }
+    nobody_is_below_the_bound(&comparison);
+    let least_kg = comparison.bounds.carbon_kg.unwrap();
+    assert!(comparison.policies.iter().all(|run| run.counted_kg.unwrap() > least_kg));
+    let above: Vec<f64> =
+        comparison.above_carbon_bound.iter().map(|above| above.ratio.unwrap()).collect();
+    assert!(above.len() > 9 && above.iter().all(|ratio| (1.0..2.0).contains(ratio)), "{above:?}");
 }
 
 #[test]

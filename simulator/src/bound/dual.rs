@@ -1,11 +1,12 @@
 //! What a path of GPU prices proves: a number that no schedule's cost is below.
 //!
-//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `mu` seconds. Whatever the prices,
-//! `nu >= 0`, no schedule has a smaller sum of flow times + `mu` times joules than
+//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `mu w(t)` seconds, `w` being what it
+//! counts as then (one, or the grid's intensity). Whatever the prices, `nu >= 0`, no schedule has a
+//! smaller sum of flow times + `mu` times what its joules count as than
 //!
 //! ```text
-//! sum_j min_T max_p { T - a_j + p x_j - int_{a_j}^{T} h_j(p, nu(t)) dt }  -  G int nu dt,
-//! h_j(p, nu) = max(0, max over options of p * speed - mu * power - nu * GPUs)
+//! sum_j min_T max_p { T - a_j + p x_j - int_{a_j}^{T} h_j(p, t) dt }  -  G int nu dt,
+//! h_j(p, t) = max(0, max over options of p * speed - mu w(t) * power - nu(t) * GPUs)
 //! ```
 //!
 //! for jobs that arrive at `a_j` with `x_j` steps and for `G` GPUs: a schedule never uses more than
@@ -19,10 +20,12 @@
 //!   greatest over `p` is the greatest over `p` of the smaller end. No finish time is left out, and
 //!   none between the ends is thought dearer than it is.
 //! * `p` runs over a grid. Every `p` bounds the cost from below, so leaving some out only lowers it.
-//! * Finishes after the last bucket are taken with one `p` only, the price of a step at free GPUs,
-//!   at which the bracket no longer changes with `T`.
+//! * Finishes after the last bucket are taken with one `p` only, the price of a step at free GPUs and
+//!   the least weight, at which the bracket no longer changes with `T`, or only rises.
+//! * A joule counts as no more than it does in the bucket ([`super::weights`]).
 //! * Energy and time are sums of some thousand terms; rounding is below a part in 10^11.
 
+use super::weights::Weights;
 use super::{BoundOption, Class};
 
 /// A straight line `value - gpus * nu`.
@@ -47,16 +50,18 @@ pub(super) struct Dual<'c> {
     /// When the first bucket begins, in seconds.
     origin_s: f64,
     bucket_s: f64,
-    buckets: usize,
+    weights: &'c Weights,
     scratch: Scratch,
 }
 
 /// What is filled anew for each class.
 #[derive(Default)]
 struct Scratch {
-    /// Per step price: what running is worth at each number of GPUs, only where it is the best for
-    /// some GPU price.
+    /// Per step price and weight: what running is worth at each number of GPUs, only where it is the
+    /// best for some GPU price.
     worth: Vec<Vec<Worth>>,
+    /// Weights there are.
+    levels: usize,
     /// Step prices, rising.
     step_prices: Vec<f64>,
     /// Per step price, one row of `int (1 - h) dt` up to each bucket's start.
@@ -77,7 +82,8 @@ impl<'c> Dual<'c> {
         classes: &'c [Class],
         gpus: u32,
         mu: f64,
-        (origin_s, bucket_s, buckets): (f64, f64, usize),
+        (origin_s, bucket_s): (f64, f64),
+        weights: &'c Weights,
     ) -> Self {
         let priced = |option: &BoundOption| {
             (f64::from(option.gpus), option.steps_per_s, mu * option.power_w)
@@ -91,16 +97,17 @@ impl<'c> Dual<'c> {
             })
             .collect();
         let scratch = Scratch::default();
-        Self { classes, gpus: f64::from(gpus), origin_s, bucket_s, buckets, scratch }
+        Self { classes, gpus: f64::from(gpus), origin_s, bucket_s, weights, scratch }
     }
 
     /// The bound at a path, with so many step prices per class.
     pub(super) fn at(&mut self, path: &[f64], step_prices: usize) -> Answer {
-        debug_assert_eq!(path.len(), self.buckets);
         let dearest = path.iter().copied().fold(0.0, f64::max);
-        let mut demand = vec![0.0; self.buckets];
+        let mut demand = vec![0.0; path.len()];
         let mut value_s = -self.gpus * self.bucket_s * path.iter().sum::<f64>();
-        let grid = Grid { origin_s: self.origin_s, bucket_s: self.bucket_s, path };
+        let (weights, sorted) = (self.weights, self.weights.sort(path));
+        let (origin_s, bucket_s) = (self.origin_s, self.bucket_s);
+        let grid = Grid { origin_s, bucket_s, path, sorted, weights };
         for class in &self.classes {
             self.scratch.fill(class, &grid, dearest, step_prices);
             for &(arrival_s, work) in &class.class.jobs {
@@ -119,12 +126,17 @@ struct Grid<'p> {
     origin_s: f64,
     bucket_s: f64,
     path: &'p [f64],
+    /// The same, buckets of one weight beside each other.
+    sorted: Vec<f64>,
+    weights: &'p Weights,
 }
 
 impl Priceable<'_> {
-    /// The price of a step at which running just repays a second of waiting, GPUs at `nu`.
-    fn break_even(&self, nu: f64) -> f64 {
-        let cost = |&(gpus, speed, energy): &(f64, f64, f64)| (1.0 + energy + nu * gpus) / speed;
+    /// The price of a step at which running just repays a second of waiting, GPUs at `nu`, where a
+    /// joule counts as `weight`.
+    fn break_even(&self, nu: f64, weight: f64) -> f64 {
+        let cost =
+            |&(gpus, speed, energy): &(f64, f64, f64)| (1.0 + weight * energy + nu * gpus) / speed;
         self.options.iter().map(cost).fold(f64::INFINITY, f64::min)
     }
 }
@@ -133,7 +145,8 @@ impl Scratch {
     fn fill(&mut self, class: &Priceable<'_>, grid: &Grid<'_>, dearest: f64, step_prices: usize) {
         // Outside these two the bracket only rises, or only falls, with the finish time: no other
         // step price can be the one that decides.
-        let (low, high) = (class.break_even(0.0), class.break_even(dearest));
+        let (least, most) = (grid.weights.least(), grid.weights.most());
+        let (low, high) = (class.break_even(0.0, least), class.break_even(dearest, most));
         self.step_prices.clear();
         self.step_prices.push(low);
         if high > low {
@@ -145,24 +158,35 @@ impl Scratch {
         let buckets = grid.path.len();
         self.slack.resize(self.step_prices.len() * (buckets + 1), 0.0);
         self.row.resize(buckets, 0.0);
-        self.worth.resize_with(self.step_prices.len(), Vec::new);
+        self.levels = grid.weights.levels().len();
+        self.worth.resize_with(self.step_prices.len() * self.levels, Vec::new);
         let rows = self.slack.chunks_exact_mut(buckets + 1);
-        for ((&p, worth), slack) in self.step_prices.iter().zip(&mut self.worth).zip(rows) {
-            useful(p, &class.options, worth);
+        let worths = self.worth.chunks_exact_mut(self.levels);
+        for ((&p, worths), slack) in self.step_prices.iter().zip(worths).zip(rows) {
             self.row.fill(0.0);
-            for line in &*worth {
-                for (best, &nu) in self.row.iter_mut().zip(grid.path) {
-                    let gain = line.value - line.gpus * nu;
-                    *best = if gain > *best { gain } else { *best };
+            for (group, (weight, worth)) in grid.weights.levels().zip(worths).enumerate() {
+                useful(p, weight, &class.options, worth);
+                let range = grid.weights.range(group);
+                for line in &*worth {
+                    let here = self.row[range.clone()].iter_mut().zip(&grid.sorted[range.clone()]);
+                    for (best, &nu) in here {
+                        let gain = line.value - line.gpus * nu;
+                        *best = if gain > *best { gain } else { *best };
+                    }
                 }
             }
             let mut sum = 0.0;
             slack[0] = sum;
-            for (after, &best) in slack[1..].iter_mut().zip(&self.row) {
-                sum += (1.0 - best) * grid.bucket_s;
+            for (bucket, after) in slack[1..].iter_mut().enumerate() {
+                sum += (1.0 - self.row[grid.weights.place(bucket)]) * grid.bucket_s;
                 *after = sum;
             }
         }
+    }
+
+    /// What running is worth at a step price, by weight.
+    fn worth(&self, price: usize) -> &[Vec<Worth>] {
+        &self.worth[price * self.levels..(price + 1) * self.levels]
     }
 
     /// The least cost of a job at these prices; adds the GPU-seconds it takes for it per bucket.
@@ -222,7 +246,7 @@ impl Scratch {
             // times, and says nothing of the end: the work does.
             let mut done = 0.0;
             for (bucket, sum) in demand.iter_mut().enumerate().skip(span.first) {
-                let (gpus, speed) = taken(&self.worth[price], span.grid.path[bucket]);
+                let (gpus, speed) = span.taken(self.worth(price), bucket);
                 let seconds = span.seconds(bucket);
                 let share =
                     if speed > 0.0 { ((work - done) / (speed * seconds)).min(1.0) } else { 0.0 };
@@ -234,26 +258,26 @@ impl Scratch {
             }
             return;
         }
-        let (steps, last) = span.steps(&self.worth[price]);
+        let (steps, last) = span.steps(self.worth(price));
         if steps >= work && steps - last <= work {
             let left = if last > 0.0 { (steps - work) / last } else { 0.0 };
-            span.add(&self.worth[price], 1.0, demand);
-            span.add_last(&self.worth[price], -left, demand);
+            span.add(self.worth(price), 1.0, demand);
+            span.add_last(self.worth(price), -left, demand);
         } else if steps < work {
-            let (more, _) = span.steps(&self.worth[price + 1]);
+            let (more, _) = span.steps(self.worth(price + 1));
             let share = if more > steps { ((work - steps) / (more - steps)).min(1.0) } else { 0.0 };
-            span.add(&self.worth[price], 1.0 - share, demand);
-            span.add(&self.worth[price + 1], share, demand);
+            span.add(self.worth(price), 1.0 - share, demand);
+            span.add(self.worth(price + 1), share, demand);
         } else {
             let least = steps - last;
-            let (steps, last) = span.steps(&self.worth[price - 1]);
+            let (steps, last) = span.steps(self.worth(price - 1));
             let fewer = steps - last;
             let share =
                 if least > fewer { ((least - work) / (least - fewer)).min(1.0) } else { 0.0 };
-            span.add(&self.worth[price], 1.0 - share, demand);
-            span.add_last(&self.worth[price], share - 1.0, demand);
-            span.add(&self.worth[price - 1], share, demand);
-            span.add_last(&self.worth[price - 1], -share, demand);
+            span.add(self.worth(price), 1.0 - share, demand);
+            span.add_last(self.worth(price), share - 1.0, demand);
+            span.add(self.worth(price - 1), share, demand);
+            span.add_last(self.worth(price - 1), -share, demand);
         }
     }
 }
@@ -273,28 +297,33 @@ impl Span<'_> {
         share * self.grid.bucket_s
     }
 
+    /// GPUs and speed of what is best in a bucket.
+    fn taken(&self, worth: &[Vec<Worth>], bucket: usize) -> (f64, f64) {
+        taken(&worth[self.grid.weights.group(bucket)], self.grid.path[bucket])
+    }
+
     /// Steps made in all of it, and in its last bucket.
-    fn steps(&self, worth: &[Worth]) -> (f64, f64) {
+    fn steps(&self, worth: &[Vec<Worth>]) -> (f64, f64) {
         let mut sum = 0.0;
         let mut last = 0.0;
         for bucket in self.first..self.end {
-            last = taken(worth, self.grid.path[bucket]).1 * self.seconds(bucket);
+            last = self.taken(worth, bucket).1 * self.seconds(bucket);
             sum += last;
         }
         (sum, last)
     }
 
-    fn add(&self, worth: &[Worth], share: f64, demand: &mut [f64]) {
+    fn add(&self, worth: &[Vec<Worth>], share: f64, demand: &mut [f64]) {
         let span = demand.iter_mut().enumerate().take(self.end).skip(self.first);
         for (bucket, sum) in span {
-            *sum += share * taken(worth, self.grid.path[bucket]).0 * self.seconds(bucket);
+            *sum += share * self.taken(worth, bucket).0 * self.seconds(bucket);
         }
     }
 
-    fn add_last(&self, worth: &[Worth], share: f64, demand: &mut [f64]) {
+    fn add_last(&self, worth: &[Vec<Worth>], share: f64, demand: &mut [f64]) {
         if self.end > self.first {
             let bucket = self.end - 1;
-            demand[bucket] += share * taken(worth, self.grid.path[bucket]).0 * self.seconds(bucket);
+            demand[bucket] += share * self.taken(worth, bucket).0 * self.seconds(bucket);
         }
     }
 }
@@ -311,14 +340,14 @@ fn taken(worth: &[Worth], nu: f64) -> (f64, f64) {
     (chosen.1, chosen.2)
 }
 
-/// The options that are the best at some GPU price `nu >= 0` if a step is worth `p`: the upper
-/// envelope of their lines and of doing nothing.
-fn useful(p: f64, options: &[(f64, f64, f64)], worth: &mut Vec<Worth>) {
+/// The options that are the best at some GPU price `nu >= 0` if a step is worth `p` and a joule counts
+/// as `weight`: the upper envelope of their lines and of doing nothing.
+fn useful(p: f64, weight: f64, options: &[(f64, f64, f64)], worth: &mut Vec<Worth>) {
     worth.clear();
     // Options come by rising GPUs: from the flattest line to the steepest, so each line must be
     // worth more at free GPUs than those before it.
     for &(gpus, speed, energy) in options {
-        let line = Worth { value: p * speed - energy, gpus, speed };
+        let line = Worth { value: p * speed - weight * energy, gpus, speed };
         if line.value <= 0.0 || worth.last().is_some_and(|last| line.value <= last.value) {
             continue;
         }

@@ -110,6 +110,12 @@ impl BoundFrontier {
         (bound > 0.0).then(|| jct_s / bound)
     }
 
+    /// The same curve told in another unit, of which a kilowatt-hour is so many.
+    #[must_use]
+    pub fn scaled(&self, per_kwh: f64) -> Self {
+        Self { points: self.points.iter().map(|&(kwh, time)| (kwh * per_kwh, time)).collect() }
+    }
+
     /// The same curve with energy added that every schedule spends, whatever it does.
     #[must_use]
     pub fn shifted_kwh(&self, kwh: f64) -> Self {

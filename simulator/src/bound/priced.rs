@@ -7,6 +7,11 @@
 //! bound is the highest of all lines. The contention-free bound's lines are among them, since GPUs
 //! may cost nothing, so this bound is never below that one.
 //!
+//! Where a joule counts differently at different times ([`priced_over`]), every schedule counts at
+//! least its joules times the least weight of all, and what a path proves it proves of joules as they
+//! count; so the lines and the least total are those, and a total below the mean may be reached by
+//! waiting for cleaner hours, however long.
+//!
 //! The search is a sub-gradient ascent: where the jobs would take more GPUs than there are the price
 //! rises, elsewhere it falls, each bucket by its own stride, which grows while the sign stays and
 //! shrinks where it turns. A poor search makes the bound looser, never wrong. Few prices of energy
@@ -15,6 +20,7 @@
 use super::contention_free::{self, Edges};
 use super::dual::Dual;
 use super::frontier::{BoundFrontier, Line};
+use super::weights::Weights;
 use super::{BoundError, BoundJob, Class, JOULES_PER_KWH, classes};
 
 /// Step prices per class while searching; a path's final value is taken with the finer grid. On
@@ -45,7 +51,8 @@ pub struct PricedSearch {
     /// Prices of energy to try, in seconds per joule; empty: chosen from the jobs.
     pub mus_s_per_j: Vec<f64>,
     /// How long GPUs may cost something, in seconds from the first arrival; none: long enough for
-    /// all arrivals and twice the time that the whole cluster needs for all work.
+    /// all arrivals and twice the time that the whole cluster needs for all work. After it a joule
+    /// counts as the least it ever does.
     pub horizon_s: Option<f64>,
 }
 
@@ -84,7 +91,8 @@ impl PricedSearch {
 pub struct PricePath {
     /// The price of energy, in seconds per joule.
     pub mu_s_per_j: f64,
-    /// No schedule's sum of flow times + `mu_s_per_j` times joules is below this many seconds.
+    /// No schedule's sum of flow times + `mu_s_per_j` times what its joules count as is below this
+    /// many seconds.
     pub value_s: f64,
     /// The GPU prices that prove it: seconds per GPU-second, one per bucket from the first arrival.
     pub prices: Vec<f64>,
@@ -104,32 +112,64 @@ pub struct Priced {
 /// # Errors
 /// As [`super::contention_free`], and when a setting is not a sensible number.
 pub fn priced(jobs: &[BoundJob], gpus: u32, search: &PricedSearch) -> Result<Priced, BoundError> {
+    proved(jobs, gpus, search, None)
+}
+
+/// The same where a joule counts as more or less than a joule: `weight` is the least that it counts
+/// as between two instants, in seconds as arrivals are; the second may be infinite. With the grid's
+/// intensity over its mean as weight, kWh times that mean are emissions.
+///
+/// # Errors
+/// As [`priced`], and where a weight is not above zero.
+pub fn priced_over(
+    jobs: &[BoundJob],
+    gpus: u32,
+    search: &PricedSearch,
+    weight: &dyn Fn(f64, f64) -> f64,
+) -> Result<Priced, BoundError> {
+    proved(jobs, gpus, search, Some(weight))
+}
+
+fn proved(
+    jobs: &[BoundJob],
+    gpus: u32,
+    search: &PricedSearch,
+    weight: Option<&dyn Fn(f64, f64) -> f64>,
+) -> Result<Priced, BoundError> {
     search.check()?;
     let classes = classes(jobs, gpus)?;
     let edges = contention_free::of_classes(&classes);
     let alone = edges.frontier();
-    let mus = energy_prices(search, &edges);
 
     let origin_s = jobs.iter().map(|job| job.arrival_s).fold(f64::INFINITY, f64::min);
     let horizon_s = search.horizon_s.unwrap_or_else(|| horizon_s(jobs, &classes, origin_s, gpus));
     let buckets = ((horizon_s / search.bucket_s).ceil() as usize).clamp(1, MOST_BUCKETS);
+    let time = (origin_s, search.bucket_s);
+    let weights = match weight {
+        Some(weight) => Weights::over((origin_s, search.bucket_s, buckets), weight)?,
+        None => Weights::one(buckets),
+    };
+    let mus = energy_prices(search, &edges, &weights);
     // A second of a job is worth one second; the fewest GPUs that any takes share it.
     let fewest = classes.iter().flat_map(|class| &class.options).map(|option| option.gpus).min();
     let unit = 1.0 / f64::from(fewest.unwrap_or(1));
 
+    // So many joules, at the least they count as.
+    let least = weights.least();
     let mut lines = edges.lines();
+    lines.iter_mut().for_each(|line| line.slope /= least);
     let mut paths = Vec::with_capacity(mus.len());
     let mut prices = vec![0.0; buckets];
     for mu in mus {
         // From one price of energy to the next the GPU prices change little.
-        let mut dual = Dual::new(&classes, gpus, mu, (origin_s, search.bucket_s, buckets));
+        let mut dual = Dual::new(&classes, gpus, mu, time, &weights);
         let path = ascend(&mut dual, prices, search.steps, f64::from(gpus), unit);
         prices = path.1.clone();
         let jobs = jobs.len() as f64;
         lines.push(Line { slope: -mu * JOULES_PER_KWH / jobs, intercept: path.0 / jobs });
         paths.push(PricePath { mu_s_per_j: mu, value_s: path.0, prices: path.1 });
     }
-    Ok(Priced { frontier: BoundFrontier::from_lines(lines, alone.thriftiest().0), paths })
+    Ok(Priced { frontier: BoundFrontier::from_lines(lines, alone.thriftiest().0 * least), paths })
 }
 
 /// The best path found from a starting one, and its value in seconds.
@@ -168,10 +208,12 @@ fn ascend(
 }
 
 /// Prices of energy to try, the dearest first, and zero.
-fn energy_prices(search: &PricedSearch, edges: &Edges) -> Vec<f64> {
+fn energy_prices(search: &PricedSearch, edges: &Edges, weights: &Weights) -> Vec<f64> {
     let mut mus = search.mus_s_per_j.clone();
     if mus.is_empty() {
         if let Some((low, high)) = edges.prices() {
+            // Who waits for a clean hour weighs its time against what the others would cost.
+            let (low, high) = (low / weights.most(), high / weights.least());
             let last = search.energy_prices.saturating_sub(1).max(1) as f64;
             let between = |i: usize| low * (high / low).powf(i as f64 / last);
             mus.extend((0..search.energy_prices).map(between));

@@ -83,7 +83,8 @@ fn a_constant_price_is_answered_exactly() {
     let (gpus, mu, nu) = (4, 1e-3, 0.3);
     let classes = classes(&jobs, gpus).unwrap();
     // 200 buckets of 10 s: both finish well before.
-    let mut dual = dual::Dual::new(&classes, gpus, mu, (7.0, 10.0, 200));
+    let weights = weights::Weights::one(200);
+    let mut dual = dual::Dual::new(&classes, gpus, mu, (7.0, 10.0), &weights);
     let answer = dual.at(&[nu; 200], 4);
     let step = options
         .iter()
@@ -158,7 +159,7 @@ proptest! {
         let mus_s_per_j = vec![0.0, 3e-4, 3e-3, 3e-2];
         let bound = priced(&jobs, gpus, &PricedSearch { mus_s_per_j, ..fine() }).unwrap();
         for path in &bound.paths {
-            let exact = least_cost(&jobs, gpus, path.mu_s_per_j);
+            let exact = least_cost(&jobs, gpus, path.mu_s_per_j, &[]);
             prop_assert!(path.value_s <= exact.cost_s * (1.0 + 1e-7), "{} above {exact:?}", path.value_s);
             // Convexified over each job's own finish times: not far below.
             prop_assert!(path.value_s >= exact.cost_s * 0.8, "{} far below {exact:?}", path.value_s);
@@ -171,6 +172,45 @@ proptest! {
                 let above = frontier.above(kwh, jct_s);
                 prop_assert!(above.is_some_and(|ratio| ratio >= 1.0 - 1e-6), "{above:?} of {exact:?}");
             }
+        }
+    }
+
+    #[test]
+    fn never_above_the_exact_solution_where_joules_count_as_more_or_less(
+        (jobs, gpus) in some_jobs(2),
+        (first_s, apart_s) in (0.0_f64..300.0, 10.0_f64..300.0),
+        (dear, cheap) in (1.0_f64..3.0, 0.2_f64..1.0),
+    ) {
+        let turns = [(first_s, dear), (first_s + apart_s, cheap)];
+        let weight = |from_s, until_s| least_weight(&turns, from_s, until_s);
+        let mus_s_per_j = vec![0.0, 1e-3, 1e-2, 1e-1];
+        // After the buckets a joule counts as the least it ever does.
+        let search = PricedSearch { mus_s_per_j, horizon_s: Some(1_200.0), ..fine() };
+        let bound = priced_over(&jobs, gpus, &search, &weight).unwrap();
+        for path in &bound.paths {
+            let exact = least_cost(&jobs, gpus, path.mu_s_per_j, &turns);
+            prop_assert!(path.value_s <= exact.cost_s * (1.0 + 1e-7), "{} above {exact:?}", path.value_s);
+            // And not below what each would cost alone, but for buckets in which a turn is.
+            let alone = |job: &BoundJob| least_cost(std::slice::from_ref(job), gpus, path.mu_s_per_j, &turns);
+            let alone_s: f64 = jobs.iter().map(|job| alone(job).cost_s).sum();
+            prop_assert!(path.value_s >= alone_s * 0.9, "{} far below {alone_s}", path.value_s);
+            let (kwh, jct_s) = (exact.joules / JOULES_PER_KWH, exact.flow_s / jobs.len() as f64);
+            let above = bound.frontier.above(kwh * (1.0 + 1e-7), jct_s);
+            prop_assert!(above.is_some_and(|ratio| ratio >= 1.0 - 1e-6), "{above:?} of {exact:?}");
+        }
+    }
+
+    #[test]
+    fn joules_that_all_count_twice_are_twice_as_many((jobs, gpus) in some_jobs(4)) {
+        let (plain, twice) = (
+            priced(&jobs, gpus, &fine()).unwrap(),
+            priced_over(&jobs, gpus, &fine(), &|_, _| 2.0).unwrap(),
+        );
+        let plain = plain.frontier;
+        for i in 0..20 {
+            let kwh = plain.thriftiest().0 * (1.0 + 0.1 * f64::from(i));
+            let (a, b) = (plain.jct_s_at(kwh).unwrap(), twice.frontier.jct_s_at(2.0 * kwh).unwrap());
+            prop_assert!(close(a, b, 1e-6), "{kwh} kWh: {a} s, {b} s");
         }
     }
 
@@ -205,6 +245,36 @@ proptest! {
         prop_assert_eq!(bound.jct_s_at(last.0 * 10.0), Some(last.1));
         prop_assert_eq!(bound.jct_s_at(first.0 * 0.999), None);
     }
+}
+
+/// The least that a joule counts as between two instants: one, and what each turn says from there on.
+fn least_weight(turns: &[(f64, f64)], from_s: f64, until_s: f64) -> f64 {
+    let starts = std::iter::once((0.0, 1.0)).chain(turns.iter().copied());
+    let ends = turns.iter().map(|turn| turn.0).chain([f64::INFINITY]);
+    let there = starts.zip(ends).filter(|((start, _), end)| *start < until_s && *end > from_s);
+    there.map(|((_, weight), _)| weight).fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn one_job_waits_for_the_hour_in_which_its_joules_count_for_less() {
+    // 100 s at 36 W: 3.6 kJ, which count as a fifth from the 1,000th second on.
+    let jobs = [job(0.0, 100.0, &[option(1, 1.0, 36.0)])];
+    let turns = [(1_000.0, 0.2)];
+    let weight = |from_s, until_s| least_weight(&turns, from_s, until_s);
+    let mus_s_per_j = vec![0.0, 1e-3, 0.3, 1_000.0 / 2_880.0, 0.4, 1.0];
+    let search = PricedSearch { mus_s_per_j, horizon_s: Some(1_500.0), ..fine() };
+    let bound = priced_over(&jobs, 1, &search, &weight).unwrap();
+    for path in &bound.paths {
+        let mu = path.mu_s_per_j;
+        // At once, or for the fifth of it.
+        let exact = (100.0 + mu * 3_600.0).min(1_100.0 + mu * 720.0);
+        assert!(close(path.value_s, exact, 1e-9), "{mu} s/J: {} of {exact}", path.value_s);
+    }
+    let frontier = bound.frontier;
+    assert!(close(frontier.thriftiest().0, 0.000_2, 1e-9), "{frontier:?}");
+    assert!(close(frontier.jct_s_at(0.001).unwrap(), 100.0, 1e-9), "{frontier:?}");
+    // Half of it then, half now, on average over two such jobs.
+    assert!(close(frontier.jct_s_at(0.000_6).unwrap(), 600.0, 1e-6), "{frontier:?}");
 }
 
 /// The jobs with only the options that fit.

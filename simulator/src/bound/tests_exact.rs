@@ -1,7 +1,8 @@
 //! Exact least cost of a few jobs, to test the bounds against: every order of events, each by a
 //! linear programme.
 //!
-//! Between two events (arrivals and completions) a schedule may as well do the same all the time,
+//! Between two events (arrivals, completions, and instants from which on a joule counts as more or
+//! less) a schedule may as well do the same all the time,
 //! so with their order given, the lengths of the intervals and the seconds that each job spends in
 //! each option in each interval are the variables, and everything is linear in them. GPUs count on
 //! average over an interval, which is no harder than at every instant: what is found is at most the
@@ -15,6 +16,7 @@ pub(super) struct Exact {
     /// Sum of flow times + price of energy times joules.
     pub(super) cost_s: f64,
     pub(super) flow_s: f64,
+    /// As they count.
     pub(super) joules: f64,
 }
 
@@ -27,13 +29,18 @@ pub(super) fn cheapest(jobs: &[BoundJob], mu: f64) -> f64 {
     jobs.iter().map(alone).sum()
 }
 
-/// The least sum of flow times + `mu` times joules.
-pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64) -> Exact {
-    let mut by_arrival: Vec<usize> = (0..jobs.len()).collect();
-    by_arrival.sort_by(|&a, &b| jobs[a].arrival_s.total_cmp(&jobs[b].arrival_s));
+/// The least sum of flow times + `mu` times joules. `turns` are instants, ascending, and what a joule
+/// counts as from then on; before the first it is one.
+pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64, turns: &[(f64, f64)]) -> Exact {
+    let mut fixed: Vec<(f64, Event)> = (jobs.iter().enumerate())
+        .map(|(job, facts)| (facts.arrival_s, Event::Arrives(job)))
+        .chain(turns.iter().enumerate().map(|(turn, &(at_s, _))| (at_s, Event::Turns(turn))))
+        .collect();
+    fixed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let fixed: Vec<Event> = fixed.into_iter().map(|(_, event)| event).collect();
     let mut best: Option<Exact> = None;
-    for order in orders(&by_arrival, &mut Vec::new()) {
-        if let Some(found) = of_order(jobs, gpus, mu, &order)
+    for order in orders(&fixed, jobs.len(), &mut Vec::new()) {
+        if let Some(found) = of_order(jobs, gpus, mu, turns, &order)
             && best.is_none_or(|best| found.cost_s < best.cost_s)
         {
             best = Some(found);
@@ -46,28 +53,42 @@ pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64) -> Exact {
 enum Event {
     Arrives(usize),
     Ends(usize),
+    Turns(usize),
 }
 
-/// Every order in which arrivals keep theirs and nobody ends before he arrives.
-fn orders(arrivals: &[usize], so_far: &mut Vec<Event>) -> Vec<Vec<Event>> {
-    let arrived = so_far.iter().filter(|event| matches!(event, Event::Arrives(_))).count();
-    if so_far.len() == 2 * arrivals.len() {
+/// Every order in which what comes at its own time keeps its order, and nobody ends before he
+/// arrives. After the last end nothing matters, so no order goes on.
+fn orders(fixed: &[Event], jobs: usize, so_far: &mut Vec<Event>) -> Vec<Vec<Event>> {
+    let ended = so_far.iter().filter(|event| matches!(event, Event::Ends(_))).count();
+    if ended == jobs {
         return vec![so_far.clone()];
     }
-    let here = &arrivals[..arrived];
-    let running = here.iter().filter(|&&job| !so_far.contains(&Event::Ends(job)));
-    let mut next: Vec<Event> = running.map(|&job| Event::Ends(job)).collect();
-    next.extend(arrivals.get(arrived).map(|&job| Event::Arrives(job)));
+    let come = so_far.len() - ended;
+    let mut next: Vec<Event> = Vec::new();
+    for event in &fixed[..come] {
+        if let Event::Arrives(job) = *event
+            && !so_far.contains(&Event::Ends(job))
+        {
+            next.push(Event::Ends(job));
+        }
+    }
+    next.extend(fixed.get(come).copied());
     let mut all = Vec::new();
     for event in next {
         so_far.push(event);
-        all.extend(orders(arrivals, so_far));
+        all.extend(orders(fixed, jobs, so_far));
         so_far.pop();
     }
     all
 }
 
-fn of_order(jobs: &[BoundJob], gpus: u32, mu: f64, order: &[Event]) -> Option<Exact> {
+fn of_order(
+    jobs: &[BoundJob],
+    gpus: u32,
+    mu: f64,
+    turns: &[(f64, f64)],
+    order: &[Event],
+) -> Option<Exact> {
     // Interval i ends with event i; variables: first the lengths, then seconds per (interval, job,
     // option) of whoever is there.
     let mut columns = Vec::new();
@@ -107,10 +128,23 @@ fn of_order(jobs: &[BoundJob], gpus: u32, mu: f64, order: &[Event]) -> Option<Ex
             done[lengths + c] = column.2.steps_per_s;
         }
         equal.push((done, job.work));
-        let mut arrives = row();
-        let at = order.iter().position(|&event| event == Event::Arrives(j))?;
-        arrives[..=at].fill(1.0);
-        equal.push((arrives, job.arrival_s));
+    }
+    for (at, event) in order.iter().enumerate() {
+        let at_s = match *event {
+            Event::Arrives(job) => jobs[job].arrival_s,
+            Event::Turns(turn) => turns[turn].0,
+            Event::Ends(_) => continue,
+        };
+        let mut comes = row();
+        comes[..=at].fill(1.0);
+        equal.push((comes, at_s));
+    }
+    // Who ends before the next turn really does.
+    let turned = order.iter().filter(|event| matches!(event, Event::Turns(_))).count();
+    if let Some(&(at_s, _)) = turns.get(turned) {
+        let mut all = row();
+        all[..lengths].fill(1.0);
+        at_most.push((all, at_s));
     }
     let mut cost = row();
     for j in 0..jobs.len() {
@@ -120,9 +154,13 @@ fn of_order(jobs: &[BoundJob], gpus: u32, mu: f64, order: &[Event]) -> Option<Ex
         }
     }
     let mut joules = row();
-    for (c, column) in columns.iter().enumerate() {
-        joules[lengths + c] = column.2.power_w;
-        cost[lengths + c] = mu * column.2.power_w;
+    for (c, (interval, _, option)) in columns.iter().enumerate() {
+        let turned = order[..*interval].iter().rev().find_map(|event| match event {
+            Event::Turns(turn) => Some(turns[*turn].1),
+            _ => None,
+        });
+        joules[lengths + c] = turned.unwrap_or(1.0) * option.power_w;
+        cost[lengths + c] = mu * joules[lengths + c];
     }
     let found = simplex(&cost, &at_most, &equal)?;
     let of = |row: &[f64]| row.iter().zip(&found).map(|(a, b)| a * b).sum::<f64>();

@@ -4,7 +4,8 @@ use super::limits::Limits;
 use super::options::CompareOptions;
 use super::scenarios::Case;
 use super::{
-    AboveBound, Comparison, EqualCarbon, EqualEnergy, Neighbours, Summary, Swept, Untuned,
+    AboveBound, AboveCarbonBound, Comparison, EqualCarbon, EqualEnergy, Neighbours, Summary, Swept,
+    Untuned,
 };
 use crate::frontier::{Frontier, FrontierPoint, Spread, compare};
 use crate::outcome::PolicyOutcome;
@@ -101,6 +102,16 @@ impl Field<'_> {
         both.map(one).collect()
     }
 
+    fn above_carbon_bound(&self, family: &str, limits: &Limits) -> Vec<AboveCarbonBound> {
+        let frontier = self.frontier(family, 0, |run| run.counted_kg);
+        let Some((frontier, bound)) = frontier.zip(limits.carbon.as_ref()) else {
+            return Vec::new();
+        };
+        let one =
+            |(carbon_kg, ratio)| AboveCarbonBound { policy: family.to_owned(), carbon_kg, ratio };
+        frontier.above_bound(bound).into_iter().map(one).collect()
+    }
+
     /// Policies as they are without a knob: the first setting of those that are swept over clocks is
     /// the top clock, at which nothing is asked of anybody.
     fn untuned(&self, families: &[String]) -> Vec<Untuned> {
@@ -151,6 +162,7 @@ pub(super) fn judge(
     let field = Field { runs: &runs, orders };
     let (mut equal_energy, mut equal_carbon) = (Vec::new(), Vec::new());
     let (mut summary, mut above_bound) = (Vec::new(), Vec::new());
+    let mut above_carbon_bound = Vec::new();
     for ours in families {
         for theirs in families.iter().filter(|theirs| *theirs != ours) {
             let energy: Vec<EqualEnergy> =
@@ -173,6 +185,7 @@ pub(super) fn judge(
             equal_carbon.extend(carbon);
         }
         above_bound.extend(field.above_bound(ours, limits));
+        above_carbon_bound.extend(field.above_carbon_bound(ours, limits));
     }
     let untuned = field.untuned(families);
     let notes = notes(case, &runs);
@@ -195,6 +208,7 @@ pub(super) fn judge(
         equal_carbon,
         summary,
         above_bound,
+        above_carbon_bound,
         untuned,
         waterfalls: Vec::new(),
         notes,

@@ -8,29 +8,41 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
 use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
 
 use super::{Bounds, Neighbours};
-use crate::bound::{BoundFrontier, BoundJob, BoundOption, PricedSearch, contention_free, priced};
+use crate::bound::{
+    BoundError, BoundFrontier, BoundJob, BoundOption, PricedSearch, contention_free, priced,
+    priced_over,
+};
+use crate::carbon::CarbonSeries;
 use crate::oracle::{clocks, sizes};
 use crate::scenario::{Scenario, Work};
 
 /// From so many jobs on the search for a bound takes coarser steps: it is looser, and done.
 const MANY_JOBS: usize = 5_000;
 
-/// Both bounds.
+/// Both bounds, and that of emissions.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     pub(super) alone: BoundFrontier,
     pub(super) tight: BoundFrontier,
+    /// Kilograms in place of kilowatt-hours, where there is a carbon series: knowing all hours to
+    /// come.
+    pub(super) carbon: Option<BoundFrontier>,
 }
 
 impl Limits {
-    /// With what every schedule spends, whatever it does.
-    pub(super) fn shifted_kwh(&self, kwh: f64) -> Self {
-        Self { alone: self.alone.shifted_kwh(kwh), tight: self.tight.shifted_kwh(kwh) }
+    /// With what every schedule spends and emits, whatever it does.
+    pub(super) fn shifted(&self, kwh: f64, kg: f64) -> Self {
+        Self {
+            alone: self.alone.shifted_kwh(kwh),
+            tight: self.tight.shifted_kwh(kwh),
+            carbon: self.carbon.as_ref().map(|carbon| carbon.shifted_kwh(kg)),
+        }
     }
 
     pub(super) fn told(&self) -> Bounds {
@@ -39,6 +51,8 @@ impl Limits {
             jct_s_mean: self.tight.fastest().1,
             frontier: self.tight.points().to_vec(),
             alone: self.alone.points().to_vec(),
+            carbon_kg: self.carbon.as_ref().map(|carbon| carbon.thriftiest().0),
+            carbon_frontier: self.carbon.as_ref().map_or_else(Vec::new, |c| c.points().to_vec()),
         }
     }
 }
@@ -69,7 +83,23 @@ pub(super) fn limits(
     let search = if jobs.len() < MANY_JOBS { PricedSearch::default() } else { coarse };
     let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
     let tight = priced(&jobs, gpus, &search).expect("as above");
-    Limits { alone, tight: tight.frontier }
+    let carbon =
+        scenario.carbon.as_ref().and_then(|series| of_carbon(&jobs, gpus, &search, series).ok());
+    Limits { alone, tight: tight.frontier, carbon }
+}
+
+/// The least mean completion time at given emissions, kg. There is none where some hour is free of
+/// carbon: who waits for it emits nothing.
+fn of_carbon(
+    jobs: &[BoundJob],
+    gpus: u32,
+    search: &PricedSearch,
+    series: &CarbonSeries,
+) -> Result<BoundFrontier, BoundError> {
+    let mean = series.mean_g_per_kwh();
+    let at = |s: f64| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX);
+    let weight = |from_s, until_s| series.least_g_per_kwh(at(from_s), at(until_s)) / mean;
+    Ok(priced_over(jobs, gpus, search, &weight)?.frontier.scaled(mean / 1e3))
 }
 
 /// A GPU's, where two jobs may share it.

@@ -171,7 +171,8 @@ impl<'w> Comparer<'w> {
             let span_s = self.count(case, &case.jobs.rigid[order], &mut runs[first..]);
             horizon_s = if order == 0 { span_s } else { horizon_s };
         }
-        let limits = self.bounds[&bounded].shifted_kwh(self.floor_kwh(case, horizon_s));
+        let floor = self.floor(case, &case.jobs.rigid[0], horizon_s);
+        let limits = self.bounds[&bounded].shifted(floor.0, floor.1);
         Ok(judge(case, &self.options, &families, runs, &limits, horizon_s))
     }
 
@@ -186,13 +187,16 @@ impl<'w> Comparer<'w> {
         Ok(settings(spelled, elastic, &self.clocks(case), self.options.knobs))
     }
 
-    /// What every schedule spends of what counts, kWh.
-    pub(super) fn floor_kwh(&self, case: &Case, horizon_s: f64) -> f64 {
-        match case.accounting {
+    /// What every schedule of these jobs spends and emits of what counts, kWh and kg.
+    pub(super) fn floor(&self, case: &Case, scenario: &Scenario, horizon_s: f64) -> (f64, f64) {
+        let watts = match case.accounting {
             Accounting::AboveIdle => 0.0,
-            Accounting::SleepNone => self.idle_w(case) * horizon_s / 3.6e6,
-            Accounting::SleepAll | Accounting::SleepOurs => self.asleep_w(case) * horizon_s / 3.6e6,
-        }
+            Accounting::SleepNone => self.idle_w(case),
+            Accounting::SleepAll | Accounting::SleepOurs => self.asleep_w(case),
+        };
+        let kg = scenario.carbon.as_ref();
+        let kg = kg.map(|series| emitted_kg(scenario, series, watts, (0.0, horizon_s)));
+        (watts * horizon_s / 3.6e6, kg.unwrap_or(0.0))
     }
 
     fn work(&self, case: &Case, task: &Task) -> Result<Done, SimulationError> {
@@ -260,27 +264,21 @@ impl<'w> Comparer<'w> {
     pub(super) fn count(&self, case: &Case, scenario: &Scenario, runs: &mut [Swept]) -> f64 {
         let horizon_s = runs.iter().map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
         let (asleep_w, idle_w) = (self.asleep_w(case), self.idle_w(case));
-        let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
         for run in runs.iter_mut() {
             let makespan_s = run.outcome.makespan_s;
             let carbon = run.outcome.carbon_kg.zip(scenario.carbon.as_ref());
-            // What so many watts emit from one instant of the run to another, kg.
-            let kg_of = |series: &CarbonSeries, watts: f64, from_s: f64, until_s: f64| {
-                let at = |s: f64| first + Duration::from_secs_f64(s);
-                let energy = Energy::from_j((watts * (until_s - from_s)).round() as u64);
-                series.emitted(energy, at(from_s), at(until_s)).as_g() / 1e3
-            };
+            let emits = |series, watts, span| emitted_kg(scenario, series, watts, span);
             if case.accounting == Accounting::AboveIdle {
                 // All nodes are awake all the time, so what is idle never changes.
                 run.counted_kwh = run.outcome.energy_kwh_above_idle;
                 run.counted_kg =
-                    carbon.map(|(kg, series)| kg - kg_of(series, idle_w, 0.0, makespan_s));
+                    carbon.map(|(kg, series)| kg - emits(series, idle_w, (0.0, makespan_s)));
                 continue;
             }
             let rest_w = if case.accounting.sleeps(&run.family) { asleep_w } else { idle_w };
             run.counted_kwh = run.outcome.energy_kwh + rest_w * (horizon_s - makespan_s) / 3.6e6;
             run.counted_kg =
-                carbon.map(|(kg, series)| kg + kg_of(series, rest_w, makespan_s, horizon_s));
+                carbon.map(|(kg, series)| kg + emits(series, rest_w, (makespan_s, horizon_s)));
         }
         horizon_s
     }
@@ -301,6 +299,19 @@ impl<'w> Comparer<'w> {
         });
         nodes.sum()
     }
+}
+
+/// What so many watts emit from one instant of a run to another, kg; seconds from its first arrival.
+fn emitted_kg(
+    scenario: &Scenario,
+    series: &CarbonSeries,
+    watts: f64,
+    (from_s, until_s): (f64, f64),
+) -> f64 {
+    let first = scenario.jobs.iter().map(|job| job.submit).min().unwrap_or_default();
+    let at = |s: f64| first + Duration::from_secs_f64(s);
+    let energy = Energy::from_j((watts * (until_s - from_s)).round() as u64);
+    series.emitted(energy, at(from_s), at(until_s)).as_g() / 1e3
 }
 
 /// A run, not yet counted.

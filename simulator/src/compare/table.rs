@@ -188,12 +188,19 @@ fn emissions(out: &mut String, comparison: &Comparison, families: &[&str]) {
     if comparison.policies.iter().all(|run| run.counted_kg.is_none()) {
         return;
     }
-    let _ = writeln!(out, "\n{:NAME$} {:>19} {:>19}", "", "emitted, kg", "deferred, h");
+    let _ = writeln!(
+        out,
+        "\n{:NAME$} {:>19} {:>19} {:>21}",
+        "", "emitted, kg", "deferred, h", "above the bound"
+    );
     for family in families {
         let runs = || comparison.policies.iter().filter(|run| run.family == *family);
         let kg = span(runs().filter_map(|run| run.counted_kg));
         let deferred = span(runs().filter_map(|run| Some(run.outcome.deferred_s_mean? / 3.6e3)));
-        let _ = writeln!(out, "{family:NAME$} {kg:>19} {deferred:>19}");
+        let above = comparison.above_carbon_bound.iter().filter(|above| above.policy == *family);
+        let above = Spread::of(above.filter_map(|above| above.ratio));
+        let above = shown(above.as_ref());
+        let _ = writeln!(out, "{family:NAME$} {kg:>19} {deferred:>19} {above:>21}");
     }
 }
 

@@ -130,7 +130,8 @@ impl Comparer<'_> {
         let mut sums = Sums::new(&causes);
         for (order, runs) in ran.iter_mut().enumerate() {
             let horizon_s = self.count(case, &case.jobs.rigid[order], runs);
-            let limits = limits[order].shifted_kwh(self.floor_kwh(case, horizon_s));
+            let floor = self.floor(case, &case.jobs.rigid[order], horizon_s);
+            let limits = limits[order].shifted(floor.0, floor.1);
             let mut lines = vec![Line::Alone(&limits), Line::Scarce(&limits)];
             // Rung after rung, as they were asked for.
             for runs in runs.chunks(settings.len()) {

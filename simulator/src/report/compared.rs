@@ -87,7 +87,9 @@ fn case(comparison: &Comparison, looked_at: &[usize]) -> String {
     let limit = Limit { tight: &comparison.bounds.frontier, alone: &comparison.bounds.alone };
     text.push_str(&plot(comparison, &families, looked_at, counted, Some(limit), "Energy"));
     if comparison.policies.iter().any(|run| carbon(run).is_some()) {
-        text.push_str(&plot(comparison, &families, looked_at, carbon, None, "Emissions"));
+        let tight = &comparison.bounds.carbon_frontier;
+        let limit = (!tight.is_empty()).then_some(Limit { tight, alone: &[] });
+        text.push_str(&plot(comparison, &families, looked_at, carbon, limit, "Emissions"));
     }
     text.push_str(&distances(comparison, &families));
     let policies: Vec<(&str, usize)> = families.iter().copied().zip(0..).collect();
@@ -203,11 +205,14 @@ fn plot(
             "<p class=\"note\">{unfinished} runs did not finish all jobs and are not shown.</p>\n"
         );
     }
-    let over = if limit.is_some() {
-        " Nobody gets into the grey: the lower bound (of the first order) knows the future and resizes for free. Dashed, \
-         the bound as if there were no other jobs."
-    } else {
-        ""
+    let grey = " Nobody gets into the grey: the lower bound (of the first order) knows the future and \
+                resizes for free";
+    let over = match limit {
+        None => String::new(),
+        Some(limit) if limit.alone.is_empty() => {
+            format!("{grey}, and lets jobs wait for the cleanest hours for as long as that pays.")
+        }
+        Some(_) => format!("{grey}. Dashed, the bound as if there were no other jobs."),
     };
     format!(
         "<figure class=\"frontier\"><figcaption>Completion time over {}: lower and further left is \

@@ -47,7 +47,7 @@ pub(super) struct Curve<'a> {
 pub(super) struct Limit<'a> {
     /// With GPU prices: (total, seconds).
     pub(super) tight: &'a [(f64, f64)],
-    /// As if there were no other jobs.
+    /// As if there were no other jobs; empty where that says nothing.
     pub(super) alone: &'a [(f64, f64)],
 }
 

@@ -1,0 +1,149 @@
+//! What a joule counts as over time, relative to what energy is told in: the grid's carbon intensity
+//! over its mean, say.
+//!
+//! A bound is sought over buckets of time, and what is worth doing hangs on a bucket's weight. So that
+//! it is found once for many buckets, those of nearly the same weight count as the least of them:
+//! [`LEVELS`] groups, by rank, and more where they would not be [`NEAR`]. Counting less than is true
+//! makes a bound looser, never wrong.
+
+use super::BoundError;
+
+/// Groups of buckets of one size. Of weights that swing by half a bucket then counts as less than
+/// 2 % too little on average (the test below).
+const LEVELS: usize = 48;
+/// How far apart weights of one group may be, as a ratio.
+const NEAR: f64 = 1.1;
+
+/// The weight of each bucket, and of all time after them.
+#[derive(Debug, Clone)]
+pub(super) struct Weights {
+    /// The group of each bucket.
+    group: Vec<usize>,
+    /// Buckets by group, and where each stands there.
+    sorted: Vec<usize>,
+    place: Vec<usize>,
+    /// What a joule counts as in each group, rising, and where in `sorted` it ends.
+    levels: Vec<(f64, usize)>,
+    /// The least at any time, after the last bucket too.
+    least: f64,
+}
+
+impl Weights {
+    /// `weight` is the least that a joule counts as between two instants, in seconds.
+    pub(super) fn over(
+        (origin_s, bucket_s, buckets): (f64, f64, usize),
+        weight: &dyn Fn(f64, f64) -> f64,
+    ) -> Result<Self, BoundError> {
+        let start = |bucket: usize| origin_s + bucket as f64 * bucket_s;
+        let mut values: Vec<f64> =
+            (0..buckets).map(|bucket| weight(start(bucket), start(bucket + 1))).collect();
+        values.push(weight(start(buckets), f64::INFINITY));
+        if let Some(&value) = values.iter().find(|value| !(value.is_finite() && **value > 0.0)) {
+            let what = "what a joule counts as";
+            return Err(BoundError::Setting {
+                what,
+                value,
+                remedy: "give a finite number above zero",
+            });
+        }
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let mut sorted: Vec<usize> = (0..buckets).collect();
+        sorted.sort_by(|&a, &b| values[a].total_cmp(&values[b]).then(a.cmp(&b)));
+        let (mut group, mut place) = (vec![0; buckets], vec![0; buckets]);
+        let mut levels: Vec<(f64, usize)> = Vec::new();
+        let each = buckets.div_ceil(LEVELS).max(1);
+        for (rank, &bucket) in sorted.iter().enumerate() {
+            let value = values[bucket];
+            match levels.last_mut() {
+                Some((least, end))
+                    if *least >= value || (rank % each != 0 && NEAR * *least > value) =>
+                {
+                    *end = rank + 1;
+                }
+                _ => levels.push((value, rank + 1)),
+            }
+            group[bucket] = levels.len() - 1;
+            place[bucket] = rank;
+        }
+        Ok(Self { group, sorted, place, levels, least })
+    }
+
+    /// Everything counts as what it is.
+    pub(super) fn one(buckets: usize) -> Self {
+        let ranks: Vec<usize> = (0..buckets).collect();
+        let levels = vec![(1.0, buckets)];
+        Self { group: vec![0; buckets], sorted: ranks.clone(), place: ranks, levels, least: 1.0 }
+    }
+
+    /// The least at any time.
+    pub(super) const fn least(&self) -> f64 {
+        self.least
+    }
+
+    /// The most at any time.
+    pub(super) fn most(&self) -> f64 {
+        self.levels.last().map_or(self.least, |(weight, _)| weight.max(self.least))
+    }
+
+    /// What a joule counts as in each group.
+    pub(super) fn levels(&self) -> impl ExactSizeIterator<Item = f64> {
+        self.levels.iter().map(|(weight, _)| *weight)
+    }
+
+    /// The group of a bucket.
+    pub(super) fn group(&self, bucket: usize) -> usize {
+        self.group[bucket]
+    }
+
+    /// Something of each bucket, those of one group beside each other.
+    pub(super) fn sort(&self, of_buckets: &[f64]) -> Vec<f64> {
+        self.sorted.iter().map(|&bucket| of_buckets[bucket]).collect()
+    }
+
+    /// Where in that order the buckets of a group are.
+    pub(super) fn range(&self, group: usize) -> std::ops::Range<usize> {
+        let start = group.checked_sub(1).map_or(0, |before| self.levels[before].1);
+        start..self.levels[group].1
+    }
+
+    /// Where in that order a bucket is.
+    pub(super) fn place(&self, bucket: usize) -> usize {
+        self.place[bucket]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bucket_counts_as_more_than_it_is() {
+        let true_weight = |hour: f64| 1.0 + 0.5 * (hour / 3.0).sin() + 0.001 * hour;
+        let weight = |from: f64, until: f64| {
+            if until.is_finite() { true_weight(from) } else { 0.6 }
+        };
+        let weights = Weights::over((0.0, 1.0, 500), &weight).unwrap();
+        let levels: Vec<f64> = weights.levels().collect();
+        assert!((40..60).contains(&levels.len()) && levels.is_sorted());
+        let (mut sum, mut counted) = (0.0, 0.0);
+        for bucket in 0..500 {
+            let (is, counts) = (true_weight(bucket as f64), levels[weights.group(bucket)]);
+            assert!(counts <= is, "{bucket}: {counts} of {is}");
+            assert!(weights.range(weights.group(bucket)).contains(&weights.place(bucket)));
+            (sum, counted) = (sum + is, counted + counts);
+        }
+        assert!(counted > 0.98 * sum, "{counted} of {sum}");
+        assert!(weights.least() <= 0.6 && weights.most() >= 1.9, "{weights:?}");
+        let numbers: Vec<f64> = (0..500).map(f64::from).collect();
+        let sorted = weights.sort(&numbers);
+        let back: Vec<f64> = (0..500).map(|bucket| sorted[weights.place(bucket)]).collect();
+        assert_eq!(back, numbers);
+    }
+
+    #[test]
+    fn equal_buckets_are_one_group() {
+        let weights = Weights::over((0.0, 1.0, 300), &|_, _| 1.0).unwrap();
+        assert_eq!((weights.levels().len(), weights.range(0)), (1, 0..300));
+        assert!(Weights::over((0.0, 1.0, 3), &|_, _| 0.0).is_err());
+    }
+}
