@@ -27,9 +27,9 @@
 //!   costs least in the long run. It begins at 100 h, with the weight of thirty jobs, since the first
 //!   jobs that end are short ones.
 //! * Four fifths of the time a job has been here are taken off the time it still needs when its work
-//!   is priced (one fifth where that time is a guess), so that long jobs end in bounded time too.
-//!   That gives up a third of the mean's gain over a rule without it where GPUs are short, and takes
-//!   the slowest hundredth back.
+//!   is priced (down to a fifth of that where past jobs tell what it needs), so that long jobs end in
+//!   bounded time too. That gives up a third of the mean's gain over a rule without it where GPUs are
+//!   short, and takes the slowest hundredth back.
 //! * A change of size costs what the job would earn while it starts anew ([`crate::cost`]), spread
 //!   over an hour or what it has left.
 //! * Who has waited for four times its own time alone and an hour gets its least size first, so nobody

@@ -10,8 +10,8 @@ use std::time::Duration;
 use wattle_common::Machine;
 use wattle_common::job::JobSpec;
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchState, LaunchedJob,
-    NodeDesired, Reply, SleepState, SubmitJob,
+    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport, LaunchState,
+    LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
 };
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 

@@ -28,10 +28,10 @@ const SIZE_STAYS_S: f64 = 3_600.0;
 /// No change costs more than this share of what the job earns meanwhile.
 const CHANGE_MAX: f64 = 0.5;
 
-/// So much of a job's age counts where nobody knows how long it is. What it has left is then guessed
-/// from its age, so that an old job already counts as one with much left: counting all of its age
-/// besides would keep GPUs with those that are thought longest.
-const GUESSED_AGE: f64 = 0.25;
+/// So much less of a job's age counts where nobody knows how long it is and past jobs tell. What it
+/// has left is then guessed from its age, so that an old job already counts as one with much left:
+/// counting all of its age besides would keep GPUs with those that are thought longest.
+const GUESSED_AGE: f64 = 0.8;
 
 /// One job.
 pub(super) struct Trader<'a> {
@@ -47,6 +47,10 @@ pub(super) struct Trader<'a> {
     bucket: i32,
     /// How long it has been here, in steps of the rounding.
     age_step: i32,
+    /// How long it has been here, s.
+    age_s: f64,
+    /// The whole of its work, done and left, seconds on one GPU.
+    whole: f64,
     /// It runs and cannot stop: its size.
     pub(super) held: Option<u32>,
     /// It must have so many, for its deadline or since it has waited for long.
@@ -98,6 +102,7 @@ pub(super) fn gather<'a>(
             }
         }
     }
+    guess_ages(problem, &mut traders);
     set_floors(&mut traders, &shapes, room);
     let mut lots: Vec<Lot> = Vec::new();
     let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32), usize> = BTreeMap::new();
@@ -179,12 +184,25 @@ fn trader<'a>(
         known,
         work,
         bucket: bucket as i32,
-        age_step: age_step(if known { age_s } else { age_s * GUESSED_AGE }),
+        age_step: age_step(age_s),
+        age_s,
+        whole,
         held: contender.held,
         floor: contender.held.unwrap_or(0),
         need,
         fresh: kept.map(|size| size.gpus),
         owed,
+    }
+}
+
+/// How much less of the age of jobs of unknown length counts. Past jobs are those that have ended, the
+/// short ones first: they tell of those that are there as far as they were more work than these are.
+fn guess_ages(problem: &Problem, traders: &mut [Trader<'_>]) {
+    let ended_s = problem.sizes.len() as f64 * problem.sizes.mean_s().unwrap_or(0.0);
+    let there_s: f64 = traders.iter().filter(|job| !job.known).map(|job| job.whole).sum();
+    let counts = 1.0 - GUESSED_AGE * ended_s / (ended_s + there_s).max(1.0);
+    for trader in traders.iter_mut().filter(|job| !job.known) {
+        trader.age_step = age_step(trader.age_s * counts);
     }
 }
 
