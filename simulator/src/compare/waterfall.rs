@@ -55,7 +55,11 @@ impl Line<'_> {
     fn jct_s_at(&self, kwh: f64) -> Option<f64> {
         match self {
             Self::Alone(limits) => limits.alone.jct_s_at(kwh),
-            Self::Scarce(limits) => limits.tight.jct_s_at(kwh),
+            // Never below the line before it, not even by a rounding.
+            Self::Scarce(limits) => {
+                let alone_s = limits.alone.jct_s_at(kwh)?;
+                limits.tight.jct_s_at(kwh).map(|tight_s| tight_s.max(alone_s))
+            }
             Self::Ran(frontier) => frontier.jct_s_at(kwh),
         }
     }
