@@ -141,8 +141,9 @@ impl Moves {
 pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> Vec<usize> {
     let mut stay: Vec<usize> = wishes.iter().map(|wish| wish.stay).collect();
     let mut has_run: Vec<bool> = vec![false; wishes.len()];
+    let mut items: Vec<Item> = wishes.iter().map(|wish| wish.item.clone()).collect();
     for round in 0..ROUNDS_MAX {
-        let charged = |(index, wish): (usize, &Wish)| -> Item {
+        for (index, (item, wish)) in items.iter_mut().zip(wishes).enumerate() {
             let cost = |to: usize| match round {
                 0 => wish.from_now[to],
                 _ if stay[index] == to => 0.0,
@@ -151,10 +152,10 @@ pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> Vec<usize> {
                     .map(|moves| moves.cost[stay[index]].max(moves.cost[to]))
                     .sum(),
             };
-            let options = wish.item.iter().enumerate();
-            options.map(|(to, o)| Opt { gpus: o.gpus, worth: o.worth - cost(to) }).collect()
-        };
-        let items: Vec<Item> = wishes.iter().enumerate().map(charged).collect();
+            for (to, option) in item.iter_mut().enumerate() {
+                option.worth = wish.item[to].worth - cost(to);
+            }
+        }
         let exact = items.len() * (room as usize + 1) <= EXACT_MAX;
         let mut chosen = if exact { best(&items, room) } else { good(&items, room) };
         let fitted = fit(&items, &mut chosen, blocks.clone());
@@ -240,8 +241,9 @@ fn good(items: &[Item], room: u32) -> Vec<usize> {
     let mut chosen = vec![0; items.len()];
     let mut left = room;
     // What did not fit is tried anew with smaller steps, until nothing fits.
+    let mut steps = Vec::with_capacity(2 * items.len());
     while left > 0 {
-        let mut steps = Vec::new();
+        steps.clear();
         for (index, item) in items.iter().enumerate() {
             let at = chosen[index];
             let fits = |option: &&Opt| option.gpus - item[at].gpus <= left;
@@ -250,9 +252,11 @@ fn good(items: &[Item], room: u32) -> Vec<usize> {
                 hull(&item[..within], index, at, &mut steps);
             }
         }
-        steps.sort_by(|a, b| b.gain.total_cmp(&a.gain).then(a.item.cmp(&b.item)));
+        steps.sort_unstable_by(|a, b| {
+            b.gain.total_cmp(&a.gain).then((a.item, a.from).cmp(&(b.item, b.from)))
+        });
         let before = left;
-        for step in steps {
+        for step in &steps {
             let item = &items[step.item as usize];
             let more = item[usize::from(step.to)].gpus - item[usize::from(step.from)].gpus;
             let at = &mut chosen[step.item as usize];

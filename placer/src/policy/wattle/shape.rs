@@ -126,8 +126,8 @@ impl<'a> Shape<'a> {
         joule: Joule,
         most: u32,
     ) -> Option<Self> {
-        let mut sizes = Vec::new();
-        let mut costs = Vec::new();
+        let mut sizes = Vec::with_capacity(menu.sizes().count());
+        let mut costs = Vec::with_capacity(menu.choices().len());
         for choices in menu.choices().chunk_by(|a, b| a.gpus == b.gpus) {
             let gpus = choices[0].gpus;
             if gpus > most || gpus == 0 {

@@ -262,8 +262,10 @@ pub(super) fn held(traders: &[Trader<'_>]) -> u32 {
 /// What each number of GPUs is worth to a job at the price of its work, and what a change costs it.
 pub(super) fn wish(trader: &Trader<'_>, shape: &Shape<'_>, bid: &Bid, price: f64) -> Wish {
     let none = if trader.floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
-    let mut item = vec![Opt { gpus: 0, worth: none }];
-    let mut cost = vec![0.0];
+    let options = 1 + shape.sizes.len();
+    let (mut item, mut cost) = (Vec::with_capacity(options), Vec::with_capacity(options));
+    item.push(Opt { gpus: 0, worth: none });
+    cost.push(0.0);
     for size in shape.sizes.iter().filter(|size| trader.may_have(size.gpus)) {
         let Some(way) = size.way(bid.work_price, trader.need) else { continue };
         let worth = way.at(bid.work_price);
