@@ -16,6 +16,10 @@ use clap::{Parser, Subcommand};
 
 use crate::output::UsageError;
 
+/// Plans are made of many small pieces.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Trains on GPU clusters by the joule and the gram.
 #[derive(Parser)]
 #[command(

@@ -16,6 +16,10 @@ use wattle_common::rng::Stream;
 use wattle_common::{Frequency, NodeId, Timestamp};
 use wattle_placer::{JobFacts, Menu, NodeFacts, Problem, Progress, State, policy};
 
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Nodes of eight GPUs, and jobs.
 const SCALES: [(u32, u32); 8] = [
     (16, 100),

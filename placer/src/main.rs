@@ -8,6 +8,10 @@ use clap::Parser;
 use wattle_placer::{Config, shell};
 use wattle_runtime::service::{self, Threads};
 
+/// Plans are made of many small pieces.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Takes jobs and places them on the cluster's GPUs.
 #[derive(Parser)]
 #[command(version, after_help = "Example: wattle-placer --config /etc/wattle/placer.toml")]

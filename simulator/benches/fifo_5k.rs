@@ -14,6 +14,10 @@ use wattle_placer::policy;
 use wattle_simulator::{Restarts, RunOptions, Scenario, run_policy, run_with, trace};
 use wattle_world::World;
 
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     println!("on {}", machine());
     if published().is_none() {

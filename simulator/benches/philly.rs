@@ -18,6 +18,10 @@ use wattle_placer::policy;
 use wattle_simulator::{Lengths, RunOptions, Scenario, Work, run_with, trace};
 use wattle_world::World;
 
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The largest size of an elastic job, as in the scenario `philly` of `wattle compare`.
 const GPUS_MAX: u32 = 64;
 

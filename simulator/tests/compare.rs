@@ -11,6 +11,10 @@ use wattle_simulator::compare::{
 use wattle_simulator::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
 
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The folder of measured files; `None` says loudly that there is none.
 fn data() -> Option<PathBuf> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
