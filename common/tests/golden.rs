@@ -388,6 +388,7 @@ fn what_people_ask_and_are_told() {
         error: None,
         step: Some(1_200),
         steps_total: Some(36_000),
+        work_s: None,
         epoch: Some(1),
         observing: true,
         log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],

@@ -104,7 +104,7 @@ impl<'a> Room<'a> {
 
 /// Why `job` could never be placed here, even if every GPU were healthy and free.
 ///
-/// `None` while the inventory is not complete.
+/// `None` while the inventory is not complete, or a node's kind not known.
 #[must_use]
 pub fn never(problem: &Problem, job: &Job) -> Option<Because> {
     if !problem.inventory_complete {
@@ -114,6 +114,10 @@ pub fn never(problem: &Problem, job: &Job) -> Option<Because> {
     let nodes = problem.nodes();
     // The usual case, decided by the first node.
     if nodes.first().is_some_and(|node| node.facts.gpus >= asked && suits(&node.facts, job)) {
+        return None;
+    }
+    // A node of which no card has answered yet may be just what it needs.
+    if nodes.iter().any(|node| node.facts.gpu_kind.is_empty()) {
         return None;
     }
     let kind = job.facts.gpu_kind.clone();
@@ -154,6 +158,6 @@ pub fn suits_some(problem: &Problem, job: &Job, kind: &str) -> bool {
     nodes.any(|node| node.facts.gpu_kind == kind && suits(&node.facts, job))
 }
 
-fn alike(a: &NodeFacts, b: &NodeFacts) -> bool {
+pub(crate) fn alike(a: &NodeFacts, b: &NodeFacts) -> bool {
     a.gpus == b.gpus && a.gpu_kind == b.gpu_kind && a.memory_mib == b.memory_mib
 }

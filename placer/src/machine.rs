@@ -234,6 +234,10 @@ impl Placer {
         for record in &records {
             self.recall_job(record);
         }
+        // What past jobs were tells of those to come.
+        let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
+        past.sort_by_key(|record| record.ended_at_us);
+        past.iter().filter_map(|r| r.work_s).for_each(|work_s| self.problem.sizes.ended(work_s));
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
                 self.recall_placement(record);

@@ -300,15 +300,16 @@ impl Problem {
         self.hold(key, on, setting, since, observing);
     }
 
-    /// A job has done all its work: how much it was is remembered, and it is over.
-    pub fn job_finished(&mut self, key: JobKey) {
-        if let Some(job) = self.job(key)
-            && let (Some(unit), Some(progress)) = (job.unit_rate(), job.progress)
-        {
-            let work_s = progress.step as f64 / unit;
-            self.sizes.ended(work_s);
-        }
+    /// A job has done all its work, and is over. How much it was is remembered and given back, where it
+    /// is known: seconds alone on one GPU.
+    pub fn job_finished(&mut self, key: JobKey) -> Option<f64> {
+        let work_s = self.job(key).and_then(|job| {
+            let work_s = job.progress?.step as f64 / job.unit_rate()?;
+            (work_s.is_finite() && work_s > 0.0).then_some(work_s)
+        });
+        work_s.into_iter().for_each(|work_s| self.sizes.ended(work_s));
         self.job_ended(key);
+        work_s
     }
 
     /// A job is over (finished, failed, cancelled): its GPUs are free and its key may be reused.

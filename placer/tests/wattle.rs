@@ -364,7 +364,9 @@ fn no_more_pairs_are_made_than_gpus_are_short() {
         assert!(keys.iter().all(|&key| gpus(&problem, key) == 1), "{jobs} {alike}");
         assert_eq!(used(&problem, &keys), 4, "{jobs} {alike}");
         // Nor do they stay beside each other once there is room again.
-        keys[4..].iter().for_each(|&key| problem.job_finished(key));
+        for &key in &keys[4..] {
+            problem.job_finished(key);
+        }
         problem.now = Timestamp::from_s(60);
         settle(&mut problem);
         assert_eq!(used(&problem, &keys[..4]), 4, "{jobs} {alike}");

@@ -57,6 +57,9 @@ pub struct JobRecord {
     /// Steps after which it is done, as reported.
     #[serde(default)]
     pub steps_total: Option<u64>,
+    /// How much work it was, once it has finished and where that is known: seconds alone on one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_s: Option<f64>,
     /// Epochs completed, as last reported.
     #[serde(default)]
     pub epoch: Option<u32>,

@@ -29,9 +29,12 @@ use crate::units::{Frequency, Power};
 /// Most workload classes a surface's neighbours' axis may name.
 pub const NEIGHBOUR_CLASSES_MAX: usize = 16;
 
-/// Kinds of GPU that one message speaks of at most: eight times 256 points of some 300 bytes stay
-/// below a server's limit of 1 MB.
+/// Kinds of GPU that one message speaks of at most.
 pub const KINDS_MAX: usize = 8;
+
+/// Points of all kinds together that one message has at most where it speaks of several: of some 300
+/// bytes each they stay below a server's limit of 1 MiB.
+pub const POINTS_MAX: usize = 8 * 256;
 
 /// What a predictor says of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -53,6 +53,7 @@ impl Placer {
             error: None,
             step: None,
             steps_total: None,
+            work_s: None,
             epoch: None,
             observing: false,
             log_paths: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use wattle_common::id::SwitchId;
 use wattle_common::messages::{
-    LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
+    AppliedGpu, LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
 };
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{JobId, NodeId, Timestamp};
@@ -80,14 +80,22 @@ impl Placer {
         let Some(state) = self.nodes.get(node) else { return };
         let Some((power, _)) = &state.power else { return };
         let (switch, board) = (power.switch.clone(), power.gpus_per_board);
-        let Some(first) = power.gpus.first() else { return };
+        if power.gpus.is_empty() {
+            return;
+        }
+        let before = self.problem.node_key(node).map(|key| &self.problem.node(key).facts);
+        // A card that never answered has no kind; the node has what its others say, or said.
+        let is_known = |gpu: &&AppliedGpu| !gpu.kind.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
+        let known = || power.gpus.iter().filter(is_known);
+        let kind = known().map(|gpu| gpu.kind.as_str()).next();
+        let kind = kind.or(before.map(|facts| facts.gpu_kind.as_str())).unwrap_or_default();
         // Cards of another kind than the node's first are not mixed in.
-        let same = |gpu: &&wattle_common::messages::AppliedGpu| {
-            gpu.kind == first.kind && gpu.gpu < GPUS_PER_NODE_MAX
-        };
-        let cards = power.gpus.iter().filter(same);
-        let count = cards.clone().map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
-        let memory = cards.clone().map(|gpu| gpu.memory_mib).min().unwrap_or(0);
+        let cards = known().filter(|gpu| gpu.kind == kind);
+        let unread = power.gpus.iter().filter(|gpu| gpu.kind.is_empty());
+        let there = cards.clone().chain(unread.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
+        let count = there.map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
+        let memory = cards.clone().map(|gpu| gpu.memory_mib).min();
+        let memory = memory.or(before.map(|facts| facts.memory_mib)).unwrap_or(0);
         let mut healthy =
             cards.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.haunted(node);
@@ -99,11 +107,10 @@ impl Placer {
             healthy = 0;
         }
         let watts = self.config.sleep.watts().filter(|_| power.can_sleep);
-        let before = self.problem.node_key(node).map(|key| &self.problem.node(key).facts);
         let facts = NodeFacts {
             watts,
             id: node.clone(),
-            gpu_kind: first.kind.clone(),
+            gpu_kind: kind.to_owned(),
             gpus: count.max(before.map_or(0, |facts| facts.gpus)),
             memory_mib: memory,
             healthy,

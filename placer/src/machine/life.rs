@@ -217,7 +217,7 @@ impl Placer {
             self.ended.insert((now, job.clone()));
             if let Some(key) = tracked.key.take() {
                 if phase == JobPhase::Finished {
-                    self.problem.job_finished(key);
+                    record.work_s = self.problem.job_finished(key);
                 } else {
                     self.problem.job_ended(key);
                 }

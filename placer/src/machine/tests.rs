@@ -1,6 +1,7 @@
 //! Examples of every rule, and the whole machine in a small world that is killed at every write.
 
 mod budget;
+mod kinds;
 mod node;
 mod probing;
 mod sleeping;
@@ -9,7 +10,7 @@ mod tryst;
 mod world;
 
 use wattle_common::job::{GpuRequest, JobSpec};
-use wattle_common::messages::{Estimate, LaunchState, SurfacePoint};
+use wattle_common::messages::LaunchState;
 use wattle_common::{GpuIndex, Power};
 
 use super::*;
@@ -115,90 +116,6 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
     assert_eq!(world.jobs.len(), 1);
     let reply = world.ask_cancel("nobody");
     assert!(refused(&reply).contains("there is no job `nobody`"), "{reply:?}");
-}
-
-#[test]
-fn a_job_that_names_a_kind_waits_for_it_and_lands_there() {
-    let policies: [fn() -> Box<dyn Policy>; 2] =
-        [|| crate::policy("fifo").unwrap(), || crate::policy("wattle").unwrap()];
-    for policy in policies {
-        let mut world = World::new(2, 2);
-        world.policy = policy;
-        world.is_of_kind("n1", "p100");
-        world.restart();
-        world.pass(20);
-        let of_kind = |job: &str| JobSpec { gpu_kind: Some("p100".to_owned()), ..spec(job, 2) };
-        world.submit(of_kind("a"));
-        world.submit(of_kind("b"));
-        world.pass(4);
-        assert_eq!(world.record("a").reasons[0].decision, "placed on n1:0,1");
-        assert_eq!(world.record("b").phase, JobPhase::Queued);
-        // It is no comfort to it that other cards are free.
-        let waits = world.record("b").reasons.first();
-        let said = "asks for 2 GPUs of kind p100; 0 free, at most 0 on one node";
-        assert!(waits.is_none_or(|waits| waits.because == said), "{waits:?}");
-        assert!(waits.is_some() || policy().name() != "fifo");
-        // Killed, it still knows what was asked for.
-        world.restart();
-        world.pass(20);
-        assert_eq!(world.record("b").phase, JobPhase::Finished);
-        assert!(world.record("b").reasons.iter().any(|r| r.decision == "placed on n1:0,1"));
-    }
-}
-
-/// One GPU of this kind, so many steps a second.
-fn surface(job: &str, kind: &str, steps_per_s: f64) -> Surface {
-    let exactly = |mean| Estimate { mean, low: mean, high: mean };
-    Surface {
-        job: job_id(job),
-        predictor: "physical".parse().unwrap(),
-        at_us: Timestamp::from_s(1_000),
-        gpu_kind: kind.to_owned(),
-        windows: 0,
-        basis: None,
-        class: None,
-        utilization_gpu_percent: None,
-        utilization_memory_percent: None,
-        memory_mib_max: None,
-        points: vec![SurfacePoint {
-            gpus: 1,
-            nodes: 1,
-            cap_mw: None,
-            clock_mhz_max: None,
-            global_batch: None,
-            neighbours: vec![],
-            steps_per_s: Some(exactly(steps_per_s)),
-            relative_speed: exactly(1.0),
-            card_power_w: exactly(200.0),
-        }],
-        elsewhere: vec![],
-        probe: None,
-    }
-}
-
-#[test]
-fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
-    let policies: [fn() -> Box<dyn Policy>; 3] = [
-        || crate::policy("afs").unwrap(),
-        || crate::policy("powerflow").unwrap(),
-        || crate::policy("wattle").unwrap(),
-    ];
-    for policy in policies {
-        for (on_p100, node) in [(4.0, "n1"), (0.25, "n0")] {
-            let mut world = World::new(2, 1);
-            world.policy = policy;
-            world.is_of_kind("n1", "p100");
-            world.restart();
-            world.pass(20);
-            world.submit(spec("a", 1));
-            let elsewhere = vec![surface("a", "p100", on_p100)];
-            let said = Surface { elsewhere, ..surface("a", "v100", 1.0) };
-            world.tell(Event::SurfaceKnown(Box::new(said)));
-            world.pass(3);
-            let placed = &world.record("a").reasons[0].decision;
-            assert_eq!(*placed, format!("placed on {node}:0"), "{}", policy().name());
-        }
-    }
 }
 
 #[test]

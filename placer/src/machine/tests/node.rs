@@ -16,6 +16,8 @@ pub(super) struct Node {
     pub(super) place: (Option<&'static str>, Option<u32>),
     pub(super) gpus: u32,
     pub(super) sick: BTreeSet<GpuIndex>,
+    /// Cards of which nothing could ever be read.
+    pub(super) unread: BTreeSet<GpuIndex>,
     pub(super) cut_off: bool,
     /// It has been reached again and has not looked at its orders yet.
     pub(super) returned: bool,
@@ -77,28 +79,35 @@ impl Node {
             at_us: now,
             generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
             lease_until_us: None,
-            gpus: (0..self.gpus)
-                .map(|gpu| AppliedGpu {
-                    gpu,
-                    uuid: format!("GPU-{gpu}"),
-                    kind: self.kind.to_owned(),
-                    memory_mib: 32_768,
-                    healthy: !self.sick.contains(&gpu),
-                    cap_mw: None,
-                    cap_mw_default: Some(Power::from_w(250)),
-                    cap_mw_min: Some(Power::from_w(100)),
-                    cap_mw_max: None,
-                    clock_mhz_max: None,
-                    clock_mhz_lowest: Some(Frequency::from_mhz(135)),
-                    clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
-                    refused: self.refuses.clone(),
-                })
-                .collect(),
+            gpus: (0..self.gpus).map(|gpu| self.card(gpu)).collect(),
             can_sleep: self.nap.can,
             slept: self.nap.answer.clone(),
             switch: self.place.0.map(|switch| switch.parse().unwrap()),
             gpus_per_board: self.place.1,
         }
+    }
+
+    fn card(&self, gpu: GpuIndex) -> AppliedGpu {
+        let card = AppliedGpu {
+            gpu,
+            uuid: format!("GPU-{gpu}"),
+            kind: self.kind.to_owned(),
+            memory_mib: 32_768,
+            healthy: !self.sick.contains(&gpu),
+            cap_mw: None,
+            cap_mw_default: Some(Power::from_w(250)),
+            cap_mw_min: Some(Power::from_w(100)),
+            cap_mw_max: None,
+            clock_mhz_max: None,
+            clock_mhz_lowest: Some(Frequency::from_mhz(135)),
+            clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
+            refused: self.refuses.clone(),
+        };
+        if !self.unread.contains(&gpu) {
+            return card;
+        }
+        let (uuid, kind) = (String::new(), String::new());
+        AppliedGpu { uuid, kind, memory_mib: 0, healthy: false, refused: None, ..card }
     }
 
     pub(super) fn launch(&self, now: Timestamp) -> LaunchReport {

@@ -36,7 +36,7 @@ pub(super) struct World {
     pub(super) now: Timestamp,
     pub(super) config: Config,
     pub(super) policy: fn() -> Box<dyn Policy>,
-    placer: Placer,
+    pub(super) placer: Placer,
     pub(super) jobs: BTreeMap<JobId, JobRecord>,
     pub(super) orders: BTreeMap<NodeId, NodeDesired>,
     nodes: Vec<Node>,
@@ -104,6 +104,7 @@ impl World {
                     place: (None, None),
                     gpus,
                     sick: BTreeSet::new(),
+                    unread: BTreeSet::new(),
                     cut_off: false,
                     returned: false,
                     refuses: None,
@@ -174,6 +175,11 @@ impl World {
         } else {
             node.sick.remove(&gpu)
         };
+    }
+    /// Nothing could be read of these cards yet.
+    pub(super) fn unread(&mut self, node: &str, gpus: &[GpuIndex]) {
+        self.node_mut(node).unread = gpus.iter().copied().collect();
+        self.report();
     }
     /// The node's cards are of this kind: to be said before anything else is.
     pub(super) fn is_of_kind(&mut self, node: &str, kind: &'static str) {
