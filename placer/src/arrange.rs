@@ -298,59 +298,43 @@ impl<'a> Steps<'a> {
         })
     }
 
-    /// Whether the target would find room if every node were awake and free.
-    fn could_hold(&self, target: &Target) -> bool {
-        let mut whole: BTreeMap<(&str, u32), u32> = BTreeMap::new();
-        let inside = self.of_kind(target).any(|(_, node)| node.facts.gpus >= target.gpus);
-        for (_, node) in self.of_kind(target).filter(|(_, node)| could_be_part(node, target)) {
-            if inside {
-                // What one node can hold is never spread over several.
-                if node.facts.gpus >= target.gpus {
-                    return true;
-                }
-                continue;
-            }
-            *whole.entry((&node.facts.gpu_kind, node.facts.gpus)).or_default() += node.facts.gpus;
-        }
-        whole.values().any(|gpus| *gpus >= target.gpus)
-    }
-
-    /// Wakes as many nodes of each kind as the targets without room need.
-    fn wake<'t>(&mut self, unplaced: &[&'t Target])
-    where
-        'a: 't,
-    {
-        let mut by_kind: BTreeMap<&str, Vec<&Target>> = BTreeMap::new();
-        for target in unplaced.iter().filter(|target| self.could_hold(target)) {
-            by_kind.entry(self.kind_meant(target)).or_default().push(target);
-        }
+    /// Wakes the nodes that the targets without room need beside what is free, becomes free or wakes
+    /// already. Whom the fewest nodes suit comes first, the others take what is left.
+    fn wake(&mut self, unplaced: &[&Target]) {
+        let nodes = self.problem.nodes();
+        let mut left: Vec<u32> = self.problem.keyed_nodes().map(|at| self.comes_free(at)).collect();
+        let mut unplaced = unplaced.to_vec();
+        unplaced.sort_by_key(|target| self.of_kind(target).count());
         let mut orders: BTreeMap<NodeKey, u32> = BTreeMap::new();
-        for (kind, helped) in by_kind {
-            let awaiting: u32 = helped.iter().map(|target| target.gpus).sum();
-            let is_of_kind = |node: &crate::Node| kind.is_empty() || node.facts.gpu_kind == kind;
-            let nodes = || self.problem.keyed_nodes().filter(|(_, node)| is_of_kind(node));
-            let waking: u32 = nodes()
-                .filter(|(_, node)| node.wakefulness == Wakefulness::Waking)
-                .map(|(_, node)| node.facts.gpus)
-                .sum();
-            let leaves = |(key, job): (JobKey, &crate::Job)| {
-                let leaves =
-                    self.stopping.contains(&key) || matches!(job.state, State::Stopping { .. });
-                let on = job.state.gpus().filter(|_| leaves)?;
-                let here = is_of_kind(self.problem.node(on.spots.first()?.node));
-                here.then(|| on.gpu_count())
+        for target in unplaced {
+            let sleeps = |node: &NodeKey| {
+                nodes[node.index()].wakefulness == Wakefulness::Asleep && !orders.contains_key(node)
             };
-            let leaving: u32 = self.problem.running().filter_map(leaves).sum();
-            let free: u32 = nodes().map(|(key, _)| self.free[key.index()].count_ones()).sum();
-            let mut wanted = awaiting.saturating_sub(waking + leaving + free);
-            for (node, known) in nodes() {
+            // Of nodes that could hold it together, those of which the fewest have to be woken.
+            let missing = |class: &Vec<NodeKey>| {
+                let there = class.iter().filter(|node| !sleeps(node));
+                let there = there.map(|node| left[node.index()]).sum::<u32>();
+                target.gpus.saturating_sub(there)
+            };
+            let all =
+                |class: &Vec<NodeKey>| -> u32 { class.iter().map(|node| left[node.index()]).sum() };
+            let mut classes = self.classes(target);
+            classes.retain(|class| all(class) >= target.gpus);
+            let Some(mut class) = classes.into_iter().min_by_key(missing) else { continue };
+            class.sort_by_key(|node| (sleeps(node), *node));
+            let mut wanted = target.gpus;
+            for node in class {
                 if wanted == 0 {
                     break;
                 }
-                let helps = |target: &&Target| could_be_part(known, target);
-                if known.wakefulness == Wakefulness::Asleep && helped.iter().any(helps) {
-                    wanted = wanted.saturating_sub(known.facts.gpus);
-                    orders.entry(node).or_insert(awaiting);
+                let taken = wanted.min(left[node.index()]);
+                if taken == 0 {
+                    continue;
+                }
+                left[node.index()] -= taken;
+                wanted -= taken;
+                if nodes[node.index()].wakefulness == Wakefulness::Asleep {
+                    *orders.entry(node).or_default() += target.gpus;
                 }
             }
         }
@@ -358,19 +342,37 @@ impl<'a> Steps<'a> {
         self.plan.nodes.extend(orders.into_iter().map(wake));
     }
 
-    /// The kind of GPU that a target is to have; empty: any one kind, where there are several.
-    fn kind_meant<'t>(&self, target: &'t Target) -> &'t str
-    where
-        'a: 't,
-    {
-        if !target.kind.is_empty() {
-            return &target.kind;
+    /// GPUs of a node that are free, or are so once those who leave have gone and it has woken.
+    fn comes_free(&self, (key, node): (NodeKey, &crate::Node)) -> u32 {
+        if node.wakefulness != Wakefulness::Awake {
+            return node.facts.healthy.count_ones();
         }
-        let problem = self.problem;
-        let asked = target.jobs.iter().find_map(|&job| problem.job(job)?.facts.gpu_kind.as_deref());
-        let mut kinds = problem.nodes().iter().map(|node| node.facts.gpu_kind.as_str());
-        let only = kinds.next().filter(|first| kinds.all(|kind| kind == *first));
-        asked.or(only).unwrap_or_default()
+        let leaves = |job: &JobKey| {
+            let known = self.problem.job(*job);
+            self.stopping.contains(job)
+                || known.is_some_and(|job| matches!(job.state, State::Stopping { .. }))
+        };
+        let is_left = |gpu: &u32| {
+            let tenants = node.tenants(*gpu);
+            !tenants.is_empty() && tenants.iter().all(leaves)
+        };
+        let left = (0..node.facts.gpus).filter(is_left).fold(0, |bits, gpu| bits | 1 << gpu);
+        (self.free[key.index()] | left & node.facts.healthy).count_ones()
+    }
+
+    /// The nodes that could be part of a target's place if they were awake and free, those together
+    /// that could hold it together: of one kind, and of one size where it takes several whole ones.
+    /// What one node can hold is never spread over several.
+    fn classes(&self, target: &Target) -> Vec<Vec<NodeKey>> {
+        let inside = self.of_kind(target).any(|(_, node)| node.facts.gpus >= target.gpus);
+        let mut classes: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
+        for (key, node) in self.of_kind(target).filter(|(_, node)| could_be_part(node, target)) {
+            let size = if inside { 0 } else { node.facts.gpus };
+            if !inside || node.facts.gpus >= target.gpus {
+                classes.entry((&node.facts.gpu_kind, size)).or_default().push(key);
+            }
+        }
+        classes.into_values().collect()
     }
 
     /// Enough GPUs are free for the target, but not together: the aligned span with the least on it

@@ -12,6 +12,7 @@ mod fifo_packed;
 mod gandiva;
 mod greenflow;
 mod kinds;
+mod left;
 mod powerflow;
 mod ranked;
 mod sleep;

@@ -28,6 +28,7 @@ use crate::fit::never;
 use crate::job::{Job, State};
 use crate::outlook::{profile, relative_speed};
 use crate::plan::{Blocked, Decision, Plan};
+use crate::policy::left::Left;
 use crate::policy::ranked::{Places, alone, fewest_nodes, least_memory};
 use crate::policy::watch::may_share;
 use crate::policy::{Policy, Reads};
@@ -57,7 +58,7 @@ struct Round<'a> {
     dissolve_below: f64,
     targets: Vec<Target>,
     /// GPUs nobody is meant to have yet.
-    left: u32,
+    left: Left<'a>,
     /// Jobs that have their GPUs to themselves.
     singles: Vec<(JobKey, &'a GpuSet)>,
     /// Jobs that lose their place beside another.
@@ -85,6 +86,8 @@ impl Policy for Gandiva {
             }
         }
         let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
+        let mut left = Left::of(problem);
+        waiting.iter().for_each(|(_, job)| left.awaits(problem, job, job.facts.request.min));
         let asked = problem.running().map(|(_, job)| has(job)).sum::<u32>()
             + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
         let crowded = asked > places.gpus;
@@ -92,7 +95,7 @@ impl Policy for Gandiva {
             problem,
             dissolve_below: self.dissolve_below,
             targets: Vec::new(),
-            left: places.gpus,
+            left,
             singles: Vec::new(),
             parted: Vec::new(),
         };
@@ -127,7 +130,7 @@ impl<'a> Round<'a> {
         for (&on, jobs) in &mut there {
             // Who cannot stop, and then who came first, keeps the place.
             jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
-            self.left = self.left.saturating_sub(on.gpu_count());
+            self.left.keeps(self.problem, jobs[0].1, on.gpu_count());
             let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
             if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
                 self.targets.push(together(jobs, on));
@@ -142,8 +145,7 @@ impl<'a> Round<'a> {
         for (on, jobs) in moving {
             // Both are being moved, or one was parted from the other.
             let both = !there.contains_key(on) && crowded && self.is_worth(&jobs, on);
-            if both && on.gpu_count() <= self.left {
-                self.left -= on.gpu_count();
+            if both && self.left.take(self.problem, jobs[0].1, on.gpu_count()).is_some() {
                 self.targets.push(together(&jobs, on));
             } else {
                 self.parted.extend(jobs.iter().map(|&(key, _)| key));
@@ -163,13 +165,10 @@ impl<'a> Round<'a> {
         let mut parted = std::mem::take(&mut self.parted);
         parted.sort_by_key(|&key| self.problem.job(key).map(|job| job.arrival));
         for key in parted {
-            let Some(gpus) = self.problem.job(key).and_then(|job| job.state.gpus()) else {
-                continue;
-            };
-            let gpus = gpus.gpu_count();
-            if gpus <= self.left {
-                self.left -= gpus;
-                self.targets.push(alone(key, gpus));
+            let Some(job) = self.problem.job(key) else { continue };
+            let Some(gpus) = job.state.gpus().map(GpuSet::gpu_count) else { continue };
+            if let Some(kind) = self.left.take(self.problem, job, gpus) {
+                self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
             }
         }
     }
@@ -184,7 +183,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             let gpus = job.facts.request.min;
-            let fits = gpus <= self.left;
+            let fits = self.left.fits(self.problem, job, gpus);
             let may = !job.facts.exclusive && may_share(job);
             let shares = crowded && may && self.problem.tenants_max >= 2;
             let beside = if shares { self.single_for(job, gpus) } else { None };
@@ -195,7 +194,7 @@ impl<'a> Round<'a> {
                 None
             };
             if let Some((mate, target)) = mate {
-                self.left -= gpus;
+                self.left.take_of(&target.kind, gpus);
                 settled.insert(mate);
                 self.targets.push(Target { jobs: vec![key, mate], ..target });
             } else if let Some(Partner { at, because, .. }) = beside {
@@ -205,9 +204,8 @@ impl<'a> Round<'a> {
                     target.jobs.push(key);
                     target.because = because;
                 }
-            } else if fits {
-                self.left -= gpus;
-                self.targets.push(alone(key, gpus));
+            } else if let Some(kind) = self.left.take(self.problem, job, gpus) {
+                self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
             } else {
                 first.get_or_insert(key);
             }
@@ -244,6 +242,9 @@ impl<'a> Round<'a> {
         'a: 'b,
     {
         let kind = job.surface.as_ref()?.gpu_kind.as_str();
+        if !self.left.has(kind, gpus) {
+            return None;
+        }
         let memory = least_memory(self.problem, kind)?;
         let nodes = fewest_nodes(self.problem, kind, job, gpus);
         let mut candidates: Vec<_> = others

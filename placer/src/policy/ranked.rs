@@ -2,7 +2,8 @@
 //!
 //! Jobs are taken in the order of their rank as long as the GPUs last; one that does not fit is
 //! passed over, and smaller ones behind it may go. Who runs and is not taken stops. GPUs are counted
-//! over the whole cluster, asleep or awake, and [`crate::arrange`] finds the places. A running job
+//! over the whole cluster, asleep or awake, each kind for itself ([`super::left`]), and
+//! [`crate::arrange`] finds the places. A running job
 //! that cannot stop is taken before all others; one that no set of healthy nodes could hold waits
 //! and takes nothing from anybody.
 //!
@@ -17,6 +18,7 @@ use crate::arrange::{Target, arrange};
 use crate::fit::{never, suits};
 use crate::job::{Job, State};
 use crate::plan::{Blocked, Decision, Plan};
+use crate::policy::left::Left;
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{JobKey, ones};
@@ -99,8 +101,9 @@ pub(crate) struct Served {
 /// Serves everybody in the order of priority, then of `rank`, then of arrival.
 pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Served {
     let places = Places::of(problem);
-    let mut left = places.gpus;
+    let mut left = Left::of(problem);
     let mut taken: Vec<(JobKey, u32)> = Vec::new();
+    let mut kinds: Vec<&str> = Vec::new();
     let mut rejected = Vec::new();
     let mut open: Vec<(&Job, JobKey, u32)> = Vec::new();
     let mut asked = 0;
@@ -108,8 +111,9 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
         let gpus = match &job.state {
             State::Running { on, .. } if !job.facts.can_stop => {
                 let gpus = on.gpu_count();
-                left = left.saturating_sub(gpus);
+                left.keeps(problem, job, gpus);
                 taken.push((key, gpus));
+                kinds.push("");
                 continue;
             }
             State::Running { on, .. } => on.gpu_count(),
@@ -120,6 +124,7 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
             },
         };
         asked += gpus;
+        left.awaits(problem, job, gpus);
         open.push((job, key, gpus));
     }
     for (key, job) in problem.queue() {
@@ -127,25 +132,30 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
             rejected.push(Decision::Reject { job: key, because });
         } else if places.hold(job) {
             asked += job.facts.request.min;
+            left.awaits(problem, job, job.facts.request.min);
             open.push((job, key, job.facts.request.min));
         }
     }
-    let short = asked > left;
+    let mut short = asked > left.all();
     let mut first_passed = None;
-    if short {
+    if short || left.several_kinds() {
         open.sort_by_cached_key(|(job, _, _)| {
             (Reverse(job.facts.priority), rank(job), job.arrival)
         });
     }
     for (job, key, gpus) in open {
-        if gpus <= left {
-            left -= gpus;
+        if let Some(kind) = left.take(problem, job, gpus) {
             taken.push((key, gpus));
-        } else if first_passed.is_none() && job.state == State::Queued {
+            kinds.push(kind);
+            continue;
+        }
+        short = true;
+        if first_passed.is_none() && job.state == State::Queued {
             first_passed = Some((key, taken.len() as u32));
         }
     }
-    let mut plan = if stays(problem, &taken) { Plan::default() } else { placed(problem, &taken) };
+    let stays = stays(problem, &taken);
+    let mut plan = if stays { Plan::default() } else { placed(problem, &taken, &kinds) };
     plan.decisions.extend(rejected);
     if plan.blocked.is_none() {
         let passed = |(job, before)| Blocked { job, because: Because::Outranked { before } };
@@ -166,8 +176,12 @@ fn stays(problem: &Problem, taken: &[(JobKey, u32)]) -> bool {
 }
 
 /// The plan that gives everybody taken a place.
-fn placed(problem: &Problem, taken: &[(JobKey, u32)]) -> Plan {
-    let targets: Vec<Target> = taken.iter().map(|&(key, gpus)| alone(key, gpus)).collect();
+fn placed(problem: &Problem, taken: &[(JobKey, u32)], kinds: &[&str]) -> Plan {
+    let target = |(&(key, gpus), &kind): (&(JobKey, u32), &&str)| Target {
+        kind: kind.to_owned(),
+        ..alone(key, gpus)
+    };
+    let targets: Vec<Target> = taken.iter().zip(kinds).map(target).collect();
     let before = targets.len() as u32;
     arrange(problem, &targets, &Because::Outranked { before })
 }

@@ -15,14 +15,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::fit::suits;
+use crate::fit::{alike, suits};
 use crate::job::Job;
 use crate::node::{Node, Wakefulness};
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::policy::{Policy, Reads};
 use crate::problem::Problem;
 use crate::reason::Because;
-use crate::set::{JobKey, NodeKey, lowest, ones};
+use crate::set::{JobKey, NodeKey, lowest};
 
 /// How long nobody must have been on a node before it sleeps.
 pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
@@ -120,34 +120,66 @@ impl<'a> After<'a> {
         let (mut asked, mut woken) = (0, BTreeSet::new());
         let queue = self.problem.queue().skip_while(|(key, _)| *key != blocked.job);
         for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
-            let mut missing = beyond(self.problem, &mut free, job);
-            if missing == 0 {
-                continue;
-            }
-            let there = || (0..nodes.len()).filter(|&at| suits(&nodes[at].facts, job));
-            if missing > there().map(|at| left[at]).sum() {
-                break;
-            }
-            asked += missing;
-            for state in [Wakefulness::Waking, Wakefulness::Asleep] {
-                for at in there().filter(|&at| nodes[at].wakefulness == state) {
-                    let node = NodeKey(at as u32);
-                    let sleeps = state == Wakefulness::Asleep;
-                    let taken = missing.min(left[at]);
-                    if taken == 0 || (sleeps && self.ordered.contains(&node)) {
-                        continue;
-                    }
-                    left[at] -= taken;
-                    missing -= taken;
-                    if sleeps {
-                        woken.insert(node);
-                    }
+            let Some(chosen) = self.nodes_for(job, &free, &left) else { break };
+            for at in chosen {
+                let share = job.facts.request.min.min(nodes[at].facts.gpus);
+                if is_up(&nodes[at]) {
+                    free[at] &= !lowest(free[at], share);
+                    continue;
+                }
+                left[at] -= share;
+                asked += share;
+                if nodes[at].wakefulness == Wakefulness::Asleep {
+                    woken.insert(NodeKey(at as u32));
                 }
             }
         }
         let because = Because::Woken { gpus: asked };
         let wakes = |node| NodeDecision::Wake { node, because: because.clone() };
         plan.nodes.extend(woken.into_iter().map(wakes));
+    }
+
+    /// The nodes that a job would have: one, or whole ones that are all alike; those of which the
+    /// fewest have to be waited for, and then woken. `None` where it asks for more than there is.
+    fn nodes_for(&self, job: &Job, free: &[u64], left: &[u32]) -> Option<Vec<usize>> {
+        let nodes = self.problem.nodes();
+        let asked = job.facts.request.min;
+        let suit = || (0..nodes.len()).filter(|&at| suits(&nodes[at].facts, job));
+        let can_give = |at: &usize| {
+            let (node, share) = (&nodes[*at], asked.min(nodes[*at].facts.gpus));
+            let is_ordered = self.ordered.contains(&NodeKey(*at as u32));
+            share > 0
+                && match node.wakefulness {
+                    Wakefulness::Awake => free[*at].count_ones() >= share,
+                    Wakefulness::Waking => left[*at] >= share,
+                    Wakefulness::Asleep => left[*at] >= share && !is_ordered,
+                }
+        };
+        let one_holds_it = suit().any(|at| nodes[at].facts.gpus >= asked);
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for at in suit().filter(can_give) {
+            let like = |group: &&mut Vec<usize>| alike(&nodes[group[0]].facts, &nodes[at].facts);
+            match groups.iter_mut().find(like) {
+                Some(group) if !one_holds_it => group.push(at),
+                _ if !one_holds_it || nodes[at].facts.gpus >= asked => groups.push(vec![at]),
+                _ => {}
+            }
+        }
+        let up = |at: &usize| match nodes[*at].wakefulness {
+            Wakefulness::Awake => 0,
+            Wakefulness::Waking => 1,
+            Wakefulness::Asleep => 2,
+        };
+        let chosen = groups.into_iter().filter_map(|mut group| {
+            group.sort_by_key(up);
+            let wanted = asked.div_ceil(nodes[group[0]].facts.gpus) as usize;
+            group.truncate(wanted);
+            (group.len() == wanted).then_some(group)
+        });
+        chosen.min_by_key(|group| {
+            let how_many = |least| group.iter().filter(|at| up(at) >= least).count();
+            (how_many(1), how_many(2))
+        })
     }
 
     /// Whether a job waits that could go where nobody is now.
@@ -186,29 +218,4 @@ impl<'a> After<'a> {
 
 fn for_want_of_room(because: &Because) -> bool {
     matches!(because, Because::NoRoom { .. })
-}
-
-/// GPUs that a job asks for and that are not awake and free together, of those it may have; what it
-/// finds is taken.
-fn beyond(problem: &Problem, free: &mut [u64], job: &Job) -> u32 {
-    let asked = job.facts.request.min;
-    let nodes = || problem.nodes().iter().filter(|node| suits(&node.facts, job));
-    let mut there = problem.nodes().iter().zip(free).filter(|(node, _)| suits(&node.facts, job));
-    if nodes().any(|node| node.facts.gpus >= asked) {
-        return match there.find(|(_, free)| free.count_ones() >= asked) {
-            Some((_, found)) => {
-                *found &= !lowest(*found, asked);
-                0
-            }
-            None => asked,
-        };
-    }
-    let mut missing = asked;
-    for (node, free) in there {
-        if missing > 0 && node.facts.gpus > 0 && *free == ones(node.facts.gpus) {
-            missing = missing.saturating_sub(node.facts.gpus);
-            *free = 0;
-        }
-    }
-    missing
 }

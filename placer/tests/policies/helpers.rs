@@ -8,7 +8,7 @@ use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 use wattle_placer::{
     Decision, JobFacts, JobKey, NodeDecision, NodeFacts, NodeWatts, Plan, Policy, Problem,
-    Progress, State, check,
+    Progress, State, Wakefulness, check,
 };
 
 /// Name, busy share alone in per cent, peak memory in MiB.
@@ -163,6 +163,17 @@ pub(crate) fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
         text += &show(&before, &Plan { blocked: None, ..plan });
     }
     panic!("{} does not come to rest: {text}", policy.name());
+}
+
+/// Whoever wakes is awake.
+pub(crate) fn wake(problem: &mut Problem) {
+    let waking = |problem: &Problem| {
+        let mut nodes = problem.keyed_nodes();
+        nodes.find(|(_, node)| node.wakefulness == Wakefulness::Waking).map(|(key, _)| key)
+    };
+    while let Some(key) = waking(problem) {
+        problem.node_is(key, Wakefulness::Awake);
+    }
 }
 
 /// Who was asked to stop and holds its GPUs still.

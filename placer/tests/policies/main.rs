@@ -9,6 +9,7 @@ mod defer;
 mod eaco;
 mod first_fit;
 mod helpers;
+mod kinds;
 mod plans;
 mod priority;
 mod sleep;

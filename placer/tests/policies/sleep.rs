@@ -3,20 +3,9 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::GpuRequest;
-use wattle_placer::{JobFacts, NodeDecision, NodeFacts, NodeKey, Problem, Wakefulness, policy};
+use wattle_placer::{NodeKey, Wakefulness, policy};
 
-use crate::helpers::{arrive, cluster, decide, facts, settle, show, surface};
-
-fn wake(problem: &mut Problem) {
-    let waking = |problem: &Problem| {
-        let mut nodes = problem.keyed_nodes();
-        nodes.find(|(_, node)| node.wakefulness == Wakefulness::Waking).map(|(key, _)| key)
-    };
-    while let Some(key) = waking(problem) {
-        problem.node_is(key, Wakefulness::Awake);
-    }
-}
+use crate::helpers::{arrive, cluster, decide, facts, settle, show, wake};
 
 #[test]
 fn a_node_that_nobody_uses_sleeps_after_five_minutes_and_wakes_for_who_waits() {
@@ -95,32 +84,4 @@ fn what_takes_long_to_wake_stays_awake_as_long() {
     problem.node_known(facts);
     let plan = decide(&mut problem, &*policy("fifo").unwrap());
     assert_eq!(plan.again_at, Some(Timestamp::from_s(900)));
-}
-
-#[test]
-fn who_names_a_kind_wakes_nodes_of_that_kind() {
-    for name in ["fifo", "srtf", "fifo-packed", "powerflow", "afs", "wattle"] {
-        let policy = policy(name).unwrap();
-        let mut problem = cluster(&[4, 4, 4]);
-        for i in 1..3 {
-            let facts = (*problem.node(NodeKey::at(i)).facts).clone();
-            problem.node_known(NodeFacts { gpu_kind: format!("kind{i}"), ..facts });
-        }
-        problem.nodes_sleep = true;
-        for i in 1..3 {
-            problem.node_is(NodeKey::at(i), Wakefulness::Asleep);
-        }
-        // The V100s are awake and free, which is of no use to it.
-        let gpu_kind = Some("kind2".into());
-        let key = arrive(&mut problem, JobFacts { gpu_kind, ..facts("picky", 4) }, None);
-        let mut said = surface(&"picky".parse().unwrap(), 0, GpuRequest::exactly(4));
-        said.gpu_kind = "kind2".to_owned();
-        problem.surface_known(key, said.into());
-        let plan = decide(&mut problem, &*policy);
-        let woken: Vec<_> = plan.nodes.iter().map(NodeDecision::node).collect();
-        assert_eq!(woken, [NodeKey::at(2)], "{name}: {plan:?}");
-        problem.now = Timestamp::from_s(120);
-        wake(&mut problem);
-        assert_eq!(decide(&mut problem, &*policy).decisions.len(), 1, "{name}");
-    }
 }

@@ -154,7 +154,7 @@ impl Pairing {
                 }
             }
             let keep = if are_fresh(one, two) { f64::INFINITY } else { keep };
-            let surplus = together - alone + keep;
+            let surplus = if keep.is_infinite() { keep } else { together - alone + keep };
             let sound = (alone.is_finite() || keep.is_infinite()) && surplus > 0.0;
             sound.then_some(Offer { surplus, keep, a, b, joint, who: Who::Mates })
         };
@@ -205,8 +205,10 @@ impl Pairing {
                 best = (size.gpus, gain);
             }
         }
+        let gains = best.1 - bids[0].surplus - bids[1].surplus;
         Stance {
-            surplus: best.1 - bids[0].surplus - bids[1].surplus + pair.keep,
+            // Whatever they lose by it, where neither has anything to gain.
+            surplus: if pair.keep.is_infinite() { pair.keep } else { gains + pair.keep },
             together: u64::from(best.0),
             apart: u64::from(bids[0].gpus) + u64::from(bids[1].gpus),
         }

@@ -20,7 +20,6 @@ use crate::charge::Charge;
 use crate::fit::{never, suits_some};
 use crate::job::{Job, State};
 use crate::menu::Menu;
-
 use crate::outlook::is_unmeasured;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::Contender;
