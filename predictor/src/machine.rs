@@ -1,8 +1,9 @@
 //! The predictor as a [`Machine`]: windows in, surfaces out, no job's more often than allowed.
 //!
 //! A window only marks its job; the surface is computed when it is due, so that a burst of windows
-//! costs one surface. It speaks of each kind of GPU that a node or a window has named. Jobs that wait in the queue have no windows: theirs are published anew when
-//! their class is known better. Nothing here predicts.
+//! costs one surface. It speaks of each kind of GPU that a node or a window has named. Jobs that wait
+//! in the queue have no windows: theirs are published anew when their class is known better. Nothing
+//! here predicts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -247,7 +247,12 @@ impl Predictor {
         let others = self.kinds.iter().filter(|kind| **kind != own.gpu_kind);
         let others = others.filter_map(|kind| self.surface_elsewhere(now, job, kind));
         // Its own may be one that no node has any more.
-        let elsewhere = others.take(surface::KINDS_MAX - 1).collect();
+        let mut points = own.points.len();
+        let has_room = |other: &Surface| {
+            points += other.points.len();
+            points <= surface::POINTS_MAX
+        };
+        let elsewhere = others.take(surface::KINDS_MAX - 1).take_while(has_room).collect();
         Some(Surface { elsewhere, ..own })
     }
 

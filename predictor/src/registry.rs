@@ -63,6 +63,8 @@ pub enum Event {
         workload: Option<WorkloadId>,
         /// How many GPUs it takes.
         gpus: GpuRequest,
+        /// The kind of GPU it must have, where its owner names one.
+        gpu_kind: Option<String>,
         /// Whether it has ever been started.
         started: bool,
     },
@@ -342,7 +344,6 @@ impl Registry {
         self.let_score(id, true);
         let job = self.jobs.get_mut(id).expect("entered above");
         job.heard = now;
-        job.is_on(&window.gpu_kind);
         if job.workload.is_none() {
             job.workload.clone_from(&window.workload);
         }
@@ -350,6 +351,7 @@ impl Registry {
         if !job.is_new(&seen, closed) {
             return;
         }
+        job.is_on(&window.gpu_kind);
         for contestant in self.contestants.values_mut() {
             contestant.score(id, job, &window.gpu_kind, &seen, closed, &card);
             contestant.ask(now, id, closed);
@@ -443,9 +445,13 @@ impl Registry {
         for (id, basis) in due {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             let Some(gpus) = job.gpus else { continue };
-            let (workload, kind) = (job.workload.clone(), job.gpu_kind.as_deref());
+            let (workload, kind) = (job.workload.clone(), job.kind());
             self.fallback.describe(now, id.clone(), workload, gpus, kind);
-            let Some(mut prior) = self.fallback.surface_on_all(now, &id) else { continue };
+            let prior = match &job.must_have {
+                Some(_) => self.fallback.surface(now, &id),
+                None => self.fallback.surface_on_all(now, &id),
+            };
+            let Some(mut prior) = prior else { continue };
             job.standing = Some(Standing { by: Some(prior.predictor.clone()), at: now });
             prior.basis = Some(basis);
             out.push(Action::WriteSurface(Box::new(prior)));
@@ -491,14 +497,15 @@ impl Machine for Registry {
             }
             Event::WindowClosed(window) => self.on_window(now, &window, out),
             Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
-            Event::JobDescribed { job: id, workload, gpus, started } => {
+            Event::JobDescribed { job: id, workload, gpus, gpu_kind, started } => {
                 let job = self.enter_job(now, &id, !started, out);
                 job.heard = now;
                 job.gpus = Some(gpus);
                 if workload.is_some() {
                     job.workload.clone_from(&workload);
                 }
-                let kind = job.gpu_kind.clone();
+                job.must_have = gpu_kind;
+                let kind = job.kind().map(str::to_owned);
                 self.fallback.describe(now, id.clone(), workload, gpus, kind.as_deref());
                 self.let_score(&id, started);
             }

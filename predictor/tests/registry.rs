@@ -97,7 +97,13 @@ impl Bench {
 
     fn describe(&mut self, seconds: u64, name: &str) {
         let gpus = GpuRequest::exactly(1);
-        let event = Event::JobDescribed { job: job(name), workload: None, gpus, started: false };
+        let event = Event::JobDescribed {
+            job: job(name),
+            workload: None,
+            gpus,
+            gpu_kind: None,
+            started: false,
+        };
         self.event(seconds, event);
     }
 
@@ -516,6 +522,7 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
         job: job(&of),
         workload: None,
         gpus: GpuRequest::exactly(1),
+        gpu_kind: started.then(|| "p100".to_owned()),
         started,
     });
     let found = prop::collection::btree_map(who.prop_map(named), Just("1".to_owned()), 0..4);

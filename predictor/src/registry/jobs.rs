@@ -61,8 +61,10 @@ pub(super) struct Job {
     /// What its owner says of it.
     pub(super) workload: Option<WorkloadId>,
     pub(super) gpus: Option<GpuRequest>,
+    /// The kind of GPU that it must have.
+    pub(super) must_have: Option<String>,
     /// The kind of its cards, as last seen.
-    pub(super) gpu_kind: Option<String>,
+    gpu_kind: Option<String>,
     /// Since when it is known, and when anything was last heard of it.
     pub(super) since: Timestamp,
     pub(super) heard: Timestamp,
@@ -83,6 +85,7 @@ impl Job {
         Self {
             workload: None,
             gpus: None,
+            must_have: None,
             gpu_kind: None,
             since: now,
             heard: now,
@@ -94,6 +97,11 @@ impl Job {
             last: BTreeMap::new(),
             alone: Vec::new(),
         }
+    }
+
+    /// The kind of GPU that it has, or is to have, where that is known.
+    pub(super) fn kind(&self) -> Option<&str> {
+        self.must_have.as_deref().or(self.gpu_kind.as_deref())
     }
 
     /// The job is on cards of this kind: what it does alone on another is no measure here.
