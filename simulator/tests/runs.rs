@@ -451,7 +451,7 @@ fn a_past_is_of_jobs_like_those_that_come() {
     // Work is counted on one GPU, however many the job takes: an hour, and four.
     let jobs = (1..=40).map(|i| SimJob {
         gpus: GpuRequest::exactly(if i % 2 == 0 { 4 } else { 1 }),
-        ..job(&format!("j{i}"), "resnet50", 10 * i, 3_600)
+        ..job(&format!("j{i}"), "resnet50-imagenet-b128", 10 * i, 3_600)
     });
     let scenario = scenario("2x4:v100", jobs.collect());
     for (lengths, past) in [(Lengths::Unknown, 0), (Lengths::Past, 40)] {

@@ -47,14 +47,15 @@ impl Trace {
         let carbon = command.carbon.as_deref();
         let mut scenario = scenario(&world, path, shape, carbon, command.seed)?;
         let (_, kind) = shape.nodes().next().context("a cluster has a node")?;
-        let gpus_per_node = shape.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
         for job in &mut scenario.jobs {
             let workload = world.workload(job.workload.as_str()).context("from the catalog")?;
-            let nodes = job.gpus.min.div_ceil(gpus_per_node);
             if let Work::Lasts(span) = job.work {
                 // So long on the kind it asks for or the cluster's first.
                 let kind = job.gpu_kind.as_deref().unwrap_or(kind);
                 let gpu = world.gpu(kind).context("the scenario has checked the GPUs")?;
+                let of_kind = shape.nodes().filter(|(_, known)| *known == kind);
+                let gpus_per_node = of_kind.map(|(gpus, _)| gpus).max().unwrap_or(1);
+                let nodes = job.gpus.min.div_ceil(gpus_per_node);
                 let rate = workload.steps_per_s(gpu, job.gpus.min, nodes);
                 job.work = Work::Steps(((span.as_secs_f64() * rate).round() as u64).max(1));
             }
