@@ -14,7 +14,7 @@ pub(crate) struct BudgetOptions {
     /// Energy that may be spent in each window, whole nodes
     #[arg(long, value_name = "KWH")]
     pub(crate) energy_kwh: Option<f64>,
-    /// Carbon that may be emitted in each window; needs an intensity, --carbon FILE
+    /// Carbon that may be emitted in each window; needs a grid's carbon intensity
     #[arg(long, value_name = "KG")]
     pub(crate) carbon_kg: Option<f64>,
     /// Power that is never exceeded, whole nodes

@@ -73,6 +73,18 @@ pub(crate) fn card_w(
     gpus: u32,
     setting: CardSetting,
 ) -> f64 {
+    card_w_by(|choice| choice.card_power_w, problem, job, kind, gpus, setting)
+}
+
+/// The same by what is told of a choice.
+fn card_w_by(
+    watts: impl Fn(&Choice) -> f64,
+    problem: &Problem,
+    job: &Job,
+    kind: &str,
+    gpus: u32,
+    setting: CardSetting,
+) -> f64 {
     let menu = job.menu_on(kind);
     let uncapped = CardSetting { cap_mw: None, ..setting };
     let known = menu.and_then(|menu| {
@@ -83,7 +95,7 @@ pub(crate) fn card_w(
     let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
     let least = problem.draws.get(kind).and_then(|draw| draw.cap_least);
     let least = least.filter(|_| problem.caps_hold).unwrap_or(Power::ZERO).as_w();
-    known.map_or(most, |choice| choice.card_power_w).max(least).min(cap).min(most)
+    known.map_or(most, watts).max(least).min(cap).min(most)
 }
 
 /// What a card may draw with the jobs that are on it, or none, watts: all of it that is counted.
@@ -184,7 +196,8 @@ impl Thrift {
     }
 
     /// The GPUs of a job that has so many, so set, and the watts of each once it is at its thriftiest:
-    /// at the least energy a step.
+    /// at the least energy a step. Where its power is not sure, the most that it may be: a budget that
+    /// is promised to hold is not to be overrun by what was foretold too low.
     pub(crate) fn of(
         self,
         problem: &Problem,
@@ -193,7 +206,8 @@ impl Thrift {
         gpus: u32,
         setting: CardSetting,
     ) -> (u32, f64) {
-        let as_it_is = (gpus, card_w(problem, job, kind, gpus, setting));
+        let most_w = |choice: &Choice| choice.card_power_w_most;
+        let as_it_is = (gpus, card_w_by(most_w, problem, job, kind, gpus, setting));
         let Some(menu) = job.menu_on(kind) else {
             return as_it_is;
         };
@@ -207,7 +221,7 @@ impl Thrift {
         let joules = |choice: &&Choice| charge.joules_a_step(choice);
         let choices = menu.with_gpus(size).iter();
         let least = choices.min_by(|a, b| joules(a).total_cmp(&joules(b)));
-        let least = least.map(|choice| (size, choice.card_power_w));
+        let least = least.map(|choice| (size, most_w(choice)));
         least.filter(|(_, watts)| *watts <= as_it_is.1 || size < gpus).unwrap_or(as_it_is)
     }
 }

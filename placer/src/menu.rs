@@ -3,8 +3,9 @@
 //!
 //! Elastic policies weigh every choice of every job at every event. So the points they read (alone,
 //! own batch, on as few nodes as any point of that size has) are taken out of the surface once, when
-//! it comes. Nothing here is decided, and expected values are all that is kept, but for one thing: of a
-//! job that may change its size and of which nothing was measured yet, each size counts as the best
+//! it comes. Nothing here is decided, and expected values are all that is kept, but for two things. What
+//! is promised ([`crate::budget`]) is reckoned with the most that a job's cards may draw. And of a job
+//! that may change its size and of which nothing was measured yet, each size counts as the best
 //! its prior thinks possible ([`Menu::hopeful`]). By expected values alone a size that nobody has tried
 //! and that is expected to be a little worse than it is stays untried for good, and so do all jobs of
 //! its class. Hope is taken back at the job's first measured window, and by then its class knows more
@@ -34,6 +35,8 @@ pub struct Choice {
     pub steps_per_s: f64,
     /// Power of one of its cards, idle power and all, watts.
     pub card_power_w: f64,
+    /// The most that is, where the surface is not sure of it, watts.
+    pub card_power_w_most: f64,
 }
 
 /// All ways to run a job alone that its surface knows.
@@ -89,6 +92,7 @@ impl Menu {
                 setting,
                 steps_per_s: rate,
                 card_power_w: power,
+                card_power_w_most: power.max(point.card_power_w.high.min(*POWERS_W.end())),
             };
             best.entry((point.gpus, setting))
                 .and_modify(|known| {

@@ -221,6 +221,15 @@ pub enum Alone {
     NoCandidate,
 }
 
+/// With three significant digits, down to a millionth.
+fn significant(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0..1e-6 => 0,
+        size => (2.0 - size.log10().floor()).clamp(0.0, 8.0) as usize,
+    };
+    format!("{value:.digits$}")
+}
+
 /// `1 GPU`, `2 GPUs`.
 fn count(gpus: u32) -> String {
     format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
@@ -275,8 +284,10 @@ impl fmt::Display for Because {
             ),
             Self::Worth { gpus, value, gpu_price } => write!(
                 f,
-                "{}: its work is worth {value:.2} s a second, a GPU costs {gpu_price:.3}",
-                count(*gpus)
+                "{}: its work is worth {} s a second, a GPU costs {}",
+                count(*gpus),
+                significant(*value),
+                significant(*gpu_price)
             ),
             Self::Awaits { gpus } => {
                 write!(f, "is to have {}, which are not free together yet", count(*gpus))

@@ -105,7 +105,13 @@ fn measure(jobs: u64) {
     registry.handle(now(0), Event::ServicesFound(found.into()), &mut out);
     for job in 0..jobs {
         let gpus = GpuRequest { min: 1, max: 8 };
-        let event = Event::JobDescribed { job: name(job), workload: None, gpus, started: true };
+        let event = Event::JobDescribed {
+            job: name(job),
+            workload: None,
+            gpus,
+            gpu_kind: None,
+            started: true,
+        };
         registry.handle(now(0), event, &mut out);
     }
     drop(out);

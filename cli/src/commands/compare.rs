@@ -107,6 +107,14 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     };
     let report = command.report.as_deref().map(LateFile::open).transpose()?;
     let (worlds, cases) = cases(&command.scenario, &wanted).map_err(usage_chain)?;
+    let on_a_grid =
+        cases.iter().any(|case| case.jobs.rigid.iter().any(|jobs| jobs.carbon.is_some()));
+    if !on_a_grid && let Some(option) = command.needs_a_grid() {
+        return Err(usage(format!(
+            "{option} needs a carbon intensity, and {} has none: use greenflow-16, or leave it out",
+            command.scenario
+        )));
+    }
     let mut comparer = Comparer::new(&worlds, options);
     let mut comparisons: Vec<Comparison> = Vec::new();
     let mut together_from = 0;
@@ -153,7 +161,22 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
 }
 
 impl Compare {
+    /// What was asked for that means nothing without a grid's carbon intensity.
+    fn needs_a_grid(&self) -> Option<String> {
+        let defers = self.policy.iter().find(|policy| policy.ends_with("+defer"));
+        let forecast = (self.forecast != "persistence").then(|| "--forecast".to_owned());
+        let carbon = self.budget.carbon_kg.map(|_| "--carbon-kg".to_owned());
+        carbon.or(forecast).or_else(|| defers.map(|policy| format!("--policy {policy}")))
+    }
+
     fn options(&self) -> anyhow::Result<CompareOptions> {
+        let set = |policy: &&String| policy.contains('@') || policy.contains("+zeus");
+        if let Some(policy) = self.policy.iter().find(set) {
+            let plain = policy.split(['@', '+']).next().unwrap_or_default();
+            return Err(usage(format!(
+                "--policy {policy}: `compare` turns clocks itself; give `{plain}`"
+            )));
+        }
         let surfaces = if self.oracle {
             Surfaces::Oracle
         } else {

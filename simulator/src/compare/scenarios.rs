@@ -174,6 +174,9 @@ impl<'a> Wanted<'a> {
     ) -> Vec<Case> {
         let jobs = Arc::new(Orders::open(orders));
         let mut cases = Vec::new();
+        if workload.is_empty() && !self.workloads.is_empty() {
+            return cases;
+        }
         for &accounting in self.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
             for world in self.worlds(&Neighbours::ALL) {
                 let (deadlines, jobs) = (false, jobs.clone());
@@ -204,10 +207,12 @@ pub enum CompareError {
         name: String,
     },
     /// Nothing is left of the scenario.
-    #[error("{scenario} has no case with these options; leave some of --world, --workload out")]
+    #[error("{scenario} has no case with these options; it has {has}")]
     NoCase {
         /// The scenario.
         scenario: String,
+        /// What it has, by option.
+        has: String,
     },
     /// It needs measured files.
     #[error(
@@ -263,9 +268,37 @@ pub fn cases(name: &str, wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), Com
         },
     };
     if cases.is_empty() {
-        return Err(CompareError::NoCase { scenario: name.to_owned() });
+        let all = Wanted { accountings: &[], worlds: &[], workloads: &[], orders: 1, ..*wanted };
+        let filtered = !(wanted.accountings.is_empty()
+            && wanted.worlds.is_empty()
+            && wanted.workloads.is_empty());
+        let there = if filtered { self::cases(name, &all)?.1 } else { Vec::new() };
+        return Err(CompareError::NoCase { scenario: name.to_owned(), has: options_of(&there) });
     }
     Ok((worlds, cases))
+}
+
+/// The options that lead to these cases, as text.
+fn options_of(cases: &[Case]) -> String {
+    let listed = |option: &str, values: Vec<&'static str>| {
+        let mut distinct: Vec<&str> = Vec::new();
+        for value in values.into_iter().filter(|value| !value.is_empty()) {
+            if !distinct.contains(&value) {
+                distinct.push(value);
+            }
+        }
+        if distinct.is_empty() {
+            format!("no {option}")
+        } else {
+            format!("{option} {}", distinct.join("|"))
+        }
+    };
+    [
+        listed("--accounting", cases.iter().map(|case| case.accounting.as_str()).collect()),
+        listed("--world", cases.iter().map(|case| case.world.as_str()).collect()),
+        listed("--workload", cases.iter().map(|case| case.workload).collect()),
+    ]
+    .join(", ")
 }
 
 /// The policies that a scenario asks about, in this world of neighbours; where nobody shares, none

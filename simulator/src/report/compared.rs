@@ -26,7 +26,8 @@ pub fn comparison_page(comparisons: &[Comparison], recorded: &[Recorded]) -> Str
     ];
     let mut why_these =
         "Of each policy the run of its frontier is shown that comes nearest to the \
-                         middle of the energies which all of them reach (ringed in the plot above)."
+                         middle of the energies which all of them reach (ringed in the plot above). Here it is \
+                         charged until its own end, in the plot until the last of all runs ends."
             .to_owned();
     if comparisons.len() > 1 {
         let _ = write!(
@@ -144,7 +145,7 @@ fn headline(comparison: &Comparison, families: &[&str]) -> String {
         })
         .collect();
     let mut text = format!(
-        "<p class=\"said\">Most ahead at equal energy is <strong>{}</strong>: jobs take {}.",
+        "<p class=\"said\">Most ahead at equal energy, from 1.1 times the others' least on, is <strong>{}</strong>: jobs take {}.",
         escaped(best),
         others.join(", ")
     );

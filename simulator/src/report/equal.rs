@@ -14,8 +14,8 @@ pub(super) fn draw(comparison: &Comparison, policies: &[(&str, usize)]) -> Strin
         let _ = write!(
             text,
             "<h3>At equal energy</h3>\n<p>How many times longer the row's jobs take than the \
-             column's, at equal energy: geometric mean over the row's range (smallest to largest). \
-             Above 1 the column is ahead; with a star, only where it spends so little: at some of \
+             column's, at equal energy: geometric mean from 1.1 times the row's least energy on \
+             (smallest to largest). Above 1 the column is ahead; with a star, only where it spends so little: at some of \
              the row's totals the column cannot.</p>\n{}",
             matrix(comparison, policies, |summary| summary.spread, true)
         );
