@@ -212,9 +212,19 @@ impl Steering {
         let energy = self.budget.energy_mj.map(|energy| energy.as_j() * aim);
         let carbon = self.budget.carbon_ug.zip(self.grid.as_ref());
         let carbon = carbon.map(|(carbon, grid)| {
-            carbon.as_g() * aim * (KWH_J / self.window_mean(grid, now).max(1e-3))
+            carbon.as_g() * aim * (KWH_J / self.dirty_mean(grid, now).max(1e-3))
         });
         energy.unwrap_or(f64::INFINITY).min(carbon.unwrap_or(f64::INFINITY))
+    }
+
+    /// The mean intensity of this window, of the next one, and of the dirtiest there was, whichever is
+    /// most: what is started now may run through one that is like it.
+    fn dirty_mean(&self, grid: &Grid, now: Timestamp) -> f64 {
+        let (ends, window) = (self.ledger.ends(), self.budget.window());
+        let until = |then: Timestamp| grid.mean_expected(now, then) * then.since(now).as_secs_f64();
+        let next = (until(ends + window) - until(ends)) / window.as_secs_f64();
+        let seen = self.ledger.closed().iter().map(|past| grid.mean(past.from_us, past.until_us));
+        seen.fold(self.window_mean(grid, now).max(next), f64::max)
     }
 
     /// The mean intensity of this window, as far as it was seen and as it is expected, g/kWh.
