@@ -158,7 +158,7 @@ fn a_comparison_is_one_whole_page() {
     assert_eq!(page.matches("<svg class=\"bar ").count(), 2 * 5);
     assert!(page.contains("What keeps powerflow from the bound"));
     assert!(page.contains("first in the queue; first room in node order"));
-    assert!(page.contains("Most ahead at equal energy is <strong>powerflow</strong>"));
+    assert!(page.contains("least on, is <strong>powerflow</strong>"));
 }
 
 #[test]
