@@ -90,7 +90,7 @@ impl Policy for Gandiva {
         waiting.iter().for_each(|(_, job)| left.awaits(problem, job, job.facts.request.min));
         let asked = problem.running().map(|(_, job)| has(job)).sum::<u32>()
             + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
-        let crowded = asked > places.gpus;
+        let crowded = asked > left.all();
         let mut round = Round {
             problem,
             dissolve_below: self.dissolve_below,

@@ -37,17 +37,14 @@ struct Class<'a> {
 /// What the cluster could hold if it were empty and awake.
 pub(crate) struct Places<'a> {
     classes: Vec<Class<'a>>,
-    /// GPUs that answer.
-    pub(crate) gpus: u32,
 }
 
 impl<'a> Places<'a> {
     pub(crate) fn of(problem: &'a Problem) -> Self {
-        let mut places = Self { classes: Vec::new(), gpus: 0 };
+        let mut places = Self { classes: Vec::new() };
         for node in problem.nodes() {
             let facts = &node.facts;
             let healthy = facts.healthy.count_ones();
-            places.gpus += healthy;
             let alike = |class: &&mut Class<'_>| {
                 class.gpus == facts.gpus
                     && class.memory_mib == facts.memory_mib
