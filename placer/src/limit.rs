@@ -7,6 +7,8 @@
 //!   where they can be.
 //! * [`Problem::starts_below`] only keeps what is new from starting, where all together would draw
 //!   more even at their thriftiest; who is resized goes on.
+//! * [`Problem::pauses_above`] pauses what runs, where that alone draws more even at its thriftiest:
+//!   those that came last are stopped with a checkpoint, where they can be.
 //! * Where energy has a price and the policy chooses no settings, each job's is chosen here, as
 //!   PowerFlow chooses clocks: from the thriftiest up, as long as a step wins enough time for its
 //!   energy. So every policy can be steered by a budget.
@@ -14,7 +16,7 @@
 //! What is lowered here is restored here. The policy sees what stands and plans on; the same problem
 //! always gives the same answer, so that a plan carried out leaves nothing to do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Power;
 use wattle_common::job::CardSetting;
@@ -34,7 +36,8 @@ const CAP_PARTS: u32 = 20;
 
 /// `plan` with every bound kept.
 pub(crate) fn keep(policy: &dyn Policy, problem: &Problem, plan: Plan) -> Plan {
-    let bounded = problem.power_max.is_some() || problem.starts_below.is_some();
+    let bounded = [problem.power_max, problem.starts_below, problem.pauses_above];
+    let bounded = bounded.iter().any(Option::is_some);
     let sets = !policy.sets_cards()
         && (problem.prices_settings || bounded || problem.running().any(|(_, job)| is_set(job)));
     if !bounded && !sets {
@@ -81,13 +84,28 @@ impl Item<'_> {
 
 struct Bounded<'a> {
     problem: &'a Problem,
+    thrift: Thrift,
     plan: &'a Plan,
     items: Vec<Item<'a>>,
-    wakes: bool,
+    /// How many of the nodes that the plan wakes do wake, the first ones.
+    wakes: usize,
     /// What is not started after all, and why.
     held: BTreeSet<JobKey>,
     held_by: Option<Blocked>,
-    stopped: BTreeSet<JobKey>,
+    stopped: BTreeMap<JobKey, Because>,
+}
+
+fn wakes(node: &NodeDecision) -> bool {
+    matches!(node, NodeDecision::Wake { .. })
+}
+
+/// What nodes are to do, where only the first so many of them wake.
+fn first_wakes(nodes: &[NodeDecision], most: usize) -> impl Iterator<Item = &NodeDecision> {
+    let mut woken = 0;
+    nodes.iter().filter(move |node| {
+        woken += usize::from(wakes(node));
+        !wakes(node) || woken <= most
+    })
 }
 
 /// The ways a job may be set on so many cards of a kind, from what is wanted down.
@@ -165,12 +183,13 @@ impl<'a> Bounded<'a> {
         };
         let mut bounded = Self {
             problem,
+            thrift,
             plan,
             items: Vec::new(),
-            wakes: true,
+            wakes: plan.nodes.iter().filter(|node| wakes(node)).count(),
             held: BTreeSet::new(),
             held_by: None,
-            stopped: BTreeSet::new(),
+            stopped: BTreeMap::new(),
         };
         let leaves: BTreeSet<JobKey> = plan
             .decisions
@@ -227,6 +246,9 @@ impl<'a> Bounded<'a> {
 
 impl<'a> Bounded<'a> {
     fn keep(mut self) -> Plan {
+        if let Some(above) = self.problem.pauses_above {
+            self.pause(above.as_w());
+        }
         if let Some(below) = self.problem.starts_below {
             self.hold_new(below.as_w());
         }
@@ -240,7 +262,7 @@ impl<'a> Bounded<'a> {
     fn total_w(&self, of: impl Fn(&Item<'a>) -> f64) -> f64 {
         let mut cards = Cards::new(self.problem);
         for item in &self.items {
-            if !self.held.contains(&item.key) && !self.stopped.contains(&item.key) {
+            if !self.held.contains(&item.key) && !self.stopped.contains_key(&item.key) {
                 cards.add(item.on, of(item));
             }
         }
@@ -248,42 +270,59 @@ impl<'a> Bounded<'a> {
     }
 
     fn empty_w(&self) -> f64 {
-        if self.wakes {
-            return empty_w(self.problem, self.plan);
-        }
-        let sleeps = |node: &&NodeDecision| matches!(node, NodeDecision::Sleep { .. });
-        let nodes = self.plan.nodes.iter().filter(sleeps).cloned().collect();
+        self.empty_with_w(self.wakes)
+    }
+
+    /// The same where so many nodes wake.
+    fn empty_with_w(&self, woken: usize) -> f64 {
+        let nodes = first_wakes(&self.plan.nodes, woken).cloned().collect();
         empty_w(self.problem, &Plan { nodes, ..Plan::default() })
     }
 
+    /// What who waits for a node to wake adds at its thriftiest, watts.
+    fn waiting_w(&self) -> f64 {
+        let blocked = self.plan.blocked.as_ref().map(|blocked| blocked.job);
+        let waits = blocked.or_else(|| self.problem.queue().next().map(|(key, _)| key));
+        let job = waits.and_then(|key| self.problem.job(key));
+        let to_wake = self.plan.nodes.iter().find(|node| wakes(node));
+        let (Some(job), Some(to_wake)) = (job, to_wake) else { return 0.0 };
+        let node = self.problem.node(to_wake.node());
+        let (gpus, kind) = (job.facts.request.min, &node.facts.gpu_kind);
+        let (gpus, card_w) = self.thrift.of(self.problem, job, kind, gpus, CardSetting::DEFAULT);
+        f64::from(gpus) * (card_w - idle_w(self.problem, node)).max(0.0)
+    }
+
     /// From the first new job on with which more than `below` would be drawn even if everybody were
-    /// at its thriftiest, nothing new starts; and no node wakes for it.
+    /// at its thriftiest, nothing new starts and no node wakes; and no more of them wake than leave
+    /// room for who waits.
     fn hold_new(&mut self, below: f64) {
         let is_new = |item: &&Item<'_>| item.role == Role::Starts { is_new: true };
-        let old = self.items.iter().filter(|item| !is_new(item));
-        let others: f64 = old.map(|item| item.thrifty_w).sum();
-        let woken = self.empty_w() + others;
-        let wakes = |node: &NodeDecision| matches!(node, NodeDecision::Wake { .. });
-        if woken > below && self.plan.nodes.iter().any(wakes) {
-            self.wakes = false;
-            let (drawn, below) = (Power::from_w_f64(woken), Power::from_w_f64(below));
-            let because = Because::HeldBack { drawn, below };
-            let waits = self.plan.blocked.as_ref().map(|blocked| blocked.job);
-            self.held_by = waits.map(|job| Blocked { job, because });
-        }
-        let mut drawn = self.empty_w() + others;
+        let stays = |item: &&Item<'_>| !is_new(item) && !self.stopped.contains_key(&item.key);
+        let mut jobs: f64 = self.items.iter().filter(stays).map(|item| item.thrifty_w).sum();
+        let empty = self.empty_with_w(0);
         for i in 0..self.items.len() {
             if self.items[i].role != (Role::Starts { is_new: true }) {
                 continue;
             }
-            drawn += self.items[i].thrifty_w;
-            if drawn > below {
-                self.hold(i, drawn, below);
+            jobs += self.items[i].thrifty_w;
+            if empty + jobs > below {
+                self.hold(i, empty + jobs, below);
                 let rest = self.items[i..].iter().filter(is_new).map(|item| item.key);
                 self.held.extend(rest);
+                self.wakes = 0;
                 return;
             }
         }
+        let (most, waiting) = (self.wakes, self.waiting_w());
+        let with = |woken: usize| self.empty_with_w(woken) + jobs + waiting;
+        let fits = (1..=most).rev().find(|&woken| with(woken) <= below).unwrap_or(0);
+        if fits < most {
+            let (drawn, below) = (with(most), Power::from_w_f64(below));
+            let because = Because::HeldBack { drawn: Power::from_w_f64(drawn), below };
+            let waits = self.plan.blocked.as_ref().map(|blocked| blocked.job);
+            self.held_by = waits.map(|job| Blocked { job, because });
+        }
+        self.wakes = fits;
     }
 
     fn hold(&mut self, item: usize, drawn: f64, below: f64) {
@@ -298,7 +337,9 @@ impl<'a> Bounded<'a> {
         if self.total_w(Item::watts) <= most {
             return;
         }
-        self.wakes = self.total_w(Item::least_w) <= most;
+        while self.wakes > 0 && self.total_w(Item::least_w) > most {
+            self.wakes -= 1;
+        }
         let starts = |item: &Item<'_>| matches!(item.role, Role::Starts { .. });
         for i in (0..self.items.len()).rev().filter(|&i| starts(&self.items[i])).collect::<Vec<_>>()
         {
@@ -324,18 +365,41 @@ impl<'a> Bounded<'a> {
         }
     }
 
-    /// Those that came last go first; who cannot stop stays.
-    fn stop_newest(&mut self, most: f64) {
-        let mut running: Vec<(u64, JobKey)> = (self.items.iter())
-            .filter(|item| item.role == Role::Runs && item.job.facts.can_stop)
-            .map(|item| (item.job.arrival, item.key))
-            .collect();
-        running.sort_unstable();
-        while self.total_w(Item::least_w) > most
-            && let Some((_, key)) = running.pop()
-        {
-            self.stopped.insert(key);
+    /// Those that came last go first, as long as even at the thriftiest more than `above` is drawn.
+    fn pause(&mut self, above: f64) {
+        let goes_on =
+            |item: &&Item<'_>| matches!(item.role, Role::Runs | Role::Starts { is_new: false });
+        let runs = self.items.iter().filter(goes_on).map(|item| item.thrifty_w).sum::<f64>();
+        let mut drawn = self.empty_with_w(0) + runs;
+        for i in self.newest() {
+            if drawn <= above {
+                return;
+            }
+            let (drawn_w, above) = (Power::from_w_f64(drawn), Power::from_w_f64(above));
+            let because = Because::Paused { drawn: drawn_w, above };
+            self.stopped.insert(self.items[i].key, because);
+            drawn -= self.items[i].thrifty_w;
         }
+    }
+
+    /// Those that came last go first.
+    fn stop_newest(&mut self, most: f64) {
+        for i in self.newest() {
+            if self.total_w(Item::least_w) <= most {
+                return;
+            }
+            let because = Because::PowerLimit { most: self.problem.power_max };
+            self.stopped.entry(self.items[i].key).or_insert(because);
+        }
+    }
+
+    /// What runs and can stop, who came last first.
+    fn newest(&self) -> Vec<usize> {
+        let can_stop = |item: &Item<'_>| item.role == Role::Runs && item.job.facts.can_stop;
+        let mut found: Vec<usize> =
+            (0..self.items.len()).filter(|&i| can_stop(&self.items[i])).collect();
+        found.sort_unstable_by_key(|&i| std::cmp::Reverse(self.items[i].job.arrival));
+        found
     }
 
     /// The plan as it is now.
@@ -343,15 +407,14 @@ impl<'a> Bounded<'a> {
         let problem = self.problem;
         let mut plan = Plan {
             decisions: Vec::with_capacity(self.plan.decisions.len()),
-            nodes: self.plan.nodes.clone(),
+            nodes: Vec::new(),
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             deferred: self.plan.deferred,
             standing: self.plan.standing.clone(),
         };
-        if !self.wakes {
-            plan.nodes.retain(|node| matches!(node, NodeDecision::Sleep { .. }));
-        }
+        plan.nodes = first_wakes(&self.plan.nodes, self.wakes).cloned().collect();
+        let is_short = plan.nodes.len() < self.plan.nodes.len();
         let chosen = |key: JobKey| {
             let item = self.items.iter().find(|item| item.key == key);
             item.map(|item| item.ways[item.chosen].0)
@@ -361,7 +424,7 @@ impl<'a> Bounded<'a> {
             match decision {
                 Decision::Set { .. } => {}
                 Decision::Start { .. } if self.held.contains(&key) => {}
-                _ if self.stopped.contains(&key) => {}
+                _ if self.stopped.contains_key(&key) => {}
                 Decision::Start { on, setting, observe, because, .. } => {
                     plan.decisions.push(Decision::Start {
                         job: key,
@@ -376,13 +439,12 @@ impl<'a> Bounded<'a> {
         }
         for item in &self.items {
             let State::Running { setting: now, .. } = &item.job.state else { continue };
-            if self.stopped.contains(&item.key) {
-                let because = Because::PowerLimit { most: self.problem.power_max };
+            if let Some(because) = self.stopped.get(&item.key) {
                 plan.decisions.push(Decision::Stop {
                     job: item.key,
                     next_gpus: None,
                     next_kind: None,
-                    because,
+                    because: because.clone(),
                 });
                 continue;
             }
@@ -395,7 +457,7 @@ impl<'a> Bounded<'a> {
         if let Some(held_by) = self.held_by {
             plan.blocked = Some(held_by);
         }
-        if problem.nodes_sleep && (!self.held.is_empty() || !self.wakes) {
+        if problem.nodes_sleep && (!self.held.is_empty() || is_short) {
             // The policy counted them as used.
             put_to_sleep(problem, &mut plan);
         }

@@ -52,6 +52,8 @@ pub struct Problem {
     pub caps_hold: bool,
     /// What may be drawn before anything new starts; absent: no matter.
     pub starts_below: Option<Power>,
+    /// What may be drawn at the thriftiest before running work is paused; absent: no matter.
+    pub pauses_above: Option<Power>,
     /// What is known and expected of the grid, where anything is.
     pub grid: Option<Arc<Outlook>>,
     /// What cards of each kind draw, where that is known.
@@ -101,6 +103,7 @@ impl Problem {
             power_max: None,
             caps_hold: false,
             starts_below: None,
+            pauses_above: None,
             grid: None,
             draws: BTreeMap::new(),
             nodes_sleep: false,

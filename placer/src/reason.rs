@@ -89,6 +89,13 @@ pub enum Because {
         /// What may be.
         below: Power,
     },
+    /// It is paused: even at the thriftiest more is drawn than the rest of the budget feeds.
+    Paused {
+        /// What is drawn at the thriftiest, whole nodes.
+        drawn: Power,
+        /// What may be.
+        above: Power,
+    },
     /// Even at the lowest settings more would be drawn than may ever be.
     PowerLimit {
         /// What may be drawn.
@@ -304,6 +311,12 @@ impl fmt::Display for Because {
                 "with it {:.2} kW would be drawn, and {:.2} kW may be",
                 drawn.as_w() / 1e3,
                 below.as_w() / 1e3
+            ),
+            Self::Paused { drawn, above } => write!(
+                f,
+                "at the thriftiest {:.2} kW are drawn, and the rest of the budget feeds {:.2} kW",
+                drawn.as_w() / 1e3,
+                above.as_w() / 1e3
             ),
             Self::PowerLimit { most } => match most {
                 Some(most) => write!(f, "no more than {:.2} kW may be drawn", most.as_w() / 1e3),

@@ -454,7 +454,9 @@ impl<'s> Engine<'s> {
             notes.push(format!("{} more jobs were rejected", self.rejected.len() - TOLD_MAX));
         }
         if waiting > 0 {
-            notes.push(format!("{waiting} jobs never found a place"));
+            let why = self.steered.as_ref().and_then(|steered| steered.starves(&self.problem));
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            notes.push(format!("{waiting} jobs never found a place{why}"));
         }
         let meter = self.until_last;
         if let Some(series) = &self.scenario.carbon

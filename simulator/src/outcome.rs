@@ -287,6 +287,7 @@ impl Outcome {
                     let _ = write!(text, ", price {:.2} of its range", spending.price_mean);
                     let held = span(Some(spending.held_back_s));
                     let _ = write!(text, ", new jobs held back for {held}");
+                    let _ = write!(text, ", {} pauses", spending.pauses);
                 }
                 let _ = write!(text, "; peak {:.2} kW", spending.power_kw_peak);
                 if let Some(exceeded) = spending.power_exceeded_s {

@@ -17,6 +17,9 @@ pub struct Spending {
     pub price_mean: f64,
     /// For how long nothing new was started for want of energy.
     pub held_back_s: f64,
+    /// How often a running job was paused, since even at the thriftiest the rest of a window's budget
+    /// would not have fed it.
+    pub pauses: u32,
 }
 
 /// What was spent in one window.
@@ -38,6 +41,7 @@ pub(crate) struct Watch {
     priced_us: f64,
     held_us: u64,
     span_us: u64,
+    pauses: u32,
 }
 
 impl Watch {
@@ -62,6 +66,11 @@ impl Watch {
         self.span_us += span_us;
     }
 
+    /// A running job was paused.
+    pub(crate) const fn paused(&mut self) {
+        self.pauses += 1;
+    }
+
     /// What came of it.
     pub(crate) fn outcome(&self, steering: &Steering) -> Spending {
         let tidy = |value: f64| (value * 1e6).round() / 1e6;
@@ -79,6 +88,7 @@ impl Watch {
             power_exceeded_s: limited.then(|| tidy(self.exceeded_us as f64 / 1e6)),
             price_mean: tidy(self.priced_us / self.span_us.max(1) as f64),
             held_back_s: tidy(self.held_us as f64 / 1e6),
+            pauses: self.pauses,
         }
     }
 }

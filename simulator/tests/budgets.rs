@@ -1,5 +1,5 @@
-//! Budgets in whole simulations: GreenFlow is PowerFlow where the grid never changes, and a power limit
-//! holds.
+//! Budgets in whole simulations: GreenFlow is PowerFlow where the grid never changes, a power limit
+//! holds, and so does a carbon budget whatever the forecast.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -64,5 +64,42 @@ fn what_is_drawn_never_exceeds_the_limit() {
         assert_eq!(spending.power_exceeded_s, Some(0.0), "{name}: {}", spending.power_kw_peak);
         assert_eq!(kept.finished, free.finished, "{name}");
         assert!(kept.budget_overrun.is_none(), "there is no window");
+    }
+}
+
+/// Every other day is twice as dirty as the day before, from noon on, and persistence never knows.
+#[test]
+fn a_carbon_budget_is_kept_under_a_wrong_forecast() {
+    let world = World::builtin();
+    let mut scenario = scenario(&world, 5);
+    let hour = |i: u64| if i % 48 >= 36 { 400 } else { 200 };
+    let rows: String = (0..48).map(|i| format!("{},{}\n", i * 3_600, hour(i))).collect();
+    let rows = format!("at_s,g_per_kwh\n{rows}");
+    scenario.carbon = Some(CarbonSeries::parse("swings.csv", &rows).unwrap());
+    let mut pauses = 0;
+    for name in ["fifo", "tiresias", "greenflow", "wattle"] {
+        let free = run(&world, &scenario, name, RunOptions::default());
+        let budget =
+            Budget { carbon_ug: Some(Carbon::from_ug(8_000_000_000)), ..Budget::default() };
+        let options = RunOptions { budget: Some(budget), ..RunOptions::default() };
+        let kept = run(&world, &scenario, name, options);
+        assert!(kept.budget_overrun.unwrap() <= 0.01, "{name}: {:?}", kept.budget_overrun);
+        assert_eq!(kept.finished, free.finished, "{name}");
+        pauses += kept.spending.unwrap().pauses;
+    }
+    assert!(pauses > 0, "the forecast is wrong enough");
+}
+
+#[test]
+fn a_budget_that_feeds_nobody_is_named() {
+    let world = World::builtin();
+    let scenario = scenario(&world, 6);
+    // Four nodes that may sleep still draw something.
+    for (kwh, why) in [(1, "the cluster draws"), (8, "each of them needs more")] {
+        let options = RunOptions { budget: Some(energy(kwh)), ..RunOptions::default() };
+        let starved = run(&world, &scenario, "fifo", options);
+        assert!(starved.finished < starved.jobs);
+        let note = starved.notes.iter().find(|note| note.contains("never found a place"));
+        assert!(note.is_some_and(|note| note.contains(why)), "{kwh} kWh: {:?}", starved.notes);
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! A [`Steering`] is told what was measured, and says how the next stretch is to be planned: at which
 //! price ([`price`]), with which view of the grid, and what everybody together may need at the
-//! thriftiest before anything new is started. It never stops work. It reads no clock and plans nothing.
+//! thriftiest before anything new is started. It reads no clock and plans nothing.
 //!
 //! Order of means as a window runs dry: the price rises; it saturates, and every job that a policy or
-//! the budget can set goes to its thriftiest; nothing new starts. Since work that runs is not stopped,
-//! no more of it may ever be started than the budget feeds at its thriftiest: neither in what is left
-//! of this window nor in the next one, which begins with what runs then.
+//! the budget can set goes to its thriftiest; nothing new starts; at last work that runs is paused.
+//! So that it seldom comes to that, no more is started than the budget feeds at its thriftiest:
+//! neither in what is left of this window nor in the next one, which begins with what runs then. What
+//! is left is a grid that turns out dirtier than was expected, and powers that were foretold too low.
 
 pub mod forecast;
 pub mod ledger;
@@ -34,6 +35,8 @@ const STEP_MOST: Duration = Duration::from_secs(600);
 /// What is kept in hand of a window's budget, as a share: half of the overrun that is promised at
 /// most, so that one step more than was foreseen is still within it.
 const IN_HAND: f64 = 0.005;
+/// Before so many steps are left of a window nothing is paused: it would hardly be worth a restart.
+const LAST_STEPS: f64 = 2.0;
 /// New work that is held back is let go when what runs could draw so many times what it does.
 const RELEASE: f64 = 1.1;
 /// How far ahead the grid is looked at, and how finely.
@@ -61,6 +64,9 @@ pub struct Orders {
     /// What everybody together may draw at the thriftiest before anything new starts; absent: no
     /// matter.
     pub starts_below: Option<Power>,
+    /// What everybody together may draw at the thriftiest, beyond which work is paused; absent: no
+    /// matter.
+    pub pauses_above: Option<Power>,
     /// The grid, where anything is known of it.
     pub outlook: Option<Arc<Outlook>>,
     /// When to ask again.
@@ -152,14 +158,16 @@ impl Steering {
         }
         let left = self.ledger.ends().since(now);
         let mut position = self.controller.position();
-        let mut starts_below = None;
+        let (mut starts_below, mut pauses_above) = (None, None);
         if let Some(allowed_w) = self.allowed_w(now) {
             position = self.controller.step(allowed_w, span, left);
             // What is drawn until the next step is no longer there then. In the last two steps an
             // error is less than what is kept in hand.
             let (left_s, next_s) = (left.as_secs_f64(), self.step().as_secs_f64());
-            let drawn_w = self.controller.drawn_w().unwrap_or(0.0).max(thriftiest.as_w());
-            let then_w = if left_s > 2.0 * next_s {
+            let is_late = left_s <= LAST_STEPS * next_s;
+            let seen_w = self.controller.drawn_w();
+            let drawn_w = seen_w.unwrap_or(0.0).max(thriftiest.as_w());
+            let then_w = if !is_late {
                 (allowed_w * left_s - drawn_w * next_s) / (left_s - next_s)
             } else {
                 allowed_w
@@ -173,12 +181,20 @@ impl Steering {
             // What runs at a window's end also runs in the next.
             let below = allowed_w.min(self.mean_w(now)).max(0.0);
             starts_below = Some(Power::from_w_f64(below));
+            // Where less is drawn than was foretold of the thriftiest, what is drawn counts.
+            let needs_w = seen_w.unwrap_or(f64::INFINITY).min(thriftiest.as_w());
+            let feeds_w = self.allowed_w_but(0.0, now).unwrap_or(f64::INFINITY).max(0.0);
+            if needs_w > feeds_w && !is_late {
+                let above_w = feeds_w * thriftiest.as_w() / needs_w;
+                pauses_above = Some(Power::from_w_f64(above_w));
+            }
         }
         let outlook = self.grid.as_ref().map(|grid| Arc::new(outlook(grid, now)));
         Orders {
             position,
             carbon_ratio: self.carbon_ratio(now),
             starts_below,
+            pauses_above,
             again_at: self.again_at(now),
             outlook,
         }
@@ -188,14 +204,19 @@ impl Steering {
     /// over a window. Of energy and carbon, the scarcer.
     #[must_use]
     pub fn allowed_w(&self, now: Timestamp) -> Option<f64> {
+        self.allowed_w_but(IN_HAND, now)
+    }
+
+    /// The same with this share of the budget kept in hand.
+    fn allowed_w_but(&self, in_hand: f64, now: Timestamp) -> Option<f64> {
         let (open, ends) = (self.ledger.open(), self.ledger.ends());
         let left_s = ends.since(now).as_secs_f64().max(1e-6);
         let energy = self
             .budget
             .energy_mj
-            .map(|energy| (energy.as_j() * (1.0 - IN_HAND) - open.energy_j) / left_s);
+            .map(|energy| (energy.as_j() * (1.0 - in_hand) - open.energy_j) / left_s);
         let carbon = self.budget.carbon_ug.zip(self.grid.as_ref()).map(|(carbon, grid)| {
-            let rest_g = carbon.as_g() * (1.0 - IN_HAND) - open.carbon_g;
+            let rest_g = carbon.as_g() * (1.0 - in_hand) - open.carbon_g;
             let mean = grid.mean_expected(now, ends).max(1e-3);
             rest_g * (KWH_J / mean) / left_s
         });
@@ -217,14 +238,13 @@ impl Steering {
         energy.unwrap_or(f64::INFINITY).min(carbon.unwrap_or(f64::INFINITY))
     }
 
-    /// The mean intensity of this window, of the next one, and of the dirtiest there was, whichever is
-    /// most: what is started now may run through one that is like it.
+    /// The mean intensity of this window or of the next one, whichever is more: what is started now may
+    /// run through both.
     fn dirty_mean(&self, grid: &Grid, now: Timestamp) -> f64 {
         let (ends, window) = (self.ledger.ends(), self.budget.window());
         let until = |then: Timestamp| grid.mean_expected(now, then) * then.since(now).as_secs_f64();
         let next = (until(ends + window) - until(ends)) / window.as_secs_f64();
-        let seen = self.ledger.closed().iter().map(|past| grid.mean(past.from_us, past.until_us));
-        seen.fold(self.window_mean(grid, now).max(next), f64::max)
+        self.window_mean(grid, now).max(next)
     }
 
     /// The mean intensity of this window, as far as it was seen and as it is expected, g/kWh.

@@ -189,11 +189,13 @@ impl Placer {
         let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
         let changed = differs(price, self.problem.price)
             || orders.starts_below != self.problem.starts_below
+            || orders.pauses_above.is_some()
             || differs(orders.carbon_ratio, self.problem.carbon_ratio);
         standing.position = orders.position;
         self.problem.price = price;
         self.problem.prices_settings = has_window;
         self.problem.starts_below = orders.starts_below;
+        self.problem.pauses_above = orders.pauses_above;
         self.problem.carbon_ratio = orders.carbon_ratio;
         self.problem.grid = orders.outlook;
         if changed {

@@ -117,7 +117,7 @@ impl<'a> After<'a> {
         let healthy = |node: &Node| node.facts.healthy.count_ones();
         let mut left: Vec<u32> =
             nodes.iter().map(|node| if is_up(node) { 0 } else { healthy(node) }).collect();
-        let (mut asked, mut woken) = (0, BTreeSet::new());
+        let (mut asked, mut woken) = (0, Vec::new());
         let queue = self.problem.queue().skip_while(|(key, _)| *key != blocked.job);
         for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
             let Some(chosen) = self.nodes_for(job, &free, &left) else { break };
@@ -129,8 +129,9 @@ impl<'a> After<'a> {
                 }
                 left[at] -= share;
                 asked += share;
-                if nodes[at].wakefulness == Wakefulness::Asleep {
-                    woken.insert(NodeKey(at as u32));
+                let node = NodeKey(at as u32);
+                if nodes[at].wakefulness == Wakefulness::Asleep && !woken.contains(&node) {
+                    woken.push(node);
                 }
             }
         }

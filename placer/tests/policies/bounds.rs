@@ -123,6 +123,34 @@ fn new_jobs_are_held_back_and_those_that_run_go_on() {
 }
 
 #[test]
+fn who_came_last_is_paused_and_goes_on_once_there_is_more() {
+    let fifo = policy("fifo").unwrap();
+    let mut problem = bounded(&[4]);
+    let keys = ["a", "b", "c"].map(|name| arrive(&mut problem, facts(name, 1), Some(2)));
+    rest(&mut problem, &*fifo);
+    // 460 W empty; each adds 90 W at its thriftiest: two of them fit.
+    problem.starts_below = Some(Power::from_w(640));
+    problem.pauses_above = Some(Power::from_w(645));
+    let plan = round(&mut problem, &*fifo);
+    let because = plan.decisions[0].because().to_string();
+    assert_eq!(
+        because,
+        "at the thriftiest 0.73 kW are drawn, and the rest of the budget feeds 0.65 kW"
+    );
+    rest(&mut problem, &*fifo);
+    let runs = |problem: &Problem| keys.map(|key| setting(problem, key).is_some());
+    assert_eq!(runs(&problem), [true, true, false]);
+    // While it stops it is not counted on; nobody goes in its place.
+    let late = arrive(&mut problem, facts("late", 1), Some(2));
+    rest(&mut problem, &*fifo);
+    assert_eq!(setting(&problem, late), None);
+    problem.pauses_above = None;
+    problem.starts_below = Some(Power::from_w(740));
+    rest(&mut problem, &*fifo);
+    assert_eq!((runs(&problem), setting(&problem, late)), ([true; 3], None));
+}
+
+#[test]
 fn a_price_sets_the_clocks_of_policies_that_set_none() {
     for name in ["fifo", "fifo-packed", "srtf", "tiresias", "gandiva", "afs", "eaco"] {
         let policy = policy(name).unwrap();
@@ -144,6 +172,41 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever the policy, what goes on needs no more at its thriftiest than it may, or cannot stop;
+    /// and all come to rest, with nodes asleep or awake.
+    #[test]
+    fn what_runs_is_paused_down_to_what_may_be(
+        sizes in prop::collection::vec(1u32..9, 1..4),
+        which in 0..NAMES.len(),
+        above_w in 200u64..4_000,
+        sleeps in any::<bool>(),
+        jobs in prop::collection::vec((1u32..5, 1u32..3, prop::option::of(0usize..3)), 1..14),
+    ) {
+        let policy = policy(NAMES[which]).unwrap();
+        let mut problem = bounded(&sizes);
+        problem.nodes_sleep = sleeps;
+        problem.prices_settings = true;
+        for (i, (gpus, times, class)) in jobs.into_iter().enumerate() {
+            let request = GpuRequest { min: gpus, max: gpus * times };
+            let facts = JobFacts {
+                request,
+                submitted_at: problem.now,
+                duration_alone: Some(Duration::from_secs(1_000)),
+                ..facts(&format!("j{i}"), gpus)
+            };
+            arrive(&mut problem, facts, class);
+        }
+        rest(&mut problem, &*policy);
+        let above = Power::from_w(above_w);
+        problem.price = 1e6;
+        problem.starts_below = Some(above);
+        problem.pauses_above = Some(above);
+        rest(&mut problem, &*policy);
+        let needs = thriftiest(&problem, Thrift::under(&*policy));
+        let stays = problem.running().any(|(_, job)| job.facts.can_stop);
+        prop_assert!(needs <= above || !stays, "{} needs {needs} of {above}", policy.name());
+    }
 
     /// Whatever comes and goes, whatever the policy: no plan draws more than may be, unless what is
     /// there with nobody on it, or what cannot be stopped, draws that already.

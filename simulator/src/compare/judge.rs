@@ -1,5 +1,7 @@
 //! Who is ahead where: frontiers of the runs, and their ratios at equal totals.
 
+use std::collections::BTreeSet;
+
 use super::limits::Limits;
 use super::options::CompareOptions;
 use super::scenarios::Case;
@@ -222,6 +224,19 @@ fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
         notes.push(format!(
             "{unfinished} of {} runs did not finish all jobs and stand on no frontier",
             runs.len()
+        ));
+    }
+    let families: BTreeSet<&str> = runs.iter().map(|run| run.family.as_str()).collect();
+    let overruns = families.into_iter().filter_map(|family| {
+        let of_it = runs.iter().filter(|run| run.family == family);
+        let most = of_it.filter_map(|run| run.budget_overrun).reduce(f64::max)?;
+        Some(format!("{family} {:.2} %", 100.0 * most))
+    });
+    let overruns: Vec<String> = overruns.collect();
+    if !overruns.is_empty() {
+        notes.push(format!(
+            "a window of the budget was overrun at most by: {}",
+            overruns.join(", ")
         ));
     }
     if case.world != Neighbours::Alone {

@@ -92,7 +92,10 @@ impl Engine<'_> {
                     }
                     self.start(job, on, *setting);
                 }
-                Decision::Stop { job: key, .. } => {
+                Decision::Stop { job: key, because, .. } => {
+                    if matches!(because, Because::Paused { .. }) {
+                        self.watch.paused();
+                    }
                     self.stop(self.by_key[key.index()]);
                     self.problem.job_stopped(*key);
                     undone = true;

@@ -50,6 +50,24 @@ impl Steered {
         })
     }
 
+    /// Why nothing ever starts under this budget, once nobody runs any more; `None` where it is not
+    /// for want of energy.
+    pub(super) fn starves(&self, problem: &Problem) -> Option<String> {
+        let below = problem.starts_below?.as_w() / 1e3;
+        let empty = thriftiest(problem, Thrift::Fixed).as_w() / 1e3;
+        Some(if empty >= below {
+            format!(
+                "with nobody on it the cluster draws {empty:.2} kW, and the budget feeds {below:.2} \
+                 kW in the mean; a larger budget is needed, or nodes that sleep"
+            )
+        } else {
+            format!(
+                "with nobody on it the cluster draws {empty:.2} kW, the budget feeds {below:.2} kW \
+                 in the mean, and each of them needs more than what is between"
+            )
+        })
+    }
+
     /// What is known of cards, and what may be drawn of them.
     pub(super) fn prepare(&self, problem: &mut Problem, world: &World, scenario: &Scenario) {
         problem.power_max = self.steering.budget().power_mw;
@@ -114,10 +132,12 @@ impl Engine<'_> {
         let changed = differs(price, problem.price)
             || differs(orders.carbon_ratio, problem.carbon_ratio)
             || (orders.starts_below != problem.starts_below && problem.queue_len() > 0)
+            || orders.pauses_above.is_some()
             || intensity(&orders.outlook) != intensity(&problem.grid);
         problem.price = price;
         problem.carbon_ratio = orders.carbon_ratio;
         problem.starts_below = orders.starts_below;
+        problem.pauses_above = orders.pauses_above;
         problem.grid = orders.outlook;
         changed
     }
