@@ -13,6 +13,7 @@
 
 mod blocks;
 mod network;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::reason::Because;
 use crate::set::{GpuSet, JobKey, NodeKey, Spot, ones};
 use blocks::{aligned, is_split};
 use network::{switches, together};
+use room::{Alike, Room};
 
 /// Jobs that are to share one set of GPUs, mostly one job alone.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,8 +70,7 @@ fn steps(problem: &Problem, targets: &[Target], unwanted: Option<&Because>) -> P
 
 struct Steps<'a> {
     problem: &'a Problem,
-    /// Free GPUs of each node.
-    free: Vec<u64>,
+    room: Room<'a>,
     /// GPUs of each node on which somebody is started.
     started: Vec<u64>,
     stopping: BTreeSet<JobKey>,
@@ -80,7 +81,7 @@ impl<'a> Steps<'a> {
     fn new(problem: &'a Problem) -> Self {
         Self {
             problem,
-            free: problem.nodes().iter().map(crate::Node::free).collect(),
+            room: Room::new(problem),
             started: vec![0; problem.nodes().len()],
             stopping: BTreeSet::new(),
             plan: Plan::default(),
@@ -211,9 +212,7 @@ impl<'a> Steps<'a> {
         for target in open {
             match self.block(target) {
                 Some(on) => {
-                    for spot in &on.spots {
-                        self.free[spot.node.index()] &= !spot.gpus;
-                    }
+                    self.room.take(&on);
                     for &job in &target.jobs {
                         self.start(job, &on, target);
                     }
@@ -247,45 +246,56 @@ impl<'a> Steps<'a> {
         self.problem.running().any(|(_, job)| matches!(job.state, State::Stopping { .. }))
     }
 
-    fn of_kind(&self, target: &Target) -> impl Iterator<Item = (NodeKey, &'a crate::Node)> {
-        let kind = target.kind.clone();
-        let memory = target
-            .jobs
-            .iter()
-            .filter_map(|&job| self.problem.job(job)?.facts.memory_mib_max)
-            .sum::<u64>();
-        let problem = self.problem;
-        let asked = target.jobs.iter().find_map(|&job| problem.job(job)?.facts.gpu_kind.as_deref());
-        problem.keyed_nodes().filter(move |(_, node)| {
-            (kind.is_empty() || node.facts.gpu_kind == kind)
-                && asked.is_none_or(|asked| node.facts.gpu_kind == asked)
-                && node.facts.memory_mib >= memory
+    /// What a node must be for a target: its kind of GPU, and the least memory of each, MiB. `None`
+    /// where two kinds are asked for.
+    fn asked<'t>(&'t self, target: &'t Target) -> Option<(Option<&'t str>, u64)> {
+        let jobs = || target.jobs.iter().filter_map(|&job| self.problem.job(job));
+        let memory_mib = jobs().filter_map(|job| job.facts.memory_mib_max).sum();
+        let by_job = jobs().find_map(|job| job.facts.gpu_kind.as_deref());
+        let kind = Some(target.kind.as_str()).filter(|kind| !kind.is_empty());
+        let differ = kind.zip(by_job).is_some_and(|(one, other)| one != other);
+        (!differ).then_some((kind.or(by_job), memory_mib))
+    }
+
+    fn of_kind<'t>(
+        &'t self,
+        target: &'t Target,
+    ) -> impl Iterator<Item = (NodeKey, &'a crate::Node)> + use<'a, 't> {
+        let asked = self.asked(target);
+        self.problem.keyed_nodes().filter(move |(_, node)| {
+            asked.is_some_and(|(kind, memory_mib)| {
+                kind.is_none_or(|kind| node.facts.gpu_kind == kind)
+                    && node.facts.memory_mib >= memory_mib
+            })
         })
     }
 
     /// Free GPUs for a target: inside one node if any node is large enough, else whole nodes.
     fn block(&self, target: &Target) -> Option<GpuSet> {
         let gpus = target.gpus;
-        let fits = |node: &crate::Node| node.facts.gpus >= gpus;
-        if self.of_kind(target).any(|(_, node)| fits(node)) {
-            let nodes = self.of_kind(target).filter(|(_, node)| fits(node));
-            let best = nodes.filter_map(|(key, node)| {
-                let (free, board) = (self.free[key.index()], node.gpus_per_board);
-                let chosen = aligned(free, gpus, node.facts.gpus, board)?;
-                // On one board if it can be; the fullest node first, so that whole nodes stay whole.
-                Some((is_split(chosen, board), free.count_ones(), key, chosen))
-            });
+        let (kind, memory_mib) = self.asked(target)?;
+        let suits = |class: &Alike<'_>| {
+            kind.is_none_or(|kind| class.kind == kind) && class.memory_mib >= memory_mib
+        };
+        let classes = || self.room.classes().filter(move |(class, _)| suits(class));
+        if classes().any(|(class, _)| class.gpus >= gpus) {
+            let best =
+                classes().filter(|(class, _)| class.gpus >= gpus).filter_map(|(class, nodes)| {
+                    let chosen = aligned(class.free, gpus, class.gpus, class.board)?;
+                    // On one board if it can be; the fullest node first, so that whole nodes stay
+                    // whole.
+                    let key = *nodes.first()?;
+                    Some((is_split(chosen, class.board), class.free.count_ones(), key, chosen))
+                });
             return best.min().map(|(_, _, key, chosen)| GpuSet::on(key, chosen));
         }
         // Whole nodes of one kind and size, next to each other where there are any such.
-        let mut classes: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
-        for (key, node) in self.of_kind(target) {
-            if node.facts.gpus > 0 && self.free[key.index()] == ones(node.facts.gpus) {
-                let class = (node.facts.gpu_kind.as_str(), node.facts.gpus);
-                classes.entry(class).or_default().push(key);
-            }
+        let mut whole: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
+        for (class, nodes) in classes().filter(|(class, _)| class.is_whole()) {
+            whole.entry((class.kind, class.gpus)).or_default().extend(nodes);
         }
-        classes.into_iter().find_map(|((_, size), nodes)| {
+        whole.into_iter().find_map(|((_, size), mut nodes)| {
+            nodes.sort_unstable();
             let wanted = gpus.div_ceil(size) as usize;
             let chosen = together(self.problem, &nodes, wanted)?;
             let mut left = gpus;
@@ -357,7 +367,7 @@ impl<'a> Steps<'a> {
             !tenants.is_empty() && tenants.iter().all(leaves)
         };
         let left = (0..node.facts.gpus).filter(is_left).fold(0, |bits, gpu| bits | 1 << gpu);
-        (self.free[key.index()] | left & node.facts.healthy).count_ones()
+        (self.room.on(key) | left & node.facts.healthy).count_ones()
     }
 
     /// The nodes that could be part of a target's place if they were awake and free, those together
@@ -378,8 +388,7 @@ impl<'a> Steps<'a> {
     /// Enough GPUs are free for the target, but not together: the aligned span with the least on it
     /// is cleared. Whether one is.
     fn clear_a_block(&mut self, target: &Target) -> bool {
-        let free: u32 =
-            self.of_kind(target).map(|(key, _)| self.free[key.index()].count_ones()).sum();
+        let free: u32 = self.of_kind(target).map(|(key, _)| self.room.on(key).count_ones()).sum();
         if free < target.gpus {
             return false;
         }

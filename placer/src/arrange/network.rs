@@ -26,8 +26,8 @@ pub(super) fn together(
     }
     let close = |run: &&[NodeKey]| run[wanted - 1].index() - run[0].index() < wanted;
     // Neighbours, wherever their switches end; then what one switch after the other has.
-    let runs = nodes.windows(wanted).filter(close).map(<[NodeKey]>::to_vec);
-    let cost = |chosen: &Vec<NodeKey>| {
+    let runs = nodes.windows(wanted).filter(close);
+    let cost = |chosen: &&[NodeKey]| {
         let used = switches(problem, chosen.iter().copied());
         // Free nodes of these switches that the job leaves.
         let left = used.iter().map(|switch| below[&Some(*switch)].len()).sum::<usize>();
@@ -36,7 +36,7 @@ pub(super) fn together(
         (used.len(), left, !next, !aligned, chosen[0])
     };
     let scattered = scattered(&below, wanted);
-    runs.chain(scattered).min_by_key(cost)
+    runs.chain(scattered.as_deref()).min_by_key(cost).map(<[NodeKey]>::to_vec)
 }
 
 /// The leaf switches these nodes are below, as far as they are known.
@@ -46,7 +46,7 @@ pub(super) fn switches(problem: &Problem, nodes: impl Iterator<Item = NodeKey>) 
 
 /// Nodes that need not be neighbours: from the switch with the fewest free ones that still has
 /// enough; where none has, from those with the most, and the rest again so.
-fn scattered(below: &BTreeMap<Option<u32>, Vec<NodeKey>>, wanted: usize) -> Vec<Vec<NodeKey>> {
+fn scattered(below: &BTreeMap<Option<u32>, Vec<NodeKey>>, wanted: usize) -> Option<Vec<NodeKey>> {
     let mut open: Vec<&Vec<NodeKey>> = below.values().collect();
     let mut chosen = Vec::with_capacity(wanted);
     while chosen.len() < wanted && !open.is_empty() {
@@ -58,7 +58,7 @@ fn scattered(below: &BTreeMap<Option<u32>, Vec<NodeKey>>, wanted: usize) -> Vec<
         chosen.extend(open.remove(next).iter().take(missing));
     }
     chosen.sort_unstable();
-    if chosen.len() == wanted { vec![chosen] } else { Vec::new() }
+    (chosen.len() == wanted).then_some(chosen)
 }
 
 #[cfg(test)]
