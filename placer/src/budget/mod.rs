@@ -35,6 +35,11 @@ const STEP_MOST: Duration = Duration::from_secs(600);
 /// What is kept in hand of a window's budget, as a share: half of the overrun that is promised at
 /// most, so that one step more than was foreseen is still within it.
 const IN_HAND: f64 = 0.005;
+/// The share of a window for which the rest of its budget must have been too little before work is
+/// paused, a quarter of an hour of a day: so long it takes until everybody is at the thriftiest and
+/// nodes that are left sleep. What is spent too much meanwhile is made up for, where it is less than
+/// half of what is kept in hand.
+const SETTLES: f64 = 1.0 / 96.0;
 /// Before so many steps are left of a window nothing is paused: it would hardly be worth a restart.
 const LAST_STEPS: f64 = 2.0;
 /// New work that is held back is let go when what runs could draw so many times what it does.
@@ -86,6 +91,8 @@ pub struct Steering {
     joules_then: f64,
     /// Whether new work is held back.
     holds: bool,
+    /// Since when what is left has been too little for what runs at its thriftiest.
+    short_since: Option<Timestamp>,
 }
 
 impl Steering {
@@ -117,8 +124,17 @@ impl Steering {
         now: Timestamp,
     ) -> Self {
         let controller = Controller::new(budget.window(), position);
-        let (joules, joules_then, holds) = (0.0, 0.0, false);
-        Self { budget, grid, ledger, controller, asked_at: now, joules, joules_then, holds }
+        Self {
+            budget,
+            grid,
+            ledger,
+            controller,
+            asked_at: now,
+            joules: 0.0,
+            joules_then: 0.0,
+            holds: false,
+            short_since: None,
+        }
     }
 
     /// The budget.
@@ -183,8 +199,13 @@ impl Steering {
             starts_below = Some(Power::from_w_f64(below));
             // Where less is drawn than was foretold of the thriftiest, what is drawn counts.
             let needs_w = seen_w.unwrap_or(f64::INFINITY).min(thriftiest.as_w());
-            let feeds_w = self.allowed_w_but(0.0, now).unwrap_or(f64::INFINITY).max(0.0);
-            if needs_w > feeds_w && !is_late {
+            let feeds_w = |in_hand| self.allowed_w_but(in_hand, now).map_or(0.0, |w| w.max(0.0));
+            let settles = self.budget.window().mul_f64(SETTLES);
+            let too_much_w = feeds_w(-0.5 * IN_HAND * left_s / settles.as_secs_f64());
+            let feeds_w = feeds_w(0.0);
+            let since = self.short_since.filter(|_| needs_w > feeds_w).unwrap_or(now);
+            self.short_since = (needs_w > feeds_w).then_some(since);
+            if !is_late && (needs_w > too_much_w || now.since(since) >= settles) {
                 let above_w = feeds_w * thriftiest.as_w() / needs_w;
                 pauses_above = Some(Power::from_w_f64(above_w));
             }

