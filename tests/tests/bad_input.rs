@@ -52,6 +52,13 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"], &["pai", "sacct"]);
     asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "sacct"], &["JobID"]);
     asked(&["--jobs", "0"], &["at least 1"]);
+    asked(&["--policy", "fifo,eaco,fifo"], &["fifo", "twice"]);
+    asked(&["--policy", "fifo", "--price", "0.3"], &["0.3", "powerflow"]);
+    asked(&["--policy", "fifo", "--seeds", "3"], &["at least two", "--policy"]);
+    asked(&["--policy", "fifo@99999"], &["99999", "405 to 1380"]);
+    asked(&["--forecast", "perfect"], &["--carbon"]);
+    let grid = file("grid.csv", "at_s,g_per_kwh\n0,250\n3600,260\n");
+    asked(&["--carbon", &grid, "--forecast", "nope"], &["nope", "persistence", "perfect"]);
     asked(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
     asked(&["--seeds", "0"], &["1..=1000"]);
     asked(&["--trace-format", "philly"], &["--trace"]);

@@ -193,11 +193,62 @@ impl Simulate {
             )));
         }
         if self.forecast_kind() == Forecast::DayAhead {
-            let said = CarbonSeries::read(Path::new(&self.forecast)).map_err(usage_chain)?;
+            let said = CarbonSeries::read(Path::new(&self.forecast)).map_err(|error| {
+                let file = &self.forecast;
+                let why = chain(&error);
+                usage(format!(
+                    "--forecast {file} is neither persistence, perfect nor a file: {why}"
+                ))
+            })?;
             scenario.day_ahead = Some(said);
         }
         for job in &mut scenario.jobs {
             job.slack = self.slack.or(job.slack);
+        }
+        Ok(())
+    }
+
+    /// What can be said of the policies and their options before anything is read.
+    fn check_policies(&self) -> anyhow::Result<()> {
+        let mut prices = false;
+        for (i, name) in self.policy.iter().enumerate() {
+            let policy = wattle_placer::policy(name).map_err(usage_chain)?;
+            prices |= policy.prices().is_some();
+            if self.policy[..i].contains(name) {
+                return Err(usage(format!("--policy names {name} twice; name it once")));
+            }
+        }
+        if self.price > 0.0 && !prices {
+            return Err(usage(format!(
+                "--price {}: none of these policies reads a price; powerflow, greenflow and wattle do",
+                self.price
+            )));
+        }
+        if self.seeds > 1 && self.policy.len() < 2 {
+            return Err(usage(
+                "--seeds tells what policies save against the first one: name at least two with \
+                 --policy",
+            ));
+        }
+        if self.carbon.is_none() && self.forecast_kind() != Forecast::Persistence {
+            return Err(usage("--forecast is of the grid; name its intensity with --carbon"));
+        }
+        Ok(())
+    }
+
+    /// A clock that a policy is to be held to must be one that some card here has.
+    fn check_clocks(&self, world: &World, scenario: &Scenario) -> anyhow::Result<()> {
+        let kinds = || scenario.cluster.groups().iter().filter_map(|g| world.gpu(&g.gpu_kind));
+        let most = kinds().map(|gpu| gpu.clock_max().as_mhz()).max().unwrap_or_default();
+        let least = kinds().filter_map(|gpu| gpu.clocks.iter().min()).map(|mhz| mhz.as_mhz()).min();
+        let least = least.unwrap_or_default();
+        for name in &self.policy {
+            let mhz = name.split_once('@').and_then(|(_, mhz)| mhz.parse::<u32>().ok());
+            if let Some(mhz) = mhz.filter(|mhz| !(least..=most).contains(mhz)) {
+                return Err(usage(format!(
+                    "{name}: no card of this cluster runs at {mhz} MHz; give {least} to {most}"
+                )));
+            }
         }
         Ok(())
     }
@@ -312,12 +363,11 @@ fn timed(
 
 /// Runs the command.
 pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
-    for policy in &command.policy {
-        wattle_placer::policy(policy).map_err(usage_chain)?;
-    }
+    command.check_policies()?;
     let mut trace = command.jobs(command.seed)?;
     let (world, said) = command.world(&trace)?;
     let mut scenario = command.scenario(&world, &trace, command.seed)?;
+    command.check_clocks(&world, &scenario)?;
     scenario.notes.extend(said);
     let report = command.report.as_deref().map(LateFile::open).transpose()?;
     let mut recorded = Vec::new();
