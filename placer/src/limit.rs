@@ -29,7 +29,7 @@ use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::policy::{Policy, put_to_sleep};
 use crate::problem::Problem;
 use crate::reason::Because;
-use crate::set::{GpuSet, JobKey};
+use crate::set::{GpuSet, JobKey, Spot};
 
 /// Caps that are tried where no menu says anything: parts of what a card draws at most.
 const CAP_PARTS: u32 = 20;
@@ -424,6 +424,8 @@ impl<'a> Bounded<'a> {
             match decision {
                 Decision::Set { .. } => {}
                 Decision::Start { .. } if self.held.contains(&key) => {}
+                // It was to be beside somebody who is stopped.
+                Decision::Start { on, .. } if self.is_left(on) => {}
                 _ if self.stopped.contains_key(&key) => {}
                 Decision::Start { on, setting, observe, because, .. } => {
                     plan.decisions.push(Decision::Start {
@@ -462,6 +464,14 @@ impl<'a> Bounded<'a> {
             put_to_sleep(problem, &mut plan);
         }
         plan
+    }
+
+    /// Whether somebody on these GPUs is stopped.
+    fn is_left(&self, on: &GpuSet) -> bool {
+        self.items.iter().filter(|item| self.stopped.contains_key(&item.key)).any(|item| {
+            let shares = |a: &Spot, b: &Spot| a.node == b.node && a.gpus & b.gpus != 0;
+            item.on.spots.iter().any(|own| on.spots.iter().any(|spot| shares(own, spot)))
+        })
     }
 
     /// The policy's own reason where the setting is its own.

@@ -199,6 +199,13 @@ proptest! {
         }
         rest(&mut problem, &*policy);
         let above = Power::from_w(above_w);
+        // Who comes just now may be planned beside somebody who is paused.
+        let mut just_now = problem.clone();
+        for i in 0..4 {
+            arrive(&mut just_now, facts(&format!("late{i}"), 1), Some(i % 3));
+        }
+        just_now.pauses_above = Some(above);
+        round(&mut just_now, &*policy);
         problem.price = 1e6;
         problem.starts_below = Some(above);
         problem.pauses_above = Some(above);
