@@ -425,14 +425,16 @@ impl<'a> Bounded<'a> {
                 Decision::Set { .. } => {}
                 Decision::Start { .. } if self.held.contains(&key) => {}
                 // It was to be beside somebody who is stopped.
-                Decision::Start { on, .. } if self.is_left(on) => {}
+                Decision::Start { on, .. }
+                    if self.shares_with(on, |key| self.stopped.contains_key(key)) => {}
                 _ if self.stopped.contains_key(&key) => {}
                 Decision::Start { on, setting, observe, because, .. } => {
                     plan.decisions.push(Decision::Start {
                         job: key,
                         on: on.clone(),
                         setting: chosen(key).unwrap_or(*setting),
-                        observe: *observe,
+                        // Beside somebody who is held back there is nobody to observe.
+                        observe: *observe && !self.shares_with(on, |key| self.held.contains(key)),
                         because: because.clone(),
                     });
                 }
@@ -466,9 +468,9 @@ impl<'a> Bounded<'a> {
         plan
     }
 
-    /// Whether somebody on these GPUs is stopped.
-    fn is_left(&self, on: &GpuSet) -> bool {
-        self.items.iter().filter(|item| self.stopped.contains_key(&item.key)).any(|item| {
+    /// Whether one of these jobs is, or was to be, on these GPUs.
+    fn shares_with(&self, on: &GpuSet, which: impl Fn(&JobKey) -> bool) -> bool {
+        self.items.iter().filter(|item| which(&item.key)).any(|item| {
             let shares = |a: &Spot, b: &Spot| a.node == b.node && a.gpus & b.gpus != 0;
             item.on.spots.iter().any(|own| on.spots.iter().any(|spot| shares(own, spot)))
         })
