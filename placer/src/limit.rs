@@ -407,13 +407,12 @@ impl<'a> Bounded<'a> {
         let problem = self.problem;
         let mut plan = Plan {
             decisions: Vec::with_capacity(self.plan.decisions.len()),
-            nodes: Vec::new(),
+            nodes: first_wakes(&self.plan.nodes, self.wakes).cloned().collect(),
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             deferred: self.plan.deferred,
             standing: self.plan.standing.clone(),
         };
-        plan.nodes = first_wakes(&self.plan.nodes, self.wakes).cloned().collect();
         let is_short = plan.nodes.len() < self.plan.nodes.len();
         let chosen = |key: JobKey| {
             let item = self.items.iter().find(|item| item.key == key);
@@ -426,15 +425,20 @@ impl<'a> Bounded<'a> {
                 Decision::Start { .. } if self.held.contains(&key) => {}
                 // It was to be beside somebody who is stopped.
                 Decision::Start { on, .. }
-                    if self.shares_with(on, |key| self.stopped.contains_key(key)) => {}
+                    if self.is_on(on, |item| self.stopped.contains_key(&item.key)) => {}
                 _ if self.stopped.contains_key(&key) => {}
                 Decision::Start { on, setting, observe, because, .. } => {
+                    // Beside whom it was to be watched may be held back.
+                    let is_there = |item: &Item<'_>| {
+                        let runs = item.role == Role::Runs;
+                        runs || plan.decisions.iter().any(|earlier| earlier.job() == item.key)
+                    };
+                    let observe = *observe && self.is_on(on, is_there);
                     plan.decisions.push(Decision::Start {
                         job: key,
                         on: on.clone(),
                         setting: chosen(key).unwrap_or(*setting),
-                        // Beside somebody who is held back there is nobody to observe.
-                        observe: *observe && !self.shares_with(on, |key| self.held.contains(key)),
+                        observe,
                         because: because.clone(),
                     });
                 }
@@ -469,8 +473,8 @@ impl<'a> Bounded<'a> {
     }
 
     /// Whether one of these jobs is, or was to be, on these GPUs.
-    fn shares_with(&self, on: &GpuSet, which: impl Fn(&JobKey) -> bool) -> bool {
-        self.items.iter().filter(|item| which(&item.key)).any(|item| {
+    fn is_on(&self, on: &GpuSet, which: impl Fn(&Item<'_>) -> bool) -> bool {
+        self.items.iter().filter(|item| which(item)).any(|item| {
             let shares = |a: &Spot, b: &Spot| a.node == b.node && a.gpus & b.gpus != 0;
             item.on.spots.iter().any(|own| on.spots.iter().any(|spot| shares(own, spot)))
         })
