@@ -8,7 +8,8 @@ use wattle_common::{Frequency, Power};
 use wattle_placer::draw::{Thrift, drawn, thriftiest};
 use wattle_placer::policy::NAMES;
 use wattle_placer::{
-    CardDraw, Decision, JobFacts, JobKey, Plan, Policy, Problem, State, check, policy, solve,
+    Because, CardDraw, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, Policy, Problem, Reads,
+    State, check, policy, solve,
 };
 
 use crate::helpers::{arrive, cluster, facts, stopping};
@@ -170,6 +171,75 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
     }
 }
 
+/// A policy that always says the same.
+struct Says(Vec<Decision>);
+
+impl Policy for Says {
+    fn name(&self) -> &str {
+        "says"
+    }
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+    fn solve(&self, _: &Problem) -> Plan {
+        Plan { decisions: self.0.clone(), ..Plan::default() }
+    }
+}
+
+/// Starts a job on these GPUs of the first node.
+fn starts(job: JobKey, gpus: u64, observe: bool) -> Decision {
+    let (on, because) =
+        (GpuSet::on(NodeKey::at(0), gpus), Because::Share { gpus: gpus.count_ones() });
+    Decision::Start { job, on, setting: CardSetting::DEFAULT, observe, because }
+}
+
+#[test]
+fn nobody_is_observed_beside_a_job_that_is_held_back() {
+    let mut problem = bounded(&[4]);
+    problem.tenants_max = 3;
+    let [runs, moved, new] =
+        ["runs", "moved", "new"].map(|name| arrive(&mut problem, facts(name, 1), Some(0)));
+    round(&mut problem, &Says(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
+    let because = Because::Share { gpus: 1 };
+    let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_kind: None, because };
+    round(&mut problem, &Says(vec![stop]));
+    problem.job_stopped(moved);
+    // Nothing new starts; who is moved goes on.
+    problem.starts_below = Some(Power::from_w(1));
+    let observes = |gpus: u64| {
+        let plan = Says(vec![starts(new, gpus, false), starts(moved, gpus, true)]);
+        let plan = round(&mut problem.clone(), &plan);
+        assert_eq!(plan.decisions.iter().map(Decision::job).collect::<Vec<_>>(), [moved]);
+        matches!(plan.decisions[0], Decision::Start { observe: true, .. })
+    };
+    assert!(!observes(0b1), "alone");
+    assert!(observes(0b10), "beside who runs");
+}
+
+#[test]
+fn nobody_is_started_beside_a_job_that_is_paused() {
+    let mut problem = bounded(&[4]);
+    let [old, runs, new] =
+        ["old", "runs", "new"].map(|name| arrive(&mut problem, facts(name, 1), Some(0)));
+    round(&mut problem, &Says(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
+    // 460 W empty, and 90 W for one of them.
+    problem.pauses_above = Some(Power::from_w(560));
+    let beside = |gpus: u64| round(&mut problem.clone(), &Says(vec![starts(new, gpus, true)]));
+    let jobs = |plan: Plan| plan.decisions.iter().map(Decision::job).collect::<Vec<_>>();
+    assert_eq!(jobs(beside(0b10)), [runs], "only paused");
+    assert_eq!(jobs(beside(0b1)), [new, runs]);
+}
+
+/// A job of a quarter of an hour, that has just come.
+fn lasting(i: usize, request: GpuRequest, problem: &Problem) -> JobFacts {
+    JobFacts {
+        request,
+        submitted_at: problem.now,
+        duration_alone: Some(Duration::from_secs(1_000)),
+        ..facts(&format!("j{i}"), request.min)
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -188,13 +258,7 @@ proptest! {
         problem.nodes_sleep = sleeps;
         problem.prices_settings = true;
         for (i, (gpus, times, class)) in jobs.into_iter().enumerate() {
-            let request = GpuRequest { min: gpus, max: gpus * times };
-            let facts = JobFacts {
-                request,
-                submitted_at: problem.now,
-                duration_alone: Some(Duration::from_secs(1_000)),
-                ..facts(&format!("j{i}"), gpus)
-            };
+            let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &problem);
             arrive(&mut problem, facts, class);
         }
         rest(&mut problem, &*policy);
@@ -240,13 +304,7 @@ proptest! {
             let limit = Power::from_w(limit_w).scale(if i > 6 { tighter } else { 1.0 });
             problem.power_max = Some(limit);
             problem.now = problem.now + Duration::from_secs(after);
-            let request = GpuRequest { min: gpus, max: gpus * times };
-            let facts = JobFacts {
-                request,
-                submitted_at: problem.now,
-                duration_alone: Some(Duration::from_secs(1_000)),
-                ..facts(&format!("j{i}"), gpus)
-            };
+            let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &problem);
             keys.push(arrive(&mut problem, facts, class));
             if ends && i > 2 && problem.job(keys[i / 2]).is_some() {
                 let key = keys[i / 2];
