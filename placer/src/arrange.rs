@@ -21,7 +21,7 @@ use std::sync::Arc;
 use wattle_common::job::CardSetting;
 
 use crate::draw::kind_of;
-use crate::job::{Job, State};
+use crate::job::State;
 use crate::node::Wakefulness;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::problem::Problem;
@@ -51,21 +51,50 @@ pub struct Target {
 /// have their size.
 #[must_use]
 pub fn arrange(problem: &Problem, targets: &[Target], unwanted: &Because) -> Plan {
-    steps(problem, targets, Some(unwanted))
+    let mut named: Vec<JobKey> = targets.iter().flat_map(|target| &target.jobs).copied().collect();
+    named.sort_unstable();
+    let keys = problem.running().map(|(key, _)| key);
+    let leavers: Vec<JobKey> = keys.filter(|key| named.binary_search(key).is_err()).collect();
+    arrange_some(problem, targets, &leavers, unwanted)
 }
 
-/// The same where everybody whom no target names stays as it is.
-pub(crate) fn arrange_some(problem: &Problem, targets: &[Target]) -> Plan {
-    steps(problem, targets, None)
-}
-
-fn steps(problem: &Problem, targets: &[Target], unwanted: Option<&Because>) -> Plan {
+/// The same where of those whom no target names only `leavers` are stopped, because of `unwanted`:
+/// everybody else stays as it is.
+pub(crate) fn arrange_some(
+    problem: &Problem,
+    targets: &[Target],
+    leavers: &[JobKey],
+    unwanted: &Because,
+) -> Plan {
     let mut steps = Steps::new(problem);
     let claims = steps.claim(targets);
-    steps.stop_the_rest(targets, &claims, unwanted);
+    steps.stop_the_rest(targets, &claims, leavers, unwanted);
     steps.join(targets, &claims);
     steps.place(targets, &claims);
     steps.plan
+}
+
+/// Whether the job runs alone, on so many GPUs of this kind (empty: any) as they come, so that there is
+/// nothing to be done for it.
+pub(crate) fn has_its_own(problem: &Problem, job: JobKey, gpus: u32, kind: &str) -> bool {
+    match problem.job(job).map(|job| &job.state) {
+        Some(State::Running { on, setting, .. }) => {
+            setting.is_default() && is_right(problem, on, gpus, kind) && is_exclusive(problem, on)
+        }
+        _ => false,
+    }
+}
+
+/// Whether no two jobs share any of these GPUs.
+fn is_exclusive(problem: &Problem, on: &GpuSet) -> bool {
+    on.gpus().all(|(node, gpu)| problem.node(node).tenants(gpu).len() < 2)
+}
+
+/// Whether these are so many GPUs, and of this kind unless it is empty.
+fn is_right(problem: &Problem, on: &GpuSet, gpus: u32, kind: &str) -> bool {
+    // No job is on GPUs of two kinds.
+    let first = on.spots.first().map(|spot| problem.node(spot.node).facts.gpu_kind.as_str());
+    on.gpu_count() == gpus && (kind.is_empty() || first == Some(kind))
 }
 
 struct Steps<'a> {
@@ -90,25 +119,19 @@ impl<'a> Steps<'a> {
 
     /// Which targets have their GPUs already: those of a running member, of the right size and kind.
     fn claim(&self, targets: &[Target]) -> Vec<Option<&'a GpuSet>> {
+        // Only GPUs that several jobs are on could be claimed twice.
         let mut taken: BTreeSet<&GpuSet> = BTreeSet::new();
         let on = |key: &JobKey| match &self.problem.job(*key)?.state {
             State::Running { on, .. } => Some(on),
             State::Queued | State::Stopping { .. } => None,
         };
-        // No job is on GPUs of two kinds.
-        let kind_of =
-            |on: &GpuSet| on.spots.first().map(|spot| &self.problem.node(spot.node).facts.gpu_kind);
-        let suits = |target: &Target, on: &GpuSet| {
-            on.gpu_count() == target.gpus
-                && (target.kind.is_empty() || kind_of(on).is_some_and(|kind| *kind == target.kind))
-        };
         targets
             .iter()
             .map(|target| {
                 let sets = target.jobs.iter().filter_map(on);
-                let set = sets.filter(|on| suits(target, on)).find(|on| !taken.contains(*on))?;
-                taken.insert(set);
-                Some(set)
+                let mut sets =
+                    sets.filter(|on| is_right(self.problem, on, target.gpus, &target.kind));
+                sets.find(|&on| is_exclusive(self.problem, on) || taken.insert(on))
             })
             .collect()
     }
@@ -118,25 +141,22 @@ impl<'a> Steps<'a> {
         &mut self,
         targets: &[Target],
         claims: &[Option<&GpuSet>],
-        unwanted: Option<&Because>,
+        leavers: &[JobKey],
+        unwanted: &Because,
     ) {
-        let mut meant: BTreeMap<JobKey, usize> = BTreeMap::new();
-        for (index, target) in targets.iter().enumerate() {
-            meant.extend(target.jobs.iter().map(|&job| (job, index)));
+        let mut all: Vec<(JobKey, Option<usize>)> =
+            leavers.iter().map(|&job| (job, None)).collect();
+        for (at, target) in targets.iter().enumerate() {
+            all.extend(target.jobs.iter().map(|&job| (job, Some(at))));
         }
-        let problem = self.problem;
-        let named = meant.iter().filter_map(|(&key, _)| problem.job(key).map(|job| (key, job)));
-        let all: Vec<(JobKey, &Job)> = match unwanted {
-            Some(_) => problem.running().collect(),
-            None => named.collect(),
-        };
-        for (key, job) in all {
+        all.sort_unstable();
+        for (key, at) in all {
+            let Some(job) = self.problem.job(key) else { continue };
             let State::Running { on, setting, .. } = &job.state else { continue };
-            let target = meant.get(&key).copied();
-            if let Some(index) = target
-                && claims[index] == Some(on)
+            let target = at.map(|at| &targets[at]);
+            if let Some(target) = target
+                && at.is_some_and(|at| claims[at] == Some(on))
             {
-                let target = &targets[index];
                 if *setting != target.setting {
                     let (setting, because) = (target.setting, target.because.clone());
                     self.plan.decisions.push(Decision::Set { job: key, setting, because });
@@ -146,8 +166,6 @@ impl<'a> Steps<'a> {
             if !job.facts.can_stop {
                 continue;
             }
-            let target = target.map(|index| &targets[index]);
-            let Some(because) = target.map(|target| &target.because).or(unwanted) else { continue };
             self.stopping.insert(key);
             self.plan.decisions.push(Decision::Stop {
                 job: key,
@@ -155,7 +173,7 @@ impl<'a> Steps<'a> {
                 next_kind: target
                     .filter(|target| !target.kind.is_empty())
                     .map(|target| Arc::from(target.kind.as_str())),
-                because: because.clone(),
+                because: target.map_or(unwanted, |target| &target.because).clone(),
             });
         }
     }

@@ -50,7 +50,9 @@ impl<'a> Left<'a> {
 
     /// The job will be served in its turn: what it asks for is spared for it if it is bound.
     pub(crate) fn awaits(&mut self, problem: &Problem, job: &Job, gpus: u32) {
-        if let Some(at) = self.bound(problem, job) {
+        if self.several_kinds()
+            && let Some(at) = self.bound(problem, job)
+        {
             self.kinds[at].awaited += gpus;
         }
     }
@@ -64,16 +66,17 @@ impl<'a> Left<'a> {
 
     /// Whether so many are left for a job, of one kind.
     pub(crate) fn fits(&self, problem: &Problem, job: &Job, gpus: u32) -> bool {
-        self.choice(problem, job, gpus).is_some()
+        self.choice(problem, job, gpus, self.bound(problem, job)).is_some()
     }
 
     /// Takes so many for a job, and says of which kind; `None` where not so many are left. The kind
     /// is empty where there is only one.
     pub(crate) fn take(&mut self, problem: &Problem, job: &Job, gpus: u32) -> Option<&'a str> {
-        if let Some(at) = self.bound(problem, job) {
+        let bound = self.bound(problem, job);
+        if let Some(at) = bound {
             self.kinds[at].awaited = self.kinds[at].awaited.saturating_sub(gpus);
         }
-        let at = self.choice(problem, job, gpus)?;
+        let at = self.choice(problem, job, gpus, bound)?;
         self.kinds[at].goes(gpus);
         Some(if self.several_kinds() { self.kinds[at].name } else { "" })
     }
@@ -101,9 +104,15 @@ impl<'a> Left<'a> {
     }
 
     /// The kind that so many for a job are taken of.
-    fn choice(&self, problem: &Problem, job: &Job, gpus: u32) -> Option<usize> {
+    fn choice(
+        &self,
+        problem: &Problem,
+        job: &Job,
+        gpus: u32,
+        bound: Option<usize>,
+    ) -> Option<usize> {
         let enough = |at: &usize| self.kinds[*at].gpus >= gpus;
-        if let Some(at) = self.bound(problem, job) {
+        if let Some(at) = bound {
             return Some(at).filter(enough);
         }
         // What one node can hold is never spread over several.

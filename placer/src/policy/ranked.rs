@@ -11,10 +11,11 @@
 //! again when the plan is made anew, whatever was started in between.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use wattle_common::job::CardSetting;
 
-use crate::arrange::{Target, arrange};
+use crate::arrange::{Target, arrange_some, has_its_own};
 use crate::fit::{never, suits};
 use crate::job::{Job, State};
 use crate::plan::{Blocked, Decision, Plan};
@@ -72,17 +73,20 @@ impl<'a> Places<'a> {
     pub(crate) fn hold(&self, job: &Job) -> bool {
         let asked = job.facts.request.min;
         let memory = job.facts.memory_mib_max.unwrap_or(0);
-        let suit = || {
-            self.classes.iter().filter(|class| {
-                class.memory_mib >= memory
-                    && job.facts.gpu_kind.as_deref().is_none_or(|kind| kind == class.kind)
-            })
+        let kind = job.facts.gpu_kind.as_deref();
+        let suits = |class: &&Class<'_>| {
+            class.memory_mib >= memory && kind.is_none_or(|kind| kind == class.kind)
         };
-        if suit().any(|class| class.gpus >= asked) {
-            suit().any(|class| class.most >= asked)
-        } else {
-            suit().any(|class| class.whole * class.gpus >= asked)
+        // What one node can hold is never spread over several.
+        let (mut inside, mut whole) = (false, false);
+        for class in self.classes.iter().filter(suits) {
+            if class.most >= asked {
+                return true;
+            }
+            inside |= class.gpus >= asked;
+            whole |= class.whole * class.gpus >= asked;
         }
+        whole && !inside
     }
 }
 
@@ -97,7 +101,7 @@ pub(crate) struct Served {
 
 /// Serves everybody in the order of priority, then of `rank`, then of arrival.
 pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Served {
-    let places = Places::of(problem);
+    let empty = Places::of(problem);
     let mut left = Left::of(problem);
     let mut taken: Vec<(JobKey, u32)> = Vec::new();
     let mut kinds: Vec<&str> = Vec::new();
@@ -125,34 +129,50 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
         open.push((job, key, gpus));
     }
     for (key, job) in problem.queue() {
-        if let Some(because) = never(problem, job) {
-            rejected.push(Decision::Reject { job: key, because });
-        } else if places.hold(job) {
+        if empty.hold(job) {
             asked += job.facts.request.min;
             left.awaits(problem, job, job.facts.request.min);
             open.push((job, key, job.facts.request.min));
+        } else if let Some(because) = never(problem, job) {
+            rejected.push(Decision::Reject { job: key, because });
         }
     }
     let mut short = asked > left.all();
     let mut first_passed = None;
-    if short || left.several_kinds() {
-        open.sort_by_cached_key(|(job, _, _)| {
-            (Reverse(job.facts.priority), rank(job), job.arrival)
-        });
+    // Where everybody is served, rank makes no difference. A long queue is sorted only as far as
+    // there is something left to serve.
+    let matters = short || left.several_kinds();
+    let mut groups: BTreeMap<_, Vec<(u64, usize)>> = BTreeMap::new();
+    for (at, (job, ..)) in open.iter().enumerate() {
+        let group = matters.then(|| (Reverse(job.facts.priority), rank(job)));
+        groups.entry(group).or_default().push((job.arrival, at));
     }
-    for (job, key, gpus) in open {
+    let ranked = groups.into_values().flat_map(|mut group| {
+        group.sort();
+        group
+    });
+    let mut is_taken = vec![false; open.len()];
+    for (_, at) in ranked {
+        let (job, key, gpus) = open[at];
         if let Some(kind) = left.take(problem, job, gpus) {
             taken.push((key, gpus));
             kinds.push(kind);
+            is_taken[at] = true;
             continue;
         }
         short = true;
         if first_passed.is_none() && job.state == State::Queued {
             first_passed = Some((key, taken.len() as u32));
         }
+        if first_passed.is_some() && left.all() == 0 {
+            break;
+        }
     }
-    let stays = stays(problem, &taken);
-    let mut plan = if stays { Plan::default() } else { placed(problem, &taken, &kinds) };
+    let runs = |job: &Job| matches!(job.state, State::Running { .. });
+    let loses = |(open, taken): &(&(&Job, JobKey, u32), &bool)| !**taken && runs(open.0);
+    let losers: Vec<JobKey> =
+        open.iter().zip(&is_taken).filter(loses).map(|((_, key, _), _)| *key).collect();
+    let mut plan = placed(problem, &taken, &kinds, &losers);
     plan.decisions.extend(rejected);
     if plan.blocked.is_none() {
         let passed = |(job, before)| Blocked { job, because: Because::Outranked { before } };
@@ -161,26 +181,19 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
     Served { plan, taken, short }
 }
 
-/// Whether those who run are those who were taken, so that nothing need be arranged: at most
-/// instants nothing changes.
-fn stays(problem: &Problem, taken: &[(JobKey, u32)]) -> bool {
-    let runs = |job: &Job| match &job.state {
-        State::Running { setting, .. } => setting.is_default(),
-        State::Stopping { .. } | State::Queued => false,
+/// The plan that gives everybody taken a place, and stops the losers.
+fn placed(problem: &Problem, taken: &[(JobKey, u32)], kinds: &[&str], losers: &[JobKey]) -> Plan {
+    let target = |(&(key, gpus), &kind): (&(JobKey, u32), &&str)| {
+        let open = !has_its_own(problem, key, gpus, kind);
+        open.then(|| Target { kind: kind.to_owned(), ..alone(key, gpus) })
     };
-    problem.running().count() == taken.len()
-        && taken.iter().all(|&(key, _)| problem.job(key).is_some_and(runs))
-}
-
-/// The plan that gives everybody taken a place.
-fn placed(problem: &Problem, taken: &[(JobKey, u32)], kinds: &[&str]) -> Plan {
-    let target = |(&(key, gpus), &kind): (&(JobKey, u32), &&str)| Target {
-        kind: kind.to_owned(),
-        ..alone(key, gpus)
-    };
-    let targets: Vec<Target> = taken.iter().zip(kinds).map(target).collect();
-    let before = targets.len() as u32;
-    arrange(problem, &targets, &Because::Outranked { before })
+    let open: Vec<Target> = taken.iter().zip(kinds).filter_map(target).collect();
+    // At most instants nothing changes.
+    if open.is_empty() && losers.is_empty() {
+        return Plan::default();
+    }
+    let before = taken.len() as u32;
+    arrange_some(problem, &open, losers, &Because::Outranked { before })
 }
 
 /// So many GPUs of any one kind for one job.

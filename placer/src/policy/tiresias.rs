@@ -55,8 +55,8 @@ impl Tiresias {
     fn crosses(&self, now: Timestamp, job: &Job, gpus: u32) -> Option<Timestamp> {
         let attained = job.gpu_time(now);
         let next = self.thresholds.get(self.queue(attained))?;
-        let missing_us = (*next - attained).as_micros().div_ceil(u128::from(gpus.max(1)));
-        Some(now + Duration::from_micros(u64::try_from(missing_us).ok()?.max(1)))
+        let missing_us = u64::try_from((*next - attained).as_micros()).ok()?;
+        Some(now + Duration::from_micros(missing_us.div_ceil(u64::from(gpus.max(1))).max(1)))
     }
 }
 

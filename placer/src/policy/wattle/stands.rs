@@ -97,7 +97,8 @@ pub(super) fn go_on(problem: &Problem) -> Option<Plan> {
     let mut open = now.open;
     open.extend(more);
     if !open.is_empty() {
-        plan = Plan { standing: plan.standing, ..arrange_some(problem, &open) };
+        let unwanted = Because::Outranked { before };
+        plan = Plan { standing: plan.standing, ..arrange_some(problem, &open, &[], &unwanted) };
     }
     let outranked = |job| Blocked { job, because: Because::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waits.map(outranked));
