@@ -3,7 +3,7 @@
 //! Jobs are taken in the order of their rank as long as the GPUs last; one that does not fit is
 //! passed over, and smaller ones behind it may go. Who runs and is not taken stops. GPUs are counted
 //! over the whole cluster, asleep or awake, each kind for itself ([`super::left`]), and
-//! [`crate::arrange`] finds the places. A running job
+//! [`crate::arrange`] finds the places of those who have none yet. A running job
 //! that cannot stop is taken before all others; one that no set of healthy nodes could hold waits
 //! and takes nothing from anybody.
 //!
@@ -90,6 +90,14 @@ impl<'a> Places<'a> {
     }
 }
 
+/// A job that asks for GPUs, or for those that it has.
+struct Asks<'a> {
+    job: &'a Job,
+    key: JobKey,
+    gpus: u32,
+    is_taken: bool,
+}
+
 /// What came of it.
 pub(crate) struct Served {
     pub(crate) plan: Plan,
@@ -106,7 +114,7 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
     let mut taken: Vec<(JobKey, u32)> = Vec::new();
     let mut kinds: Vec<&str> = Vec::new();
     let mut rejected = Vec::new();
-    let mut open: Vec<(&Job, JobKey, u32)> = Vec::new();
+    let mut open: Vec<Asks<'_>> = Vec::new();
     let mut asked = 0;
     for (key, job) in problem.running() {
         let gpus = match &job.state {
@@ -126,13 +134,14 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
         };
         asked += gpus;
         left.awaits(problem, job, gpus);
-        open.push((job, key, gpus));
+        open.push(Asks { job, key, gpus, is_taken: false });
     }
     for (key, job) in problem.queue() {
         if empty.hold(job) {
-            asked += job.facts.request.min;
-            left.awaits(problem, job, job.facts.request.min);
-            open.push((job, key, job.facts.request.min));
+            let gpus = job.facts.request.min;
+            asked += gpus;
+            left.awaits(problem, job, gpus);
+            open.push(Asks { job, key, gpus, is_taken: false });
         } else if let Some(because) = never(problem, job) {
             rejected.push(Decision::Reject { job: key, because });
         }
@@ -143,7 +152,7 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
     // there is something left to serve.
     let matters = short || left.several_kinds();
     let mut groups: BTreeMap<_, Vec<(u64, usize)>> = BTreeMap::new();
-    for (at, (job, ..)) in open.iter().enumerate() {
+    for (at, Asks { job, .. }) in open.iter().enumerate() {
         let group = matters.then(|| (Reverse(job.facts.priority), rank(job)));
         groups.entry(group).or_default().push((job.arrival, at));
     }
@@ -151,13 +160,12 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
         group.sort();
         group
     });
-    let mut is_taken = vec![false; open.len()];
     for (_, at) in ranked {
-        let (job, key, gpus) = open[at];
+        let Asks { job, key, gpus, .. } = open[at];
         if let Some(kind) = left.take(problem, job, gpus) {
             taken.push((key, gpus));
             kinds.push(kind);
-            is_taken[at] = true;
+            open[at].is_taken = true;
             continue;
         }
         short = true;
@@ -168,10 +176,9 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
             break;
         }
     }
-    let runs = |job: &Job| matches!(job.state, State::Running { .. });
-    let loses = |(open, taken): &(&(&Job, JobKey, u32), &bool)| !**taken && runs(open.0);
-    let losers: Vec<JobKey> =
-        open.iter().zip(&is_taken).filter(loses).map(|((_, key, _), _)| *key).collect();
+    let loses =
+        |asks: &&Asks<'_>| !asks.is_taken && matches!(asks.job.state, State::Running { .. });
+    let losers: Vec<JobKey> = open.iter().filter(loses).map(|asks| asks.key).collect();
     let mut plan = placed(problem, &taken, &kinds, &losers);
     plan.decisions.extend(rejected);
     if plan.blocked.is_none() {

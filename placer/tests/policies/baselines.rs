@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::GpuRequest;
-use wattle_placer::{Decision, JobFacts, JobKey, Problem, policy};
+use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_placer::{Decision, GpuSet, JobFacts, JobKey, NodeKey, Problem, policy};
 
 use crate::helpers::{arrive, cluster, decide, facts, learn, report, settle};
 
@@ -88,6 +88,22 @@ fn tiresias_takes_gpus_from_who_had_enough_and_is_asked_when_somebody_will_have(
         first on n0:0,1,2,3: its share is 4 GPUs
     "#]]
     .assert_eq(&settle(&mut problem, &*tiresias));
+}
+
+/// Also where nobody comes or goes.
+#[test]
+fn tiresias_parts_those_whom_another_policy_put_together() {
+    let mut problem = cluster(&[4]);
+    let jobs = ["one", "other"].map(|name| arrive(&mut problem, facts(name, 2), Some(0)));
+    let together = |key| (key, GpuSet::on(NodeKey::at(0), 0b11));
+    for (key, on) in jobs.map(together) {
+        problem.job_restored(key, on, CardSetting::DEFAULT, Timestamp::EPOCH, false);
+    }
+    expect_test::expect![[r#"
+        other stopped for 2: its share is 2 GPUs
+        other on n0:2,3: its share is 2 GPUs
+    "#]]
+    .assert_eq(&settle(&mut problem, &*policy("tiresias").unwrap()));
 }
 
 #[test]
