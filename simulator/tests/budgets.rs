@@ -94,8 +94,10 @@ fn a_carbon_budget_is_kept_under_a_wrong_forecast() {
 fn a_budget_that_feeds_nobody_is_named() {
     let world = World::builtin();
     let scenario = scenario(&world, 6);
-    // Four nodes that may sleep still draw something.
-    for (kwh, why) in [(1, "the cluster draws"), (8, "each of them needs more")] {
+    // Four nodes that may sleep still draw something. What is kept in hand is not fed.
+    for (kwh, why) in
+        [(1, "the budget feeds 0.04 kW in the mean; a larger"), (8, "each of them needs more")]
+    {
         let options = RunOptions { budget: Some(energy(kwh)), ..RunOptions::default() };
         let starved = run(&world, &scenario, "fifo", options);
         assert!(starved.finished < starved.jobs);

@@ -247,8 +247,10 @@ impl Steering {
         }
     }
 
-    /// What a whole window's budget feeds in the mean, watts.
-    fn mean_w(&self, now: Timestamp) -> f64 {
+    /// What a whole window's budget feeds in the mean, watts, but for what is kept in hand; infinite
+    /// where nothing is limited over a window. Of energy and carbon, the scarcer.
+    #[must_use]
+    pub fn mean_w(&self, now: Timestamp) -> f64 {
         let window_s = self.budget.window().as_secs_f64();
         let aim = (1.0 - IN_HAND) / window_s;
         let energy = self.budget.energy_mj.map(|energy| energy.as_j() * aim);

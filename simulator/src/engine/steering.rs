@@ -53,16 +53,18 @@ impl Steered {
     /// Why nothing ever starts under this budget, once nobody runs any more; `None` where it is not
     /// for want of energy.
     pub(super) fn starves(&self, problem: &Problem) -> Option<String> {
-        let below = problem.starts_below?.as_w() / 1e3;
+        problem.starts_below?;
         let empty = thriftiest(problem, Thrift::Fixed).as_w() / 1e3;
-        Some(if empty >= below {
+        // Not what is left of a window that is spent.
+        let fed = self.steering.mean_w(problem.now) / 1e3;
+        Some(if empty >= fed {
             format!(
-                "with nobody on it the cluster draws {empty:.2} kW, and the budget feeds {below:.2} \
+                "with nobody on it the cluster draws {empty:.2} kW, and the budget feeds {fed:.2} \
                  kW in the mean; a larger budget is needed, or nodes that sleep"
             )
         } else {
             format!(
-                "with nobody on it the cluster draws {empty:.2} kW, the budget feeds {below:.2} kW \
+                "with nobody on it the cluster draws {empty:.2} kW, the budget feeds {fed:.2} kW \
                  in the mean, and each of them needs more than what is between"
             )
         })
