@@ -103,8 +103,10 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
         ["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "10000"];
     let mut free = System::up(&args).await;
     free.submit("hot", &[], &training);
-    let busy = |gpu: &GpuSummary| gpu.utilization_gpu_percent_mean.is_some_and(|u| u > 50);
-    let uncapped = until_gpu0(&free, "the job draws power", busy).await;
+    // A summary in which the job trains from beginning to end: the mean of one in which it was
+    // idle for a part is low without any cap.
+    let busy = |gpu: &GpuSummary| gpu.utilization_gpu_percent_mean.is_some_and(|u| u > 90);
+    let uncapped = until_gpu0(&free, "the job trains", busy).await;
     assert!(uncapped.power_mw_mean.unwrap() > Power::from_w(CAP_W + 20), "{uncapped:?}");
     assert!(free.end().await.success());
 
