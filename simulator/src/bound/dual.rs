@@ -36,6 +36,12 @@ struct Worth {
     speed: f64,
 }
 
+impl Worth {
+    fn at(self, nu: f64) -> f64 {
+        self.value - self.gpus * nu
+    }
+}
+
 /// A class at one price of energy.
 struct Priceable<'c> {
     class: &'c Class,
@@ -105,9 +111,8 @@ impl<'c> Dual<'c> {
         let dearest = path.iter().copied().fold(0.0, f64::max);
         let mut demand = vec![0.0; path.len()];
         let mut value_s = -self.gpus * self.bucket_s * path.iter().sum::<f64>();
-        let (weights, sorted) = (self.weights, self.weights.sort(path));
-        let (origin_s, bucket_s) = (self.origin_s, self.bucket_s);
-        let grid = Grid { origin_s, bucket_s, path, sorted, weights };
+        let (origin_s, bucket_s, weights) = (self.origin_s, self.bucket_s, self.weights);
+        let grid = Grid { origin_s, bucket_s, path, ranked: ranked(path, weights), weights };
         for class in &self.classes {
             self.scratch.fill(class, &grid, dearest, step_prices);
             for &(arrival_s, work) in &class.class.jobs {
@@ -126,9 +131,19 @@ struct Grid<'p> {
     origin_s: f64,
     bucket_s: f64,
     path: &'p [f64],
-    /// The same, buckets of one weight beside each other.
-    sorted: Vec<f64>,
+    /// Prices and their buckets, those of one weight beside each other and by rising price.
+    ranked: Vec<(f64, usize)>,
     weights: &'p Weights,
+}
+
+/// Prices and their buckets, those of one weight beside each other and by rising price.
+fn ranked(path: &[f64], weights: &Weights) -> Vec<(f64, usize)> {
+    let mut ranked: Vec<_> =
+        weights.by_group().iter().map(|&bucket| (path[bucket], bucket)).collect();
+    for group in 0..weights.levels().len() {
+        ranked[weights.range(group)].sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    ranked
 }
 
 impl Priceable<'_> {
@@ -166,19 +181,25 @@ impl Scratch {
             self.row.fill(0.0);
             for (group, (weight, worth)) in grid.weights.levels().zip(worths).enumerate() {
                 useful(p, weight, &class.options, worth);
-                let range = grid.weights.range(group);
-                for line in &*worth {
-                    let here = self.row[range.clone()].iter_mut().zip(&grid.sorted[range.clone()]);
-                    for (best, &nu) in here {
-                        let gain = line.value - line.gpus * nu;
-                        *best = if gain > *best { gain } else { *best };
+                let Some((mut line, mut fewer)) = worth.split_last() else { continue };
+                // The dearer GPUs are, the fewer are best, until none are.
+                for &(nu, bucket) in &grid.ranked[grid.weights.range(group)] {
+                    let mut gain = line.at(nu);
+                    while let Some((next, rest)) = fewer.split_last()
+                        && next.at(nu) > gain
+                    {
+                        (line, fewer, gain) = (next, rest, next.at(nu));
                     }
+                    if gain <= 0.0 {
+                        break;
+                    }
+                    self.row[bucket] = gain;
                 }
             }
             let mut sum = 0.0;
             slack[0] = sum;
-            for (bucket, after) in slack[1..].iter_mut().enumerate() {
-                sum += (1.0 - self.row[grid.weights.place(bucket)]) * grid.bucket_s;
+            for (gain, after) in self.row.iter().zip(&mut slack[1..]) {
+                sum += (1.0 - gain) * grid.bucket_s;
                 *after = sum;
             }
         }
@@ -332,7 +353,7 @@ impl Span<'_> {
 fn taken(worth: &[Worth], nu: f64) -> (f64, f64) {
     let mut chosen = (0.0, 0.0, 0.0);
     for line in worth {
-        let gain = line.value - line.gpus * nu;
+        let gain = line.at(nu);
         if gain > chosen.0 {
             chosen = (gain, line.gpus, line.speed);
         }

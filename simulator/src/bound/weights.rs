@@ -19,9 +19,8 @@ const NEAR: f64 = 1.1;
 pub(super) struct Weights {
     /// The group of each bucket.
     group: Vec<usize>,
-    /// Buckets by group, and where each stands there.
+    /// Buckets, those of one group beside each other.
     sorted: Vec<usize>,
-    place: Vec<usize>,
     /// What a joule counts as in each group, rising, and where in `sorted` it ends.
     levels: Vec<(f64, usize)>,
     /// The least at any time, after the last bucket too.
@@ -49,7 +48,7 @@ impl Weights {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
         let mut sorted: Vec<usize> = (0..buckets).collect();
         sorted.sort_by(|&a, &b| values[a].total_cmp(&values[b]).then(a.cmp(&b)));
-        let (mut group, mut place) = (vec![0; buckets], vec![0; buckets]);
+        let mut group = vec![0; buckets];
         let mut levels: Vec<(f64, usize)> = Vec::new();
         let each = buckets.div_ceil(LEVELS).max(1);
         for (rank, &bucket) in sorted.iter().enumerate() {
@@ -63,16 +62,14 @@ impl Weights {
                 _ => levels.push((value, rank + 1)),
             }
             group[bucket] = levels.len() - 1;
-            place[bucket] = rank;
         }
-        Ok(Self { group, sorted, place, levels, least })
+        Ok(Self { group, sorted, levels, least })
     }
 
     /// Everything counts as what it is.
     pub(super) fn one(buckets: usize) -> Self {
-        let ranks: Vec<usize> = (0..buckets).collect();
         let levels = vec![(1.0, buckets)];
-        Self { group: vec![0; buckets], sorted: ranks.clone(), place: ranks, levels, least: 1.0 }
+        Self { group: vec![0; buckets], sorted: (0..buckets).collect(), levels, least: 1.0 }
     }
 
     /// The least at any time.
@@ -95,20 +92,15 @@ impl Weights {
         self.group[bucket]
     }
 
-    /// Something of each bucket, those of one group beside each other.
-    pub(super) fn sort(&self, of_buckets: &[f64]) -> Vec<f64> {
-        self.sorted.iter().map(|&bucket| of_buckets[bucket]).collect()
+    /// All buckets, those of one group beside each other.
+    pub(super) fn by_group(&self) -> &[usize] {
+        &self.sorted
     }
 
     /// Where in that order the buckets of a group are.
     pub(super) fn range(&self, group: usize) -> std::ops::Range<usize> {
         let start = group.checked_sub(1).map_or(0, |before| self.levels[before].1);
         start..self.levels[group].1
-    }
-
-    /// Where in that order a bucket is.
-    pub(super) fn place(&self, bucket: usize) -> usize {
-        self.place[bucket]
     }
 }
 
@@ -129,15 +121,15 @@ mod tests {
         for bucket in 0..500 {
             let (is, counts) = (true_weight(bucket as f64), levels[weights.group(bucket)]);
             assert!(counts <= is, "{bucket}: {counts} of {is}");
-            assert!(weights.range(weights.group(bucket)).contains(&weights.place(bucket)));
+            let range = weights.range(weights.group(bucket));
+            assert!(weights.by_group()[range].contains(&bucket));
             (sum, counted) = (sum + is, counted + counts);
         }
         assert!(counted > 0.98 * sum, "{counted} of {sum}");
         assert!(weights.least() <= 0.6 && weights.most() >= 1.9, "{weights:?}");
-        let numbers: Vec<f64> = (0..500).map(f64::from).collect();
-        let sorted = weights.sort(&numbers);
-        let back: Vec<f64> = (0..500).map(|bucket| sorted[weights.place(bucket)]).collect();
-        assert_eq!(back, numbers);
+        let mut all = weights.by_group().to_vec();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..500));
     }
 
     #[test]
