@@ -4,6 +4,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use wattle_simulator::bound::PricedSearch;
 use wattle_simulator::compare::{
     Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, Knobs, Neighbours,
     Summary, Surfaces, Wanted, Worlds, cases,
@@ -39,6 +40,8 @@ fn options(policies: &str) -> CompareOptions {
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,
         knobs: Knobs::Quick,
+        // Looser than by default, and as valid.
+        bound: Some(PricedSearch { steps: 25, energy_prices: 6, ..PricedSearch::default() }),
         threads: 2,
     }
 }

@@ -114,6 +114,7 @@ fn a_comparison_is_one_whole_page() {
         surfaces: Surfaces::Oracle,
         lengths: Lengths::Known,
         knobs: Knobs::Quick,
+        bound: None,
         threads: 2,
     };
     let mut comparer = Comparer::new(&worlds, options);

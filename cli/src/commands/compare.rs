@@ -207,6 +207,7 @@ impl Compare {
                 }
             },
             budget: self.budget.budget()?,
+            bound: None,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
         })
     }

@@ -67,20 +67,22 @@ pub(super) enum Charged {
 }
 
 /// The bounds on the jobs of `scenario`, whatever sizes within their requests they get, and whatever
-/// clocks; whatever caps, too, where anybody may choose one.
+/// clocks; whatever caps, too, where anybody may choose one. How hard they are sought hangs on the
+/// number of jobs where nothing else is asked.
 pub(super) fn limits(
     world: &World,
     scenario: &Scenario,
     charged: Charged,
     neighbours: Neighbours,
     caps: bool,
+    search: Option<&PricedSearch>,
 ) -> Limits {
     let shared = neighbours != Neighbours::Alone;
     let jobs = bound_jobs(world, scenario, charged, shared, caps);
     let gpus = scenario.cluster.gpu_count() as u32 * if shared { HALVES } else { 1 };
-    let coarse =
-        PricedSearch { bucket_s: 14_400.0, steps: 40, energy_prices: 8, ..PricedSearch::default() };
-    let search = if jobs.len() < MANY_JOBS { PricedSearch::default() } else { coarse };
+    let fine = PricedSearch::default();
+    let coarse = PricedSearch { bucket_s: 14_400.0, steps: 40, energy_prices: 8, ..fine.clone() };
+    let search = search.cloned().unwrap_or(if jobs.len() < MANY_JOBS { fine } else { coarse });
     let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
     let tight = priced(&jobs, gpus, &search).expect("as above");
     let carbon =

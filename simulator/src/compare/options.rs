@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use wattle_common::Budget;
 use wattle_world::Interference;
 
+use crate::bound::PricedSearch;
 use crate::erring::{Erring, Shape};
 use crate::simulation::{Forecast, Lengths};
 
@@ -201,6 +202,8 @@ pub struct CompareOptions {
     pub forecast: Forecast,
     /// What every run may spend, beside the price it is run at; absent: no matter.
     pub budget: Option<Budget>,
+    /// How hard bounds are sought; absent: as hard as the number of jobs allows.
+    pub bound: Option<PricedSearch>,
     /// Runs at a time.
     pub threads: usize,
 }

@@ -216,7 +216,8 @@ impl<'w> Comparer<'w> {
         // Surfaces of the world know clocks alone.
         let caps = self.options.surfaces == Surfaces::Predicted
             || self.options.policies.iter().any(|policy| policy.contains('+'));
-        limits(self.worlds.of(neighbours), scenario, charged, neighbours, caps)
+        let world = self.worlds.of(neighbours);
+        limits(world, scenario, charged, neighbours, caps, self.options.bound.as_ref())
     }
 
     fn run(&self, jobs: &Orders, run: &Run) -> Result<PolicyOutcome, SimulationError> {
