@@ -23,7 +23,7 @@ pub use metrics::Row;
 pub use reader::Format;
 pub use readings::{AtClock, ClockSweep, ModelRates, Rate, clock_sweep, model_rates};
 
-use protocol::Outcome;
+use protocol::Task;
 use reader::Context;
 use table::Table;
 
@@ -90,7 +90,7 @@ pub fn run_by(sources: &[Source], method: Method) -> Report {
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|a, b| a.file.cmp(&b.file));
     let mut report = Report::default();
-    let mut out = Outcome::default();
+    let mut tasks: Vec<Task<'_>> = Vec::new();
     let (mut scaling, mut placement) = (Vec::new(), Vec::new());
     for source in sources {
         let columns = table::columns(&source.text);
@@ -101,29 +101,34 @@ pub fn run_by(sources: &[Source], method: Method) -> Report {
         match format {
             Format::Caps => {
                 let caps = reader::caps::read(&mut table, &context);
-                protocol::caps::three_caps(&caps, &mut out);
-                protocol::caps::one_cap(&caps, &mut out);
+                tasks.push(Box::new(move |out| {
+                    protocol::caps::three_caps(&caps, out);
+                    protocol::caps::one_cap(&caps, out);
+                }));
             }
             Format::Stages => {
-                protocol::clocks::run(&reader::stages::read(&mut table, &context), &mut out);
+                let stages = reader::stages::read(&mut table, &context);
+                tasks.push(Box::new(move |out| protocol::clocks::run(&stages, out)));
             }
             Format::Throughputs => {
                 scaling.push(reader::throughputs::read(&mut table, &context, &columns));
             }
             Format::Placements => placement.push(reader::placements::read(&mut table, &context)),
             Format::Isolated => {
-                protocol::isolated::run(&reader::isolated::read(&mut table, &context), &mut out);
+                let models = reader::isolated::read(&mut table, &context);
+                tasks.push(Box::new(move |out| protocol::isolated::run(&models, out)));
             }
             Format::Pairs => {
                 for pairs in reader::pairs::read(&mut table, &context) {
-                    protocol::pairs::run(&pairs, &mut out);
+                    tasks.push(Box::new(move |out| protocol::pairs::run(&pairs, out)));
                 }
             }
         }
         report.problems.extend(table.into_problems());
     }
-    protocol::scaling::run(&scaling, &mut out);
-    protocol::placement::run(&placement, &mut out);
+    tasks.push(Box::new(move |out| protocol::scaling::run(&scaling, out)));
+    tasks.push(Box::new(move |out| protocol::placement::run(&placement, out)));
+    let out = protocol::run_all(tasks);
     let omitted = out.omitted.into_iter();
     report.problems.extend(omitted.map(|(file, what)| Problem { file, line: None, what }));
     report.problems.sort();

@@ -10,6 +10,8 @@ pub(super) mod pairs;
 pub(super) mod placement;
 pub(super) mod scaling;
 
+use std::sync::{Mutex, PoisonError};
+
 use super::metrics::{Label, Measure, Row, Sample};
 use super::reader::Card;
 
@@ -48,6 +50,42 @@ impl Outcome {
             }
         }
     }
+}
+
+/// A protocol on readings of its own.
+pub(super) type Task<'a> = Box<dyn FnOnce(&mut Outcome) + Send + 'a>;
+
+/// Runs every task, as many at a time as this machine has cores. What comes out is in the order of
+/// the tasks, whoever was first.
+pub(super) fn run_all(tasks: Vec<Task<'_>>) -> Outcome {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(tasks.len());
+    let left = Mutex::new(tasks.into_iter().enumerate());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        let mut done = Vec::new();
+        while let Some((place, task)) = next() {
+            let mut out = Outcome::default();
+            task(&mut out);
+            done.push((place, out));
+        }
+        done
+    };
+    let mut done = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mut done = work();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_by_key(|(place, _)| *place);
+    let mut all = Outcome::default();
+    for (_, out) in done {
+        all.rows.extend(out.rows);
+        all.omitted.extend(out.omitted);
+    }
+    all
 }
 
 /// All but the one at `me`.
