@@ -292,7 +292,11 @@ impl System {
 }
 
 impl Drop for System {
+    #[expect(clippy::print_stdout, reason = "what a failed test leaves of its services")]
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.logs());
+        }
         if self.up.try_wait().is_ok_and(|status| status.is_none()) {
             // In order if it can, so that no process of a failed test stays behind.
             kill(self.up.id(), "TERM");
