@@ -141,7 +141,12 @@ async fn services_of_a_name_are_found() {
     let _a = bus.register_one_of("wattle-predictor", "Predicts", word("a")).await.unwrap();
     let b = bus.register_one_of("wattle-predictor", "Predicts", word("b")).await.unwrap();
     let _c = other.register_one_of("wattle-predictor", "Predicts", word("c")).await.unwrap();
-    let _placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let submit = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
+    let serves = async || bus.serves("wattle-placer", &submit, Duration::from_millis(200)).await;
+    assert!(!serves().await.unwrap(), "it is registered, and serves nothing yet");
+    let _submissions = placer.endpoint(&submit).await.unwrap();
+    until("it serves", async || serves().await.unwrap()).await;
     let found = async |wanted: &[&str]| {
         let found = bus.services("wattle-predictor", Duration::from_millis(200)).await.unwrap();
         let mut names: Vec<_> = found.iter().map(|s| s.metadata["predictor"].as_str()).collect();

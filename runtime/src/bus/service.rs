@@ -33,7 +33,7 @@ pub struct Service {
     service: service::Service,
 }
 
-/// A service's answer to `$SRV.PING`.
+/// A service's answer to `$SRV.PING` or `$SRV.INFO`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FoundService {
     /// The name it registered under.
@@ -43,6 +43,14 @@ pub struct FoundService {
     /// What else it says of itself.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    endpoints: Vec<FoundEndpoint>,
+}
+
+/// What a service says of one of its endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+struct FoundEndpoint {
+    subject: String,
 }
 
 /// The requests to one subject of a service.
@@ -103,13 +111,38 @@ impl Bus {
         name: &str,
         patience: Duration,
     ) -> Result<Vec<FoundService>, BusError> {
+        self.found("PING", name, patience).await
+    }
+
+    /// Whether a service `name` of this cluster answers within `patience` that it serves `subject`:
+    /// a request sent from now on reaches it.
+    ///
+    /// # Errors
+    /// As [`Self::services`].
+    pub async fn serves(
+        &self,
+        name: &str,
+        subject: impl fmt::Display,
+        patience: Duration,
+    ) -> Result<bool, BusError> {
+        let subject = subject.to_string();
+        let found = self.found("INFO", name, patience).await?;
+        Ok(found.iter().flat_map(|s| &s.endpoints).any(|endpoint| endpoint.subject == subject))
+    }
+
+    async fn found(
+        &self,
+        verb: &str,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Vec<FoundService>, BusError> {
         self.check_connected()?;
         let what = || format!("look for the services {name}");
         let client = &self.shared.client;
         let inbox = client.new_inbox();
         let answers = client.subscribe(inbox.clone()).await;
         let mut answers = answers.map_err(|source| BusError::refused(what(), source))?;
-        let asked = client.publish_with_reply(format!("$SRV.PING.{name}"), inbox, Bytes::new());
+        let asked = client.publish_with_reply(format!("$SRV.{verb}.{name}"), inbox, Bytes::new());
         asked.await.map_err(|source| BusError::refused(what(), source))?;
         let mut found = Vec::new();
         let gather = async {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use toml::{Table, Value};
 use wattle_common::messages::Reply;
+use wattle_common::subject::{RequestTopic, Subject};
 use wattle_common::{ClusterId, NodeId, Power};
 use wattle_launcher::folder::recall;
 use wattle_launcher::{Found, process};
@@ -27,6 +28,8 @@ const PREDICTORS: [&str; 3] = ["predictor", "predictor-statistical", "predictor-
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long killed jobs may take to be gone, wall time: a supervisor sees it at once.
 const KILL_PATIENCE: Duration = Duration::from_secs(3);
+/// How long services may take to say that they are there, wall time.
+const ANSWER_WITHIN: Duration = Duration::from_millis(200);
 /// How often to look whether something has come about, wall time.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Leases and patience count the system's time; below so much of the wall's a busy machine alone
@@ -200,21 +203,15 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     Ok(())
 }
 
-/// Waits until every node's launcher and power agent have reported.
+/// Waits until every node's launcher and power agent have reported, and every other service answers.
 pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> {
     let wanted = hardware.nodes.len();
-    let mut last = String::from("nothing");
+    let mut last = String::from("nothing has reported");
     let reported = async {
         loop {
-            match nodes(bus).await {
-                Ok(nodes) => {
-                    let ready = nodes.iter().filter(|n| n.power.is_some() && n.launcher.is_some());
-                    let ready = ready.count();
-                    if ready >= wanted {
-                        return;
-                    }
-                    last = format!("{ready} of {wanted} nodes");
-                }
+            match missing(bus, wanted).await {
+                Ok(None) => return,
+                Ok(Some(what)) => last = what,
                 Err(error) => last = error.to_string(),
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -223,7 +220,30 @@ pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> 
     tokio::time::timeout(PATIENCE, reported)
         .await
         .map_err(|_| ())
-        .or_else(|()| anyhow::bail!("after {PATIENCE:?} {last} reported; the logs say why"))
+        .or_else(|()| anyhow::bail!("after {PATIENCE:?} {last}; the logs say why"))
+}
+
+/// Who has not reported or does not answer yet.
+async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String>> {
+    let reported = nodes(bus).await?;
+    let ready = reported.iter().filter(|n| n.power.is_some() && n.launcher.is_some()).count();
+    if ready < nodes_wanted {
+        return Ok(Some(format!("{ready} of {nodes_wanted} nodes have reported")));
+    }
+    // The last that the placer begins to serve.
+    let last = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
+    let answering = async |name, wanted| {
+        let found = bus.services(name, ANSWER_WITHIN).await?.len();
+        anyhow::Ok((found < wanted).then(|| format!("{found} of {wanted} {name} answer")))
+    };
+    let (placer, registry, predictors, profilers) = tokio::try_join!(
+        async { anyhow::Ok(bus.serves("wattle-placer", &last, ANSWER_WITHIN).await?) },
+        answering("wattle-registry", 1),
+        answering("wattle-predictor", PREDICTORS.len()),
+        answering("wattle-profiler", nodes_wanted),
+    )?;
+    let placer = (!placer).then(|| "the placer does not answer".to_owned());
+    Ok(placer.or(registry).or(predictors).or(profilers))
 }
 
 /// Takes every job back and waits until none runs.
