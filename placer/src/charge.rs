@@ -39,6 +39,12 @@ impl Charge {
         self.idle_w
     }
 
+    /// What a card is charged for being used at all, watts; 0 where nodes never sleep.
+    #[must_use]
+    pub const fn share_w(&self) -> f64 {
+        self.share_w
+    }
+
     /// What a choice is charged, watts for all its GPUs.
     #[must_use]
     pub fn watts(&self, choice: &Choice) -> f64 {

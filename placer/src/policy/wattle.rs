@@ -37,6 +37,9 @@
 //! * Among more than 32 jobs everybody is weighed at most once in half a second for each, or in a
 //!   minute; in between, what was shared out stands, and who comes is served from what is free
 //!   (`stands`). So a plan carried out leaves nothing to do.
+//! * Where nodes sleep, a GPU that is used is charged its share of what the node would save asleep,
+//!   and so is one that nobody uses on a node that others keep awake: a few more GPUs for somebody may
+//!   cost nothing, and a node for one job alone may cost more than its share ([`allot`]).
 //! * What was started at this very instant stays as it is: nothing was learned since.
 //! * Of several kinds of GPU each job bids for one, and each kind has its price ([`super::kinds`]).
 //! * Where nobody knows how much is left, past jobs tell ([`crate::sizes`]), anew every half hour.
@@ -68,7 +71,7 @@ use crate::menu::Choice;
 use crate::plan::{Blocked, Plan};
 use crate::policy::elastic::{Contender, Contest};
 use crate::policy::kinds::choose_for_all;
-use crate::policy::wattle::allot::{Blocks, allot};
+use crate::policy::wattle::allot::{Blocks, WholeNodes, allot};
 use crate::policy::wattle::market::{Bid, Forecast, Market, clear};
 use crate::policy::wattle::pairs::{Pair, Pairing};
 use crate::policy::wattle::shape::Line;
@@ -211,6 +214,10 @@ struct Supply<'a> {
     charge: Charge,
     /// Device memory of each, MiB.
     memory_mib: u64,
+    /// GPUs whose jobs take no part.
+    fixed: u32,
+    /// What is paid for whole nodes, where they sleep and are all of one size.
+    whole: Option<WholeNodes>,
 }
 
 impl<'a> Supply<'a> {
@@ -218,11 +225,17 @@ impl<'a> Supply<'a> {
         let nodes = || problem.nodes().iter().filter(|node| node.facts.gpu_kind == kind);
         let mut blocks = Blocks::default();
         nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
-        let fixed = contest.fixed.iter().filter(|target| target.kind == kind);
-        blocks.take_away(fixed.map(|target| target.gpus));
+        let fixed = || contest.fixed.iter().filter(|target| target.kind == kind).map(|t| t.gpus);
+        blocks.take_away(fixed());
         let room = contest.room.get(kind).copied().unwrap_or(0);
         let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
-        Self { kind, room, blocks, charge: Charge::on(problem, kind), memory_mib }
+        let charge = Charge::on(problem, kind);
+        let unused = problem.price_now() * charge.share_w();
+        let gpus = nodes().map(|node| node.facts.gpus).reduce(|a, b| if a == b { a } else { 0 });
+        let whole = gpus.filter(|&gpus| gpus > 0 && unused > 0.0);
+        let whole = whole.map(|gpus| WholeNodes { gpus, taken: 0, unused });
+        let fixed = fixed().sum();
+        Self { kind, room, blocks, charge, memory_mib, fixed, whole }
     }
 }
 
@@ -404,7 +417,9 @@ impl Table<'_, '_> {
         let mut blocks = self.supply.blocks.clone();
         blocks.take_away(stands());
         let room = self.supply.room.saturating_sub(stands().sum());
-        let chosen = allot(&wishes, room, &blocks);
+        let taken = self.supply.fixed + stands().sum::<u32>();
+        let whole = self.supply.whole.map(|whole| WholeNodes { taken, ..whole });
+        let chosen = allot(&wishes, room, &blocks, whole);
         let mut given = wishes.iter().zip(&chosen).map(|(wish, &option)| wish.item[option].gpus);
         dealt.singles.extend(open.into_iter().zip(given.by_ref()));
         dealt.pairs.extend(open_pairs.into_iter().zip(given));

@@ -137,8 +137,33 @@ impl Moves {
     }
 }
 
-/// Which option each item gets, with at most `room` GPUs in all.
-pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> Vec<usize> {
+/// Nodes come whole: what the GPUs cost that nobody uses on a node that is awake for others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct WholeNodes {
+    /// GPUs of a node.
+    pub(super) gpus: u32,
+    /// GPUs taken beside what is given out.
+    pub(super) taken: u32,
+    /// What an unused one costs, s/s: as much as a used one is charged for being used at all.
+    pub(super) unused: f64,
+}
+
+impl WholeNodes {
+    /// What is unused beside so many, on as few nodes as hold them, costs.
+    fn cost(&self, used: u32) -> f64 {
+        let used = self.taken + used;
+        f64::from(used.next_multiple_of(self.gpus) - used) * self.unused
+    }
+}
+
+/// Which option each item gets, with at most `room` GPUs in all; where nodes are paid for `whole`,
+/// small problems leave as little of one unused as is worth it. In large ones one node is nothing.
+pub(super) fn allot(
+    wishes: &[Wish],
+    room: u32,
+    blocks: &Blocks,
+    whole: Option<WholeNodes>,
+) -> Vec<usize> {
     let mut stay: Vec<usize> = wishes.iter().map(|wish| wish.stay).collect();
     let mut has_run: Vec<bool> = vec![false; wishes.len()];
     let mut items: Vec<Item> = wishes.iter().map(|wish| wish.item.clone()).collect();
@@ -157,10 +182,13 @@ pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> Vec<usize> {
             }
         }
         let exact = items.len() * (room as usize + 1) <= EXACT_MAX;
-        let mut chosen = if exact { best(&items, room) } else { good(&items, room) };
+        let whole = whole.filter(|_| exact);
+        let mut chosen = if exact { best(&items, room, whole) } else { good(&items, room) };
         let fitted = fit(&items, &mut chosen, blocks.clone());
         let worth = |options: &[usize]| -> f64 {
-            items.iter().zip(options).map(|(item, &option)| item[option].worth).sum()
+            let chosen = || items.iter().zip(options).map(|(item, &option)| item[option]);
+            let unused = whole.map_or(0.0, |w| w.cost(chosen().map(|option| option.gpus).sum()));
+            chosen().map(|option| option.worth).sum::<f64>() - unused
         };
         let possible = || {
             let gpus = items.iter().zip(&stay).map(|(item, &option)| u64::from(item[option].gpus));
@@ -182,10 +210,12 @@ pub(super) fn allot(wishes: &[Wish], room: u32, blocks: &Blocks) -> Vec<usize> {
 }
 
 /// The best of all, exactly: over items, then over GPUs.
-fn best(items: &[Item], room: u32) -> Vec<usize> {
+fn best(items: &[Item], room: u32, whole: Option<WholeNodes>) -> Vec<usize> {
     let width = room as usize + 1;
-    // What the items so far are worth with at most so many GPUs.
-    let mut worth = vec![0.0; width];
+    // What the items so far are worth with at most so many GPUs; with just so many, where it matters
+    // how many are left.
+    let mut worth = vec![if whole.is_some() { f64::NEG_INFINITY } else { 0.0 }; width];
+    worth[0] = 0.0;
     let mut choices: Vec<u8> = Vec::with_capacity(items.len() * width);
     let mut next = vec![0.0; width];
     for item in items {
@@ -203,7 +233,10 @@ fn best(items: &[Item], room: u32) -> Vec<usize> {
         }
         std::mem::swap(&mut worth, &mut next);
     }
-    let mut left = width - 1;
+    let mut left = whole.map_or(width - 1, |whole| {
+        let net = |used: &usize| worth[*used] - whole.cost(*used as u32);
+        (0..width).max_by(|a, b| net(a).total_cmp(&net(b)).then(b.cmp(a))).unwrap_or(0)
+    });
     let mut chosen = vec![0; items.len()];
     for (index, item) in items.iter().enumerate().rev() {
         chosen[index] = usize::from(choices[index * width + left]);
@@ -324,7 +357,7 @@ mod tests {
             let items: Vec<Item> = (0..5).map(|_| made(&mut random)).collect();
             for room in [0, 3, 7, 12, 40] {
                 let exact = brute(&items, room);
-                let best = best(&items, room);
+                let best = best(&items, room, None);
                 assert!((total(&items, &best) - exact).abs() < 1e-9);
                 let good = good(&items, room);
                 let gpus: u32 = items.iter().zip(&good).map(|(i, &o)| i[o].gpus).sum();
@@ -334,11 +367,47 @@ mod tests {
         }
     }
 
+    /// What is unused on nodes that are awake is paid for: the exact answer is the best by that, too.
+    #[test]
+    fn of_a_node_as_little_is_left_as_is_worth_it() {
+        // The second GPU is not worth what it is charged; left unused it is charged all the same.
+        let items = vec![item(&[0.0, 1.0, 0.8]); 3];
+        let whole = |taken, unused| Some(WholeNodes { gpus: 8, taken, unused });
+        assert_eq!(best(&items, 16, None), [1, 1, 1]);
+        assert_eq!(best(&items, 16, whole(0, 0.3)), [2, 2, 2]);
+        assert_eq!(best(&items, 16, whole(5, 0.3)), [1, 1, 1], "the node is full");
+        assert_eq!(best(&items, 16, whole(0, 0.1)), [1, 1, 1], "it would win too little");
+        // Nobody is worth waking a node for.
+        assert_eq!(best(&items, 16, whole(0, 2.0)), [0, 0, 0]);
+        assert_eq!(best(&items, 16, whole(1, 2.0)), [2, 2, 2]);
+        let mut random = 7_u64;
+        for _ in 0..200 {
+            let mut next = || {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (random >> 40) as f64 / f64::from(1 << 24)
+            };
+            let items: Vec<Item> = (0..4).map(|_| item(&[0.0, next(), next(), next()])).collect();
+            let whole = WholeNodes { gpus: 4, taken: 3, unused: 0.5 * next() };
+            let net = |chosen: &[usize]| {
+                let used = items.iter().zip(chosen).map(|(item, &option)| item[option].gpus).sum();
+                total(&items, chosen) - whole.cost(used)
+            };
+            let found = net(&best(&items, 9, Some(whole)));
+            let all = (0..256_usize).map(|n| [n % 4, n / 4 % 4, n / 16 % 4, n / 64]);
+            let fits = |chosen: &[usize; 4]| {
+                let gpus = items.iter().zip(chosen).map(|(item, &option)| item[option].gpus);
+                gpus.sum::<u32>() <= 9
+            };
+            let most = all.filter(fits).map(|chosen| net(&chosen)).fold(f64::MIN, f64::max);
+            assert!((found - most).abs() < 1e-9, "{found} {most} {items:?} {whole:?}");
+        }
+    }
+
     #[test]
     fn who_must_have_gpus_has_them() {
         let must = item(&[-MUST, 0.1, 0.2]);
         let items = vec![item(&[0.0, 5.0, 11.0]), must, item(&[0.0, 5.0, 9.0])];
-        assert_eq!(best(&items, 3), [2, 1, 0]);
+        assert_eq!(best(&items, 3, None), [2, 1, 0]);
         assert_eq!(good(&items, 3)[1], 1);
     }
 
@@ -369,13 +438,13 @@ mod tests {
             Wish { item: item(&[0.0, 1.0, 2.0, 4.0]), from_now, stay, moves: vec![moves] }
         };
         let wishes = [0, 3, 0, 3].map(wish);
-        assert_eq!(allot(&wishes, 8, &blocks), [0, 3, 0, 3]);
+        assert_eq!(allot(&wishes, 8, &blocks, None), [0, 3, 0, 3]);
         // A change is made where it wins more than it costs.
         let mut wishes = wishes;
         wishes[0].item[3].worth = 4.3;
-        let chosen = allot(&wishes, 8, &blocks);
+        let chosen = allot(&wishes, 8, &blocks, None);
         assert_eq!((chosen[0], chosen[1] + chosen[3]), (3, 3));
         wishes[0].item[3].worth = 4.05;
-        assert_eq!(allot(&wishes, 8, &blocks), [0, 3, 0, 3]);
+        assert_eq!(allot(&wishes, 8, &blocks, None), [0, 3, 0, 3]);
     }
 }
