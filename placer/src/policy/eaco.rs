@@ -49,8 +49,6 @@ pub struct EacoConfig {
     pub utilization_percent_max: f64,
     /// A GPU whose peak memory is fuller takes no newcomer, per cent.
     pub memory_percent_max: f64,
-    /// Most jobs on a GPU.
-    pub tenants_max: u32,
     /// A job undone so often runs alone.
     pub undos_max: usize,
     /// How long a job that reports no epochs is observed.
@@ -64,7 +62,6 @@ impl Default for EacoConfig {
         Self {
             utilization_percent_max: 70.0,
             memory_percent_max: 90.0,
-            tenants_max: 2,
             undos_max: UNDOS_MAX,
             observation_without_epochs: WITHOUT_EPOCHS,
             // The way over the bus and back takes tens of milliseconds; a demonstration's clock may

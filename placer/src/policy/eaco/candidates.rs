@@ -84,7 +84,7 @@ impl Eaco {
             memory_mib += known.memory_mib;
             tenants += 1;
         }
-        let tenants_max = self.config.tenants_max.min(growing.problem.tenants_max);
+        let tenants_max = growing.problem.tenants_max;
         let memory_mib_limit = facts.memory_mib as f64 * self.config.memory_percent_max / 100.0;
         let takes = tenants < tenants_max
             && utilization_percent <= self.config.utilization_percent_max
