@@ -4,8 +4,9 @@
 //! intensity is above the quantile [`CLEAN_SHARE`] of what is expected of the next day, and only if
 //! it is expected to fall to that before the job's patience ends. Patience is the slack less all that
 //! the job has waited so far, for whatever reason; and where it has a deadline, what is left of it
-//! once the rest of the work, with a quarter to spare, is taken off. A job with a deadline of which
-//! nobody knows how long it takes never waits. Where nothing is known of the grid, or nothing new has
+//! once the rest of the work, with a quarter to spare, is taken off; where the policy, a price of energy
+//! or a power limit chooses settings, the rest of the work at the slowest that there is. A job with a
+//! deadline of which nobody knows how long it may take never waits. Where nothing is known of the grid, or nothing new has
 //! been heard of it for a day, nobody waits: a signal that does not come holds nothing up.
 //!
 //! Source: suspending above a quantile of the day's intensities is Wait Awhile (Wiesner et al.,
@@ -16,12 +17,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
+use wattle_common::job::CardSetting;
 
 use crate::budget::Outlook;
 use crate::cost::restart;
+use crate::draw::Thrift;
 use crate::job::{Job, State};
 use crate::outlook::remaining_alone;
 use crate::plan::{Decision, Plan};
+use crate::policy::Policy;
 use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::JobKey;
@@ -51,9 +55,9 @@ pub struct Deferrals {
 }
 
 impl Deferrals {
-    /// Who waits now.
+    /// Who waits now under this policy.
     #[must_use]
-    pub fn of(problem: &Problem) -> Self {
+    pub fn of(policy: &dyn Policy, problem: &Problem) -> Self {
         let mut found = Self::default();
         let Some(grid) = problem.grid.as_deref().filter(|grid| problem.now < grid.until) else {
             return found;
@@ -63,8 +67,9 @@ impl Deferrals {
         if grid.now <= found.clean {
             return found;
         }
+        let pace = Pace::under(policy, problem);
         for (key, job) in problem.queue().chain(problem.running()) {
-            let Some(until) = patience(problem, job) else { continue };
+            let Some(until) = patience(problem, pace, job) else { continue };
             if problem.now >= until || !is_cleaner_before(grid, found.clean, problem.now, until) {
                 continue;
             }
@@ -132,15 +137,53 @@ fn is_cleaner_before(grid: &Outlook, clean: f64, now: Timestamp, until: Timestam
     grid.expected.iter().any(|(at, g)| *at > now && *at < until && *g <= clean)
 }
 
+/// How fast jobs go once they run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// As the site sets its cards.
+    Usual,
+    /// As slowly as anything on their menus, at worst.
+    OnTheMenu,
+    /// At a setting that was chosen for good and that no menu need have.
+    Unknown,
+}
+
+impl Pace {
+    fn under(policy: &dyn Policy, problem: &Problem) -> Self {
+        let sets = policy.sets_cards() || problem.prices_settings || problem.power_max.is_some();
+        match Thrift::under(policy) {
+            Thrift::Fixed => Self::Unknown,
+            Thrift::Settings | Thrift::Sizes if sets => Self::OnTheMenu,
+            Thrift::Settings | Thrift::Sizes => Self::Usual,
+        }
+    }
+
+    /// How many times as long as usual a job on so many GPUs takes at worst; `None` where nobody knows.
+    fn times_as_long(self, job: &Job, gpus: u32) -> Option<f64> {
+        match self {
+            Self::Usual => Some(1.0),
+            Self::Unknown => None,
+            Self::OnTheMenu => {
+                let menu = job.menu.as_deref()?;
+                let usual = menu.choice(gpus, CardSetting::DEFAULT)?.steps_per_s;
+                let speeds = menu.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
+                let slowest = speeds.reduce(f64::min)?;
+                Some((usual / slowest).max(1.0))
+            }
+        }
+    }
+}
+
 /// Until when a job may wait, if nothing more is done for it before; `None` where it may not at all.
-fn patience(problem: &Problem, job: &Job) -> Option<Timestamp> {
+fn patience(problem: &Problem, pace: Pace, job: &Job) -> Option<Timestamp> {
     let slack = job.facts.slack?;
     let by_slack = job.facts.submitted_at + job.run_time(problem.now) + slack;
     let Some(deadline) = job.facts.deadline else { return Some(by_slack) };
     let gpus = job.facts.request.min;
     let node = problem.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
     let left = remaining_alone(problem.now, job, gpus, gpus.div_ceil(node))?;
-    let needs = left.mul_f64(1.0 + TO_SPARE) + restart(gpus);
+    let longest = left.mul_f64(pace.times_as_long(job, gpus)?);
+    let needs = longest.mul_f64(1.0 + TO_SPARE) + restart(gpus);
     Some(by_slack.min(deadline - needs))
 }
 

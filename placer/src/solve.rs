@@ -21,7 +21,7 @@ use crate::set::JobKey;
 /// What is to be done now, with all that holds for every policy.
 #[must_use]
 pub fn solve(policy: &dyn Policy, problem: &Problem) -> Plan {
-    let deferred = Deferrals::of(problem);
+    let deferred = Deferrals::of(policy, problem);
     let too_dear = too_dear(policy, problem);
     let hidden: BTreeSet<JobKey> =
         deferred.waiting.keys().chain(too_dear.keys()).copied().collect();

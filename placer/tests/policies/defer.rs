@@ -180,6 +180,35 @@ proptest! {
     }
 }
 
+/// With a deadline a job waits as far as its slowest setting leaves time, and not at all where a
+/// setting is chosen for good of which nobody knows what it does.
+#[test]
+fn who_may_be_set_slower_waits_less_for_its_deadline() {
+    let waits = |name: &str, price: f64, deadline_s: u64| {
+        let mut problem = cluster(&[1]);
+        (problem.price, problem.prices_settings) = (price, price > 0.0);
+        let facts = JobFacts {
+            deadline: Some(Timestamp::from_s(deadline_s)),
+            duration_alone: Some(Duration::from_secs(10 * HOUR)),
+            ..patient("a", 12)
+        };
+        let key = arrive(&mut problem, facts, Some(2));
+        problem.grid = outlook(problem.now, 4);
+        step(&mut problem, name);
+        !runs(&problem, key)
+    };
+    // Ten hours and a quarter to spare, and four until the grid is clean: 16.5 h. At the lowest clock
+    // it goes at 0.85 of its speed: 18.7 h.
+    for (deadline_h, usual, slower) in [(16, false, false), (18, true, false), (20, true, true)] {
+        let deadline_s = deadline_h * HOUR;
+        assert_eq!(waits("fifo", 0.0, deadline_s), usual, "{deadline_h} h");
+        assert_eq!(waits("fifo", 0.3, deadline_s), slower, "{deadline_h} h, priced");
+        assert_eq!(waits("powerflow", 0.3, deadline_s), slower, "{deadline_h} h");
+        assert_eq!(waits("wattle", 1e-3, deadline_s), slower, "{deadline_h} h");
+        assert!(!waits("fifo@825", 0.0, deadline_s) && !waits("fifo+zeus", 0.0, deadline_s));
+    }
+}
+
 #[test]
 fn the_reason_says_until_when() {
     let mut problem = cluster(&[1]);
