@@ -100,7 +100,7 @@ fn card_w_by(
 
 /// What a card may draw with the jobs that are on it, or none, watts: all of it that is counted.
 /// `None` where nothing bounds it.
-pub(crate) fn promised(problem: &Problem, node: NodeKey, gpu: u32) -> Option<f64> {
+fn promised(problem: &Problem, node: NodeKey, gpu: u32) -> Option<f64> {
     let facts = problem.node(node);
     let kind = &facts.facts.gpu_kind;
     let draw = problem.draws.get(kind)?;
@@ -117,6 +117,15 @@ pub(crate) fn promised(problem: &Problem, node: NodeKey, gpu: u32) -> Option<f64
     let watts = (idle + above.sum::<f64>()).min(draw.most.as_w());
     // No cap is lower, and an idle card draws less than any.
     Some(watts.max(draw.cap_least.unwrap_or(Power::ZERO).as_w()))
+}
+
+/// The cap that holds a card to what it may draw, where a power limit stands. Whole watts: cards take
+/// no finer ones, and neither does a window's configuration.
+#[must_use]
+pub fn held_to(problem: &Problem, node: NodeKey, gpu: u32) -> Option<Power> {
+    problem.power_max?;
+    let watts = promised(problem, node, gpu)?;
+    Some(Power::from_w(watts.ceil().max(1.0) as u64))
 }
 
 /// Watts of cards above idle, by node and GPU.
@@ -206,8 +215,31 @@ impl Thrift {
         gpus: u32,
         setting: CardSetting,
     ) -> (u32, f64) {
-        let most_w = |choice: &Choice| choice.card_power_w_most;
-        let as_it_is = (gpus, card_w_by(most_w, problem, job, kind, gpus, setting));
+        self.of_by(|choice| choice.card_power_w_most, problem, job, kind, gpus, setting)
+    }
+
+    /// The same as it is expected to be, where its power is not sure.
+    pub(crate) fn expected(
+        self,
+        problem: &Problem,
+        job: &Job,
+        kind: &str,
+        gpus: u32,
+        setting: CardSetting,
+    ) -> (u32, f64) {
+        self.of_by(|choice| choice.card_power_w, problem, job, kind, gpus, setting)
+    }
+
+    fn of_by(
+        self,
+        power_w: impl Fn(&Choice) -> f64,
+        problem: &Problem,
+        job: &Job,
+        kind: &str,
+        gpus: u32,
+        setting: CardSetting,
+    ) -> (u32, f64) {
+        let as_it_is = (gpus, card_w_by(&power_w, problem, job, kind, gpus, setting));
         let Some(menu) = job.menu_on(kind) else {
             return as_it_is;
         };
@@ -221,7 +253,7 @@ impl Thrift {
         let joules = |choice: &&Choice| charge.joules_a_step(choice);
         let choices = menu.with_gpus(size).iter();
         let least = choices.min_by(|a, b| joules(a).total_cmp(&joules(b)));
-        let least = least.map(|choice| (size, most_w(choice)));
+        let least = least.map(|choice| (size, power_w(choice)));
         least.filter(|(_, watts)| *watts <= as_it_is.1 || size < gpus).unwrap_or(as_it_is)
     }
 }
@@ -234,15 +266,16 @@ pub fn thriftiest(problem: &Problem, thrift: Thrift) -> Power {
     })
 }
 
-/// What the whole cluster draws at least with this waiting job on it, at its thriftiest, and nobody
-/// else: on the nodes that need least for it, the others asleep where they may sleep.
+/// What the whole cluster is expected to draw at least with this waiting job on it, at its thriftiest,
+/// and nobody else: on the nodes that need least for it, the others asleep where they may sleep. Not
+/// the most that may be: of a job that never runs nothing surer will ever be known.
 pub(crate) fn alone_w(problem: &Problem, thrift: Thrift, job: &Job) -> f64 {
     let gpus = job.facts.request.min;
     let rest = |node: &Node| empty_node_w(problem, node, problem.nodes_sleep);
     let all: f64 = problem.nodes().iter().map(rest).sum();
     let on_one_kind = problem.nodes().iter().map(|node| {
         let kind = &node.facts.gpu_kind;
-        let (gpus, card_w) = thrift.of(problem, job, kind, gpus, CardSetting::DEFAULT);
+        let (gpus, card_w) = thrift.expected(problem, job, kind, gpus, CardSetting::DEFAULT);
         let nodes = gpus.div_ceil(node.facts.gpus.max(1));
         let wakes = (empty_node_w(problem, node, false) - rest(node)).max(0.0);
         f64::from(gpus) * (card_w - idle_w(problem, node)).max(0.0) + f64::from(nodes) * wakes

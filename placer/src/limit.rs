@@ -69,8 +69,10 @@ struct Item<'a> {
     role: Role,
     ways: Vec<(CardSetting, f64)>,
     chosen: usize,
-    /// What all its cards draw above idle at its thriftiest, watts.
+    /// What all its cards draw above idle at its thriftiest, watts: the most that may be.
     thrifty_w: f64,
+    /// The same as expected.
+    expected_w: f64,
 }
 
 impl Item<'_> {
@@ -174,12 +176,15 @@ impl<'a> Bounded<'a> {
     fn of(policy: &dyn Policy, problem: &'a Problem, plan: &'a Plan) -> Self {
         let sets = policy.sets_cards();
         let thrift = Thrift::under(policy);
+        // The most that may be, and what is expected.
         let thrifty_w = |job: &Job, on: &GpuSet, setting: CardSetting| {
-            let Some(spot) = on.spots.first() else { return 0.0 };
+            let Some(spot) = on.spots.first() else { return [0.0; 2] };
             let node = problem.node(spot.node);
-            let kind = &node.facts.gpu_kind;
-            let (gpus, card_w) = thrift.of(problem, job, kind, on.gpu_count(), setting);
-            f64::from(gpus) * (card_w - idle_w(problem, node)).max(0.0)
+            let (kind, gpus) = (&node.facts.gpu_kind, on.gpu_count());
+            let most = thrift.of(problem, job, kind, gpus, setting);
+            let expected = thrift.expected(problem, job, kind, gpus, setting);
+            [most, expected]
+                .map(|(gpus, card_w)| f64::from(gpus) * (card_w - idle_w(problem, node)).max(0.0))
         };
         let mut bounded = Self {
             problem,
@@ -227,8 +232,8 @@ impl<'a> Bounded<'a> {
                 let setting = wanted(job, kind, gpus, set.unwrap_or(now));
                 ways(problem, job, kind, gpus, setting)
             };
-            let thrifty_w = thrifty_w(job, on, ways[0].0);
-            bounded.items.push(Item { key, job, on, role, ways, chosen: 0, thrifty_w });
+            let [thrifty_w, expected_w] = thrifty_w(job, on, ways[0].0);
+            bounded.items.push(Item { key, job, on, role, ways, chosen: 0, thrifty_w, expected_w });
         }
         for decision in &plan.decisions {
             let Decision::Start { job: key, on, setting, .. } = decision else { continue };
@@ -237,8 +242,8 @@ impl<'a> Bounded<'a> {
             let setting = wanted(job, kind, on.gpu_count(), *setting);
             let ways = ways(problem, job, kind, on.gpu_count(), setting);
             let role = Role::Starts { is_new: job.next_gpus.is_none() };
-            let (key, thrifty_w) = (*key, thrifty_w(job, on, ways[0].0));
-            bounded.items.push(Item { key, job, on, role, ways, chosen: 0, thrifty_w });
+            let ([thrifty_w, expected_w], key) = (thrifty_w(job, on, ways[0].0), *key);
+            bounded.items.push(Item { key, job, on, role, ways, chosen: 0, thrifty_w, expected_w });
         }
         bounded
     }
@@ -279,8 +284,9 @@ impl<'a> Bounded<'a> {
         empty_w(self.problem, &Plan { nodes, ..Plan::default() })
     }
 
-    /// What who waits for a node to wake adds at its thriftiest, watts.
-    fn waiting_w(&self) -> f64 {
+    /// What who waits for a node to wake adds at its thriftiest, watts: the most that may be, or if it
+    /// will be alone what is expected.
+    fn waiting_w(&self, is_alone: bool) -> f64 {
         let blocked = self.plan.blocked.as_ref().map(|blocked| blocked.job);
         let waits = blocked.or_else(|| self.problem.queue().next().map(|(key, _)| key));
         let job = waits.and_then(|key| self.problem.job(key));
@@ -288,23 +294,28 @@ impl<'a> Bounded<'a> {
         let (Some(job), Some(to_wake)) = (job, to_wake) else { return 0.0 };
         let node = self.problem.node(to_wake.node());
         let (gpus, kind) = (job.facts.request.min, &node.facts.gpu_kind);
-        let (gpus, card_w) = self.thrift.of(self.problem, job, kind, gpus, CardSetting::DEFAULT);
+        let watts = if is_alone { Thrift::expected } else { Thrift::of };
+        let (gpus, card_w) =
+            watts(self.thrift, self.problem, job, kind, gpus, CardSetting::DEFAULT);
         f64::from(gpus) * (card_w - idle_w(self.problem, node)).max(0.0)
     }
 
     /// From the first new job on with which more than `below` would be drawn even if everybody were
     /// at its thriftiest, nothing new starts and no node wakes; and no more of them wake than leave
-    /// room for who waits.
+    /// room for who waits. Who would be alone counts as expected, not as the most that it may draw:
+    /// held back until that is known, it would never be measured.
     fn hold_new(&mut self, below: f64) {
         let is_new = |item: &&Item<'_>| item.role == Role::Starts { is_new: true };
         let stays = |item: &&Item<'_>| !is_new(item) && !self.stopped.contains_key(&item.key);
         let mut jobs: f64 = self.items.iter().filter(stays).map(|item| item.thrifty_w).sum();
         let empty = self.empty_with_w(0);
+        let mut is_alone = !self.items.iter().any(|item| stays(&item));
         for i in 0..self.items.len() {
             if self.items[i].role != (Role::Starts { is_new: true }) {
                 continue;
             }
-            jobs += self.items[i].thrifty_w;
+            let item = &self.items[i];
+            jobs += if std::mem::take(&mut is_alone) { item.expected_w } else { item.thrifty_w };
             if empty + jobs > below {
                 self.hold(i, empty + jobs, below);
                 let rest = self.items[i..].iter().filter(is_new).map(|item| item.key);
@@ -313,7 +324,7 @@ impl<'a> Bounded<'a> {
                 return;
             }
         }
-        let (most, waiting) = (self.wakes, self.waiting_w());
+        let (most, waiting) = (self.wakes, self.waiting_w(is_alone));
         let with = |woken: usize| self.empty_with_w(woken) + jobs + waiting;
         let fits = (1..=most).rev().find(|&woken| with(woken) <= below).unwrap_or(0);
         if fits < most {
@@ -365,20 +376,27 @@ impl<'a> Bounded<'a> {
         }
     }
 
-    /// Those that came last go first, as long as even at the thriftiest more than `above` is drawn.
+    /// Those that came last go first, as long as even at the thriftiest more than `above` is drawn. Who
+    /// is alone counts as expected, as when it started.
     fn pause(&mut self, above: f64) {
-        let goes_on =
-            |item: &&Item<'_>| matches!(item.role, Role::Runs | Role::Starts { is_new: false });
-        let runs = self.items.iter().filter(goes_on).map(|item| item.thrifty_w).sum::<f64>();
-        let mut drawn = self.empty_with_w(0) + runs;
+        let empty = self.empty_with_w(0);
         for i in self.newest() {
+            let goes_on = |item: &&Item<'_>| {
+                matches!(item.role, Role::Runs | Role::Starts { is_new: false })
+                    && !self.stopped.contains_key(&item.key)
+            };
+            let there: Vec<&Item<'_>> = self.items.iter().filter(goes_on).collect();
+            let drawn = empty
+                + match there[..] {
+                    [alone] => alone.expected_w,
+                    _ => there.iter().map(|item| item.thrifty_w).sum::<f64>(),
+                };
             if drawn <= above {
                 return;
             }
             let (drawn_w, above) = (Power::from_w_f64(drawn), Power::from_w_f64(above));
             let because = Because::Paused { drawn: drawn_w, above };
             self.stopped.insert(self.items[i].key, because);
-            drawn -= self.items[i].thrifty_w;
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::Power;
 use wattle_common::job::CardSetting;
 use wattle_common::topology::ClusterShape;
 use wattle_placer::set::bits;
@@ -29,8 +30,11 @@ pub(crate) struct Part {
 struct Card {
     /// Jobs in the order they came, with their shapes.
     tenants: Vec<(u32, Shape)>,
-    /// What its tenants set it to; the lower cap and the lower clock where they differ.
+    /// What its tenants set it to, or it is held to; the lower cap and the lower clock where they
+    /// differ.
     setting: u32,
+    /// The cap that holds it to what it was promised to draw, where there is a power limit.
+    held_to: Option<Power>,
     /// Which of the known states it is in.
     state: u32,
 }
@@ -121,7 +125,8 @@ impl<'w> Cards<'w> {
             let idle_mw = cards.states[state as usize].power.as_mw();
             cards.power_mw += idle_mw * u64::from(gpus);
             let empty =
-                (0..gpus).map(|_| Card { tenants: Vec::new(), setting: 0, state }).collect();
+                (0..gpus).map(|_| Card { tenants: Vec::new(), setting: 0, held_to: None, state });
+            let empty = empty.collect();
             cards.nodes.push(NodeCards {
                 kind: kind as u32,
                 cards: empty,
@@ -182,14 +187,28 @@ impl<'w> Cards<'w> {
         }
     }
 
-    /// The setting of a card with these tenants.
-    fn setting_of(&mut self, tenants: &[(u32, Shape)]) -> u32 {
-        if self.set.is_empty() {
+    /// A card draws no more than that from now on; appends every job whose speed may have changed.
+    pub(crate) fn hold(
+        &mut self,
+        node: NodeKey,
+        gpu: u32,
+        to: Option<Power>,
+        touched: &mut Vec<u32>,
+    ) {
+        let card = &mut self.nodes[node.index()].cards[gpu as usize];
+        if std::mem::replace(&mut card.held_to, to) != to {
+            self.refresh(node.index(), gpu as usize, touched);
+        }
+    }
+
+    /// The setting of a card with these tenants, held to that.
+    fn setting_of(&mut self, tenants: &[(u32, Shape)], held_to: Option<Power>) -> u32 {
+        if self.set.is_empty() && held_to.is_none() {
             return 0;
         }
         let settings = || tenants.iter().filter_map(|(job, _)| self.set.get(job));
         let setting = CardSetting {
-            cap_mw: settings().filter_map(|setting| setting.cap_mw).min(),
+            cap_mw: settings().filter_map(|setting| setting.cap_mw).chain(held_to).min(),
             clock_mhz_max: settings().filter_map(|setting| setting.clock_mhz_max).min(),
         };
         let known = self.settings.iter().position(|known| *known == setting);
@@ -314,8 +333,8 @@ impl<'w> Cards<'w> {
         let card = &mut cards[gpu];
         touched.extend(card.tenants.iter().map(|(tenant, _)| *tenant));
         let tenants = std::mem::take(&mut card.tenants);
-        let before = card.state;
-        let setting = self.setting_of(&tenants);
+        let (before, held_to) = (card.state, card.held_to);
+        let setting = self.setting_of(&tenants, held_to);
         let after = self.state_of(kind, setting, &tenants);
         let card = &mut self.nodes[node].cards[gpu];
         card.tenants = tenants;

@@ -184,6 +184,7 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
     let eaco = run_policy(world, &scenario("1x2:v100", jobs), "eaco").unwrap();
     assert_eq!((eaco.finished, eaco.shared_starts), (3, 1), "{eaco:?}");
     assert_eq!((eaco.undone, eaco.migrations, eaco.deadlines_missed), (1, 1, 0), "{eaco:?}");
+    assert!(eaco.restart_gpu_h > 0.0, "who was undone starts anew: {eaco:?}");
     // It kept what it had done up to its epoch's end and lost what came after: it ran longer than
     // alone, and by less than the whole time it was observed and slowed.
     let alone = (1_200.0 + 10_000.0 + 20_000.0) / 3.0;

@@ -17,7 +17,7 @@ use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 use super::{Action, Placer};
 use crate::CardDraw;
 use crate::budget::{Foreseen, Grid, Series, Spent, Steering};
-use crate::draw::{Thrift, drawn, promised, thriftiest};
+use crate::draw::{Thrift, drawn, held_to, thriftiest};
 use crate::policy::RELATIVE_PRICES;
 
 /// The lowest mean power of an idle card is looked for in entries at least so long.
@@ -236,11 +236,7 @@ impl Placer {
 
     /// The cap that holds a card to what it was promised to draw, where a power limit stands.
     pub(super) fn held_to(&self, node: &NodeId, gpu: u32) -> Option<Power> {
-        self.problem.power_max?;
-        let key = self.problem.node_key(node)?;
-        let watts = promised(&self.problem, key, gpu)?;
-        // Whole watts: cards take no finer ones, and neither does a window's configuration.
-        Some(Power::from_w(watts.ceil().max(1.0) as u64))
+        held_to(&self.problem, self.problem.node_key(node)?, gpu)
     }
 
     /// Writes what has changed.

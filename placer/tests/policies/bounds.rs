@@ -1,5 +1,6 @@
 //! What holds of every policy's plans under a power limit, held-back starts, and a price.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use wattle_placer::{
     State, check, policy, solve,
 };
 
-use crate::helpers::{arrive, cluster, facts, stopping};
+use crate::helpers::{arrive, cluster, facts, stopping, surface};
 
 /// Cards of 250 W that idle at 40 W, in nodes of 300 W.
 fn bounded(sizes: &[u32]) -> Problem {
@@ -121,6 +122,32 @@ fn new_jobs_are_held_back_and_those_that_run_go_on() {
     problem.starts_below = Some(Power::from_w(1));
     rest(&mut problem, &*fifo);
     assert!(setting(&problem, first).is_some(), "no work is stopped");
+}
+
+/// What a job may draw at most is only known once it runs: alone it starts by what is expected.
+#[test]
+fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
+    let fifo = policy("fifo").unwrap();
+    let mut problem = bounded(&[4]);
+    // 460 W empty; it adds 90 W at its thriftiest, and perhaps 210.
+    problem.starts_below = Some(Power::from_w(600));
+    let keys = ["a", "b"].map(|name| {
+        let facts = facts(name, 1);
+        let mut surface = surface(&facts.id, 2, facts.request);
+        surface.points.iter_mut().for_each(|point| point.card_power_w.high = 250.0);
+        let key = arrive(&mut problem, facts, None);
+        problem.surface_known(key, Arc::new(surface));
+        key
+    });
+    rest(&mut problem, &*fifo);
+    let runs = |problem: &Problem| keys.map(|key| setting(problem, key).is_some());
+    assert_eq!(runs(&problem), [true, false], "beside somebody what may be drawn counts");
+    problem.job_ended(keys[0]);
+    problem.starts_below = Some(Power::from_w(540));
+    let plan = round(&mut problem, &*fifo);
+    assert_eq!(runs(&problem), [false, false]);
+    let because = plan.blocked.unwrap().because.to_string();
+    assert_eq!(because, "with it 0.55 kW would be drawn, and 0.54 kW may be");
 }
 
 #[test]

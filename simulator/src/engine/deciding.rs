@@ -40,11 +40,14 @@ impl Engine<'_> {
             if plan.is_empty() {
                 self.idle_looks += 1;
                 self.problem.apply(&plan);
+                self.hold_cards();
+                self.reconfigure();
                 return Ok(());
             }
             // Nodes that only sleep and wake bring nobody on.
             self.idle_looks = if plan.decisions.is_empty() { self.idle_looks + 1 } else { 0 };
             let undone = self.carry_out(&plan);
+            self.hold_cards();
             self.reconfigure();
             // Without undone jobs or fresh priors an applied plan leaves nothing to do.
             let stands = self.oracle.as_ref().is_some_and(Oracle::is_whole);
@@ -173,11 +176,12 @@ impl Engine<'_> {
 
     /// Back to the end of the last epoch: what was done since is lost.
     fn undo(&mut self, job: u32) {
-        self.leave(job);
+        let left = self.leave(job);
         let running = &mut self.jobs[job as usize];
         let epoch = running.steps_per_epoch();
         let kept = running.step() / epoch * epoch;
         running.done_us = (kept as f64 / running.steps_per_us).min(running.done_us);
+        running.stopped_on = left.or(running.stopped_on);
         self.report_standing(job);
     }
 

@@ -4,7 +4,7 @@
 
 use wattle_common::{Budget, Timestamp};
 use wattle_placer::budget::{Foreseen, Grid, Steering};
-use wattle_placer::draw::{Thrift, thriftiest};
+use wattle_placer::draw::{Thrift, held_to, thriftiest};
 use wattle_placer::policy::RELATIVE_PRICES;
 use wattle_placer::{CardDraw, Policy, Problem};
 use wattle_world::World;
@@ -73,6 +73,7 @@ impl Steered {
     /// What is known of cards, and what may be drawn of them.
     pub(super) fn prepare(&self, problem: &mut Problem, world: &World, scenario: &Scenario) {
         problem.power_max = self.steering.budget().power_mw;
+        problem.caps_hold = problem.power_max.is_some();
         for group in scenario.cluster.groups() {
             if let Some(gpu) = world.gpu(&group.gpu_kind) {
                 let draw = CardDraw {
@@ -142,6 +143,21 @@ impl Engine<'_> {
         problem.pauses_above = orders.pauses_above;
         problem.grid = orders.outlook;
         changed
+    }
+
+    /// Under a power limit no card draws more than it was promised to, whatever its jobs were
+    /// expected to draw.
+    pub(super) fn hold_cards(&mut self) {
+        if self.problem.power_max.is_none() {
+            return;
+        }
+        for (node, there) in self.problem.keyed_nodes() {
+            let most = self.cards.model(node).cap_default;
+            for gpu in 0..there.facts.gpus {
+                let to = held_to(&self.problem, node, gpu).filter(|cap| *cap < most);
+                self.cards.hold(node, gpu, to, &mut self.touched);
+            }
+        }
     }
 
     /// The run is over: the rest of what was spent is counted.
