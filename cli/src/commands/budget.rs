@@ -74,6 +74,11 @@ pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<Intensi
     Ok(series.to_message(now))
 }
 
+/// What stands in the bucket.
+async fn standing(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
+    Ok(bus.bucket(Bucket::Budget).await?.get(BUDGET_SET).await?.map(|(set, _)| set))
+}
+
 /// Asks the placer to keep to a budget; what it refuses is the user's to mend.
 pub(crate) async fn set(
     bus: &Bus,
@@ -161,6 +166,11 @@ async fn show(command: Show) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether windows begin with this answer, where those from before began at `before`.
+fn begins_anew(before: Option<Timestamp>, after: &BudgetRecord) -> bool {
+    after.budget.has_window() && before != Some(after.since_us)
+}
+
 async fn change(
     connection: Connection,
     json: bool,
@@ -170,7 +180,11 @@ async fn change(
     let bus = connection.open().await?;
     // The system's clock is known once the bus is open.
     let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
+    let before = standing(&bus).await?.map(|record| record.since_us);
     let reply = set(&bus, budget, intensity).await?;
+    if standing(&bus).await?.is_some_and(|after| begins_anew(before, &after)) {
+        note("windows begin now; what was spent before does not count");
+    }
     if json {
         return print_json(&reply);
     }
@@ -191,11 +205,29 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
                      budget that stands with `wattle budget clear`",
                 ));
             };
-            if budget.energy_mj.is_some() || budget.carbon_ug.is_some() {
-                note("windows begin now; what was spent before does not count");
-            }
             let carbon = inner.carbon.as_deref();
             block_on(change(inner.connection, inner.json, budget, carbon))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(energy_kwh: Option<f64>, power_kw: Option<f64>) -> Budget {
+        Budget::from_human(energy_kwh, None, power_kw, None).unwrap()
+    }
+
+    #[test]
+    fn only_another_budget_over_a_window_begins_anew() {
+        let at = Timestamp::from_s;
+        let since =
+            |budget, seconds| BudgetRecord { budget, since_us: at(seconds), intensity: None };
+        let energy = since(budget(Some(5.0), None), 60);
+        assert!(begins_anew(None, &energy), "there was none");
+        assert!(begins_anew(Some(at(20)), &energy), "there was another");
+        assert!(!begins_anew(Some(at(60)), &energy), "the same goes on");
+        assert!(!begins_anew(None, &since(budget(None, Some(9.0)), 60)), "it has no window");
     }
 }
