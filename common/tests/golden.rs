@@ -382,6 +382,8 @@ fn what_people_ask_and_are_told() {
         placement: Some(Placement { shares: vec![share()] }),
         setting: CardSetting::DEFAULT,
         started_at_us: Some(at(2)),
+        gpu_time_ms: None,
+        run_time_ms: None,
         ended_at_us: None,
         exit_code: None,
         next_phase: None,
@@ -410,6 +412,8 @@ fn what_people_ask_and_are_told() {
     };
     let probed = JobRecord { probes: vec![probe.clone()], ..record.clone() };
     check("job-record-probed", &probed);
+    let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
+    check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = CardSetting { clock_mhz_max, ..CardSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record });

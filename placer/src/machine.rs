@@ -47,6 +47,7 @@ mod sleeping;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
@@ -143,6 +144,17 @@ struct Tracked {
     /// Whether its progress or waiting reason has changed since.
     unsaved: bool,
     refused: Refused,
+}
+
+impl Tracked {
+    /// Writes into the record what GPUs it has had.
+    fn count(&mut self, problem: &Problem) {
+        let job = self.key.and_then(|key| problem.job(key));
+        let ms = |had: Duration| u64::try_from(had.as_millis()).ok().filter(|ms| *ms > 0);
+        let then = self.record.phase_since_us;
+        self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
+        self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
+    }
 }
 
 /// The live placer.
@@ -243,6 +255,11 @@ impl Placer {
                 self.recall_placement(record);
             }
         }
+        for record in &records {
+            let Some(key) = self.problem.job_key(&record.spec.job) else { continue };
+            let had = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
+            self.problem.job_had(key, had(record.gpu_time_ms), had(record.run_time_ms));
+        }
         for surface in memory.surfaces {
             self.surface_known(surface);
         }
@@ -339,6 +356,7 @@ impl Placer {
         self.end_probes(now);
         for job in std::mem::take(&mut self.to_store) {
             if let Some(tracked) = self.jobs.get_mut(&job) {
+                tracked.count(&self.problem);
                 tracked.stored_at = now;
                 tracked.unsaved = false;
                 out.push(Action::StoreJob(Box::new(tracked.record.clone())));

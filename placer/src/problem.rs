@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wattle_common::job::{CardSetting, NodeShare, Placement};
 use wattle_common::messages::Surface;
@@ -301,6 +302,14 @@ impl Problem {
         observing: bool,
     ) {
         self.hold(key, on, setting, since, observing);
+    }
+
+    /// GPU time that a job of a caller that has just restarted had before its present placement, and
+    /// for how long it ran: told last of what is restored of it.
+    pub fn job_had(&mut self, key: JobKey, gpu_time: Duration, run_time: Duration) {
+        if let Some(job) = one_of(&mut self.jobs, key) {
+            (job.attained, job.ran) = (gpu_time, run_time);
+        }
     }
 
     /// A job has done all its work, and is over. How much it was is remembered and given back, where it

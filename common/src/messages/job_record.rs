@@ -39,6 +39,13 @@ pub struct JobRecord {
     /// When it first ran.
     #[serde(default)]
     pub started_at_us: Option<Timestamp>,
+    /// GPU time that it had had by `phase_since_us`, milliseconds: GPUs times time, the sum over its
+    /// placements. Absent: it had none, or is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_time_ms: Option<u64>,
+    /// How long it had had GPUs by then, however many, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_time_ms: Option<u64>,
     /// When it ended.
     #[serde(default)]
     pub ended_at_us: Option<Timestamp>,

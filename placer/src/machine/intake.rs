@@ -47,6 +47,8 @@ impl Placer {
             placement: None,
             setting: CardSetting::DEFAULT,
             started_at_us: None,
+            gpu_time_ms: None,
+            run_time_ms: None,
             ended_at_us: None,
             exit_code: None,
             next_phase: None,

@@ -447,3 +447,39 @@ fn killed_before_any_write_it_loses_and_doubles_nothing() {
         }
     }
 }
+
+/// Two queues, parted at a minute of GPU time: who has had it makes room for who has not, and a placer
+/// that restarts does not take it for new.
+#[test]
+fn what_a_job_has_had_of_gpus_outlives_a_restart() {
+    let mut world = World::new(1, 1);
+    world.policy = || Box::new(crate::policy::Tiresias::parted_at(60.0));
+    world.long = true;
+    world.restart();
+    world.submit(spec("long", 1));
+    world.pass(40);
+    // It runs, and what it has had since goes on counting.
+    world.restart();
+    world.pass(30);
+    world.submit(spec("new", 1));
+    world.pass(20);
+    assert_eq!(world.record("new").phase, JobPhase::Running);
+    assert_eq!(world.record("long").phase, JobPhase::Queued);
+    let had = world.record("long").gpu_time_ms.unwrap();
+    assert!((60_000..80_000).contains(&had), "{had} ms");
+    assert_eq!(world.record("long").run_time_ms, Some(had), "on one GPU");
+    // It waits; another comes, which has had nothing, and a restart later still ranks before it.
+    world.submit(spec("newest", 1));
+    world.restart();
+    world.pass(20);
+    world.cancel("new");
+    world.pass(20);
+    assert_eq!(world.record("newest").phase, JobPhase::Running);
+    assert_eq!(world.record("long").gpu_time_ms, Some(had), "nothing is added while it waits");
+    // A record from before this was written down.
+    let old = world.jobs.get_mut(&job_id("long")).unwrap();
+    (old.gpu_time_ms, old.run_time_ms) = (None, None);
+    world.restart();
+    world.pass(5);
+    assert_eq!(world.record("long").phase, JobPhase::Queued);
+}
