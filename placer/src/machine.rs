@@ -220,6 +220,7 @@ impl Placer {
         };
         placer.problem.tenants_max = placer.config.tenants_max;
         placer.problem.nodes_sleep = placer.config.sleep.is_on();
+        placer.problem.nodes_stay = placer.config.sleep.stays();
         placer.problem.now = now;
         placer.recall(memory, now);
         placer

@@ -33,7 +33,7 @@ pub use greenflow::GreenFlow;
 pub use powerflow::PowerFlow;
 pub(crate) use sleep::put_to_sleep;
 pub use sleep::{IDLE_BEFORE_SLEEP, Sleeping};
-pub use spelling::{UnknownPolicy, policy, policy_that_stays};
+pub use spelling::{UnknownPolicy, policy};
 pub use srtf::Srtf;
 pub use tiresias::{THRESHOLDS_S, Tiresias};
 pub use wattle::Wattle;

@@ -20,6 +20,7 @@ use crate::menu::Menu;
 use crate::node::Wakefulness;
 pub use crate::node::{Node, NodeFacts};
 use crate::plan::{Decision, NodeDecision, Plan};
+use crate::policy::IDLE_BEFORE_SLEEP;
 use crate::set::{GpuSet, JobKey, NodeKey, Spot, bits, ones};
 use crate::sizes::SizeHistory;
 use crate::standing::Standing;
@@ -61,6 +62,8 @@ pub struct Problem {
     pub draws: BTreeMap<String, CardDraw>,
     /// Whether nodes may sleep when nobody is on them.
     pub nodes_sleep: bool,
+    /// How long nobody must have been on a node before it sleeps, at least.
+    pub nodes_stay: Duration,
     /// Whether all nodes have been heard of. Until then no job is called too large.
     pub inventory_complete: bool,
     /// How much work jobs turned out to be.
@@ -108,6 +111,7 @@ impl Problem {
             grid: None,
             draws: BTreeMap::new(),
             nodes_sleep: false,
+            nodes_stay: IDLE_BEFORE_SLEEP,
             inventory_complete: false,
             sizes: SizeHistory::default(),
             standing: None,

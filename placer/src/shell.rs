@@ -27,7 +27,6 @@ use wattle_runtime::shell::Shutdown;
 use wattle_runtime::{clock, command};
 
 use crate::machine::{Action, Event, Memory, Placer, RequestNumber};
-use crate::policy::policy_that_stays;
 use crate::{Config, Policy, UnknownPolicy};
 
 /// How long to wait before the bus is tried again: wall time.
@@ -65,7 +64,7 @@ pub enum ShellError {
 /// # Errors
 /// Where the bus does not take it, or another placer is at work.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
-    let policy = policy_that_stays(&config.policy, config.sleep.stays())?;
+    let policy = crate::policy(&config.policy)?;
     // While the bus is away this takes as long as it takes; a wish to stop does not wait for it.
     match shutdown.or(Desk::open(config, policy)).await {
         Some(desk) => desk?.serve(&shutdown).await,

@@ -2,8 +2,9 @@
 //!
 //! A node on which nobody has been for five minutes sleeps (the dynamic resource sleep of
 //! github.com/HKBU-HPML/GPU-DVFS-Job-Schedule, arXiv 2104.00486, whose default is five of its time
-//! units), and wakes when a job waits that does not fit what is awake and free. It looks neither at
-//! who may come next nor at what waking costs. Only where [`Problem::nodes_sleep`] allows it.
+//! units; an operator may set another, [`Problem::nodes_stay`]), and wakes when a job waits that does
+//! not fit what is awake and free. It looks neither at who may come next nor at what waking costs.
+//! Only where [`Problem::nodes_sleep`] allows it.
 //!
 //! Our own choices: a node that has woken stays awake for at least as long as waking took it; nobody
 //! falls asleep while a job waits for GPUs that are there but asleep, waking, taken apart or just
@@ -24,20 +25,19 @@ use crate::problem::Problem;
 use crate::reason::Because;
 use crate::set::{JobKey, NodeKey, lowest};
 
-/// How long nobody must have been on a node before it sleeps.
+/// How long nobody must have been on a node before it sleeps, where nobody says so.
 pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
 
 /// A policy whose unused nodes sleep.
 pub struct Sleeping {
     inner: Box<dyn Policy>,
-    after: Duration,
 }
 
 impl Sleeping {
-    /// `inner`, where a node sleeps once nobody has been on it for `after`.
+    /// `inner`, and the rule after it.
     #[must_use]
-    pub fn new(inner: Box<dyn Policy>, after: Duration) -> Self {
-        Self { inner, after }
+    pub fn new(inner: Box<dyn Policy>) -> Self {
+        Self { inner }
     }
 }
 
@@ -60,7 +60,7 @@ impl Policy for Sleeping {
             let after = After::of(problem, &plan);
             after.wake(&mut plan);
             if !after.somebody_needs_them(&plan) {
-                after.put_to_sleep(self.after, &mut plan);
+                after.put_to_sleep(&mut plan);
             }
         }
         plan
@@ -70,7 +70,7 @@ impl Policy for Sleeping {
 /// Nodes that nobody will be on sleep, whoever waits for them: what waits is held back for another
 /// reason than room.
 pub(crate) fn put_to_sleep(problem: &Problem, plan: &mut Plan) {
-    After::of(problem, plan).put_to_sleep(IDLE_BEFORE_SLEEP, plan);
+    After::of(problem, plan).put_to_sleep(plan);
 }
 
 /// How things will be once the plan is carried out.
@@ -197,7 +197,8 @@ impl<'a> After<'a> {
         for_want_of_room(&blocked.because) && job.facts.request.min <= there.sum()
     }
 
-    fn put_to_sleep(&self, after: Duration, plan: &mut Plan) {
+    fn put_to_sleep(&self, plan: &mut Plan) {
+        let after = self.problem.nodes_stay;
         for (key, node) in self.problem.keyed_nodes() {
             let unused = self.free[key.index()] == node.facts.healthy && node.is_empty();
             if !node.is_awake() || !unused || node.facts.healthy == 0 || self.ordered.contains(&key)

@@ -1,10 +1,8 @@
 //! How policies are named: `NAME[:NUMBER][@MHZ][+zeus]`.
 
-use std::time::Duration;
-
 use wattle_common::Frequency;
 
-use crate::policy::{Clocked, ETA, IDLE_BEFORE_SLEEP, KNOWN, NAMES, Policy, Sleeping, Zeus};
+use crate::policy::{Clocked, ETA, KNOWN, NAMES, Policy, Sleeping, Zeus};
 
 /// Makes a policy.
 #[derive(Clone, Copy)]
@@ -75,17 +73,6 @@ pub enum UnknownPolicy {
 /// # Errors
 /// Where there is none.
 pub fn policy(spelling: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
-    policy_that_stays(spelling, IDLE_BEFORE_SLEEP)
-}
-
-/// As [`policy`], where a node sleeps once nobody has been on it for `stays`.
-///
-/// # Errors
-/// Where there is no such policy.
-pub fn policy_that_stays(
-    spelling: &str,
-    stays: Duration,
-) -> Result<Box<dyn Policy>, UnknownPolicy> {
     let (rest, addition) = cut(spelling, '+');
     let (rest, clock) = cut(rest, '@');
     let (name, number) = cut(rest, ':');
@@ -118,7 +105,7 @@ pub fn policy_that_stays(
         (Some(_), Some("zeus")) => return Err(UnknownPolicy::Both(spelling.to_owned())),
         (_, Some(other)) => return Err(UnknownPolicy::Addition(other.to_owned())),
     }
-    Ok(Box::new(Sleeping::new(policy, stays)))
+    Ok(Box::new(Sleeping::new(policy)))
 }
 
 /// What stands before and after the first `mark`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wattle_common::job::{CardSetting, GpuRequest};
-use wattle_common::{Frequency, Power};
+use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::draw::{Thrift, drawn, thriftiest};
 use wattle_placer::policy::NAMES;
 use wattle_placer::{
@@ -148,6 +148,26 @@ fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     assert_eq!(runs(&problem), [false, false]);
     let because = plan.blocked.unwrap().because.to_string();
     assert_eq!(because, "with it 0.55 kW would be drawn, and 0.54 kW may be");
+}
+
+/// The node that is left unused sleeps as late as an operator wants all to.
+#[test]
+fn a_held_back_jobs_node_stays_as_long_as_it_is_to() {
+    let fifo = policy("fifo").unwrap();
+    let mut problem = bounded(&[1, 1]);
+    problem.nodes_sleep = true;
+    problem.nodes_stay = Duration::from_secs(3_600);
+    arrive(&mut problem, facts("first", 1), Some(2));
+    rest(&mut problem, &*fifo);
+    problem.starts_below = Some(thriftiest(&problem, Thrift::under(&*fifo)));
+    arrive(&mut problem, facts("second", 1), Some(2));
+    problem.now = Timestamp::from_s(600);
+    let plan = solve(&*fifo, &problem);
+    assert!(matches!(plan.blocked.as_ref().unwrap().because, Because::HeldBack { .. }), "{plan:?}");
+    assert_eq!((plan.decisions, plan.nodes), (vec![], vec![]));
+    assert_eq!(plan.again_at, Some(Timestamp::from_s(3_600)));
+    problem.now = Timestamp::from_s(3_600);
+    assert_eq!(solve(&*fifo, &problem).nodes.len(), 1);
 }
 
 #[test]

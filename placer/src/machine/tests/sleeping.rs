@@ -1,7 +1,5 @@
 //! Nodes that sleep and wake, and those that do not as they should.
 
-use std::time::Duration;
-
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{NodeSleep, SleepState};
 
@@ -10,12 +8,10 @@ use super::world::World;
 use crate::policy::{Fifo, Policy, Sleeping};
 use crate::sleep::SleepConfig;
 
-const STAYS: Duration = Duration::from_secs(60);
-
 /// Two nodes of two GPUs that sleep after a minute, by the rule that all policies have.
 fn world() -> World {
     let mut world = World::new(2, 2);
-    world.policy = || -> Box<dyn Policy> { Box::new(Sleeping::new(Box::new(Fifo), STAYS)) };
+    world.policy = || -> Box<dyn Policy> { Box::new(Sleeping::new(Box::new(Fifo))) };
     world.config.sleep = SleepConfig {
         wake_command: Some(vec!["wake".to_owned()]),
         stays_s: 60,
