@@ -47,7 +47,7 @@ struct Set {
     #[command(flatten)]
     budget: BudgetOptions,
     /// The grid's carbon intensity: at_s,g_per_kwh (or EIA's or WattTime's columns); its first row
-    /// holds from now on, and it begins anew at its end
+    /// holds from now on, and it begins anew at its end. Alone it leaves the limits as they are
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]
@@ -79,12 +79,17 @@ async fn standing(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
     Ok(bus.bucket(Bucket::Budget).await?.get(BUDGET_SET).await?.map(|(set, _)| set))
 }
 
-/// Asks the placer to keep to a budget; what it refuses is the user's to mend.
+/// Asks the placer to keep to a budget, or to the one that stands where only the grid is told; what it
+/// refuses is the user's to mend.
 pub(crate) async fn set(
     bus: &Bus,
-    budget: Budget,
+    budget: Option<Budget>,
     intensity: Option<Intensities>,
 ) -> anyhow::Result<BudgetReply> {
+    let budget = match budget {
+        Some(budget) => budget,
+        None => standing(bus).await?.map(|record| record.budget).unwrap_or_default(),
+    };
     let subject = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
     let reply: BudgetReply = bus
         .request(&subject, &SetBudget { budget, intensity })
@@ -142,7 +147,7 @@ async fn show(command: Show) -> anyhow::Result<()> {
     if command.json {
         return print_json(&Shown { set, status });
     }
-    let Some(set) = set.filter(|set| !set.budget.is_none()) else {
+    let Some(set) = set.filter(|set| !set.budget.is_none() || set.intensity.is_some()) else {
         return print("no budget is set; set one with `wattle budget set --energy-kwh KWH`");
     };
     print(&format!("budget   {}", limits(&set.budget)))?;
@@ -161,7 +166,9 @@ async fn show(command: Show) -> anyhow::Result<()> {
     }
     print(&format!("drawn    {} kW are expected", tidy(status.power_mw_expected.as_w() / 1e3)))?;
     if let Some(intensity) = status.intensity_mg_per_kwh {
-        print(&format!("grid     {} g/kWh", tidy(intensity.as_g_per_kwh())))?;
+        let name = set.intensity.map(|intensity| format!(", as {} has it", intensity.name));
+        let name = name.unwrap_or_default();
+        print(&format!("grid     {} g/kWh{name}", tidy(intensity.as_g_per_kwh())))?;
     }
     Ok(())
 }
@@ -174,7 +181,7 @@ fn begins_anew(before: Option<Timestamp>, after: &BudgetRecord) -> bool {
 async fn change(
     connection: Connection,
     json: bool,
-    budget: Budget,
+    budget: Option<Budget>,
     carbon: Option<&Path>,
 ) -> anyhow::Result<()> {
     let bus = connection.open().await?;
@@ -188,6 +195,7 @@ async fn change(
     if json {
         return print_json(&reply);
     }
+    let BudgetReply::Stored { budget } = reply else { return Ok(()) };
     print(&limits(&budget))
 }
 
@@ -196,15 +204,16 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
     match command.action {
         Action::Show(inner) => block_on(show(inner)),
         Action::Clear(inner) => {
-            block_on(change(inner.connection, inner.json, Budget::default(), None))
+            block_on(change(inner.connection, inner.json, Some(Budget::default()), None))
         }
         Action::Set(inner) => {
-            let Some(budget) = inner.budget.budget()? else {
+            let budget = inner.budget.budget()?;
+            if budget.is_none() && inner.carbon.is_none() {
                 return Err(usage(
-                    "nothing to keep to; give --energy-kwh, --carbon-kg or --power-kw, or end the \
-                     budget that stands with `wattle budget clear`",
+                    "nothing to keep to; give --energy-kwh, --carbon-kg or --power-kw, or --carbon for \
+                     the grid alone, or end the budget that stands with `wattle budget clear`",
                 ));
-            };
+            }
             let carbon = inner.carbon.as_deref();
             block_on(change(inner.connection, inner.json, budget, carbon))
         }

@@ -59,7 +59,7 @@ pub(crate) struct Up {
     /// Hand in this trace's jobs at their time, and end when they are done
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Carbon intensity over time, for the table at the end and for a carbon budget
+    /// Carbon intensity over time: for the table at the end, a carbon budget, and jobs that may wait
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]
@@ -227,8 +227,8 @@ impl Up {
             () = refused.cancelled() => anyhow::bail!("a service refuses to start"),
             () = shutdown.wait() => return Ok(()),
         }
-        if let Some(budget) = self.budget.budget()? {
-            let carbon = self.carbon.as_deref();
+        let (budget, carbon) = (self.budget.budget()?, self.carbon.as_deref());
+        if budget.is_some() || carbon.is_some() {
             let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
             set_budget(&bus, budget, intensity).await?;
         }

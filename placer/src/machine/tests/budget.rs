@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{
     BudgetReply, BudgetStatus, Intensities, JobEnergy, LedgerEntry, SetBudget,
 };
@@ -117,6 +118,29 @@ fn a_power_limit_is_held_by_caps() {
     set(&mut world, Budget::default());
     world.pass(30);
     assert_eq!((world.desired("n0").jobs.len(), world.desired("n0").gpus.len()), (4, 0));
+}
+
+/// The grid alone is no limit: whoever may wait for it does.
+#[test]
+fn the_grid_is_followed_without_any_limit() {
+    let mut world = World::new(1, 1);
+    world.away(100_000);
+    world.pass(5);
+    let steps = [(0, 500.0), (3_600, 100.0)];
+    let steps = steps.map(|(at, g)| (at, CarbonIntensity::from_g_per_kwh(g))).to_vec();
+    let (name, starts_at_us) = ("grid".to_owned(), world.now - Duration::from_secs(86_400));
+    let intensity = Some(Intensities { name, starts_at_us, steps, period_s: 86_400 });
+    let asked = SetBudget { budget: Budget::default(), intensity };
+    world.tell(Event::BudgetSet(7, Box::new(asked)));
+    assert!(matches!(world.budget_reply, Some(BudgetReply::Stored { .. })));
+    let patient = JobSpec { slack_ms: Some(7_200_000), ..spec("patient", 1) };
+    world.submit(patient);
+    world.pass(5);
+    assert_eq!(world.record("patient").phase, JobPhase::Queued, "the grid is dirty");
+    let now = status(&world).intensity_mg_per_kwh;
+    assert_eq!(now, Some(CarbonIntensity::from_g_per_kwh(500.0)));
+    world.pass(3_700);
+    assert_ne!(world.record("patient").phase, JobPhase::Queued, "it has become clean");
 }
 
 #[test]
