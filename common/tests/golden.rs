@@ -346,22 +346,24 @@ fn budgets() {
     check("budget-reply-refused", &BudgetReply::Refused { error });
     let record = BudgetRecord { budget, since_us: at(1), intensity: Some(intensity) };
     check("budget-record", &record);
-    check(
-        "budget-status",
-        &BudgetStatus {
-            at_us: at(3),
-            window_from_us: at(1),
-            window_until_us: at(86_401),
-            energy_mj: Energy::from_j(5_400_000),
-            carbon_ug: Some(Carbon::from_ug(375_000_000)),
-            overrun_before: Some(0.002),
-            price: 0.42,
-            price_of_policy: 0.42,
-            power_mw_expected: Power::from_w(4_200),
-            intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
-            counted_until_us: [(node(), at(3))].into(),
-        },
-    );
+    let status = BudgetStatus {
+        at_us: at(3),
+        window_from_us: at(1),
+        window_until_us: at(86_401),
+        energy_mj: Energy::from_j(5_400_000),
+        carbon_ug: Some(Carbon::from_ug(375_000_000)),
+        overrun_before: Some(0.002),
+        price: 0.42,
+        price_of_policy: 0.42,
+        power_mw_expected: Power::from_w(4_200),
+        power_mw_empty: None,
+        power_mw_fed: None,
+        intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
+        counted_until_us: [(node(), at(3))].into(),
+    };
+    check("budget-status", &status);
+    let (power_mw_empty, power_mw_fed) = (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
+    check("budget-status-fed", &BudgetStatus { power_mw_empty, power_mw_fed, ..status });
 }
 
 #[test]

@@ -266,6 +266,19 @@ pub fn thriftiest(problem: &Problem, thrift: Thrift) -> Power {
     })
 }
 
+/// What the whole cluster draws at least with nobody on it, the nodes asleep that may sleep; `None`
+/// where that is not known of every node.
+#[must_use]
+pub fn empty(problem: &Problem) -> Option<Power> {
+    let is_known = |node: &Node| {
+        node.facts.watts.is_some() || problem.draws.contains_key(&node.facts.gpu_kind)
+    };
+    let nodes = problem.nodes();
+    let known = !nodes.is_empty() && nodes.iter().all(is_known);
+    let watts = nodes.iter().map(|node| empty_node_w(problem, node, problem.nodes_sleep)).sum();
+    known.then(|| Power::from_w_f64(watts))
+}
+
 /// What the whole cluster is expected to draw at least with this waiting job on it, at its thriftiest,
 /// and nobody else: on the nodes that need least for it, the others asleep where they may sleep. Not
 /// the most that may be: of a job that never runs nothing surer will ever be known.

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use wattle_common::messages::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
 use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject};
-use wattle_common::{Budget, Timestamp};
+use wattle_common::{Budget, Power, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_simulator::CarbonSeries;
@@ -112,7 +112,7 @@ fn limits(budget: &Budget) -> String {
         parts.push(format!("{} in {window}", windowed.join(" and ")));
     }
     if let Some(power) = budget.power_mw {
-        parts.push(format!("never above {} kW", tidy(power.as_w() / 1e3)));
+        parts.push(format!("never above {} kW", kw(power)));
     }
     if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
 }
@@ -127,6 +127,28 @@ fn price(status: &BudgetStatus) -> String {
         "{} of 1, where all are at their thriftiest; {own:.2e} in the policy's unit",
         tidy(status.price)
     )
+}
+
+/// Why no job will start under this budget, where the cluster draws more than that without any.
+fn starved(budget: &Budget, status: &BudgetStatus) -> Option<String> {
+    let empty = status.power_mw_empty?;
+    let limit = budget.power_mw.map(|limit| (limit, "the limit is", ""));
+    let fed = status.power_mw_fed.map(|fed| (fed, "the budget feeds", " in the mean"));
+    let too_little = [limit, fed].into_iter().flatten().filter(|(power, ..)| *power < empty);
+    let said: Vec<String> =
+        too_little.map(|(power, what, how)| format!("{what} {} kW{how}", kw(power))).collect();
+    (!said.is_empty()).then(|| {
+        format!(
+            "without any job the cluster draws {} kW, and {}: no job will start",
+            kw(empty),
+            said.join(", ")
+        )
+    })
+}
+
+/// Kilowatts.
+fn kw(power: Power) -> f64 {
+    tidy(power.as_w() / 1e3)
 }
 
 fn tidy(value: f64) -> f64 {
@@ -164,11 +186,17 @@ async fn show(command: Show) -> anyhow::Result<()> {
             print(&format!("before   {:.2} % beyond in the window before", 100.0 * overrun))?;
         }
     }
-    print(&format!("drawn    {} kW are expected", tidy(status.power_mw_expected.as_w() / 1e3)))?;
+    print(&format!("drawn    {} kW are expected", kw(status.power_mw_expected)))?;
+    if let Some(empty) = status.power_mw_empty {
+        print(&format!("empty    {} kW are drawn without any job", kw(empty)))?;
+    }
     if let Some(intensity) = status.intensity_mg_per_kwh {
         let name = set.intensity.map(|intensity| format!(", as {} has it", intensity.name));
         let name = name.unwrap_or_default();
         print(&format!("grid     {} g/kWh{name}", tidy(intensity.as_g_per_kwh())))?;
+    }
+    if let Some(starved) = starved(&set.budget, &status) {
+        note(&format!("note: {starved}"));
     }
     Ok(())
 }
@@ -192,11 +220,15 @@ async fn change(
     if standing(&bus).await?.is_some_and(|after| begins_anew(before, &after)) {
         note("windows begin now; what was spent before does not count");
     }
+    let BudgetReply::Stored { budget } = &reply else { return Ok(()) };
+    let status = bus.bucket(Bucket::Budget).await?.get::<BudgetStatus>(BUDGET_STATUS).await?;
+    if let Some(starved) = status.and_then(|(status, _)| starved(budget, &status)) {
+        note(&format!("note: {starved}"));
+    }
     if json {
         return print_json(&reply);
     }
-    let BudgetReply::Stored { budget } = reply else { return Ok(()) };
-    print(&limits(&budget))
+    print(&limits(budget))
 }
 
 /// Runs the command.
@@ -222,6 +254,10 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use wattle_common::Energy;
+
     use super::*;
 
     fn budget(energy_kwh: Option<f64>, power_kw: Option<f64>) -> Budget {
@@ -238,5 +274,39 @@ mod tests {
         assert!(begins_anew(Some(at(20)), &energy), "there was another");
         assert!(!begins_anew(Some(at(60)), &energy), "the same goes on");
         assert!(!begins_anew(None, &since(budget(None, Some(9.0)), 60)), "it has no window");
+    }
+
+    #[test]
+    fn a_budget_that_the_empty_cluster_exceeds_is_told() {
+        let status = |empty: Option<u64>, fed: Option<u64>| BudgetStatus {
+            at_us: Timestamp::EPOCH,
+            window_from_us: Timestamp::EPOCH,
+            window_until_us: Timestamp::EPOCH,
+            energy_mj: Energy::ZERO,
+            carbon_ug: None,
+            overrun_before: None,
+            price: 0.0,
+            price_of_policy: 0.0,
+            power_mw_expected: Power::ZERO,
+            power_mw_empty: empty.map(Power::from_w),
+            power_mw_fed: fed.map(Power::from_w),
+            intensity_mg_per_kwh: None,
+            counted_until_us: BTreeMap::new(),
+        };
+        let both = budget(Some(5.0), Some(0.1));
+        let said =
+            |budget: &Budget, empty, fed| starved(budget, &status(empty, fed)).unwrap_or_default();
+        assert_eq!(
+            said(&both, Some(450), Some(207)),
+            "without any job the cluster draws 0.45 kW, and the limit is 0.1 kW, the budget feeds \
+             0.207 kW in the mean: no job will start"
+        );
+        assert_eq!(
+            said(&budget(Some(5.0), None), Some(450), Some(207)),
+            "without any job the cluster draws 0.45 kW, and the budget feeds 0.207 kW in the mean: no \
+             job will start"
+        );
+        assert_eq!(said(&both, None, Some(207)), "", "nobody knows yet");
+        assert_eq!(said(&budget(Some(50.0), Some(9.0)), Some(450), Some(2_073)), "");
     }
 }

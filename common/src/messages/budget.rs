@@ -97,6 +97,12 @@ pub struct BudgetStatus {
     pub price_of_policy: f64,
     /// What is expected to be drawn, whole nodes.
     pub power_mw_expected: Power,
+    /// What is drawn at least with no job anywhere, nodes asleep that may sleep; absent: not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw_empty: Option<Power>,
+    /// What the budget of a window feeds in the mean; absent: nothing is limited over a window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw_fed: Option<Power>,
     /// The intensity now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intensity_mg_per_kwh: Option<CarbonIntensity>,

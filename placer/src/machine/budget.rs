@@ -17,7 +17,7 @@ use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 use super::{Action, Placer};
 use crate::CardDraw;
 use crate::budget::{Foreseen, Grid, Series, Spent, Steering};
-use crate::draw::{Thrift, drawn, held_to, thriftiest};
+use crate::draw::{Thrift, drawn, empty, held_to, thriftiest};
 use crate::policy::RELATIVE_PRICES;
 
 /// The lowest mean power of an idle card is looked for in entries at least so long.
@@ -253,6 +253,7 @@ impl Placer {
         let (steering, ledger) = (&standing.steering, standing.steering.ledger());
         let open = ledger.open();
         let grid = standing.record.intensity.is_some();
+        let has_window = standing.record.budget.has_window();
         let grams = |g: f64| Carbon::from_ug((g * 1e6).round() as u64);
         let now_g = self.problem.grid.as_ref().map(|grid| grid.now);
         out.push(Action::StoreBudgetStatus(Box::new(BudgetStatus {
@@ -265,6 +266,8 @@ impl Placer {
             price: standing.position,
             price_of_policy: self.problem.price,
             power_mw_expected: drawn(&self.problem),
+            power_mw_empty: empty(&self.problem),
+            power_mw_fed: has_window.then(|| Power::from_w_f64(steering.mean_w(now))),
             intensity_mg_per_kwh: now_g.map(CarbonIntensity::from_g_per_kwh),
             counted_until_us: standing.counted.clone(),
         })));

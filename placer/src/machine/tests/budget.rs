@@ -120,6 +120,22 @@ fn a_power_limit_is_held_by_caps() {
     assert_eq!((world.desired("n0").jobs.len(), world.desired("n0").gpus.len()), (4, 0));
 }
 
+/// What a budget must be above, so that who sets it can be told.
+#[test]
+fn the_status_says_what_is_drawn_without_jobs_and_what_the_budget_feeds() {
+    let mut world = World::new(1, 4);
+    set(&mut world, energy(5.0, 86_400));
+    assert_eq!(status(&world).power_mw_empty, None, "nothing has been metered yet");
+    minutes(&mut world, 1, 4, 50);
+    let (empty, fed) = (status(&world).power_mw_empty, status(&world).power_mw_fed);
+    assert_eq!(empty, Some(Power::from_w(300 + 4 * 50)));
+    // 5 kWh in a day are 208.3 W, of which half a per cent is kept in hand.
+    assert!(fed.is_some_and(|fed| (207..=208).contains(&(fed.as_mw() / 1_000))), "{fed:?}");
+    set(&mut world, Budget::from_human(None, None, Some(0.1), None).unwrap());
+    let status = status(&world);
+    assert_eq!((status.power_mw_empty, status.power_mw_fed), (empty, None));
+}
+
 /// The grid alone is no limit: whoever may wait for it does.
 #[test]
 fn the_grid_is_followed_without_any_limit() {
