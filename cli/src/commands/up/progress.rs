@@ -46,10 +46,11 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
             }
             _ = tick.tick() => {
                 let line = line(&phases, power.values().copied().sum(), expected);
-                let line = format!("+{:<7} {line}", span(clock::now().since(began).as_secs_f64()));
+                let line = at(clock::now().since(began).as_secs_f64(), &line);
                 if live {
                     let mut err = std::io::stderr().lock();
-                    let _ = write!(err, "\r\x1b[K{line}");
+                    // What a narrow terminal has no room for is left out, not wrapped.
+                    let _ = write!(err, "\r\x1b[K\x1b[?7l{line}\x1b[?7h");
                     let _ = err.flush();
                 } else {
                     note(&line);
@@ -66,18 +67,59 @@ pub(crate) fn end() {
     }
 }
 
+/// The line, so many seconds after the beginning.
+fn at(seconds: f64, line: &str) -> String {
+    format!("+{:<6} {line}", span(seconds))
+}
+
+/// Fits 80 columns with three digits for each number of jobs: a line that wraps cannot be redrawn.
 fn line(phases: &BTreeMap<JobId, JobPhase>, power: Power, expected: Option<usize>) -> String {
     let count = |wanted: &[JobPhase]| phases.values().filter(|p| wanted.contains(p)).count();
     let queued = count(&[JobPhase::Queued]);
     let running = count(&[JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]);
     let finished = count(&[JobPhase::Finished]);
-    let other = count(&[JobPhase::Failed, JobPhase::Cancelled]);
-    let mut text = format!("{queued:>3} queued {running:>3} running {finished:>3} finished");
-    if other > 0 {
-        text.push_str(&format!(" {other} failed or cancelled"));
+    let of = expected.map(|expected| format!("/{expected}")).unwrap_or_default();
+    let mut text = format!("{queued:>3} queued {running:>3} running {finished:>3}{of} finished");
+    let watts = format!("{:.0} W", power.as_w());
+    let (failed, cancelled) = (count(&[JobPhase::Failed]), count(&[JobPhase::Cancelled]));
+    if failed + cancelled == 0 {
+        return format!("{text}   GPUs draw {watts}");
     }
-    if let Some(expected) = expected {
-        text.push_str(&format!(" of {expected}"));
+    for (jobs, what) in [(failed, "failed"), (cancelled, "cancelled")] {
+        if jobs > 0 {
+            text.push_str(&format!(" {jobs} {what}"));
+        }
     }
-    format!("{text}   GPUs draw {:.0} W", power.as_w())
+    format!("{text} {watts}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phases(jobs: &[(JobPhase, usize)]) -> BTreeMap<JobId, JobPhase> {
+        let all = jobs.iter().flat_map(|&(phase, n)| std::iter::repeat_n(phase, n));
+        all.enumerate().map(|(i, phase)| (JobId::new(&format!("j{i}")).unwrap(), phase)).collect()
+    }
+
+    #[test]
+    fn the_line_that_changes_is_no_longer_than_a_terminal() {
+        let power = Power::from_w(99_999);
+        let all = [
+            (JobPhase::Queued, 300),
+            (JobPhase::Running, 100),
+            (JobPhase::Finished, 300),
+            (JobPhase::Failed, 150),
+            (JobPhase::Cancelled, 149),
+        ];
+        for some in [&all[..3], &all[..4], &all] {
+            let line = at(99.0 * 86_400.0, &line(&phases(some), power, Some(999)));
+            assert!(line.len() <= 80, "{} columns: {line}", line.len());
+        }
+        let few = [(JobPhase::Finished, 2), (JobPhase::Failed, 1)];
+        let said = line(&phases(&few), power, Some(24));
+        assert_eq!(said, "  0 queued   0 running   2/24 finished 1 failed 99999 W");
+        let said = line(&phases(&few[..1]), power, None);
+        assert_eq!(said, "  0 queued   0 running   2 finished   GPUs draw 99999 W");
+    }
 }
