@@ -12,7 +12,7 @@ mod output;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::output::UsageError;
 
@@ -69,8 +69,22 @@ enum Command {
     Nap(commands::up::NapOfUp),
 }
 
+/// The command line. A negative number after an option is its value, so that whoever refuses it names
+/// the option, and not a flag `-5` that does not exist.
+fn command_line() -> clap::Command {
+    fn take_negative_numbers(command: clap::Command) -> clap::Command {
+        let takes = |arg: clap::Arg| {
+            let is_option = !arg.is_positional() && arg.get_action().takes_values();
+            if is_option { arg.allow_negative_numbers(true) } else { arg }
+        };
+        command.mut_args(takes).mut_subcommands(take_negative_numbers)
+    }
+    take_negative_numbers(Cli::command())
+}
+
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&command_line().get_matches())
+        .unwrap_or_else(|error| error.format(&mut command_line()).exit());
     let result = match cli.command {
         Command::Up(command) => commands::up::run(command),
         Command::Submit(command) => commands::submit::run(command),
@@ -100,11 +114,10 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command_line().debug_assert();
     }
 
     /// Every command shows how it is used.
@@ -114,5 +127,35 @@ mod tests {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Example"), "`wattle {}` has no example", command.get_name());
         }
+    }
+
+    #[test]
+    fn a_negative_number_is_refused_by_the_option_that_it_was_given_to() {
+        let parsed = |args: &[&str]| {
+            let words = ["wattle"].iter().chain(args).copied();
+            command_line().try_get_matches_from(words).map_err(|error| error.to_string())
+        };
+        for (args, says) in [
+            (&["simulate", "--jobs", "-1"][..], "'-1' for '--jobs <N>'"),
+            (&["simulate", "--seeds", "-1"], "'-1' for '--seeds <N>'"),
+            (&["budget", "set", "--energy-kwh", "abc"], "'abc' for '--energy-kwh <KWH>'"),
+            (&["up", "--rate", "-1"], "-1 is not in 1..=10000"),
+            (&["submit", "--priority", "-1", "--", "true"], "-1 is not in 0..=100"),
+        ] {
+            let error = parsed(args).expect_err("it is none");
+            assert!(error.contains(says), "{args:?}: {error}");
+        }
+        // These are refused by what knows the bound.
+        for args in [
+            &["simulate", "--load", "-1"][..],
+            &["simulate", "--price", "-1"],
+            &["compare", "eaco-28", "--load", "-0.5"],
+            &["up", "--power-kw", "-1"],
+            &["budget", "set", "--energy-kwh", "-5"],
+        ] {
+            assert!(parsed(args).is_ok(), "{args:?}");
+        }
+        // What follows a program is its own.
+        assert!(parsed(&["submit", "--", "train", "-5"]).is_ok());
     }
 }
