@@ -120,13 +120,19 @@ mod tests {
         command_line().debug_assert();
     }
 
-    /// Every command shows how it is used.
+    /// Every command shows how it is used: it, and not another one.
     #[test]
     fn every_command_has_an_example() {
-        for command in Cli::command().get_subcommands() {
+        fn look(path: &str, command: &clap::Command) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Example"), "`wattle {}` has no example", command.get_name());
+            assert!(help.contains("Example"), "`{path}` has no example");
+            let of_itself = help.contains(&format!("  {path}")) || command.is_hide_set();
+            assert!(of_itself, "`{path}` has the example of another: {help}");
+            for inner in command.get_subcommands() {
+                look(&format!("{path} {}", inner.get_name()), inner);
+            }
         }
+        look("wattle", &command_line());
     }
 
     #[test]

@@ -37,6 +37,7 @@ enum Action {
     /// Show the budget, what has been spent of it, and the price.
     Show(Show),
     /// Let everything be spent again.
+    #[command(after_help = "Example:\n  wattle budget clear")]
     Clear(Show),
 }
 
