@@ -9,6 +9,7 @@ mod cluster_file;
 mod commands;
 mod connection;
 mod output;
+mod progress;
 
 use std::process::ExitCode;
 

@@ -76,6 +76,14 @@ pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Shows a line on stderr, a terminal, in the place of the last one that was shown so. What a narrow
+/// terminal has no room for is left out, not wrapped.
+pub(crate) fn change_line(text: &str) {
+    let mut err = io::stderr().lock();
+    let _ = write!(err, "\r\x1b[K\x1b[?7l{text}\x1b[?7h");
+    let _ = err.flush();
+}
+
 /// Says what went wrong, with everything that led to it.
 pub(crate) fn complain(error: &anyhow::Error) {
     let red = if colour(&io::stderr()) { ("\x1b[31m", "\x1b[0m") } else { ("", "") };

@@ -97,6 +97,8 @@ pub(crate) struct Engine<'s> {
     outcome: Counts,
     /// Who listens, where anybody does.
     recorder: Option<Box<Recorder>>,
+    /// Who hears how many jobs have ended, and of how many, where anybody does.
+    progress: Option<&'s mut dyn FnMut(usize, usize)>,
 }
 
 #[derive(Default)]
@@ -220,7 +222,14 @@ impl<'s> Engine<'s> {
             rejected: Vec::new(),
             outcome: Counts::default(),
             recorder: None,
+            progress: None,
         })
+    }
+
+    /// Tells `progress` how many jobs have ended, and of how many, whenever one has.
+    pub(crate) fn heard_by(mut self, progress: &'s mut dyn FnMut(usize, usize)) -> Self {
+        self.progress = Some(progress);
+        self
     }
 
     pub(crate) fn run(mut self) -> Result<PolicyOutcome, SimulationError> {
@@ -389,6 +398,9 @@ impl<'s> Engine<'s> {
         }
         let jct_us = now_us - us(spec.submit);
         self.finished.push(Finished { jct_us, ran_us: running.ran_us });
+        if let Some(progress) = &mut self.progress {
+            progress(self.finished.len(), self.scenario.jobs.len());
+        }
         let key = running.key.take();
         if let Some(on) = on {
             self.cards.remove(job, &on, &mut self.touched);

@@ -51,7 +51,7 @@ pub use outcome::{NotKnowing, Outcome, PolicyOutcome};
 pub use saving::{Saving, Spread, savings};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_oracle, run_policy,
-    run_recorded, run_with,
+    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_heard, run_oracle,
+    run_policy, run_recorded, run_with,
 };
 pub use spending::{Spending, WindowSpent};

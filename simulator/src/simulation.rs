@@ -138,6 +138,21 @@ pub fn run_with(
     Engine::new(world, scenario, policy, options)?.run()
 }
 
+/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome. `progress` hears how
+/// many jobs have ended, and of how many, whenever one has.
+///
+/// # Errors
+/// Where a workload is not known, or the policy breaks a rule.
+pub fn run_heard(
+    world: &World,
+    scenario: &Scenario,
+    policy: &dyn Policy,
+    options: &RunOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<PolicyOutcome, SimulationError> {
+    Engine::new(world, scenario, policy, options)?.heard_by(progress).run()
+}
+
 /// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome, and keeps what
 /// happened on the way.
 ///

@@ -4,7 +4,7 @@
 
 use wattle_placer::policy;
 use wattle_simulator::{
-    PolicyOutcome, Recording, RunOptions, Scenario, generator, run_recorded, run_with,
+    PolicyOutcome, Recording, RunOptions, Scenario, generator, run_heard, run_recorded, run_with,
 };
 use wattle_world::World;
 
@@ -18,6 +18,19 @@ fn recorded(name: &str, options: &RunOptions) -> (PolicyOutcome, PolicyOutcome, 
     let plain = run_with(&world, &scenario, policy.as_ref(), options).unwrap();
     let (outcome, recording) = run_recorded(&world, &scenario, policy.as_ref(), options).unwrap();
     (plain, outcome, recording)
+}
+
+#[test]
+fn who_listens_hears_each_job_end_and_changes_nothing() {
+    let world = World::builtin();
+    let trace = generator::generate(40, 7);
+    let scenario = Scenario::from_trace(&world, &trace, &"2x8:v100".parse().unwrap(), 7).unwrap();
+    let (policy, options) = (policy("fifo").unwrap(), RunOptions::default());
+    let mut heard = Vec::new();
+    let mut hear = |ended, of| heard.push((ended, of));
+    let outcome = run_heard(&world, &scenario, policy.as_ref(), &options, &mut hear).unwrap();
+    assert_eq!(heard, (1..=40).map(|ended| (ended, 40)).collect::<Vec<_>>());
+    assert_eq!(outcome, run_with(&world, &scenario, policy.as_ref(), &options).unwrap());
 }
 
 fn close(a: f64, b: f64, within: f64) {

@@ -171,7 +171,8 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
         Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 7).unwrap();
     scenario.jobs[1].deadline = Some(Duration::from_secs(5_000));
     let run = |name: &str, slot| {
-        Recorded::run(&world, &scenario, name, slot, &RunOptions::default()).unwrap()
+        Recorded::run(&world, &scenario, name, slot, &RunOptions::default(), &mut |_, _| ())
+            .unwrap()
     };
     let recorded = [run("fifo", 0), run("eaco", 1)];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
@@ -195,7 +196,9 @@ fn a_large_simulation_stays_a_page() {
     let cluster = "40x8:v100".parse().unwrap();
     let mut scenario = Scenario::from_trace(&world, &drawn, &cluster, 7).unwrap();
     scenario.set_load(&world, 1.0).unwrap();
-    let recorded = [Recorded::run(&world, &scenario, "fifo", 0, &RunOptions::default()).unwrap()];
+    let recorded =
+        [Recorded::run(&world, &scenario, "fifo", 0, &RunOptions::default(), &mut |_, _| ())
+            .unwrap()];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
     let page = simulation_page(&gather(&scenario, outcomes), &recorded);
     texts_of(&page, &[]);

@@ -13,13 +13,14 @@ use wattle_simulator::report::{Recorded, simulation_page};
 use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
     CarbonSeries, Forecast, LoadError, PolicyOutcome, RunOptions, Scenario, SimulationError,
-    gather, generator, run_policy, run_with, savings,
+    gather, generator, run_heard, run_policy, savings,
 };
 use wattle_world::World;
 
 use crate::budget::BudgetOptions;
 use crate::commands::submit::parse_span;
 use crate::output::{LateFile, note, print, usage};
+use crate::progress::Progress;
 
 /// Jobs of the generator where nothing is said.
 const JOBS: usize = 2_000;
@@ -287,12 +288,22 @@ impl Simulate {
         let mut policies = Vec::new();
         for (slot, name) in self.policy.iter().enumerate() {
             let policy = wattle_placer::policy(name).map_err(usage_chain)?;
+            let mut number = format!("{} of {}", slot + 1, self.policy.len());
+            if self.seeds > 1 {
+                number = format!("{number}, seed {}", scenario.seed);
+            }
             let run = |options: &RunOptions| {
-                timed(|| run_with(world, scenario, policy.as_ref(), options).map(Some))
+                let who = if options.oracle { "its oracle, " } else { "" };
+                let mut progress =
+                    Progress::of(format!("{name}, {who}{number}"), "jobs have ended");
+                let mut heard = |ended, of| progress.reached(ended, of);
+                timed(|| run_heard(world, scenario, policy.as_ref(), options, &mut heard).map(Some))
             };
             if let Some(recorded) = &mut recorded {
+                let mut progress = Progress::of(format!("{name}, {number}"), "jobs have ended");
+                let mut heard = |ended, of| progress.reached(ended, of);
                 let outcome = timed(|| {
-                    let run = Recorded::run(world, scenario, name, slot, &options)?;
+                    let run = Recorded::run(world, scenario, name, slot, &options, &mut heard)?;
                     let outcome = run.outcome.clone();
                     recorded.push(run);
                     Ok(Some(outcome))

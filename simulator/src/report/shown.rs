@@ -8,6 +8,7 @@ use wattle_world::World;
 
 use super::markup::{Unit, figure};
 use crate::compare::{Case, Comparison, Swept};
+use crate::engine::Engine;
 use crate::engine::recording::Recording;
 use crate::frontier::{Frontier, FrontierPoint};
 use crate::outcome::PolicyOutcome;
@@ -120,6 +121,7 @@ pub fn record(
 
 impl Recorded {
     /// Runs `scenario` under a policy with everything kept; `slot` is its place among the page's.
+    /// `progress` hears how many jobs have ended, and of how many, whenever one has.
     ///
     /// # Errors
     /// Where the policy or a workload is not known.
@@ -129,9 +131,11 @@ impl Recorded {
         name: &str,
         slot: usize,
         options: &RunOptions,
+        progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, SimulationError> {
         let policy = policy(name)?;
-        let (outcome, recording) = run_recorded(world, scenario, policy.as_ref(), options)?;
+        let engine = Engine::new(world, scenario, policy.as_ref(), options)?;
+        let (outcome, recording) = engine.heard_by(progress).run_recorded()?;
         let family = name.to_owned();
         Ok(Self { name: family.clone(), family, slot, outcome, recording })
     }

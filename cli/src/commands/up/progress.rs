@@ -2,8 +2,7 @@
 //! now and then.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::io::IsTerminal;
 
 use wattle_common::codec;
 use wattle_common::job::JobPhase;
@@ -13,12 +12,8 @@ use wattle_common::{JobId, NodeId, Power};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
-use crate::output::{note, span};
-
-/// How often the line on a terminal changes, wall time.
-const LIVE_EVERY: Duration = Duration::from_millis(500);
-/// How often a line is printed elsewhere, wall time.
-const PRINT_EVERY: Duration = Duration::from_secs(10);
+use crate::output::{change_line, note, span};
+use crate::progress::every;
 
 /// Shows how it goes until dropped.
 pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()> {
@@ -29,7 +24,7 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
     let mut changes = bucket.watch().await?;
     let mut power: BTreeMap<NodeId, Power> = BTreeMap::new();
     let mut phases: BTreeMap<JobId, JobPhase> = BTreeMap::new();
-    let mut tick = tokio::time::interval(if live { LIVE_EVERY } else { PRINT_EVERY });
+    let mut tick = tokio::time::interval(every(live));
     loop {
         tokio::select! {
             Some(delivery) = summaries.next() => {
@@ -48,10 +43,7 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
                 let line = line(&phases, power.values().copied().sum(), expected);
                 let line = at(clock::now().since(began).as_secs_f64(), &line);
                 if live {
-                    let mut err = std::io::stderr().lock();
-                    // What a narrow terminal has no room for is left out, not wrapped.
-                    let _ = write!(err, "\r\x1b[K\x1b[?7l{line}\x1b[?7h");
-                    let _ = err.flush();
+                    change_line(&line);
                 } else {
                     note(&line);
                 }
