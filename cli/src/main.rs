@@ -8,6 +8,7 @@ mod budget;
 mod cluster_file;
 mod commands;
 mod connection;
+mod late_file;
 mod output;
 mod progress;
 

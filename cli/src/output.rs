@@ -4,11 +4,8 @@
 //! of a meaning, and not where `NO_COLOR` is set.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use serde::Serialize;
 
 /// The user asked for something that cannot be: exit code 2.
@@ -41,33 +38,6 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 /// Prints one JSON document.
 pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
-}
-
-/// A file that is written once everything is done. It is opened before: nobody should wait for hours
-/// to learn that it cannot be. What stood in it stays until then.
-pub(crate) struct LateFile {
-    path: PathBuf,
-    file: File,
-}
-
-impl LateFile {
-    /// Opens the file, or makes it.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let opened = File::options().write(true).create(true).truncate(false).open(path);
-        let file =
-            opened.map_err(|error| usage(format!("cannot write {}: {error}", path.display())))?;
-        Ok(Self { path: path.to_owned(), file })
-    }
-
-    /// Writes it, and says so.
-    pub(crate) fn write(mut self, text: &str) -> anyhow::Result<()> {
-        let shown = self.path.display().to_string();
-        let cannot = || format!("cannot write {shown}");
-        self.file.set_len(0).with_context(cannot)?;
-        self.file.write_all(text.as_bytes()).with_context(cannot)?;
-        note(&format!("wrote {shown}"));
-        Ok(())
-    }
 }
 
 /// Says something to the person, on stderr.

@@ -82,6 +82,29 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     }
 }
 
+/// A disk that fills up while the page is written: what was simulated is told, and the page that
+/// stood there stays.
+#[test]
+fn a_page_that_cannot_be_written_takes_no_result_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    std::fs::write(&page, "before").unwrap();
+    let few = "simulate --jobs 100 --cluster 4x8:v100 --policy fifo --report";
+    let full = format!("trap '' XFSZ; ulimit -f 20; \"$0\" {few} page.html");
+    let Output { status, stdout, stderr } = Command::new("sh")
+        .args(["-c", &full])
+        .arg(program("wattle"))
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let (said, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(status.code(), Some(1), "{error}");
+    assert!(error.contains("cannot write page.html"), "{error}");
+    assert!(said.contains("fifo") && said.contains("workloads:"), "{said}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "before");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+}
+
 #[tokio::test]
 async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
     let mut system =

@@ -13,7 +13,8 @@ use wattle_simulator::{Forecast, Lengths};
 
 use super::simulate::usage_chain;
 use crate::budget::BudgetOptions;
-use crate::output::{LateFile, note, print, usage};
+use crate::late_file::LateFile;
+use crate::output::{note, print, usage};
 
 /// Compare policies at equal energy on a fixed scenario
 ///
@@ -150,12 +151,12 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
             together_from = comparisons.len();
         }
     }
+    if command.json {
+        print(&serde_json::to_string_pretty(&comparisons).context("the comparison as JSON")?)?;
+    }
     if let (Some(file), Some(case), Some(first)) = (report, cases.first(), comparisons.first()) {
         let recorded = record(worlds.of(case.world), case, first).map_err(usage_chain)?;
         file.write(&comparison_page(&comparisons, &recorded))?;
-    }
-    if command.json {
-        print(&serde_json::to_string_pretty(&comparisons).context("the comparison as JSON")?)?;
     }
     Ok(())
 }

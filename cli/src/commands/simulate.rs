@@ -19,7 +19,8 @@ use wattle_world::World;
 
 use crate::budget::BudgetOptions;
 use crate::commands::submit::parse_span;
-use crate::output::{LateFile, note, print, usage};
+use crate::late_file::LateFile;
+use crate::output::{note, print, usage};
 use crate::progress::Progress;
 
 /// Jobs of the generator where nothing is said.
@@ -401,15 +402,14 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
         }
         outcome.savings = savings(&seeds);
     }
-    if let Some(file) = report {
-        file.write(&simulation_page(&outcome, &recorded))?;
-    }
+    // What was computed is told first: a page that cannot be written takes nothing with it.
     if command.json {
-        return print(&outcome.to_json());
+        print(&outcome.to_json())?;
+    } else {
+        print(&outcome.to_table())?;
+        for said in &outcome.notes {
+            note(&format!("note: {said}"));
+        }
     }
-    print(&outcome.to_table())?;
-    for said in &outcome.notes {
-        note(&format!("note: {said}"));
-    }
-    Ok(())
+    report.map_or(Ok(()), |file| file.write(&simulation_page(&outcome, &recorded)))
 }
