@@ -120,7 +120,7 @@ pub struct Swept {
     pub outcome: PolicyOutcome,
     /// The policy without its knob.
     pub family: String,
-    /// What was turned: a price, or a clock in MHz.
+    /// What was turned: a price, or a clock in MHz; 0 where nothing is, as under `+zeus`.
     pub knob: f64,
     /// The order of the jobs.
     pub order: u64,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use wattle_simulator::bound::PricedSearch;
 use wattle_simulator::compare::{
     Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, Knobs, Neighbours,
-    Summary, Surfaces, Wanted, Worlds, cases,
+    Summary, Surfaces, Wanted, Worlds, cases, to_table,
 };
 use wattle_simulator::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
@@ -140,6 +140,32 @@ fn what_keeps_a_policy_from_the_bound_adds_up() {
     }
     // Errors cost time.
     assert!(causes[5].added_s > 0.0, "{causes:?}");
+}
+
+/// Zeus chooses each job's cap or clock: there is nothing to turn, and its one point is compared.
+#[test]
+fn zeus_stands_as_one_point_beside_the_others() {
+    let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
+    let wanted = Wanted {
+        worlds: &only_mild,
+        workloads: &published,
+        accountings: &[Accounting::SleepAll],
+        ..WANTED
+    };
+    let all = of_eaco_28(&wanted, options("fifo,fifo+zeus"));
+    let comparison = all.iter().find(|comparison| !comparison.deadlines).unwrap();
+    nobody_is_below_the_bound(comparison);
+    let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
+    let zeus: Vec<_> = of("fifo+zeus").collect();
+    assert_eq!(zeus.len(), 1);
+    assert!(of("fifo").count() > 1);
+    assert_eq!((zeus[0].outcome.policy.as_str(), zeus[0].knob), ("fifo+zeus", 0.0));
+    let against = comparison.equal_energy.iter().filter(|at| at.baseline == "fifo+zeus");
+    let against: Vec<_> = against.collect();
+    assert_eq!(against.len(), 1, "{against:?}");
+    let off = against[0].energy_kwh / zeus[0].counted_kwh - 1.0;
+    assert!(off.abs() < 1e-9, "{against:?}");
+    assert!(to_table(comparison).contains("fifo+zeus"));
 }
 
 #[test]

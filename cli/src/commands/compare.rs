@@ -30,8 +30,8 @@ pub(crate) struct Compare {
     /// The folder with the measured files, at any depth
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// Policies, separated by commas, as NAME+defer where jobs may wait for a cleaner grid; those
-    /// that the scenario asks about where none is given
+    /// Policies, separated by commas, as NAME+zeus with the caps that Zeus chooses, as NAME+defer where
+    /// jobs may wait for a cleaner grid; those that the scenario asks about where none is given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
     /// Offered loads, separated by commas; all of the scenario's where none is given
@@ -171,9 +171,9 @@ impl Compare {
     }
 
     fn options(&self) -> anyhow::Result<CompareOptions> {
-        let set = |policy: &&String| policy.contains('@') || policy.contains("+zeus");
+        let set = |policy: &&String| policy.contains('@');
         if let Some(policy) = self.policy.iter().find(set) {
-            let plain = policy.split(['@', '+']).next().unwrap_or_default();
+            let plain = policy.split('@').next().unwrap_or_default();
             return Err(usage(format!(
                 "--policy {policy}: `compare` turns clocks itself; give `{plain}`"
             )));

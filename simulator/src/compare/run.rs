@@ -55,6 +55,10 @@ fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setti
         };
         mhz.iter().map(setting).collect()
     };
+    if family.contains('+') {
+        // Whose settings are not ours to turn stands as it is.
+        return vec![Setting { spelled: family.to_owned(), price: 0.0, knob: 0.0 }];
+    }
     let all: Vec<Setting> = match name_of(family) {
         "wattle" => priced_at(&TIME_PRICES),
         "afs" if family == "afs" => {
