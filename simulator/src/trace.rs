@@ -133,8 +133,8 @@ impl fmt::Display for RowNote {
         }
         let lines: Vec<String> = self.lines.iter().map(ToString::to_string).collect();
         let more = if self.count > self.lines.len() { ", ..." } else { "" };
-        let rows = if self.count == 1 { "row" } else { "rows" };
-        write!(f, "{} {rows} {} (line {}{more})", self.count, self.what, lines.join(", "))
+        let (rows, at) = if self.count == 1 { ("row", "line") } else { ("rows", "lines") };
+        write!(f, "{} {rows} {} ({at} {}{more})", self.count, self.what, lines.join(", "))
     }
 }
 
@@ -306,7 +306,7 @@ fn rows(
             Ok(false) => break,
             Ok(true) => {}
             Err(_) => {
-                notes.add("are no text and were left out", line);
+                notes.add("left out: no text", line);
                 continue;
             }
         }
@@ -322,7 +322,7 @@ fn rows(
                 odd.iter().for_each(|what| notes.add(what, line));
                 if jobs.last().is_some_and(|last| last.submit > job.submit) {
                     ordered = false;
-                    notes.add("stood out of order and were sorted by submission", line);
+                    notes.add("out of order, sorted by submission", line);
                 }
                 jobs.push(job);
             }

@@ -62,6 +62,10 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     asked(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
     asked(&["--seeds", "0"], &["1..=1000"]);
     asked(&["--trace-format", "philly"], &["--trace"]);
+    let twice = ["compare", "builtin", "--load", "0.8,0.5,0.8"];
+    refused("wattle", &twice, &["--load", "0.8", "twice"]);
+    refused("wattle", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);
+    refused("wattle", &["compare", "builtin", "--policy", "fifo@1080"], &["clocks", "`fifo`"]);
     refused("wattle", &["up", "--rate", "60", "--for", "1s"], &["--simulated"]);
     refused("wattle", &["up", "--simulated", "1x1:v100", "--policy", "best"], &["best", "eaco"]);
     refused("wattle", &["submit", "--gpus", "0", "--", "true"], &["1..8"]);

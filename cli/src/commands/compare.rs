@@ -94,6 +94,12 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     for name in command.policy.iter().chain(&command.waterfall) {
         wattle_placer::policy(policy_of(name).0).map_err(usage_chain)?;
     }
+    nothing_twice("--policy", &command.policy)?;
+    nothing_twice("--load", &command.load)?;
+    nothing_twice("--accounting", &command.accounting)?;
+    nothing_twice("--world", &command.world)?;
+    nothing_twice("--workload", &command.workload)?;
+    nothing_twice("--waterfall", &command.waterfall)?;
     let options = command.options()?;
     let accountings =
         named(&command.accounting, "accounting", Accounting::ALL, Accounting::as_str)?;
@@ -224,6 +230,17 @@ fn told(case: &Case) -> String {
 
 fn differ_in_accounting(a: &Case, b: &Case) -> bool {
     std::sync::Arc::ptr_eq(&a.jobs, &b.jobs) && a.world == b.world
+}
+
+/// What is named twice would be run twice and stand beside itself.
+fn nothing_twice<T: PartialEq + std::fmt::Display>(
+    option: &str,
+    named: &[T],
+) -> anyhow::Result<()> {
+    match named.iter().enumerate().find(|(i, one)| named[..*i].contains(one)) {
+        Some((_, one)) => Err(usage(format!("{option} names {one} twice; name it once"))),
+        None => Ok(()),
+    }
 }
 
 /// Says now and then how far a case is.

@@ -70,10 +70,17 @@ pub fn to_table(comparison: &Comparison) -> String {
         .summary
         .iter()
         .filter(|summary| summary.not_reachable > 0)
-        .map(|s| format!("{} to {}: {} of {}", s.policy, s.baseline, s.not_reachable, s.totals))
+        .map(|s| {
+            let (row, column) = (&s.baseline, &s.policy);
+            format!("{row} to {column}: {} of {}", s.not_reachable, s.totals)
+        })
         .collect();
     if !short.is_empty() {
-        let _ = writeln!(out, "\n* the column does not spend so little at {}", short.join("; "));
+        let _ = writeln!(
+            out,
+            "\n* the column does not spend so little at some of the row's totals: {}",
+            short.join("; ")
+        );
     }
     for said in &comparison.notes {
         let _ = writeln!(out, "note: {said}");
