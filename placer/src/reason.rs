@@ -10,6 +10,10 @@ use std::time::Duration;
 use wattle_common::job::CardSetting;
 use wattle_common::{JobId, Power, Timestamp};
 
+/// No GPU-second is said to be worth more, s of completion time: beyond it no price clears, since more
+/// GPUs are asked for at any price than there are.
+pub(crate) const GPU_PRICE_MAX: f64 = 1e9;
+
 /// Why.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Because {
@@ -55,7 +59,7 @@ pub enum Because {
         gpus: u32,
         /// Value of its work, in seconds of completion time a second.
         value: f64,
-        /// Price of a GPU-second now.
+        /// Price of a GPU-second now; above 1e9 there is none that clears.
         gpu_price: f64,
     },
     /// It is to have these GPUs, but they are asleep, taken apart or still being freed.
@@ -242,6 +246,11 @@ fn count(gpus: u32) -> String {
     format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
 }
 
+/// `1 job`, `2 jobs`.
+fn jobs(jobs: u32) -> String {
+    format!("{jobs} job{}", if jobs == 1 { "" } else { "s" })
+}
+
 /// ` of kind v100`, where a kind is named.
 fn of_kind(kind: Option<&Arc<str>>) -> String {
     kind.map(|kind| format!(" of kind {kind}")).unwrap_or_default()
@@ -263,9 +272,10 @@ impl fmt::Display for Because {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FirstFit => write!(f, "first in the queue; first room in node order"),
-            Self::WholeNodes { nodes } => {
-                write!(f, "first in the queue; first {nodes} wholly free nodes")
-            }
+            Self::WholeNodes { nodes } => match nodes {
+                1 => write!(f, "first in the queue; first wholly free node"),
+                more => write!(f, "first in the queue; first {more} wholly free nodes"),
+            },
             Self::NoRoom { asked, kind, free, free_on_one_node, alone } => {
                 write!(
                     f,
@@ -281,12 +291,19 @@ impl fmt::Display for Because {
             Self::SurfaceAwaited => {
                 write!(f, "it has only just come; what is known of its kind is being looked up")
             }
-            Self::Outranked { before } => {
-                write!(f, "{before} job{} come first", if *before == 1 { "" } else { "s" })
-            }
+            Self::Outranked { before } => match before {
+                1 => write!(f, "1 job comes first"),
+                more => write!(f, "{more} jobs come first"),
+            },
             Self::Bargain { gpus, ratio, price } => write!(
                 f,
                 "{}: the last step won {ratio:.2} of completion time per energy, price {price:.2}",
+                count(*gpus)
+            ),
+            Self::Worth { gpus, gpu_price, .. } if *gpu_price > GPU_PRICE_MAX => write!(
+                f,
+                "{}: more GPUs are asked for than there are, whatever they cost, and its work is \
+                 among that worth most",
                 count(*gpus)
             ),
             Self::Worth { gpus, value, gpu_price } => write!(
@@ -373,11 +390,13 @@ impl fmt::Display for Because {
             Self::Idle { alone } => write!(f, "free GPUs: {alone}"),
             Self::DeadlinesHold { tenants, after } => write!(
                 f,
-                "observed {tenants} jobs for an epoch each ({} s); all deadlines hold",
+                "observed {} for an epoch each ({} s); all deadlines hold",
+                jobs(*tenants),
                 after.as_secs()
             ),
             Self::PairHolds { tenants, after, sum } => {
-                write!(f, "observed {tenants} jobs for an epoch each ({} s); ", after.as_secs())?;
+                let (jobs, seconds) = (jobs(*tenants), after.as_secs());
+                write!(f, "observed {jobs} for an epoch each ({seconds} s); ")?;
                 match sum {
                     Some(sum) => write!(f, "their measured speeds sum to {sum:.2} of those alone"),
                     None => write!(f, "their speeds alone are not all known"),
@@ -394,5 +413,32 @@ impl fmt::Display for Because {
                 write!(f, "at its measured speed {job} would end at {end}, deadline {deadline}")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_that_clears_nothing_is_not_shown_as_one() {
+        let worth = |gpu_price| Because::Worth { gpus: 1, value: 2.5, gpu_price }.to_string();
+        assert_eq!(worth(1.5), "1 GPU: its work is worth 2.50 s a second, a GPU costs 1.50");
+        let none = worth(1_717_986_918.4);
+        assert_eq!(
+            none,
+            "1 GPU: more GPUs are asked for than there are, whatever they cost, and its work is \
+             among that worth most"
+        );
+    }
+
+    #[test]
+    fn one_job_comes_and_two_come() {
+        let said = |before| Because::Outranked { before }.to_string();
+        assert_eq!([said(1), said(2)], ["1 job comes first", "2 jobs come first"]);
+        assert_eq!(
+            Because::WholeNodes { nodes: 1 }.to_string(),
+            "first in the queue; first wholly free node"
+        );
     }
 }

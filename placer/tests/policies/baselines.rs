@@ -41,7 +41,7 @@ fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
         long stopped: 2 jobs come first
         short on n0:0,1: its share is 2 GPUs
         nearly on n0:2,3: its share is 2 GPUs
-        long waits: 1 job come first
+        long waits: 1 job comes first
     "#]]
     .assert_eq(&settle(&mut problem, &*srtf));
     // Its work so far is not forgotten: 900 s are less than 950 s.
@@ -50,7 +50,7 @@ fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
         nearly stopped: 2 jobs come first
         unknown on n0:0: its share is 1 GPU
         long on n0:1,2,3: its share is 3 GPUs
-        nearly waits: 1 job come first
+        nearly waits: 1 job comes first
     "#]]
     .assert_eq(&settle(&mut problem, &*srtf));
 }

@@ -9,6 +9,7 @@
 //! must not depend on it, or a plan just carried out would be made anew.
 
 use crate::policy::wattle::shape::Shape;
+use crate::reason::GPU_PRICE_MAX;
 
 /// Work left is rounded to so many steps for each factor of e: 3 % apart. Wrong by a factor of two it
 /// costs a hundredth of what it brings.
@@ -39,8 +40,9 @@ pub(super) fn age_of(step: i32) -> f64 {
 
 /// The price is found to within this share.
 pub(super) const CLOSE: f64 = 1e-3;
-/// No GPU-second is worth more, s: a bound for the search.
-const PRICE_MAX: f64 = 1e9;
+/// No GPU-second is worth more, s: a bound for the search. Two that share may ask for their GPUs
+/// beyond it: what their work is worth rises with the price, and together they do more than one.
+const PRICE_MAX: f64 = GPU_PRICE_MAX;
 
 /// How GPU prices are expected to change.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +244,9 @@ mod tests {
         // Many who each want one up to a price of their own: the dearest of them set it.
         let price = clear(3, 10, |who, price| u64::from(price < 1.0 + who as f64));
         assert!((price - 7.0).abs() < 0.01, "{price}");
-        assert!(clear(0, 1, |_, _| 1).is_finite());
+        // Who asks at any price lets none clear.
+        let bound = clear(0, 1, |_, _| 1);
+        assert!(bound.is_finite() && bound > GPU_PRICE_MAX, "{bound}");
     }
 
     #[test]
