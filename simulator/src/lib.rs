@@ -36,6 +36,7 @@ mod oracle;
 mod outcome;
 mod profiles;
 pub mod report;
+mod said;
 mod saving;
 mod scenario;
 mod simulation;

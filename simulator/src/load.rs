@@ -35,15 +35,30 @@ pub enum LoadError {
 
 impl Scenario {
     /// The GPU time that the jobs take alone on the GPUs they ask for, of the cluster's GPU time
-    /// from the first arrival to the last. `None` where they arrive at one instant.
+    /// from the first arrival to the last. `None` where they arrive at one instant. A job of more
+    /// GPUs than the cluster has of any kind is refused by everybody, and does not count.
     ///
     /// Work given in steps is timed on the first kind of card of the cluster, within one node as
     /// far as it fits one.
     #[must_use]
     pub fn offered_load(&self, world: &World) -> Option<f64> {
-        let gpu_s: f64 = self.jobs.iter().filter_map(|job| self.gpu_seconds(world, job)).sum();
+        let gpu_s: f64 = (self.jobs.iter().filter(|job| self.may_hold(job)))
+            .filter_map(|job| self.gpu_seconds(world, job))
+            .sum();
         let span_s = self.arrivals()?.as_secs_f64();
         Some(gpu_s / (self.cluster.gpu_count() as f64 * span_s))
+    }
+
+    /// Whether the cluster has as many GPUs of one kind, of the job's own where it names one.
+    fn may_hold(&self, job: &SimJob) -> bool {
+        let groups = self.cluster.groups();
+        let of_kind = |kind: &str| -> u64 {
+            let own = groups.iter().filter(|group| group.gpu_kind == kind);
+            own.map(|group| u64::from(group.nodes) * u64::from(group.gpus_per_node)).sum()
+        };
+        let mut kinds = groups.iter().map(|group| group.gpu_kind.as_str());
+        let own = |kind: &str| job.gpu_kind.as_deref().is_none_or(|own| own == kind);
+        kinds.any(|kind| own(kind) && of_kind(kind) >= u64::from(job.gpus.min))
     }
 
     /// GPU time of one job alone, in seconds; `None` where the catalog does not have what it needs.

@@ -23,11 +23,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use csv::StringRecord;
+use csv::{ByteRecord, StringRecord};
 use wattle_common::JobId;
 
 use format::{FORMATS, Format, known};
 use row::{Odd, Row};
+
+use crate::said::{counted, shown};
 
 /// Largest trace read, uncompressed: a limit against a file that is no trace.
 const BYTES_MAX: u64 = 1 << 30;
@@ -85,7 +87,7 @@ impl Trace {
     /// Keeps its first jobs and says so; the others are not simulated.
     pub fn keep_first(&mut self, jobs: usize) {
         if jobs < self.jobs.len() {
-            let what = format!("the first {jobs} of {} jobs", self.jobs.len());
+            let what = format!("the first {jobs} of {}", counted(self.jobs.len(), "job"));
             self.jobs.truncate(jobs);
             self.notes.push(RowNote { what, count: 0, lines: Vec::new() });
         }
@@ -182,6 +184,12 @@ pub enum TraceError {
         name: String,
         /// The column.
         column: String,
+    },
+    /// It has rows of `sacct -P`, and nothing that says what their cells are.
+    #[error("{name}: no header line; export without -n (--noheader)")]
+    NoHeader {
+        /// The file.
+        name: String,
     },
     /// A column that the format needs is not there.
     #[error(
@@ -280,10 +288,10 @@ fn rows(
         .has_headers(format.has_header)
         .from_reader(unpacked);
     let mut notes = Notes::default();
-    let unread: Vec<&str> = header
+    let unread: Vec<String> = header
         .iter()
-        .map(String::as_str)
         .filter(|column| !column.is_empty() && !format.reads(column))
+        .map(|column| shown(column))
         .collect();
     if !unread.is_empty() {
         notes.say(format!("columns that were not read: {}", unread.join(", ")));
@@ -298,35 +306,41 @@ fn rows(
     let mut jobs: Vec<TraceJob> = Vec::new();
     let mut lines_of: BTreeMap<JobId, u64> = BTreeMap::new();
     let mut ordered = true;
-    let mut record = StringRecord::new();
+    let mut bytes = ByteRecord::new();
     let mut odd = Odd::default();
     loop {
         let line = reader.position().line();
-        match reader.read_record(&mut record) {
+        match reader.read_byte_record(&mut bytes) {
             Ok(false) => break,
             Ok(true) => {}
             Err(_) => {
-                notes.add("left out: no text", line);
+                notes.add("left out: it cannot be split into cells", line);
                 continue;
             }
         }
-        let line = record.position().map_or(line, csv::Position::line);
+        let line = bytes.position().map_or(line, csv::Position::line);
+        // A name in another encoding is no reason to lose a job.
+        let record = StringRecord::from_byte_record(bytes).unwrap_or_else(|error| {
+            notes.add("with bytes that are no UTF-8, each read as \u{fffd}", line);
+            StringRecord::from_byte_record_lossy(error.into_byte_record())
+        });
         odd.clear();
         match (format.row)(&Row { columns: &columns, record: &record, line }, &mut odd) {
             Err(problem) => notes.add(&format!("left out: {problem}"), line),
             Ok(job) => {
                 if lines_of.insert(job.id.clone(), line).is_some() {
                     notes.add("left out: the job_id stood in an earlier row", line);
-                    continue;
+                } else {
+                    odd.iter().for_each(|what| notes.add(what, line));
+                    if jobs.last().is_some_and(|last| last.submit > job.submit) {
+                        ordered = false;
+                        notes.add("out of order, sorted by submission", line);
+                    }
+                    jobs.push(job);
                 }
-                odd.iter().for_each(|what| notes.add(what, line));
-                if jobs.last().is_some_and(|last| last.submit > job.submit) {
-                    ordered = false;
-                    notes.add("out of order, sorted by submission", line);
-                }
-                jobs.push(job);
             }
         }
+        bytes = record.into_byte_record();
     }
     if !ordered {
         jobs.sort_by_key(|job| job.submit);

@@ -93,7 +93,7 @@ fn jobs_that_recur_are_one_workload_and_other_kinds_of_gpus_are_said() {
     assert!(scenario.workloads.iter().all(|share| share.drawn));
     assert_eq!(
         scenario.notes,
-        ["40 jobs had GPUs that 2x4:v100 does not have (h100) and last as long on its own"]
+        ["40 jobs had GPUs that 2x4:v100 does not have (h100), taken to last as long on its own"]
     );
 }
 
@@ -248,4 +248,19 @@ fn the_public_traces_are_read_whole() {
     assert!(scenario.workloads.iter().all(|share| !share.drawn), "{:?}", scenario.workloads);
     let load = scenario.load.unwrap();
     assert!((load - 0.15).abs() < 0.005, "natural load {load}");
+}
+
+/// A row that asks for more than the cluster has is refused, and offers no load.
+#[test]
+fn a_job_that_no_cluster_holds_offers_no_load() {
+    let world = World::builtin();
+    let load = |more: &str| {
+        let text = format!("job_id,submit_s,duration_s,num_gpus\na,0,600,4\nb,1000,600,4\n{more}");
+        let trace = trace::parse("t.csv", text.as_bytes()).unwrap();
+        let cluster = "2x4:v100".parse().unwrap();
+        Scenario::from_trace(&world, &trace, &cluster, 7).unwrap().load.unwrap()
+    };
+    assert!((load("") - 0.6).abs() < 1e-9);
+    assert!((load("c,900,600,4294967295\n") - 0.6).abs() < 1e-9);
+    assert!(load("c,900,600,8\n") > 1.0);
 }

@@ -4,6 +4,7 @@
 
 use super::row::{Odd, Row};
 use super::{TraceError, TraceJob, chronus, elasticflow, gavel, philly, slurm, tiresias};
+use crate::said::shown;
 
 /// One format: its columns, and how a row becomes a job. Names of columns are compared without
 /// case.
@@ -105,6 +106,17 @@ pub(super) fn known() -> String {
     FORMATS.iter().map(show).collect::<Vec<_>>().join("; ")
 }
 
+/// The columns a file has, for people: of a file that is no trace there may be any number.
+fn listed(header: &[String]) -> String {
+    /// No format has as many.
+    const LISTED_MAX: usize = 20;
+    let mut all: Vec<String> = header.iter().take(LISTED_MAX).map(|column| shown(column)).collect();
+    if header.len() > LISTED_MAX {
+        all.push(format!("and {} more", header.len() - LISTED_MAX));
+    }
+    all.join(",")
+}
+
 /// The format of a file's bytes, and its columns.
 ///
 /// Of the formats whose every needed column is there it is the one that needs most; the columns of
@@ -142,8 +154,14 @@ pub(super) fn recognise(
         .max_by_key(|(format, header)| format.likeness(header))
         .expect("there are formats");
     let name = name.to_owned();
+    let headless = |(format, cells): &(&Format, Vec<String>)| {
+        format.key == slurm::FORMAT.key && slurm::is_row(cells)
+    };
+    if candidates.iter().any(headless) {
+        return Err(TraceError::NoHeader { name });
+    }
     if asked.is_none() && format.likeness(header) == 0 {
-        let column = candidates[0].1.first().cloned().unwrap_or_default();
+        let column = shown(candidates[0].1.first().map_or("", String::as_str));
         return Err(TraceError::UnknownColumn { name, column });
     }
     Err(TraceError::MissingColumn {
@@ -151,6 +169,6 @@ pub(super) fn recognise(
         column: format.lacks(header).unwrap_or_default(),
         format: format.name,
         columns: format.needs(),
-        has: header.join(","),
+        has: listed(header),
     })
 }

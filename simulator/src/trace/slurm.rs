@@ -39,6 +39,13 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
+/// Whether these cells are a job's and no header: a job's number stands first or so, a column's name
+/// nowhere.
+pub(super) fn is_row(cells: &[String]) -> bool {
+    let number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit());
+    cells.len() > 2 && cells.iter().any(number) && !cells.iter().any(|cell| FORMAT.reads(cell))
+}
+
 fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
     let id = row.needed("JobID")?;
     if id.contains('.') {

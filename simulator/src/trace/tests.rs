@@ -43,11 +43,11 @@ fn odd_rows_are_counted_and_named() {
     assert_eq!(order, ["d", "c"]);
     expect_test::expect![[r#"
         [
-            "2 rows left out: num_gpus is 0 (line 2, 10)",
+            "2 rows left out: num_gpus is 0 (lines 2, 10)",
             "1 row left out: submit_s is negative (line 3)",
-            "1 row stood out of order and were sorted by submission (line 5)",
+            "1 row out of order, sorted by submission (line 5)",
             "1 row left out: the job_id stood in an earlier row (line 6)",
-            "2 rows left out: duration_s is empty (line 7, 8)",
+            "2 rows left out: duration_s is empty (lines 7, 8)",
             "1 row left out: duration_s is no time (line 9)",
             "1 row left out: num_gpus is no whole number of at least 1 (line 11)",
         ]
@@ -78,6 +78,48 @@ fn what_is_no_trace_says_what_would_be_one() {
     );
     assert!(matches!(parse("x", &[0xff, 0xfe, 0x00]), Err(TraceError::UnknownColumn { .. })));
     assert!(matches!(parse("x", &[0x1f, 0x8b, 0x00]), Err(TraceError::Unreadable { .. })));
+}
+
+/// A user's name in Latin-1 loses no job, and lines are the file's own.
+#[test]
+fn bytes_that_are_no_text_are_named_by_their_lines() {
+    let rows: [&[u8]; 4] = [b"a,0,60,1,x", b"b\xe9,1,60,1,x", b"c,2,60,1,x", b"d,3,60,1,\xfc"];
+    let text = [b"job_id,submit_s,duration_s,num_gpus,vc", &rows[..].join(&b'\n')[..]].join(&b'\n');
+    let trace = parse("latin.csv", &text).unwrap();
+    let ids: Vec<&str> = trace.jobs.iter().map(|job| job.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b-", "c", "d"]);
+    assert_eq!(
+        notes(&trace),
+        ["2 rows with bytes that are no UTF-8, each read as \u{fffd} (lines 3, 5)"]
+    );
+}
+
+#[test]
+fn an_export_without_its_header_is_told_so() {
+    let error = |text: &str, format| {
+        parse_as("sacct.txt", text.as_bytes(), format).unwrap_err().to_string()
+    };
+    let rows = "17|train|alice|2024-05-06T08:00:00|00:10:00|gres/gpu=4\n\
+                18|train|alice|2024-05-06T09:00:00|00:10:00|gres/gpu=4\n";
+    for format in [None, Some("sacct")] {
+        assert_eq!(
+            error(rows, format),
+            "sacct.txt: no header line; export without -n (--noheader)"
+        );
+    }
+    // A header of other columns is one.
+    let other = error("JobID|Elapsed|Nodes\n17|00:10:00|1\n", Some("sacct"));
+    assert!(other.contains("`Submit`"), "{other}");
+}
+
+#[test]
+fn what_a_file_holds_reaches_no_terminal_as_it_is() {
+    let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
+    let unknown = error(&format!("\u{1b}[2J{}\n1\n", "z".repeat(500)));
+    assert!(unknown.contains("`\\u{1b}[2Jzzz") && !unknown.contains('\u{1b}'), "{unknown}");
+    let missing = error(&format!("job_id,\u{1b}[31m{}\n1\n", ",c".repeat(500)));
+    assert!(!missing.contains('\u{1b}') && missing.contains("and 482 more"), "{missing}");
+    assert!(unknown.len() < 900 && missing.len() < 400, "{unknown}\n{missing}");
 }
 
 #[test]
