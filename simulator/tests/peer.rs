@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
 #![allow(clippy::print_stdout, reason = "what it reached is shown with the test")]
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use wattle_common::rng::Stream;
@@ -30,7 +31,9 @@ fn scenario(world: &World) -> Option<Scenario> {
 fn of_file(world: &World, file: &str, cluster: &str) -> Option<Scenario> {
     let path = data().join("traces").join(file);
     if !path.exists() {
-        println!("NOT RUN: {} is not there; set WATTLE_DATA to the folder of data", path.display());
+        let why = format!("{} is not there; set WATTLE_DATA to the folder of data", path.display());
+        // Past what a passing test's output is swallowed by.
+        writeln!(std::io::stderr(), "NOT RUN, its peers are not asked: {why}").unwrap();
         return None;
     }
     let trace = trace::read(&path).unwrap();
