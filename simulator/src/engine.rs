@@ -32,6 +32,7 @@ use crate::meter::Meter;
 use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
 use crate::profiles::Profiles;
+use crate::said::counted;
 use crate::scenario::Scenario;
 use crate::simulation::{RunOptions, SimulationError};
 use crate::spending::Watch;
@@ -463,12 +464,13 @@ impl<'s> Engine<'s> {
         const TOLD_MAX: usize = 5;
         notes.extend(self.rejected.iter().take(TOLD_MAX).cloned());
         if self.rejected.len() > TOLD_MAX {
-            notes.push(format!("{} more jobs were rejected", self.rejected.len() - TOLD_MAX));
+            let more = self.rejected.len() - TOLD_MAX;
+            notes.push(format!("rejected besides: {}", counted(more, "job")));
         }
         if waiting > 0 {
             let why = self.steered.as_ref().and_then(|steered| steered.starves(&self.problem));
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            notes.push(format!("{waiting} jobs never found a place{why}"));
+            notes.push(format!("{} never found a place{why}", counted(waiting, "job")));
         }
         let meter = self.until_last;
         if let Some(series) = &self.scenario.carbon

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::foretold::Prediction;
+use crate::said::{counted, shown};
 use crate::saving::{Saving, savings_table};
 use crate::scenario::WorkloadShare;
 use crate::spending::Spending;
@@ -249,6 +250,9 @@ impl Outcome {
                     p.shared_starts,
                     p.undone,
                 );
+                if let Some(jobs) = p.other_jobs_than(first) {
+                    let _ = writeln!(text, "    {jobs}");
+                }
             }
         }
         text.push_str(&self.spending_table());
@@ -261,15 +265,30 @@ impl Outcome {
         let shares: Vec<String> = self.workloads.iter().map(share).collect();
         text.push_str(&wrap(&shares, 100, 11));
         text.push('\n');
-        // What holds under every policy is said once.
-        let mut said: Vec<&String> = Vec::new();
-        for note in self.notes.iter().chain(self.policies.iter().flat_map(|p| &p.notes)) {
-            if !said.contains(&note) {
-                let _ = writeln!(text, "note: {note}");
-                said.push(note);
-            }
+        for note in self.said() {
+            let _ = writeln!(text, "note: {note}");
         }
         text
+    }
+
+    /// What a reader should know, of the input and of each run. What holds under every policy is said
+    /// once, anything else with the names of those it holds under.
+    #[must_use]
+    pub fn said(&self) -> Vec<String> {
+        let mut notes: Vec<&String> = self.policies.iter().flat_map(|run| &run.notes).collect();
+        let mut seen: Vec<&String> = self.notes.iter().collect();
+        notes.retain(|note| {
+            let new = !seen.contains(note);
+            seen.push(note);
+            new
+        });
+        let of_runs = notes.into_iter().map(|note| {
+            let whose = self.policies.iter().filter(|run| run.notes.contains(note));
+            let whose: Vec<String> = whose.map(PolicyOutcome::whole_name).collect();
+            let all = whose.len() == self.policies.len();
+            if all { note.clone() } else { format!("{}: {note}", whose.join(", ")) }
+        });
+        self.notes.iter().cloned().chain(of_runs).collect()
     }
 }
 
@@ -281,13 +300,13 @@ impl Outcome {
             let percent = |share: f64| format!("{:.2} %", 100.0 * share);
             if let Some(spending) = &p.spending {
                 let windows = spending.windows.len();
-                let _ = write!(text, "{}: {windows} windows", p.row_name());
+                let _ = write!(text, "{}: {}", p.row_name(), counted(windows, "window"));
                 if let Some(overrun) = p.budget_overrun {
                     let _ = write!(text, ", overrun at most {}", percent(overrun));
                     let _ = write!(text, ", price {:.2} of its range", spending.price_mean);
                     let held = span(Some(spending.held_back_s));
                     let _ = write!(text, ", new jobs held back for {held}");
-                    let _ = write!(text, ", {} pauses", spending.pauses);
+                    let _ = write!(text, ", {}", counted(spending.pauses, "pause"));
                 }
                 let _ = write!(text, "; peak {:.2} kW", spending.power_kw_peak);
                 if let Some(exceeded) = spending.power_exceeded_s {
@@ -368,6 +387,22 @@ impl Outcome {
 }
 
 impl PolicyOutcome {
+    /// What it is called where it stands alone.
+    pub(crate) fn whole_name(&self) -> String {
+        if self.oracle { format!("{}, oracle", self.policy) } else { self.policy.clone() }
+    }
+
+    /// That means and totals of the two are not over the same jobs, where they need not be.
+    pub(crate) fn other_jobs_than(&self, first: &Self) -> Option<String> {
+        let all = |run: &Self| run.finished == run.jobs;
+        (!all(self) || !all(first)).then(|| {
+            format!(
+                "not over the same jobs: {} of {} finished, {} under {}",
+                self.finished, self.jobs, first.finished, first.policy
+            )
+        })
+    }
+
     /// What its row begins with: the oracle's stands below its policy's own.
     fn row_name(&self) -> String {
         if self.oracle { "  oracle".to_owned() } else { self.policy.clone() }
@@ -376,7 +411,7 @@ impl PolicyOutcome {
 
 fn share(share: &WorkloadShare) -> String {
     let why = match (&share.model, share.drawn) {
-        (Some(model), true) => format!(" (drawn for {model})"),
+        (Some(model), true) => format!(" (drawn for {})", shown(model)),
         (None, true) => " (drawn)".to_owned(),
         (_, false) => String::new(),
     };

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::outcome::PolicyOutcome;
+use crate::said::counted;
 
 /// A relative change over seeds: its mean, least and greatest; -0.1 is a tenth less.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -95,10 +96,10 @@ pub(crate) fn savings_table(savings: &[Saving]) -> String {
     let mut lines = String::new();
     for saving in savings {
         lines += &format!(
-            "{} against {} over {} seeds: energy {}\n",
+            "{} against {} over {}: energy {}\n",
             saving.policy,
             saving.baseline,
-            saving.seeds,
+            counted(saving.seeds, "seed"),
             text(saving.energy)
         );
         lines += &format!("    mean JCT {}", text(saving.jct_mean));

@@ -6,7 +6,9 @@
 use wattle_common::job::GpuRequest;
 use wattle_common::{Budget, Carbon, Energy, Power};
 use wattle_placer::policy;
-use wattle_simulator::{CarbonSeries, PolicyOutcome, RunOptions, Scenario, generator, run_with};
+use wattle_simulator::{
+    CarbonSeries, PolicyOutcome, RunOptions, Scenario, gather, generator, run_with,
+};
 use wattle_world::World;
 
 /// Jobs as in Philly's on a small cluster, for some days.
@@ -122,6 +124,27 @@ fn a_carbon_budget_is_kept_under_a_wrong_forecast() {
     assert!(pauses > 0, "the forecast is wrong enough");
 }
 
+/// Not as the oracle's.
+fn as_its_own(outcome: PolicyOutcome) -> PolicyOutcome {
+    PolicyOutcome { oracle: false, ..outcome }
+}
+
+/// Beside a run that finished all its jobs.
+fn the_table_says_whose_jobs_are_missing(
+    world: &World,
+    scenario: &Scenario,
+    starved: &PolicyOutcome,
+) {
+    let tiresias = run(world, scenario, "tiresias", RunOptions::default());
+    let table = gather(scenario, [tiresias, starved.clone()].map(as_its_own).to_vec()).to_table();
+    let (jobs, finished) = (starved.jobs, starved.finished);
+    let other =
+        format!("not over the same jobs: {finished} of {jobs} finished, {jobs} under tiresias");
+    assert!(table.contains(&other), "{table}");
+    assert!(table.contains("note: fifo: ") && !table.contains("note: tiresias"), "{table}");
+    assert!(table.lines().filter(|line| line.contains("not over")).all(|line| line.len() <= 100));
+}
+
 #[test]
 fn a_budget_that_feeds_nobody_is_named() {
     let world = World::builtin();
@@ -133,6 +156,7 @@ fn a_budget_that_feeds_nobody_is_named() {
         let options = RunOptions { budget: Some(energy(kwh)), ..RunOptions::default() };
         let starved = run(&world, &scenario, "fifo", options);
         assert!(starved.finished < starved.jobs);
+        the_table_says_whose_jobs_are_missing(&world, &scenario, &starved);
         let note = starved.notes.iter().find(|note| note.contains("never found a place"));
         assert!(note.is_some_and(|note| note.contains(why)), "{kwh} kWh: {:?}", starved.notes);
     }

@@ -281,7 +281,7 @@ fn the_table_fits_a_terminal() {
         "fifo-packed",
         "2/3",
         "drawn for mystery",
-        "1 row stood out of order",
+        "1 row out of order, sorted by submission (line 3)",
         "rejected",
         "foretold",
     ] {

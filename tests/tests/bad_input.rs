@@ -109,6 +109,20 @@ fn a_page_that_cannot_be_written_takes_no_result_with_it() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
 }
 
+#[test]
+fn what_is_odd_about_a_trace_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("odd.csv");
+    std::fs::write(&trace, "job_id,submit_s,duration_s,num_gpus\na,0,60,1\nb,1,60,0\n").unwrap();
+    let Output { stdout, stderr, .. } = Command::new(program("wattle"))
+        .args(["simulate", "--cluster", "1x4:v100", "--policy", "fifo", "--trace"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let both = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    assert_eq!(both.matches("num_gpus is 0").count(), 1, "{both}");
+}
+
 #[tokio::test]
 async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
     let mut system =

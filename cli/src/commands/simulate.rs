@@ -407,9 +407,6 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
         print(&outcome.to_json())?;
     } else {
         print(&outcome.to_table())?;
-        for said in &outcome.notes {
-            note(&format!("note: {said}"));
-        }
     }
     report.map_or(Ok(()), |file| file.write(&simulation_page(&outcome, &recorded)))
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::markup::{Unit, escaped, figure, percent};
+use super::markup::{Unit, figure, percent};
 use super::node_map::{self, Colours, Room};
 use super::page::Section;
 use super::scale::Scale;
@@ -11,6 +11,7 @@ use super::shown::Recorded;
 use super::timeline::{self, Strip};
 use super::{job_table, table};
 use crate::engine::recording::{Level, Recording};
+use crate::said::counted;
 
 /// What all maps and tables of a page may hold together, so that it stays below about 3 MB.
 const TITLED: usize = 3_600;
@@ -166,8 +167,8 @@ fn jobs(runs: &[Recorded]) -> String {
         let name = table::named(run.slot, &run.name);
         let _ = write!(
             text,
-            "<details><summary>{name}, {} jobs</summary>\n{}{}</details>\n",
-            escaped(run.recording.jobs.len()),
+            "<details><summary>{name}, {}</summary>\n{}{}</details>\n",
+            counted(run.recording.jobs.len(), "job"),
             job_table::reasons(&run.recording),
             job_table::draw(&run.recording, rows)
         );

@@ -13,6 +13,7 @@ use super::table::{self, Table, named};
 use super::{close, equal, lost};
 use crate::compare::{Accounting, Comparison, Swept};
 use crate::frontier::{Frontier, Spread};
+use crate::said;
 
 /// The page of some comparisons; `recorded` are the runs of the first one to be looked at closely
 /// ([`super::record`]).
@@ -67,9 +68,9 @@ fn cluster(recorded: &[Recorded]) -> Option<String> {
     let recording = &recorded.first()?.recording;
     let node = recording.nodes.first()?;
     Some(format!(
-        "{} jobs on {} nodes of {} {}.",
-        recording.jobs.len(),
-        recording.nodes.len(),
+        "{} on {} of {} {}.",
+        said::counted(recording.jobs.len(), "job"),
+        said::counted(recording.nodes.len(), "node"),
         node.gpus,
         escaped(&node.kind)
     ))

@@ -13,6 +13,7 @@ use super::frame::{ACROSS, picture};
 use super::markup::{escaped, time};
 use super::scale::Scale;
 use crate::engine::recording::{RecordedJob, RecordedPlacement, Recording};
+use crate::said::counted;
 
 /// Workloads with a colour of their own; the others share one.
 const COLOURS: usize = 7;
@@ -274,10 +275,10 @@ fn title(piece: &Piece<'_>, from_us: u64) -> String {
         format!(" at {}", placement.setting)
     };
     format!(
-        "{} ({}): {} GPUs{set}, {} to {}. {}",
+        "{} ({}): {}{set}, {} to {}. {}",
         job.id,
         job.workload,
-        placement.on.gpu_count(),
+        counted(placement.on.gpu_count(), "GPU"),
         at(placement.from_us),
         at(placement.until_us),
         placement.because

@@ -72,6 +72,12 @@ fn policies(outcome: &Outcome) -> String {
         ]);
     }
     let _ = write!(text, "<h3>Against {with}</h3>\n{}", table.done());
+    for run in others {
+        if let Some(jobs) = run.other_jobs_than(first) {
+            let _ =
+                writeln!(text, "<p class=\"note\">{}: {}.</p>", escaped(name(run)), escaped(jobs));
+        }
+    }
     if !outcome.savings.is_empty() {
         let mut table =
             Table::of_cards(&["over all seeds", "seeds", "energy", "mean completion", "carbon"]);
@@ -99,7 +105,7 @@ fn slot(outcome: &Outcome, run: &PolicyOutcome) -> usize {
 }
 
 fn name(run: &PolicyOutcome) -> String {
-    if run.oracle { format!("{}, oracle", run.policy) } else { run.policy.clone() }
+    run.whole_name()
 }
 
 fn plot(
@@ -128,14 +134,8 @@ fn plot(
 }
 
 fn notes(outcome: &Outcome) -> String {
-    let mut said: Vec<&str> = Vec::new();
-    for note in outcome.notes.iter().chain(outcome.policies.iter().flat_map(|run| &run.notes)) {
-        if !said.contains(&note.as_str()) {
-            said.push(note);
-        }
-    }
     let mut text = String::new();
-    for note in said {
+    for note in outcome.said() {
         let _ = write!(text, "<li>{}</li>", escaped(note));
     }
     if !text.is_empty() {
