@@ -33,7 +33,8 @@ fn of_file(world: &World, file: &str, cluster: &str) -> Option<Scenario> {
     if !path.exists() {
         let why = format!("{} is not there; set WATTLE_DATA to the folder of data", path.display());
         // Past what a passing test's output is swallowed by.
-        writeln!(std::io::stderr(), "NOT RUN, its peers are not asked: {why}").unwrap();
+        writeln!(std::io::stderr(), "NOT RUN, its peers are not asked: {why}")
+            .expect("stderr is open");
         return None;
     }
     let trace = trace::read(&path).unwrap();
