@@ -1,12 +1,13 @@
-//! The options that say what may be spent, the same for every command that takes them.
+//! The options that say what may be spent, the same for every command that takes them, and a budget
+//! in words.
 
 use std::time::Duration;
 
 use clap::Args;
-use wattle_common::Budget;
+use wattle_common::{Budget, Power};
 
 use crate::commands::submit::parse_span;
-use crate::output::usage;
+use crate::output::{span, usage};
 
 /// What may be spent.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -38,4 +39,30 @@ impl BudgetOptions {
         }
         Ok(Some(budget).filter(|budget| !budget.is_none()))
     }
+}
+
+/// The limits in words: `120 kWh and 30 kg in 24 h, never above 9.5 kW`.
+pub(crate) fn limits(budget: &Budget) -> String {
+    let energy = budget.energy_mj.map(|energy| format!("{} kWh", tidy(energy.as_kwh())));
+    let carbon = budget.carbon_ug.map(|carbon| format!("{} kg", tidy(carbon.as_kg())));
+    let windowed: Vec<String> = [energy, carbon].into_iter().flatten().collect();
+    let mut parts = Vec::new();
+    if !windowed.is_empty() {
+        let window = span(budget.window().as_secs_f64());
+        parts.push(format!("{} in {window}", windowed.join(" and ")));
+    }
+    if let Some(power) = budget.power_mw {
+        parts.push(format!("never above {} kW", kw(power)));
+    }
+    if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
+}
+
+/// Kilowatts.
+pub(crate) fn kw(power: Power) -> f64 {
+    tidy(power.as_w() / 1e3)
+}
+
+/// To three digits behind the point.
+pub(crate) fn tidy(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
 }

@@ -295,35 +295,12 @@ impl Outcome {
 impl Outcome {
     /// What each policy spent of its budget, and what waiting for a cleaner grid took.
     fn spending_table(&self) -> String {
-        let mut text = String::new();
-        for p in &self.policies {
-            let percent = |share: f64| format!("{:.2} %", 100.0 * share);
-            if let Some(spending) = &p.spending {
-                let windows = spending.windows.len();
-                let _ = write!(text, "{}: {}", p.row_name(), counted(windows, "window"));
-                if let Some(overrun) = p.budget_overrun {
-                    let _ = write!(text, ", overrun at most {}", percent(overrun));
-                    let _ = write!(text, ", price {:.2} of its range", spending.price_mean);
-                    let held = span(Some(spending.held_back_s));
-                    let _ = write!(text, ", new jobs held back for {held}");
-                    let _ = write!(text, ", {}", counted(spending.pauses, "pause"));
-                }
-                let _ = write!(text, "; peak {:.2} kW", spending.power_kw_peak);
-                if let Some(exceeded) = spending.power_exceeded_s {
-                    let _ = write!(text, ", above the limit for {}", span(Some(exceeded)));
-                }
-                text.push('\n');
-            }
-            if p.deferred_s_mean.is_some() {
-                let waited = span(p.deferred_s_mean);
-                let _ =
-                    writeln!(text, "{}: {waited} waited for a cleaner grid, mean", p.row_name());
-            }
-        }
-        if !text.is_empty() {
-            text.insert(0, '\n');
-        }
-        text
+        let lines = self.policies.iter().flat_map(|p| {
+            let name = p.row_name();
+            p.spent().into_iter().map(move |spent| format!("{name}: {spent}\n"))
+        });
+        let text: String = lines.collect();
+        if text.is_empty() { text } else { format!("\n{text}") }
     }
 
     /// The errors of what was foretold, and what it cost not to know; empty where no policy reads
@@ -387,6 +364,30 @@ impl Outcome {
 }
 
 impl PolicyOutcome {
+    /// What it spent of its budget, and what waiting for a cleaner grid took, a line each.
+    pub(crate) fn spent(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(spending) = &self.spending {
+            let mut parts = Vec::new();
+            if let Some(overrun) = self.budget_overrun {
+                parts.push(counted(spending.windows.len(), "window"));
+                parts.push(format!("overrun at most {:.2} %", 100.0 * overrun));
+                parts.push(format!("price {:.2} of its range", spending.price_mean));
+                parts.push(format!("new jobs held back for {}", span(Some(spending.held_back_s))));
+                parts.push(counted(spending.pauses, "pause"));
+            }
+            parts.push(format!("peak {:.2} kW", spending.power_kw_peak));
+            if let Some(exceeded) = spending.power_exceeded_s {
+                parts.push(format!("above the limit for {}", span(Some(exceeded))));
+            }
+            lines.push(parts.join(", "));
+        }
+        if self.deferred_s_mean.is_some() {
+            lines.push(format!("{} waited for a cleaner grid, mean", span(self.deferred_s_mean)));
+        }
+        lines
+    }
+
     /// What it is called where it stands alone.
     pub(crate) fn whole_name(&self) -> String {
         if self.oracle { format!("{}, oracle", self.policy) } else { self.policy.clone() }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::GpuRequest;
+use wattle_common::{Budget, Power};
 use wattle_simulator::compare::{
     Accounting, Case, CompareOptions, Comparer, Knobs, Neighbours, Orders, Surfaces, Worlds,
 };
@@ -176,7 +177,8 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     };
     let recorded = [run("fifo", 0), run("eaco", 1)];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
-    let page = simulation_page(&gather(&scenario, outcomes), &recorded);
+    let under = ["20 kWh in 24 h <here>".to_owned()];
+    let page = simulation_page(&gather(&scenario, outcomes), &recorded, &under);
     is_alone(&page);
     let headings = texts_of(&page, &["h1", "h2"]);
     assert_eq!(
@@ -185,8 +187,27 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     );
     assert_eq!(headings[1..3], ["Policies", "Claimed, and measured here"]);
     assert!(page.contains("asks for 4 GPUs; 0 free"), "why b waited is told");
+    assert!(page.contains("; 20 kWh in 24 h &lt;here&gt;.</p>"), "what it was held to is told");
+    assert!(page.contains("all done after") && !page.contains("jobs finished"));
     // After 3,600 s of a and 1,800 s of its own.
     assert!(page.contains("<small>6.67\u{a0}min too late</small>"), "that b was late is told");
+}
+
+/// A power limit that nothing fits below: who did not finish is told, and what was drawn.
+#[test]
+fn what_was_spent_and_who_is_not_done_are_told() {
+    let world = World::builtin();
+    let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,1,x\nb,60,1800,8,x\n";
+    let trace = trace::parse("two.csv", text.as_bytes()).unwrap();
+    let scenario = Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 7).unwrap();
+    let limit = Budget { power_mw: Some(Power::from_w(800)), ..Budget::default() };
+    let options = RunOptions { budget: Some(limit), ..RunOptions::default() };
+    let recorded = [Recorded::run(&world, &scenario, "fifo", 0, &options, &mut |_, _| ()).unwrap()];
+    let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
+    let page = simulation_page(&gather(&scenario, outcomes), &recorded, &[]);
+    assert!(page.contains("1 of 2") && page.contains("last one done after"), "b never fits");
+    assert!(page.contains("<li>fifo: peak 0."), "what was drawn");
+    assert!(page.contains("above the limit for 0"), "and that it kept to the limit");
 }
 
 #[test]
@@ -200,7 +221,7 @@ fn a_large_simulation_stays_a_page() {
         [Recorded::run(&world, &scenario, "fifo", 0, &RunOptions::default(), &mut |_, _| ())
             .unwrap()];
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
-    let page = simulation_page(&gather(&scenario, outcomes), &recorded);
+    let page = simulation_page(&gather(&scenario, outcomes), &recorded, &[]);
     texts_of(&page, &[]);
     assert!(page.len() < 3_000_000, "{} bytes", page.len());
     assert!(page.contains("8 more nodes are not drawn"));

@@ -10,13 +10,13 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use wattle_common::messages::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
 use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject};
-use wattle_common::{Budget, Power, Timestamp};
+use wattle_common::{Budget, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_simulator::CarbonSeries;
 
 use super::simulate::usage_chain;
-use crate::budget::BudgetOptions;
+use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
 use crate::output::{note, print, print_json, span, usage};
 
@@ -102,22 +102,6 @@ pub(crate) async fn set(
     }
 }
 
-/// The limits in words: `120 kWh and 30 kg in 24 h, never above 9.5 kW`.
-fn limits(budget: &Budget) -> String {
-    let energy = budget.energy_mj.map(|energy| format!("{} kWh", tidy(energy.as_kwh())));
-    let carbon = budget.carbon_ug.map(|carbon| format!("{} kg", tidy(carbon.as_kg())));
-    let windowed: Vec<String> = [energy, carbon].into_iter().flatten().collect();
-    let mut parts = Vec::new();
-    if !windowed.is_empty() {
-        let window = span(budget.window().as_secs_f64());
-        parts.push(format!("{} in {window}", windowed.join(" and ")));
-    }
-    if let Some(power) = budget.power_mw {
-        parts.push(format!("never above {} kW", kw(power)));
-    }
-    if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
-}
-
 /// The price in words: `0.32 of 1, where all are at their thriftiest`.
 fn price(status: &BudgetStatus) -> String {
     if status.price <= 0.0 {
@@ -145,15 +129,6 @@ fn starved(budget: &Budget, status: &BudgetStatus) -> Option<String> {
             said.join(", ")
         )
     })
-}
-
-/// Kilowatts.
-fn kw(power: Power) -> f64 {
-    tidy(power.as_w() / 1e3)
-}
-
-fn tidy(value: f64) -> f64 {
-    (value * 1e3).round() / 1e3
 }
 
 #[derive(Serialize)]
@@ -257,7 +232,7 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use wattle_common::Energy;
+    use wattle_common::{Energy, Power};
 
     use super::*;
 

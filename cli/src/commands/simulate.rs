@@ -17,7 +17,7 @@ use wattle_simulator::{
 };
 use wattle_world::World;
 
-use crate::budget::BudgetOptions;
+use crate::budget::{BudgetOptions, limits};
 use crate::commands::submit::parse_span;
 use crate::late_file::LateFile;
 use crate::output::{note, print, usage};
@@ -321,6 +321,18 @@ impl Simulate {
     }
 }
 
+impl Simulate {
+    /// What the runs are held to, in words.
+    fn under(&self) -> anyhow::Result<Vec<String>> {
+        let mut under: Vec<String> = self.budget.budget()?.iter().map(limits).collect();
+        under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));
+        under.extend((self.price > 0.0).then(|| format!("energy at a price of {}", self.price)));
+        let carbon = self.carbon.as_deref().and_then(Path::file_name);
+        under.extend(carbon.map(|file| format!("the grid of {}", file.to_string_lossy())));
+        Ok(under)
+    }
+}
+
 /// Reads a trace and a carbon series; what is wrong with them is the user's to mend.
 pub(crate) fn scenario(
     world: &World,
@@ -408,5 +420,6 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     } else {
         print(&outcome.to_table())?;
     }
-    report.map_or(Ok(()), |file| file.write(&simulation_page(&outcome, &recorded)))
+    let under = command.under()?;
+    report.map_or(Ok(()), |file| file.write(&simulation_page(&outcome, &recorded, &under)))
 }

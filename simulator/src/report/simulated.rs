@@ -14,12 +14,14 @@ use super::shown::Recorded;
 use super::table::{Table, named};
 use crate::outcome::{Outcome, PolicyOutcome};
 
-/// The page of a simulation; `recorded` are its runs, in its policies' order, without oracles.
+/// The page of a simulation; `recorded` are its runs, in its policies' order, without oracles, and
+/// `under` is what they were held to, in words.
 #[must_use]
-pub fn simulation_page(outcome: &Outcome, recorded: &[Recorded]) -> String {
+pub fn simulation_page(outcome: &Outcome, recorded: &[Recorded], under: &[String]) -> String {
     let load = outcome.load.map_or_else(String::new, |load| format!(", load {load:.2}"));
+    let under: String = under.iter().map(|what| format!("; {}", escaped(what))).collect();
     let lead = format!(
-        "<p class=\"lead\">{} on {}, seed {}{load}.</p>\n",
+        "<p class=\"lead\">{} on {}, seed {}{load}{under}.</p>\n",
         escaped(&outcome.trace),
         escaped(&outcome.cluster),
         outcome.seed
@@ -51,6 +53,13 @@ fn policies(outcome: &Outcome) -> String {
     let mut text = plot(outcome, |run| Some(run.energy_kwh), "Energy of whole nodes", Unit::energy);
     if outcome.policies.iter().any(|run| run.carbon_kg.is_some()) {
         text.push_str(&plot(outcome, |run| run.carbon_kg, "Emissions", Unit::carbon));
+    }
+    let spent = outcome.policies.iter().flat_map(|run| {
+        run.spent().into_iter().map(|spent| format!("<li>{}: {spent}</li>", escaped(&name(run))))
+    });
+    let spent: String = spent.collect();
+    if !spent.is_empty() {
+        let _ = write!(text, "<h3>What was spent</h3>\n<ul>{spent}</ul>\n");
     }
     let [first, others @ ..] = &outcome.policies[..] else { return text };
     if others.is_empty() {

@@ -85,6 +85,7 @@ pub(super) fn outcomes(runs: &[Recorded]) -> String {
     let (carbon, deadlines) =
         (any(|run| run.carbon_kg.is_some()), any(|run| run.deadlines_missed > 0));
     let shared = any(|run| run.shared_starts > 0);
+    let unfinished = any(|run| run.finished < run.jobs);
     let mut headings = vec![
         "run",
         "energy, whole nodes",
@@ -93,12 +94,13 @@ pub(super) fn outcomes(runs: &[Recorded]) -> String {
         "95 % within",
         "99 % within",
         "mean wait",
-        "all done after",
+        if unfinished { "last one done after" } else { "all done after" },
         "GPUs busy",
         "nodes awake",
         "resized",
         "restarts",
     ];
+    headings.extend(unfinished.then_some("jobs finished"));
     headings.extend(carbon.then_some("carbon"));
     headings.extend(shared.then_some("started beside others"));
     headings.extend(deadlines.then_some("deadlines missed"));
@@ -121,6 +123,7 @@ pub(super) fn outcomes(runs: &[Recorded]) -> String {
             outcome.rescales.to_string(),
             outcome.migrations.to_string(),
         ];
+        cells.extend(unfinished.then(|| format!("{} of {}", outcome.finished, outcome.jobs)));
         let kg = outcome.carbon_kg.map_or_else(|| "-".to_owned(), |kg| Unit::carbon(kg).said(kg));
         cells.extend(carbon.then_some(kg));
         cells.extend(shared.then(|| outcome.shared_starts.to_string()));
