@@ -209,8 +209,11 @@ pub(super) fn allot(
     stay
 }
 
-/// The best of all, exactly: over items, then over GPUs.
+/// The best of all, exactly: over items, then over GPUs. What nodes cost as a whole decides about
+/// sizes, and who runs besides, but nobody waits for it: sooner or later it needs a node all the same.
 fn best(items: &[Item], room: u32, whole: Option<WholeNodes>) -> Vec<usize> {
+    let plain = whole.map(|_| best(items, room, None));
+    let runs = |index: usize| plain.as_ref().is_some_and(|plain| plain[index] > 0);
     let width = room as usize + 1;
     // What the items so far are worth with at most so many GPUs; with just so many, where it matters
     // how many are left.
@@ -218,10 +221,11 @@ fn best(items: &[Item], room: u32, whole: Option<WholeNodes>) -> Vec<usize> {
     worth[0] = 0.0;
     let mut choices: Vec<u8> = Vec::with_capacity(items.len() * width);
     let mut next = vec![0.0; width];
-    for item in items {
+    for (index, item) in items.iter().enumerate() {
+        let first = usize::from(runs(index));
         for (gpus, next) in next.iter_mut().enumerate() {
             let (mut most, mut which) = (f64::NEG_INFINITY, 0);
-            for (index, option) in item.iter().enumerate() {
+            for (index, option) in item.iter().enumerate().skip(first) {
                 let Some(left) = gpus.checked_sub(option.gpus as usize) else { break };
                 let sum = worth[left] + option.worth;
                 if sum > most {
@@ -377,8 +381,8 @@ mod tests {
         assert_eq!(best(&items, 16, whole(0, 0.3)), [2, 2, 2]);
         assert_eq!(best(&items, 16, whole(5, 0.3)), [1, 1, 1], "the node is full");
         assert_eq!(best(&items, 16, whole(0, 0.1)), [1, 1, 1], "it would win too little");
-        // Nobody is worth waking a node for.
-        assert_eq!(best(&items, 16, whole(0, 2.0)), [0, 0, 0]);
+        // However much a node costs, who would run does.
+        assert_eq!(best(&items, 16, whole(6, 2.0)), [2, 2, 2]);
         assert_eq!(best(&items, 16, whole(1, 2.0)), [2, 2, 2]);
         let mut random = 7_u64;
         for _ in 0..200 {
@@ -398,7 +402,10 @@ mod tests {
                 let gpus = items.iter().zip(chosen).map(|(item, &option)| item[option].gpus);
                 gpus.sum::<u32>() <= 9
             };
-            let most = all.filter(fits).map(|chosen| net(&chosen)).fold(f64::MIN, f64::max);
+            let plain = best(&items, 9, None);
+            let run = |chosen: &[usize; 4]| (0..4).all(|i| plain[i] == 0 || chosen[i] > 0);
+            let all = all.filter(fits).filter(run);
+            let most = all.map(|chosen| net(&chosen)).fold(f64::MIN, f64::max);
             assert!((found - most).abs() < 1e-9, "{found} {most} {items:?} {whole:?}");
         }
     }
