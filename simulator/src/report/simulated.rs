@@ -55,7 +55,7 @@ fn policies(outcome: &Outcome) -> String {
         text.push_str(&plot(outcome, |run| run.carbon_kg, "Emissions", Unit::carbon));
     }
     let spent = outcome.policies.iter().flat_map(|run| {
-        run.spent().into_iter().map(|spent| format!("<li>{}: {spent}</li>", escaped(&name(run))))
+        run.spent().into_iter().map(|spent| format!("<li>{}: {spent}</li>", escaped(name(run))))
     });
     let spent: String = spent.collect();
     if !spent.is_empty() {
