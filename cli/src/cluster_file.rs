@@ -60,7 +60,7 @@ fn of_toml(text: &str) -> Result<ClusterShape, String> {
         nodes: group.count,
         gpus_per_node: group.gpus,
         gpus_per_board: group.gpus_per_board,
-        gpu_kind: group.kind.to_ascii_lowercase(),
+        gpu_type: group.kind.to_ascii_lowercase(),
         nodes_per_switch: group.per_switch,
     };
     ClusterShape::of(file.nodes.into_iter().map(group).collect()).map_err(|error| error.to_string())

@@ -81,7 +81,7 @@ pub struct JobSpec {
     pub memory_mib_max: Option<u64>,
     /// The kind of GPU it must have, as nodes report theirs (`v100`); absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu_kind: Option<String>,
+    pub gpu_type: Option<String>,
     /// The signal that asks it to write a checkpoint and exit with code 0, as in `SIGUSR1`;
     /// without one it cannot be moved, only run to its end.
     #[serde(default)]

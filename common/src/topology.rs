@@ -27,7 +27,7 @@ pub struct NodeGroup {
     /// it can ([`check_board`]); `None`: not known, or all on one.
     pub gpus_per_board: Option<u32>,
     /// The GPUs' kind, in lower case as in the catalog: `v100`.
-    pub gpu_kind: String,
+    pub gpu_type: String,
     /// Nodes below each leaf switch; `None`: not known, or all below one.
     pub nodes_per_switch: Option<u32>,
 }
@@ -81,8 +81,8 @@ impl ClusterShape {
     ///
     /// # Errors
     /// Where a count is zero or beyond the limit.
-    pub fn uniform(nodes: u32, gpus_per_node: u32, gpu_kind: &str) -> Result<Self, ShapeError> {
-        format!("{nodes}x{gpus_per_node}:{gpu_kind}").parse()
+    pub fn uniform(nodes: u32, gpus_per_node: u32, gpu_type: &str) -> Result<Self, ShapeError> {
+        format!("{nodes}x{gpus_per_node}:{gpu_type}").parse()
     }
     /// A cluster of these groups, in this order.
     ///
@@ -92,8 +92,8 @@ impl ClusterShape {
         let shape = Self { groups };
         for (i, group) in shape.groups.iter().enumerate() {
             let text = || Self { groups: vec![shape.groups[i].clone()] }.to_string();
-            let kind_ok = group.gpu_kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-            if group.gpu_kind.is_empty() || !kind_ok {
+            let kind_ok = group.gpu_type.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+            if group.gpu_type.is_empty() || !kind_ok {
                 return Err(ShapeError::Form(text()));
             }
             let gpus = 1..=GPUS_PER_NODE_MAX;
@@ -103,7 +103,7 @@ impl ClusterShape {
             }
             if let Some(board) = group.gpus_per_board {
                 check_board(group.gpus_per_node, board).map_err(|why| {
-                    ShapeError::Board(format!("a node of {}: {why}", group.gpu_kind))
+                    ShapeError::Board(format!("a node of {}: {why}", group.gpu_type))
                 })?;
             }
         }
@@ -138,7 +138,7 @@ impl ClusterShape {
     pub fn nodes(&self) -> impl Iterator<Item = (u32, &str)> {
         self.groups
             .iter()
-            .flat_map(|g| (0..g.nodes).map(move |_| (g.gpus_per_node, g.gpu_kind.as_str())))
+            .flat_map(|g| (0..g.nodes).map(move |_| (g.gpus_per_node, g.gpu_type.as_str())))
     }
     /// How many nodes there are.
     #[must_use]
@@ -177,7 +177,7 @@ impl FromStr for ClusterShape {
                     nodes,
                     gpus_per_node: boards.map_or(gpus, |boards| boards.saturating_mul(gpus)),
                     gpus_per_board: boards.map(|_| gpus),
-                    gpu_kind: kind.to_ascii_lowercase(),
+                    gpu_type: kind.to_ascii_lowercase(),
                     nodes_per_switch: switched,
                 })
             })
@@ -208,7 +208,7 @@ impl fmt::Display for ClusterShape {
                 Some(board) => write!(f, "{}x{board}", g.gpus_per_node / board)?,
                 None => write!(f, "{}", g.gpus_per_node)?,
             }
-            write!(f, ":{}", g.gpu_kind)?;
+            write!(f, ":{}", g.gpu_type)?;
             if let Some(each) = g.nodes_per_switch {
                 write!(f, "/{each}")?;
             }
@@ -265,7 +265,7 @@ mod tests {
             nodes: 1,
             gpus_per_node,
             gpus_per_board: Some(board),
-            gpu_kind: "v100".to_owned(),
+            gpu_type: "v100".to_owned(),
             nodes_per_switch: None,
         };
         for (gpus, board, said) in [(6, 3, "1, 2, 4, 8"), (6, 4, "no whole number"), (8, 0, "1, 2")]

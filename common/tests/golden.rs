@@ -92,7 +92,7 @@ fn spec() -> JobSpec {
         slack_ms: None,
         duration_ms_estimate: Some(3_600_000),
         memory_mib_max: Some(9_000),
-        gpu_kind: None,
+        gpu_type: None,
         checkpoint_signal: Some("SIGUSR1".into()),
         command: vec!["python3".into(), "train.py".into()],
         environment: vec![("SEED".into(), "7".into())],
@@ -206,7 +206,7 @@ fn what_jobs_do() {
             job: job("train-7"),
             workload: Some(workload()),
             node: node(),
-            gpu_kind: "v100".into(),
+            gpu_type: "v100".into(),
             attempt: 1,
             from_us: at(60),
             until_us: at(120),
@@ -269,7 +269,7 @@ fn what_is_predicted() {
         job: job("train-7"),
         predictor: PredictorId::new("physical").unwrap(),
         at_us: at(121),
-        gpu_kind: "v100".into(),
+        gpu_type: "v100".into(),
         windows: 2,
         basis: None,
         class: Some(workload()),
@@ -292,7 +292,7 @@ fn what_is_predicted() {
     };
     check("surface", &surface);
     let basis = Some("prior: 3 jobs of resnet50 seen on p100".into());
-    let there = Surface { gpu_kind: "p100".into(), windows: 0, basis, ..surface.clone() };
+    let there = Surface { gpu_type: "p100".into(), windows: 0, basis, ..surface.clone() };
     check("surface-elsewhere", &Surface { elsewhere: vec![there], ..surface });
 }
 
@@ -371,8 +371,8 @@ fn what_people_ask_and_are_told() {
     check("submit-job", &SubmitJob { spec: spec() });
     let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
     check("submit-job-priority", &SubmitJob { spec: spec_of_more });
-    let of_kind = JobSpec { gpu_kind: Some("v100".into()), ..spec() };
-    check("submit-job-kind", &SubmitJob { spec: of_kind });
+    let of_kind = JobSpec { gpu_type: Some("v100".into()), ..spec() };
+    check("submit-job-type", &SubmitJob { spec: of_kind });
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
     check("reply-refused", &Reply::Refused { error: "asks for 9 GPUs, the cluster has 8".into() });
@@ -396,11 +396,11 @@ fn what_people_ask_and_are_told() {
         epoch: Some(1),
         observing: true,
         log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
-        reasons: vec![Reason {
+        reasons: vec![RecordedReason {
             at_us: at(1),
             policy: "eaco".into(),
             decision: "placed on n0:0,1".into(),
-            because: "the fullest candidate that keeps every deadline".into(),
+            reason: "the fullest candidate that keeps every deadline".into(),
         }],
         probes: vec![],
     };

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::{JobId, Timestamp};
 
 use crate::process::{self, Identity};
-use crate::{Found, Memory, Order, Outcome, Run, Stage};
+use crate::{Found, Order, Outcome, PersistedState, Run, Stage};
 
 /// A file of the state folder cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -292,7 +292,10 @@ pub fn take(state_dir: &Path) -> Result<Option<fs::File>, StateError> {
 ///
 /// # Errors
 /// Where the state folder itself cannot be made or listed.
-pub fn recall(state_dir: &Path, now: Timestamp) -> Result<(Memory, Vec<StateError>), StateError> {
+pub fn restore(
+    state_dir: &Path,
+    now: Timestamp,
+) -> Result<(PersistedState, Vec<StateError>), StateError> {
     let jobs = jobs_dir(state_dir);
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&jobs);
     made.map_err(|source| fault(&jobs, "make", source))?;
@@ -324,7 +327,7 @@ pub fn recall(state_dir: &Path, now: Timestamp) -> Result<(Memory, Vec<StateErro
             }
         }
     }
-    Ok((Memory { obeyed, runs }, faults))
+    Ok((PersistedState { obeyed, runs }, faults))
 }
 
 /// Stores the last (generation, issued at) obeyed.

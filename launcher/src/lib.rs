@@ -23,5 +23,5 @@ pub mod shell;
 pub mod supervise;
 
 pub use config::Config;
-pub use machine::{Action, Event, Found, Launcher, Memory, Outcome, Run, Stage};
+pub use machine::{Action, Event, Found, Launcher, Outcome, PersistedState, Run, Stage};
 pub use order::Order;

@@ -9,7 +9,7 @@
 //! * without any order (bus away, nothing stored yet) whatever runs goes on.
 //!
 //! What it must remember over a restart it says in actions ([`Action::Remember`], and every
-//! [`Order`] and stop before it is carried out), and gets back in [`Memory`].
+//! [`Order`] and stop before it is carried out), and gets back in [`PersistedState`].
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ pub enum Found {
 
 /// What outlives a launcher.
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct PersistedState {
     /// The last (generation, issued at) obeyed.
     pub obeyed: Option<(u64, Timestamp)>,
     /// Every start there is a folder of, and since when it is so.
@@ -142,7 +142,7 @@ pub struct Launcher {
 impl Launcher {
     /// A launcher that continues from `memory`.
     #[must_use]
-    pub fn new(config: Config, memory: Memory) -> Self {
+    pub fn new(config: Config, memory: PersistedState) -> Self {
         let runs = memory.runs.into_iter().map(|(order, found, since)| {
             let (state, session) = match found {
                 Found::Ordered => (State::Ordered(false), None),

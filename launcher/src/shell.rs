@@ -22,7 +22,7 @@ use wattle_runtime::shell::Shutdown;
 
 use crate::folder::{self, Claim, End, Folder, How, StateError, Stop};
 use crate::process::{self, Signal};
-use crate::{Action, Config, Event, Found, Launcher, Memory, Order, Run, Stage};
+use crate::{Action, Config, Event, Found, Launcher, Order, PersistedState, Run, Stage};
 
 /// Events that may wait; each is small, and whoever has one more waits.
 const EVENTS_MAX: usize = 256;
@@ -53,7 +53,7 @@ pub enum ShellError {
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
     let program = std::env::current_exe().map_err(ShellError::Program)?;
     let Some(_lock) = alone(&config.state_dir, &shutdown).await? else { return Ok(()) };
-    let (memory, faults) = folder::recall(&config.state_dir, clock::now())?;
+    let (memory, faults) = folder::restore(&config.state_dir, clock::now())?;
     for error in faults {
         tracing::error!(error = chain(&error), "a start cannot be recalled and is left alone");
     }
@@ -153,7 +153,7 @@ impl Hands {
     }
 
     /// Waits again for every supervisor that lives.
-    fn resume(&self, memory: &Memory) {
+    fn resume(&self, memory: &PersistedState) {
         for (order, found, _) in &memory.runs {
             let run = Run { job: order.job.clone(), attempt: order.attempt };
             if let Found::Live(session, _) = found {

@@ -14,7 +14,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, NodeId, Timestamp};
-use wattle_placer::{JobFacts, Menu, NodeFacts, Problem, Progress, State, policy};
+use wattle_placer::{JobFacts, NodeFacts, OperatingPoints, Problem, Progress, State, policy};
 
 /// As in the binaries.
 #[global_allocator]
@@ -64,7 +64,7 @@ fn surface(kind: u32) -> Surface {
         job: "any".parse().unwrap(),
         predictor: "bench".parse().unwrap(),
         at_us: Timestamp::EPOCH,
-        gpu_kind: "a100".into(),
+        gpu_type: "a100".into(),
         windows: 1,
         basis: None,
         class: None,
@@ -86,17 +86,17 @@ fn from_nothing((nodes, jobs): (u32, u32)) -> Problem {
     for i in 0..nodes {
         problem.node_known(NodeFacts {
             id: NodeId::new(&format!("n{i}")).unwrap(),
-            gpu_kind: "a100".into(),
+            gpu_type: "a100".into(),
             gpus: 8,
             memory_mib: 80_000,
             healthy: u64::MAX,
             watts: None,
         });
     }
-    let known: Vec<(Arc<Surface>, Arc<Menu>)> = (0..KINDS)
+    let known: Vec<(Arc<Surface>, Arc<OperatingPoints>)> = (0..KINDS)
         .map(|kind| {
             let surface = surface(kind);
-            let menu = Menu::of(&surface, ANY);
+            let menu = OperatingPoints::of(&surface, ANY);
             (Arc::new(surface), Arc::new(menu))
         })
         .collect();
@@ -111,7 +111,7 @@ fn arrive(
     problem: &mut Problem,
     stream: &mut Stream,
     i: u32,
-    (surface, menu): &(Arc<Surface>, Arc<Menu>),
+    (surface, menu): &(Arc<Surface>, Arc<OperatingPoints>),
 ) {
     let key = problem.job_arrived(JobFacts {
         id: format!("j{i}").parse().unwrap(),
@@ -124,7 +124,7 @@ fn arrive(
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
-        gpu_kind: None,
+        gpu_type: None,
         submitted_at: problem.now,
     });
     problem.surface_and_menu_known(key, surface.clone(), menu.clone());

@@ -5,47 +5,30 @@
 //! [`check`] is written apart from the policies and says what a plan breaks. This library reads no
 //! clock, does no I/O and draws no random number: the same problem always gives the same plan.
 
-pub mod arrange;
-pub mod buddy;
-pub mod budget;
-pub mod charge;
-pub mod check;
+pub mod allocation;
 pub mod config;
-pub mod cost;
-pub mod defer;
-pub mod draw;
-pub mod fit;
-pub mod job;
-mod limit;
-pub mod machine;
-pub mod menu;
-pub mod node;
-pub mod outlook;
+pub mod live;
+mod pipeline;
 pub mod plan;
-pub mod policy;
-pub mod probe;
-pub mod problem;
-pub mod reason;
-pub mod set;
+pub mod policies;
+pub mod power;
+pub mod probing;
 #[cfg(feature = "service")]
-pub mod shell;
-pub mod sizes;
-pub mod sleep;
-mod solve;
-pub mod standing;
+pub mod service;
+pub mod state;
 
-pub use arrange::{Target, arrange};
-pub use check::{Violation, check};
+pub use allocation::transition::{Target, plan_transition};
 pub use config::Config;
-pub use draw::CardDraw;
-pub use job::{Job, JobFacts, Progress, State, Told};
-pub use machine::{Action, Event, Memory, Placer};
-pub use menu::{Choice, Menu};
-pub use node::{Node, NodeFacts, NodeWatts, Wakefulness};
+pub use live::{Action, Event, PersistedState, Placer};
+pub use pipeline::solve;
+pub use plan::check::{Violation, check};
+pub use plan::reason::Reason;
 pub use plan::{Blocked, Decision, NodeDecision, Plan};
-pub use policy::{Policy, Reads, UnknownPolicy, policy};
-pub use problem::Problem;
-pub use reason::Because;
-pub use set::{GpuSet, JobKey, NodeKey, Spot};
-pub use solve::solve;
-pub use standing::Standing;
+pub use policies::{Policy, Reads, UnknownPolicy, policy};
+pub use power::model::CardPower;
+pub use power::operating_points::{OperatingPoint, OperatingPoints};
+pub use state::allocation_cache::AllocationCache;
+pub use state::cluster::Problem;
+pub use state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
+pub use state::job::{Job, JobFacts, KnownSurface, Progress, State};
+pub use state::node::{Node, NodeFacts, NodeWatts, Wakefulness};

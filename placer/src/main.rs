@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use wattle_placer::{Config, shell};
+use wattle_placer::{Config, service as shell};
 use wattle_runtime::service::{self, Threads};
 
 /// Plans are made of many small pieces.

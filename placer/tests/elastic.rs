@@ -44,7 +44,7 @@ fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
         job: "any".parse().unwrap(),
         predictor: "test".parse().unwrap(),
         at_us: Timestamp::EPOCH,
-        gpu_kind: kind.to_owned(),
+        gpu_type: kind.to_owned(),
         windows: 3,
         basis: None,
         class: None,
@@ -69,7 +69,7 @@ fn add_nodes(problem: &mut Problem, kind: &str, nodes: u32, gpus: u32) {
     for i in 0..nodes {
         problem.node_known(NodeFacts {
             id: NodeId::new(&format!("{kind}-n{i}")).unwrap(),
-            gpu_kind: kind.to_owned(),
+            gpu_type: kind.to_owned(),
             gpus,
             memory_mib: 81_920,
             healthy: u64::MAX,
@@ -101,7 +101,7 @@ fn submit(problem: &mut Problem, name: &str, request: GpuRequest) -> JobKey {
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
-        gpu_kind: None,
+        gpu_type: None,
         submitted_at: problem.now,
     })
 }
@@ -305,7 +305,7 @@ fn mixed(nodes: u32, gpus: u32, price: f64) -> Problem {
 
 fn kind(problem: &Problem, key: JobKey) -> Option<&str> {
     let State::Running { on, .. } = &problem.job(key).unwrap().state else { return None };
-    Some(&problem.node(on.spots[0].node).facts.gpu_kind)
+    Some(&problem.node(on.by_node[0].node).facts.gpu_type)
 }
 
 const OF_KINDS: [&str; 5] = ["afs", "powerflow", "greenflow", "powerflow@1080", "wattle"];

@@ -52,7 +52,7 @@ fn spec(job: &str, gpus: u32) -> JobSpec {
         slack_ms: None,
         duration_ms_estimate: None,
         memory_mib_max: None,
-        gpu_kind: None,
+        gpu_type: None,
         checkpoint_signal: Some("SIGUSR1".to_owned()),
         command: vec!["train".to_owned()],
         environment: vec![],

@@ -10,7 +10,7 @@ use wattle_common::job::{CardSetting, GpuRequest};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 use wattle_placer::{
-    Because, Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Problem, Progress, State,
+    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Problem, Progress, Reason, State,
     check, policy,
 };
 
@@ -65,7 +65,7 @@ impl Kind {
             job: job.clone(),
             predictor: "test".parse().unwrap(),
             at_us: Timestamp::EPOCH,
-            gpu_kind: "a100".into(),
+            gpu_type: "a100".into(),
             windows: 3,
             basis: None,
             class: Some(WorkloadId::new("any").unwrap()),
@@ -84,7 +84,7 @@ fn cluster(sizes: &[u32]) -> Problem {
     for (i, &gpus) in sizes.iter().enumerate() {
         problem.node_known(NodeFacts {
             id: NodeId::new(&format!("n{i}")).unwrap(),
-            gpu_kind: "a100".into(),
+            gpu_type: "a100".into(),
             gpus,
             memory_mib: 80_000,
             healthy: u64::MAX,
@@ -113,7 +113,7 @@ fn facts(name: &str, min: u32, max: u32) -> JobFacts {
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
-        gpu_kind: None,
+        gpu_type: None,
         submitted_at: Timestamp::EPOCH,
     }
 }
@@ -201,8 +201,8 @@ fn equal_jobs_share_equally_and_growth_is_carried_out_in_one_go() {
     );
     assert_eq!(plans.len(), 2);
     assert!(matches!(
-        plans[1].decisions[0].because(),
-        Because::Worth { gpus: 8, gpu_price, .. } if *gpu_price > 0.0
+        plans[1].decisions[0].reason(),
+        Reason::Worth { gpus: 8, gpu_price, .. } if *gpu_price > 0.0
     ));
 }
 

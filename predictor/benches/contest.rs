@@ -109,7 +109,7 @@ fn measure(jobs: u64) {
             job: name(job),
             workload: None,
             gpus,
-            gpu_kind: None,
+            gpu_type: None,
             started: true,
         };
         registry.handle(now(0), event, &mut out);

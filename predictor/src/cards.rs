@@ -55,7 +55,7 @@ impl Cards {
     }
 
     /// Takes down that such cards were there before anything is seen of them.
-    pub fn recall(&mut self, kind: &str) {
+    pub fn restore(&mut self, kind: &str) {
         if self.newest.is_none() {
             self.newest = Some(kind.to_owned());
         }

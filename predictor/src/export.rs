@@ -39,7 +39,7 @@ const WHOLE: [Column; 6] = [
 ];
 
 /// What tells a row's configuration, after whose it is.
-const BEFORE: &str = "predictor,gpu_kind,class,job,heard_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
+const BEFORE: &str = "predictor,gpu_type,class,job,heard_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
 /// What was seen in it, each followed by its deviation.
 const SEEN: [&str; 4] =
     ["steps_per_s", "speed_alone_over_here", "power_here_over_alone", "power_here_over_tenants"];

@@ -52,7 +52,7 @@ pub struct Job {
     /// Whether its owner's word is known, or only windows.
     pub described: bool,
     /// The GPUs' kind.
-    pub gpu_kind: Option<String>,
+    pub gpu_type: Option<String>,
     /// When it was last heard of.
     pub heard_at_us: Timestamp,
     /// Its windows, by beginning and node.
@@ -66,9 +66,9 @@ impl Job {
         now: Timestamp,
         workload: Option<WorkloadId>,
         gpus: GpuRequest,
-        gpu_kind: Option<String>,
+        gpu_type: Option<String>,
     ) -> Self {
-        Self { workload, gpus, described: false, gpu_kind, heard_at_us: now, windows: Vec::new() }
+        Self { workload, gpus, described: false, gpu_type, heard_at_us: now, windows: Vec::new() }
     }
 
     /// Its windows, oldest first.

@@ -29,7 +29,7 @@ pub enum Event {
         /// How many GPUs it takes.
         gpus: GpuRequest,
         /// The kind of GPU it must have, where its owner names one.
-        gpu_kind: Option<String>,
+        gpu_type: Option<String>,
     },
     /// A node of the cluster has cards of this kind.
     KindSeen(String),
@@ -194,8 +194,8 @@ impl Machine for PredictorMachine {
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
-            Event::JobDescribed { job, workload, gpus, gpu_kind } => {
-                let kind = gpu_kind.as_deref();
+            Event::JobDescribed { job, workload, gpus, gpu_type } => {
+                let kind = gpu_type.as_deref();
                 if kind.is_some() {
                     self.bound.insert(job.clone());
                 }
@@ -206,7 +206,7 @@ impl Machine for PredictorMachine {
             Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
-                    let new = self.predictor.kind_is_there(&window.gpu_kind);
+                    let new = self.predictor.kind_is_there(&window.gpu_type);
                     // The first one says nothing new of any job.
                     if new && self.predictor.kinds().len() > 1 {
                         self.want_all(now);

@@ -115,7 +115,7 @@ impl Learner {
     }
 
     /// Learns what the history kept of a class, of jobs that are gone.
-    pub fn recall(
+    pub fn restore(
         &mut self,
         kind: &str,
         class: &WorkloadId,

@@ -94,7 +94,7 @@ impl Observation {
         if seconds <= 0.0 {
             return Err("it ends before it begins");
         }
-        if id::check(&window.gpu_kind).is_err() {
+        if id::check(&window.gpu_type).is_err() {
             return Err("its gpu kind is no name");
         }
         let (gpus, nodes) = (window.gpus_total, window.nodes_total);

@@ -141,7 +141,7 @@ impl Predictor {
         if known || id::check(kind).is_err() {
             return false;
         }
-        self.cards.recall(kind);
+        self.cards.restore(kind);
         self.kinds.insert(kind.to_owned())
     }
 
@@ -152,17 +152,17 @@ impl Predictor {
         job: JobId,
         workload: Option<WorkloadId>,
         gpus: GpuRequest,
-        gpu_kind: Option<&str>,
+        gpu_type: Option<&str>,
     ) -> bool {
         let gpus = GpuRequest { min: gpus.min.max(1), max: gpus.max.max(gpus.min).max(1) };
-        let kind = gpu_kind.filter(|k| id::check(k).is_ok());
+        let kind = gpu_type.filter(|k| id::check(k).is_ok());
         let fresh = Job::new(now, workload.clone(), gpus, kind.map(str::to_owned));
         let known = self.enter(job.clone(), fresh);
         let new = !known.described || known.workload != workload || known.gpus != gpus;
         known.described = true;
         known.gpus = gpus;
-        if known.gpu_kind.is_none() {
-            known.gpu_kind = kind.map(str::to_owned);
+        if known.gpu_type.is_none() {
+            known.gpu_type = kind.map(str::to_owned);
         }
         let before = std::mem::replace(&mut known.workload, workload.clone());
         if before != workload {
@@ -193,7 +193,7 @@ impl Predictor {
         let learned: Vec<Learned> = windows.iter().map(|w| self.take_in(now, w)).collect();
         let new = windows.iter().zip(&learned).filter(|(_, l)| **l == Learned::Something);
         let jobs: BTreeSet<(&JobId, &str)> =
-            new.map(|(w, _)| (&w.job, w.gpu_kind.as_str())).collect();
+            new.map(|(w, _)| (&w.job, w.gpu_type.as_str())).collect();
         for (job, kind) in &jobs {
             self.refit(now, job, kind);
         }
@@ -211,16 +211,16 @@ impl Predictor {
             Ok(observation) => observation,
             Err(why) => return Learned::Unusable(why),
         };
-        let kind = window.gpu_kind.clone();
+        let kind = window.gpu_type.clone();
         let max = self.config.windows_per_job_max as usize;
         let request = GpuRequest::exactly(observation.gpus);
         let fresh = Job::new(now, window.workload.clone(), request, Some(kind.clone()));
         self.cards.see(&kind, &observation);
         let job = self.enter(window.job.clone(), fresh);
         job.heard_at_us = job.heard_at_us.max(now);
-        if job.gpu_kind.as_ref() != Some(&kind) {
+        if job.gpu_type.as_ref() != Some(&kind) {
             job.start_over();
-            job.gpu_kind = Some(kind);
+            job.gpu_type = Some(kind);
         }
         let named = job.workload.is_none() && window.workload.is_some();
         if named {
@@ -244,7 +244,7 @@ impl Predictor {
     #[must_use]
     pub fn surface_on_all(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
         let own = self.surface(now, job)?;
-        let others = self.kinds.iter().filter(|kind| **kind != own.gpu_kind);
+        let others = self.kinds.iter().filter(|kind| **kind != own.gpu_type);
         let others = others.filter_map(|kind| self.surface_elsewhere(now, job, kind));
         // Its own may be one that no node has any more.
         let mut points = own.points.len();
@@ -303,7 +303,7 @@ impl Predictor {
             job: job.clone(),
             predictor: self.config.name.clone(),
             at_us: now,
-            gpu_kind: kind.to_owned(),
+            gpu_type: kind.to_owned(),
             windows: model.windows,
             basis: Some(self.basis(job, known, kind, &model)),
             class: taken_for,
@@ -378,7 +378,7 @@ impl Predictor {
     /// Takes in a job as it was stored; false where it is not such as this version stores, or a
     /// newer description is known.
     pub fn restore_job(&mut self, job: JobId, stored: Job) -> bool {
-        let kind = stored.gpu_kind.clone();
+        let kind = stored.gpu_type.clone();
         let max = self.config.windows_per_job_max as usize;
         if self.jobs.contains_key(&job) || !stored.is_sane(max) {
             return false;
@@ -389,7 +389,7 @@ impl Predictor {
             }
         }
         self.enter(job.clone(), stored);
-        if let Some(kind) = self.jobs.get(&job).and_then(|j| j.gpu_kind.clone()) {
+        if let Some(kind) = self.jobs.get(&job).and_then(|j| j.gpu_type.clone()) {
             let card = self.cards.card(&kind);
             self.teach(&job, &kind, &card);
         }
@@ -401,9 +401,9 @@ impl Predictor {
         let max = self.config.classes_max as usize;
         let fine = self.history.restore(kind, class.clone(), stored, max);
         if fine {
-            self.cards.recall(kind);
+            self.cards.restore(kind);
             if let Some(kept) = self.history.class(kind, &class).cloned() {
-                self.recall(kind, &class, &kept);
+                self.restore(kind, &class, &kept);
             }
             self.pool_now(kind);
         }
@@ -446,7 +446,7 @@ impl Predictor {
     }
 
     fn kind_of<'a>(&'a self, job: &'a Job) -> &'a str {
-        job.gpu_kind
+        job.gpu_type
             .as_deref()
             .or(self.config.gpu_kind_assumed.as_deref())
             .or(self.cards.newest())

@@ -351,7 +351,7 @@ mod tests {
             job: job(),
             workload: Some(WorkloadId::new("some-net").unwrap()),
             node: NodeId::new("n0").unwrap(),
-            gpu_kind: "v100".to_owned(),
+            gpu_type: "v100".to_owned(),
             attempt: 1,
             from_us: from,
             until_us: until,

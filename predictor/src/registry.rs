@@ -64,7 +64,7 @@ pub enum Event {
         /// How many GPUs it takes.
         gpus: GpuRequest,
         /// The kind of GPU it must have, where its owner names one.
-        gpu_kind: Option<String>,
+        gpu_type: Option<String>,
         /// Whether it has ever been started.
         started: bool,
     },
@@ -311,7 +311,7 @@ impl Registry {
         if self.serves(&predictor) {
             // A prior that stands in for it speaks of the same kinds.
             for on in std::iter::once(&*surface).chain(&surface.elsewhere) {
-                self.fallback.kind_is_there(&on.gpu_kind);
+                self.fallback.kind_is_there(&on.gpu_type);
             }
             self.pass_on(surface, out);
         }
@@ -337,9 +337,9 @@ impl Registry {
         }
         let class_of = |job: &JobId| self.jobs.get(job).and_then(|job| job.workload.clone());
         let Ok(seen) = Observation::of(window, class_of) else { return };
-        self.cards.see(&window.gpu_kind, &seen);
-        self.fallback.kind_is_there(&window.gpu_kind);
-        let card = self.cards.card(&window.gpu_kind);
+        self.cards.see(&window.gpu_type, &seen);
+        self.fallback.kind_is_there(&window.gpu_type);
+        let card = self.cards.card(&window.gpu_type);
         self.enter_job(now, id, false, out);
         self.let_score(id, true);
         let job = self.jobs.get_mut(id).expect("entered above");
@@ -351,9 +351,9 @@ impl Registry {
         if !job.is_new(&seen, closed) {
             return;
         }
-        job.is_on(&window.gpu_kind);
+        job.is_on(&window.gpu_type);
         for contestant in self.contestants.values_mut() {
-            contestant.score(id, job, &window.gpu_kind, &seen, closed, &card);
+            contestant.score(id, job, &window.gpu_type, &seen, closed, &card);
             contestant.ask(now, id, closed);
         }
         job.see(&seen, &card);
@@ -497,14 +497,14 @@ impl Machine for Registry {
             }
             Event::WindowClosed(window) => self.on_window(now, &window, out),
             Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
-            Event::JobDescribed { job: id, workload, gpus, gpu_kind, started } => {
+            Event::JobDescribed { job: id, workload, gpus, gpu_type, started } => {
                 let job = self.enter_job(now, &id, !started, out);
                 job.heard = now;
                 job.gpus = Some(gpus);
                 if workload.is_some() {
                     job.workload.clone_from(&workload);
                 }
-                job.must_have = gpu_kind;
+                job.must_have = gpu_type;
                 let kind = job.kind().map(str::to_owned);
                 self.fallback.describe(now, id.clone(), workload, gpus, kind.as_deref());
                 self.let_score(&id, started);

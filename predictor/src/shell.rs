@@ -203,7 +203,7 @@ impl Service {
                 job: record.spec.job,
                 workload: record.spec.workload,
                 gpus: record.spec.gpus,
-                gpu_kind: record.spec.gpu_kind,
+                gpu_type: record.spec.gpu_type,
             },
             None if change.value.is_none() => match JobId::new(&change.key) {
                 Ok(job) => Event::JobEnded(job),

@@ -182,7 +182,7 @@ fn under_clocks(clocks: &[u32]) -> Predictor {
     let mut p = Predictor::new(PredictorConfig::shipped());
     for (minute, mhz) in clocks.iter().enumerate() {
         let mut w = window("j", None, minute as u64);
-        w.gpu_kind = "a100".into();
+        w.gpu_type = "a100".into();
         w.cap_mw = Some(Power::from_w(400));
         w.clock_mhz_max = Some(Frequency::from_mhz(*mhz));
         let (rate, watts) = clocked(*mhz);

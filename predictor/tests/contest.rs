@@ -183,7 +183,7 @@ fn record(name: &str, phase: JobPhase) -> JobRecord {
         slack_ms: None,
         duration_ms_estimate: None,
         memory_mib_max: None,
-        gpu_kind: None,
+        gpu_type: None,
         checkpoint_signal: None,
         command: vec!["train".into()],
         environment: Vec::new(),

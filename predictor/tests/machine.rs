@@ -18,7 +18,7 @@ fn described(name: &str) -> Event {
         job: job(name),
         workload: Some(class("a")),
         gpus: GpuRequest::exactly(1),
-        gpu_kind: Some("v100".into()),
+        gpu_type: Some("v100".into()),
     }
 }
 
@@ -118,7 +118,7 @@ fn kinds(out: Vec<Action>) -> Vec<String> {
     published
         .map(|surface| {
             let job = surface.job.clone();
-            let kinds: Vec<String> = surface.by_kind().map(|on| on.gpu_kind).collect();
+            let kinds: Vec<String> = surface.by_kind().map(|on| on.gpu_type).collect();
             format!("{job} on {}", kinds.join(", "))
         })
         .collect()
@@ -139,7 +139,7 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
         job: job(name),
         workload: Some(class("a")),
         gpus: GpuRequest::exactly(1),
-        gpu_kind: None,
+        gpu_type: None,
     };
     let seen = |kind: &str| Event::KindSeen(kind.to_owned());
     assert!(told(&mut m, 90, seen("v100")).is_empty());
@@ -153,13 +153,13 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
     // What its class shows there is foretold of it.
     let rate = |m: &PredictorMachine| {
         let surface = m.surface(Timestamp::from_s(200), &job("waits")).unwrap();
-        let there = surface.by_kind().find(|on| on.gpu_kind == "p100").unwrap();
+        let there = surface.by_kind().find(|on| on.gpu_type == "p100").unwrap();
         assert_eq!((there.job.as_str(), there.windows), ("waits", 0));
         there.points.iter().find(|p| p.cap_mw.is_none() && p.gpus == 1).unwrap().steps_per_s
     };
     assert_eq!(rate(&m), None);
     let mut there = window("runs", Some("a"), 0);
-    there.gpu_kind = "p100".into();
+    there.gpu_type = "p100".into();
     let said = told(&mut m, 200, Event::WindowClosed(Box::new(there)));
     // Until it runs itself, its own kind is the one seen last.
     assert!(said.contains(&"waits on p100, v100".to_owned()), "{said:?}");

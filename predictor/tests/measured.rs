@@ -105,7 +105,7 @@ impl Errors {
 
 fn learn(p: &mut Predictor, kind: &str, name: &str, minute: usize, run: (f64, f64, f64)) {
     let mut w = window(name, Some(name), minute as u64);
-    w.gpu_kind = kind.into();
+    w.gpu_type = kind.into();
     w.cap_mw = Some(Power::from_w_f64(run.0));
     w.steps_per_s = Some(1_000.0 / run.1);
     w.steps_per_s_error = None;
@@ -221,7 +221,7 @@ fn four_clocks_tell_the_others_on_measured_stages() {
             for (minute, i) in known.iter().enumerate() {
                 let (mhz, seconds, watts) = clocks[*i];
                 let mut w = window(name, Some(name), minute as u64);
-                w.gpu_kind = kind.into();
+                w.gpu_type = kind.into();
                 w.cap_mw = None;
                 w.clock_mhz_max = Some(Frequency::from_mhz(mhz));
                 w.steps_per_s = Some(1_000.0 / seconds);

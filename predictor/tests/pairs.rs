@@ -66,7 +66,7 @@ fn taught(kind: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predic
     let mut learn = |t: &Tenant, rate: f64, with: &[&str]| {
         minute += 1;
         let mut w = window(&format!("job-{}", t.me), Some(&t.me), minute);
-        w.gpu_kind = kind.into();
+        w.gpu_type = kind.into();
         (w.steps_per_s, w.steps_per_s_error) = (Some(rate), None);
         // The tables hold throughputs, and nothing else.
         (w.power_mw_cards, w.utilization_gpu_percent) = (None, None);

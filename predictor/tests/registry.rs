@@ -49,7 +49,7 @@ fn surface(who: &str, of: &str, when: Timestamp, caps: &[(Option<u64>, f64, f64)
         job: job(of),
         predictor: named(who),
         at_us: when,
-        gpu_kind: "v100".into(),
+        gpu_type: "v100".into(),
         windows: 1,
         basis: None,
         class: None,
@@ -101,7 +101,7 @@ impl Bench {
             job: job(name),
             workload: None,
             gpus,
-            gpu_kind: None,
+            gpu_type: None,
             started: false,
         };
         self.event(seconds, event);
@@ -298,7 +298,7 @@ fn relative_speeds_are_scored_where_no_rates_are_said() {
 }
 
 fn on(kind: &str, surface: Surface) -> Surface {
-    Surface { gpu_kind: kind.into(), ..surface }
+    Surface { gpu_type: kind.into(), ..surface }
 }
 
 /// What was said of a job on other kinds of card is passed on with the rest, and scored where the job
@@ -313,7 +313,7 @@ fn what_is_said_of_other_kinds_of_card_counts_there() {
     assert_eq!(bench.passed_on(), std::slice::from_ref(&said));
 
     let window =
-        |until: u64, kind: &str| JobWindow { gpu_kind: kind.into(), ..closed("a", at(until), 250) };
+        |until: u64, kind: &str| JobWindow { gpu_type: kind.into(), ..closed("a", at(until), 250) };
     bench.close(16, window(16, "p100"));
     let prior = bench.status(16, "physical").speed.prior.unwrap();
     assert!((prior.mape_percent - 20.0).abs() < 0.01, "8 foretold, 10 seen: {prior:?}");
@@ -327,7 +327,7 @@ fn what_is_said_of_other_kinds_of_card_counts_there() {
     bench.wake(60);
     let prior = bench.passed_on().pop().unwrap();
     assert_eq!((prior.predictor.as_str(), prior.job.as_str()), ("prior", "b"));
-    let kinds: Vec<String> = prior.by_kind().map(|on| on.gpu_kind).collect();
+    let kinds: Vec<String> = prior.by_kind().map(|on| on.gpu_type).collect();
     assert_eq!(kinds, ["v100", "p100"]);
 }
 
@@ -365,7 +365,7 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
         ("gpus and nodes", wrong(&|s| s.points[0].nodes = 2)),
         ("future", wrong(&|s| s.at_us = at(10_000))),
         ("its subject says", wrong(&|s| s.job = job("b"))),
-        ("gpu_kind", wrong(&|s| s.gpu_kind = "a card".into())),
+        ("gpu_type", wrong(&|s| s.gpu_type = "a card".into())),
     ];
     for (i, (word, wrong)) in cases.into_iter().enumerate() {
         let surface = Ok(Box::new(wrong));
@@ -380,7 +380,7 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
     }
     let status = bench.status(2, "rival");
     assert_eq!(status.state, PredictorState::Failing);
-    assert!(status.trouble.unwrap().contains("gpu_kind"));
+    assert!(status.trouble.unwrap().contains("gpu_type"));
     // The registry's own name is nobody else's.
     let prior = surface("prior", "a", at(1), &[(None, 10.0, 180.0)]);
     bench.propose(2, prior);
@@ -522,7 +522,7 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
         job: job(&of),
         workload: None,
         gpus: GpuRequest::exactly(1),
-        gpu_kind: started.then(|| "p100".to_owned()),
+        gpu_type: started.then(|| "p100".to_owned()),
         started,
     });
     let found = prop::collection::btree_map(who.prop_map(named), Just("1".to_owned()), 0..4);

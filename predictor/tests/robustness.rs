@@ -155,7 +155,7 @@ fn what_is_unusable_says_why_and_changes_nothing() {
     w.until_us = w.from_us;
     assert_eq!(p.learn(now, &w), Learned::Unusable("it ends before it begins"));
     let mut w = window("j", None, 0);
-    w.gpu_kind = "v 100.>".into();
+    w.gpu_type = "v 100.>".into();
     assert!(matches!(p.learn(now, &w), Learned::Unusable(_)));
     let mut w = window("j", None, 0);
     (w.steps_per_s, w.power_mw_cards) = (Some(f64::NAN), None);

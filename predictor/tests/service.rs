@@ -82,7 +82,7 @@ impl Bench {
                     slack_ms: None,
                     duration_ms_estimate: None,
                     memory_mib_max: None,
-                    gpu_kind: None,
+                    gpu_type: None,
                     checkpoint_signal: None,
                     command: vec!["train".into()],
                     environment: Vec::new(),

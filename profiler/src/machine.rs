@@ -248,8 +248,8 @@ impl ProfilerMachine {
     fn store(&self, id: &JobId, window: Option<(OpenWindow, bool)>, out: &mut Vec<Action>) {
         let Some((window, early)) = window else { return };
         let kind = |gpu: &GpuIndex| self.cards.get(gpu).map(|card| card.kind.clone());
-        let gpu_kind = window.conditions.declared.gpus.first().and_then(kind).unwrap_or_default();
-        let window = window.into_message(id.clone(), self.node.clone(), gpu_kind, early);
+        let gpu_type = window.conditions.declared.gpus.first().and_then(kind).unwrap_or_default();
+        let window = window.into_message(id.clone(), self.node.clone(), gpu_type, early);
         out.push(Action::StoreWindow(Box::new(window)));
     }
 

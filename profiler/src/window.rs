@@ -194,7 +194,7 @@ impl OpenWindow {
         self,
         job: JobId,
         node: NodeId,
-        gpu_kind: String,
+        gpu_type: String,
         early: bool,
     ) -> JobWindow {
         let span = self.length();
@@ -207,7 +207,7 @@ impl OpenWindow {
         JobWindow {
             job,
             node,
-            gpu_kind,
+            gpu_type,
             early,
             attempt: self.conditions.attempt,
             from_us: self.from,

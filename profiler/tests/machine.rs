@@ -173,7 +173,7 @@ impl Node {
             slack_ms: None,
             duration_ms_estimate: None,
             memory_mib_max: None,
-            gpu_kind: None,
+            gpu_type: None,
             checkpoint_signal: None,
             command: vec!["true".into()],
             environment: Vec::new(),
@@ -255,7 +255,7 @@ fn a_job_alone_is_seen_as_it_runs() {
     let windows: Vec<&JobWindow> = node.of("a").collect();
     assert!(windows.len() >= 4, "{}", windows.len());
     let window = windows[1];
-    assert_eq!(window.gpu_kind, "v100");
+    assert_eq!(window.gpu_type, "v100");
     assert_eq!(window.until_us.since(window.from_us), Duration::from_secs(15));
     assert_eq!(window.power_mw_cards, Some(Power::from_w(250)));
     assert_eq!(window.power_mw_job, Some(Power::from_w(250)), "alone, it pays for all");

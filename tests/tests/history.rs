@@ -44,7 +44,7 @@ async fn what_was_learned_comes_out_as_csv() {
     let lines: Vec<&str> = all.lines().collect();
     assert_eq!(lines.len(), 3, "{all}");
     let columns = lines[0].split(',').count();
-    assert!(lines[0].starts_with("predictor,gpu_kind,class,job,heard_at_us,gpus,nodes,"), "{all}");
+    assert!(lines[0].starts_with("predictor,gpu_type,class,job,heard_at_us,gpus,nodes,"), "{all}");
     assert!(lines.iter().all(|line| line.split(',').count() == columns), "{all}");
     assert!(lines[1].starts_with("other,v100,bert-b8,j1,7,2,1,,,,,1,2,"), "{all}");
     let (_, one, _) = history(&["--predictor", "physical"]);

@@ -24,14 +24,14 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
     let of_class = ["--workload", "eaco-alexnet"];
 
     let picky =
-        system.submit("picky", &[&of_class[..], &["--gpu-kind", "P100"]].concat(), &training);
+        system.submit("picky", &[&of_class[..], &["--gpu-type", "P100"]].concat(), &training);
     let runs = system.until_job(&picky, "it runs", |r| r.phase == JobPhase::Running).await;
     assert_eq!(runs.placement.unwrap().shares[0].node.as_str(), "n1", "the V100s were free, too");
     let seen = until("two windows of it are learned from", async || {
         surface(&system, &picky).await.filter(|surface| surface.windows >= 2)
     })
     .await;
-    assert_eq!((seen.gpu_kind.as_str(), seen.elsewhere.len()), ("p100", 0));
+    assert_eq!((seen.gpu_type.as_str(), seen.elsewhere.len()), ("p100", 0));
 
     // What was seen of its class there is foretold of the next, whichever cards that is on.
     let any = system.submit("any", &of_class, &training);
@@ -42,11 +42,11 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
         surface(&system, &any).await.filter(|surface| surface.windows >= 1)
     })
     .await;
-    assert_eq!(both.gpu_kind, here);
-    let kinds: BTreeSet<String> = both.clone().by_kind().map(|on| on.gpu_kind).collect();
+    assert_eq!(both.gpu_type, here);
+    let kinds: BTreeSet<String> = both.clone().by_kind().map(|on| on.gpu_type).collect();
     assert_eq!(kinds, BTreeSet::from(["p100".to_owned(), "v100".to_owned()]));
     let known = |on: &Surface| on.points.iter().any(|point| point.steps_per_s.is_some());
-    let p100 = both.by_kind().find(|on| on.gpu_kind == "p100").unwrap();
+    let p100 = both.by_kind().find(|on| on.gpu_type == "p100").unwrap();
     assert!(known(&p100), "{:?}", p100.basis);
 
     // What a person sees of it.
@@ -58,7 +58,7 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
     assert!(explained.contains(&format!("on {there} instead: ")), "{explained}");
     assert!(told(&["explain", "picky"]).contains("asked for 1 GPU of kind p100"));
     assert!(told(&["jobs"]).contains("1 p100"));
-    let refused = system.wattle(&["submit", "--gpu-kind", "k80", "--", "true"]);
+    let refused = system.wattle(&["submit", "--gpu-type", "k80", "--", "true"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{said}");
     assert!(said.contains("must have GPUs of kind k80; no node has any, there are: p100, v100"));

@@ -165,7 +165,7 @@ async fn eaco_undoes_a_placement_that_breaks_a_deadline() {
     system.until_job(&impostor, "it is observed beside the other", |r| r.observing).await;
     let undone = system
         .until_job(&impostor, "it is undone", |r| {
-            r.reasons.iter().any(|reason| reason.because.contains("deadline"))
+            r.reasons.iter().any(|reason| reason.reason.contains("deadline"))
                 && matches!(r.phase, JobPhase::Stopping | JobPhase::Queued)
         })
         .await;

@@ -285,7 +285,7 @@ impl Node {
             slack_ms: None,
             duration_ms_estimate: None,
             memory_mib_max: None,
-            gpu_kind: None,
+            gpu_type: None,
             checkpoint_signal: None,
             command: vec!["simjob".into()],
             environment: Vec::new(),
@@ -438,7 +438,7 @@ async fn windows_say_how_a_job_runs() {
     let windows: Vec<JobWindow> =
         node.stored(StreamName::Windows, "test-1", codec::decode_json, rated).await;
     let window = windows.iter().rfind(|window| window.steps_per_s.is_some()).unwrap();
-    assert_eq!((window.gpu_kind.as_str(), window.gpus.as_slice()), ("v100", &[1][..]));
+    assert_eq!((window.gpu_type.as_str(), window.gpus.as_slice()), ("v100", &[1][..]));
     assert_eq!((window.gpus_total, window.nodes_total, window.early), (1, 1, true));
     assert!(window.neighbours.is_empty());
     let power = window.power_mw_cards.unwrap();

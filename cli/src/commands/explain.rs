@@ -36,7 +36,7 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
         spec.gpus,
         if spec.gpus.max == 1 { "" } else { "s" }
     ));
-    if let Some(kind) = &spec.gpu_kind {
+    if let Some(kind) = &spec.gpu_type {
         text.push_str(&format!(" of kind {kind}"));
     }
     if spec.exclusive {
@@ -64,9 +64,9 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
         None => text.push_str("\nno prediction of it yet"),
     }
     let others = surface.iter().flat_map(|surface| &surface.elsewhere);
-    for other in others.filter(|other| spec.gpu_kind.is_none() || other.windows > 0) {
+    for other in others.filter(|other| spec.gpu_type.is_none() || other.windows > 0) {
         let basis = other.basis.as_deref().unwrap_or("no more is said");
-        text.push_str(&format!("\non {} instead: {basis}", other.gpu_kind));
+        text.push_str(&format!("\non {} instead: {basis}", other.gpu_type));
     }
     for reason in &record.reasons {
         let after = reason.at_us.since(spec.submitted_at_us).as_secs_f64();
@@ -75,7 +75,7 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
             span(after),
             reason.decision,
             reason.policy,
-            reason.because
+            reason.reason
         ));
     }
     // Nodes may write to the same place, each on its own disk or in one file.

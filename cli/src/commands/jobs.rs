@@ -66,7 +66,7 @@ fn row(record: &JobRecord, now: Timestamp) -> Vec<String> {
     vec![
         record.spec.job.to_string(),
         phase,
-        match &record.spec.gpu_kind {
+        match &record.spec.gpu_type {
             Some(kind) => format!("{} {kind}", record.spec.gpus),
             None => record.spec.gpus.to_string(),
         },
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(done(&record), "3 %");
         record.phase = JobPhase::Finished;
         assert_eq!(done(&record), "100 %");
-        record.spec.gpu_kind = Some("p100".to_owned());
+        record.spec.gpu_type = Some("p100".to_owned());
         assert_eq!(row(&record, Timestamp::FOREVER)[2], "1..2 p100");
     }
 }

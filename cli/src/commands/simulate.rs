@@ -240,7 +240,7 @@ impl Simulate {
 
     /// A clock that a policy is to be held to must be one that some card here has.
     fn check_clocks(&self, world: &World, scenario: &Scenario) -> anyhow::Result<()> {
-        let kinds = || scenario.cluster.groups().iter().filter_map(|g| world.gpu(&g.gpu_kind));
+        let kinds = || scenario.cluster.groups().iter().filter_map(|g| world.gpu(&g.gpu_type));
         let most = kinds().map(|gpu| gpu.clock_max().as_mhz()).max().unwrap_or_default();
         let least = kinds().filter_map(|gpu| gpu.clocks.iter().min()).map(|mhz| mhz.as_mhz()).min();
         let least = least.unwrap_or_default();

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Hand in a job.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-kind v100 -- python3 train.py"
+    after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-type v100 -- python3 train.py"
 )]
 pub(crate) struct Submit {
     /// GPUs: a number, or the fewest and the most it can use
@@ -50,7 +50,7 @@ pub(crate) struct Submit {
     memory_mib: Option<u64>,
     /// The kind of GPU it must have, as `wattle nodes` names it [default: any]
     #[arg(long, value_name = "KIND", value_parser = parse_kind)]
-    gpu_kind: Option<String>,
+    gpu_type: Option<String>,
     /// Never share its GPUs
     #[arg(long)]
     exclusive: bool,
@@ -142,7 +142,7 @@ impl Submit {
             slack_ms: self.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: self.estimate.map(|span| span.as_millis() as u64),
             memory_mib_max: self.memory_mib,
-            gpu_kind: self.gpu_kind,
+            gpu_type: self.gpu_type,
             checkpoint_signal: self.checkpoint_signal.map(str::to_owned),
             command: self.command,
             environment: self.env,
@@ -227,9 +227,9 @@ mod tests {
             assert_eq!((submit.gpus, submit.json), (GpuRequest::exactly(2), false));
             assert_eq!(submit.command, ["python3", "t.py", "--json"]);
         }
-        let submit = read("submit --gpu-kind V100 t.py").map_err(|error| error.to_string());
-        assert_eq!(submit.unwrap().submit.gpu_kind.as_deref(), Some("v100"));
-        assert!(read("submit --gpu-kind v100,p100 t.py").is_err());
+        let submit = read("submit --gpu-type V100 t.py").map_err(|error| error.to_string());
+        assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
+        assert!(read("submit --gpu-type v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "a slip of the finger is no program");
     }
 

@@ -78,7 +78,7 @@ pub struct JobRecord {
     pub log_paths: Vec<String>,
     /// Why it is where it is, newest last.
     #[serde(default)]
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<RecordedReason>,
     /// Probes made of it, and the one under way; what they may cost is counted from here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeMade>,
@@ -102,7 +102,7 @@ pub struct ProbeMade {
 
 /// Why something was decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reason {
+pub struct RecordedReason {
     /// When.
     pub at_us: Timestamp,
     /// The policy that decided.
@@ -110,5 +110,5 @@ pub struct Reason {
     /// What was decided, for people: `placed on n0:0,1 beside job-3`.
     pub decision: String,
     /// Why, for people: moves considered, predicted ratio, the constraint that bound.
-    pub because: String,
+    pub reason: String,
 }

@@ -23,7 +23,7 @@ pub mod window;
 pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepAnswer};
 pub use budget::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
-pub use job_record::{JobRecord, ProbeMade, Reason};
+pub use job_record::{JobRecord, ProbeMade, RecordedReason};
 pub use ledger::{JobEnergy, LedgerEntry};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};
 pub use progressed::JobProgressed;

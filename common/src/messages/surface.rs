@@ -46,7 +46,7 @@ pub struct Surface {
     /// When.
     pub at_us: Timestamp,
     /// The GPUs' kind it holds for.
-    pub gpu_kind: String,
+    pub gpu_type: String,
     /// Windows of this job it rests on; 0 means it is a prior.
     pub windows: u32,
     /// What it rests on, for people: `12 windows of this job`, `prior: nothing like it was seen`.

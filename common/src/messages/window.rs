@@ -26,7 +26,7 @@ pub struct JobWindow {
     /// The node this was seen on.
     pub node: NodeId,
     /// The GPUs' kind.
-    pub gpu_kind: String,
+    pub gpu_type: String,
     /// Which start of the job.
     pub attempt: u32,
     /// Its beginning.

@@ -39,7 +39,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(memory: Memory) -> Self {
+    fn new(memory: PersistedState) -> Self {
         Self { launcher: Launcher::new(config(), memory), now: at(0) }
     }
     fn tell(&mut self, event: Event) -> String {
@@ -97,7 +97,7 @@ fn stopping(mut job: DesiredJob) -> DesiredJob {
 
 #[test]
 fn a_job_is_started_once_and_reported() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     let a = desired_job("a", 1, "n0");
     assert_eq!(bench.desire(1, vec![a.clone()]), "remember 1; start a.1; report 1 []");
     // The same again, and a renewed lease: nothing new.
@@ -114,7 +114,7 @@ fn a_job_is_started_once_and_reported() {
 
 #[test]
 fn stopping_grows_harder_after_each_grace() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     bench.desire(1, vec![desired_job("a", 1, "n0")]);
     bench.tell(Event::Started(run("a", 1), 77));
     let stop = stopping(desired_job("a", 1, "n0"));
@@ -133,7 +133,7 @@ fn stopping_grows_harder_after_each_grace() {
 
 #[test]
 fn a_job_without_checkpoint_signal_is_terminated() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     let mut a = desired_job("a", 1, "n0");
     a.checkpoint_signal = None;
     bench.desire(1, vec![a]);
@@ -143,7 +143,7 @@ fn a_job_without_checkpoint_signal_is_terminated() {
 
 #[test]
 fn a_start_that_is_not_wanted_any_more_is_told_until_it_is_gone() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     bench.desire(1, vec![desired_job("a", 1, "n0")]);
     assert_eq!(bench.desire(2, vec![]), "remember 2; report 2 [a.1 Stopping]");
     assert_eq!(
@@ -155,7 +155,7 @@ fn a_start_that_is_not_wanted_any_more_is_told_until_it_is_gone() {
 
 #[test]
 fn a_new_attempt_waits_for_the_old_one() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     bench.desire(1, vec![desired_job("a", 1, "n0")]);
     bench.tell(Event::Started(run("a", 1), 77));
     let said = bench.desire(2, vec![desired_job("a", 2, "n0")]);
@@ -168,7 +168,7 @@ fn a_new_attempt_waits_for_the_old_one() {
 
 #[test]
 fn older_orders_are_ignored_over_restarts() {
-    let mut bench = Bench::new(Memory { obeyed: Some((5, at(5))), runs: Vec::new() });
+    let mut bench = Bench::new(PersistedState { obeyed: Some((5, at(5))), runs: Vec::new() });
     assert_eq!(bench.desire(4, vec![desired_job("a", 1, "n0")]), "");
     let mut stale = desired(5, vec![desired_job("a", 1, "n0")]);
     stale.issued_at_us = at(4);
@@ -184,7 +184,7 @@ fn older_orders_are_ignored_over_restarts() {
 fn without_orders_everything_goes_on() {
     let order = Order::new(&desired_job("a", 1, "n0"), &node(), &config()).unwrap();
     let runs = vec![(order, Found::Live(77, None), at(0))];
-    let mut bench = Bench::new(Memory { obeyed: Some((5, at(5))), runs });
+    let mut bench = Bench::new(PersistedState { obeyed: Some((5, at(5))), runs });
     assert_eq!(bench.pass(3_600), "", "an expired lease stops nothing");
     let said = bench.desire(5, vec![desired_job("a", 1, "n0")]);
     assert_eq!(said, "", "it is running already");
@@ -193,7 +193,7 @@ fn without_orders_everything_goes_on() {
 #[test]
 fn a_restart_continues_where_it_was() {
     let order = |job: &str| Order::new(&desired_job(job, 1, "n0"), &node(), &config()).unwrap();
-    let memory = Memory {
+    let memory = PersistedState {
         obeyed: Some((3, at(0))),
         runs: vec![
             (order("ended"), Found::Ended(Outcome::Code(3), false), at(0)),
@@ -215,7 +215,7 @@ fn a_restart_continues_where_it_was() {
 
 #[test]
 fn what_cannot_run_is_refused_with_the_reason() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     let mut a = desired_job("a", 1, "n0");
     a.command.clear();
     let said = bench.desire(1, vec![a.clone()]);
@@ -232,7 +232,7 @@ fn what_cannot_run_is_refused_with_the_reason() {
 
 #[test]
 fn the_ended_are_forgotten_at_last() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     let mut said = String::new();
     for i in 0..6 {
         let job = format!("j{i}");
@@ -246,7 +246,7 @@ fn the_ended_are_forgotten_at_last() {
 
 #[test]
 fn retiring_stops_everything_and_starts_nothing() {
-    let mut bench = Bench::new(Memory::default());
+    let mut bench = Bench::new(PersistedState::default());
     bench.desire(1, vec![desired_job("a", 1, "n0")]);
     bench.tell(Event::Started(run("a", 1), 77));
     assert_eq!(bench.tell(Event::Retired), "Checkpoint a.1; report 1 [a.1 Stopping]");
@@ -286,7 +286,7 @@ proptest! {
     fn never_two_live_attempts(steps in prop::collection::vec(step(), 1..60)) {
         // More than there are attempts below: what is forgotten may start again.
         let config = || Config { ended_kept: 20, ..config() };
-        let mut launcher = Launcher::new(config(), Memory::default());
+        let mut launcher = Launcher::new(config(), PersistedState::default());
         // The world: what is stored, what lives, what has ended.
         let mut stored: BTreeMap<Run, Order> = BTreeMap::new();
         let mut live: BTreeMap<Run, Option<Stage>> = BTreeMap::new();
@@ -336,7 +336,7 @@ proptest! {
                         };
                         (order.clone(), found, now)
                     }).collect();
-                    launcher = Launcher::new(config(), Memory { obeyed, runs });
+                    launcher = Launcher::new(config(), PersistedState { obeyed, runs });
                     if obeyed.is_some() {
                         launcher.handle(now, Event::DesiredChanged(wanted.clone()), &mut out);
                     }

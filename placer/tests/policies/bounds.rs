@@ -6,10 +6,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wattle_common::job::{CardSetting, GpuRequest};
 use wattle_common::{Frequency, Power, Timestamp};
-use wattle_placer::draw::{Thrift, drawn, thriftiest};
-use wattle_placer::policy::NAMES;
+use wattle_placer::policies::NAMES;
+use wattle_placer::power::model::{PowerEstimate, drawn, min_power};
 use wattle_placer::{
-    Because, CardDraw, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, Policy, Problem, Reads,
+    CardPower, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, Policy, Problem, Reads, Reason,
     State, check, policy, solve,
 };
 
@@ -18,7 +18,7 @@ use crate::helpers::{arrive, cluster, facts, stopping, surface};
 /// Cards of 250 W that idle at 40 W, in nodes of 300 W.
 fn bounded(sizes: &[u32]) -> Problem {
     let mut problem = cluster(sizes);
-    let draw = CardDraw {
+    let draw = CardPower {
         idle: Power::from_w(40),
         most: Power::from_w(250),
         cap_least: Some(Power::from_w(100)),
@@ -108,18 +108,18 @@ fn new_jobs_are_held_back_and_those_that_run_go_on() {
     let mut problem = bounded(&[4]);
     let first = arrive(&mut problem, facts("first", 1), Some(2));
     rest(&mut problem, &*fifo);
-    problem.starts_below = Some(Power::from_w(590));
+    problem.admission_limit = Some(Power::from_w(590));
     let second = arrive(&mut problem, facts("second", 1), Some(2));
     let third = arrive(&mut problem, facts("third", 1), Some(2));
     let plan = round(&mut problem, &*fifo);
-    // 460 W empty; each adds 90 W at its thriftiest.
-    let because = plan.blocked.unwrap().because.to_string();
-    assert_eq!(because, "with it 0.64 kW would be drawn, and 0.59 kW may be");
+    // 460 W empty; each adds 90 W at its min_power.
+    let reason = plan.blocked.unwrap().reason.to_string();
+    assert_eq!(reason, "with it 0.64 kW would be drawn, and 0.59 kW may be");
     assert!(setting(&problem, second).is_none() && setting(&problem, third).is_none());
-    problem.starts_below = Some(Power::from_w(680));
+    problem.admission_limit = Some(Power::from_w(680));
     rest(&mut problem, &*fifo);
     assert!(setting(&problem, second).is_some() && setting(&problem, third).is_none());
-    problem.starts_below = Some(Power::from_w(1));
+    problem.admission_limit = Some(Power::from_w(1));
     rest(&mut problem, &*fifo);
     assert!(setting(&problem, first).is_some(), "no work is stopped");
 }
@@ -129,8 +129,8 @@ fn new_jobs_are_held_back_and_those_that_run_go_on() {
 fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     let fifo = policy("fifo").unwrap();
     let mut problem = bounded(&[4]);
-    // 460 W empty; it adds 90 W at its thriftiest, and perhaps 210.
-    problem.starts_below = Some(Power::from_w(600));
+    // 460 W empty; it adds 90 W at its min_power, and perhaps 210.
+    problem.admission_limit = Some(Power::from_w(600));
     let keys = ["a", "b"].map(|name| {
         let facts = facts(name, 1);
         let mut surface = surface(&facts.id, 2, facts.request);
@@ -143,11 +143,11 @@ fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     let runs = |problem: &Problem| keys.map(|key| setting(problem, key).is_some());
     assert_eq!(runs(&problem), [true, false], "beside somebody what may be drawn counts");
     problem.job_ended(keys[0]);
-    problem.starts_below = Some(Power::from_w(540));
+    problem.admission_limit = Some(Power::from_w(540));
     let plan = round(&mut problem, &*fifo);
     assert_eq!(runs(&problem), [false, false]);
-    let because = plan.blocked.unwrap().because.to_string();
-    assert_eq!(because, "with it 0.55 kW would be drawn, and 0.54 kW may be");
+    let reason = plan.blocked.unwrap().reason.to_string();
+    assert_eq!(reason, "with it 0.55 kW would be drawn, and 0.54 kW may be");
 }
 
 /// The node that is left unused sleeps as late as an operator wants all to.
@@ -159,11 +159,11 @@ fn a_held_back_jobs_node_stays_as_long_as_it_is_to() {
     problem.nodes_stay = Duration::from_secs(3_600);
     arrive(&mut problem, facts("first", 1), Some(2));
     rest(&mut problem, &*fifo);
-    problem.starts_below = Some(thriftiest(&problem, Thrift::under(&*fifo)));
+    problem.admission_limit = Some(min_power(&problem, PowerEstimate::under(&*fifo)));
     arrive(&mut problem, facts("second", 1), Some(2));
     problem.now = Timestamp::from_s(600);
     let plan = solve(&*fifo, &problem);
-    assert!(matches!(plan.blocked.as_ref().unwrap().because, Because::HeldBack { .. }), "{plan:?}");
+    assert!(matches!(plan.blocked.as_ref().unwrap().reason, Reason::HeldBack { .. }), "{plan:?}");
     assert_eq!((plan.decisions, plan.nodes), (vec![], vec![]));
     assert_eq!(plan.again_at, Some(Timestamp::from_s(3_600)));
     problem.now = Timestamp::from_s(3_600);
@@ -176,14 +176,14 @@ fn who_came_last_is_paused_and_goes_on_once_there_is_more() {
     let mut problem = bounded(&[4]);
     let keys = ["a", "b", "c"].map(|name| arrive(&mut problem, facts(name, 1), Some(2)));
     rest(&mut problem, &*fifo);
-    // 460 W empty; each adds 90 W at its thriftiest: two of them fit.
-    problem.starts_below = Some(Power::from_w(640));
-    problem.pauses_above = Some(Power::from_w(645));
+    // 460 W empty; each adds 90 W at its min_power: two of them fit.
+    problem.admission_limit = Some(Power::from_w(640));
+    problem.preemption_limit = Some(Power::from_w(645));
     let plan = round(&mut problem, &*fifo);
-    let because = plan.decisions[0].because().to_string();
+    let reason = plan.decisions[0].reason().to_string();
     assert_eq!(
-        because,
-        "at the thriftiest 0.73 kW are drawn, and the rest of the budget feeds 0.65 kW"
+        reason,
+        "at the min_power 0.73 kW are drawn, and the rest of the budget feeds 0.65 kW"
     );
     rest(&mut problem, &*fifo);
     let runs = |problem: &Problem| keys.map(|key| setting(problem, key).is_some());
@@ -192,8 +192,8 @@ fn who_came_last_is_paused_and_goes_on_once_there_is_more() {
     let late = arrive(&mut problem, facts("late", 1), Some(2));
     rest(&mut problem, &*fifo);
     assert_eq!(setting(&problem, late), None);
-    problem.pauses_above = None;
-    problem.starts_below = Some(Power::from_w(740));
+    problem.preemption_limit = None;
+    problem.admission_limit = Some(Power::from_w(740));
     rest(&mut problem, &*fifo);
     assert_eq!((runs(&problem), setting(&problem, late)), ([true; 3], None));
 }
@@ -203,7 +203,7 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
     for name in ["fifo", "fifo-packed", "srtf", "tiresias", "gandiva", "afs", "eaco"] {
         let policy = policy(name).unwrap();
         let mut problem = bounded(&[4]);
-        problem.prices_settings = true;
+        problem.price_sets_clocks = true;
         let job = arrive(&mut problem, facts("a", 2), Some(2));
         rest(&mut problem, &*policy);
         assert_eq!(setting(&problem, job), Some(CardSetting::DEFAULT), "{name}: free energy");
@@ -214,7 +214,7 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
         problem.price = 8.0;
         rest(&mut problem, &*policy);
         assert_eq!(setting(&problem, job), at(1_080), "{name}");
-        assert_eq!(thriftiest(&problem, Thrift::Settings), drawn(&problem), "{name}");
+        assert_eq!(min_power(&problem, PowerEstimate::Settings), drawn(&problem), "{name}");
     }
 }
 
@@ -235,9 +235,9 @@ impl Policy for Says {
 
 /// Starts a job on these GPUs of the first node.
 fn starts(job: JobKey, gpus: u64, observe: bool) -> Decision {
-    let (on, because) =
-        (GpuSet::on(NodeKey::at(0), gpus), Because::Share { gpus: gpus.count_ones() });
-    Decision::Start { job, on, setting: CardSetting::DEFAULT, observe, because }
+    let (on, reason) =
+        (GpuSet::on(NodeKey::at(0), gpus), Reason::Share { gpus: gpus.count_ones() });
+    Decision::Start { job, on, setting: CardSetting::DEFAULT, observe, reason }
 }
 
 #[test]
@@ -247,12 +247,12 @@ fn nobody_is_observed_beside_a_job_that_is_held_back() {
     let [runs, moved, new] =
         ["runs", "moved", "new"].map(|name| arrive(&mut problem, facts(name, 1), Some(0)));
     round(&mut problem, &Says(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
-    let because = Because::Share { gpus: 1 };
-    let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_kind: None, because };
+    let reason = Reason::Share { gpus: 1 };
+    let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_kind: None, reason };
     round(&mut problem, &Says(vec![stop]));
     problem.job_stopped(moved);
     // Nothing new starts; who is moved goes on.
-    problem.starts_below = Some(Power::from_w(1));
+    problem.admission_limit = Some(Power::from_w(1));
     let observes = |gpus: u64| {
         let plan = Says(vec![starts(new, gpus, false), starts(moved, gpus, true)]);
         let plan = round(&mut problem.clone(), &plan);
@@ -270,7 +270,7 @@ fn nobody_is_started_beside_a_job_that_is_paused() {
         ["old", "runs", "new"].map(|name| arrive(&mut problem, facts(name, 1), Some(0)));
     round(&mut problem, &Says(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
     // 460 W empty, and 90 W for one of them.
-    problem.pauses_above = Some(Power::from_w(560));
+    problem.preemption_limit = Some(Power::from_w(560));
     let beside = |gpus: u64| round(&mut problem.clone(), &Says(vec![starts(new, gpus, true)]));
     let jobs = |plan: Plan| plan.decisions.iter().map(Decision::job).collect::<Vec<_>>();
     assert_eq!(jobs(beside(0b10)), [runs], "only paused");
@@ -290,7 +290,7 @@ fn lasting(i: usize, request: GpuRequest, problem: &Problem) -> JobFacts {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever the policy, what goes on needs no more at its thriftiest than it may, or cannot stop;
+    /// Whatever the policy, what goes on needs no more at its min_power than it may, or cannot stop;
     /// and all come to rest, with nodes asleep or awake.
     #[test]
     fn what_runs_is_paused_down_to_what_may_be(
@@ -303,7 +303,7 @@ proptest! {
         let policy = policy(NAMES[which]).unwrap();
         let mut problem = bounded(&sizes);
         problem.nodes_sleep = sleeps;
-        problem.prices_settings = true;
+        problem.price_sets_clocks = true;
         for (i, (gpus, times, class)) in jobs.into_iter().enumerate() {
             let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &problem);
             arrive(&mut problem, facts, class);
@@ -315,13 +315,13 @@ proptest! {
         for i in 0..4 {
             arrive(&mut just_now, facts(&format!("late{i}"), 1), Some(i % 3));
         }
-        just_now.pauses_above = Some(above);
+        just_now.preemption_limit = Some(above);
         round(&mut just_now, &*policy);
         problem.price = 1e6;
-        problem.starts_below = Some(above);
-        problem.pauses_above = Some(above);
+        problem.admission_limit = Some(above);
+        problem.preemption_limit = Some(above);
         rest(&mut problem, &*policy);
-        let needs = thriftiest(&problem, Thrift::under(&*policy));
+        let needs = min_power(&problem, PowerEstimate::under(&*policy));
         let stays = problem.running().any(|(_, job)| job.facts.can_stop);
         prop_assert!(needs <= above || !stays, "{} needs {needs} of {above}", policy.name());
     }
@@ -343,7 +343,7 @@ proptest! {
         let mut problem = bounded(&sizes);
         let empty = drawn(&problem);
         problem.nodes_sleep = sleeps;
-        problem.prices_settings = priced.is_some();
+        problem.price_sets_clocks = priced.is_some();
         problem.price = priced.unwrap_or(0.0);
         let mut keys = Vec::new();
         for (i, (gpus, times, class, ends, after)) in jobs.into_iter().enumerate() {

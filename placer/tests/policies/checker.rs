@@ -2,7 +2,7 @@
 
 use wattle_common::NodeId;
 use wattle_common::job::CardSetting;
-use wattle_placer::{Because, Decision, JobFacts, NodeFacts, Plan, Problem, check};
+use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Problem, Reason, check};
 
 use crate::helpers::{arrive, cluster, facts, node};
 
@@ -25,14 +25,14 @@ fn the_checker_sees_what_policies_must_not_do() {
         job,
         on: on.clone(),
         observe: false,
-        because: Because::FirstFit,
+        reason: Reason::FirstFit,
     };
-    let because = Because::FirstFit;
+    let reason = Reason::FirstFit;
     let first = GpuSet::on(n0, 0b01);
     let cases = [
         (vec![start(heavy, &first), start(heavy, &first)], "Twice"),
-        (vec![start(heavy, &first), start(other, &first)], "Memory"),
-        (vec![start(heavy, &first), start(third, &first)], "Memory"),
+        (vec![start(heavy, &first), start(other, &first)], "PersistedState"),
+        (vec![start(heavy, &first), start(third, &first)], "PersistedState"),
         (vec![start(two, &first)], "WrongCount"),
         (vec![start(two, &GpuSet::on(n1, 0b11))], "Unhealthy"),
         (vec![start(two, &GpuSet::on(n0, 0b101))], "NoSuchPlace"),
@@ -44,13 +44,13 @@ fn the_checker_sees_what_policies_must_not_do() {
                 job: heavy,
                 on: first.clone(),
                 observe: true,
-                because: because.clone(),
+                reason: reason.clone(),
             }],
             "NothingToObserve",
         ),
-        (vec![Decision::Undo { job: heavy, because: because.clone() }], "NotObserved"),
-        (vec![Decision::Settle { job: heavy, because: because.clone() }], "NotObserved"),
-        (vec![Decision::Reject { job: heavy, because }], "WronglyRejected"),
+        (vec![Decision::Undo { job: heavy, reason: reason.clone() }], "NotObserved"),
+        (vec![Decision::Settle { job: heavy, reason: reason.clone() }], "NotObserved"),
+        (vec![Decision::Reject { job: heavy, reason }], "WronglyRejected"),
     ];
     for (decisions, expected) in cases {
         let found: Vec<Violation> = check(&problem, &Plan { decisions, ..Plan::default() });

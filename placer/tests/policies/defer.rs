@@ -5,18 +5,22 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wattle_common::Timestamp;
-use wattle_placer::budget::Outlook;
+use wattle_placer::power::budget::GridForecast;
 use wattle_placer::{Decision, JobFacts, JobKey, Problem, Progress, State, check, policy, solve};
 
 use crate::helpers::{arrive, cluster, facts, stopping};
 
 const HOUR: u64 = 3_600;
 
-/// Told at `now`: dirty for the first so many hours, then clean, for a day.
-fn outlook(now: Timestamp, dirty_hours: u64) -> Option<Arc<Outlook>> {
+/// KnownSurface at `now`: dirty for the first so many hours, then clean, for a day.
+fn outlook(now: Timestamp, dirty_hours: u64) -> Option<Arc<GridForecast>> {
     let g = |hour: u64| if hour < dirty_hours { 400.0 } else { 100.0 };
     let expected = (0..24).map(|h| (now + Duration::from_secs(h * HOUR), g(h))).collect();
-    Some(Arc::new(Outlook { now: g(0), until: now + Duration::from_secs(24 * HOUR), expected }))
+    Some(Arc::new(GridForecast {
+        now: g(0),
+        until: now + Duration::from_secs(24 * HOUR),
+        expected,
+    }))
 }
 
 fn patient(name: &str, slack_h: u64) -> JobFacts {
@@ -64,7 +68,7 @@ fn who_may_waits_while_the_grid_is_dirty_and_others_go_ahead() {
 
 #[test]
 fn nobody_waits_for_what_does_not_come() {
-    let starts = |slack_h: u64, grid: Option<Arc<Outlook>>, now_h: u64| {
+    let starts = |slack_h: u64, grid: Option<Arc<GridForecast>>, now_h: u64| {
         let mut problem = cluster(&[1]);
         let key = arrive(&mut problem, patient("a", slack_h), Some(0));
         problem.now = Timestamp::from_s(now_h * HOUR);
@@ -186,7 +190,7 @@ proptest! {
 fn who_may_be_set_slower_waits_less_for_its_deadline() {
     let waits = |name: &str, price: f64, deadline_s: u64| {
         let mut problem = cluster(&[1]);
-        (problem.price, problem.prices_settings) = (price, price > 0.0);
+        (problem.price, problem.price_sets_clocks) = (price, price > 0.0);
         let facts = JobFacts {
             deadline: Some(Timestamp::from_s(deadline_s)),
             duration_alone: Some(Duration::from_secs(10 * HOUR)),
@@ -217,9 +221,9 @@ fn the_reason_says_until_when() {
     let plan = solve(&*policy("fifo").unwrap(), &problem);
     let starts = |decision: &Decision| matches!(decision, Decision::Start { .. });
     assert!(!plan.decisions.iter().any(starts));
-    let because = plan.blocked.unwrap().because.to_string();
+    let reason = plan.blocked.unwrap().reason.to_string();
     assert_eq!(
-        because,
+        reason,
         "its owner lets it wait until 28800.000000s at most; the grid is at 400 g/kWh and expected \
          at 100"
     );

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_placer::{Because, Decision, JobFacts, Problem, Progress, policy};
+use wattle_placer::{Decision, JobFacts, Problem, Progress, Reason, policy};
 
 use crate::helpers::{arrive, cluster, decide, facts, learn, show};
 
@@ -137,9 +137,9 @@ fn eaco_settles_when_deadlines_hold_or_the_neighbour_has_gone() {
             problem.job_ended(old);
         }
         let plan = decide(&mut problem, &*eaco);
-        let [Decision::Settle { job, because }] = &plan.decisions[..] else { panic!("{plan:?}") };
+        let [Decision::Settle { job, reason }] = &plan.decisions[..] else { panic!("{plan:?}") };
         assert_eq!(*job, new);
-        assert_eq!(*because == Because::NeighboursGone, neighbour_ends);
+        assert_eq!(*reason == Reason::NeighboursGone, neighbour_ends);
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn node(i: usize, gpus: u32) -> NodeFacts {
     let id = NodeId::new(&format!("n{i}")).unwrap();
     NodeFacts {
         id,
-        gpu_kind: "v100".into(),
+        gpu_type: "v100".into(),
         gpus,
         memory_mib: 16_384,
         healthy: u64::MAX,
@@ -65,7 +65,7 @@ pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
         slack: None,
         duration_alone: None,
         memory_mib_max: None,
-        gpu_kind: None,
+        gpu_type: None,
         submitted_at: Timestamp::EPOCH,
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface
         job: job.clone(),
         predictor: "test".parse().unwrap(),
         at_us: Timestamp::EPOCH,
-        gpu_kind: "v100".into(),
+        gpu_type: "v100".into(),
         windows: 3,
         basis: None,
         class: Some(WorkloadId::new(CLASSES[class].0).unwrap()),
@@ -205,17 +205,17 @@ pub(crate) fn show(problem: &Problem, plan: &Plan) -> String {
             Decision::Settle { .. } => "settled".to_owned(),
             Decision::Reject { .. } => "rejected".to_owned(),
         };
-        text += &format!("{} {what}: {}\n", name(decision.job()), decision.because());
+        text += &format!("{} {what}: {}\n", name(decision.job()), decision.reason());
     }
     for decision in &plan.nodes {
         let id = &problem.node(decision.node()).facts.id;
         text += &match decision {
-            NodeDecision::Sleep { because, .. } => format!("{id} sleeps: {because}\n"),
-            NodeDecision::Wake { because, .. } => format!("{id} wakes: {because}\n"),
+            NodeDecision::Sleep { reason, .. } => format!("{id} sleeps: {reason}\n"),
+            NodeDecision::Wake { reason, .. } => format!("{id} wakes: {reason}\n"),
         };
     }
     if let Some(blocked) = &plan.blocked {
-        text += &format!("{} waits: {}\n", name(blocked.job), blocked.because);
+        text += &format!("{} waits: {}\n", name(blocked.job), blocked.reason);
     }
     text
 }

@@ -11,7 +11,7 @@ use crate::helpers::{arrive, cluster, decide, facts, node, settle, surface, wake
 fn of_kinds(kinds: &[&str]) -> Problem {
     let mut problem = cluster(&vec![4; kinds.len()]);
     for (i, kind) in kinds.iter().enumerate() {
-        problem.node_known(NodeFacts { gpu_kind: (*kind).to_owned(), ..node(i, 4) });
+        problem.node_known(NodeFacts { gpu_type: (*kind).to_owned(), ..node(i, 4) });
     }
     problem
 }
@@ -26,10 +26,10 @@ fn asleep(problem: &mut Problem, nodes: &[usize]) {
 
 /// A job that must have a kind, and is known on it.
 fn named(problem: &mut Problem, name: &str, kind: &str, gpus: u32) -> JobKey {
-    let gpu_kind = Some(kind.into());
-    let key = arrive(problem, JobFacts { gpu_kind, ..facts(name, gpus) }, None);
+    let gpu_type = Some(kind.into());
+    let key = arrive(problem, JobFacts { gpu_type, ..facts(name, gpus) }, None);
     let mut said = surface(&name.parse().unwrap(), 0, GpuRequest::exactly(gpus));
-    said.gpu_kind = kind.to_owned();
+    said.gpu_type = kind.to_owned();
     problem.surface_known(key, said.into());
     key
 }

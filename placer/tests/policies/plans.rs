@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
-use wattle_placer::policy::NAMES;
+use wattle_placer::policies::NAMES;
 use wattle_placer::{JobFacts, JobKey, NodeFacts, Problem, Progress, State, Wakefulness, policy};
 
 use crate::helpers::{arrive, cluster, decide, facts, learn, node, stopping};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wattle_placer::policy::NAMES;
+use wattle_placer::policies::NAMES;
 use wattle_placer::{JobFacts, JobKey, Problem, State, policy};
 
 use crate::helpers::{arrive, cluster, decide, facts, stopping};

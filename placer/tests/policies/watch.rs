@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_placer::{Because, Decision, JobFacts, JobKey, Problem, Progress, State, policy};
+use wattle_placer::{Decision, JobFacts, JobKey, Problem, Progress, Reason, State, policy};
 
 use crate::helpers::{arrive, cluster, decide, facts, learn};
 
@@ -66,7 +66,7 @@ fn a_pair_that_loses_is_undone_and_not_tried_again() {
         pass(&mut problem, 60);
         report(&mut problem, &[old, new], 54);
         let plan = decide(&mut problem, &*packer);
-        let [Decision::Undo { job, because: Because::PairLoses { sum, .. } }] = plan.decisions[..]
+        let [Decision::Undo { job, reason: Reason::PairLoses { sum, .. } }] = plan.decisions[..]
         else {
             panic!("{name}: {plan:?}")
         };
@@ -94,7 +94,7 @@ fn a_pair_that_does_more_than_in_turns_stays() {
         pass(&mut problem, 90);
         report(&mut problem, &[old, new], 54);
         let plan = decide(&mut problem, &*packer);
-        let [Decision::Settle { job, because: Because::PairHolds { sum: Some(sum), .. } }] =
+        let [Decision::Settle { job, reason: Reason::PairHolds { sum: Some(sum), .. } }] =
             plan.decisions[..]
         else {
             panic!("{name}: {plan:?}")

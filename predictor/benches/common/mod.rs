@@ -37,7 +37,7 @@ pub(crate) fn window_of(job: &str, class: &str, minute: u64) -> JobWindow {
         job: JobId::new(job).expect("an id"),
         workload: Some(WorkloadId::new(class).expect("an id")),
         node: NodeId::new("n0").expect("an id"),
-        gpu_kind: "v100".into(),
+        gpu_type: "v100".into(),
         attempt: 1,
         from_us: from,
         until_us: from + Duration::from_secs(60),

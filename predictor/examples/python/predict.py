@@ -82,7 +82,7 @@ class Job:
             "job": self.newest["job"],
             "predictor": name,
             "at_us": self.newest["until_us"],
-            "gpu_kind": self.newest["gpu_kind"],
+            "gpu_type": self.newest["gpu_type"],
             "class": self.newest.get("workload"),
             "windows": windows,
             "basis": f"mean of {windows} windows of this job",

@@ -14,7 +14,7 @@ pub struct ModelRates {
     /// The model, as the file is called.
     pub model: String,
     /// The kind of card, as windows carry it: `a100`.
-    pub gpu_kind: String,
+    pub gpu_type: String,
     /// By batch and GPUs, ascending; each pair once.
     pub rates: Vec<Rate>,
 }
@@ -36,7 +36,7 @@ pub struct ClockSweep {
     /// The model, as the file is called.
     pub model: String,
     /// The kind of card, as windows carry it: `a100`.
-    pub gpu_kind: String,
+    pub gpu_type: String,
     /// Ascending.
     pub clocks: Vec<AtClock>,
 }
@@ -68,7 +68,7 @@ pub fn model_rates(source: &Source) -> Option<(ModelRates, Vec<Problem>)> {
         steps_per_s: 1.0 / r.time_s,
     };
     let rates = read.readings.iter().map(rate).collect();
-    let rates = ModelRates { model: read.model, gpu_kind: read.card.kind, rates };
+    let rates = ModelRates { model: read.model, gpu_type: read.card.kind, rates };
     Some((rates, table.into_problems()))
 }
 
@@ -93,7 +93,7 @@ pub fn clock_sweep(source: &Source) -> Option<(ClockSweep, Vec<Problem>)> {
         });
     }
     let model = names::stem(context.place).split('+').next().unwrap_or_default().to_owned();
-    Some((ClockSweep { model, gpu_kind: read.card.kind, clocks }, table.into_problems()))
+    Some((ClockSweep { model, gpu_type: read.card.kind, clocks }, table.into_problems()))
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
     fn rates_come_with_model_and_card() {
         let text = "global_batch_size,1,2\n64,4.0,\n32,8.0,10.0\n";
         let (rates, problems) = model_rates(&source("throughputs_A100/bert.csv", text)).unwrap();
-        assert_eq!((rates.model.as_str(), rates.gpu_kind.as_str()), ("bert", "a100"));
+        assert_eq!((rates.model.as_str(), rates.gpu_type.as_str()), ("bert", "a100"));
         let flat: Vec<_> = rates.rates.iter().map(|r| (r.batch, r.gpus, r.steps_per_s)).collect();
         assert_eq!(flat, [(32, 1, 8.0), (32, 2, 10.0), (64, 1, 4.0)]);
         assert!(problems.is_empty(), "{problems:?}");
@@ -125,7 +125,7 @@ mod tests {
                     0,forward,1410,1,400\n0,backward,1410,2,800\n\
                     0,forward,1080,1.5,300\n0,backward,1080,2.5,600\n0,forward,870,2,350\n";
         let (sweep, _) = clock_sweep(&source("p/bloom+a100_sxm_bf16.csv", text)).unwrap();
-        assert_eq!((sweep.model.as_str(), sweep.gpu_kind.as_str()), ("bloom", "a100"));
+        assert_eq!((sweep.model.as_str(), sweep.gpu_type.as_str()), ("bloom", "a100"));
         let flat: Vec<_> = sweep.clocks.iter().map(|c| (c.mhz, c.time_s, c.energy_j)).collect();
         assert_eq!(flat, [(1080, 4.0, 900.0), (1410, 3.0, 1200.0)]);
         assert!(clock_sweep(&source("x.csv", "global_batch_size,1\n64,1\n")).is_none());

@@ -132,7 +132,7 @@ impl Trial {
             job: job_of(shown.class),
             workload: Some(shown.class.clone()),
             node: NodeId::new("node").expect("letters only"),
-            gpu_kind: self.kind.clone(),
+            gpu_type: self.kind.clone(),
             attempt: 1,
             from_us: from,
             until_us: from + Duration::from_secs(60),

@@ -25,14 +25,14 @@ impl Predictor {
             // A doubled window was scored when it first came.
             let known = self.jobs.get(&window.job).is_some_and(|job| job.has(&seen));
             if !known {
-                by_job.entry((&window.job, &window.gpu_kind)).or_default().push(seen);
+                by_job.entry((&window.job, &window.gpu_type)).or_default().push(seen);
             }
         }
         let mut found = Vec::new();
         for ((id, kind), seen) in &by_job {
             let Some(job) = self.jobs.get(*id) else { continue };
             // Of another kind of card nothing that was learned of the job holds.
-            if job.gpu_kind.as_deref().is_some_and(|k| k != *kind) {
+            if job.gpu_type.as_deref().is_some_and(|k| k != *kind) {
                 continue;
             }
             let card = self.cards.card(kind);

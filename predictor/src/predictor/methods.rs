@@ -55,13 +55,13 @@ impl Predictor {
     }
 
     /// Lets a learned method see what the history kept of a class.
-    pub(super) fn recall(&mut self, kind: &str, class: &WorkloadId, kept: &Class) {
+    pub(super) fn restore(&mut self, kind: &str, class: &WorkloadId, kept: &Class) {
         if !self.learner.learns() {
             return;
         }
         let sets = kept.jobs.iter().flat_map(|(_, s)| &s.shared).flat_map(|s| &s.neighbours);
         let profiles: Profiles = self.profiles(kind, sets);
         let card = self.cards.card(kind);
-        self.learner.recall(kind, class, kept, &card, &profiles);
+        self.learner.restore(kind, class, kept, &card, &profiles);
     }
 }

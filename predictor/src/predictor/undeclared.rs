@@ -98,7 +98,7 @@ impl Predictor {
     pub(super) fn bequeath(&mut self, id: &JobId) {
         let (Some(job), Some(model)) = (self.jobs.get(id), self.models.get(id)) else { return };
         let alone = job.windows().iter().filter(|w| w.alone()).count();
-        let (None, Some(kind)) = (&job.workload, &job.gpu_kind) else { return };
+        let (None, Some(kind)) = (&job.workload, &job.gpu_type) else { return };
         if alone < WINDOWS_MIN {
             return;
         }

@@ -64,7 +64,7 @@ pub(super) struct Job {
     /// The kind of GPU that it must have.
     pub(super) must_have: Option<String>,
     /// The kind of its cards, as last seen.
-    gpu_kind: Option<String>,
+    gpu_type: Option<String>,
     /// Since when it is known, and when anything was last heard of it.
     pub(super) since: Timestamp,
     pub(super) heard: Timestamp,
@@ -86,7 +86,7 @@ impl Job {
             workload: None,
             gpus: None,
             must_have: None,
-            gpu_kind: None,
+            gpu_type: None,
             since: now,
             heard: now,
             standing: None,
@@ -101,13 +101,13 @@ impl Job {
 
     /// The kind of GPU that it has, or is to have, where that is known.
     pub(super) fn kind(&self) -> Option<&str> {
-        self.must_have.as_deref().or(self.gpu_kind.as_deref())
+        self.must_have.as_deref().or(self.gpu_type.as_deref())
     }
 
     /// The job is on cards of this kind: what it does alone on another is no measure here.
     pub(super) fn is_on(&mut self, kind: &str) {
-        if self.gpu_kind.as_deref() != Some(kind) {
-            self.gpu_kind = Some(kind.to_owned());
+        if self.gpu_type.as_deref() != Some(kind) {
+            self.gpu_type = Some(kind.to_owned());
             self.alone.clear();
         }
     }
@@ -139,7 +139,7 @@ impl Job {
         if !known.any {
             return Some(Horizon::Prior);
         }
-        let wanted = Configuration::of(self.gpu_kind.as_deref(), window);
+        let wanted = Configuration::of(self.gpu_type.as_deref(), window);
         match self.configurations.iter().position(|seen| *seen == wanted) {
             Some(place) if place < known.configurations => Some(Horizon::Again),
             Some(_) => Some(Horizon::Elsewhere),
@@ -155,7 +155,7 @@ impl Job {
     pub(super) fn see(&mut self, window: &Observation, card: &Card) {
         self.any = true;
         if self.scored {
-            let seen = Configuration::of(self.gpu_kind.as_deref(), window);
+            let seen = Configuration::of(self.gpu_type.as_deref(), window);
             let full = self.configurations.len() >= CONFIGURATIONS_MAX;
             if !full && !self.configurations.contains(&seen) {
                 self.configurations.push(seen);

@@ -57,8 +57,8 @@ pub fn check(
     if surface.at_us > now + AHEAD_MAX {
         return Err("at_us lies in the future".to_owned());
     }
-    if id::check(&surface.gpu_kind).is_err() {
-        return Err("gpu_kind is no name".to_owned());
+    if id::check(&surface.gpu_type).is_err() {
+        return Err("gpu_type is no name".to_owned());
     }
     if surface.basis.as_ref().is_some_and(|basis| basis.len() > BASIS_LEN_MAX) {
         return Err(format!("basis is longer than {BASIS_LEN_MAX} bytes"));
@@ -81,9 +81,9 @@ pub fn check(
         return Err(format!("it speaks of more than {KINDS_MAX} kinds of GPU"));
     }
     for (i, other) in surface.elsewhere.iter().enumerate() {
-        let mut named = surface.elsewhere[..i].iter().map(|known| &known.gpu_kind);
-        if other.gpu_kind == surface.gpu_kind || named.any(|kind| *kind == other.gpu_kind) {
-            return Err(format!("it speaks twice of kind {}", other.gpu_kind));
+        let mut named = surface.elsewhere[..i].iter().map(|known| &known.gpu_type);
+        if other.gpu_type == surface.gpu_type || named.any(|kind| *kind == other.gpu_type) {
+            return Err(format!("it speaks twice of kind {}", other.gpu_type));
         }
         if !other.elsewhere.is_empty() {
             return Err(format!("elsewhere[{i}]: it has an elsewhere of its own"));
@@ -154,7 +154,7 @@ pub struct Proposal {
 /// What a proposal says of one kind of GPU.
 #[derive(Clone, Debug)]
 struct OnKind {
-    gpu_kind: Box<str>,
+    gpu_type: Box<str>,
     points: Box<[Point]>,
     /// The sets of neighbours that points name by their place here; 0 is alone.
     sets: Box<[Box<[WorkloadId]>]>,
@@ -212,7 +212,7 @@ impl Proposal {
     /// point there and none on either side of it.
     #[must_use]
     pub fn expects(&self, kind: &str, seen: &Observation, card: &Card) -> Option<Expected> {
-        self.on.iter().find(|on| *on.gpu_kind == *kind)?.expects(seen, card)
+        self.on.iter().find(|on| *on.gpu_type == *kind)?.expects(seen, card)
     }
 }
 
@@ -239,7 +239,7 @@ impl OnKind {
             });
         }
         Self {
-            gpu_kind: surface.gpu_kind.as_str().into(),
+            gpu_type: surface.gpu_type.as_str().into(),
             points: points.into(),
             sets: sets.into(),
         }

@@ -45,7 +45,7 @@ pub(crate) fn window(job_id: &str, workload: Option<&str>, minute: u64) -> JobWi
         job: job(job_id),
         workload: workload.map(class),
         node: NodeId::new("n0").unwrap(),
-        gpu_kind: "v100".into(),
+        gpu_type: "v100".into(),
         attempt: 1,
         from_us: from,
         until_us: from + Duration::from_secs(60),

@@ -51,7 +51,7 @@ pub(crate) fn job(name: &str) -> SubmitJob {
             slack_ms: None,
             duration_ms_estimate: None,
             memory_mib_max: None,
-            gpu_kind: None,
+            gpu_type: None,
             checkpoint_signal: None,
             command: vec!["true".to_owned()],
             environment: Vec::new(),

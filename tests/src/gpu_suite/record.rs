@@ -1,7 +1,7 @@
 //! The record: a page for people, tables for the catalog, and every sample as it was read.
 //!
 //! Three files, `gpu-<name>-<date>.md`, `.toml` and `-samples.csv`. Units are those of
-//! `world/catalog`: watts, steps a second, shares of 1; `speed` is that of `family` beside `beside`,
+//! `sim/world/catalog`: watts, steps a second, shares of 1; `speed` is that of `family` beside `beside`,
 //! relative to alone. None is ever written over a file that is there.
 
 use std::fmt::Write as _;

@@ -51,7 +51,7 @@ impl Trace {
             let workload = world.workload(job.workload.as_str()).context("from the catalog")?;
             if let Work::Lasts(span) = job.work {
                 // So long on the kind it asks for or the cluster's first.
-                let kind = job.gpu_kind.as_deref().unwrap_or(kind);
+                let kind = job.gpu_type.as_deref().unwrap_or(kind);
                 let gpu = world.gpu(kind).context("the scenario has checked the GPUs")?;
                 let of_kind = shape.nodes().filter(|(_, known)| *known == kind);
                 let gpus_per_node = of_kind.map(|(gpus, _)| gpus).max().unwrap_or(1);
@@ -112,7 +112,7 @@ impl Trace {
             slack_ms: job.slack.map(|span| span.as_millis() as u64),
             duration_ms_estimate: job.duration_estimate.map(|span| span.as_millis() as u64),
             memory_mib_max: None,
-            gpu_kind: job.gpu_kind.clone(),
+            gpu_type: job.gpu_type.clone(),
             checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),
             command,
             environment: Vec::new(),

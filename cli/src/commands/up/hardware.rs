@@ -24,7 +24,7 @@ pub(crate) struct Node {
     /// How many GPUs it has.
     pub(crate) gpus: u32,
     /// Their kind.
-    pub(crate) gpu_kind: String,
+    pub(crate) gpu_type: String,
     /// The leaf switch it is below, where that is known.
     pub(crate) switch: Option<u32>,
     /// How many of them are on each board, where that is known.
@@ -59,7 +59,7 @@ pub(crate) fn real() -> anyhow::Result<Hardware> {
         library: None,
         env: Vec::new(),
         gpus,
-        gpu_kind: info.kind,
+        gpu_type: info.kind,
         switch: None,
         gpus_per_board: None,
     };
@@ -89,7 +89,7 @@ pub(crate) fn simulated(
             library: Some(library.clone()),
             env: vec![(env::SIM_NODE.to_owned(), state.clone().into_os_string())],
             gpus,
-            gpu_kind: kind.to_owned(),
+            gpu_type: kind.to_owned(),
             switch,
             gpus_per_board,
         });

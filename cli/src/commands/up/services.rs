@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use wattle_common::messages::Reply;
 use wattle_common::subject::{RequestTopic, Subject};
 use wattle_common::{ClusterId, NodeId, Power};
-use wattle_launcher::folder::recall;
+use wattle_launcher::folder::restore;
 use wattle_launcher::{Found, process};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
@@ -129,7 +129,7 @@ pub(crate) fn start(
     if let Some(cap) = site.gpu_cap {
         placer.push(("gpu_cap_w", Value::from((cap.as_mw() / 1_000) as i64)));
     }
-    let kind = hardware.nodes.first().map(|node| node.gpu_kind.clone()).unwrap_or_default();
+    let kind = hardware.nodes.first().map(|node| node.gpu_type.clone()).unwrap_or_default();
     let mut registry = site.common();
     registry.extend([
         ("contest.gpu_kind_assumed", Value::from(kind.clone())),
@@ -156,7 +156,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
 
     let mut profiler = site.driver(node);
     let model = wattle_world::World::builtin();
-    if let Some(gpu) = model.gpu(&node.gpu_kind).filter(|_| node.library.is_some()) {
+    if let Some(gpu) = model.gpu(&node.gpu_type).filter(|_| node.library.is_some()) {
         // What an operator would measure at the plug; here the simulated node's own figure.
         let host = model.host_power_of(gpu, node.gpus);
         profiler.push(("host_power_w", Value::from(host.as_w().round() as i64)));
@@ -297,7 +297,7 @@ pub(crate) async fn kill_jobs(folder: &Path, hardware: &Hardware) {
 
 /// Kills everything below the supervisors that a launcher left; `false` where none lives.
 fn kill_live(state: &Path) -> anyhow::Result<bool> {
-    let (memory, _) = recall(state, clock::now())?;
+    let (memory, _) = restore(state, clock::now())?;
     let mut any = false;
     for (_, found, _) in &memory.runs {
         let Found::Live(supervisor, _) = found else { continue };

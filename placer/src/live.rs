@@ -1,0 +1,496 @@
+//! The live placer: what happens in the cluster comes in, records and orders go out.
+//!
+//! Pure: it holds a [`Problem`], feeds it, lets a policy solve it, and answers what must be
+//! written. It must not choose placements itself, and never orders what is not recorded first.
+//!
+//! # What survives a kill at any instant
+//! Nothing is kept but what lies in the buckets. Every handling writes in this order, and the next
+//! write begins only after the one before is acknowledged:
+//!
+//! 1. job records (bucket `jobs`): phase, attempt, placement, what it becomes once stopped;
+//! 2. the orders of each node that they touch (bucket `desired`), generation + 1;
+//! 3. the answer to whoever asked.
+//!
+//! A node's order is a function of the records alone: every job whose phase is starting, running
+//! or stopping and whose placement names the node, with `stop` where it is stopping. So after a
+//! restart all orders are worked out anew and those that differ from the stored ones are written.
+//! Point by point:
+//! * before a submission is stored: it was not acknowledged; its owner asks again;
+//! * stored, not acknowledged: asked again, it is recognised by its equal specification;
+//! * recorded as starting, not ordered: the order is worked out and written. The attempt counts in
+//!   the record, so a start that was ordered already is not another one;
+//! * recorded as stopping, not ordered: as before; `next_phase` says what it is stopped for;
+//! * ended on its node, not recorded: the order still names the job, so the launcher still reports
+//!   how it ended;
+//! * recorded as ended or queued again, still ordered: the order is worked out without it.
+//!
+//! Whether a node sleeps is not worked out anew but lies in its order, which is stored before the
+//! sleep or wake command is run (`sleeping.rs`).
+//!
+//! What is forgotten: on which GPUs a job was undone before, and where an observation began; an
+//! observation under way begins anew. A probe under way is not taken up again, and counts as made.
+//!
+//! # A node that is not heard of
+//! Late heartbeats stop new placements there; after `node_lost_after_ms` its jobs are placed anew.
+//! When it returns, its launcher finds them no longer ordered and stops them; until it reports so,
+//! their GPUs are not given to anyone. While the bus is away nobody is called lost. A node that is
+//! alive but cut off may run an old attempt beside the new one until it returns.
+
+mod admission;
+mod budget;
+mod inventory;
+mod lifecycle;
+mod node_sleep;
+mod orders;
+mod planning;
+mod probes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{
+    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord, LaunchReport,
+    LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState, SubmitJob, Surface,
+};
+use wattle_common::{JobId, Machine, NodeId, Timestamp};
+
+use crate::config::Config;
+use crate::{JobFacts, JobKey, Policy, Problem, Progress};
+
+use budget::{ActiveBudget, Seen};
+use inventory::NodeState;
+use probes::{Refused, UnderWay};
+
+/// Which request, by the shell's own count.
+pub type RequestNumber = u64;
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Somebody wants a job taken.
+    Submitted(RequestNumber, Box<SubmitJob>),
+    /// Somebody wants a job taken back.
+    Cancelled(RequestNumber, CancelJob),
+    /// Somebody sets what may be spent.
+    BudgetSet(RequestNumber, Box<SetBudget>),
+    /// A node says what it has spent.
+    EnergyMetered(Box<LedgerEntry>),
+    /// A node says what its cards are.
+    PowerReported(PowerReport),
+    /// A node says what its jobs do.
+    LaunchReported(LaunchReport),
+    /// A predictor says what it expects of a job.
+    SurfaceKnown(Box<Surface>),
+    /// A job says how far it is.
+    Progressed(JobProgressed),
+    /// The bus was away until now: heartbeats that are missing say nothing.
+    BusReturned,
+    /// A node's wake command has ended; why it failed, where it did.
+    WakeAnswered(NodeId, Option<String>),
+}
+
+/// What must be done, in this order, each only after the one before is acknowledged.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Store the record in the bucket `jobs`.
+    StoreJob(Box<JobRecord>),
+    /// Delete an old record.
+    ForgetJob(JobId),
+    /// Store the order in the bucket `desired`.
+    StoreDesired(NodeDesired),
+    /// Run the operator's wake command for this node, beside everything else, and answer with
+    /// [`Event::WakeAnswered`]. It may be run more than once.
+    WakeNode(NodeId),
+    /// Store the budget that stands in the bucket `budget`.
+    StoreBudget(Box<BudgetRecord>),
+    /// Store what has been spent of it there.
+    StoreBudgetStatus(Box<BudgetStatus>),
+    /// Answer.
+    Answer(RequestNumber, Reply),
+    /// Answer who set a budget.
+    AnswerBudget(RequestNumber, BudgetReply),
+    /// Tell the operator: something is wrong that only a person can mend.
+    Alarm(String),
+}
+
+/// What lies in the buckets when the placer starts.
+#[derive(Clone, Debug, Default)]
+pub struct PersistedState {
+    /// Bucket `jobs`.
+    pub jobs: Vec<JobRecord>,
+    /// Bucket `desired`.
+    pub desired: Vec<NodeDesired>,
+    /// The power agents' part of bucket `actual`.
+    pub power: Vec<PowerReport>,
+    /// The launchers' part of bucket `actual`.
+    pub launch: Vec<LaunchReport>,
+    /// Bucket `surfaces`.
+    pub surfaces: Vec<Surface>,
+    /// Bucket `budget`.
+    pub budget: Option<BudgetRecord>,
+    /// The same.
+    pub budget_status: Option<BudgetStatus>,
+}
+
+/// A job's record, and what is not in it.
+struct Tracked {
+    record: JobRecord,
+    /// Its name in the problem, until it has ended.
+    key: Option<JobKey>,
+    /// When the record was last stored.
+    stored_at: Timestamp,
+    /// Whether its progress or waiting reason has changed since.
+    unsaved: bool,
+    refused: Refused,
+}
+
+impl Tracked {
+    /// Writes into the record what GPUs it has had.
+    fn count(&mut self, problem: &Problem) {
+        let job = self.key.and_then(|key| problem.job(key));
+        let ms = |had: Duration| u64::try_from(had.as_millis()).ok().filter(|ms| *ms > 0);
+        let then = self.record.phase_since_us;
+        self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
+        self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
+    }
+}
+
+/// The live placer.
+pub struct Placer {
+    config: Config,
+    policy: Box<dyn Policy>,
+    problem: Problem,
+    jobs: BTreeMap<JobId, Tracked>,
+    nodes: BTreeMap<NodeId, NodeState>,
+    /// Before it, no heartbeat is missed: the placer or the bus was away.
+    heard_from: Timestamp,
+    started_at: Timestamp,
+    round_at: Option<Timestamp>,
+    tick_at: Timestamp,
+    /// Jobs whose cards are under another cap for a while.
+    probes: BTreeMap<JobId, UnderWay>,
+    /// Ended jobs, the oldest first.
+    ended: BTreeSet<(Timestamp, JobId)>,
+    // What the handling under way has touched.
+    to_judge: BTreeSet<JobId>,
+    to_store: BTreeSet<JobId>,
+    to_order: BTreeSet<NodeId>,
+    to_wake: BTreeSet<NodeId>,
+    answers: Vec<(RequestNumber, Reply)>,
+    budget_answers: Vec<(RequestNumber, BudgetReply)>,
+    alarms: Vec<String>,
+    last_alarm: String,
+    /// The budget that stands, and what the ledger has shown.
+    budget: Option<ActiveBudget>,
+    seen: Seen,
+    store_budget: bool,
+    store_status: bool,
+}
+
+impl Placer {
+    /// A placer that continues from `memory`.
+    #[must_use]
+    pub fn new(
+        config: Config,
+        policy: Box<dyn Policy>,
+        memory: PersistedState,
+        now: Timestamp,
+    ) -> Self {
+        let mut placer = Self {
+            problem: Problem::new(),
+            jobs: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            heard_from: now,
+            started_at: now,
+            round_at: Some(now + config.round_delay()),
+            tick_at: now,
+            probes: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            to_judge: BTreeSet::new(),
+            to_store: BTreeSet::new(),
+            to_order: BTreeSet::new(),
+            to_wake: BTreeSet::new(),
+            answers: Vec::new(),
+            budget_answers: Vec::new(),
+            budget: None,
+            seen: Seen::default(),
+            store_budget: false,
+            store_status: false,
+            alarms: Vec::new(),
+            last_alarm: String::new(),
+            config,
+            policy,
+        };
+        placer.problem.tenants_max = placer.config.tenants_max;
+        placer.problem.nodes_sleep = placer.config.sleep.is_on();
+        placer.problem.nodes_stay = placer.config.sleep.stays();
+        placer.problem.now = now;
+        placer.restore(memory, now);
+        placer
+    }
+
+    fn restore(&mut self, memory: PersistedState, now: Timestamp) {
+        self.recall_budget(now, memory.budget, memory.budget_status);
+        for report in memory.power {
+            let heard = report.at_us.min(now);
+            self.power_reported(heard, report);
+        }
+        for desired in memory.desired {
+            let node = desired.node.clone();
+            let state = self.node_mut(&node);
+            state.sleep = desired.sleep;
+            state.desired = Some(desired);
+        }
+        let mut records = memory.jobs;
+        // First come, first served, as it was; and those under observation after those they joined.
+        records.sort_by(|a, b| {
+            let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
+            order(a).cmp(&order(b))
+        });
+        for record in &records {
+            self.recall_job(record);
+        }
+        // What past jobs were tells of those to come.
+        let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
+        past.sort_by_key(|record| record.ended_at_us);
+        past.iter().filter_map(|r| r.work_s).for_each(|work_s| self.problem.sizes.ended(work_s));
+        for observing in [false, true] {
+            for record in records.iter().filter(|record| record.observing == observing) {
+                self.recall_placement(record);
+            }
+        }
+        for record in &records {
+            let Some(key) = self.problem.job_key(&record.spec.job) else { continue };
+            let had = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
+            self.problem.job_had(key, had(record.gpu_time_ms), had(record.run_time_ms));
+        }
+        for surface in memory.surfaces {
+            self.surface_known(surface);
+        }
+        for report in memory.launch {
+            let heard = report.at_us.min(now);
+            self.launch_reported(heard, report);
+        }
+        self.recall_sleep(now);
+        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        for node in &nodes {
+            self.refresh(now, node);
+        }
+        // Whatever a kill left undone is done at the first wake.
+        self.to_judge.extend(self.jobs.keys().cloned());
+        self.to_order.extend(nodes);
+    }
+
+    fn recall_job(&mut self, record: &JobRecord) {
+        let job = record.spec.job.clone();
+        let key = (!record.phase.is_final())
+            .then(|| self.problem.job_arrived(JobFacts::from(&record.spec)));
+        if record.phase.is_final() {
+            self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
+        }
+        let tracked = Tracked {
+            record: record.clone(),
+            key,
+            stored_at: record.phase_since_us,
+            unsaved: false,
+            refused: Refused::new(),
+        };
+        self.jobs.insert(job, tracked);
+    }
+
+    fn recall_placement(&mut self, record: &JobRecord) {
+        let Some(key) = self.problem.job_key(&record.spec.job) else { return };
+        let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
+            return;
+        };
+        for share in &placement.shares {
+            self.know_at_least(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
+            self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
+        }
+        if let Some(on) = self.problem.gpu_set(placement) {
+            let (setting, since) = (record.setting, record.phase_since_us);
+            self.problem.job_restored(key, on, setting, since, record.observing);
+            if record.phase == JobPhase::Stopping {
+                self.problem.job_stopping(key);
+            }
+        }
+    }
+
+    fn surface_known(&mut self, surface: Surface) {
+        if let Some(key) = self.problem.job_key(&surface.job) {
+            for on_kind in surface.by_kind() {
+                self.problem.surface_known(key, Arc::new(on_kind));
+            }
+        }
+    }
+
+    fn progressed(&mut self, now: Timestamp, message: &JobProgressed) {
+        let Some(tracked) = self.jobs.get_mut(&message.job) else { return };
+        let (Some(key), record) = (tracked.key, &mut tracked.record) else { return };
+        // A late word of an earlier attempt, or of a node that runs what it should not.
+        let here = record.placement.as_ref().and_then(|placement| placement.shares.first());
+        if message.attempt != record.attempt || here.is_none_or(|share| share.node != message.node)
+        {
+            return;
+        }
+        self.problem.job_progressed(key, Progress::from(message));
+        let new_epoch = message.epoch.is_some() && record.epoch < message.epoch;
+        record.step = Some(message.step);
+        record.epoch = message.epoch.or(record.epoch);
+        record.steps_total = message.steps_total.or(record.steps_total);
+        tracked.unsaved = true;
+        if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
+            self.to_store.insert(message.job.clone());
+        }
+        if self.policy.reads() != crate::Reads::Nothing {
+            self.plan_soon(now);
+        }
+    }
+
+    fn plan_soon(&mut self, now: Timestamp) {
+        let at = now + self.config.round_delay();
+        self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
+    }
+
+    /// Writes down what this handling has changed, in the one order that survives a kill.
+    fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        while let Some(job) = self.to_judge.pop_first() {
+            self.judge(now, &job);
+        }
+        self.end_probes(now);
+        for job in std::mem::take(&mut self.to_store) {
+            if let Some(tracked) = self.jobs.get_mut(&job) {
+                tracked.count(&self.problem);
+                tracked.stored_at = now;
+                tracked.unsaved = false;
+                out.push(Action::StoreJob(Box::new(tracked.record.clone())));
+            }
+        }
+        for node in std::mem::take(&mut self.to_order) {
+            self.order(now, &node, out);
+        }
+        // Only after it is stored that they wake; who has been heard of meanwhile needs no waking.
+        for node in std::mem::take(&mut self.to_wake) {
+            if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
+                out.push(Action::WakeNode(node));
+            }
+        }
+        self.store_spending(now, out);
+        let budgets = self.budget_answers.drain(..);
+        out.extend(budgets.map(|(number, reply)| Action::AnswerBudget(number, reply)));
+        out.extend(self.answers.drain(..).map(|(number, reply)| Action::Answer(number, reply)));
+        while self.ended.len() > self.config.ended_kept {
+            let Some((_, job)) = self.ended.pop_first() else { break };
+            self.jobs.remove(&job);
+            out.push(Action::ForgetJob(job));
+        }
+        for alarm in self.alarms.drain(..) {
+            // Said once, not at every tick that it lasts.
+            if self.last_alarm != alarm {
+                self.last_alarm.clone_from(&alarm);
+                out.push(Action::Alarm(alarm));
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        self.tick_at = now + self.config.tick();
+        self.wake_again();
+        let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
+        for node in &nodes {
+            self.refresh(now, node);
+            if self.is_lost(now, node) {
+                self.to_judge.extend(self.nodes[node].jobs.iter().cloned());
+            }
+        }
+        let due = self.jobs.iter().filter(|(_, tracked)| {
+            tracked.unsaved && now.since(tracked.stored_at) >= self.config.progress_store()
+        });
+        self.to_store.extend(due.map(|(job, _)| job.clone()));
+        self.consider_probes(now);
+        self.plan_soon(now);
+    }
+}
+
+/// Whether a job of this phase holds GPUs.
+const fn has_gpus(phase: JobPhase) -> bool {
+    matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
+}
+
+impl Machine for Placer {
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Submitted(number, request) => {
+                let reply = self.submitted(now, request.spec);
+                self.answers.push((number, reply));
+            }
+            Event::Cancelled(number, request) => {
+                let reply = self.cancelled(now, &request.job);
+                self.answers.push((number, reply));
+            }
+            Event::BudgetSet(number, asked) => {
+                let reply = self.budget_set(now, *asked);
+                self.budget_answers.push((number, reply));
+            }
+            Event::EnergyMetered(entry) => self.metered(now, &entry),
+            Event::PowerReported(report) => {
+                let node = report.node.clone();
+                self.power_reported(now, report);
+                self.refresh(now, &node);
+                self.to_judge.extend(self.nodes[&node].jobs.iter().cloned());
+            }
+            Event::LaunchReported(report) => {
+                let node = report.node.clone();
+                self.launch_reported(now, report);
+                self.refresh(now, &node);
+                self.to_judge.extend(self.nodes[&node].jobs.iter().cloned());
+            }
+            Event::SurfaceKnown(surface) => {
+                let job = surface.job.clone();
+                self.surface_known(*surface);
+                self.consider_probe(now, &job);
+                if self.policy.reads() != crate::Reads::Nothing {
+                    self.plan_soon(now);
+                }
+            }
+            Event::Progressed(message) => self.progressed(now, &message),
+            Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
+            Event::BusReturned => self.heard_from = self.heard_from.max(now),
+        }
+        self.flush(now, out);
+    }
+
+    fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        if now >= self.tick_at {
+            self.tick(now);
+        }
+        self.renew(now);
+        self.steer(now);
+        // What has ended must be known before anything is planned on its GPUs.
+        self.flush(now, out);
+        if self.round_at.is_some_and(|at| now >= at) {
+            self.round_at = None;
+            self.round(now);
+            self.flush(now, out);
+        }
+    }
+
+    fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
+        let round = self.round_at.map(|at| (at, "a round of planning is due"));
+        let renewal = self.renewal().map(|at| (at, "a lease is to be renewed"));
+        let probe = self.probe_end().map(|at| (at, "a probe ends"));
+        let steers = self.steers_at().map(|at| (at, "the price of energy is to be looked at"));
+        [Some((self.tick_at, "tick")), round, renewal, probe, steers]
+            .into_iter()
+            .flatten()
+            .min_by_key(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

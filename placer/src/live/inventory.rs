@@ -1,0 +1,208 @@
+//! Which nodes there are, what they have, and whether they are to be trusted with a job.
+
+use std::collections::BTreeSet;
+
+use wattle_common::id::SwitchId;
+use wattle_common::messages::{
+    AppliedGpu, LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport, SleepState,
+};
+use wattle_common::topology::GPUS_PER_NODE_MAX;
+use wattle_common::{JobId, NodeId, Timestamp};
+
+use crate::live::Placer;
+use crate::{NodeFacts, Wakefulness};
+
+/// What is known of a node.
+#[derive(Default)]
+pub(super) struct NodeState {
+    /// The power agent's last report, and when something new was last heard of it.
+    pub(super) power: Option<(PowerReport, Timestamp)>,
+    /// The launcher's.
+    pub(super) launch: Option<(LaunchReport, Timestamp)>,
+    /// The order that stands.
+    pub(super) desired: Option<NodeDesired>,
+    /// The jobs that hold GPUs here.
+    pub(super) jobs: BTreeSet<JobId>,
+    /// Whether it is anything but awake.
+    pub(super) sleep: Option<NodeSleep>,
+    /// Whether its wake command failed and is to be run again.
+    pub(super) wake_again: bool,
+    /// The leaf switch that the problem knows it below.
+    switch: Option<SwitchId>,
+}
+
+impl Placer {
+    pub(super) fn node_mut(&mut self, node: &NodeId) -> &mut NodeState {
+        self.nodes.entry(node.clone()).or_default()
+    }
+
+    /// A report is a sign of life only if it is newer than the last: buckets repeat themselves.
+    pub(super) fn power_reported(&mut self, now: Timestamp, report: PowerReport) {
+        let node = self.node_mut(&report.node);
+        if node.power.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
+            node.power = Some((report, now));
+        }
+    }
+
+    pub(super) fn launch_reported(&mut self, now: Timestamp, report: LaunchReport) {
+        let seen = report.generation_seen;
+        let id = report.node.clone();
+        let node = self.node_mut(&id);
+        if node.launch.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
+            node.launch = Some((report, now));
+            // The bucket of orders was lost or is an older one: what is written must be newer than
+            // what the node has obeyed, or it obeys nothing any more.
+            if node.desired.as_ref().is_none_or(|desired| desired.generation < seen) {
+                self.to_order.insert(id);
+            }
+        }
+    }
+
+    /// A placement names this GPU, so it is there, whatever else is known of the node.
+    pub(super) fn know_at_least(&mut self, node: &NodeId, gpus: u32) {
+        let known = self.problem.node_key(node).map(|key| (*self.problem.node(key).facts).clone());
+        let facts = known.unwrap_or_else(|| NodeFacts {
+            watts: None,
+            id: node.clone(),
+            gpu_type: String::new(),
+            gpus: 0,
+            memory_mib: 0,
+            healthy: 0,
+        });
+        if facts.gpus < gpus {
+            self.problem.node_known(NodeFacts { gpus, ..facts });
+        }
+    }
+
+    /// Brings what the problem knows of a node up to date; plans anew where that gives more room.
+    pub(super) fn refresh(&mut self, now: Timestamp, node: &NodeId) {
+        self.watch_sleep(now, node);
+        let Some(state) = self.nodes.get(node) else { return };
+        let Some((power, _)) = &state.power else { return };
+        let (switch, board) = (power.switch.clone(), power.gpus_per_board);
+        if power.gpus.is_empty() {
+            return;
+        }
+        let before = self.problem.node_key(node).map(|key| &self.problem.node(key).facts);
+        // A card that never answered has no kind; the node has what its others say, or said.
+        let is_known = |gpu: &&AppliedGpu| !gpu.kind.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
+        let known = || power.gpus.iter().filter(is_known);
+        let kind = known().map(|gpu| gpu.kind.as_str()).next();
+        let kind = kind.or(before.map(|facts| facts.gpu_type.as_str())).unwrap_or_default();
+        // Cards of another kind than the node's first are not mixed in.
+        let cards = known().filter(|gpu| gpu.kind == kind);
+        let unread = power.gpus.iter().filter(|gpu| gpu.kind.is_empty());
+        let there = cards.clone().chain(unread.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
+        let count = there.map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
+        let memory = cards.clone().map(|gpu| gpu.memory_mib).min();
+        let memory = memory.or(before.map(|facts| facts.memory_mib)).unwrap_or(0);
+        let mut healthy =
+            cards.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
+        healthy &= !self.haunted(node);
+        let wakefulness = state.wakefulness();
+        let not_woken = state.sleep.is_some_and(|sleep| sleep.is == SleepState::NotWoken);
+        // One that sleeps is silent and yet well.
+        let awake = wakefulness == Wakefulness::Awake;
+        if not_woken || (awake && !self.is_fresh(now, node)) {
+            healthy = 0;
+        }
+        let watts = self.config.sleep.watts().filter(|_| power.can_sleep);
+        let facts = NodeFacts {
+            watts,
+            id: node.clone(),
+            gpu_type: kind.to_owned(),
+            gpus: count.max(before.map_or(0, |facts| facts.gpus)),
+            memory_mib: memory,
+            healthy,
+        };
+        if before.is_none_or(|before| **before != facts) {
+            self.problem.node_known(facts);
+            // A new node gets its first order, new cards the site's cap.
+            self.to_order.insert(node.clone());
+            self.plan_soon(now);
+        }
+        let Some(key) = self.problem.node_key(node) else { return };
+        self.problem.node_has_boards(key, board);
+        if self.nodes.get(node).is_some_and(|state| state.switch != switch) {
+            let number = switch.as_ref().map(|switch| self.number_of(switch, node));
+            self.problem.node_is_below(key, number);
+            self.node_mut(node).switch = switch;
+        }
+        if self.problem.node(key).wakefulness != wakefulness {
+            // From now on it counts as idle.
+            self.problem.now = now;
+            self.problem.node_is(key, wakefulness);
+        }
+    }
+
+    /// The number that stands for a switch: that of the other nodes below it, else the lowest that
+    /// stands for none.
+    fn number_of(&self, switch: &SwitchId, node: &NodeId) -> u32 {
+        let mut taken = BTreeSet::new();
+        for (other, state) in self.nodes.iter().filter(|(other, _)| *other != node) {
+            let key = self.problem.node_key(other);
+            let Some(number) = key.and_then(|key| self.problem.node(key).switch) else { continue };
+            if state.switch.as_ref() == Some(switch) {
+                return number;
+            }
+            taken.insert(number);
+        }
+        (0..).find(|number| !taken.contains(number)).unwrap_or_default()
+    }
+
+    /// GPUs on which something runs that is not ordered: a job of before the node was lost.
+    fn haunted(&self, node: &NodeId) -> u64 {
+        let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref()) else {
+            return 0;
+        };
+        let mut bits = 0;
+        for launched in &report.jobs {
+            let lives = matches!(launched.state, LaunchState::Running | LaunchState::Stopping);
+            let ordered = self.jobs.get(&launched.job).is_some_and(|tracked| {
+                let record = &tracked.record;
+                let placed = record.placement.iter().flat_map(|placement| &placement.shares);
+                crate::live::has_gpus(record.phase)
+                    && record.attempt == launched.attempt
+                    && placed.into_iter().any(|share| share.node == *node)
+            });
+            if lives && !ordered {
+                for gpu in launched.gpus.iter().filter(|gpu| **gpu < GPUS_PER_NODE_MAX) {
+                    bits |= 1 << gpu;
+                }
+            }
+        }
+        bits
+    }
+
+    /// Whether both of the node's services have been heard of lately.
+    pub(super) fn is_fresh(&self, now: Timestamp, node: &NodeId) -> bool {
+        let Some(state) = self.nodes.get(node) else { return false };
+        let patience = self.config.node_patience();
+        let power = state.power.as_ref().is_some_and(|(_, at)| now.since(*at) <= patience);
+        power && state.launch.as_ref().is_some_and(|(_, at)| now.since(*at) <= patience)
+    }
+
+    /// Whether the node's launcher has been silent for so long that its jobs are given up.
+    pub(super) fn is_lost(&self, now: Timestamp, node: &NodeId) -> bool {
+        let heard = self.nodes.get(node).and_then(|state| state.launch.as_ref());
+        let heard = heard.map_or(self.heard_from, |(_, at)| (*at).max(self.heard_from));
+        now.since(heard) > self.config.node_lost_after()
+    }
+
+    /// Whether every GPU that the job has on this node answers, as far as is known.
+    pub(super) fn cards_answer(&self, node: &NodeId, gpus: &[u32]) -> bool {
+        let Some((power, _)) = self.nodes.get(node).and_then(|state| state.power.as_ref()) else {
+            return true;
+        };
+        !power.gpus.iter().any(|card| !card.healthy && gpus.contains(&card.gpu))
+    }
+
+    /// Whether every node that there is has been heard of.
+    pub(super) fn inventory_complete(&self, now: Timestamp) -> bool {
+        let known = self.problem.nodes().len();
+        match self.config.nodes_expected {
+            Some(expected) => known >= expected as usize,
+            None => known > 0 && now.since(self.started_at) >= self.config.node_patience(),
+        }
+    }
+}

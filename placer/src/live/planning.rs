@@ -1,0 +1,167 @@
+//! One round of planning: solve, check, apply, and write down why.
+
+use wattle_common::Timestamp;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::RecordedReason;
+use wattle_common::messages::job_record::REASONS_MAX;
+
+use crate::live::Placer;
+use crate::{Decision, JobKey, Plan, check, solve};
+
+/// What a record says of a job whose turn has come and that finds no room.
+const WAITS: &str = "waits";
+
+impl Placer {
+    pub(super) fn round(&mut self, now: Timestamp) {
+        self.problem.now = now;
+        self.problem.inventory_complete = self.inventory_complete(now);
+        let mut plan = solve(self.policy.as_ref(), &self.problem);
+        self.strike_impossible(now, &mut plan);
+        let violations = check(&self.problem, &plan);
+        if !violations.is_empty() {
+            // Rather no change than a wrong one: what runs goes on.
+            self.alarms.push(format!(
+                "policy {} made a plan that breaks rules and is not carried out: {violations:?}",
+                self.policy.name()
+            ));
+            return;
+        }
+        for decision in &plan.decisions {
+            self.record(now, decision);
+        }
+        for decision in &plan.nodes {
+            self.node_decided(now, decision);
+        }
+        self.note_blocked(now, &plan);
+        if let Some(at) = plan.again_at {
+            let at = at.max(now + self.config.round_delay());
+            self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
+        }
+        self.problem.apply(&plan);
+        if self.problem.power_max.is_some() {
+            // Cards are held to what they were reserved_power, which may have changed.
+            self.to_order.extend(self.nodes.keys().cloned());
+        }
+    }
+
+    /// Puts one decision into the job's record. The problem does not know of it yet.
+    fn record(&mut self, now: Timestamp, decision: &Decision) {
+        let Some(facts) = self.problem.job(decision.job()).map(|job| job.facts.id.clone()) else {
+            return;
+        };
+        let reason = decision.reason().to_string();
+        let policy = self.policy.name().to_owned();
+        let placement = match decision {
+            Decision::Start { on, .. } => Some(self.problem.placement(on)),
+            _ => None,
+        };
+        let Some(tracked) = self.jobs.get_mut(&facts) else { return };
+        let record = &mut tracked.record;
+        let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
+        let said = match decision {
+            Decision::Start { observe, setting, .. } => {
+                record.setting = *setting;
+                record.phase = JobPhase::Starting;
+                record.phase_since_us = now;
+                record.attempt += 1;
+                record.observing = *observe;
+                record.exit_code = None;
+                record.error = None;
+                record.log_paths.clear();
+                let on = placement.as_ref().map(ToString::to_string).unwrap_or_default();
+                for share in placement.iter().flat_map(|placement| &placement.shares) {
+                    self.nodes.entry(share.node.clone()).or_default().jobs.insert(facts.clone());
+                    self.to_order.insert(share.node.clone());
+                }
+                record.placement = placement;
+                format!("placed on {on}")
+            }
+            Decision::Set { setting, .. } => {
+                record.setting = *setting;
+                for share in record.placement.iter().flat_map(|placement| &placement.shares) {
+                    self.to_order.insert(share.node.clone());
+                }
+                format!("set to {setting}")
+            }
+            Decision::Stop { .. } | Decision::Undo { .. } => {
+                record.phase = JobPhase::Stopping;
+                record.phase_since_us = now;
+                record.next_phase = Some(JobPhase::Queued);
+                record.observing = false;
+                for share in record.placement.iter().flat_map(|placement| &placement.shares) {
+                    self.to_order.insert(share.node.clone());
+                }
+                self.to_judge.insert(facts.clone());
+                format!("taken off {at}")
+            }
+            Decision::Settle { .. } => {
+                record.observing = false;
+                format!("stays on {at}")
+            }
+            Decision::Reject { .. } => {
+                record.phase = JobPhase::Failed;
+                record.phase_since_us = now;
+                record.ended_at_us = Some(now);
+                record.error = Some(reason.clone());
+                tracked.key = None;
+                self.ended.insert((now, facts.clone()));
+                "rejected".to_owned()
+            }
+        };
+        self.reason(now, &facts, &policy, said, reason);
+    }
+
+    /// The first job that waits is told why, at most as often as progress is stored.
+    fn note_blocked(&mut self, now: Timestamp, plan: &Plan) {
+        let Some(blocked) = &plan.blocked else { return };
+        let Some(id) = self.id_of(blocked.job) else { return };
+        let reason = blocked.reason.to_string();
+        let policy = self.policy.name().to_owned();
+        let Some(tracked) = self.jobs.get_mut(&id) else { return };
+        let reason = RecordedReason {
+            at_us: now,
+            policy,
+            decision: WAITS.to_owned(),
+            reason: reason.clone(),
+        };
+        match tracked.record.reasons.last_mut() {
+            Some(last) if last.decision == WAITS => {
+                if last.reason != reason.reason {
+                    *last = reason;
+                    tracked.unsaved = true;
+                }
+            }
+            _ => {
+                tracked.record.reasons.push(reason);
+                trim(&mut tracked.record.reasons);
+                self.to_store.insert(id);
+            }
+        }
+    }
+
+    fn id_of(&self, key: JobKey) -> Option<wattle_common::JobId> {
+        self.problem.job(key).map(|job| job.facts.id.clone())
+    }
+
+    /// Adds a reason to the job's record, and has it stored.
+    pub(super) fn reason(
+        &mut self,
+        now: Timestamp,
+        job: &wattle_common::JobId,
+        policy: &str,
+        decision: String,
+        reason: String,
+    ) {
+        if let Some(tracked) = self.jobs.get_mut(job) {
+            let policy = policy.to_owned();
+            tracked.record.reasons.push(RecordedReason { at_us: now, policy, decision, reason });
+            trim(&mut tracked.record.reasons);
+            self.to_store.insert(job.clone());
+        }
+    }
+}
+
+fn trim(reasons: &mut Vec<RecordedReason>) {
+    let surplus = reasons.len().saturating_sub(REASONS_MAX);
+    reasons.drain(..surplus);
+}

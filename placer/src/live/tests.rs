@@ -1,0 +1,485 @@
+//! Examples of every rule, and the whole machine in a small world that is killed at every write.
+
+mod budget;
+mod forced_colocation;
+mod kinds;
+mod node;
+mod node_sleep;
+mod probes;
+mod storm;
+mod world;
+
+use wattle_common::job::{GpuRequest, JobSpec};
+use wattle_common::messages::LaunchState;
+use wattle_common::{GpuIndex, Power};
+
+use super::*;
+use world::World;
+
+fn job_id(job: &str) -> JobId {
+    JobId::new(job).unwrap()
+}
+
+fn spec(job: &str, gpus: u32) -> JobSpec {
+    JobSpec {
+        job: job_id(job),
+        name: job.to_owned(),
+        workload: None,
+        gpus: GpuRequest::exactly(gpus),
+        exclusive: false,
+        priority: 0,
+        deadline_at_us: None,
+        slack_ms: None,
+        duration_ms_estimate: None,
+        memory_mib_max: Some(1_000),
+        gpu_type: None,
+        checkpoint_signal: Some("SIGUSR1".to_owned()),
+        command: vec!["train".to_owned()],
+        environment: vec![],
+        working_dir: None,
+        submitted_at_us: Timestamp::EPOCH,
+    }
+}
+
+fn refused(reply: &Reply) -> &str {
+    match reply {
+        Reply::Refused { error } => error,
+        Reply::Accepted { job } => panic!("{job} was accepted"),
+    }
+}
+
+#[test]
+fn a_job_is_stored_before_it_is_acknowledged_and_ordered_after() {
+    let mut world = World::new(1, 2);
+    world.pass(1);
+    let before = world.log.len();
+    world.submit(spec("a", 1));
+    world.pass(2);
+    let said: Vec<&str> = world.log[before..]
+        .iter()
+        .map(String::as_str)
+        .filter(|line| !line.starts_with("renew"))
+        .collect();
+    assert_eq!(
+        said,
+        ["a queued", "answer a accepted", "a starting", "order n0 2: a.1", "a running"]
+    );
+    let reasons = &world.record("a").reasons;
+    assert_eq!(reasons[0].decision, "placed on n0:0");
+    world.pass(10);
+    assert_eq!(world.record("a").phase, JobPhase::Finished);
+    assert_eq!(world.record("a").exit_code, Some(0));
+    assert!(world.desired("n0").jobs.is_empty());
+}
+
+#[test]
+fn what_cannot_be_taken_is_refused_with_the_reason() {
+    let mut world = World::new(2, 2);
+    world.is_of_kind("n1", "p100");
+    world.pass(20);
+    let mut no_command = spec("a", 1);
+    no_command.command.clear();
+    let mut late = spec("a", 1);
+    late.deadline_at_us = Some(Timestamp::from_s(5));
+    let mut signal = spec("a", 1);
+    signal.checkpoint_signal = Some("SIGKILL".to_owned());
+    let mut long = spec("a", 1);
+    long.command = vec!["x".repeat(40_000)];
+    let mut none = spec("a", 1);
+    none.gpus = GpuRequest { min: 0, max: 0 };
+    let mut memory = spec("a", 1);
+    memory.memory_mib_max = Some(1 << 40);
+    let of_kind = |kind: &str, gpus| JobSpec { gpu_type: Some(kind.to_owned()), ..spec("a", gpus) };
+    for (spec, why) in [
+        (no_command, "the command is empty"),
+        (late, "has passed"),
+        (signal, "`SIGKILL` is no checkpoint signal"),
+        (long, "put the command into a script"),
+        (none, "is no number of GPUs"),
+        (memory, "no card here has as much"),
+        (of_kind("k80", 1), "must have GPUs of kind k80; no node has any, there are: p100, v100"),
+        (of_kind("../k80", 1), "`../k80` is no kind of GPU; `wattle nodes` shows"),
+        (of_kind("p100", 3), "3 GPUs of kind p100; a cluster with 2 of them can never give them"),
+        (spec("a", 5), "asks for 5 GPUs; the cluster of 4 can never give them"),
+    ] {
+        let reply = world.ask_submit(spec);
+        assert!(refused(&reply).contains(why), "{reply:?}");
+    }
+    assert!(world.jobs.is_empty(), "nothing refused is stored");
+    // The same again is the same job; another under its id is not.
+    assert_eq!(world.ask_submit(spec("a", 1)), Reply::Accepted { job: job_id("a") });
+    let mut short = spec("a", 1);
+    short.checkpoint_signal = Some("USR1".to_owned());
+    assert_eq!(world.ask_submit(short), Reply::Accepted { job: job_id("a") });
+    let reply = world.ask_submit(spec("a", 2));
+    assert!(refused(&reply).contains("another specification"), "{reply:?}");
+    assert_eq!(world.jobs.len(), 1);
+    let reply = world.ask_cancel("nobody");
+    assert!(refused(&reply).contains("there is no job `nobody`"), "{reply:?}");
+}
+
+#[test]
+fn what_nodes_say_of_switches_and_boards_is_heeded() {
+    let mut world = World::new(4, 8);
+    world.policy = || crate::policy("tiresias").unwrap();
+    world.config.nodes_expected = Some(4);
+    for (node, switch) in [("n0", "a"), ("n1", "b"), ("n2", "a"), ("n3", "b")] {
+        world.stands(node, switch, Some(4));
+    }
+    world.restart();
+    world.pass(2);
+    let placed = |world: &World, job: &str| world.record(job).reasons[0].decision.clone();
+    world.long = true;
+    // Two nodes, not next to each other but below one switch.
+    world.submit(spec("wide", 16));
+    world.pass(2);
+    let all = "0,1,2,3,4,5,6,7";
+    assert_eq!(placed(&world, "wide"), format!("placed on n0:{all} n2:{all}"));
+    // Three and three on one node, each on a board.
+    world.submit(spec("three", 3));
+    world.submit(spec("more", 3));
+    world.pass(2);
+    assert_eq!(placed(&world, "three"), "placed on n1:0,1,2");
+    assert_eq!(placed(&world, "more"), "placed on n1:4,5,6");
+    // Moved to other switches, they are known there.
+    for job in ["wide", "three", "more"] {
+        world.cancel(job);
+    }
+    for (node, switch) in [("n1", "c"), ("n2", "c"), ("n0", "b")] {
+        world.stands(node, switch, Some(4));
+    }
+    world.pass(4);
+    world.submit(spec("again", 16));
+    world.pass(2);
+    assert_eq!(placed(&world, "again"), format!("placed on n1:{all} n2:{all}"));
+    // Boards that a node cannot have are nothing to go by.
+    for node in ["n0", "n3"] {
+        world.stands(node, "b", Some(3));
+    }
+    world.submit(spec("odd", 3));
+    world.submit(spec("odder", 3));
+    world.pass(2);
+    assert_eq!(placed(&world, "odder"), "placed on n0:3,4,5");
+}
+
+#[test]
+fn before_the_inventory_is_complete_nothing_is_too_large() {
+    let mut world = World::new(2, 2);
+    assert_eq!(world.ask_submit(spec("big", 64)), Reply::Accepted { job: job_id("big") });
+    world.pass(30);
+    let record = world.record("big");
+    assert_eq!(record.phase, JobPhase::Failed);
+    assert!(record.error.as_ref().unwrap().contains("can never give them"), "{record:?}");
+}
+
+#[test]
+fn a_cancelled_job_is_stopped_and_stays_cancelled() {
+    let mut world = World::new(1, 2);
+    world.submit(spec("a", 2));
+    world.submit(spec("b", 2));
+    world.pass(3);
+    assert_eq!(world.record("b").reasons[0].decision, "waits");
+    assert_eq!(world.ask_cancel("b"), Reply::Accepted { job: job_id("b") });
+    assert_eq!(world.record("b").phase, JobPhase::Cancelled, "it held nothing");
+    assert_eq!(world.ask_cancel("a"), Reply::Accepted { job: job_id("a") });
+    assert_eq!(world.record("a").phase, JobPhase::Stopping);
+    assert!(world.desired("n0").jobs[0].stop);
+    world.pass(3);
+    assert_eq!(world.record("a").phase, JobPhase::Cancelled);
+    assert_eq!(world.ask_cancel("a"), Reply::Accepted { job: job_id("a") }, "asked again");
+    world.submit(spec("c", 1));
+    world.pass(12);
+    assert!(refused(&world.ask_cancel("c")).contains("has finished already"));
+}
+
+#[test]
+fn one_failing_rank_ends_the_others() {
+    let mut world = World::new(2, 2);
+    world.submit(spec("wide", 4));
+    world.pass(3);
+    assert_eq!(world.record("wide").phase, JobPhase::Running);
+    assert_eq!(world.desired("n1").jobs[0].rank, 1);
+    world.set_state("n1", "wide", LaunchState::Exited { code: 3 });
+    world.pass(3);
+    let record = world.record("wide");
+    assert_eq!((record.phase, record.exit_code), (JobPhase::Failed, Some(3)));
+    assert_eq!(
+        record.error.as_deref(),
+        Some("its program ended with exit code 3 on n1; its output is in /log/wide")
+    );
+    assert_eq!(record.log_paths, ["/log/wide", "/log/wide"]);
+    assert!(world.idle(), "the other rank was stopped");
+}
+
+#[test]
+fn a_program_that_is_missing_fails_the_job_with_the_launchers_words() {
+    let mut world = World::new(1, 2);
+    world.refuse.insert(job_id("a"));
+    world.submit(spec("a", 1));
+    world.pass(3);
+    let record = world.record("a");
+    assert_eq!(record.phase, JobPhase::Failed);
+    assert_eq!(record.error.as_deref(), Some("it cannot be started on n0: no such program"));
+}
+
+#[test]
+fn a_lost_supervisor_or_card_is_another_attempt_but_not_for_ever() {
+    let mut world = World::new(1, 2);
+    world.config.attempts_max = 3;
+    world.restart();
+    world.submit(spec("a", 1));
+    world.pass(3);
+    let lost = || LaunchState::Lost { error: "its supervisor was killed".to_owned() };
+    world.set_state("n0", "a", lost());
+    world.pass(3);
+    assert_eq!((world.record("a").phase, world.record("a").attempt), (JobPhase::Running, 2));
+    // The card under it is gone, and its program with it: not the program's fault.
+    world.sick("n0", 0, true);
+    world.set_state("n0", "a", LaunchState::Exited { code: 1 });
+    world.pass(3);
+    let record = world.record("a");
+    assert_eq!((record.phase, record.attempt), (JobPhase::Running, 3));
+    assert_eq!(record.placement.as_ref().unwrap().to_string(), "n0:1");
+    world.set_state("n0", "a", lost());
+    world.pass(3);
+    let record = world.record("a");
+    assert_eq!(record.phase, JobPhase::Failed);
+    assert!(record.error.as_ref().unwrap().contains("attempts_max"), "{record:?}");
+}
+
+#[test]
+fn a_node_that_is_silent_gets_no_job_and_at_last_loses_those_it_has() {
+    let mut world = World::new(2, 2);
+    world.long = true;
+    world.submit(spec("a", 2));
+    world.pass(3);
+    assert_eq!(world.record("a").placement.as_ref().unwrap().to_string(), "n0:0,1");
+    world.cut_off("n0", true);
+    world.pass(40);
+    assert_eq!(world.record("a").attempt, 1, "late, not lost");
+    world.pass(90);
+    let record = world.record("a");
+    assert_eq!((record.phase, record.attempt), (JobPhase::Running, 2));
+    assert_eq!(record.placement.as_ref().unwrap().to_string(), "n1:0,1");
+    let why = &record.reasons[1];
+    assert_eq!(why.reason, "n0 has not been heard of for 120 s");
+    // It returns with the old attempt still running: its cards are given to nobody until it ends.
+    world.submit(spec("b", 1));
+    world.slow_stop = true;
+    world.cut_off("n0", false);
+    world.pass(4);
+    assert!(world.lives("n0", "a", 1), "it takes its time to stop");
+    assert_eq!(world.record("b").phase, JobPhase::Queued);
+    world.slow_stop = false;
+    world.pass(4);
+    assert!(!world.lives("n0", "a", 1));
+    assert_eq!(world.record("b").placement.as_ref().unwrap().to_string(), "n0:0");
+}
+
+#[test]
+fn while_the_bus_is_away_nobody_is_lost() {
+    let mut world = World::new(1, 2);
+    world.long = true;
+    world.submit(spec("a", 1));
+    world.pass(3);
+    world.away(1_000);
+    world.pass(60);
+    assert_eq!((world.record("a").attempt, world.record("a").phase), (1, JobPhase::Running));
+}
+
+#[test]
+fn leases_are_renewed_at_a_third_with_the_same_generation() {
+    let mut world = World::new(1, 1);
+    world.pass(3);
+    let first = world.desired("n0").clone();
+    world.pass(15);
+    assert!(world.desired("n0").issued_at_us == first.issued_at_us);
+    world.pass(5);
+    let renewed = world.desired("n0");
+    assert_eq!(renewed.generation, first.generation);
+    assert!(renewed.issued_at_us > first.issued_at_us);
+    assert_eq!(renewed.expires_at_us.since(renewed.issued_at_us).as_secs(), 60);
+}
+
+#[test]
+fn a_lost_bucket_of_orders_starts_above_what_nodes_have_seen() {
+    let mut world = World::new(1, 2);
+    world.long = true;
+    world.submit(spec("a", 1));
+    world.pass(3);
+    let generation = world.desired("n0").generation;
+    world.orders.clear();
+    world.restart();
+    world.pass(3);
+    assert!(world.desired("n0").generation > generation);
+    assert_eq!(world.desired("n0").jobs.len(), 1);
+}
+
+#[test]
+fn the_sites_cap_is_ordered_for_every_card() {
+    let mut world = World::new(1, 2);
+    world.config.gpu_cap_w = Some(150);
+    world.config.gpu_clock_mhz_max = Some(1_200);
+    world.restart();
+    world.pass(3);
+    let caps: Vec<(GpuIndex, Option<Power>)> =
+        world.desired("n0").gpus.iter().map(|gpu| (gpu.gpu, gpu.cap_mw)).collect();
+    assert_eq!(caps, [(0, Some(Power::from_w(150))), (1, Some(Power::from_w(150)))]);
+}
+
+#[test]
+fn progress_is_kept_and_late_words_of_other_attempts_are_not() {
+    let mut world = World::new(1, 2);
+    world.long = true;
+    world.submit(spec("a", 1));
+    world.pass(3);
+    let mut said = JobProgressed {
+        job: job_id("a"),
+        node: NodeId::new("n0").unwrap(),
+        attempt: 1,
+        at_us: world.now,
+        step: 400,
+        steps_total: Some(4_000),
+        epoch: Some(1),
+        steps_per_epoch: Some(400),
+        steps_per_s: Some(10.0),
+    };
+    world.tell(Event::Progressed(said.clone()));
+    assert_eq!((world.record("a").step, world.record("a").epoch), (Some(400), Some(1)));
+    said.attempt = 7;
+    said.step = 9;
+    said.epoch = Some(2);
+    world.tell(Event::Progressed(said));
+    assert_eq!(world.record("a").step, Some(400));
+}
+
+#[test]
+fn old_records_are_deleted() {
+    let mut world = World::new(1, 2);
+    world.config.ended_kept = 2;
+    world.restart();
+    for job in ["a", "b", "c"] {
+        world.submit(spec(job, 2));
+        world.pass(15);
+    }
+    assert_eq!(world.jobs.keys().map(JobId::as_str).collect::<Vec<_>>(), ["b", "c"]);
+}
+
+#[test]
+fn a_plan_that_breaks_rules_is_not_carried_out() {
+    struct Wrong;
+    impl Policy for Wrong {
+        fn name(&self) -> &'static str {
+            "wrong"
+        }
+        fn reads(&self) -> crate::Reads {
+            crate::Reads::Nothing
+        }
+        fn solve(&self, problem: &Problem) -> crate::Plan {
+            let mut plan = crate::Plan::default();
+            for (job, _) in problem.queue() {
+                plan.decisions.push(crate::Decision::Start {
+                    job,
+                    on: crate::GpuSet::default(),
+                    setting: wattle_common::job::CardSetting::DEFAULT,
+                    observe: true,
+                    reason: crate::Reason::FirstFit,
+                });
+            }
+            plan
+        }
+    }
+    let mut world = World::new(1, 2);
+    world.policy = || Box::new(Wrong);
+    world.restart();
+    world.submit(spec("a", 1));
+    world.pass(10);
+    assert_eq!(world.record("a").phase, JobPhase::Queued);
+    let alarms: Vec<_> = world.log.iter().filter(|line| line.starts_with("alarm")).collect();
+    assert_eq!(alarms.len(), 1, "said once: {alarms:?}");
+    assert!(alarms[0].contains("NoSuchPlace"), "{alarms:?}");
+}
+
+/// Everything that can happen to jobs, in one story; `kill_at` is the write before which the
+/// placer is killed.
+fn story(kill_at: Option<usize>) -> World {
+    let mut world = World::new(2, 2);
+    world.policy = || Box::new(forced_colocation::ForcedColocation);
+    world.restart();
+    world.kill_at = kill_at.map(|write| write + world.writes);
+    world.submit(spec("a", 1));
+    world.pass(2);
+    world.submit(spec("undo-me", 1));
+    world.pass(1);
+    world.submit(spec("wide", 4));
+    world.submit(spec("taken-back", 2));
+    world.pass(4);
+    world.cancel("taken-back");
+    world.submit(spec("running-taken-back", 1));
+    world.pass(30);
+    world.submit(spec("late", 2));
+    world.submit(spec("late-taken-back", 2));
+    world.pass(3);
+    world.cancel("late-taken-back");
+    world.pass(60);
+    world
+}
+
+#[test]
+fn killed_before_any_write_it_loses_and_doubles_nothing() {
+    let calm = story(None);
+    let undone = calm.record("undo-me");
+    assert!(undone.reasons.iter().any(|reason| reason.decision.starts_with("taken off")));
+    assert!(calm.writes > 40, "a story worth telling: {} writes", calm.writes);
+    for kill_at in 0..calm.writes {
+        let world = story(Some(kill_at));
+        let told = || format!("killed before write {kill_at}:\n{}", world.log.join("\n"));
+        for job in ["a", "undo-me", "wide", "late", "running-taken-back"] {
+            assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}, {}", told());
+        }
+        for job in ["taken-back", "late-taken-back"] {
+            assert_eq!(world.record(job).phase, JobPhase::Cancelled, "{job}, {}", told());
+        }
+        assert_eq!(world.unanswered(), 0, "{}", told());
+        assert!(world.idle(), "{}", told());
+        for node in ["n0", "n1"] {
+            assert!(world.desired(node).jobs.is_empty(), "{}", told());
+        }
+    }
+}
+
+/// Two queues, parted at a minute of GPU time: who has had it makes room for who has not, and a placer
+/// that restarts does not take it for new.
+#[test]
+fn what_a_job_has_had_of_gpus_outlives_a_restart() {
+    let mut world = World::new(1, 1);
+    world.policy = || Box::new(crate::policies::Tiresias::parted_at(60.0));
+    world.long = true;
+    world.restart();
+    world.submit(spec("long", 1));
+    world.pass(40);
+    // It runs, and what it has had since goes on counting.
+    world.restart();
+    world.pass(30);
+    world.submit(spec("new", 1));
+    world.pass(20);
+    assert_eq!(world.record("new").phase, JobPhase::Running);
+    assert_eq!(world.record("long").phase, JobPhase::Queued);
+    let had = world.record("long").gpu_time_ms.unwrap();
+    assert!((60_000..80_000).contains(&had), "{had} ms");
+    assert_eq!(world.record("long").run_time_ms, Some(had), "on one GPU");
+    // It waits; another comes, which has had nothing, and a restart later still ranks before it.
+    world.submit(spec("newest", 1));
+    world.restart();
+    world.pass(20);
+    world.cancel("new");
+    world.pass(20);
+    assert_eq!(world.record("newest").phase, JobPhase::Running);
+    assert_eq!(world.record("long").gpu_time_ms, Some(had), "nothing is added while it waits");
+    // A record from before this was written down.
+    let old = world.jobs.get_mut(&job_id("long")).unwrap();
+    (old.gpu_time_ms, old.run_time_ms) = (None, None);
+    world.restart();
+    world.pass(5);
+    assert_eq!(world.record("long").phase, JobPhase::Queued);
+}

@@ -1,0 +1,54 @@
+//! A policy for tests that puts some jobs where no sensible policy would, to see them taken off again.
+
+use wattle_common::job::CardSetting;
+
+use crate::plan::reason::Alone;
+use crate::policies::{Fifo, Policy};
+use crate::{Decision, Plan, Problem, Reason};
+
+/// FIFO, but for jobs called `undo-...`: those are first put beside another job, watched, and
+/// taken off again.
+pub(super) struct ForcedColocation;
+
+impl Policy for ForcedColocation {
+    fn name(&self) -> &'static str {
+        "tryst"
+    }
+    fn reads(&self) -> crate::Reads {
+        crate::Reads::Heads
+    }
+    fn solve(&self, problem: &Problem) -> Plan {
+        let mut plan = Plan::default();
+        let reason = || Reason::Idle { alone: Alone::Unknown };
+        for (job, _) in problem.observed() {
+            plan.decisions.push(Decision::Undo { job, reason: reason() });
+        }
+        let (_, host) = match problem.running().next() {
+            Some(running) => running,
+            None => return Fifo.solve(problem),
+        };
+        for (job, known) in problem.queue() {
+            if let (true, true, Some(on), false) = (
+                known.facts.id.as_str().starts_with("undo-"),
+                known.undone_on.is_empty(),
+                host.state.gpus(),
+                plan.decisions.iter().any(|decision| decision.job() == job),
+            ) && host.facts.request.max == known.facts.request.max
+            {
+                let on = on.clone();
+                plan.decisions.push(Decision::Start {
+                    job,
+                    on,
+                    setting: CardSetting::DEFAULT,
+                    observe: true,
+                    reason: reason(),
+                });
+                return plan;
+            }
+        }
+        let rest = Fifo.solve(problem);
+        plan.decisions.extend(rest.decisions);
+        plan.blocked = rest.blocked;
+        plan
+    }
+}

@@ -1,0 +1,155 @@
+//! Nodes of several kinds of GPU, what is foretold on each, cards that do not say what they are, and
+//! what is remembered of the work of those that have finished.
+
+use wattle_common::messages::{Estimate, SurfacePoint};
+
+use super::*;
+
+#[test]
+fn a_job_that_names_a_kind_waits_for_it_and_lands_there() {
+    let policies: [fn() -> Box<dyn Policy>; 2] =
+        [|| crate::policy("fifo").unwrap(), || crate::policy("wattle").unwrap()];
+    for policy in policies {
+        let mut world = World::new(2, 2);
+        world.policy = policy;
+        world.is_of_kind("n1", "p100");
+        world.restart();
+        world.pass(20);
+        let of_kind = |job: &str| JobSpec { gpu_type: Some("p100".to_owned()), ..spec(job, 2) };
+        world.submit(of_kind("a"));
+        world.submit(of_kind("b"));
+        world.pass(4);
+        assert_eq!(world.record("a").reasons[0].decision, "placed on n1:0,1");
+        assert_eq!(world.record("b").phase, JobPhase::Queued);
+        // It is no comfort to it that other cards are free.
+        let waits = world.record("b").reasons.first();
+        let said = "asks for 2 GPUs of kind p100; 0 free, at most 0 on one node";
+        assert!(waits.is_none_or(|waits| waits.reason == said), "{waits:?}");
+        assert!(waits.is_some() || policy().name() != "fifo");
+        // Killed, it still knows what was asked for.
+        world.restart();
+        world.pass(20);
+        assert_eq!(world.record("b").phase, JobPhase::Finished);
+        assert!(world.record("b").reasons.iter().any(|r| r.decision == "placed on n1:0,1"));
+    }
+}
+
+/// One GPU of this kind, so many steps a second.
+fn surface(job: &str, kind: &str, steps_per_s: f64) -> Surface {
+    let exactly = |mean| Estimate { mean, low: mean, high: mean };
+    Surface {
+        job: job_id(job),
+        predictor: "physical".parse().unwrap(),
+        at_us: Timestamp::from_s(1_000),
+        gpu_type: kind.to_owned(),
+        windows: 0,
+        basis: None,
+        class: None,
+        utilization_gpu_percent: None,
+        utilization_memory_percent: None,
+        memory_mib_max: None,
+        points: vec![SurfacePoint {
+            gpus: 1,
+            nodes: 1,
+            cap_mw: None,
+            clock_mhz_max: None,
+            global_batch: None,
+            neighbours: vec![],
+            steps_per_s: Some(exactly(steps_per_s)),
+            relative_speed: exactly(1.0),
+            card_power_w: exactly(200.0),
+        }],
+        elsewhere: vec![],
+        probe: None,
+    }
+}
+
+#[test]
+fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
+    let policies: [fn() -> Box<dyn Policy>; 3] = [
+        || crate::policy("afs").unwrap(),
+        || crate::policy("powerflow").unwrap(),
+        || crate::policy("wattle").unwrap(),
+    ];
+    for policy in policies {
+        for (on_p100, node) in [(4.0, "n1"), (0.25, "n0")] {
+            let mut world = World::new(2, 1);
+            world.policy = policy;
+            world.is_of_kind("n1", "p100");
+            world.restart();
+            world.pass(20);
+            world.submit(spec("a", 1));
+            let elsewhere = vec![surface("a", "p100", on_p100)];
+            let said = Surface { elsewhere, ..surface("a", "v100", 1.0) };
+            world.tell(Event::SurfaceKnown(Box::new(said)));
+            world.pass(3);
+            let placed = &world.record("a").reasons[0].decision;
+            assert_eq!(*placed, format!("placed on {node}:0"), "{}", policy().name());
+        }
+    }
+}
+
+#[test]
+fn a_card_that_was_never_read_hides_neither_the_node_nor_its_kind() {
+    let mut world = World::new(2, 2);
+    world.is_of_kind("n1", "p100");
+    world.config.nodes_expected = Some(2);
+    world.unread("n1", &[0]);
+    world.restart();
+    world.pass(20);
+    let of_kind =
+        |job: &str, gpus| JobSpec { gpu_type: Some("p100".to_owned()), ..spec(job, gpus) };
+    world.submit(of_kind("one", 1));
+    world.submit(of_kind("two", 2));
+    world.pass(4);
+    assert_eq!(world.record("one").reasons[0].decision, "placed on n1:1");
+    assert_eq!(world.record("two").phase, JobPhase::Queued);
+    world.unread("n1", &[]);
+    world.pass(60);
+    assert_eq!(world.record("two").phase, JobPhase::Finished);
+}
+
+#[test]
+fn while_a_node_does_not_say_its_kind_nobody_fails_for_want_of_one() {
+    let mut world = World::new(2, 2);
+    world.is_of_kind("n1", "p100");
+    world.config.nodes_expected = Some(2);
+    world.unread("n1", &[0, 1]);
+    world.restart();
+    world.pass(20);
+    world.submit(JobSpec { gpu_type: Some("p100".to_owned()), ..spec("a", 2) });
+    world.submit(JobSpec { gpu_type: Some("h200".to_owned()), ..spec("b", 1) });
+    world.pass(20);
+    assert_eq!(world.record("a").phase, JobPhase::Queued, "{:?}", world.record("a").reasons);
+    world.unread("n1", &[]);
+    world.pass(60);
+    assert_eq!(world.record("a").phase, JobPhase::Finished);
+    // What the node has is known now, and is not that.
+    assert_eq!(world.record("b").phase, JobPhase::Failed);
+}
+
+#[test]
+fn how_much_work_past_jobs_were_outlives_a_restart() {
+    let mut world = World::new(1, 2);
+    world.pass(20);
+    world.submit(spec("a", 1));
+    world.tell(Event::SurfaceKnown(Box::new(surface("a", "v100", 2.0))));
+    world.pass(3);
+    world.tell(Event::Progressed(JobProgressed {
+        job: job_id("a"),
+        node: NodeId::new("n0").unwrap(),
+        attempt: 1,
+        at_us: world.now,
+        step: 400,
+        steps_total: None,
+        epoch: None,
+        steps_per_epoch: None,
+        steps_per_s: None,
+    }));
+    world.pass(30);
+    assert_eq!(world.record("a").phase, JobPhase::Finished);
+    assert_eq!(world.record("a").work_s, Some(200.0));
+    world.restart();
+    let sizes = &world.placer.problem.sizes;
+    assert_eq!((sizes.len(), sizes.mean_s()), (1, Some(200.0)));
+}

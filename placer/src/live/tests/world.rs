@@ -1,0 +1,515 @@
+//! A small cluster around the machine: buckets, nodes that obey, people who ask until answered.
+//!
+//! It keeps the contract of the real parts and checks it at every step: no attempt starts twice,
+//! no job has two live attempts on nodes that are heard of, no GPU has too many jobs, nor another
+//! beside an exclusive one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use wattle_common::Machine;
+use wattle_common::job::JobSpec;
+use wattle_common::messages::{
+    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport, LaunchState,
+    LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
+};
+use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
+
+use crate::Config;
+use crate::live::tests::node::{Nap, Node, is_live};
+use crate::live::tests::storm::Weather;
+use crate::live::{Action, Event, PersistedState, Placer};
+use crate::policies::{Fifo, Policy};
+
+/// How long a node takes to wake.
+const WAKES_IN: Duration = Duration::from_secs(20);
+
+/// Seconds of work of every job.
+const WORK: u32 = 6;
+
+enum Request {
+    Submit(Box<JobSpec>),
+    Cancel(JobId),
+}
+
+pub(super) struct World {
+    pub(super) now: Timestamp,
+    pub(super) config: Config,
+    pub(super) policy: fn() -> Box<dyn Policy>,
+    pub(super) placer: Placer,
+    pub(super) jobs: BTreeMap<JobId, JobRecord>,
+    pub(super) orders: BTreeMap<NodeId, NodeDesired>,
+    nodes: Vec<Node>,
+    work: BTreeMap<JobId, u32>,
+    started: BTreeSet<(JobId, u32, NodeId)>,
+    requests: BTreeMap<u64, (Request, Option<Reply>)>,
+    asked: u64,
+    pub(super) writes: usize,
+    pub(super) kill_at: Option<usize>,
+    pub(super) log: Vec<String>,
+    /// Jobs whose program is not on any node.
+    pub(super) refuse: BTreeSet<JobId>,
+    /// Most jobs that may be on one GPU, what has been left on it included.
+    pub(super) tenants_max: usize,
+    /// Whether jobs never end by themselves.
+    pub(super) long: bool,
+    /// Whether jobs take for ever to stop.
+    pub(super) slow_stop: bool,
+    /// What becomes of messages; without it all arrive once and in order.
+    pub(super) weather: Option<Weather>,
+    pub(super) budget: Option<BudgetRecord>,
+    pub(super) budget_status: Option<BudgetStatus>,
+    pub(super) budget_reply: Option<BudgetReply>,
+}
+
+fn config() -> Config {
+    Config {
+        cluster: wattle_common::ClusterId::new("main").unwrap(),
+        #[cfg(feature = "service")]
+        nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
+        policy: "fifo".to_owned(),
+        tenants_max: 2,
+        nodes_expected: None,
+        lease_ms: 60_000,
+        tick_ms: 5_000,
+        round_delay_ms: 100,
+        node_patience_ms: 15_000,
+        node_lost_after_ms: 120_000,
+        progress_store_ms: 30_000,
+        attempts_max: 100,
+        jobs_max: 100,
+        ended_kept: 100,
+        gpu_cap_w: None,
+        gpu_clock_mhz_max: None,
+        probe: crate::probing::ProbeConfig::default(),
+        sleep: crate::config::node_sleep::SleepConfig::default(),
+    }
+}
+
+impl World {
+    pub(super) fn new(nodes: usize, gpus: u32) -> Self {
+        let now = Timestamp::from_s(1_000);
+        let fifo: fn() -> Box<dyn Policy> = || Box::new(Fifo);
+        let mut world = Self {
+            now,
+            config: config(),
+            policy: fifo,
+            placer: Placer::new(config(), fifo(), PersistedState::default(), now),
+            jobs: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            nodes: (0..nodes)
+                .map(|at| Node {
+                    id: NodeId::new(&format!("n{at}")).unwrap(),
+                    kind: "v100",
+                    place: (None, None),
+                    gpus,
+                    sick: BTreeSet::new(),
+                    unread: BTreeSet::new(),
+                    cut_off: false,
+                    returned: false,
+                    refuses: None,
+                    seen: None,
+                    runs: BTreeMap::new(),
+                    nap: Nap::default(),
+                })
+                .collect(),
+            work: BTreeMap::new(),
+            started: BTreeSet::new(),
+            requests: BTreeMap::new(),
+            asked: 0,
+            writes: 0,
+            kill_at: None,
+            log: Vec::new(),
+            refuse: BTreeSet::new(),
+            tenants_max: 2,
+            long: false,
+            slow_stop: false,
+            weather: None,
+            budget: None,
+            budget_status: None,
+            budget_reply: None,
+        };
+        world.report();
+        world
+    }
+
+    // What a test does.
+
+    pub(super) fn submit(&mut self, spec: JobSpec) {
+        self.ask(Request::Submit(Box::new(spec)));
+    }
+    pub(super) fn cancel(&mut self, job: &str) {
+        self.ask(Request::Cancel(JobId::new(job).unwrap()));
+    }
+    pub(super) fn ask_submit(&mut self, spec: JobSpec) -> Reply {
+        self.ask(Request::Submit(Box::new(spec)))
+    }
+    pub(super) fn ask_cancel(&mut self, job: &str) -> Reply {
+        self.ask(Request::Cancel(JobId::new(job).unwrap()))
+    }
+    fn ask(&mut self, request: Request) -> Reply {
+        self.asked += 1;
+        let number = self.asked;
+        self.requests.insert(number, (request, None));
+        self.send(number);
+        let answer = self.requests[&number].1.clone();
+        // Killed before it could answer: whoever asked does so again.
+        answer.unwrap_or(Reply::Refused { error: "no answer".to_owned() })
+    }
+    fn send(&mut self, number: u64) {
+        let event = match &self.requests[&number].0 {
+            Request::Submit(spec) => {
+                Event::Submitted(number, Box::new(SubmitJob { spec: *spec.clone() }))
+            }
+            Request::Cancel(job) => Event::Cancelled(number, CancelJob { job: job.clone() }),
+        };
+        self.tell(event);
+    }
+    pub(super) fn unanswered(&self) -> usize {
+        self.requests.values().filter(|(_, answer)| answer.is_none()).count()
+    }
+    pub(super) fn sick(&mut self, node: &str, gpu: GpuIndex, sick: bool) {
+        let node = self.node_mut(node);
+        if sick {
+            node.sick.insert(gpu)
+        } else {
+            node.sick.remove(&gpu)
+        };
+    }
+    /// Nothing could be read of these cards yet.
+    pub(super) fn unread(&mut self, node: &str, gpus: &[GpuIndex]) {
+        self.node_mut(node).unread = gpus.iter().copied().collect();
+        self.report();
+    }
+    /// The node's cards are of this kind: to be said before anything else is.
+    pub(super) fn is_of_kind(&mut self, node: &str, kind: &'static str) {
+        self.node_mut(node).kind = kind;
+        self.report();
+    }
+    /// Where the node says it stands: below which leaf switch, on boards of how many GPUs.
+    pub(super) fn stands(&mut self, node: &str, switch: &'static str, board: Option<u32>) {
+        self.node_mut(node).place = (Some(switch), board);
+        self.report();
+    }
+    pub(super) fn cut_off(&mut self, node: &str, cut_off: bool) {
+        let node = self.node_mut(node);
+        (node.cut_off, node.returned) = (cut_off, node.cut_off && !cut_off);
+    }
+    pub(super) fn refuses_caps(&mut self, node: &str, why: Option<&str>) {
+        self.node_mut(node).refuses = why.map(str::to_owned);
+    }
+    /// The node goes down and comes up again: whatever ran there is lost.
+    pub(super) fn reboot(&mut self, node: &str) {
+        for run in self.node_mut(node).runs.values_mut().filter(|run| is_live(run)) {
+            run.state = LaunchState::Lost { error: "the node went down".to_owned() };
+        }
+    }
+    pub(super) fn nap(&mut self, node: &str) -> &mut Nap {
+        &mut self.node_mut(node).nap
+    }
+    pub(super) fn set_state(&mut self, node: &str, job: &str, state: LaunchState) {
+        let runs = &mut self.node_mut(node).runs;
+        let run = runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
+        run.state = state;
+    }
+    /// The bus is away for so long, then comes back.
+    pub(super) fn away(&mut self, seconds: u64) {
+        self.now = self.now + Duration::from_secs(seconds);
+        self.tell(Event::BusReturned);
+    }
+    pub(super) fn restart(&mut self) {
+        let memory = PersistedState {
+            jobs: self.jobs.values().cloned().collect(),
+            desired: self.orders.values().cloned().collect(),
+            power: self.nodes.iter().map(|node| node.said(self.now).0).collect(),
+            launch: self.nodes.iter().map(|node| node.said(self.now).1).collect(),
+            surfaces: vec![],
+            budget: self.budget.clone(),
+            budget_status: self.budget_status.clone(),
+        };
+        self.placer = Placer::new(self.config.clone(), (self.policy)(), memory, self.now);
+    }
+
+    // What a test looks at.
+
+    pub(super) fn record(&self, job: &str) -> &JobRecord {
+        self.jobs.get(&JobId::new(job).unwrap()).unwrap_or_else(|| panic!("{job} is not stored"))
+    }
+    pub(super) fn desired(&self, node: &str) -> &NodeDesired {
+        &self.orders[&NodeId::new(node).unwrap()]
+    }
+    pub(super) fn lives(&self, node: &str, job: &str, attempt: u32) -> bool {
+        let node = self.nodes.iter().find(|known| known.id.as_str() == node).unwrap();
+        node.runs.get(&(JobId::new(job).unwrap(), attempt)).is_some_and(is_live)
+    }
+    pub(super) fn idle(&self) -> bool {
+        !self.nodes.iter().any(|node| node.runs.values().any(is_live))
+    }
+    fn node_mut(&mut self, node: &str) -> &mut Node {
+        self.nodes.iter_mut().find(|known| known.id.as_str() == node).unwrap()
+    }
+
+    // How the world goes on.
+
+    pub(super) fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now = self.now + Duration::from_secs(1);
+            self.work();
+            self.come_round();
+            self.obey();
+            self.report();
+            self.wake();
+            self.obey();
+            self.report();
+            let open: Vec<u64> = self
+                .requests
+                .iter()
+                .filter(|(_, (_, answer))| answer.is_none())
+                .map(|(number, _)| *number)
+                .collect();
+            for number in open {
+                self.send(number);
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        let mut out = Vec::new();
+        self.placer.handle(self.now, event, &mut out);
+        self.carry_out(out);
+    }
+
+    fn wake(&mut self) {
+        // What is due is done in a few calls; a machine that is always due would never end.
+        for calls in 0.. {
+            assert!(calls < 20, "it wants to be woken for ever: {:?}", self.placer.next_wake());
+            if self.placer.next_wake().is_none_or(|(at, _)| at > self.now) {
+                return;
+            }
+            let mut out = Vec::new();
+            self.placer.wake(self.now, &mut out);
+            self.carry_out(out);
+        }
+    }
+
+    fn carry_out(&mut self, out: Vec<Action>) {
+        for action in out {
+            if self.kill_at == Some(self.writes) {
+                self.kill_at = None;
+                self.log.push("--- killed ---".to_owned());
+                self.restart();
+                return;
+            }
+            self.writes += 1;
+            match action {
+                Action::StoreJob(record) => {
+                    self.log.push(format!("{} {}", record.spec.job, record.phase));
+                    let last = self.jobs.insert(record.spec.job.clone(), *record.clone());
+                    if let Some(last) = last {
+                        assert!(last.attempt <= record.attempt, "attempts never go back");
+                        assert!(!last.phase.is_final(), "{} ended twice", record.spec.job);
+                    }
+                }
+                Action::ForgetJob(job) => {
+                    self.jobs.remove(&job);
+                }
+                Action::StoreDesired(desired) => {
+                    let runs: Vec<String> = desired
+                        .jobs
+                        .iter()
+                        .map(|job| {
+                            let stop = if job.stop { " stop" } else { "" };
+                            format!("{}.{}{stop}", job.job, job.attempt)
+                        })
+                        .collect();
+                    let last = self.orders.insert(desired.node.clone(), desired.clone());
+                    let renewed = last.is_some_and(|last| {
+                        let newer = (last.generation, last.issued_at_us)
+                            <= (desired.generation, desired.issued_at_us);
+                        assert!(newer, "orders never go back");
+                        last.generation == desired.generation
+                    });
+                    let what = if renewed { "renew" } else { "order" };
+                    let line = format!(
+                        "{what} {} {}: {}",
+                        desired.node,
+                        desired.generation,
+                        runs.join(" ")
+                    );
+                    self.log.push(line.trim_end().to_owned());
+                    for job in &desired.jobs {
+                        let stored = &self.jobs[&job.job];
+                        assert!(stored.attempt >= job.attempt, "ordered before it is recorded");
+                    }
+                }
+                Action::StoreBudget(record) => self.budget = Some(*record),
+                Action::StoreBudgetStatus(status) => self.budget_status = Some(*status),
+                Action::AnswerBudget(_, reply) => {
+                    if let BudgetReply::Stored { budget } = &reply {
+                        let stored = self.budget.as_ref().map(|record| record.budget);
+                        assert_eq!(stored, Some(*budget), "stored before it is acknowledged");
+                    }
+                    self.budget_reply = Some(reply);
+                }
+                Action::Answer(number, reply) => {
+                    let (request, answer) = self.requests.get_mut(&number).unwrap();
+                    if let (Request::Submit(spec), Reply::Accepted { .. }) = (request, &reply) {
+                        assert!(self.jobs.contains_key(&spec.job), "acknowledged before stored");
+                        self.log.push(format!("answer {} accepted", spec.job));
+                    }
+                    *answer = Some(reply);
+                }
+                Action::WakeNode(node) => {
+                    let stored = self.orders[&node].sleep.unwrap();
+                    assert_eq!(stored.is, SleepState::Waking, "woken before it is stored");
+                    self.log.push(format!("wake {node}"));
+                    let at = self.now + WAKES_IN;
+                    let nap = &mut self.node_mut(node.as_str()).nap;
+                    if !nap.deaf && nap.asleep {
+                        nap.wakes_at.get_or_insert(at);
+                    }
+                }
+                Action::Alarm(text) => self.log.push(format!("alarm {text}")),
+            }
+        }
+    }
+
+    /// Every job that runs on all its nodes comes nearer to its end.
+    fn work(&mut self) {
+        if self.long {
+            return;
+        }
+        let running: BTreeSet<(JobId, u32)> = self
+            .nodes
+            .iter()
+            .flat_map(|node| &node.runs)
+            .filter(|(_, run)| run.state == LaunchState::Running)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in running {
+            let done = self.work.entry(key.0.clone()).or_default();
+            *done += 1;
+            if *done >= WORK {
+                for node in &mut self.nodes {
+                    if let Some(run) = node.runs.get_mut(&key).filter(|run| is_live(run)) {
+                        run.state = LaunchState::Exited { code: 0 };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Who was woken is awake after a while.
+    fn come_round(&mut self) {
+        for node in &mut self.nodes {
+            if node.nap.wakes_at.is_some_and(|at| at <= self.now) {
+                (node.nap.asleep, node.nap.wakes_at) = (false, None);
+            }
+        }
+    }
+
+    fn obey(&mut self) {
+        for at in 0..self.nodes.len() {
+            let late = self.weather.as_mut().is_some_and(Weather::is_late);
+            if self.nodes[at].is_silent() || (late && !self.nodes[at].returned) {
+                continue;
+            }
+            self.nodes[at].returned = false;
+            let Some(desired) = self.orders.get(&self.nodes[at].id).cloned() else { continue };
+            let node = &mut self.nodes[at];
+            let current = |order: &NodeDesired| (order.generation, order.issued_at_us);
+            if node.seen.as_ref().is_some_and(|seen| current(&desired) < current(seen)) {
+                continue;
+            }
+            node.seen = Some(desired.clone());
+            node.fall_asleep(&desired);
+            for ((job, attempt), run) in &mut node.runs {
+                let named = desired.jobs.iter().find(|j| j.job == *job && j.attempt == *attempt);
+                if named.is_none_or(|named| named.stop) && is_live(run) {
+                    // A step to write the checkpoint, or some in bad weather; then it is gone.
+                    let writes = self.weather.as_mut().is_some_and(Weather::is_slow);
+                    run.state = match run.state {
+                        LaunchState::Stopping if !self.slow_stop && !writes => LaunchState::Stopped,
+                        _ => LaunchState::Stopping,
+                    };
+                }
+            }
+            for job in &desired.jobs {
+                let key = (job.job.clone(), job.attempt);
+                let older_lives =
+                    node.runs.iter().any(|((id, _), run)| *id == job.job && is_live(run));
+                if node.runs.contains_key(&key) || older_lives {
+                    continue;
+                }
+                let state = if job.stop {
+                    LaunchState::Stopped
+                } else if self.refuse.contains(&job.job) {
+                    LaunchState::Refused { error: "no such program".to_owned() }
+                } else {
+                    let first =
+                        self.started.insert((job.job.clone(), job.attempt, node.id.clone()));
+                    assert!(first, "{} attempt {} starts twice", job.job, job.attempt);
+                    LaunchState::Running
+                };
+                node.runs.insert(
+                    key,
+                    LaunchedJob {
+                        job: job.job.clone(),
+                        attempt: job.attempt,
+                        gpus: job.gpus.clone(),
+                        state,
+                        session: None,
+                        since_us: self.now,
+                        log_path: format!("/log/{}", job.job),
+                    },
+                );
+            }
+        }
+        self.check();
+    }
+
+    fn check(&self) {
+        let mut attempts: BTreeMap<&JobId, u32> = BTreeMap::new();
+        for node in self.nodes.iter().filter(|node| !node.cut_off) {
+            let mut tenants: Vec<Vec<&JobId>> = vec![Vec::new(); node.gpus as usize];
+            for ((job, attempt), run) in node.runs.iter().filter(|(_, run)| is_live(run)) {
+                // One that was cut off before may still be stopping what was placed anew since.
+                if run.state == LaunchState::Running {
+                    let other = attempts.insert(job, *attempt);
+                    assert!(other.is_none_or(|other| other == *attempt), "{job} runs twice");
+                }
+                run.gpus.iter().for_each(|gpu| tenants[*gpu as usize].push(job));
+            }
+            for (gpu, jobs) in tenants.iter().enumerate().filter(|(_, jobs)| jobs.len() > 1) {
+                let exclusive =
+                    |job: &&JobId| self.jobs.get(*job).is_some_and(|record| record.spec.exclusive);
+                let most = if jobs.iter().any(exclusive) { 1 } else { self.tenants_max };
+                assert!(jobs.len() <= most, "{} GPU {gpu} is overfull: {jobs:?}", node.id);
+            }
+        }
+    }
+
+    fn report(&mut self) {
+        let reports: Vec<(PowerReport, LaunchReport)> = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_silent())
+            .map(|node| (node.power(self.now), node.launch(self.now)))
+            .collect();
+        for (node, said) in self.nodes.iter_mut().filter(|node| !node.is_silent()).zip(&reports) {
+            node.nap.last = Some(said.clone());
+        }
+        let events = reports.into_iter().flat_map(|(power, launch)| {
+            [Event::PowerReported(power), Event::LaunchReported(launch)]
+        });
+        let events: Vec<Event> = match &mut self.weather {
+            Some(weather) => weather.carry(events),
+            None => events.collect(),
+        };
+        for event in events {
+            self.tell(event);
+        }
+        // Reports of one second are told apart.
+        self.now = self.now + Duration::from_micros(1);
+    }
+}

@@ -1,0 +1,104 @@
+//! Any policy with one clock for everybody, and what all rules about settings share.
+//!
+//! `NAME@MHZ`: the policy decides who runs where; every job's cards are locked to that clock. It is
+//! how a site without an energy-aware scheduler saves energy, and each baseline of a comparison is
+//! swept over it. Settings that the policy itself chose are replaced.
+
+use std::collections::BTreeSet;
+
+use wattle_common::Frequency;
+use wattle_common::job::CardSetting;
+
+use crate::plan::reason::Reason;
+use crate::plan::{Decision, Plan};
+use crate::policies::{Policy, Reads};
+use crate::power::budget::PriceRange;
+use crate::state::cluster::Problem;
+use crate::state::gpu_set::GpuSet;
+use crate::state::job::{Job, State};
+
+/// A policy with one clock for everybody.
+pub struct Clocked {
+    name: String,
+    inner: Box<dyn Policy>,
+    setting: CardSetting,
+}
+
+impl Clocked {
+    /// `inner` with every card locked to `clock`.
+    #[must_use]
+    pub fn new(inner: Box<dyn Policy>, clock: Frequency) -> Self {
+        let name = format!("{}@{}", inner.name(), clock.as_mhz());
+        let setting = CardSetting { clock_mhz_max: Some(clock), ..CardSetting::DEFAULT };
+        Self { name, inner, setting }
+    }
+}
+
+impl Policy for Clocked {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(self.inner.as_ref())
+    }
+
+    fn reads(&self) -> Reads {
+        self.inner.reads()
+    }
+
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
+    // Its settings are chosen for good, whatever energy costs.
+    fn prices(&self) -> Option<PriceRange> {
+        None
+    }
+
+    fn follows_grid(&self) -> bool {
+        false
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        reset(problem, self.inner.solve(problem), |_, _, _| Some(self.setting))
+    }
+}
+
+/// `plan` with the settings that `wanted` says for a job on so many GPUs of a kind, for those who start and
+/// those who run; where it says nothing, those who run keep theirs and others start as the site
+/// sets cards.
+pub(crate) fn reset(
+    problem: &Problem,
+    mut plan: Plan,
+    wanted: impl Fn(&Job, &str, u32) -> Option<CardSetting>,
+) -> Plan {
+    plan.decisions.retain(|decision| !matches!(decision, Decision::Set { .. }));
+    let of = |job: &Job, on: &GpuSet| {
+        let kind = &problem.node(on.by_node.first()?.node).facts.gpu_type;
+        wanted(job, kind, on.gpu_count())
+    };
+    let mut leaving = BTreeSet::new();
+    for decision in &mut plan.decisions {
+        match decision {
+            Decision::Start { job, on, setting, .. } => {
+                let known = problem.job(*job);
+                let wanted = known.and_then(|known| of(known, on));
+                *setting = wanted.unwrap_or(CardSetting::DEFAULT);
+            }
+            Decision::Stop { job, .. } | Decision::Undo { job, .. } => {
+                leaving.insert(*job);
+            }
+            Decision::Set { .. } | Decision::Settle { .. } | Decision::Reject { .. } => {}
+        }
+    }
+    for (key, job) in problem.running() {
+        let State::Running { on, setting: now, .. } = &job.state else { continue };
+        let Some(setting) = of(job, on) else { continue };
+        if setting != *now && !leaving.contains(&key) {
+            let reason = Reason::Reset { setting };
+            plan.decisions.push(Decision::Set { job: key, setting, reason });
+        }
+    }
+    plan
+}

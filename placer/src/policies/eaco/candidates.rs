@@ -1,0 +1,135 @@
+//! The GPU sets EaCO may put a job on, fullest first (its Algorithm 2).
+
+use crate::policies::eaco::{Eaco, Growing};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeKey, lowest};
+use crate::state::job::Job;
+use crate::state::job_forecast::profile;
+
+/// Occupied GPUs within the thresholds.
+pub(super) struct Candidate {
+    pub(super) on: GpuSet,
+    /// Mean summed utilisation of its GPUs, per cent.
+    pub(super) utilization_percent: f64,
+}
+
+/// Some GPUs of one node that have the same tenants.
+struct Group {
+    tenants: Vec<JobKey>,
+    gpus: u64,
+    utilization_percent: f64,
+}
+
+impl Eaco {
+    /// Candidates for `job`, fullest first, in node order where they are equally full.
+    pub(super) fn candidates(&self, growing: &Growing<'_>, job: &Job) -> Vec<Candidate> {
+        let asked = job.facts.request.min;
+        let mut found = Vec::new();
+        let mut larger_than_a_node = true;
+        for (key, node) in growing.problem.keyed_nodes() {
+            if node.facts.gpus < asked {
+                continue;
+            }
+            larger_than_a_node = false;
+            let mut groups = self.groups(growing, job, key);
+            groups.sort_by(|a, b| b.utilization_percent.total_cmp(&a.utilization_percent));
+            for group in groups.iter().filter(|group| group.gpus.count_ones() >= asked) {
+                found.push(Candidate {
+                    on: GpuSet::on(key, lowest(group.gpus, asked)),
+                    utilization_percent: group.utilization_percent,
+                });
+            }
+            found.extend(fullest_of_all(key, &groups, asked));
+        }
+        if larger_than_a_node {
+            found.extend(self.exact_sets(growing, job));
+        }
+        // Stable: equally full ones stay in node order.
+        found.sort_by(|a, b| b.utilization_percent.total_cmp(&a.utilization_percent));
+        found
+    }
+
+    /// The GPUs of a node that may take `job` as a further tenant, by who is on them.
+    fn groups(&self, growing: &Growing<'_>, job: &Job, key: NodeKey) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let node = growing.problem.node(key);
+        // Nobody is on a node that sleeps or wakes, and none of its GPUs is free.
+        let taken = if node.is_awake() { node.facts.healthy & !growing.room.free(key) } else { 0 };
+        for gpu in crate::state::gpu_set::bits(taken) {
+            let same =
+                |group: &&mut Group| growing.tenants(key, gpu).eq(group.tenants.iter().copied());
+            if let Some(group) = groups.iter_mut().find(same) {
+                group.gpus |= 1 << gpu;
+                continue;
+            }
+            if let Some(utilization_percent) = self.takes(growing, job, key, gpu) {
+                let tenants = growing.tenants(key, gpu).collect();
+                groups.push(Group { tenants, gpus: 1 << gpu, utilization_percent });
+            }
+        }
+        groups
+    }
+
+    /// How busy an occupied GPU is, if it may take `job` as a further tenant.
+    fn takes(&self, growing: &Growing<'_>, job: &Job, key: NodeKey, gpu: u32) -> Option<f64> {
+        let facts = &growing.problem.node(key).facts;
+        let newcomer = profile(job, &facts.gpu_type)?;
+        let (mut utilization_percent, mut memory_mib, mut tenants) = (0.0, 0, 0);
+        for other_key in growing.tenants(key, gpu) {
+            let other = growing.problem.job(other_key)?;
+            if other.facts.exclusive || growing.watched.contains(&other_key) {
+                return None;
+            }
+            let known = profile(other, &facts.gpu_type)?;
+            utilization_percent += known.utilization_percent;
+            memory_mib += known.memory_mib;
+            tenants += 1;
+        }
+        let tenants_max = growing.problem.tenants_max;
+        let memory_mib_limit = facts.memory_mib as f64 * self.config.memory_percent_max / 100.0;
+        let takes = tenants < tenants_max
+            && utilization_percent <= self.config.utilization_percent_max
+            && memory_mib as f64 <= memory_mib_limit
+            && memory_mib + newcomer.memory_mib <= facts.memory_mib;
+        takes.then_some(utilization_percent)
+    }
+
+    /// For a job larger than a node: the sets of running jobs of its size.
+    fn exact_sets(&self, growing: &Growing<'_>, job: &Job) -> Vec<Candidate> {
+        let mut found: Vec<Candidate> = Vec::new();
+        let running = growing.problem.running().filter_map(|(_, other)| other.state.gpus());
+        for on in running.chain(growing.placed.values()) {
+            if on.gpu_count() != job.facts.request.min || found.iter().any(|seen| seen.on == *on) {
+                continue;
+            }
+            let healthy = |(node, gpu): (NodeKey, u32)| {
+                growing.problem.node(node).facts.healthy >> gpu & 1 == 1
+            };
+            if !on.gpus().all(healthy) {
+                continue;
+            }
+            let each: Option<Vec<f64>> =
+                on.gpus().map(|(node, gpu)| self.takes(growing, job, node, gpu)).collect();
+            if let Some(each) = each {
+                let utilization_percent = each.iter().sum::<f64>() / each.len() as f64;
+                found.push(Candidate { on: on.clone(), utilization_percent });
+            }
+        }
+        found
+    }
+}
+
+/// The fullest GPUs of a node, over all its groups; `None` where one group alone gives the same.
+fn fullest_of_all(node: NodeKey, groups: &[Group], asked: u32) -> Option<Candidate> {
+    if groups.first().is_none_or(|group| group.gpus.count_ones() >= asked) {
+        return None;
+    }
+    let (mut gpus, mut left, mut sum) = (0, asked, 0.0);
+    for group in groups {
+        let taken = lowest(group.gpus, left);
+        gpus |= taken;
+        left -= taken.count_ones();
+        sum += group.utilization_percent * f64::from(taken.count_ones());
+    }
+    let utilization_percent = sum / f64::from(asked);
+    (left == 0).then(|| Candidate { on: GpuSet::on(node, gpus), utilization_percent })
+}

@@ -1,0 +1,167 @@
+//! FIFO-packed: first come, first served; when the cluster is full, pairs.
+//!
+//! The rule is Gavel's (github.com/stanford-futuredata/gavel, its packing FIFO policy): fill free
+//! GPUs first; then, for each job at the head of the queue, try every running job that has its GPUs
+//! for itself and has as many of them; take the one with which the sum of both normalised speeds
+//! is largest, if that sum is above 1.5; stop at the first head that cannot be packed. At most two
+//! jobs share a GPU, and a pair stays until one of them ends.
+//!
+//! Our own choices: the speeds are predicted ones, from surfaces (Gavel reads them from its table);
+//! a job of which nothing is known is not packed; peak memory of both must fit; after a head was
+//! packed, the next one is again tried on free GPUs first, so that a plan leaves nothing to do. A
+//! cluster of which nodes sleep is not full: a job that they could hold waits until they are awake.
+//! A new pair is observed for an epoch and undone if it does less than in turns ([`crate::policies::colocation_trial`]).
+
+use crate::allocation::first_fit::{Room, never, suits};
+use crate::plan::reason::Reason;
+use crate::plan::{Blocked, Decision, Plan};
+use crate::policies::colocation_trial::may_share;
+use crate::policies::{Policy, Reads};
+use crate::state::cluster::Problem;
+use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::job::Job;
+use crate::state::job_forecast::{profile, relative_speed};
+
+/// The sum of normalised speeds a pair must exceed: Gavel's own figure.
+pub const PACK_ABOVE: f64 = 1.5;
+
+/// First come, first served; in pairs once the cluster is full.
+#[derive(Clone, Copy, Debug)]
+pub struct FifoPacked {
+    /// The sum of normalised speeds a pair must exceed.
+    pub pack_above: f64,
+}
+
+impl Default for FifoPacked {
+    fn default() -> Self {
+        Self { pack_above: PACK_ABOVE }
+    }
+}
+
+impl Policy for FifoPacked {
+    fn name(&self) -> &'static str {
+        "fifo-packed"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Heads
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let mut plan = Plan::default();
+        let mut room = Room::new(problem);
+        // Jobs that have their GPUs for themselves; found only once somebody does not fit.
+        let mut singles: Option<Vec<(JobKey, GpuSet)>> = None;
+        for (key, job) in problem.queue() {
+            if let Some((on, reason)) = room.first_fit(job) {
+                room.take(&on);
+                if let Some(singles) = &mut singles {
+                    singles.push((key, on.clone()));
+                }
+                plan.decisions.push(Decision::start(key, on, reason));
+                continue;
+            }
+            if let Some(reason) = never(problem, job) {
+                plan.decisions.push(Decision::Reject { job: key, reason });
+                continue;
+            }
+            if fits_once_awake(problem, &room, job) {
+                plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });
+                break;
+            }
+            let singles = singles.get_or_insert_with(|| find_singles(problem, &plan));
+            match self.best_partner(problem, job, singles) {
+                Some((chosen, reason)) => {
+                    let (_, on) = singles.remove(chosen);
+                    plan.decisions.push(Decision::start(key, on, reason));
+                }
+                None => {
+                    plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });
+                    break;
+                }
+            }
+        }
+        plan
+    }
+}
+
+impl FifoPacked {
+    fn best_partner(
+        &self,
+        problem: &Problem,
+        job: &Job,
+        singles: &[(JobKey, GpuSet)],
+    ) -> Option<(usize, Reason)> {
+        if job.facts.exclusive || problem.tenants_max < 2 || !may_share(job) {
+            return None;
+        }
+        let mut best: Option<(usize, f64)> = None;
+        let mut tried = 0;
+        for (i, (other, on)) in singles.iter().enumerate() {
+            let Some(other) = problem.job(*other) else { continue };
+            let parted = job.undone_on.contains(on) || !may_share(other);
+            if on.gpu_count() != job.facts.request.min || other.facts.exclusive || parted {
+                continue;
+            }
+            let Some(sum) = self.normalised_sum(problem, job, other, on) else { continue };
+            tried += 1;
+            if sum > self.pack_above && best.is_none_or(|(_, most)| sum > most) {
+                best = Some((i, sum));
+            }
+        }
+        let (chosen, sum) = best?;
+        let beside = problem.job(singles[chosen].0)?.facts.id.clone();
+        Some((chosen, Reason::Packed { beside, sum, threshold: self.pack_above, tried }))
+    }
+
+    /// What both would do together; `None` where it is not known or their memory does not fit.
+    fn normalised_sum(&self, problem: &Problem, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
+        let (gpus, nodes) = (on.gpu_count(), on.node_count());
+        for spot in &on.by_node {
+            let facts = &problem.node(spot.node).facts;
+            let (a, b) = (profile(a, &facts.gpu_type)?, profile(b, &facts.gpu_type)?);
+            // A card that does not answer takes no newcomer.
+            if a.memory_mib + b.memory_mib > facts.memory_mib || spot.gpus & !facts.healthy != 0 {
+                return None;
+            }
+        }
+        let kind = &problem.node(on.by_node.first()?.node).facts.gpu_type;
+        Some(
+            relative_speed(a, kind, gpus, nodes, &[b])?
+                + relative_speed(b, kind, gpus, nodes, &[a])?,
+        )
+    }
+}
+
+/// Whether nodes that sleep or are waking, with what is free on the others, could hold `job`.
+fn fits_once_awake(problem: &Problem, room: &Room<'_>, job: &Job) -> bool {
+    let asked = job.facts.request.min;
+    let (mut on_whole_nodes, mut asleep) = (0, false);
+    for (key, node) in problem.keyed_nodes().filter(|(_, node)| suits(&node.facts, job)) {
+        let there = if node.is_awake() { room.free(key) } else { node.facts.healthy };
+        if node.facts.gpus >= asked {
+            if !node.is_awake() && there.count_ones() >= asked {
+                return true;
+            }
+        } else if there.count_ones() == node.facts.gpus {
+            on_whole_nodes += node.facts.gpus;
+            asleep |= !node.is_awake();
+        }
+    }
+    asleep && on_whole_nodes >= asked
+}
+
+fn find_singles(problem: &Problem, plan: &Plan) -> Vec<(JobKey, GpuSet)> {
+    let alone = |key: JobKey, on: &GpuSet| {
+        on.gpus().all(|(node, gpu)| problem.node(node).tenants(gpu) == [key])
+    };
+    let running = problem.running().filter_map(|(key, job)| match &job.state {
+        crate::State::Running { on, .. } if alone(key, on) => Some((key, on.clone())),
+        _ => None,
+    });
+    let started = plan.decisions.iter().filter_map(|decision| match decision {
+        Decision::Start { job, on, .. } => Some((*job, on.clone())),
+        _ => None,
+    });
+    running.chain(started).collect()
+}

@@ -1,0 +1,334 @@
+//! Gandiva: pairs by trial once the cluster is too small.
+//!
+//! The rule is that of Gavel's packing Gandiva (`Gandiva_Packing` in
+//! github.com/stanford-futuredata/gavel, after Xiao et al., Gandiva, OSDI 2018): while all jobs
+//! together ask for no more GPUs than there are, nobody shares. Otherwise jobs of equal size are
+//! paired at random, and a pair is dissolved once the sum of both normalised speeds is below 1.
+//!
+//! Our own choices:
+//! * *At random* means: by a hash of both ids. The same problem gives the same pairs.
+//! * Gavel pairs blindly and looks at the speeds a round later. Here a pair that is foretold below 1
+//!   is not formed, one of which nothing is known is not formed either, and a pair that turns out so
+//!   when its surfaces are corrected is dissolved.
+//! * Somebody in a pair must wait: two jobs that run are not put together.
+//! * Gavel shares time equally among all pairs and singles, in rounds. Here nobody is stopped to let
+//!   others have a turn: room goes to those who wait in the order of arrival, passing over those
+//!   that do not fit.
+//! * Where Gavel dissolves a pair a round later, a new pair is observed for an epoch and undone if it
+//!   does less than in turns ([`crate::policies::colocation_trial`]).
+//! * Peak memory of both must fit: otherwise their speeds count as 0. Exclusive jobs stay alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::JobId;
+use wattle_common::job::CardSetting;
+
+use crate::allocation::first_fit::never;
+use crate::allocation::transition::{Target, plan_transition};
+use crate::plan::reason::Reason;
+use crate::plan::{Blocked, Decision, Plan};
+use crate::policies::colocation_trial::may_share;
+use crate::policies::preemptive::{Places, alone, fewest_nodes, least_memory};
+use crate::policies::remaining_capacity::Left;
+use crate::policies::{Policy, Reads};
+use crate::state::cluster::Problem;
+use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::job::{Job, State};
+use crate::state::job_forecast::{profile, relative_speed};
+
+/// The sum of normalised speeds below which a pair is dissolved: Gavel's own figure.
+pub const DISSOLVE_BELOW: f64 = 1.0;
+
+/// Pairs by trial once the cluster is too small.
+#[derive(Clone, Copy, Debug)]
+pub struct Gandiva {
+    /// The sum of normalised speeds below which a pair is dissolved.
+    pub dissolve_below: f64,
+}
+
+impl Default for Gandiva {
+    fn default() -> Self {
+        Self { dissolve_below: DISSOLVE_BELOW }
+    }
+}
+
+/// Everybody at one instant, and what has been settled so far.
+struct Round<'a> {
+    problem: &'a Problem,
+    dissolve_below: f64,
+    targets: Vec<Target>,
+    /// GPUs nobody is meant to have yet.
+    left: Left<'a>,
+    /// Jobs that have their GPUs to themselves.
+    singles: Vec<(JobKey, &'a GpuSet)>,
+    /// Jobs that lose their place beside another.
+    parted: Vec<JobKey>,
+}
+
+impl Policy for Gandiva {
+    fn name(&self) -> &'static str {
+        "gandiva"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Heads
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let places = Places::of(problem);
+        let mut rejected = Vec::new();
+        let mut waiting: Vec<(JobKey, &Job)> = Vec::new();
+        for (key, job) in problem.queue() {
+            if let Some(reason) = never(problem, job) {
+                rejected.push(Decision::Reject { job: key, reason });
+            } else if places.hold(job) {
+                waiting.push((key, job));
+            }
+        }
+        let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
+        let mut left = Left::of(problem);
+        waiting.iter().for_each(|(_, job)| left.awaits(problem, job, job.facts.request.min));
+        let asked = problem.running().map(|(_, job)| has(job)).sum::<u32>()
+            + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
+        let crowded = asked > left.all();
+        let mut round = Round {
+            problem,
+            dissolve_below: self.dissolve_below,
+            targets: Vec::new(),
+            left,
+            singles: Vec::new(),
+            parted: Vec::new(),
+        };
+        round.keep(crowded);
+        round.place_parted();
+        let first_waiting = round.admit(&waiting, crowded);
+        let before = round.targets.len() as u32;
+        let mut plan = plan_transition(problem, &round.targets, &Reason::Outranked { before });
+        plan.decisions.extend(rejected);
+        if plan.blocked.is_none() {
+            let reason = Reason::Outranked { before };
+            plan.blocked = first_waiting.map(|job| Blocked { job, reason });
+        }
+        plan
+    }
+}
+
+impl<'a> Round<'a> {
+    /// Those who run stay where they are; a pair that is worth nothing, or not needed, parts.
+    fn keep(&mut self, crowded: bool) {
+        let mut there: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
+        let mut moving: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
+        for (key, job) in self.problem.running() {
+            match &job.state {
+                State::Running { on, .. } => there.entry(on).or_default().push((key, job)),
+                State::Stopping { on } if job.next_gpus.is_some() => {
+                    moving.entry(on).or_default().push((key, job));
+                }
+                State::Stopping { .. } | State::Queued => {}
+            }
+        }
+        for (&on, jobs) in &mut there {
+            // Who cannot stop, and then who came first, keeps the place.
+            jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
+            self.left.keeps(self.problem, jobs[0].1, on.gpu_count());
+            let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
+            if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
+                self.targets.push(together(jobs, on));
+            } else {
+                self.targets.push(together(&jobs[..1], on));
+                self.parted.extend(jobs[1..].iter().map(|&(key, _)| key));
+            }
+            if let [(key, _)] = jobs[..] {
+                self.singles.push((key, on));
+            }
+        }
+        for (on, jobs) in moving {
+            // Both are being moved, or one was parted from the other.
+            let both = !there.contains_key(on) && crowded && self.is_worth(&jobs, on);
+            if both && self.left.take(self.problem, jobs[0].1, on.gpu_count()).is_some() {
+                self.targets.push(together(&jobs, on));
+            } else {
+                self.parted.extend(jobs.iter().map(|&(key, _)| key));
+            }
+        }
+    }
+
+    fn is_worth(&self, jobs: &[(JobKey, &'a Job)], on: &GpuSet) -> bool {
+        match jobs {
+            [(_, a), (_, b)] => self.sum(a, b, on).is_none_or(|sum| sum >= self.dissolve_below),
+            _ => true,
+        }
+    }
+
+    /// Those who lose their place get one of their own where there is one.
+    fn place_parted(&mut self) {
+        let mut parted = std::mem::take(&mut self.parted);
+        parted.sort_by_key(|&key| self.problem.job(key).map(|job| job.arrival));
+        for key in parted {
+            let Some(job) = self.problem.job(key) else { continue };
+            let Some(gpus) = job.state.gpus().map(GpuSet::gpu_count) else { continue };
+            if let Some(kind) = self.left.take(self.problem, job, gpus) {
+                self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
+            }
+        }
+    }
+
+    /// Those who wait, in the order of arrival, each with a partner where it is crowded. The first
+    /// that finds no place is given back.
+    fn admit(&mut self, waiting: &[(JobKey, &'a Job)], crowded: bool) -> Option<JobKey> {
+        let mut settled: BTreeSet<JobKey> = BTreeSet::new();
+        let mut first = None;
+        for (index, &(key, job)) in waiting.iter().enumerate() {
+            if settled.contains(&key) {
+                continue;
+            }
+            let gpus = job.facts.request.min;
+            let fits = self.left.fits(self.problem, job, gpus);
+            let may = !job.facts.exclusive && may_share(job);
+            let shares = crowded && may && self.problem.tenants_max >= 2;
+            let beside = if shares { self.single_for(job, gpus) } else { None };
+            let others = waiting[index + 1..].iter().filter(|(key, _)| !settled.contains(key));
+            let mate = if shares && fits {
+                self.mate_for(job, gpus, others, beside.as_ref())
+            } else {
+                None
+            };
+            if let Some((mate, target)) = mate {
+                self.left.take_of(&target.kind, gpus);
+                settled.insert(mate);
+                self.targets.push(Target { jobs: vec![key, mate], ..target });
+            } else if let Some(Partner { at, reason, .. }) = beside {
+                let (single, _) = self.singles.remove(at);
+                let target = self.targets.iter_mut().find(|target| target.jobs == [single]);
+                if let Some(target) = target {
+                    target.jobs.push(key);
+                    target.reason = reason;
+                }
+            } else if let Some(kind) = self.left.take(self.problem, job, gpus) {
+                self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
+            } else {
+                first.get_or_insert(key);
+            }
+        }
+        first
+    }
+
+    /// The single job that chance puts beside `job`.
+    fn single_for(&self, job: &Job, gpus: u32) -> Option<Partner> {
+        let candidates = self.singles.iter().enumerate().filter_map(|(at, &(key, on))| {
+            let other = self.problem.job(key)?;
+            let may = !other.facts.exclusive && may_share(other) && !job.undone_on.contains(on);
+            (on.gpu_count() == gpus && may)
+                .then(|| (chance(&job.facts.id, &other.facts.id), at, other, on))
+        });
+        let mut candidates: Vec<_> = candidates.collect();
+        candidates.sort_by_key(|&(chance, at, ..)| (chance, at));
+        candidates.into_iter().find_map(|(chance, at, other, on)| {
+            let sum = self.sum(job, other, on).filter(|sum| *sum >= self.dissolve_below)?;
+            Some(Partner { chance, at, reason: self.paired(other, sum) })
+        })
+    }
+
+    /// The waiting job that chance puts beside `job`, if before the single one it has found, and
+    /// where they would go.
+    fn mate_for<'b>(
+        &self,
+        job: &Job,
+        gpus: u32,
+        others: impl Iterator<Item = &'b (JobKey, &'a Job)>,
+        single: Option<&Partner>,
+    ) -> Option<(JobKey, Target)>
+    where
+        'a: 'b,
+    {
+        let kind = job.surface.as_ref()?.gpu_type.as_str();
+        if !self.left.has(kind, gpus) {
+            return None;
+        }
+        let memory = least_memory(self.problem, kind)?;
+        let nodes = fewest_nodes(self.problem, kind, job, gpus);
+        let mut candidates: Vec<_> = others
+            .filter(|(_, other)| other.facts.request.min == gpus)
+            .filter(|(_, other)| !other.facts.exclusive && may_share(other))
+            .map(|&(key, other)| (chance(&job.facts.id, &other.facts.id), key, other))
+            .filter(|(chance, ..)| single.is_none_or(|single| *chance < single.chance))
+            .collect();
+        candidates.sort_by_key(|&(chance, key, _)| (chance, key));
+        candidates.into_iter().find_map(|(_, key, other)| {
+            let sum = sum(job, other, kind, memory, gpus, nodes)?;
+            let reason = self.paired(other, sum);
+            (sum >= self.dissolve_below)
+                .then(|| (key, Target { kind: kind.to_owned(), reason, ..alone(key, gpus) }))
+        })
+    }
+
+    fn paired(&self, other: &Job, sum: f64) -> Reason {
+        let beside = other.facts.id.clone();
+        Reason::Paired { beside, sum, threshold: self.dissolve_below }
+    }
+
+    /// What both do together on these GPUs; `None` where it is not known or a card does not answer.
+    fn sum(&self, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
+        let mut total = None;
+        for spot in &on.by_node {
+            let facts = &self.problem.node(spot.node).facts;
+            if spot.gpus & !facts.healthy != 0 {
+                return None;
+            }
+            let (gpus, nodes) = (on.gpu_count(), on.node_count());
+            total = Some(sum(a, b, &facts.gpu_type, facts.memory_mib, gpus, nodes)?);
+        }
+        total
+    }
+}
+
+/// A target for jobs that have the same GPUs.
+fn together(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
+    let gpus = on.gpu_count();
+    Target {
+        jobs: jobs.iter().map(|&(key, _)| key).collect(),
+        gpus,
+        kind: String::new(),
+        setting: CardSetting::DEFAULT,
+        reason: Reason::Share { gpus },
+    }
+}
+
+/// A single job found for one that waits.
+struct Partner {
+    chance: u64,
+    /// Its place among the singles.
+    at: usize,
+    reason: Reason,
+}
+
+/// The sum of both jobs' normalised speeds beside each other: 0 where their memory does not fit,
+/// `None` where nothing is known.
+fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
+    let needed = profile(a, kind)?.memory_mib + profile(b, kind)?.memory_mib;
+    if needed > memory_mib {
+        return Some(0.0);
+    }
+    Some(relative_speed(a, kind, gpus, nodes, &[b])? + relative_speed(b, kind, gpus, nodes, &[a])?)
+}
+
+/// A number for two jobs that says nothing of them: FNV-1a over both ids, whichever comes first.
+fn chance(a: &JobId, b: &JobId) -> u64 {
+    let (a, b) = (a.as_str().min(b.as_str()), a.as_str().max(b.as_str()));
+    let bytes = a.bytes().chain([b'/']).chain(b.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_is_the_same_both_ways_and_differs_between_pairs() {
+        let id = |name: &str| JobId::new(name).unwrap();
+        assert_eq!(chance(&id("a"), &id("b")), chance(&id("b"), &id("a")));
+        assert_ne!(chance(&id("a"), &id("b")), chance(&id("a"), &id("c")));
+    }
+}

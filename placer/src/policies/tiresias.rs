@@ -1,0 +1,84 @@
+//! Tiresias: who has had least comes first, in steps.
+//!
+//! The rule is two-dimensional least attained service, discretised (Gu et al., Tiresias, NSDI 2019;
+//! `dlas-gpu` of its simulator, github.com/SymbioticLab/Tiresias): a job's attained service is its
+//! GPUs times the time it has had them. Thresholds on it divide the jobs into queues; queues are
+//! served in order, first come first served within each, and smaller jobs fill what a larger one
+//! leaves. A job that crosses a threshold may so lose its GPUs to others. Nobody knows how long a job
+//! takes, and nobody is asked. The simulator has three queues, parted at 3,250 and 7,200 GPU seconds
+//! (`queue_limit` in its `jobs.py`, of which `num_queue` = 3 uses the first two), and promotes nobody
+//! who waits long unless it is told to; so does this.
+//!
+//! Our own choices: whoever runs ranks before those who wait in its queue, also at the instant in
+//! which it enters that queue, where the simulator lets those who wait there go first; and GPUs
+//! lie together in blocks, where the simulator only counts them. Time that a restart takes counts as
+//! attained, since the GPUs are held.
+
+use std::time::Duration;
+
+use wattle_common::Timestamp;
+
+use crate::plan::Plan;
+use crate::policies::preemptive::serve;
+use crate::policies::{Policy, Reads};
+use crate::state::cluster::Problem;
+use crate::state::job::Job;
+
+/// The simulator's own thresholds, in GPU seconds.
+pub const THRESHOLDS_S: [u64; 2] = [3_250, 7_200];
+
+/// Least attained service first, in queues.
+#[derive(Clone, Debug)]
+pub struct Tiresias {
+    /// Attained GPU time from which a job belongs to the next queue, ascending.
+    pub thresholds: Vec<Duration>,
+}
+
+impl Default for Tiresias {
+    fn default() -> Self {
+        Self { thresholds: THRESHOLDS_S.map(Duration::from_secs).to_vec() }
+    }
+}
+
+impl Tiresias {
+    /// Two queues, parted at so many GPU seconds.
+    #[must_use]
+    pub fn parted_at(gpu_s: f64) -> Self {
+        Self { thresholds: vec![Duration::try_from_secs_f64(gpu_s).unwrap_or(Duration::MAX)] }
+    }
+
+    fn queue(&self, attained: Duration) -> usize {
+        self.thresholds.iter().take_while(|threshold| attained >= **threshold).count()
+    }
+
+    /// When a job that has `gpus` from `now` on crosses its next threshold.
+    fn crosses(&self, now: Timestamp, job: &Job, gpus: u32) -> Option<Timestamp> {
+        let attained = job.gpu_time(now);
+        let next = self.thresholds.get(self.queue(attained))?;
+        let missing_us = u64::try_from((*next - attained).as_micros()).ok()?;
+        Some(now + Duration::from_micros(missing_us.div_ceil(u64::from(gpus.max(1))).max(1)))
+    }
+}
+
+impl Policy for Tiresias {
+    fn name(&self) -> &'static str {
+        "tiresias"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::Nothing
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let now = problem.now;
+        let served =
+            serve(problem, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
+        let mut plan = served.plan;
+        // Where everybody is served, queues make no difference.
+        if served.short {
+            let crossing = |&(key, gpus): &_| self.crosses(now, problem.job(key)?, gpus);
+            plan.again_at = served.taken.iter().filter_map(crossing).min();
+        }
+        plan
+    }
+}

@@ -1,0 +1,457 @@
+//! Wattle's own policy: each job's work is worth what GPUs are expected to cost when it will be done.
+//!
+//! Completion times plus [`Problem::price`] times energy are to be least in sum, so the price is in
+//! seconds of completion time for a joule; 0: energy is free. With `nu(t)` the value of a GPU-second
+//! at `t`, every job's problem can be solved on its own, and a unit of its work is worth, now and for
+//! as long as it runs, what it costs where the job ends (optimal control; the finish condition):
+//!
+//! ```text
+//! p = c(nu(T)),   c(nu) = min over choices of (1 + price * watts + nu * gpus) / speed
+//! ```
+//!
+//! A job gets the choice that is worth most, `p * speed - price * watts - nu(now) * gpus`; or none.
+//! Short jobs end while GPUs are dear, so that their work is worth more: they go first, but only as
+//! far as prices differ. `nu(now)` is the least at which no more GPUs are wanted than there are;
+//! from there it is expected to return to its long-run value: `later + (nu - later) exp(-t / tau)`.
+//! GPUs are then given out in whole numbers to be worth most in sum, and clocks follow.
+//!
+//! Where the grid's intensity is known, `watts` are charged at the intensity now over its mean, and
+//! `c` goes on at the mean: in dirty hours work is slower, or waits where that is worth less than its
+//! time, and in clean ones it is made up for.
+//!
+//! What is our own choice:
+//! * `later` is 0.1 s a GPU-second: the price at which a job whose speed grows as the root of its
+//!   GPUs takes ten. It does not depend on the size of a cluster, only on how widely jobs are spread
+//!   over one; half or thrice of it changes little.
+//! * `tau` is six times a job's mean duration: the mean size of past jobs at the speed at which work
+//!   costs least in the long run. It begins at 100 h, with the weight of thirty jobs, since the first
+//!   jobs that end are short ones.
+//! * Four fifths of the time a job has been here are taken off the time it still needs when its work
+//!   is priced (down to a fifth of that where past jobs tell what it needs), so that long jobs end in
+//!   bounded time too. That gives up a third of the mean's gain over a rule without it where GPUs are
+//!   short, and takes the slowest hundredth back.
+//! * A change of size costs what the job would earn while it starts anew ([`crate::allocation::restart_cost`]), spread
+//!   over an hour or what it has left.
+//! * Who has waited for four times its own time alone and an hour gets its least size first, so nobody
+//!   starves. A job that can still meet its deadline has the GPUs it takes to.
+//! * Among more than 32 jobs everybody is weighed at most once in half a second for each, or in a
+//!   minute; in between, what was shared out stands, and who comes is served from what is free
+//!   (`stands`). So a plan carried out leaves nothing to do.
+//! * Where nodes sleep, a GPU that is used is charged its share of what the node would save asleep,
+//!   and so is one that nobody uses on a node that others keep awake: a few more GPUs for somebody may
+//!   cost nothing, and a node for one job alone may cost more than its share ([`allot`]).
+//! * What was started at this very instant stays as it is: nothing was learned since.
+//! * Of several kinds of GPU each job bids for one, and each kind has its price ([`crate::policies::gpu_type_assignment`]).
+//! * Where nobody knows how much is left, past jobs tell ([`crate::state::work_history`]), anew every half hour.
+//! * Two jobs share GPUs where that saves more than the GPUs of either are worth at the present price
+//!   (`pairs`): who is with whom, how many GPUs and which clock are one decision. No more are made
+//!   than are worth it at the price that is left once they share (`together`). Pairs that run
+//!   slower together than one after the other are never made. New pairs are observed for an epoch and
+//!   undone where they turn out so, or break a deadline ([`crate::policies::colocation_trial`]).
+
+mod bidders;
+mod incremental;
+mod knapsack;
+mod market;
+mod pair_selection;
+mod pairing;
+mod upper_envelope;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::CardSetting;
+
+use crate::allocation::transition::Target;
+use crate::plan::reason::Reason;
+use crate::plan::{Blocked, Plan};
+use crate::policies::elastic::{Contender, Contest};
+use crate::policies::gpu_type_assignment::choose_for_all;
+use crate::policies::wattle::bidders::{Trader, gather, held, wish};
+use crate::policies::wattle::incremental::{go_on, until};
+use crate::policies::wattle::knapsack::{Blocks, WholeNodes, allot};
+use crate::policies::wattle::market::{Bid, Forecast, Market, clear};
+use crate::policies::wattle::pairing::{Pair, Pairing};
+use crate::policies::wattle::upper_envelope::Line;
+use crate::policies::{Policy, Reads};
+use crate::power::budget::PriceRange;
+use crate::power::energy_cost::Charge;
+use crate::power::operating_points::OperatingPoint;
+use crate::state::allocation_cache::{AllocationCache, Cleared, Given, Under};
+use crate::state::cluster::Problem;
+use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::job::State;
+
+/// What a GPU-second costs in the long run, s.
+const LATER: f64 = 0.1;
+/// For how many mean durations a price is remembered.
+const DURATIONS: f64 = 6.0;
+/// That time before any job has ended, s, and how many jobs it weighs as.
+const TAU_FIRST_S: f64 = 100.0 * 3_600.0;
+const TAU_FIRST_JOBS: f64 = 30.0;
+/// Prices of a joule between which its answer changes, s/J: below, time alone counts; above,
+/// everybody is at its thriftiest.
+const TIME_PRICES: PriceRange = PriceRange { least: 1e-5, most: 1.0 };
+/// When to look again where it is not known how much work is left, or somebody waits.
+const LOOK_AGAIN: Duration = Duration::from_secs(1_800);
+/// A clock is left as it is if the best is worth no more than this share more.
+const CLOCK_STAYS: f64 = 0.001;
+
+/// Each job's work at the price of GPUs when it will be done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wattle;
+
+impl Policy for Wattle {
+    fn name(&self) -> &'static str {
+        "wattle"
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
+    fn prices(&self) -> Option<PriceRange> {
+        Some(TIME_PRICES)
+    }
+
+    fn follows_grid(&self) -> bool {
+        true
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        go_on(problem).unwrap_or_else(|| weigh_everybody(problem))
+    }
+}
+
+/// Everybody is weighed, and GPUs are shared out anew.
+fn weigh_everybody(problem: &Problem) -> Plan {
+    let mut contest = Contest::of(problem);
+    contest.jobs.extend(stopped_to_wait(problem));
+    contest.jobs.sort_by_key(|contender| contender.job.arrival);
+    spread_over_kinds(problem, &mut contest);
+    let contenders = std::mem::take(&mut contest.jobs);
+    let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+    for contender in contenders {
+        by_kind.entry(&contender.menu.gpu_type).or_default().push(contender);
+    }
+    let mut targets = Vec::new();
+    let mut look_again = false;
+    let mut cleared = BTreeMap::new();
+    let mut waiting: Vec<(u64, JobKey)> = Vec::new();
+    for (kind, contenders) in &mut by_kind {
+        let supply = Supply::of(problem, kind, &contest);
+        let before = targets.len();
+        let shared = settle(problem, contenders, &supply, &mut targets);
+        look_again |= shared.look_again;
+        cleared.extend(shared.cleared.map(|market| ((*kind).to_owned(), market)));
+        let chosen: BTreeSet<JobKey> =
+            targets[before..].iter().flat_map(|target| &target.jobs).copied().collect();
+        let queued = contenders.iter().filter(|c| c.job.state == State::Queued);
+        let mut left = queued.filter(|c| !chosen.contains(&c.key));
+        waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
+    }
+    let before = targets.len() as u32;
+    let targets = contest.targets(problem, targets);
+    let rejected = contest.rejected.len();
+    let mut plan = contest.arranged(problem, &targets, before);
+    // Who has its GPUs and no place for them yet is named first.
+    let outranked = |(_, job)| Blocked { job, reason: Reason::Outranked { before } };
+    plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
+    if look_again || plan.blocked.is_some() {
+        plan.again_at = Some(problem.now + LOOK_AGAIN);
+    }
+    let jobs = problem.job_count() - rejected;
+    let standing = AllocationCache {
+        at: problem.now,
+        until: until(problem.now, jobs),
+        look_again,
+        arrivals: problem.arrivals(),
+        jobs,
+        under: Under::of(problem),
+        given: vec![Given::new(problem, targets)],
+        cleared,
+    };
+    plan.standing = Some(Arc::new(standing));
+    plan
+}
+
+/// Everybody bids for GPUs of one kind: jobs are spread by what a step costs them on each, time and
+/// energy, relative to the others. Each kind then has its own price.
+fn spread_over_kinds<'a>(problem: &'a Problem, contest: &mut Contest<'a>) {
+    let charges: BTreeMap<String, Charge> =
+        (contest.room.keys()).map(|kind| ((*kind).to_owned(), Charge::on(problem, kind))).collect();
+    let joule = problem.price_now();
+    choose_for_all(problem, contest, &|menu, gpus| {
+        let charge = charges.get(&menu.gpu_type)?;
+        let worth = |choice: &OperatingPoint| {
+            choice.steps_per_s.ln() - (1.0 + joule * charge.watts(choice)).ln()
+        };
+        menu.with_gpus(gpus).iter().map(worth).reduce(f64::max)
+    });
+}
+
+/// Jobs that are on their way back to the queue compete as if they were there: the price that sent
+/// them must not fall because they have gone.
+fn stopped_to_wait(problem: &Problem) -> impl Iterator<Item = Contender<'_>> {
+    problem.running().filter_map(|(key, job)| {
+        let menu = job.menu.as_deref().filter(|menu| !menu.choices().is_empty())?;
+        let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
+        let there = problem.nodes().iter().any(|node| node.facts.gpu_type == menu.gpu_type);
+        (stops && there).then_some(Contender { key, job, menu, held: None })
+    })
+}
+
+/// The GPUs of one kind.
+struct Supply<'a> {
+    kind: &'a str,
+    /// How many there are to share out.
+    room: u32,
+    blocks: Blocks,
+    charge: Charge,
+    /// Device memory of each, MiB.
+    memory_mib: u64,
+    /// GPUs whose jobs take no part.
+    fixed: u32,
+    /// What is paid for whole nodes, where they sleep and are all of one size.
+    whole: Option<WholeNodes>,
+}
+
+impl<'a> Supply<'a> {
+    fn of(problem: &Problem, kind: &'a str, contest: &Contest<'_>) -> Self {
+        let nodes = || problem.nodes().iter().filter(|node| node.facts.gpu_type == kind);
+        let mut blocks = Blocks::default();
+        nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
+        let fixed = || contest.fixed.iter().filter(|target| target.kind == kind).map(|t| t.gpus);
+        blocks.take_away(fixed());
+        let room = contest.room.get(kind).copied().unwrap_or(0);
+        let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
+        let charge = Charge::on(problem, kind);
+        let unused = problem.price_now() * charge.share_w();
+        let gpus = nodes().map(|node| node.facts.gpus).reduce(|a, b| if a == b { a } else { 0 });
+        let whole = gpus.filter(|&gpus| gpus > 0 && unused > 0.0);
+        let whole = whole.map(|gpus| WholeNodes { gpus, taken: 0, unused });
+        let fixed = fixed().sum();
+        Self { kind, room, blocks, charge, memory_mib, fixed, whole }
+    }
+}
+
+/// Targets for all jobs of one kind of GPU. Who cannot stop keeps for good what it is given, which
+/// weighs on everybody's price; so what it is given is taken as given, and the rest shared out anew.
+fn settle(
+    problem: &Problem,
+    contenders: &mut [Contender<'_>],
+    supply: &Supply<'_>,
+    targets: &mut Vec<Target>,
+) -> Shared {
+    let before = targets.len();
+    let mut moved: BTreeSet<JobKey> = BTreeSet::new();
+    loop {
+        targets.truncate(before);
+        let shared = share_out(problem, contenders, supply, &moved, targets);
+        let given: BTreeMap<JobKey, u32> = (targets[before..].iter())
+            .flat_map(|target| target.jobs.iter().map(|&job| (job, target.gpus)))
+            .collect();
+        // Who is moved anyway may as well have another mate, and must not lose the one it has now
+        // once it is on its way.
+        let mut anew = false;
+        for contender in contenders.iter() {
+            if let State::Running { on, .. } = &contender.job.state
+                && shares(problem, on)
+                && given.get(&contender.key) != Some(&on.gpu_count())
+            {
+                anew |= moved.insert(contender.key);
+            }
+        }
+        for contender in contenders.iter_mut() {
+            if !contender.job.facts.can_stop && contender.held.is_none() {
+                contender.held = given.get(&contender.key).copied();
+                anew |= contender.held.is_some();
+            }
+        }
+        if !anew {
+            return shared;
+        }
+    }
+}
+
+/// Whether more than one job is on them.
+fn shares(problem: &Problem, on: &GpuSet) -> bool {
+    on.gpus().next().is_some_and(|(node, gpu)| problem.node(node).tenants(gpu).len() > 1)
+}
+
+/// Targets for all jobs of one kind of GPU, at the prices that clear.
+fn share_out(
+    problem: &Problem,
+    contenders: &[Contender<'_>],
+    supply: &Supply<'_>,
+    moved: &BTreeSet<JobKey>,
+    targets: &mut Vec<Target>,
+) -> Shared {
+    let most = supply.blocks.most();
+    let first = Forecast { later: LATER, tau_s: TAU_FIRST_S };
+    let (traders, mut market) =
+        gather(problem, contenders, supply.charge, first, supply.room, most);
+    if traders.is_empty() {
+        return Shared { look_again: false, cleared: None };
+    }
+    let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
+    let speed = speeds.sum::<f64>() / traders.len() as f64;
+    market.remember_for(tau_s(problem, speed));
+
+    let room = supply.room.saturating_sub(held(&traders));
+    let lots = market.lots.len();
+    let alone = clear(room, lots, |lot, price| market.wanted(lot, price));
+    let bids_at = |price: f64, market: &Market<'_>| -> Vec<Bid> {
+        market.lots.iter().map(|lot| market.bid(lot, price)).collect()
+    };
+    let bids = bids_at(alone, &market);
+    let mut pairing = Pairing::of(problem, supply, &market, &traders, moved, &bids, alone);
+    let (price, bids) = if pairing.pairs.is_empty() {
+        (alone, bids)
+    } else {
+        let price = pairing.settle(&mut market, &traders, room);
+        (price, bids_at(price, &market))
+    };
+    let table =
+        Table { supply, traders: &traders, market: &market, pairing: &pairing, bids: &bids, price };
+    let mut dealt = table.deal(false);
+    // Who was started at this very instant is not moved.
+    if dealt.moves_fresh(&traders, &pairing.pairs) {
+        dealt = table.deal(true);
+    }
+
+    let worth = |gpus: u32, value: f64| Reason::Worth { gpus, value, gpu_price: price };
+    for &(index, gpus) in &dealt.singles {
+        let trader = &traders[index];
+        let shape = &market.shapes[trader.shape];
+        let Some(size) = shape.sizes.iter().find(|size| size.gpus == gpus) else { continue };
+        let work_price = bids[trader.lot].work_price;
+        let Some(best) = size.way(work_price, trader.need) else { continue };
+        let setting = kept(&size.ways, best, work_price, trader);
+        let reason = worth(gpus, best.at(work_price));
+        let (jobs, kind) = (vec![trader.key], supply.kind.to_owned());
+        targets.push(Target { jobs, gpus, kind, setting, reason });
+    }
+    for &(index, gpus) in &dealt.pairs {
+        let pair = &pairing.pairs[index];
+        let Some((setting, value)) = pairing.setting(pair, &traders, &bids, gpus) else { continue };
+        let (jobs, kind) = (vec![traders[pair.a].key, traders[pair.b].key], supply.kind.to_owned());
+        targets.push(Target { jobs, gpus, kind, setting, reason: worth(gpus, value) });
+    }
+    Shared {
+        look_again: traders.iter().any(|trader| !trader.known),
+        cleared: Some(Cleared { price, tau_s: market.forecast.tau_s, most }),
+    }
+}
+
+/// What came of sharing out.
+#[derive(Clone, Copy)]
+struct Shared {
+    /// Whether it should be looked at again, since nobody knows how much work somebody has left.
+    look_again: bool,
+    /// The prices it was shared out at.
+    cleared: Option<Cleared>,
+}
+
+/// All that GPUs are given out by.
+struct Table<'t, 'a> {
+    supply: &'t Supply<'a>,
+    traders: &'t [Trader<'a>],
+    market: &'t Market<'a>,
+    pairing: &'t Pairing,
+    bids: &'t [Bid],
+    price: f64,
+}
+
+/// Who gets how many GPUs: traders, and pairs, by index.
+struct Dealt {
+    singles: Vec<(usize, u32)>,
+    pairs: Vec<(usize, u32)>,
+}
+
+impl Dealt {
+    /// Whether somebody gets other than what it was started on at this very instant.
+    fn moves_fresh(&self, traders: &[Trader<'_>], pairs: &[Pair]) -> bool {
+        let moves = |fresh: Option<u32>, gpus: u32| fresh.is_some_and(|fresh| fresh != gpus);
+        self.singles.iter().any(|&(index, gpus)| moves(traders[index].fresh, gpus))
+            || self.pairs.iter().any(|&(index, gpus)| moves(pairs[index].fresh(traders), gpus))
+    }
+}
+
+impl Table<'_, '_> {
+    /// Whole GPUs for everybody. Who cannot stop keeps what it has; with `freeze`, so does who was
+    /// started at this very instant.
+    fn deal(&self, freeze: bool) -> Dealt {
+        let Self { traders, pairing, bids, price, .. } = *self;
+        let mut taken = vec![false; traders.len()];
+        pairing.paired().for_each(|index| taken[index] = true);
+        let mut dealt = Dealt { singles: Vec::new(), pairs: Vec::new() };
+        let mut wishes = Vec::with_capacity(traders.len());
+        let mut open = Vec::with_capacity(traders.len());
+        for index in (0..traders.len()).filter(|&index| !taken[index]) {
+            let trader = &traders[index];
+            match trader.held.or(trader.fresh.filter(|_| freeze)) {
+                Some(gpus) => dealt.singles.push((index, gpus)),
+                None => {
+                    let shape = &self.market.shapes[trader.shape];
+                    wishes.push(wish(trader, shape, &bids[trader.lot], price));
+                    open.push(index);
+                }
+            }
+        }
+        let mut open_pairs = Vec::new();
+        for (index, pair) in pairing.pairs.iter().enumerate() {
+            match pair.fresh(traders).filter(|_| freeze) {
+                Some(gpus) => dealt.pairs.push((index, gpus)),
+                None => {
+                    wishes.push(pairing.wish(pair, traders, bids, price));
+                    open_pairs.push(index);
+                }
+            }
+        }
+        let stands = || dealt.singles.iter().chain(&dealt.pairs).map(|(_, gpus)| *gpus);
+        let mut blocks = self.supply.blocks.clone();
+        blocks.take_away(stands());
+        let room = self.supply.room.saturating_sub(stands().sum());
+        let taken = self.supply.fixed + stands().sum::<u32>();
+        let whole = self.supply.whole.map(|whole| WholeNodes { taken, ..whole });
+        let chosen = allot(&wishes, room, &blocks, whole);
+        let mut given = wishes.iter().zip(&chosen).map(|(wish, &option)| wish.item[option].gpus);
+        dealt.singles.extend(open.into_iter().zip(given.by_ref()));
+        dealt.pairs.extend(open_pairs.into_iter().zip(given));
+        dealt
+    }
+}
+
+/// The setting a job has, where the best is hardly better.
+fn kept(
+    ways: &[Line<CardSetting>],
+    best: &Line<CardSetting>,
+    work_price: f64,
+    trader: &Trader<'_>,
+) -> CardSetting {
+    let State::Running { setting, .. } = &trader.job.state else { return best.what };
+    let has = ways.iter().find(|way| way.what == *setting && way.slope >= trader.need);
+    match has {
+        Some(has)
+            if best.at(work_price) - has.at(work_price)
+                <= CLOCK_STAYS * best.at(work_price).abs() =>
+        {
+            has.what
+        }
+        _ => best.what,
+    }
+}
+
+/// How long a price is remembered, where jobs go at that many times the speed of one GPU.
+fn tau_s(problem: &Problem, speed: f64) -> f64 {
+    let ended = problem.sizes.len() as f64;
+    let duration_s = problem.sizes.mean_s().unwrap_or(0.0) / speed.max(1e-9);
+    let known = ended * DURATIONS * duration_s;
+    (TAU_FIRST_JOBS * TAU_FIRST_S + known) / (TAU_FIRST_JOBS + ended)
+}

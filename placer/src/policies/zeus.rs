@@ -1,0 +1,157 @@
+//! Any policy with Zeus's power cap for each job.
+//!
+//! `NAME+zeus`: the policy decides who runs where; the cap of each job's cards is the one with the
+//! least cost `eta E + (1 - eta) P_max T` (You et al., Zeus, NSDI 2023; docs of
+//! github.com/ml-energy/zeus), energy `E` and time `T` being those of a step on the GPUs it has, and
+//! `P_max` the most its cards may draw. Zeus weighs its own job alone, so it knows neither queue nor
+//! budget, and the choice never depends on others.
+//!
+//! Our own choices: `eta` = 0.5, Zeus's default; batch sizes, which Zeus also searches, stay as the
+//! job's owner chose them; where a surface knows no caps but clocks, the clock is chosen instead;
+//! `P_max` is the largest cap of the job's menu, or where it has no caps, the most a card draws under
+//! any of its choices; choices come from the job's surface and are not tried out one by one; a
+//! card with two jobs obeys the lower of both settings.
+
+use std::cmp::Ordering;
+
+use wattle_common::job::CardSetting;
+
+use crate::plan::Plan;
+use crate::policies::clocked::reset;
+use crate::policies::{Policy, Reads};
+use crate::power::budget::PriceRange;
+use crate::power::operating_points::{OperatingPoint, OperatingPoints};
+use crate::state::cluster::Problem;
+use crate::state::job::Job;
+
+/// Zeus's default weight of energy against time.
+pub const ETA: f64 = 0.5;
+
+/// A policy with Zeus's choice of cap or clock for each job.
+pub struct Zeus {
+    name: String,
+    inner: Box<dyn Policy>,
+    eta: f64,
+}
+
+impl Zeus {
+    /// `inner` with the settings of least cost, energy weighing `eta` and time the rest.
+    #[must_use]
+    pub fn new(inner: Box<dyn Policy>, eta: f64) -> Self {
+        Self { name: format!("{}+zeus", inner.name()), inner, eta }
+    }
+}
+
+impl Policy for Zeus {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn inner(&self) -> Option<&dyn Policy> {
+        Some(self.inner.as_ref())
+    }
+
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+
+    fn sets_cards(&self) -> bool {
+        true
+    }
+
+    // Its settings are chosen for good, whatever energy costs.
+    fn prices(&self) -> Option<PriceRange> {
+        None
+    }
+
+    fn follows_grid(&self) -> bool {
+        false
+    }
+
+    fn solve(&self, problem: &Problem) -> Plan {
+        let wanted = |job: &Job, kind: &str, gpus: u32| {
+            job.menu_on(kind).and_then(|menu| least_cost(menu, gpus, self.eta))
+        };
+        reset(problem, self.inner.solve(problem), wanted)
+    }
+}
+
+/// The setting of least cost on so many GPUs; `None` where the menu has no such size.
+fn least_cost(menu: &OperatingPoints, gpus: u32, eta: f64) -> Option<CardSetting> {
+    let cap = |choice: &OperatingPoint| choice.setting.cap_mw.map(wattle_common::Power::as_w);
+    let most = |a: f64, b: f64| a.max(b);
+    let highest_cap = menu.choices().iter().filter_map(cap).reduce(most);
+    let highest_draw = menu.choices().iter().map(|choice| choice.card_power_w).reduce(most)?;
+    let power_max = highest_cap.unwrap_or(highest_draw);
+    let caps_only = highest_cap.is_some();
+    let cost = |choice: &OperatingPoint| {
+        (eta * choice.card_power_w + (1.0 - eta) * power_max) / choice.steps_per_s
+    };
+    let choices = menu.with_gpus(gpus).iter();
+    let choices = choices.filter(|choice| !caps_only || choice.setting.clock_mhz_max.is_none());
+    let cheapest = choices.min_by(|a, b| match cost(a).total_cmp(&cost(b)) {
+        // As the site sets cards, where that costs no more.
+        Ordering::Equal => b.setting.is_default().cmp(&a.setting.is_default()),
+        unequal => unequal,
+    });
+    cheapest.map(|choice| choice.setting)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wattle_common::job::GpuRequest;
+    use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+    use wattle_common::{Frequency, Power, Timestamp};
+
+    /// A menu of (cap in watts, clock in megahertz, steps a second, watts).
+    fn menu(rows: &[(Option<u64>, Option<u32>, f64, f64)]) -> OperatingPoints {
+        let exactly = |mean| Estimate { mean, low: mean, high: mean };
+        let points = rows.iter().map(|&(cap, clock, rate, watts)| SurfacePoint {
+            gpus: 2,
+            nodes: 1,
+            cap_mw: cap.map(|watts| Power::from_mw(watts * 1_000)),
+            clock_mhz_max: clock.map(Frequency::from_mhz),
+            global_batch: None,
+            neighbours: Vec::new(),
+            steps_per_s: Some(exactly(rate)),
+            relative_speed: exactly(1.0),
+            card_power_w: exactly(watts),
+        });
+        let surface = Surface {
+            job: "j".parse().unwrap(),
+            predictor: "p".parse().unwrap(),
+            at_us: Timestamp::EPOCH,
+            gpu_type: "v100".to_owned(),
+            windows: 1,
+            basis: None,
+            class: None,
+            utilization_gpu_percent: None,
+            utilization_memory_percent: None,
+            memory_mib_max: None,
+            points: points.collect(),
+            elsewhere: Vec::new(),
+            probe: None,
+        };
+        OperatingPoints::of(&surface, GpuRequest::exactly(2))
+    }
+
+    #[test]
+    fn the_cap_of_least_cost_is_chosen_and_clocks_only_where_there_are_no_caps() {
+        // Costs at 250 W: (240 + 250) / 2 = 245; at 150 W: (150 + 250) / 2 / 0.9 = 222; at 100 W:
+        // (100 + 250) / 2 / 0.5 = 350. The clock would cost (100 + 250) / 2 / 0.99 = 177.
+        let caps = [
+            (Some(250), None, 1.0, 240.0),
+            (Some(150), None, 0.9, 150.0),
+            (Some(100), None, 0.5, 100.0),
+            (None, Some(900), 0.99, 100.0),
+        ];
+        let chosen = least_cost(&menu(&caps), 2, ETA).unwrap();
+        assert_eq!(chosen.to_string(), "150 W");
+        // Time alone counts.
+        assert_eq!(least_cost(&menu(&caps), 2, 0.0).unwrap().to_string(), "250 W");
+        let clocks = [(None, None, 1.0, 240.0), (None, Some(900), 0.9, 150.0)];
+        assert_eq!(least_cost(&menu(&clocks), 2, ETA).unwrap().to_string(), "900 MHz");
+        assert_eq!(least_cost(&menu(&clocks), 4, ETA), None);
+    }
+}

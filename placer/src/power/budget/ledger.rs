@@ -1,0 +1,159 @@
+//! What has been spent in each window, from what was measured.
+//!
+//! It counts and does not judge. Windows follow one another from when the budget was set; energy
+//! that is told over a boundary is split by time.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use wattle_common::Timestamp;
+
+use crate::power::budget::forecast::Grid;
+use crate::power::budget::series::grams;
+
+/// Windows remembered, the newest.
+const KEPT: usize = 400;
+
+/// What was spent in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Spent {
+    /// When the window began.
+    pub from_us: Timestamp,
+    /// When it ended, or until when it is counted.
+    pub until_us: Timestamp,
+    /// Energy, joules.
+    pub energy_j: f64,
+    /// Emissions, grams; 0 where no intensity is known.
+    pub carbon_g: f64,
+}
+
+/// What has been spent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ledger {
+    window: Duration,
+    open: Spent,
+    closed: Vec<Spent>,
+}
+
+impl Ledger {
+    /// Nothing spent yet; the first window begins at `from`.
+    #[must_use]
+    pub fn new(from: Timestamp, window: Duration) -> Self {
+        let open = Spent { from_us: from, until_us: from, ..Spent::default() };
+        Self { window: window.max(Duration::from_secs(1)), open, closed: Vec::new() }
+    }
+
+    /// Goes on from a window that was written down.
+    #[must_use]
+    pub fn resumed(open: Spent, window: Duration) -> Self {
+        Self { open, ..Self::new(open.from_us, window) }
+    }
+
+    /// The window that runs.
+    #[must_use]
+    pub const fn open(&self) -> &Spent {
+        &self.open
+    }
+
+    /// The windows that are over, oldest first.
+    #[must_use]
+    pub fn closed(&self) -> &[Spent] {
+        &self.closed
+    }
+
+    /// When the window that runs ends.
+    #[must_use]
+    pub fn ends(&self) -> Timestamp {
+        self.open.from_us + self.window
+    }
+
+    /// Energy was spent evenly from `from` until `until`. What lies before the window that runs was
+    /// told too late for its own, and counts in this one.
+    pub fn add(&mut self, from: Timestamp, until: Timestamp, joules: f64, grid: Option<&Grid>) {
+        let span = until.since(from).as_secs_f64();
+        let joules = if joules.is_finite() { joules.max(0.0) } else { 0.0 };
+        let mut at = from.max(self.open.from_us);
+        if span > 0.0 && from < self.open.from_us {
+            let late = joules * until.min(self.open.from_us).since(from).as_secs_f64() / span;
+            self.open.energy_j += late;
+            let emitted = grid.map(|grid| grams(late, grid.mean(from, until)));
+            self.open.carbon_g += emitted.unwrap_or(0.0);
+        }
+        loop {
+            let end = until.min(self.ends()).max(at);
+            let part = if span > 0.0 { end.since(at).as_secs_f64() / span } else { 0.0 };
+            let spent = joules * part;
+            self.open.energy_j += spent;
+            if let Some(grid) = grid {
+                self.open.carbon_g += grams(spent, grid.mean(at, end));
+            }
+            self.open.until_us = self.open.until_us.max(end);
+            if until < self.ends() {
+                return;
+            }
+            at = self.ends();
+            self.close();
+        }
+    }
+
+    /// The clock shows `now`: windows that are over are closed, however little was told of them.
+    pub fn reach(&mut self, now: Timestamp) {
+        while now >= self.ends() {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        let next = self.ends();
+        self.open.until_us = next;
+        self.closed.push(self.open);
+        if self.closed.len() > KEPT {
+            self.closed.remove(0);
+        }
+        self.open = Spent { from_us: next, until_us: next, ..Spent::default() };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    use crate::power::budget::forecast::ForecastSource;
+    use crate::power::budget::series::Series;
+
+    #[test]
+    fn energy_over_a_boundary_is_split_by_time() {
+        let mut ledger = Ledger::new(Timestamp::from_s(100), Duration::from_secs(60));
+        let two = Series::constant(2.0).unwrap();
+        let grid = Grid::new(two, ForecastSource::Perfect, Timestamp::EPOCH);
+        ledger.add(Timestamp::from_s(140), Timestamp::from_s(180), 40.0, Some(&grid));
+        assert_eq!(ledger.closed().len(), 1);
+        assert_eq!((ledger.closed()[0].energy_j, ledger.open().energy_j), (20.0, 20.0));
+        assert_eq!(ledger.open().carbon_g, grams(20.0, grid.at(Timestamp::EPOCH)));
+        assert_eq!(ledger.ends(), Timestamp::from_s(220));
+        // Days in which nothing was told.
+        ledger.reach(Timestamp::from_s(100 + 60 * 5));
+        assert_eq!(ledger.closed().len(), 5);
+        assert_eq!(ledger.open().energy_j, 0.0);
+    }
+
+    proptest! {
+        /// However it is told, what was spent is what was told.
+        #[test]
+        fn nothing_is_lost(parts in prop::collection::vec((0u64..500, 0.0f64..1e6), 1..40)) {
+            let mut ledger = Ledger::new(Timestamp::EPOCH, Duration::from_secs(77));
+            let (mut at, mut told) = (0, 0.0);
+            for (span, joules) in parts {
+                let from = Timestamp::from_s(at);
+                at += span;
+                ledger.add(from, Timestamp::from_s(at), joules, None);
+                told += if span > 0 { joules } else { 0.0 };
+            }
+            let spent: f64 = ledger.closed().iter().chain([ledger.open()]).map(|w| w.energy_j).sum();
+            prop_assert!((spent - told).abs() <= 1e-9 * told.max(1.0));
+            prop_assert!(ledger.closed().windows(2).all(|w| w[0].until_us == w[1].from_us));
+        }
+    }
+}

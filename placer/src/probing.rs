@@ -1,0 +1,477 @@
+//! Whether a predictor's proposal to look at a job under another cap or clock is followed.
+//!
+//! The predictor knows what a look would teach; only the placer knows what else the cards are for.
+//! A probe is paid by the job itself and by the site's energy, so both have a budget here. It must
+//! not decide what to look at, and it places nothing: a proposal of other GPUs or nodes is refused,
+//! since no policy changes a running job's size yet.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use wattle_common::messages::Probe;
+use wattle_common::messages::job_record::{PROBES_MAX, ProbeMade};
+use wattle_common::{Energy, Frequency, Power, Timestamp};
+
+use crate::state::job::{Job, State};
+use crate::state::job_forecast::remaining_alone;
+
+/// Two caps, or two clocks, that differ by less are one reading, as a share.
+const SAME: f64 = 0.02;
+
+/// The span over which the site's energy for probes is counted.
+pub const ENERGY_OVER: Duration = Duration::from_secs(86_400);
+
+/// What an operator allows: the table `[probe]` of `deploy/placer.toml`.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProbeConfig {
+    /// Whether proposals are followed at all.
+    pub enabled: bool,
+    /// The share of a job's expected length that its probes may take together, 0 to 1. A job too
+    /// short for one is not probed.
+    pub time_share_max: f64,
+    /// Energy that cards may draw while they are probed, over any 24 hours, kWh.
+    pub energy_kwh_per_day_max: f64,
+}
+
+impl Default for ProbeConfig {
+    fn default() -> Self {
+        Self { enabled: false, time_share_max: 0.05, energy_kwh_per_day_max: 1.0 }
+    }
+}
+
+impl ProbeConfig {
+    /// What cannot be.
+    ///
+    /// # Errors
+    /// Names the key and the remedy.
+    pub fn check(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.time_share_max) {
+            return Err(format!(
+                "probe.time_share_max = {} is no share; write 0.05 for 5 %",
+                self.time_share_max
+            ));
+        }
+        if !(self.energy_kwh_per_day_max.is_finite() && self.energy_kwh_per_day_max >= 0.0) {
+            return Err("probe.energy_kwh_per_day_max must be 0 or more".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// All that is looked at before a proposal is followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// The job the proposal is about.
+    pub job: &'a Job,
+    /// Whether nobody else is on its GPUs.
+    pub alone: bool,
+    /// The proposal.
+    pub probe: &'a Probe,
+    /// The cap that stands, where one does: the site's, or the job's own if that is lower.
+    pub cap: Option<Power>,
+    /// The locked highest clock that stands, likewise.
+    pub clock: Option<Frequency>,
+    /// Lowest and default cap that all of the job's cards take, where they say.
+    pub limits: Option<(Power, Power)>,
+    /// Lowest and highest clock that all of the job's cards can be locked to, where they say.
+    pub clocks: Option<(Frequency, Frequency)>,
+    /// Probes made of this job.
+    pub made: &'a [ProbeMade],
+    /// What probes of all jobs may have drawn over the last 24 hours.
+    pub drawn: Energy,
+}
+
+/// What a job's cards are set to while it is looked at; all else stays as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// This cap.
+    Cap(Power),
+    /// This locked highest clock.
+    Clock(Frequency),
+}
+
+impl fmt::Display for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cap(cap) => cap.fmt(f),
+            Self::Clock(clock) => clock.fmt(f),
+        }
+    }
+}
+
+/// A probe that is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// What is looked at.
+    pub look: Look,
+    /// The cap of each of the job's cards meanwhile.
+    pub cap: Power,
+    /// For how long.
+    pub span: Duration,
+    /// The most its cards may draw meanwhile.
+    pub energy_max: Energy,
+    /// The job's expected length.
+    pub length: Duration,
+}
+
+/// Why a proposal is not followed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Refusal {
+    /// It is for other GPUs or nodes than the job has.
+    OtherSize,
+    /// It names neither a cap nor a clock, or both: what both do together teaches of neither.
+    NotOneThing,
+    /// Somebody else is on its GPUs.
+    NotAlone,
+    /// Its placement is being observed.
+    Observed,
+    /// The cards do not say which caps they take.
+    LimitsUnknown,
+    /// The cards do not say which clocks they can be locked to.
+    ClocksUnknown,
+    /// The cap would not be lower than the one that stands.
+    NoLowerCap,
+    /// The clock would not be lower than the one that stands, or the cards' highest.
+    NoLowerClock,
+    /// That cap, or clock, was looked at already.
+    LookedAt,
+    /// So many probes were made.
+    Enough,
+    /// Nobody knows how long the job is.
+    LengthUnknown,
+    /// The job is too short for the share that probes may take.
+    TooShort {
+        /// All its probes with this one.
+        spent: Duration,
+        /// Its expected length.
+        length: Duration,
+        /// The share allowed.
+        share_max: f64,
+    },
+    /// The job's deadline would be in danger.
+    Deadline {
+        /// The deadline.
+        deadline: Timestamp,
+    },
+    /// The site's energy for probes is spent.
+    Energy {
+        /// The budget, kWh.
+        kwh_max: f64,
+    },
+}
+
+/// Whether and how the proposal is followed.
+///
+/// # Errors
+/// Why it is not.
+pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> {
+    let Case { now, job, probe, made, .. } = *case;
+    let State::Running { on, since, observation, .. } = &job.state else {
+        return Err(Refusal::NotAlone);
+    };
+    let (gpus, nodes) = (on.gpu_count(), on.node_count());
+    if (probe.gpus, probe.nodes) != (gpus, nodes) {
+        return Err(Refusal::OtherSize);
+    }
+    let wanted = match (probe.cap_mw, probe.clock_mhz_max) {
+        (Some(cap), None) => Look::Cap(cap),
+        (None, Some(clock)) => Look::Clock(clock),
+        (None, None) | (Some(_), Some(_)) => return Err(Refusal::NotOneThing),
+    };
+    if observation.is_some() {
+        return Err(Refusal::Observed);
+    }
+    if !case.alone {
+        return Err(Refusal::NotAlone);
+    }
+    let (look, cap) = within_limits(case, wanted)?;
+    if made.iter().any(|past| was(past, look)) {
+        return Err(Refusal::LookedAt);
+    }
+    if made.len() >= PROBES_MAX {
+        return Err(Refusal::Enough);
+    }
+    let left = remaining_alone(now, job, gpus, nodes).ok_or(Refusal::LengthUnknown)?;
+    let length = now.since(*since) + left;
+    let span = Duration::from_millis(probe.duration_ms);
+    let before: u64 = made.iter().map(|past| past.duration_ms).fold(0, u64::saturating_add);
+    let spent = span.saturating_add(Duration::from_millis(before));
+    if spent.as_secs_f64() > config.time_share_max * length.as_secs_f64() || span.is_zero() {
+        return Err(Refusal::TooShort { spent, length, share_max: config.time_share_max });
+    }
+    // As if the job stood still meanwhile.
+    if let Some(deadline) = job.facts.deadline
+        && now + left.saturating_add(span) > deadline
+    {
+        return Err(Refusal::Deadline { deadline });
+    }
+    // No card draws more than its cap.
+    let energy_max =
+        Energy::from_mj((cap.as_w() * f64::from(gpus) * 1e3 * span.as_secs_f64()) as u64);
+    if (case.drawn + energy_max).as_kwh() > config.energy_kwh_per_day_max {
+        return Err(Refusal::Energy { kwh_max: config.energy_kwh_per_day_max });
+    }
+    Ok(Granted { look, cap, span, energy_max, length })
+}
+
+/// What is looked at, within what the cards take, and the cap that stands meanwhile. The predictor
+/// does not know how low a card goes: what lies below is looked at there.
+fn within_limits(case: &Case<'_>, wanted: Look) -> Result<(Look, Power), Refusal> {
+    let (lowest, default) = case.limits.ok_or(Refusal::LimitsUnknown)?;
+    let stands = case.cap.map_or(default, |cap| cap.min(default));
+    match wanted {
+        Look::Cap(cap) => {
+            let cap = cap.max(lowest);
+            if cap.as_w() >= stands.as_w() * (1.0 - SAME) {
+                return Err(Refusal::NoLowerCap);
+            }
+            Ok((Look::Cap(cap), cap))
+        }
+        Look::Clock(clock) => {
+            let (lowest, highest) = case.clocks.ok_or(Refusal::ClocksUnknown)?;
+            let clock = clock.max(lowest);
+            let top = case.clock.map_or(highest, |clock| clock.min(highest));
+            if f64::from(clock.as_mhz()) >= f64::from(top.as_mhz()) * (1.0 - SAME) {
+                return Err(Refusal::NoLowerClock);
+            }
+            Ok((Look::Clock(clock), stands))
+        }
+    }
+}
+
+/// Whether `past` has shown what `look` would.
+fn was(past: &ProbeMade, look: Look) -> bool {
+    let same = |a: f64, b: f64| (a / b - 1.0).abs() < SAME;
+    match (past.clock_mhz_max, look) {
+        (None, Look::Cap(cap)) => same(past.cap_mw.as_w(), cap.as_w()),
+        (Some(past), Look::Clock(clock)) => {
+            same(f64::from(past.as_mhz()), f64::from(clock.as_mhz()))
+        }
+        (None, Look::Clock(_)) | (Some(_), Look::Cap(_)) => false,
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherSize => {
+                write!(f, "it would need other GPUs, and no policy moves a job to learn")
+            }
+            Self::NotOneThing => write!(f, "one lower cap or one lower clock is looked at"),
+            Self::NotAlone => write!(f, "others are on its GPUs"),
+            Self::Observed => write!(f, "its placement is being observed"),
+            Self::LimitsUnknown => write!(f, "its cards have not said which caps they take"),
+            Self::ClocksUnknown => {
+                write!(f, "its cards have not said which clocks they can be locked to")
+            }
+            Self::NoLowerCap => write!(f, "that is not below the cap that stands"),
+            Self::NoLowerClock => write!(f, "that is not below the clock that stands"),
+            Self::LookedAt => write!(f, "that was looked at already"),
+            Self::Enough => write!(f, "{PROBES_MAX} probes were made of it, which must do"),
+            Self::LengthUnknown => write!(
+                f,
+                "nobody knows how long the job is: it reports no total of steps, and its owner \
+                 said nothing"
+            ),
+            Self::TooShort { spent, length, share_max } => write!(
+                f,
+                "with it {} s would go to probes, more than {:.0} % of the job's {} s",
+                spent.as_secs(),
+                100.0 * share_max,
+                length.as_secs()
+            ),
+            Self::Deadline { deadline } => write!(f, "its deadline {deadline} would be in danger"),
+            Self::Energy { kwh_max } => {
+                write!(f, "the {kwh_max} kWh that probes may draw in a day are spent")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Progress;
+    use crate::state::gpu_set::{GpuSet, NodeKey};
+    use crate::state::job::JobFacts;
+    use wattle_common::JobId;
+    use wattle_common::job::{CardSetting, GpuRequest};
+
+    const NOW: Timestamp = Timestamp::from_s(1_000);
+
+    /// Running alone on one GPU since 100 s ago, for 2,000 s in all.
+    fn job() -> Job {
+        let facts = JobFacts {
+            id: JobId::new("a").unwrap(),
+            workload: None,
+            request: GpuRequest::exactly(1),
+            exclusive: false,
+            priority: 0,
+            can_stop: true,
+            deadline: None,
+            slack: None,
+            duration_alone: Some(Duration::from_secs(2_000)),
+            memory_mib_max: None,
+            gpu_type: None,
+            submitted_at: Timestamp::EPOCH,
+        };
+        Job {
+            state: State::Running {
+                setting: CardSetting::DEFAULT,
+                on: GpuSet::on(NodeKey(0), 1),
+                since: Timestamp::from_s(900),
+                observation: None,
+            },
+            ..Job::new(facts, 0)
+        }
+    }
+
+    fn probe() -> Probe {
+        Probe {
+            gpus: 1,
+            nodes: 1,
+            cap_mw: Some(Power::from_w(100)),
+            clock_mhz_max: None,
+            duration_ms: 30_000,
+            gain: 0.5,
+            cost_time: 0.2,
+            reason: None,
+        }
+    }
+
+    fn ask<'a>(
+        job: &'a Job,
+        probe: &'a Probe,
+        change: impl FnOnce(&mut Case<'a>),
+    ) -> Result<Granted, Refusal> {
+        let mut case = Case {
+            now: NOW,
+            job,
+            alone: true,
+            probe,
+            cap: None,
+            clock: None,
+            limits: Some((Power::from_w(100), Power::from_w(250))),
+            clocks: Some((Frequency::from_mhz(405), Frequency::from_mhz(1_380))),
+            made: &[],
+            drawn: Energy::ZERO,
+        };
+        change(&mut case);
+        judge(&ProbeConfig { enabled: true, ..ProbeConfig::default() }, &case)
+    }
+
+    fn made(watts: u64, seconds: u64) -> ProbeMade {
+        ProbeMade {
+            at_us: NOW,
+            cap_mw: Power::from_w(watts),
+            clock_mhz_max: None,
+            duration_ms: 1_000 * seconds,
+            energy_mj_max: Energy::from_j(watts * seconds),
+        }
+    }
+
+    #[test]
+    fn what_fits_every_budget_is_granted() {
+        let granted = ask(&job(), &probe(), |_| {}).unwrap();
+        assert_eq!(
+            (granted.look, granted.cap),
+            (Look::Cap(Power::from_w(100)), Power::from_w(100))
+        );
+        assert_eq!(granted.span, Duration::from_secs(30));
+        assert_eq!(granted.energy_max, Energy::from_j(3_000));
+        assert_eq!(granted.length, Duration::from_secs(2_000));
+        // A cap below what the card takes is raised to its lowest.
+        let low = Probe { cap_mw: Some(Power::from_w(50)), ..probe() };
+        assert_eq!(ask(&job(), &low, |_| {}).unwrap().cap, Power::from_w(100));
+    }
+
+    #[test]
+    fn every_rule_refuses() {
+        let refused = |job: &Job, probe: &Probe, change: &dyn Fn(&mut Case<'_>)| {
+            ask(job, probe, |case| change(case)).unwrap_err()
+        };
+        let (a, p) = (job(), probe());
+        assert_eq!(refused(&a, &Probe { gpus: 2, ..probe() }, &|_| {}), Refusal::OtherSize);
+        let nothing = Probe { cap_mw: None, ..probe() };
+        let both = Probe { clock_mhz_max: Some(Frequency::from_mhz(900)), ..probe() };
+        assert_eq!(refused(&a, &nothing, &|_| {}), Refusal::NotOneThing);
+        assert_eq!(refused(&a, &both, &|_| {}), Refusal::NotOneThing);
+        assert_eq!(refused(&a, &p, &|case| case.alone = false), Refusal::NotAlone);
+        assert_eq!(refused(&a, &p, &|case| case.limits = None), Refusal::LimitsUnknown);
+        let site = |case: &mut Case<'_>| case.cap = Some(Power::from_w(100));
+        assert_eq!(refused(&a, &p, &site), Refusal::NoLowerCap);
+        let past = [made(101, 30)];
+        assert_eq!(ask(&a, &p, |case| case.made = &past).unwrap_err(), Refusal::LookedAt);
+        let past = [made(200, 80)];
+        let short = ask(&a, &p, |case| case.made = &past).unwrap_err();
+        assert!(matches!(short, Refusal::TooShort { spent, .. } if spent.as_secs() == 110));
+        let kwh = |case: &mut Case<'_>| case.drawn = Energy::from_j(3_599_000);
+        assert_eq!(refused(&a, &p, &kwh), Refusal::Energy { kwh_max: 1.0 });
+        let mut urgent = job();
+        urgent.facts.deadline = Some(NOW + Duration::from_secs(1_900 + 29));
+        assert!(matches!(refused(&urgent, &p, &|_| {}), Refusal::Deadline { .. }));
+        let mut unknown = job();
+        unknown.facts.duration_alone = None;
+        assert_eq!(refused(&unknown, &p, &|_| {}), Refusal::LengthUnknown);
+        // 599 s are too short for half a minute in twenty.
+        let mut short = job();
+        short.facts.duration_alone = Some(Duration::from_secs(599));
+        assert!(matches!(refused(&short, &p, &|_| {}), Refusal::TooShort { .. }));
+        short.facts.duration_alone = Some(Duration::from_secs(600));
+        assert!(ask(&short, &p, |_| {}).is_ok());
+    }
+
+    fn at_clock(mhz: u32) -> Probe {
+        Probe { cap_mw: None, clock_mhz_max: Some(Frequency::from_mhz(mhz)), ..probe() }
+    }
+
+    /// A clock is looked at under the cap that stands, which bounds what the cards may draw.
+    #[test]
+    fn a_clock_is_granted_and_refused_as_a_cap_is() {
+        let granted = ask(&job(), &at_clock(900), |_| {}).unwrap();
+        assert_eq!(granted.look, Look::Clock(Frequency::from_mhz(900)));
+        assert_eq!((granted.cap, granted.energy_max), (Power::from_w(250), Energy::from_j(7_500)));
+        let low = ask(&job(), &at_clock(300), |_| {}).unwrap();
+        assert_eq!(low.look, Look::Clock(Frequency::from_mhz(405)), "raised to the lowest");
+        let capped = |case: &mut Case<'_>| case.cap = Some(Power::from_w(150));
+        assert_eq!(ask(&job(), &at_clock(900), capped).unwrap().cap, Power::from_w(150));
+
+        let refused = |mhz, change: &dyn Fn(&mut Case<'_>)| {
+            ask(&job(), &at_clock(mhz), |case| change(case)).unwrap_err()
+        };
+        assert_eq!(refused(900, &|case| case.clocks = None), Refusal::ClocksUnknown);
+        assert_eq!(refused(1_380, &|_| {}), Refusal::NoLowerClock);
+        let site = |case: &mut Case<'_>| case.clock = Some(Frequency::from_mhz(900));
+        assert_eq!(refused(900, &site), Refusal::NoLowerClock);
+        // A look under a cap shows nothing of a clock, and the other way round.
+        let past = [None, Some(Frequency::from_mhz(905))]
+            .map(|clock_mhz_max| ProbeMade { clock_mhz_max, ..made(100, 30) });
+        for (i, looked_at) in [(0, &probe()), (1, &at_clock(900))] {
+            let again = ask(&job(), looked_at, |case| case.made = &past[i..=i]).unwrap_err();
+            assert_eq!(again, Refusal::LookedAt);
+            assert!(ask(&job(), looked_at, |case| case.made = &past[1 - i..2 - i]).is_ok());
+        }
+    }
+
+    /// What the job itself reports stands above its owner's word.
+    #[test]
+    fn length_is_counted_from_steps_where_they_are_reported() {
+        let mut job = job();
+        job.progress = Some(Progress {
+            at: NOW,
+            step: 1_900,
+            steps_total: Some(2_000),
+            ..Progress::default()
+        });
+        // 100 steps of 2,000 in 2,000 s are left, and it ran for 100 s.
+        let short = ask(&job, &probe(), |_| {}).unwrap_err();
+        assert!(
+            matches!(short, Refusal::TooShort { length, .. } if length.as_secs() == 200),
+            "{short:?}"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Dense names for nodes and jobs, and sets of GPUs over them.
+//!
+//! Policies run at every event of a trace, so inside the placer a node or a job is a small number
+//! and the GPUs of a node are the bits of one word. [`crate::Problem`] knows both names of
+//! everything; nothing outside this library should store the numbers beyond the life of a problem.
+
+use wattle_common::GpuIndex;
+
+/// A job, by its place in the problem. It may be given to another job once this one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobKey(pub(crate) u32);
+
+/// A node, by its place in node order. It never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeKey(pub(crate) u32);
+
+impl JobKey {
+    /// As an index; keys are small and dense.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeKey {
+    /// The node at that place in node order.
+    #[must_use]
+    pub const fn at(index: usize) -> Self {
+        Self(index as u32)
+    }
+    /// As an index into the nodes in their order.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Some GPUs of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NodeGpus {
+    /// The node.
+    pub node: NodeKey,
+    /// Its GPUs: bit i is GPU i. A node has at most 64 (`wattle_common::topology`).
+    pub gpus: u64,
+}
+
+/// The GPUs of a job: one entry for each node, in rank order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GpuSet {
+    /// One entry for each node.
+    pub by_node: Vec<NodeGpus>,
+}
+
+impl GpuSet {
+    /// GPUs of one node only.
+    #[must_use]
+    pub fn on(node: NodeKey, gpus: u64) -> Self {
+        Self { by_node: vec![NodeGpus { node, gpus }] }
+    }
+
+    /// How many GPUs it has.
+    #[must_use]
+    pub fn gpu_count(&self) -> u32 {
+        self.by_node.iter().map(|spot| spot.gpus.count_ones()).sum()
+    }
+
+    /// How many nodes it is spread over.
+    #[must_use]
+    pub fn node_count(&self) -> u32 {
+        self.by_node.len() as u32
+    }
+
+    /// Each GPU of it, in rank order.
+    pub fn gpus(&self) -> impl Iterator<Item = (NodeKey, GpuIndex)> {
+        self.by_node.iter().flat_map(|spot| bits(spot.gpus).map(|gpu| (spot.node, gpu)))
+    }
+}
+
+/// The bits that are set in `word`, ascending.
+pub fn bits(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        if word == 0 {
+            return None;
+        }
+        let bit = word.trailing_zeros();
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
+/// The `count` lowest set bits of `word`; fewer where it has fewer.
+#[must_use]
+pub fn lowest(word: u64, count: u32) -> u64 {
+    bits(word).take(count as usize).fold(0, |chosen, bit| chosen | 1 << bit)
+}
+
+/// The lowest `count` bits set.
+#[must_use]
+pub const fn ones(count: u32) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_come_in_order() {
+        assert_eq!(bits(0b1010_0001).collect::<Vec<_>>(), [0, 5, 7]);
+        assert_eq!(lowest(0b1010_0001, 2), 0b10_0001);
+        assert_eq!(lowest(0b1, 3), 0b1);
+        assert_eq!((ones(0), ones(3), ones(64)), (0, 7, u64::MAX));
+        let set = GpuSet { by_node: vec![NodeGpus { node: NodeKey(1), gpus: 0b11 }] };
+        assert_eq!((set.gpu_count(), set.node_count()), (2, 1));
+        assert_eq!(set.gpus().collect::<Vec<_>>(), [(NodeKey(1), 0), (NodeKey(1), 1)]);
+    }
+}

@@ -1,0 +1,58 @@
+//! Replays a trace through the service libraries under a virtual clock.
+//!
+//! The placer's problem, policies and checker and the predictor are the very ones that run live;
+//! the world says how fast jobs run and what they draw. There is no decision here, no wall clock
+//! and no draw that does not follow from the seed: the same trace, seed and policy give the same
+//! bytes.
+//!
+//! ```
+//! use wattle_simulator::{Scenario, run, trace};
+//! use wattle_world::World;
+//!
+//! let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,8,x\nb,60,1800,4,x\n";
+//! let world = World::builtin();
+//! let trace = trace::parse("two.csv", text.as_bytes())?;
+//! let scenario = Scenario::from_trace(&world, &trace, &"1x8:v100".parse()?, 7)?;
+//! let outcome = run(&world, &scenario, &["fifo"])?;
+//! // The second waits for the first: 3,540 s, then runs 1,800 s.
+//! assert_eq!(outcome.policies[0].jct_s_mean, Some((3_600.0 + 5_340.0) / 2.0));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod bound;
+pub mod carbon;
+mod cards;
+pub mod compare;
+mod engine;
+mod foretold;
+pub mod frontier;
+pub mod gavel;
+pub mod generator;
+mod load;
+pub mod measured;
+mod meter;
+mod oracle;
+mod outcome;
+mod profiles;
+pub mod report;
+mod said;
+mod saving;
+mod scenario;
+mod simulation;
+mod spending;
+mod surface_noise;
+pub mod trace;
+
+pub use carbon::CarbonSeries;
+pub use engine::recording::{Level, Nap, RecordedJob, RecordedNode, RecordedPlacement, Recording};
+pub use foretold::{Prediction, PredictionError};
+pub use load::LoadError;
+pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};
+pub use saving::{Saving, Spread, savings};
+pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
+pub use simulation::{
+    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_heard, run_oracle,
+    run_policy, run_recorded, run_with,
+};
+pub use spending::{Spending, WindowSpent};
+pub use surface_noise::{Shape as ErrorShape, SurfaceNoise};

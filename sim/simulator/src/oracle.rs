@@ -1,0 +1,294 @@
+//! Surfaces that are true: the price of not knowing is what a policy does better with them.
+//!
+//! They are the world's own answers in the message that policies always read, with intervals of no
+//! width and from a job's arrival on. Policies do not know who wrote them. A neighbour's effect
+//! depends on how many GPUs it has, so the classes named on the neighbours' axis are of workload and
+//! shape. They hold for one neighbour at a time; no policy here puts more than two jobs on a card.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wattle_common::id::PredictorId;
+use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
+use wattle_placer::{OperatingPoints, Reads};
+use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
+
+use crate::scenario::Scenario;
+use crate::surface_noise::SurfaceNoise;
+
+/// Spreads over nodes of a job alone, at most: none packs worse than on four times as few.
+const SPREADS: u32 = 4;
+
+/// A workload with its GPUs and nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Shaped<'w> {
+    pub(crate) workload: &'w Workload,
+    pub(crate) gpus: u32,
+    pub(crate) nodes: u32,
+}
+
+impl<'w> Shaped<'w> {
+    fn tenant(self) -> Tenant<'w> {
+        Tenant { workload: self.workload, gpus: self.gpus, nodes: self.nodes }
+    }
+
+    fn class(self) -> WorkloadId {
+        let name = format!("{}-on-{}x{}", self.workload.id, self.gpus, self.nodes);
+        // An id too long to be extended: the workload alone, and the shape is lost.
+        WorkloadId::new(&name).unwrap_or_else(|_| self.workload.id.clone())
+    }
+
+    fn key(self) -> (&'w WorkloadId, u32, u32) {
+        (&self.workload.id, self.gpus, self.nodes)
+    }
+}
+
+/// What is true of one shape on one kind of card.
+struct Truth {
+    utilization_gpu_percent: f64,
+    utilization_memory_percent: f64,
+    memory_mib: u64,
+    points: Vec<SurfacePoint>,
+}
+
+/// A surface of every size and setting, with its menu.
+type Whole = (Arc<Surface>, Arc<OperatingPoints>);
+
+/// Makes true surfaces, or, where that is asked for, ones that err by a known share.
+pub(crate) struct Oracle<'w> {
+    world: &'w World,
+    /// How what it says is wrong, where it is.
+    surface_noise: Option<SurfaceNoise>,
+    gpus_per_node: u32,
+    /// Everybody who could become a neighbour.
+    axis: Vec<Shaped<'w>>,
+    known: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Truth>,
+    name: PredictorId,
+    /// Whether surfaces are of every size and setting, whatever shape a job has.
+    whole: bool,
+    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Whole>,
+}
+
+impl<'w> Oracle<'w> {
+    pub(crate) fn new(
+        world: &'w World,
+        scenario: &Scenario,
+        reads: Reads,
+        surface_noise: Option<SurfaceNoise>,
+    ) -> Self {
+        let gpus_per_node = scenario.cluster.nodes().map(|(gpus, _)| gpus).max().unwrap_or(1);
+        let mut oracle = Self {
+            world,
+            surface_noise,
+            gpus_per_node,
+            axis: Vec::new(),
+            known: BTreeMap::new(),
+            name: PredictorId::new("oracle").expect("a word is an id"),
+            whole: reads == Reads::All,
+            wholes: BTreeMap::new(),
+        };
+        for job in &scenario.jobs {
+            let Some(workload) = world.workload(job.workload.as_str()) else { continue };
+            let gpus = job.gpus.min;
+            for group in scenario.cluster.groups() {
+                let nodes = gpus.div_ceil(group.gpus_per_node.max(1)).max(1);
+                let shape = Shaped { workload, gpus, nodes };
+                if !oracle.axis.iter().any(|known| known.key() == shape.key()) {
+                    oracle.axis.push(shape);
+                }
+            }
+        }
+        oracle
+    }
+
+    /// Whether its surfaces hold for every size and setting.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    /// The true surface of a job that may have any size of its request, under every clock that is
+    /// looked at; beside each workload, on as many GPUs as it has itself.
+    pub(crate) fn whole(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        shape: Shaped<'w>,
+        request: GpuRequest,
+        gpu: &'w GpuModel,
+    ) -> Option<Whole> {
+        if !self.whole {
+            return None;
+        }
+        let key = (gpu.kind.as_str(), &shape.workload.id, request.min, request.max);
+        if let Some(known) = self.wholes.get(&key) {
+            return Some(known.clone());
+        }
+        let mut points = Vec::new();
+        for gpus in sizes(request) {
+            let shape = self.expected_shape(shape.workload, gpus);
+            points.push(self.point(shape, gpu, CardSetting::DEFAULT, None));
+            for clock in clocks(gpu) {
+                let setting = CardSetting { clock_mhz_max: Some(clock), ..CardSetting::DEFAULT };
+                points.push(self.point(shape, gpu, setting, None));
+            }
+            let others: BTreeMap<&WorkloadId, &'w Workload> =
+                self.axis.iter().map(|other| (&other.workload.id, other.workload)).collect();
+            for &workload in others.values() {
+                let other = Shaped { workload, ..shape };
+                let mut point = self.point(shape, gpu, CardSetting::DEFAULT, Some(other));
+                point.neighbours = vec![workload.id.clone()];
+                points.push(point);
+            }
+        }
+        let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
+        let surface = Arc::new(Surface {
+            job: job.clone(),
+            predictor: self.name.clone(),
+            at_us: now,
+            gpu_type: gpu.kind.clone(),
+            windows: 0,
+            basis: Some("the world itself".to_owned()),
+            class: Some(shape.workload.id.clone()),
+            utilization_gpu_percent: Some(100.0 * alone.utilization_gpu),
+            utilization_memory_percent: Some(100.0 * alone.utilization_memory),
+            memory_mib_max: Some(alone.tenants[0].memory_mib),
+            points,
+            elsewhere: Vec::new(),
+            probe: None,
+        });
+        let menu = Arc::new(OperatingPoints::of(&surface, request));
+        self.wholes.insert(key, (surface.clone(), menu.clone()));
+        Some((surface, menu))
+    }
+
+    /// The shape of a job that has no place yet: on as few nodes as may be.
+    pub(crate) fn expected_shape(&self, workload: &'w Workload, gpus: u32) -> Shaped<'w> {
+        Shaped { workload, gpus, nodes: gpus.div_ceil(self.gpus_per_node).max(1) }
+    }
+
+    /// The true surface of `job`, which has or would have that shape on cards of that kind.
+    pub(crate) fn surface(
+        &mut self,
+        now: Timestamp,
+        job: &JobId,
+        shape: Shaped<'w>,
+        gpu: &'w GpuModel,
+    ) -> Arc<Surface> {
+        let (workload, gpus, nodes) = shape.key();
+        let key = (gpu.kind.as_str(), workload, gpus, nodes);
+        if !self.known.contains_key(&key) {
+            let truth = self.truth(shape, gpu);
+            self.known.insert(key, truth);
+        }
+        let truth = &self.known[&key];
+        Arc::new(Surface {
+            job: job.clone(),
+            predictor: self.name.clone(),
+            at_us: now,
+            gpu_type: gpu.kind.clone(),
+            windows: 0,
+            basis: Some("the world itself".to_owned()),
+            class: Some(shape.class()),
+            utilization_gpu_percent: Some(truth.utilization_gpu_percent),
+            utilization_memory_percent: Some(truth.utilization_memory_percent),
+            memory_mib_max: Some(truth.memory_mib),
+            points: truth.points.clone(),
+            elsewhere: Vec::new(),
+            probe: None,
+        })
+    }
+
+    fn truth(&self, shape: Shaped<'w>, gpu: &GpuModel) -> Truth {
+        let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
+        let default = CardSetting::DEFAULT;
+        let mut points = vec![self.point(shape, gpu, default, None)];
+        let fewest = self.expected_shape(shape.workload, shape.gpus).nodes;
+        for nodes in fewest..=(fewest * SPREADS).min(shape.gpus) {
+            if nodes != shape.nodes {
+                points.push(self.point(Shaped { nodes, ..shape }, gpu, default, None));
+            }
+        }
+        let beside = |&other: &Shaped<'w>| self.point(shape, gpu, default, Some(other));
+        points.extend(self.axis.iter().map(beside));
+        Truth {
+            utilization_gpu_percent: 100.0 * alone.utilization_gpu,
+            utilization_memory_percent: 100.0 * alone.utilization_memory,
+            memory_mib: alone.tenants[0].memory_mib,
+            points,
+        }
+    }
+
+    fn point(
+        &self,
+        shape: Shaped<'w>,
+        gpu: &GpuModel,
+        setting: CardSetting,
+        other: Option<Shaped<'w>>,
+    ) -> SurfacePoint {
+        let tenants: Vec<Tenant<'_>> =
+            [Some(shape), other].into_iter().flatten().map(Shaped::tenant).collect();
+        let CardSetting { cap_mw, clock_mhz_max } = setting;
+        let set = Setting { cap: cap_mw, clock_max: clock_mhz_max };
+        let card = self.world.card(gpu, set, &tenants);
+        let speed = card.tenants[0].speed;
+        let steps_per_s = speed * shape.workload.steps_per_s(gpu, shape.gpus, shape.nodes);
+        let (mut rate, mut beside, mut power) = (steps_per_s, speed, card.power.as_w());
+        if let Some(surface_noise) = &self.surface_noise {
+            let of = |what, other| {
+                surface_noise.factor(what, shape.workload.id.as_str(), shape.gpus, other)
+            };
+            rate *= of("speed", "");
+            power *= of("power", "");
+            if let Some(other) = other {
+                let relative = of("relative", other.workload.id.as_str()).min(1.0 / speed);
+                (rate, beside) = (rate * relative, beside * relative);
+                power *= of("power", other.workload.id.as_str());
+            }
+        }
+        SurfacePoint {
+            gpus: shape.gpus,
+            nodes: shape.nodes,
+            cap_mw,
+            clock_mhz_max,
+            global_batch: None,
+            neighbours: other.into_iter().map(Shaped::class).collect(),
+            steps_per_s: Some(exactly(rate)),
+            relative_speed: exactly(beside),
+            card_power_w: exactly(power),
+        }
+    }
+}
+
+/// The sizes a job may have: powers of two between its limits, and both limits.
+pub(crate) fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
+    let within = move |n: &u32| (request.min..=request.max).contains(n);
+    let powers = (0..31).map(|k| 1 << k).filter(within);
+    let mut all: Vec<u32> = powers.chain([request.min, request.max]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter()
+}
+
+/// The clocks a policy may choose from beside the unlocked one, highest first: evenly spread over
+/// the upper two fifths of the card's range, below which no measured job saves energy.
+pub(crate) fn clocks(gpu: &GpuModel) -> Vec<Frequency> {
+    /// As many as the comparisons sweep, with the unlocked one.
+    const CLOCKS: u32 = 12;
+    /// 870 of 1410 MHz: the lowest that was measured on the A100 (perseus stage profile).
+    const LOWEST: f64 = 870.0 / 1410.0;
+    let top = f64::from(gpu.clock_max().as_mhz());
+    let step = top * (1.0 - LOWEST) / f64::from(CLOCKS - 1);
+    (1..CLOCKS)
+        .map(|k| top - step * f64::from(k))
+        .filter_map(|mhz| {
+            let away = |clock: &&Frequency| (f64::from(clock.as_mhz()) - mhz).abs() as u32;
+            gpu.clocks.iter().min_by_key(away).copied()
+        })
+        .collect()
+}
+
+fn exactly(value: f64) -> Estimate {
+    Estimate { mean: value, low: value, high: value }
+}

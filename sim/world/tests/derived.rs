@@ -1,0 +1,61 @@
+//! The committed figures are what the public measurements give.
+//!
+//! Runs catalog/derive.py on the measurements (folder in `WATTLE_DATA`, else `../shared/data` beside
+//! the workspace) and compares what it prints with the catalog. Where they or Python are not here,
+//! it says so and passes.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use wattle_world::World;
+
+fn derive(what: &str) -> Option<String> {
+    let crate_dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let data = std::env::var_os("WATTLE_DATA")
+        .map_or_else(|| crate_dir.join("../../../shared/data"), PathBuf::from);
+    if !data.join("zeus").is_dir() {
+        return not_run(&format!("no measurements in {}; set WATTLE_DATA", data.display()));
+    }
+    let script = crate_dir.join("catalog/derive.py");
+    let output = match Command::new("python3").arg(script).arg(data).arg(what).output() {
+        Ok(output) => output,
+        Err(error) => {
+            return not_run(&format!("python3 cannot be started ({error})"));
+        }
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "derive.py {what}: {stderr}");
+    Some(String::from_utf8(output.stdout).expect("derive.py prints ASCII"))
+}
+
+/// Says so past the test harness, which swallows what passing tests print.
+fn not_run(why: &str) -> Option<String> {
+    writeln!(std::io::stderr(), "NOT RUN, catalog/ is unchecked: {why}").expect("stderr is open");
+    None
+}
+
+fn committed(file: &str) -> &'static str {
+    let found = World::builtin_files().iter().find(|(name, _)| *name == file);
+    found.expect("a built-in file").1
+}
+
+#[test]
+fn zeus_pairs_and_scaling_are_derived() {
+    for what in ["zeus", "pairs", "scaling"] {
+        let Some(derived) = derive(what) else { return };
+        let committed = committed(&format!("{what}.toml"));
+        let differs = derived.lines().zip(committed.lines()).find(|(a, b)| a != b);
+        assert_eq!(differs, None, "{what}.toml: derived, committed");
+        assert_eq!(derived.len(), committed.len(), "{what}.toml");
+    }
+}
+
+#[test]
+fn throttle_and_clock_curves_are_derived() {
+    let Some(derived) = derive("curves") else { return };
+    assert_eq!(derived.lines().count(), 6);
+    for line in derived.lines() {
+        assert!(committed("gpus.toml").lines().any(|l| l == line), "gpus.toml lacks: {line}");
+    }
+}
