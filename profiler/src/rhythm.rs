@@ -18,7 +18,7 @@
 //! is too often chance. NVML's power is a mean over a second on most cards since Ampere, and
 //! utilisation over a sixth of a second to a second, so short steps show only faintly there.
 //! Of made-up loops at 10 Hz (four waves, iterations uneven by 2 %, noise of 5, 20 and 50 % of the
-//! swing; `cargo test -p wattle-profiler --test rhythm -- --nocapture`):
+//! swing; `cargo test -p wattle-profiler --test suite rhythm -- --nocapture`):
 //!
 //! | period, s | found in a minute | in 15 s | wrong |
 //! |---|---|---|---|

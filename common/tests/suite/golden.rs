@@ -1,0 +1,479 @@
+//! Every message against its golden file: what was once published must be read for ever.
+//!
+//! A golden file is never edited, only added. Each test value is encoded and compared with the
+//! file, and the file is decoded and compared with the value. `UPDATE_GOLDEN=1` writes files that
+//! are not there yet; it never overwrites one.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
+use wattle_common::id::{PredictorId, SwitchId};
+use wattle_common::job::{CardSetting, GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::messages::*;
+use wattle_common::{
+    Budget, Carbon, CarbonIntensity, Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId,
+};
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name)
+}
+
+fn read_or_write(name: &str, fresh: &[u8]) -> Vec<u8> {
+    let path = path(name);
+    if !path.exists() && std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, fresh).unwrap();
+    }
+    std::fs::read(&path).unwrap_or_else(|e| {
+        panic!("{}: {e}; run with UPDATE_GOLDEN=1 to write a new message's file", path.display())
+    })
+}
+
+#[track_caller]
+fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value: &T) {
+    let mut fresh = serde_json::to_vec_pretty(value).unwrap();
+    fresh.push(b'\n');
+    let golden = read_or_write(&format!("{name}.json"), &fresh);
+    let decoded: T = decode_json(&golden).unwrap();
+    assert_eq!(&decoded, value, "{name}.json is read as something else");
+    let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
+    let fresh: serde_json::Value = serde_json::from_slice(&fresh).unwrap();
+    assert_subset(name, &golden, &fresh);
+}
+
+/// What the golden file says must be said again; optional fields added since may stand beside it.
+fn assert_subset(at: &str, golden: &serde_json::Value, fresh: &serde_json::Value) {
+    match (golden, fresh) {
+        (serde_json::Value::Object(golden), serde_json::Value::Object(fresh)) => {
+            for (key, value) in golden {
+                let at = format!("{at}.{key}");
+                assert_subset(&at, value, fresh.get(key).unwrap_or_else(|| panic!("{at} is gone")));
+            }
+        }
+        (serde_json::Value::Array(golden), serde_json::Value::Array(fresh)) => {
+            assert_eq!(golden.len(), fresh.len(), "{at}");
+            for (i, (golden, fresh)) in golden.iter().zip(fresh).enumerate() {
+                assert_subset(&format!("{at}[{i}]"), golden, fresh);
+            }
+        }
+        _ => assert_eq!(golden, fresh, "{at}"),
+    }
+}
+
+fn job(text: &str) -> JobId {
+    JobId::new(text).unwrap()
+}
+fn node() -> NodeId {
+    NodeId::new("n0").unwrap()
+}
+fn workload() -> WorkloadId {
+    WorkloadId::new("resnet50").unwrap()
+}
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_s(1_700_000_000 + seconds)
+}
+fn share() -> NodeShare {
+    NodeShare { node: node(), gpus: vec![0, 1] }
+}
+
+fn spec() -> JobSpec {
+    JobSpec {
+        job: job("train-7"),
+        name: "train".into(),
+        workload: Some(workload()),
+        gpus: GpuRequest { min: 1, max: 2 },
+        exclusive: false,
+        priority: 0,
+        deadline_at_us: Some(at(7_200)),
+        slack_ms: None,
+        duration_ms_estimate: Some(3_600_000),
+        memory_mib_max: Some(9_000),
+        gpu_type: None,
+        checkpoint_signal: Some("SIGUSR1".into()),
+        command: vec!["python3".into(), "train.py".into()],
+        environment: vec![("SEED".into(), "7".into())],
+        working_dir: Some("/data/train".into()),
+        submitted_at_us: at(0),
+    }
+}
+
+#[test]
+fn desired() {
+    let desired = NodeDesired {
+        node: node(),
+        generation: 12,
+        issued_at_us: at(1),
+        expires_at_us: at(61),
+        gpus: vec![DesiredGpu {
+            gpu: 0,
+            cap_mw: Some(Power::from_w(200)),
+            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
+        }],
+        jobs: vec![DesiredJob {
+            job: job("train-7"),
+            attempt: 1,
+            gpus: vec![0, 1],
+            rank: 0,
+            shares: vec![share()],
+            command: vec!["python3".into(), "train.py".into()],
+            environment: vec![("SEED".into(), "7".into())],
+            working_dir: Some("/data/train".into()),
+            checkpoint_signal: Some("SIGUSR1".into()),
+            stop: false,
+        }],
+        sleep: None,
+    };
+    check("node-desired", &desired);
+    let sleep = Some(NodeSleep { is: SleepState::FallingAsleep, since_us: at(1) });
+    check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
+}
+
+#[test]
+fn actual() {
+    let launched = |id: &str, state| LaunchedJob {
+        job: job(id),
+        attempt: 1,
+        gpus: vec![0, 1],
+        state,
+        session: Some(4_242),
+        since_us: at(2),
+        log_path: format!("/var/lib/wattle/jobs/{id}/output.log"),
+    };
+    check(
+        "launch-report",
+        &LaunchReport {
+            node: node(),
+            at_us: at(3),
+            generation_seen: 12,
+            jobs: vec![
+                launched("a", LaunchState::Running),
+                launched("b", LaunchState::Stopping),
+                launched("c", LaunchState::Stopped),
+                launched("d", LaunchState::Exited { code: 137 }),
+                launched("e", LaunchState::Refused { error: "python4: no such program".into() }),
+            ],
+        },
+    );
+    let report = PowerReport {
+        node: node(),
+        at_us: at(3),
+        generation_seen: 12,
+        lease_until_us: Some(at(61)),
+        gpus: vec![AppliedGpu {
+            gpu: 0,
+            uuid: "GPU-0a".into(),
+            kind: "v100".into(),
+            memory_mib: 16_384,
+            healthy: true,
+            cap_mw: Some(Power::from_w(200)),
+            cap_mw_default: Some(Power::from_w(250)),
+            cap_mw_min: Some(Power::from_w(100)),
+            cap_mw_max: Some(Power::from_w(250)),
+            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
+            clock_mhz_lowest: None,
+            clock_mhz_highest: None,
+            refused: Some("cap of 90 W is below the card's 100 W".into()),
+        }],
+        can_sleep: false,
+        slept: None,
+        switch: None,
+        gpus_per_board: None,
+    };
+    check("power-report", &report);
+    let mut with_clocks = report;
+    with_clocks.gpus[0].clock_mhz_lowest = Some(Frequency::from_mhz(135));
+    with_clocks.gpus[0].clock_mhz_highest = Some(Frequency::from_mhz(1_530));
+    check("power-report-clocks", &with_clocks);
+    let mut that_sleeps = with_clocks;
+    that_sleeps.can_sleep = true;
+    let error = Some("`/usr/sbin/suspend` ended with exit code 1".into());
+    that_sleeps.slept = Some(SleepAnswer { ordered_us: at(1), error });
+    check("power-report-sleep", &that_sleeps);
+    let mut placed = that_sleeps;
+    (placed.switch, placed.gpus_per_board) = (SwitchId::new("leaf-3").ok(), Some(4));
+    check("power-report-place", &placed);
+}
+
+#[test]
+fn what_jobs_do() {
+    check(
+        "job-window",
+        &JobWindow {
+            job: job("train-7"),
+            workload: Some(workload()),
+            node: node(),
+            gpu_type: "v100".into(),
+            attempt: 1,
+            from_us: at(60),
+            until_us: at(120),
+            gpus: vec![0, 1],
+            gpus_total: 2,
+            nodes_total: 1,
+            global_batch: None,
+            cap_mw: Some(Power::from_w(200)),
+            clock_mhz_mean: Some(Frequency::from_mhz(1_180)),
+            clock_mhz_max: Some(Frequency::from_mhz(1_200)),
+            neighbours: vec![Neighbour { job: job("other-1"), workload: None }],
+            steps: Some(600),
+            steps_per_s: Some(10.25),
+            steps_per_s_error: Some(0.01),
+            steps_inferred: false,
+            step: Some(1_200),
+            epoch: Some(1),
+            early: true,
+            power_mw_cards: Some(Power::from_w(380)),
+            power_mw_job: Some(Power::from_w(250)),
+            energy_mj_cards: Some(Energy::from_j(22_800)),
+            utilization_gpu_percent: Some(81.5),
+            utilization_gpu_percent_job: Some(50.25),
+            utilization_memory_percent: Some(33.0),
+            memory_mib_max_job: Some(9_000),
+            samples: 600,
+        },
+    );
+    check(
+        "job-progressed",
+        &JobProgressed {
+            job: job("train-7"),
+            node: node(),
+            attempt: 1,
+            at_us: at(120),
+            step: 1_200,
+            steps_total: Some(36_000),
+            epoch: Some(1),
+            steps_per_epoch: Some(600),
+            steps_per_s: Some(10.25),
+        },
+    );
+    check(
+        "ledger-entry",
+        &LedgerEntry {
+            node: node(),
+            from_us: at(60),
+            until_us: at(120),
+            energy_mj_gpus: vec![Some(Energy::from_j(11_400)), None],
+            energy_mj_host: Energy::from_j(4_320),
+            jobs: vec![JobEnergy { job: job("train-7"), energy_mj: Energy::from_j(9_000) }],
+        },
+    );
+}
+
+#[test]
+fn what_is_predicted() {
+    let estimate = |mean: f64| Estimate { mean, low: mean * 0.9, high: mean * 1.1 };
+    let surface = Surface {
+        job: job("train-7"),
+        predictor: PredictorId::new("physical").unwrap(),
+        at_us: at(121),
+        gpu_type: "v100".into(),
+        windows: 2,
+        basis: None,
+        class: Some(workload()),
+        utilization_gpu_percent: Some(50.0),
+        utilization_memory_percent: Some(33.0),
+        memory_mib_max: Some(9_000),
+        elsewhere: Vec::new(),
+        probe: None,
+        points: vec![SurfacePoint {
+            gpus: 2,
+            nodes: 1,
+            cap_mw: Some(Power::from_w(200)),
+            clock_mhz_max: None,
+            global_batch: None,
+            neighbours: vec![WorkloadId::new("unknown").unwrap()],
+            steps_per_s: Some(estimate(10.0)),
+            relative_speed: estimate(0.5),
+            card_power_w: estimate(190.0),
+        }],
+    };
+    check("surface", &surface);
+    let basis = Some("prior: 3 jobs of resnet50 seen on p100".into());
+    let there = Surface { gpu_type: "p100".into(), windows: 0, basis, ..surface.clone() };
+    check("surface-elsewhere", &Surface { elsewhere: vec![there], ..surface });
+}
+
+#[test]
+fn who_predicts() {
+    let physical = PredictorId::new("physical").unwrap();
+    check("champion", &Champion { predictor: physical.clone(), since_us: at(9) });
+    let score = |mape_percent| Score { windows: 12, mape_percent, coverage90_percent: 91.5 };
+    check(
+        "predictor-status",
+        &PredictorStatus {
+            name: physical.clone(),
+            version: Some("0.1.0".into()),
+            at_us: at(130),
+            state: PredictorState::Silent,
+            champion: true,
+            trouble: Some("its service is gone".into()),
+            last_heard_us: Some(at(121)),
+            proposals: 40,
+            refused: 1,
+            windows_uncovered: 2,
+            speed: Scores { prior: None, elsewhere: Some(score(4.5)), again: Some(score(1.25)) },
+            power: Scores { prior: Some(score(18.0)), ..Scores::default() },
+            latency: Some(Latency { proposals: 39, ms_p50: 12, ms_p90: 9_800 }),
+        },
+    );
+    check("promote-predictor", &PromotePredictor { predictor: physical.clone() });
+    let before = PredictorId::new("python-mean").unwrap();
+    let warning = Some("it is silent: its service is gone".into());
+    let promoted = PromoteReply::Promoted { predictor: physical, before, warning };
+    check("promote-reply-promoted", &promoted);
+    let error = "no predictor `physicl`; there are: physical, python-mean".into();
+    check("promote-reply-refused", &PromoteReply::Refused { error });
+}
+
+#[test]
+fn budgets() {
+    let budget = Budget::from_human(Some(120.0), Some(30.0), Some(9.5), None).unwrap();
+    let intensity = Intensities {
+        name: "grid.csv".into(),
+        starts_at_us: at(1),
+        steps: vec![
+            (0, CarbonIntensity::from_g_per_kwh(250.0)),
+            (3_600, CarbonIntensity::from_g_per_kwh(310.5)),
+        ],
+        period_s: 7_200,
+    };
+    check("set-budget", &SetBudget { budget, intensity: Some(intensity.clone()) });
+    check("budget-reply-stored", &BudgetReply::Stored { budget });
+    let error = "a carbon budget needs the grid's intensity: give --carbon FILE".into();
+    check("budget-reply-refused", &BudgetReply::Refused { error });
+    let record = BudgetRecord { budget, since_us: at(1), intensity: Some(intensity) };
+    check("budget-record", &record);
+    let status = BudgetStatus {
+        at_us: at(3),
+        window_from_us: at(1),
+        window_until_us: at(86_401),
+        energy_mj: Energy::from_j(5_400_000),
+        carbon_ug: Some(Carbon::from_ug(375_000_000)),
+        overrun_before: Some(0.002),
+        price: 0.42,
+        price_of_policy: 0.42,
+        power_mw_expected: Power::from_w(4_200),
+        power_mw_empty: None,
+        power_mw_fed: None,
+        intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
+        counted_until_us: [(node(), at(3))].into(),
+    };
+    check("budget-status", &status);
+    let (power_mw_empty, power_mw_fed) = (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
+    check("budget-status-fed", &BudgetStatus { power_mw_empty, power_mw_fed, ..status });
+}
+
+#[test]
+fn what_people_ask_and_are_told() {
+    check("submit-job", &SubmitJob { spec: spec() });
+    let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
+    check("submit-job-priority", &SubmitJob { spec: spec_of_more });
+    let of_kind = JobSpec { gpu_type: Some("v100".into()), ..spec() };
+    check("submit-job-type", &SubmitJob { spec: of_kind });
+    check("cancel-job", &CancelJob { job: job("train-7") });
+    check("reply-accepted", &Reply::Accepted { job: job("train-7") });
+    check("reply-refused", &Reply::Refused { error: "asks for 9 GPUs, the cluster has 8".into() });
+    let record = JobRecord {
+        spec: spec(),
+        phase: JobPhase::Running,
+        phase_since_us: at(2),
+        attempt: 1,
+        placement: Some(Placement { shares: vec![share()] }),
+        setting: CardSetting::DEFAULT,
+        started_at_us: Some(at(2)),
+        gpu_time_ms: None,
+        run_time_ms: None,
+        ended_at_us: None,
+        exit_code: None,
+        next_phase: None,
+        error: None,
+        step: Some(1_200),
+        steps_total: Some(36_000),
+        work_s: None,
+        epoch: Some(1),
+        observing: true,
+        log_paths: vec!["/var/lib/wattle/jobs/train-7/output.log".into()],
+        reasons: vec![RecordedReason {
+            at_us: at(1),
+            policy: "eaco".into(),
+            decision: "placed on n0:0,1".into(),
+            reason: "the fullest candidate that keeps every deadline".into(),
+        }],
+        probes: vec![],
+    };
+    check("job-record", &record);
+    let probe = ProbeMade {
+        at_us: at(60),
+        cap_mw: Power::from_w(150),
+        clock_mhz_max: None,
+        duration_ms: 30_000,
+        energy_mj_max: Energy::from_j(9_000),
+    };
+    let probed = JobRecord { probes: vec![probe.clone()], ..record.clone() };
+    check("job-record-probed", &probed);
+    let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
+    check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
+    let clock_mhz_max = Some(Frequency::from_mhz(1_080));
+    let setting = CardSetting { clock_mhz_max, ..CardSetting::DEFAULT };
+    check("job-record-set", &JobRecord { setting, ..record });
+    let clock_mhz_max = Some(Frequency::from_mhz(1_095));
+    let clock = ProbeMade { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
+    check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
+}
+
+#[test]
+fn what_nodes_read() {
+    check(
+        "node-summary",
+        &NodeSummary {
+            node: node(),
+            at_us: at(5),
+            samples: 10,
+            readings_failed: 1,
+            gpus: vec![GpuSummary {
+                gpu: 0,
+                power_mw_mean: Some(Power::from_w(190)),
+                energy_mj_total: Some(Energy::from_j(190_000)),
+                utilization_gpu_percent_mean: Some(97),
+                memory_used_mib: Some(9_000),
+                clock_mhz: Some(Frequency::from_mhz(1_180)),
+                cap_mw: Some(Power::from_w(200)),
+                temperature_c: Some(61),
+                throttle_reasons: Some(4),
+                jobs: vec![job("train-7")],
+                error: Some("GPU is lost".into()),
+            }],
+        },
+    );
+    let batch = TelemetryBatch {
+        node: node(),
+        sequence: 9,
+        samples: vec![GpuSample {
+            at_us: at(5),
+            gpu: 1,
+            power_mw: Some(Power::from_mw(190_250)),
+            energy_mj: Some(Energy::from_mj(19_025)),
+            utilization_gpu_percent: Some(97),
+            utilization_memory_percent: None,
+            memory_used_mib: Some(9_000),
+            clock_mhz: Some(Frequency::from_mhz(1_180)),
+            cap_mw: Some(Power::from_w(200)),
+            temperature_c: Some(61),
+            throttle_reasons: Some(4),
+            tenants: vec![TenantSample {
+                job: Some(job("train-7")),
+                pid: 4_243,
+                memory_used_mib: Some(8_900),
+                utilization_gpu_percent: Some(97),
+            }],
+        }],
+    };
+    let golden = read_or_write("telemetry-batch.bin", &encode_telemetry(&batch));
+    assert_eq!(decode_telemetry(&golden).unwrap(), batch);
+    assert_eq!(
+        encode_telemetry(&batch),
+        golden,
+        "the layout changed: it needs a new schema number"
+    );
+}

@@ -1,0 +1,72 @@
+//! `docs/messages.md` against the code: a subject, bucket or stream that one of them does not have
+//! fails here.
+
+use std::collections::BTreeSet;
+
+use wattle_common::ClusterId;
+use wattle_common::subject::{Bucket, PredictorKey, Reporter, StreamName, Topic};
+
+fn page() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/messages.md");
+    std::fs::read_to_string(path).expect("docs/messages.md is part of the repository")
+}
+
+/// The first cell of every table row under `heading`, without its backticks.
+fn first_cells(heading: &str) -> BTreeSet<String> {
+    let page = page();
+    let section = page.split("\n## ").find(|s| s.starts_with(heading)).expect(heading);
+    section
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(cell, _)| cell.to_owned())
+        .collect()
+}
+
+/// A name with the cluster's place marked as the page marks it.
+fn marked(name: &str) -> String {
+    name.replace("CLUSTER", "<cluster>")
+}
+
+#[test]
+fn every_subject_is_in_the_table_and_none_else() {
+    let ours: BTreeSet<String> = Topic::ALL.iter().map(|topic| topic.form()).collect();
+    assert_eq!(first_cells("Subjects"), ours);
+}
+
+#[test]
+fn every_bucket_and_stream_is_in_its_table_and_none_else() {
+    let cluster = ClusterId::new("CLUSTER").unwrap();
+    let buckets: BTreeSet<String> =
+        Bucket::ALL.iter().map(|bucket| marked(&bucket.name(&cluster))).collect();
+    assert_eq!(first_cells("Key-value buckets"), buckets);
+    let streams: BTreeSet<String> =
+        StreamName::ALL.iter().map(|stream| marked(&stream.name(&cluster))).collect();
+    assert_eq!(first_cells("Streams"), streams);
+    for stream in StreamName::ALL {
+        assert!(page().contains(&format!("`{}`", stream.topic().form())));
+    }
+}
+
+#[test]
+fn every_payload_and_reporter_is_named() {
+    let page = page();
+    let modules = concat!(env!("CARGO_MANIFEST_DIR"), "/src/messages/mod.rs");
+    let source = std::fs::read_to_string(modules).unwrap();
+    // The message types are those whose names stand in a table: each must exist in the code.
+    for cell in page.lines().filter(|l| l.starts_with("| `wattle")).flat_map(|l| l.split('|')) {
+        let name = cell.trim().split('`').nth(1).unwrap_or_default();
+        let is_type = name.starts_with(char::is_uppercase);
+        assert!(!is_type || source.contains(name), "{name} is on the page, not in the code");
+    }
+    let node = wattle_common::NodeId::new("NODE").unwrap();
+    for who in [Reporter::Launcher, Reporter::Power] {
+        let key = who.key(&node).replace("NODE", "<node>");
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+    let named = wattle_common::id::PredictorId::new("NAME").unwrap();
+    let keys = [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)];
+    for key in keys.iter().chain([&PredictorKey::Champion, &PredictorKey::Registry]) {
+        let key = key.to_string().replace("NAME", "<predictor>");
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The checker on plans that no policy may make.
+
+use wattle_common::NodeId;
+use wattle_common::job::CardSetting;
+use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Problem, Reason, check};
+
+use crate::policies::helpers::{arrive, cluster, facts, node};
+
+#[test]
+fn the_checker_sees_what_policies_must_not_do() {
+    use wattle_placer::{GpuSet, Violation};
+    let mut problem = cluster(&[2, 2]);
+    let n0 = problem.node_key(&NodeId::new("n0").unwrap()).unwrap();
+    problem.node_known(NodeFacts { healthy: 0b01, ..node(1, 2) });
+    let n1 = problem.node_key(&NodeId::new("n1").unwrap()).unwrap();
+    let job =
+        |problem: &mut Problem, name: &str, gpus, class| arrive(problem, facts(name, gpus), class);
+    let heavy = job(&mut problem, "heavy", 1, Some(2));
+    let other = job(&mut problem, "other", 1, Some(2));
+    let third = job(&mut problem, "third", 1, None);
+    let two = job(&mut problem, "two", 2, Some(0));
+    let mine = arrive(&mut problem, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
+    let start = |job, on: &GpuSet| Decision::Start {
+        setting: CardSetting::DEFAULT,
+        job,
+        on: on.clone(),
+        observe: false,
+        reason: Reason::FirstFit,
+    };
+    let reason = Reason::FirstFit;
+    let first = GpuSet::on(n0, 0b01);
+    let cases = [
+        (vec![start(heavy, &first), start(heavy, &first)], "Twice"),
+        (vec![start(heavy, &first), start(other, &first)], "PersistedState"),
+        (vec![start(heavy, &first), start(third, &first)], "PersistedState"),
+        (vec![start(two, &first)], "WrongCount"),
+        (vec![start(two, &GpuSet::on(n1, 0b11))], "Unhealthy"),
+        (vec![start(two, &GpuSet::on(n0, 0b101))], "NoSuchPlace"),
+        (vec![start(heavy, &GpuSet::default())], "NoSuchPlace"),
+        (vec![start(heavy, &first), start(mine, &first)], "Exclusive"),
+        (
+            vec![Decision::Start {
+                setting: CardSetting::DEFAULT,
+                job: heavy,
+                on: first.clone(),
+                observe: true,
+                reason: reason.clone(),
+            }],
+            "NothingToObserve",
+        ),
+        (vec![Decision::Undo { job: heavy, reason: reason.clone() }], "NotObserved"),
+        (vec![Decision::Settle { job: heavy, reason: reason.clone() }], "NotObserved"),
+        (vec![Decision::Reject { job: heavy, reason }], "WronglyRejected"),
+    ];
+    for (decisions, expected) in cases {
+        let found: Vec<Violation> = check(&problem, &Plan { decisions, ..Plan::default() });
+        assert!(
+            found.iter().any(|v| format!("{v:?}").starts_with(expected)),
+            "{expected}: {found:?}"
+        );
+    }
+    problem.tenants_max = 1;
+    let light = job(&mut problem, "light", 1, Some(0));
+    let both = vec![start(light, &first), start(heavy, &first)];
+    let found = check(&problem, &Plan { decisions: both, ..Plan::default() });
+    assert!(matches!(found[..], [Violation::TooManyTenants { tenants: 2, .. }]), "{found:?}");
+}

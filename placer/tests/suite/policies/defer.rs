@@ -1,0 +1,230 @@
+//! Jobs that may wait for a cleaner grid: who does, how long, and who does not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::Timestamp;
+use wattle_placer::power::budget::GridForecast;
+use wattle_placer::{Decision, JobFacts, JobKey, Problem, Progress, State, check, policy, solve};
+
+use crate::policies::helpers::{arrive, cluster, facts, stopping};
+
+const HOUR: u64 = 3_600;
+
+/// KnownSurface at `now`: dirty for the first so many hours, then clean, for a day.
+fn outlook(now: Timestamp, dirty_hours: u64) -> Option<Arc<GridForecast>> {
+    let g = |hour: u64| if hour < dirty_hours { 400.0 } else { 100.0 };
+    let expected = (0..24).map(|h| (now + Duration::from_secs(h * HOUR), g(h))).collect();
+    Some(Arc::new(GridForecast {
+        now: g(0),
+        until: now + Duration::from_secs(24 * HOUR),
+        expected,
+    }))
+}
+
+fn patient(name: &str, slack_h: u64) -> JobFacts {
+    JobFacts { slack: Some(Duration::from_secs(slack_h * HOUR)), ..facts(name, 1) }
+}
+
+fn step(problem: &mut Problem, policy: &str) -> Option<Timestamp> {
+    let policy = wattle_placer::policy(policy).unwrap();
+    for _ in 0..20 {
+        let plan = solve(&*policy, problem);
+        assert_eq!(check(problem, &plan), [], "{plan:?}");
+        problem.apply(&plan);
+        stopping(problem).iter().for_each(|&key| problem.job_stopped(key));
+        if plan.is_empty() {
+            return plan.again_at;
+        }
+    }
+    panic!("{} does not come to rest", policy.name());
+}
+
+fn runs(problem: &Problem, key: JobKey) -> bool {
+    problem.job(key).is_some_and(|job| matches!(job.state, State::Running { .. }))
+}
+
+#[test]
+fn who_may_waits_while_the_grid_is_dirty_and_others_go_ahead() {
+    for name in ["fifo", "eaco", "powerflow", "wattle", "tiresias"] {
+        let mut problem = cluster(&[1]);
+        let waits = arrive(&mut problem, patient("waits", 8), Some(0));
+        let goes = arrive(&mut problem, facts("goes", 1), Some(0));
+        problem.grid = outlook(problem.now, 4);
+        let again = step(&mut problem, name);
+        assert!(!runs(&problem, waits) && runs(&problem, goes), "{name}");
+        assert!(again.is_some_and(|at| at <= Timestamp::from_s(8 * HOUR)), "{name}: {again:?}");
+        let plan = solve(&*policy(name).unwrap(), &problem);
+        assert_eq!(plan.deferred, 1, "{name}");
+        // Clean: it takes its turn.
+        problem.job_ended(goes);
+        problem.now = Timestamp::from_s(4 * HOUR);
+        problem.grid = outlook(problem.now, 0);
+        step(&mut problem, name);
+        assert!(runs(&problem, waits), "{name}");
+    }
+}
+
+#[test]
+fn nobody_waits_for_what_does_not_come() {
+    let starts = |slack_h: u64, grid: Option<Arc<GridForecast>>, now_h: u64| {
+        let mut problem = cluster(&[1]);
+        let key = arrive(&mut problem, patient("a", slack_h), Some(0));
+        problem.now = Timestamp::from_s(now_h * HOUR);
+        problem.grid = grid;
+        step(&mut problem, "fifo");
+        runs(&problem, key)
+    };
+    assert!(!starts(8, outlook(Timestamp::EPOCH, 4), 0), "it is worth waiting");
+    assert!(starts(8, None, 0), "nothing is known of the grid");
+    assert!(
+        starts(3, outlook(Timestamp::EPOCH, 4), 0),
+        "its patience ends before the grid is clean"
+    );
+    assert!(starts(48, outlook(Timestamp::EPOCH, 4), 24), "nothing has been heard for a day");
+    assert!(starts(48, outlook(Timestamp::EPOCH, 24), 0), "every instant is as dirty as this");
+    // The forecast was wrong, and goes on saying so: its patience ends all the same.
+    assert!(!starts(8, outlook(Timestamp::from_s(6 * HOUR), 1), 6));
+    assert!(starts(8, outlook(Timestamp::from_s(8 * HOUR), 1), 8));
+}
+
+#[test]
+fn a_running_job_pauses_at_its_epochs_end() {
+    let mut problem = cluster(&[1]);
+    let key = arrive(&mut problem, patient("a", 8), Some(0));
+    step(&mut problem, "fifo");
+    let report = |problem: &mut Problem, step: u64| {
+        let said = Progress {
+            at: problem.now,
+            step,
+            steps_total: Some(1_000_000),
+            steps_per_epoch: Some(1_000),
+            steps_per_s: Some(1.0),
+            ..Progress::default()
+        };
+        problem.job_progressed(key, said);
+    };
+    problem.now = Timestamp::from_s(2_400);
+    report(&mut problem, 2_400);
+    problem.grid = outlook(problem.now, 4);
+    let again = step(&mut problem, "fifo");
+    assert!(runs(&problem, key), "in the middle of an epoch");
+    assert_eq!(again, Some(Timestamp::from_s(3_000)), "when the epoch ends");
+    problem.now = Timestamp::from_s(3_000);
+    step(&mut problem, "fifo");
+    assert!(!runs(&problem, key));
+    let fixed = JobFacts { can_stop: false, ..patient("fixed", 8) };
+    let mut problem = cluster(&[1]);
+    let fixed = arrive(&mut problem, fixed, Some(0));
+    step(&mut problem, "fifo");
+    problem.now = Timestamp::from_s(2_400);
+    problem.grid = outlook(problem.now, 4);
+    step(&mut problem, "fifo");
+    assert!(runs(&problem, fixed), "it cannot be stopped");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// However the forecast errs, a job alone on its GPU is done by its deadline if it would have
+    /// been without waiting, and never waits longer than its slack.
+    #[test]
+    fn no_deadline_is_missed_by_waiting(
+        lasts in 600u64..50_000,
+        margin in 1.3f64..5.0,
+        slack_h in 1u64..60,
+        hours in prop::collection::vec(0u64..24, 100),
+        epoch in 100u64..5_000,
+    ) {
+        let mut problem = cluster(&[1]);
+        let deadline = Timestamp::from_s((lasts as f64 * margin) as u64 + 120);
+        let facts = JobFacts {
+            deadline: Some(deadline),
+            duration_alone: Some(Duration::from_secs(lasts)),
+            ..patient("a", slack_h)
+        };
+        // Nothing is known of it but what its owner says: one step is a second.
+        let key = arrive(&mut problem, facts, None);
+        let (mut done, mut waited, mut starts) = (0u64, 0u64, 0u64);
+        let minute = 60;
+        for tick in 0u64.. {
+            problem.now = Timestamp::from_s(tick * minute);
+            if tick % 60 == 0 {
+                let which = usize::try_from(tick / 60).unwrap() % hours.len();
+                problem.grid = outlook(problem.now, hours[which]);
+            }
+            let before = runs(&problem, key);
+            step(&mut problem, "fifo");
+            if runs(&problem, key) {
+                starts += u64::from(!before);
+                // A start anew costs half a minute: a whole one is lost here.
+                let lost = u64::from(!before && starts > 1);
+                done += minute * (1 - lost);
+                let said = Progress {
+                    at: problem.now + Duration::from_secs(minute),
+                    step: done,
+                    steps_total: Some(lasts),
+                    steps_per_epoch: Some(epoch),
+                    steps_per_s: Some(1.0),
+                    ..Progress::default()
+                };
+                problem.job_progressed(key, said);
+            } else {
+                waited += minute;
+            }
+            if done >= lasts {
+                break;
+            }
+            prop_assert!(tick < 20_000);
+        }
+        prop_assert!(waited <= slack_h * HOUR + 2 * minute, "waited {waited} s");
+        prop_assert!(problem.now + Duration::from_secs(minute) <= deadline + Duration::from_secs(2 * minute),
+            "{} after {deadline}; {starts} starts", problem.now);
+    }
+}
+
+/// With a deadline a job waits as far as its slowest setting leaves time, and not at all where a
+/// setting is chosen for good of which nobody knows what it does.
+#[test]
+fn who_may_be_set_slower_waits_less_for_its_deadline() {
+    let waits = |name: &str, price: f64, deadline_s: u64| {
+        let mut problem = cluster(&[1]);
+        (problem.price, problem.price_sets_clocks) = (price, price > 0.0);
+        let facts = JobFacts {
+            deadline: Some(Timestamp::from_s(deadline_s)),
+            duration_alone: Some(Duration::from_secs(10 * HOUR)),
+            ..patient("a", 12)
+        };
+        let key = arrive(&mut problem, facts, Some(2));
+        problem.grid = outlook(problem.now, 4);
+        step(&mut problem, name);
+        !runs(&problem, key)
+    };
+    // Ten hours and a quarter to spare, and four until the grid is clean: 16.5 h. At the lowest clock
+    // it goes at 0.85 of its speed: 18.7 h.
+    for (deadline_h, usual, slower) in [(16, false, false), (18, true, false), (20, true, true)] {
+        let deadline_s = deadline_h * HOUR;
+        assert_eq!(waits("fifo", 0.0, deadline_s), usual, "{deadline_h} h");
+        assert_eq!(waits("fifo", 0.3, deadline_s), slower, "{deadline_h} h, priced");
+        assert_eq!(waits("powerflow", 0.3, deadline_s), slower, "{deadline_h} h");
+        assert_eq!(waits("wattle", 1e-3, deadline_s), slower, "{deadline_h} h");
+        assert!(!waits("fifo@825", 0.0, deadline_s) && !waits("fifo+zeus", 0.0, deadline_s));
+    }
+}
+
+#[test]
+fn the_reason_says_until_when() {
+    let mut problem = cluster(&[1]);
+    arrive(&mut problem, patient("a", 8), Some(0));
+    problem.grid = outlook(problem.now, 4);
+    let plan = solve(&*policy("fifo").unwrap(), &problem);
+    let starts = |decision: &Decision| matches!(decision, Decision::Start { .. });
+    assert!(!plan.decisions.iter().any(starts));
+    let reason = plan.blocked.unwrap().reason.to_string();
+    assert_eq!(
+        reason,
+        "its owner lets it wait until 28800.000000s at most; the grid is at 400 g/kWh and expected \
+         at 100"
+    );
+}

@@ -1,0 +1,14 @@
+//! What must hold of every policy, and what each one's rule says in small examples.
+
+mod baselines;
+mod bounds;
+mod checker;
+mod defer;
+mod eaco;
+mod first_fit;
+mod helpers;
+mod kinds;
+mod plans;
+mod priority;
+mod sleep;
+mod watch;

@@ -1,0 +1,184 @@
+//! What must hold of every plan of every policy.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::job::GpuRequest;
+use wattle_placer::policies::NAMES;
+use wattle_placer::{JobFacts, JobKey, NodeFacts, Problem, Progress, State, Wakefulness, policy};
+
+use crate::policies::helpers::{arrive, cluster, decide, facts, learn, node, stopping};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Arrives {
+        gpus: u32,
+        /// Its greatest size as a multiple of its least.
+        times: u32,
+        class: Option<usize>,
+        exclusive: bool,
+        can_stop: bool,
+        deadline_s: Option<u64>,
+    },
+    Ends(prop::sample::Index),
+    /// Somebody other than the policy takes it off its GPUs.
+    IsStopped(prop::sample::Index),
+    Advances {
+        s: u64,
+    },
+    Fails {
+        node: usize,
+        gpus: u64,
+    },
+    Learns {
+        which: prop::sample::Index,
+        class: usize,
+    },
+    Costs {
+        price: f64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let arrives = (
+        1u32..18,
+        prop_oneof![2 => Just(1u32), 1 => Just(2), 1 => Just(8)],
+        prop::option::weighted(0.8, 0usize..3),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.8),
+        prop::option::weighted(0.3, 1u64..4_000),
+    )
+        .prop_map(|(gpus, times, class, exclusive, can_stop, deadline_s)| {
+            // Mostly small ones, as in real traces.
+            let gpus = if gpus > 9 { gpus - 8 } else { gpus.min(2) };
+            Step::Arrives { gpus, times, class, exclusive, can_stop, deadline_s }
+        });
+    let one = any::<prop::sample::Index>;
+    prop_oneof![
+        5 => arrives,
+        2 => one().prop_map(Step::Ends),
+        1 => one().prop_map(Step::IsStopped),
+        3 => (1u64..700).prop_map(|s| Step::Advances { s }),
+        1 => (0usize..4, any::<u64>()).prop_map(|(node, gpus)| Step::Fails { node, gpus }),
+        1 => (one(), 0usize..3).prop_map(|(which, class)| Step::Learns { which, class }),
+        1 => (0.0..3.0).prop_map(|price| Step::Costs { price }),
+    ]
+}
+
+/// A policy, as it is or with something to it.
+fn spelling() -> impl Strategy<Value = String> {
+    let plain = || prop::sample::select(NAMES.to_vec());
+    prop_oneof![
+        4 => plain().prop_map(str::to_owned),
+        1 => plain().prop_map(|name| format!("{name}@1080")),
+        1 => plain().prop_map(|name| format!("{name}+zeus")),
+        1 => Just("afs:0.5".to_owned()),
+        1 => Just("tiresias:300".to_owned()),
+    ]
+}
+
+fn happen(problem: &mut Problem, sizes: &[u32], name: String, step: Step) {
+    let one_of = |problem: &Problem, which: prop::sample::Index| {
+        let running = |job: &wattle_placer::Job| matches!(job.state, State::Running { .. });
+        let running = problem.running().filter(|(_, job)| running(job));
+        let keys: Vec<JobKey> = running.map(|(key, _)| key).collect();
+        (!keys.is_empty()).then(|| keys[which.index(keys.len())])
+    };
+    match step {
+        Step::Arrives { gpus, times, class, exclusive, can_stop, deadline_s } => {
+            let deadline = deadline_s.map(|s| problem.now + Duration::from_secs(s));
+            let duration_alone = deadline_s.map(|s| Duration::from_secs(s / 2));
+            let request = GpuRequest { min: gpus, max: gpus * times };
+            // Not drawn: failures that were kept stay the cases they were.
+            let priority = u8::from(deadline_s.is_some_and(|s| s % 4 == 0));
+            let facts = JobFacts {
+                request,
+                exclusive,
+                priority,
+                can_stop,
+                deadline,
+                duration_alone,
+                ..facts(&name, gpus)
+            };
+            arrive(problem, facts, class);
+        }
+        Step::Ends(which) => {
+            if let Some(key) = one_of(problem, which) {
+                problem.job_ended(key);
+            }
+        }
+        Step::IsStopped(which) => {
+            if let Some(key) = one_of(problem, which) {
+                problem.job_stopping(key);
+            }
+        }
+        Step::Advances { s } => {
+            problem.now = problem.now + Duration::from_secs(s);
+            let done = |key: JobKey, job: &wattle_placer::Job| {
+                job.progress.map_or(0, |p| p.step) + s / (1 + key.index() as u64 % 3)
+            };
+            let reports: Vec<(JobKey, u64)> =
+                problem.running().map(|(key, job)| (key, done(key, job))).collect();
+            for (key, step) in reports {
+                let at = problem.now;
+                let said = Progress {
+                    at,
+                    step,
+                    steps_total: Some(3_000),
+                    steps_per_epoch: Some(100),
+                    ..Progress::default()
+                };
+                problem.job_progressed(key, said);
+            }
+            let waking = |(_, node): &(_, &wattle_placer::Node)| {
+                node.wakefulness == Wakefulness::Waking && s > 120
+            };
+            let woken: Vec<_> = problem.keyed_nodes().filter(waking).map(|(key, _)| key).collect();
+            woken.into_iter().for_each(|key| problem.node_is(key, Wakefulness::Awake));
+        }
+        Step::Fails { node: i, gpus } => {
+            if let Some(&size) = sizes.get(i) {
+                problem.node_known(NodeFacts { healthy: gpus, ..node(i, size) });
+            }
+        }
+        Step::Learns { which, class } => {
+            if let Some(key) = one_of(problem, which) {
+                learn(problem, key, class);
+            }
+        }
+        Step::Costs { price } => problem.price = price,
+    }
+}
+
+proptest! {
+    /// Whatever happens: no plan breaks a rule, and an applied plan leaves nothing to do.
+    #[test]
+    fn plans_are_sound_and_complete(
+        sizes in prop::collection::vec(prop_oneof![Just(2u32), Just(4), Just(8)], 1..5),
+        tenants_max in 1u32..4,
+        nodes_sleep in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..60),
+        name in spelling(),
+    ) {
+        let policy = policy(&name).unwrap();
+        let mut problem = cluster(&sizes);
+        problem.tenants_max = tenants_max;
+        problem.nodes_sleep = nodes_sleep;
+        for (i, step) in steps.into_iter().enumerate() {
+            happen(&mut problem, &sizes, format!("j{i}"), step);
+            decide(&mut problem, &*policy);
+            // Who was asked to stop has stopped before the next thing happens.
+            for round in 0.. {
+                let stopping = stopping(&problem);
+                if stopping.is_empty() {
+                    break;
+                }
+                prop_assert!(round < 20, "{name} stops and starts for ever");
+                for key in stopping {
+                    problem.job_stopped(key);
+                    decide(&mut problem, &*policy);
+                }
+            }
+        }
+    }
+}

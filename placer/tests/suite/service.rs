@@ -1,0 +1,388 @@
+//! The placer's binary on a real nats-server, with nodes that only say what real ones would.
+//!
+//! Every wait is for a condition, with a deadline.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
+use wattle_common::messages::{
+    AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
+    PowerReport, Reply, SubmitJob,
+};
+use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject};
+use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
+use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
+use wattle_runtime::clock;
+use wattle_runtime::testing::{NatsServer, until};
+
+/// The machine that runs the tests may be busy with many of them.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Site {
+    server: NatsServer,
+    folder: tempfile::TempDir,
+    placer: Option<Child>,
+    bus: Bus,
+    jobs: KvBucket,
+    desired: KvBucket,
+    actual: KvBucket,
+}
+
+fn node() -> NodeId {
+    NodeId::new("n0").unwrap()
+}
+
+fn cluster() -> ClusterId {
+    ClusterId::new("place").unwrap()
+}
+
+fn spec(job: &str, gpus: u32) -> JobSpec {
+    JobSpec {
+        job: JobId::new(job).unwrap(),
+        name: job.to_owned(),
+        workload: None,
+        gpus: GpuRequest::exactly(gpus),
+        exclusive: false,
+        priority: 0,
+        deadline_at_us: None,
+        slack_ms: None,
+        duration_ms_estimate: None,
+        memory_mib_max: None,
+        gpu_type: None,
+        checkpoint_signal: Some("SIGUSR1".to_owned()),
+        command: vec!["train".to_owned()],
+        environment: vec![],
+        working_dir: None,
+        submitted_at_us: Timestamp::EPOCH,
+    }
+}
+
+impl Site {
+    async fn new() -> Self {
+        let server = NatsServer::start().await;
+        let bus = Bus::connect(&BusConfig::at(&server.url()), cluster(), "test").await.unwrap();
+        let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
+        let desired = bus.bucket(Bucket::Desired).await.unwrap();
+        let actual = bus.bucket(Bucket::Actual).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = Self { server, folder, placer: None, bus, jobs, desired, actual };
+        site.start_placer();
+        site
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn start_placer(&mut self) {
+        self.placer = Some(self.spawn_placer());
+    }
+
+    fn spawn_placer(&self) -> Child {
+        // Patience beyond the test's length: the nodes here speak only when they are made to.
+        let config = format!(
+            "cluster = \"place\"\npolicy = \"fifo\"\nlease_ms = 3000\ntick_ms = 200\n\
+             round_delay_ms = 10\nnode_patience_ms = 600000\nnode_lost_after_ms = 600000\n\
+             nodes_expected = 1\ngpu_cap_w = 200\n[nats]\nurl = \"{}\"\n",
+            self.server.url()
+        );
+        let file = self.path("placer.toml");
+        fs::write(&file, config).unwrap();
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path("placer.log"));
+        Command::new(env!("CARGO_BIN_EXE_wattle-placer"))
+            .arg("--config")
+            .arg(file)
+            .stdin(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn()
+            .unwrap()
+    }
+
+    /// As a crash or `kill -9` would.
+    fn kill_placer(&mut self) {
+        let mut placer = self.placer.take().unwrap();
+        placer.kill().unwrap();
+        placer.wait().unwrap();
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("placer.log")).unwrap_or_default()
+    }
+
+    /// Asks until there is an answer, as a person would.
+    async fn ask<T: serde::Serialize>(&self, topic: RequestTopic, message: &T) -> Reply {
+        let subject = Subject::request(cluster(), topic);
+        self.until("an answer", async || self.bus.request::<T, Reply>(&subject, message).await.ok())
+            .await
+    }
+
+    async fn submit(&self, spec: JobSpec) -> Reply {
+        self.ask(RequestTopic::JobSubmitted, &SubmitJob { spec }).await
+    }
+
+    async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+        match until(DEADLINE, look).await {
+            Some(found) => found,
+            None => panic!("{what}: never so\nplacer:\n{}", self.log()),
+        }
+    }
+
+    async fn record(&self, job: &str, wanted: impl Fn(&JobRecord) -> bool) -> JobRecord {
+        self.until(job, async || {
+            let (record, _) = self.jobs.get::<JobRecord>(job).await.ok()??;
+            wanted(&record).then_some(record)
+        })
+        .await
+    }
+
+    async fn order(&self, what: &str, wanted: impl Fn(&NodeDesired) -> bool) -> NodeDesired {
+        self.until(what, async || {
+            let (desired, _) = self.desired.get::<NodeDesired>("n0").await.ok()??;
+            wanted(&desired).then_some(desired)
+        })
+        .await
+    }
+
+    async fn power(&self, gpus: u32) {
+        let report = PowerReport {
+            node: node(),
+            at_us: clock::now(),
+            generation_seen: 0,
+            lease_until_us: None,
+            gpus: (0..gpus)
+                .map(|gpu| AppliedGpu {
+                    gpu,
+                    uuid: format!("GPU-{gpu}"),
+                    kind: "v100".to_owned(),
+                    memory_mib: 32_768,
+                    healthy: true,
+                    cap_mw: None,
+                    cap_mw_default: None,
+                    cap_mw_min: None,
+                    cap_mw_max: None,
+                    clock_mhz_max: None,
+                    clock_mhz_lowest: None,
+                    clock_mhz_highest: None,
+                    refused: None,
+                })
+                .collect(),
+            can_sleep: false,
+            slept: None,
+            switch: None,
+            gpus_per_board: None,
+        };
+        self.actual.put(&Reporter::Power.key(&node()), &report).await.unwrap();
+    }
+
+    async fn launch(&self, seen: u64, jobs: &[(&str, u32, LaunchState)]) {
+        let report = LaunchReport {
+            node: node(),
+            at_us: clock::now(),
+            generation_seen: seen,
+            jobs: jobs
+                .iter()
+                .map(|(job, attempt, state)| LaunchedJob {
+                    job: JobId::new(job).unwrap(),
+                    attempt: *attempt,
+                    gpus: vec![0],
+                    state: state.clone(),
+                    session: None,
+                    since_us: clock::now(),
+                    log_path: format!("/log/{job}"),
+                })
+                .collect(),
+        };
+        self.actual.put(&Reporter::Launcher.key(&node()), &report).await.unwrap();
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(mut placer) = self.placer.take() {
+            let _ = placer.kill();
+            let _ = placer.wait();
+        }
+    }
+}
+
+fn accepted(job: &str) -> Reply {
+    Reply::Accepted { job: JobId::new(job).unwrap() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_turn_it_goes_on_where_it_was() {
+    let mut site = Site::new().await;
+    // Stored before acknowledged: killed the moment it answers, the job is there.
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+    site.kill_placer();
+    assert_eq!(site.record("a", |_| true).await.phase, JobPhase::Queued);
+    site.start_placer();
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"), "acknowledged again");
+    site.power(2).await;
+    site.launch(0, &[]).await;
+    let order = site.order("a is ordered", |order| order.jobs.len() == 1).await;
+    assert_eq!((order.jobs[0].attempt, order.jobs[0].gpus.as_slice()), (1, &[0][..]));
+    assert!(order.gpus.iter().all(|gpu| gpu.cap_mw.is_some()), "the site's cap: {order:?}");
+
+    // Killed between order and report; the report comes while nobody listens.
+    site.kill_placer();
+    site.launch(order.generation, &[("a", 1, LaunchState::Running)]).await;
+    site.start_placer();
+    let record = site.record("a", |record| record.phase == JobPhase::Running).await;
+    assert_eq!((record.attempt, record.log_paths.as_slice()), (1, &["/log/a".to_owned()][..]));
+    let renewed = site.order("renewed", |next| next.issued_at_us > order.issued_at_us).await;
+    assert_eq!(renewed.generation, order.generation, "a restart is no change");
+
+    // Taken back, killed, and only then stopped on its node.
+    let cancel = CancelJob { job: JobId::new("a").unwrap() };
+    assert_eq!(site.ask(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
+    let stop = site.order("a is to stop", |next| next.jobs.iter().all(|job| job.stop)).await;
+    assert!(stop.generation > order.generation);
+    site.kill_placer();
+    site.launch(stop.generation, &[("a", 1, LaunchState::Stopped)]).await;
+    site.start_placer();
+    site.record("a", |record| record.phase == JobPhase::Cancelled).await;
+    site.order("nothing is left", |next| next.jobs.is_empty()).await;
+
+    // A last job to its end, and the service registered all the while.
+    assert_eq!(site.submit(spec("b", 2)).await, accepted("b"));
+    let order = site.order("b is ordered", |next| next.jobs.len() == 1).await;
+    site.launch(order.generation, &[("b", 1, LaunchState::Exited { code: 0 })]).await;
+    let record = site.record("b", |record| record.phase == JobPhase::Finished).await;
+    assert_eq!((record.exit_code, record.reasons.len()), (Some(0), 1));
+    let answer = ask_services(site.server.port(), "wattle-placer").await;
+    assert!(answer.contains("\"cluster\":\"place\""), "{answer}");
+}
+
+/// What `nats micro ls` asks and hears, as the bare protocol has it.
+async fn ask_services(port: u16, name: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let ask = format!(
+        "CONNECT {{\"verbose\":false}}\r\nSUB answers 1\r\nPUB $SRV.PING.{name} answers 0\r\n\r\n"
+    );
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let (mut said, mut piece) = (String::new(), [0; 4096]);
+    tokio::time::timeout(DEADLINE, async {
+        while !said.contains("io.nats.micro.v1.ping_response") {
+            let count = stream.read(&mut piece).await.unwrap();
+            assert!(count > 0, "nats-server hung up: {said}");
+            said.push_str(&String::from_utf8_lossy(&piece[..count]));
+        }
+        said
+    })
+    .await
+    .expect("a service of that name answers")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_answered_or_logged_and_it_stays_up() {
+    let site = Site::new().await;
+    // Corrupt values in every bucket it reads, under keys that it looks at.
+    site.jobs.put("broken", &"no record").await.unwrap();
+    site.actual.put("power.n0", &"no report").await.unwrap();
+    site.actual.put("launcher.n0", &7).await.unwrap();
+    let mut wrong = spec("a", 1);
+    wrong.command.clear();
+    let reply = site.submit(wrong).await;
+    assert!(matches!(&reply, Reply::Refused { error } if error.contains("command is empty")));
+    let reply = site.ask(RequestTopic::JobSubmitted, &"no request").await;
+    assert!(matches!(&reply, Reply::Refused { error } if error.contains("SubmitJob")), "{reply:?}");
+    let told = site.until("both are logged", async || {
+        let log = site.log();
+        (log.contains("power.n0") && log.contains("launcher.n0")).then_some(log)
+    });
+    assert_eq!(told.await.matches("\"key\":\"power.n0\"").count(), 1, "once");
+    site.power(1).await;
+    site.launch(0, &[]).await;
+    site.order("the node is known", |_| true).await;
+    let reply = site.submit(spec("big", 2)).await;
+    assert!(matches!(&reply, Reply::Refused { error } if error.contains("asks for 2 GPUs")));
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_and_orders_survive_the_bus() {
+    let mut site = Site::new().await;
+    site.power(1).await;
+    site.launch(0, &[]).await;
+    assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
+    let order = site.order("a is ordered", |order| order.jobs.len() == 1).await;
+    site.launch(order.generation, &[("a", 1, LaunchState::Running)]).await;
+    site.record("a", |record| record.phase == JobPhase::Running).await;
+    site.server.kill();
+    site.server.restart().await;
+    let after = site.order("renewed", |next| next.issued_at_us > order.issued_at_us).await;
+    assert_eq!((after.generation, after.jobs.len()), (order.generation, 1));
+    assert_eq!(site.submit(spec("b", 1)).await, accepted("b"));
+    assert_eq!(site.record("a", |_| true).await.phase, JobPhase::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_placer_of_the_cluster_does_not_go_unnoticed() {
+    let mut site = Site::new().await;
+    site.power(1).await;
+    site.launch(0, &[]).await;
+    site.order("the first one works", |_| true).await;
+    let mut second = site.spawn_placer();
+    // Whichever writes second finds the other's revision, and says so.
+    let first = site.placer.as_mut().unwrap();
+    let ended =
+        until(DEADLINE, async || second.try_wait().unwrap().or(first.try_wait().unwrap())).await;
+    let _ = second.kill();
+    let _ = second.wait();
+    assert_eq!(ended.expect("one of them ends").code(), Some(1));
+    assert!(site.log().contains("stop the other placer"), "{}", site.log());
+}
+
+/// Waiting for a server that is not there must not outlast the wish to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_stops_when_asked_while_the_bus_is_away() {
+    let mut site = Site::new().await;
+    site.kill_placer();
+    site.server.kill();
+    let mut placer = site.spawn_placer();
+    let retries = async || site.log().contains("does not answer; retrying").then_some(());
+    let waits = until(DEADLINE, retries).await;
+    let id = placer.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let ended = until(DEADLINE, async || placer.try_wait().unwrap()).await;
+    let _ = placer.kill();
+    let _ = placer.wait();
+    assert!(waits.is_some(), "it never tried again:\n{}", site.log());
+    assert!(ended.expect("it ends").success());
+}
+
+#[test]
+fn wrong_usage_and_wrong_configuration_end_with_code_2() {
+    let placer = |arguments: &[&str]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_wattle-placer")).args(arguments).output();
+        let ran = ran.unwrap();
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    assert_eq!(placer(&[]).0, Some(2));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("placer.toml");
+    let good = include_str!("../../../deploy/placer.toml");
+    for (right, wrong, names) in [
+        ("lease_ms", "lease_s", "lease_s"),
+        ("policy = \"eaco\"", "policy = \"magic\"", "use one of"),
+        ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_patience_ms"),
+        ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
+    ] {
+        fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
+        let (code, said) = placer(&["--config", file.to_str().unwrap()]);
+        assert!(code == Some(2) && said.contains(names), "{names}: {said}");
+    }
+}
+
+#[test]
+fn the_example_is_a_configuration() {
+    let text = include_str!("../../../deploy/placer.toml");
+    let config: wattle_placer::Config =
+        wattle_runtime::config::parse(text, Path::new("placer.toml")).unwrap();
+    config.check().unwrap();
+}

@@ -1,0 +1,81 @@
+//! The service's own intervals: scored by its own windows, stretched by them, kept beyond the process.
+
+use crate::common::{job, window};
+use wattle_common::rng::Stream;
+use wattle_common::{Power, Timestamp};
+use wattle_predictor::surface::Configuration;
+use wattle_predictor::{Predictor, PredictorConfig};
+
+const CAPS: [u64; 6] = [250, 225, 200, 175, 150, 125];
+
+fn at(cap: u64) -> Configuration {
+    Configuration {
+        gpus: 1,
+        nodes: 1,
+        cap: Some(Power::from_w(cap)),
+        clock_max: None,
+        global_batch: None,
+        neighbours: Vec::new(),
+    }
+}
+
+/// Jobs of one family whose readings scatter by `noise`, each seen under all caps.
+fn seen(predictor: &mut Predictor, noise: f64, jobs: std::ops::Range<u64>) {
+    let mut rng = Stream::new(3, "calibration");
+    for j in jobs {
+        for (i, cap) in CAPS.into_iter().enumerate() {
+            let class = format!("family-b{}-x", 1 << (j % 4));
+            let mut w = window(&format!("j{j}"), Some(&class), 10 * j + i as u64);
+            let held = (cap as f64 / 250.0).powf(0.4);
+            w.cap_mw = Some(Power::from_w(cap));
+            w.steps_per_s = Some(10.0 * held * (noise * rng.normal()).exp());
+            w.steps_per_s_error = None;
+            w.power_mw_cards = Some(Power::from_w_f64(0.9 * cap as f64));
+            predictor.learn(Timestamp::from_s(60 * j), &w);
+        }
+    }
+}
+
+/// The width of the step rate's interval of a job seen under two caps, asked for a third.
+fn width(predictor: &Predictor) -> f64 {
+    let mut p = predictor.clone();
+    for (minute, cap) in [(9_000, 250), (9_001, 125)] {
+        let mut w = window("new", Some("family-b3-x"), minute);
+        w.cap_mw = Some(Power::from_w(cap));
+        w.steps_per_s = Some(10.0 * (cap as f64 / 250.0).powf(0.4));
+        w.steps_per_s_error = None;
+        w.power_mw_cards = Some(Power::from_w_f64(0.9 * cap as f64));
+        p.learn(Timestamp::from_s(600_000), &w);
+    }
+    let rate = p.predict(&job("new"), &at(175)).unwrap().steps_per_s.unwrap();
+    assert!(rate.low <= rate.mean && rate.mean <= rate.high);
+    (rate.high / rate.low).ln()
+}
+
+#[test]
+fn a_noisy_family_gets_wider_intervals_than_a_calm_one() {
+    let of = |noise| {
+        let mut predictor = Predictor::new(PredictorConfig::shipped());
+        seen(&mut predictor, noise, 0..12);
+        width(&predictor)
+    };
+    let (calm, noisy) = (of(0.005), of(0.15));
+    assert!(noisy > 2.0 * calm, "{noisy} {calm}");
+}
+
+#[test]
+fn scores_outlive_the_process() {
+    let mut predictor = Predictor::new(PredictorConfig::shipped());
+    seen(&mut predictor, 0.1, 0..12);
+    let stored = predictor.take_changed_scores();
+    assert!(!stored.is_empty());
+    assert!(predictor.take_changed_scores().is_empty());
+    let mut after = Predictor::new(PredictorConfig::shipped());
+    for (kind, name, scores) in stored {
+        let text = serde_json::to_string(&scores).unwrap();
+        assert!(after.restore_scores(&kind, &name, serde_json::from_str(&text).unwrap()));
+    }
+    assert_eq!(after.calibration(), predictor.calibration());
+    let unread = serde_json::from_str("{\"families\":{\"a\":[[1,-1.0]]}}").unwrap();
+    assert!(!after.restore_scores("v100", "speed-setting-known", unread));
+}

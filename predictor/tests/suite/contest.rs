@@ -1,0 +1,394 @@
+//! The contest on a real nats-server: predictors side by side, promoted and back again, silent and
+//! stood in for; one of them in Python, in an environment of its own.
+
+#![cfg(feature = "service")]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{class, job, window};
+use tokio::task::JoinHandle;
+use wattle_common::id::PredictorId;
+use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
+use wattle_common::messages::{
+    JobRecord, PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Surface,
+};
+use wattle_common::subject::{Bucket, JobTopic, PredictorKey, RequestTopic, Subject};
+use wattle_common::{ClusterId, Timestamp};
+use wattle_predictor::PredictorConfig;
+use wattle_predictor::registry::config::RegistryConfig;
+use wattle_predictor::registry::lease::Lease;
+use wattle_predictor::registry::service as registry;
+use wattle_predictor::shell;
+use wattle_runtime::bus::{Bus, BusConfig, BusError};
+use wattle_runtime::clock;
+use wattle_runtime::shell::Shutdown;
+use wattle_runtime::testing::NatsServer;
+
+/// Far more than any of it takes on a busy machine.
+const WITHIN: Duration = Duration::from_secs(60);
+/// How often a condition is looked at, with a window closed each time.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+struct Running(Shutdown, JoinHandle<Result<(), BusError>>);
+
+impl Running {
+    async fn stop(self) {
+        self.0.request();
+        self.1.await.unwrap().unwrap();
+    }
+}
+
+struct Bench {
+    server: NatsServer,
+    bus: Bus,
+    /// Where the next window begins.
+    from: Timestamp,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let server = NatsServer::start().await;
+        let cluster = ClusterId::new("lab").unwrap();
+        let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await.unwrap();
+        let bench = Self { server, bus, from: clock::now() };
+        let jobs = bench.bus.bucket(Bucket::Jobs).await.unwrap();
+        jobs.put("one", &record("one", JobPhase::Running)).await.unwrap();
+        jobs.put("waits", &record("waits", JobPhase::Queued)).await.unwrap();
+        bench
+    }
+
+    fn predictor(&self, name: &str) -> Running {
+        let config = shell::ServiceConfig {
+            cluster: self.bus.cluster().clone(),
+            write_interval_wall_ms: 20,
+            model: PredictorConfig {
+                name: PredictorId::new(name).unwrap(),
+                publish_interval_ms: 20,
+                ..PredictorConfig::shipped()
+            },
+            nats: BusConfig::at(&self.server.url()),
+        };
+        let shutdown = Shutdown::default();
+        let stop = shutdown.clone();
+        Running(shutdown, tokio::spawn(async move { shell::run(config, &stop).await }))
+    }
+
+    fn registry(&self) -> Running {
+        let config = registry::ServiceConfig {
+            cluster: self.bus.cluster().clone(),
+            look_interval_wall_ms: 100,
+            lease_wall_ms: 1_000,
+            contest: RegistryConfig {
+                first_after_ms: 500,
+                silent_after_ms: 2_000,
+                prior_after_ms: 4_000,
+                status_interval_ms: 100,
+                ..RegistryConfig::shipped()
+            },
+            nats: BusConfig::at(&self.server.url()),
+        };
+        let shutdown = Shutdown::default();
+        let stop = shutdown.clone();
+        Running(shutdown, tokio::spawn(async move { registry::run(config, &stop).await }))
+    }
+
+    /// Closes a window of job `one` that ends now.
+    async fn close(&mut self) {
+        let mut window = window("one", Some("a"), 0);
+        (window.from_us, window.until_us) = (self.from, clock::now());
+        self.from = window.until_us;
+        let id = format!("one-{}", window.from_us);
+        let (cluster, node) = (self.bus.cluster().clone(), window.node.clone());
+        let subject = Subject::of_job(cluster, JobTopic::WindowClosed, node, job("one"));
+        self.bus.store(&subject, &id, &window).await.unwrap();
+    }
+
+    /// Lets time and windows pass until something is true.
+    async fn until<T>(&mut self, what: &str, condition: impl AsyncFn(&Self) -> Option<T>) -> T {
+        let found = async {
+            loop {
+                if let Some(found) = condition(self).await {
+                    return found;
+                }
+                self.close().await;
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        let found = tokio::time::timeout(WITHIN, found).await;
+        found.unwrap_or_else(|_| panic!("waited {WITHIN:?} for: {what}"))
+    }
+
+    async fn status(&self, name: &str) -> Option<PredictorStatus> {
+        let bucket = self.bus.bucket(Bucket::Predictors).await.unwrap();
+        let key = PredictorKey::Status(PredictorId::new(name).unwrap()).to_string();
+        bucket.get(&key).await.unwrap().map(|(status, _)| status)
+    }
+
+    async fn surface(&self, name: &str) -> Option<Surface> {
+        let bucket = self.bus.bucket(Bucket::Surfaces).await.unwrap();
+        bucket.get(name).await.unwrap().map(|(surface, _)| surface)
+    }
+
+    /// Waits until the surface of `name` that the placer reads is of `predictor`.
+    async fn until_surface(&mut self, name: &str, predictor: &str) -> Surface {
+        let what = format!("a surface of {name} by {predictor}");
+        self.until(&what, async |bench| {
+            bench.surface(name).await.filter(|surface| surface.predictor.as_str() == predictor)
+        })
+        .await
+    }
+
+    /// Waits until something is true of how a predictor does.
+    async fn until_status(
+        &mut self,
+        name: &str,
+        what: &str,
+        wanted: impl Fn(&PredictorStatus) -> bool,
+    ) -> PredictorStatus {
+        let what = format!("{name}: {what}");
+        self.until(&what, async |bench| bench.status(name).await.filter(|status| wanted(status)))
+            .await
+    }
+
+    /// Who looks after the cluster.
+    async fn holder(&self) -> Option<Lease> {
+        let bucket = self.bus.bucket(Bucket::Predictors).await.unwrap();
+        let key = PredictorKey::Registry.to_string();
+        bucket.get(&key).await.unwrap().map(|(lease, _)| lease)
+    }
+
+    async fn promote(&self, name: &str) -> PromoteReply {
+        let cluster = self.bus.cluster().clone();
+        let subject = Subject::request(cluster, RequestTopic::PredictorPromoted);
+        let predictor = PredictorId::new(name).unwrap();
+        self.bus.request(&subject, &PromotePredictor { predictor }).await.unwrap()
+    }
+}
+
+fn record(name: &str, phase: JobPhase) -> JobRecord {
+    let spec = JobSpec {
+        job: job(name),
+        name: name.into(),
+        workload: Some(class("a")),
+        gpus: GpuRequest::exactly(1),
+        exclusive: false,
+        priority: 0,
+        deadline_at_us: None,
+        slack_ms: None,
+        duration_ms_estimate: None,
+        memory_mib_max: None,
+        gpu_type: None,
+        checkpoint_signal: None,
+        command: vec!["train".into()],
+        environment: Vec::new(),
+        working_dir: None,
+        submitted_at_us: Timestamp::from_s(1),
+    };
+    let record = serde_json::json!({
+        "spec": spec, "phase": phase, "phase_since_us": 1, "attempt": 0,
+    });
+    serde_json::from_value(record).unwrap()
+}
+
+fn promoted(reply: &PromoteReply) -> (&str, &str) {
+    match reply {
+        PromoteReply::Promoted { predictor, before, .. } => (predictor.as_str(), before.as_str()),
+        PromoteReply::Refused { error } => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
+    let mut bench = Bench::new().await;
+    let contest = bench.registry();
+    let (first, second) = (bench.predictor("physical"), bench.predictor("rival"));
+    bench.until_surface("one", "physical").await;
+    bench.until_surface("waits", "physical").await;
+    let scored = |status: &PredictorStatus| {
+        status.speed.again.is_some_and(|score| score.windows >= 5)
+            && status.latency.is_some()
+            && status.version.is_some()
+    };
+    for name in ["physical", "rival"] {
+        let status = bench.until_status(name, "it is scored", scored).await;
+        // The same model on the same windows, which never change.
+        assert!(status.speed.again.unwrap().mape_percent < 1.0, "{status:?}");
+        assert_eq!(status.version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
+    }
+    assert_eq!(bench.status("rival").await.unwrap().state, PredictorState::Shadow);
+
+    let PromoteReply::Refused { error } = bench.promote("rivla").await else { panic!("it is not") };
+    assert_eq!(error, "no predictor `rivla`; there are: physical, rival");
+    assert_eq!(promoted(&bench.promote("rival").await), ("rival", "physical"));
+    // A job without a window of its own changes hands too: all are proposed anew.
+    bench.until_surface("one", "rival").await;
+    bench.until_surface("waits", "rival").await;
+    bench.until_status("physical", "it is a challenger", |s| !s.champion).await;
+
+    // The registry ends and begins again: who serves and what was scored is still known.
+    let scores = bench.until_status("rival", "it serves", |s| s.champion).await;
+    contest.stop().await;
+    let contest = bench.registry();
+    let after = bench
+        .until_status("rival", "the new registry speaks", |s| s.proposals > scores.proposals)
+        .await;
+    assert_eq!((after.state, after.champion), (PredictorState::Champion, true));
+    assert!(after.speed.again.unwrap().windows >= scores.speed.again.unwrap().windows);
+
+    // Asked to end, it is gone; its last surfaces stand until priors take their place.
+    second.stop().await;
+    let gone = bench.until_status("rival", "it is silent", |s| s.trouble.is_some()).await;
+    assert_eq!((gone.state, gone.champion), (PredictorState::Silent, true));
+    let prior = bench.until_surface("waits", "prior").await;
+    assert!(prior.basis.unwrap().contains("predictor rival silent since"));
+    // It comes back, and so do its surfaces.
+    let second = bench.predictor("rival");
+    bench.until_surface("waits", "rival").await;
+    assert_eq!(promoted(&bench.promote("physical").await), ("physical", "rival"));
+    bench.until_surface("waits", "physical").await;
+    for running in [first, second, contest] {
+        running.stop().await;
+    }
+}
+
+/// Two registries would write over each other: the second waits, whether the first one is told to
+/// stop or is simply gone.
+#[tokio::test]
+async fn a_second_registry_stands_by_until_the_first_ones_lease_ends() {
+    let mut bench = Bench::new().await;
+    let predictor = bench.predictor("physical");
+    let first = bench.registry();
+    bench.until_surface("one", "physical").await;
+    let held = bench.holder().await.unwrap();
+    let second = bench.registry();
+    // Twice as long as a lease: whoever waited for nothing would have taken it.
+    let later = held.until_us + Duration::from_secs(1);
+    let renewed = bench
+        .until("the lease is renewed beside another registry", async |bench| {
+            bench.holder().await.filter(|lease| lease.renewed_at_us > later)
+        })
+        .await;
+    assert_eq!(renewed.instance, held.instance);
+    let services = bench.bus.services("wattle-registry", Duration::from_millis(500)).await.unwrap();
+    assert_eq!(services.len(), 1, "who stands by answers nobody: {services:?}");
+
+    // Killed, it gives nothing up; the lease ends by itself.
+    first.1.abort();
+    let next = bench
+        .until("the second takes over", async |bench| {
+            bench.holder().await.filter(|lease| lease.instance != held.instance)
+        })
+        .await;
+    assert!(next.renewed_at_us >= renewed.until_us, "before the first one's lease had ended");
+    bench.until_status("physical", "it is looked after", |s| s.at_us > next.until_us).await;
+    assert_eq!(promoted(&bench.promote("physical").await), ("physical", "physical"));
+
+    // Told to stop, it leaves the key to the next at once.
+    second.stop().await;
+    assert_eq!(bench.holder().await, None);
+    let third = bench.registry();
+    bench.until("a third begins", async |bench| bench.holder().await).await;
+    for running in [predictor, third] {
+        running.stop().await;
+    }
+}
+
+/// The example in Python, in a virtual environment of its own; `None` where none can be made here.
+struct Python {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Python {
+    fn start(url: &str) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python");
+        let venv = folder.path().join("venv");
+        let python = venv.join("bin/python");
+        let mut made = Command::new("python3");
+        made.args(["-m", "venv"]).arg(&venv);
+        let mut installed = Command::new(&python);
+        installed.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        installed.args(["--retries", "1", "--timeout", "10", "-r"]);
+        installed.arg(example.join("requirements.txt"));
+        for mut step in [made, installed] {
+            let done = step.stdin(Stdio::null()).output();
+            let why = match done {
+                Ok(output) if output.status.success() => continue,
+                Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+                Err(error) => error.to_string(),
+            };
+            // Past the test's captured output, so that nobody takes it for tested.
+            let _ = writeln!(
+                std::io::stderr(),
+                "\n*** NOT TESTED: the predictor in Python. {step:?} failed:\n{}\n",
+                why.trim()
+            );
+            return None;
+        }
+        let child = run(&python, &example.join("predict.py"), url);
+        Some(Self { child, _folder: folder })
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn run(python: &PathBuf, program: &Path, url: &str) -> Child {
+    Command::new(python)
+        .arg(program)
+        .args(["--nats", url, "--cluster", "lab", "--name", "python-mean"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_predictor_in_python_takes_part_like_any_other() {
+    let mut bench = Bench::new().await;
+    let url = bench.server.url();
+    let Some(mut python) = tokio::task::spawn_blocking(move || Python::start(&url)).await.unwrap()
+    else {
+        return;
+    };
+    let (contest, physical) = (bench.registry(), bench.predictor("physical"));
+    bench.until_surface("one", "physical").await;
+    let scored = |status: &PredictorStatus| {
+        status.speed.again.is_some_and(|s| s.windows >= 3) && status.version.is_some()
+    };
+    let status = bench.until_status("python-mean", "it is scored", scored).await;
+    assert_eq!((status.state, status.version.as_deref()), (PredictorState::Shadow, Some("1.0.0")));
+    assert_eq!(status.refused, 0, "{status:?}");
+    let (speed, power) = (status.speed.again.unwrap(), status.power.again.unwrap());
+    assert!(speed.mape_percent < 0.1 && power.mape_percent < 0.1, "{speed:?} {power:?}");
+    assert!(speed.coverage90_percent > 99.9, "{speed:?}");
+
+    assert_eq!(promoted(&bench.promote("python-mean").await), ("python-mean", "physical"));
+    let served = bench.until_surface("one", "python-mean").await;
+    assert!((served.points[0].steps_per_s.unwrap().mean - 10.0).abs() < 1e-6, "{served:?}");
+
+    python.kill();
+    let gone = bench.until_status("python-mean", "it is silent", |s| s.trouble.is_some()).await;
+    assert_eq!((gone.state, gone.champion), (PredictorState::Silent, true));
+    let prior = bench.until_surface("one", "prior").await;
+    assert_eq!(prior.windows, 0);
+    assert!(prior.basis.unwrap().contains("predictor python-mean silent since"));
+
+    assert_eq!(promoted(&bench.promote("physical").await), ("physical", "python-mean"));
+    let back = bench.until_surface("one", "physical").await;
+    assert!(back.windows > 0, "what it learned meanwhile it still knows");
+    physical.stop().await;
+    contest.stop().await;
+}

@@ -1,0 +1,81 @@
+//! What cards draw hangs on how many a job has, and with it what a cap costs: learned by the class.
+
+use crate::common::{class, job, window};
+use wattle_common::rng::Stream;
+use wattle_common::{Power, Timestamp};
+use wattle_predictor::surface::Configuration;
+use wattle_predictor::{Predictor, PredictorConfig};
+
+/// Alone it draws 230 W; cards that wait for each other draw less.
+fn watts(gpus: u32) -> f64 {
+    60.0 + 170.0 * (0.3 + 0.7 / f64::from(gpus).sqrt())
+}
+
+/// The share of time it computes is slowed by the cap; what waits does not feel it.
+fn rate(gpus: u32, cap_w: f64) -> f64 {
+    let left = ((cap_w - 40.0) / (watts(gpus) - 40.0)).min(1.0);
+    5.0 * f64::from(gpus).sqrt() * left.powf(0.35)
+}
+
+fn learn(p: &mut Predictor, name: &str, minute: u64, gpus: u32, cap_w: f64, rng: &mut Stream) {
+    let mut noisy = |value: f64| value * (1.0 + 0.01 * rng.normal());
+    let mut seen = window(name, Some("waits"), minute);
+    seen.gpus = (0..gpus).collect();
+    seen.gpus_total = gpus;
+    seen.cap_mw = Some(Power::from_w_f64(cap_w));
+    seen.steps_per_s = Some(noisy(rate(gpus, cap_w)));
+    let card = noisy(watts(gpus).min(cap_w));
+    seen.power_mw_cards = Some(Power::from_w_f64(card * f64::from(gpus)));
+    p.learn(seen.until_us, &seen);
+}
+
+fn at(gpus: u32, cap: Option<f64>) -> Configuration {
+    Configuration {
+        gpus,
+        nodes: 1,
+        cap: cap.map(Power::from_w_f64),
+        clock_max: None,
+        global_batch: None,
+        neighbours: Vec::new(),
+    }
+}
+
+/// Of another job of the class, of which nothing is known but its name.
+#[test]
+fn what_cards_draw_on_some_counts_is_not_taken_for_what_they_draw_on_others() {
+    let mut rng = Stream::new(5, "noise");
+    let mut p = Predictor::new(PredictorConfig::shipped());
+    // Each ran on one number of GPUs, the last of them on eight.
+    for (name, gpus) in [("a", 1), ("b", 1), ("c", 4), ("d", 8), ("e", 8), ("f", 8)] {
+        for minute in 0..2 {
+            learn(&mut p, name, minute, gpus, 250.0, &mut rng);
+        }
+    }
+    let any = wattle_common::job::GpuRequest { min: 1, max: 8 };
+    p.describe(Timestamp::from_s(600), job("new"), Some(class("waits")), any, Some("v100"));
+    for gpus in [1, 2, 4, 8] {
+        let said = p.predict(&job("new"), &at(gpus, None)).unwrap().card_power_w;
+        let off = said.mean / watts(gpus) - 1.0;
+        assert!(off.abs() < 0.06, "{gpus} GPUs: {off:+.3}");
+        assert!(said.low < watts(gpus) && watts(gpus) < said.high, "{gpus} GPUs: {said:?}");
+    }
+}
+
+/// A cap that bites on one GPU does not where eight wait for each other.
+#[test]
+fn a_cap_costs_less_where_cards_draw_less() {
+    let mut rng = Stream::new(6, "noise");
+    let mut p = Predictor::new(PredictorConfig::shipped());
+    for (name, gpus) in [("a", 1), ("b", 1), ("c", 8), ("d", 8)] {
+        for (minute, cap) in [250.0, 150.0, 250.0].into_iter().enumerate() {
+            learn(&mut p, name, minute as u64, gpus, cap, &mut rng);
+        }
+    }
+    let any = wattle_common::job::GpuRequest { min: 1, max: 8 };
+    p.describe(Timestamp::from_s(600), job("new"), Some(class("waits")), any, Some("v100"));
+    for gpus in [1, 8] {
+        let said = p.predict(&job("new"), &at(gpus, Some(150.0))).unwrap().steps_per_s.unwrap();
+        let off = said.mean / rate(gpus, 150.0) - 1.0;
+        assert!(off.abs() < 0.06, "{gpus} GPUs: {off:+.3}");
+    }
+}

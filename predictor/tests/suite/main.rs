@@ -1,0 +1,21 @@
+//! The integration tests of this crate, linked as one binary.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod calibration;
+mod caps;
+mod common;
+mod contest;
+mod counts;
+mod evaluate;
+mod evaluate_files;
+mod inferred;
+mod learning;
+mod machine;
+mod measured;
+mod methods;
+mod pairs;
+mod registry;
+mod robustness;
+mod scales;
+mod service;
+mod undeclared;

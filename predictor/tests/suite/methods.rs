@@ -1,0 +1,413 @@
+//! The two methods beside the physical one, on windows of an invented truth: each learns what is
+//! there to learn, says how sure it is, and stays within bounds.
+
+use crate::common::{Truth, beside, class, job, point, seen, window};
+use wattle_common::job::GpuRequest;
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::rng::Stream;
+use wattle_common::{Frequency, Power, Timestamp};
+use wattle_predictor::method::Method;
+use wattle_predictor::surface::Configuration;
+use wattle_predictor::{Predictor, PredictorConfig};
+
+const BOTH: [Method; 2] = [Method::Statistical, Method::Neighbour];
+const LATER: Timestamp = Timestamp::from_s(90_000);
+
+fn predictor(method: Method) -> Predictor {
+    Predictor::new(PredictorConfig { method, ..PredictorConfig::shipped() })
+}
+
+fn off(estimate: Estimate, truth: f64) -> f64 {
+    estimate.mean / truth - 1.0
+}
+
+fn width(estimate: Estimate) -> f64 {
+    estimate.high / estimate.low
+}
+
+fn truth(draw: &mut Stream) -> Truth {
+    Truth {
+        rate: 1.0 + 20.0 * draw.unit(),
+        demand_w: 150.0 + 90.0 * draw.unit(),
+        steepness: 0.06,
+        busy: 0.9,
+    }
+}
+
+/// Jobs of other classes, each under every cap.
+fn school(p: &mut Predictor, jobs: u64, caps: &[u64]) {
+    let (mut draw, mut rng) = (Stream::new(1, "truths"), Stream::new(2, "noise"));
+    for i in 0..jobs {
+        let truth = truth(&mut draw);
+        for (minute, cap) in caps.iter().enumerate() {
+            let (name, at) = (format!("old-{i}"), 100 * i + minute as u64);
+            let mut w = seen(&truth, &name, at, *cap as f64, 0.015, &mut rng);
+            w.workload = Some(class(&format!("class-{i}")));
+            p.observe(w.until_us, &w);
+        }
+    }
+}
+
+const CAPS: [u64; 6] = [250, 225, 200, 150, 125, 100];
+
+fn surface_of(p: &Predictor, id: &str) -> Surface {
+    p.surface(LATER, &job(id)).unwrap()
+}
+
+/// What a class did in a large batch is not taken for what it would do in a small one, and a new job
+/// of the class is expected in the class's own batch; also by a predictor that has only what was
+/// stored of the class.
+#[test]
+fn a_class_keeps_the_batch_that_its_rates_are_of() {
+    for method in BOTH {
+        let mut first = predictor(method);
+        let known = |p: &mut Predictor| {
+            for minute in 0..4 {
+                let mut w = window("old", Some("big"), minute);
+                w.global_batch = Some(1_024);
+                p.observe(w.until_us, &w);
+            }
+            p.forget(&job("old"));
+        };
+        known(&mut first);
+        let mut second = predictor(method);
+        for (kind, class, kept) in first.take_changed_classes() {
+            assert!(second.restore_class(&kind, class, kept));
+        }
+        for (name, mut p) in [("taught", first), ("restored", second)] {
+            let gpus = GpuRequest::exactly(1);
+            p.describe(LATER, job("new"), Some(class("big")), gpus, Some("v100"));
+            let rate = |global_batch| {
+                let at = wattle_predictor::surface::Configuration {
+                    gpus: 1,
+                    nodes: 1,
+                    cap: None,
+                    clock_max: None,
+                    global_batch,
+                    neighbours: Vec::new(),
+                };
+                p.predict(&job("new"), &at).unwrap().steps_per_s.unwrap().mean
+            };
+            let (own, same, small) = (rate(None), rate(Some(1_024)), rate(Some(64)));
+            assert!((own / 10.0 - 1.0).abs() < 0.1, "{method:?}, {name}: {own}");
+            assert!((same / own - 1.0).abs() < 0.01, "{method:?}, {name}: {same} and {own}");
+            assert!(small > 2.0 * own, "{method:?}, {name}: {small} in a 16th of the batch");
+        }
+    }
+}
+
+/// A new job seen at the default alone is told under caps as the jobs before it were.
+#[test]
+fn jobs_before_tell_of_caps_that_a_job_has_not_seen() {
+    for method in BOTH {
+        let (mut p, mut green) = (predictor(method), predictor(method));
+        school(&mut p, 12, &CAPS);
+        let (mut draw, mut rng) = (Stream::new(7, "truths"), Stream::new(8, "noise"));
+        let (mut taught_miss, mut green_miss, mut inside, mut all) = (0.0, 0.0, 0, 0);
+        for i in 0..12 {
+            let (truth, name) = (truth(&mut draw), format!("new-{i}"));
+            for minute in 0..2 {
+                let mut w = seen(&truth, &name, 9_000 + minute, 250.0, 0.015, &mut rng);
+                w.workload = Some(class(&name));
+                p.observe(w.until_us, &w);
+                green.observe(w.until_us, &w);
+            }
+            let (taught, green) = (surface_of(&p, &name), surface_of(&green, &name));
+            for cap in [200, 150, 125, 100] {
+                let at = point(&taught, Some(cap), &[]);
+                let speed = truth.speed(cap as f64);
+                taught_miss += off(at.relative_speed, speed).abs();
+                green_miss += off(point(&green, Some(cap), &[]).relative_speed, speed).abs();
+                let (rate, watts) = (truth.rate * speed, truth.power(cap as f64));
+                for (e, v) in [(at.steps_per_s.unwrap(), rate), (at.card_power_w, watts)] {
+                    inside += u32::from(e.low <= v && v <= e.high);
+                    all += 1;
+                }
+            }
+        }
+        let (taught, green) = (taught_miss / 48.0, green_miss / 48.0);
+        assert!(taught < 0.05 && taught < 0.6 * green, "{method:?}: {taught:.3} {green:.3}");
+        assert!(f64::from(inside) > 0.85 * f64::from(all), "{method:?}: {inside} of {all}");
+    }
+}
+
+/// What a job showed itself is believed first.
+#[test]
+fn a_jobs_own_readings_come_first() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        school(&mut p, 12, &CAPS);
+        let odd = Truth { rate: 5.0, demand_w: 230.0, steepness: 0.25, busy: 0.9 };
+        let mut rng = Stream::new(3, "noise");
+        for (minute, cap) in [250.0, 250.0, 150.0, 150.0, 100.0, 100.0].into_iter().enumerate() {
+            let w = seen(&odd, "odd", 9_000 + minute as u64, cap, 0.01, &mut rng);
+            p.observe(w.until_us, &w);
+        }
+        let surface = surface_of(&p, "odd");
+        for (cap, within) in [(None, 0.03), (Some(150), 0.08), (Some(100), 0.08)] {
+            let at = point(&surface, cap, &[]);
+            let speed = odd.speed(cap.unwrap_or(250) as f64);
+            assert!(off(at.relative_speed, speed).abs() < within, "{method:?} {cap:?} {at:?}");
+            assert!(off(at.steps_per_s.unwrap(), 5.0 * speed).abs() < within, "{method:?} {at:?}");
+        }
+        // Between two that it saw, where it fell twice as fast as any job before it: not known well.
+        // How wide that is follows from those other jobs, so such a one may lie a little outside.
+        let between = point(&surface, Some(125), &[]).relative_speed;
+        let speed = odd.speed(125.0);
+        assert!(between.low <= 1.1 * speed && speed <= between.high, "{method:?} {between:?}");
+        assert!(width(between) > 1.1, "{method:?} {speed} {between:?}");
+        let alone = point(&surface, None, &[]);
+        assert!((alone.relative_speed.high - alone.relative_speed.low).abs() < 1e-9);
+        assert!(width(alone.steps_per_s.unwrap()) < 1.25, "{method:?} {alone:?}");
+        let basis = surface.basis.unwrap();
+        assert!(basis.contains("6 windows of this job, 12 other jobs, 0 of invented"), "{basis}");
+    }
+}
+
+/// Caps bring no surprise: speed and power fall with the cap, by a step that noise explains.
+#[test]
+fn lower_caps_are_not_faster() {
+    for method in BOTH {
+        for jobs in [0, 3, 12] {
+            let mut p = predictor(method);
+            school(&mut p, jobs, &CAPS);
+            let mut rng = Stream::new(4, "noise");
+            let truth = Truth { rate: 5.0, demand_w: 225.0, steepness: 0.06, busy: 0.9 };
+            let w = seen(&truth, "j", 9_000, 250.0, 0.01, &mut rng);
+            p.observe(w.until_us, &w);
+            let surface = surface_of(&p, "j");
+            let mut last: Option<&SurfacePoint> = None;
+            for cap in [None, Some(225), Some(200), Some(175), Some(150), Some(125), Some(100)] {
+                let at = point(&surface, cap, &[]);
+                if let Some(last) = last {
+                    let slower = at.relative_speed.mean <= 1.02 * last.relative_speed.mean;
+                    let cooler = at.card_power_w.mean <= 1.02 * last.card_power_w.mean;
+                    assert!(slower && cooler, "{method:?} {jobs} {cap:?}: {at:?} after {last:?}");
+                }
+                last = Some(at);
+            }
+        }
+    }
+}
+
+/// `a` alone, then beside `b`, at a speed and card power; `b` alone.
+fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64, shared_w: u64) {
+    let at = p.job_count() as u64 * 100;
+    for (i, name) in names.into_iter().enumerate() {
+        for minute in 0..3 {
+            let minute = at + 10 * i as u64 + minute;
+            let mut w = window(&format!("job-{name}"), Some(name), minute);
+            w.utilization_gpu_percent = Some(100.0 * busy);
+            w.power_mw_cards = Some(Power::from_w(alone_w));
+            p.observe(w.until_us, &w);
+        }
+    }
+    for minute in at + 40..at + 43 {
+        let name = format!("job-{}", names[0]);
+        let mut w = beside(window(&name, Some(names[0]), minute), &[names[1]]);
+        w.steps_per_s = Some(10.0 * speed);
+        w.power_mw_cards = Some(Power::from_w(shared_w));
+        w.utilization_gpu_percent = Some((200.0 * busy).min(100.0));
+        w.utilization_gpu_percent_job = Some((100.0 * busy).min(50.0));
+        p.observe(w.until_us, &w);
+    }
+}
+
+/// Input-bound pairs barely feel each other, compute-bound ones lose outright, for pairs that were
+/// seen and for one that was not.
+#[test]
+fn both_regimes_of_sharing_come_out() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        for i in 0..4 {
+            let (hot, cold) =
+                ([format!("h{i}"), format!("g{i}")], [format!("c{i}"), format!("d{i}")]);
+            pair(&mut p, [&hot[0], &hot[1]], 0.95, 220, 0.42, 245);
+            pair(&mut p, [&cold[0], &cold[1]], 0.3, 110, 0.965, 170);
+        }
+        let at = |id: &str, beside: &str| point(&surface_of(&p, id), None, &[beside]).clone();
+        let hot = at("job-h1", "g1");
+        assert!(off(hot.relative_speed, 0.42).abs() < 0.12, "{method:?} {hot:?}");
+        assert!(off(hot.card_power_w, 245.0).abs() < 0.1, "{method:?} {hot:?}");
+        let cold = at("job-c1", "d1");
+        assert!(off(cold.relative_speed, 0.965).abs() < 0.03, "{method:?} {cold:?}");
+        assert!(off(cold.card_power_w, 170.0).abs() < 0.1, "{method:?} {cold:?}");
+        // Jobs that were seen alone only.
+        let hot = at("job-g1", "h2");
+        assert!((0.35..0.62).contains(&hot.relative_speed.mean), "{method:?} {hot:?}");
+        let cold = at("job-d1", "c2");
+        assert!((0.9..=1.0).contains(&cold.relative_speed.mean), "{method:?} {cold:?}");
+        let unknown = at("job-h1", "unknown");
+        assert!(width(unknown.relative_speed) > 1.2, "{method:?} {unknown:?}");
+    }
+}
+
+/// Jobs of one class, each on one number of GPUs, tell together how the class scales.
+#[test]
+fn jobs_of_a_class_teach_each_other() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        let true_rate = |gpus: u32| 10.0 * f64::from(gpus).powf(0.5);
+        for (i, gpus) in [1u32, 2, 4, 8, 1, 2, 4, 8].into_iter().enumerate() {
+            for minute in 0..2 {
+                let mut w = window(&format!("old-{i}"), Some("a"), 100 * i as u64 + minute);
+                (w.gpus, w.gpus_total) = ((0..gpus).collect(), gpus);
+                w.steps_per_s = Some(true_rate(gpus));
+                w.power_mw_cards = Some(Power::from_w(180 * u64::from(gpus)));
+                p.observe(w.until_us, &w);
+            }
+        }
+        p.describe(
+            LATER,
+            job("new"),
+            Some(class("a")),
+            GpuRequest { min: 1, max: 8 },
+            Some("v100"),
+        );
+        let surface = surface_of(&p, "new");
+        for at in surface
+            .points
+            .iter()
+            .filter(|p| p.cap_mw.is_none() && p.neighbours.is_empty() && p.nodes == 1)
+        {
+            let rate = at.steps_per_s.unwrap();
+            assert!(off(rate, true_rate(at.gpus)).abs() < 0.15, "{method:?} {at:?}");
+            assert!(
+                rate.low <= true_rate(at.gpus) && true_rate(at.gpus) <= rate.high,
+                "{method:?} {at:?}"
+            );
+            assert!(off(at.card_power_w, 180.0).abs() < 0.1, "{method:?} {at:?}");
+        }
+        assert!(surface.basis.unwrap().starts_with("prior: "));
+        // The same after a restart, from what the history kept.
+        let mut q = predictor(method);
+        for (kind, class, kept) in p.take_changed_classes() {
+            assert!(q.restore_class(&kind, class, kept));
+        }
+        q.refit_pooled();
+        q.describe(
+            LATER,
+            job("new"),
+            Some(class("a")),
+            GpuRequest { min: 1, max: 8 },
+            Some("v100"),
+        );
+        for at in surface_of(&q, "new")
+            .points
+            .iter()
+            .filter(|p| p.cap_mw.is_none() && p.neighbours.is_empty() && p.nodes == 1)
+        {
+            assert!(
+                off(at.steps_per_s.unwrap(), true_rate(at.gpus)).abs() < 0.15,
+                "{method:?} {at:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn knowing_nothing_is_said_and_wide() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        p.describe(LATER, job("j"), None, GpuRequest { min: 1, max: 4 }, Some("v100"));
+        let surface = surface_of(&p, "j");
+        let alone = point(&surface, None, &[]);
+        assert!(alone.steps_per_s.is_none() && width(alone.card_power_w) > 3.0, "{alone:?}");
+        let basis = surface.basis.as_deref().unwrap();
+        assert_eq!(basis, "prior: a crude formula; 0 windows of this job, 0 other jobs on v100");
+        assert!(width(point(&surface, Some(100), &[]).relative_speed) > 1.1);
+        // One window at the default says little of a cap, of more GPUs, of neighbours.
+        let w = window("j", None, 1);
+        p.observe(w.until_us, &w);
+        let surface = surface_of(&p, "j");
+        let alone = point(&surface, None, &[]);
+        let four = surface.points.iter().find(|p| p.gpus == 4).unwrap();
+        assert!(width(alone.steps_per_s.unwrap()) < 1.25, "{alone:?}");
+        assert!(width(four.steps_per_s.unwrap()) > 1.5, "{method:?} {four:?}");
+        assert!(width(point(&surface, None, &["unknown"]).relative_speed) > 1.2);
+    }
+}
+
+/// An inferred rate counts something else than steps: it tells relative speeds only.
+#[test]
+fn inferred_rates_give_no_steps() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        for (minute, cap, rate) in [(0, 250, 3.0), (1, 100, 1.5)] {
+            let mut w = window("j", None, minute);
+            (w.cap_mw, w.steps_per_s, w.steps_inferred) =
+                (Some(Power::from_w(cap)), Some(rate), true);
+            w.power_mw_cards = Some(Power::from_w(180.min(cap)));
+            p.observe(w.until_us, &w);
+        }
+        let at = point(&surface_of(&p, "j"), Some(100), &[]).clone();
+        assert!(at.steps_per_s.is_none(), "{method:?} {at:?}");
+        assert!(off(at.relative_speed, 0.5).abs() < 0.12, "{method:?} {at:?}");
+    }
+}
+
+#[test]
+fn locked_clocks_are_learned() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        for (minute, clock, rate, watts) in [
+            (1, None, 10.0, 200),
+            (2, None, 10.1, 201),
+            (3, Some(1_050), 8.6, 150),
+            (4, Some(1_050), 8.5, 149),
+        ] {
+            let mut w = window("j", None, minute);
+            w.clock_mhz_mean = Some(Frequency::from_mhz(clock.unwrap_or(1_380)));
+            w.clock_mhz_max = clock.map(Frequency::from_mhz);
+            w.steps_per_s = Some(rate);
+            w.power_mw_cards = Some(Power::from_w(watts));
+            p.observe(w.until_us, &w);
+        }
+        let at = wattle_predictor::surface::Configuration {
+            gpus: 1,
+            nodes: 1,
+            cap: None,
+            clock_max: Some(Frequency::from_mhz(1_050)),
+            global_batch: None,
+            neighbours: Vec::new(),
+        };
+        let locked = p.predict(&job("j"), &at).unwrap();
+        assert!(off(locked.relative_speed, 0.855).abs() < 0.05, "{method:?} {locked:?}");
+        assert!(off(locked.card_power_w, 150.0).abs() < 0.06, "{method:?} {locked:?}");
+    }
+}
+
+/// However many neighbours came since, what a job did alone is what all else is told relative to.
+#[test]
+fn what_a_job_did_alone_is_kept() {
+    for method in BOTH {
+        let mut p = predictor(method);
+        let truth = Truth { rate: 8.0, demand_w: 150.0, steepness: 0.05, busy: 0.7 };
+        let mut rng = Stream::new(5, "noise");
+        let mut minute = 0;
+        for name in ["a", "b", "c", "d"] {
+            for neighbour in 0..=20 {
+                let mut w = seen(&truth, name, minute, 250.0, 0.01, &mut rng);
+                if neighbour > 0 {
+                    w = beside(w, &[&format!("n{neighbour}")]);
+                    w.steps_per_s = w.steps_per_s.map(|rate| 0.5 * rate);
+                }
+                minute += 1;
+                p.observe(w.until_us, &w);
+            }
+        }
+        let surface = surface_of(&p, "a");
+        let alone = point(&surface, None, &[]).steps_per_s.unwrap();
+        assert!((alone.mean / 8.0 - 1.0).abs() < 0.1, "{method:?} {alone:?}");
+        let at = Configuration {
+            gpus: 1,
+            nodes: 1,
+            cap: None,
+            clock_max: None,
+            global_batch: None,
+            neighbours: vec![class("n20")],
+        };
+        let beside = p.predict(&job("a"), &at).unwrap().relative_speed;
+        assert!((beside.mean - 0.5).abs() < 0.12, "{method:?} {beside:?}");
+    }
+}

@@ -1,0 +1,259 @@
+//! Core messages, requests and services on a real nats-server.
+
+use std::time::Duration;
+
+use crate::common::{cluster, connect, job, until, within};
+use futures_util::StreamExt;
+use wattle_common::codec;
+use wattle_common::id::{JobId, NodeId};
+use wattle_common::messages::{JobProgressed, Reply, SubmitJob};
+use wattle_common::subject::{JobTopic, NodeTopic, RequestTopic, Subject, Topic};
+use wattle_common::{ClusterId, Timestamp};
+use wattle_runtime::bus::{Bus, BusConfig, BusError};
+use wattle_runtime::testing::NatsServer;
+
+fn progress_subject(cluster: &ClusterId) -> Subject {
+    let (node, job) = (NodeId::new("n0").unwrap(), JobId::new("j1").unwrap());
+    Subject::of_job(cluster.clone(), JobTopic::JobProgressed, node, job)
+}
+
+fn progress(step: u64) -> JobProgressed {
+    JobProgressed {
+        job: JobId::new("j1").unwrap(),
+        node: NodeId::new("n0").unwrap(),
+        attempt: 1,
+        at_us: Timestamp::from_s(7),
+        step,
+        steps_total: None,
+        epoch: None,
+        steps_per_epoch: None,
+        steps_per_s: None,
+    }
+}
+
+#[tokio::test]
+async fn a_message_arrives_where_its_pattern_listens_and_in_no_other_cluster() {
+    let server = NatsServer::start().await;
+    let (east, west) = (connect(&server, "east").await, connect(&server, "west").await);
+    let mut in_east = east.subscribe(&Topic::JobProgressed.pattern(east.cluster())).await.unwrap();
+    let mut in_west = west.subscribe(&Subject::everything(west.cluster())).await.unwrap();
+
+    let (to_east, to_west) = (progress_subject(east.cluster()), progress_subject(west.cluster()));
+    east.publish(&to_east, &progress(1)).await.unwrap();
+    west.publish(&to_west, &progress(2)).await.unwrap();
+
+    let delivery = within("east hears", in_east.next()).await.unwrap();
+    assert_eq!(delivery.subject.parse::<Subject>(), Ok(to_east));
+    assert!(!delivery.headers);
+    assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap(), progress(1));
+    // West hears its own message first, though east's was sent before: it never comes.
+    let delivery = within("west hears", in_west.next()).await.unwrap();
+    assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap(), progress(2));
+}
+
+#[tokio::test]
+async fn a_request_is_answered_refused_or_finds_nobody() {
+    let server = NatsServer::start().await;
+    let (placer, asker) = (connect(&server, "main").await, connect(&server, "main").await);
+    let subject = Subject::request(cluster("main"), RequestTopic::JobSubmitted);
+
+    let nobody = asker.request::<_, Reply>(&subject, &job("j1")).await;
+    assert!(matches!(nobody, Err(BusError::NoResponder { .. })), "{nobody:?}");
+
+    let service = placer.register("wattle-placer", "Places jobs").await.unwrap();
+    let mut requests = service.endpoint(&subject).await.unwrap();
+    let serve = tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            match request.decode::<SubmitJob>() {
+                Ok(asked) => {
+                    request.respond(&Reply::Accepted { job: asked.spec.job }).await.unwrap();
+                }
+                Err(error) => request.refuse(400, &error.to_string()).await.unwrap(),
+            }
+        }
+    });
+    // The endpoint's subscription and the request take different connections.
+    let asked = job("j1");
+    let mut reply = None;
+    until("the placer answers", async || {
+        reply = asker.request::<_, Reply>(&subject, &asked).await.ok();
+        reply.is_some()
+    })
+    .await;
+    assert_eq!(reply, Some(Reply::Accepted { job: JobId::new("j1").unwrap() }));
+
+    let refused = asker.request::<_, Reply>(&subject, &"no job").await.unwrap_err();
+    let BusError::Service { code, message } = &refused else { panic!("{refused:?}") };
+    assert_eq!(*code, 400);
+    assert!(message.contains("not the JSON of a SubmitJob"), "{message}");
+
+    service.stop().await;
+    within("the service stops", serve).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_answers_ends_in_time() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let subject = Subject::request(cluster("main"), RequestTopic::JobCancelled);
+    let service = bus.register("wattle-placer", "Never answers").await.unwrap();
+    let _requests = service.endpoint(&subject).await.unwrap();
+    let error = within("the request ends", bus.request::<_, Reply>(&subject, &job("j1"))).await;
+    let error = error.unwrap_err();
+    assert!(matches!(error, BusError::Timeout { .. }) && error.may_pass(), "{error:?}");
+}
+
+/// What `nats micro ls` does: any client asks `$SRV.PING`, and every service answers.
+#[tokio::test]
+async fn every_service_shows_itself_to_any_client() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let node = NodeId::new("n3").unwrap();
+    let _placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let _agent = bus.register_on("wattle-power-agent", "Caps GPUs", &node).await.unwrap();
+
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let inbox = client.new_inbox();
+    let mut answers = client.subscribe(inbox.clone()).await.unwrap();
+    client.publish_with_reply("$SRV.PING", inbox, "".into()).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let answer = within("a service answers", answers.next()).await.unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!(answer["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(answer["metadata"]["cluster"], "main");
+        seen.push((answer["name"].to_string(), answer["metadata"]["node"].to_string()));
+    }
+    seen.sort();
+    let expected = [("\"wattle-placer\"", "null"), ("\"wattle-power-agent\"", "\"n3\"")];
+    assert_eq!(seen, expected.map(|(name, node)| (name.to_owned(), node.to_owned())));
+}
+
+/// Services of one name are found with what they say of themselves; another cluster's are not.
+#[tokio::test]
+async fn services_of_a_name_are_found() {
+    let server = NatsServer::start().await;
+    let (bus, other) = (connect(&server, "main").await, connect(&server, "other").await);
+    let word = |name| ("predictor", name);
+    let _a = bus.register_one_of("wattle-predictor", "Predicts", word("a")).await.unwrap();
+    let b = bus.register_one_of("wattle-predictor", "Predicts", word("b")).await.unwrap();
+    let _c = other.register_one_of("wattle-predictor", "Predicts", word("c")).await.unwrap();
+    let placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
+    let submit = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
+    let serves = async || bus.serves("wattle-placer", &submit, Duration::from_millis(200)).await;
+    assert!(!serves().await.unwrap(), "it is registered, and serves nothing yet");
+    let _submissions = placer.endpoint(&submit).await.unwrap();
+    until("it serves", async || serves().await.unwrap()).await;
+    let found = async |wanted: &[&str]| {
+        let found = bus.services("wattle-predictor", Duration::from_millis(200)).await.unwrap();
+        let mut names: Vec<_> = found.iter().map(|s| s.metadata["predictor"].as_str()).collect();
+        names.sort_unstable();
+        names == wanted
+    };
+    until("both are found", async || found(&["a", "b"]).await).await;
+    b.stop().await;
+    until("who is stopped is gone", async || found(&["a"]).await).await;
+}
+
+#[tokio::test]
+async fn nothing_is_sent_late_to_a_server_that_was_away() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let subject = progress_subject(bus.cluster());
+    let mut heard = bus.subscribe(&subject.to_string()).await.unwrap();
+    bus.publish(&subject, &progress(1)).await.unwrap();
+    within("the first is heard", heard.next()).await.unwrap();
+
+    server.kill();
+    until("the loss is noticed", async || !bus.is_connected()).await;
+    let error = bus.publish(&subject, &progress(2)).await.unwrap_err();
+    assert!(matches!(error, BusError::Away { .. }) && error.may_pass(), "{error:?}");
+    let error = bus.request::<_, Reply>(&subject, &progress(2)).await.unwrap_err();
+    assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+    let error = bus.store(&crate::common::ledger_subject(&bus, "n0"), "x", &1).await.unwrap_err();
+    assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+
+    server.restart().await;
+    // The subscription is the same one as before, and what was refused stays unsent.
+    until("it is sent again", async || bus.publish(&subject, &progress(3)).await.is_ok()).await;
+    let delivery = within("the subscription hears again", heard.next()).await.unwrap();
+    assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap().step, 3);
+}
+
+#[tokio::test]
+async fn a_service_that_starts_before_its_server_waits_for_it() {
+    let mut server = NatsServer::start().await;
+    server.kill();
+    let config = BusConfig::at(&server.url());
+    let impatient =
+        Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(50)).await;
+    assert!(matches!(impatient, Err(BusError::Away { .. })));
+    let waiting = tokio::spawn({
+        let config = config.clone();
+        async move { Bus::connect(&config, cluster("main"), "test").await }
+    });
+    server.restart().await;
+    let bus = within("it connects", waiting).await.unwrap().unwrap();
+    assert!(bus.is_connected());
+}
+
+/// A pair made of the 32 bytes `wattle's tests, guarding nothing`.
+const NKEY: &str = "UAGSGECBL5IUJH4H5YXHBG7NV6ZQT5LFFGYPMHIUNBC6IQR4S4TC4NF6";
+const NKEY_SEED: &str = "SUAHOYLUORWGKJ3TEB2GK43UOMWCAZ3VMFZGI2LOM4QG433UNBUW4Z5MI4";
+
+#[tokio::test]
+async fn a_service_proves_who_it_is_and_may_do_no_more_than_its_part() {
+    let forbidden = Topic::JobProgressed.pattern(&cluster("main"));
+    let configuration = format!(
+        "authorization: {{ users: [ {{ nkey: {NKEY}, permissions: {{ publish: {{ deny: \"{forbidden}\" }} }} }} ] }}"
+    );
+    let mut server = NatsServer::start_with(&configuration).await;
+    let folder = tempfile::tempdir().unwrap();
+    let seed = folder.path().join("placer.nk");
+    std::fs::write(&seed, format!("{NKEY_SEED}\n")).unwrap();
+
+    let mut config = BusConfig::at(&server.url());
+    let unknown =
+        Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(200)).await;
+    assert!(matches!(unknown, Err(BusError::Away { .. })), "a stranger is let in");
+
+    config.nkey_seed_file = Some(seed);
+    let bus = within("it is let in", Bus::connect(&config, cluster("main"), "test")).await.unwrap();
+    let mut heard = bus.subscribe(&Subject::everything(bus.cluster())).await.unwrap();
+    for _ in 0..2 {
+        // The client cannot know that the server drops the first; what comes is the second.
+        bus.publish(&progress_subject(bus.cluster()), &progress(1)).await.unwrap();
+        let node = NodeId::new("n0").unwrap();
+        let allowed = Subject::of_node(cluster("main"), NodeTopic::NodeSummarized, node);
+        bus.publish(&allowed, &progress(2)).await.unwrap();
+        let delivery = within("the allowed one comes", heard.next()).await.unwrap();
+        assert_eq!(delivery.subject.parse::<Subject>(), Ok(allowed));
+        server.restart().await;
+        until("it is let in again", async || bus.is_connected()).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_said_at_once() {
+    let wrong = |change: fn(&mut BusConfig)| async move {
+        let mut config = BusConfig::at("nats://127.0.0.1:4222");
+        change(&mut config);
+        let connect = Bus::connect(&config, cluster("main"), "test");
+        match within("it fails", connect).await {
+            Ok(_) => panic!("connected with {config:?}"),
+            Err(error) => error,
+        }
+    };
+    let error = wrong(|config| config.url = "not an address".to_owned()).await;
+    assert!(error.to_string().contains("nats://HOST:4222"), "{error}");
+    let error = wrong(|config| config.ca_file = Some("/nowhere/ca.pem".into())).await;
+    assert!(matches!(error, BusError::File { .. }), "{error}");
+    let error = wrong(|config| config.nkey_seed_file = Some("/nowhere/seed".into())).await;
+    assert!(error.to_string().contains("/nowhere/seed"), "{error}");
+
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let subject = progress_subject(bus.cluster());
+    let error = bus.publish_bytes(&subject, vec![0; (1 << 20) + 1]).await.unwrap_err();
+    assert!(matches!(error, BusError::TooLarge { .. }), "{error}");
+}

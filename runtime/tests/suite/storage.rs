@@ -1,0 +1,293 @@
+//! Buckets and streams on a real nats-server, through its crashes.
+
+use crate::common::{connect, entry, ledger_subject, until, within};
+use serde::{Deserialize, Serialize};
+use wattle_common::codec;
+use wattle_common::messages::LedgerEntry;
+use wattle_common::subject::{Bucket, StreamName};
+use wattle_runtime::bus::{Bus, BusError, Change, Consumer, Watch};
+use wattle_runtime::testing::NatsServer;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Value {
+    n: u64,
+}
+
+const ONE: Value = Value { n: 1 };
+const TWO: Value = Value { n: 2 };
+
+fn value_of(change: &Change) -> Option<u64> {
+    let bytes = change.value.as_ref()?;
+    Some(codec::decode_json::<Value>(bytes).unwrap().n)
+}
+
+/// The next change of `key` to `n`; others, which may be repetitions, are passed over.
+async fn change_to(watch: &mut Watch, key: &str, n: Option<u64>) -> Change {
+    let what = format!("{key} becomes {n:?}");
+    within(&what, async {
+        loop {
+            let change = watch.next().await.expect("the bus is there");
+            if change.key == key && value_of(&change) == n {
+                return change;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_value_is_written_by_whoever_knows_its_revision() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
+    assert_eq!(jobs.get::<Value>("j1").await.unwrap(), None);
+    let first = jobs.create("j1", &ONE).await.unwrap();
+    assert_eq!(jobs.get("j1").await.unwrap(), Some((ONE, first)));
+    let again = jobs.create("j1", &TWO).await.unwrap_err();
+    assert!(matches!(again, BusError::Conflict { .. }), "{again:?}");
+
+    let second = jobs.update("j1", &TWO, first).await.unwrap();
+    assert!(second > first);
+    let stale = jobs.update("j1", &ONE, first).await.unwrap_err();
+    assert!(matches!(&stale, BusError::Conflict { key, .. } if key == "j1"), "{stale:?}");
+    assert_eq!(jobs.get("j1").await.unwrap(), Some((TWO, second)));
+
+    jobs.put("a.b", &ONE).await.unwrap();
+    assert_eq!(jobs.keys().await.unwrap(), ["a.b", "j1"]);
+    jobs.delete("j1").await.unwrap();
+    jobs.delete("never-there").await.unwrap();
+    assert_eq!(jobs.get::<Value>("j1").await.unwrap(), None);
+    assert_eq!(jobs.keys().await.unwrap(), ["a.b"]);
+    // What was deleted may be created again.
+    jobs.create("j1", &ONE).await.unwrap();
+
+    let unread = jobs.get::<u32>("j1").await.unwrap_err();
+    assert!(matches!(unread, BusError::Codec(_)), "{unread:?}");
+}
+
+#[tokio::test]
+async fn a_bucket_is_made_once_and_each_cluster_has_its_own() {
+    let server = NatsServer::start().await;
+    let (east, west) = (connect(&server, "east").await, connect(&server, "west").await);
+    let in_east = east.bucket(Bucket::Desired).await.unwrap();
+    in_east.put("n0", &ONE).await.unwrap();
+    // Opening it again, from elsewhere too, finds what is there.
+    let again = connect(&server, "east").await.bucket(Bucket::Desired).await.unwrap();
+    assert_eq!(again.get("n0").await.unwrap().map(|(value, _)| value), Some(ONE));
+    let in_west = west.bucket(Bucket::Desired).await.unwrap();
+    assert_eq!(in_west.get::<Value>("n0").await.unwrap(), None);
+    assert_eq!(in_west.keys().await.unwrap(), Vec::<String>::new());
+    for bucket in Bucket::ALL {
+        east.bucket(bucket).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_operators_limits_stay_and_a_foreign_stream_is_refused() {
+    let server = NatsServer::start().await;
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let bus = connect(&server, "main").await;
+    bus.bucket(Bucket::Jobs).await.unwrap();
+    let mut stream = jetstream.get_stream("KV_wattle-v1-main-jobs").await.unwrap();
+    let mut config = stream.info().await.unwrap().config.clone();
+    config.max_bytes = 77 << 20;
+    jetstream.update_stream(config).await.unwrap();
+    bus.bucket(Bucket::Jobs).await.unwrap();
+    assert_eq!(stream.info().await.unwrap().config.max_bytes, 77 << 20);
+
+    let foreign = async_nats::jetstream::stream::Config {
+        name: "KV_wattle-v1-main-surfaces".to_owned(),
+        subjects: vec!["something.else".to_owned()],
+        ..Default::default()
+    };
+    jetstream.create_stream(foreign).await.unwrap();
+    let Err(error) = bus.bucket(Bucket::Surfaces).await else { panic!("opened") };
+    assert!(matches!(error, BusError::Foreign { .. }), "{error:?}");
+    assert!(error.to_string().contains("something.else"), "{error}");
+}
+
+#[tokio::test]
+async fn a_watch_says_last_values_then_changes() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let bucket = bus.bucket(Bucket::Desired).await.unwrap();
+
+    let mut empty = bucket.watch().await.unwrap();
+    assert_eq!(within("the empty bucket is known", empty.initial()).await, []);
+    assert!(empty.caught_up());
+
+    bucket.put("n0", &ONE).await.unwrap();
+    bucket.put("n0", &TWO).await.unwrap();
+    bucket.put("n1", &ONE).await.unwrap();
+    bucket.put("n2", &ONE).await.unwrap();
+    bucket.delete("n2").await.unwrap();
+    let heard = change_to(&mut empty, "n0", Some(1)).await;
+    assert!(heard.initial_done);
+    change_to(&mut empty, "n2", None).await;
+
+    let mut watch = bucket.watch().await.unwrap();
+    let initial = within("the last values", watch.initial()).await;
+    let said: Vec<_> = initial.iter().map(|c| (c.key.as_str(), value_of(c))).collect();
+    assert_eq!(said, [("n0", Some(2)), ("n1", Some(1))]);
+    let revision = bucket.put("n1", &TWO).await.unwrap();
+    let change = change_to(&mut watch, "n1", Some(2)).await;
+    assert_eq!((change.revision, change.initial_done), (revision, true));
+
+    // Without `initial`, the mark comes with the last of the first values.
+    let mut plain = bucket.watch().await.unwrap();
+    let mut marks = Vec::new();
+    for _ in 0..3 {
+        marks.push(within("a value", plain.next()).await.unwrap().initial_done);
+    }
+    assert_eq!(marks, [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_watch_outlives_the_servers_crash_and_misses_nothing() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let bucket = bus.bucket(Bucket::Actual).await.unwrap();
+    bucket.put("power.n0", &ONE).await.unwrap();
+    let mut watch = bucket.watch().await.unwrap();
+    assert_eq!(within("the last value", watch.initial()).await.len(), 1);
+
+    for round in 10..13 {
+        server.kill();
+        until("the loss is noticed", async || !bus.is_connected()).await;
+        let away = bucket.put("power.n0", &ONE).await.unwrap_err();
+        assert!(away.may_pass(), "{away:?}");
+        server.restart().await;
+        // Somebody else is back first and writes before this watch is restored.
+        let other = connect(&server, "main").await.bucket(Bucket::Actual).await.unwrap();
+        other.put("power.n0", &Value { n: round }).await.unwrap();
+        change_to(&mut watch, "power.n0", Some(round)).await;
+        // And it goes on following.
+        other.put("launcher.n0", &Value { n: round }).await.unwrap();
+        change_to(&mut watch, "launcher.n0", Some(round)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_outlives_even_a_lost_store() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let bucket = bus.bucket(Bucket::Jobs).await.unwrap();
+    for _ in 0..5 {
+        bucket.put("j1", &ONE).await.unwrap();
+    }
+    let mut watch = bucket.watch().await.unwrap();
+    change_to(&mut watch, "j1", Some(1)).await;
+    server.restart_empty().await;
+    // Whoever writes next finds no stream at first; the watch makes it again.
+    until("it is written", async || bucket.put("j2", &TWO).await.is_ok()).await;
+    change_to(&mut watch, "j2", Some(2)).await;
+}
+
+#[tokio::test]
+async fn a_server_without_jetstream_is_named_and_the_remedy_too() {
+    let server = NatsServer::start_without_jetstream().await;
+    let bus = connect(&server, "main").await;
+    let Err(error) = within("it gives up", bus.bucket(Bucket::Jobs)).await else {
+        panic!("opened")
+    };
+    assert!(matches!(error, BusError::NoJetStream { .. }), "{error:?}");
+    assert!(error.to_string().contains("-js"), "{error}");
+}
+
+async fn taken(consumer: &mut Consumer) -> u64 {
+    let delivery = within("a message", consumer.next()).await.unwrap();
+    delivery.ack().await.unwrap();
+    codec::decode_json::<LedgerEntry>(&delivery.payload).unwrap().energy_mj_host.as_mj()
+}
+
+async fn stored(bus: &Bus, n: u64) {
+    let subject = ledger_subject(bus, "n0");
+    let id = format!("n0-{n}");
+    until("it is stored", async || match bus.store(&subject, &id, &entry(n)).await {
+        Ok(()) => true,
+        Err(error) => {
+            assert!(error.may_pass(), "{error:?}");
+            false
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_stored_twice_under_one_id_is_stored_once() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    stored(&bus, 1).await;
+    stored(&bus, 1).await;
+    stored(&bus, 2).await;
+    let mut consumer = bus.consume(StreamName::Ledger, "test").await.unwrap();
+    assert_eq!(taken(&mut consumer).await, 1);
+    assert_eq!(taken(&mut consumer).await, 2);
+    let mut windows = bus.consume(StreamName::Windows, "test").await.unwrap();
+    stored(&bus, 3).await;
+    assert_eq!(taken(&mut consumer).await, 3);
+    let nothing = tokio::time::timeout(std::time::Duration::from_millis(50), windows.next()).await;
+    assert!(nothing.is_err(), "the ledger's entries are no windows");
+}
+
+#[tokio::test]
+async fn a_consumer_goes_on_where_it_was_through_its_own_and_the_servers_crash() {
+    let mut server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let mut consumer = bus.consume(StreamName::Ledger, "budget").await.unwrap();
+    for n in 1..=3 {
+        stored(&bus, n).await;
+    }
+    assert_eq!(taken(&mut consumer).await, 1);
+    // Two comes and is not acknowledged; then its taker is gone.
+    let two = within("two", consumer.next()).await.unwrap();
+    assert_eq!(two.sequence, 2);
+    drop((two, consumer));
+
+    let mut consumer = bus.consume(StreamName::Ledger, "budget").await.unwrap();
+    let mut rest = vec![taken(&mut consumer).await, taken(&mut consumer).await];
+    rest.sort_unstable();
+    assert_eq!(rest, [2, 3]);
+
+    // A killed server may forget the last acknowledgements, never a message.
+    server.restart().await;
+    stored(&bus, 4).await;
+    while taken(&mut consumer).await != 4 {}
+    server.restart_empty().await;
+    stored(&bus, 5).await;
+    while taken(&mut consumer).await != 5 {}
+}
+
+/// The beginning of a watch, and a list of keys, are known also while every value is written anew.
+#[tokio::test]
+async fn what_is_written_all_the_time_is_read_to_its_end() {
+    let server = NatsServer::start().await;
+    let (bus, other) = (connect(&server, "main").await, connect(&server, "main").await);
+    let actual = bus.bucket(Bucket::Actual).await.unwrap();
+    let written = other.bucket(Bucket::Actual).await.unwrap();
+    let keys = ["n0", "n1", "n2"];
+    for key in keys {
+        written.put(key, &ONE).await.unwrap();
+    }
+    for round in 0..150 {
+        // Some writes, so that some fall between all steps of what is read; then silence.
+        let writes = async {
+            for n in 0..(round % 8) {
+                for key in keys {
+                    written.put(key, &Value { n }).await.unwrap();
+                }
+            }
+        };
+        let reads = async {
+            let mut watch = actual.watch().await.unwrap();
+            let initial = within("the watch's beginning", watch.initial()).await;
+            let mut said: Vec<String> = initial.into_iter().map(|change| change.key).collect();
+            said.sort();
+            said.dedup();
+            assert_eq!(said, keys, "round {round}");
+            assert_eq!(actual.keys().await.unwrap(), keys, "round {round}");
+        };
+        tokio::join!(writes, reads);
+    }
+}

@@ -1,0 +1,161 @@
+//! Budgets in whole simulations: GreenFlow is PowerFlow where the grid never changes, a power limit
+//! holds, and so does a carbon budget whatever the forecast.
+
+use wattle_common::job::GpuRequest;
+use wattle_common::{Budget, Carbon, Energy, Power};
+use wattle_placer::policy;
+use wattle_simulator::{
+    CarbonSeries, PolicyOutcome, RunOptions, Scenario, gather, generator, run_with,
+};
+use wattle_world::World;
+
+/// Jobs as in Philly's on a small cluster, for some days.
+fn scenario(world: &World, seed: u64) -> Scenario {
+    let trace = generator::generate(120, seed);
+    let cluster = "4x8:v100".parse().unwrap();
+    let mut scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
+    // Nobody needs more than such a budget feeds.
+    for job in &mut scenario.jobs {
+        job.gpus = GpuRequest::exactly(job.gpus.min.min(8));
+    }
+    scenario.set_load(world, 0.6).unwrap();
+    scenario
+}
+
+fn run(world: &World, scenario: &Scenario, name: &str, options: RunOptions) -> PolicyOutcome {
+    let options = RunOptions { nodes_sleep: true, oracle: true, ..options };
+    run_with(world, scenario, policy(name).unwrap().as_ref(), &options).unwrap()
+}
+
+fn energy(kwh: u64) -> Budget {
+    Budget { energy_mj: Some(Energy::from_j(kwh * 3_600_000)), ..Budget::default() }
+}
+
+/// An energy budget, and the carbon budget that it is at one intensity: the very same run.
+#[test]
+fn greenflow_is_powerflow_under_a_budget_where_the_grid_never_changes() {
+    let world = World::builtin();
+    let mut scenario = scenario(&world, 3);
+    let by_energy = RunOptions { budget: Some(energy(20)), ..RunOptions::default() };
+    let powerflow = run(&world, &scenario, "powerflow", by_energy);
+    scenario.carbon =
+        Some(CarbonSeries::parse("flat.csv", "at_s,g_per_kwh\n0,250\n3600,250\n").unwrap());
+    let carbon = Budget { carbon_ug: Some(Carbon::from_ug(5_000_000_000)), ..Budget::default() };
+    let by_carbon = RunOptions { budget: Some(carbon), ..RunOptions::default() };
+    let greenflow = run(&world, &scenario, "greenflow", by_carbon);
+    let figures = |o: &PolicyOutcome| {
+        (o.energy_kwh, o.jct_s_mean, o.jct_s_p99, o.migrations, o.rescales, o.makespan_s)
+    };
+    assert_eq!(figures(&greenflow), figures(&powerflow));
+    let spending = powerflow.spending.unwrap();
+    assert!(spending.price_mean > 0.1, "the budget binds: {}", spending.price_mean);
+}
+
+/// On predictions, too, which are wrong: cards are held to what they were promised.
+#[test]
+fn what_is_drawn_never_exceeds_the_limit() {
+    let world = World::builtin();
+    let scenario = scenario(&world, 4);
+    let limit = Budget { power_mw: Some(Power::from_w(4_000)), ..Budget::default() };
+    for name in wattle_placer::policies::NAMES {
+        for oracle in [true, false] {
+            let options = RunOptions {
+                budget: Some(limit),
+                nodes_sleep: true,
+                oracle,
+                ..RunOptions::default()
+            };
+            let policy = policy(name).unwrap();
+            let kept = run_with(&world, &scenario, policy.as_ref(), &options).unwrap();
+            let spending = kept.spending.unwrap();
+            let peak = spending.power_kw_peak;
+            assert_eq!(spending.power_exceeded_s, Some(0.0), "{name}: {peak} kW, {oracle}");
+            assert!(peak > 3.5, "{name}: the limit binds: {peak} kW");
+            assert_eq!(kept.finished, kept.jobs, "{name}, {oracle}");
+            assert!(kept.budget_overrun.is_none(), "there is no window");
+        }
+    }
+}
+
+/// What a job draws is not known before it runs: one that is expected to fit alone is not held back
+/// for ever because it might draw more.
+#[test]
+fn what_a_budget_feeds_is_not_starved_by_what_is_not_known() {
+    let world = World::builtin();
+    let trace = generator::generate(60, 3);
+    let mut scenario =
+        Scenario::from_trace(&world, &trace, &"4x8:v100".parse().unwrap(), 3).unwrap();
+    scenario.set_load(&world, 0.8).unwrap();
+    for oracle in [true, false] {
+        let options = RunOptions {
+            budget: Some(energy(70)),
+            nodes_sleep: true,
+            oracle,
+            ..RunOptions::default()
+        };
+        let kept = run_with(&world, &scenario, policy("fifo").unwrap().as_ref(), &options).unwrap();
+        assert_eq!(kept.finished, kept.jobs, "{oracle}: {:?}", kept.notes);
+        assert!(kept.budget_overrun.unwrap() <= 0.01, "{oracle}: {:?}", kept.budget_overrun);
+    }
+}
+
+/// Every other day is twice as dirty as the day before, from noon on, and persistence never knows.
+#[test]
+fn a_carbon_budget_is_kept_under_a_wrong_forecast() {
+    let world = World::builtin();
+    let mut scenario = scenario(&world, 5);
+    let hour = |i: u64| if i % 48 >= 36 { 400 } else { 200 };
+    let rows: String = (0..48).map(|i| format!("{},{}\n", i * 3_600, hour(i))).collect();
+    let rows = format!("at_s,g_per_kwh\n{rows}");
+    scenario.carbon = Some(CarbonSeries::parse("swings.csv", &rows).unwrap());
+    let mut pauses = 0;
+    for name in ["fifo", "tiresias", "greenflow", "wattle"] {
+        let free = run(&world, &scenario, name, RunOptions::default());
+        let budget =
+            Budget { carbon_ug: Some(Carbon::from_ug(8_000_000_000)), ..Budget::default() };
+        let options = RunOptions { budget: Some(budget), ..RunOptions::default() };
+        let kept = run(&world, &scenario, name, options);
+        assert!(kept.budget_overrun.unwrap() <= 0.01, "{name}: {:?}", kept.budget_overrun);
+        assert_eq!(kept.finished, free.finished, "{name}");
+        pauses += kept.spending.unwrap().pauses;
+    }
+    assert!(pauses > 0, "the forecast is wrong enough");
+}
+
+/// Not as the oracle's.
+fn as_its_own(outcome: PolicyOutcome) -> PolicyOutcome {
+    PolicyOutcome { oracle: false, ..outcome }
+}
+
+/// Beside a run that finished all its jobs.
+fn the_table_says_whose_jobs_are_missing(
+    world: &World,
+    scenario: &Scenario,
+    starved: &PolicyOutcome,
+) {
+    let tiresias = run(world, scenario, "tiresias", RunOptions::default());
+    let table = gather(scenario, [tiresias, starved.clone()].map(as_its_own).to_vec()).to_table();
+    let (jobs, finished) = (starved.jobs, starved.finished);
+    let other =
+        format!("not over the same jobs: {finished} of {jobs} finished, {jobs} under tiresias");
+    assert!(table.contains(&other), "{table}");
+    assert!(table.contains("note: fifo: ") && !table.contains("note: tiresias"), "{table}");
+    assert!(table.lines().filter(|line| line.contains("not over")).all(|line| line.len() <= 100));
+}
+
+#[test]
+fn a_budget_that_feeds_nobody_is_named() {
+    let world = World::builtin();
+    let scenario = scenario(&world, 6);
+    // Four nodes that may sleep still draw something. What is kept in hand is not fed.
+    for (kwh, why) in
+        [(1, "the budget feeds 0.04 kW in the mean; a larger"), (8, "each of them needs more")]
+    {
+        let options = RunOptions { budget: Some(energy(kwh)), ..RunOptions::default() };
+        let starved = run(&world, &scenario, "fifo", options);
+        assert!(starved.finished < starved.jobs);
+        the_table_says_whose_jobs_are_missing(&world, &scenario, &starved);
+        let note = starved.notes.iter().find(|note| note.contains("never found a place"));
+        assert!(note.is_some_and(|note| note.contains(why)), "{kwh} kWh: {:?}", starved.notes);
+    }
+}

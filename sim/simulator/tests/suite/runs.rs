@@ -1,0 +1,474 @@
+//! What must hold of every simulated run. The plan checker runs inside each of them.
+
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use wattle_common::job::GpuRequest;
+use wattle_placer::policies::{Fifo, NAMES, Policy, Reads};
+use wattle_placer::state::work_history::SizeHistory;
+use wattle_placer::{Plan, Problem};
+use wattle_simulator::{
+    CarbonSeries, ErrorShape, Lengths, RunOptions, Scenario, SimJob, SurfaceNoise, Work, gather,
+    run, run_oracle, run_policy, run_with, trace,
+};
+use wattle_world::{Setting, Tenant, World};
+
+fn world() -> &'static World {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    WORLD.get_or_init(World::builtin)
+}
+
+fn job(name: &str, workload: &str, submit_s: u64, lasts_s: u64) -> SimJob {
+    SimJob {
+        id: name.parse().unwrap(),
+        submit: Duration::from_secs(submit_s),
+        gpus: GpuRequest::exactly(1),
+        workload: workload.parse().unwrap(),
+        work: Work::Lasts(Duration::from_secs(lasts_s)),
+        steps_per_epoch: None,
+        deadline: None,
+        slack: None,
+        duration_estimate: None,
+        exclusive: false,
+        priority: 0,
+        gpu_type: None,
+        can_stop: true,
+    }
+}
+
+fn scenario(cluster: &str, jobs: Vec<SimJob>) -> Scenario {
+    Scenario {
+        trace: "test".to_owned(),
+        cluster: cluster.parse().unwrap(),
+        jobs,
+        carbon: None,
+        day_ahead: None,
+        seed: 7,
+        workloads: Vec::new(),
+        notes: Vec::new(),
+        load: None,
+    }
+}
+
+fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
+    let one = (
+        prop::sample::select(workloads),
+        0u64..20_000,
+        0u64..30_000,
+        prop_oneof![6 => 1u32..3, 3 => 4u32..9, 1 => 10u32..40],
+        prop::option::weighted(0.3, 100u64..200),
+        (prop::bool::weighted(0.1), prop::bool::weighted(0.8)),
+        prop::option::weighted(0.8, 50u64..5_000),
+    );
+    prop::collection::vec(one, 1..30).prop_map(|rows| {
+        let mut jobs = Vec::new();
+        for (workload, submit_s, lasts_s, gpus, slack, (exclusive, can_stop), epoch) in rows {
+            let spec = job(&format!("j{}", jobs.len()), &workload, submit_s, lasts_s);
+            let slack = slack.map(|percent| Duration::from_secs(lasts_s * percent / 100));
+            jobs.push(SimJob {
+                gpus: GpuRequest::exactly(gpus),
+                deadline: slack.map(|slack| spec.submit + slack),
+                slack: None,
+                duration_estimate: slack.map(|_| Duration::from_secs(lasts_s)),
+                exclusive,
+                can_stop,
+                steps_per_epoch: epoch,
+                ..spec
+            });
+        }
+        jobs
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Every job finishes or is told to be too large, under every policy; no plan breaks a rule;
+    /// and a second run gives the same bytes.
+    #[test]
+    fn every_job_comes_to_its_end(
+        jobs in jobs(world().workloads().map(|w| w.id.to_string()).collect()),
+        cluster in prop::sample::select(vec!["1x1:v100", "3x4:v100", "2x8:v100,1x4:p100", "5x2:v100"]),
+        seed in any::<u64>(),
+    ) {
+        let world = world();
+        let scenario = Scenario { seed, ..scenario(cluster, jobs) };
+        let outcome = run(world, &scenario, &NAMES).unwrap();
+        for p in &outcome.policies {
+            prop_assert_eq!(p.finished + p.rejected, p.jobs, "{:?}", p);
+            prop_assert!((0.0..=1.0).contains(&p.gpu_utilization_mean), "{:?}", p);
+            prop_assert!(p.active_nodes_mean <= scenario.cluster.node_count() as f64, "{:?}", p);
+            prop_assert!(p.undone <= p.migrations, "who was undone was placed anew: {:?}", p);
+        }
+        let again = run(world, &scenario, &NAMES).unwrap();
+        prop_assert_eq!(outcome.to_json(), again.to_json());
+        for name in NAMES {
+            let Some(knowing) = run_oracle(world, &scenario, name).unwrap() else { continue };
+            prop_assert_eq!(knowing.finished + knowing.rejected, knowing.jobs, "{:?}", knowing);
+            // What it says is what happens, alone and beside others, wherever it says anything.
+            let told = knowing.prediction.as_ref().unwrap();
+            for error in [told.speed, told.relative_speed, told.power] {
+                prop_assert_eq!(error.n > 0, error.mape == Some(0.0), "{:?}", told);
+                prop_assert_eq!(error.n > 0, error.coverage90 == Some(1.0), "{:?}", told);
+            }
+            prop_assert_eq!(Some(knowing), run_oracle(world, &scenario, name).unwrap());
+        }
+    }
+}
+
+/// A trace whose jobs name no model: the seed draws their workloads, and the run is the same again.
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_seed_another_mix() {
+    const JOBS: usize = 80;
+    let mut text = "job_id,submit_s,duration_s,num_gpus,vc\n".to_owned();
+    for i in 0..JOBS {
+        text += &format!("{i},{},{},{},x\n", i * 300, 500 + i * 37 % 20_000, 1 + i % 3);
+    }
+    let world = world();
+    let trace = trace::parse("made.csv", text.as_bytes()).unwrap();
+    let json = |seed| {
+        let cluster = "4x4:v100".parse().unwrap();
+        let scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
+        assert!(scenario.workloads.iter().all(|share| share.drawn && share.model.is_none()));
+        assert_eq!(scenario.workloads.iter().map(|share| share.jobs).sum::<usize>(), JOBS);
+        run(world, &scenario, &NAMES).unwrap().to_json()
+    };
+    assert_eq!(json(1), json(1));
+    assert_ne!(json(1), json(2));
+}
+
+/// By hand: two cards of four busy for an hour, then half an hour of idling beside one busy card.
+#[test]
+fn energy_and_carbon_are_those_of_whole_nodes() {
+    let world = world();
+    let gpu = world.gpu("v100").unwrap();
+    let id = "resnet50-imagenet-b128";
+    let tenant = Tenant { workload: world.workload(id).unwrap(), gpus: 1, nodes: 1 };
+    let watts = |tenants: &[Tenant<'_>]| world.card(gpu, Setting::default(), tenants).power.as_w();
+    let (busy, idle) = (watts(&[tenant]), watts(&[]));
+    let host = world.host_power_of(gpu, 2).as_w();
+    let mut scenario =
+        scenario("2x2:v100", vec![job("a", id, 600, 3_600), job("b", id, 600, 5_400)]);
+    scenario.carbon = Some(CarbonSeries::parse("c", "at_s,g_per_kwh\n0,400\n").unwrap());
+    let fifo = run_policy(world, &scenario, "fifo").unwrap();
+    let joules =
+        2.0 * host * 5_400.0 + (2.0 * busy + 2.0 * idle) * 3_600.0 + (busy + 3.0 * idle) * 1_800.0;
+    let kwh = joules / 3.6e6;
+    assert!((fifo.energy_kwh - kwh).abs() < 2e-6, "{} kWh, by hand {kwh}", fifo.energy_kwh);
+    assert!((fifo.carbon_kg.unwrap() - kwh * 0.4).abs() < 2e-6, "{:?}", fifo.carbon_kg);
+    assert_eq!((fifo.makespan_s, fifo.active_nodes_mean), (5_400.0, 1.0));
+    // One of two GPUs is free beside the other for the last half hour.
+    assert!((fifo.fragmented_gpus_mean - 1.0 / 3.0).abs() < 1e-6, "{}", fifo.fragmented_gpus_mean);
+    assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(3_600.0), Some(5_400.0)));
+}
+
+/// The predictor has seen neither pair and expects too little interference: at its measured speed
+/// the urgent job would miss its deadline, so the newcomer is taken off again.
+#[test]
+fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
+    let world = world();
+    let (light, heavy) = ("eaco-alexnet", "eaco-vgg16");
+    let lasts = Duration::from_secs(10_000);
+    let urgent = SimJob {
+        deadline: Some(Duration::from_secs(2_000 + 11_000)),
+        duration_estimate: Some(lasts),
+        steps_per_epoch: Some(1_000),
+        ..job("urgent", light, 2_000, 10_000)
+    };
+    let newcomer = SimJob { steps_per_epoch: Some(1_000), ..job("newcomer", heavy, 3_000, 20_000) };
+    // The first one teaches the predictor what a heavy job is alone.
+    let jobs = vec![job("teacher", heavy, 0, 1_200), urgent, newcomer];
+    let eaco = run_policy(world, &scenario("1x2:v100", jobs), "eaco").unwrap();
+    assert_eq!((eaco.finished, eaco.shared_starts), (3, 1), "{eaco:?}");
+    assert_eq!((eaco.undone, eaco.migrations, eaco.deadlines_missed), (1, 1, 0), "{eaco:?}");
+    assert!(eaco.restart_gpu_h > 0.0, "who was undone starts anew: {eaco:?}");
+    // It kept what it had done up to its epoch's end and lost what came after: it ran longer than
+    // alone, and by less than the whole time it was observed and slowed.
+    let alone = (1_200.0 + 10_000.0 + 20_000.0) / 3.0;
+    let lost = (eaco.runtime_s_mean.unwrap() - alone) * 3.0;
+    assert!(lost > 0.0 && lost < 2_000.0, "{lost} s lost");
+}
+
+/// Surfaces that err: where more is expected of two together than comes of it, whoever packs puts
+/// them together, sees what comes, and takes the newcomer off again. On true ones nobody is undone.
+#[test]
+fn whoever_packs_undoes_a_pair_that_loses_and_both_finish() {
+    let world = world();
+    let id = "deepspeech2-librispeech-b8";
+    let epochs = |job: SimJob| SimJob { steps_per_epoch: Some(100), ..job };
+    let jobs = vec![epochs(job("old", id, 0, 20_000)), epochs(job("new", id, 1_000, 20_000))];
+    let scenario = scenario("1x1:v100", jobs);
+    for name in ["fifo-packed", "gandiva", "wattle"] {
+        let packer = wattle_placer::policy(name).unwrap();
+        let run = |surface_noise: Option<SurfaceNoise>| {
+            let options = RunOptions { oracle: true, surface_noise, ..RunOptions::default() };
+            run_with(world, &scenario, &*packer, &options).unwrap()
+        };
+        let knowing = run(None);
+        assert_eq!((knowing.finished, knowing.undone), (2, 0), "{name}: {knowing:?}");
+        let fooled: Vec<_> = (0..30)
+            .map(|seed| {
+                run(Some(SurfaceNoise { shape: ErrorShape::Independent, share: 0.6, seed }))
+            })
+            .collect();
+        assert!(fooled.iter().all(|run| run.finished == 2), "{name}");
+        assert!(fooled.iter().any(|run| run.undone > 0), "{name}: nobody is undone");
+        // On one GPU there is one set, and nobody is undone there twice.
+        assert!(fooled.iter().all(|run| run.undone <= 2), "{name}: {fooled:?}");
+    }
+}
+
+/// As the published tables say: together on the same cards, light jobs take little longer and the
+/// cluster spends much less, where it would otherwise keep another node busy.
+#[test]
+fn eaco_puts_light_jobs_together() {
+    let world = world();
+    let whole_node = |name: &str, submit_s| SimJob {
+        gpus: GpuRequest::exactly(8),
+        ..job(name, "eaco-alexnet", submit_s, 36_000)
+    };
+    let jobs = vec![
+        whole_node("a", 0),
+        whole_node("b", 1_200),
+        whole_node("c", 1_300),
+        whole_node("d", 1_400),
+    ];
+    let scenario = scenario("2x8:v100", jobs);
+    let outcome = run(world, &scenario, &["fifo", "eaco"]).unwrap();
+    let [fifo, eaco] = &outcome.policies[..] else { panic!("{outcome:?}") };
+    assert!(eaco.shared_starts >= 2, "{eaco:?}");
+    assert!(eaco.runtime_s_mean.unwrap() < 1.05 * fifo.runtime_s_mean.unwrap(), "{eaco:?}");
+    assert!(eaco.energy_kwh < 0.7 * fifo.energy_kwh, "{eaco:?} against {fifo:?}");
+}
+
+#[test]
+fn too_large_a_job_is_reported_and_nobody_waits_for_it() {
+    let world = world();
+    let large = SimJob { gpus: GpuRequest::exactly(9), ..job("large", "eaco-vgg16", 0, 60) };
+    let scenario = scenario("2x4:v100", vec![large, job("small", "eaco-vgg16", 1, 60)]);
+    for name in NAMES {
+        let run = run_policy(world, &scenario, name).unwrap();
+        assert_eq!((run.finished, run.rejected, run.makespan_s), (1, 1, 61.0), "{name}");
+        assert_eq!(
+            run.notes,
+            ["job large was rejected: asks for 9 GPUs; the cluster of 8 can never give them"]
+        );
+    }
+}
+
+#[test]
+fn a_job_given_in_steps_takes_as_long_as_the_world_says() {
+    let world = world();
+    let workload = world.workload("resnet50-imagenet-b128").unwrap();
+    let rate = workload.steps_per_s(world.gpu("v100").unwrap(), 1, 1);
+    let steps = SimJob { work: Work::Steps(1_000), ..job("s", workload.id.as_str(), 0, 0) };
+    let run = run_policy(world, &scenario("1x1:v100", vec![steps]), "fifo").unwrap();
+    assert!((run.makespan_s - 1_000.0 / rate).abs() < 1e-5, "{run:?}");
+}
+
+#[test]
+fn the_table_fits_a_terminal() {
+    let world = world();
+    let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n\
+                0,2,10,1000,vgg19,164,30\n1,1,5,9,resnet50,500,10\n2,64,20,1,mystery,5,1\n";
+    let trace = trace::parse("small.csv", text.as_bytes()).unwrap();
+    let scenario = Scenario::from_trace(world, &trace, &"2x4:v100".parse().unwrap(), 3).unwrap();
+    let outcome = run(world, &scenario, &NAMES).unwrap();
+    let table = outcome.to_table();
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    for text in [
+        "fifo-packed",
+        "2/3",
+        "drawn for mystery",
+        "1 row out of order, sorted by submission (line 3)",
+        "rejected",
+        "foretold",
+    ] {
+        assert!(table.contains(text), "`{text}` is not in\n{table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&outcome.to_json()).unwrap();
+    let promised = [
+        "policy",
+        "jobs",
+        "finished",
+        "jct_s_mean",
+        "jct_s_p50",
+        "jct_s_p95",
+        "jct_s_p99",
+        "wait_s_mean",
+        "runtime_s_mean",
+        "makespan_s",
+        "energy_kwh",
+        "carbon_kg",
+        "active_nodes_mean",
+        "fragmented_gpus_mean",
+        "gpu_utilization_mean",
+        "rescales",
+        "migrations",
+        "wall_s",
+        "oracle",
+        "prediction",
+    ];
+    for field in promised {
+        assert!(json["policies"][0].get(field).is_some(), "{field} is gone from the JSON");
+    }
+    assert!(json["policies"][0]["carbon_kg"].is_null());
+}
+
+/// Everyone who arrives at once is placed knowing what is known of its class, however many they are.
+#[test]
+fn a_crowd_that_arrives_at_once_is_known_to_the_last() {
+    let mut jobs = vec![job("first", "eaco-alexnet", 0, 90_000)];
+    jobs.extend((0..8).map(|i| job(&format!("j{i}"), "eaco-alexnet", 50_000, 9_000)));
+    let outcome = run_policy(world(), &scenario("2x8:v100", jobs), "eaco").unwrap();
+    // One beside the first; then every other one gets a free GPU, and the next goes beside it.
+    assert_eq!(outcome.shared_starts, 4, "{outcome:?}");
+}
+
+/// A run of geological length is refused in words.
+#[test]
+fn times_beyond_all_measure_are_an_error() {
+    let lasts_s = 31_000_000_000;
+    let jobs = (0..200).map(|i| job(&format!("j{i}"), "eaco-vgg16", i, lasts_s)).collect();
+    let error = run_policy(world(), &scenario("1x1:v100", jobs), "eaco").unwrap_err().to_string();
+    assert!(error.contains("times in seconds"), "{error}");
+}
+
+/// Two classes that the predictor has never seen beside each other: what it expects is wrong, and
+/// the figures of the report are those made here from the world.
+#[test]
+fn what_was_foretold_is_compared_with_what_the_world_did() {
+    let world = world();
+    let outcome = run(
+        world,
+        &scenario("1x1:v100", vec![job("a", "eaco-vgg16", 0, 3_600)]),
+        &["fifo", "eaco"],
+    )
+    .unwrap();
+    let [fifo, eaco] = &outcome.policies[..] else { panic!("{outcome:?}") };
+    assert_eq!(fifo.prediction, None, "it reads no surfaces");
+    let told = eaco.prediction.as_ref().unwrap();
+    assert_eq!((told.placements, told.prior_share), (1, Some(1.0)));
+    // Nobody knows steps a second of a class that was never seen, and alone is alone.
+    assert_eq!((told.speed.n, told.speed.mape), (0, None));
+    assert_eq!((told.relative_speed.n, told.relative_speed.coverage90), (0, None));
+    // The prior of power, read as the policy does, against the one card's.
+    let mut predictor =
+        wattle_predictor::Predictor::new(wattle_predictor::PredictorConfig::shipped());
+    let now = wattle_common::Timestamp::from_us(0);
+    let workload: wattle_common::WorkloadId = "eaco-vgg16".parse().unwrap();
+    let id: wattle_common::JobId = "a".parse().unwrap();
+    predictor.describe(now, id.clone(), Some(workload), GpuRequest::exactly(1), Some("v100"));
+    let surface = predictor.surface(now, &id).unwrap();
+    let alone = |p: &&wattle_common::messages::SurfacePoint| {
+        p.neighbours.is_empty() && p.cap_mw.is_none() && (p.gpus, p.nodes) == (1, 1)
+    };
+    let expected = surface.points.iter().find(alone).unwrap().card_power_w;
+    let tenant = Tenant { workload: world.workload("eaco-vgg16").unwrap(), gpus: 1, nodes: 1 };
+    let gpu = world.gpu("v100").unwrap();
+    let drawn = world.card(gpu, Setting::default(), &[tenant]).power.as_w();
+    let off = 100.0 * (expected.mean - drawn).abs() / drawn;
+    assert_eq!(told.power.n, 1);
+    assert!((told.power.mape.unwrap() - off).abs() < 1e-5, "{told:?}, by hand {off} %");
+    assert!(off > 1.0, "the prior cannot be right by chance: {off} %");
+    let held = expected.low <= drawn && drawn <= expected.high;
+    assert_eq!(told.power.coverage90, Some(f64::from(u8::from(held))));
+}
+
+/// Nobody has seen these pairs, and of some of them the prior expects more interference than there
+/// is: they stay apart and wait. The oracle knows better, and its own surfaces are never wrong.
+#[test]
+fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
+    let world = world();
+    let pairs = [
+        ("shufflenetv2-cifar100-b512", "shufflenetv2-cifar100-b512"),
+        ("shufflenetv2-cifar100-b1024", "shufflenetv2-cifar100-b256"),
+        ("shufflenetv2-cifar100-b512", "deepspeech2-librispeech-b72"),
+        ("eaco-alexnet", "shufflenetv2-cifar100-b256"),
+        ("deepspeech2-librispeech-b2", "eaco-alexnet"),
+    ];
+    let mut worst = 0.0f64;
+    for (even, odd) in pairs {
+        let workload = |i| if i % 2 == 0 { even } else { odd };
+        let jobs = (0..6).map(|i| job(&format!("j{i}"), workload(i), 10 * i, 20_000)).collect();
+        let scenario = scenario("1x2:v100", jobs);
+        let own = run_policy(world, &scenario, "fifo-packed").unwrap();
+        let knowing = run_oracle(world, &scenario, "fifo-packed").unwrap().unwrap();
+        assert!(!own.oracle && knowing.oracle);
+        let told = knowing.prediction.as_ref().unwrap();
+        for error in [told.speed, told.power] {
+            assert_eq!((error.mape, error.coverage90), (Some(0.0), Some(1.0)), "{told:?}");
+            assert!(error.n >= 6, "{told:?}");
+        }
+        assert_eq!(told.prior_share, None);
+        assert!(own.prediction.as_ref().unwrap().power.mape.unwrap() > 0.0, "{own:?}");
+        let ratio = own.jct_s_mean.unwrap() / knowing.jct_s_mean.unwrap();
+        assert!(ratio > 0.97, "{even} and {odd}: knowing is slower, {ratio}");
+        let outcome = gather(&scenario, vec![own, knowing]);
+        let [price] = &outcome.prediction_regret[..] else { panic!("{outcome:?}") };
+        assert!((price.jct_s_mean_ratio.unwrap() - ratio).abs() < 1e-6, "{price:?}");
+        assert!(outcome.to_table().contains("fifo-packed: not knowing costs "), "{outcome:?}");
+        worst = worst.max(ratio);
+    }
+    assert!(worst > 1.02, "not knowing costs {worst}");
+    let scenario = scenario("1x2:v100", vec![job("a", "eaco-vgg16", 0, 60)]);
+    assert_eq!(run_oracle(world, &scenario, "fifo").unwrap(), None, "nothing would change for it");
+}
+
+/// SRTF knows from its arrival on that the second job is shorter; the first one goes on after it,
+/// with nothing lost but the time its restart takes.
+#[test]
+fn srtf_stops_the_longer_job_for_the_shorter() {
+    let id = "resnet50-imagenet-b128";
+    let jobs = vec![job("long", id, 0, 10_000), job("short", id, 100, 1_000)];
+    let scenario = scenario("1x1:v100", jobs);
+    let srtf = run_policy(world(), &scenario, "srtf").unwrap();
+    assert_eq!((srtf.jct_s_p50, srtf.jct_s_p95), (Some(1_000.0), Some(11_031.0)));
+    assert_eq!((srtf.migrations, srtf.rescales), (1, 0));
+    let fifo = run_policy(world(), &scenario, "fifo").unwrap();
+    assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(10_000.0), Some(10_900.0)));
+}
+
+/// FIFO, and what it finds of past jobs when it is asked for the first time.
+struct Remembers(Fifo, Mutex<Option<SizeHistory>>);
+
+impl Policy for Remembers {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn reads(&self) -> Reads {
+        Reads::All
+    }
+    fn solve(&self, problem: &Problem) -> Plan {
+        self.1.lock().unwrap().get_or_insert_with(|| problem.sizes.clone());
+        self.0.solve(problem)
+    }
+}
+
+/// A cluster has a past only where it is given one, and then of jobs as long as those that come.
+#[test]
+fn a_past_is_of_jobs_like_those_that_come() {
+    let world = world();
+    // No two are as much work, which is counted on one GPU, however many the job takes.
+    let (gpus, lasts_s) = (|i| if i % 2 == 0 { 4 } else { 1 }, |i: u64| 3_600 + 90 * i);
+    let jobs = (1..=40).map(|i| SimJob {
+        gpus: GpuRequest::exactly(gpus(i)),
+        ..job(&format!("j{i}"), "resnet50-imagenet-b128", 10 * i, lasts_s(i))
+    });
+    let scenario = scenario("2x4:v100", jobs.collect());
+    let work_s = (1..=40).map(|i| (u64::from(gpus(i)) * lasts_s(i)) as f64);
+    let come_s = work_s.sum::<f64>() / 40.0;
+    for (lengths, past) in [(Lengths::Unknown, 0), (Lengths::Past, 40)] {
+        let policy = Remembers(Fifo, Mutex::default());
+        let options = RunOptions { oracle: true, lengths, ..RunOptions::default() };
+        run_with(world, &scenario, &policy, &options).unwrap();
+        let sizes = policy.1.into_inner().unwrap().unwrap();
+        assert_eq!(sizes.len(), past);
+        // Drawn one by one: about as much work as those that come, and not just as much.
+        if let Some(mean_s) = sizes.mean_s() {
+            let off = (mean_s / come_s - 1.0).abs();
+            assert!((1e-6..0.4).contains(&off), "{mean_s} s where {come_s} s come");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Every format of traces on a small file of our own making: the jobs it gives, and what is said
+//! of its odd rows.
+//!
+//! `UPDATE_EXPECT=1` writes what is read now; the files of a format are never changed otherwise.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use expect_test::expect_file;
+use wattle_simulator::measured::Measured;
+use wattle_simulator::trace::{self, Trace};
+use wattle_simulator::{LoadError, Scenario, Work, gather, run_policy, savings};
+use wattle_world::World;
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/traces").join(name)
+}
+
+/// One line for each job, what is not known left out, and one for each note.
+fn shown(trace: &Trace) -> String {
+    let mut text = format!("{}\n", trace.format);
+    for job in &trace.jobs {
+        let s = |span: Duration| format!("{} s", span.as_secs_f64());
+        text += &format!("{}: {} GPUs from {}", job.id, job.gpus, s(job.submit));
+        text += &format!(" for {}", s(job.duration));
+        let known = [
+            ("model", job.model.clone()),
+            ("batch", job.batch.map(|batch| batch.to_string())),
+            ("iterations", job.iterations.map(|count| count.to_string())),
+            ("workload", job.workload.clone()),
+            ("by", job.deadline.map(|by| format!("{} {:?}", s(by), job.deadline_kind))),
+            ("user", job.user.clone()),
+            ("recurs as", job.recurs_as.clone()),
+            ("on", job.gpu_type.clone()),
+        ];
+        for (what, known) in known {
+            if let Some(known) = known {
+                text += &format!(", {what} {known}");
+            }
+        }
+        text += "\n";
+    }
+    for note in &trace.notes {
+        text += &format!("note: {note}\n");
+    }
+    text
+}
+
+#[test]
+fn every_format_reads_what_it_should() {
+    for (key, name) in [
+        ("philly", "philly.csv"),
+        ("tiresias", "tiresias.csv"),
+        ("elasticflow", "elasticflow.csv"),
+        ("chronus", "chronus.csv"),
+        ("gavel", "gavel.trace"),
+        ("sacct", "sacct.txt"),
+        ("sacct", "sacct-old.txt"),
+    ] {
+        let trace = trace::read(&file(name)).unwrap();
+        expect_file![file(&format!("{name}.jobs"))].assert_eq(&shown(&trace));
+        // Named or recognised, plain or packed, it is the same.
+        assert_eq!(trace::read_as(&file(name), Some(key)).unwrap(), trace, "{name}");
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(&std::fs::read(file(name)).unwrap()).unwrap();
+        assert_eq!(trace::parse(name, &gz.finish().unwrap()).unwrap(), trace, "{name}");
+        // Nothing is lost: every row is a job, or is left out by name, or is of a job left out.
+        let rows = std::fs::read_to_string(file(name)).unwrap().lines().count();
+        let rows = if key == "gavel" { rows } else { rows - 1 };
+        let left_out = trace.notes.iter().filter(|note| note.what.starts_with("left out"));
+        let left_out: usize = left_out.map(|note| note.count).sum();
+        assert_eq!(trace.jobs.len() + left_out, rows, "{name}");
+    }
+}
+
+#[test]
+fn jobs_that_recur_are_one_workload_and_other_kinds_of_gpus_are_said() {
+    let world = World::builtin();
+    let mut text = "JobID|JobName|User|Submit|Elapsed|AllocTRES\n".to_owned();
+    for i in 0..40 {
+        let (user, name) = (["ada", "bob"][i % 2], ["fit", "sweep"][i / 2 % 2]);
+        text += &format!("{i}|{name}|{user}|{}|01:00:00|gres/gpu:h100=1\n", 1_714_982_400 + i);
+    }
+    let trace = trace::parse("s", text.as_bytes()).unwrap();
+    let scenario = Scenario::from_trace(&world, &trace, &"2x4:v100".parse().unwrap(), 5).unwrap();
+    for (job, first) in scenario.jobs.iter().enumerate().map(|(i, job)| (job, i % 4)) {
+        assert_eq!(job.workload, scenario.jobs[first].workload);
+    }
+    assert!(scenario.workloads.len() > 1, "{:?}", scenario.workloads);
+    assert!(scenario.workloads.iter().all(|share| share.drawn));
+    assert_eq!(
+        scenario.notes,
+        ["40 jobs had GPUs that 2x4:v100 does not have (h100), taken to last as long on its own"]
+    );
+}
+
+#[test]
+fn work_is_counted_in_steps_where_the_catalog_has_model_and_batch() {
+    let world = World::builtin();
+    let header = "job_id,submit_time,model_name,ddl,batch_size,num_gpu,duration,iteration\n";
+    // No such batch is in the catalog, so the model's own workload lasts as long as the trace says.
+    let text =
+        format!("{header}0,0,resnet50-imagenet,90,128,2,60,500\n1,0,resnet50,90,77,2,60,500\n");
+    let trace = trace::parse("e", text.as_bytes()).unwrap();
+    let scenario = Scenario::from_trace(&world, &trace, &"2x4:v100".parse().unwrap(), 5).unwrap();
+    let [steps, lasts] = &scenario.jobs[..] else { panic!("{scenario:?}") };
+    assert_eq!(steps.workload.as_str(), "resnet50-imagenet-b128");
+    assert_eq!((steps.work, lasts.work), (Work::Steps(500), Work::Lasts(Duration::from_secs(60))));
+    assert_eq!(steps.deadline, Some(Duration::from_secs(90)));
+}
+
+/// By hand: 2 GPUs for 100 s and 4 for 50 s, on 8 GPUs over 100 s of arrivals.
+#[test]
+fn load_is_told_and_set() {
+    let world = World::builtin();
+    let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,workload,deadline\n\
+                a,2,50,1,,100,0,eaco-vgg16,250\nb,4,150,1,,50,0,eaco-vgg16,\n";
+    let trace = trace::parse("l", text.as_bytes()).unwrap();
+    let mut scenario =
+        Scenario::from_trace(&world, &trace, &"1x8:v100".parse().unwrap(), 5).unwrap();
+    assert_eq!(scenario.load, Some(0.5));
+    scenario.set_load(&world, 2.0).unwrap();
+    assert_eq!(scenario.load, Some(2.0));
+    let times: Vec<u64> = scenario.jobs.iter().map(|job| job.submit.as_secs()).collect();
+    assert_eq!((times, scenario.jobs[0].deadline), (vec![50, 75], Some(Duration::from_secs(250))));
+    scenario.set_load(&world, 0.25).unwrap();
+    assert_eq!(scenario.jobs[1].submit, Duration::from_secs(250));
+    for load in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(matches!(scenario.set_load(&world, load), Err(LoadError::NoLoad { .. })), "{load}");
+    }
+    assert!(matches!(scenario.set_load(&world, 1e-12), Err(LoadError::TooLong { .. })));
+    scenario.jobs.truncate(1);
+    assert_eq!(scenario.offered_load(&world), None);
+    assert_eq!(scenario.set_load(&world, 0.5), Err(LoadError::AllAtOnce));
+}
+
+#[test]
+fn another_order_moves_whole_jobs_over_the_same_arrivals() {
+    let world = World::builtin();
+    let mut text =
+        "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,deadline\n".to_owned();
+    for i in 0..50 {
+        text += &format!("{i},{},{},1,,{},0,{}\n", 1 + i % 3, 10 * i, 100 + i, 10 * i + 500 + i);
+    }
+    let trace = trace::parse("o", text.as_bytes()).unwrap();
+    let own = Scenario::from_trace(&world, &trace, &"2x4:v100".parse().unwrap(), 5).unwrap();
+    let ordered = |order| {
+        let mut scenario = own.clone();
+        scenario.set_order(order);
+        scenario
+    };
+    assert_eq!(ordered(0), own);
+    assert_eq!(ordered(3), ordered(3));
+    assert_ne!(ordered(3), ordered(4));
+    let other = ordered(1);
+    assert_eq!(other.offered_load(&world), own.load);
+    let times = |scenario: &Scenario| scenario.jobs.iter().map(|j| j.submit).collect::<Vec<_>>();
+    assert_eq!(times(&other), times(&own));
+    let ids = |scenario: &Scenario| scenario.jobs.iter().map(|j| j.id.clone()).collect::<Vec<_>>();
+    assert_ne!(ids(&other), ids(&own));
+    for job in &other.jobs {
+        let before = own.jobs.iter().find(|own| own.id == job.id).unwrap();
+        let allowed = |job: &wattle_simulator::SimJob| job.deadline.map(|by| by - job.submit);
+        assert_eq!((job.work, job.gpus, allowed(job)), (before.work, before.gpus, allowed(before)));
+    }
+}
+
+/// The demo's export of Slurm, under three seeds: the savings are those of the runs, made by hand.
+#[test]
+fn savings_on_a_slurm_export_are_told_with_their_spread() {
+    let world = World::builtin();
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/demo/sacct.txt");
+    let trace = trace::read(&path).unwrap();
+    assert!(trace.jobs.len() > 200, "{}", shown(&trace));
+    let cluster = "4x8:a100".parse().unwrap();
+    let runs: Vec<_> = (1..=3)
+        .map(|seed| {
+            let scenario = Scenario::from_trace(&world, &trace, &cluster, seed).unwrap();
+            assert!(scenario.load.is_some_and(|load| (0.3..1.5).contains(&load)), "{scenario:?}");
+            ["fifo", "eaco"].map(|name| run_policy(&world, &scenario, name).unwrap()).to_vec()
+        })
+        .collect();
+    let told = savings(&runs);
+    let [saving] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((saving.policy.as_str(), saving.baseline.as_str()), ("eaco", "fifo"));
+    let mut energy: Vec<f64> =
+        runs.iter().map(|runs| runs[1].energy_kwh / runs[0].energy_kwh - 1.0).collect();
+    energy.sort_by(f64::total_cmp);
+    let spread = saving.energy.unwrap();
+    assert!((spread.min - energy[0]).abs() < 1e-5 && (spread.max - energy[2]).abs() < 1e-5);
+    assert!((spread.mean - energy.iter().sum::<f64>() / 3.0).abs() < 1e-5, "{spread:?}");
+    assert!(spread.min < spread.max, "seeds draw other workloads: {spread:?}");
+    assert_eq!(saving.carbon, None);
+    let scenario = Scenario::from_trace(&world, &trace, &cluster, 1).unwrap();
+    let mut outcome = gather(&scenario, runs[0].clone());
+    outcome.savings = told;
+    let table = outcome.to_table();
+    assert!(table.contains("eaco against fifo over 3 seeds: energy "), "{table}");
+    let mut lines = table.lines().filter(|line| !line.starts_with("note: "));
+    assert!(lines.all(|line| line.chars().count() <= 100), "{table}");
+}
+
+/// The public traces, where they are: read whole, what is left out is told.
+#[test]
+fn the_public_traces_are_read_whole() {
+    let data = std::env::var_os("WATTLE_DATA").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    if !data.join("traces").is_dir() {
+        let why = format!("NOT RUN: {} has no traces; set WATTLE_DATA", data.display());
+        writeln!(std::io::stderr(), "{why}").unwrap();
+        return;
+    }
+    let file = |name: &str| data.join("traces").join(name);
+    for (name, format, jobs, left_out) in [
+        ("philly_jobs.csv.gz", "Philly", 82_247, 0),
+        ("philly_5k_tiresias_format.csv", "Tiresias", 5_000, 0),
+        ("tiresias_60_job.csv", "Tiresias", 60, 0),
+        ("gavel_msr_e13805.trace", "Gavel", 504, 0),
+        ("elasticflow_philly_103959.csv", "ElasticFlow", 876, 0),
+        // Jobs that ask for no GPU.
+        ("trace_job_Philly_SLO.csv.gz", "Chronus", 30_735, 205),
+        ("trace_job_Philly_MIX1.csv.gz", "Chronus", 30_756, 184),
+    ] {
+        let trace = trace::read(&file(name)).unwrap();
+        let told = trace.notes.iter().filter(|note| note.what.starts_with("left out"));
+        let told: usize = told.map(|note| note.count).sum();
+        assert_eq!((trace.format, trace.jobs.len(), told), (format, jobs, left_out), "{name}");
+    }
+    // On the measured files ElasticFlow's jobs have their iterations to do, which take as long as
+    // the trace says: VGG-16's rates are rounded.
+    let world = Measured::find(&data).unwrap().world().unwrap();
+    let trace = trace::read(&file("elasticflow_philly_103959.csv")).unwrap();
+    let cluster = "16x8:a100".parse().unwrap();
+    let scenario = Scenario::from_trace(&world, &trace, &cluster, 7).unwrap();
+    let a100 = world.gpu("a100").unwrap();
+    for (job, read) in scenario.jobs.iter().zip(&trace.jobs) {
+        let Work::Steps(steps) = job.work else { panic!("{job:?}") };
+        let rate =
+            world.workload(job.workload.as_str()).unwrap().steps_per_s(a100, job.gpus.min, 1);
+        let off = steps as f64 / rate / read.duration.as_secs_f64() - 1.0;
+        assert!(off.abs() < 0.002 || read.duration.as_secs() < 600, "{job:?}: {off}");
+    }
+    assert!(scenario.workloads.iter().all(|share| !share.drawn), "{:?}", scenario.workloads);
+    let load = scenario.load.unwrap();
+    assert!((load - 0.15).abs() < 0.005, "natural load {load}");
+}
+
+/// A row that asks for more than the cluster has is refused, and offers no load.
+#[test]
+fn a_job_that_no_cluster_holds_offers_no_load() {
+    let world = World::builtin();
+    let load = |more: &str| {
+        let text = format!("job_id,submit_s,duration_s,num_gpus\na,0,600,4\nb,1000,600,4\n{more}");
+        let trace = trace::parse("t.csv", text.as_bytes()).unwrap();
+        let cluster = "2x4:v100".parse().unwrap();
+        Scenario::from_trace(&world, &trace, &cluster, 7).unwrap().load.unwrap()
+    };
+    assert!((load("") - 0.6).abs() < 1e-9);
+    assert!((load("c,900,600,4294967295\n") - 0.6).abs() < 1e-9);
+    assert!(load("c,900,600,8\n") > 1.0);
+}

@@ -1,0 +1,8 @@
+//! The integration tests of this crate, linked as one binary.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod catalog;
+mod derived;
+mod eaco;
+mod properties;
+mod regimes;

@@ -1,0 +1,205 @@
+//! What comes from outside and is wrong: a clear error, exit code 2 where a person asked, and every
+//! service stays up.
+
+use std::process::{Command, Output};
+
+use wattle_common::job::JobPhase;
+use wattle_common::subject::{Bucket, Topic};
+use wattle_tests::{System, program, repository, until};
+
+fn run(name: &str, args: &[&str]) -> (i32, String) {
+    let Output { status, stderr, .. } =
+        Command::new(program(name)).args(args).env("WATTLE_NATS_URL", "").output().unwrap();
+    (status.code().unwrap_or(-1), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[track_caller]
+fn refused(name: &str, args: &[&str], says: &[&str]) {
+    let (code, error) = run(name, args);
+    assert_eq!(code, 2, "{name} {args:?}: {error}");
+    for word in says {
+        assert!(error.contains(word), "{name} {args:?} does not say `{word}`: {error}");
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let simulate = |trace: &str, cluster: &str, policy: &str, says: &[&str]| {
+        let args = ["simulate", "--trace", trace, "--cluster", cluster, "--policy", policy];
+        refused("wattle", &args, says);
+    };
+    let good = repository("deploy/demo/trace.csv");
+    let good = good.to_str().unwrap();
+    let column = file("column.csv", "job_id,gpu_milli,submit\n1,1,1\n");
+    simulate(&column, "2x4:v100", "fifo", &["gpu_milli"]);
+    simulate("/no/such/file.csv", "2x4:v100", "fifo", &["/no/such/file.csv"]);
+    simulate(good, "two nodes", "fifo", &["28x8:v100"]);
+    simulate(good, "2x4:voodoo2", "fifo", &["voodoo2", "v100"]);
+    simulate(good, "2x4:v100", "clairvoyant", &["clairvoyant", "eaco"]);
+    let asked = |args: &[&str], says: &[&str]| {
+        refused("wattle", &[&["simulate"], args].concat(), says);
+    };
+    asked(&["--trace", good], &["--cluster", "28x8:v100"]);
+    asked(&["--trace", good, "--cluster", "2x4:v100", "--load", "0"], &["load of 0", "0.8"]);
+    asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"], &["pai", "sacct"]);
+    asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "sacct"], &["JobID"]);
+    asked(&["--jobs", "0"], &["at least 1"]);
+    asked(&["--policy", "fifo,eaco,fifo"], &["fifo", "twice"]);
+    asked(&["--policy", "fifo", "--price", "0.3"], &["0.3", "powerflow"]);
+    asked(&["--policy", "fifo", "--seeds", "3"], &["at least two", "--policy"]);
+    asked(&["--policy", "fifo@99999"], &["99999", "405 to 1380"]);
+    asked(&["--forecast", "perfect"], &["--carbon"]);
+    let grid = file("grid.csv", "at_s,g_per_kwh\n0,250\n3600,260\n");
+    asked(&["--carbon", &grid, "--forecast", "nope"], &["nope", "persistence", "perfect"]);
+    asked(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
+    asked(&["--seeds", "0"], &["1..=1000"]);
+    asked(&["--trace-format", "philly"], &["--trace"]);
+    let twice = ["compare", "builtin", "--load", "0.8,0.5,0.8"];
+    refused("wattle", &twice, &["--load", "0.8", "twice"]);
+    refused("wattle", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);
+    refused("wattle", &["compare", "builtin", "--policy", "fifo@1080"], &["clocks", "`fifo`"]);
+    refused("wattle", &["up", "--rate", "60", "--for", "1s"], &["--simulated"]);
+    refused("wattle", &["up", "--simulated", "1x1:v100", "--policy", "best"], &["best", "eaco"]);
+    refused("wattle", &["submit", "--gpus", "0", "--", "true"], &["1..8"]);
+    refused("wattle", &["submit", "--checkpoint-signal", "KILL", "--", "true"], &["SIGUSR1"]);
+    refused("wattle", &["submit"], &["COMMAND"]);
+
+    // A wrong key, a wrong value and a wrong file, for every service.
+    for service in ["placer", "predictor", "registry", "profiler", "power-agent", "launcher"] {
+        let example =
+            std::fs::read_to_string(repository(&format!("deploy/{service}.toml"))).unwrap();
+        let name = format!("wattle-{service}");
+        let key = file("key.toml", &format!("colour = \"blue\"\n{example}"));
+        refused(&name, &["--config", &key], &["key.toml", "colour", "1"]);
+        let value = file("value.toml", &example.replace("cluster = \"", "cluster = \"not an id "));
+        refused(&name, &["--config", &value], &["value.toml"]);
+        refused(&name, &["--config", "/no/such.toml"], &["/no/such.toml"]);
+        refused(&name, &[], &["--config"]);
+    }
+}
+
+/// A disk that fills up while the page is written: what was simulated is told, and the page that
+/// stood there stays.
+#[test]
+fn a_page_that_cannot_be_written_takes_no_result_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    std::fs::write(&page, "before").unwrap();
+    let few = "simulate --jobs 100 --cluster 4x8:v100 --policy fifo --report";
+    let full = format!("trap '' XFSZ; ulimit -f 20; \"$0\" {few} page.html");
+    let Output { status, stdout, stderr } = Command::new("sh")
+        .args(["-c", &full])
+        .arg(program("wattle"))
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let (said, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert_eq!(status.code(), Some(1), "{error}");
+    assert!(error.contains("cannot write page.html"), "{error}");
+    assert!(said.contains("fifo") && said.contains("workloads:"), "{said}");
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "before");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+}
+
+#[test]
+fn what_is_odd_about_a_trace_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("odd.csv");
+    std::fs::write(&trace, "job_id,submit_s,duration_s,num_gpus\na,0,60,1\nb,1,60,0\n").unwrap();
+    let Output { stdout, stderr, .. } = Command::new(program("wattle"))
+        .args(["simulate", "--cluster", "1x4:v100", "--policy", "fifo", "--trace"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let both = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
+    assert_eq!(both.matches("num_gpus is 0").count(), 1, "{both}");
+}
+
+#[tokio::test]
+async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
+    let mut system =
+        System::up(&["--simulated", "1x2:v100", "--rate", "120", "--policy", "fifo"]).await;
+    let services = [
+        "wattle-placer",
+        "wattle-predictor",
+        "wattle-registry",
+        "wattle-profiler",
+        "wattle-power-agent",
+        "wattle-launcher",
+    ];
+    let before: Vec<Vec<u32>> = services.map(|name| system.processes(name)).to_vec();
+
+    // Nonsense on every subject and in every bucket.
+    let cluster = system.bus.cluster().clone();
+    let mut lines = system.bus.subscribe(&Topic::NodeSummarized.pattern(&cluster)).await.unwrap();
+    let nonsense: [&[u8]; 4] = [b"", b"{", b"{\"node\":\"n0\"}", &[0xE5, 1, 1, 0, 255, 255, 255]];
+    let raw = wattle_tests::Raw::connect(system.url()).await;
+    for payload in nonsense {
+        for topic in Topic::ALL {
+            let subject = topic.pattern(&cluster).replace('*', "n0");
+            raw.publish(&subject, payload).await;
+        }
+        for (bucket, key) in [
+            (Bucket::Desired, "n0"),
+            (Bucket::Desired, "n9"),
+            (Bucket::Actual, "power.n9"),
+            (Bucket::Actual, "launcher.n9"),
+            (Bucket::Actual, "strange"),
+            (Bucket::Jobs, "ghost"),
+            (Bucket::Surfaces, "ghost"),
+            (Bucket::Predictors, "status.ghost"),
+        ] {
+            raw.publish(&format!("$KV.{}.{key}", bucket.name(&cluster)), payload).await;
+        }
+    }
+    // Progress that is none, on the profiler's socket.
+    let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
+    for line in ["", "step=1", "job=a step=x", "job=../x step=1", &"x".repeat(4_000)] {
+        let _ = socket.send_to(line.as_bytes(), system.folder().join("state/n0.sock"));
+    }
+
+    // A card is lost: it is shown, not hidden, and the other goes on.
+    let state = system.node_state("n0");
+    let status = Command::new(program("wattle-simnode"))
+        .args(["fault", "--gpu", "1", "--state"])
+        .arg(&state)
+        .arg("lost")
+        .status()
+        .unwrap();
+    assert!(status.success());
+    until("the summary says that GPU 1 is lost", async || {
+        let delivery = lines.next().await?;
+        let summary: wattle_common::messages::NodeSummary =
+            wattle_common::codec::decode_json(&delivery.payload).ok()?;
+        let lost = summary.gpus.iter().find(|gpu| gpu.gpu == 1)?;
+        lost.error.is_some().then_some(())
+    })
+    .await;
+    until("the node's list says so too", async || {
+        let nodes = system.json(&["nodes", "--json"]);
+        let node = nodes.as_array()?.iter().find(|node| node["node"] == "n0")?.clone();
+        (node["power"]["gpus"][1]["healthy"] == false).then_some(())
+    })
+    .await;
+
+    let job = system.submit("after", &[], &["--workload", "eaco-alexnet", "--steps", "500"]);
+    let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+    assert_eq!(end.phase, JobPhase::Finished, "{}", system.logs());
+    assert_eq!(end.spec.gpus.min, 1);
+    let after: Vec<Vec<u32>> = services.map(|name| system.processes(name)).to_vec();
+    assert_eq!(before, after, "a service ended: {}", system.logs());
+
+    // More than the cluster has is said at once, not queued for ever.
+    let simjob = program("wattle-simjob");
+    let asked = system.wattle(&["submit", "--gpus", "64", "--", simjob.to_str().unwrap()]);
+    assert_eq!(asked.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&asked.stderr).into_owned();
+    assert!(error.contains("64"), "{error}");
+    assert!(system.end().await.success());
+}

@@ -1,0 +1,81 @@
+//! Budgets on the whole system: a power limit holds the cards, what was set outlives the placer, and
+//! what cannot be kept to is refused.
+
+use wattle_common::Power;
+use wattle_common::job::JobPhase;
+use wattle_tests::{System, until};
+
+/// The caps of the node's cards, as its power agent reports them.
+fn caps(system: &System) -> Vec<Power> {
+    let nodes = system.json(&["nodes", "--json"]);
+    let gpus = nodes[0]["power"]["gpus"].as_array().cloned().unwrap_or_default();
+    gpus.iter().filter_map(|gpu| gpu["cap_mw"].as_u64()).map(Power::from_mw).collect()
+}
+
+#[tokio::test]
+async fn a_power_limit_holds_and_what_was_spent_outlives_the_placer() {
+    let mut system =
+        System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
+    assert_eq!(system.wattle(&["budget", "show"]).status.code(), Some(0));
+    let unlimited = caps(&system);
+    let set = ["budget", "set", "--power-kw", "0.65", "--energy-kwh", "900", "--json"];
+    assert_eq!(system.json(&set)["answer"], "stored");
+
+    let training =
+        ["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "10000"];
+    let hot = system.submit("hot", &["--gpus", "2"], &training);
+    system.until_job(&hot, "it runs", |r| r.phase == JobPhase::Running).await;
+    until("both cards are held below what they may draw without a limit", async || {
+        let held = caps(&system);
+        (held.len() == 2 && held.iter().zip(&unlimited).all(|(cap, free)| cap < free)).then_some(())
+    })
+    .await;
+    let spent = async |what: &str, least: u64| {
+        until(what, async || {
+            let shown = system.json(&["budget", "show", "--json"]);
+            let spent = shown["status"]["energy_mj"].as_u64()?;
+            let expected = shown["status"]["power_mw_expected"].as_u64()?;
+            assert!(expected <= 650_000, "{shown}");
+            (spent > least).then_some(spent)
+        })
+        .await
+    };
+    let before = spent("the ledger counts", 0).await;
+
+    // Killed, the placer takes up where it was: the window goes on.
+    let old = system.processes("wattle-placer");
+    system.kill_9("wattle-placer");
+    until("a placer runs again", async || {
+        let new = system.processes("wattle-placer");
+        (new.len() == 1 && new != old).then_some(())
+    })
+    .await;
+    spent("the window goes on", before).await;
+    let shown = system.json(&["budget", "show", "--json"]);
+    assert_eq!(shown["set"]["budget"]["power_mw"], 650_000, "{shown}");
+
+    // Without a limit the cards are free again.
+    assert!(system.wattle(&["budget", "clear"]).status.success());
+    until("the caps are gone", async || (caps(&system) == unlimited).then_some(())).await;
+    assert!(system.end().await.success());
+}
+
+#[tokio::test]
+async fn what_nobody_can_keep_to_is_refused() {
+    let mut system = System::up(&["--simulated", "1x1:v100", "--rate", "60"]).await;
+    for (args, says) in [
+        (&["budget", "set"][..], "--energy-kwh"),
+        (&["budget", "set", "--carbon-kg", "3"], "--carbon FILE"),
+        (&["budget", "set", "--energy-kwh", "0"], "energy"),
+        (&["budget", "set", "--energy-kwh", "5", "--window", "1s"], "window"),
+        (&["budget", "set", "--carbon-kg", "3", "--carbon", "/no/such.csv"], "/no/such.csv"),
+    ] {
+        let output = system.wattle(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
+    let shown = system.json(&["budget", "show", "--json"]);
+    assert!(shown["set"].is_null(), "{shown}");
+    assert!(system.end().await.success());
+}

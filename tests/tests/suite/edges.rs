@@ -1,0 +1,185 @@
+//! Which room may use which: `cargo metadata` against ARCHITECTURE.md's table.
+//!
+//! Reads what the manifests declare and fails on any edge the table does not have. Features count:
+//! a service's library may use less than its binary, and only `gpu` may name the NVML wrapper, only
+//! `runtime` the NATS client.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// (package, what its library may use, what its `service` feature may add)
+const TABLE: &[(&str, &[&str], &[&str])] = &[
+    ("common", &[], &[]),
+    ("runtime", &["common"], &[]),
+    ("gpu", &["common"], &[]),
+    ("world", &["common"], &[]),
+    ("nvml-sim", &["common", "world"], &[]),
+    ("profiler", &["common", "gpu"], &["runtime"]),
+    ("predictor", &["common"], &["runtime"]),
+    ("placer", &["common"], &["runtime"]),
+    ("power-agent", &["common", "gpu"], &["runtime"]),
+    ("launcher", &["common"], &["runtime"]),
+    (
+        "simulator",
+        &["common", "world", "profiler", "predictor", "placer", "power-agent", "launcher"],
+        &[],
+    ),
+    (
+        "cli",
+        &[
+            "common",
+            "runtime",
+            "gpu",
+            "world",
+            "profiler",
+            "predictor",
+            "placer",
+            "power-agent",
+            "launcher",
+            "simulator",
+        ],
+        &[],
+    ),
+];
+
+/// Packages that pure rooms must not name, and who may.
+const FOREIGN: &[(&str, &[&str])] = &[
+    ("async-nats", &["runtime"]),
+    // nvml-sim's own tests load it through the unchanged wrapper; its library does not.
+    ("nvml-wrapper", &["gpu"]),
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn metadata() -> Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
+}
+
+struct Package {
+    room: String,
+    /// Dependency name -> whether it is optional; dev-dependencies are left out.
+    uses: BTreeMap<String, bool>,
+    /// Feature -> what it switches on.
+    features: BTreeMap<String, Vec<String>>,
+    manifest: PathBuf,
+}
+
+fn packages() -> Vec<Package> {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    metadata()["packages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| Package {
+            room: text(&p["name"]).trim_start_matches("wattle-").to_owned(),
+            uses: p["dependencies"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|d| d["kind"] != "dev")
+                .map(|d| (text(&d["name"]), d["optional"].as_bool().unwrap()))
+                .collect(),
+            features: serde_json::from_value(p["features"].clone()).unwrap(),
+            manifest: PathBuf::from(text(&p["manifest_path"])),
+        })
+        .collect()
+}
+
+#[test]
+fn every_edge_is_in_the_table() {
+    let packages = packages();
+    let rooms: BTreeSet<&str> = packages.iter().map(|p| p.room.as_str()).collect();
+    let known: BTreeSet<&str> = TABLE.iter().map(|(room, ..)| *room).chain(["tests"]).collect();
+    assert_eq!(rooms, known, "a room that the table does not have, or the other way round");
+
+    for package in packages.iter().filter(|p| p.room != "tests") {
+        let (_, library, service) =
+            TABLE.iter().find(|(room, ..)| *room == package.room).expect("compared above");
+        for (name, optional) in &package.uses {
+            let Some(used) = name.strip_prefix("wattle-") else { continue };
+            let in_library = library.contains(&used);
+            let in_service = service.contains(&used) && *optional;
+            assert!(
+                in_library || in_service,
+                "{} uses {used}{}: the table does not have that edge",
+                package.room,
+                if *optional { "" } else { " in its library" },
+            );
+        }
+    }
+}
+
+#[test]
+fn a_service_shell_is_a_feature_that_the_simulator_does_without() {
+    for package in packages() {
+        let has_shell = TABLE.iter().any(|(room, _, s)| *room == package.room && !s.is_empty());
+        if !has_shell {
+            continue;
+        }
+        let service = package.features.get("service").expect("a service has the feature `service`");
+        assert!(service.contains(&"dep:wattle-runtime".to_owned()), "{}", package.room);
+        for tool in ["tokio", "anyhow", "clap"] {
+            let optional = package.uses.get(tool).copied();
+            assert_ne!(optional, Some(false), "{}'s library names {tool}", package.room);
+        }
+    }
+    let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    for room in ["profiler", "predictor", "placer", "power-agent", "launcher", "gpu"] {
+        let line = workspace.lines().find(|l| l.starts_with(&format!("wattle-{room} = "))).unwrap();
+        assert!(line.contains("default-features = false"), "{line}");
+    }
+    let simulator = packages().into_iter().find(|p| p.room == "simulator").unwrap();
+    assert!(!simulator.uses.contains_key("tokio") && !simulator.uses.contains_key("async-nats"));
+}
+
+#[test]
+fn bus_and_driver_are_each_known_to_one_room() {
+    for package in packages() {
+        for (name, allowed) in FOREIGN {
+            let named = package.uses.contains_key(*name);
+            assert!(
+                !named || allowed.contains(&package.room.as_str()),
+                "{} names {name}",
+                package.room
+            );
+        }
+    }
+}
+
+/// The judge is never the player: no path of edges leads from these to `world`.
+#[test]
+fn players_do_not_reach_the_judge() {
+    let packages = packages();
+    for player in ["predictor", "placer", "profiler", "power-agent"] {
+        let mut reached = BTreeSet::from([player.to_owned()]);
+        let mut todo = vec![player.to_owned()];
+        while let Some(room) = todo.pop() {
+            let package = packages.iter().find(|p| p.room == room).unwrap();
+            for used in package.uses.keys().filter_map(|name| name.strip_prefix("wattle-")) {
+                if reached.insert(used.to_owned()) {
+                    todo.push(used.to_owned());
+                }
+            }
+        }
+        assert!(!reached.contains("world"), "{player} reaches world: {reached:?}");
+    }
+}
+
+#[test]
+fn every_room_takes_the_workspaces_lints() {
+    for package in packages() {
+        let manifest = std::fs::read_to_string(&package.manifest).unwrap();
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{}", package.room);
+    }
+}

@@ -1,0 +1,167 @@
+//! Every process may be killed at any instant: no job is lost or doubled, no cap outlives its lease.
+
+use std::time::Duration;
+
+use wattle_common::NodeId;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::{NodeDesired, PowerReport};
+use wattle_common::subject::{Bucket, Reporter};
+use wattle_tests::{System, program, until};
+
+const SERVICES: [&str; 7] = [
+    "wattle-placer",
+    "wattle-predictor",
+    "wattle-registry",
+    "wattle-profiler",
+    "wattle-power-agent",
+    "wattle-launcher",
+    "nats-server",
+];
+
+/// One service after another is killed while jobs run; every job still finishes, and none
+/// was started more often than it should have been.
+#[tokio::test]
+async fn killing_any_service_loses_no_job() {
+    let mut system =
+        System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "3000", "--steps-per-epoch", "500"];
+    // Two run, two wait behind them.
+    let jobs: Vec<_> = (0..4).map(|i| system.submit(&format!("k{i}"), &[], &training)).collect();
+    for job in &jobs[..2] {
+        system.until_job(job, "it runs", |r| r.phase == JobPhase::Running).await;
+    }
+    for service in SERVICES {
+        let before = system.processes(service);
+        system.kill_9(service);
+        until(&format!("{service} runs again"), async || {
+            let now = system.processes(service);
+            (now.len() == before.len() && now.iter().all(|pid| !before.contains(pid))).then_some(())
+        })
+        .await;
+    }
+    // A job handed in now is taken: whoever was killed is back at work.
+    until("the placer takes jobs again", async || {
+        let simjob = program("wattle-simjob");
+        let mut args = vec!["submit", "--job", "late", "--", simjob.to_str().unwrap()];
+        args.extend(training);
+        system.wattle(&args).status.success().then_some(())
+    })
+    .await;
+    for job in jobs.iter().map(wattle_common::JobId::as_str).chain(["late"]) {
+        let job = job.parse().unwrap();
+        let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
+        assert_eq!(end.attempt, 1, "{job} was started {} times\n{}", end.attempt, system.logs());
+        // The output of a doubled job would say twice that it began.
+        let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
+        let begun = output.lines().filter(|line| line.contains(" attempt ")).count();
+        assert!(begun <= 1, "{job}: {output}");
+    }
+    assert!(system.anywhere("wattle-simjob").is_empty(), "nobody trains any more");
+    assert!(system.end().await.success());
+}
+
+/// `wattle up` itself is killed with everything it runs; started again in the same folder, it goes on
+/// with the same jobs, from their checkpoints.
+#[tokio::test]
+async fn killing_wattle_up_loses_no_job() {
+    let args = ["--simulated", "1x1:v100", "--rate", "60", "--policy", "fifo"];
+    let mut system = System::up(&args).await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "3000", "--steps-per-epoch", "200"];
+    let first = system.submit("first", &[], &training);
+    let second = system.submit("second", &[], &training);
+    system.until_job(&first, "it has trained", |r| r.epoch.is_some_and(|epoch| epoch > 0)).await;
+    system.kill_9_up_and_start_again(&args).await;
+    for job in [first, second] {
+        let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+        assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
+        let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
+        let from_nothing = output.lines().filter(|line| line.contains("step 0 of")).count();
+        assert_eq!(from_nothing, 1, "its steps were not lost: {output}");
+    }
+    assert!(system.end().await.success());
+}
+
+/// A job that takes no notice of any wish to stop holds its GPUs no longer than `wattle up` runs;
+/// while that runs nobody else is master of its folder.
+#[tokio::test]
+async fn nothing_goes_on_training_after_the_end() {
+    let shape = ["--simulated", "1x1:v100"];
+    let mut system = System::up(&shape).await;
+    let deaf =
+        "trap '' USR1 TERM; echo $$ > $WATTLE_CHECKPOINT_DIR/pid; while true; do sleep 0.1; done";
+    let submit = ["submit", "--job", "deaf", "--checkpoint-signal", "USR1", "--", "sh", "-c", deaf];
+    assert!(system.wattle(&submit).status.success());
+    let file = system.folder().join("checkpoints/deaf/pid");
+    let pid =
+        until("it runs", async || std::fs::read_to_string(&file).ok()?.trim().parse::<u32>().ok())
+            .await;
+
+    let folder = system.folder().to_str().unwrap().to_owned();
+    let second = system.wattle(&[&["up", "--dir", &folder][..], &shape].concat());
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    assert!(said.contains("choose another --dir"), "{said}");
+
+    // It is given time for a checkpoint; whoever will not wait says so a second time.
+    system.signal("INT");
+    until("it says what it waits for", async || {
+        system.said().contains("Ctrl-C ends them at once").then_some(())
+    })
+    .await;
+    system.signal("INT");
+    assert!(system.end().await.success());
+    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it still runs");
+}
+
+/// With the placer gone its leases run out, and the cards go back to their default; the job on them
+/// goes on.
+#[tokio::test]
+async fn no_cap_outlives_its_lease() {
+    let system = System::up(&[
+        "--simulated",
+        "1x1:v100",
+        "--rate",
+        "60",
+        "--policy",
+        "fifo",
+        "--gpu-cap-w",
+        "120",
+    ])
+    .await;
+    let node = NodeId::new("n0").unwrap();
+    let actual = system.bus.bucket(Bucket::Actual).await.unwrap();
+    let power = async || {
+        let key = Reporter::Power.key(&node);
+        let (report, _): (PowerReport, u64) = actual.get(&key).await.ok()??;
+        Some(report)
+    };
+    let capped = async |watts: u64| {
+        let report = power().await?;
+        let cap = report.gpus[0].cap_mw?;
+        (cap.as_mw() == watts * 1_000).then_some(report)
+    };
+    let job = system.submit("j", &[], &["--workload", "eaco-alexnet", "--steps", "6000"]);
+    system.until_job(&job, "it runs", |r| r.phase == JobPhase::Running).await;
+    until("the cap stands", async || capped(120).await).await;
+
+    // Stopped, not killed: a process that hangs holds its lease no longer than a dead one.
+    for pid in system.processes("wattle-placer") {
+        wattle_tests::kill(pid, "STOP");
+    }
+    let desired = system.bus.bucket(Bucket::Desired).await.unwrap();
+    let (last, _): (NodeDesired, u64) = desired.get(node.as_str()).await.unwrap().unwrap();
+    let safe = until("the card has its default cap again", async || capped(250).await).await;
+    // The report says when it saw so; that is soon after the lease's end, not before it.
+    assert!(safe.at_us >= last.expires_at_us, "{safe:?}");
+    let late = safe.at_us.since(last.expires_at_us);
+    let heartbeat_and_load = Duration::from_secs(60 * 10);
+    assert!(late < heartbeat_and_load, "the cap outlived its lease by {late:?} of system time");
+    let record = system.record(&job).await.unwrap();
+    assert!(!record.phase.is_final() || record.phase == JobPhase::Finished);
+    for pid in system.processes("wattle-placer") {
+        wattle_tests::kill(pid, "CONT");
+    }
+    let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
+    assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 1), "{}", system.logs());
+}

@@ -1,0 +1,64 @@
+//! Two kinds of GPU on the whole system: who names a kind lands there, and everybody else is foretold
+//! on both.
+
+use std::collections::BTreeSet;
+
+use wattle_common::JobId;
+use wattle_common::job::JobPhase;
+use wattle_common::messages::Surface;
+use wattle_common::subject::Bucket;
+use wattle_tests::{System, until};
+
+async fn surface(system: &System, job: &JobId) -> Option<Surface> {
+    let bucket = system.bus.bucket(Bucket::Surfaces).await.ok()?;
+    bucket.get(job.as_str()).await.ok()?.map(|(surface, _)| surface)
+}
+
+#[tokio::test]
+async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
+    let args = ["--simulated", "1x2:v100,1x2:p100", "--rate", "120", "--policy", "afs"];
+    let mut system = System::up(&args).await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "400000", "--steps-per-epoch", "500"];
+    let of_class = ["--workload", "eaco-alexnet"];
+
+    let picky =
+        system.submit("picky", &[&of_class[..], &["--gpu-type", "P100"]].concat(), &training);
+    let runs = system.until_job(&picky, "it runs", |r| r.phase == JobPhase::Running).await;
+    assert_eq!(runs.placement.unwrap().shares[0].node.as_str(), "n1", "the V100s were free, too");
+    let seen = until("two windows of it are learned from", async || {
+        surface(&system, &picky).await.filter(|surface| surface.windows >= 2)
+    })
+    .await;
+    assert_eq!((seen.gpu_type.as_str(), seen.elsewhere.len()), ("p100", 0));
+
+    // What was seen of its class there is foretold of the next, whichever cards that is on.
+    let any = system.submit("any", &of_class, &training);
+    let runs = system.until_job(&any, "it runs", |r| r.phase == JobPhase::Running).await;
+    let node = runs.placement.unwrap().shares[0].node.clone();
+    let (here, there) = if node.as_str() == "n1" { ("p100", "v100") } else { ("v100", "p100") };
+    let both = until("it is measured on one kind and foretold on the other", async || {
+        surface(&system, &any).await.filter(|surface| surface.windows >= 1)
+    })
+    .await;
+    assert_eq!(both.gpu_type, here);
+    let kinds: BTreeSet<String> = both.clone().by_kind().map(|on| on.gpu_type).collect();
+    assert_eq!(kinds, BTreeSet::from(["p100".to_owned(), "v100".to_owned()]));
+    let known = |on: &Surface| on.points.iter().any(|point| point.steps_per_s.is_some());
+    let p100 = both.by_kind().find(|on| on.gpu_type == "p100").unwrap();
+    assert!(known(&p100), "{:?}", p100.basis);
+
+    // What a person sees of it.
+    let told = |args: &[&str]| {
+        let output = system.wattle(args);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let explained = told(&["explain", "any"]);
+    assert!(explained.contains(&format!("on {there} instead: ")), "{explained}");
+    assert!(told(&["explain", "picky"]).contains("asked for 1 GPU of kind p100"));
+    assert!(told(&["jobs"]).contains("1 p100"));
+    let refused = system.wattle(&["submit", "--gpu-type", "k80", "--", "true"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("must have GPUs of kind k80; no node has any, there are: p100, v100"));
+    assert!(system.end().await.success());
+}

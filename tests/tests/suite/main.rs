@@ -1,0 +1,19 @@
+//! Tests of the whole system, linked as one binary: a real nats-server, the real binaries, the
+//! simulated driver.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod budgets;
+mod clusters;
+mod deploy;
+mod edges;
+mod gpu_suite;
+mod history;
+mod kill;
+mod kinds;
+mod live;
+mod node;
+mod predictors;
+mod probing;
+mod sleeping;
+mod tidy;

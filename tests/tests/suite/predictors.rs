@@ -1,0 +1,74 @@
+//! The contest of predictors as an operator meets it: the list, a promotion and the way back, with
+//! the registry killed in between.
+
+use serde_json::Value;
+use wattle_common::messages::Surface;
+use wattle_common::subject::Bucket;
+use wattle_tests::{System, until};
+
+const SHIPPED: [&str; 3] = ["neighbour", "physical", "statistical"];
+
+/// Who is listed, and who of them serves; `None` while not all that are shipped are at work.
+fn listed(system: &System) -> Option<(Vec<Value>, String)> {
+    let all = system.json(&["predictors", "--json"]);
+    let all = all.as_array()?.clone();
+    let well = |one: &&Value| one["state"] == "champion" || one["state"] == "shadow";
+    let mut names: Vec<&str> = all.iter().filter(well).filter_map(|s| s["name"].as_str()).collect();
+    names.sort_unstable();
+    let serves = all.iter().find(|one| one["champion"] == true)?["name"].as_str()?.to_owned();
+    (names == SHIPPED).then_some((all, serves))
+}
+
+#[tokio::test]
+async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
+    let mut system =
+        System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
+    let training = ["--workload", "eaco-alexnet", "--steps", "40000"];
+    let job = system.submit("j", &["--workload", "alexnet"], &training);
+    let surface = async |by: &str| {
+        let bucket = system.bus.bucket(Bucket::Surfaces).await.ok()?;
+        let (surface, _): (Surface, u64) = bucket.get(job.as_str()).await.ok()??;
+        (surface.predictor.as_str() == by).then_some(surface)
+    };
+    let (_, serves) = until("all three are at work", async || listed(&system)).await;
+    assert_eq!(serves, "physical");
+    until("the job is predicted", async || surface("physical").await).await;
+    until("each is scored", async || {
+        let (all, _) = listed(&system)?;
+        let scored = |one: &Value| one["power"]["again"]["windows"].as_u64() > Some(2);
+        all.iter().all(scored).then_some(())
+    })
+    .await;
+
+    let unknown = system.wattle(&["predictors", "promote", "oracle"]);
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(2), "{said}");
+    assert!(SHIPPED.iter().all(|name| said.contains(name)), "{said}");
+
+    let promoted = system.wattle(&["predictors", "promote", "statistical"]);
+    let said = String::from_utf8_lossy(&promoted.stdout).into_owned();
+    assert!(promoted.status.success(), "{}", String::from_utf8_lossy(&promoted.stderr));
+    assert_eq!(said.trim(), "statistical serves now, physical did before");
+    until("its surface is the job's", async || surface("statistical").await).await;
+
+    // Who serves is stored: a registry that comes back knows it, and the scores.
+    system.kill_9("wattle-registry");
+    until("the registry takes requests again", async || {
+        let again = system.wattle(&["predictors", "promote", "statistical"]);
+        let said = String::from_utf8_lossy(&again.stdout).into_owned();
+        again.status.success().then(|| assert_eq!(said.trim(), "statistical serves already"))
+    })
+    .await;
+    let (all, serves) = until("all are listed again", async || listed(&system)).await;
+    assert_eq!(serves, "statistical");
+    let scored = |one: &Value| one["power"]["again"]["windows"].as_u64() > Some(0);
+    assert!(all.iter().all(scored), "{all:#?}");
+
+    assert!(system.wattle(&["predictors", "promote", "physical"]).status.success());
+    until("the first one's surface is back", async || surface("physical").await).await;
+    let table = system.wattle(&["predictors"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(table.lines().nth(1).unwrap().starts_with("* physical"), "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(system.end().await.success());
+}

@@ -1,0 +1,97 @@
+//! Probing on the whole system: the predictor proposes caps and clocks, the placer lets the job be
+//! looked at under them, the profiler's windows come back, and the surface is surer than before.
+
+use wattle_common::Power;
+use wattle_common::messages::{Estimate, Surface, SurfacePoint};
+use wattle_common::subject::Bucket;
+use wattle_tests::{System, until};
+
+/// Mean width of the intervals of speed alone, as a share: under caps, and under locked clocks.
+fn widths(surface: &Surface) -> [f64; 2] {
+    let capped = |p: &SurfacePoint| p.cap_mw.is_some_and(|c| c < Power::from_w(240));
+    let locked = |p: &SurfacePoint| p.clock_mhz_max.is_some();
+    let kinds: [&dyn Fn(&SurfacePoint) -> bool; 2] = [&capped, &locked];
+    let share = |e: Estimate| (e.high - e.low) / e.mean;
+    kinds.map(|of_kind| {
+        let alone = |p: &&SurfacePoint| p.neighbours.is_empty() && p.gpus == 1 && of_kind(p);
+        let widths: Vec<f64> =
+            surface.points.iter().filter(alone).map(|p| share(p.relative_speed)).collect();
+        assert!(!widths.is_empty(), "no such point: {surface:#?}");
+        widths.iter().sum::<f64>() / widths.len() as f64
+    })
+}
+
+#[tokio::test]
+async fn a_probed_jobs_surface_becomes_narrow_and_neither_cap_nor_clock_stays() {
+    let args = ["--simulated", "1x1:v100", "--rate", "60", "--policy", "fifo", "--probe"];
+    let mut system = System::up(&args).await;
+    // Ten hours alone: 5 % of that is half an hour.
+    let job = system.submit(
+        "hot",
+        &[],
+        &[
+            "--workload",
+            "resnet50-imagenet-b128",
+            "--steps",
+            "100000",
+            "--steps-per-epoch",
+            "10000",
+        ],
+    );
+    let surfaces = system.bus.bucket(Bucket::Surfaces).await.unwrap();
+    let surface = async || {
+        let known: Option<(Surface, u64)> = surfaces.get(job.as_str()).await.ok().flatten();
+        known.map(|(surface, _)| surface)
+    };
+    let before = until("its level is known", async || {
+        surface().await.filter(|s| (1..=3).contains(&s.windows))
+    })
+    .await;
+    let made = system
+        .until_job(&job, "a cap and a clock were probed", |record| {
+            let ended = |unit| {
+                let over = |d: &str| d.starts_with("probed ") && d.contains(unit);
+                record.reasons.iter().any(|reason| over(&reason.decision))
+            };
+            ended(" W ") && ended(" MHz ")
+        })
+        .await;
+    for probe in &made.probes {
+        match probe.clock_mhz_max {
+            None => {
+                let cap = probe.cap_mw;
+                assert!(cap >= Power::from_w(100) && cap < Power::from_w(250), "{probe:?}");
+            }
+            Some(clock) => {
+                assert!((405..1_380).contains(&clock.as_mhz()), "{probe:?}");
+                assert_eq!(probe.cap_mw, Power::from_w(250), "the default stood: {probe:?}");
+            }
+        }
+    }
+    let after = until("there is nothing left to look at", async || {
+        let known = surface().await?;
+        let record = system.record(&job).await?;
+        let over = |p: &wattle_common::messages::ProbeMade| {
+            known.at_us > p.at_us + std::time::Duration::from_millis(p.duration_ms)
+        };
+        (known.probe.is_none() && record.probes.iter().all(over)).then_some(known)
+    })
+    .await;
+    for (wide, narrow) in widths(&before).into_iter().zip(widths(&after)) {
+        assert!(narrow < 0.5 * wide, "{narrow} from {wide}: {after:#?}");
+    }
+
+    // What was done is told, and the card is as it was before while the job goes on.
+    let told = system.wattle(&["explain", "hot"]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("probes ") && told.contains("would narrow"), "{told}");
+    until("the card has its default cap and a free clock again", async || {
+        let nodes = system.json(&["nodes", "--json"]);
+        let card = &nodes[0]["power"]["gpus"][0];
+        (card["cap_mw"] == 250_000 && card["clock_mhz_max"].is_null()).then_some(())
+    })
+    .await;
+    let record = system.record(&job).await.unwrap();
+    assert!(!record.phase.is_final(), "{record:#?}");
+    assert!(system.end().await.success());
+}

@@ -1,0 +1,97 @@
+//! Habits that a reader relies on, held by reading the source tree.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// Every file git would carry, below `folder`, with this ending.
+fn files(ending: &str) -> Vec<PathBuf> {
+    fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !name.starts_with('.') && name != "target" && name != "node_modules" {
+                    walk(&path, ending, found);
+                }
+            } else if name.ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root(), ending, &mut found);
+    assert!(!found.is_empty(), "no {ending} file below {}", root().display());
+    found
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+#[test]
+fn every_source_file_says_what_it_is() {
+    for path in files(".rs") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let first = text.lines().find(|l| !l.trim().is_empty() && !l.starts_with("#!"));
+        assert!(
+            first.is_some_and(|l| l.starts_with("//!")),
+            "{} does not begin with a `//!` that says what it is",
+            shown(&path)
+        );
+    }
+}
+
+/// A file of one idea is short; what grows beyond this is split by noun.
+#[test]
+fn no_source_file_is_a_drawer() {
+    const LINES_MAX: usize = 700;
+    for path in files(".rs") {
+        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines, more than {LINES_MAX}", shown(&path));
+    }
+}
+
+/// Bus, driver and subjects are each known to one place.
+#[test]
+fn what_one_place_knows_stands_nowhere_else() {
+    let rules: [(&str, &[&str]); 3] = [
+        ("async_nats", &["runtime/"]),
+        ("nvml_wrapper", &["gpu/src/nvml.rs", "gpu/src/nvml/", "sim/nvml-sim/tests/"]),
+        ("\"wattle.v1", &["common/src/subject.rs"]),
+    ];
+    for path in files(".rs") {
+        let name = shown(&path);
+        if name == "tests/tests/suite/tidy.rs" {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code: String = text.lines().filter(|l| !l.trim_start().starts_with("//")).collect();
+        for (word, places) in rules {
+            let allowed = places.iter().any(|place| name.starts_with(place));
+            let in_test = name.contains("/tests/") && word.starts_with('"');
+            assert!(allowed || in_test || !code.contains(word), "{name} names {word}");
+        }
+        if code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe extern")
+        {
+            assert!(
+                name.starts_with("sim/nvml-sim/"),
+                "{name} has unsafe code; it lives in sim/nvml-sim"
+            );
+        }
+    }
+}
+
+/// The exceptions to a ban each say why.
+#[test]
+fn a_lifted_ban_says_why() {
+    for path in files(".rs") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            let bare = line.contains("allow(clippy::disallowed") && !text.contains("reason");
+            assert!(!bare, "{}:{} lifts a ban without a reason", shown(&path), i + 1);
+        }
+    }
+}
