@@ -15,6 +15,8 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("common", &[], &[]),
     ("runtime", &["common"], &[]),
     ("gpu", &["common"], &[]),
+    // For tests only: no row names it, and dev-dependencies are not edges.
+    ("testkit", &["common"], &[]),
     ("world", &["common"], &[]),
     ("nvml-sim", &["common", "world"], &[]),
     ("profiler", &["common", "gpu"], &["runtime"]),

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use wattle_common::ClusterId;
-use wattle_common::id::{JobId, NodeId};
-use wattle_common::job::{GpuRequest, JobSpec};
+use wattle_common::id::NodeId;
 use wattle_common::messages::{LedgerEntry, SubmitJob};
 use wattle_common::subject::{NodeTopic, Subject};
 use wattle_common::{Timestamp, units::Energy};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::{self, NatsServer};
+use wattle_testkit::{job_spec, ledger_entry};
 
 /// Far more than anything here takes; a test that reaches it has failed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
@@ -39,40 +39,15 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 pub(crate) fn job(name: &str) -> SubmitJob {
-    SubmitJob {
-        spec: JobSpec {
-            job: JobId::new(name).unwrap(),
-            name: name.to_owned(),
-            workload: None,
-            gpus: GpuRequest::exactly(1),
-            exclusive: false,
-            priority: 0,
-            deadline_at_us: None,
-            slack_ms: None,
-            duration_ms_estimate: None,
-            memory_mib_max: None,
-            gpu_type: None,
-            checkpoint_signal: None,
-            command: vec!["true".to_owned()],
-            environment: Vec::new(),
-            working_dir: None,
-            submitted_at_us: Timestamp::EPOCH,
-        },
-    }
+    SubmitJob { spec: job_spec(name, 1) }
 }
 
 pub(crate) fn ledger_subject(bus: &Bus, node: &str) -> Subject {
     Subject::of_node(bus.cluster().clone(), NodeTopic::EnergyMetered, NodeId::new(node).unwrap())
 }
 
-/// A ledger entry that is recognised by its host's energy.
+/// A ledger entry recognised by its host energy.
 pub(crate) fn entry(millijoules: u64) -> LedgerEntry {
-    LedgerEntry {
-        node: NodeId::new("n0").unwrap(),
-        from_us: Timestamp::EPOCH,
-        until_us: Timestamp::from_s(60),
-        energy_mj_gpus: vec![None],
-        energy_mj_host: Energy::from_mj(millijoules),
-        jobs: Vec::new(),
-    }
+    let host = Energy::from_mj(millijoules);
+    ledger_entry("n0", Timestamp::EPOCH, Timestamp::from_s(60), host)
 }

@@ -1,0 +1,117 @@
+//! What nodes report and what they are ordered to do.
+
+use wattle_common::id::GpuIndex;
+use wattle_common::messages::{
+    AppliedGpu, LaunchReport, LaunchState, LaunchedJob, LedgerEntry, NodeDesired, PowerReport,
+};
+use wattle_common::{Energy, Timestamp};
+
+use crate::id;
+
+/// A healthy GPU of 32 GiB that reports no cap and no clock.
+#[must_use]
+pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
+    AppliedGpu {
+        gpu,
+        uuid: format!("GPU-{gpu}"),
+        kind: gpu_type.to_owned(),
+        memory_mib: 32_768,
+        healthy: true,
+        cap_mw: None,
+        cap_mw_default: None,
+        cap_mw_min: None,
+        cap_mw_max: None,
+        clock_mhz_max: None,
+        clock_mhz_lowest: None,
+        clock_mhz_highest: None,
+        refused: None,
+    }
+}
+
+/// A power agent's report without a lease, from a node that cannot sleep.
+#[must_use]
+pub fn power_report(
+    node: &str,
+    at: Timestamp,
+    gpus: impl IntoIterator<Item = AppliedGpu>,
+) -> PowerReport {
+    PowerReport {
+        node: id::node(node),
+        at_us: at,
+        generation_seen: 0,
+        lease_until_us: None,
+        gpus: gpus.into_iter().collect(),
+        can_sleep: false,
+        slept: None,
+        switch: None,
+        gpus_per_board: None,
+    }
+}
+
+/// A launcher's report for desired generation `generation`.
+#[must_use]
+pub fn launch_report(
+    node: &str,
+    at: Timestamp,
+    generation: u64,
+    jobs: impl IntoIterator<Item = LaunchedJob>,
+) -> LaunchReport {
+    LaunchReport {
+        node: id::node(node),
+        at_us: at,
+        generation_seen: generation,
+        jobs: jobs.into_iter().collect(),
+    }
+}
+
+/// One job's processes in a launcher's report, without a session.
+#[must_use]
+pub fn launched_job(
+    job: &str,
+    attempt: u32,
+    gpus: impl IntoIterator<Item = GpuIndex>,
+    state: LaunchState,
+    since: Timestamp,
+) -> LaunchedJob {
+    LaunchedJob {
+        job: id::job(job),
+        attempt,
+        gpus: gpus.into_iter().collect(),
+        state,
+        session: None,
+        since_us: since,
+        log_path: String::new(),
+    }
+}
+
+/// Desired state with no jobs, caps or clocks.
+#[must_use]
+pub fn node_desired(
+    node: &str,
+    generation: u64,
+    issued_at: Timestamp,
+    expires_at: Timestamp,
+) -> NodeDesired {
+    NodeDesired {
+        node: id::node(node),
+        generation,
+        issued_at_us: issued_at,
+        expires_at_us: expires_at,
+        gpus: Vec::new(),
+        jobs: Vec::new(),
+        sleep: None,
+    }
+}
+
+/// A ledger entry of a node without GPUs: host energy only.
+#[must_use]
+pub fn ledger_entry(node: &str, from: Timestamp, until: Timestamp, host: Energy) -> LedgerEntry {
+    LedgerEntry {
+        node: id::node(node),
+        from_us: from,
+        until_us: until,
+        energy_mj_gpus: Vec::new(),
+        energy_mj_host: host,
+        jobs: Vec::new(),
+    }
+}
