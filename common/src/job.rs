@@ -105,7 +105,7 @@ const fn is_none(priority: &u8) -> bool {
 
 /// What a job's cards are set to, beside what the site sets for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct CardSetting {
+pub struct GpuSetting {
     /// The cap of each of its cards; absent: the card's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_mw: Option<Power>,
@@ -114,7 +114,7 @@ pub struct CardSetting {
     pub clock_mhz_max: Option<Frequency>,
 }
 
-impl CardSetting {
+impl GpuSetting {
     /// Default cap, no lock.
     pub const DEFAULT: Self = Self { cap_mw: None, clock_mhz_max: None };
 
@@ -125,7 +125,7 @@ impl CardSetting {
     }
 }
 
-impl fmt::Display for CardSetting {
+impl fmt::Display for GpuSetting {
     /// `default`, `1080 MHz`, `150 W`, or both.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.cap_mw, self.clock_mhz_max) {

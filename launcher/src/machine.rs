@@ -334,7 +334,7 @@ impl Launcher {
         out.push(Action::Report(LaunchReport {
             node: self.node.clone(),
             at_us: now,
-            generation_seen: self.obeyed.map_or(0, |(generation, _)| generation),
+            observed_generation: self.obeyed.map_or(0, |(generation, _)| generation),
             jobs: jobs.clone(),
         }));
         self.reported = Some(jobs);

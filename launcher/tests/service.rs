@@ -278,7 +278,7 @@ async fn a_job_checkpoints_when_asked_to_stop() {
     site.desire(vec![job("a", 2, TRAIN)]).await;
     site.until_file(&starts, |text| text == "started 1\nstarted 2\n").await;
     site.desire(vec![]).await;
-    site.until("nothing left", |report| report.jobs.is_empty() && report.generation_seen == 4)
+    site.until("nothing left", |report| report.jobs.is_empty() && report.observed_generation == 4)
         .await;
 }
 
@@ -295,7 +295,7 @@ async fn what_does_not_stop_is_killed_with_all_it_started() {
     let pids: Vec<u32> = [child, own].iter().map(|text| text.trim().parse().unwrap()).collect();
     assert!(pids.iter().all(|pid| alive(*pid)));
     site.desire(vec![]).await;
-    site.until("gone", |report| report.generation_seen == 2 && report.jobs.is_empty()).await;
+    site.until("gone", |report| report.observed_generation == 2 && report.jobs.is_empty()).await;
     assert!(pids.iter().all(|pid| !alive(*pid)), "{pids:?} live on");
 }
 
@@ -380,7 +380,7 @@ async fn jobs_outlive_the_bus_and_corrupt_orders() {
     site.server.restart().await;
     site.until("a report once the bus is back", |report| report.at_us > before).await;
     site.desire(jobs).await;
-    let seen = |report: &LaunchReport| report.generation_seen == 2 && report.jobs.len() == 1;
+    let seen = |report: &LaunchReport| report.observed_generation == 2 && report.jobs.len() == 1;
     assert_eq!(site.until("orders flow again", seen).await.jobs[0].session, Some(session));
     site.desire(vec![]).await;
     site.until("nothing left", |report| report.jobs.is_empty()).await;

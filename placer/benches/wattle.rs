@@ -56,7 +56,7 @@ fn surface(kind: u32) -> Surface {
                 neighbours: Vec::new(),
                 steps_per_s: Some(exactly(grown * slower)),
                 relative_speed: exactly(1.0),
-                card_power_w: exactly(60.0 + 300.0 * (0.35 + 0.65 * grown / n) * slower.powi(2)),
+                gpu_power_w: exactly(60.0 + 300.0 * (0.35 + 0.65 * grown / n) * slower.powi(2)),
             });
         }
     }
@@ -72,7 +72,7 @@ fn surface(kind: u32) -> Surface {
         utilization_memory_percent: None,
         memory_mib_max: Some(20_000),
         points,
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: None,
     }
 }

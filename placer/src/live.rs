@@ -320,7 +320,7 @@ impl Placer {
 
     fn surface_known(&mut self, surface: Surface) {
         if let Some(key) = self.problem.job_key(&surface.job) {
-            for on_kind in surface.by_kind() {
+            for on_kind in surface.by_gpu_type() {
                 self.problem.surface_known(key, Arc::new(on_kind));
             }
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use wattle_common::messages::Probe;
-use wattle_common::messages::job_record::{PROBES_MAX, ProbeMade};
+use wattle_common::messages::job_record::{PROBES_MAX, ProbeRecord};
 use wattle_common::{Energy, Frequency, Power, Timestamp};
 
 use crate::state::job::{Job, State};
@@ -80,7 +80,7 @@ pub struct Case<'a> {
     /// Lowest and highest clock that all of the job's cards can be locked to, where they say.
     pub clocks: Option<(Frequency, Frequency)>,
     /// Probes made of this job.
-    pub made: &'a [ProbeMade],
+    pub made: &'a [ProbeRecord],
     /// What probes of all jobs may have drawn over the last 24 hours.
     pub drawn: Energy,
 }
@@ -244,7 +244,7 @@ fn within_limits(case: &Case<'_>, wanted: Look) -> Result<(Look, Power), Refusal
 }
 
 /// Whether `past` has shown what `look` would.
-fn was(past: &ProbeMade, look: Look) -> bool {
+fn was(past: &ProbeRecord, look: Look) -> bool {
     let same = |a: f64, b: f64| (a / b - 1.0).abs() < SAME;
     match (past.clock_mhz_max, look) {
         (None, Look::Cap(cap)) => same(past.cap_mw.as_w(), cap.as_w()),
@@ -299,7 +299,7 @@ mod tests {
     use crate::state::gpu_set::{GpuSet, NodeKey};
     use crate::state::job::JobFacts;
     use wattle_common::JobId;
-    use wattle_common::job::{CardSetting, GpuRequest};
+    use wattle_common::job::{GpuRequest, GpuSetting};
 
     const NOW: Timestamp = Timestamp::from_s(1_000);
 
@@ -321,7 +321,7 @@ mod tests {
         };
         Job {
             state: State::Running {
-                setting: CardSetting::DEFAULT,
+                setting: GpuSetting::DEFAULT,
                 on: GpuSet::on(NodeKey(0), 1),
                 since: Timestamp::from_s(900),
                 observation: None,
@@ -364,8 +364,8 @@ mod tests {
         judge(&ProbeConfig { enabled: true, ..ProbeConfig::default() }, &case)
     }
 
-    fn made(watts: u64, seconds: u64) -> ProbeMade {
-        ProbeMade {
+    fn made(watts: u64, seconds: u64) -> ProbeRecord {
+        ProbeRecord {
             at_us: NOW,
             cap_mw: Power::from_w(watts),
             clock_mhz_max: None,
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(refused(900, &site), Refusal::NoLowerClock);
         // A look under a cap shows nothing of a clock, and the other way round.
         let past = [None, Some(Frequency::from_mhz(905))]
-            .map(|clock_mhz_max| ProbeMade { clock_mhz_max, ..made(100, 30) });
+            .map(|clock_mhz_max| ProbeRecord { clock_mhz_max, ..made(100, 30) });
         for (i, looked_at) in [(0, &probe()), (1, &at_clock(900))] {
             let again = ask(&job(), looked_at, |case| case.made = &past[i..=i]).unwrap_err();
             assert_eq!(again, Refusal::LookedAt);

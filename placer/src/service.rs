@@ -32,7 +32,7 @@ use crate::{Config, Policy, UnknownPolicy};
 /// How long to wait before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Longest time, wall, that a wake command may take; the node itself may take `sleep.wake_s`.
+/// Longest time, wall, that a wake command may take; the node itself may take `sleep.wake_timeout_s`.
 const WAKE_WITHIN: Duration = Duration::from_secs(60);
 /// Wake commands whose ends wait to be heard.
 const WOKEN_MAX: usize = 64;

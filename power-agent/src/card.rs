@@ -206,7 +206,7 @@ impl Card {
     }
 
     /// Everything refused on it, for the report.
-    pub(crate) fn refused(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<String> {
         let all: Vec<&str> = [&self.order_refused, &self.cap_refused, &self.clock_refused]
             .into_iter()
             .filter_map(|text| text.as_deref())

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use wattle_common::messages::{
-    AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepAnswer, SleepState,
+    AppliedGpu, DesiredGpu, NodeDesired, PowerReport, SleepResult, SleepState,
 };
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp, topology};
 
@@ -54,7 +54,7 @@ pub enum Event {
         answer: Result<(), Refusal>,
     },
     /// The sleep command has ended, perhaps after the node has slept.
-    SleepAnswered(SleepAnswer),
+    SleepAnswered(SleepResult),
     /// The service is being stopped.
     StopRequested,
 }
@@ -113,7 +113,7 @@ pub struct PowerMachine {
     reported: Option<PowerReport>,
     /// The newest order to fall asleep that was carried out, by its instant.
     sleep_ordered: Option<Timestamp>,
-    slept: Option<SleepAnswer>,
+    sleep_result: Option<SleepResult>,
 }
 
 impl PowerMachine {
@@ -134,7 +134,7 @@ impl PowerMachine {
             away: None,
             reported: None,
             sleep_ordered: None,
-            slept: None,
+            sleep_result: None,
         }
     }
 
@@ -194,30 +194,32 @@ impl PowerMachine {
 
     /// Falls asleep where a current order says so and no job stands here.
     fn sleep(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
-        let Some(sleep) = desired.sleep.filter(|sleep| sleep.is == SleepState::FallingAsleep)
+        let Some(sleep) = desired.sleep.filter(|sleep| sleep.state == SleepState::EnteringSleep)
         else {
             return;
         };
-        let ordered_us = sleep.since_us;
-        if !desired.jobs.is_empty() || self.sleep_ordered.is_some_and(|last| last >= ordered_us) {
+        let requested_at_us = sleep.since_us;
+        if !desired.jobs.is_empty()
+            || self.sleep_ordered.is_some_and(|last| last >= requested_at_us)
+        {
             return;
         }
-        self.sleep_ordered = Some(ordered_us);
+        self.sleep_ordered = Some(requested_at_us);
         if self.settings.can_sleep {
-            self.slept = None;
+            self.sleep_result = None;
             out.push(Action::Log(Note::FallsAsleep));
-            out.push(Action::Sleep(ordered_us));
+            out.push(Action::Sleep(requested_at_us));
         } else {
             let error = "the node has no sleep_command: set it in its power-agent.toml".to_owned();
-            self.slept(SleepAnswer { ordered_us, error: Some(error) }, out);
+            self.slept(SleepResult { requested_at_us, error: Some(error) }, out);
         }
     }
 
-    fn slept(&mut self, answer: SleepAnswer, out: &mut Vec<Action>) {
+    fn slept(&mut self, answer: SleepResult, out: &mut Vec<Action>) {
         if let Some(error) = &answer.error {
             out.push(Action::Log(Note::StaysAwake { error: error.clone() }));
         }
-        self.slept = Some(answer);
+        self.sleep_result = Some(answer);
     }
 
     /// Gives every card the goal that stands now.
@@ -391,7 +393,7 @@ impl PowerMachine {
         let gpus = self.cards.iter().map(|(gpu, card)| AppliedGpu {
             gpu: *gpu,
             uuid: card.facts.uuid.clone(),
-            kind: card.facts.kind.clone(),
+            gpu_type: card.facts.kind.clone(),
             memory_mib: card.facts.memory_mib,
             healthy: card.healthy && self.away.is_none(),
             cap_mw: card.cap,
@@ -399,18 +401,18 @@ impl PowerMachine {
             cap_mw_min: card.facts.cap_range.map(|(min, _)| min),
             cap_mw_max: card.facts.cap_range.map(|(_, max)| max),
             clock_mhz_max: card.clock.flatten(),
-            clock_mhz_lowest: card.facts.clock_range.map(|(lowest, _)| lowest),
-            clock_mhz_highest: card.facts.clock_range.map(|(_, highest)| highest),
-            refused: card.refused(),
+            clock_mhz_supported_min: card.facts.clock_range.map(|(lowest, _)| lowest),
+            clock_mhz_supported_max: card.facts.clock_range.map(|(_, highest)| highest),
+            last_error: card.last_error(),
         });
         let mut report = PowerReport {
             node: self.node.clone(),
             at_us: now,
-            generation_seen: self.generation_obeyed,
+            observed_generation: self.generation_obeyed,
             lease_until_us: self.lease.as_ref().map(|lease| lease.until),
             gpus: gpus.collect(),
             can_sleep: self.settings.can_sleep,
-            slept: self.slept.clone(),
+            sleep_result: self.sleep_result.clone(),
             switch: self.settings.switch.clone(),
             gpus_per_board,
         };

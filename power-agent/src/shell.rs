@@ -107,7 +107,7 @@ fn act(
     reports: &watch::Sender<Option<PowerReport>>,
 ) {
     match action {
-        Action::Sleep(ordered_us) => sleeper.sleep(ordered_us),
+        Action::Sleep(requested_at_us) => sleeper.sleep(requested_at_us),
         Action::ReadCards => cards.order(cards::Order::Read),
         Action::SetCap { gpu, cap } => cards.order(cards::Order::Cap(gpu, cap)),
         Action::SetClock { gpu, clock } => cards.order(cards::Order::Clock(gpu, clock)),

@@ -43,7 +43,7 @@ pub use place::{Aspect, Experience, Horizon, Place};
 pub use scores::{FAMILIES_MAX, SCORES_MAX, Scores};
 
 /// Kinds of card kept.
-const KINDS_MAX: usize = crate::cards::KINDS_MAX;
+const GPU_TYPES_MAX: usize = crate::cards::GPU_TYPES_MAX;
 /// No interval is drawn together further than a score is sure to, nor stretched to more than any
 /// use: beyond, no score is believed.
 const STRETCH: std::ops::RangeInclusive<f64> = 1e-3..=20.0;
@@ -124,7 +124,7 @@ impl Calibration {
     }
 
     fn put(&mut self, kind: &str, quantity: Quantity, place: &Place, job: u32, score: f64) {
-        if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
+        if !self.kinds.contains_key(kind) && self.kinds.len() >= GPU_TYPES_MAX {
             return;
         }
         let key = (quantity, place.aspect, place.horizon);
@@ -196,7 +196,7 @@ impl Calibration {
             .zip(value(&ASPECTS, words.next()))
             .zip(value(&HORIZONS, words.next()))
             .map(|((q, a), h)| (q, a, h));
-        let room = self.kinds.contains_key(kind) || self.kinds.len() < KINDS_MAX;
+        let room = self.kinds.contains_key(kind) || self.kinds.len() < GPU_TYPES_MAX;
         let Some(key) = key.filter(|_| room && words.next().is_none()) else { return false };
         if id::check(kind).is_err() || !stored.is_sane() {
             return false;

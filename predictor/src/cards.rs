@@ -10,7 +10,7 @@ use crate::observation::Observation;
 use crate::prior;
 
 /// Kinds of card remembered; a cluster has a handful.
-pub const KINDS_MAX: usize = 64;
+pub const GPU_TYPES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Seen {
@@ -37,18 +37,18 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 impl Cards {
     /// Takes in what a window shows of its cards.
     pub fn see(&mut self, kind: &str, window: &Observation) {
-        if !self.kinds.contains_key(kind) && self.kinds.len() >= KINDS_MAX {
+        if !self.kinds.contains_key(kind) && self.kinds.len() >= GPU_TYPES_MAX {
             return;
         }
         let seen = self.kinds.entry(kind.to_owned()).or_default();
         seen.cap_w_max = larger(seen.cap_w_max, window.cap_w);
         seen.clock_mhz_max =
             larger(larger(seen.clock_mhz_max, window.clock_mhz_max), window.clock_mhz_mean);
-        seen.power_w_min = match (seen.power_w_min, window.card_power_w) {
+        seen.power_w_min = match (seen.power_w_min, window.gpu_power_w) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        seen.power_w_max = larger(seen.power_w_max, window.card_power_w);
+        seen.power_w_max = larger(seen.power_w_max, window.gpu_power_w);
         if self.newest.as_deref() != Some(kind) {
             self.newest = Some(kind.to_owned());
         }

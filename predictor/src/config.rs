@@ -22,7 +22,7 @@ pub struct PredictorConfig {
     pub method: Method,
     /// The kind of GPU assumed of a job that has not run yet, until windows show another.
     #[serde(default)]
-    pub gpu_kind_assumed: Option<String>,
+    pub gpu_type_default: Option<String>,
     /// Jobs it keeps windows of; beyond that the one not heard of for longest is forgotten.
     #[serde(deserialize_with = "non_zero")]
     pub jobs_max: u64,
@@ -72,7 +72,7 @@ impl PredictorConfig {
         Self {
             name: PredictorId::new("physical").expect("letters only"),
             method: Method::default(),
-            gpu_kind_assumed: None,
+            gpu_type_default: None,
             jobs_max: 20_000,
             windows_per_job_max: 40,
             classes_max: 400,

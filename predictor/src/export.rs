@@ -30,7 +30,7 @@ fn natural(of: Option<Stored>) -> Field {
 
 /// What holds for a job as a whole.
 const WHOLE: [Column; 6] = [
-    ("card_power_w", |s| natural(s.ln_power)),
+    ("gpu_power_w", |s| natural(s.ln_power)),
     ("card_power_sd_percent", |s| percent(s.ln_power)),
     ("utilization_gpu_percent", |s| s.busy.map(|busy| 100.0 * busy.mean)),
     ("utilization_gpu_percent_sd", |s| s.busy.map(|busy| 100.0 * busy.sd)),
@@ -204,7 +204,7 @@ mod tests {
             (0, "neighbours", ""),
             (0, "steps_per_s", "10"),
             (0, "steps_per_s_sd_percent", "2"),
-            (0, "card_power_w", "200"),
+            (0, "gpu_power_w", "200"),
             (0, "card_power_sd_percent", "4"),
             (0, "utilization_gpu_percent", "50"),
             (0, "memory_mib_max", "9000"),
@@ -222,10 +222,10 @@ mod tests {
             (2, "speed_alone_over_here", "1.25"),
             (2, "speed_alone_over_here_sd_percent", "5"),
             (2, "power_here_over_tenants", ""),
-            (2, "card_power_w", "200"),
+            (2, "gpu_power_w", "200"),
             (3, "job", "j1"),
             (3, "gpus", ""),
-            (3, "card_power_w", ""),
+            (3, "gpu_power_w", ""),
         ] {
             assert_eq!(field(line, name), value, "row {line}, {name}");
         }

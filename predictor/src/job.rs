@@ -319,12 +319,12 @@ impl JobModel {
     /// What caps and clocks do to power, and whether the default was seen.
     fn fit_held_power(&self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let mut rows = self.held.class_rows(Half::Power, &context.class.settings, 0);
-        let power = |w: &Observation| Some((w.card_power_w?.ln(), POWER_SD));
+        let power = |w: &Observation| Some((w.gpu_power_w?.ln(), POWER_SD));
         let shifts = order::shifts(windows, context.card, power);
         for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.alone()) {
             let demand = self.ln_power_alone(window.gpus).0;
             let (x, mean, open) = self.held.columns(Half::Power, window.setting(), demand);
-            let Some(watts) = window.card_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
+            let Some(watts) = window.gpu_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
             };
             // What the default is off by all readings have in common; it tells none from another.
@@ -463,7 +463,7 @@ impl JobModel {
 
     /// A shared card's power above idle over its tenants' own added up, as a logarithm.
     fn power_ratio(&self, window: &Observation, context: Context<'_>) -> Option<(f64, f64)> {
-        let card_w = window.card_power_w?;
+        let card_w = window.gpu_power_w?;
         if !self.power.is_seen || !cap::is_free(context.card, card_w, window.setting()) {
             return None;
         }

@@ -87,7 +87,7 @@ impl Traits {
     pub fn of(job: &Job, card: &Card) -> Self {
         let alone = || job.windows().iter().filter(|w| w.alone());
         let free = alone()
-            .filter(|w| w.card_power_w.is_some_and(|watts| cap::is_free(card, watts, w.setting())));
+            .filter(|w| w.gpu_power_w.is_some_and(|watts| cap::is_free(card, watts, w.setting())));
         let values: [Vec<f64>; TRAITS] = [
             alone().filter_map(|w| w.busy).collect(),
             alone().filter_map(|w| w.memory_busy).collect(),
@@ -98,7 +98,7 @@ impl Traits {
                 .map(|mib| (mib as f64).ln())
                 .into_iter()
                 .collect(),
-            free.filter_map(|w| w.card_power_w).map(f64::ln).collect(),
+            free.filter_map(|w| w.gpu_power_w).map(f64::ln).collect(),
         ];
         let mut seen = [None; TRAITS];
         for (i, values) in values.into_iter().enumerate() {
@@ -287,7 +287,7 @@ mod tests {
                 rate: Some(near(shape[4])),
                 rate_sd: 0.02,
                 rate_inferred: false,
-                card_power_w: Some(near(shape[3])),
+                gpu_power_w: Some(near(shape[3])),
                 busy: Some(near(shape[0]).min(1.0)),
                 busy_job: None,
                 memory_busy: Some(near(shape[1])),

@@ -238,6 +238,6 @@ fn point(at: &Configuration, answer: Answer, card: &Card) -> SurfacePoint {
         neighbours: at.neighbours.clone(),
         steps_per_s: answer.rate.map(|rate| rate.estimate(1e-9, 1e9)),
         relative_speed,
-        card_power_w: answer.power.estimate(0.3 * card.idle_w, most),
+        gpu_power_w: answer.power.estimate(0.3 * card.idle_w, most),
     }
 }

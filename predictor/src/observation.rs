@@ -69,7 +69,7 @@ pub struct Observation {
     #[serde(default)]
     pub rate_inferred: bool,
     /// Mean power of one of its cards, all tenants together, watts.
-    pub card_power_w: Option<f64>,
+    pub gpu_power_w: Option<f64>,
     /// Busy share of its cards, all tenants together, 0 to 1.
     pub busy: Option<f64>,
     /// This job's part of it, 0 to 1.
@@ -112,12 +112,12 @@ impl Observation {
         neighbours.sort();
         let (rate, rate_sd) = rate(window, seconds);
         let cards = window.gpus.len() as f64;
-        let energy_w = window.energy_mj_cards.map(|e| e.as_j() / seconds);
-        let power_w = window.power_mw_cards.map(wattle_common::Power::as_w).or(energy_w);
-        let card_power_w = power_w
+        let energy_w = window.energy_mj_gpus.map(|e| e.as_j() / seconds);
+        let power_w = window.power_mw_gpus.map(wattle_common::Power::as_w).or(energy_w);
+        let gpu_power_w = power_w
             .map(|w| w / cards)
             .filter(|w| w.is_finite() && *w > 1.0 && *w < CARD_POWER_W_MAX);
-        if rate.is_none() && card_power_w.is_none() {
+        if rate.is_none() && gpu_power_w.is_none() {
             return Err("it has neither a step rate nor a power");
         }
         Ok(Self {
@@ -136,7 +136,7 @@ impl Observation {
             rate,
             rate_sd,
             rate_inferred: window.steps_inferred,
-            card_power_w,
+            gpu_power_w,
             busy: share(window.utilization_gpu_percent),
             busy_job: share(window.utilization_gpu_percent_job),
             memory_busy: share(window.utilization_memory_percent),
@@ -178,7 +178,7 @@ impl Observation {
             && self.rate.is_none_or(|r| r.is_finite() && r > 0.0 && r <= RATE_MAX)
             && self.rate_sd.is_finite()
             && self.rate_sd >= RATE_SD_MIN
-            && inside(self.card_power_w.map(|w| w - 1.0), CARD_POWER_W_MAX)
+            && inside(self.gpu_power_w.map(|w| w - 1.0), CARD_POWER_W_MAX)
             && [self.busy, self.busy_job, self.memory_busy].into_iter().all(|v| inside(v, 1.0))
     }
 }

@@ -21,7 +21,7 @@ use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
 use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 
 use crate::calibration::Calibration;
-use crate::cards::{Cards, KINDS_MAX};
+use crate::cards::{Cards, GPU_TYPES_MAX};
 use crate::config::PredictorConfig;
 use crate::history::{Class, History};
 use crate::job::{Context, Job, JobModel, Profiles};
@@ -137,7 +137,7 @@ impl Predictor {
     /// The cluster has cards of this kind. True where that is new; as many are remembered as one
     /// message speaks of ([`Self::surface_on_all`]).
     pub fn kind_is_there(&mut self, kind: &str) -> bool {
-        let known = self.kinds.contains(kind) || self.kinds.len() >= surface::KINDS_MAX;
+        let known = self.kinds.contains(kind) || self.kinds.len() >= surface::GPU_TYPES_MAX;
         if known || id::check(kind).is_err() {
             return false;
         }
@@ -252,8 +252,8 @@ impl Predictor {
             points += other.points.len();
             points <= surface::POINTS_MAX
         };
-        let elsewhere = others.take(surface::KINDS_MAX - 1).take_while(has_room).collect();
-        Some(Surface { elsewhere, ..own })
+        let elsewhere = others.take(surface::GPU_TYPES_MAX - 1).take_while(has_room).collect();
+        Some(Surface { other_gpu_types: elsewhere, ..own })
     }
 
     /// What is expected of `job` on another kind of GPU than its own: what is known of its class
@@ -311,7 +311,7 @@ impl Predictor {
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib,
             points,
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: probe::propose(&self.config, known, &card, |what_if, wanted| {
                 let model = self.fit(job, what_if, kind, &card);
                 Question::new(&model, &card, class, &profiles, &pooled).points(wanted)
@@ -448,7 +448,7 @@ impl Predictor {
     fn kind_of<'a>(&'a self, job: &'a Job) -> &'a str {
         job.gpu_type
             .as_deref()
-            .or(self.config.gpu_kind_assumed.as_deref())
+            .or(self.config.gpu_type_default.as_deref())
             .or(self.cards.newest())
             .unwrap_or("unknown")
     }
@@ -544,7 +544,7 @@ impl Predictor {
 
     fn pool_now(&mut self, kind: &str) {
         // As bounded as the kinds of card are.
-        if self.pooled.len() >= KINDS_MAX && !self.pooled.contains_key(kind) {
+        if self.pooled.len() >= GPU_TYPES_MAX && !self.pooled.contains_key(kind) {
             return;
         }
         let before = self.pooled.get(kind).map(|(pooled, _)| &**pooled);

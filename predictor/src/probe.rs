@@ -228,7 +228,7 @@ impl Look<'_> {
             };
             let cost_time = 1.0 - speed;
             let cards = f64::from(candidate.gpus) / f64::from(level.gpus);
-            let watts = cards * expected.card_power_w.mean / usual.card_power_w.mean.max(1.0);
+            let watts = cards * expected.gpu_power_w.mean / usual.gpu_power_w.mean.max(1.0);
             let cost_energy = watts / speed.max(1e-6) - 1.0;
             let cost = cost_time.max(0.0) + cost_energy.max(0.0) + COST_MIN;
             let at = (**candidate).clone();
@@ -248,7 +248,7 @@ fn in_thought(level: &Observation, at: &Configuration, expected: &SurfacePoint) 
         clock_mhz_max: at.clock_max.map(|clock| f64::from(clock.as_mhz())),
         clock_mhz_mean: None,
         rate: level.rate.and(expected.steps_per_s).map(|rate| rate.mean),
-        card_power_w: Some(expected.card_power_w.mean),
+        gpu_power_w: Some(expected.gpu_power_w.mean),
         ..level.clone()
     }
 }
@@ -286,7 +286,7 @@ fn sizes(job: &Job, level: &Observation) -> Vec<Configuration> {
 fn mean_width(points: &[SurfacePoint]) -> Option<f64> {
     let share = |e: &Estimate| (e.high - e.low) / e.mean.max(1e-9);
     let of = |p: &SurfacePoint| {
-        share(p.steps_per_s.as_ref().unwrap_or(&p.relative_speed)) + share(&p.card_power_w)
+        share(p.steps_per_s.as_ref().unwrap_or(&p.relative_speed)) + share(&p.gpu_power_w)
     };
     let sum: f64 = points.iter().map(of).sum();
     let width = sum / (2.0 * points.len() as f64);
@@ -370,9 +370,9 @@ mod tests {
             step: Some(300 * number),
             epoch: None,
             early: true,
-            power_mw_cards: Some(Power::from_w_f64(240.0 * share)),
+            power_mw_gpus: Some(Power::from_w_f64(240.0 * share)),
             power_mw_job: None,
-            energy_mj_cards: None,
+            energy_mj_gpus: None,
             utilization_gpu_percent: Some(95.0),
             utilization_gpu_percent_job: Some(95.0),
             utilization_memory_percent: Some(40.0),
@@ -388,7 +388,7 @@ mod tests {
             clock_mhz_max: clock,
             clock_mhz_mean: clock,
             steps_per_s: Some(10.0 * share.powf(0.6)),
-            power_mw_cards: Some(Power::from_w_f64(240.0 * share.powf(1.6))),
+            power_mw_gpus: Some(Power::from_w_f64(240.0 * share.powf(1.6))),
             ..window(number, 250, false)
         }
     }

@@ -171,7 +171,7 @@ impl Registry {
         }
         let fallback = Predictor::new(PredictorConfig {
             name: PredictorId::new(proposal::PRIOR).expect("letters only"),
-            gpu_kind_assumed: config.gpu_kind_assumed.clone(),
+            gpu_type_default: config.gpu_type_default.clone(),
             jobs_max: config.jobs_max,
             ..PredictorConfig::shipped()
         });
@@ -310,7 +310,7 @@ impl Registry {
         contestant.propose(now, &surface, known, scored);
         if self.serves(&predictor) {
             // A prior that stands in for it speaks of the same kinds.
-            for on in std::iter::once(&*surface).chain(&surface.elsewhere) {
+            for on in std::iter::once(&*surface).chain(&surface.other_gpu_types) {
                 self.fallback.kind_is_there(&on.gpu_type);
             }
             self.pass_on(surface, out);
@@ -398,7 +398,7 @@ impl Registry {
                 predictor: name.clone(),
                 champion,
                 state: status.state,
-                trouble: status.trouble.clone(),
+                trouble: status.error.clone(),
             }));
         }
         let was_in_trouble = before.is_some_and(|(_, state)| is_trouble(state));

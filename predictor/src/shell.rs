@@ -222,7 +222,8 @@ impl Service {
         let Some(value) = &change.value else { return };
         match codec::decode_json::<PowerReport>(value) {
             Ok(report) => {
-                let kinds: BTreeSet<String> = report.gpus.into_iter().map(|gpu| gpu.kind).collect();
+                let kinds: BTreeSet<String> =
+                    report.gpus.into_iter().map(|gpu| gpu.gpu_type).collect();
                 for kind in kinds {
                     self.machine.handle(clock::now(), Event::KindSeen(kind), actions);
                 }

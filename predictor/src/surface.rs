@@ -197,7 +197,7 @@ impl<'a> Question<'a> {
             neighbours: at.neighbours.clone(),
             steps_per_s,
             relative_speed,
-            card_power_w: power.times(noise(power_noise)).estimate(0.3 * self.card.idle_w, most),
+            gpu_power_w: power.times(noise(power_noise)).estimate(0.3 * self.card.idle_w, most),
         }
     }
 

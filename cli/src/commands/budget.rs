@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use wattle_common::messages::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
+use wattle_common::messages::{
+    BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget,
+};
 use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject};
 use wattle_common::{Budget, Timestamp};
 use wattle_runtime::bus::Bus;
@@ -70,7 +72,7 @@ struct Show {
 }
 
 /// The intensity of a file as the placer takes it, from `now` on.
-pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<Intensities> {
+pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<IntensitySeries> {
     let series = CarbonSeries::read(path).map_err(usage_chain)?;
     Ok(series.to_message(now))
 }
@@ -85,7 +87,7 @@ async fn standing(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
 pub(crate) async fn set(
     bus: &Bus,
     budget: Option<Budget>,
-    intensity: Option<Intensities>,
+    intensity: Option<IntensitySeries>,
 ) -> anyhow::Result<BudgetReply> {
     let budget = match budget {
         Some(budget) => budget,
@@ -107,7 +109,7 @@ fn price(status: &BudgetStatus) -> String {
     if status.price <= 0.0 {
         return "none: so far less is drawn than may be".to_owned();
     }
-    let own = status.price_of_policy;
+    let own = status.policy_price;
     format!(
         "{} of 1, where all are at their thriftiest; {own:.2e} in the policy's unit",
         tidy(status.price)
@@ -116,9 +118,9 @@ fn price(status: &BudgetStatus) -> String {
 
 /// Why no job will start under this budget, where the cluster draws more than that without any.
 fn starved(budget: &Budget, status: &BudgetStatus) -> Option<String> {
-    let empty = status.power_mw_empty?;
+    let empty = status.power_mw_baseline?;
     let limit = budget.power_mw.map(|limit| (limit, "the limit is", ""));
-    let fed = status.power_mw_fed.map(|fed| (fed, "the budget feeds", " in the mean"));
+    let fed = status.power_mw_budget_mean.map(|fed| (fed, "the budget feeds", " in the mean"));
     let too_little = [limit, fed].into_iter().flatten().filter(|(power, ..)| *power < empty);
     let said: Vec<String> =
         too_little.map(|(power, what, how)| format!("{what} {} kW{how}", kw(power))).collect();
@@ -158,12 +160,12 @@ async fn show(command: Show) -> anyhow::Result<()> {
         let carbon = carbon.unwrap_or_default();
         print(&format!("spent    {energy} kWh{carbon}; {left} of the window are left"))?;
         print(&format!("price    {}", price(&status)))?;
-        if let Some(overrun) = status.overrun_before {
+        if let Some(overrun) = status.overrun_previous {
             print(&format!("before   {:.2} % beyond in the window before", 100.0 * overrun))?;
         }
     }
     print(&format!("drawn    {} kW are expected", kw(status.power_mw_expected)))?;
-    if let Some(empty) = status.power_mw_empty {
+    if let Some(empty) = status.power_mw_baseline {
         print(&format!("empty    {} kW are drawn without any job", kw(empty)))?;
     }
     if let Some(intensity) = status.intensity_mg_per_kwh {
@@ -260,12 +262,12 @@ mod tests {
             window_until_us: Timestamp::EPOCH,
             energy_mj: Energy::ZERO,
             carbon_ug: None,
-            overrun_before: None,
+            overrun_previous: None,
             price: 0.0,
-            price_of_policy: 0.0,
+            policy_price: 0.0,
             power_mw_expected: Power::ZERO,
-            power_mw_empty: empty.map(Power::from_w),
-            power_mw_fed: fed.map(Power::from_w),
+            power_mw_baseline: empty.map(Power::from_w),
+            power_mw_budget_mean: fed.map(Power::from_w),
             intensity_mg_per_kwh: None,
             counted_until_us: BTreeMap::new(),
         };

@@ -63,7 +63,7 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
         )),
         None => text.push_str("\nno prediction of it yet"),
     }
-    let others = surface.iter().flat_map(|surface| &surface.elsewhere);
+    let others = surface.iter().flat_map(|surface| &surface.other_gpu_types);
     for other in others.filter(|other| spec.gpu_type.is_none() || other.windows > 0) {
         let basis = other.basis.as_deref().unwrap_or("no more is said");
         text.push_str(&format!("\non {} instead: {basis}", other.gpu_type));

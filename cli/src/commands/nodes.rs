@@ -110,7 +110,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 continue;
             };
             let heard = format!("{} ago", span(now.since(power.at_us).as_secs_f64()));
-            let state = node.sleep.map(|sleep| sleep.is.words());
+            let state = node.sleep.map(|sleep| sleep.state.label());
             for gpu in &power.gpus {
                 let jobs: Vec<&str> = jobs_on(node.launcher.as_ref(), gpu.gpu)
                     .into_iter()
@@ -119,7 +119,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 let mut row = vec![
                     node.node.to_string(),
                     gpu.gpu.to_string(),
-                    gpu.kind.clone(),
+                    gpu.gpu_type.clone(),
                     state.unwrap_or(if gpu.healthy { "ok" } else { "lost" }).to_owned(),
                     gpu.cap_mw.map(|cap| cap.to_string()).unwrap_or_else(|| "?".to_owned()),
                     gpu.clock_mhz_max.map(|clock| clock.to_string()).unwrap_or_default(),
@@ -137,7 +137,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 note(&format!("{}: its launcher has not reported", node.node));
             }
             for gpu in
-                power.gpus.iter().filter_map(|gpu| gpu.refused.as_ref().map(|r| (gpu.gpu, r)))
+                power.gpus.iter().filter_map(|gpu| gpu.last_error.as_ref().map(|r| (gpu.gpu, r)))
             {
                 note(&format!("{} GPU {}: refused: {}", node.node, gpu.0, gpu.1));
             }

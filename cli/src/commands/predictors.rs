@@ -79,7 +79,7 @@ async fn statuses(bus: &Bus) -> anyhow::Result<Vec<PredictorStatus>> {
 fn state(state: PredictorState) -> &'static str {
     match state {
         PredictorState::Champion => "champion",
-        PredictorState::Shadow => "shadow",
+        PredictorState::Challenger => "challenger",
         PredictorState::Silent => "silent",
         PredictorState::Failing => "failing",
     }
@@ -92,7 +92,7 @@ fn error(score: Option<Score>) -> String {
 
 /// The share of all windows, whatever the horizon, that lay within their interval.
 fn coverage(scores: &Scores) -> String {
-    let all = [scores.prior, scores.elsewhere, scores.again];
+    let all = [scores.prior, scores.new_config, scores.same_config];
     let windows: u64 = all.iter().flatten().map(|score| score.windows).sum();
     if windows == 0 {
         return String::new();
@@ -109,7 +109,7 @@ fn milliseconds(ms: u64) -> String {
 /// Two rows of one predictor: its speed, its power.
 fn rows(status: &PredictorStatus, now: Timestamp) -> [Vec<String>; 2] {
     let mark = if status.champion { "* " } else { "  " };
-    let heard = status.last_heard_us.map_or("never".to_owned(), |heard| {
+    let heard = status.last_active_us.map_or("never".to_owned(), |heard| {
         format!("{} ago", span(now.since(heard).as_secs_f64()))
     });
     let latency = status.latency.map(|latency| {
@@ -119,8 +119,8 @@ fn rows(status: &PredictorStatus, now: Timestamp) -> [Vec<String>; 2] {
         [
             of.to_owned(),
             error(scores.prior),
-            error(scores.elsewhere),
-            error(scores.again),
+            error(scores.new_config),
+            error(scores.same_config),
             coverage(scores),
         ]
     };
@@ -160,7 +160,7 @@ fn table(statuses: &[PredictorStatus], now: Timestamp) -> Table {
 fn remarks(statuses: &[PredictorStatus], now: Timestamp) -> Vec<String> {
     let mut remarks = Vec::new();
     for status in statuses {
-        let Some(trouble) = &status.trouble else { continue };
+        let Some(trouble) = &status.error else { continue };
         let serves =
             if status.champion { " (champion; its last surfaces stand, then priors)" } else { "" };
         remarks.push(format!("{} is {}{serves}: {trouble}", status.name, state(status.state)));
@@ -205,14 +205,14 @@ async fn promote(command: Promote) -> anyhow::Result<()> {
     match &reply {
         PromoteReply::Refused { error } => Err(usage(error.clone())),
         PromoteReply::Promoted { .. } if command.json => print_json(&reply),
-        PromoteReply::Promoted { predictor, before, warning } => {
+        PromoteReply::Promoted { predictor, previous, warning } => {
             if let Some(warning) = warning {
                 note(&format!("warning: {warning}"));
             }
-            if predictor == before {
+            if predictor == previous {
                 return print(&format!("{predictor} serves already"));
             }
-            print(&format!("{predictor} serves now, {before} did before"))
+            print(&format!("{predictor} serves now, {previous} did before"))
         }
     }
 }
@@ -269,10 +269,10 @@ mod tests {
     #[test]
     fn the_table_is_read_in_a_terminal() {
         let mut physical = status("physical", true);
-        (physical.state, physical.trouble) = (PredictorState::Champion, None);
+        (physical.state, physical.error) = (PredictorState::Champion, None);
         let mut new = status("python-mean", false);
-        (new.state, new.version, new.latency) = (PredictorState::Shadow, None, None);
-        (new.speed, new.power, new.trouble) = (Scores::default(), Scores::default(), None);
+        (new.state, new.version, new.latency) = (PredictorState::Challenger, None, None);
+        (new.speed, new.power, new.error) = (Scores::default(), Scores::default(), None);
         let statuses = [physical, new, status("statistical", false)];
         let now = statuses[0].at_us;
         let text = table(&statuses, now).render(false);

@@ -1,13 +1,14 @@
-//! What a node really does: the launcher's report and the power agent's.
+//! The actual state of a node: the launcher's report and the power agent's report.
 //!
 //! * **Publisher:** launcher ([`LaunchReport`], key `launcher.<node>`), power agent
 //!   ([`PowerReport`], key `power.<node>`).
-//! * **Listeners:** placer; profiler (which process belongs to which job); predictors (which kinds of
-//!   GPU there are); `wattle nodes`.
-//! * **How often:** at every change, and as a heartbeat: three times within the placer's patience.
-//! * **Delivery:** key-value bucket `actual`. The last value stands.
-//! * **Lost or doubled:** the next heartbeat says it all again; reports are whole, never
-//!   differences. A node whose heartbeat stops is not given new jobs.
+//! * **Listeners:** placer; profiler (maps processes to jobs); predictors (GPU types of the
+//!   cluster); `wattle nodes`.
+//! * **How often:** at every change, and as a heartbeat, at least three times within the placer's
+//!   `node_stale_after_ms`.
+//! * **Delivery:** key-value bucket `actual`; the last value of a key is current.
+//! * **Lost or doubled:** each report is complete, so the next heartbeat replaces a lost one. A node
+//!   without a recent heartbeat gets no new jobs.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,17 +16,16 @@ use crate::id::{GpuIndex, JobId, NodeId, SwitchId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
-/// What the launcher of a node has running.
+/// The processes of jobs on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchReport {
     /// The node.
     pub node: NodeId,
-    /// When it was so.
+    /// When the report was made.
     pub at_us: Timestamp,
-    /// The newest desired generation that it has seen.
-    pub generation_seen: u64,
-    /// Every job it has started and that the desired state still names, and those that ended but
-    /// that it still names.
+    /// Newest generation of the desired state that the launcher has received.
+    pub observed_generation: u64,
+    /// Started jobs that the desired state names, and ended jobs that it still names.
     pub jobs: Vec<LaunchedJob>,
 }
 
@@ -34,124 +34,123 @@ pub struct LaunchReport {
 pub struct LaunchedJob {
     /// The job.
     pub job: JobId,
-    /// Which start of it.
+    /// Number of this start of the job, from 1.
     pub attempt: u32,
-    /// Its GPUs here.
+    /// Its GPUs on this node.
     pub gpus: Vec<GpuIndex>,
-    /// What its processes do.
+    /// State of its processes.
+    #[serde(flatten)]
     pub state: LaunchState,
-    /// The session id its processes share on this node, while they run.
+    /// Session id of its processes on this node, while they run.
     #[serde(default)]
     pub session: Option<u32>,
-    /// Since when it is in this state.
+    /// When it entered this state.
     pub since_us: Timestamp,
-    /// Where its output goes.
+    /// Path of its output on the node.
     pub log_path: String,
 }
 
-/// What a job's processes on one node do.
+/// State of a job's processes on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "is")]
+#[serde(rename_all = "kebab-case", tag = "state")]
 pub enum LaunchState {
-    /// They run.
+    /// The processes run.
     Running,
-    /// They were asked to checkpoint and stop.
+    /// The checkpoint signal was sent; the processes still run.
     Stopping,
-    /// They stopped because they were asked to; the job may be started again elsewhere.
+    /// The processes stopped on request; the job may be started again elsewhere.
     Stopped,
-    /// The job's program ended by itself.
+    /// The program ended by itself.
     Exited {
-        /// Its exit code; 128 + the signal's number where a signal ended it.
+        /// Its exit code; 128 plus the signal number if a signal ended it.
         code: i32,
     },
-    /// They ended with their node or with what watched over them, by no fault of the job; it may
-    /// be started again.
+    /// The processes ended with their node or supervisor, through no fault of the job; it may be
+    /// started again.
     Lost {
-        /// What is known of how that came.
+        /// The known cause.
         error: String,
     },
-    /// They could not be started.
+    /// The processes could not be started.
     Refused {
-        /// Why, and what to do about it.
+        /// The cause and the remedy.
         error: String,
     },
 }
 
-/// What the power agent of a node has applied.
+/// The caps and clocks that the power agent of a node has applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerReport {
     /// The node.
     pub node: NodeId,
-    /// When it was so.
+    /// When the report was made.
     pub at_us: Timestamp,
-    /// The newest desired generation that it has obeyed.
-    pub generation_seen: u64,
-    /// Until when the caps below may stand; absent: no lease runs, the safe caps stand.
+    /// Newest generation of the desired state that the agent has applied.
+    pub observed_generation: u64,
+    /// End of the lease on the caps below; absent: no lease is current, safe caps are applied.
     #[serde(default)]
     pub lease_until_us: Option<Timestamp>,
-    /// Every GPU of the node: the placer learns the node's inventory from here.
+    /// Every GPU of the node; this is the placer's inventory of it.
     pub gpus: Vec<AppliedGpu>,
-    /// Whether the node has a `sleep_command`; where it has none, it is never sent to sleep.
+    /// Whether the node has a `sleep_command`; without one it is never sent to sleep.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub can_sleep: bool,
-    /// What became of the last order to fall asleep; absent: there was none, or it is being obeyed.
+    /// Result of the last sleep request; absent: there was none, or its command still runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slept: Option<SleepAnswer>,
-    /// The leaf switch the node is below, where its operator says so: nodes that name the same one are
-    /// close to each other.
+    pub sleep_result: Option<SleepResult>,
+    /// The node's leaf switch, if configured: nodes on the same switch are close to each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switch: Option<SwitchId>,
-    /// GPUs on each board of the node, in the order of their numbers, where its operator says so: a
-    /// power of two.
+    /// GPUs on each board of the node in index order, if configured: a power of two.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_board: Option<u32>,
 }
 
-/// What became of an order to fall asleep.
+/// Result of a sleep request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SleepAnswer {
-    /// The order: the `since_us` of its [`crate::messages::NodeSleep`].
-    pub ordered_us: Timestamp,
-    /// Why the node does not sleep; absent: the command has ended well.
+pub struct SleepResult {
+    /// The request: the `since_us` of its [`crate::messages::NodeSleep`].
+    pub requested_at_us: Timestamp,
+    /// Why the node does not sleep; absent: the command succeeded.
     #[serde(default)]
     pub error: Option<String>,
 }
 
-/// One GPU: what it is, what stands on it, what was refused.
+/// One GPU: its type, limits, applied settings and last error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedGpu {
-    /// The GPU.
+    /// Index on the node.
     pub gpu: GpuIndex,
     /// Its UUID.
     pub uuid: String,
-    /// Its kind, lower case, as in the catalog where it is known there: `v100`.
-    pub kind: String,
-    /// Device memory in MiB.
+    /// GPU type in lower case, as in the catalog if it is there: `v100`.
+    pub gpu_type: String,
+    /// Device memory, MiB.
     pub memory_mib: u64,
-    /// Whether it answers; a lost card is not given jobs.
+    /// Whether it responds; a GPU that does not gets no jobs.
     pub healthy: bool,
-    /// The cap that stands.
+    /// The cap in force.
     #[serde(default)]
     pub cap_mw: Option<Power>,
-    /// The card's own default cap.
+    /// Its default cap.
     #[serde(default)]
     pub cap_mw_default: Option<Power>,
-    /// The lowest cap it takes.
+    /// Lowest supported cap.
     #[serde(default)]
     pub cap_mw_min: Option<Power>,
-    /// The highest cap it takes.
+    /// Highest supported cap.
     #[serde(default)]
     pub cap_mw_max: Option<Power>,
-    /// The highest SM clock that is locked, if one is.
+    /// Upper limit of the locked SM clock; absent: the clock is not locked.
     #[serde(default)]
     pub clock_mhz_max: Option<Frequency>,
-    /// The lowest SM clock it can be locked to; absent: it takes none, or does not say.
+    /// Lowest SM clock it can be locked to; absent: not supported, or not reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clock_mhz_lowest: Option<Frequency>,
-    /// The highest SM clock it can be locked to.
+    pub clock_mhz_supported_min: Option<Frequency>,
+    /// Highest SM clock it can be locked to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub clock_mhz_highest: Option<Frequency>,
-    /// The last order that was not carried out, and why.
+    pub clock_mhz_supported_max: Option<Frequency>,
+    /// The last setting that was not applied, and why.
     #[serde(default)]
-    pub refused: Option<String>,
+    pub last_error: Option<String>,
 }

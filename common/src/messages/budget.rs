@@ -1,15 +1,15 @@
-//! What the cluster may spend, what a person asks of it, and what has been spent.
+//! Energy and carbon budgets: the request, the budget in force, and its consumption.
 //!
-//! * **Publisher:** `wattle budget set`, any NATS client ([`SetBudget`]); placer, alone
+//! * **Publisher:** `wattle budget set`, any NATS client ([`SetBudget`]); only the placer
 //!   ([`BudgetRecord`], [`BudgetStatus`]).
 //! * **Listeners:** placer, through the NATS service API; `wattle budget show`; the placer itself
 //!   when it restarts.
-//! * **How often:** a budget when it is set; the status with each entry of the energy ledger and when
-//!   the price moves.
-//! * **Delivery:** request and reply ([`BudgetReply`]), which comes only after the budget is stored;
-//!   key-value bucket `budget`, keys `set` and `status`. The last value stands.
-//! * **Lost or doubled:** ask again: the same budget set twice goes on with its window. Status is
-//!   whole, not a difference; what it counts of the ledger it names, so no entry counts twice.
+//! * **How often:** a budget when it is set; the status with each entry of the energy ledger and at
+//!   each change of the price.
+//! * **Delivery:** request and reply ([`BudgetReply`]), sent after the budget is stored; key-value
+//!   bucket `budget`, keys `set` and `status`; the last value of a key is current.
+//! * **Lost or doubled:** repeat the request: setting the same budget again continues its window. The
+//!   status is complete and names the ledger entries it counts, so no entry counts twice.
 
 use std::collections::BTreeMap;
 
@@ -20,92 +20,93 @@ use crate::id::NodeId;
 use crate::time::Timestamp;
 use crate::units::{Carbon, CarbonIntensity, Energy, Power};
 
-/// Most steps of a series: a year of quarter hours, and what a message can carry.
+/// Most steps of an [`IntensitySeries`]: a year of quarter hours, which fits in one message.
 pub const STEPS_MAX: usize = 36_000;
 
-/// Keep to this budget from now on; one without any limit ends the one that stands.
+/// Request: put this budget in force; a budget without limits ends the current one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetBudget {
-    /// What may be spent.
+    /// The limits.
     pub budget: Budget,
-    /// The grid's carbon intensity; absent: the one that stands, if one does.
+    /// Carbon intensity of the grid; absent: keep the current series, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intensity: Option<Intensities>,
+    pub intensity: Option<IntensitySeries>,
 }
 
-/// Carbon intensity over time; each value holds until the next, and after the end it begins anew.
+/// Carbon intensity over time: a periodic step function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Intensities {
-    /// What it is called.
+pub struct IntensitySeries {
+    /// Display name.
     pub name: String,
-    /// When the first value holds.
+    /// Start of the first step.
     pub starts_at_us: Timestamp,
-    /// Seconds from there, ascending from 0, and the intensity from then on.
+    /// Seconds since the start, ascending from 0, and the intensity from then on.
     pub steps: Vec<(u64, CarbonIntensity)>,
-    /// After how many seconds it begins anew.
+    /// Period after which the series repeats, seconds.
     pub period_s: u64,
 }
 
-/// The placer's answer.
+/// The placer's reply to [`SetBudget`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "answer")]
+#[serde(rename_all = "kebab-case", tag = "result")]
 pub enum BudgetReply {
-    /// It stands, and is stored.
+    /// The budget is stored and in force.
     Stored {
         /// The budget.
         budget: Budget,
     },
-    /// Nothing has changed.
+    /// Nothing changed.
     Refused {
-        /// What is wrong and what to do about it.
+        /// The cause and the remedy.
         error: String,
     },
 }
 
-/// The budget that stands.
+/// The budget in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetRecord {
-    /// What may be spent.
+    /// The limits.
     pub budget: Budget,
-    /// Since when: its first window began then.
+    /// When it was set: start of its first window.
     pub since_us: Timestamp,
-    /// The grid's carbon intensity, where it was said.
+    /// Carbon intensity of the grid, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intensity: Option<Intensities>,
+    pub intensity: Option<IntensitySeries>,
 }
 
-/// What has been spent, and what is done about it.
+/// Consumption of the budget and the controller's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BudgetStatus {
     /// When this was written.
     pub at_us: Timestamp,
-    /// When the window that runs began.
+    /// Start of the current window.
     pub window_from_us: Timestamp,
-    /// When it ends.
+    /// End of the current window.
     pub window_until_us: Timestamp,
-    /// Spent in it, from the energy ledger.
+    /// Energy consumed in the window, from the energy ledger.
     pub energy_mj: Energy,
-    /// Emitted in it; absent where no intensity is known.
+    /// Carbon emitted in the window; absent: the intensity is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carbon_ug: Option<Carbon>,
-    /// What the window before spent beyond the budget, as a share of it; absent: there was none.
+    /// Consumption of the previous window beyond its budget, as a share of the budget; absent: there
+    /// was no previous window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub overrun_before: Option<f64>,
-    /// The price of energy, from 0 (free) to 1 (everybody is at the thriftiest).
+    pub overrun_previous: Option<f64>,
+    /// Energy price from 0 (free) to 1 (every job runs at its lowest-power operating point).
     pub price: f64,
-    /// The same in the policy's own unit.
-    pub price_of_policy: f64,
-    /// What is expected to be drawn, whole nodes.
+    /// The energy price in the policy's own unit.
+    pub policy_price: f64,
+    /// Expected power draw, complete nodes.
     pub power_mw_expected: Power,
-    /// What is drawn at least with no job anywhere, nodes asleep that may sleep; absent: not known yet.
+    /// Power draw with no job running and every node asleep that can sleep; absent: not known yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub power_mw_empty: Option<Power>,
-    /// What the budget of a window feeds in the mean; absent: nothing is limited over a window.
+    pub power_mw_baseline: Option<Power>,
+    /// Constant power draw that consumes exactly the window's budget; absent: no window is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub power_mw_fed: Option<Power>,
-    /// The intensity now.
+    pub power_mw_budget_mean: Option<Power>,
+    /// Carbon intensity now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intensity_mg_per_kwh: Option<CarbonIntensity>,
-    /// Until when each node's ledger is counted.
+    /// End of the last counted ledger entry of each node.
     pub counted_until_us: BTreeMap<NodeId, Timestamp>,
 }

@@ -1,114 +1,115 @@
-//! All that is known of a job: what was asked, where it runs, why.
+//! The placer's record of a job: specification, phase, placement, reasons.
 //!
-//! * **Publisher:** placer, alone.
+//! * **Publisher:** only the placer.
 //! * **Listeners:** `wattle jobs`, `wattle explain`; profiler and predictor (declared workloads);
 //!   the placer itself when it restarts.
 //! * **How often:** at every change.
-//! * **Delivery:** key-value bucket `jobs`, key = job. The last value stands.
-//! * **Lost or doubled:** stored before a submission is acknowledged and before an order goes out.
+//! * **Delivery:** key-value bucket `jobs`, key = job; the last value of a key is current.
+//! * **Lost or doubled:** stored before a submission is acknowledged and before desired state is
+//!   written.
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{CardSetting, JobPhase, JobSpec, Placement};
+use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
-/// Probes made of one job, at most: every cap and every clock of a surface's axes, and a little.
+/// Most probes of one job: every cap and clock of a surface's axes, with a margin.
 pub const PROBES_MAX: usize = 12;
 
-/// Reasons kept for each job; older ones are dropped.
+/// Reasons kept for each job; the oldest are dropped.
 pub const REASONS_MAX: usize = 32;
 
-/// All that is known of a job.
+/// The placer's record of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// What was asked.
+    /// The submitted specification.
     pub spec: JobSpec,
-    /// What has become of it.
+    /// Its phase.
     pub phase: JobPhase,
-    /// Since when.
+    /// When the phase began.
     pub phase_since_us: Timestamp,
-    /// How often it has been started; 0 before the first start.
+    /// Number of starts; 0 before the first.
     pub attempt: u32,
-    /// Its GPUs, while it has some.
+    /// Its GPUs, while some are assigned.
     #[serde(default)]
     pub placement: Option<Placement>,
-    /// What its cards are set to, while it has some.
-    #[serde(default, skip_serializing_if = "CardSetting::is_default")]
-    pub setting: CardSetting,
+    /// Cap and clock of its GPUs, while some are assigned.
+    #[serde(default, skip_serializing_if = "GpuSetting::is_default")]
+    pub setting: GpuSetting,
     /// When it first ran.
     #[serde(default)]
     pub started_at_us: Option<Timestamp>,
-    /// GPU time that it had had by `phase_since_us`, milliseconds: GPUs times time, the sum over its
-    /// placements. Absent: it had none, or is over.
+    /// GPU time consumed until `phase_since_us`, milliseconds: GPUs times time, summed over its
+    /// placements. Absent: none, or the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_time_ms: Option<u64>,
-    /// How long it had had GPUs by then, however many, milliseconds.
+    /// Time with any GPUs until `phase_since_us`, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_time_ms: Option<u64>,
     /// When it ended.
     #[serde(default)]
     pub ended_at_us: Option<Timestamp>,
-    /// Its exit code, once it has ended by itself.
+    /// Its exit code, if the program ended by itself.
     #[serde(default)]
     pub exit_code: Option<i32>,
-    /// What it becomes once it has stopped, while it is stopping: queued, failed or cancelled.
+    /// The phase that follows while it is stopping: queued, failed or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_phase: Option<JobPhase>,
-    /// Why it failed, for people.
+    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Steps done, as last reported.
+    /// Last reported step.
     #[serde(default)]
     pub step: Option<u64>,
-    /// Steps after which it is done, as reported.
+    /// Reported total number of steps.
     #[serde(default)]
     pub steps_total: Option<u64>,
-    /// How much work it was, once it has finished and where that is known: seconds alone on one GPU.
+    /// Work of a finished job, if known: seconds on one exclusive GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_s: Option<f64>,
-    /// Epochs completed, as last reported.
+    /// Last reported number of completed epochs.
     #[serde(default)]
     pub epoch: Option<u32>,
-    /// Whether its newest placement is still being observed and may be undone.
+    /// Whether its newest placement is under early observation and may be undone.
     #[serde(default)]
     pub observing: bool,
-    /// Where its output goes, by node rank.
+    /// Paths of its output, by node rank.
     #[serde(default)]
     pub log_paths: Vec<String>,
-    /// Why it is where it is, newest last.
+    /// Reasons of the decisions about it, newest last.
     #[serde(default)]
     pub reasons: Vec<RecordedReason>,
-    /// Probes made of it, and the one under way; what they may cost is counted from here.
+    /// Probes made, including a current one; the probe budget counts these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub probes: Vec<ProbeMade>,
+    pub probes: Vec<ProbeRecord>,
 }
 
-/// A job's cards were set to another cap or clock for a while, to learn from it.
+/// A probe: the job's GPUs at another cap or clock for a limited time, to measure the response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeMade {
+pub struct ProbeRecord {
     /// When it began.
     pub at_us: Timestamp,
-    /// The cap of each of its cards: the one looked at, or the one that stood while a clock was.
+    /// Cap of each GPU during the probe.
     pub cap_mw: Power,
-    /// The locked highest clock looked at; absent: a cap was.
+    /// The probed clock limit; absent: the cap was probed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_mhz_max: Option<Frequency>,
-    /// For how long, milliseconds; one that was cut short counts whole.
+    /// Planned duration, milliseconds; a probe that ended early counts in full.
     pub duration_ms: u64,
-    /// The most that all its cards together may have drawn under that cap.
+    /// Upper bound of the energy all its GPUs drew under that cap.
     pub energy_mj_max: Energy,
 }
 
-/// Why something was decided.
+/// A decision about a job, with its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedReason {
-    /// When.
+    /// When it was decided.
     pub at_us: Timestamp,
     /// The policy that decided.
     pub policy: String,
-    /// What was decided, for people: `placed on n0:0,1 beside job-3`.
+    /// The decision, for people: `placed on n0:0,1`.
     pub decision: String,
-    /// Why, for people: moves considered, predicted ratio, the constraint that bound.
+    /// The reason, for people: alternatives considered, predicted ratio, the binding constraint.
     pub reason: String,
 }

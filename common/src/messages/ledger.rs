@@ -1,11 +1,11 @@
-//! What a node really spent between two instants.
+//! The energy ledger: measured energy of a node over an interval.
 //!
 //! * **Publisher:** profiler.
-//! * **Listeners:** placer, where a budget stands; reports (the table of `wattle up`).
-//! * **How often:** once a minute, and at the profiler's stop.
+//! * **Listeners:** placer (budgets); reports (the table of `wattle up`).
+//! * **How often:** once a minute, and when the profiler stops.
 //! * **Delivery:** JetStream stream `ledger`, acknowledged, with (node, `from_us`) as message id.
-//! * **Lost or doubled:** stored before it counts; the id keeps a doubled one out. What was spent
-//!   while no profiler ran is in the next entry where the cards have an energy counter.
+//! * **Lost or doubled:** stored before it counts; the message id removes duplicates. Where GPUs have
+//!   an energy counter, the next entry covers the time without a profiler.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,28 +13,28 @@ use crate::id::{JobId, NodeId};
 use crate::time::Timestamp;
 use crate::units::Energy;
 
-/// What a node spent.
+/// Energy of a node over an interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
     /// The node.
     pub node: NodeId,
-    /// Beginning of the interval.
+    /// Start of the interval.
     pub from_us: Timestamp,
     /// End of the interval.
     pub until_us: Timestamp,
-    /// Energy of each GPU in the order of their indices; absent where a card gave no reading.
+    /// Energy of each GPU in index order; absent: no reading.
     pub energy_mj_gpus: Vec<Option<Energy>>,
-    /// Energy of the rest of the node, from the constant host power in the configuration.
+    /// Energy of the rest of the node, from the configured constant host power.
     pub energy_mj_host: Energy,
-    /// The GPUs' energy as attributed to jobs; what idle cards spent is not in it.
+    /// GPU energy attributed to jobs; the energy of idle GPUs is not attributed.
     pub jobs: Vec<JobEnergy>,
 }
 
-/// A job's part.
+/// Energy attributed to one job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnergy {
     /// The job.
     pub job: JobId,
-    /// Energy attributed to it.
+    /// Its energy.
     pub energy_mj: Energy,
 }

@@ -1,9 +1,9 @@
 //! The messages, version 1: one file each.
 //!
-//! Every module says, in this order: what the message says, who publishes it, who listens, how
-//! often, how it is delivered, and what happens if it is lost or doubled. Payloads are JSON (but
-//! [`telemetry`], which is bincode), every field's unit is in its name. An optional field may be
-//! added within version 1; a changed meaning or unit is a new module and a new subject token.
+//! Each module documents its content, publisher, listeners, frequency, delivery, and the effect of a
+//! lost or doubled message, in this order. Payloads are JSON (bincode for [`telemetry`]); the name of
+//! a field contains its unit. Version 1 may gain optional fields; a changed meaning or unit needs a
+//! new module and a new subject token.
 
 pub mod actual;
 pub mod budget;
@@ -20,10 +20,10 @@ pub mod surface;
 pub mod telemetry;
 pub mod window;
 
-pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepAnswer};
-pub use budget::{BudgetRecord, BudgetReply, BudgetStatus, Intensities, SetBudget};
+pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepResult};
+pub use budget::{BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
-pub use job_record::{JobRecord, ProbeMade, RecordedReason};
+pub use job_record::{JobRecord, ProbeRecord, RecordedReason};
 pub use ledger::{JobEnergy, LedgerEntry};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};
 pub use progressed::JobProgressed;

@@ -1,17 +1,16 @@
-//! Who serves among the predictors, and how each of them does.
+//! The champion and the scores of all predictors.
 //!
-//! Several predictors may run side by side on the same windows. What the champion says reaches the
-//! placer; the others (the challengers) are scored in its shadow.
+//! Several predictors may run on the same windows. The placer reads the champion's surfaces; the
+//! challengers are only scored.
 //!
-//! * **Publisher:** registry, alone.
-//! * **Listeners:** `wattle predictors`; every predictor watches the key `champion`: whenever it is
-//!   written, a predictor proposes the surfaces of all its jobs anew.
-//! * **How often:** the champion when one is promoted, when the registry starts, and when a champion
-//!   that was silent speaks again; a predictor's status when it changes, at most once in some
-//!   seconds.
-//! * **Delivery:** key-value bucket `predictors`, keys `champion` and `status.<predictor>`. The last
-//!   value stands.
-//! * **Lost or doubled:** whole, not a difference.
+//! * **Publisher:** only the registry.
+//! * **Listeners:** `wattle predictors`; every predictor watches the key `champion` and proposes the
+//!   surfaces of all its jobs whenever it is written.
+//! * **How often:** the champion at a promotion, when the registry starts, and when a silent champion
+//!   responds again; a predictor's status when it changes, at most once in `status_interval_ms`.
+//! * **Delivery:** key-value bucket `predictors`, keys `champion` and `status.<predictor>`; the last
+//!   value of a key is current.
+//! * **Lost or doubled:** each value is complete.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,92 +22,92 @@ use crate::time::Timestamp;
 pub struct Champion {
     /// Its name.
     pub predictor: PredictorId,
-    /// Since when it serves.
+    /// When it became champion.
     pub since_us: Timestamp,
 }
 
-/// How a predictor does.
+/// State of a predictor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PredictorState {
-    /// It serves.
+    /// It responds, and the placer reads its surfaces.
     Champion,
-    /// It is scored, and nobody acts by it.
-    Shadow,
-    /// Its service is gone, or windows were closed and it said nothing.
+    /// It responds and is only scored.
+    Challenger,
+    /// Its service is gone, or it left closed windows unanswered.
     Silent,
-    /// What it says is refused: values that cannot be, or no surface at all.
+    /// Its proposals are refused: impossible values, or not a surface.
     Failing,
 }
 
-/// How a predictor does, with what it has been scored.
+/// State and scores of a predictor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictorStatus {
     /// Its name.
     pub name: PredictorId,
-    /// Its version, as it registered with NATS's service API; absent: it has not.
+    /// Its version in NATS's service API; absent: not registered.
     #[serde(default)]
     pub version: Option<String>,
     /// When this was written.
     pub at_us: Timestamp,
-    /// How it does.
+    /// Its state.
     pub state: PredictorState,
-    /// Whether it is the champion, whatever its state.
+    /// Whether it is the champion, in any state.
     pub champion: bool,
-    /// What is wrong with it, for people; absent: nothing.
+    /// The current problem, for people; absent: none.
     #[serde(default)]
-    pub trouble: Option<String>,
-    /// When it last gave a sign of life: a proposal, or an answer to NATS's `$SRV.PING`.
+    pub error: Option<String>,
+    /// Its last proposal or reply to NATS's `$SRV.PING`.
     #[serde(default)]
-    pub last_heard_us: Option<Timestamp>,
-    /// Surfaces taken from it.
+    pub last_active_us: Option<Timestamp>,
+    /// Accepted surfaces.
     pub proposals: u64,
-    /// Surfaces refused.
+    /// Refused surfaces.
     pub refused: u64,
-    /// Windows its surfaces should have had a point for and had none.
+    /// Windows for which its surface had no point although it should have.
     pub windows_uncovered: u64,
-    /// How well it foretold steps a second.
+    /// Prediction error of steps per second.
     pub speed: Scores,
-    /// How well it foretold the power of a card.
+    /// Prediction error of the power of a GPU.
     pub power: Scores,
-    /// How long after a window's end it proposed; absent: it never has.
+    /// Time from a window's end to the proposal; absent: no proposal yet.
     #[serde(default)]
     pub latency: Option<Latency>,
 }
 
-/// How well a quantity was foretold, by what the registry had seen of the job when the predictor
-/// spoke. Absent: nothing could be scored.
+/// Prediction error of a quantity, by the registry's knowledge of the job at the prediction. Absent:
+/// nothing was scored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// No window of the job.
+    /// No window of the job yet.
     #[serde(default)]
     pub prior: Option<Score>,
-    /// Windows of the job, none of them in this configuration.
+    /// Windows of the job, none in this configuration.
     #[serde(default)]
-    pub elsewhere: Option<Score>,
+    pub new_config: Option<Score>,
     /// Windows of the job in this configuration.
     #[serde(default)]
-    pub again: Option<Score>,
+    pub same_config: Option<Score>,
 }
 
-/// A mean over the newest windows that were scored.
+/// Mean over the newest scored windows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Score {
-    /// How many.
+    /// Number of windows.
     pub windows: u64,
-    /// Mean of |foretold - seen| / seen, per cent.
+    /// Mean of |predicted - measured| / measured, per cent.
     pub mape_percent: f64,
-    /// How many of them lay within the foretold 90 % interval, per cent.
+    /// Share of windows within the predicted 90 % interval, per cent.
     pub coverage90_percent: f64,
 }
 
-/// Time from a window's end to the proposal that follows it, the system's time.
+/// Time from a window's end to the proposal that follows it, in the system's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Over how many proposals.
+    /// Number of proposals.
     pub proposals: u64,
-    /// Half of them were faster, milliseconds.
+    /// Median, milliseconds.
     pub ms_p50: u64,
-    /// Nine of ten were faster, milliseconds.
+    /// 90th percentile, milliseconds.
     pub ms_p90: u64,
 }

@@ -1,40 +1,40 @@
-//! What a person asks of the registry: let this predictor serve.
+//! Request to the registry: make a predictor the champion.
 //!
 //! * **Publisher:** `wattle predictors promote`, any NATS client.
 //! * **Listeners:** registry, through the NATS service API.
-//! * **How often:** when asked.
-//! * **Delivery:** request and reply ([`PromoteReply`]). The reply comes only after the new champion
-//!   is stored.
-//! * **Lost or doubled:** ask again; who serves already goes on serving.
+//! * **How often:** on request.
+//! * **Delivery:** request and reply ([`PromoteReply`]). The reply is sent after the new champion is
+//!   stored.
+//! * **Lost or doubled:** repeat the request; promoting the champion changes nothing.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::PredictorId;
 
-/// Let this predictor serve.
+/// Request: make this predictor the champion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PromotePredictor {
     /// Its name.
     pub predictor: PredictorId,
 }
 
-/// The registry's answer.
+/// The registry's reply to [`PromotePredictor`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "answer")]
+#[serde(rename_all = "kebab-case", tag = "result")]
 pub enum PromoteReply {
-    /// It serves, and that is stored.
+    /// The new champion is stored.
     Promoted {
-        /// Who serves now.
+        /// The champion.
         predictor: PredictorId,
-        /// Who served before.
-        before: PredictorId,
-        /// What is wrong with the new one, if something is.
+        /// The champion before.
+        previous: PredictorId,
+        /// The new champion's current problem, if it has one.
         #[serde(default)]
         warning: Option<String>,
     },
-    /// Nothing has changed.
+    /// Nothing changed.
     Refused {
-        /// What is wrong and what to do about it.
+        /// The cause and the remedy.
         error: String,
     },
 }

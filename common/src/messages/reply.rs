@@ -1,27 +1,27 @@
-//! The placer's answer to a request.
+//! The placer's reply to a job request.
 //!
 //! * **Publisher:** placer.
-//! * **Listeners:** whoever asked.
+//! * **Listeners:** the requester.
 //! * **How often:** once for each request.
 //! * **Delivery:** NATS reply, JSON.
-//! * **Lost or doubled:** ask again; see [`super::request`].
+//! * **Lost or doubled:** repeat the request; see [`super::request`].
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::JobId;
 
-/// The placer's answer.
+/// The placer's reply to a job request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", tag = "answer")]
+#[serde(rename_all = "kebab-case", tag = "result")]
 pub enum Reply {
     /// Done, and stored.
     Accepted {
-        /// The job it is about.
+        /// The job.
         job: JobId,
     },
     /// Not done.
     Refused {
-        /// What is wrong and what to do about it.
+        /// The cause and the remedy.
         error: String,
     },
 }

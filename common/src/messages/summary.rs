@@ -1,10 +1,10 @@
-//! What a node looks like this second, for any NATS client.
+//! One second of a node's readings, for people and any NATS client.
 //!
 //! * **Publisher:** profiler.
 //! * **Listeners:** people (`nats sub`, `wattle tap`), `wattle up`.
 //! * **How often:** once a second.
 //! * **Delivery:** core NATS, JSON.
-//! * **Lost or doubled:** the next one is a second away.
+//! * **Lost or doubled:** the next one follows a second later.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,22 +12,22 @@ use crate::id::{GpuIndex, JobId, NodeId};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
-/// One node, this second.
+/// One second of a node's readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSummary {
     /// The node.
     pub node: NodeId,
-    /// The second's end.
+    /// End of the second.
     pub at_us: Timestamp,
     /// Sampling instants in it.
     pub samples: u32,
-    /// Readings that failed in it.
+    /// Failed readings in it.
     pub readings_failed: u32,
     /// Every GPU.
     pub gpus: Vec<GpuSummary>,
 }
 
-/// One GPU, this second. What could not be read is absent.
+/// One second of a GPU's readings. A reading that failed is absent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuSummary {
     /// The GPU.
@@ -58,7 +58,7 @@ pub struct GpuSummary {
     pub throttle_reasons: Option<u64>,
     /// Jobs on it.
     pub jobs: Vec<JobId>,
-    /// Why it could not be read, while it cannot.
+    /// The error of a failed reading, while it persists.
     #[serde(default)]
     pub error: Option<String>,
 }

@@ -1,24 +1,24 @@
-//! What a predictor says of a job: its speed and power over the configurations it could run in.
+//! A predictor's response surface of a job: speed and power over the possible configurations.
 //!
-//! The placer sees surfaces, never coefficients, so any predictor in any language can serve.
+//! The placer reads surfaces, not model coefficients, so a predictor can use any method and language.
 //!
-//! It crosses the bus twice. Every predictor proposes its own:
+//! A surface crosses the bus twice. Every predictor proposes its own:
 //!
 //! * **Publisher:** each predictor.
 //! * **Listeners:** registry.
-//! * **How often:** after each window that changes it, at most once in ten seconds for each job; all
-//!   of them when the key `champion` of the bucket `predictors` is written.
+//! * **How often:** after each window that changes it, at most once in ten seconds for each job; the
+//!   surfaces of all jobs when the key `champion` of the bucket `predictors` is written.
 //! * **Delivery:** core subject `surface.proposed.<predictor>.<job>`.
-//! * **Lost or doubled:** whole, not a difference; the next says more.
+//! * **Lost or doubled:** each proposal is complete; the next one replaces it.
 //!
-//! What the champion proposes is passed on to the placer:
+//! The registry passes the champion's surfaces on to the placer:
 //!
 //! * **Publisher:** registry.
 //! * **Listeners:** placer, `wattle explain`.
-//! * **How often:** as the champion proposes; a prior where it stays silent.
-//! * **Delivery:** key-value bucket `surfaces`, key = job. The last value stands.
-//! * **Lost or doubled:** without one, the placer treats the job as unknown: it may run alone, and
-//!   is not given neighbours.
+//! * **How often:** at each proposal of the champion; a prior where the champion has none.
+//! * **Delivery:** key-value bucket `surfaces`, key = job; the last value of a key is current.
+//! * **Lost or doubled:** without a surface the placer treats the job as unknown: it runs on
+//!   exclusive GPUs, without co-tenants.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,39 +26,39 @@ use crate::id::{JobId, PredictorId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
-/// Most workload classes a surface's neighbours' axis may name.
+/// Most workload classes on a surface's axis of neighbours.
 pub const NEIGHBOUR_CLASSES_MAX: usize = 16;
 
-/// Kinds of GPU that one message speaks of at most.
-pub const KINDS_MAX: usize = 8;
+/// Most GPU types in one message.
+pub const GPU_TYPES_MAX: usize = 8;
 
-/// Points of all kinds together that one message has at most where it speaks of several: of some 300
-/// bytes each they stay below a server's limit of 1 MiB.
+/// Most points of all GPU types in one message with several: at about 300 bytes each the message
+/// stays below a server's limit of 1 MiB.
 pub const POINTS_MAX: usize = 8 * 256;
 
-/// What a predictor says of a job.
+/// A predictor's response surface of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Surface {
     /// The job.
     pub job: JobId,
-    /// Who says so.
+    /// The predictor.
     pub predictor: PredictorId,
-    /// When.
+    /// When it was computed.
     pub at_us: Timestamp,
-    /// The GPUs' kind it holds for.
+    /// The GPU type it holds for.
     pub gpu_type: String,
-    /// Windows of this job it rests on; 0 means it is a prior.
+    /// Number of the job's windows it is based on; 0 for a prior.
     pub windows: u32,
-    /// What it rests on, for people: `12 windows of this job`, `prior: nothing like it was seen`.
+    /// Its data basis, for people: `12 windows of this job`, `prior: 3 jobs of resnet50 on v100`.
     #[serde(default)]
     pub basis: Option<String>,
-    /// Which class of workload the job is taken for, as others' neighbours' axis names it.
+    /// The workload class assumed for the job, as named on other surfaces' axis of neighbours.
     #[serde(default)]
     pub class: Option<WorkloadId>,
-    /// Busy share alone, per cent.
+    /// Busy share on exclusive GPUs, per cent.
     #[serde(default)]
     pub utilization_gpu_percent: Option<f64>,
-    /// Memory traffic share alone, per cent.
+    /// Memory traffic share on exclusive GPUs, per cent.
     #[serde(default)]
     pub utilization_memory_percent: Option<f64>,
     /// Peak device memory on one GPU, MiB.
@@ -66,78 +66,78 @@ pub struct Surface {
     pub memory_mib_max: Option<u64>,
     /// The configurations, in no order.
     pub points: Vec<SurfacePoint>,
-    /// What should be looked at next, if the placer will.
+    /// The proposed next probe, if one is worthwhile.
     #[serde(default)]
     pub probe: Option<Probe>,
-    /// The same of the job on other kinds of GPU, where it could be given several: a whole surface
-    /// for each, of the same job and predictor, with nothing in this field.
+    /// Surfaces of the same job and predictor on other GPU types that the job may use; this field is
+    /// empty in each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub elsewhere: Vec<Self>,
+    pub other_gpu_types: Vec<Self>,
 }
 
 impl Surface {
-    /// What it says of each kind of GPU, apart: first of its own.
-    pub fn by_kind(mut self) -> impl Iterator<Item = Self> {
-        let elsewhere = std::mem::take(&mut self.elsewhere);
-        std::iter::once(self).chain(elsewhere)
+    /// One surface for each GPU type, its own type first.
+    pub fn by_gpu_type(mut self) -> impl Iterator<Item = Self> {
+        let others = std::mem::take(&mut self.other_gpu_types);
+        std::iter::once(self).chain(others)
     }
 }
 
-/// A proposal to run a job in another setting for a little while, because that would teach.
+/// A proposed probe: run a job under another cap or clock for a limited time, to reduce uncertainty.
 ///
-/// The placer may refuse it: it knows what else the cards are for. It is a proposal as long as it
-/// stands on the surface; one that was followed, or no longer pays, is gone from the next.
+/// The placer may decline it. The proposal is valid as long as the surface contains it; a probe that
+/// was made, or is no longer worthwhile, is absent from the next surface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// GPUs on all nodes.
     pub gpus: u32,
-    /// Nodes spread over.
+    /// Number of nodes.
     pub nodes: u32,
-    /// The cap to look at; absent: the one that stands.
+    /// The cap to probe; absent: the current cap.
     #[serde(default)]
     pub cap_mw: Option<Power>,
-    /// The locked highest clock to look at; absent: the one that stands, or none.
+    /// The clock limit to probe; absent: the current one, or none.
     #[serde(default)]
     pub clock_mhz_max: Option<Frequency>,
-    /// How long to stay there, milliseconds of the system's time.
+    /// Duration, milliseconds of the system's time.
     pub duration_ms: u64,
-    /// What it is expected to teach: the fall of the mean interval width over the caps (the clocks, the
-    /// sizes) of the surface, as a share.
+    /// Expected gain: reduction of the mean interval width over the surface's caps (clocks, sizes),
+    /// as a share.
     pub gain: f64,
-    /// Work lost to it (time not gained while there), as a share of its duration; negative: won.
+    /// Expected loss of work, as a share of the duration; negative: a gain.
     pub cost_time: f64,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
-/// One configuration and what is expected of it.
+/// One configuration, with its predicted speed and power.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SurfacePoint {
     /// GPUs on all nodes.
     pub gpus: u32,
-    /// Nodes spread over.
+    /// Number of nodes.
     pub nodes: u32,
-    /// The cap; absent: the card's default.
+    /// Power cap; absent: the GPU's default.
     #[serde(default)]
     pub cap_mw: Option<Power>,
-    /// The locked highest clock; absent: not locked.
+    /// Upper limit of the locked SM clock; absent: not locked.
     #[serde(default)]
     pub clock_mhz_max: Option<Frequency>,
-    /// Global batch size; absent: the job's own, as last seen.
+    /// Global batch size; absent: the job's own, as last reported.
     #[serde(default)]
     pub global_batch: Option<u32>,
-    /// Classes of the jobs it shares its GPUs with, sorted; empty: alone. An unknown one is
-    /// `unknown`.
+    /// Workload classes of its co-tenants, sorted; empty: exclusive GPUs. The class of an unknown
+    /// co-tenant is `unknown`.
     #[serde(default)]
     pub neighbours: Vec<WorkloadId>,
-    /// Steps a second; absent where only the relative speed is known.
+    /// Steps per second; absent if only the relative speed is known.
     #[serde(default)]
     pub steps_per_s: Option<Estimate>,
-    /// Speed relative to this job alone on the same GPUs at default cap and clock.
+    /// Speed relative to this job on the same GPUs, exclusive, at default cap and clock.
     pub relative_speed: Estimate,
-    /// Power of one of its cards, all tenants together, watts.
-    pub card_power_w: Estimate,
+    /// Power of one of its GPUs with all co-tenants, watts.
+    pub gpu_power_w: Estimate,
 }
 
 /// An expected value with its 90 % interval.

@@ -1,13 +1,13 @@
-//! What the cards read, at the sampling rate.
+//! GPU readings at the sampling rate.
 //!
 //! * **Publisher:** profiler, one batch for all GPUs of a node and a few sampling instants.
-//! * **Listeners:** `wattle tap`, anyone curious. No decision rests on it: decisions read windows.
+//! * **Listeners:** `wattle tap`, any NATS client. No decision uses telemetry: decisions use windows.
 //! * **How often:** batches twice a second at 10 Hz.
 //! * **Delivery:** core NATS, bincode behind the four-byte frame of [`crate::codec`].
-//! * **Lost or doubled:** lost samples are gaps; each carries its own time, so a doubled batch is
-//!   recognised by it. Everything that must not be lost is in the ledger and in windows.
+//! * **Lost or doubled:** a lost batch is a gap; each sample has its own time, which identifies a
+//!   doubled one. Data that must not be lost is in the ledger and in windows.
 //!
-//! The order and type of the fields is the wire format. It never changes: a new layout is a new
+//! The order and type of the fields is the wire format. It never changes: a new layout has a new
 //! schema number in the frame.
 
 use serde::{Deserialize, Serialize};
@@ -21,23 +21,23 @@ use crate::units::{Energy, Frequency, Power};
 pub struct TelemetryBatch {
     /// The node.
     pub node: NodeId,
-    /// Counts the batches since the profiler's start.
+    /// Number of the batch since the profiler's start.
     pub sequence: u64,
     /// The samples, oldest first.
     pub samples: Vec<GpuSample>,
 }
 
-/// One reading of one GPU. What the card did not say is `None`, never zero.
+/// One reading of one GPU. A value without a reading is `None`, never zero.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuSample {
     /// When it was read.
     pub at_us: Timestamp,
     /// The GPU.
     pub gpu: GpuIndex,
-    /// Power draw. On Ampere and later NVML's figure is itself an average over about a second.
+    /// Power draw. From Ampere on, NVML's value is an average over about a second.
     pub power_mw: Option<Power>,
-    /// Energy since the sample before, from the card's counter where it has one, otherwise power
-    /// over the time between.
+    /// Energy since the previous sample, from the GPU's counter if it has one, otherwise power times
+    /// time.
     pub energy_mj: Option<Energy>,
     /// Share of time in which a kernel ran, per cent.
     pub utilization_gpu_percent: Option<u8>,
@@ -53,19 +53,19 @@ pub struct GpuSample {
     pub temperature_c: Option<u16>,
     /// NVML's throttle reasons, a bit set.
     pub throttle_reasons: Option<u64>,
-    /// Each job's process on the card.
+    /// The processes on the GPU.
     pub tenants: Vec<TenantSample>,
 }
 
-/// One process on a card.
+/// One process on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TenantSample {
-    /// The job it belongs to, where that is known.
+    /// Its job, if known.
     pub job: Option<JobId>,
     /// Its process id on the node.
     pub pid: u32,
-    /// Device memory it holds, MiB.
+    /// Device memory it uses, MiB.
     pub memory_used_mib: Option<u64>,
-    /// Its share of the card's time, per cent.
+    /// Its share of the GPU's time, per cent.
     pub utilization_gpu_percent: Option<u8>,
 }

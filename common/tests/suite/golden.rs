@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
 use wattle_common::id::{PredictorId, SwitchId};
-use wattle_common::job::{CardSetting, GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
 use wattle_common::{
     Budget, Carbon, CarbonIntensity, Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId,
@@ -126,7 +126,7 @@ fn desired() {
         sleep: None,
     };
     check("node-desired", &desired);
-    let sleep = Some(NodeSleep { is: SleepState::FallingAsleep, since_us: at(1) });
+    let sleep = Some(NodeSleep { state: SleepState::EnteringSleep, since_us: at(1) });
     check("node-desired-sleep", &NodeDesired { jobs: vec![], gpus: vec![], sleep, ..desired });
 }
 
@@ -146,7 +146,7 @@ fn actual() {
         &LaunchReport {
             node: node(),
             at_us: at(3),
-            generation_seen: 12,
+            observed_generation: 12,
             jobs: vec![
                 launched("a", LaunchState::Running),
                 launched("b", LaunchState::Stopping),
@@ -159,12 +159,12 @@ fn actual() {
     let report = PowerReport {
         node: node(),
         at_us: at(3),
-        generation_seen: 12,
+        observed_generation: 12,
         lease_until_us: Some(at(61)),
         gpus: vec![AppliedGpu {
             gpu: 0,
             uuid: "GPU-0a".into(),
-            kind: "v100".into(),
+            gpu_type: "v100".into(),
             memory_mib: 16_384,
             healthy: true,
             cap_mw: Some(Power::from_w(200)),
@@ -172,24 +172,24 @@ fn actual() {
             cap_mw_min: Some(Power::from_w(100)),
             cap_mw_max: Some(Power::from_w(250)),
             clock_mhz_max: Some(Frequency::from_mhz(1_200)),
-            clock_mhz_lowest: None,
-            clock_mhz_highest: None,
-            refused: Some("cap of 90 W is below the card's 100 W".into()),
+            clock_mhz_supported_min: None,
+            clock_mhz_supported_max: None,
+            last_error: Some("cap of 90 W is below the card's 100 W".into()),
         }],
         can_sleep: false,
-        slept: None,
+        sleep_result: None,
         switch: None,
         gpus_per_board: None,
     };
     check("power-report", &report);
     let mut with_clocks = report;
-    with_clocks.gpus[0].clock_mhz_lowest = Some(Frequency::from_mhz(135));
-    with_clocks.gpus[0].clock_mhz_highest = Some(Frequency::from_mhz(1_530));
+    with_clocks.gpus[0].clock_mhz_supported_min = Some(Frequency::from_mhz(135));
+    with_clocks.gpus[0].clock_mhz_supported_max = Some(Frequency::from_mhz(1_530));
     check("power-report-clocks", &with_clocks);
     let mut that_sleeps = with_clocks;
     that_sleeps.can_sleep = true;
     let error = Some("`/usr/sbin/suspend` ended with exit code 1".into());
-    that_sleeps.slept = Some(SleepAnswer { ordered_us: at(1), error });
+    that_sleeps.sleep_result = Some(SleepResult { requested_at_us: at(1), error });
     check("power-report-sleep", &that_sleeps);
     let mut placed = that_sleeps;
     (placed.switch, placed.gpus_per_board) = (SwitchId::new("leaf-3").ok(), Some(4));
@@ -223,9 +223,9 @@ fn what_jobs_do() {
             step: Some(1_200),
             epoch: Some(1),
             early: true,
-            power_mw_cards: Some(Power::from_w(380)),
+            power_mw_gpus: Some(Power::from_w(380)),
             power_mw_job: Some(Power::from_w(250)),
-            energy_mj_cards: Some(Energy::from_j(22_800)),
+            energy_mj_gpus: Some(Energy::from_j(22_800)),
             utilization_gpu_percent: Some(81.5),
             utilization_gpu_percent_job: Some(50.25),
             utilization_memory_percent: Some(33.0),
@@ -274,7 +274,7 @@ fn what_is_predicted() {
         utilization_gpu_percent: Some(50.0),
         utilization_memory_percent: Some(33.0),
         memory_mib_max: Some(9_000),
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: None,
         points: vec![SurfacePoint {
             gpus: 2,
@@ -285,13 +285,13 @@ fn what_is_predicted() {
             neighbours: vec![WorkloadId::new("unknown").unwrap()],
             steps_per_s: Some(estimate(10.0)),
             relative_speed: estimate(0.5),
-            card_power_w: estimate(190.0),
+            gpu_power_w: estimate(190.0),
         }],
     };
     check("surface", &surface);
     let basis = Some("prior: 3 jobs of resnet50 seen on p100".into());
     let there = Surface { gpu_type: "p100".into(), windows: 0, basis, ..surface.clone() };
-    check("surface-elsewhere", &Surface { elsewhere: vec![there], ..surface });
+    check("surface-gpu-types", &Surface { other_gpu_types: vec![there], ..surface });
 }
 
 #[test]
@@ -307,20 +307,24 @@ fn who_predicts() {
             at_us: at(130),
             state: PredictorState::Silent,
             champion: true,
-            trouble: Some("its service is gone".into()),
-            last_heard_us: Some(at(121)),
+            error: Some("its service is gone".into()),
+            last_active_us: Some(at(121)),
             proposals: 40,
             refused: 1,
             windows_uncovered: 2,
-            speed: Scores { prior: None, elsewhere: Some(score(4.5)), again: Some(score(1.25)) },
+            speed: Scores {
+                prior: None,
+                new_config: Some(score(4.5)),
+                same_config: Some(score(1.25)),
+            },
             power: Scores { prior: Some(score(18.0)), ..Scores::default() },
             latency: Some(Latency { proposals: 39, ms_p50: 12, ms_p90: 9_800 }),
         },
     );
     check("promote-predictor", &PromotePredictor { predictor: physical.clone() });
-    let before = PredictorId::new("python-mean").unwrap();
+    let previous = PredictorId::new("python-mean").unwrap();
     let warning = Some("it is silent: its service is gone".into());
-    let promoted = PromoteReply::Promoted { predictor: physical, before, warning };
+    let promoted = PromoteReply::Promoted { predictor: physical, previous, warning };
     check("promote-reply-promoted", &promoted);
     let error = "no predictor `physicl`; there are: physical, python-mean".into();
     check("promote-reply-refused", &PromoteReply::Refused { error });
@@ -329,7 +333,7 @@ fn who_predicts() {
 #[test]
 fn budgets() {
     let budget = Budget::from_human(Some(120.0), Some(30.0), Some(9.5), None).unwrap();
-    let intensity = Intensities {
+    let intensity = IntensitySeries {
         name: "grid.csv".into(),
         starts_at_us: at(1),
         steps: vec![
@@ -350,18 +354,19 @@ fn budgets() {
         window_until_us: at(86_401),
         energy_mj: Energy::from_j(5_400_000),
         carbon_ug: Some(Carbon::from_ug(375_000_000)),
-        overrun_before: Some(0.002),
+        overrun_previous: Some(0.002),
         price: 0.42,
-        price_of_policy: 0.42,
+        policy_price: 0.42,
         power_mw_expected: Power::from_w(4_200),
-        power_mw_empty: None,
-        power_mw_fed: None,
+        power_mw_baseline: None,
+        power_mw_budget_mean: None,
         intensity_mg_per_kwh: Some(CarbonIntensity::from_g_per_kwh(250.0)),
         counted_until_us: [(node(), at(3))].into(),
     };
     check("budget-status", &status);
-    let (power_mw_empty, power_mw_fed) = (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
-    check("budget-status-fed", &BudgetStatus { power_mw_empty, power_mw_fed, ..status });
+    let (power_mw_baseline, power_mw_budget_mean) =
+        (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
+    check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });
 }
 
 #[test]
@@ -380,7 +385,7 @@ fn what_people_ask_and_are_told() {
         phase_since_us: at(2),
         attempt: 1,
         placement: Some(Placement { shares: vec![share()] }),
-        setting: CardSetting::DEFAULT,
+        setting: GpuSetting::DEFAULT,
         started_at_us: Some(at(2)),
         gpu_time_ms: None,
         run_time_ms: None,
@@ -403,7 +408,7 @@ fn what_people_ask_and_are_told() {
         probes: vec![],
     };
     check("job-record", &record);
-    let probe = ProbeMade {
+    let probe = ProbeRecord {
         at_us: at(60),
         cap_mw: Power::from_w(150),
         clock_mhz_max: None,
@@ -415,10 +420,10 @@ fn what_people_ask_and_are_told() {
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
     check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
-    let setting = CardSetting { clock_mhz_max, ..CardSetting::DEFAULT };
+    let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record });
     let clock_mhz_max = Some(Frequency::from_mhz(1_095));
-    let clock = ProbeMade { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
+    let clock = ProbeRecord { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
     check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
 }
 

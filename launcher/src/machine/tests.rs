@@ -84,7 +84,7 @@ fn words(out: &[Action]) -> String {
                     format!("{}.{} {state}", job.job, job.attempt)
                 })
                 .collect();
-            format!("report {} [{}]", report.generation_seen, jobs.join(", "))
+            format!("report {} [{}]", report.observed_generation, jobs.join(", "))
         }
     });
     each.collect::<Vec<_>>().join("; ")
@@ -365,7 +365,7 @@ proptest! {
                         obeyed = Some((generation, issued));
                     }
                     Action::Report(report) => {
-                        prop_assert_eq!(report.generation_seen, obeyed.map_or(0, |(generation, _)| generation));
+                        prop_assert_eq!(report.observed_generation, obeyed.map_or(0, |(generation, _)| generation));
                     }
                 }
             }

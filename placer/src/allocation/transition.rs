@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::blocks::{aligned, is_split};
 use crate::allocation::network::{switches, together};
@@ -37,7 +37,7 @@ pub struct Target {
     /// Their kind; empty: any one kind.
     pub kind: String,
     /// What they are set to.
-    pub setting: CardSetting,
+    pub setting: GpuSetting,
     /// Why.
     pub reason: Reason,
 }

@@ -44,7 +44,7 @@ pub struct Config {
     pub round_delay_ms: u64,
     /// How old a node's last heartbeat may be before it is given no new job.
     #[serde(default = "default_node_patience_ms", deserialize_with = "non_zero")]
-    pub node_patience_ms: u64,
+    pub node_stale_after_ms: u64,
     /// How old it may be before the node's jobs are placed anew.
     #[serde(default = "default_node_lost_after_ms", deserialize_with = "non_zero")]
     pub node_lost_after_ms: u64,
@@ -117,11 +117,11 @@ impl Config {
     /// Names the keys and the remedy.
     pub fn check(&self) -> Result<(), String> {
         crate::policy(&self.policy).map_err(|error| format!("policy: {error}"))?;
-        if self.node_lost_after_ms < self.node_patience_ms {
+        if self.node_lost_after_ms < self.node_stale_after_ms {
             return Err(format!(
-                "node_lost_after_ms = {} is below node_patience_ms = {}: a node would be lost \
+                "node_lost_after_ms = {} is below node_stale_after_ms = {}: a node would be lost \
                  before it is late; raise the first",
-                self.node_lost_after_ms, self.node_patience_ms
+                self.node_lost_after_ms, self.node_stale_after_ms
             ));
         }
         for (key, value) in [
@@ -148,7 +148,7 @@ impl Config {
         Duration::from_millis(self.round_delay_ms)
     }
     pub(crate) const fn node_patience(&self) -> Duration {
-        Duration::from_millis(self.node_patience_ms)
+        Duration::from_millis(self.node_stale_after_ms)
     }
     pub(crate) const fn node_lost_after(&self) -> Duration {
         Duration::from_millis(self.node_lost_after_ms)

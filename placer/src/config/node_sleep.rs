@@ -18,19 +18,19 @@ pub struct SleepConfig {
     /// node is put to sleep. It must do no harm when it is run twice.
     pub wake_command: Option<Vec<String>>,
     /// How long nobody must have been on a node before it sleeps, at least.
-    pub stays_s: u64,
+    pub idle_before_sleep_s: u64,
     /// How long waking usually takes; a node that has woken stays for at least as long.
-    pub wakes_in_s: u64,
+    pub wake_time_s: u64,
     /// How long a node may go on talking after it was ordered to sleep.
-    pub falls_s: u64,
+    pub sleep_timeout_s: u64,
     /// How long after its wake command it may be silent.
-    pub wake_s: u64,
+    pub wake_timeout_s: u64,
     /// What a node draws asleep, watts.
     pub asleep_w: Option<u64>,
     /// What a node draws awake beside its cards, watts.
     pub host_w: Option<u64>,
     /// What one idle card draws, watts.
-    pub card_idle_w: Option<u64>,
+    pub gpu_idle_w: Option<u64>,
 }
 
 impl Default for SleepConfig {
@@ -39,13 +39,13 @@ impl Default for SleepConfig {
     fn default() -> Self {
         Self {
             wake_command: None,
-            stays_s: IDLE_BEFORE_SLEEP.as_secs(),
-            wakes_in_s: 180,
-            falls_s: 180,
-            wake_s: 600,
+            idle_before_sleep_s: IDLE_BEFORE_SLEEP.as_secs(),
+            wake_time_s: 180,
+            sleep_timeout_s: 180,
+            wake_timeout_s: 600,
             asleep_w: None,
             host_w: None,
-            card_idle_w: None,
+            gpu_idle_w: None,
         }
     }
 }
@@ -62,22 +62,22 @@ impl SleepConfig {
         // Where nobody sleeps it stands at its default, whatever the patience is.
         if self.is_on() && self.falls() <= patience {
             return Err(format!(
-                "sleep.falls_s = {} is not above node_patience_ms = {}: nobody would be silent long \
+                "sleep.sleep_timeout_s = {} is not above node_stale_after_ms = {}: nobody would be silent long \
                  enough to be asleep; raise the first",
-                self.falls_s,
+                self.sleep_timeout_s,
                 patience.as_millis()
             ));
         }
-        if self.wake_s < self.wakes_in_s {
+        if self.wake_timeout_s < self.wake_time_s {
             return Err(format!(
-                "sleep.wake_s = {} is below sleep.wakes_in_s = {}: every waking would be an alarm; \
+                "sleep.wake_timeout_s = {} is below sleep.wake_time_s = {}: every waking would be an alarm; \
                  raise the first",
-                self.wake_s, self.wakes_in_s
+                self.wake_timeout_s, self.wake_time_s
             ));
         }
-        let watts = [self.asleep_w, self.host_w, self.card_idle_w];
+        let watts = [self.asleep_w, self.host_w, self.gpu_idle_w];
         if watts.iter().any(Option::is_some) && watts.contains(&None) {
-            return Err("sleep: set asleep_w, host_w and card_idle_w, or none of them".to_owned());
+            return Err("sleep: set asleep_w, host_w and gpu_idle_w, or none of them".to_owned());
         }
         Ok(())
     }
@@ -90,22 +90,22 @@ impl SleepConfig {
     /// How long nobody must have been on a node before it sleeps.
     #[must_use]
     pub fn stays(&self) -> Duration {
-        Duration::from_secs(self.stays_s.max(self.wakes_in_s))
+        Duration::from_secs(self.idle_before_sleep_s.max(self.wake_time_s))
     }
     pub(crate) const fn falls(&self) -> Duration {
-        Duration::from_secs(self.falls_s)
+        Duration::from_secs(self.sleep_timeout_s)
     }
     pub(crate) const fn wakes_within(&self) -> Duration {
-        Duration::from_secs(self.wake_s)
+        Duration::from_secs(self.wake_timeout_s)
     }
     /// What a node draws, where it is said.
     pub(crate) fn watts(&self) -> Option<NodeWatts> {
         let power = |w: u64| Power::from_mw(w.saturating_mul(1_000));
         Some(NodeWatts {
-            card_idle: power(self.card_idle_w?),
+            card_idle: power(self.gpu_idle_w?),
             host: power(self.host_w?),
             asleep: power(self.asleep_w?),
-            wakes_in: Duration::from_secs(self.wakes_in_s),
+            wakes_in: Duration::from_secs(self.wake_time_s),
         })
     }
 }
@@ -127,13 +127,13 @@ mod tests {
             config.check(patience).expect_err("it is wrong")
         };
         assert!(wrong(|c| c.wake_command = Some(vec![])).contains("sleep.wake_command is empty"));
-        assert!(wrong(|c| c.falls_s = 30).contains("sleep.falls_s = 30"));
-        assert!(wrong(|c| c.wake_s = 100).contains("sleep.wake_s = 100"));
+        assert!(wrong(|c| c.sleep_timeout_s = 30).contains("sleep.sleep_timeout_s = 30"));
+        assert!(wrong(|c| c.wake_timeout_s = 100).contains("sleep.wake_timeout_s = 100"));
         assert!(wrong(|c| c.host_w = Some(200)).contains("or none of them"));
-        let mut config = SleepConfig { stays_s: 60, ..SleepConfig::default() };
+        let mut config = SleepConfig { idle_before_sleep_s: 60, ..SleepConfig::default() };
         assert_eq!(config.stays().as_secs(), 180, "waking must have been worth it");
         assert_eq!(config.watts(), None);
-        (config.asleep_w, config.host_w, config.card_idle_w) = (Some(30), Some(184), Some(50));
+        (config.asleep_w, config.host_w, config.gpu_idle_w) = (Some(30), Some(184), Some(50));
         let watts = config.watts().map(|watts| (watts.asleep, watts.host, watts.card_idle));
         assert_eq!(watts, Some((Power::from_w(30), Power::from_w(184), Power::from_w(50))));
     }

@@ -1,6 +1,6 @@
 //! Requests from people: what is taken, what is refused and why.
 
-use wattle_common::job::{CardSetting, JobPhase, JobSpec, check_signal};
+use wattle_common::job::{GpuSetting, JobPhase, JobSpec, check_signal};
 use wattle_common::messages::{JobRecord, Reply};
 use wattle_common::{JobId, Timestamp, codec, id};
 
@@ -46,7 +46,7 @@ impl Placer {
             phase_since_us: now,
             attempt: 0,
             placement: None,
-            setting: CardSetting::DEFAULT,
+            setting: GpuSetting::DEFAULT,
             started_at_us: None,
             gpu_time_ms: None,
             run_time_ms: None,

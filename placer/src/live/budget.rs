@@ -10,7 +10,7 @@ use std::time::Duration;
 use wattle_common::budget::WINDOW_MIN;
 use wattle_common::messages::budget::STEPS_MAX;
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, Intensities, LedgerEntry, SetBudget,
+    BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, LedgerEntry, SetBudget,
 };
 use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 
@@ -42,7 +42,7 @@ pub(super) struct Seen {
 }
 
 /// The series of a message.
-fn series(said: &Intensities) -> Result<Series, String> {
+fn series(said: &IntensitySeries) -> Result<Series, String> {
     if said.steps.len() > STEPS_MAX {
         return Err(format!("{} intensities; at most {STEPS_MAX} are taken", said.steps.len()));
     }
@@ -221,7 +221,7 @@ impl Placer {
                 let Some(most) = card.cap_mw_default.or(card.cap_mw_max) else { continue };
                 let draw = CardPower { idle, most, cap_least: card.cap_mw_min, host };
                 draws
-                    .entry(card.kind.clone())
+                    .entry(card.gpu_type.clone())
                     .and_modify(|known| {
                         known.idle = known.idle.max(draw.idle);
                         known.most = known.most.max(draw.most);
@@ -262,12 +262,12 @@ impl Placer {
             window_until_us: ledger.ends(),
             energy_mj: Energy::from_mj((open.energy_j * 1e3).round() as u64),
             carbon_ug: grid.then(|| grams(open.carbon_g)),
-            overrun_before: ledger.closed().last().map(|window| steering.overrun(window)),
+            overrun_previous: ledger.closed().last().map(|window| steering.overrun(window)),
             price: standing.position,
-            price_of_policy: self.problem.price,
+            policy_price: self.problem.price,
             power_mw_expected: drawn(&self.problem),
-            power_mw_empty: empty(&self.problem),
-            power_mw_fed: has_window.then(|| Power::from_w_f64(steering.mean_w(now))),
+            power_mw_baseline: empty(&self.problem),
+            power_mw_budget_mean: has_window.then(|| Power::from_w_f64(steering.mean_w(now))),
             intensity_mg_per_kwh: now_g.map(CarbonIntensity::from_g_per_kwh),
             counted_until_us: standing.counted.clone(),
         })));

@@ -45,7 +45,7 @@ impl Placer {
     }
 
     pub(super) fn launch_reported(&mut self, now: Timestamp, report: LaunchReport) {
-        let seen = report.generation_seen;
+        let seen = report.observed_generation;
         let id = report.node.clone();
         let node = self.node_mut(&id);
         if node.launch.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
@@ -85,13 +85,13 @@ impl Placer {
         }
         let before = self.problem.node_key(node).map(|key| &self.problem.node(key).facts);
         // A card that never answered has no kind; the node has what its others say, or said.
-        let is_known = |gpu: &&AppliedGpu| !gpu.kind.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
+        let is_known = |gpu: &&AppliedGpu| !gpu.gpu_type.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
         let known = || power.gpus.iter().filter(is_known);
-        let kind = known().map(|gpu| gpu.kind.as_str()).next();
+        let kind = known().map(|gpu| gpu.gpu_type.as_str()).next();
         let kind = kind.or(before.map(|facts| facts.gpu_type.as_str())).unwrap_or_default();
         // Cards of another kind than the node's first are not mixed in.
-        let cards = known().filter(|gpu| gpu.kind == kind);
-        let unread = power.gpus.iter().filter(|gpu| gpu.kind.is_empty());
+        let cards = known().filter(|gpu| gpu.gpu_type == kind);
+        let unread = power.gpus.iter().filter(|gpu| gpu.gpu_type.is_empty());
         let there = cards.clone().chain(unread.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
         let count = there.map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
         let memory = cards.clone().map(|gpu| gpu.memory_mib).min();
@@ -100,7 +100,7 @@ impl Placer {
             cards.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.haunted(node);
         let wakefulness = state.wakefulness();
-        let not_woken = state.sleep.is_some_and(|sleep| sleep.is == SleepState::NotWoken);
+        let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
         // One that sleeps is silent and yet well.
         let awake = wakefulness == Wakefulness::Awake;
         if not_woken || (awake && !self.is_fresh(now, node)) {

@@ -6,7 +6,7 @@
 //! ```text
 //! awake --Sleep--> falling asleep --silent--> asleep --Wake--> waking --heard of--> awake
 //!   ^                |  its command fails,       |                |
-//!   |                |  or it goes on talking    | heard of       | silent for wake_s: an alarm
+//!   |                |  or it goes on talking    | heard of       | silent for wake_timeout_s: an alarm
 //!   '----------------+---------------------------'                v
 //!   '-----------------------heard of------------------------- not woken
 //! ```
@@ -35,9 +35,9 @@ use crate::{NodeDecision, Plan, Wakefulness};
 impl NodeState {
     /// What policies are told. One that did not wake is as one that is lost: awake, without cards.
     pub(super) fn wakefulness(&self) -> Wakefulness {
-        match self.sleep.map(|sleep| sleep.is) {
-            None | Some(SleepState::NotWoken) => Wakefulness::Awake,
-            Some(SleepState::FallingAsleep | SleepState::Asleep) => Wakefulness::Asleep,
+        match self.sleep.map(|sleep| sleep.state) {
+            None | Some(SleepState::WakeFailed) => Wakefulness::Awake,
+            Some(SleepState::EnteringSleep | SleepState::Asleep) => Wakefulness::Asleep,
             Some(SleepState::Waking) => Wakefulness::Waking,
         }
     }
@@ -49,7 +49,7 @@ impl NodeState {
     }
 
     pub(super) fn is_in(&self, state: SleepState) -> bool {
-        self.sleep.is_some_and(|sleep| sleep.is == state)
+        self.sleep.is_some_and(|sleep| sleep.state == state)
     }
 }
 
@@ -83,16 +83,16 @@ impl Placer {
     pub(super) fn node_decided(&mut self, now: Timestamp, decision: &NodeDecision) {
         let node = self.problem.node(decision.node()).facts.id.clone();
         let is = match decision {
-            NodeDecision::Sleep { .. } => SleepState::FallingAsleep,
+            NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,
         };
         self.sleep_is(now, &node, Some(is));
     }
 
-    fn sleep_is(&mut self, now: Timestamp, node: &NodeId, is: Option<SleepState>) {
-        self.node_mut(node).sleep = is.map(|is| NodeSleep { is, since_us: now });
+    fn sleep_is(&mut self, now: Timestamp, node: &NodeId, state: Option<SleepState>) {
+        self.node_mut(node).sleep = state.map(|state| NodeSleep { state, since_us: now });
         self.to_order.insert(node.clone());
-        if is == Some(SleepState::Waking) {
+        if state == Some(SleepState::Waking) {
             self.to_wake.insert(node.clone());
         }
         self.plan_soon(now);
@@ -101,14 +101,14 @@ impl Placer {
     /// After a restart: who was being woken is woken, and nobody is left asleep unknown.
     pub(super) fn recall_sleep(&mut self, now: Timestamp) {
         let sleeping = self.nodes.iter().filter_map(|(node, state)| {
-            state.sleep.map(|sleep| (node.clone(), sleep.is, state.power.is_some()))
+            state.sleep.map(|sleep| (node.clone(), sleep.state, state.power.is_some()))
         });
         for (node, is, known) in sleeping.collect::<Vec<_>>() {
-            if !self.config.sleep.is_on() && is != SleepState::NotWoken {
+            if !self.config.sleep.is_on() && is != SleepState::WakeFailed {
                 self.alarms.push(format!(
                     "{node} is {}, and the placer has no sleep.wake_command any more: wake it by \
                      hand, or set the command again",
-                    is.words()
+                    is.label()
                 ));
             }
             match is {
@@ -125,17 +125,18 @@ impl Placer {
     /// Looks whether a node has fallen asleep, woken, or failed to.
     pub(super) fn watch_sleep(&mut self, now: Timestamp, node: &NodeId) {
         let Some(state) = self.nodes.get(node) else { return };
-        let Some(NodeSleep { is, since_us }) = state.sleep else { return };
+        let Some(NodeSleep { state: is, since_us }) = state.sleep else { return };
         // While the bus or the placer was away, silence and slowness say nothing.
         let from = since_us.max(self.heard_from);
         let lasts = now.since(from);
         let heard = state.power.iter().map(|(_, at)| *at);
         let heard = heard.chain(state.launch.iter().map(|(_, at)| *at)).fold(from, Timestamp::max);
-        let answer = state.power.as_ref().and_then(|(report, _)| report.slept.clone());
-        let failed =
-            answer.filter(|answer| answer.ordered_us == since_us).and_then(|answer| answer.error);
+        let answer = state.power.as_ref().and_then(|(report, _)| report.sleep_result.clone());
+        let failed = answer
+            .filter(|answer| answer.requested_at_us == since_us)
+            .and_then(|answer| answer.error);
         let next = match is {
-            SleepState::FallingAsleep => {
+            SleepState::EnteringSleep => {
                 if let Some(error) = failed {
                     self.alarms.push(format!("{node} stays awake: {error}"));
                     None
@@ -144,7 +145,7 @@ impl Placer {
                 } else if lasts >= self.config.sleep.falls() {
                     self.alarms.push(format!(
                         "{node} goes on talking {} s after it was ordered to sleep: see what its \
-                         sleep_command does, or raise the placer's sleep.falls_s",
+                         sleep_command does, or raise the placer's sleep.sleep_timeout_s",
                         lasts.as_secs()
                     ));
                     None
@@ -152,7 +153,7 @@ impl Placer {
                     return;
                 }
             }
-            SleepState::Asleep | SleepState::Waking | SleepState::NotWoken
+            SleepState::Asleep | SleepState::Waking | SleepState::WakeFailed
                 if state.heard_after(since_us) =>
             {
                 None
@@ -160,12 +161,12 @@ impl Placer {
             SleepState::Waking if lasts >= self.config.sleep.wakes_within() => {
                 self.alarms.push(format!(
                     "{node} was not heard of within {} s of its wake command: it gets no job until \
-                     it is; look at the node, or raise the placer's sleep.wake_s",
+                     it is; look at the node, or raise the placer's sleep.wake_timeout_s",
                     lasts.as_secs()
                 ));
-                Some(SleepState::NotWoken)
+                Some(SleepState::WakeFailed)
             }
-            SleepState::Asleep | SleepState::Waking | SleepState::NotWoken => return,
+            SleepState::Asleep | SleepState::Waking | SleepState::WakeFailed => return,
         };
         self.sleep_is(now, node, next);
     }

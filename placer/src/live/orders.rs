@@ -1,6 +1,6 @@
 //! What each node is ordered to do: worked out from the records, numbered, leased.
 
-use wattle_common::job::{CardSetting, JobPhase};
+use wattle_common::job::{GpuSetting, JobPhase};
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
 use wattle_common::{GpuIndex, NodeId, Timestamp};
 
@@ -15,8 +15,8 @@ impl Placer {
         let expires_at_us = now + self.config.lease();
         let state = self.node_mut(node);
         let sleep = state.sleep;
-        let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.generation_seen);
-        let by_agent = state.power.as_ref().map_or(0, |(report, _)| report.generation_seen);
+        let by_launcher = state.launch.as_ref().map_or(0, |(report, _)| report.observed_generation);
+        let by_agent = state.power.as_ref().map_or(0, |(report, _)| report.observed_generation);
         let seen = by_launcher.max(by_agent);
         let next = match &state.desired {
             None => NodeDesired {
@@ -118,7 +118,7 @@ impl Placer {
 
     /// What the jobs of the node are set to, with their GPUs there; where jobs of one card are set
     /// differently, the lower cap and the lower clock hold.
-    fn settings_on(&self, node: &NodeId) -> Vec<(Vec<GpuIndex>, CardSetting)> {
+    fn settings_on(&self, node: &NodeId) -> Vec<(Vec<GpuIndex>, GpuSetting)> {
         let Some(state) = self.nodes.get(node) else { return Vec::new() };
         let records = state.jobs.iter().filter_map(|job| self.jobs.get(job)).map(|t| &t.record);
         records

@@ -8,7 +8,7 @@ use std::mem::{Discriminant, discriminant};
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::AppliedGpu;
-use wattle_common::messages::{Probe, ProbeMade};
+use wattle_common::messages::{Probe, ProbeRecord};
 use wattle_common::{Energy, Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 use crate::live::Placer;
@@ -57,8 +57,9 @@ impl Placer {
             cap: self.config.gpu_cap().into_iter().chain(set.cap_mw).min(),
             clock: self.config.gpu_clock().into_iter().chain(set.clock_mhz_max).min(),
             limits: self.limits(job, |card| Some((card.cap_mw_min?, card.cap_mw_default?))),
-            clocks: self
-                .limits(job, |card| Some((card.clock_mhz_lowest?, card.clock_mhz_highest?))),
+            clocks: self.limits(job, |card| {
+                Some((card.clock_mhz_supported_min?, card.clock_mhz_supported_max?))
+            }),
             made: &record.probes,
             drawn: self.drawn(now),
         };
@@ -88,7 +89,7 @@ impl Placer {
         let record = &mut tracked.record;
         let shares = record.placement.iter().flat_map(|placement| &placement.shares);
         let on: Vec<_> = shares.map(|share| (share.node.clone(), share.gpus.clone())).collect();
-        record.probes.push(ProbeMade {
+        record.probes.push(ProbeRecord {
             at_us: now,
             cap_mw: granted.cap,
             clock_mhz_max: match granted.look {

@@ -381,7 +381,7 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
                 plan.decisions.push(crate::Decision::Start {
                     job,
                     on: crate::GpuSet::default(),
-                    setting: wattle_common::job::CardSetting::DEFAULT,
+                    setting: wattle_common::job::GpuSetting::DEFAULT,
                     observe: true,
                     reason: crate::Reason::FirstFit,
                 });

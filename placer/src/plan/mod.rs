@@ -9,7 +9,7 @@ pub mod reason;
 use std::sync::Arc;
 
 use wattle_common::Timestamp;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
 use crate::state::allocation_cache::AllocationCache;
@@ -88,7 +88,7 @@ pub enum Decision {
         /// Its GPUs.
         on: GpuSet,
         /// What they are set to.
-        setting: CardSetting,
+        setting: GpuSetting,
         /// Watch it and its neighbours for an epoch each; then settle or undo.
         observe: bool,
         /// Why.
@@ -111,7 +111,7 @@ pub enum Decision {
         /// The job.
         job: JobKey,
         /// What they are set to.
-        setting: CardSetting,
+        setting: GpuSetting,
         /// Why.
         reason: Reason,
     },
@@ -142,7 +142,7 @@ impl Decision {
     /// Starts a job on cards as the site sets them, with nothing to observe.
     #[must_use]
     pub const fn start(job: JobKey, on: GpuSet, reason: Reason) -> Self {
-        Self::Start { job, on, setting: CardSetting::DEFAULT, observe: false, reason }
+        Self::Start { job, on, setting: GpuSetting::DEFAULT, observe: false, reason }
     }
     /// The job it is about.
     #[must_use]

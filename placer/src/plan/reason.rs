@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 use wattle_common::{JobId, Power, Timestamp};
 
 /// No GPU-second is said to be worth more, s of completion time: beyond it no price clears, since more
@@ -79,7 +79,7 @@ pub enum Reason {
     /// Its cards are to be set so, whoever decided where it runs.
     Reset {
         /// What they are set to.
-        setting: CardSetting,
+        setting: GpuSetting,
     },
     /// Its share of the GPUs, by what each further one gives.
     Share {

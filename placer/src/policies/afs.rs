@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BinaryHeap};
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
 use crate::plan::reason::Reason;
@@ -68,7 +68,7 @@ fn choice<'a>(contender: &Contender<'a>, gpus: u32) -> Option<&'a OperatingPoint
 }
 
 fn as_set(choices: &[OperatingPoint]) -> Option<&OperatingPoint> {
-    choices.iter().find(|choice| choice.setting == CardSetting::DEFAULT).or(choices.first())
+    choices.iter().find(|choice| choice.setting == GpuSetting::DEFAULT).or(choices.first())
 }
 
 impl<'a> Share<'a> {
@@ -122,7 +122,7 @@ impl Policy for Afs {
             jobs: vec![share.contender.key],
             gpus: share.at.gpus,
             kind: share.contender.menu.gpu_type.clone(),
-            setting: CardSetting::DEFAULT,
+            setting: GpuSetting::DEFAULT,
             reason: Reason::Share { gpus: share.at.gpus },
         });
         let targets = targets.collect();

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use wattle_common::Frequency;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
@@ -21,7 +21,7 @@ use crate::state::job::{Job, State};
 pub struct Clocked {
     name: String,
     inner: Box<dyn Policy>,
-    setting: CardSetting,
+    setting: GpuSetting,
 }
 
 impl Clocked {
@@ -29,7 +29,7 @@ impl Clocked {
     #[must_use]
     pub fn new(inner: Box<dyn Policy>, clock: Frequency) -> Self {
         let name = format!("{}@{}", inner.name(), clock.as_mhz());
-        let setting = CardSetting { clock_mhz_max: Some(clock), ..CardSetting::DEFAULT };
+        let setting = GpuSetting { clock_mhz_max: Some(clock), ..GpuSetting::DEFAULT };
         Self { name, inner, setting }
     }
 }
@@ -71,7 +71,7 @@ impl Policy for Clocked {
 pub(crate) fn reset(
     problem: &Problem,
     mut plan: Plan,
-    wanted: impl Fn(&Job, &str, u32) -> Option<CardSetting>,
+    wanted: impl Fn(&Job, &str, u32) -> Option<GpuSetting>,
 ) -> Plan {
     plan.decisions.retain(|decision| !matches!(decision, Decision::Set { .. }));
     let of = |job: &Job, on: &GpuSet| {
@@ -84,7 +84,7 @@ pub(crate) fn reset(
             Decision::Start { job, on, setting, .. } => {
                 let known = problem.job(*job);
                 let wanted = known.and_then(|known| of(known, on));
-                *setting = wanted.unwrap_or(CardSetting::DEFAULT);
+                *setting = wanted.unwrap_or(GpuSetting::DEFAULT);
             }
             Decision::Stop { job, .. } | Decision::Undo { job, .. } => {
                 leaving.insert(*job);

@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
@@ -221,7 +221,7 @@ fn measured_sum(problem: &Problem, seen: &Observation) -> Option<f64> {
 }
 
 /// Steps a second alone on these GPUs so set, as its menu says.
-fn alone(job: &Job, on: &GpuSet, setting: CardSetting) -> Option<f64> {
+fn alone(job: &Job, on: &GpuSet, setting: GpuSetting) -> Option<f64> {
     let choice = job.menu.as_ref()?.choice(on.gpu_count(), setting)?;
     (choice.nodes == on.node_count()).then_some(choice.steps_per_s)
 }

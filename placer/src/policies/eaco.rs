@@ -30,7 +30,7 @@ mod candidates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{Room, never};
 use crate::plan::reason::{Alone, Reason};
@@ -195,7 +195,7 @@ impl Eaco {
             return Ok(Decision::Start {
                 job: key,
                 on: candidate.on.clone(),
-                setting: CardSetting::DEFAULT,
+                setting: GpuSetting::DEFAULT,
                 observe: job.facts.can_stop,
                 reason: Reason::Fullest {
                     beside: beside.iter().map(|(_, other)| other.facts.id.clone()).collect(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{never, suits_some};
 use crate::allocation::transition::Target;
@@ -103,7 +103,7 @@ impl<'a> Contest<'a> {
                 let kinds = self.room.iter().filter(|(kind, _)| suits_some(problem, job, kind));
                 let most = || kinds.max_by_key(|(_, left)| **left).map(|(kind, _)| *kind);
                 let kind = next.unwrap_or_else(|| most().unwrap_or_default().to_owned());
-                (job.next_gpus.unwrap_or(job.facts.request.min), kind, CardSetting::DEFAULT)
+                (job.next_gpus.unwrap_or(job.facts.request.min), kind, GpuSetting::DEFAULT)
             }
         };
         let Some(left) = self.room.get_mut(kind.as_str()).filter(|left| **left >= gpus) else {
@@ -128,7 +128,7 @@ impl<'a> Contest<'a> {
         for target in &mut targets {
             let mut jobs = target.jobs.iter().filter_map(|&job| problem.job(job));
             if jobs.any(is_unmeasured) {
-                target.setting = CardSetting::DEFAULT;
+                target.setting = GpuSetting::DEFAULT;
             }
         }
         targets

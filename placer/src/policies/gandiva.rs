@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::JobId;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::never;
 use crate::allocation::transition::{Target, plan_transition};
@@ -289,7 +289,7 @@ fn together(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
         jobs: jobs.iter().map(|&(key, _)| key).collect(),
         gpus,
         kind: String::new(),
-        setting: CardSetting::DEFAULT,
+        setting: GpuSetting::DEFAULT,
         reason: Reason::Share { gpus },
     }
 }

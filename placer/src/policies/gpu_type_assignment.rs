@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::suits_some;
 use crate::allocation::restart_cost;
@@ -222,7 +222,7 @@ fn settle<'a>(
                 if let Some(left) = contest.room.get_mut(kind.as_str()) {
                     *left -= gpus;
                 }
-                let (setting, reason) = (CardSetting::DEFAULT, Reason::Share { gpus });
+                let (setting, reason) = (GpuSetting::DEFAULT, Reason::Share { gpus });
                 contest.fixed.push(Target { jobs: vec![key], gpus, kind, setting, reason });
             }
             None => {

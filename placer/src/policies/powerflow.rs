@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BinaryHeap};
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
 use crate::plan::reason::Reason;
@@ -61,7 +61,7 @@ struct Offer {
     won: f64,
     job: usize,
     size: u32,
-    setting: CardSetting,
+    setting: GpuSetting,
 }
 
 impl PartialEq for Offer {

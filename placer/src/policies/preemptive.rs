@@ -13,7 +13,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{never, suits};
 use crate::allocation::transition::{Target, arrange_some, has_its_own};
@@ -209,7 +209,7 @@ pub(crate) fn alone(job: JobKey, gpus: u32) -> Target {
         jobs: vec![job],
         gpus,
         kind: String::new(),
-        setting: CardSetting::DEFAULT,
+        setting: GpuSetting::DEFAULT,
         reason: Reason::Share { gpus },
     }
 }

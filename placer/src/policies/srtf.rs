@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::Plan;
 use crate::policies::preemptive::serve;
@@ -64,7 +64,7 @@ fn remaining(now: Timestamp, job: &Job) -> Option<Duration> {
     let Some((left, total)) = steps else {
         return Some(whole?.saturating_sub(job.gpu_time(now) / gpus.max(1)));
     };
-    let foretold = job.menu.as_ref().and_then(|menu| menu.choice(gpus, CardSetting::DEFAULT));
+    let foretold = job.menu.as_ref().and_then(|menu| menu.choice(gpus, GpuSetting::DEFAULT));
     let by_owner = whole.map(|whole| total / whole.as_secs_f64().max(1e-6));
     let rate = foretold.map(|choice| choice.steps_per_s).or(by_owner)?;
     Some(Duration::try_from_secs_f64(left / rate).unwrap_or(Duration::MAX))

@@ -61,7 +61,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
 use crate::plan::reason::Reason;
@@ -135,15 +135,15 @@ fn weigh_everybody(problem: &Problem) -> Plan {
     contest.jobs.sort_by_key(|contender| contender.job.arrival);
     spread_over_kinds(problem, &mut contest);
     let contenders = std::mem::take(&mut contest.jobs);
-    let mut by_kind: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+    let mut by_gpu_type: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
     for contender in contenders {
-        by_kind.entry(&contender.menu.gpu_type).or_default().push(contender);
+        by_gpu_type.entry(&contender.menu.gpu_type).or_default().push(contender);
     }
     let mut targets = Vec::new();
     let mut look_again = false;
     let mut cleared = BTreeMap::new();
     let mut waiting: Vec<(u64, JobKey)> = Vec::new();
-    for (kind, contenders) in &mut by_kind {
+    for (kind, contenders) in &mut by_gpu_type {
         let supply = Supply::of(problem, kind, &contest);
         let before = targets.len();
         let shared = settle(problem, contenders, &supply, &mut targets);
@@ -430,11 +430,11 @@ impl Table<'_, '_> {
 
 /// The setting a job has, where the best is hardly better.
 fn kept(
-    ways: &[Line<CardSetting>],
-    best: &Line<CardSetting>,
+    ways: &[Line<GpuSetting>],
+    best: &Line<GpuSetting>,
     work_price: f64,
     trader: &Trader<'_>,
-) -> CardSetting {
+) -> GpuSetting {
     let State::Running { setting, .. } = &trader.job.state else { return best.what };
     let has = ways.iter().find(|way| way.what == *setting && way.slope >= trader.need);
     match has {

@@ -14,7 +14,7 @@
 
 use std::cmp::Ordering;
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::Plan;
 use crate::policies::clocked::reset;
@@ -77,15 +77,15 @@ impl Policy for Zeus {
 }
 
 /// The setting of least cost on so many GPUs; `None` where the menu has no such size.
-fn least_cost(menu: &OperatingPoints, gpus: u32, eta: f64) -> Option<CardSetting> {
+fn least_cost(menu: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
     let cap = |choice: &OperatingPoint| choice.setting.cap_mw.map(wattle_common::Power::as_w);
     let most = |a: f64, b: f64| a.max(b);
     let highest_cap = menu.choices().iter().filter_map(cap).reduce(most);
-    let highest_draw = menu.choices().iter().map(|choice| choice.card_power_w).reduce(most)?;
+    let highest_draw = menu.choices().iter().map(|choice| choice.gpu_power_w).reduce(most)?;
     let power_max = highest_cap.unwrap_or(highest_draw);
     let caps_only = highest_cap.is_some();
     let cost = |choice: &OperatingPoint| {
-        (eta * choice.card_power_w + (1.0 - eta) * power_max) / choice.steps_per_s
+        (eta * choice.gpu_power_w + (1.0 - eta) * power_max) / choice.steps_per_s
     };
     let choices = menu.with_gpus(gpus).iter();
     let choices = choices.filter(|choice| !caps_only || choice.setting.clock_mhz_max.is_none());
@@ -116,7 +116,7 @@ mod tests {
             neighbours: Vec::new(),
             steps_per_s: Some(exactly(rate)),
             relative_speed: exactly(1.0),
-            card_power_w: exactly(watts),
+            gpu_power_w: exactly(watts),
         });
         let surface = Surface {
             job: "j".parse().unwrap(),
@@ -130,7 +130,7 @@ mod tests {
             utilization_memory_percent: None,
             memory_mib_max: None,
             points: points.collect(),
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
         };
         OperatingPoints::of(&surface, GpuRequest::exactly(2))

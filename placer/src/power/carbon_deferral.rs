@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::restart_cost::restart;
 use crate::plan::reason::Reason;
@@ -165,7 +165,7 @@ impl Pace {
             Self::Unknown => None,
             Self::OnTheMenu => {
                 let menu = job.menu.as_deref()?;
-                let usual = menu.choice(gpus, CardSetting::DEFAULT)?.steps_per_s;
+                let usual = menu.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
                 let speeds = menu.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
                 let slowest = speeds.reduce(f64::min)?;
                 Some((usual / slowest).max(1.0))

@@ -48,7 +48,7 @@ impl Charge {
     /// What a choice is charged, watts for all its GPUs.
     #[must_use]
     pub fn watts(&self, choice: &OperatingPoint) -> f64 {
-        let card = (choice.card_power_w - self.idle_w + self.share_w).max(LEAST_W);
+        let card = (choice.gpu_power_w - self.idle_w + self.share_w).max(LEAST_W);
         f64::from(choice.gpus) * card
     }
 

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Power;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
@@ -67,7 +67,7 @@ struct Item<'a> {
     job: &'a Job,
     on: &'a GpuSet,
     role: Role,
-    ways: Vec<(CardSetting, f64)>,
+    ways: Vec<(GpuSetting, f64)>,
     chosen: usize,
     /// What all its cards draw above idle at its min_power, watts: the most that may be.
     thrifty_w: f64,
@@ -116,14 +116,14 @@ fn ways(
     job: &Job,
     kind: &str,
     gpus: u32,
-    wanted: CardSetting,
-) -> Vec<(CardSetting, f64)> {
+    wanted: GpuSetting,
+) -> Vec<(GpuSetting, f64)> {
     let mut ways = vec![(wanted, card_w(problem, job, kind, gpus, wanted))];
     if problem.power_max.is_none() {
         return ways;
     }
     let menu = job.menu_on(kind);
-    let mut lower: Vec<(CardSetting, f64)> = menu
+    let mut lower: Vec<(GpuSetting, f64)> = menu
         .map_or(&[][..], |menu| menu.with_gpus(gpus))
         .iter()
         .map(|choice| (choice.setting, card_w(problem, job, kind, gpus, choice.setting)))
@@ -136,7 +136,7 @@ fn ways(
         let caps = (1..CAP_PARTS).rev().map(part).filter(|cap| *cap > least).chain([least]);
         let floor = lower.last().map_or(f64::INFINITY, |way| way.1);
         let clock_mhz_max = lower.last().map_or(wanted, |way| way.0).clock_mhz_max;
-        let capped = |cap: Power| (CardSetting { cap_mw: Some(cap), clock_mhz_max }, cap.as_w());
+        let capped = |cap: Power| (GpuSetting { cap_mw: Some(cap), clock_mhz_max }, cap.as_w());
         lower.extend(caps.filter(|cap| cap.as_w() < floor).map(capped));
     }
     for way in lower {
@@ -148,16 +148,16 @@ fn ways(
 }
 
 /// The setting at which a step up no longer wins `price` of time for its energy.
-fn priced(problem: &Problem, job: &Job, kind: &str, gpus: u32) -> CardSetting {
+fn priced(problem: &Problem, job: &Job, kind: &str, gpus: u32) -> GpuSetting {
     let menu = job.menu_on(kind);
     let choices = menu.map_or(&[][..], |menu| menu.with_gpus(gpus));
     if problem.price <= 0.0 {
-        return CardSetting::DEFAULT;
+        return GpuSetting::DEFAULT;
     }
     let charge = Charge::on(problem, kind);
     let joules = |choice: &OperatingPoint| charge.joules_a_step(choice);
     let least = choices.iter().min_by(|a, b| joules(a).total_cmp(&joules(b)));
-    let Some(mut at) = least else { return CardSetting::DEFAULT };
+    let Some(mut at) = least else { return GpuSetting::DEFAULT };
     loop {
         let gain = |to: &OperatingPoint| {
             let won = 1.0 - at.steps_per_s / to.steps_per_s;
@@ -177,7 +177,7 @@ impl<'a> Bounded<'a> {
         let sets = policy.sets_cards();
         let thrift = PowerEstimate::under(policy);
         // The most that may be, and what is expected.
-        let thrifty_w = |job: &Job, on: &GpuSet, setting: CardSetting| {
+        let thrifty_w = |job: &Job, on: &GpuSet, setting: GpuSetting| {
             let Some(spot) = on.by_node.first() else { return [0.0; 2] };
             let node = problem.node(spot.node);
             let (kind, gpus) = (&node.facts.gpu_type, on.gpu_count());
@@ -202,13 +202,13 @@ impl<'a> Bounded<'a> {
             .filter(|d| matches!(d, Decision::Stop { .. } | Decision::Undo { .. }))
             .map(Decision::job)
             .collect();
-        let wanted = |job: &Job, kind: &str, gpus: u32, by_policy: CardSetting| {
+        let wanted = |job: &Job, kind: &str, gpus: u32, by_policy: GpuSetting| {
             if sets {
                 by_policy
             } else if problem.price_sets_clocks {
                 priced(problem, job, kind, gpus)
             } else {
-                CardSetting::DEFAULT
+                GpuSetting::DEFAULT
             }
         };
         for (key, job) in problem.running() {
@@ -218,7 +218,7 @@ impl<'a> Bounded<'a> {
                     (on, *setting, Role::Leaves)
                 }
                 State::Running { on, setting, .. } => (on, *setting, Role::Runs),
-                State::Stopping { on } => (on, CardSetting::DEFAULT, Role::Leaves),
+                State::Stopping { on } => (on, GpuSetting::DEFAULT, Role::Leaves),
                 State::Queued => continue,
             };
             let gpus = on.gpu_count();
@@ -295,8 +295,7 @@ impl<'a> Bounded<'a> {
         let node = self.problem.node(to_wake.node());
         let (gpus, kind) = (job.facts.request.min, &node.facts.gpu_type);
         let watts = if is_alone { PowerEstimate::expected } else { PowerEstimate::of };
-        let (gpus, card_w) =
-            watts(self.thrift, self.problem, job, kind, gpus, CardSetting::DEFAULT);
+        let (gpus, card_w) = watts(self.thrift, self.problem, job, kind, gpus, GpuSetting::DEFAULT);
         f64::from(gpus) * (card_w - idle_w(self.problem, node)).max(0.0)
     }
 
@@ -499,7 +498,7 @@ impl<'a> Bounded<'a> {
     }
 
     /// The policy's own reason where the setting is its own.
-    fn reason(&self, key: JobKey, setting: CardSetting) -> Reason {
+    fn reason(&self, key: JobKey, setting: GpuSetting) -> Reason {
         let own = self.plan.decisions.iter().find(|decision| {
             matches!(decision, Decision::Set { job, setting: s, .. } if *job == key && *s == setting)
         });

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use wattle_common::Power;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::{NodeDecision, Plan};
 use crate::policies::Policy;
@@ -71,9 +71,9 @@ pub(crate) fn card_w(
     job: &Job,
     kind: &str,
     gpus: u32,
-    setting: CardSetting,
+    setting: GpuSetting,
 ) -> f64 {
-    card_w_by(|choice| choice.card_power_w, problem, job, kind, gpus, setting)
+    card_w_by(|choice| choice.gpu_power_w, problem, job, kind, gpus, setting)
 }
 
 /// The same by what is told of a choice.
@@ -83,13 +83,13 @@ fn card_w_by(
     job: &Job,
     kind: &str,
     gpus: u32,
-    setting: CardSetting,
+    setting: GpuSetting,
 ) -> f64 {
     let menu = job.menu_on(kind);
-    let uncapped = CardSetting { cap_mw: None, ..setting };
+    let uncapped = GpuSetting { cap_mw: None, ..setting };
     let known = menu.and_then(|menu| {
         let choice = |setting| menu.choice(gpus, setting);
-        choice(setting).or_else(|| choice(uncapped)).or_else(|| choice(CardSetting::DEFAULT))
+        choice(setting).or_else(|| choice(uncapped)).or_else(|| choice(GpuSetting::DEFAULT))
     });
     let most = problem.draws.get(kind).map_or(f64::INFINITY, |draw| draw.most.as_w());
     let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
@@ -109,7 +109,7 @@ fn reserved_power(problem: &Problem, node: NodeKey, gpu: u32) -> Option<f64> {
         let job = problem.job(key)?;
         let (on, setting) = match &job.state {
             State::Running { on, setting, .. } => (on, *setting),
-            State::Stopping { on } => (on, CardSetting::DEFAULT),
+            State::Stopping { on } => (on, GpuSetting::DEFAULT),
             State::Queued => return None,
         };
         Some((card_w(problem, job, kind, on.gpu_count(), setting) - idle).max(0.0))
@@ -172,7 +172,7 @@ pub fn drawn(problem: &Problem) -> Power {
     for (_, job) in problem.running() {
         let (on, setting) = match &job.state {
             State::Running { on, setting, .. } => (on, *setting),
-            State::Stopping { on } => (on, CardSetting::DEFAULT),
+            State::Stopping { on } => (on, GpuSetting::DEFAULT),
             State::Queued => continue,
         };
         let Some(kind) = kind_of(problem, job) else { continue };
@@ -213,7 +213,7 @@ impl PowerEstimate {
         job: &Job,
         kind: &str,
         gpus: u32,
-        setting: CardSetting,
+        setting: GpuSetting,
     ) -> (u32, f64) {
         self.of_by(|choice| choice.card_power_w_most, problem, job, kind, gpus, setting)
     }
@@ -225,9 +225,9 @@ impl PowerEstimate {
         job: &Job,
         kind: &str,
         gpus: u32,
-        setting: CardSetting,
+        setting: GpuSetting,
     ) -> (u32, f64) {
-        self.of_by(|choice| choice.card_power_w, problem, job, kind, gpus, setting)
+        self.of_by(|choice| choice.gpu_power_w, problem, job, kind, gpus, setting)
     }
 
     fn of_by(
@@ -237,7 +237,7 @@ impl PowerEstimate {
         job: &Job,
         kind: &str,
         gpus: u32,
-        setting: CardSetting,
+        setting: GpuSetting,
     ) -> (u32, f64) {
         let as_it_is = (gpus, card_w_by(&power_w, problem, job, kind, gpus, setting));
         let Some(menu) = job.menu_on(kind) else {
@@ -288,7 +288,7 @@ pub(crate) fn alone_w(problem: &Problem, thrift: PowerEstimate, job: &Job) -> f6
     let all: f64 = problem.nodes().iter().map(rest).sum();
     let on_one_kind = problem.nodes().iter().map(|node| {
         let kind = &node.facts.gpu_type;
-        let (gpus, card_w) = thrift.expected(problem, job, kind, gpus, CardSetting::DEFAULT);
+        let (gpus, card_w) = thrift.expected(problem, job, kind, gpus, GpuSetting::DEFAULT);
         let nodes = gpus.div_ceil(node.facts.gpus.max(1));
         let wakes = (empty_node_w(problem, node, false) - rest(node)).max(0.0);
         f64::from(gpus) * (card_w - idle_w(problem, node)).max(0.0) + f64::from(nodes) * wakes
@@ -299,13 +299,13 @@ pub(crate) fn alone_w(problem: &Problem, thrift: PowerEstimate, job: &Job) -> f6
 /// The empty cluster and what each running job adds: `of` says on how many GPUs, and what each draws.
 fn of_running(
     problem: &Problem,
-    of: impl Fn(&Job, u32, CardSetting) -> Option<(u32, f64)>,
+    of: impl Fn(&Job, u32, GpuSetting) -> Option<(u32, f64)>,
 ) -> Power {
     let mut watts = baseline_w(problem, &Plan::default());
     for (_, job) in problem.running() {
         let (on, setting) = match &job.state {
             State::Running { on, setting, .. } => (on, *setting),
-            State::Stopping { on } => (on, CardSetting::DEFAULT),
+            State::Stopping { on } => (on, GpuSetting::DEFAULT),
             State::Queued => continue,
         };
         let Some((gpus, card_w)) = of(job, on.gpu_count(), setting) else { continue };

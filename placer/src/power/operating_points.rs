@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface};
 
 /// Steps a second beyond these bounds are a predictor's fault: no training step takes a month, and
@@ -30,11 +30,11 @@ pub struct OperatingPoint {
     /// Nodes they are spread over.
     pub nodes: u32,
     /// What its cards are set to.
-    pub setting: CardSetting,
+    pub setting: GpuSetting,
     /// Steps a second.
     pub steps_per_s: f64,
     /// Power of one of its cards, idle power and all, watts.
-    pub card_power_w: f64,
+    pub gpu_power_w: f64,
     /// The most that is, where the surface is not sure of it, watts.
     pub card_power_w_most: f64,
 }
@@ -73,10 +73,10 @@ impl OperatingPoints {
             (request.min..=request.max).contains(&gpus)
                 && (gpus.is_power_of_two() || gpus == request.min || gpus == request.max)
         };
-        let mut best: BTreeMap<(u32, CardSetting), OperatingPoint> = BTreeMap::new();
+        let mut best: BTreeMap<(u32, GpuSetting), OperatingPoint> = BTreeMap::new();
         for point in &surface.points {
             let Some(rate) = point.steps_per_s.as_ref().map(speed) else { continue };
-            let power = point.card_power_w.mean;
+            let power = point.gpu_power_w.mean;
             let sound = RATES.contains(&rate) && POWERS_W.contains(&power);
             if !sound
                 || !suits(point.gpus)
@@ -85,14 +85,14 @@ impl OperatingPoints {
             {
                 continue;
             }
-            let setting = CardSetting { cap_mw: point.cap_mw, clock_mhz_max: point.clock_mhz_max };
+            let setting = GpuSetting { cap_mw: point.cap_mw, clock_mhz_max: point.clock_mhz_max };
             let choice = OperatingPoint {
                 gpus: point.gpus,
                 nodes: point.nodes,
                 setting,
                 steps_per_s: rate,
-                card_power_w: power,
-                card_power_w_most: power.max(point.card_power_w.high.min(*POWERS_W.end())),
+                gpu_power_w: power,
+                card_power_w_most: power.max(point.gpu_power_w.high.min(*POWERS_W.end())),
             };
             best.entry((point.gpus, setting))
                 .and_modify(|known| {
@@ -129,13 +129,13 @@ impl OperatingPoints {
     #[must_use]
     pub fn unit_rate(&self) -> Option<f64> {
         let least = self.choices.first()?.gpus;
-        let choice = self.choice(least, CardSetting::DEFAULT).or(self.choices.first())?;
+        let choice = self.choice(least, GpuSetting::DEFAULT).or(self.choices.first())?;
         Some(choice.steps_per_s / f64::from(choice.gpus))
     }
 
     /// The choice of so many GPUs and this setting.
     #[must_use]
-    pub fn choice(&self, gpus: u32, setting: CardSetting) -> Option<&OperatingPoint> {
+    pub fn choice(&self, gpus: u32, setting: GpuSetting) -> Option<&OperatingPoint> {
         self.with_gpus(gpus).iter().find(|choice| choice.setting == setting)
     }
 }
@@ -160,7 +160,7 @@ mod tests {
             neighbours: Vec::new(),
             steps_per_s: Some(exactly(rate)),
             relative_speed: exactly(1.0),
-            card_power_w: exactly(200.0),
+            gpu_power_w: exactly(200.0),
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
             utilization_memory_percent: None,
             memory_mib_max: None,
             points,
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
         }
     }
@@ -219,7 +219,7 @@ mod tests {
         let menu = OperatingPoints::of(&surface, GpuRequest { min: 1, max: 6 });
         assert_eq!(menu.sizes().collect::<Vec<_>>(), [1, 4, 6]);
         assert_eq!(menu.with_gpus(4).len(), 2);
-        let four = menu.choice(4, CardSetting::DEFAULT).unwrap();
+        let four = menu.choice(4, GpuSetting::DEFAULT).unwrap();
         assert_eq!((four.nodes, four.steps_per_s), (1, 3.0));
         assert!(menu.with_gpus(2).is_empty());
         // What cannot be is not believed.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::{CardSetting, NodeShare, Placement};
+use wattle_common::job::{GpuSetting, NodeShare, Placement};
 use wattle_common::messages::Surface;
 use wattle_common::topology::{self, GPUS_PER_NODE_MAX};
 use wattle_common::{JobId, NodeId, Power, Timestamp};
@@ -301,7 +301,7 @@ impl Problem {
         &mut self,
         key: JobKey,
         on: GpuSet,
-        setting: CardSetting,
+        setting: GpuSetting,
         since: Timestamp,
         observing: bool,
     ) {
@@ -497,7 +497,7 @@ impl Problem {
         &mut self,
         key: JobKey,
         on: GpuSet,
-        setting: CardSetting,
+        setting: GpuSetting,
         since: Timestamp,
         observing: bool,
     ) {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::{CardSetting, GpuRequest, JobSpec};
+use wattle_common::job::{GpuRequest, GpuSetting, JobSpec};
 use wattle_common::messages::{JobProgressed, Surface};
 use wattle_common::{JobId, Timestamp, WorkloadId};
 
@@ -71,7 +71,7 @@ pub enum State {
         /// Its GPUs.
         on: GpuSet,
         /// What they are set to.
-        setting: CardSetting,
+        setting: GpuSetting,
         /// Since when.
         since: Timestamp,
         /// Its placement is being observed and may be undone.

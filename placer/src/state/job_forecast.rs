@@ -52,7 +52,7 @@ pub fn profile(job: &Job, kind: &str) -> Option<Profile> {
 pub fn is_unmeasured(job: &Job) -> bool {
     let Some(surface) = &job.surface else { return false };
     let mut alone = surface.points.iter().filter(|point| point.neighbours.is_empty());
-    let unsure = |p: &SurfacePoint| p.card_power_w.low < p.card_power_w.high;
+    let unsure = |p: &SurfacePoint| p.gpu_power_w.low < p.gpu_power_w.high;
     surface.windows == 0 && alone.any(unsure)
 }
 

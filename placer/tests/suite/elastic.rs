@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, NodeId, Power, Timestamp};
 use wattle_placer::{
@@ -34,7 +34,7 @@ fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
                 neighbours: Vec::new(),
                 steps_per_s: Some(exactly(faster * gain.powi(doublings as i32) * speed)),
                 relative_speed: exactly(1.0),
-                card_power_w: exactly(watts),
+                gpu_power_w: exactly(watts),
             });
         }
     }
@@ -50,7 +50,7 @@ fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
         utilization_memory_percent: None,
         memory_mib_max: Some(8_000),
         points,
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: None,
     }
 }
@@ -125,10 +125,10 @@ fn settle(problem: &mut Problem, policy: &dyn Policy) -> usize {
     panic!("{} does not come to rest", policy.name());
 }
 
-fn size(problem: &Problem, key: JobKey) -> (u32, CardSetting) {
+fn size(problem: &Problem, key: JobKey) -> (u32, GpuSetting) {
     match &problem.job(key).unwrap().state {
         State::Running { on, setting, .. } => (on.gpu_count(), *setting),
-        _ => (0, CardSetting::DEFAULT),
+        _ => (0, GpuSetting::DEFAULT),
     }
 }
 
@@ -144,7 +144,7 @@ fn who_scales_gets_the_gpus_and_a_price_takes_them_away() {
     // A price that no step meets: everybody is back at the least, at the thrifty clock.
     problem.price = 100.0;
     settle(&mut problem, powerflow.as_ref());
-    let thrifty = CardSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
+    let thrifty = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
     assert_eq!(size(&problem, scales), (1, thrifty));
     assert_eq!(size(&problem, flat), (1, thrifty));
 }
@@ -181,7 +181,7 @@ fn greenflow_is_powerflow_under_constant_intensity_and_thriftier_when_the_grid_i
     };
     assert_eq!(plan("greenflow", 1.0), plan("powerflow", 1.0));
     assert_eq!(plan("powerflow", 3.0), plan("powerflow", 1.0));
-    let gpus = |sizes: [(u32, CardSetting); 2]| sizes.iter().map(|(gpus, _)| gpus).sum::<u32>();
+    let gpus = |sizes: [(u32, GpuSetting); 2]| sizes.iter().map(|(gpus, _)| gpus).sum::<u32>();
     assert!(gpus(plan("greenflow", 3.0)) < gpus(plan("greenflow", 0.3)));
 }
 
@@ -250,7 +250,7 @@ proptest! {
 /// A setting that a guess recommends may be one that never shows it was wrong.
 #[test]
 fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
-    let thrifty = CardSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
+    let thrifty = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
     for name in ["powerflow", "wattle"] {
         let policy = policy(name).unwrap();
         let mut problem = cluster(1, 100.0);
@@ -259,15 +259,15 @@ fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
             let mut said = surface(1.9);
             said.windows = windows;
             for point in &mut said.points {
-                let watts = point.card_power_w.mean;
-                point.card_power_w =
+                let watts = point.gpu_power_w.mean;
+                point.gpu_power_w =
                     Estimate { mean: watts, low: watts / width, high: watts * width };
             }
             Arc::new(said)
         };
         problem.surface_known(key, said(0, 1.5));
         settle(&mut problem, policy.as_ref());
-        assert_eq!(size(&problem, key), (1, CardSetting::DEFAULT), "{name}, of a guess");
+        assert_eq!(size(&problem, key), (1, GpuSetting::DEFAULT), "{name}, of a guess");
         problem.now = problem.now + Duration::from_secs(60);
         problem.surface_known(key, said(1, 1.5));
         settle(&mut problem, policy.as_ref());

@@ -150,13 +150,13 @@ impl Site {
         let report = PowerReport {
             node: node(),
             at_us: clock::now(),
-            generation_seen: 0,
+            observed_generation: 0,
             lease_until_us: None,
             gpus: (0..gpus)
                 .map(|gpu| AppliedGpu {
                     gpu,
                     uuid: format!("GPU-{gpu}"),
-                    kind: "v100".to_owned(),
+                    gpu_type: "v100".to_owned(),
                     memory_mib: 32_768,
                     healthy: true,
                     cap_mw: None,
@@ -164,13 +164,13 @@ impl Site {
                     cap_mw_min: None,
                     cap_mw_max: None,
                     clock_mhz_max: None,
-                    clock_mhz_lowest: None,
-                    clock_mhz_highest: None,
-                    refused: None,
+                    clock_mhz_supported_min: None,
+                    clock_mhz_supported_max: None,
+                    last_error: None,
                 })
                 .collect(),
             can_sleep: false,
-            slept: None,
+            sleep_result: None,
             switch: None,
             gpus_per_board: None,
         };
@@ -181,7 +181,7 @@ impl Site {
         let report = LaunchReport {
             node: node(),
             at_us: clock::now(),
-            generation_seen: seen,
+            observed_generation: seen,
             jobs: jobs
                 .iter()
                 .map(|(job, attempt, state)| LaunchedJob {
@@ -370,7 +370,7 @@ fn wrong_usage_and_wrong_configuration_end_with_code_2() {
     for (right, wrong, names) in [
         ("lease_ms", "lease_s", "lease_s"),
         ("policy = \"eaco\"", "policy = \"magic\"", "use one of"),
-        ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_patience_ms"),
+        ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
     ] {
         fs::write(&file, good.replacen(right, wrong, 1)).unwrap();

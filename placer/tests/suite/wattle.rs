@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 use wattle_placer::{
@@ -49,7 +49,7 @@ impl Kind {
             neighbours: shared.then(|| WorkloadId::new("any").unwrap()).into_iter().collect(),
             steps_per_s: Some(exactly(rate)),
             relative_speed: exactly(relative),
-            card_power_w: exactly(if shared { 1.2 * power } else { power }),
+            gpu_power_w: exactly(if shared { 1.2 * power } else { power }),
         }
     }
 
@@ -71,7 +71,7 @@ impl Kind {
             utilization_gpu_percent: Some(50.0),
             utilization_memory_percent: None,
             memory_mib_max: Some(self.memory_mib),
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
             points,
         }
@@ -161,10 +161,10 @@ fn settle(problem: &mut Problem) -> Vec<Plan> {
 }
 
 /// GPUs and setting of a running job.
-fn has(problem: &Problem, key: JobKey) -> (u32, CardSetting) {
+fn has(problem: &Problem, key: JobKey) -> (u32, GpuSetting) {
     match &problem.job(key).unwrap().state {
         State::Running { on, setting, .. } => (on.gpu_count(), *setting),
-        _ => (0, CardSetting::DEFAULT),
+        _ => (0, GpuSetting::DEFAULT),
     }
 }
 
@@ -180,7 +180,7 @@ fn one_job_alone_takes_as_many_as_pay() {
         let plans = settle(&mut problem);
         assert_eq!(plans.len(), 1);
         // Energy is free: the fastest clock.
-        assert_eq!(has(&problem, job), (expected, CardSetting::DEFAULT));
+        assert_eq!(has(&problem, job), (expected, GpuSetting::DEFAULT));
     }
 }
 
@@ -215,7 +215,7 @@ fn dear_energy_means_few_gpus_and_low_clocks() {
         settle(&mut problem);
         let (gpus, setting) = has(&problem, job);
         let clock = setting.clock_mhz_max.map(Frequency::as_mhz);
-        let watts = f64::from(gpus) * (ROOT.point(gpus, clock, false).card_power_w.mean - IDLE_W);
+        let watts = f64::from(gpus) * (ROOT.point(gpus, clock, false).gpu_power_w.mean - IDLE_W);
         assert!(watts < last, "{watts} W at {price}");
         last = watts;
         assert!(expected.is_none_or(|most| gpus <= most), "{gpus} at {price}");
@@ -495,7 +495,7 @@ proptest! {
             settle(&mut problem);
             let (gpus, setting) = has(&problem, job);
             let point = kind.point(gpus, setting.clock_mhz_max.map(Frequency::as_mhz), false);
-            let watts = f64::from(gpus) * (point.card_power_w.mean - IDLE_W).max(1.0);
+            let watts = f64::from(gpus) * (point.gpu_power_w.mean - IDLE_W).max(1.0);
             prop_assert!(watts <= last + 1e-9, "{watts} W after {last} W at {price}");
             last = watts;
         }

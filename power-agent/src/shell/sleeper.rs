@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wattle_common::messages::SleepAnswer;
+use wattle_common::messages::SleepResult;
 use wattle_common::{NodeId, Timestamp};
 use wattle_runtime::command;
 
@@ -28,14 +28,14 @@ pub(super) struct Sleeper {
 
 impl Sleeper {
     /// Runs the command beside everything else.
-    pub(super) fn sleep(&self, ordered_us: Timestamp) {
+    pub(super) fn sleep(&self, requested_at_us: Timestamp) {
         let (command, node) = (self.command.clone(), self.node.clone());
         let events = self.events.clone();
         tokio::spawn(async move {
             let ended = command::run(&command, &node, SLEEP_WITHIN).await;
             let error = ended.err().map(|error| command::told(&error));
             // Nobody is there any more where the service was stopped meanwhile.
-            let _ = events.send(Event::SleepAnswered(SleepAnswer { ordered_us, error })).await;
+            let _ = events.send(Event::SleepAnswered(SleepResult { requested_at_us, error })).await;
         });
     }
 }
@@ -53,14 +53,14 @@ mod tests {
         let node = NodeId::new("n3").expect("an id");
         let mut sleeper = Sleeper { command: vec!["touch".to_owned(), mark], node, events };
         sleeper.sleep(Timestamp::from_s(5));
-        let answer = SleepAnswer { ordered_us: Timestamp::from_s(5), error: None };
+        let answer = SleepResult { requested_at_us: Timestamp::from_s(5), error: None };
         assert_eq!(inbox.recv().await, Some(Event::SleepAnswered(answer)));
         assert!(folder.path().join("n3.asleep").exists());
 
         sleeper.command = ["sh", "-c", "echo not allowed >&2; exit 4"].map(str::to_owned).into();
         sleeper.sleep(Timestamp::from_s(6));
         let Some(Event::SleepAnswered(answer)) = inbox.recv().await else { panic!("no answer") };
-        assert_eq!(answer.ordered_us, Timestamp::from_s(6));
+        assert_eq!(answer.requested_at_us, Timestamp::from_s(6));
         assert_eq!(answer.error.as_deref(), Some("`sh` ended with exit status: 4: not allowed"));
     }
 }

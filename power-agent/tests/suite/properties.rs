@@ -379,7 +379,7 @@ fn one_lost_card_does_not_keep_the_others() {
     node.event(event);
     node.advance(Duration::from_secs(1), true);
     let report = node.reported.clone().unwrap();
-    assert_eq!(report.generation_seen, 3);
+    assert_eq!(report.observed_generation, 3);
     let healthy: Vec<bool> = report.gpus.iter().map(|gpu| gpu.healthy).collect();
     assert_eq!(healthy, [true, false, true]);
     assert_eq!(report.gpus[2].cap_mw, Some(Power::from_w(150)));

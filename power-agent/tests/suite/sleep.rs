@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::messages::{
-    DesiredJob, NodeDesired, NodeSleep, PowerReport, SleepAnswer, SleepState,
+    DesiredJob, NodeDesired, NodeSleep, PowerReport, SleepResult, SleepState,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 use wattle_power_agent::{Action, Event, PowerMachine, Settings};
@@ -39,12 +39,12 @@ impl Agent {
         run
     }
 
-    fn order(&mut self, generation: u64, is: SleepState, since: u64) -> Vec<Timestamp> {
-        let order = self.desired(generation, is, since);
+    fn order(&mut self, generation: u64, state: SleepState, since: u64) -> Vec<Timestamp> {
+        let order = self.desired(generation, state, since);
         self.tell(Event::DesiredChanged(order))
     }
 
-    fn desired(&mut self, generation: u64, is: SleepState, since: u64) -> NodeDesired {
+    fn desired(&mut self, generation: u64, state: SleepState, since: u64) -> NodeDesired {
         self.now = self.now + Duration::from_secs(1);
         NodeDesired {
             node: NodeId::new("n0").unwrap(),
@@ -53,7 +53,7 @@ impl Agent {
             expires_at_us: self.now + Duration::from_secs(60),
             gpus: vec![],
             jobs: vec![],
-            sleep: Some(NodeSleep { is, since_us: Timestamp::from_s(since) }),
+            sleep: Some(NodeSleep { state, since_us: Timestamp::from_s(since) }),
         }
     }
 }
@@ -62,25 +62,25 @@ impl Agent {
 fn each_order_is_obeyed_once_and_renewed_in_vain() {
     let mut agent = Agent::new(true);
     assert!(agent.report.as_ref().unwrap().can_sleep);
-    assert_eq!(agent.order(1, SleepState::FallingAsleep, 7), [Timestamp::from_s(7)]);
-    assert_eq!(agent.order(1, SleepState::FallingAsleep, 7), [], "its lease was renewed");
-    for state in [SleepState::Asleep, SleepState::Waking, SleepState::NotWoken] {
+    assert_eq!(agent.order(1, SleepState::EnteringSleep, 7), [Timestamp::from_s(7)]);
+    assert_eq!(agent.order(1, SleepState::EnteringSleep, 7), [], "its lease was renewed");
+    for state in [SleepState::Asleep, SleepState::Waking, SleepState::WakeFailed] {
         assert_eq!(agent.order(2, state, 8), [], "{state:?}");
     }
-    assert_eq!(agent.order(3, SleepState::FallingAsleep, 9), [Timestamp::from_s(9)]);
+    assert_eq!(agent.order(3, SleepState::EnteringSleep, 9), [Timestamp::from_s(9)]);
     let error = Some("`suspend` ended with exit status: 1".to_owned());
-    let answer = SleepAnswer { ordered_us: Timestamp::from_s(9), error };
+    let answer = SleepResult { requested_at_us: Timestamp::from_s(9), error };
     agent.tell(Event::SleepAnswered(answer.clone()));
-    assert_eq!(agent.report.as_ref().unwrap().slept, Some(answer));
+    assert_eq!(agent.report.as_ref().unwrap().sleep_result, Some(answer));
 }
 
 #[test]
 fn an_order_that_is_stale_or_names_a_job_is_not_obeyed() {
     let mut agent = Agent::new(true);
-    let mut stale = agent.desired(1, SleepState::FallingAsleep, 7);
+    let mut stale = agent.desired(1, SleepState::EnteringSleep, 7);
     stale.expires_at_us = agent.now;
     assert_eq!(agent.tell(Event::DesiredChanged(stale)), []);
-    let mut used = agent.desired(2, SleepState::FallingAsleep, 7);
+    let mut used = agent.desired(2, SleepState::EnteringSleep, 7);
     used.jobs.push(DesiredJob {
         job: JobId::new("a").unwrap(),
         attempt: 1,
@@ -100,7 +100,7 @@ fn an_order_that_is_stale_or_names_a_job_is_not_obeyed() {
 fn without_a_command_it_says_so() {
     let mut agent = Agent::new(false);
     assert!(!agent.report.as_ref().unwrap().can_sleep);
-    assert_eq!(agent.order(1, SleepState::FallingAsleep, 7), []);
-    let slept = agent.report.as_ref().unwrap().slept.clone().unwrap();
+    assert_eq!(agent.order(1, SleepState::EnteringSleep, 7), []);
+    let slept = agent.report.as_ref().unwrap().sleep_result.clone().unwrap();
     assert!(slept.error.unwrap().contains("no sleep_command"));
 }

@@ -38,7 +38,7 @@ class Job:
 
     def learn(self, window):
         """Takes in a window; true where it says something new and usable."""
-        rate, power = window.get("steps_per_s"), window.get("power_mw_cards")
+        rate, power = window.get("steps_per_s"), window.get("power_mw_gpus")
         if not rate or not power or window.get("steps_inferred"):
             return False
         names = sorted(n.get("workload") or "unknown" for n in window["neighbours"])
@@ -74,7 +74,7 @@ class Job:
                     "neighbours": neighbours,
                     "steps_per_s": rate,
                     "relative_speed": {k: v / fastest for k, v in rate.items()},
-                    "card_power_w": estimate([r[3] for r in readings]),
+                    "gpu_power_w": estimate([r[3] for r in readings]),
                 }
             )
         windows = sum(len(readings) for readings in self.seen.values())

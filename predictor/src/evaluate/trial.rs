@@ -26,7 +26,7 @@ pub(super) struct Shown<'a> {
     pub(super) at: Configuration,
     /// Steps a second.
     pub(super) rate: Option<f64>,
-    pub(super) card_power_w: Option<f64>,
+    pub(super) gpu_power_w: Option<f64>,
 }
 
 /// A predictor under trial.
@@ -155,9 +155,9 @@ impl Trial {
             step: None,
             epoch: None,
             early: false,
-            power_mw_cards: shown.card_power_w.map(|w| Power::from_w_f64(w * f64::from(here))),
+            power_mw_gpus: shown.gpu_power_w.map(|w| Power::from_w_f64(w * f64::from(here))),
             power_mw_job: None,
-            energy_mj_cards: None,
+            energy_mj_gpus: None,
             utilization_gpu_percent: None,
             utilization_gpu_percent_job: None,
             utilization_memory_percent: None,

@@ -40,13 +40,13 @@ pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
 
 /// A job's windows that no cap or clock held back, with what its card drew in them, watts.
 pub(super) fn free<'a>(job: &'a Job, card: &Card) -> Vec<(&'a Observation, f64)> {
-    let shifts = order::shifts(job.windows(), card, |w| Some((w.card_power_w?.ln(), POWER_SD)));
+    let shifts = order::shifts(job.windows(), card, |w| Some((w.gpu_power_w?.ln(), POWER_SD)));
     let mut free: Vec<(&Observation, f64)> = job
         .windows()
         .iter()
         .zip(shifts)
         .filter(|(w, _)| w.alone())
-        .filter_map(|(w, shift)| Some((w, w.card_power_w? * shift.exp())))
+        .filter_map(|(w, shift)| Some((w, w.gpu_power_w? * shift.exp())))
         .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()))
         .collect();
     // A cap that hardly binds still cuts peaks: where the default itself was seen, that says it.
@@ -80,7 +80,7 @@ pub(super) fn power(job: &Job, context: Context<'_>) -> PowerAlone {
     let alone = || job.windows().iter().filter(|w| w.alone());
     let free = free(job, card);
     let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
-    let held = alone().filter_map(|w| w.card_power_w).max_by(f64::total_cmp);
+    let held = alone().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp);
     let level = match (context.class.ln_power, held) {
         // By their GPUs, its jobs' powers stand among the rows.
         (Some(class), _) if !context.class.powers.is_empty() => Belief { sd: 0.5, ..class },

@@ -36,7 +36,7 @@ pub(super) fn raw(
     let shift = |half, w: &Observation| held.shift(half, w.setting(), demand(w.gpus));
     let slow = half(alone(), held, |w| Some((-w.rate?.ln() - shift(Half::Slow, w), w.rate_sd)));
     let power =
-        half(alone(), held, |w| Some((w.card_power_w?.ln() - shift(Half::Power, w), POWER_SD)));
+        half(alone(), held, |w| Some((w.gpu_power_w?.ln() - shift(Half::Power, w), POWER_SD)));
     let sure = |seen: &[Stored], i: usize| seen.get(i).copied().filter(|s| s.sd < SD_MAX);
     knots
         .iter()

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::{Frequency, Power, Timestamp};
 
-use crate::cards::KINDS_MAX;
+use crate::cards::GPU_TYPES_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
@@ -98,12 +98,12 @@ impl SeenJob {
         let windows = job.windows();
         let alone = || windows.iter().filter(|w| w.alone());
         let free = alone()
-            .filter_map(|w| Some((w, w.card_power_w?)))
+            .filter_map(|w| Some((w, w.gpu_power_w?)))
             .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()));
         let power_w = median(free.map(|(_, watts)| watts).collect())
             .or(class.ln_power.map(|p| p.mean.exp()))
             .or_else(|| {
-                let most = alone().filter_map(|w| w.card_power_w).max_by(f64::total_cmp)?;
+                let most = alone().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp)?;
                 Some((most * 0.97 * card.cap_default_w).sqrt().max(most))
             })
             .unwrap_or_else(|| {
@@ -150,7 +150,7 @@ impl SeenJob {
                 None => continue,
             };
             groups[i].1.extend(window.rate.filter(|_| window.rate_inferred == inferred));
-            groups[i].2.extend(window.card_power_w);
+            groups[i].2.extend(window.gpu_power_w);
         }
         let ln = |seen| median(seen).map(f64::ln);
         Self {
@@ -261,7 +261,7 @@ impl Readings {
 
     /// Replaces what is kept of `job`; true where a configuration of it is new.
     pub fn put(&mut self, kind: &str, job: &JobId, seen: SeenJob) -> bool {
-        if self.kinds.len() >= KINDS_MAX && !self.kinds.contains_key(kind) {
+        if self.kinds.len() >= GPU_TYPES_MAX && !self.kinds.contains_key(kind) {
             return false;
         }
         let jobs = self.kinds.entry(kind.to_owned()).or_default();
@@ -359,7 +359,7 @@ mod tests {
         for i in 0..2_000u64 {
             readings.put(&format!("kind{i}"), &JobId::new("x").unwrap(), seen("a", i));
         }
-        assert_eq!(readings.kinds.len(), KINDS_MAX);
+        assert_eq!(readings.kinds.len(), GPU_TYPES_MAX);
     }
 
     #[test]

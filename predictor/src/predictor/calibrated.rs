@@ -64,8 +64,8 @@ impl Predictor {
                     let kept = kept.map(|k| k.min(SPEED_MAX));
                     put(Quantity::Relative, kept.and_then(|k| score(k, &point.relative_speed)));
                 }
-                let watts = seen.card_power_w;
-                put(Quantity::Power, watts.and_then(|w| score(w, &point.card_power_w)));
+                let watts = seen.gpu_power_w;
+                put(Quantity::Power, watts.and_then(|w| score(w, &point.gpu_power_w)));
                 let joules = rate.zip(watts).map(|(rate, watts)| watts / rate);
                 let energy = joules.zip(energy(&point));
                 put(Quantity::Energy, energy.and_then(|(j, e)| score(j, &e)));
@@ -107,9 +107,9 @@ impl Predictor {
                 *rate = stretched(rate, speed, 1e-9, 1e9);
             }
             point.relative_speed = stretched(&point.relative_speed, relative, SPEED_MIN, SPEED_MAX);
-            let high = most.max(point.card_power_w.high);
-            let low = point.card_power_w.low.min(0.3 * card.idle_w);
-            point.card_power_w = stretched(&point.card_power_w, power, low, high);
+            let high = most.max(point.gpu_power_w.high);
+            let low = point.gpu_power_w.low.min(0.3 * card.idle_w);
+            point.gpu_power_w = stretched(&point.gpu_power_w, power, low, high);
         }
         points
     }
@@ -161,7 +161,7 @@ impl Predictor {
 
 /// The energy of a step on one card, J, as if speed and power erred apart.
 fn energy(point: &SurfacePoint) -> Option<Estimate> {
-    Some(product(&point.card_power_w, &time_of(point.steps_per_s.as_ref()?)))
+    Some(product(&point.gpu_power_w, &time_of(point.steps_per_s.as_ref()?)))
 }
 
 /// Steps a second that a job did alone where `beside` was seen: the median.

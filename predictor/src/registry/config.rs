@@ -14,10 +14,10 @@ pub struct RegistryConfig {
     pub champion: PredictorId,
     /// The kind of GPU assumed of a job that has not run yet, where a prior is needed.
     #[serde(default)]
-    pub gpu_kind_assumed: Option<String>,
+    pub gpu_type_default: Option<String>,
     /// A job of which the champion has said nothing for so long gets a prior, milliseconds.
     #[serde(deserialize_with = "non_zero")]
-    pub first_after_ms: u64,
+    pub first_prior_after_ms: u64,
     /// A predictor that leaves windows unanswered for so long is silent, milliseconds. At least
     /// three times the interval at which predictors propose.
     #[serde(deserialize_with = "non_zero")]
@@ -53,8 +53,8 @@ impl RegistryConfig {
     pub fn shipped() -> Self {
         Self {
             champion: PredictorId::new("physical").expect("letters only"),
-            gpu_kind_assumed: None,
-            first_after_ms: 5_000,
+            gpu_type_default: None,
+            first_prior_after_ms: 5_000,
             silent_after_ms: 60_000,
             prior_after_ms: 600_000,
             forget_after_ms: 86_400_000,
@@ -66,7 +66,7 @@ impl RegistryConfig {
     }
 
     pub(super) const fn first_after(&self) -> Duration {
-        Duration::from_millis(self.first_after_ms)
+        Duration::from_millis(self.first_prior_after_ms)
     }
 
     pub(super) const fn silent_after(&self) -> Duration {

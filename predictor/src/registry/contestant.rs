@@ -170,8 +170,8 @@ impl Contestant {
             self.record.uncovered += 1;
             return;
         };
-        if let Some(power) = seen.card_power_w {
-            self.record.power.push(horizon, expected.card_power_w, power);
+        if let Some(power) = seen.gpu_power_w {
+            self.record.power.push(horizon, expected.gpu_power_w, power);
         }
         let absolute = expected.steps_per_s.filter(|_| !seen.rate_inferred);
         let pair: Option<(Estimate, f64)> = match (absolute, seen.rate) {
@@ -237,7 +237,7 @@ impl Contestant {
 
     /// How it does, in a word.
     pub(super) fn state(champion: bool, trouble: Option<&Trouble>) -> PredictorState {
-        let well = if champion { PredictorState::Champion } else { PredictorState::Shadow };
+        let well = if champion { PredictorState::Champion } else { PredictorState::Challenger };
         trouble.map_or(well, |trouble| trouble.state)
     }
 
@@ -255,8 +255,8 @@ impl Contestant {
             at_us: now,
             state: Self::state(champion, trouble.as_ref()),
             champion,
-            trouble: trouble.map(|trouble| trouble.why),
-            last_heard_us: self.heard,
+            error: trouble.map(|trouble| trouble.why),
+            last_active_us: self.heard,
             proposals: self.record.proposals,
             refused: self.record.refused,
             windows_uncovered: self.record.uncovered,

@@ -5,7 +5,7 @@
 
 use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, PredictorId, WorkloadId};
-use wattle_common::messages::surface::KINDS_MAX;
+use wattle_common::messages::surface::GPU_TYPES_MAX;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 
 use crate::model::cap::Card;
@@ -77,15 +77,15 @@ pub fn check(
     for (i, point) in surface.points.iter().enumerate() {
         check_point(point).map_err(|why| format!("points[{i}]: {why}"))?;
     }
-    if surface.elsewhere.len() >= KINDS_MAX {
-        return Err(format!("it speaks of more than {KINDS_MAX} kinds of GPU"));
+    if surface.other_gpu_types.len() >= GPU_TYPES_MAX {
+        return Err(format!("it speaks of more than {GPU_TYPES_MAX} kinds of GPU"));
     }
-    for (i, other) in surface.elsewhere.iter().enumerate() {
-        let mut named = surface.elsewhere[..i].iter().map(|known| &known.gpu_type);
+    for (i, other) in surface.other_gpu_types.iter().enumerate() {
+        let mut named = surface.other_gpu_types[..i].iter().map(|known| &known.gpu_type);
         if other.gpu_type == surface.gpu_type || named.any(|kind| *kind == other.gpu_type) {
             return Err(format!("it speaks twice of kind {}", other.gpu_type));
         }
-        if !other.elsewhere.is_empty() {
+        if !other.other_gpu_types.is_empty() {
             return Err(format!("elsewhere[{i}]: it has an elsewhere of its own"));
         }
         check(now, predictor, job, other).map_err(|why| format!("elsewhere[{i}]: {why}"))?;
@@ -112,7 +112,7 @@ fn check_point(point: &SurfacePoint) -> Result<(), String> {
         check_estimate("steps_per_s", rate, RATE_MAX)?;
     }
     check_estimate("relative_speed", point.relative_speed, RELATIVE_MAX)?;
-    check_estimate("card_power_w", point.card_power_w, POWER_W_MAX)
+    check_estimate("gpu_power_w", point.gpu_power_w, POWER_W_MAX)
 }
 
 fn check_estimate(name: &str, estimate: Estimate, max: f64) -> Result<(), String> {
@@ -183,7 +183,7 @@ pub struct Expected {
     /// Speed relative to alone at the default cap and clock.
     pub relative_speed: Estimate,
     /// Watts of one card.
-    pub card_power_w: Estimate,
+    pub gpu_power_w: Estimate,
 }
 
 fn packed(estimate: Estimate) -> [f32; 3] {
@@ -204,7 +204,7 @@ impl Proposal {
     /// What is kept of a surface that passed [`check`].
     #[must_use]
     pub fn of(surface: &Surface, received: Timestamp, known: Known) -> Self {
-        let on = std::iter::once(surface).chain(&surface.elsewhere).map(OnKind::of).collect();
+        let on = std::iter::once(surface).chain(&surface.other_gpu_types).map(OnKind::of).collect();
         Self { at: surface.at_us, received, known, on }
     }
 
@@ -235,7 +235,7 @@ impl OnKind {
                 batch: point.global_batch,
                 rate: point.steps_per_s.map_or([0.0; 3], packed),
                 relative: packed(point.relative_speed),
-                power: packed(point.card_power_w),
+                power: packed(point.gpu_power_w),
             });
         }
         Self {
@@ -278,7 +278,7 @@ impl OnKind {
         Some(Expected {
             steps_per_s: said.then(|| between(a.rate, b.rate, share)),
             relative_speed: between(a.relative, b.relative, share),
-            card_power_w: between(a.power, b.power, share),
+            gpu_power_w: between(a.power, b.power, share),
         })
     }
 

@@ -74,8 +74,8 @@ impl Errors {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quantity {
     prior: Errors,
-    elsewhere: Errors,
-    again: Errors,
+    new_config: Errors,
+    same_config: Errors,
 }
 
 impl Quantity {
@@ -83,8 +83,8 @@ impl Quantity {
     pub fn push(&mut self, horizon: Horizon, expected: Estimate, seen: f64) {
         match horizon {
             Horizon::Prior => &mut self.prior,
-            Horizon::Elsewhere => &mut self.elsewhere,
-            Horizon::Again => &mut self.again,
+            Horizon::Elsewhere => &mut self.new_config,
+            Horizon::Again => &mut self.same_config,
         }
         .push(expected, seen);
     }
@@ -94,8 +94,8 @@ impl Quantity {
     pub fn scores(&self) -> Scores {
         Scores {
             prior: self.prior.score(),
-            elsewhere: self.elsewhere.score(),
-            again: self.again.score(),
+            new_config: self.new_config.score(),
+            same_config: self.same_config.score(),
         }
     }
 }
@@ -144,8 +144,8 @@ impl Record {
     pub fn restored(mut self) -> Self {
         for quantity in [&mut self.speed, &mut self.power] {
             quantity.prior.trim();
-            quantity.elsewhere.trim();
-            quantity.again.trim();
+            quantity.new_config.trim();
+            quantity.same_config.trim();
         }
         while self.latency_ms.len() > KEPT_MAX {
             self.latency_ms.pop_front();
@@ -168,7 +168,7 @@ mod tests {
         let mut speed = Quantity::default();
         speed.push(Horizon::Again, estimate(10.0), 10.5);
         speed.push(Horizon::Again, estimate(10.0), 20.0);
-        let again = speed.scores().again.unwrap();
+        let again = speed.scores().same_config.unwrap();
         assert_eq!(again.windows, 2);
         assert!((again.mape_percent - (4.76 + 50.0) / 2.0).abs() < 0.01, "{again:?}");
         assert!((again.coverage90_percent - 50.0).abs() < 1e-9);

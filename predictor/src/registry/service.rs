@@ -34,13 +34,13 @@ pub struct ServiceConfig {
     pub cluster: ClusterId,
     /// Milliseconds of the wall's time between two looks for predictors among the services.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
-    pub look_interval_wall_ms: u64,
+    pub discovery_interval_wall_ms: u64,
     /// For how long this registry holds the cluster against another, milliseconds of the wall's
     /// time; a third into it, it is renewed.
     #[serde(default = "lease_wall_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub lease_wall_ms: u64,
     /// The library's part.
-    pub contest: RegistryConfig,
+    pub registry: RegistryConfig,
     /// The bus.
     pub nats: BusConfig,
 }
@@ -149,12 +149,12 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
             tracing::warn!(key = entry.key, error, "not read; it begins anew");
         }
     }
-    let mut contest = config.contest.clone();
-    let looks = config.look_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
-    contest.status_interval_ms = contest.status_interval_ms.max(looks);
+    let mut registry = config.registry.clone();
+    let looks = config.discovery_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
+    registry.status_interval_ms = registry.status_interval_ms.max(looks);
     let kept = records.len();
     let records = records.into_iter().collect();
-    let registry = Registry::new(clock::now(), contest, champion, records);
+    let registry = Registry::new(clock::now(), registry, champion, records);
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
     Ok(Service { bus, surfaces, predictors, registry, lease, waiting: BTreeMap::new() })
@@ -228,7 +228,7 @@ impl Service {
         // Written again at every start: predictors then propose whatever was lost meanwhile.
         actions.push(Action::WriteChampion(self.registry.champion().clone()));
         self.act(&mut actions).await;
-        let mut found = look(&self.bus, Duration::from_millis(config.look_interval_wall_ms));
+        let mut found = look(&self.bus, Duration::from_millis(config.discovery_interval_wall_ms));
         let mut retry = tokio::time::interval(RETRY_EVERY);
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ended = Ended::Stopped;
@@ -371,7 +371,7 @@ impl Service {
         let now = clock::now();
         let warning = |registry: &Registry| {
             let status = registry.status(now, &predictor)?;
-            let trouble = status.trouble.filter(|_| is_trouble(status.state))?;
+            let trouble = status.error.filter(|_| is_trouble(status.state))?;
             Some(format!("{predictor} serves, but {trouble}"))
         };
         if before.predictor != predictor {
@@ -386,7 +386,7 @@ impl Service {
             tracing::info!(champion = %predictor, before = %before.predictor, "promoted");
         }
         let warning = warning(&self.registry);
-        PromoteReply::Promoted { predictor, before: before.predictor, warning }
+        PromoteReply::Promoted { predictor, previous: before.predictor, warning }
     }
 
     async fn act(&mut self, actions: &mut Vec<Action>) {

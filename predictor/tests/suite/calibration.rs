@@ -30,7 +30,7 @@ fn seen(predictor: &mut Predictor, noise: f64, jobs: std::ops::Range<u64>) {
             w.cap_mw = Some(Power::from_w(cap));
             w.steps_per_s = Some(10.0 * held * (noise * rng.normal()).exp());
             w.steps_per_s_error = None;
-            w.power_mw_cards = Some(Power::from_w_f64(0.9 * cap as f64));
+            w.power_mw_gpus = Some(Power::from_w_f64(0.9 * cap as f64));
             predictor.learn(Timestamp::from_s(60 * j), &w);
         }
     }
@@ -44,7 +44,7 @@ fn width(predictor: &Predictor) -> f64 {
         w.cap_mw = Some(Power::from_w(cap));
         w.steps_per_s = Some(10.0 * (cap as f64 / 250.0).powf(0.4));
         w.steps_per_s_error = None;
-        w.power_mw_cards = Some(Power::from_w_f64(0.9 * cap as f64));
+        w.power_mw_gpus = Some(Power::from_w_f64(0.9 * cap as f64));
         p.learn(Timestamp::from_s(600_000), &w);
     }
     let rate = p.predict(&job("new"), &at(175)).unwrap().steps_per_s.unwrap();

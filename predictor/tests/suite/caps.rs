@@ -40,7 +40,7 @@ fn errors(p: &Predictor, name: &str, truth: &Truth, known: &[f64]) -> [f64; 3] {
         let point = ask(p, name, *cap);
         let rate = point.steps_per_s.unwrap();
         sums[0] += (rate.mean / (truth.rate * truth.speed(*cap)) - 1.0).abs();
-        sums[1] += (point.card_power_w.mean / truth.power(*cap) - 1.0).abs();
+        sums[1] += (point.gpu_power_w.mean / truth.power(*cap) - 1.0).abs();
         sums[2] += rate.high / rate.low - 1.0;
     }
     sums.map(|sum| sum / asked.len() as f64)
@@ -109,14 +109,14 @@ fn one_wild_window_of_a_setting_is_overruled() {
             let mut w = seen(&truth, "j", minute as u64, *cap, 0.01, &mut rng);
             if minute == wild {
                 w.steps_per_s = w.steps_per_s.map(|r| r / slower);
-                w.power_mw_cards = Some(Power::from_w(30));
+                w.power_mw_gpus = Some(Power::from_w(30));
             }
             p.learn(w.until_us, &w);
         }
         for cap in [225.0, 200.0, 150.0, 125.0, 110.0] {
             let point = ask(&p, "j", cap);
             let rate = point.steps_per_s.unwrap().mean / (truth.rate * truth.speed(cap));
-            let power = point.card_power_w.mean / truth.power(cap);
+            let power = point.gpu_power_w.mean / truth.power(cap);
             assert!(
                 (rate - 1.0).abs() < 0.06 && (power - 1.0).abs() < 0.06,
                 "{wild} {cap}: {rate} {power}"
@@ -158,10 +158,10 @@ fn nothing_speeds_a_job_up_as_its_cap_falls() {
                 let slack = if beside.is_empty() { 1.0001 } else { 1.01 };
                 assert!(now <= speed * slack && now > 0.0, "{i}: {cap} W {now} {speed}");
                 assert!(
-                    beside.len() == 1 || point.card_power_w.mean <= power * 1.0001,
+                    beside.len() == 1 || point.gpu_power_w.mean <= power * 1.0001,
                     "{i}: {cap} W"
                 );
-                (speed, power) = (now, point.card_power_w.mean);
+                (speed, power) = (now, point.gpu_power_w.mean);
             }
         }
     }
@@ -183,7 +183,7 @@ fn under_clocks(clocks: &[u32]) -> Predictor {
         w.clock_mhz_max = Some(Frequency::from_mhz(*mhz));
         let (rate, watts) = clocked(*mhz);
         w.steps_per_s = Some(rate);
-        w.power_mw_cards = Some(Power::from_w_f64(watts));
+        w.power_mw_gpus = Some(Power::from_w_f64(watts));
         p.learn(w.until_us, &w);
     }
     p
@@ -198,7 +198,7 @@ fn four_clocks_tell_the_others_and_two_tell_less() {
         let rate_of = point.steps_per_s.unwrap();
         (
             (rate_of.mean / rate - 1.0).abs(),
-            (point.card_power_w.mean / watts - 1.0).abs(),
+            (point.gpu_power_w.mean / watts - 1.0).abs(),
             width(rate_of),
         )
     };

@@ -79,10 +79,10 @@ impl Bench {
     fn registry(&self) -> Running {
         let config = registry::ServiceConfig {
             cluster: self.bus.cluster().clone(),
-            look_interval_wall_ms: 100,
+            discovery_interval_wall_ms: 100,
             lease_wall_ms: 1_000,
-            contest: RegistryConfig {
-                first_after_ms: 500,
+            registry: RegistryConfig {
+                first_prior_after_ms: 500,
                 silent_after_ms: 2_000,
                 prior_after_ms: 4_000,
                 status_interval_ms: 100,
@@ -195,7 +195,9 @@ fn record(name: &str, phase: JobPhase) -> JobRecord {
 
 fn promoted(reply: &PromoteReply) -> (&str, &str) {
     match reply {
-        PromoteReply::Promoted { predictor, before, .. } => (predictor.as_str(), before.as_str()),
+        PromoteReply::Promoted { predictor, previous, .. } => {
+            (predictor.as_str(), previous.as_str())
+        }
         PromoteReply::Refused { error } => panic!("{error}"),
     }
 }
@@ -208,17 +210,17 @@ async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
     bench.until_surface("one", "physical").await;
     bench.until_surface("waits", "physical").await;
     let scored = |status: &PredictorStatus| {
-        status.speed.again.is_some_and(|score| score.windows >= 5)
+        status.speed.same_config.is_some_and(|score| score.windows >= 5)
             && status.latency.is_some()
             && status.version.is_some()
     };
     for name in ["physical", "rival"] {
         let status = bench.until_status(name, "it is scored", scored).await;
         // The same model on the same windows, which never change.
-        assert!(status.speed.again.unwrap().mape_percent < 1.0, "{status:?}");
+        assert!(status.speed.same_config.unwrap().mape_percent < 1.0, "{status:?}");
         assert_eq!(status.version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
     }
-    assert_eq!(bench.status("rival").await.unwrap().state, PredictorState::Shadow);
+    assert_eq!(bench.status("rival").await.unwrap().state, PredictorState::Challenger);
 
     let PromoteReply::Refused { error } = bench.promote("rivla").await else { panic!("it is not") };
     assert_eq!(error, "no predictor `rivla`; there are: physical, rival");
@@ -236,11 +238,11 @@ async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
         .until_status("rival", "the new registry speaks", |s| s.proposals > scores.proposals)
         .await;
     assert_eq!((after.state, after.champion), (PredictorState::Champion, true));
-    assert!(after.speed.again.unwrap().windows >= scores.speed.again.unwrap().windows);
+    assert!(after.speed.same_config.unwrap().windows >= scores.speed.same_config.unwrap().windows);
 
     // Asked to end, it is gone; its last surfaces stand until priors take their place.
     second.stop().await;
-    let gone = bench.until_status("rival", "it is silent", |s| s.trouble.is_some()).await;
+    let gone = bench.until_status("rival", "it is silent", |s| s.error.is_some()).await;
     assert_eq!((gone.state, gone.champion), (PredictorState::Silent, true));
     let prior = bench.until_surface("waits", "prior").await;
     assert!(prior.basis.unwrap().contains("predictor rival silent since"));
@@ -366,12 +368,15 @@ async fn a_predictor_in_python_takes_part_like_any_other() {
     let (contest, physical) = (bench.registry(), bench.predictor("physical"));
     bench.until_surface("one", "physical").await;
     let scored = |status: &PredictorStatus| {
-        status.speed.again.is_some_and(|s| s.windows >= 3) && status.version.is_some()
+        status.speed.same_config.is_some_and(|s| s.windows >= 3) && status.version.is_some()
     };
     let status = bench.until_status("python-mean", "it is scored", scored).await;
-    assert_eq!((status.state, status.version.as_deref()), (PredictorState::Shadow, Some("1.0.0")));
+    assert_eq!(
+        (status.state, status.version.as_deref()),
+        (PredictorState::Challenger, Some("1.0.0"))
+    );
     assert_eq!(status.refused, 0, "{status:?}");
-    let (speed, power) = (status.speed.again.unwrap(), status.power.again.unwrap());
+    let (speed, power) = (status.speed.same_config.unwrap(), status.power.same_config.unwrap());
     assert!(speed.mape_percent < 0.1 && power.mape_percent < 0.1, "{speed:?} {power:?}");
     assert!(speed.coverage90_percent > 99.9, "{speed:?}");
 
@@ -380,7 +385,7 @@ async fn a_predictor_in_python_takes_part_like_any_other() {
     assert!((served.points[0].steps_per_s.unwrap().mean - 10.0).abs() < 1e-6, "{served:?}");
 
     python.kill();
-    let gone = bench.until_status("python-mean", "it is silent", |s| s.trouble.is_some()).await;
+    let gone = bench.until_status("python-mean", "it is silent", |s| s.error.is_some()).await;
     assert_eq!((gone.state, gone.champion), (PredictorState::Silent, true));
     let prior = bench.until_surface("one", "prior").await;
     assert_eq!(prior.windows, 0);

@@ -25,7 +25,7 @@ fn learn(p: &mut Predictor, name: &str, minute: u64, gpus: u32, cap_w: f64, rng:
     seen.cap_mw = Some(Power::from_w_f64(cap_w));
     seen.steps_per_s = Some(noisy(rate(gpus, cap_w)));
     let card = noisy(watts(gpus).min(cap_w));
-    seen.power_mw_cards = Some(Power::from_w_f64(card * f64::from(gpus)));
+    seen.power_mw_gpus = Some(Power::from_w_f64(card * f64::from(gpus)));
     p.learn(seen.until_us, &seen);
 }
 
@@ -54,7 +54,7 @@ fn what_cards_draw_on_some_counts_is_not_taken_for_what_they_draw_on_others() {
     let any = wattle_common::job::GpuRequest { min: 1, max: 8 };
     p.describe(Timestamp::from_s(600), job("new"), Some(class("waits")), any, Some("v100"));
     for gpus in [1, 2, 4, 8] {
-        let said = p.predict(&job("new"), &at(gpus, None)).unwrap().card_power_w;
+        let said = p.predict(&job("new"), &at(gpus, None)).unwrap().gpu_power_w;
         let off = said.mean / watts(gpus) - 1.0;
         assert!(off.abs() < 0.06, "{gpus} GPUs: {off:+.3}");
         assert!(said.low < watts(gpus) && watts(gpus) < said.high, "{gpus} GPUs: {said:?}");

@@ -46,14 +46,14 @@ fn three_caps_tell_the_others() {
             continue;
         };
         assert!(off(p.relative_speed, HUNGRY.speed(cap_w)).abs() < 0.06, "{cap} W: {p:?}");
-        assert!(off(p.card_power_w, HUNGRY.power(cap_w)).abs() < 0.06, "{cap} W: {p:?}");
+        assert!(off(p.gpu_power_w, HUNGRY.power(cap_w)).abs() < 0.06, "{cap} W: {p:?}");
         let rate = HUNGRY.rate * HUNGRY.speed(cap_w);
         assert!(off(p.steps_per_s.unwrap(), rate).abs() < 0.06, "{cap} W: {p:?}");
     }
     let alone = point(&surface, None, &[]);
     assert!((alone.relative_speed.mean - 1.0).abs() < 1e-12);
     assert!(off(alone.steps_per_s.unwrap(), 12.0).abs() < 0.03, "{alone:?}");
-    assert!(off(alone.card_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
+    assert!(off(alone.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_job_that_draws_little_is_known_to_feel_no_cap() {
     let p = point(&surface, Some(100), &[]);
     // It may be idle by turns, and be held back when it is not.
     assert!(p.relative_speed.mean > 0.98 && p.relative_speed.low > 0.86, "{p:?}");
-    assert!(off(p.card_power_w, 60.0).abs() < 0.05, "{p:?}");
+    assert!(off(p.gpu_power_w, 60.0).abs() < 0.05, "{p:?}");
 }
 
 /// 90 % intervals hold what is seen later, at caps that were seen and at caps between.
@@ -88,7 +88,7 @@ fn intervals_cover_what_comes() {
             let later = seen(&truth, "j", 99, cap as f64, 0.02, &mut rng);
             let holds = |e: Estimate, v: f64| u32::from(e.low <= v && v <= e.high);
             inside[0] += holds(p.steps_per_s.unwrap(), later.steps_per_s.unwrap());
-            inside[1] += holds(p.card_power_w, later.power_mw_cards.unwrap().as_w());
+            inside[1] += holds(p.gpu_power_w, later.power_mw_gpus.unwrap().as_w());
             all += 1;
         }
     }
@@ -119,14 +119,14 @@ fn one_wild_window_is_overruled() {
         let mut w = seen(&HUNGRY, "j", minute, 250.0, 0.01, &mut rng);
         if minute == 3 {
             w.steps_per_s = w.steps_per_s.map(|r| r * 3.0);
-            w.power_mw_cards = Some(Power::from_w(40));
+            w.power_mw_gpus = Some(Power::from_w(40));
         }
         p.observe(Timestamp::from_s(60 * minute), &w);
     }
     let surface = p.surface(Timestamp::from_s(9_000), &job("j")).unwrap();
     let alone = point(&surface, None, &[]);
     assert!(off(alone.steps_per_s.unwrap(), 12.0).abs() < 0.03, "{alone:?}");
-    assert!(off(alone.card_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
+    assert!(off(alone.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
 }
 
 /// Teaches two classes alone, then `a` beside `b` at a given speed and card power.
@@ -135,14 +135,14 @@ fn pair(p: &mut Predictor, busy: f64, alone_w: u64, speed: f64, together_w: u64)
         for minute in at..at + 3 {
             let mut w = window(&format!("job-{name}"), Some(name), minute);
             w.utilization_gpu_percent = Some(100.0 * busy);
-            w.power_mw_cards = Some(Power::from_w(alone_w));
+            w.power_mw_gpus = Some(Power::from_w(alone_w));
             p.observe(w.until_us, &w);
         }
     }
     for minute in 40..43 {
         let mut w = beside(window("job-a", Some("a"), minute), &["b"]);
         w.steps_per_s = Some(10.0 * speed);
-        w.power_mw_cards = Some(Power::from_w(together_w));
+        w.power_mw_gpus = Some(Power::from_w(together_w));
         w.utilization_gpu_percent = Some((200.0 * busy).min(100.0));
         w.utilization_gpu_percent_job = Some((100.0 * busy).min(50.0));
         p.observe(w.until_us, &w);
@@ -157,7 +157,7 @@ fn a_measured_pair_beats_the_curve() {
     let surface = p.surface(Timestamp::from_s(9_000), &job("job-a")).unwrap();
     let measured = point(&surface, None, &["b"]);
     assert!(off(measured.relative_speed, 0.385).abs() < 0.08, "{measured:?}");
-    assert!(off(measured.card_power_w, 245.0).abs() < 0.08, "{measured:?}");
+    assert!(off(measured.gpu_power_w, 245.0).abs() < 0.08, "{measured:?}");
     assert!(off(measured.steps_per_s.unwrap(), 3.85).abs() < 0.08, "{measured:?}");
     // What nobody knows is less sure.
     let unknown = point(&surface, None, &["unknown"]);
@@ -174,7 +174,7 @@ fn input_bound_pairs_barely_feel_each_other_seen_or_not() {
     let surface = p.surface(Timestamp::from_s(9_000), &job("job-a")).unwrap();
     let measured = point(&surface, None, &["b"]);
     assert!(off(measured.relative_speed, 0.965).abs() < 0.03, "{measured:?}");
-    assert!(off(measured.card_power_w, 170.0).abs() < 0.05, "{measured:?}");
+    assert!(off(measured.gpu_power_w, 170.0).abs() < 0.05, "{measured:?}");
     // Nobody has seen b beside a from b's side: the curve says it, and less surely.
     let other = p.surface(Timestamp::from_s(9_000), &job("job-b")).unwrap();
     let guessed = point(&other, None, &["a"]);
@@ -223,7 +223,7 @@ fn knowing_nothing_is_said() {
     assert_eq!((surface.windows, surface.utilization_gpu_percent), (0, None));
     assert_eq!(surface.basis.as_deref(), Some("prior: nothing like it was seen"));
     let alone = point(&surface, None, &[]);
-    assert!(alone.steps_per_s.is_none() && width(alone.card_power_w) > 3.0, "{alone:?}");
+    assert!(alone.steps_per_s.is_none() && width(alone.gpu_power_w) > 3.0, "{alone:?}");
     assert!(width(point(&surface, None, &["unknown"]).relative_speed) > 1.2);
 }
 
@@ -238,7 +238,7 @@ fn gpus_and_nodes_scale_as_measured() {
             w.node = NodeId::new(&format!("n{node}")).unwrap();
             w.gpus = (0..gpus / nodes).collect();
             (w.gpus_total, w.nodes_total) = (gpus, nodes);
-            w.power_mw_cards = Some(Power::from_w(200 * u64::from(gpus / nodes)));
+            w.power_mw_gpus = Some(Power::from_w(200 * u64::from(gpus / nodes)));
             // Rank 0 alone reports steps.
             w.steps_per_s = (node == 0).then_some(rate);
             p.observe(w.until_us, &w);
@@ -256,7 +256,7 @@ fn gpus_and_nodes_scale_as_measured() {
     assert!(off(rate(4, 1), 34.0).abs() < 0.03 && off(rate(8, 2), 48.0).abs() < 0.03);
     assert!(rate(8, 1).mean > 48.0 && rate(8, 1).mean < 70.0, "{:?}", rate(8, 1));
     assert!(rate(16, 2).mean > 48.0 && width(rate(16, 2)) > width(rate(8, 2)));
-    let power = surface.points[0].card_power_w;
+    let power = surface.points[0].gpu_power_w;
     assert!(off(power, 200.0).abs() < 0.05, "summed over a job's GPUs here: {power:?}");
 }
 
@@ -273,7 +273,7 @@ fn locked_clocks_are_learned() {
         w.clock_mhz_mean = Some(Frequency::from_mhz(clock.unwrap_or(1_380)));
         w.clock_mhz_max = clock.map(Frequency::from_mhz);
         w.steps_per_s = Some(rate);
-        w.power_mw_cards = Some(Power::from_w(watts));
+        w.power_mw_gpus = Some(Power::from_w(watts));
         p.observe(w.until_us, &w);
     }
     let at = wattle_predictor::surface::Configuration {
@@ -287,8 +287,8 @@ fn locked_clocks_are_learned() {
     };
     let locked = p.predict(&job("j"), &at).unwrap();
     assert!(off(locked.relative_speed, 0.855).abs() < 0.04, "{locked:?}");
-    assert!(off(locked.card_power_w, 150.0).abs() < 0.05, "{locked:?}");
+    assert!(off(locked.gpu_power_w, 150.0).abs() < 0.05, "{locked:?}");
     let alone =
         p.predict(&job("j"), &wattle_predictor::surface::Configuration { clock_max: None, ..at });
-    assert!(off(alone.unwrap().card_power_w, 200.0).abs() < 0.03);
+    assert!(off(alone.unwrap().gpu_power_w, 200.0).abs() < 0.03);
 }

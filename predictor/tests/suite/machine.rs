@@ -114,7 +114,7 @@ fn kinds(out: Vec<Action>) -> Vec<String> {
     published
         .map(|surface| {
             let job = surface.job.clone();
-            let kinds: Vec<String> = surface.by_kind().map(|on| on.gpu_type).collect();
+            let kinds: Vec<String> = surface.by_gpu_type().map(|on| on.gpu_type).collect();
             format!("{job} on {}", kinds.join(", "))
         })
         .collect()
@@ -149,7 +149,7 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
     // What its class shows there is foretold of it.
     let rate = |m: &PredictorMachine| {
         let surface = m.surface(Timestamp::from_s(200), &job("waits")).unwrap();
-        let there = surface.by_kind().find(|on| on.gpu_type == "p100").unwrap();
+        let there = surface.by_gpu_type().find(|on| on.gpu_type == "p100").unwrap();
         assert_eq!((there.job.as_str(), there.windows), ("waits", 0));
         there.points.iter().find(|p| p.cap_mw.is_none() && p.gpus == 1).unwrap().steps_per_s
     };

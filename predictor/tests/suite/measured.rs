@@ -66,7 +66,7 @@ struct Errors {
 
 impl Errors {
     fn add(&mut self, point: &SurfacePoint, seconds: f64, watts: f64) {
-        let (rate, power) = (point.steps_per_s.unwrap(), point.card_power_w);
+        let (rate, power) = (point.steps_per_s.unwrap(), point.gpu_power_w);
         let truth = 1_000.0 / seconds;
         // Of the time, as the time is what was measured.
         self.time.push((truth / rate.mean - 1.0).abs());
@@ -106,7 +106,7 @@ fn learn(p: &mut Predictor, kind: &str, name: &str, minute: usize, run: (f64, f6
     w.cap_mw = Some(Power::from_w_f64(run.0));
     w.steps_per_s = Some(1_000.0 / run.1);
     w.steps_per_s_error = None;
-    w.power_mw_cards = Some(Power::from_w_f64(run.2));
+    w.power_mw_gpus = Some(Power::from_w_f64(run.2));
     p.learn(Timestamp::from_s(60), &w);
 }
 
@@ -223,7 +223,7 @@ fn four_clocks_tell_the_others_on_measured_stages() {
                 w.clock_mhz_max = Some(Frequency::from_mhz(mhz));
                 w.steps_per_s = Some(1_000.0 / seconds);
                 w.steps_per_s_error = None;
-                w.power_mw_cards = Some(Power::from_w_f64(watts));
+                w.power_mw_gpus = Some(Power::from_w_f64(watts));
                 p.learn(Timestamp::from_s(60), &w);
             }
             for (i, (mhz, seconds, watts)) in clocks.iter().enumerate() {

@@ -119,7 +119,7 @@ fn jobs_before_tell_of_caps_that_a_job_has_not_seen() {
                 taught_miss += off(at.relative_speed, speed).abs();
                 green_miss += off(point(&green, Some(cap), &[]).relative_speed, speed).abs();
                 let (rate, watts) = (truth.rate * speed, truth.power(cap as f64));
-                for (e, v) in [(at.steps_per_s.unwrap(), rate), (at.card_power_w, watts)] {
+                for (e, v) in [(at.steps_per_s.unwrap(), rate), (at.gpu_power_w, watts)] {
                     inside += u32::from(e.low <= v && v <= e.high);
                     all += 1;
                 }
@@ -181,7 +181,7 @@ fn lower_caps_are_not_faster() {
                 let at = point(&surface, cap, &[]);
                 if let Some(last) = last {
                     let slower = at.relative_speed.mean <= 1.02 * last.relative_speed.mean;
-                    let cooler = at.card_power_w.mean <= 1.02 * last.card_power_w.mean;
+                    let cooler = at.gpu_power_w.mean <= 1.02 * last.gpu_power_w.mean;
                     assert!(slower && cooler, "{method:?} {jobs} {cap:?}: {at:?} after {last:?}");
                 }
                 last = Some(at);
@@ -198,7 +198,7 @@ fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64
             let minute = at + 10 * i as u64 + minute;
             let mut w = window(&format!("job-{name}"), Some(name), minute);
             w.utilization_gpu_percent = Some(100.0 * busy);
-            w.power_mw_cards = Some(Power::from_w(alone_w));
+            w.power_mw_gpus = Some(Power::from_w(alone_w));
             p.observe(w.until_us, &w);
         }
     }
@@ -206,7 +206,7 @@ fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64
         let name = format!("job-{}", names[0]);
         let mut w = beside(window(&name, Some(names[0]), minute), &[names[1]]);
         w.steps_per_s = Some(10.0 * speed);
-        w.power_mw_cards = Some(Power::from_w(shared_w));
+        w.power_mw_gpus = Some(Power::from_w(shared_w));
         w.utilization_gpu_percent = Some((200.0 * busy).min(100.0));
         w.utilization_gpu_percent_job = Some((100.0 * busy).min(50.0));
         p.observe(w.until_us, &w);
@@ -228,10 +228,10 @@ fn both_regimes_of_sharing_come_out() {
         let at = |id: &str, beside: &str| point(&surface_of(&p, id), None, &[beside]).clone();
         let hot = at("job-h1", "g1");
         assert!(off(hot.relative_speed, 0.42).abs() < 0.12, "{method:?} {hot:?}");
-        assert!(off(hot.card_power_w, 245.0).abs() < 0.1, "{method:?} {hot:?}");
+        assert!(off(hot.gpu_power_w, 245.0).abs() < 0.1, "{method:?} {hot:?}");
         let cold = at("job-c1", "d1");
         assert!(off(cold.relative_speed, 0.965).abs() < 0.03, "{method:?} {cold:?}");
-        assert!(off(cold.card_power_w, 170.0).abs() < 0.1, "{method:?} {cold:?}");
+        assert!(off(cold.gpu_power_w, 170.0).abs() < 0.1, "{method:?} {cold:?}");
         // Jobs that were seen alone only.
         let hot = at("job-g1", "h2");
         assert!((0.35..0.62).contains(&hot.relative_speed.mean), "{method:?} {hot:?}");
@@ -253,7 +253,7 @@ fn jobs_of_a_class_teach_each_other() {
                 let mut w = window(&format!("old-{i}"), Some("a"), 100 * i as u64 + minute);
                 (w.gpus, w.gpus_total) = ((0..gpus).collect(), gpus);
                 w.steps_per_s = Some(true_rate(gpus));
-                w.power_mw_cards = Some(Power::from_w(180 * u64::from(gpus)));
+                w.power_mw_gpus = Some(Power::from_w(180 * u64::from(gpus)));
                 p.observe(w.until_us, &w);
             }
         }
@@ -276,7 +276,7 @@ fn jobs_of_a_class_teach_each_other() {
                 rate.low <= true_rate(at.gpus) && true_rate(at.gpus) <= rate.high,
                 "{method:?} {at:?}"
             );
-            assert!(off(at.card_power_w, 180.0).abs() < 0.1, "{method:?} {at:?}");
+            assert!(off(at.gpu_power_w, 180.0).abs() < 0.1, "{method:?} {at:?}");
         }
         assert!(surface.basis.unwrap().starts_with("prior: "));
         // The same after a restart, from what the history kept.
@@ -312,7 +312,7 @@ fn knowing_nothing_is_said_and_wide() {
         p.describe(LATER, job("j"), None, GpuRequest { min: 1, max: 4 }, Some("v100"));
         let surface = surface_of(&p, "j");
         let alone = point(&surface, None, &[]);
-        assert!(alone.steps_per_s.is_none() && width(alone.card_power_w) > 3.0, "{alone:?}");
+        assert!(alone.steps_per_s.is_none() && width(alone.gpu_power_w) > 3.0, "{alone:?}");
         let basis = surface.basis.as_deref().unwrap();
         assert_eq!(basis, "prior: a crude formula; 0 windows of this job, 0 other jobs on v100");
         assert!(width(point(&surface, Some(100), &[]).relative_speed) > 1.1);
@@ -337,7 +337,7 @@ fn inferred_rates_give_no_steps() {
             let mut w = window("j", None, minute);
             (w.cap_mw, w.steps_per_s, w.steps_inferred) =
                 (Some(Power::from_w(cap)), Some(rate), true);
-            w.power_mw_cards = Some(Power::from_w(180.min(cap)));
+            w.power_mw_gpus = Some(Power::from_w(180.min(cap)));
             p.observe(w.until_us, &w);
         }
         let at = point(&surface_of(&p, "j"), Some(100), &[]).clone();
@@ -360,7 +360,7 @@ fn locked_clocks_are_learned() {
             w.clock_mhz_mean = Some(Frequency::from_mhz(clock.unwrap_or(1_380)));
             w.clock_mhz_max = clock.map(Frequency::from_mhz);
             w.steps_per_s = Some(rate);
-            w.power_mw_cards = Some(Power::from_w(watts));
+            w.power_mw_gpus = Some(Power::from_w(watts));
             p.observe(w.until_us, &w);
         }
         let at = wattle_predictor::surface::Configuration {
@@ -373,7 +373,7 @@ fn locked_clocks_are_learned() {
         };
         let locked = p.predict(&job("j"), &at).unwrap();
         assert!(off(locked.relative_speed, 0.855).abs() < 0.05, "{method:?} {locked:?}");
-        assert!(off(locked.card_power_w, 150.0).abs() < 0.06, "{method:?} {locked:?}");
+        assert!(off(locked.gpu_power_w, 150.0).abs() < 0.06, "{method:?} {locked:?}");
     }
 }
 

@@ -66,9 +66,9 @@ fn taught(kind: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predic
         w.gpu_type = kind.into();
         (w.steps_per_s, w.steps_per_s_error) = (Some(rate), None);
         // The tables hold throughputs, and nothing else.
-        (w.power_mw_cards, w.utilization_gpu_percent) = (None, None);
+        (w.power_mw_gpus, w.utilization_gpu_percent) = (None, None);
         (w.utilization_memory_percent, w.memory_mib_max_job) = (None, None);
-        (w.utilization_gpu_percent_job, w.cap_mw, w.energy_mj_cards) = (None, None, None);
+        (w.utilization_gpu_percent_job, w.cap_mw, w.energy_mj_gpus) = (None, None, None);
         p.learn(w.until_us, &beside(w.clone(), with));
     };
     let mut alone = BTreeSet::new();

@@ -39,7 +39,7 @@ fn surface(who: &str, of: &str, when: Timestamp, caps: &[(Option<u64>, f64, f64)
         neighbours: Vec::new(),
         steps_per_s: Some(estimate(*rate)),
         relative_speed: estimate(0.9),
-        card_power_w: estimate(*power),
+        gpu_power_w: estimate(*power),
     };
     Surface {
         job: job(of),
@@ -53,7 +53,7 @@ fn surface(who: &str, of: &str, when: Timestamp, caps: &[(Option<u64>, f64, f64)
         utilization_memory_percent: None,
         memory_mib_max: None,
         points: caps.iter().map(point).collect(),
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: None,
     }
 }
@@ -150,7 +150,7 @@ fn only_the_champion_reaches_the_placer_until_another_is_promoted() {
     let passed: Vec<_> = bench.passed_on().into_iter().map(|s| s.predictor).collect();
     assert_eq!(passed, [named("rival")]);
     assert_eq!(bench.status(3, "rival").state, PredictorState::Champion);
-    assert_eq!(bench.status(3, "physical").state, PredictorState::Shadow);
+    assert_eq!(bench.status(3, "physical").state, PredictorState::Challenger);
 
     // Doubled and late ones change nothing; what is newer does.
     bench.propose(4, surface("rival", "a", at(1), &[(None, 9.0, 170.0)]));
@@ -173,7 +173,7 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     bench.close(16, closed("a", at(16), 250));
     let status = bench.status(16, "rival");
     let prior = status.speed.prior.unwrap();
-    assert_eq!((prior.windows, status.speed.again, status.speed.elsewhere), (1, None, None));
+    assert_eq!((prior.windows, status.speed.same_config, status.speed.new_config), (1, None, None));
     assert!((prior.mape_percent - 100.0).abs() < 0.01 && prior.coverage90_percent == 0.0);
     let power = status.power.prior.unwrap();
     assert!(power.mape_percent < 0.01 && power.coverage90_percent > 99.9, "{power:?}");
@@ -185,8 +185,8 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     bench.close(31, closed("a", at(31), 250));
     bench.close(46, closed("a", at(46), 200));
     let speed = bench.status(46, "rival").speed;
-    assert_eq!(speed.again.unwrap().windows, 1);
-    let elsewhere = speed.elsewhere.unwrap();
+    assert_eq!(speed.same_config.unwrap().windows, 1);
+    let elsewhere = speed.new_config.unwrap();
     assert!((elsewhere.mape_percent - 10.0).abs() < 0.01, "{elsewhere:?}");
 
     // The same window again, and one that is too late, count no second time.
@@ -195,14 +195,14 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     assert_eq!(bench.status(47, "rival").speed, speed);
     // A cap between two that were said: between them, by the logarithm.
     bench.close(61, closed("a", at(61), 141));
-    let elsewhere = bench.status(61, "rival").speed.elsewhere.unwrap();
+    let elsewhere = bench.status(61, "rival").speed.new_config.unwrap();
     assert_eq!(elsewhere.windows, 2);
     let between = 100.0 * (1.0 - (9.0f64 * 8.0).sqrt() / 10.0);
     assert!((elsewhere.mape_percent - (10.0 + between) / 2.0).abs() < 0.1, "{elsewhere:?}");
     // A cap beyond all that were said: no answer, which is counted.
     bench.close(76, closed("a", at(76), 80));
     let status = bench.status(76, "rival");
-    assert_eq!((status.windows_uncovered, status.speed.elsewhere.unwrap().windows), (1, 2));
+    assert_eq!((status.windows_uncovered, status.speed.new_config.unwrap().windows), (1, 2));
     // Who said nothing has no scores.
     assert_eq!(bench.status(76, "physical").speed, Default::default());
 }
@@ -236,11 +236,11 @@ fn batches_and_clocks_are_scored_each_by_their_own_windows() {
         let sum = |score: Option<wattle_common::messages::Score>| {
             score.map_or(0.0, |s| s.windows as f64 * s.mape_percent)
         };
-        let before = sum(bench.status(until, "rival").speed.elsewhere);
+        let before = sum(bench.status(until, "rival").speed.new_config);
         said.at_us = at(until - 14);
         bench.propose(until - 14, said.clone());
         bench.close(until, window);
-        sum(bench.status(until, "rival").speed.elsewhere) - before
+        sum(bench.status(until, "rival").speed.new_config) - before
     };
     // 9 foretold under the lock, 10 seen.
     let off = elsewhere(&mut bench, 31, window(31, None, Some(1_200), 10.0));
@@ -288,7 +288,7 @@ fn relative_speeds_are_scored_where_no_rates_are_said() {
     let mut slow = closed("a", at(31), 100);
     slow.steps_per_s = Some(8.0);
     bench.close(31, slow);
-    let elsewhere = bench.status(31, "rival").speed.elsewhere.unwrap();
+    let elsewhere = bench.status(31, "rival").speed.new_config.unwrap();
     // 0.9 foretold, 0.8 seen.
     assert!((elsewhere.mape_percent - 12.5).abs() < 0.01, "{elsewhere:?}");
 }
@@ -304,7 +304,7 @@ fn what_is_said_of_other_kinds_of_card_counts_there() {
     let mut bench = Bench::new();
     let there = on("p100", surface("physical", "a", at(1), &[(None, 8.0, 180.0)]));
     let said = surface("physical", "a", at(1), &[(None, 20.0, 180.0)]);
-    let said = Surface { elsewhere: vec![there], ..said };
+    let said = Surface { other_gpu_types: vec![there], ..said };
     bench.propose(1, said.clone());
     assert_eq!(bench.passed_on(), std::slice::from_ref(&said));
 
@@ -317,13 +317,13 @@ fn what_is_said_of_other_kinds_of_card_counts_there() {
     bench.propose(17, Surface { at_us: at(17), ..said.clone() });
     bench.close(31, window(31, "v100"));
     let speed = bench.status(31, "physical").speed;
-    assert_eq!((speed.again, speed.elsewhere.unwrap().windows), (None, 1));
+    assert_eq!((speed.same_config, speed.new_config.unwrap().windows), (None, 1));
 
     bench.describe(32, "b");
     bench.wake(60);
     let prior = bench.passed_on().pop().unwrap();
     assert_eq!((prior.predictor.as_str(), prior.job.as_str()), ("prior", "b"));
-    let kinds: Vec<String> = prior.by_kind().map(|on| on.gpu_type).collect();
+    let kinds: Vec<String> = prior.by_gpu_type().map(|on| on.gpu_type).collect();
     assert_eq!(kinds, ["v100", "p100"]);
 }
 
@@ -338,24 +338,25 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
     };
     let there = |kind: &str| on(kind, good.clone());
     let cases: [(&str, Surface); 13] = [
-        ("twice of kind v100", wrong(&|s| s.elsewhere = vec![there("v100")])),
-        ("twice of kind p100", wrong(&|s| s.elsewhere = vec![there("p100"), there("p100")])),
+        ("twice of kind v100", wrong(&|s| s.other_gpu_types = vec![there("v100")])),
+        ("twice of kind p100", wrong(&|s| s.other_gpu_types = vec![there("p100"), there("p100")])),
         (
             "an elsewhere of its own",
             wrong(&|s| {
-                s.elsewhere = vec![Surface { elsewhere: vec![there("a")], ..there("p100") }];
+                s.other_gpu_types =
+                    vec![Surface { other_gpu_types: vec![there("a")], ..there("p100") }];
             }),
         ),
         (
             "more than 8 kinds",
-            wrong(&|s| s.elsewhere = (0..8).map(|i| there(&format!("k{i}"))).collect()),
+            wrong(&|s| s.other_gpu_types = (0..8).map(|i| there(&format!("k{i}"))).collect()),
         ),
         ("no points", wrong(&|s| s.points.clear())),
-        ("not finite", wrong(&|s| s.points[0].card_power_w.mean = f64::NAN)),
+        ("not finite", wrong(&|s| s.points[0].gpu_power_w.mean = f64::NAN)),
         ("in order", wrong(&|s| s.points[0].relative_speed.low = 1.5)),
         (
             "not within",
-            wrong(&|s| s.points[0].card_power_w = Estimate { mean: -3.0, low: -4.0, high: 1.0 }),
+            wrong(&|s| s.points[0].gpu_power_w = Estimate { mean: -3.0, low: -4.0, high: 1.0 }),
         ),
         ("not within", wrong(&|s| s.points[0].steps_per_s = Some(estimate(0.0)))),
         ("gpus and nodes", wrong(&|s| s.points[0].nodes = 2)),
@@ -376,14 +377,14 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
     }
     let status = bench.status(2, "rival");
     assert_eq!(status.state, PredictorState::Failing);
-    assert!(status.trouble.unwrap().contains("gpu_type"));
+    assert!(status.error.unwrap().contains("gpu_type"));
     // The registry's own name is nobody else's.
     let prior = surface("prior", "a", at(1), &[(None, 10.0, 180.0)]);
     bench.propose(2, prior);
     assert_eq!(bench.status(2, "prior").refused, 1);
     // One good word, and it is taken seriously again.
     bench.propose(3, good);
-    assert_eq!(bench.status(3, "rival").state, PredictorState::Shadow);
+    assert_eq!(bench.status(3, "rival").state, PredictorState::Challenger);
 }
 
 #[test]
@@ -399,7 +400,7 @@ fn a_silent_champion_is_stood_in_for_and_comes_back() {
     }
     let status = bench.status(80, "physical");
     assert_eq!((status.state, status.champion), (PredictorState::Silent, true));
-    assert!(status.trouble.unwrap().contains("a window of 1 job unanswered since"));
+    assert!(status.error.unwrap().contains("a window of 1 job unanswered since"));
     let changes = |out: &[Action], state| {
         let is = |action: &&Action| {
             matches!(action, Action::Say(Notice::Changed { predictor, state: now, .. })
@@ -436,7 +437,7 @@ fn a_champion_that_is_gone_is_silent_at_once_and_asked_for_everything_when_it_is
     bench.found(4, &["rival"]);
     let status = bench.status(4, "physical");
     assert_eq!(status.state, PredictorState::Silent);
-    assert!(status.trouble.unwrap().starts_with("its service is gone"));
+    assert!(status.error.unwrap().starts_with("its service is gone"));
     bench.wake(5);
     bench.passed_on();
     // A job that comes now has no last good surface.
@@ -557,7 +558,7 @@ proptest! {
                         prop_assert!(["physical", "prior"].contains(&surface.predictor.as_str()));
                         prop_assert!(!ended.contains(&surface.job));
                         for point in &surface.points {
-                            let power = point.card_power_w;
+                            let power = point.gpu_power_w;
                             prop_assert!(power.low <= power.mean && power.mean <= power.high);
                             prop_assert!(power.mean > 0.0 && power.high.is_finite());
                         }

@@ -48,10 +48,10 @@ fn any_window() -> impl Strategy<Value = JobWindow> {
             w.utilization_gpu_percent = numbers.2;
             w.utilization_gpu_percent_job = numbers.3;
             w.utilization_memory_percent = numbers.4;
-            (w.cap_mw, w.power_mw_cards) = (powers.0, powers.1);
+            (w.cap_mw, w.power_mw_gpus) = (powers.0, powers.1);
             w.clock_mhz_mean = powers.2.map(Frequency::from_mhz);
             w.clock_mhz_max = powers.3.map(Frequency::from_mhz);
-            w.energy_mj_cards = steps.map(Energy::from_mj);
+            w.energy_mj_gpus = steps.map(Energy::from_mj);
             w.steps = steps;
             w.neighbours = who
                 .2
@@ -73,7 +73,7 @@ fn any_method() -> impl Strategy<Value = Method> {
 fn check(surface: &Surface, points_max: u64) {
     assert!(!surface.points.is_empty() && surface.points.len() as u64 <= points_max);
     for p in &surface.points {
-        for e in [Some(p.relative_speed), Some(p.card_power_w), p.steps_per_s].into_iter().flatten()
+        for e in [Some(p.relative_speed), Some(p.gpu_power_w), p.steps_per_s].into_iter().flatten()
         {
             assert!(e.low <= e.mean && e.mean <= e.high, "{p:?}");
             assert!(e.low > 0.0 && e.high.is_finite(), "{p:?}");
@@ -154,14 +154,14 @@ fn what_is_unusable_says_why_and_changes_nothing() {
     w.gpu_type = "v 100.>".into();
     assert!(matches!(p.learn(now, &w), Learned::Unusable(_)));
     let mut w = window("j", None, 0);
-    (w.steps_per_s, w.power_mw_cards) = (Some(f64::NAN), None);
+    (w.steps_per_s, w.power_mw_gpus) = (Some(f64::NAN), None);
     assert!(matches!(p.learn(now, &w), Learned::Unusable(_)));
     assert_eq!(p.job_count(), 0);
     // Half a window is half the knowledge.
-    w.power_mw_cards = Some(Power::from_w(120));
+    w.power_mw_gpus = Some(Power::from_w(120));
     let surface = p.observe(now, &w).unwrap();
     let alone = &surface.points[0];
-    assert!(alone.steps_per_s.is_none() && (alone.card_power_w.mean / 120.0 - 1.0).abs() < 0.05);
+    assert!(alone.steps_per_s.is_none() && (alone.gpu_power_w.mean / 120.0 - 1.0).abs() < 0.05);
 }
 
 #[test]

@@ -50,9 +50,9 @@ impl Bench {
         };
         let contest = registry::ServiceConfig {
             cluster: self.bus.cluster().clone(),
-            look_interval_wall_ms: 1_000,
+            discovery_interval_wall_ms: 1_000,
             lease_wall_ms: 10_000,
-            contest: RegistryConfig::shipped(),
+            registry: RegistryConfig::shipped(),
             nats: BusConfig::at(&self.server.url()),
         };
         let shutdown = Shutdown::default();

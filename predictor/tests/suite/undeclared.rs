@@ -26,7 +26,7 @@ fn of(shape: Shape, name: &str, declared: Option<&str>, minute: u64) -> JobWindo
     w.utilization_gpu_percent_job = Some(shape.0);
     w.utilization_memory_percent = Some(shape.1);
     w.memory_mib_max_job = Some(shape.2);
-    w.power_mw_cards = Some(Power::from_w(shape.3));
+    w.power_mw_gpus = Some(Power::from_w(shape.3));
     w
 }
 
@@ -43,7 +43,7 @@ fn school(p: &mut Predictor) {
         for minute in 10..13 {
             let mut capped = of(VISION, &format!("vision-{i}"), Some("vision"), 100 * i + minute);
             (capped.cap_mw, capped.steps_per_s) = (Some(Power::from_w(100)), Some(5.0));
-            capped.power_mw_cards = Some(Power::from_w(98));
+            capped.power_mw_gpus = Some(Power::from_w(98));
             p.observe(capped.until_us, &capped);
             let shared = of(VISION, &format!("vision-{i}"), Some("vision"), 100 * i + minute + 5);
             let mut shared = beside(shared, &["ranking"]);
@@ -139,7 +139,7 @@ fn recurring_jobs_without_a_name_profit_too() {
     show(&mut p, STRANGE, "first", 0..2);
     let mut capped = of(STRANGE, "first", None, 5_500);
     (capped.cap_mw, capped.steps_per_s) = (Some(Power::from_w(100)), Some(7.0));
-    capped.power_mw_cards = Some(Power::from_w(98));
+    capped.power_mw_gpus = Some(Power::from_w(98));
     p.observe(capped.until_us, &capped);
     p.take_changed_classes();
     assert!(p.forget(&job("first")));

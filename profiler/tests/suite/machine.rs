@@ -153,7 +153,7 @@ impl Node {
         let report = LaunchReport {
             node: node_id(),
             at_us: self.now,
-            generation_seen: 1,
+            observed_generation: 1,
             jobs: jobs.collect(),
         };
         self.event(Event::Launched(report));
@@ -257,9 +257,9 @@ fn a_job_alone_is_seen_as_it_runs() {
     let window = windows[1];
     assert_eq!(window.gpu_type, "v100");
     assert_eq!(window.until_us.since(window.from_us), Duration::from_secs(15));
-    assert_eq!(window.power_mw_cards, Some(Power::from_w(250)));
+    assert_eq!(window.power_mw_gpus, Some(Power::from_w(250)));
     assert_eq!(window.power_mw_job, Some(Power::from_w(250)), "alone, it pays for all");
-    assert_eq!(window.energy_mj_cards, Some(Energy::from_j(250 * 15)));
+    assert_eq!(window.energy_mj_gpus, Some(Energy::from_j(250 * 15)));
     assert!((window.steps_per_s.unwrap() - 20.0).abs() < 0.01, "{:?}", window.steps_per_s);
     assert!(window.steps_per_s_error.unwrap() < 0.02);
     assert_eq!(window.utilization_gpu_percent_job, Some(50.0));
@@ -285,7 +285,7 @@ fn two_tenants_share_the_bill() {
     // 240 W, 40 of them idle: 200 by 60 to 20, and 20 each.
     assert_eq!(a.power_mw_job, Some(Power::from_w(170)));
     assert_eq!(b.power_mw_job, Some(Power::from_w(70)));
-    assert_eq!(a.power_mw_cards, Some(Power::from_w(240)));
+    assert_eq!(a.power_mw_gpus, Some(Power::from_w(240)));
     assert_eq!(a.neighbours[0].job, id("b"));
     assert_eq!(b.neighbours[0].job, id("a"));
     assert_eq!(a.utilization_gpu_percent_job, Some(60.0));
@@ -376,7 +376,7 @@ fn what_is_missing_stays_missing() {
     assert_eq!(window.utilization_memory_percent, None);
     // No counter, but power: integrated, exactly.
     let span = window.until_us.since(window.from_us);
-    assert_eq!(window.energy_mj_cards, Some(Power::from_w(40).over(span)));
+    assert_eq!(window.energy_mj_gpus, Some(Power::from_w(40).over(span)));
     let sample = &node.batches[0].samples[0];
     assert_eq!((sample.energy_mj, sample.clock_mhz, sample.cap_mw), (None, None, None));
 }
@@ -532,7 +532,7 @@ proptest! {
                 prop_assert!(!(inside && window.gpus.contains(gpu)), "gpu {gpu} at {at}: {window:?}");
             }
             prop_assert!(window.samples >= 5);
-            prop_assert!(window.power_mw_job <= window.power_mw_cards);
+            prop_assert!(window.power_mw_job <= window.power_mw_gpus);
         }
         for job in JOBS {
             let windows: Vec<&JobWindow> = node.of(job).collect();

@@ -26,9 +26,9 @@ job_type,gpus,v100,p100""")
         if r["consolidated"] == "1":
             batch = f" (batch size {r['batch_size']})" if r["batch_size"] else ""
             rates[r["model"] + batch, r["num_gpus"]][r["gpu"]] = float(r["steps_per_s"])
-    by_kind = [(job, rate) for job, rate in rates.items() if rate["v100"] > 0]
+    by_gpu_type = [(job, rate) for job, rate in rates.items() if rate["v100"] > 0]
     # In the order of the V100's rows.
-    for (kind, gpus), rate in sorted(by_kind, key=lambda row: int(row[0][1])):
+    for (kind, gpus), rate in sorted(by_gpu_type, key=lambda row: int(row[0][1])):
         print(f"{kind},{gpus},{rate['v100']:.3g},{rate['p100']:.3g}")
 
 

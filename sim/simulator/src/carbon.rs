@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use wattle_common::messages::Intensities;
+use wattle_common::messages::IntensitySeries;
 use wattle_common::{Carbon, CarbonIntensity, Energy, Timestamp};
 use wattle_placer::power::budget::Series;
 
@@ -183,7 +183,7 @@ impl CarbonSeries {
 
     /// The same as the placer is told it, with the first row at `starts_at`.
     #[must_use]
-    pub fn to_message(&self, starts_at_us: Timestamp) -> Intensities {
+    pub fn to_message(&self, starts_at_us: Timestamp) -> IntensitySeries {
         let mut steps: Vec<(u64, CarbonIntensity)> = Vec::with_capacity(self.steps.len());
         for (at, intensity) in &self.steps {
             let s = at / 1_000_000;
@@ -197,7 +197,7 @@ impl CarbonSeries {
         }
         let last = steps.last().map_or(0, |(at, _)| *at);
         let period_s = self.period_us.div_ceil(1_000_000).max(last + 1);
-        Intensities { name: self.name.clone(), starts_at_us, steps, period_s }
+        IntensitySeries { name: self.name.clone(), starts_at_us, steps, period_s }
     }
 
     /// What spending `energy` evenly between two instants emits; instants count from the first row.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use wattle_common::Power;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 use wattle_common::topology::ClusterShape;
 use wattle_placer::state::gpu_set::bits;
 use wattle_placer::{GpuSet, NodeKey};
@@ -68,9 +68,9 @@ pub(crate) struct Cards<'w> {
     /// The usual case, looked up without building a list.
     known_alone: BTreeMap<(u32, u32, Shape), u32>,
     /// Every setting there was; the first is the default.
-    settings: Vec<CardSetting>,
+    settings: Vec<GpuSetting>,
     /// What each running job set its cards to, where it did.
-    set: BTreeMap<u32, CardSetting>,
+    set: BTreeMap<u32, GpuSetting>,
     states: Vec<CardState>,
     /// Power of all cards and hosts, mW.
     pub(crate) power_mw: u64,
@@ -99,7 +99,7 @@ impl<'w> Cards<'w> {
             nodes: Vec::new(),
             known: BTreeMap::new(),
             known_alone: BTreeMap::new(),
-            settings: vec![CardSetting::DEFAULT],
+            settings: vec![GpuSetting::DEFAULT],
             set: BTreeMap::new(),
             states: Vec::new(),
             power_mw: 0,
@@ -177,7 +177,7 @@ impl<'w> Cards<'w> {
     pub(crate) fn set(
         &mut self,
         job: u32,
-        setting: CardSetting,
+        setting: GpuSetting,
         on: &GpuSet,
         touched: &mut Vec<u32>,
     ) {
@@ -211,7 +211,7 @@ impl<'w> Cards<'w> {
             return 0;
         }
         let settings = || tenants.iter().filter_map(|(job, _)| self.set.get(job));
-        let setting = CardSetting {
+        let setting = GpuSetting {
             cap_mw: settings().filter_map(|setting| setting.cap_mw).chain(enforced_cap).min(),
             clock_mhz_max: settings().filter_map(|setting| setting.clock_mhz_max).min(),
         };
@@ -223,7 +223,7 @@ impl<'w> Cards<'w> {
     }
 
     /// What a card is set to.
-    pub(crate) fn setting(&self, node: NodeKey, gpu: u32) -> CardSetting {
+    pub(crate) fn setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
         self.settings[self.nodes[node.index()].cards[gpu as usize].setting as usize]
     }
 
@@ -232,7 +232,7 @@ impl<'w> Cards<'w> {
         &mut self,
         job: u32,
         shape: Shape,
-        setting: CardSetting,
+        setting: GpuSetting,
         on: &GpuSet,
         touched: &mut Vec<u32>,
     ) {
@@ -372,7 +372,7 @@ impl<'w> Cards<'w> {
                 nodes,
             })
             .collect();
-        let CardSetting { cap_mw, clock_mhz_max } = self.settings[setting as usize];
+        let GpuSetting { cap_mw, clock_mhz_max } = self.settings[setting as usize];
         let setting_of_card = Setting { cap: cap_mw, clock_max: clock_mhz_max };
         let state = self.world.card(self.kinds[kind as usize], setting_of_card, &there);
         let index = self.states.len() as u32;

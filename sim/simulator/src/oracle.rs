@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wattle_common::id::PredictorId;
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
 use wattle_placer::{OperatingPoints, Reads};
@@ -128,16 +128,16 @@ impl<'w> Oracle<'w> {
         let mut points = Vec::new();
         for gpus in sizes(request) {
             let shape = self.expected_shape(shape.workload, gpus);
-            points.push(self.point(shape, gpu, CardSetting::DEFAULT, None));
+            points.push(self.point(shape, gpu, GpuSetting::DEFAULT, None));
             for clock in clocks(gpu) {
-                let setting = CardSetting { clock_mhz_max: Some(clock), ..CardSetting::DEFAULT };
+                let setting = GpuSetting { clock_mhz_max: Some(clock), ..GpuSetting::DEFAULT };
                 points.push(self.point(shape, gpu, setting, None));
             }
             let others: BTreeMap<&WorkloadId, &'w Workload> =
                 self.axis.iter().map(|other| (&other.workload.id, other.workload)).collect();
             for &workload in others.values() {
                 let other = Shaped { workload, ..shape };
-                let mut point = self.point(shape, gpu, CardSetting::DEFAULT, Some(other));
+                let mut point = self.point(shape, gpu, GpuSetting::DEFAULT, Some(other));
                 point.neighbours = vec![workload.id.clone()];
                 points.push(point);
             }
@@ -155,7 +155,7 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(100.0 * alone.utilization_memory),
             memory_mib_max: Some(alone.tenants[0].memory_mib),
             points,
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
         });
         let menu = Arc::new(OperatingPoints::of(&surface, request));
@@ -195,14 +195,14 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(truth.utilization_memory_percent),
             memory_mib_max: Some(truth.memory_mib),
             points: truth.points.clone(),
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
         })
     }
 
     fn truth(&self, shape: Shaped<'w>, gpu: &GpuModel) -> Truth {
         let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
-        let default = CardSetting::DEFAULT;
+        let default = GpuSetting::DEFAULT;
         let mut points = vec![self.point(shape, gpu, default, None)];
         let fewest = self.expected_shape(shape.workload, shape.gpus).nodes;
         for nodes in fewest..=(fewest * SPREADS).min(shape.gpus) {
@@ -224,12 +224,12 @@ impl<'w> Oracle<'w> {
         &self,
         shape: Shaped<'w>,
         gpu: &GpuModel,
-        setting: CardSetting,
+        setting: GpuSetting,
         other: Option<Shaped<'w>>,
     ) -> SurfacePoint {
         let tenants: Vec<Tenant<'_>> =
             [Some(shape), other].into_iter().flatten().map(Shaped::tenant).collect();
-        let CardSetting { cap_mw, clock_mhz_max } = setting;
+        let GpuSetting { cap_mw, clock_mhz_max } = setting;
         let set = Setting { cap: cap_mw, clock_max: clock_mhz_max };
         let card = self.world.card(gpu, set, &tenants);
         let speed = card.tenants[0].speed;
@@ -256,7 +256,7 @@ impl<'w> Oracle<'w> {
             neighbours: other.into_iter().map(Shaped::class).collect(),
             steps_per_s: Some(exactly(rate)),
             relative_speed: exactly(beside),
-            card_power_w: exactly(power),
+            gpu_power_w: exactly(power),
         }
     }
 }

@@ -150,9 +150,9 @@ impl Profiles {
             step: Some(seen.step),
             epoch: None,
             early: true,
-            power_mw_cards: Some(power),
+            power_mw_gpus: Some(power),
             power_mw_job: None,
-            energy_mj_cards: Some(Energy::from_mj(
+            energy_mj_gpus: Some(Energy::from_mj(
                 (u128::from(power.as_mw()) * u128::from(span_us) / 1_000_000) as u64,
             )),
             utilization_gpu_percent: Some(busy),

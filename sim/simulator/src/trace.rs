@@ -369,9 +369,10 @@ impl Notes {
 
     fn add(&mut self, what: &str, line: u64) {
         /// Kinds of oddities told apart; more are one.
-        const KINDS_MAX: usize = 50;
+        const GPU_TYPES_MAX: usize = 50;
         let place = self.0.iter().position(|note| note.what == what).unwrap_or_else(|| {
-            let what = if self.0.len() < KINDS_MAX { what } else { "left out for other reasons" };
+            let what =
+                if self.0.len() < GPU_TYPES_MAX { what } else { "left out for other reasons" };
             if let Some(place) = self.0.iter().position(|note| note.what == what) {
                 return place;
             }

@@ -228,12 +228,12 @@ fn asleep(
     of: &GpuEntry,
     place: &Place<'_>,
 ) -> Result<NodeSleep, CatalogError> {
-    let AsleepEntry { power_w, fall_s, wake_s, wake_j } = *asleep;
+    let AsleepEntry { power_w, fall_s, wake_timeout_s, wake_j } = *asleep;
     let seconds = |s: f64| (0.0..=86_400.0).contains(&s);
-    let sound = power_w >= 0.0 && seconds(fall_s) && seconds(wake_s) && wake_j >= 0.0;
+    let sound = power_w >= 0.0 && seconds(fall_s) && seconds(wake_timeout_s) && wake_j >= 0.0;
     place.check(
         sound && wake_j.is_finite(),
-        "asleep: need power_w and wake_j of at least 0, fall_s and wake_s of 0 to 86,400",
+        "asleep: need power_w and wake_j of at least 0, fall_s and wake_timeout_s of 0 to 86,400",
     )?;
     let awake_w = of.host_w + of.idle_w * f64::from(of.node_gpus);
     place.check(
@@ -243,7 +243,7 @@ fn asleep(
     Ok(NodeSleep {
         power: Power::from_w_f64(power_w),
         fall: Duration::from_secs_f64(fall_s),
-        wake: Duration::from_secs_f64(wake_s),
+        wake: Duration::from_secs_f64(wake_timeout_s),
         wake_energy: Energy::from_j(wake_j.round() as u64),
     })
 }

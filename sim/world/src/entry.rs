@@ -44,7 +44,7 @@ pub(crate) struct GpuEntry {
 pub(crate) struct AsleepEntry {
     pub(crate) power_w: f64,
     pub(crate) fall_s: f64,
-    pub(crate) wake_s: f64,
+    pub(crate) wake_timeout_s: f64,
     pub(crate) wake_j: f64,
 }
 

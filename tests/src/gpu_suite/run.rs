@@ -167,7 +167,7 @@ fn report(watch: &Watch, plan: &Plan, trainings: &[Training]) -> LaunchReport {
     LaunchReport {
         node: watch.node.clone(),
         at_us: now,
-        generation_seen: 1,
+        observed_generation: 1,
         jobs: trainings.iter().map(launched).collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use wattle_common::Timestamp;
 use wattle_common::id::GpuIndex;
-use wattle_common::job::{CardSetting, GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::JobRecord;
 
 use crate::id;
@@ -41,7 +41,7 @@ pub fn job_record(spec: JobSpec, phase: JobPhase) -> JobRecord {
         phase_since_us: Timestamp::EPOCH,
         attempt: u32::from(phase != JobPhase::Queued),
         placement: None,
-        setting: CardSetting::DEFAULT,
+        setting: GpuSetting::DEFAULT,
         started_at_us: None,
         gpu_time_ms: None,
         run_time_ms: None,

@@ -14,7 +14,7 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
     AppliedGpu {
         gpu,
         uuid: format!("GPU-{gpu}"),
-        kind: gpu_type.to_owned(),
+        gpu_type: gpu_type.to_owned(),
         memory_mib: 32_768,
         healthy: true,
         cap_mw: None,
@@ -22,9 +22,9 @@ pub fn applied_gpu(gpu: GpuIndex, gpu_type: &str) -> AppliedGpu {
         cap_mw_min: None,
         cap_mw_max: None,
         clock_mhz_max: None,
-        clock_mhz_lowest: None,
-        clock_mhz_highest: None,
-        refused: None,
+        clock_mhz_supported_min: None,
+        clock_mhz_supported_max: None,
+        last_error: None,
     }
 }
 
@@ -38,11 +38,11 @@ pub fn power_report(
     PowerReport {
         node: id::node(node),
         at_us: at,
-        generation_seen: 0,
+        observed_generation: 0,
         lease_until_us: None,
         gpus: gpus.into_iter().collect(),
         can_sleep: false,
-        slept: None,
+        sleep_result: None,
         switch: None,
         gpus_per_board: None,
     }
@@ -59,7 +59,7 @@ pub fn launch_report(
     LaunchReport {
         node: id::node(node),
         at_us: at,
-        generation_seen: generation,
+        observed_generation: generation,
         jobs: jobs.into_iter().collect(),
     }
 }

@@ -19,7 +19,7 @@ pub fn estimate(mean: f64, share: f64) -> Estimate {
 
 /// One exactly known configuration: exclusive GPUs, at default cap and clock, eight to a node.
 #[must_use]
-pub fn point(gpus: u32, steps_per_s: f64, card_power_w: f64) -> SurfacePoint {
+pub fn point(gpus: u32, steps_per_s: f64, gpu_power_w: f64) -> SurfacePoint {
     SurfacePoint {
         gpus,
         nodes: gpus.div_ceil(8),
@@ -29,7 +29,7 @@ pub fn point(gpus: u32, steps_per_s: f64, card_power_w: f64) -> SurfacePoint {
         neighbours: Vec::new(),
         steps_per_s: Some(exactly(steps_per_s)),
         relative_speed: exactly(1.0),
-        card_power_w: exactly(card_power_w),
+        gpu_power_w: exactly(gpu_power_w),
     }
 }
 
@@ -53,6 +53,6 @@ pub fn surface(
         memory_mib_max: None,
         points: points.into_iter().collect(),
         probe: None,
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
     }
 }

@@ -19,7 +19,7 @@ async fn a_power_limit_holds_and_what_was_spent_outlives_the_placer() {
     assert_eq!(system.wattle(&["budget", "show"]).status.code(), Some(0));
     let unlimited = caps(&system);
     let set = ["budget", "set", "--power-kw", "0.65", "--energy-kwh", "900", "--json"];
-    assert_eq!(system.json(&set)["answer"], "stored");
+    assert_eq!(system.json(&set)["result"], "stored");
 
     let training =
         ["--workload", "resnet50-imagenet-b128", "--steps", "100000", "--steps-per-epoch", "10000"];

@@ -29,7 +29,7 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
         surface(&system, &picky).await.filter(|surface| surface.windows >= 2)
     })
     .await;
-    assert_eq!((seen.gpu_type.as_str(), seen.elsewhere.len()), ("p100", 0));
+    assert_eq!((seen.gpu_type.as_str(), seen.other_gpu_types.len()), ("p100", 0));
 
     // What was seen of its class there is foretold of the next, whichever cards that is on.
     let any = system.submit("any", &of_class, &training);
@@ -41,10 +41,10 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
     })
     .await;
     assert_eq!(both.gpu_type, here);
-    let kinds: BTreeSet<String> = both.clone().by_kind().map(|on| on.gpu_type).collect();
+    let kinds: BTreeSet<String> = both.clone().by_gpu_type().map(|on| on.gpu_type).collect();
     assert_eq!(kinds, BTreeSet::from(["p100".to_owned(), "v100".to_owned()]));
     let known = |on: &Surface| on.points.iter().any(|point| point.steps_per_s.is_some());
-    let p100 = both.by_kind().find(|on| on.gpu_type == "p100").unwrap();
+    let p100 = both.by_gpu_type().find(|on| on.gpu_type == "p100").unwrap();
     assert!(known(&p100), "{:?}", p100.basis);
 
     // What a person sees of it.

@@ -88,7 +88,7 @@ async fn two_jobs_share_a_card_and_both_reports_show_it() {
     })
     .await;
     // What the card drew is divided between the two, and neither has all of it.
-    let (card, part) = (window.power_mw_cards.unwrap(), window.power_mw_job.unwrap());
+    let (card, part) = (window.power_mw_gpus.unwrap(), window.power_mw_job.unwrap());
     assert!(part > Power::ZERO && part < card, "{part} of {card}");
     assert!(system.end().await.success());
 }

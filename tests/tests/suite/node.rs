@@ -259,7 +259,7 @@ impl Node {
         let report = LaunchReport {
             node: id(),
             at_us: self.now(),
-            generation_seen: 1,
+            observed_generation: 1,
             jobs: vec![LaunchedJob {
                 job: job.clone(),
                 attempt: 1,
@@ -324,7 +324,7 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
 
     let until = node.order(1, Duration::from_secs(200), vec![cap(0, 150)]).await;
     let report = node.report("the cap stands", |r| r.gpus[0].cap_mw == Some(w(150))).await;
-    assert_eq!((report.generation_seen, report.lease_until_us), (1, Some(until)));
+    assert_eq!((report.observed_generation, report.lease_until_us), (1, Some(until)));
     assert_eq!(report.gpus[1].cap_mw, report.gpus[1].cap_mw_default, "its neighbour is free");
     node.summary("the cap shows in power", |s| {
         s.gpus[0].cap_mw == Some(w(150))
@@ -337,7 +337,7 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
     assert!(safe.at_us >= until, "not before its time");
     let safe =
         node.report("the safe cap stands", |r| r.gpus[0].cap_mw == r.gpus[0].cap_mw_default).await;
-    assert!(safe.gpus.iter().all(|gpu| gpu.healthy && gpu.refused.is_none()));
+    assert!(safe.gpus.iter().all(|gpu| gpu.healthy && gpu.last_error.is_none()));
     node.summary("power is free again", |s| s.gpus[0].power_mw_mean > Some(w(180))).await;
 }
 
@@ -376,7 +376,7 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
     let killed = node.now();
     let mut agent = node.agent();
     node.report("the lease is taken up", |r| {
-        r.at_us > killed && r.gpus[1].cap_mw == Some(w(110)) && r.generation_seen == 2
+        r.at_us > killed && r.gpus[1].cap_mw == Some(w(110)) && r.observed_generation == 2
     })
     .await;
 
@@ -395,7 +395,7 @@ async fn the_agent_outlives_nonsense_lost_cards_and_the_bus() {
     node.desired.put("n0", &"nonsense").await.unwrap();
     node.order(5, HOUR, vec![cap(0, 9_999), cap(1, 130)]).await;
     let report = node.report("what can be is obeyed", |r| r.gpus[1].cap_mw == Some(w(130))).await;
-    let refused = report.gpus[0].refused.as_ref().unwrap();
+    let refused = report.gpus[0].last_error.as_ref().unwrap();
     assert!(refused.contains("9999 W"), "{refused}");
     assert_eq!(report.gpus[0].cap_mw, report.gpus[0].cap_mw_default, "the previous stands");
 
@@ -439,7 +439,7 @@ async fn windows_say_how_a_job_runs() {
     assert_eq!((window.gpu_type.as_str(), window.gpus.as_slice()), ("v100", &[1][..]));
     assert_eq!((window.gpus_total, window.nodes_total, window.early), (1, 1, true));
     assert!(window.neighbours.is_empty());
-    let power = window.power_mw_cards.unwrap();
+    let power = window.power_mw_gpus.unwrap();
     assert!((w(150)..w(260)).contains(&power), "{power}");
     let share = window.power_mw_job.unwrap().ratio(power);
     assert!(share > 0.99, "alone on its card it pays for all: {window:?}");
@@ -456,7 +456,7 @@ async fn windows_say_how_a_job_runs() {
     let more: Vec<JobWindow> =
         node.stored(StreamName::Windows, "test-2", codec::decode_json, capped).await;
     let slow = more.iter().rfind(|window| window.cap_mw == Some(w(140))).unwrap();
-    assert!(slow.power_mw_cards.unwrap() <= w(141), "{slow:?}");
+    assert!(slow.power_mw_gpus.unwrap() <= w(141), "{slow:?}");
     assert!(slow.steps_per_s.unwrap() < window.steps_per_s.unwrap(), "{slow:?}\n{window:?}");
 
     // Killed and started again: the ledger goes on where it was, and what was spent meanwhile is in

@@ -12,7 +12,7 @@ const SHIPPED: [&str; 3] = ["neighbour", "physical", "statistical"];
 fn listed(system: &System) -> Option<(Vec<Value>, String)> {
     let all = system.json(&["predictors", "--json"]);
     let all = all.as_array()?.clone();
-    let well = |one: &&Value| one["state"] == "champion" || one["state"] == "shadow";
+    let well = |one: &&Value| one["state"] == "champion" || one["state"] == "challenger";
     let mut names: Vec<&str> = all.iter().filter(well).filter_map(|s| s["name"].as_str()).collect();
     names.sort_unstable();
     let serves = all.iter().find(|one| one["champion"] == true)?["name"].as_str()?.to_owned();
@@ -35,7 +35,7 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     until("the job is predicted", async || surface("physical").await).await;
     until("each is scored", async || {
         let (all, _) = listed(&system)?;
-        let scored = |one: &Value| one["power"]["again"]["windows"].as_u64() > Some(2);
+        let scored = |one: &Value| one["power"]["same_config"]["windows"].as_u64() > Some(2);
         all.iter().all(scored).then_some(())
     })
     .await;
@@ -61,7 +61,7 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     .await;
     let (all, serves) = until("all are listed again", async || listed(&system)).await;
     assert_eq!(serves, "statistical");
-    let scored = |one: &Value| one["power"]["again"]["windows"].as_u64() > Some(0);
+    let scored = |one: &Value| one["power"]["same_config"]["windows"].as_u64() > Some(0);
     assert!(all.iter().all(scored), "{all:#?}");
 
     assert!(system.wattle(&["predictors", "promote", "physical"]).status.success());

@@ -71,7 +71,7 @@ async fn a_probed_jobs_surface_becomes_narrow_and_neither_cap_nor_clock_stays() 
     let after = until("there is nothing left to look at", async || {
         let known = surface().await?;
         let record = system.record(&job).await?;
-        let over = |p: &wattle_common::messages::ProbeMade| {
+        let over = |p: &wattle_common::messages::ProbeRecord| {
             known.at_us > p.at_us + std::time::Duration::from_millis(p.duration_ms)
         };
         (known.probe.is_none() && record.probes.iter().all(over)).then_some(known)

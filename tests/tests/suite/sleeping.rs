@@ -13,7 +13,7 @@ async fn asleep(system: &System) -> usize {
     for node in ["n0", "n1"] {
         let desired: Option<(NodeDesired, _)> = bucket.get(node).await.unwrap();
         let sleep = desired.and_then(|(desired, _)| desired.sleep);
-        asleep += usize::from(sleep.is_some_and(|sleep| sleep.is == SleepState::Asleep));
+        asleep += usize::from(sleep.is_some_and(|sleep| sleep.state == SleepState::Asleep));
     }
     asleep
 }

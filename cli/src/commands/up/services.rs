@@ -109,7 +109,7 @@ pub(crate) fn start(
     placer.extend([
         ("policy", Value::from(site.policy)),
         ("lease_ms", site.ms(60_000, WALL_LEASE)),
-        ("node_patience_ms", site.ms(15_000, WALL_LEASE)),
+        ("node_stale_after_ms", site.ms(15_000, WALL_LEASE)),
         ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),
         ("nodes_expected", Value::from(hardware.nodes.len() as i64)),
     ]);
@@ -120,10 +120,10 @@ pub(crate) fn start(
         let command = nap::command(Nap::Wake, &site.folder.join("logs"))?;
         placer.extend([
             ("sleep.wake_command", command),
-            ("sleep.stays_s", Value::from(300)),
-            ("sleep.wakes_in_s", site.s(30, WALL_HEARTBEAT)),
-            ("sleep.falls_s", site.s(180, 5 * WALL_LEASE)),
-            ("sleep.wake_s", site.s(600, 10 * WALL_LEASE)),
+            ("sleep.idle_before_sleep_s", Value::from(300)),
+            ("sleep.wake_time_s", site.s(30, WALL_HEARTBEAT)),
+            ("sleep.sleep_timeout_s", site.s(180, 5 * WALL_LEASE)),
+            ("sleep.wake_timeout_s", site.s(600, 10 * WALL_LEASE)),
         ]);
     }
     if let Some(cap) = site.gpu_cap {
@@ -132,13 +132,13 @@ pub(crate) fn start(
     let kind = hardware.nodes.first().map(|node| node.gpu_type.clone()).unwrap_or_default();
     let mut registry = site.common();
     registry.extend([
-        ("contest.gpu_kind_assumed", Value::from(kind.clone())),
-        ("contest.first_after_ms", site.ms(5_000, WALL_FIRST)),
-        ("contest.silent_after_ms", site.ms(60_000, WALL_SILENCE)),
-        ("contest.prior_after_ms", site.ms(600_000, 2 * WALL_SILENCE)),
+        ("registry.gpu_type_default", Value::from(kind.clone())),
+        ("registry.first_prior_after_ms", site.ms(5_000, WALL_FIRST)),
+        ("registry.silent_after_ms", site.ms(60_000, WALL_SILENCE)),
+        ("registry.prior_after_ms", site.ms(600_000, 2 * WALL_SILENCE)),
     ]);
     let mut predictor = site.common();
-    predictor.push(("model.gpu_kind_assumed", Value::from(kind)));
+    predictor.push(("model.gpu_type_default", Value::from(kind)));
     let mut services = vec![("placer", "placer", placer), ("registry", "registry", registry)];
     services.extend(PREDICTORS.map(|name| ("predictor", name, predictor.clone())));
     for (service, name, overrides) in services {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{
-    BudgetReply, BudgetStatus, Intensities, JobEnergy, LedgerEntry, SetBudget,
+    BudgetReply, BudgetStatus, IntensitySeries, JobEnergy, LedgerEntry, SetBudget,
 };
 use wattle_common::{Budget, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 
@@ -125,15 +125,15 @@ fn a_power_limit_is_held_by_caps() {
 fn the_status_says_what_is_drawn_without_jobs_and_what_the_budget_feeds() {
     let mut world = World::new(1, 4);
     set(&mut world, energy(5.0, 86_400));
-    assert_eq!(status(&world).power_mw_empty, None, "nothing has been metered yet");
+    assert_eq!(status(&world).power_mw_baseline, None, "nothing has been metered yet");
     minutes(&mut world, 1, 4, 50);
-    let (empty, fed) = (status(&world).power_mw_empty, status(&world).power_mw_fed);
+    let (empty, fed) = (status(&world).power_mw_baseline, status(&world).power_mw_budget_mean);
     assert_eq!(empty, Some(Power::from_w(300 + 4 * 50)));
     // 5 kWh in a day are 208.3 W, of which half a per cent is kept in hand.
     assert!(fed.is_some_and(|fed| (207..=208).contains(&(fed.as_mw() / 1_000))), "{fed:?}");
     set(&mut world, Budget::from_human(None, None, Some(0.1), None).unwrap());
     let status = status(&world);
-    assert_eq!((status.power_mw_empty, status.power_mw_fed), (empty, None));
+    assert_eq!((status.power_mw_baseline, status.power_mw_budget_mean), (empty, None));
 }
 
 /// The grid alone is no limit: whoever may wait for it does.
@@ -145,7 +145,7 @@ fn the_grid_is_followed_without_any_limit() {
     let steps = [(0, 500.0), (3_600, 100.0)];
     let steps = steps.map(|(at, g)| (at, CarbonIntensity::from_g_per_kwh(g))).to_vec();
     let (name, starts_at_us) = ("grid".to_owned(), world.now - Duration::from_secs(86_400));
-    let intensity = Some(Intensities { name, starts_at_us, steps, period_s: 86_400 });
+    let intensity = Some(IntensitySeries { name, starts_at_us, steps, period_s: 86_400 });
     let asked = SetBudget { budget: Budget::default(), intensity };
     world.tell(Event::BudgetSet(7, Box::new(asked)));
     assert!(matches!(world.budget_reply, Some(BudgetReply::Stored { .. })));
@@ -170,7 +170,7 @@ fn what_is_no_budget_is_refused() {
     assert!(error.contains("--carbon"), "{error}");
     let steps = vec![(5, CarbonIntensity::from_g_per_kwh(1.0))];
     let name = "x".to_owned();
-    let intensity = Some(Intensities { name, starts_at_us: world.now, steps, period_s: 9 });
+    let intensity = Some(IntensitySeries { name, starts_at_us: world.now, steps, period_s: 9 });
     let asked = SetBudget { budget: carbon, intensity };
     world.tell(Event::BudgetSet(8, Box::new(asked)));
     assert!(matches!(world.budget_reply, Some(BudgetReply::Refused { .. })));

@@ -1,6 +1,6 @@
 //! A policy for tests that puts some jobs where no sensible policy would, to see them taken off again.
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Alone;
 use crate::policies::{Fifo, Policy};
@@ -39,7 +39,7 @@ impl Policy for ForcedColocation {
                 plan.decisions.push(Decision::Start {
                     job,
                     on,
-                    setting: CardSetting::DEFAULT,
+                    setting: GpuSetting::DEFAULT,
                     observe: true,
                     reason: reason(),
                 });

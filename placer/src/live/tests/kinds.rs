@@ -57,9 +57,9 @@ fn surface(job: &str, kind: &str, steps_per_s: f64) -> Surface {
             neighbours: vec![],
             steps_per_s: Some(exactly(steps_per_s)),
             relative_speed: exactly(1.0),
-            card_power_w: exactly(200.0),
+            gpu_power_w: exactly(200.0),
         }],
-        elsewhere: vec![],
+        other_gpu_types: vec![],
         probe: None,
     }
 }
@@ -80,7 +80,7 @@ fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
             world.pass(20);
             world.submit(spec("a", 1));
             let elsewhere = vec![surface("a", "p100", on_p100)];
-            let said = Surface { elsewhere, ..surface("a", "v100", 1.0) };
+            let said = Surface { other_gpu_types: elsewhere, ..surface("a", "v100", 1.0) };
             world.tell(Event::SurfaceKnown(Box::new(said)));
             world.pass(3);
             let placed = &world.record("a").reasons[0].decision;

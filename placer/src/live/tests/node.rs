@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::messages::{
-    AppliedGpu, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, SleepAnswer,
+    AppliedGpu, LaunchReport, LaunchState, LaunchedJob, NodeDesired, PowerReport, SleepResult,
     SleepState,
 };
 use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
@@ -42,7 +42,7 @@ pub(super) struct Nap {
     /// Why its sleep command fails.
     pub(super) fails: Option<String>,
     /// What became of the last order to sleep.
-    pub(super) answer: Option<SleepAnswer>,
+    pub(super) answer: Option<SleepResult>,
     /// What it said last before it slept.
     pub(super) last: Option<(PowerReport, LaunchReport)>,
 }
@@ -60,28 +60,29 @@ impl Node {
 
     /// As a power agent does: each order once.
     pub(super) fn fall_asleep(&mut self, desired: &NodeDesired) {
-        let Some(sleep) = desired.sleep.filter(|s| s.is == SleepState::FallingAsleep) else {
+        let Some(sleep) = desired.sleep.filter(|s| s.state == SleepState::EnteringSleep) else {
             return;
         };
-        let ordered_us = sleep.since_us;
-        if self.nap.answer.as_ref().is_some_and(|answer| answer.ordered_us >= ordered_us) {
+        let requested_at_us = sleep.since_us;
+        if self.nap.answer.as_ref().is_some_and(|answer| answer.requested_at_us >= requested_at_us)
+        {
             return;
         }
         assert!(!self.runs.values().any(is_live), "{} is sent to sleep under a job", self.id);
         let error = self.nap.fails.clone();
         self.nap.asleep = error.is_none();
-        self.nap.answer = Some(SleepAnswer { ordered_us, error });
+        self.nap.answer = Some(SleepResult { requested_at_us, error });
     }
 
     pub(super) fn power(&self, now: Timestamp) -> PowerReport {
         PowerReport {
             node: self.id.clone(),
             at_us: now,
-            generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
+            observed_generation: self.seen.as_ref().map_or(0, |seen| seen.generation),
             lease_until_us: None,
             gpus: (0..self.gpus).map(|gpu| self.card(gpu)).collect(),
             can_sleep: self.nap.can,
-            slept: self.nap.answer.clone(),
+            sleep_result: self.nap.answer.clone(),
             switch: self.place.0.map(|switch| switch.parse().unwrap()),
             gpus_per_board: self.place.1,
         }
@@ -91,7 +92,7 @@ impl Node {
         let card = AppliedGpu {
             gpu,
             uuid: format!("GPU-{gpu}"),
-            kind: self.kind.to_owned(),
+            gpu_type: self.kind.to_owned(),
             memory_mib: 32_768,
             healthy: !self.sick.contains(&gpu),
             cap_mw: None,
@@ -99,15 +100,15 @@ impl Node {
             cap_mw_min: Some(Power::from_w(100)),
             cap_mw_max: None,
             clock_mhz_max: None,
-            clock_mhz_lowest: Some(Frequency::from_mhz(135)),
-            clock_mhz_highest: Some(Frequency::from_mhz(1_380)),
-            refused: self.refuses.clone(),
+            clock_mhz_supported_min: Some(Frequency::from_mhz(135)),
+            clock_mhz_supported_max: Some(Frequency::from_mhz(1_380)),
+            last_error: self.refuses.clone(),
         };
         if !self.unread.contains(&gpu) {
             return card;
         }
-        let (uuid, kind) = (String::new(), String::new());
-        AppliedGpu { uuid, kind, memory_mib: 0, healthy: false, refused: None, ..card }
+        let (uuid, gpu_type) = (String::new(), String::new());
+        AppliedGpu { uuid, gpu_type, memory_mib: 0, healthy: false, last_error: None, ..card }
     }
 
     pub(super) fn launch(&self, now: Timestamp) -> LaunchReport {
@@ -118,7 +119,7 @@ impl Node {
         LaunchReport {
             node: self.id.clone(),
             at_us: now,
-            generation_seen: self.seen.as_ref().map_or(0, |seen| seen.generation),
+            observed_generation: self.seen.as_ref().map_or(0, |seen| seen.generation),
             jobs: self.runs.values().filter(|run| is_live(run) || named(run)).cloned().collect(),
         }
     }

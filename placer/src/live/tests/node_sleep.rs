@@ -14,10 +14,10 @@ fn world() -> World {
     world.policy = || -> Box<dyn Policy> { Box::new(Sleeping::new(Box::new(Fifo))) };
     world.config.sleep = SleepConfig {
         wake_command: Some(vec!["wake".to_owned()]),
-        stays_s: 60,
-        falls_s: 40,
-        wake_s: 60,
-        wakes_in_s: 20,
+        idle_before_sleep_s: 60,
+        sleep_timeout_s: 40,
+        wake_timeout_s: 60,
+        wake_time_s: 20,
         ..SleepConfig::default()
     };
     for node in ["n0", "n1"] {
@@ -28,7 +28,7 @@ fn world() -> World {
 }
 
 fn state(world: &World, node: &str) -> Option<SleepState> {
-    world.desired(node).sleep.map(|NodeSleep { is, .. }| is)
+    world.desired(node).sleep.map(|NodeSleep { state, .. }| state)
 }
 
 fn alarms(world: &World) -> Vec<&str> {
@@ -45,7 +45,7 @@ fn who_is_not_needed_sleeps_and_is_neither_lost_nor_forgotten() {
     world.pass(50);
     assert_eq!(state(&world, "n0"), None, "it stays for a minute");
     world.pass(20);
-    assert_eq!(state(&world, "n0"), Some(SleepState::FallingAsleep));
+    assert_eq!(state(&world, "n0"), Some(SleepState::EnteringSleep));
     assert!(world.nap("n0").asleep);
     world.pass(30);
     assert_eq!(state(&world, "n0"), Some(SleepState::Asleep));
@@ -87,7 +87,7 @@ fn as_many_wake_as_somebody_waits_for_and_stay_for_a_while() {
 fn who_is_needed_while_it_falls_asleep_is_woken_once_it_sleeps() {
     let mut world = world();
     world.pass(66);
-    assert_eq!(state(&world, "n0"), Some(SleepState::FallingAsleep));
+    assert_eq!(state(&world, "n0"), Some(SleepState::EnteringSleep));
     world.submit(spec("a", 4));
     world.pass(5);
     assert_eq!(woken(&world), 0, "a wake command would come too early");
@@ -103,7 +103,7 @@ fn a_node_that_does_not_wake_is_told_and_unhealthy_until_it_is_heard_of() {
     world.nap("n0").deaf = true;
     world.submit(spec("a", 2));
     world.pass(70);
-    assert_eq!(state(&world, "n0"), Some(SleepState::NotWoken));
+    assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed));
     let told = "alarm n0 was not heard of within 60 s of its wake command";
     assert!(alarms(&world)[0].starts_with(told), "{:?}", alarms(&world));
     // Another is woken in its place.
@@ -111,7 +111,7 @@ fn a_node_that_does_not_wake_is_told_and_unhealthy_until_it_is_heard_of() {
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     world.restart();
     world.pass(10);
-    assert_eq!(state(&world, "n0"), Some(SleepState::NotWoken), "a restart forgets nothing");
+    assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed), "a restart forgets nothing");
     world.nap("n0").asleep = false;
     world.pass(3);
     assert_eq!(state(&world, "n0"), None);

@@ -30,7 +30,7 @@ fn proposal_of(
         utilization_memory_percent: None,
         memory_mib_max: None,
         points: vec![],
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: Some(Probe {
             gpus: 1,
             nodes: 1,

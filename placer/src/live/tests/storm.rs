@@ -155,7 +155,7 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
                     relative_speed: said(rng, lies, if neighbours.is_empty() { 1.0 } else { 0.8 }),
                     neighbours,
                     steps_per_s,
-                    card_power_w: said(rng, lies, 200.0),
+                    gpu_power_w: said(rng, lies, 200.0),
                 });
             }
         }
@@ -172,7 +172,7 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
         utilization_memory_percent: None,
         memory_mib_max: one_in(rng, 2).then(|| rng.below(60_000)),
         points,
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: None,
     }
 }
@@ -237,7 +237,7 @@ fn trouble(
                 && !one_in(kinds, 4)
             {
                 let other = a_surface(kinds, &job, world.now);
-                surface.elsewhere = vec![Surface { gpu_type: "p100".to_owned(), ..other }];
+                surface.other_gpu_types = vec![Surface { gpu_type: "p100".to_owned(), ..other }];
             }
             world.tell(Event::SurfaceKnown(Box::new(surface)));
         }
@@ -258,7 +258,7 @@ fn storm(seed: u64) -> Result<World, String> {
     }
     world.config.ended_kept = usize::MAX;
     // A node is given up within a storm.
-    (world.config.node_patience_ms, world.config.node_lost_after_ms) = (5_000, 20_000);
+    (world.config.node_stale_after_ms, world.config.node_lost_after_ms) = (5_000, 20_000);
     world.config.nodes_expected = Some(3);
     world.config.attempts_max = u32::MAX;
     // In some storms one node has other cards, and some jobs must have these or the others.

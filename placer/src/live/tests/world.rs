@@ -73,7 +73,7 @@ fn config() -> Config {
         lease_ms: 60_000,
         tick_ms: 5_000,
         round_delay_ms: 100,
-        node_patience_ms: 15_000,
+        node_stale_after_ms: 15_000,
         node_lost_after_ms: 120_000,
         progress_store_ms: 30_000,
         attempts_max: 100,
@@ -361,7 +361,7 @@ impl World {
                 }
                 Action::WakeNode(node) => {
                     let stored = self.orders[&node].sleep.unwrap();
-                    assert_eq!(stored.is, SleepState::Waking, "woken before it is stored");
+                    assert_eq!(stored.state, SleepState::Waking, "woken before it is stored");
                     self.log.push(format!("wake {node}"));
                     let at = self.now + WAKES_IN;
                     let nap = &mut self.node_mut(node.as_str()).nap;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{never, suits_some};
 use crate::allocation::transition::{Target, arrange_some};
@@ -252,7 +252,7 @@ fn offer(
         jobs: vec![key],
         gpus: bid.gpus,
         kind: menu.gpu_type.clone(),
-        setting: if is_unmeasured(job) { CardSetting::DEFAULT } else { way.what },
+        setting: if is_unmeasured(job) { GpuSetting::DEFAULT } else { way.what },
         reason: Reason::Worth { gpus: bid.gpus, value, gpu_price: cleared.price },
     };
     Some((bid.done_in_s, target))

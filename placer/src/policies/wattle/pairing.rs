@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::policies::colocation_trial::{may_share, were_parted};
 use crate::policies::wattle::Supply;
@@ -89,7 +89,7 @@ struct JointSize {
 struct Together {
     speeds: [f64; 2],
     cost: f64,
-    setting: CardSetting,
+    setting: GpuSetting,
 }
 
 /// All pairs.
@@ -266,7 +266,7 @@ impl Pairing {
         traders: &[Trader<'_>],
         bids: &[Bid],
         gpus: u32,
-    ) -> Option<(CardSetting, f64)> {
+    ) -> Option<(GpuSetting, f64)> {
         let (a, b) = (&traders[pair.a], &traders[pair.b]);
         let size = self.joints[pair.joint].sizes.iter().find(|size| size.gpus == gpus)?;
         let best = size.best([&bids[a.lot], &bids[b.lot]], [a.need, b.need])?;
@@ -441,24 +441,24 @@ fn joint(
             .map(|(job, other)| expected_on(job, kind, gpus, nodes, &[other]));
         let [Some(a), Some(b)] = beside else { continue };
         let slowed = [a.relative_speed.mean, b.relative_speed.mean];
-        let power_w = f64::midpoint(a.card_power_w.mean, b.card_power_w.mean);
+        let power_w = f64::midpoint(a.gpu_power_w.mean, b.gpu_power_w.mean);
         let sound = slowed.iter().all(|s| s.is_finite() && *s > 0.0) && power_w.is_finite();
         if !sound || slowed[0] + slowed[1] <= SUM_MIN {
             continue;
         }
-        let usual = shapes.map(|shape| shape.menu.choice(gpus, CardSetting::DEFAULT));
+        let usual = shapes.map(|shape| shape.menu.choice(gpus, GpuSetting::DEFAULT));
         let [Some(usual_a), Some(usual_b)] = usual else { continue };
-        let above = |choice: &OperatingPoint| (choice.card_power_w - charge.idle_w()).max(1.0);
+        let above = |choice: &OperatingPoint| (choice.gpu_power_w - charge.idle_w()).max(1.0);
         let mut ways = Vec::new();
         for one in choices[0] {
             let Some(two) = shapes[1].menu.choice(gpus, one.setting) else { continue };
             let falls = f64::midpoint(above(one) / above(usual_a), above(two) / above(usual_b));
-            let card_power_w = charge.idle_w() + (power_w - charge.idle_w()) * falls;
+            let gpu_power_w = charge.idle_w() + (power_w - charge.idle_w()) * falls;
             let speeds = [
                 slowed[0] * one.steps_per_s / shapes[0].unit,
                 slowed[1] * two.steps_per_s / shapes[1].unit,
             ];
-            let cost = joule * charge.watts(&OperatingPoint { card_power_w, ..*one });
+            let cost = joule * charge.watts(&OperatingPoint { gpu_power_w, ..*one });
             ways.push(Together { speeds, cost, setting: one.setting });
         }
         if !ways.is_empty() {

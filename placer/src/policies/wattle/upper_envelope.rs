@@ -7,7 +7,7 @@
 //! kept that are best somewhere. Work is counted in seconds on one GPU ([`crate::Job::unit_rate`]),
 //! earnings in seconds of completion time a second.
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 
 use crate::allocation::restart_cost;
 use crate::power::energy_cost::Charge;
@@ -70,12 +70,12 @@ pub(super) struct Size {
     /// Seconds without progress after a start on them.
     pub(super) restart_s: f64,
     /// By the price of work: slope is speed, cost the energy's.
-    pub(super) ways: Vec<Line<CardSetting>>,
+    pub(super) ways: Vec<Line<GpuSetting>>,
 }
 
 impl Size {
     /// The best way at a price of work, among those at least so fast.
-    pub(super) fn way(&self, price: f64, need: f64) -> Option<&Line<CardSetting>> {
+    pub(super) fn way(&self, price: f64, need: f64) -> Option<&Line<GpuSetting>> {
         let best = highest(&self.ways, price);
         if self.ways.get(best)?.slope >= need {
             return self.ways.get(best);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::{Decision, GpuSet, JobFacts, JobKey, NodeKey, Problem, policy};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, learn, report, settle};
@@ -97,7 +97,7 @@ fn tiresias_parts_those_whom_another_policy_put_together() {
     let jobs = ["one", "other"].map(|name| arrive(&mut problem, facts(name, 2), Some(0)));
     let together = |key| (key, GpuSet::on(NodeKey::at(0), 0b11));
     for (key, on) in jobs.map(together) {
-        problem.job_restored(key, on, CardSetting::DEFAULT, Timestamp::EPOCH, false);
+        problem.job_restored(key, on, GpuSetting::DEFAULT, Timestamp::EPOCH, false);
     }
     expect_test::expect![[r#"
         other stopped for 2: its share is 2 GPUs

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::NAMES;
 use wattle_placer::power::model::{PowerEstimate, drawn, min_power};
@@ -50,15 +50,15 @@ fn rest(problem: &mut Problem, policy: &dyn Policy) -> Power {
     panic!("{} does not come to rest", policy.name());
 }
 
-fn setting(problem: &Problem, key: JobKey) -> Option<CardSetting> {
+fn setting(problem: &Problem, key: JobKey) -> Option<GpuSetting> {
     match &problem.job(key)?.state {
         State::Running { setting, .. } => Some(*setting),
         _ => None,
     }
 }
 
-fn at(mhz: u32) -> Option<CardSetting> {
-    Some(CardSetting { clock_mhz_max: Some(Frequency::from_mhz(mhz)), cap_mw: None })
+fn at(mhz: u32) -> Option<GpuSetting> {
+    Some(GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(mhz)), cap_mw: None })
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
     // Gone, and all is as it was.
     problem.power_max = None;
     rest(&mut problem, &*fifo);
-    assert!(keys.iter().all(|&key| setting(&problem, key) == Some(CardSetting::DEFAULT)));
+    assert!(keys.iter().all(|&key| setting(&problem, key) == Some(GpuSetting::DEFAULT)));
     assert_eq!(drawn(&problem), Power::from_w(1_100));
 }
 
@@ -91,7 +91,7 @@ fn who_is_not_known_is_counted_as_the_most_it_may_be_and_capped() {
     let keys = ["a", "b"].map(|name| arrive(&mut problem, facts(name, 1), None));
     problem.power_max = Some(Power::from_w(300 + 2 * 130));
     rest(&mut problem, &*fifo);
-    let cap = Some(CardSetting { cap_mw: Some(Power::from_mw(125_000)), clock_mhz_max: None });
+    let cap = Some(GpuSetting { cap_mw: Some(Power::from_mw(125_000)), clock_mhz_max: None });
     assert_eq!(keys.map(|key| setting(&problem, key)), [cap, cap]);
     // What nothing bounds is not started.
     problem.job_ended(keys[0]);
@@ -134,7 +134,7 @@ fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     let keys = ["a", "b"].map(|name| {
         let facts = facts(name, 1);
         let mut surface = surface(&facts.id, 2, facts.request);
-        surface.points.iter_mut().for_each(|point| point.card_power_w.high = 250.0);
+        surface.points.iter_mut().for_each(|point| point.gpu_power_w.high = 250.0);
         let key = arrive(&mut problem, facts, None);
         problem.surface_known(key, Arc::new(surface));
         key
@@ -206,7 +206,7 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
         problem.price_sets_clocks = true;
         let job = arrive(&mut problem, facts("a", 2), Some(2));
         rest(&mut problem, &*policy);
-        assert_eq!(setting(&problem, job), Some(CardSetting::DEFAULT), "{name}: free energy");
+        assert_eq!(setting(&problem, job), Some(GpuSetting::DEFAULT), "{name}: free energy");
         // From 1,080 to 1,200 MHz wins 0.55 of time for energy, from there on 0.19.
         problem.price = 0.3;
         rest(&mut problem, &*policy);
@@ -237,7 +237,7 @@ impl Policy for Says {
 fn starts(job: JobKey, gpus: u64, observe: bool) -> Decision {
     let (on, reason) =
         (GpuSet::on(NodeKey::at(0), gpus), Reason::Share { gpus: gpus.count_ones() });
-    Decision::Start { job, on, setting: CardSetting::DEFAULT, observe, reason }
+    Decision::Start { job, on, setting: GpuSetting::DEFAULT, observe, reason }
 }
 
 #[test]

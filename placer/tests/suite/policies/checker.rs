@@ -1,7 +1,7 @@
 //! The checker on plans that no policy may make.
 
 use wattle_common::NodeId;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Problem, Reason, check};
 
 use crate::policies::helpers::{arrive, cluster, facts, node};
@@ -21,7 +21,7 @@ fn the_checker_sees_what_policies_must_not_do() {
     let two = job(&mut problem, "two", 2, Some(0));
     let mine = arrive(&mut problem, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
     let start = |job, on: &GpuSet| Decision::Start {
-        setting: CardSetting::DEFAULT,
+        setting: GpuSetting::DEFAULT,
         job,
         on: on.clone(),
         observe: false,
@@ -40,7 +40,7 @@ fn the_checker_sees_what_policies_must_not_do() {
         (vec![start(heavy, &first), start(mine, &first)], "Exclusive"),
         (
             vec![Decision::Start {
-                setting: CardSetting::DEFAULT,
+                setting: GpuSetting::DEFAULT,
                 job: heavy,
                 on: first.clone(),
                 observe: true,

@@ -92,7 +92,7 @@ pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface
                     .collect(),
                 steps_per_s: neighbour.is_none().then(|| exactly(speed * slower)),
                 relative_speed: exactly(neighbour.map_or(slower, |n| beside(class, n))),
-                card_power_w: exactly(watts),
+                gpu_power_w: exactly(watts),
             }
         };
         points.extend((0..CLOCKS.len()).map(|clock| point(None, clock)));
@@ -109,7 +109,7 @@ pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface
         utilization_gpu_percent: Some(CLASSES[class].1),
         utilization_memory_percent: None,
         memory_mib_max: Some(CLASSES[class].2),
-        elsewhere: Vec::new(),
+        other_gpu_types: Vec::new(),
         probe: None,
         points,
     }

@@ -36,7 +36,7 @@ fn shown<'a>(job: &'a CapJob, reading: &CapReading) -> Shown<'a> {
         class: &job.class,
         at: at(job, reading),
         rate: Some(STEPS / reading.time_s),
-        card_power_w: Some(reading.power_w),
+        gpu_power_w: Some(reading.power_w),
     }
 }
 
@@ -67,7 +67,7 @@ impl Samples {
             self.time.push((job.network.clone(), sample));
         }
         let simple = simple.iter().map(|(name, _, p)| (*name, *p)).collect();
-        let sample = Sample { seen: reading.power_w, predicted: point.card_power_w, simple };
+        let sample = Sample { seen: reading.power_w, predicted: point.gpu_power_w, simple };
         self.power.push((job.network.clone(), sample));
     }
 

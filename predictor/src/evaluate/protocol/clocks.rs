@@ -27,7 +27,7 @@ fn shown<'a>(job: &'a StageJob, reading: &ClockReading) -> Shown<'a> {
         class: &job.class,
         at: at(reading),
         rate: Some(1.0 / reading.time_s),
-        card_power_w: Some(reading.energy_j / reading.time_s),
+        gpu_power_w: Some(reading.energy_j / reading.time_s),
     }
 }
 

@@ -113,7 +113,7 @@ fn beside(job: &PairJob) -> Configuration {
 
 fn shown(job: &PairJob, at: Configuration, rate: f64) -> Shown<'_> {
     let at = Configuration { global_batch: job.batch, ..at };
-    Shown { class: &job.class, at, rate: Some(rate), card_power_w: None }
+    Shown { class: &job.class, at, rate: Some(rate), gpu_power_w: None }
 }
 
 /// A predictor that knows every job alone, and the cells that are not `hidden`.

@@ -35,7 +35,7 @@ pub(super) fn shown<'a>(model: &'a Readings, reading: &Reading) -> Shown<'a> {
         class: &model.class,
         at: at(reading),
         rate: Some(1.0 / reading.time_s),
-        card_power_w: None,
+        gpu_power_w: None,
     }
 }
 

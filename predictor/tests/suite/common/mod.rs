@@ -64,9 +64,9 @@ pub(crate) fn window(job_id: &str, workload: Option<&str>, minute: u64) -> JobWi
         step: None,
         epoch: None,
         early: true,
-        power_mw_cards: Some(Power::from_w(180)),
+        power_mw_gpus: Some(Power::from_w(180)),
         power_mw_job: None,
-        energy_mj_cards: None,
+        energy_mj_gpus: None,
         utilization_gpu_percent: Some(60.0),
         utilization_gpu_percent_job: Some(60.0),
         utilization_memory_percent: Some(30.0),
@@ -88,8 +88,7 @@ pub(crate) fn seen(
     seen.cap_mw = Some(Power::from_w(cap_w as u64));
     seen.steps_per_s = Some(truth.rate * truth.speed(cap_w) * (noise * rng.normal()).exp());
     seen.steps_per_s_error = Some(1.645 * noise);
-    seen.power_mw_cards =
-        Some(Power::from_w_f64(truth.power(cap_w) * (noise * rng.normal()).exp()));
+    seen.power_mw_gpus = Some(Power::from_w_f64(truth.power(cap_w) * (noise * rng.normal()).exp()));
     seen.utilization_gpu_percent = Some(100.0 * truth.busy);
     seen.utilization_gpu_percent_job = Some(100.0 * truth.busy);
     seen

@@ -2,7 +2,7 @@
 //!
 //! Reads the placer's surfaces through the placer's own rules, and changes nothing.
 
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_placer::state::job_forecast::expected;
 use wattle_placer::{GpuSet, Job, State};
@@ -96,7 +96,7 @@ impl Engine<'_> {
         let speeds = points.iter().map(|p| p.relative_speed);
         let weight = |part: &Part| f64::from(part.cards) / f64::from(gpus);
         let mean = |of: fn(&Estimate) -> f64| -> f64 {
-            points.iter().zip(parts).map(|(p, part)| weight(part) * of(&p.card_power_w)).sum()
+            points.iter().zip(parts).map(|(p, part)| weight(part) * of(&p.gpu_power_w)).sum()
         };
         let power =
             Estimate { mean: mean(|e| e.mean), low: mean(|e| e.low), high: mean(|e| e.high) };
@@ -114,7 +114,7 @@ impl Engine<'_> {
 fn said<'a>(told: &'a Job, gpus: u32, nodes: u32, others: &[&Job]) -> Option<&'a SurfacePoint> {
     let setting = |job: &Job| match &job.state {
         State::Running { setting, .. } => *setting,
-        State::Queued | State::Stopping { .. } => CardSetting::DEFAULT,
+        State::Queued | State::Stopping { .. } => GpuSetting::DEFAULT,
     };
     let own = setting(told);
     if own.is_default() && others.iter().all(|other| setting(other).is_default()) {

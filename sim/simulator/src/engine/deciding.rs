@@ -3,7 +3,7 @@
 //! Nothing is decided here.
 
 use wattle_common::Timestamp;
-use wattle_common::job::CardSetting;
+use wattle_common::job::GpuSetting;
 use wattle_placer::allocation::restart_cost::restart;
 use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason, check};
 
@@ -123,7 +123,7 @@ impl Engine<'_> {
         undone
     }
 
-    fn start(&mut self, job: u32, on: &GpuSet, setting: CardSetting) {
+    fn start(&mut self, job: u32, on: &GpuSet, setting: GpuSetting) {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
         let model = self.cards.model(on.by_node[0].node);
         let now_us = self.now_us;

@@ -5,7 +5,7 @@
 //! whenever there would be too many, so a run of any length takes a bounded place. It only listens:
 //! nothing that is decided or counted may hang on it.
 
-use wattle_common::job::{CardSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{JobId, NodeId, WorkloadId};
 use wattle_placer::{Decision, GpuSet, NodeDecision, Plan, Reason};
 
@@ -99,7 +99,7 @@ pub struct RecordedPlacement {
     /// The GPUs; nodes are numbered as in [`Recording::nodes`].
     pub on: GpuSet,
     /// What they were set to at first.
-    pub setting: CardSetting,
+    pub setting: GpuSetting,
     /// Why.
     pub reason: Reason,
     /// Why it was taken off, where it had not finished.

@@ -364,7 +364,7 @@ fn what_was_foretold_is_compared_with_what_the_world_did() {
     let alone = |p: &&wattle_common::messages::SurfacePoint| {
         p.neighbours.is_empty() && p.cap_mw.is_none() && (p.gpus, p.nodes) == (1, 1)
     };
-    let expected = surface.points.iter().find(alone).unwrap().card_power_w;
+    let expected = surface.points.iter().find(alone).unwrap().gpu_power_w;
     let tenant = Tenant { workload: world.workload("eaco-vgg16").unwrap(), gpus: 1, nodes: 1 };
     let gpu = world.gpu("v100").unwrap();
     let drawn = world.card(gpu, Setting::default(), &[tenant]).power.as_w();

@@ -99,7 +99,7 @@ fn a_wrong_catalog_names_file_entry_and_remedy() {
         ("eaco.toml", "mix = true", "waiting_share = 2.0", "share, 0 to 1"),
         ("eaco.toml", "busy = 0.0472", "clock = [[900, 0.5, 0.9]]", "end at value 1"),
         ("gpus.toml", "power_w = 30", "power_w = 3000", "awake and idle"),
-        ("gpus.toml", "wake_s = 180", "wake_s = -1", "wake_s of 0 to"),
+        ("gpus.toml", "wake_timeout_s = 180", "wake_timeout_s = -1", "wake_timeout_s of 0 to"),
         ("sharing.toml", "[1.9, 0.68]", "[1.9, 0.78]", "mild: need"),
         ("gpus.toml", "min = 100, default = 250", "min = 300, default = 250", "min <= default"),
         ("pairs.toml", "speed = 0.", "speed = 7.", "(0, 1]"),
