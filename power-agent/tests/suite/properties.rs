@@ -279,7 +279,7 @@ impl Node {
             let refused = facts().check_cap(cap).is_err()
                 || clock.is_some_and(|clock| facts().check_clock(clock).is_err());
             let report = &self.reported.as_ref().expect("reported").gpus[gpu as usize];
-            assert_eq!(report.refused.is_some(), refused, "gpu {gpu}: {report:?}");
+            assert_eq!(report.last_error.is_some(), refused, "gpu {gpu}: {report:?}");
             assert_eq!(report.cap_mw, Some(card.cap), "the report says what stands");
             assert_eq!(report.clock_mhz_max, card.clock, "the report says what stands");
         }
