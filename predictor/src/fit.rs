@@ -15,6 +15,7 @@ use linfa::DatasetBase;
 use linfa::traits::Fit;
 use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
+use wattle_common::numerics::{Cholesky, cholesky, gauss_jordan, median_high};
 
 /// Parameters of the largest system accepted.
 pub const PARAMETERS_MAX: usize = 32;
@@ -155,7 +156,8 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
         }
         for _ in 0..TUKEY_ROUNDS {
             // The scale never falls below what the rows promised, so tidy data loses nothing.
-            let scale = (1.4826 * median_abs(&residuals)).max(1.0);
+            let scale =
+                (1.4826 * median_high(residuals.iter().map(|u| u.abs())).unwrap_or(0.0)).max(1.0);
             for (w, u) in weights.iter_mut().zip(&residuals) {
                 let reach = u / (TUKEY_C * scale);
                 *w = if reach.abs() < 1.0 { (1.0 - reach * reach).powi(2) } else { 0.0 };
@@ -211,12 +213,6 @@ fn standardised(rows: &[&Row], mean: &[f64]) -> Vec<f64> {
         .collect()
 }
 
-fn median_abs(values: &[f64]) -> f64 {
-    let mut sizes: Vec<f64> = values.iter().map(|v| v.abs()).collect();
-    sizes.sort_by(f64::total_cmp);
-    sizes.get(sizes.len() / 2).copied().unwrap_or(0.0)
-}
-
 /// The posterior mean: ordinary least squares of the scaled rows and the beliefs as rows.
 fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     let width = beliefs.len();
@@ -248,51 +244,30 @@ fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
 /// given out as a fit is [`solve`]'s.
 fn step(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     let n = beliefs.len();
-    let mut l = vec![0.0; n * n];
+    let mut information = vec![0.0; cholesky::row_start(n)];
     let mut y: Vec<f64> = Vec::with_capacity(n);
     for (i, belief) in beliefs.iter().enumerate() {
         let scale = 1.0 / (belief.sd * belief.sd);
-        l[i * n + i] = scale;
+        information[cholesky::row_start(i) + i] = scale;
         y.push(belief.mean * scale);
     }
     for (row, weight) in rows.iter().zip(weights) {
         assert_eq!(row.x.len(), n, "a row has one feature for each parameter");
         let scale = weight / (row.sd * row.sd);
-        // Most features of most rows are none: levels and steps of other settings.
+        // Most features of most rows are zero.
         for (i, a) in row.x.iter().enumerate().filter(|(_, a)| **a != 0.0) {
             let a = a * scale;
             y[i] += a * row.y;
-            for (cell, b) in l[i * n..=i * n + i].iter_mut().zip(&row.x) {
+            let start = cholesky::row_start(i);
+            for (cell, b) in information[start..=start + i].iter_mut().zip(&row.x) {
                 *cell += a * b;
             }
         }
     }
-    for i in 0..n {
-        let (above, below) = l.split_at_mut(i * n);
-        let line = &mut below[..=i];
-        let mut known = 0.0;
-        for j in 0..i {
-            let other = &above[j * n..=j * n + j];
-            let dot: f64 = line[..j].iter().zip(other).map(|(a, b)| a * b).sum();
-            line[j] = (line[j] - dot) / other[j];
-            known += line[j] * line[j];
-        }
-        let pivot = line[i] - known;
-        // Lost to rounding, or beyond all range.
-        if !(pivot.is_finite() && pivot > 1e-12 * line[i]) {
-            return solve(rows, weights, beliefs);
-        }
-        line[i] = pivot.sqrt();
-        let dot: f64 = line[..i].iter().zip(&y).map(|(a, b)| a * b).sum();
-        y[i] = (y[i] - dot) / line[i];
-    }
-    for i in (0..n).rev() {
-        y[i] /= l[i * n + i];
-        let (value, line) = (y[i], &l[i * n..i * n + i]);
-        for (cell, a) in y.iter_mut().zip(line) {
-            *cell -= a * value;
-        }
-    }
+    let Some(factor) = Cholesky::factor(information, n) else {
+        return solve(rows, weights, beliefs);
+    };
+    factor.solve(&mut y);
     y
 }
 
@@ -308,29 +283,10 @@ fn covariance(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<Vec<f64
             }
         }
     }
-    let mut inverse = vec![vec![0.0; n]; n];
     for (i, belief) in beliefs.iter().enumerate() {
         left[i][i] += 1.0 / (belief.sd * belief.sd);
-        inverse[i][i] = 1.0;
     }
-    for i in 0..n {
-        let pivot = left[i][i];
-        if !(pivot.is_finite() && pivot > 0.0) {
-            return Posterior::of_beliefs(beliefs).covariance;
-        }
-        for j in 0..n {
-            left[i][j] /= pivot;
-            inverse[i][j] /= pivot;
-        }
-        for k in (0..n).filter(|k| *k != i) {
-            let factor = left[k][i];
-            for j in 0..n {
-                left[k][j] -= factor * left[i][j];
-                inverse[k][j] -= factor * inverse[i][j];
-            }
-        }
-    }
-    inverse
+    gauss_jordan::inverse(left).unwrap_or_else(|| Posterior::of_beliefs(beliefs).covariance)
 }
 
 #[cfg(test)]
@@ -408,7 +364,8 @@ mod tests {
             .filter(|seed| {
                 let posterior = fit(&line(0.05, 8, 100 + seed), &[WIDE, WIDE]);
                 let (mean, variance) = posterior.at(&[1.0, 0.5]);
-                let half = crate::interval::t90(posterior.dof()) * variance.sqrt();
+                let half = wattle_common::numerics::student::percentile_95(posterior.dof())
+                    * variance.sqrt();
                 (mean - 0.5).abs() <= half
             })
             .count();

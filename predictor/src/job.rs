@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{NodeId, WorkloadId};
 use wattle_common::job::GpuRequest;
+use wattle_common::numerics::median_high;
 
 use crate::fit::{Belief, Posterior, Row, fit};
 use crate::history::{self, AtSetting, Level, PowerLevel, Profile, SharedSet, Stored, Summary};
@@ -199,8 +200,10 @@ impl JobModel {
             windows: windows.len() as u32,
             busy,
             busy_seen,
-            memory_busy: median(windows.iter().filter(|w| w.alone()).filter_map(|w| w.memory_busy))
-                .or(context.class.memory_busy),
+            memory_busy: median_high(
+                windows.iter().filter(|w| w.alone()).filter_map(|w| w.memory_busy),
+            )
+            .or(context.class.memory_busy),
             memory_mib: windows
                 .iter()
                 .filter_map(|w| w.memory_mib)
@@ -367,7 +370,7 @@ impl JobModel {
                 sd: (window.rate_sd * window.rate_sd + beside * variance + open).sqrt(),
             });
         }
-        let middle = median(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));
+        let middle = median_high(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));
         let middle = middle.unwrap_or(0.0);
         let beliefs: Vec<Belief> = self
             .groups
@@ -527,12 +530,6 @@ fn without_levels(class: &Profile, inferred: bool) -> Cow<'_, Profile> {
         class.to_mut().levels.clear();
     }
     class
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
 }
 
 /// A setting as the models take it, from a surface's units.

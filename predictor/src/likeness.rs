@@ -20,6 +20,7 @@
 use std::collections::BTreeMap;
 
 use wattle_common::id::WorkloadId;
+use wattle_common::numerics::median_high;
 
 use crate::history::{Class, Summary};
 use crate::job::Job;
@@ -76,11 +77,6 @@ pub struct Traits {
     gpus: Option<u32>,
 }
 
-fn median(mut values: Vec<f64>) -> Option<(f64, usize)> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).map(|middle| (*middle, values.len()))
-}
-
 impl Traits {
     /// The traits that `job`'s windows alone show on `card`.
     #[must_use]
@@ -102,8 +98,10 @@ impl Traits {
         ];
         let mut seen = [None; TRAITS];
         for (i, values) in values.into_iter().enumerate() {
-            seen[i] =
-                median(values).map(|(mean, n)| (mean, WINDOW_SD[i] * WINDOW_SD[i] / n as f64));
+            seen[i] = {
+                let n = values.len() as f64;
+                median_high(values.into_iter()).map(|mean| (mean, WINDOW_SD[i] * WINDOW_SD[i] / n))
+            };
         }
         let default = |w: &&crate::observation::Observation| {
             !w.rate_inferred && cap::is_default(card, w.setting())

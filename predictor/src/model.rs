@@ -7,7 +7,6 @@ pub mod clock;
 pub mod constant;
 pub mod interference;
 pub mod pairs;
-pub mod pchip;
 pub mod ridge;
 pub mod shape;
 pub mod throughput;

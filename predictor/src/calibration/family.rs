@@ -19,7 +19,8 @@
 //! true 90 % intervals do: with few families it keeps an interval from being drawn together on
 //! their word alone, and among many it is one of many.
 
-use super::scores::between;
+use wattle_common::numerics::statistics::quantile_weibull;
+use wattle_common::numerics::student::{NORMAL_95, cumulative};
 
 /// Fewer say nothing of what families differ by.
 pub(super) const FAMILIES_MIN: usize = 2;
@@ -28,8 +29,6 @@ const NORMAL: [f64; 16] = [
     0.039, 0.118, 0.197, 0.278, 0.360, 0.445, 0.533, 0.626, 0.725, 0.831, 0.947, 1.078, 1.230,
     1.418, 1.676, 2.154,
 ];
-/// Half a 90 % interval of it.
-const Z95: f64 = 1.6449;
 /// A score beyond so many times what nine in ten of its family stay below counts as that far.
 const WILD: f64 = 3.0;
 /// The least root mean square: a score is rounded to a thousandth.
@@ -47,13 +46,13 @@ pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64) -> Option<f64> 
         return None;
     }
     let tame = |scores: &Vec<f32>| -> Vec<f64> {
-        // In order, so that sums do not hang on the one the scores came in.
-        let mut sorted = scores.clone();
-        sorted.sort_by(f32::total_cmp);
-        let most = WILD * between(&mut sorted.clone()).unwrap_or(0.0);
-        sorted.into_iter().map(|s| f64::from(s).min(most).max(LEAST)).collect()
+        // In ascending order, so that sums do not depend on the order of arrival.
+        let mut sorted: Vec<f64> = scores.iter().map(|s| f64::from(*s)).collect();
+        sorted.sort_by(f64::total_cmp);
+        let most = WILD * quantile_weibull(&mut sorted.clone(), 0.9).unwrap_or(0.0);
+        sorted.into_iter().map(|s| s.min(most).max(LEAST)).collect()
     };
-    let claim = NORMAL.map(|z| z / Z95).to_vec();
+    let claim = NORMAL.map(|z| z / NORMAL_95).to_vec();
     let groups: Vec<Vec<f64>> = families.iter().map(tame).chain([claim]).collect();
     let scale = |scores: &Vec<f64>| {
         let squares: f64 = scores.iter().map(|s| s * s).sum();
@@ -68,7 +67,7 @@ pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64) -> Option<f64> 
     let (mut low, mut high) = LOOKED_FOR;
     for _ in 0..HALVINGS {
         let at = f64::midpoint(low, high);
-        let below = |z: &f64| student((at - mean - z) / sd, scales.len() - 1);
+        let below = |z: &f64| cumulative((at - mean - z) / sd, scales.len() - 1);
         let share = places.iter().map(below).sum::<f64>() / places.len() as f64;
         if share < covered { low = at } else { high = at }
     }
@@ -93,45 +92,15 @@ fn places(groups: &[Vec<f64>], scales: &[f64]) -> Vec<f64> {
     out
 }
 
-/// The share of Student's distribution below `t`, for whole degrees of freedom (Abramowitz and
-/// Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3 and 26.7.4).
-fn student(t: f64, dof: usize) -> f64 {
-    let angle = (t / (dof as f64).sqrt()).atan();
-    let (sine, cosine) = angle.sin_cos();
-    // The terms are cos^j times ratios of odd and even numbers; even degrees begin at 1, odd at cos.
-    let series = |first: f64, from: usize| {
-        let (mut sum, mut term) = (first, first);
-        for k in (from..dof - 1).step_by(2) {
-            term *= (k as f64 - 1.0) / k as f64 * cosine * cosine;
-            sum += term;
-        }
-        sum
-    };
-    let inside = match dof {
-        0 | 1 => angle * std::f64::consts::FRAC_2_PI,
-        odd if odd % 2 == 1 => std::f64::consts::FRAC_2_PI * (angle + sine * series(cosine, 3)),
-        _ => sine * series(1.0, 2),
-    };
-    0.5 + 0.5 * inside
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use wattle_common::rng::Stream;
 
-    #[test]
-    fn student_as_in_the_tables() {
-        for (dof, t) in [(1, 3.078), (2, 1.886), (3, 1.638), (4, 1.533), (9, 1.383), (30, 1.310)] {
-            assert!((student(t, dof) - 0.9).abs() < 2e-4, "{dof}: {}", student(t, dof));
-            assert!((student(-t, dof) - 0.1).abs() < 2e-4, "{dof}");
-        }
-    }
-
     /// Scores of a family whose scale is drawn with the others', and whose predictions have an
     /// error in common; one in a hundred is a mistake of the window.
     fn family(rng: &mut Stream, claimed: f64, apart: f64) -> Vec<f32> {
-        let scale = claimed * (apart * rng.normal() - 0.5 * apart * apart).exp() / Z95;
+        let scale = claimed * (apart * rng.normal() - 0.5 * apart * apart).exp() / NORMAL_95;
         let common = 0.6 * rng.normal();
         let n = 3 + rng.below(58);
         (0..n)

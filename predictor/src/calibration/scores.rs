@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use wattle_common::id;
+use wattle_common::numerics::statistics::{conformal_index, quantile_weibull};
 
 use super::SCORE_MAX;
 use super::family::of_new_family;
@@ -125,26 +126,6 @@ fn enough(jobs: impl Iterator<Item = u32>) -> bool {
     false
 }
 
-/// Of `n` values in order, the place of the `ceil(0.9 (n + 1))`-th; of the last where there are too few
-/// for it. At least nine in ten: for scores of several families, which are not of one law.
-fn quantile_place(n: usize) -> Option<usize> {
-    let rank = ((n as f64 + 1.0) * COVERED).ceil() as usize;
-    rank.min(n).checked_sub(1)
-}
-
-/// The value in place `0.9 (n + 1)`, between two of them in proportion: one more of the same law lies
-/// below it nine times in ten, no more often and no less. Where n is small, rounding the place up
-/// would hold some two in a hundred more than was asked for.
-pub(super) fn between(values: &mut [f32]) -> Option<f64> {
-    let last = values.len().checked_sub(1)?;
-    let place = ((values.len() as f64 + 1.0) * COVERED - 1.0).clamp(0.0, last as f64);
-    let (at, part) = (place.floor() as usize, place.fract());
-    let (_, low, above) = values.select_nth_unstable_by(at, f32::total_cmp);
-    let low = f64::from(*low);
-    let high = above.iter().copied().min_by(f32::total_cmp).map_or(low, f64::from);
-    Some(low + part * (high - low))
-}
-
 impl Scores {
     pub(super) fn push(&mut self, family: &str, job: u32, score: f64) {
         if !self.families.contains_key(family) && self.families.len() >= FAMILIES_MAX {
@@ -197,7 +178,7 @@ impl Scores {
         }
         let all_jobs = self.families.values().flatten().map(|(job, _)| *job);
         let counts = total >= NINE && enough(all_jobs);
-        let pooled = quantile_place(total).map(|at| f64::from(self.order.all[at]));
+        let pooled = conformal_index(total, COVERED).map(|at| f64::from(self.order.all[at]));
         self.quantiles.pooled = pooled.filter(|_| counts);
     }
 
@@ -211,8 +192,8 @@ impl Scores {
         if let Some(own) = quantile_of_jobs(&tagged) {
             of.own_jobs.insert(name.to_owned(), own);
         }
-        let mut scores: Vec<f32> = tagged.iter().map(|(_, score)| *score).collect();
-        let Some(own) = between(&mut scores) else { return };
+        let mut scores: Vec<f64> = tagged.iter().map(|(_, score)| f64::from(*score)).collect();
+        let Some(own) = quantile_weibull(&mut scores, COVERED) else { return };
         if scores.len() >= OWN_MIN && enough(tagged.iter().map(|(job, _)| *job)) {
             of.own.insert(name.to_owned(), own);
         }
@@ -257,14 +238,12 @@ mod tests {
 
     #[test]
     fn the_quantile_is_corrected_for_few_scores() {
-        for (n, place) in [(0, None), (1, Some(0)), (9, Some(8)), (99, Some(89))] {
-            assert_eq!(quantile_place(n), place, "{n}");
-        }
-        let mut nine: Vec<f32> = (1..=9).map(|i| i as f32).collect();
+        let mut nine: Vec<f64> = (1..=9).map(f64::from).collect();
         // Between the 22nd and the 23rd.
-        let mut few: Vec<f32> = (1..=24).map(|i| i as f32).collect();
-        assert!((between(&mut few).unwrap() - 22.5).abs() < 1e-9);
-        assert_eq!((between(&mut nine), between(&mut [])), (Some(9.0), None));
+        let mut few: Vec<f64> = (1..=24).map(f64::from).collect();
+        assert!((quantile_weibull(&mut few, COVERED).unwrap() - 22.5).abs() < 1e-9);
+        assert_eq!(quantile_weibull(&mut nine, COVERED), Some(9.0));
+        assert_eq!(quantile_weibull(&mut [], COVERED), None);
     }
 
     /// Families come and go, their rings turn over, and nothing is forgotten or left behind.

@@ -2,6 +2,8 @@
 //!
 //! They see the same readings as the predictor, and nothing else.
 
+use wattle_common::numerics::gauss_jordan;
+
 /// The geometric mean; for none, nothing.
 pub(super) fn constant(values: impl Iterator<Item = f64>) -> Option<f64> {
     let logs: Vec<f64> = values.map(f64::ln).collect();
@@ -55,20 +57,7 @@ impl Plane {
         for (i, line) in system.iter_mut().enumerate() {
             line[i] += 1e-6 * line[i] + 1e-12;
         }
-        // Gauss-Jordan; with the ridge the matrix is positive definite.
-        for i in 0..width {
-            let pivot = system[i][i];
-            for cell in &mut system[i][i..] {
-                *cell /= pivot;
-            }
-            let row = system[i].clone();
-            for (_, line) in system.iter_mut().enumerate().filter(|(k, _)| *k != i) {
-                let factor = line[i];
-                for (cell, value) in line.iter_mut().zip(&row) {
-                    *cell -= factor * value;
-                }
-            }
-        }
+        gauss_jordan::solve(&mut system)?;
         let found: Vec<f64> = system.iter().map(|line| line[width]).collect();
         found.iter().all(|v| v.is_finite()).then_some(Self(found))
     }

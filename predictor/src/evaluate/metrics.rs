@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use wattle_common::messages::Estimate;
+use wattle_common::numerics::statistics::quantile_linear;
 
 /// One line of the result. Shares (`mape`, `coverage90`) are fractions of 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -95,20 +96,11 @@ impl Row {
             n: samples.len(),
             mape: (!decision).then(|| mean(&|s| (s.predicted.mean / s.seen - 1.0).abs())),
             mae: mean(&|s| (s.predicted.mean - s.seen).abs()),
-            p90: (!decision).then(|| quantile(&mut errors, 0.9)),
+            p90: if decision { None } else { quantile_linear(&mut errors, 0.9) },
             coverage90: (!decision).then(|| mean(&inside)),
             baselines: (0..samples[0].simple.len()).map(simple).collect(),
         })
     }
-}
-
-/// The value that a share `q` of `values` stays below, between two of them in proportion.
-pub(super) fn quantile(values: &mut [f64], q: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = q * values.len().saturating_sub(1) as f64;
-    let low = values[at.floor() as usize];
-    let high = values[at.ceil() as usize];
-    low + (high - low) * at.fract()
 }
 
 #[cfg(test)]

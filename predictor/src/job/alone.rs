@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use wattle_common::id::WorkloadId;
+use wattle_common::numerics::median_high;
 
 use super::power::{PowerAlone, Seen};
-use super::{Context, Job, median, order};
+use super::{Context, Job, order};
 use crate::fit::Belief;
 use crate::history::{LEVELS_MAX, PowerLevel, Profile, Stored};
 use crate::model::cap::{self, Card};
@@ -29,7 +30,7 @@ pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
         windows.iter().filter(|w| !w.alone()).filter_map(|w| w.busy_job).collect();
     let own = |seen: Vec<f64>, between: f64| {
         let n = seen.len() as f64;
-        median(seen.into_iter())
+        median_high(seen.into_iter())
             .map(|mean| Belief { mean, sd: (BUSY_SD * BUSY_SD / n + between * between).sqrt() })
     };
     match own(alone, 0.01).or(class.busy).or_else(|| own(beside, 0.1)) {
@@ -67,7 +68,7 @@ pub(super) fn powers(job: &Job, card: &Card) -> Vec<PowerLevel> {
     }
     let level = |(gpus, seen): (u32, Vec<f64>)| {
         let sd = POWER_SD / (seen.len() as f64).sqrt();
-        let ln_power = Stored { mean: median(seen.into_iter())?, sd };
+        let ln_power = Stored { mean: median_high(seen.into_iter())?, sd };
         Some(PowerLevel { gpus, ln_power })
     };
     by_count.into_iter().filter_map(level).take(LEVELS_MAX).collect()

@@ -3,7 +3,8 @@
 //! From two caps beside the default on. The forms are the models' ([`crate::model::shape`]); here
 //! they are led through what the job's fit says of its known caps.
 
-use super::median;
+use wattle_common::numerics::median_high;
+
 use crate::model::constant::{Constant, LEAST_SD};
 use crate::model::shape::{Known, Shape, power_between};
 
@@ -27,7 +28,7 @@ impl OwnTime {
             sd: (variance / 2.0).sqrt(),
         };
         let mut known: Vec<Known> = caps.iter().map(one).collect();
-        let sd = median(known.iter().map(|k| k.sd)).unwrap_or(0.0);
+        let sd = median_high(known.iter().map(|k| k.sd)).unwrap_or(0.0);
         known.insert(0, Known { cap_w: cap_default_w, ln_time: 0.0, sd });
         let shape = Shape::fit(&known, cap_default_w)?;
         let points = known

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Job, JobModel, median};
+use wattle_common::numerics::median_high;
+
+use super::{Context, Job, JobModel};
 use crate::fit::{Belief, Row, fit};
 use crate::history::Class;
 use crate::interval::LogNormal;
@@ -70,7 +72,7 @@ impl JobModel {
             });
         }
         let level = |(spot, rows): (Spot, Vec<Row>)| {
-            let middle = median(rows.iter().map(|r| r.y)).unwrap_or(0.0);
+            let middle = median_high(rows.iter().map(|r| r.y)).unwrap_or(0.0);
             let level = fit(&rows, &[Belief { mean: middle, sd: 3.0 }]).belief(0);
             let ln_rate = LogNormal { mean: level.mean, variance: level.sd * level.sd, dof: DOF };
             Known { spot, ln_rate }

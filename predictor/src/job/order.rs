@@ -11,6 +11,8 @@
 
 use std::collections::BTreeMap;
 
+use wattle_common::numerics::{median, non_increasing};
+
 use crate::model::cap::Card;
 use crate::model::throughput::Spot;
 use crate::observation::Observation;
@@ -50,51 +52,19 @@ pub(super) fn shifts(
     for group in groups.values_mut() {
         group.sort_by(|a, b| b.cap_w.total_cmp(&a.cap_w).then(a.value.total_cmp(&b.value)));
         let caps: Vec<&[Reading]> = group.chunk_by(|a, b| b.cap_w >= SAME * a.cap_w).collect();
-        let middles: Vec<(f64, f64)> =
-            caps.iter().map(|cap| (middle(cap), cap.iter().map(|r| r.weight).sum())).collect();
-        for ((cap, (middle, _)), ordered) in caps.iter().zip(&middles).zip(falling(&middles)) {
+        let middles: Vec<(f64, f64)> = caps
+            .iter()
+            .filter_map(|cap| {
+                Some((median(cap.iter().map(|r| r.value))?, cap.iter().map(|r| r.weight).sum()))
+            })
+            .collect();
+        for ((cap, (middle, _)), ordered) in
+            caps.iter().zip(&middles).zip(non_increasing(middles.iter().copied()))
+        {
             for reading in *cap {
                 shifts[reading.window] = ordered - middle;
             }
         }
     }
     shifts
-}
-
-/// The median, so that one wild window moves no cap.
-fn middle(cap: &[Reading]) -> f64 {
-    let mut values: Vec<f64> = cap.iter().map(|r| r.value).collect();
-    values.sort_by(f64::total_cmp);
-    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
-}
-
-/// Values with weights, made to fall by pooling neighbours that rise.
-fn falling(values: &[(f64, f64)]) -> Vec<f64> {
-    // Mean, weight and how many of them.
-    let mut blocks: Vec<(f64, f64, usize)> = Vec::new();
-    for (value, weight) in values {
-        let mut block = (*value, *weight, 1);
-        while let Some(last) = blocks.pop_if(|last| last.0 <= block.0) {
-            let weight = last.1 + block.1;
-            let mean = (last.0 * last.1 + block.0 * block.1) / weight;
-            block = (mean, weight, last.2 + block.2);
-        }
-        blocks.push(block);
-    }
-    blocks.into_iter().flat_map(|(mean, _, count)| std::iter::repeat_n(mean, count)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_rises_is_pooled_by_weight() {
-        let made = |values: &[f64]| falling(&values.iter().map(|v| (*v, 1.0)).collect::<Vec<_>>());
-        assert_eq!(made(&[3.0, 2.0, 1.0]), [3.0, 2.0, 1.0]);
-        assert_eq!(made(&[3.0, 1.0, 2.0, 0.0]), [3.0, 1.5, 1.5, 0.0]);
-        assert_eq!(made(&[1.0, 2.0, 3.0]), [2.0, 2.0, 2.0]);
-        assert_eq!(made(&[]), Vec::<f64>::new());
-        assert_eq!(falling(&[(1.0, 3.0), (2.0, 1.0)]), [1.25, 1.25]);
-    }
 }

@@ -14,8 +14,10 @@
 //! a + b / f and A + B f^-h are 0.8 to 2.5 % off in time. With fewer clocks the power law of
 //! [`super::cap`] stands.
 
+use wattle_common::numerics::statistics::likelihood_weights;
+use wattle_common::numerics::{EndSlopes, MonotoneCubic};
+
 use super::constant::Constant;
-use super::pchip::Pchip;
 use crate::fit::{Row, least_squares};
 
 /// Clocks from which on the curve is the job's own.
@@ -39,7 +41,7 @@ pub struct Known {
 /// The curves of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clocks {
-    time: Pchip,
+    time: MonotoneCubic,
     power: Option<PowerCurve>,
     low_mhz: f64,
     high_mhz: f64,
@@ -47,7 +49,7 @@ pub struct Clocks {
 
 #[derive(Clone, Debug, PartialEq)]
 struct PowerCurve {
-    energy: Pchip,
+    energy: MonotoneCubic,
     line: Vec<(f64, f64)>,
     corners: Vec<Corner>,
 }
@@ -75,7 +77,7 @@ impl Clocks {
             .filter_map(|k| Some((k.mhz, k.ln_time.exp(), k.ln_power?.exp())))
             .collect();
         Some(Self {
-            time: Pchip::through(&times)?,
+            time: MonotoneCubic::new(&times, EndSlopes::ThreePoint)?,
             power: PowerCurve::fit(&both),
             low_mhz: known[0].mhz,
             high_mhz: known[known.len() - 1].mhz,
@@ -125,13 +127,10 @@ impl PowerCurve {
             corners.push(Corner { at, a: found[0], b: found[1], c: found[2], weight: 0.0 });
             costs.push(squares);
         }
-        let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
-        let likely: Vec<f64> = costs.iter().map(|c| (-(c - least) / 2.0).exp()).collect();
-        let sum: f64 = likely.iter().sum();
-        for (corner, likely) in corners.iter_mut().zip(likely) {
-            corner.weight = likely / sum;
+        for (corner, weight) in corners.iter_mut().zip(likelihood_weights(&costs)) {
+            corner.weight = weight;
         }
-        Some(Self { energy: Pchip::through(&line)?, line, corners })
+        Some(Self { energy: MonotoneCubic::new(&line, EndSlopes::ThreePoint)?, line, corners })
     }
 
     fn energy_at(&self, mhz: f64, time: f64) -> f64 {

@@ -26,8 +26,8 @@
 //! The form is the product of two jobs' likenesses, as an ordered pair asks for; a study of the
 //! Gavel throughput tables (stanford-futuredata/gavel, MIT) found it better than sums and trees.
 
-use ndarray::ArrayView1;
 use wattle_common::id::WorkloadId;
+use wattle_common::numerics::{Cholesky, cholesky};
 
 use crate::workload_name::WorkloadName;
 
@@ -206,8 +206,8 @@ pub struct Pairs {
     constants: Constants,
     traits: Vec<Traits>,
     rows: Vec<Row>,
-    /// The lower triangle of the rows' covariance, factored, row by row.
-    factor: Vec<f64>,
+    /// The rows' covariance, factored.
+    factor: Cholesky,
     /// The covariance's inverse times z.
     weights: Vec<f64>,
     /// By how much the variances are wider than the belief's own.
@@ -271,27 +271,26 @@ impl Pairs {
                 alike[j * count + i] = of;
             }
         }
-        let mut factor = Vec::with_capacity(rows.len() * (rows.len() + 1) / 2);
+        let mut covariance = Vec::with_capacity(cholesky::row_start(rows.len()));
         for (i, row) in rows.iter().enumerate() {
             for other in &rows[..=i] {
                 let me = alike[row.me * count + other.me];
                 let partner = alike[row.partner * count + other.partner];
-                factor.push(constants.pairs(me, partner) + level(row, other.shares_known));
+                covariance.push(constants.pairs(me, partner) + level(row, other.shares_known));
             }
-            let last = factor.len() - 1;
+            let last = covariance.len() - 1;
             let unsure = (row.sd / ROW_SD).powi(2).max(1.0);
-            factor[last] += constants.noise / constants.scale() * unsure;
+            covariance[last] += constants.noise / constants.scale() * unsure;
         }
-        cholesky(&mut factor, rows.len())?;
+        let factor = Cholesky::factor(covariance, rows.len())?;
         let mut weights: Vec<f64> = rows.iter().map(|r| r.z).collect();
-        forward(&factor, &mut weights);
+        factor.solve_lower(&mut weights);
         let squares: f64 = weights.iter().map(|w| w * w).sum();
-        backward(&factor, &mut weights);
+        factor.solve_upper(&mut weights);
         // The width has an inverse gamma prior around the belief's own; it is integrated out.
         let n = WIDTH_PRIOR + rows.len() as f64;
         let width = (WIDTH_PRIOR + squares) / n;
-        let ln_det: f64 = (0..rows.len()).map(|i| factor[start(i) + i].ln()).sum();
-        let likelihood = -0.5 * n * width.ln() - ln_det;
+        let likelihood = -0.5 * n * width.ln() - factor.half_ln_determinant();
         let finite = likelihood.is_finite();
         let (traits, rows) = (traits.to_vec(), rows.to_vec());
         finite.then_some(Self { constants, traits, rows, factor, weights, width, likelihood })
@@ -326,7 +325,7 @@ impl Pairs {
             })
             .collect();
         let mean: f64 = k.iter().zip(&self.weights).map(|(k, w)| k * w).sum();
-        forward(&self.factor, &mut k);
+        self.factor.solve_lower(&mut k);
         let known: f64 = k.iter().map(|v| v * v).sum();
         let own = 1.0 + if shares_known { 0.0 } else { LEVEL_VARIANCE };
         let noise = self.constants.noise / self.constants.scale();
@@ -337,52 +336,6 @@ impl Pairs {
 /// What two pairs of unknown busy shares have in common beside their likeness.
 fn level(row: &Row, other_known: bool) -> f64 {
     if row.shares_known || other_known { 0.0 } else { LEVEL_VARIANCE }
-}
-
-/// Where row `i` of a packed lower triangle begins.
-const fn start(i: usize) -> usize {
-    i * (i + 1) / 2
-}
-
-fn dot(x: &[f64], y: &[f64]) -> f64 {
-    ArrayView1::from(x).dot(&ArrayView1::from(y))
-}
-
-/// Factors a packed lower triangle in place, row by row; `None` where it is not positive definite.
-fn cholesky(a: &mut [f64], n: usize) -> Option<()> {
-    for i in 0..n {
-        let (done, row) = a.split_at_mut(start(i));
-        for j in 0..i {
-            let other = &done[start(j)..=start(j) + j];
-            row[j] = (row[j] - dot(&row[..j], &other[..j])) / other[j];
-        }
-        let left = row[i] - dot(&row[..i], &row[..i]);
-        if !(left.is_finite() && left > 0.0) {
-            return None;
-        }
-        row[i] = left.sqrt();
-    }
-    Some(())
-}
-
-/// Solves L x = b in place.
-fn forward(factor: &[f64], b: &mut [f64]) {
-    for i in 0..b.len() {
-        let row = &factor[start(i)..=start(i) + i];
-        b[i] = (b[i] - dot(&row[..i], &b[..i])) / row[i];
-    }
-}
-
-/// Solves Lᵀ x = b in place.
-fn backward(factor: &[f64], b: &mut [f64]) {
-    for i in (0..b.len()).rev() {
-        let row = &factor[start(i)..=start(i) + i];
-        b[i] /= row[i];
-        let value = b[i];
-        for (b, l) in b[..i].iter_mut().zip(row) {
-            *b -= l * value;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -474,18 +427,6 @@ mod tests {
         let (two_heavy, _) = pairs.at(&known(20), &known(22), true);
         let (two_light, _) = pairs.at(&known(21), &known(23), true);
         assert!(two_heavy > two_light + 0.5, "{two_heavy} {two_light}");
-    }
-
-    #[test]
-    fn the_factor_solves_the_system() {
-        // [[4, 2], [2, 3]] x = [2, 5] has the solution [-0.5, 2].
-        let mut factor = vec![4.0, 2.0, 3.0];
-        cholesky(&mut factor, 2).unwrap();
-        let mut x = vec![2.0, 5.0];
-        forward(&factor, &mut x);
-        backward(&factor, &mut x);
-        assert!((x[0] + 0.5).abs() < 1e-12 && (x[1] - 2.0).abs() < 1e-12, "{x:?}");
-        assert!(cholesky(&mut [1.0, 2.0, 1.0], 2).is_none());
     }
 
     proptest! {

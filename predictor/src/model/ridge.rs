@@ -9,6 +9,8 @@
 //! counting alike. All of it follows from each family's sums of x x', x y and y^2, so that leaving
 //! one out costs a system of [`WIDTH`] equations, not a pass over the rows.
 
+use wattle_common::numerics::Cholesky;
+
 /// Features.
 pub const WIDTH: usize = 5;
 /// Penalties tried, decades: from none that matters to one row's worth.
@@ -70,43 +72,19 @@ impl Sums {
         squares.max(0.0)
     }
 
-    /// The Cholesky factor: with a penalty the matrix is positive definite.
-    fn factor(&self, penalty: f64) -> [[f64; WIDTH]; WIDTH] {
-        let mut l = self.xx;
-        for i in 0..WIDTH {
-            l[i][i] += penalty;
-            for j in 0..=i {
-                let known: f64 = (0..j).map(|k| l[i][k] * l[j][k]).sum();
-                l[i][j] = if i == j {
-                    (l[i][i] - known).max(1e-12).sqrt()
-                } else {
-                    (l[i][j] - known) / l[j][j]
-                };
-            }
-        }
-        l
+    /// The factored normal matrix with the penalty; `None` where the sums overflowed.
+    fn factor(&self, penalty: f64) -> Option<Cholesky> {
+        let lower = (0..WIDTH).flat_map(|i| (0..=i).map(move |j| (i, j)));
+        let penalised = |(i, j): (usize, usize)| self.xx[i][j] + if i == j { penalty } else { 0.0 };
+        Cholesky::factor(lower.map(penalised).collect(), WIDTH)
     }
 
     /// The ridge's weights.
-    fn weights(&self, penalty: f64) -> [f64; WIDTH] {
-        let l = self.factor(penalty);
-        let mut w = forward(&l, &self.xy);
-        for i in (0..WIDTH).rev() {
-            let known: f64 = (i + 1..WIDTH).map(|k| l[k][i] * w[k]).sum();
-            w[i] = (w[i] - known) / l[i][i];
-        }
-        w
+    fn weights(&self, penalty: f64) -> Option<[f64; WIDTH]> {
+        let mut w = self.xy;
+        self.factor(penalty)?.solve(&mut w);
+        Some(w)
     }
-}
-
-/// The solution of `l w = y`, `l` being lower triangular.
-fn forward(l: &[[f64; WIDTH]; WIDTH], y: &[f64; WIDTH]) -> [f64; WIDTH] {
-    let mut w = *y;
-    for i in 0..WIDTH {
-        let known: f64 = (0..i).map(|k| l[i][k] * w[k]).sum();
-        w[i] = (w[i] - known) / l[i][i];
-    }
-    w
 }
 
 /// `x` times `w`.
@@ -128,9 +106,13 @@ impl Families {
     /// less its leverage, `h = x' (X'X + l)^-1 x`.
     pub fn without_itself(&self, penalty: f64, points: &[Point]) -> Vec<f64> {
         let all = self.all();
-        let (l, w) = (all.factor(penalty), all.weights(penalty));
+        let (Some(factor), Some(w)) = (all.factor(penalty), all.weights(penalty)) else {
+            return Vec::new();
+        };
         let one = |(x, y): &Point| {
-            let leverage: f64 = forward(&l, x).iter().map(|v| v * v).sum();
+            let mut scaled = *x;
+            factor.solve_lower(&mut scaled);
+            let leverage: f64 = scaled.iter().map(|v| v * v).sum();
             y - (y - dot(x, &w)) / (1.0 - leverage).max(0.05)
         };
         points.iter().map(one).collect()
@@ -151,7 +133,7 @@ impl Families {
         let without = |sums: &Sums| {
             let mut others = all;
             others.plus(sums, -1.0);
-            (sums.n > 0.0 && others.n > 0.5).then(|| others.weights(penalty))
+            (sums.n > 0.0 && others.n > 0.5).then(|| others.weights(penalty)).flatten()
         };
         self.sums.iter().map(without).collect()
     }
@@ -237,7 +219,7 @@ mod tests {
             let mut others = Families::default();
             let rest = points.iter().enumerate().filter(|(k, _)| *k != i);
             rest.for_each(|(_, p)| others.add(0, p));
-            let plain = dot(x, &others.all().weights(1e-2));
+            let plain = dot(x, &others.all().weights(1e-2).unwrap());
             assert!((quick[i] - plain).abs() < 1e-6, "{i}: {} {plain}", quick[i]);
         }
     }

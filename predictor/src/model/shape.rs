@@ -16,6 +16,8 @@
 //! Power between two known caps is the mean of two: the straight line, and the line along which
 //! power follows the cap until it reaches what the job draws.
 
+use wattle_common::numerics::statistics::likelihood_weights;
+
 use super::constant::{Constant, LEAST_SD};
 use crate::fit::{Row, least_squares};
 
@@ -131,11 +133,8 @@ fn one_form(
         costs.push(squares + (off / BELIEF_SD.get()).powi(2));
         members.push(Member { form, log, a: found[0], b: found[1], weight: 0.0 });
     }
-    let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
-    let likely: Vec<f64> = costs.iter().map(|c| (-(c - least) / 2.0).exp()).collect();
-    let sum: f64 = likely.iter().sum();
-    for (member, likely) in members[from..].iter_mut().zip(likely) {
-        member.weight = 0.25 * likely / sum;
+    for (member, weight) in members[from..].iter_mut().zip(likelihood_weights(&costs)) {
+        member.weight = 0.25 * weight;
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, JobWindow, SurfacePoint};
+use wattle_common::numerics::median_high;
 
 use super::Predictor;
 use crate::calibration::{Aspect, Calibration, Experience, Place, Quantity, Scores, score};
@@ -172,9 +173,7 @@ fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
             && w.setting() == beside.setting()
             && !w.rate_inferred
     };
-    let mut rates: Vec<f64> = windows.iter().filter(same).filter_map(|w| w.rate).collect();
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied()
+    median_high(windows.iter().filter(same).filter_map(|w| w.rate))
 }
 
 /// The configuration a window was seen in.

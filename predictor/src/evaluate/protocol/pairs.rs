@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::messages::Estimate;
+use wattle_common::numerics::statistics::quantile_linear;
 use wattle_common::rng::Stream;
 
 use crate::calibration::Calibration;
@@ -209,7 +210,7 @@ struct Simple<'a> {
 impl<'a> Simple<'a> {
     fn new(pairs: &'a Pairs, known: &'a [(Cell, f64)]) -> Self {
         let mut values: Vec<f64> = known.iter().map(|(_, y)| *y).collect();
-        let median = super::super::metrics::quantile(&mut values, 0.5);
+        let median = quantile_linear(&mut values, 0.5).unwrap_or(1.0);
         Self { pairs, known, median, additive: Additive::fit(pairs.jobs.len(), known) }
     }
 
