@@ -283,7 +283,7 @@ fn the_registrys_example_file_is_what_ships() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/registry.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let config: registry::ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
-    assert_eq!(config.contest, RegistryConfig::shipped());
+    assert_eq!(config.registry, RegistryConfig::shipped());
     let slip = text.replace("silent_after_ms", "silence_ms");
     let error = wattle_runtime::config::parse::<registry::ServiceConfig>(&slip, &path).err();
     assert!(error.unwrap().to_string().contains("silence_ms"));
