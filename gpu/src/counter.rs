@@ -1,41 +1,41 @@
-//! Differences of a card's energy counter.
+//! Differences of a GPU's energy counter.
 //!
-//! The counter starts when the driver is loaded and starts again when it is loaded again or the
-//! card is reset. A difference across such a start is not energy, and neither is the first reading,
-//! so both are told apart here rather than passed on as a number.
+//! The counter starts at zero when the driver is loaded, and again when the driver is reloaded or
+//! the GPU is reset. Neither the first reading nor a difference across a reset is energy spent, so
+//! both have their own variant of [`EnergyStep`].
 
 use wattle_common::units::Energy;
 
-/// Remembers the counter's last reading.
+/// The last reading of one GPU's energy counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EnergyCounter {
     last: Option<Energy>,
 }
 
-/// What a reading adds to the one before.
+/// The change of the counter between two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// There was none before.
+pub enum EnergyStep {
+    /// First reading: no difference yet.
     First,
-    /// So much was spent since.
+    /// Energy spent since the previous reading.
     Spent(Energy),
-    /// The counter began again; what was spent since the reading before is not known, but it is at
-    /// least this much, which the counter shows since its new beginning.
-    Restarted(Energy),
+    /// The counter was reset. The energy spent since the previous reading is unknown, but at least
+    /// this much: the counter's value since the reset.
+    Reset(Energy),
 }
 
 impl EnergyCounter {
-    /// Takes the next reading.
-    pub fn step(&mut self, total: Energy) -> Step {
+    /// Records a reading and returns the change since the previous one.
+    pub fn step(&mut self, total: Energy) -> EnergyStep {
         match self.last.replace(total) {
-            None => Step::First,
-            Some(last) if total >= last => Step::Spent(total - last),
-            Some(_) => Step::Restarted(total),
+            None => EnergyStep::First,
+            Some(last) if total >= last => EnergyStep::Spent(total - last),
+            Some(_) => EnergyStep::Reset(total),
         }
     }
 
-    /// Forgets the last reading, as after a card was lost: the next one is a first again.
-    pub fn forget(&mut self) {
+    /// Discards the last reading, as after a GPU was lost: the next one is a first again.
+    pub fn clear(&mut self) {
         self.last = None;
     }
 }
@@ -45,15 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restart_is_not_a_difference() {
+    fn reset_is_not_a_difference() {
         let mut counter = EnergyCounter::default();
-        assert_eq!(counter.step(Energy::from_mj(500)), Step::First);
-        assert_eq!(counter.step(Energy::from_mj(500)), Step::Spent(Energy::ZERO));
-        assert_eq!(counter.step(Energy::from_mj(750)), Step::Spent(Energy::from_mj(250)));
-        assert_eq!(counter.step(Energy::from_mj(20)), Step::Restarted(Energy::from_mj(20)));
-        assert_eq!(counter.step(Energy::from_mj(21)), Step::Spent(Energy::from_mj(1)));
-        counter.forget();
-        assert_eq!(counter.step(Energy::from_mj(99)), Step::First);
+        assert_eq!(counter.step(Energy::from_mj(500)), EnergyStep::First);
+        assert_eq!(counter.step(Energy::from_mj(500)), EnergyStep::Spent(Energy::ZERO));
+        assert_eq!(counter.step(Energy::from_mj(750)), EnergyStep::Spent(Energy::from_mj(250)));
+        assert_eq!(counter.step(Energy::from_mj(20)), EnergyStep::Reset(Energy::from_mj(20)));
+        assert_eq!(counter.step(Energy::from_mj(21)), EnergyStep::Spent(Energy::from_mj(1)));
+        counter.clear();
+        assert_eq!(counter.step(Energy::from_mj(99)), EnergyStep::First);
     }
 
     #[test]
@@ -63,8 +63,8 @@ mod tests {
         let spent: Energy = readings
             .iter()
             .filter_map(|mj| match counter.step(Energy::from_mj(*mj)) {
-                Step::Spent(energy) => Some(energy),
-                Step::First | Step::Restarted(_) => None,
+                EnergyStep::Spent(energy) => Some(energy),
+                EnergyStep::First | EnergyStep::Reset(_) => None,
             })
             .sum();
         assert_eq!(spent, Energy::from_mj(u64::MAX - 7));

@@ -1,107 +1,107 @@
-//! The device trait, and what a card says of itself.
+//! The device trait and the properties and readings of a GPU.
 //!
-//! Calls block for as long as the driver takes (microseconds, but seconds where a card is ill), so
-//! a shell keeps its driver on a thread of its own. Nothing here knows whether a card is real.
+//! Calls block while the driver works: usually microseconds, but seconds on a faulty GPU. A service
+//! therefore calls its driver from a dedicated thread. Callers cannot distinguish real from
+//! simulated GPUs.
 
 use wattle_common::{Frequency, GpuIndex, Power, units::Energy};
 
 use crate::GpuError;
 
-/// A node's GPUs, as a service sees them.
+/// The GPUs of one node.
 pub trait Driver: Send {
-    /// How many GPUs the node has.
+    /// Number of GPUs in the node.
     ///
     /// # Errors
     /// [`GpuError::DriverAbsent`] or [`GpuError::Retry`].
     fn count(&self) -> Result<u32, GpuError>;
 
-    /// What the card is. It does not change while the service runs.
+    /// Properties of a GPU. They are constant while the service runs.
     ///
     /// # Errors
-    /// Where the card does not answer, or has no name or memory size to tell.
+    /// If the GPU does not respond, or does not report its name, UUID or memory size.
     fn info(&self, gpu: GpuIndex) -> Result<GpuInfo, GpuError>;
 
-    /// What the card reads now. What it does not give is `None`.
+    /// Current readings of a GPU. A quantity that cannot be read is `None`.
     ///
     /// # Errors
-    /// Only where there is no reading at all: [`GpuError::Gone`], [`GpuError::DriverAbsent`],
-    /// [`GpuError::Refused`] for an index that no card has.
+    /// Only if nothing can be read: [`GpuError::Lost`], [`GpuError::DriverAbsent`], or
+    /// [`GpuError::Refused`] for an index without a GPU.
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError>;
 
-    /// The cap that stands on the card.
+    /// Current power cap.
     ///
     /// # Errors
-    /// Where the card does not answer or has no cap.
+    /// If the GPU does not respond or has no power cap.
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError>;
 
-    /// Sets the power cap. Needs root with NVML.
+    /// Sets the power cap. NVML requires root.
     ///
     /// # Errors
-    /// [`GpuError::Refused`] outside the card's limits or without the right to.
+    /// [`GpuError::Refused`] outside the GPU's limits or without permission.
     fn set_cap(&mut self, gpu: GpuIndex, cap: Power) -> Result<(), GpuError>;
 
-    /// Locks the SM clock's highest value; `None` takes the lock away. Needs root with NVML.
+    /// Sets an upper limit on the SM clock; `None` removes it. NVML requires root.
     ///
     /// # Errors
-    /// [`GpuError::Refused`] for a clock that the card does not have or without the right to.
+    /// [`GpuError::Refused`] for a clock that the GPU does not support or without permission.
     fn set_clock_max(&mut self, gpu: GpuIndex, clock: Option<Frequency>) -> Result<(), GpuError>;
 }
 
-/// What a card is.
+/// Constant properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// Its UUID, `GPU-...`.
+    /// UUID, `GPU-...`.
     pub uuid: String,
-    /// Its name, as NVML gives it: `Tesla V100-SXM2-16GB`.
+    /// Name reported by NVML, e.g. `Tesla V100-SXM2-16GB`.
     pub name: String,
-    /// Its kind, made of the name by [`crate::kind_of`]: `v100`.
-    pub kind: String,
-    /// Its device memory in MiB.
+    /// GPU type derived from the name by [`crate::gpu_type_of`], e.g. `v100`.
+    pub gpu_type: String,
+    /// Device memory, MiB.
     pub memory_mib: u64,
-    /// The cap it starts with; absent: it has no power cap.
+    /// Default power cap; absent if the GPU has no power cap.
     pub cap_default: Option<Power>,
-    /// The lowest cap it takes.
+    /// Lowest settable power cap.
     pub cap_min: Option<Power>,
-    /// The highest cap it takes.
+    /// Highest settable power cap.
     pub cap_max: Option<Power>,
-    /// The SM clocks it may be locked to, ascending; empty where it does not say.
+    /// SM clocks that can be locked, ascending; empty if the GPU does not report them.
     pub clocks: Vec<Frequency>,
 }
 
-/// What a card reads at one instant. What it does not give is `None`, never zero.
+/// Readings of a GPU at one instant. A quantity that cannot be read is `None`, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuReading {
-    /// Power draw. On Ampere and later NVML's figure is itself an average over about a second.
+    /// Power draw. On Ampere and later NVML reports an average over about one second.
     pub power: Option<Power>,
-    /// Energy since the driver was loaded. See [`crate::EnergyCounter`] for its differences.
+    /// Energy since the driver was loaded. See [`crate::EnergyCounter`] for differences.
     pub energy_total: Option<Energy>,
-    /// Share of time in which a kernel ran, per cent.
+    /// Share of time in which a kernel ran, percent.
     pub utilization_gpu_percent: Option<u8>,
-    /// Share of time in which device memory was read or written, per cent.
+    /// Share of time in which device memory was read or written, percent.
     pub utilization_memory_percent: Option<u8>,
     /// Device memory in use, MiB.
     pub memory_used_mib: Option<u64>,
     /// SM clock.
     pub clock: Option<Frequency>,
-    /// The power cap that was set.
+    /// Power cap in force.
     pub cap: Option<Power>,
     /// Temperature, degrees Celsius.
     pub temperature_c: Option<u16>,
     /// NVML's throttle reasons, a bit set.
     pub throttle_reasons: Option<u64>,
-    /// Processes that compute on the card, by process id; absent where the card does not say.
+    /// Compute processes by process id; absent if the GPU does not report them.
     pub processes: Option<Vec<ProcessReading>>,
 }
 
-/// One process on a card.
+/// Readings of one process on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessReading {
-    /// Its process id on the node.
+    /// Process id on the node.
     pub pid: u32,
-    /// Device memory it holds, MiB.
+    /// Device memory in use, MiB.
     pub memory_mib: Option<u64>,
-    /// Its share of the card's time since the reading before, per cent. NVML takes a sample of
-    /// each process a few times a second and none of an idle one, so between two samples this is
-    /// absent.
+    /// Share of GPU time since the previous reading, percent. NVML samples each active process a
+    /// few times a second; absent if no sample was taken in between.
     pub utilization_gpu_percent: Option<u8>,
 }

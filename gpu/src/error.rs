@@ -1,54 +1,57 @@
-//! What can go wrong with a card, by what the caller does about it.
+//! Errors of GPU operations, grouped by the caller's action.
 
 use std::path::PathBuf;
 
 use wattle_common::GpuIndex;
 
-/// Why a card did not do as asked.
+/// Why an operation on a GPU failed. `operation` completes the sentence "cannot ...".
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpuError {
-    /// The card fell off the bus. Report it, give it no work, look again later.
-    #[error("gpu {gpu} is gone ({what}); the node may need a reset or a reboot to get it back")]
-    Gone {
-        /// The card.
+    /// The GPU fell off the bus. Report it, place no job on it, check again later.
+    #[error("GPU {gpu} is lost: cannot {operation}; reset the GPU or reboot the node")]
+    Lost {
+        /// The GPU.
         gpu: GpuIndex,
-        /// What was asked of it.
-        what: &'static str,
+        /// The failed operation.
+        operation: &'static str,
     },
-    /// Not now and not later, unless somebody changes something: say so, and ask no more.
-    #[error("gpu {gpu} refused to {what}: {remedy}")]
+    /// Permanent until an operator acts. Report it and do not retry.
+    #[error("GPU {gpu}: cannot {operation}: {remedy}")]
     Refused {
-        /// The card.
+        /// The GPU.
         gpu: GpuIndex,
-        /// What was asked of it.
-        what: &'static str,
-        /// What is wrong, and what to do about it.
+        /// The failed operation.
+        operation: &'static str,
+        /// The cause and the remedy.
         remedy: String,
     },
-    /// This card cannot do that. Live without it.
-    #[error("gpu {gpu} cannot {what}")]
+    /// The GPU does not support the operation. Continue without it.
+    #[error("GPU {gpu}: cannot {operation}: not supported")]
     Unsupported {
-        /// The card.
+        /// The GPU.
         gpu: GpuIndex,
-        /// What was asked of it.
-        what: &'static str,
+        /// The failed operation.
+        operation: &'static str,
     },
-    /// It failed this time; ask again.
-    #[error("gpu {gpu} failed to {what}: {detail}; it is tried again")]
+    /// Transient failure. Retry.
+    #[error("GPU {gpu}: cannot {operation}: {detail}; retrying")]
     Retry {
-        /// The card.
+        /// The GPU.
         gpu: GpuIndex,
-        /// What was asked of it.
-        what: &'static str,
-        /// What the driver says.
+        /// The failed operation.
+        operation: &'static str,
+        /// The driver's error.
         detail: String,
     },
-    /// There is no NVIDIA driver to ask.
-    #[error("no NVIDIA driver through {}: {detail}; install the driver, or name its NVML library", library.display())]
+    /// No NVIDIA driver.
+    #[error(
+        "no NVIDIA driver: cannot use the NVML library {}: {detail}; install the driver, or set {} to another NVML library",
+        library.display(), crate::LIBRARY_ENV
+    )]
     DriverAbsent {
-        /// The library that was to be loaded.
+        /// The NVML library.
         library: PathBuf,
-        /// What the loader or the driver says.
+        /// The error of the dynamic loader or the driver.
         detail: String,
     },
 }

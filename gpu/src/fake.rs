@@ -1,61 +1,60 @@
-//! Cards in memory, for the unit tests of those who use a [`Driver`].
+//! In-memory GPUs for unit tests of users of [`Driver`].
 //!
-//! They do what they are told and remember what they were asked; they model nothing. Power does not
-//! follow a cap and energy does not grow unless the test says so. For cards that behave, load the
-//! simulated NVML library instead.
+//! They store settings and record commands but model no behaviour: power does not follow a cap and
+//! energy grows only if the test changes it. For modelled behaviour load the simulated NVML library.
 
 use wattle_common::{Frequency, GpuIndex, Power};
 
 use crate::{Driver, GpuError, GpuInfo, GpuReading};
 
-/// An order that reached a card.
+/// A command that was applied to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Command {
     /// [`Driver::set_cap`]
     Cap(GpuIndex, Power),
     /// [`Driver::set_clock_max`]
     ClockMax(GpuIndex, Option<Frequency>),
 }
 
-/// How a card answers.
+/// How a GPU fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mood {
-    /// It does as asked.
+pub enum FaultMode {
+    /// No fault.
     #[default]
-    Well,
-    /// It fell off the bus.
+    None,
+    /// Every call fails: the GPU fell off the bus.
     Lost,
-    /// It reads, and takes no orders: the caller lacks the right to.
+    /// Commands fail for lack of permission; readings succeed.
     ReadOnly,
-    /// It fails, and may not the next time.
-    Flaky,
+    /// Every call fails with a transient error.
+    Transient,
 }
 
-/// One card in memory.
+/// One in-memory GPU.
 #[derive(Clone, Debug)]
 pub struct FakeGpu {
-    /// What it is.
+    /// Its properties.
     pub info: GpuInfo,
-    /// What it reads. Its `cap` follows the orders.
+    /// Its readings. `cap` follows [`Driver::set_cap`].
     pub reading: GpuReading,
-    /// The locked clock that stands.
+    /// The clock limit in force.
     pub clock_max: Option<Frequency>,
-    /// How it answers.
-    pub mood: Mood,
+    /// How it fails.
+    pub fault: FaultMode,
 }
 
-/// A node of cards in memory.
+/// A node of in-memory GPUs.
 #[derive(Clone, Debug)]
 pub struct FakeDriver {
-    /// The cards; tests change them as they like.
+    /// The GPUs; tests may change them.
     pub gpus: Vec<FakeGpu>,
-    /// Every order that was carried out, oldest first.
-    pub orders: Vec<Order>,
+    /// Every applied command, oldest first.
+    pub commands: Vec<Command>,
 }
 
 impl FakeDriver {
-    /// A node of `count` V100s with the limits of the 16 GB SXM2 board (100 to 300 W, clocks of 135
-    /// to 1530 MHz), idle and at their defaults.
+    /// A node of `count` V100s with the limits of the 16 GB SXM2 board (100 to 300 W, 135 to
+    /// 1530 MHz), idle and at default settings.
     #[must_use]
     pub fn v100s(count: u32) -> Self {
         let gpus = (0..count)
@@ -63,7 +62,7 @@ impl FakeDriver {
                 info: GpuInfo {
                     uuid: format!("GPU-fake-{index}"),
                     name: "Tesla V100-SXM2-16GB".to_owned(),
-                    kind: "v100".to_owned(),
+                    gpu_type: "v100".to_owned(),
                     memory_mib: 16_384,
                     cap_default: Some(Power::from_w(300)),
                     cap_min: Some(Power::from_w(100)),
@@ -78,28 +77,34 @@ impl FakeDriver {
                     ..GpuReading::default()
                 },
                 clock_max: None,
-                mood: Mood::Well,
+                fault: FaultMode::None,
             })
             .collect();
-        Self { gpus, orders: Vec::new() }
+        Self { gpus, commands: Vec::new() }
     }
 
-    fn at(&self, gpu: GpuIndex, what: &'static str) -> Result<&FakeGpu, GpuError> {
-        let card = self.gpus.get(gpu as usize).ok_or_else(|| GpuError::Refused {
+    fn readable(&self, gpu: GpuIndex, operation: &'static str) -> Result<&FakeGpu, GpuError> {
+        let device = self.gpus.get(gpu as usize).ok_or_else(|| GpuError::Refused {
             gpu,
-            what,
+            operation,
             remedy: format!("this node has {} GPUs", self.gpus.len()),
         })?;
-        match card.mood {
-            Mood::Well | Mood::ReadOnly => Ok(card),
-            Mood::Lost => Err(GpuError::Gone { gpu, what }),
-            Mood::Flaky => Err(GpuError::Retry { gpu, what, detail: "it is flaky".to_owned() }),
+        match device.fault {
+            FaultMode::None | FaultMode::ReadOnly => Ok(device),
+            FaultMode::Lost => Err(GpuError::Lost { gpu, operation }),
+            FaultMode::Transient => {
+                Err(GpuError::Retry { gpu, operation, detail: "injected fault".to_owned() })
+            }
         }
     }
 
-    fn order(&mut self, gpu: GpuIndex, what: &'static str) -> Result<&mut FakeGpu, GpuError> {
-        if self.at(gpu, what)?.mood == Mood::ReadOnly {
-            return Err(GpuError::Refused { gpu, what, remedy: "it takes root".to_owned() });
+    fn writable(
+        &mut self,
+        gpu: GpuIndex,
+        operation: &'static str,
+    ) -> Result<&mut FakeGpu, GpuError> {
+        if self.readable(gpu, operation)?.fault == FaultMode::ReadOnly {
+            return Err(GpuError::Refused { gpu, operation, remedy: "run as root".to_owned() });
         }
         Ok(&mut self.gpus[gpu as usize])
     }
@@ -111,44 +116,45 @@ impl Driver for FakeDriver {
     }
 
     fn info(&self, gpu: GpuIndex) -> Result<GpuInfo, GpuError> {
-        Ok(self.at(gpu, "describe itself")?.info.clone())
+        Ok(self.readable(gpu, "read the device properties")?.info.clone())
     }
 
     fn read(&mut self, gpu: GpuIndex) -> Result<GpuReading, GpuError> {
-        Ok(self.at(gpu, "be read")?.reading.clone())
+        Ok(self.readable(gpu, "read the sensors")?.reading.clone())
     }
 
     fn cap(&self, gpu: GpuIndex) -> Result<Power, GpuError> {
-        let what = "tell its power cap";
-        self.at(gpu, what)?.reading.cap.ok_or(GpuError::Unsupported { gpu, what })
+        let operation = "read the power cap";
+        let cap = self.readable(gpu, operation)?.reading.cap;
+        cap.ok_or(GpuError::Unsupported { gpu, operation })
     }
 
     fn set_cap(&mut self, gpu: GpuIndex, cap: Power) -> Result<(), GpuError> {
-        let what = "set its power cap";
-        let card = self.order(gpu, what)?;
-        let (Some(min), Some(max)) = (card.info.cap_min, card.info.cap_max) else {
-            return Err(GpuError::Unsupported { gpu, what });
+        let operation = "set the power cap";
+        let device = self.writable(gpu, operation)?;
+        let (Some(min), Some(max)) = (device.info.cap_min, device.info.cap_max) else {
+            return Err(GpuError::Unsupported { gpu, operation });
         };
         if cap < min || cap > max {
             let remedy = format!("{cap} is outside {min} to {max}");
-            return Err(GpuError::Refused { gpu, what, remedy });
+            return Err(GpuError::Refused { gpu, operation, remedy });
         }
-        card.reading.cap = Some(cap);
-        self.orders.push(Order::Cap(gpu, cap));
+        device.reading.cap = Some(cap);
+        self.commands.push(Command::Cap(gpu, cap));
         Ok(())
     }
 
     fn set_clock_max(&mut self, gpu: GpuIndex, clock: Option<Frequency>) -> Result<(), GpuError> {
-        let what = "lock its clock";
-        let card = self.order(gpu, what)?;
-        if let Some(asked) = clock
-            && !card.info.clocks.contains(&asked)
+        let operation = "lock the clock";
+        let device = self.writable(gpu, operation)?;
+        if let Some(requested) = clock
+            && !device.info.clocks.contains(&requested)
         {
-            let remedy = format!("it has no clock of {asked}");
-            return Err(GpuError::Refused { gpu, what, remedy });
+            let remedy = format!("{requested} is not a supported clock");
+            return Err(GpuError::Refused { gpu, operation, remedy });
         }
-        card.clock_max = clock;
-        self.orders.push(Order::ClockMax(gpu, clock));
+        device.clock_max = clock;
+        self.commands.push(Command::ClockMax(gpu, clock));
         Ok(())
     }
 }
@@ -158,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_does_as_told_and_remembers() {
+    fn commands_are_applied_and_recorded() {
         let mut node = FakeDriver::v100s(2);
         let (cap, clock) = (Power::from_w(200), Frequency::from_mhz(1_200));
         node.set_cap(1, cap).unwrap();
@@ -166,24 +172,24 @@ mod tests {
         assert_eq!(node.cap(1), Ok(cap));
         assert_eq!(node.cap(0), Ok(Power::from_w(300)));
         assert_eq!(node.read(1).unwrap().cap, Some(cap));
-        assert_eq!(node.orders, [Order::Cap(1, cap), Order::ClockMax(0, Some(clock))]);
+        assert_eq!(node.commands, [Command::Cap(1, cap), Command::ClockMax(0, Some(clock))]);
     }
 
     #[test]
-    fn each_mood_is_its_error_and_no_order() {
+    fn faults_return_errors_and_apply_no_command() {
         let mut node = FakeDriver::v100s(1);
         let cap = Power::from_w(200);
         assert!(matches!(node.set_cap(0, Power::from_w(99)), Err(GpuError::Refused { .. })));
         assert!(matches!(node.set_cap(1, cap), Err(GpuError::Refused { .. })));
-        let odd = Some(Frequency::from_mhz(1_201));
-        assert!(matches!(node.set_clock_max(0, odd), Err(GpuError::Refused { .. })));
-        node.gpus[0].mood = Mood::ReadOnly;
+        let unsupported = Some(Frequency::from_mhz(1_201));
+        assert!(matches!(node.set_clock_max(0, unsupported), Err(GpuError::Refused { .. })));
+        node.gpus[0].fault = FaultMode::ReadOnly;
         assert!(matches!(node.set_cap(0, cap), Err(GpuError::Refused { .. })));
         assert!(node.read(0).is_ok());
-        node.gpus[0].mood = Mood::Lost;
-        assert!(matches!(node.read(0), Err(GpuError::Gone { gpu: 0, .. })));
-        node.gpus[0].mood = Mood::Flaky;
+        node.gpus[0].fault = FaultMode::Lost;
+        assert!(matches!(node.read(0), Err(GpuError::Lost { gpu: 0, .. })));
+        node.gpus[0].fault = FaultMode::Transient;
         assert!(matches!(node.set_cap(0, cap), Err(GpuError::Retry { .. })));
-        assert_eq!(node.orders, []);
+        assert_eq!(node.commands, []);
     }
 }

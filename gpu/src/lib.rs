@@ -1,23 +1,22 @@
-//! What a service may ask of a GPU, and NVML behind it.
+//! Access to a node's GPUs through NVML.
 //!
-//! Profiler and power agent speak to cards through [`Driver`]. The trait is here because two
-//! services need it and two things stand behind it: NVML (`nvml`, the only file of the project that
-//! names `nvml_wrapper`) and a card in memory for unit tests ([`fake`]). This crate decides nothing:
-//! which cap is right, and what a reading means, is the caller's business. A reading that a card
-//! does not give is `None`, never zero.
+//! Profiler and power agent read and control GPUs through the trait [`Driver`]. It has two
+//! implementations: NVML (`nvml`, the only file of the project that names `nvml_wrapper`) and an
+//! in-memory one for unit tests ([`fake`]). This crate makes no decisions. A quantity that cannot be
+//! read is `None`, never zero.
 
 mod counter;
 mod device;
 mod error;
 pub mod fake;
-mod kind;
+mod gpu_type;
 #[cfg(feature = "nvml")]
 pub mod nvml;
 
-pub use counter::{EnergyCounter, Step};
+pub use counter::{EnergyCounter, EnergyStep};
 pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
-pub use kind::kind_of;
+pub use gpu_type::gpu_type_of;
 
-/// Environment variable with the path of the NVML library to load, where it is not the system's.
+/// Environment variable with the path of the NVML library to load instead of the system's.
 pub const LIBRARY_ENV: &str = "WATTLE_NVML_LIBRARY";

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{Power, Timestamp};
-use wattle_gpu::{EnergyCounter, GpuReading, Step};
+use wattle_gpu::{EnergyCounter, EnergyStep, GpuReading};
 
 /// How long a counter may stand still while the card draws power. Counters are refreshed every
 /// 20 to 100 ms (arXiv 2312.02741 measured the boards of ten years).
@@ -85,7 +85,7 @@ impl EnergyMeasure {
         let energy = match reading.energy_total {
             Some(total) => self.count(now, total, integrated),
             None => {
-                self.counter.forget();
+                self.counter.clear();
                 self.counter_last = None;
                 (self.still, self.stuck) = (None, false);
                 integrated
@@ -116,18 +116,18 @@ impl EnergyMeasure {
     ) -> Option<Energy> {
         self.counter_last = Some(total);
         match self.counter.step(total) {
-            Step::First => integrated,
-            Step::Restarted(energy) => {
+            EnergyStep::First => integrated,
+            EnergyStep::Reset(energy) => {
                 (self.still, self.stuck) = (None, false);
                 Some(energy)
             }
-            Step::Spent(energy) if energy > Energy::ZERO => {
+            EnergyStep::Spent(energy) if energy > Energy::ZERO => {
                 self.still = None;
                 // What it counts for the time it stood still has been integrated already.
                 if std::mem::take(&mut self.stuck) { integrated } else { Some(energy) }
             }
-            Step::Spent(_) if self.stuck => integrated,
-            Step::Spent(_) => {
+            EnergyStep::Spent(_) if self.stuck => integrated,
+            EnergyStep::Spent(_) => {
                 let integrated = integrated.unwrap_or(Energy::ZERO);
                 let (since, mut missed) = self.still.unwrap_or((now, Energy::ZERO));
                 missed += integrated;

@@ -62,7 +62,7 @@ pub async fn perform(plan: &Plan) -> Result<(Record, Vec<PathBuf>)> {
     }
     let info = driver.info(plan.gpu)?;
     drop(driver);
-    let name = plan.name.clone().unwrap_or_else(|| info.kind.clone());
+    let name = plan.name.clone().unwrap_or_else(|| info.gpu_type.clone());
     let files = record::Files::claim(&plan.out, &name, clock::now())?;
 
     let folder = tempfile::tempdir().context("no temporary folder")?;

@@ -143,7 +143,7 @@ fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<CardFacts, GpuError> {
     let info = driver.info(gpu)?;
     Ok(CardFacts {
         uuid: info.uuid,
-        kind: info.kind,
+        kind: info.gpu_type,
         memory_mib: info.memory_mib,
         cap_default: info.cap_default,
         cap_range: info.cap_min.zip(info.cap_max),
@@ -191,7 +191,7 @@ fn reset_card(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wattle_gpu::fake::{FakeDriver, Mood, Order as Done};
+    use wattle_gpu::fake::{Command, FakeDriver, FaultMode};
 
     #[test]
     fn reset_brings_every_card_it_can_to_safety() {
@@ -200,18 +200,18 @@ mod tests {
             node.set_cap(gpu, Power::from_w(120)).unwrap();
             node.set_clock_max(gpu, Some(Frequency::from_mhz(900))).unwrap();
         }
-        node.gpus[1].mood = Mood::Lost;
-        node.orders.clear();
+        node.gpus[1].fault = FaultMode::Lost;
+        node.commands.clear();
         let safe = Power::from_w(250);
         let settings = Settings { safe_cap: Some(safe), ..Settings::default() };
         assert_eq!(reset_all(&mut node, &settings), Ok(1));
         assert_eq!(
-            node.orders,
+            node.commands,
             [
-                Done::Cap(0, safe),
-                Done::ClockMax(0, None),
-                Done::Cap(2, safe),
-                Done::ClockMax(2, None)
+                Command::Cap(0, safe),
+                Command::ClockMax(0, None),
+                Command::Cap(2, safe),
+                Command::ClockMax(2, None)
             ]
         );
     }
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn each_order_is_answered_once_and_truly() {
         let mut node = FakeDriver::v100s(2);
-        node.gpus[1].mood = Mood::Lost;
+        node.gpus[1].fault = FaultMode::Lost;
         let mut hand = Hand { library: None, driver: Some(Box::new(node)), facts: BTreeMap::new() };
         let Event::CardsRead(reads) = hand.carry_out(Order::Read) else { panic!("not read") };
         let read = reads[0].1.as_ref().unwrap();

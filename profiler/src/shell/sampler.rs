@@ -162,7 +162,7 @@ fn introduce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Even
 
 fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<CardFacts, GpuError> {
     let info = driver.info(gpu)?;
-    Ok(CardFacts { gpu, uuid: info.uuid, kind: info.kind })
+    Ok(CardFacts { gpu, uuid: info.uuid, kind: info.gpu_type })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use wattle_common::messages::{
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
 use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp, WorkloadId};
-use wattle_gpu::fake::{FakeDriver, Mood};
+use wattle_gpu::fake::{FakeDriver, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{Action, CardFacts, CardSample, Event, ProfilerMachine, Settings, State};
 
@@ -80,7 +80,7 @@ impl Node {
         let facts = |(gpu, card): (u32, &wattle_gpu::fake::FakeGpu)| CardFacts {
             gpu,
             uuid: card.info.uuid.clone(),
-            kind: card.info.kind.clone(),
+            kind: card.info.gpu_type.clone(),
         };
         self.event(Event::CardsFound((0..).zip(&self.cards.gpus).map(facts).collect()));
     }
@@ -387,7 +387,7 @@ fn one_lost_card_leaves_the_others() {
     node.place("a", 100, &[0]);
     node.place("b", 200, &[1]);
     node.run(20, &[]);
-    node.cards.gpus[0].mood = Mood::Lost;
+    node.cards.gpus[0].fault = FaultMode::Lost;
     let (a, b) = (node.of("a").count(), node.of("b").count());
     node.run(40, &[]);
     let summary = node.summaries.last().unwrap();
@@ -398,7 +398,7 @@ fn one_lost_card_leaves_the_others() {
     // Its window was closed at the loss, and no other was opened.
     assert_eq!(node.of("a").count(), a + usize::from(node.of("a").count() > a));
     assert!(node.of("b").count() > b);
-    node.cards.gpus[0].mood = Mood::Well;
+    node.cards.gpus[0].fault = FaultMode::None;
     let until = node.now;
     node.run(40, &[]);
     assert!(node.of("a").any(|window| window.from_us > until));
@@ -506,7 +506,7 @@ impl Node {
                 self.tick();
             }
             Step::Lose(gpu, lost) => {
-                self.cards.gpus[gpu].mood = if lost { Mood::Lost } else { Mood::Well };
+                self.cards.gpus[gpu].fault = if lost { FaultMode::Lost } else { FaultMode::None };
             }
             Step::Bus(up) => self.bus = up,
             Step::Crash => self.crash(),
@@ -560,7 +560,7 @@ proptest! {
         }
         node.bus = true;
         for card in &mut node.cards.gpus {
-            card.mood = Mood::Well;
+            card.fault = FaultMode::None;
         }
         node.run(150, &[]);
         node.event(Event::StopRequested);

@@ -40,7 +40,7 @@ impl Machine {
         };
         Self {
             card: info.name.clone(),
-            kind: info.kind.clone(),
+            kind: info.gpu_type.clone(),
             cap_default_w: info.cap_default.map(wattle_common::Power::as_w),
             driver: first("/proc/driver/nvidia/version", "NVRM"),
             processor: first("/proc/cpuinfo", "model name"),

@@ -53,13 +53,13 @@ pub(crate) fn real() -> anyhow::Result<Hardware> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let host: String = name.split('.').next().unwrap_or_default().chars().take(64).collect();
     let id = NodeId::new(&host).or_else(|_| NodeId::new("n0")).expect("n0 is an id");
-    let shape = ClusterShape::uniform(1, gpus, &info.kind)?;
+    let shape = ClusterShape::uniform(1, gpus, &info.gpu_type)?;
     let node = Node {
         id,
         library: None,
         env: Vec::new(),
         gpus,
-        gpu_type: info.kind,
+        gpu_type: info.gpu_type,
         switch: None,
         gpus_per_board: None,
     };

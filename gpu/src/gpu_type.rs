@@ -1,17 +1,16 @@
-//! A card's kind, from the name that NVML gives.
+//! GPU types, derived from the names that NVML reports.
 //!
-//! Catalog, cluster shapes and messages name a kind as people do (`v100`), not a product with its
-//! board and memory (`Tesla V100-SXM2-16GB`). What is no letter or digit cannot stand in a shape, so
-//! it is left out.
+//! Catalog, cluster specifications and messages use the short type (`v100`), not the product name
+//! with board and memory size (`Tesla V100-SXM2-16GB`).
 
-/// The kind of the card named `name`: lower case, letters and digits.
+/// The type of the GPU named `name`: lower-case letters and digits.
 ///
 /// ```
-/// assert_eq!(wattle_gpu::kind_of("Tesla V100-SXM2-16GB"), "v100");
-/// assert_eq!(wattle_gpu::kind_of("NVIDIA GeForce RTX 2080 Ti"), "rtx2080ti");
+/// assert_eq!(wattle_gpu::gpu_type_of("Tesla V100-SXM2-16GB"), "v100");
+/// assert_eq!(wattle_gpu::gpu_type_of("NVIDIA GeForce RTX 2080 Ti"), "rtx2080ti");
 /// ```
 #[must_use]
-pub fn kind_of(name: &str) -> String {
+pub fn gpu_type_of(name: &str) -> String {
     let mut words = name
         .split([' ', '-', '_'])
         .map(|word| {
@@ -23,15 +22,15 @@ pub fn kind_of(name: &str) -> String {
         .filter(|word| !word.is_empty())
         .filter(|word| !matches!(word.as_str(), "nvidia" | "tesla" | "quadro" | "geforce"))
         .peekable();
-    let mut kind = words.next().unwrap_or_default();
-    // A family's name is not a kind without the model behind it.
-    if matches!(kind.as_str(), "rtx" | "gtx" | "titan") {
-        kind.push_str(&words.next().unwrap_or_default());
+    let mut gpu_type = words.next().unwrap_or_default();
+    // A product family is only a type together with the model number.
+    if matches!(gpu_type.as_str(), "rtx" | "gtx" | "titan") {
+        gpu_type.push_str(&words.next().unwrap_or_default());
     }
     if let Some(suffix) = words.peek().filter(|word| matches!(word.as_str(), "ti" | "super")) {
-        kind.push_str(suffix);
+        gpu_type.push_str(suffix);
     }
-    if kind.is_empty() { "unknown".to_owned() } else { kind }
+    if gpu_type.is_empty() { "unknown".to_owned() } else { gpu_type }
 }
 
 #[cfg(test)]
@@ -39,8 +38,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_what_people_say() {
-        for (name, kind) in [
+    fn types_of_common_gpu_names() {
+        for (name, gpu_type) in [
             ("Tesla V100-SXM2-16GB", "v100"),
             ("Tesla V100-PCIE-32GB", "v100"),
             ("Tesla P100-PCIE-16GB", "p100"),
@@ -63,7 +62,7 @@ mod tests {
             ("NVIDIA", "unknown"),
             ("Tesla  ü-K80", "k80"),
         ] {
-            assert_eq!(kind_of(name), kind, "{name}");
+            assert_eq!(gpu_type_of(name), gpu_type, "{name}");
         }
     }
 }
