@@ -67,7 +67,8 @@ impl NvmlDriver {
             NvmlError::NoPermission => GpuError::Refused {
                 gpu,
                 operation,
-                remedy: "permission denied; run this service as root or with CAP_SYS_ADMIN".to_owned(),
+                remedy: "permission denied; run this service as root or with CAP_SYS_ADMIN"
+                    .to_owned(),
             },
             NvmlError::InvalidArg => {
                 GpuError::Refused { gpu, operation, remedy: "value out of range".to_owned() }

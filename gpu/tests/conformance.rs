@@ -72,7 +72,8 @@ fn check_energy_counter(driver: &mut dyn Driver, gpu: GpuIndex) {
     let mut counter = EnergyCounter::default();
     let mut spent = Energy::ZERO;
     wait_until("the energy counter increases", || {
-        let total = driver.read(gpu).unwrap().energy_total.expect("Volta and later have an energy counter");
+        let total =
+            driver.read(gpu).unwrap().energy_total.expect("Volta and later have an energy counter");
         match counter.step(total) {
             EnergyStep::First => {}
             EnergyStep::Spent(more) => spent += more,
@@ -203,9 +204,7 @@ fn simulated_gpus() {
         return check_simulated_node(Path::new(&state));
     }
     let Some((library, tool)) = simulated() else {
-        not_run(
-            "libnvml_sim.so and its tools are not built; run: cargo build -p wattle-nvml-sim",
-        );
+        not_run("libnvml_sim.so and its tools are not built; run: cargo build -p wattle-nvml-sim");
         return;
     };
     let folder = std::env::temp_dir().join(format!("wattle-gpu-{}", std::process::id()));

@@ -82,7 +82,7 @@ async fn main() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("node");
     let mut create = command(&programs.join("wattle-simnode"), &state);
-    create.arg("create").arg("--state").arg(&state).args(["--node", "n0", "--kind", "v100"]);
+    create.arg("create").arg("--state").arg(&state).args(["--node", "n0", "--gpu-type", "v100"]);
     assert!(create.args(["--gpus", &GPUS.to_string()]).status().unwrap().success());
 
     let server = NatsServer::start().await;

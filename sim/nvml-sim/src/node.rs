@@ -144,7 +144,7 @@ pub struct Node {
 fn kind_of(kind: &str) -> Result<&'static GpuModel, NodeError> {
     world().gpu(kind).ok_or_else(|| NodeError::UnknownKind {
         kind: kind.to_owned(),
-        known: world().gpus().map(|gpu| gpu.kind.clone()).collect::<Vec<_>>().join(", "),
+        known: world().gpus().map(|gpu| gpu.gpu_type.clone()).collect::<Vec<_>>().join(", "),
     })
 }
 

@@ -161,7 +161,7 @@ impl NodeState {
         }
         let card = &mut self.cards[index];
         let setting = Setting { cap: Some(card.cap), clock_max: card.clock_max };
-        let now = physics.world.card(physics.gpu, setting, &tenants);
+        let now = physics.world.gpu_state(physics.gpu, setting, &tenants);
         card.power = now.power;
         card.clock = now.clock;
         card.utilization_gpu = now.utilization_gpu;

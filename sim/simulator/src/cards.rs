@@ -10,7 +10,7 @@ use wattle_common::job::GpuSetting;
 use wattle_common::topology::ClusterShape;
 use wattle_placer::state::gpu_set::bits;
 use wattle_placer::{GpuSet, NodeKey};
-use wattle_world::{CardState, GpuModel, Setting, Tenant, Workload, World};
+use wattle_world::{GpuModel, GpuState, Setting, Tenant, Workload, World};
 
 use crate::scenario::ScenarioError;
 
@@ -71,7 +71,7 @@ pub(crate) struct Cards<'w> {
     settings: Vec<GpuSetting>,
     /// What each running job set its cards to, where it did.
     set: BTreeMap<u32, GpuSetting>,
-    states: Vec<CardState>,
+    states: Vec<GpuState>,
     /// Power of all cards and hosts, mW.
     pub(crate) power_mw: u64,
     /// Power of all cards above what they draw idle, mW.
@@ -110,13 +110,19 @@ impl<'w> Cards<'w> {
             nodes_awake: cluster.node_count() as u64,
         };
         for (gpus, kind) in cluster.nodes() {
-            let kind = match cards.kinds.iter().position(|known| known.kind == kind) {
+            let kind = match cards.kinds.iter().position(|known| known.gpu_type == kind) {
                 Some(index) => index,
                 None => {
-                    cards.kinds.push(world.gpu(kind).ok_or_else(|| ScenarioError::UnknownGpu {
-                        kind: kind.to_owned(),
-                        known: world.gpus().map(|g| g.kind.as_str()).collect::<Vec<_>>().join(", "),
-                    })?);
+                    cards.kinds.push(
+                        world.gpu(kind).ok_or_else(|| ScenarioError::UnknownGpu {
+                            kind: kind.to_owned(),
+                            known: world
+                                .gpus()
+                                .map(|g| g.gpu_type.as_str())
+                                .collect::<Vec<_>>()
+                                .join(", "),
+                        })?,
+                    );
                     cards.kinds.len() - 1
                 }
             };
@@ -306,7 +312,7 @@ impl<'w> Cards<'w> {
     }
 
     /// One of a job's cards, what it does, and the job's place among its tenants.
-    pub(crate) fn first_card(&self, job: u32, on: &GpuSet) -> Option<(&CardState, usize)> {
+    pub(crate) fn first_card(&self, job: u32, on: &GpuSet) -> Option<(&GpuState, usize)> {
         let (node, gpu) = on.gpus().next()?;
         let card = &self.nodes[node.index()].cards[gpu as usize];
         let place = card.tenants.iter().position(|(tenant, _)| *tenant == job)?;
@@ -347,7 +353,7 @@ impl<'w> Cards<'w> {
         let (before, after) = (&self.states[before as usize], &self.states[after as usize]);
         self.power_mw = self.power_mw + after.power.as_mw() - before.power.as_mw();
         let idle = self.kinds[kind as usize].idle;
-        let above = |state: &CardState| state.power.saturating_sub(idle).as_mw();
+        let above = |state: &GpuState| state.power.saturating_sub(idle).as_mw();
         self.above_idle_mw = self.above_idle_mw + above(after) - above(before);
         self.utilization_ppm = self.utilization_ppm + ppm(after) - ppm(before);
     }
@@ -374,7 +380,7 @@ impl<'w> Cards<'w> {
             .collect();
         let GpuSetting { cap_mw, clock_mhz_max } = self.settings[setting as usize];
         let setting_of_card = Setting { cap: cap_mw, clock_max: clock_mhz_max };
-        let state = self.world.card(self.kinds[kind as usize], setting_of_card, &there);
+        let state = self.world.gpu_state(self.kinds[kind as usize], setting_of_card, &there);
         let index = self.states.len() as u32;
         self.states.push(state);
         if let [shape] = key.2[..] {
@@ -385,6 +391,6 @@ impl<'w> Cards<'w> {
     }
 }
 
-fn ppm(state: &CardState) -> u64 {
+fn ppm(state: &GpuState) -> u64 {
     (state.utilization_gpu.clamp(0.0, 1.0) * 1e6).round() as u64
 }

@@ -250,7 +250,7 @@ mod tests {
             let gpu = world.gpu(kind).unwrap();
             let job = world.workload("CycleGAN-x1").unwrap();
             let tenant = [Tenant { workload: job, gpus: 1, nodes: 1 }];
-            let drawn = world.card(gpu, Setting::default(), &tenant).power.as_w();
+            let drawn = world.gpu_state(gpu, Setting::default(), &tenant).power.as_w();
             assert!((gpu.idle.as_w() - idle_w).abs() < 1e-9, "{kind}");
             assert!((drawn - idle_w - 0.9 * full_w).abs() < 0.1, "{kind} {drawn}");
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wattle_common::id::PredictorId;
-use wattle_common::job::{GpuRequest, GpuSetting};
+use wattle_common::job::{GpuSetting, GpuRequest};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
 use wattle_placer::{OperatingPoints, Reads};
@@ -121,7 +121,7 @@ impl<'w> Oracle<'w> {
         if !self.whole {
             return None;
         }
-        let key = (gpu.kind.as_str(), &shape.workload.id, request.min, request.max);
+        let key = (gpu.gpu_type.as_str(), &shape.workload.id, request.min, request.max);
         if let Some(known) = self.wholes.get(&key) {
             return Some(known.clone());
         }
@@ -142,12 +142,12 @@ impl<'w> Oracle<'w> {
                 points.push(point);
             }
         }
-        let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
+        let alone = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
         let surface = Arc::new(Surface {
             job: job.clone(),
             predictor: self.name.clone(),
             at_us: now,
-            gpu_type: gpu.kind.clone(),
+            gpu_type: gpu.gpu_type.clone(),
             windows: 0,
             basis: Some("the world itself".to_owned()),
             class: Some(shape.workload.id.clone()),
@@ -155,7 +155,7 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(100.0 * alone.utilization_memory),
             memory_mib_max: Some(alone.tenants[0].memory_mib),
             points,
-            other_gpu_types: Vec::new(),
+            elsewhere: Vec::new(),
             probe: None,
         });
         let menu = Arc::new(OperatingPoints::of(&surface, request));
@@ -177,7 +177,7 @@ impl<'w> Oracle<'w> {
         gpu: &'w GpuModel,
     ) -> Arc<Surface> {
         let (workload, gpus, nodes) = shape.key();
-        let key = (gpu.kind.as_str(), workload, gpus, nodes);
+        let key = (gpu.gpu_type.as_str(), workload, gpus, nodes);
         if !self.known.contains_key(&key) {
             let truth = self.truth(shape, gpu);
             self.known.insert(key, truth);
@@ -187,7 +187,7 @@ impl<'w> Oracle<'w> {
             job: job.clone(),
             predictor: self.name.clone(),
             at_us: now,
-            gpu_type: gpu.kind.clone(),
+            gpu_type: gpu.gpu_type.clone(),
             windows: 0,
             basis: Some("the world itself".to_owned()),
             class: Some(shape.class()),
@@ -195,13 +195,13 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(truth.utilization_memory_percent),
             memory_mib_max: Some(truth.memory_mib),
             points: truth.points.clone(),
-            other_gpu_types: Vec::new(),
+            elsewhere: Vec::new(),
             probe: None,
         })
     }
 
     fn truth(&self, shape: Shaped<'w>, gpu: &GpuModel) -> Truth {
-        let alone = self.world.card(gpu, Setting::default(), &[shape.tenant()]);
+        let alone = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
         let default = GpuSetting::DEFAULT;
         let mut points = vec![self.point(shape, gpu, default, None)];
         let fewest = self.expected_shape(shape.workload, shape.gpus).nodes;
@@ -231,7 +231,7 @@ impl<'w> Oracle<'w> {
             [Some(shape), other].into_iter().flatten().map(Shaped::tenant).collect();
         let GpuSetting { cap_mw, clock_mhz_max } = setting;
         let set = Setting { cap: cap_mw, clock_max: clock_mhz_max };
-        let card = self.world.card(gpu, set, &tenants);
+        let card = self.world.gpu_state(gpu, set, &tenants);
         let speed = card.tenants[0].speed;
         let steps_per_s = speed * shape.workload.steps_per_s(gpu, shape.gpus, shape.nodes);
         let (mut rate, mut beside, mut power) = (steps_per_s, speed, card.power.as_w());
@@ -256,7 +256,7 @@ impl<'w> Oracle<'w> {
             neighbours: other.into_iter().map(Shaped::class).collect(),
             steps_per_s: Some(exactly(rate)),
             relative_speed: exactly(beside),
-            gpu_power_w: exactly(power),
+            card_power_w: exactly(power),
         }
     }
 }

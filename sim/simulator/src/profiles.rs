@@ -16,7 +16,7 @@ use wattle_common::rng::Stream;
 use wattle_common::{Energy, Frequency, JobId, NodeId, Timestamp, WorkloadId};
 use wattle_placer::Reads;
 use wattle_predictor::{Predictor, PredictorConfig};
-use wattle_world::CardState;
+use wattle_world::GpuState;
 
 /// When the windows of a configuration close, in microseconds from its beginning: the first is the
 /// live profiler's first early window (15 s, after the second in which things settle), the second
@@ -51,7 +51,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) steps_per_s: f64,
     pub(crate) step: u64,
-    pub(crate) card: &'a CardState,
+    pub(crate) card: &'a GpuState,
     pub(crate) place: usize,
 }
 

@@ -279,7 +279,7 @@ fn fitting_mix<'w>(
     for group in cluster.groups() {
         gpus.push(world.gpu(&group.gpu_type).ok_or_else(|| ScenarioError::UnknownGpu {
             kind: group.gpu_type.clone(),
-            known: world.gpus().map(|gpu| gpu.kind.as_str()).collect::<Vec<_>>().join(", "),
+            known: world.gpus().map(|gpu| gpu.gpu_type.as_str()).collect::<Vec<_>>().join(", "),
         })?);
     }
     let alone = |workload| [Tenant { workload, gpus: 1, nodes: 1 }];

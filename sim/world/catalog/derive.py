@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the derived catalog files from the public measurements they come from.
+"""Generates the derived catalog files from public measurements.
 
     derive.py DATA zeus|pairs|scaling|curves
 
@@ -7,7 +7,7 @@ DATA holds zeus/summary_power_{v100,p100}.csv and zeus/summary_train.csv (ml-ene
 Apache-2.0), gavel/pairs.csv (stanford-futuredata/gavel, MIT), elasticflow/throughputs_A100/
 (pkusys/ElasticFlow, Apache-2.0), chronus/placement_sensitivity.json (S-Lab ChronusArtifact, MIT)
 and perseus/stage_profile/ (ml-energy/zeus, Apache-2.0). `zeus`, `pairs` and `scaling` print the
-file of that name; `curves` prints the rows that gpus.toml carries. Only the standard library.
+file of that name; `curves` prints the derived rows of gpus.toml. Requires only the standard library.
 """
 import collections
 import csv
@@ -17,35 +17,35 @@ import sys
 
 DATA = sys.argv[1] if len(sys.argv) > 2 else sys.exit(__doc__)
 
-# One optimizer for each network: the one both the V100 and the P100 file have.
+# One optimizer per network: the one in both the V100 and the P100 file.
 OPTIMIZER = {"shufflenetv2": "adadelta", "resnet50": "adadelta", "deepspeech2": "adamw",
              "ncf": "adam", "bert_base_uncased": "adamw"}
-# dataset: (name in ids, samples of an epoch, target metric of the Zeus paper, epochs where the
-# train file has no run of that batch size that reaches it).
+# Data set: (name in ids, samples per epoch, target metric of the Zeus paper).
 DATASET = {"cifar100": ("cifar100", 50_000, 0.6), "imagenet": ("imagenet", 1_281_167, 0.65),
            "librispeech": ("librispeech", 281_241, 40.0), "movielens-1m": ("movielens", 4_970_845, 0.41),
            "squad": ("squad", 88_524, 84.0), "sentiment140": ("sentiment140", 1_600_000, 0.84)}
 SHORT = {"bert_base_uncased": "bert"}
-# Device memory: MiB for each sample, between what the 32 GB V100 ran and the 16 GB P100 did not;
-# and MiB beside the samples (context, libraries, parameters with gradient and optimizer state).
+# Device memory: MiB per sample, bounded by the largest batch that ran on the 32 GB V100 and the
+# smallest that did not run on the 16 GB P100; and constant MiB (context, libraries, parameters,
+# gradients, optimizer state).
 MEMORY = {("resnet50", "imagenet"): (82, 1_200), ("deepspeech2", "librispeech"): (160, 1_300),
           ("bert_base_uncased", "squad"): (500, 2_600),
           ("bert_base_uncased", "sentiment140"): (180, 2_600),
           ("shufflenetv2", "cifar100"): (6, 900), ("ncf", "movielens-1m"): (0.05, 1_100)}
 IDLE_W = {"v100": 30.0, "p100": 30.0, "a100": 60.0}
-# Which family of the pair table a network is like, and how it scales over GPUs and nodes.
+# Family of a network in the pair table, and its scaling over GPUs and nodes.
 FAMILY = {"resnet50": "resnet50", "bert_base_uncased": "transformer", "deepspeech2": "lm",
           "shufflenetv2": "resnet18"}
 SCALING = {"resnet50": ("resnet50", "resnet101"), "bert_base_uncased": ("bert", "vgg16"),
            "deepspeech2": ("deepspeech2", "resnet101"), "shufflenetv2": ("resnet50", "mobilenet_v2"),
            "ncf": ("bert", "vgg16")}
-# What a trace calls it -> the batch size that stands for it; and whether it is in the mix.
-STANDS = {("resnet50", "imagenet", 128): ["resnet50"],
+# Model names in traces of the default batch size.
+TRACE_NAMES = {("resnet50", "imagenet", 128): ["resnet50"],
           ("bert_base_uncased", "squad", 16): ["bert", "bert_base", "bert_base_uncased"],
           ("deepspeech2", "librispeech", 64): ["deepspeech2"],
           ("ncf", "movielens-1m", 1024): ["ncf", "neumf"],
           ("shufflenetv2", "cifar100", 512): ["shufflenetv2", "shufflenet"]}
-# All of them fit a card of 16 GB.
+# The mix for jobs without a known workload; all fit 16 GB.
 MIX = {("resnet50", 32), ("resnet50", 64), ("resnet50", 128), ("bert_base_uncased", 8),
        ("bert_base_uncased", 16), ("deepspeech2", 32), ("deepspeech2", 64), ("ncf", 1024),
        ("shufflenetv2", 128), ("shufflenetv2", 512), ("shufflenetv2", 1024)}
@@ -56,9 +56,9 @@ def rows(path):
         return list(csv.DictReader(f))
 
 
-def power_rows(kind):
+def power_rows(gpu_type):
     found = collections.defaultdict(list)
-    for r in rows(f"zeus/summary_power_{kind}.csv"):
+    for r in rows(f"zeus/summary_power_{gpu_type}.csv"):
         if OPTIMIZER[r["network"]] == r["optimizer"]:
             key = (r["network"], r["dataset"], int(r["batch_size"]))
             found[key].append((int(r["power_limit"]), float(r["time_per_epoch"]), float(r["average_power"])))
@@ -76,11 +76,11 @@ def epochs_to_target():
 
 def zeus():
     v100, p100, reached = power_rows("v100"), power_rows("p100"), epochs_to_target()
-    print('''# Workloads of the Zeus traces: one GPU, power caps against epoch time and average power.
+    print('''# Workloads of the Zeus traces on one GPU: epoch time and mean power per power cap.
 # Source: ml-energy/zeus, examples/research_reproducibility/zeus_nsdi23/trace (Apache-2.0).
-# Printed by derive.py. Every row was measured once, so 1 to 3 % of it is noise.
-# epochs: median over the seeds that reach the paper's target; where none of that batch size does,
-# of the network's other batch sizes. memory_mib and busy are estimates: docs/world.md.''')
+# Generated by derive.py. Every row is a single measurement with 1 to 3 % noise.
+# epochs: median over the seeds that reach the paper's target; if none does at this batch size, over
+# the network's other batch sizes. memory_mib and busy are estimates, see docs/world.md.''')
     for key in sorted(set(v100)):
         network, dataset, batch = key
         name, samples, _ = DATASET[dataset]
@@ -93,38 +93,40 @@ def zeus():
         if network in FAMILY and not (network == "shufflenetv2" and batch < 128):
             print(f'family = "{FAMILY[network]}"')
         print('scaling = "%s"\nspread = "%s"' % SCALING[network])
-        if key in STANDS:
-            print("stands_for = " + json.dumps(STANDS[key]))
+        if key in TRACE_NAMES:
+            print("trace_names = " + json.dumps(TRACE_NAMES[key]))
         if (network, batch) in MIX and dataset != "sentiment140":
             print("mix = true")
         print('source = "ml-energy/zeus NSDI\'23 traces (Apache-2.0)"')
-        for kind, table in (("v100", v100), ("p100", p100)):
+        for gpu_type, table in (("v100", v100), ("p100", p100)):
             if key in table:
                 caps, times, watts = zip(*table[key])
-                print(f'[[workload.measured]]\ngpu = "{kind}"\ncap_w = {list(caps)}')
+                print(f'[[workload.measured]]\ngpu = "{gpu_type}"\ncap_w = {list(caps)}')
                 print("epoch_s = [%s]" % ", ".join(f"{t:.1f}" for t in times))
                 print("power_w = [%s]" % ", ".join(f"{p:.1f}" for p in watts))
 
 
 def pairs():
-    print('''# Speed of one job beside another on the same card, relative to alone: the mean over batch sizes of
-# min(1, packed / alone), pairs that did not run left out. `speed` is that of `family` beside `beside`.
-# Source: stanford-futuredata/gavel, simulation throughputs, one GPU a job (MIT). Printed by derive.py.''')
+    print('''# Speed of a job co-located with another on one GPU, relative to exclusive use: the mean over batch
+# sizes of min(1, packed / exclusive), without pairs that did not run. `speed` is that of `family`
+# when co-located with `neighbour`.
+# Source: stanford-futuredata/gavel, simulation throughputs, one GPU per job (MIT).
+# Generated by derive.py.''')
     families = {"ResNet-18": "resnet18", "ResNet-50": "resnet50", "Transformer": "transformer", "LM": "lm",
                 "Recommendation": "recommendation", "A3C": "a3c", "CycleGAN": "cyclegan"}
     found = collections.defaultdict(list)
     for r in rows("gavel/pairs.csv"):
         if r["gpus_a"] == r["gpus_b"] == "1" and float(r["norm_a"]) > 0 and float(r["norm_b"]) > 0:
             found[r["gpu"], families[r["model_a"]], families[r["model_b"]]].append(min(1.0, float(r["norm_a"])))
-    for kind in ("v100", "p100"):
+    for gpu_type in ("v100", "p100"):
         for (gpu, a, b), speeds in sorted(found.items()):
-            if gpu == kind:
-                print(f'\n[[pair]]\ngpu = "{gpu}"\nfamily = "{a}"\nbeside = "{b}"\nspeed = {statistics.mean(speeds):.3f}')
+            if gpu == gpu_type:
+                print(f'\n[[pair]]\ngpu = "{gpu}"\nfamily = "{a}"\nneighbour = "{b}"\nspeed = {statistics.mean(speeds):.3f}')
 
 
 def scaling():
-    print('''# How fast a job of fixed global batch runs on more GPUs, relative to one (8 a node), and what is
-# left of that when the same GPUs are spread over more nodes. Printed by derive.py.
+    print('''# Strong scaling: speed of a job of fixed global batch on several GPUs relative to one (8 per node),
+# and the remaining share if the same GPUs are spread over more nodes. Generated by derive.py.
 # Sources: pkusys/ElasticFlow, A100 throughputs (Apache-2.0); S-Lab ChronusArtifact (MIT).''')
     batch = {"bert": "128", "deepspeech2": "64", "gpt2": "256", "inception3": "128", "resnet50": "256"}
     for model, b in batch.items():
@@ -132,7 +134,7 @@ def scaling():
             if r["global_batch_size"] == b:
                 known = [(int(n), float(v)) for n, v in r.items() if n.isdigit() and v]
                 top, speeds = 0.0, []
-                for _, v in known:  # more GPUs never make a job slower: its owner would leave them idle
+                for _, v in known:  # never slower with more GPUs: a job may leave GPUs idle
                     top = max(top, v / known[0][1])
                     speeds.append(round(top, 3))
                 print(f'\n[[scaling]]\nname = "{model}"\ngpus = {[n for n, _ in known]}\nspeed = {speeds}')
@@ -145,24 +147,24 @@ def scaling():
 
 
 def curves():
-    """The lines of gpus.toml that hold a throttle curve, an active power or a clock curve."""
+    """Prints the throttle curves, active powers and clock curves of gpus.toml."""
     def line(name, points):
         print(f"{name} = [" + ", ".join("[" + ", ".join(str(v) for v in p) + "]" for p in points) + "]")
-    for kind in ("v100", "p100"):
+    for gpu_type in ("v100", "p100"):
         by_cap = collections.defaultdict(list)
-        for table in power_rows(kind).values():
+        for table in power_rows(gpu_type).values():
             top_cap, top_time, top_power = table[-1]
-            if top_power < 0.8 * (250 if kind == "v100" else 200):
+            if top_power < 0.8 * (250 if gpu_type == "v100" else 200):
                 continue
             for cap, time, power in table:
-                by_cap[cap].append(((power - IDLE_W[kind]) / (top_power - IDLE_W[kind]), top_time / time, top_power))
+                by_cap[cap].append(((power - IDLE_W[gpu_type]) / (top_power - IDLE_W[gpu_type]), top_time / time, top_power))
         points = []
         for _, v in sorted(by_cap.items()):
             x, speed = (round(statistics.median(p[i] for p in v), 3) for i in (0, 1))
-            if x < 1:  # past the top there is only noise
+            if x < 1:  # above 1 is noise
                 points.append((x, min(speed, 1.0)))
         line("throttle", [(0.0, 0.0), *points, (1.0, 1.0)])
-        print(f"active_w = {statistics.median(v[2] for v in by_cap[250]) - IDLE_W[kind]:.1f}")
+        print(f"active_w = {statistics.median(v[2] for v in by_cap[250]) - IDLE_W[gpu_type]:.1f}")
     sums = collections.defaultdict(lambda: [0.0, 0.0])
     for r in rows("perseus/stage_profile/bloom+a100_sxm_bf16.csv"):
         sums[int(r["frequency"])][0] += float(r["time"])
@@ -174,7 +176,7 @@ def curves():
         time, energy = sums[mhz]
         sweep.append((mhz, round(top_time / time, 3), round((energy / time - IDLE_W["a100"]) / top_w, 3)))
     line("throttle", [(0.0, 0.0), *((x, speed) for _, speed, x in sweep), (1.0, 1.0)])
-    # Below the sweep: by the same share of 855 MHz as the clock itself, to the lowest clock.
+    # Below the sweep: proportional to the clock, down to the lowest clock.
     low = 210 / 855
     line("clock", [(210, round(sweep[0][1] * low, 3), round(sweep[0][2] * low, 3)), *sweep, (1410, 1.0, 1.0)])
 

@@ -1,58 +1,57 @@
-//! Reading the catalog: from TOML to the tables the rest of the crate interpolates.
+//! Reads the catalog from TOML into the tables that the crate interpolates.
 //!
-//! Everything is checked here, once, with errors that name the file, the entry and the remedy, so
-//! that no question to the world can fail later. What was measured on one card only is carried to
-//! the others here.
+//! All values are checked here, so queries cannot fail. Errors name the file, the entry and the
+//! remedy. Figures measured on one GPU model only are carried over to the others.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wattle_common::{Energy, Frequency, Power};
 
-use crate::entry::{AsleepEntry, Caps, Clocks, File, GpuEntry, MeasuredEntry, WorkloadEntry};
-use crate::interference::{Mild, Sharing};
+use crate::interference::{MildCurve, Sharing};
 use crate::scaling::Scaling;
+use crate::toml_format::{Caps, Clocks, File, GpuEntry, MeasuredEntry, SleepEntry, WorkloadEntry};
 use crate::workload::{Response, Workload};
 use crate::{Curve, GpuModel, Interference, NodeSleep, World};
 
-/// Why a catalog cannot be read.
+/// Why a catalog is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// Not TOML, or a key that is missing, unknown or of the wrong type.
-    #[error("{file}: not a catalog; correct the key named below")]
+    /// Invalid TOML, or a key that is missing, unknown or of the wrong type.
+    #[error("{file}: invalid catalog file; correct the key below")]
     Syntax {
         /// The file.
         file: String,
-        /// What the TOML reader says, with the line.
+        /// The TOML parser's error, with the line.
         #[source]
         source: Box<toml::de::Error>,
     },
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("{file}: {entry}: {problem}")]
     Entry {
         /// The file.
         file: String,
-        /// The entry in it.
+        /// The entry.
         entry: String,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         problem: String,
     },
-    /// Something the whole catalog lacks.
+    /// A required section is missing from all files.
     #[error("the catalog has {0}")]
     Incomplete(&'static str),
 }
 
-/// Memory traffic of a job that fills the card and whose memory utilisation was not measured: EaCO's
-/// ResNet-50 and VGG-16 show 0.61 and 0.63 of their GPU utilisation (arXiv 2412.08294, table 2).
+/// Memory utilisation per GPU utilisation, if not measured: EaCO's ResNet-50 and VGG-16 have 0.61
+/// and 0.63 (arXiv 2412.08294, table 2).
 const MEMORY_SHARE: f64 = 0.62;
 
-/// A cap this many times a job's free-running mean power does not bind: its peaks stay below. In the
-/// Zeus V100 trace caps begin to slow a job at about 1.2 times its mean; what differs above 1.5 is
-/// the scatter of runs measured once.
-const UNBOUND: f64 = 1.5;
+/// A cap of at least this multiple of a job's uncapped mean power does not bind. In the Zeus V100
+/// trace caps begin to slow a job at about 1.2 times its mean; differences above 1.5 are noise of
+/// single measurements.
+const NOT_BINDING: f64 = 1.5;
 
-/// Replaces what lies from `from` on by its mean.
-fn level(mut values: Vec<f64>, from: usize) -> Vec<f64> {
+/// Replaces the values from index `from` on by their mean.
+fn pool_from(mut values: Vec<f64>, from: usize) -> Vec<f64> {
     if let Some(rest) = values.get_mut(from..).filter(|rest| !rest.is_empty()) {
         let mean = rest.iter().sum::<f64>() / rest.len() as f64;
         rest.fill(mean);
@@ -60,13 +59,13 @@ fn level(mut values: Vec<f64>, from: usize) -> Vec<f64> {
     values
 }
 
-/// Where an entry stands, for errors.
-struct Place<'a> {
+/// Location of an entry, for errors.
+struct Location<'a> {
     file: &'a str,
     entry: String,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     fn wrong(&self, problem: impl Into<String>) -> CatalogError {
         let (file, entry) = (self.file.to_owned(), self.entry.clone());
         CatalogError::Entry { file, entry, problem: problem.into() }
@@ -95,17 +94,18 @@ pub(crate) fn read(files: &[(&str, &str)]) -> Result<World, CatalogError> {
     };
     for (file, content) in &parsed {
         for entry in &content.workload {
-            let place = Place { file, entry: format!("workload `{}`", entry.id) };
-            let workload = workload(entry, &world.gpus, &strong, &spread, &place)?;
+            let location = Location { file, entry: format!("workload `{}`", entry.id) };
+            let workload = workload(entry, &world.gpus, &strong, &spread, &location)?;
             let index = world.workloads.len();
             if world.by_id.insert(entry.id.as_str().to_owned(), index).is_some() {
-                return Err(place.wrong("stands twice in the catalog; give each its own id"));
+                return Err(location.wrong("duplicate id; give each workload its own"));
             }
-            for name in &entry.stands_for {
-                let name = crate::plain(name);
+            for name in &entry.trace_names {
+                let name = crate::normalized(name);
                 if world.by_model.insert(name.clone(), index).is_some() {
-                    let problem = format!("another workload stands for `{name}` too; choose one");
-                    return Err(place.wrong(problem));
+                    let problem =
+                        format!("trace name `{name}` belongs to another workload too; keep one");
+                    return Err(location.wrong(problem));
                 }
             }
             world.workloads.push(workload);
@@ -121,11 +121,11 @@ fn gpus(files: &[(&str, File)]) -> Result<Vec<GpuModel>, CatalogError> {
     let mut gpus: Vec<GpuModel> = Vec::new();
     for (file, content) in files {
         for entry in &content.gpu {
-            let place = Place { file, entry: format!("gpu `{}`", entry.kind) };
-            let gpu = gpu(entry, gpus.len(), &place)?;
-            place.check(
-                gpus.iter().all(|other| other.kind != gpu.kind),
-                "stands twice in the catalog; give each its own kind",
+            let location = Location { file, entry: format!("gpu `{}`", entry.gpu_type) };
+            let gpu = gpu(entry, gpus.len(), &location)?;
+            location.check(
+                gpus.iter().all(|other| other.gpu_type != gpu.gpu_type),
+                "duplicate gpu_type; give each GPU its own",
             )?;
             gpus.push(gpu);
         }
@@ -135,7 +135,7 @@ fn gpus(files: &[(&str, File)]) -> Result<Vec<GpuModel>, CatalogError> {
         let next = families.len();
         families.entry(pair.family.clone()).or_insert(next);
         let next = families.len();
-        families.entry(pair.beside.clone()).or_insert(next);
+        families.entry(pair.neighbour.clone()).or_insert(next);
     }
     let none = vec![vec![0.0; families.len()]; families.len()];
     for gpu in &mut gpus {
@@ -144,16 +144,16 @@ fn gpus(files: &[(&str, File)]) -> Result<Vec<GpuModel>, CatalogError> {
     }
     for (file, content) in files {
         for entry in &content.pair {
-            let (family, beside) = (&entry.family, &entry.beside);
-            let place = Place { file, entry: format!("pair `{family}` beside `{beside}`") };
-            place.check(entry.speed > 0.0 && entry.speed <= 1.0, "speed must be in (0, 1]")?;
-            let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.kind == entry.gpu) else {
-                return Err(place.wrong(format!("no [[gpu]] of kind `{}`", entry.gpu)));
+            let (family, neighbour) = (&entry.family, &entry.neighbour);
+            let location = Location { file, entry: format!("pair `{family}` with `{neighbour}`") };
+            location.check(entry.speed > 0.0 && entry.speed <= 1.0, "speed must be in (0, 1]")?;
+            let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.gpu_type == entry.gpu) else {
+                return Err(location.wrong(format!("no [[gpu]] with gpu_type `{}`", entry.gpu)));
             };
-            gpu.pairs[families[family]][families[beside]] = entry.speed;
+            gpu.pairs[families[family]][families[neighbour]] = entry.speed;
         }
     }
-    // A card with no pair of its own carries those of the first that has some.
+    // GPU models without measured pairs use those of the first model that has some.
     if let Some(measured) = gpus.iter().find(|gpu| gpu.pairs != none).map(|gpu| gpu.pairs.clone()) {
         for gpu in gpus.iter_mut().filter(|gpu| gpu.pairs == none) {
             gpu.pairs = measured.clone();
@@ -162,22 +162,24 @@ fn gpus(files: &[(&str, File)]) -> Result<Vec<GpuModel>, CatalogError> {
     Ok(gpus)
 }
 
-fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, CatalogError> {
-    wattle_common::id::check(&entry.kind).map_err(|e| place.wrong(format!("kind: {e}")))?;
+fn gpu(entry: &GpuEntry, index: usize, location: &Location<'_>) -> Result<GpuModel, CatalogError> {
+    wattle_common::id::check(&entry.gpu_type)
+        .map_err(|e| location.wrong(format!("gpu_type: {e}")))?;
     let Caps { min, default, max } = entry.cap_w;
-    place.check(min <= default && default <= max, "cap_w: need min <= default <= max")?;
+    location.check(min <= default && default <= max, "cap_w: need min <= default <= max")?;
     let idle = entry.idle_w.is_finite() && entry.idle_w > 0.0 && entry.idle_w < min as f64;
-    place.check(idle, "idle_w must be above 0 and below the lowest cap")?;
+    location.check(idle, "idle_w must be above 0 and below the lowest cap")?;
     let Clocks { min: low, max: high, step } = entry.clock_mhz;
-    place.check(low > 0 && low <= high && step > 0, "clock_mhz: need 0 < min <= max, step > 0")?;
+    location
+        .check(low > 0 && low <= high && step > 0, "clock_mhz: need 0 < min <= max, step > 0")?;
     let scalars = [entry.active_w, entry.relative_speed];
     let positive = scalars.iter().all(|v| v.is_finite() && *v > 0.0) && entry.host_w >= 0.0;
-    place.check(positive, "active_w, relative_speed and host_w must be positive numbers")?;
-    place.check(entry.node_gpus > 0, "node_gpus must be at least 1")?;
-    // Highest first, as NVML lists them; the top clock is one of them whatever the step.
+    location.check(positive, "active_w, relative_speed and host_w must be positive numbers")?;
+    location.check(entry.node_gpus > 0, "node_gpus must be at least 1")?;
+    // Highest first, as in NVML; the top clock is included for every step.
     let clocks = (0..=(high - low) / step).map(|i| Frequency::from_mhz(high - i * step)).collect();
     Ok(GpuModel {
-        kind: entry.kind.clone(),
+        gpu_type: entry.gpu_type.clone(),
         nvml_name: entry.nvml_name.clone(),
         memory_mib: entry.memory_mib,
         idle: Power::from_w_f64(entry.idle_w),
@@ -188,17 +190,17 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
         memory_clock: Frequency::from_mhz(entry.memory_clock_mhz),
         node_gpus: entry.node_gpus,
         source: entry.source.clone(),
-        asleep: asleep(&entry.asleep, entry, place)?,
+        sleep: node_sleep(&entry.sleep, entry, location)?,
         host: Power::from_w_f64(entry.host_w),
         active_w: entry.active_w,
         relative_speed: entry.relative_speed,
-        throttle: relative(&entry.throttle, "throttle", place)?,
-        clock_speed: clock_speed(&entry.clock, place)?,
-        clock_active: clock_active(&entry.clock, place)?,
+        throttle: relative(&entry.throttle, "throttle", location)?,
+        clock_speed: clock_speed(&entry.clock, location)?,
+        clock_active: clock_active(&entry.clock, location)?,
         clock_of_active: Curve::through(
             &entry.clock.iter().map(|c| (c.2, f64::from(c.0))).collect::<Vec<_>>(),
         )
-        .ok_or_else(|| place.wrong("clock: active power must increase with the clock"))?,
+        .ok_or_else(|| location.wrong("clock: active power must increase with the clock"))?,
         index,
         families: BTreeMap::new(),
         pairs: Vec::new(),
@@ -206,44 +208,48 @@ fn gpu(entry: &GpuEntry, index: usize, place: &Place<'_>) -> Result<GpuModel, Ca
 }
 
 /// A curve that ends at 1.
-fn relative(points: &[(f64, f64)], name: &str, place: &Place<'_>) -> Result<Curve, CatalogError> {
+fn relative(
+    points: &[(f64, f64)],
+    name: &str,
+    location: &Location<'_>,
+) -> Result<Curve, CatalogError> {
     let curve = Curve::through(points).filter(|c| (c.last().1 - 1.0).abs() < 1e-9);
     curve.ok_or_else(|| {
-        place.wrong(format!("{name}: need points with increasing x that end at value 1"))
+        location.wrong(format!("{name}: need points with increasing x that end at value 1"))
     })
 }
 
-fn clock_speed(clock: &[(u32, f64, f64)], place: &Place<'_>) -> Result<Curve, CatalogError> {
+fn clock_speed(clock: &[(u32, f64, f64)], location: &Location<'_>) -> Result<Curve, CatalogError> {
     let points: Vec<(f64, f64)> = clock.iter().map(|c| (f64::from(c.0), c.1)).collect();
-    relative(&points, "clock", place)
+    relative(&points, "clock", location)
 }
 
-fn clock_active(clock: &[(u32, f64, f64)], place: &Place<'_>) -> Result<Curve, CatalogError> {
+fn clock_active(clock: &[(u32, f64, f64)], location: &Location<'_>) -> Result<Curve, CatalogError> {
     let points: Vec<(f64, f64)> = clock.iter().map(|c| (f64::from(c.0), c.2)).collect();
-    relative(&points, "clock", place)
+    relative(&points, "clock", location)
 }
 
-fn asleep(
-    asleep: &AsleepEntry,
-    of: &GpuEntry,
-    place: &Place<'_>,
+fn node_sleep(
+    entry: &SleepEntry,
+    gpu: &GpuEntry,
+    location: &Location<'_>,
 ) -> Result<NodeSleep, CatalogError> {
-    let AsleepEntry { power_w, fall_s, wake_timeout_s, wake_j } = *asleep;
+    let SleepEntry { power_w, enter_s, wake_s, wake_j } = *entry;
     let seconds = |s: f64| (0.0..=86_400.0).contains(&s);
-    let sound = power_w >= 0.0 && seconds(fall_s) && seconds(wake_timeout_s) && wake_j >= 0.0;
-    place.check(
-        sound && wake_j.is_finite(),
-        "asleep: need power_w and wake_j of at least 0, fall_s and wake_timeout_s of 0 to 86,400",
+    let valid = power_w >= 0.0 && seconds(enter_s) && seconds(wake_s) && wake_j >= 0.0;
+    location.check(
+        valid && wake_j.is_finite(),
+        "sleep: need power_w and wake_j of at least 0, enter_s and wake_s of 0 to 86,400",
     )?;
-    let awake_w = of.host_w + of.idle_w * f64::from(of.node_gpus);
-    place.check(
-        power_w <= awake_w,
-        "asleep: power_w must not exceed what the node draws awake and idle",
+    let idle_w = gpu.host_w + gpu.idle_w * f64::from(gpu.node_gpus);
+    location.check(
+        power_w <= idle_w,
+        "sleep: power_w must not exceed the power of the awake and idle node",
     )?;
     Ok(NodeSleep {
         power: Power::from_w_f64(power_w),
-        fall: Duration::from_secs_f64(fall_s),
-        wake: Duration::from_secs_f64(wake_timeout_s),
+        enter: Duration::from_secs_f64(enter_s),
+        wake: Duration::from_secs_f64(wake_s),
         wake_energy: Energy::from_j(wake_j.round() as u64),
     })
 }
@@ -252,12 +258,12 @@ fn sharing(files: &[(&str, File)]) -> Result<Sharing, CatalogError> {
     let mut found = None;
     for (file, content) in files {
         if let Some(entry) = &content.sharing {
-            let place = Place { file, entry: "[sharing]".to_owned() };
-            place.check(found.is_none(), "stands twice in the catalog; keep one")?;
+            let location = Location { file, entry: "[sharing]".to_owned() };
+            location.check(found.is_none(), "defined more than once; keep one")?;
             let finite = entry.delay_per_neighbour >= 0.0 && entry.node_base_w >= 0.0;
-            place.check(finite, "delay_per_neighbour and node_base_w must be at least 0")?;
-            let mild = Mild::through(&entry.mild).ok_or_else(|| {
-                place
+            location.check(finite, "delay_per_neighbour and node_base_w must be at least 0")?;
+            let mild = MildCurve::through(&entry.mild).ok_or_else(|| {
+                location
                     .wrong("mild: need sums above 0 that increase, with speeds in (0, 1] that fall")
             })?;
             found = Some(Sharing {
@@ -277,25 +283,26 @@ fn scalings(files: &[(&str, File)]) -> Result<(Strong, Spread), CatalogError> {
     let (mut strong, mut spread) = (Strong::new(), Spread::new());
     for (file, content) in files {
         for entry in &content.scaling {
-            let place = Place { file, entry: format!("scaling `{}`", entry.name) };
-            let whole = entry.gpus.len() == entry.speed.len()
+            let location = Location { file, entry: format!("scaling `{}`", entry.name) };
+            let complete = entry.gpus.len() == entry.speed.len()
                 && entry.gpus.first() == Some(&1)
                 && entry.speed.iter().all(|v| v.is_finite() && *v > 0.0);
-            place.check(whole, "need as many speeds (above 0) as gpus, from 1 GPU on")?;
+            location.check(complete, "need one speed above 0 per GPU count, starting at 1 GPU")?;
             let points: Vec<(f64, f64)> = entry
                 .gpus
                 .iter()
                 .zip(&entry.speed)
                 .map(|(n, v)| (f64::from(*n).log2(), *v))
                 .collect();
-            let curve = Curve::through(&points).ok_or_else(|| place.wrong("gpus must increase"))?;
+            let curve =
+                Curve::through(&points).ok_or_else(|| location.wrong("gpus must increase"))?;
             strong.insert(entry.name.clone(), curve);
         }
         for entry in &content.spread {
-            let place = Place { file, entry: format!("spread `{}`", entry.name) };
-            let whole = entry.nodes.len() == entry.speed.len()
+            let location = Location { file, entry: format!("spread `{}`", entry.name) };
+            let complete = entry.nodes.len() == entry.speed.len()
                 && entry.speed.iter().all(|v| *v > 0.0 && *v <= 1.0);
-            place.check(whole, "need as many speeds in (0, 1] as nodes")?;
+            location.check(complete, "need one speed in (0, 1] per node count")?;
             let row = entry.nodes.iter().copied().zip(entry.speed.iter().copied()).collect();
             let rows = spread.entry(entry.name.clone()).or_default();
             rows.push((entry.gpus, row));
@@ -310,30 +317,30 @@ fn workload(
     gpus: &[GpuModel],
     strong: &Strong,
     spread: &Spread,
-    place: &Place<'_>,
+    location: &Location<'_>,
 ) -> Result<Workload, CatalogError> {
     let counts = entry.gpus > 0 && entry.steps_per_epoch > 0 && entry.epochs > 0;
-    place.check(counts, "gpus, steps_per_epoch and epochs must be at least 1")?;
+    location.check(counts, "gpus, steps_per_epoch and epochs must be at least 1")?;
     let waiting = entry.waiting_share.is_none_or(|share| (0.0..=1.0).contains(&share));
-    place.check(waiting, "waiting_share is a share, 0 to 1")?;
-    place.check(!entry.measured.is_empty(), "has no [[workload.measured]]; add one")?;
+    location.check(waiting, "waiting_share must be a share, 0 to 1")?;
+    location.check(!entry.measured.is_empty(), "has no [[workload.measured]]; add one")?;
     let scaling = Scaling {
         strong: strong
             .get(&entry.scaling)
-            .ok_or_else(|| place.wrong(format!("no [[scaling]] named `{}`", entry.scaling)))?
+            .ok_or_else(|| location.wrong(format!("no [[scaling]] named `{}`", entry.scaling)))?
             .clone(),
         spread: spread
             .get(&entry.spread)
-            .ok_or_else(|| place.wrong(format!("no [[spread]] named `{}`", entry.spread)))?
+            .ok_or_else(|| location.wrong(format!("no [[spread]] named `{}`", entry.spread)))?
             .clone(),
     };
     let mut measured: Vec<Option<Response>> = vec![None; gpus.len()];
     let mut first = None;
     for row in &entry.measured {
-        let Some(gpu) = gpus.iter().find(|gpu| gpu.kind == row.gpu) else {
-            return Err(place.wrong(format!("no [[gpu]] of kind `{}`", row.gpu)));
+        let Some(gpu) = gpus.iter().find(|gpu| gpu.gpu_type == row.gpu) else {
+            return Err(location.wrong(format!("no [[gpu]] with gpu_type `{}`", row.gpu)));
         };
-        measured[gpu.index] = Some(response(row, entry.family.as_deref(), gpu, place)?);
+        measured[gpu.index] = Some(response(row, entry.family.as_deref(), gpu, location)?);
         first.get_or_insert(gpu.index);
     }
     let from = first.expect("measured has at least one row, checked above");
@@ -341,7 +348,7 @@ fn workload(
     let responses = measured
         .into_iter()
         .zip(gpus)
-        .map(|(there, gpu)| there.unwrap_or_else(|| carried(&known, &gpus[from], gpu)))
+        .map(|(own, gpu)| own.unwrap_or_else(|| carried(&known, &gpus[from], gpu)))
         .collect();
     Ok(Workload {
         id: entry.id.clone(),
@@ -361,31 +368,31 @@ fn workload(
     })
 }
 
-/// What the measured rows of one card say.
+/// Response from the measured rows on one GPU model.
 fn response(
     row: &MeasuredEntry,
     family: Option<&str>,
     gpu: &GpuModel,
-    place: &Place<'_>,
+    location: &Location<'_>,
 ) -> Result<Response, CatalogError> {
     let n = row.epoch_s.len();
     let rows = n > 0
         && n == row.power_w.len()
         && (n == row.cap_w.len() || (n == 1 && row.cap_w.is_empty()));
-    place
-        .check(rows, "need as many epoch_s and power_w as cap_w (or one of each, and no cap_w)")?;
+    location
+        .check(rows, "need one epoch_s and one power_w per cap_w (or one of each without cap_w)")?;
     let positive = row.epoch_s.iter().chain(&row.power_w).all(|v| v.is_finite() && *v > 0.0);
-    place.check(positive, "epoch_s and power_w must be above 0")?;
+    location.check(positive, "epoch_s and power_w must be above 0")?;
     let shares = [row.busy, row.memory_busy, row.core_bound];
     let shares = shares.iter().flatten().all(|v| (0.0..=1.0).contains(v));
-    place.check(shares, "busy, memory_busy and core_bound are shares, 0 to 1")?;
+    location.check(shares, "busy, memory_busy and core_bound must be shares, 0 to 1")?;
     let clock = match &row.clock[..] {
         [] => None,
-        points => Some((clock_speed(points, place)?, clock_active(points, place)?)),
+        points => Some((clock_speed(points, location)?, clock_active(points, location)?)),
     };
     let family = match family {
         Some(name) => Some(*gpu.families.get(name).ok_or_else(|| {
-            place.wrong(format!("no [[pair]] has the family `{name}`; leave it out"))
+            location.wrong(format!("no [[pair]] has the family `{name}`; remove it"))
         })?),
         None => None,
     };
@@ -398,31 +405,31 @@ fn response(
         (row.epoch_s[0], active(None, row.power_w[0]), None);
     if !row.cap_w.is_empty() {
         let watts: Vec<f64> = row.cap_w.iter().map(|cap| *cap as f64).collect();
-        // The epoch time at the default cap is the pooled one: single shots scatter by 1 to 3 %.
-        let free = watts.partition_point(|cap| *cap < UNBOUND * row.power_w[n - 1]);
-        let rates = level(row.epoch_s.iter().map(|s| 1.0 / s).collect(), free);
-        let power_w = level(row.power_w.clone(), free);
+        // Caps that do not bind are pooled: single measurements have 1 to 3 % noise.
+        let not_binding = watts.partition_point(|cap| *cap < NOT_BINDING * row.power_w[n - 1]);
+        let rates = pool_from(row.epoch_s.iter().map(|s| 1.0 / s).collect(), not_binding);
+        let power_w = pool_from(row.power_w.clone(), not_binding);
         let rates = crate::curve::non_decreasing(rates.into_iter());
         let rate = |c: f64| watts.iter().zip(&rates).map(|(w, r)| (*w, *r)).find(|(w, _)| *w >= c);
         let top = rate(gpu.cap_default.as_w()).map_or(rates[n - 1], |(_, r)| r);
         let speeds: Vec<(f64, f64)> =
             watts.iter().zip(&rates).map(|(w, r)| (*w, (r / top).min(1.0))).collect();
-        let drawn: Vec<(f64, f64)> = row
+        let active_points: Vec<(f64, f64)> = row
             .cap_w
             .iter()
             .zip(&power_w)
             .map(|(cap, power)| (*cap as f64, active(Some(*cap), *power)))
             .collect();
-        let curves = Curve::through(&speeds).zip(Curve::through(&drawn));
-        let (speeds, drawn) = curves.ok_or_else(|| place.wrong("cap_w must increase"))?;
+        let curves = Curve::through(&speeds).zip(Curve::through(&active_points));
+        let (speeds, actives) = curves.ok_or_else(|| location.wrong("cap_w must increase"))?;
         epoch_s = 1.0 / top;
-        active_w = drawn.at(gpu.cap_default.as_w());
-        caps = Some((speeds, drawn));
+        active_w = actives.at(gpu.cap_default.as_w());
+        caps = Some((speeds, actives));
     }
     let busy = row.busy.unwrap_or_else(|| (active_w / gpu.active_w).clamp(0.01, 1.0));
     let by_caps = || {
-        let (speeds, drawn) = caps.as_ref()?;
-        core_bound(gpu, speeds, drawn, active_w)
+        let (speeds, actives) = caps.as_ref()?;
+        core_bound(gpu, speeds, actives, active_w)
     };
     let core_bound = row.core_bound.or_else(by_caps).unwrap_or(busy);
     let memory_busy = row.memory_busy.unwrap_or(MEMORY_SHARE * busy);
@@ -441,10 +448,10 @@ fn response(
     })
 }
 
-/// The share of a step that the card's general throttle law must stretch to give the speed
-/// measured at the lowest cap; `None` where that cap does not bind.
-fn core_bound(gpu: &GpuModel, speeds: &Curve, drawn: &Curve, active_w: f64) -> Option<f64> {
-    let left = drawn.first().1 / active_w.max(1e-9);
+/// The core-bound share for which the GPU's general throttle law gives the speed measured at the
+/// lowest cap; `None` if that cap does not bind.
+fn core_bound(gpu: &GpuModel, speeds: &Curve, actives: &Curve, active_w: f64) -> Option<f64> {
+    let left = actives.first().1 / active_w.max(1e-9);
     if left > 0.9 {
         return None;
     }
@@ -452,24 +459,24 @@ fn core_bound(gpu: &GpuModel, speeds: &Curve, drawn: &Curve, active_w: f64) -> O
     (general > 0.0).then(|| (own / general).clamp(0.0, 1.0))
 }
 
-/// The most a job that draws `active_w` where it was measured draws above idle on more of the card:
-/// a full card's power, never above the default cap.
+/// Upper bound on the active power of a job with `active_w` in the measurement: that of a saturating
+/// job, limited by the default cap.
 fn full_w(gpu: &GpuModel, active_w: f64) -> f64 {
     gpu.active_w.max(active_w).min((gpu.cap_default.saturating_sub(gpu.idle)).as_w())
 }
 
-/// The response on a card where nothing was measured: the card's share of a step takes as much
-/// longer as a compute-bound job does, active power keeps its share of a full card's, and the cap
-/// acts by that card's general law.
+/// Response on a GPU model without measurements: GPU time scales with the relative speed of
+/// compute-bound jobs, active power with that of a saturating job, and the cap acts by the model's
+/// general law.
 fn carried(known: &Response, from: &GpuModel, to: &GpuModel) -> Response {
-    let on_card = known.busy * from.relative_speed / to.relative_speed;
-    let time = 1.0 - known.busy + on_card;
+    let on_gpu = known.busy * from.relative_speed / to.relative_speed;
+    let time = 1.0 - known.busy + on_gpu;
     let active_w = known.active_w * to.active_w / from.active_w;
     Response {
         epoch_s: known.epoch_s * time,
         active_w,
         full_w: full_w(to, active_w),
-        busy: on_card / time,
+        busy: on_gpu / time,
         memory_busy: known.memory_busy / time,
         core_bound: known.core_bound,
         caps: None,

@@ -1,9 +1,9 @@
-//! A monotone curve through measured points.
+//! Monotone interpolation of measured points.
 //!
-//! Interpolation is piecewise cubic with Fritsch and Carlson's limited slopes, so that between two
-//! points it never leaves the interval they span: no power above what was measured, no speed that
-//! falls where more watts are given. Points are made monotone first (pool adjacent violators),
-//! because single-shot measurements are not.
+//! Points are first made monotone (pool adjacent violators), because single measurements are noisy.
+//! Interpolation is piecewise cubic with the limited slopes of Fritsch and Carlson, so it stays
+//! within the interval of the two adjacent points: power never exceeds the measurements, and speed
+//! never falls with a higher cap.
 
 /// A non-decreasing function through points with increasing `x`; constant outside them.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,9 +14,9 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// The curve through `points`, their `y` made non-decreasing.
+    /// The curve through `points`, with `y` made non-decreasing.
     ///
-    /// `None` where there is no point, one is not finite, or `x` does not increase.
+    /// `None` without points, with a value that is not finite, or if `x` does not increase.
     #[must_use]
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
         let finite = points.iter().all(|(x, y)| x.is_finite() && y.is_finite());
@@ -29,7 +29,7 @@ impl Curve {
         Some(Self { x, y, slope })
     }
 
-    /// Its value at `x`.
+    /// Value at `x`.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         let last = self.x.len() - 1;
@@ -39,7 +39,7 @@ impl Curve {
         if x >= self.x[last] {
             return self.y[last];
         }
-        // Few points: a walk is faster than a bisection.
+        // Curves have few points: linear search is faster than bisection.
         let mut right = 1;
         while self.x[right] < x {
             right += 1;
@@ -55,13 +55,13 @@ impl Curve {
         value.clamp(self.y[left], self.y[right])
     }
 
-    /// Its first point.
+    /// First point.
     #[must_use]
     pub fn first(&self) -> (f64, f64) {
         (self.x[0], self.y[0])
     }
 
-    /// Its last point.
+    /// Last point.
     #[must_use]
     pub fn last(&self) -> (f64, f64) {
         let last = self.x.len() - 1;
@@ -69,7 +69,7 @@ impl Curve {
     }
 }
 
-/// The closest non-decreasing sequence in the least-squares sense.
+/// Isotonic regression: the least-squares non-decreasing sequence.
 pub(crate) fn non_decreasing(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut blocks: Vec<(f64, usize)> = Vec::new();
     for value in values {
@@ -84,7 +84,7 @@ pub(crate) fn non_decreasing(values: impl Iterator<Item = f64>) -> Vec<f64> {
     blocks.into_iter().flat_map(|(value, n)| std::iter::repeat_n(value, n)).collect()
 }
 
-/// Slopes at the points that keep every piece monotone (Fritsch and Carlson 1980, in the harmonic
+/// Slopes that keep every segment monotone (Fritsch and Carlson 1980, in the harmonic
 /// form of Fritsch and Butland 1984).
 fn slopes(x: &[f64], y: &[f64]) -> Vec<f64> {
     let n = x.len();
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn it_goes_through_its_points_and_stops_at_its_ends() {
+    fn curve_meets_its_points_and_is_constant_outside() {
         let curve = Curve::through(&[(100.0, 0.5), (150.0, 0.85), (250.0, 1.0)]).unwrap();
         for (x, y) in [(100.0, 0.5), (150.0, 0.85), (250.0, 1.0), (20.0, 0.5), (900.0, 1.0)] {
             assert!((curve.at(x) - y).abs() < 1e-12, "{x}");
@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_pooled() {
+    fn adjacent_violators_are_pooled() {
         assert_eq!(non_decreasing([1.0, 3.0, 2.0, 4.0].into_iter()), [1.0, 2.5, 2.5, 4.0]);
     }
 
     proptest! {
         #[test]
-        fn it_never_falls(
+        fn curve_is_non_decreasing(
             steps in prop::collection::vec((0.1f64..50.0, -1.0f64..5.0), 1..12),
             probes in prop::collection::vec(-10.0f64..400.0, 2..30),
         ) {

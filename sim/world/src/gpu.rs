@@ -1,4 +1,4 @@
-//! GPU models: what a card is, whatever runs on it.
+//! GPU models: the workload-independent properties of a GPU type and of its nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,71 +7,72 @@ use wattle_common::{Energy, Frequency, Power};
 
 use crate::Curve;
 
-/// One kind of card.
+/// A GPU type of the catalog.
 #[derive(Clone, Debug)]
 pub struct GpuModel {
-    /// Its name in configuration and traces, as in `v100`.
-    pub kind: String,
-    /// Its name as NVML gives it.
+    /// GPU type as in configuration and traces, e.g. `v100`.
+    pub gpu_type: String,
+    /// Name reported by NVML.
     pub nvml_name: String,
     /// Device memory, MiB.
     pub memory_mib: u64,
-    /// Power with no tenant.
+    /// Power without tenants.
     pub idle: Power,
-    /// The cap it starts with.
+    /// Default power cap.
     pub cap_default: Power,
-    /// The lowest cap it takes.
+    /// Lowest settable power cap.
     pub cap_min: Power,
-    /// The highest cap it takes.
+    /// Highest settable power cap.
     pub cap_max: Power,
-    /// The clocks its cores can be locked to, highest first (NVML's order).
+    /// Core clocks that can be locked, highest first (NVML's order).
     pub clocks: Vec<Frequency>,
-    /// The clock of its memory.
+    /// Memory clock.
     pub memory_clock: Frequency,
-    /// How many a node usually has; what [`crate::World::host_power`] is for.
+    /// Usual number of GPUs in a node; [`crate::World::host_power`] applies to this number.
     pub node_gpus: u32,
-    /// Where its figures come from.
+    /// Source of the figures.
     pub source: String,
-    /// What a usual node of them draws asleep, and what falling asleep and waking take.
-    pub asleep: NodeSleep,
-    /// Constant power of a usual node beside its GPUs.
+    /// Power, delays and energy of the sleep state of a usual node.
+    pub sleep: NodeSleep,
+    /// Constant power of a usual node without its GPUs.
     pub(crate) host: Power,
-    /// Active power (above idle) of a job that fills the card, at the default cap, in watts.
+    /// Active power (above idle) of a job that saturates the GPU at the default cap, in watts.
     pub(crate) active_w: f64,
-    /// Speed of a compute-bound job relative to the catalog's reference card.
+    /// Speed of a compute-bound job relative to the catalog's reference GPU.
     pub(crate) relative_speed: f64,
-    /// Share of active power that is left -> speed of a compute-bound job.
+    /// Remaining share of active power -> speed of a compute-bound job.
     pub(crate) throttle: Curve,
     /// Locked MHz -> speed of a compute-bound job, relative to the top clock.
     pub(crate) clock_speed: Curve,
     /// Locked MHz -> active power, relative to the top clock.
     pub(crate) clock_active: Curve,
-    /// The other way round: active power, relative to the top clock's -> MHz.
+    /// Inverse of `clock_active`: relative active power -> MHz.
     pub(crate) clock_of_active: Curve,
-    /// Position in the catalog: where workloads keep what they do on this card.
+    /// Position in the catalog, the index into [`crate::Workload`]'s responses.
     pub(crate) index: usize,
-    /// Names of the families that pairs were measured for.
+    /// Indices into `pairs` by workload family.
     pub(crate) families: BTreeMap<String, usize>,
-    /// Measured speed of one family beside another, relative to alone; 0 where not measured.
+    /// Measured speed of one family co-located with another, relative to exclusive use; 0 if not
+    /// measured.
     pub(crate) pairs: Vec<Vec<f64>>,
 }
 
-/// A node asleep. While it falls asleep it draws what it drew awake and idle; while it wakes it
+/// The sleep state of a node. While entering it the node draws its idle power; while waking it
 /// draws [`NodeSleep::waking`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSleep {
-    /// Power of the whole node.
+    /// Power of the sleeping node.
     pub power: Power,
-    /// From the command until it draws that.
-    pub fall: Duration,
-    /// From the command until jobs can start on it.
+    /// Time from the sleep command until the node draws `power`.
+    pub enter: Duration,
+    /// Time from the wake command until the node can start jobs.
     pub wake: Duration,
-    /// Energy of the whole node over that time.
+    /// Energy of the node during `wake`.
     pub wake_energy: Energy,
 }
 
 impl NodeSleep {
-    /// Mean power of the whole node while it wakes.
+    /// Mean power of the node while it wakes.
     #[must_use]
     pub fn waking(&self) -> Power {
         self.wake_energy.mean_power(self.wake).unwrap_or(self.power)
@@ -79,15 +80,16 @@ impl NodeSleep {
 }
 
 impl GpuModel {
-    /// The highest clock.
+    /// The highest core clock.
     #[must_use]
     pub fn clock_max(&self) -> Frequency {
         self.clocks.first().copied().unwrap_or(Frequency::ZERO)
     }
 
-    /// Measured speed of a tenant of `family` beside one of `beside`, relative to alone.
-    pub(crate) fn pair_speed(&self, family: Option<usize>, beside: Option<usize>) -> Option<f64> {
-        let speed = *self.pairs.get(family?)?.get(beside?)?;
+    /// Measured speed of a tenant of `family` co-located with one of family `other`, relative to
+    /// exclusive use.
+    pub(crate) fn pair_speed(&self, family: Option<usize>, other: Option<usize>) -> Option<f64> {
+        let speed = *self.pairs.get(family?)?.get(other?)?;
         (speed > 0.0).then_some(speed)
     }
 }

@@ -1,29 +1,29 @@
-//! Which world of neighbours is asked: how much jobs that share a card slow each other.
+//! Interference models: how much co-located jobs slow each other.
 //!
-//! Nothing decides a comparison of policies that pack more than this, and the public measurements
-//! disagree: V100s lose much between compute-bound jobs, an RTX 3090 little. So both are here,
-//! apart, and whoever compares shows both. What a shared card draws is the same in either.
+//! The public measurements disagree: compute-bound jobs lose much on V100s and little on an RTX
+//! 3090. The choice dominates comparisons of co-locating policies, so both models are provided and
+//! comparisons report both. The power of a shared GPU is the same in either.
 
 use crate::Curve;
 
-/// A world of neighbours.
+/// An interference model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Interference {
-    /// Pairs measured on V100 and P100, by family, wherever both families were (Gavel); every other
-    /// set of tenants by the queue fitted on `EaCO`'s tables (sharing.rs). Other cards carry the
+    /// Measured pair speeds on V100 and P100 (Gavel) where both workload families were measured;
+    /// otherwise the queueing model fitted to `EaCO`'s tables (sharing.rs). Other GPU types use the
     /// V100's pairs.
     #[default]
     Pairs,
-    /// One curve for all: the speed of each tenant by how much of the card all of them together
-    /// take when alone (Lucid, pairs on an RTX 3090).
+    /// One curve for all workloads: speed as a function of summed GPU utilisation (Lucid, pairs on
+    /// an RTX 3090).
     Mild,
 }
 
 impl Interference {
-    /// Both.
+    /// All models.
     pub const ALL: [Self; 2] = [Self::Pairs, Self::Mild];
 
-    /// Its name in configuration and output: `pairs` or `mild`.
+    /// Name in configuration and output: `pairs` or `mild`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -39,24 +39,25 @@ impl std::fmt::Display for Interference {
     }
 }
 
-/// What the catalog says of jobs that share a card.
+/// The catalog's parameters of GPU sharing.
 #[derive(Clone, Debug)]
 pub(crate) struct Sharing {
     pub(crate) interference: Interference,
-    /// Extra time for each neighbour, relative to a step alone (sharing.rs).
+    /// Extra time per co-tenant, relative to an exclusive step (sharing.rs).
     pub(crate) delay_per_neighbour: f64,
-    pub(crate) mild: Mild,
+    pub(crate) mild: MildCurve,
 }
 
 /// The curve of [`Interference::Mild`].
 #[derive(Clone, Debug)]
-pub(crate) struct Mild {
-    /// Sum of the tenants' shares of the card -> how much longer each takes, relative to alone.
+pub(crate) struct MildCurve {
+    /// Sum of the tenants' busy shares -> relative delay of each.
     delay: Curve,
 }
 
-impl Mild {
-    /// The curve through (sum of shares, speed); `None` where speeds are not in (0, 1] and falling.
+impl MildCurve {
+    /// The curve through points (sum of busy shares, speed); `None` unless speeds are in (0, 1] and
+    /// non-increasing.
     pub(crate) fn through(points: &[(f64, f64)]) -> Option<Self> {
         let shares = points.iter().all(|(sum, speed)| *sum > 0.0 && *speed > 0.0 && *speed <= 1.0);
         let falls = points.windows(2).all(|w| w[0].1 >= w[1].1);
@@ -65,10 +66,10 @@ impl Mild {
         Some(Self { delay })
     }
 
-    /// How much longer each of the tenants takes for the others, relative to alone.
+    /// Relative delay of each tenant, given their busy shares under exclusive use.
     ///
-    /// Only pairs were measured, so sums end at 2. Beyond the last point the card does no more
-    /// work than there: the tenants share it in proportion to what each would take.
+    /// Only pairs were measured, so measured sums end at 2. Beyond the last point the total
+    /// throughput stays constant and tenants share it in proportion to their busy shares.
     pub(crate) fn delay(&self, busy: &[f64]) -> f64 {
         if busy.len() < 2 {
             return 0.0;
@@ -84,31 +85,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn mild() -> Mild {
-        Mild::through(&[(0.5, 1.0), (1.1, 0.93), (1.9, 0.68)]).unwrap()
+    fn mild() -> MildCurve {
+        MildCurve::through(&[(0.5, 1.0), (1.1, 0.93), (1.9, 0.68)]).unwrap()
     }
 
     #[test]
-    fn it_goes_through_its_points_and_then_shares_a_full_card() {
+    fn curve_meets_its_points_and_keeps_throughput_beyond_them() {
         let speed = |busy: &[f64]| 1.0 / (1.0 + mild().delay(busy));
         for (busy, expected) in [
             (&[1.0][..], 1.0),
             (&[0.1, 0.2], 1.0),
             (&[0.6, 0.5], 0.93),
             (&[0.95, 0.95], 0.68),
-            // Four full jobs do as much together as 1.9 of them: 0.68 x 1.9 / 4.
+            // Four saturating jobs have the throughput of 1.9 of them: 0.68 x 1.9 / 4.
             (&[1.0, 1.0, 1.0, 1.0], 0.323),
         ] {
             assert!((speed(busy) - expected).abs() < 1e-9, "{busy:?}: {}", speed(busy));
         }
         for wrong in [&[(0.5, 1.1)][..], &[(0.5, 0.9), (0.6, 0.95)], &[(0.0, 1.0)], &[]] {
-            assert!(Mild::through(wrong).is_none(), "{wrong:?}");
+            assert!(MildCurve::through(wrong).is_none(), "{wrong:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn one_more_never_helps(busy in prop::collection::vec(0.0f64..=1.0, 1..12)) {
+        fn adding_a_tenant_never_reduces_delay(busy in prop::collection::vec(0.0f64..=1.0, 1..12)) {
             let (few, many) = (mild().delay(&busy[..busy.len() - 1]), mild().delay(&busy));
             prop_assert!(many.is_finite() && many + 1e-12 >= few, "{few} {many}");
         }

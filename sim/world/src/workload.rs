@@ -1,98 +1,99 @@
-//! Workloads: kinds of jobs, and what each does on each kind of card.
+//! Workloads and their responses on each GPU model.
 
 use wattle_common::WorkloadId;
 
 use crate::Curve;
 use crate::scaling::Scaling;
 
-/// A kind of job: model, data set, batch size.
+/// A workload: model, data set and batch size.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Its id in the catalog.
+    /// Id in the catalog.
     pub id: WorkloadId,
-    /// The network.
+    /// Network.
     pub model: String,
-    /// The data set.
+    /// Data set.
     pub dataset: String,
-    /// Samples in a step, over all its GPUs.
+    /// Global batch size: samples per step over all GPUs.
     pub batch_size: u32,
-    /// How many GPUs of one node it was measured on.
+    /// Number of GPUs of one node in the measurement.
     pub gpus: u32,
-    /// Steps in an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: u64,
-    /// Epochs of a whole training.
+    /// Epochs of a complete training run.
     pub epochs: u32,
-    /// Device memory it takes on each GPU, MiB.
+    /// Device memory per GPU, MiB.
     pub memory_mib: u64,
-    /// Whether it belongs to the mix that stands for jobs of unknown kind.
+    /// Whether it belongs to the mix for jobs without a known workload.
     pub in_mix: bool,
-    /// Where its figures come from.
+    /// Source of the figures.
     pub source: String,
-    /// How it scales over GPUs and nodes.
+    /// Scaling over GPUs and nodes.
     pub(crate) scaling: Scaling,
-    /// Whether that is the whole step's, not only that of its share on the card.
+    /// Whether the scaling applies to the complete step instead of its GPU share only.
     pub(crate) scaling_of_step: bool,
-    /// Share of its active power that it draws while it waits for its other GPUs; where not known,
-    /// power follows the square root of the share that computes.
+    /// Share of active power drawn while waiting for the job's other GPUs; if absent, power follows
+    /// the square root of the computing share.
     pub(crate) waiting_share: Option<f64>,
-    /// What it does on each GPU model of the catalog, by the model's index.
+    /// Response on each GPU model of the catalog, by the model's index.
     pub(crate) responses: Vec<Response>,
 }
 
-/// What a workload does on one kind of card, alone, on the GPUs it was measured on.
+/// Response of a workload on one GPU model: exclusive use of the measured number of GPUs.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
-    /// Seconds for an epoch at the default cap and clock.
+    /// Seconds per epoch at default cap and clock.
     pub(crate) epoch_s: f64,
-    /// Power above idle of one card at the default cap and clock, in watts.
+    /// Active power (above idle) of one GPU at default cap and clock, in watts.
     pub(crate) active_w: f64,
-    /// The most it draws above idle however busy it keeps the card, in watts.
+    /// Upper bound on the active power of one GPU at any utilisation, in watts.
     pub(crate) full_w: f64,
-    /// Share of time with kernels on the card, 0..=1.
+    /// Share of time with kernels on the GPU, 0..=1.
     pub(crate) busy: f64,
-    /// Share of time with the memory in use, 0..=1.
+    /// Share of time with memory accesses, 0..=1.
     pub(crate) memory_busy: f64,
-    /// Share of a step's time that lengthens as the core clock falls, 0..=1.
+    /// Share of a step's time that scales with the core clock, 0..=1.
     pub(crate) core_bound: f64,
-    /// Cap in watts -> speed and active power in watts, where measured.
+    /// Cap in watts -> speed and active power in watts, if measured.
     pub(crate) caps: Option<(Curve, Curve)>,
-    /// Its own clock in MHz -> speed were it core-bound, and active power, relative to the top.
+    /// Clock in MHz -> speed of the core-bound share and active power, relative to the top clock; if
+    /// the workload has curves of its own.
     pub(crate) clock: Option<(Curve, Curve)>,
-    /// Its family in the card's table of pairs.
+    /// Family in the GPU's table of pairs.
     pub(crate) family: Option<usize>,
-    /// Whether these figures were measured on this kind of card, or carried from another.
+    /// Whether the figures were measured on this GPU model or derived from another.
     pub(crate) measured: bool,
 }
 
 impl Workload {
-    /// Whether its figures on the GPU model of this kind were measured there, not carried over.
+    /// Whether the response on this GPU model was measured there.
     #[must_use]
     pub fn measured_on(&self, gpu: &crate::GpuModel) -> bool {
         self.responses.get(gpu.index).is_some_and(|response| response.measured)
     }
 
-    /// Seconds of one epoch alone on `gpus` GPUs of `nodes` nodes, at default cap and clock.
+    /// Seconds per epoch with exclusive use of `gpus` GPUs on `nodes` nodes, at default cap and clock.
     #[must_use]
     pub fn epoch_s(&self, gpu: &crate::GpuModel, gpus: u32, nodes: u32) -> f64 {
         let response = &self.responses[gpu.index];
-        response.epoch_s * self.spread_out(response, gpus, nodes).time
+        response.epoch_s * self.scaled(response, gpus, nodes).time
     }
 
-    /// Steps in a second alone on `gpus` GPUs of `nodes` nodes, at default cap and clock.
+    /// Steps per second with exclusive use of `gpus` GPUs on `nodes` nodes, at default cap and clock.
     #[must_use]
     pub fn steps_per_s(&self, gpu: &crate::GpuModel, gpus: u32, nodes: u32) -> f64 {
         self.steps_per_epoch as f64 / self.epoch_s(gpu, gpus, nodes)
     }
 
-    /// How the response changes on other GPUs than it was measured on.
+    /// The response on another number of GPUs or nodes than measured.
     ///
-    /// The input's share of a step stays and the card's follows the strong-scaling curve, or the
-    /// whole step does where the curve is its own. Busy time on the card counts communication as
-    /// NVML does. Power falls with the share that computes: to what was named for waiting, or by
-    /// the square root, as it does for utilisation (docs/world.md).
-    pub(crate) fn spread_out(&self, response: &Response, gpus: u32, nodes: u32) -> SpreadOut {
+    /// Input time is constant and GPU time follows the strong-scaling curve, or the complete step
+    /// does if the curve was measured with this job. Like NVML, busy time includes communication.
+    /// Power falls with the computing share: down to the waiting share, or with the square root, as
+    /// for utilisation (docs/world.md).
+    pub(crate) fn scaled(&self, response: &Response, gpus: u32, nodes: u32) -> Scaled {
         if gpus == self.gpus && nodes <= 1 {
-            return SpreadOut {
+            return Scaled {
                 time: 1.0,
                 busy: response.busy,
                 active_w: response.active_w,
@@ -104,35 +105,35 @@ impl Workload {
         let (time, busy) = if self.scaling_of_step {
             (ratio, response.busy)
         } else {
-            let on_card = response.busy * ratio;
-            let time = 1.0 - response.busy + on_card;
-            (time, on_card / time)
+            let on_gpu = response.busy * ratio;
+            let time = 1.0 - response.busy + on_gpu;
+            (time, on_gpu / time)
         };
         let computing =
             (f64::from(self.gpus) / f64::from(gpus) / time).min(1.0 / response.busy.max(0.01));
-        let drawn = match self.waiting_share {
+        let power_factor = match self.waiting_share {
             Some(waiting) => waiting + (1.0 - waiting) * computing,
             None => computing.sqrt(),
         };
-        SpreadOut {
+        Scaled {
             time,
             busy,
-            active_w: (response.active_w * drawn).min(response.full_w),
+            active_w: (response.active_w * power_factor).min(response.full_w),
             computing,
         }
     }
 }
 
-/// A response on other GPUs than it was measured on.
+/// A response scaled to a number of GPUs and nodes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SpreadOut {
-    /// Time of a step relative to where it was measured.
+pub(crate) struct Scaled {
+    /// Step time relative to the measurement.
     pub(crate) time: f64,
-    /// Share of time with kernels on the card.
+    /// Share of time with kernels on the GPU.
     pub(crate) busy: f64,
-    /// Active power of one card, in watts.
+    /// Active power of one GPU, in watts.
     pub(crate) active_w: f64,
-    /// Share of a step that computes on the card, relative to where it was measured: what a lower
-    /// clock stretches; communication it does not.
+    /// Computing share of a step relative to the measurement. A lower clock lengthens computation
+    /// but not communication.
     pub(crate) computing: f64,
 }

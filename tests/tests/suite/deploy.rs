@@ -39,7 +39,18 @@ impl Drop for Running {
 fn simulated_node(folder: &Path) -> std::path::PathBuf {
     let state = folder.join("n0.state");
     let made = Command::new(program("wattle-simnode"))
-        .args(["create", "--node", "n0", "--gpus", "2", "--kind", "v100", "--rate", "1", "--state"])
+        .args([
+            "create",
+            "--node",
+            "n0",
+            "--gpus",
+            "2",
+            "--gpu-type",
+            "v100",
+            "--rate",
+            "1",
+            "--state",
+        ])
         .arg(&state)
         .status()
         .unwrap();

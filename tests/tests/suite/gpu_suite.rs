@@ -60,7 +60,7 @@ fn simulated_card() {
     let (state, out) = (folder.path().join("n0"), folder.path().join("out"));
     let mut create = Command::new(program("wattle-simnode"));
     create.arg("create").arg("--state").arg(&state);
-    create.args(["--node", "n0", "--gpus", "2", "--kind", "v100", "--rate", RATE]);
+    create.args(["--node", "n0", "--gpus", "2", "--gpu-type", "v100", "--rate", RATE]);
     assert!(create.status().unwrap().success());
 
     let done = simulated(&state, &out, &MODELS, "60").output().unwrap();
@@ -122,7 +122,7 @@ fn a_training_that_fails_is_in_the_record() {
     let (state, out) = (folder.path().join("n0"), folder.path().join("out"));
     let mut create = Command::new(program("wattle-simnode"));
     create.arg("create").arg("--state").arg(&state);
-    create.args(["--node", "n0", "--gpus", "1", "--kind", "v100", "--rate", RATE]);
+    create.args(["--node", "n0", "--gpus", "1", "--gpu-type", "v100", "--rate", RATE]);
     assert!(create.status().unwrap().success());
     let done = simulated(&state, &out, &["no-such-model"], "5").output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{}", text(&done));

@@ -88,7 +88,7 @@ impl Node {
         let state = folder.path().join("node");
         let mut create = Command::new(programs().join("wattle-simnode"));
         create.arg("create").arg("--state").arg(&state);
-        create.args(["--node", "n0", "--gpus", "2", "--kind", "v100", "--rate", RATE]);
+        create.args(["--node", "n0", "--gpus", "2", "--gpu-type", "v100", "--rate", RATE]);
         let made = create.output().unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         let scale = TimeScale::from_bytes(&std::fs::read(&state).unwrap()).unwrap();

@@ -131,7 +131,7 @@ fn create(
         .arg("create")
         .arg("--state")
         .arg(state)
-        .args(["--node", id.as_str(), "--kind", kind])
+        .args(["--node", id.as_str(), "--gpu-type", kind])
         .args(["--gpus", &gpus.to_string(), "--rate", &rate.to_string()])
         .args(["--epoch-us", &epoch.as_us().to_string()])
         .output()

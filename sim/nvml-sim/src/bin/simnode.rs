@@ -19,7 +19,7 @@ use wattle_common::time::TimeScale;
 #[command(
     name = "wattle-simnode",
     version,
-    after_help = "Example:\n  wattle-simnode create --state /tmp/n0.node --node n0 --gpus 8 --kind v100 --rate 60\n  wattle-simnode show --state /tmp/n0.node\n  wattle-simnode fault --state /tmp/n0.node --gpu 0 lost"
+    after_help = "Example:\n  wattle-simnode create --state /tmp/n0.node --node n0 --gpus 8 --gpu-type v100 --rate 60\n  wattle-simnode show --state /tmp/n0.node\n  wattle-simnode fault --state /tmp/n0.node --gpu 0 lost"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -30,7 +30,7 @@ struct Cli {
 enum Command {
     /// Makes a node, idle, with all cards at their default cap.
     #[command(
-        after_help = "Example:\n  wattle-simnode create --state /tmp/n0.node --node n0 --gpus 8 --kind v100 --rate 60"
+        after_help = "Example:\n  wattle-simnode create --state /tmp/n0.node --node n0 --gpus 8 --gpu-type v100 --rate 60"
     )]
     Create(Create),
     /// Shows a node's cards and who is on them.
@@ -250,7 +250,7 @@ fn shown(node: &Node) -> Result<NodeShown, NodeError> {
     });
     Ok(NodeShown {
         node: node.id().to_string(),
-        kind: node.gpu().kind.clone(),
+        kind: node.gpu().gpu_type.clone(),
         rate: node.clock().rate,
         epoch_us: node.clock().epoch_us,
         at_us: view.at.as_us(),

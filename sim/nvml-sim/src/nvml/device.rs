@@ -109,7 +109,7 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
 }
 
 pub(super) fn before_volta(seen: &Seen) -> Result<(), Code> {
-    let old = BEFORE_VOLTA.contains(&seen.node.gpu().kind.as_str());
+    let old = BEFORE_VOLTA.contains(&seen.node.gpu().gpu_type.as_str());
     if old { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
 }
 

@@ -26,7 +26,7 @@ fn create_show_and_fault() {
             "n7",
             "--gpus",
             "2",
-            "--kind",
+            "--gpu-type",
             kind,
             "--rate",
             "60",

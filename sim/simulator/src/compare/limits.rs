@@ -118,7 +118,7 @@ fn bound_jobs(
     let Some(group) = scenario.cluster.groups().first() else { return Vec::new() };
     let Some(gpu) = world.gpu(&group.gpu_type) else { return Vec::new() };
     let per_node = group.gpus_per_node.max(1);
-    let host_w = world.host_power_of(gpu, per_node).saturating_sub(gpu.asleep.power).as_w();
+    let host_w = world.host_power_of(gpu, per_node).saturating_sub(gpu.sleep.power).as_w();
     let share_w = match charged {
         Charged::AboveIdle => 0.0,
         Charged::Awake => gpu.idle.as_w() + host_w / f64::from(per_node),
@@ -193,7 +193,7 @@ impl<'w> Ways<'w> {
             let mut whole = Vec::new();
             let mut halves = Vec::new();
             for &setting in &self.settings {
-                let alone = self.world.card(self.gpu, setting, &[own]);
+                let alone = self.world.gpu_state(self.gpu, setting, &[own]);
                 let above_w = (alone.power.as_w() - self.gpu.idle.as_w()).max(0.0);
                 whole.push((alone.tenants[0].speed * rate, above_w + self.share_w));
                 if !self.shared {
@@ -204,8 +204,8 @@ impl<'w> Ways<'w> {
                     if !self.world.fits(self.gpu, &both) {
                         continue;
                     }
-                    let card = self.world.card(self.gpu, setting, &both);
-                    let its = self.world.card(self.gpu, setting, &[*other]);
+                    let card = self.world.gpu_state(self.gpu, setting, &both);
+                    let its = self.world.gpu_state(self.gpu, setting, &[*other]);
                     let its_w = (its.power.as_w() - self.gpu.idle.as_w()).max(0.0);
                     // The same two numbers whoever of the two is asked.
                     let part =
@@ -277,7 +277,7 @@ mod tests {
             *options.iter().find(|option| option.gpus == 8).unwrap()
         };
         let (a, b) = (half(0), half(1));
-        let card = world.card(gpu, Setting::default(), &two);
+        let card = world.gpu_state(gpu, Setting::default(), &two);
         let drawn_w = 8.0 * (card.power.as_w() - gpu.idle.as_w() + 48.0);
         assert!((a.power_w + b.power_w - drawn_w).abs() < 1e-6, "{a:?} {b:?} {drawn_w}");
     }

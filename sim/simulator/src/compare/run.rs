@@ -292,7 +292,7 @@ impl<'w> Comparer<'w> {
     fn asleep_w(&self, case: &Case) -> f64 {
         let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
         let nodes = cluster.nodes().filter_map(|(_, kind)| world.gpu(kind));
-        nodes.map(|gpu| gpu.asleep.power.as_w()).sum()
+        nodes.map(|gpu| gpu.sleep.power.as_w()).sum()
     }
 
     /// What it draws awake with no job, watts.

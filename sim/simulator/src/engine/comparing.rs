@@ -71,7 +71,7 @@ impl Engine<'_> {
     /// part of the place, it does not say of the whole.
     fn compare(&self, told: &Job, on: &GpuSet, parts: &[Part], happens: &Happens) -> Stretch {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
-        let kind = &self.cards.model(on.by_node[0].node).kind;
+        let kind = &self.cards.model(on.by_node[0].node).gpu_type;
         if told.surface.as_ref().is_none_or(|surface| surface.gpu_type != *kind) {
             return Stretch::default();
         }

@@ -16,8 +16,8 @@ pub(super) fn watts(world: &World, gpu: &GpuModel, gpus: u32) -> NodeWatts {
     NodeWatts {
         card_idle: gpu.idle,
         host: world.host_power_of(gpu, gpus),
-        asleep: gpu.asleep.power,
-        wakes_in: gpu.asleep.wake,
+        asleep: gpu.sleep.power,
+        wakes_in: gpu.sleep.wake,
     }
 }
 

@@ -131,7 +131,7 @@ impl Engine<'_> {
             job: &running.spec.id,
             workload: &running.spec.workload,
             node: node_id(spot.node.index()),
-            gpu_type: &model.kind,
+            gpu_type: &model.gpu_type,
             attempt: running.attempts,
             from_us: running.window_from_us,
             until_us: self.now_us,
@@ -206,7 +206,7 @@ impl Engine<'_> {
                     }
                 }
             } else if let Some(profiles) = &self.profiles {
-                let kinds = self.cards.models().map(|gpu| gpu.kind.as_str());
+                let kinds = self.cards.models().map(|gpu| gpu.gpu_type.as_str());
                 for surface in profiles.surfaces(now, id, kinds) {
                     self.problem.surface_known(key, surface);
                 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use wattle_common::Frequency;
 use wattle_predictor::evaluate::Source;
 use wattle_simulator::measured::{CLOCKS_MHZ, Measured, MeasuredError, jobs, workload_id};
-use wattle_world::{CardState, Interference, Setting, Tenant, World};
+use wattle_world::{GpuState, Interference, Setting, Tenant, World};
 
 fn data() -> PathBuf {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
@@ -32,11 +32,11 @@ fn world() -> Option<World> {
     Some(measured.world().unwrap())
 }
 
-fn card(world: &World, id: &str, gpus: u32, mhz: Option<u32>) -> CardState {
+fn card(world: &World, id: &str, gpus: u32, mhz: Option<u32>) -> GpuState {
     let a100 = world.gpu("a100").unwrap();
     let workload = world.workload(id).unwrap();
     let setting = Setting { cap: None, clock_max: mhz.map(Frequency::from_mhz) };
-    world.card(a100, setting, &[Tenant { workload, gpus, nodes: gpus.div_ceil(8) }])
+    world.gpu_state(a100, setting, &[Tenant { workload, gpus, nodes: gpus.div_ceil(8) }])
 }
 
 fn near(value: f64, expected: f64, by: f64) {
@@ -159,7 +159,7 @@ fn pairs_are_carried_by_family_and_memory_counts() {
             .iter()
             .map(|id| Tenant { workload: world.workload(id).unwrap(), gpus: 4, nodes: 1 })
             .collect();
-        let card = world.card(a100, Setting::default(), &tenants);
+        let card = world.gpu_state(a100, Setting::default(), &tenants);
         let speeds: Vec<f64> = card.tenants.iter().map(|t| t.speed).collect();
         (speeds, world.fits(a100, &tenants))
     };

@@ -145,7 +145,8 @@ fn energy_and_carbon_are_those_of_whole_nodes() {
     let gpu = world.gpu("v100").unwrap();
     let id = "resnet50-imagenet-b128";
     let tenant = Tenant { workload: world.workload(id).unwrap(), gpus: 1, nodes: 1 };
-    let watts = |tenants: &[Tenant<'_>]| world.card(gpu, Setting::default(), tenants).power.as_w();
+    let watts =
+        |tenants: &[Tenant<'_>]| world.gpu_state(gpu, Setting::default(), tenants).power.as_w();
     let (busy, idle) = (watts(&[tenant]), watts(&[]));
     let host = world.host_power_of(gpu, 2).as_w();
     let mut scenario =
@@ -367,7 +368,7 @@ fn what_was_foretold_is_compared_with_what_the_world_did() {
     let expected = surface.points.iter().find(alone).unwrap().gpu_power_w;
     let tenant = Tenant { workload: world.workload("eaco-vgg16").unwrap(), gpus: 1, nodes: 1 };
     let gpu = world.gpu("v100").unwrap();
-    let drawn = world.card(gpu, Setting::default(), &[tenant]).power.as_w();
+    let drawn = world.gpu_state(gpu, Setting::default(), &[tenant]).power.as_w();
     let off = 100.0 * (expected.mean - drawn).abs() / drawn;
     assert_eq!(told.power.n, 1);
     assert!((told.power.mape.unwrap() - off).abs() < 1e-5, "{told:?}, by hand {off} %");

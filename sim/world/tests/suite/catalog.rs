@@ -13,9 +13,9 @@ fn the_built_in_catalog_is_read() {
     assert_eq!(world.workloads().count(), 66);
     assert!(world.mix().count() >= 10);
     // The mix is meant for cards of 16 GB and more.
-    let cards = world.gpus().filter(|gpu| gpu.kind != "k80");
+    let cards = world.gpus().filter(|gpu| gpu.gpu_type != "k80");
     for (gpu, workload) in cards.flat_map(|gpu| world.mix().map(move |w| (gpu, w))) {
-        assert!(workload.memory_mib <= gpu.memory_mib, "{} on {}", workload.id, gpu.kind);
+        assert!(workload.memory_mib <= gpu.memory_mib, "{} on {}", workload.id, gpu.gpu_type);
     }
     let names = [
         ("ResNet-50", Some("resnet50-imagenet-b128")),
@@ -41,11 +41,11 @@ fn a_measured_row_comes_back() {
     let job = world.workload("resnet50-imagenet-b256").unwrap();
     let tenant = [Tenant { workload: job, gpus: 1, nodes: 1 }];
     let setting = Setting { cap: Some(Power::from_w(150)), clock_max: None };
-    let card = world.card(v100, setting, &tenant);
+    let card = world.gpu_state(v100, setting, &tenant);
     assert!((card.tenants[0].speed - 3515.0 / 4148.7).abs() < 1e-3, "{card:?}");
     assert!((card.power.as_w() - 145.0).abs() < 1.0 && card.power_capped, "{card:?}");
     assert!(card.clock < v100.clock_max(), "{card:?}");
-    let free = world.card(v100, Setting::default(), &tenant);
+    let free = world.gpu_state(v100, Setting::default(), &tenant);
     assert!((free.tenants[0].steps_per_s - 5005.0 / 3515.0).abs() < 1e-3, "{free:?}");
 }
 
@@ -53,7 +53,7 @@ fn a_measured_row_comes_back() {
 fn an_empty_card_is_idle() {
     let world = World::builtin();
     for gpu in world.gpus() {
-        let card = world.card(gpu, Setting::default(), &[]);
+        let card = world.gpu_state(gpu, Setting::default(), &[]);
         assert_eq!((card.power, card.utilization_gpu), (gpu.idle, 0.0));
         assert!(card.clock > Frequency::ZERO && !gpu.clocks.is_empty());
     }
@@ -69,12 +69,12 @@ fn a_node_draws_little_asleep_and_pays_for_waking() {
         let gpu = world.gpu(kind).unwrap();
         let awake = world.host_power(gpu) + gpu.idle.scale(f64::from(gpu.node_gpus));
         assert_eq!(
-            (awake.as_w().round() as u64, gpu.asleep.power),
+            (awake.as_w().round() as u64, gpu.sleep.power),
             (awake_w, Power::from_w(asleep_w))
         );
         // Waking draws what the idle node does, for minutes: sleep of under a minute never pays.
-        assert!((gpu.asleep.waking().as_w() - awake.as_w()).abs() < 1.0, "{gpu:?}");
-        assert!(gpu.asleep.wake.as_secs() >= 60 && gpu.asleep.fall < gpu.asleep.wake);
+        assert!((gpu.sleep.waking().as_w() - awake.as_w()).abs() < 1.0, "{gpu:?}");
+        assert!(gpu.sleep.wake.as_secs() >= 60 && gpu.sleep.enter < gpu.sleep.wake);
     }
 }
 
@@ -99,7 +99,7 @@ fn a_wrong_catalog_names_file_entry_and_remedy() {
         ("eaco.toml", "mix = true", "waiting_share = 2.0", "share, 0 to 1"),
         ("eaco.toml", "busy = 0.0472", "clock = [[900, 0.5, 0.9]]", "end at value 1"),
         ("gpus.toml", "power_w = 30", "power_w = 3000", "awake and idle"),
-        ("gpus.toml", "wake_timeout_s = 180", "wake_timeout_s = -1", "wake_timeout_s of 0 to"),
+        ("gpus.toml", "wake_s = 180", "wake_s = -1", "wake_s of 0 to"),
         ("sharing.toml", "[1.9, 0.68]", "[1.9, 0.78]", "mild: need"),
         ("gpus.toml", "min = 100, default = 250", "min = 300, default = 250", "min <= default"),
         ("pairs.toml", "speed = 0.", "speed = 7.", "(0, 1]"),

@@ -90,7 +90,7 @@ fn node_of(world: &World, jobs: &[usize], variant: &str) -> (f64, f64) {
         .iter()
         .map(|&job| Tenant { workload: workload(job), gpus: NODE_GPUS, nodes: 1 })
         .collect();
-    let card = world.card(v100, Setting::default(), &tenants);
+    let card = world.gpu_state(v100, Setting::default(), &tenants);
     let power_w = world.host_power(v100).as_w() + f64::from(NODE_GPUS) * card.power.as_w();
     let hours = |job: usize, speed: f64| {
         workload(job).epoch_s(v100, NODE_GPUS, 1) * f64::from(workload(job).epochs) / speed / 3600.0
@@ -192,7 +192,7 @@ fn the_compute_bound_variant_is_the_same_jobs_busier() {
         let card = |id: &str| {
             let workload = world.workload(id).unwrap();
             let tenant = [Tenant { workload, gpus: NODE_GPUS, nodes: 1 }];
-            (workload.memory_mib, world.card(v100, Setting::default(), &tenant))
+            (workload.memory_mib, world.gpu_state(v100, Setting::default(), &tenant))
         };
         let (memory, was) = card(&format!("eaco-{name}"));
         let (memory_now, now) = card(&format!("eaco-{name}-compute-bound"));

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use wattle_common::{Frequency, Power};
-use wattle_world::{CardState, GpuModel, Interference, Setting, Tenant, Workload, World};
+use wattle_world::{GpuModel, GpuState, Interference, Setting, Tenant, Workload, World};
 
 /// Read once: a property looks at it thousands of times.
 static WORLD: LazyLock<World> = LazyLock::new(World::builtin);
@@ -46,7 +46,7 @@ fn setting(gpu: &GpuModel, cap: f64, clock: Option<f64>) -> Setting {
     Setting { cap: Some(cap), clock_max }
 }
 
-fn sound(gpu: &GpuModel, setting: Setting, card: &CardState) {
+fn sound(gpu: &GpuModel, setting: Setting, card: &GpuState) {
     let cap = setting.cap.unwrap_or(gpu.cap_default);
     assert!(card.power >= gpu.idle && card.power <= cap, "{card:?}");
     for share in [card.utilization_gpu, card.utilization_memory] {
@@ -69,9 +69,9 @@ fn every_entry_is_sound() {
         for workload in world.workloads() {
             for gpus in [1, 2, 3, 4, 7, 8, 16, 64, 512] {
                 let tenant = [Tenant { workload, gpus, nodes: gpus.div_ceil(8) }];
-                let free = world.card(gpu, Setting::default(), &tenant);
+                let free = world.gpu_state(gpu, Setting::default(), &tenant);
                 sound(gpu, Setting::default(), &free);
-                let name = (&workload.id, &gpu.kind, gpus);
+                let name = (&workload.id, &gpu.gpu_type, gpus);
                 assert!((free.tenants[0].speed - 1.0).abs() < 1e-9, "{name:?} {free:?}");
                 assert!(!free.power_capped && free.clock == gpu.clock_max(), "{name:?} {free:?}");
                 let alone = workload.steps_per_s(gpu, gpus, tenant[0].nodes);
@@ -83,7 +83,7 @@ fn every_entry_is_sound() {
                         setting(gpu, 1.0, Some(t)),
                         setting(gpu, t, Some(t)),
                     ] {
-                        sound(gpu, setting, &world.card(gpu, setting, &tenant));
+                        sound(gpu, setting, &world.gpu_state(gpu, setting, &tenant));
                     }
                 }
             }
@@ -104,10 +104,15 @@ fn more_gpus_of_one_node_never_slow_a_job() {
                     b >= a * (1.0 - 1e-9),
                     "{} {}: {few} {a}, {many} {b}",
                     workload.id,
-                    gpu.kind
+                    gpu.gpu_type
                 );
                 let spread = workload.steps_per_s(gpu, many, 2);
-                assert!(spread <= b * (1.0 + 1e-9), "{} {}: {spread} {b}", workload.id, gpu.kind);
+                assert!(
+                    spread <= b * (1.0 + 1e-9),
+                    "{} {}: {spread} {b}",
+                    workload.id,
+                    gpu.gpu_type
+                );
             }
         }
     }
@@ -130,7 +135,7 @@ proptest! {
         let tenants = tenants(&all, &picks);
         let (low, high) = (caps.0.min(caps.1), caps.0.max(caps.1));
         let (less, more) = (setting(gpu, low, clock), setting(gpu, high, clock));
-        let (a, b) = (world.card(gpu, less, &tenants), world.card(gpu, more, &tenants));
+        let (a, b) = (world.gpu_state(gpu, less, &tenants), world.gpu_state(gpu, more, &tenants));
         sound(gpu, less, &a);
         sound(gpu, more, &b);
         prop_assert!(a.power <= b.power, "{a:?} {b:?}");
@@ -152,8 +157,8 @@ proptest! {
         let gpu = world.gpus().nth(kind).unwrap();
         let tenants = tenants(&all, &picks);
         let setting = setting(gpu, cap, clock);
-        let few = world.card(gpu, setting, &tenants[..tenants.len() - 1]);
-        let many = world.card(gpu, setting, &tenants);
+        let few = world.gpu_state(gpu, setting, &tenants[..tenants.len() - 1]);
+        let many = world.gpu_state(gpu, setting, &tenants);
         for (before, after) in few.tenants.iter().zip(&many.tenants) {
             prop_assert!(after.speed <= before.speed + 1e-9, "{few:?} {many:?}");
         }
@@ -172,7 +177,7 @@ proptest! {
         let tenants = tenants(&all, &picks);
         let (a, b) = (setting(gpu, 1.0, Some(clocks.0)), setting(gpu, 1.0, Some(clocks.1)));
         let (low, high) = if a.clock_max <= b.clock_max { (a, b) } else { (b, a) };
-        let (low, high) = (world.card(gpu, low, &tenants), world.card(gpu, high, &tenants));
+        let (low, high) = (world.gpu_state(gpu, low, &tenants), world.gpu_state(gpu, high, &tenants));
         prop_assert!(low.power <= high.power && low.clock <= high.clock, "{low:?} {high:?}");
         for (low, high) in low.tenants.iter().zip(&high.tenants) {
             prop_assert!(low.speed <= high.speed + 1e-9, "{low:?} {high:?}");

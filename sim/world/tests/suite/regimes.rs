@@ -1,23 +1,23 @@
 //! Two regimes of neighbours are real, and both must come out; and a cap meets both.
 
 use wattle_common::{Frequency, Power};
-use wattle_world::{CardState, Interference, Setting, Tenant, World};
+use wattle_world::{GpuState, Interference, Setting, Tenant, World};
 
-fn card(kind: &str, cap_w: Option<u64>, ids: &[&str]) -> CardState {
+fn card(kind: &str, cap_w: Option<u64>, ids: &[&str]) -> GpuState {
     card_of(&World::builtin(), kind, cap_w, ids)
 }
 
-fn card_of(world: &World, kind: &str, cap_w: Option<u64>, ids: &[&str]) -> CardState {
+fn card_of(world: &World, kind: &str, cap_w: Option<u64>, ids: &[&str]) -> GpuState {
     let tenant = |id: &&str| {
         let workload = world.workload(id).expect("in the catalog");
         Tenant { workload, gpus: workload.gpus, nodes: 1 }
     };
     let tenants: Vec<Tenant<'_>> = ids.iter().map(tenant).collect();
     let setting = Setting { cap: cap_w.map(Power::from_w), clock_max: None };
-    world.card(world.gpu(kind).expect("in the catalog"), setting, &tenants)
+    world.gpu_state(world.gpu(kind).expect("in the catalog"), setting, &tenants)
 }
 
-fn summed_speed(card: &CardState) -> f64 {
+fn summed_speed(card: &GpuState) -> f64 {
     card.tenants.iter().map(|tenant| tenant.speed).sum()
 }
 
@@ -88,7 +88,11 @@ fn a_lower_clock_saves_more_than_it_costs() {
     let at = |id: &str, mhz: u32| {
         let workload = world.workload(id).unwrap();
         let tenant = [Tenant { workload, gpus: workload.gpus, nodes: 1 }];
-        world.card(v100, Setting { cap: None, clock_max: Some(Frequency::from_mhz(mhz)) }, &tenant)
+        world.gpu_state(
+            v100,
+            Setting { cap: None, clock_max: Some(Frequency::from_mhz(mhz)) },
+            &tenant,
+        )
     };
     let (slow, fast) = (at("resnet50-imagenet-b128", 1102), at("resnet50-imagenet-b128", 1380));
     let (speed, power) = (slow.tenants[0].speed, slow.power.ratio(fast.power));

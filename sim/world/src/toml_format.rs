@@ -1,4 +1,4 @@
-//! The catalog's TOML as it is written; what the values mean is checked where they are read.
+//! TOML format of the catalog files; `catalog` checks the values.
 
 use serde::Deserialize;
 use wattle_common::WorkloadId;
@@ -22,7 +22,7 @@ pub(crate) struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GpuEntry {
-    pub(crate) kind: String,
+    pub(crate) gpu_type: String,
     pub(crate) nvml_name: String,
     pub(crate) memory_mib: u64,
     pub(crate) idle_w: f64,
@@ -33,7 +33,7 @@ pub(crate) struct GpuEntry {
     pub(crate) relative_speed: f64,
     pub(crate) node_gpus: u32,
     pub(crate) host_w: f64,
-    pub(crate) asleep: AsleepEntry,
+    pub(crate) sleep: SleepEntry,
     pub(crate) throttle: Vec<(f64, f64)>,
     pub(crate) clock: Vec<(u32, f64, f64)>,
     pub(crate) source: String,
@@ -41,10 +41,10 @@ pub(crate) struct GpuEntry {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AsleepEntry {
+pub(crate) struct SleepEntry {
     pub(crate) power_w: f64,
-    pub(crate) fall_s: f64,
-    pub(crate) wake_timeout_s: f64,
+    pub(crate) enter_s: f64,
+    pub(crate) wake_s: f64,
     pub(crate) wake_j: f64,
 }
 
@@ -77,14 +77,14 @@ pub(crate) struct WorkloadEntry {
     pub(crate) memory_mib: u64,
     pub(crate) family: Option<String>,
     pub(crate) scaling: String,
-    /// Whether that curve was measured with this very job: then it is the whole step's.
+    /// Whether the curve was measured with this job, and so applies to the complete step.
     #[serde(default)]
     pub(crate) scaling_of_step: bool,
     pub(crate) spread: String,
-    /// Share of its active power that it draws while it waits for its other GPUs.
+    /// Share of active power drawn while waiting for the job's other GPUs.
     pub(crate) waiting_share: Option<f64>,
     #[serde(default)]
-    pub(crate) stands_for: Vec<String>,
+    pub(crate) trace_names: Vec<String>,
     #[serde(default)]
     pub(crate) mix: bool,
     pub(crate) source: String,
@@ -95,17 +95,17 @@ pub(crate) struct WorkloadEntry {
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeasuredEntry {
     pub(crate) gpu: String,
-    /// Caps of the rows, ascending; none where it ran at the default cap only.
+    /// Caps of the rows, ascending; empty if measured at the default cap only.
     #[serde(default)]
     pub(crate) cap_w: Vec<u64>,
     pub(crate) epoch_s: Vec<f64>,
     pub(crate) power_w: Vec<f64>,
-    /// Share of time on the card; absent: estimated from power.
+    /// Share of time with kernels on the GPU; absent: estimated from power.
     pub(crate) busy: Option<f64>,
     pub(crate) memory_busy: Option<f64>,
-    /// Share of a step that lengthens as the core clock falls; absent: estimated from the caps.
+    /// Share of a step that scales with the core clock; absent: estimated from the caps.
     pub(crate) core_bound: Option<f64>,
-    /// Its own answer to the clock, as in a GPU's entry; absent: the card's.
+    /// Clock response of the workload, as in a GPU entry; absent: that of the GPU.
     #[serde(default)]
     pub(crate) clock: Vec<(u32, f64, f64)>,
 }
@@ -115,7 +115,7 @@ pub(crate) struct MeasuredEntry {
 pub(crate) struct PairEntry {
     pub(crate) gpu: String,
     pub(crate) family: String,
-    pub(crate) beside: String,
+    pub(crate) neighbour: String,
     pub(crate) speed: f64,
 }
 
