@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wattle_common::id::PredictorId;
-use wattle_common::job::{GpuSetting, GpuRequest};
+use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, Timestamp, WorkloadId};
 use wattle_placer::{OperatingPoints, Reads};
@@ -155,7 +155,7 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(100.0 * alone.utilization_memory),
             memory_mib_max: Some(alone.tenants[0].memory_mib),
             points,
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
         });
         let menu = Arc::new(OperatingPoints::of(&surface, request));
@@ -195,7 +195,7 @@ impl<'w> Oracle<'w> {
             utilization_memory_percent: Some(truth.utilization_memory_percent),
             memory_mib_max: Some(truth.memory_mib),
             points: truth.points.clone(),
-            elsewhere: Vec::new(),
+            other_gpu_types: Vec::new(),
             probe: None,
         })
     }
@@ -256,7 +256,7 @@ impl<'w> Oracle<'w> {
             neighbours: other.into_iter().map(Shaped::class).collect(),
             steps_per_s: Some(exactly(rate)),
             relative_speed: exactly(beside),
-            card_power_w: exactly(power),
+            gpu_power_w: exactly(power),
         }
     }
 }
