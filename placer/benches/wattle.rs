@@ -8,13 +8,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
 
+#[path = "../tests/suite/support.rs"]
+mod support;
+
 use std::sync::Arc;
 
+use crate::support::Site;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, NodeId, Timestamp};
-use wattle_placer::{JobFacts, NodeFacts, OperatingPoints, Problem, Progress, State, policy};
+use wattle_placer::{JobFacts, NodeFacts, OperatingPoints, Progress, State, policy};
 
 /// As in the binaries.
 #[global_allocator]
@@ -78,13 +82,13 @@ fn surface(kind: u32) -> Surface {
 }
 
 /// Everybody waits and nobody runs.
-fn from_nothing((nodes, jobs): (u32, u32)) -> Problem {
-    let mut problem = Problem::new();
-    problem.inventory_complete = true;
-    problem.price = 1e-3;
-    problem.tenants_max = 1;
+fn from_nothing((nodes, jobs): (u32, u32)) -> Site {
+    let mut site = Site::new();
+    site.inventory_known(true);
+    site.limits.price = 1e-3;
+    site.limits.tenants_max = 1;
     for i in 0..nodes {
-        problem.node_known(NodeFacts {
+        site.node_known(NodeFacts {
             id: NodeId::new(&format!("n{i}")).unwrap(),
             gpu_type: "a100".into(),
             gpus: 8,
@@ -102,18 +106,19 @@ fn from_nothing((nodes, jobs): (u32, u32)) -> Problem {
         .collect();
     let mut stream = Stream::new(7, "bench");
     for i in 0..jobs {
-        arrive(&mut problem, &mut stream, i, &known[(i % KINDS) as usize]);
+        arrive(&mut site, &mut stream, i, &known[(i % KINDS) as usize]);
     }
-    problem
+    site
 }
 
 fn arrive(
-    problem: &mut Problem,
+    site: &mut Site,
     stream: &mut Stream,
     i: u32,
     (surface, menu): &(Arc<Surface>, Arc<OperatingPoints>),
 ) {
-    let key = problem.job_arrived(JobFacts {
+    let submitted_at = site.now();
+    let key = site.job_arrived(JobFacts {
         id: format!("j{i}").parse().unwrap(),
         workload: None,
         request: ANY,
@@ -125,70 +130,70 @@ fn arrive(
         duration_alone: None,
         memory_mib_max: None,
         gpu_type: None,
-        submitted_at: problem.now,
+        submitted_at,
     });
-    problem.surface_and_menu_known(key, surface.clone(), menu.clone());
+    site.surface_and_menu_known(key, surface.clone(), menu.clone());
     let steps_total = Some((10_000.0 * (2.0 * stream.normal()).exp()) as u64 + 1);
-    problem.job_progressed(key, Progress { steps_total, ..Progress::default() });
+    site.job_progressed(key, Progress { steps_total, ..Progress::default() });
 }
 
 /// Everybody who should run does.
-fn at_rest(scale: (u32, u32)) -> Problem {
-    let mut problem = from_nothing(scale);
+fn at_rest(scale: (u32, u32)) -> Site {
+    let mut site = from_nothing(scale);
     let wattle = policy("wattle").unwrap();
     loop {
-        let plan = wattle.solve(&problem);
+        let plan = wattle.solve(site.input());
         if plan.is_empty() {
-            return problem;
+            return site;
         }
-        problem.apply(&plan);
-        let stopping: Vec<_> = problem
+        site.apply(&plan);
+        let stopping: Vec<_> = site
             .running()
             .filter(|(_, job)| matches!(job.state, State::Stopping { .. }))
             .map(|(key, _)| key)
             .collect();
-        stopping.into_iter().for_each(|key| problem.job_stopped(key));
+        stopping.into_iter().for_each(|key| site.job_stopped(key));
     }
 }
 
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn nobody_runs_yet(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let problem = from_nothing(scale);
+    let site = from_nothing(scale);
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(&problem));
+    bencher.bench_local(|| wattle.solve(site.input()));
 }
 
 /// One job is done and one has come, while what was shared out stands.
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn one_comes_for_one(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let mut problem = at_rest(scale);
-    let (gone, job) = problem.running().next().expect("somebody runs");
+    let mut site = at_rest(scale);
+    let (gone, job) = site.running().next().expect("somebody runs");
     let known = job.surface.clone().zip(job.menu.clone()).expect("everybody is known");
-    problem.job_finished(gone);
-    arrive(&mut problem, &mut Stream::new(8, "bench"), scale.1, &known);
+    site.job_finished(gone);
+    arrive(&mut site, &mut Stream::new(8, "bench"), scale.1, &known);
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(&problem));
+    bencher.bench_local(|| wattle.solve(site.input()));
 }
 
 /// One job is done and everybody is weighed: who gets its GPUs?
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn one_job_is_done(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let mut problem = at_rest(scale);
-    let (gone, _) = problem.running().next().expect("somebody runs");
-    problem.job_finished(gone);
-    problem.standing = None;
+    let mut site = at_rest(scale);
+    let (gone, _) = site.running().next().expect("somebody runs");
+    site.job_finished(gone);
+    site.cache = None;
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(&problem));
+    bencher.bench_local(|| wattle.solve(site.input()));
 }
 
 /// As before, where two may share a GPU but no surface says what comes of it.
 #[divan::bench(args = SCALES, sample_count = 5, sample_size = 1)]
 fn one_job_is_done_and_two_may_share(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
-    let mut problem = at_rest(scale);
-    problem.tenants_max = 2;
-    problem.standing = None;
-    let (gone, _) = problem.running().next().expect("somebody runs");
-    problem.job_finished(gone);
+    let mut site = at_rest(scale);
+    site.limits.tenants_max = 2;
+    site.cache = None;
+    let (gone, _) = site.running().next().expect("somebody runs");
+    site.job_finished(gone);
     let wattle = policy("wattle").unwrap();
-    bencher.bench_local(|| wattle.solve(&problem));
+    bencher.bench_local(|| wattle.solve(site.input()));
 }

@@ -1,7 +1,7 @@
-//! Decides who runs where: from a [`Problem`], a value, to a [`Plan`], a value.
+//! Decides who runs where: from a [`PlanningInput`], a value, to a [`Plan`], a value.
 //!
-//! A caller (the placer's live machine, or the simulator) holds a [`Problem`], tells it what
-//! happened through its own update methods, asks a [`Policy`] to solve it, and applies the plan.
+//! A caller (the placer's live machine, or the simulator) holds a [`ClusterState`], feeds it
+//! through its event methods, asks a [`Policy`] to solve it, and applies the plan.
 //! [`check`] is written apart from the policies and says what a plan breaks. This library reads no
 //! clock, does no I/O and draws no random number: the same problem always gives the same plan.
 
@@ -22,13 +22,12 @@ pub use config::Config;
 pub use live::{Action, Event, PersistedState, Placer};
 pub use pipeline::solve;
 pub use plan::check::{Violation, check};
+pub use plan::input::{GridForecast, PlanningInput, PlanningLimits, PolicyCache};
 pub use plan::reason::Reason;
 pub use plan::{Blocked, Decision, NodeDecision, Plan};
 pub use policies::{Policy, Reads, UnknownPolicy, policy};
-pub use power::model::CardPower;
-pub use power::operating_points::{OperatingPoint, OperatingPoints};
-pub use state::allocation_cache::AllocationCache;
-pub use state::cluster::Problem;
+pub use state::cluster::ClusterState;
 pub use state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 pub use state::job::{Job, JobFacts, KnownSurface, Progress, State};
-pub use state::node::{Node, NodeFacts, NodeWatts, Wakefulness};
+pub use state::node::{CardPower, Node, NodeFacts, NodeWatts, Wakefulness};
+pub use state::operating_points::{OperatingPoint, OperatingPoints};

@@ -1,6 +1,6 @@
 //! The live placer: what happens in the cluster comes in, records and orders go out.
 //!
-//! Pure: it holds a [`Problem`], feeds it, lets a policy solve it, and answers what must be
+//! Pure: it holds a [`ClusterState`], feeds it, lets a policy solve it, and answers what must be
 //! written. It must not choose placements itself, and never orders what is not recorded first.
 //!
 //! # What survives a kill at any instant
@@ -57,7 +57,9 @@ use wattle_common::messages::{
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
 use crate::config::Config;
-use crate::{JobFacts, JobKey, Policy, Problem, Progress};
+use crate::{
+    ClusterState, JobFacts, JobKey, PlanningInput, PlanningLimits, Policy, PolicyCache, Progress,
+};
 
 use budget::{ActiveBudget, Seen};
 use inventory::NodeState;
@@ -148,8 +150,8 @@ struct Tracked {
 
 impl Tracked {
     /// Writes into the record what GPUs it has had.
-    fn count(&mut self, problem: &Problem) {
-        let job = self.key.and_then(|key| problem.job(key));
+    fn count(&mut self, state: &ClusterState) {
+        let job = self.key.and_then(|key| state.job(key));
         let ms = |had: Duration| u64::try_from(had.as_millis()).ok().filter(|ms| *ms > 0);
         let then = self.record.phase_since_us;
         self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
@@ -161,7 +163,9 @@ impl Tracked {
 pub struct Placer {
     config: Config,
     policy: Box<dyn Policy>,
-    problem: Problem,
+    state: ClusterState,
+    limits: PlanningLimits,
+    cache: Option<PolicyCache>,
     jobs: BTreeMap<JobId, Tracked>,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Before it, no heartbeat is missed: the placer or the bus was away.
@@ -199,7 +203,9 @@ impl Placer {
         now: Timestamp,
     ) -> Self {
         let mut placer = Self {
-            problem: Problem::new(),
+            state: ClusterState::new(),
+            limits: PlanningLimits::default(),
+            cache: None,
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             heard_from: now,
@@ -223,12 +229,16 @@ impl Placer {
             config,
             policy,
         };
-        placer.problem.tenants_max = placer.config.tenants_max;
-        placer.problem.nodes_sleep = placer.config.sleep.is_on();
-        placer.problem.nodes_stay = placer.config.sleep.stays();
-        placer.problem.now = now;
+        placer.limits.tenants_max = placer.config.tenants_max;
+        placer.limits.nodes_sleep = placer.config.sleep.is_on();
+        placer.limits.idle_before_sleep = placer.config.sleep.stays();
+        placer.state.advance_to(now);
         placer.restore(memory, now);
         placer
+    }
+
+    fn input(&self) -> PlanningInput<'_> {
+        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
     }
 
     fn restore(&mut self, memory: PersistedState, now: Timestamp) {
@@ -255,16 +265,16 @@ impl Placer {
         // What past jobs were tells of those to come.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
         past.sort_by_key(|record| record.ended_at_us);
-        past.iter().filter_map(|r| r.work_s).for_each(|work_s| self.problem.sizes.ended(work_s));
+        past.iter().filter_map(|r| r.work_s).for_each(|work_s| self.state.work_remembered(work_s));
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
                 self.recall_placement(record);
             }
         }
         for record in &records {
-            let Some(key) = self.problem.job_key(&record.spec.job) else { continue };
+            let Some(key) = self.state.job_key(&record.spec.job) else { continue };
             let had = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
-            self.problem.job_had(key, had(record.gpu_time_ms), had(record.run_time_ms));
+            self.state.job_usage_restored(key, had(record.gpu_time_ms), had(record.run_time_ms));
         }
         for surface in memory.surfaces {
             self.surface_known(surface);
@@ -286,7 +296,7 @@ impl Placer {
     fn recall_job(&mut self, record: &JobRecord) {
         let job = record.spec.job.clone();
         let key = (!record.phase.is_final())
-            .then(|| self.problem.job_arrived(JobFacts::from(&record.spec)));
+            .then(|| self.state.job_arrived(JobFacts::from(&record.spec)));
         if record.phase.is_final() {
             self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
         }
@@ -301,7 +311,7 @@ impl Placer {
     }
 
     fn recall_placement(&mut self, record: &JobRecord) {
-        let Some(key) = self.problem.job_key(&record.spec.job) else { return };
+        let Some(key) = self.state.job_key(&record.spec.job) else { return };
         let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
             return;
         };
@@ -309,19 +319,19 @@ impl Placer {
             self.know_at_least(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
             self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
         }
-        if let Some(on) = self.problem.gpu_set(placement) {
+        if let Some(on) = self.state.gpu_set(placement) {
             let (setting, since) = (record.setting, record.phase_since_us);
-            self.problem.job_restored(key, on, setting, since, record.observing);
+            self.state.job_restored(key, on, setting, since, record.observing);
             if record.phase == JobPhase::Stopping {
-                self.problem.job_stopping(key);
+                self.state.job_stopping(key);
             }
         }
     }
 
     fn surface_known(&mut self, surface: Surface) {
-        if let Some(key) = self.problem.job_key(&surface.job) {
+        if let Some(key) = self.state.job_key(&surface.job) {
             for on_kind in surface.by_gpu_type() {
-                self.problem.surface_known(key, Arc::new(on_kind));
+                self.state.surface_known(key, Arc::new(on_kind));
             }
         }
     }
@@ -335,7 +345,7 @@ impl Placer {
         {
             return;
         }
-        self.problem.job_progressed(key, Progress::from(message));
+        self.state.job_progressed(key, Progress::from(message));
         let new_epoch = message.epoch.is_some() && record.epoch < message.epoch;
         record.step = Some(message.step);
         record.epoch = message.epoch.or(record.epoch);
@@ -362,7 +372,7 @@ impl Placer {
         self.end_probes(now);
         for job in std::mem::take(&mut self.to_store) {
             if let Some(tracked) = self.jobs.get_mut(&job) {
-                tracked.count(&self.problem);
+                tracked.count(&self.state);
                 tracked.stored_at = now;
                 tracked.unsaved = false;
                 out.push(Action::StoreJob(Box::new(tracked.record.clone())));

@@ -9,24 +9,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Power;
 
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::Policy;
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::keep;
 use crate::power::model::{PowerEstimate, alone_w};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 
 /// What is to be done now, with all that holds for every policy.
 #[must_use]
-pub fn solve(policy: &dyn Policy, problem: &Problem) -> Plan {
-    let deferred = Deferrals::of(policy, problem);
-    let too_dear = too_dear(policy, problem);
+pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
+    let deferred = Deferrals::of(policy, input);
+    let too_dear = too_dear(policy, input);
     let hidden: BTreeSet<JobKey> =
         deferred.waiting.keys().chain(too_dear.keys()).copied().collect();
-    let seen = if hidden.is_empty() { None } else { Some(problem.without(&hidden)) };
-    let seen = seen.as_ref().unwrap_or(problem);
+    let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
+    let seen = visible.as_ref().map_or(input, |visible| input.with_state(visible));
     let mut plan = policy.solve(seen);
     if !deferred.is_empty() {
         deferred.add_to(&mut plan);
@@ -44,16 +44,16 @@ pub fn solve(policy: &dyn Policy, problem: &Problem) -> Plan {
 }
 
 /// Queued jobs that even at their min_power and alone need more than is there to start anything.
-fn too_dear(policy: &dyn Policy, problem: &Problem) -> BTreeMap<JobKey, Reason> {
+fn too_dear(policy: &dyn Policy, input: PlanningInput<'_>) -> BTreeMap<JobKey, Reason> {
     let mut found = BTreeMap::new();
-    let Some(below) = problem.admission_limit else { return found };
+    let Some(below) = input.limits.admission_limit else { return found };
     let thrift = PowerEstimate::under(policy);
-    for (key, job) in problem.queue() {
+    for (key, job) in input.state.queue() {
         // Who goes on with another size has started already.
         if job.next_gpus.is_some() {
             continue;
         }
-        let drawn = alone_w(problem, thrift, job);
+        let drawn = alone_w(input, thrift, job);
         if drawn > below.as_w() {
             let drawn = Power::from_w_f64(drawn);
             found.insert(key, Reason::HeldBack { drawn, below });

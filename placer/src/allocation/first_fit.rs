@@ -8,34 +8,34 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::plan::reason::{Alone, Reason};
-use crate::state::cluster::{Node, NodeFacts, Problem};
+use crate::state::cluster::{ClusterState, Node, NodeFacts};
 use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, lowest, ones};
 use crate::state::job::Job;
 
 /// The GPUs that are still free while a plan grows. Copied only once something is taken.
 pub struct Room<'a> {
-    problem: &'a Problem,
+    state: &'a ClusterState,
     taken: Cow<'a, [u64]>,
 }
 
 impl<'a> Room<'a> {
-    /// What is free in `problem`.
+    /// What is free in `state`.
     #[must_use]
-    pub fn new(problem: &'a Problem) -> Self {
-        Self { problem, taken: Cow::Borrowed(&[]) }
+    pub fn new(state: &'a ClusterState) -> Self {
+        Self { state, taken: Cow::Borrowed(&[]) }
     }
 
     /// The GPUs of a node that are free.
     #[must_use]
     pub fn free(&self, node: NodeKey) -> u64 {
         let taken = self.taken.get(node.index()).copied().unwrap_or(0);
-        self.problem.node(node).free() & !taken
+        self.state.node(node).free() & !taken
     }
 
     /// These are not free any more.
     pub fn take(&mut self, set: &GpuSet) {
         let taken = self.taken.to_mut();
-        taken.resize(self.problem.nodes().len(), 0);
+        taken.resize(self.state.nodes().len(), 0);
         for spot in &set.by_node {
             taken[spot.node.index()] |= spot.gpus;
         }
@@ -46,7 +46,7 @@ impl<'a> Room<'a> {
     pub fn first_fit(&self, job: &Job) -> Option<(GpuSet, Reason)> {
         let asked = job.facts.request.min;
         let mut one_could_hold_it = false;
-        for (key, node) in self.problem.keyed_nodes().filter(|(_, n)| suits(&n.facts, job)) {
+        for (key, node) in self.state.keyed_nodes().filter(|(_, n)| suits(&n.facts, job)) {
             if node.facts.gpus < asked {
                 continue;
             }
@@ -61,7 +61,7 @@ impl<'a> Room<'a> {
 
     fn whole_nodes(&self, job: &Job) -> Option<(GpuSet, Reason)> {
         let asked = job.facts.request.min;
-        let nodes = self.problem.nodes();
+        let nodes = self.state.nodes();
         for (i, first) in nodes.iter().enumerate() {
             // Each class of equal nodes is tried once, at its first node.
             if !suits(&first.facts, job)
@@ -94,7 +94,7 @@ impl<'a> Room<'a> {
     /// Why `job` does not fit, as figures of the GPUs that it may have.
     #[must_use]
     pub fn why_not(&self, job: &Job, alone: Option<Alone>) -> Reason {
-        let nodes = self.problem.keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
+        let nodes = self.state.keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
         let free = nodes.map(|(key, _)| self.free(key).count_ones());
         let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
         let (asked, kind) = (job.facts.request.min, job.facts.gpu_type.clone());
@@ -106,12 +106,12 @@ impl<'a> Room<'a> {
 ///
 /// `None` while the inventory is not complete, or a node's kind not known.
 #[must_use]
-pub fn never(problem: &Problem, job: &Job) -> Option<Reason> {
-    if !problem.inventory_complete {
+pub fn never(state: &ClusterState, job: &Job) -> Option<Reason> {
+    if !state.inventory_complete() {
         return None;
     }
     let asked = job.facts.request.min;
-    let nodes = problem.nodes();
+    let nodes = state.nodes();
     // The usual case, decided by the first node.
     if nodes.first().is_some_and(|node| node.facts.gpus >= asked && suits(&node.facts, job)) {
         return None;
@@ -153,8 +153,8 @@ pub fn suits(node: &NodeFacts, job: &Job) -> bool {
 
 /// Whether any node of this kind suits the job.
 #[must_use]
-pub fn suits_some(problem: &Problem, job: &Job, kind: &str) -> bool {
-    let mut nodes = problem.nodes().iter();
+pub fn suits_some(state: &ClusterState, job: &Job, kind: &str) -> bool {
+    let mut nodes = state.nodes().iter();
     nodes.any(|node| node.facts.gpu_type == kind && suits(&node.facts, job))
 }
 

@@ -8,12 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::state::cluster::Problem;
+use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::NodeKey;
 
 /// `wanted` of the free `nodes`, which are alike and ascending; `None` where there are fewer.
 pub(super) fn together(
-    problem: &Problem,
+    state: &ClusterState,
     nodes: &[NodeKey],
     wanted: usize,
 ) -> Option<Vec<NodeKey>> {
@@ -22,13 +22,13 @@ pub(super) fn together(
     }
     let mut below: BTreeMap<Option<u32>, Vec<NodeKey>> = BTreeMap::new();
     for &node in nodes {
-        below.entry(problem.node(node).switch).or_default().push(node);
+        below.entry(state.node(node).switch).or_default().push(node);
     }
     let close = |run: &&[NodeKey]| run[wanted - 1].index() - run[0].index() < wanted;
     // Neighbours, wherever their switches end; then what one switch after the other has.
     let runs = nodes.windows(wanted).filter(close);
     let cost = |chosen: &&[NodeKey]| {
-        let used = switches(problem, chosen.iter().copied());
+        let used = switches(state, chosen.iter().copied());
         // Free nodes of these switches that the job leaves.
         let left = used.iter().map(|switch| below[&Some(*switch)].len()).sum::<usize>();
         let next = chosen[wanted - 1].index() - chosen[0].index() < wanted;
@@ -40,8 +40,11 @@ pub(super) fn together(
 }
 
 /// The leaf switches these nodes are below, as far as they are known.
-pub(super) fn switches(problem: &Problem, nodes: impl Iterator<Item = NodeKey>) -> BTreeSet<u32> {
-    nodes.filter_map(|node| problem.node(node).switch).collect()
+pub(super) fn switches(
+    state: &ClusterState,
+    nodes: impl Iterator<Item = NodeKey>,
+) -> BTreeSet<u32> {
+    nodes.filter_map(|node| state.node(node).switch).collect()
 }
 
 /// Nodes that need not be neighbours: from the switch with the fewest free ones that still has
@@ -67,10 +70,10 @@ mod tests {
     use crate::state::node::NodeFacts;
 
     /// Nodes 0, 1, 2, ... below these switches, all free.
-    fn cluster(switches: &[Option<u32>]) -> Problem {
-        let mut problem = Problem::new();
+    fn cluster(switches: &[Option<u32>]) -> ClusterState {
+        let mut state = ClusterState::new();
         for (i, switch) in switches.iter().enumerate() {
-            let key = problem.node_known(NodeFacts {
+            let key = state.node_known(NodeFacts {
                 id: format!("n{i}").parse().unwrap(),
                 gpu_type: "v100".to_owned(),
                 gpus: 8,
@@ -78,34 +81,34 @@ mod tests {
                 healthy: u64::MAX,
                 watts: None,
             });
-            problem.node_is_below(key, *switch);
+            state.node_is_below(key, *switch);
         }
-        problem
+        state
     }
 
-    fn chosen(problem: &Problem, free: &[u32], wanted: usize) -> Option<Vec<u32>> {
+    fn chosen(state: &ClusterState, free: &[u32], wanted: usize) -> Option<Vec<u32>> {
         let free: Vec<NodeKey> = free.iter().map(|node| NodeKey(*node)).collect();
-        Some(together(problem, &free, wanted)?.iter().map(|node| node.0).collect())
+        Some(together(state, &free, wanted)?.iter().map(|node| node.0).collect())
     }
 
     #[test]
     fn without_switches_an_aligned_run_is_best() {
-        let problem = cluster(&[None; 8]);
-        assert_eq!(chosen(&problem, &[1, 2, 3, 4, 5], 2), Some(vec![2, 3]));
-        assert_eq!(chosen(&problem, &[1, 2, 4, 7], 2), Some(vec![1, 2]), "next to each other");
-        assert_eq!(chosen(&problem, &[0, 2, 5, 7], 2), Some(vec![0, 2]), "or any");
-        assert_eq!(chosen(&problem, &[0, 2], 3), None);
+        let state = cluster(&[None; 8]);
+        assert_eq!(chosen(&state, &[1, 2, 3, 4, 5], 2), Some(vec![2, 3]));
+        assert_eq!(chosen(&state, &[1, 2, 4, 7], 2), Some(vec![1, 2]), "next to each other");
+        assert_eq!(chosen(&state, &[0, 2, 5, 7], 2), Some(vec![0, 2]), "or any");
+        assert_eq!(chosen(&state, &[0, 2], 3), None);
     }
 
     #[test]
     fn few_switches_come_before_neighbours_and_full_ones_before_empty_ones() {
         let by_three: Vec<Option<u32>> = (0..9).map(|i| Some(i / 3)).collect();
-        let problem = cluster(&by_three);
+        let state = cluster(&by_three);
         // 2 and 3 are neighbours below two switches; 6 and 8 lie below one.
-        assert_eq!(chosen(&problem, &[2, 3, 6, 8], 2), Some(vec![6, 8]));
+        assert_eq!(chosen(&state, &[2, 3, 6, 8], 2), Some(vec![6, 8]));
         // The first switch is all free and stays so.
-        assert_eq!(chosen(&problem, &[0, 1, 2, 4, 5], 2), Some(vec![4, 5]));
+        assert_eq!(chosen(&state, &[0, 1, 2, 4, 5], 2), Some(vec![4, 5]));
         // Four nodes: two switches, not three.
-        assert_eq!(chosen(&problem, &[2, 3, 4, 6, 7, 8], 4), Some(vec![2, 6, 7, 8]));
+        assert_eq!(chosen(&state, &[2, 3, 4, 6, 7, 8], 4), Some(vec![2, 6, 7, 8]));
     }
 }

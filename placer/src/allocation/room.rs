@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::state::cluster::Problem;
+use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::{GpuSet, NodeKey, ones};
 use crate::state::node::Node;
 
@@ -40,20 +40,20 @@ impl<'a> Alike<'a> {
 
 /// Free GPUs.
 pub(super) struct Room<'a> {
-    problem: &'a Problem,
+    state: &'a ClusterState,
     free: Vec<u64>,
     classes: BTreeMap<Alike<'a>, BTreeSet<NodeKey>>,
 }
 
 impl<'a> Room<'a> {
     /// What is free now.
-    pub(super) fn new(problem: &'a Problem) -> Self {
-        let free: Vec<u64> = problem.nodes().iter().map(Node::free).collect();
+    pub(super) fn new(state: &'a ClusterState) -> Self {
+        let free: Vec<u64> = state.nodes().iter().map(Node::free).collect();
         let mut classes: BTreeMap<Alike<'a>, BTreeSet<NodeKey>> = BTreeMap::new();
-        for (key, node) in problem.keyed_nodes() {
+        for (key, node) in state.keyed_nodes() {
             classes.entry(Alike::of(node, free[key.index()])).or_default().insert(key);
         }
-        Self { problem, free, classes }
+        Self { state, free, classes }
     }
 
     /// The free GPUs of a node.
@@ -69,7 +69,7 @@ impl<'a> Room<'a> {
     /// These GPUs are taken.
     pub(super) fn take(&mut self, on: &GpuSet) {
         for spot in &on.by_node {
-            let (node, free) = (self.problem.node(spot.node), &mut self.free[spot.node.index()]);
+            let (node, free) = (self.state.node(spot.node), &mut self.free[spot.node.index()]);
             let before = Alike::of(node, *free);
             *free &= !spot.gpus;
             let after = Alike::of(node, *free);
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn nodes_change_their_class_as_they_are_taken() {
-        let mut problem = Problem::new();
+        let mut state = ClusterState::new();
         for (i, gpus) in [8, 8, 4].into_iter().enumerate() {
-            problem.node_known(NodeFacts {
+            state.node_known(NodeFacts {
                 id: format!("n{i}").parse().unwrap(),
                 gpu_type: "v100".to_owned(),
                 gpus,
@@ -103,7 +103,7 @@ mod tests {
                 watts: None,
             });
         }
-        let mut room = Room::new(&problem);
+        let mut room = Room::new(&state);
         let told = |room: &Room<'_>| -> Vec<(u32, u64, Vec<u32>)> {
             let of = |(class, nodes): (&Alike<'_>, &BTreeSet<NodeKey>)| {
                 (class.gpus, class.free, nodes.iter().map(|node| node.0).collect())

@@ -19,10 +19,9 @@ use wattle_common::job::GpuSetting;
 use crate::allocation::blocks::{aligned, is_split};
 use crate::allocation::network::{switches, together};
 use crate::allocation::room::{Alike, Room};
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
-use crate::power::model::kind_of;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, ones};
 use crate::state::job::State;
 use crate::state::node::Wakefulness;
@@ -46,23 +45,23 @@ pub struct Target {
 /// because of `unwanted`; those that cannot stop stay, and their target, if they have one, must
 /// have their size.
 #[must_use]
-pub fn plan_transition(problem: &Problem, targets: &[Target], unwanted: &Reason) -> Plan {
+pub fn plan_transition(input: PlanningInput<'_>, targets: &[Target], unwanted: &Reason) -> Plan {
     let mut named: Vec<JobKey> = targets.iter().flat_map(|target| &target.jobs).copied().collect();
     named.sort_unstable();
-    let keys = problem.running().map(|(key, _)| key);
+    let keys = input.state.running().map(|(key, _)| key);
     let leavers: Vec<JobKey> = keys.filter(|key| named.binary_search(key).is_err()).collect();
-    arrange_some(problem, targets, &leavers, unwanted)
+    arrange_some(input, targets, &leavers, unwanted)
 }
 
 /// The same where of those whom no target names only `leavers` are stopped, because of `unwanted`:
 /// everybody else stays as it is.
 pub(crate) fn arrange_some(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     targets: &[Target],
     leavers: &[JobKey],
     unwanted: &Reason,
 ) -> Plan {
-    let mut steps = Steps::new(problem);
+    let mut steps = Steps::new(input);
     let claims = steps.claim(targets);
     steps.stop_the_rest(targets, &claims, leavers, unwanted);
     steps.join(targets, &claims);
@@ -72,29 +71,29 @@ pub(crate) fn arrange_some(
 
 /// Whether the job runs alone, on so many GPUs of this kind (empty: any) as they come, so that there is
 /// nothing to be done for it.
-pub(crate) fn has_its_own(problem: &Problem, job: JobKey, gpus: u32, kind: &str) -> bool {
-    match problem.job(job).map(|job| &job.state) {
+pub(crate) fn has_its_own(input: PlanningInput<'_>, job: JobKey, gpus: u32, kind: &str) -> bool {
+    match input.state.job(job).map(|job| &job.state) {
         Some(State::Running { on, setting, .. }) => {
-            setting.is_default() && is_right(problem, on, gpus, kind) && is_exclusive(problem, on)
+            setting.is_default() && is_right(input, on, gpus, kind) && is_exclusive(input, on)
         }
         _ => false,
     }
 }
 
 /// Whether no two jobs share any of these GPUs.
-fn is_exclusive(problem: &Problem, on: &GpuSet) -> bool {
-    on.gpus().all(|(node, gpu)| problem.node(node).tenants(gpu).len() < 2)
+fn is_exclusive(input: PlanningInput<'_>, on: &GpuSet) -> bool {
+    on.gpus().all(|(node, gpu)| input.state.node(node).tenants(gpu).len() < 2)
 }
 
 /// Whether these are so many GPUs, and of this kind unless it is empty.
-fn is_right(problem: &Problem, on: &GpuSet, gpus: u32, kind: &str) -> bool {
+fn is_right(input: PlanningInput<'_>, on: &GpuSet, gpus: u32, kind: &str) -> bool {
     // No job is on GPUs of two kinds.
-    let first = on.by_node.first().map(|spot| problem.node(spot.node).facts.gpu_type.as_str());
+    let first = on.by_node.first().map(|spot| input.state.node(spot.node).facts.gpu_type.as_str());
     on.gpu_count() == gpus && (kind.is_empty() || first == Some(kind))
 }
 
 struct Steps<'a> {
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     room: Room<'a>,
     /// GPUs of each node on which somebody is started.
     started: Vec<u64>,
@@ -103,11 +102,11 @@ struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    fn new(input: PlanningInput<'a>) -> Self {
         Self {
-            problem,
-            room: Room::new(problem),
-            started: vec![0; problem.nodes().len()],
+            input,
+            room: Room::new(input.state),
+            started: vec![0; input.state.nodes().len()],
             stopping: BTreeSet::new(),
             plan: Plan::default(),
         }
@@ -117,7 +116,7 @@ impl<'a> Steps<'a> {
     fn claim(&self, targets: &[Target]) -> Vec<Option<&'a GpuSet>> {
         // Only GPUs that several jobs are on could be claimed twice.
         let mut taken: BTreeSet<&GpuSet> = BTreeSet::new();
-        let on = |key: &JobKey| match &self.problem.job(*key)?.state {
+        let on = |key: &JobKey| match &self.input.state.job(*key)?.state {
             State::Running { on, .. } => Some(on),
             State::Queued | State::Stopping { .. } => None,
         };
@@ -126,8 +125,8 @@ impl<'a> Steps<'a> {
             .map(|target| {
                 let sets = target.jobs.iter().filter_map(on);
                 let mut sets =
-                    sets.filter(|on| is_right(self.problem, on, target.gpus, &target.kind));
-                sets.find(|&on| is_exclusive(self.problem, on) || taken.insert(on))
+                    sets.filter(|on| is_right(self.input, on, target.gpus, &target.kind));
+                sets.find(|&on| is_exclusive(self.input, on) || taken.insert(on))
             })
             .collect()
     }
@@ -147,7 +146,7 @@ impl<'a> Steps<'a> {
         }
         all.sort_unstable();
         for (key, at) in all {
-            let Some(job) = self.problem.job(key) else { continue };
+            let Some(job) = self.input.state.job(key) else { continue };
             let State::Running { on, setting, .. } = &job.state else { continue };
             let target = at.map(|at| &targets[at]);
             if let Some(target) = target
@@ -181,10 +180,10 @@ impl<'a> Steps<'a> {
                 continue;
             };
             let foreign = on.gpus().any(|(node, gpu)| {
-                self.problem.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
+                self.input.state.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
             });
             let sound = on.by_node.iter().all(|spot| {
-                let node = self.problem.node(spot.node);
+                let node = self.input.state.node(spot.node);
                 node.is_awake() && spot.gpus & !node.facts.healthy == 0
             });
             if foreign || !sound {
@@ -198,7 +197,7 @@ impl<'a> Steps<'a> {
 
     /// Starts a job if it waits.
     fn start(&mut self, job: JobKey, on: &GpuSet, target: &Target) {
-        if self.problem.job(job).is_some_and(|known| known.state == State::Queued) {
+        if self.input.state.job(job).is_some_and(|known| known.state == State::Queued) {
             on.by_node.iter().for_each(|spot| self.started[spot.node.index()] |= spot.gpus);
             self.plan.decisions.push(Decision::Start {
                 job,
@@ -244,7 +243,7 @@ impl<'a> Steps<'a> {
         self.wake(&unplaced);
         let nothing_moves = self.stopping.is_empty()
             && self.plan.nodes.is_empty()
-            && self.problem.nodes().iter().all(|n| n.wakefulness != Wakefulness::Waking)
+            && self.input.state.nodes().iter().all(|n| n.wakefulness != Wakefulness::Waking)
             && !self.anyone_is_stopping();
         // Largest first; where nothing can be cleared for one, the next is looked after.
         if nothing_moves {
@@ -253,17 +252,17 @@ impl<'a> Steps<'a> {
     }
 
     fn waits(&self, job: JobKey) -> bool {
-        self.problem.job(job).is_some_and(|job| job.state == State::Queued)
+        self.input.state.job(job).is_some_and(|job| job.state == State::Queued)
     }
 
     fn anyone_is_stopping(&self) -> bool {
-        self.problem.running().any(|(_, job)| matches!(job.state, State::Stopping { .. }))
+        self.input.state.running().any(|(_, job)| matches!(job.state, State::Stopping { .. }))
     }
 
     /// What a node must be for a target: its kind of GPU, and the least memory of each, MiB. `None`
     /// where two kinds are asked for.
     fn asked<'t>(&'t self, target: &'t Target) -> Option<(Option<&'t str>, u64)> {
-        let jobs = || target.jobs.iter().filter_map(|&job| self.problem.job(job));
+        let jobs = || target.jobs.iter().filter_map(|&job| self.input.state.job(job));
         let memory_mib = jobs().filter_map(|job| job.facts.memory_mib_max).sum();
         let by_job = jobs().find_map(|job| job.facts.gpu_type.as_deref());
         let kind = Some(target.kind.as_str()).filter(|kind| !kind.is_empty());
@@ -276,7 +275,7 @@ impl<'a> Steps<'a> {
         target: &'t Target,
     ) -> impl Iterator<Item = (NodeKey, &'a crate::Node)> + use<'a, 't> {
         let asked = self.asked(target);
-        self.problem.keyed_nodes().filter(move |(_, node)| {
+        self.input.state.keyed_nodes().filter(move |(_, node)| {
             asked.is_some_and(|(kind, memory_mib)| {
                 kind.is_none_or(|kind| node.facts.gpu_type == kind)
                     && node.facts.memory_mib >= memory_mib
@@ -311,7 +310,7 @@ impl<'a> Steps<'a> {
         whole.into_iter().find_map(|((_, size), mut nodes)| {
             nodes.sort_unstable();
             let wanted = gpus.div_ceil(size) as usize;
-            let chosen = together(self.problem, &nodes, wanted)?;
+            let chosen = together(self.input.state, &nodes, wanted)?;
             let mut left = gpus;
             let by_node = chosen.iter().map(|&node| {
                 let here = left.min(size);
@@ -325,8 +324,9 @@ impl<'a> Steps<'a> {
     /// Wakes the nodes that the targets without room need beside what is free, becomes free or wakes
     /// already. Whom the fewest nodes suit comes first, the others take what is left.
     fn wake(&mut self, unplaced: &[&Target]) {
-        let nodes = self.problem.nodes();
-        let mut left: Vec<u32> = self.problem.keyed_nodes().map(|at| self.comes_free(at)).collect();
+        let nodes = self.input.state.nodes();
+        let mut left: Vec<u32> =
+            self.input.state.keyed_nodes().map(|at| self.comes_free(at)).collect();
         let mut unplaced = unplaced.to_vec();
         unplaced.sort_by_key(|target| self.of_kind(target).count());
         let mut orders: BTreeMap<NodeKey, u32> = BTreeMap::new();
@@ -372,7 +372,7 @@ impl<'a> Steps<'a> {
             return node.facts.healthy.count_ones();
         }
         let leaves = |job: &JobKey| {
-            let known = self.problem.job(*job);
+            let known = self.input.state.job(*job);
             self.stopping.contains(job)
                 || known.is_some_and(|job| matches!(job.state, State::Stopping { .. }))
         };
@@ -408,9 +408,9 @@ impl<'a> Steps<'a> {
         }
         let Some(jobs) = self.cheapest_span(target) else { return false };
         for key in jobs {
-            let job = self.problem.job(key);
+            let job = self.input.state.job(key);
             let next_gpus = job.and_then(crate::Job::gpus_meant);
-            let next_kind = job.and_then(|job| kind_of(self.problem, job)).map(Arc::from);
+            let next_kind = job.and_then(|job| self.input.state.gpu_type_of(job)).map(Arc::from);
             let reason = Reason::Defragmented { gpus: target.gpus };
             self.stopping.insert(key);
             self.plan.decisions.retain(|decision| decision.job() != key);
@@ -447,17 +447,17 @@ impl<'a> Steps<'a> {
         let tenants_of = |span: &GpuSet| -> Option<(u32, BTreeSet<JobKey>)> {
             let mut there = BTreeSet::new();
             for (node, gpu) in span.gpus() {
-                let healthy = self.problem.node(node).facts.healthy >> gpu & 1 == 1;
+                let healthy = self.input.state.node(node).facts.healthy >> gpu & 1 == 1;
                 if !healthy || self.started[node.index()] >> gpu & 1 == 1 {
                     return None;
                 }
-                there.extend(self.problem.node(node).tenants(gpu).iter().copied());
+                there.extend(self.input.state.node(node).tenants(gpu).iter().copied());
             }
             // Those who share their GPUs move together: what counts is the GPUs.
             let mut moved: BTreeMap<NodeKey, u64> = BTreeMap::new();
             for &key in &there {
-                let job = self.problem.job(key)?;
-                let fresh = matches!(&job.state, State::Running { since, .. } if *since == self.problem.now);
+                let job = self.input.state.job(key)?;
+                let fresh = matches!(&job.state, State::Running { since, .. } if *since == self.input.now());
                 if fresh || !job.facts.can_stop {
                     return None;
                 }
@@ -468,8 +468,9 @@ impl<'a> Steps<'a> {
             let moved: u32 = moved.values().map(|gpus| gpus.count_ones()).sum();
             (moved < target.gpus).then_some((moved, there))
         };
-        let switched =
-            |span: &GpuSet| switches(self.problem, span.by_node.iter().map(|spot| spot.node)).len();
+        let switched = |span: &GpuSet| {
+            switches(self.input.state, span.by_node.iter().map(|spot| spot.node)).len()
+        };
         let cost = |span| tenants_of(span).map(|(moved, jobs)| (moved, switched(span), jobs));
         let costs = spans.iter().filter_map(cost);
         costs.min_by_key(|(moved, below, _)| (*moved, *below)).map(|(_, _, jobs)| jobs)

@@ -11,8 +11,8 @@ use wattle_common::config::non_zero;
 use wattle_common::{ClusterId, Frequency, Power};
 
 use crate::config::node_sleep::SleepConfig;
+use crate::plan::input::TENANTS_MAX_DEFAULT;
 use crate::probing::ProbeConfig;
-use crate::state::cluster::TENANTS_MAX_DEFAULT;
 
 /// What an operator sets for a placer.
 #[derive(Clone, Debug, Deserialize)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::Power;
 
-use crate::policies::IDLE_BEFORE_SLEEP;
+use crate::plan::input::IDLE_BEFORE_SLEEP;
 use crate::state::node::NodeWatts;
 
 /// What an operator sets for nodes that sleep. Seconds are of the system's time.

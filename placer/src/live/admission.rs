@@ -39,7 +39,7 @@ impl Placer {
         if let Err(error) = self.acceptable(now, &spec) {
             return Reply::Refused { error };
         }
-        let key = self.problem.job_arrived(JobFacts::from(&spec));
+        let key = self.state.job_arrived(JobFacts::from(&spec));
         let record = JobRecord {
             spec,
             phase: JobPhase::Queued,
@@ -111,9 +111,9 @@ impl Placer {
         if let Some(signal) = &spec.checkpoint_signal {
             check_signal(signal)?;
         }
-        self.problem.inventory_complete = self.inventory_complete(now);
+        self.state.inventory_known(self.inventory_complete(now));
         let alone = Job::new(JobFacts::from(spec), 0);
-        fit::never(&self.problem, &alone).map_or(Ok(()), |reason| Err(reason.to_string()))
+        fit::never(&self.state, &alone).map_or(Ok(()), |reason| Err(reason.to_string()))
     }
 
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {

@@ -14,11 +14,11 @@ use wattle_common::messages::{
 };
 use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 
-use crate::CardPower;
 use crate::live::{Action, Placer};
 use crate::policies::RELATIVE_PRICES;
 use crate::power::budget::{BudgetController, ForecastSource, Grid, Series, Spent};
 use crate::power::model::{PowerEstimate, drawn, empty, enforced_cap, min_power};
+use crate::{CardPower, PlanningInput};
 
 /// The lowest mean power of an idle card is looked for in entries at least so long.
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
@@ -174,30 +174,33 @@ impl Placer {
     pub(super) fn steer(&mut self, now: Timestamp) {
         self.know_draws();
         let Some(standing) = &mut self.budget else { return };
-        self.problem.power_max = standing.record.budget.power_mw;
-        self.problem.caps_enforced = self.problem.power_max.is_some();
+        self.limits.power_max = standing.record.budget.power_mw;
+        self.limits.caps_enforced = self.limits.power_max.is_some();
         if now < standing.next {
             return;
         }
         let prices = self.policy.prices();
-        let least = min_power(&self.problem, PowerEstimate::under(self.policy.as_ref()));
+        let least = min_power(
+            PlanningInput::new(&self.state, &self.limits),
+            PowerEstimate::under(self.policy.as_ref()),
+        );
         let orders = standing.steering.steer(now, least);
         standing.next = orders.again_at;
         let has_window = standing.record.budget.has_window();
         let price =
             if has_window { prices.unwrap_or(RELATIVE_PRICES).at(orders.position) } else { 0.0 };
         let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
-        let changed = differs(price, self.problem.price)
-            || orders.admission_limit != self.problem.admission_limit
+        let changed = differs(price, self.limits.price)
+            || orders.admission_limit != self.limits.admission_limit
             || orders.preemption_limit.is_some()
-            || differs(orders.carbon_ratio, self.problem.carbon_ratio);
+            || differs(orders.carbon_ratio, self.limits.carbon_ratio);
         standing.position = orders.position;
-        self.problem.price = price;
-        self.problem.price_sets_clocks = has_window;
-        self.problem.admission_limit = orders.admission_limit;
-        self.problem.preemption_limit = orders.preemption_limit;
-        self.problem.carbon_ratio = orders.carbon_ratio;
-        self.problem.grid = orders.outlook;
+        self.limits.price = price;
+        self.limits.price_sets_clocks = has_window;
+        self.limits.admission_limit = orders.admission_limit;
+        self.limits.preemption_limit = orders.preemption_limit;
+        self.limits.carbon_ratio = orders.carbon_ratio;
+        self.limits.grid = orders.outlook;
         if changed {
             self.store_status = true;
             self.plan_soon(now);
@@ -231,12 +234,12 @@ impl Placer {
                     .or_insert(draw);
             }
         }
-        self.problem.draws = draws;
+        self.state.gpu_power_known(draws);
     }
 
     /// The cap that holds a card to what it was reserved_power to draw, where a power limit stands.
     pub(super) fn enforced_cap(&self, node: &NodeId, gpu: u32) -> Option<Power> {
-        enforced_cap(&self.problem, self.problem.node_key(node)?, gpu)
+        enforced_cap(self.input(), self.state.node_key(node)?, gpu)
     }
 
     /// Writes what has changed.
@@ -255,7 +258,7 @@ impl Placer {
         let grid = standing.record.intensity.is_some();
         let has_window = standing.record.budget.has_window();
         let grams = |g: f64| Carbon::from_ug((g * 1e6).round() as u64);
-        let now_g = self.problem.grid.as_ref().map(|grid| grid.now);
+        let now_g = self.limits.grid.as_ref().map(|grid| grid.now);
         out.push(Action::StoreBudgetStatus(Box::new(BudgetStatus {
             at_us: now,
             window_from_us: open.from_us,
@@ -264,9 +267,9 @@ impl Placer {
             carbon_ug: grid.then(|| grams(open.carbon_g)),
             overrun_previous: ledger.closed().last().map(|window| steering.overrun(window)),
             price: standing.position,
-            policy_price: self.problem.price,
-            power_mw_expected: drawn(&self.problem),
-            power_mw_baseline: empty(&self.problem),
+            policy_price: self.limits.price,
+            power_mw_expected: drawn(self.input()),
+            power_mw_baseline: empty(self.input()),
             power_mw_budget_mean: has_window.then(|| Power::from_w_f64(steering.mean_w(now))),
             intensity_mg_per_kwh: now_g.map(CarbonIntensity::from_g_per_kwh),
             counted_until_us: standing.counted.clone(),

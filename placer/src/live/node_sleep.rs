@@ -57,7 +57,7 @@ impl Placer {
     /// Strikes from a plan what cannot be done now: it is decided again in a later round.
     pub(super) fn strike_impossible(&self, now: Timestamp, plan: &mut Plan) {
         plan.nodes.retain(|decision| {
-            let node = &self.problem.node(decision.node()).facts.id;
+            let node = &self.state.node(decision.node()).facts.id;
             match decision {
                 NodeDecision::Sleep { .. } => self.may_sleep(now, node),
                 // While it falls asleep a wake command would come too early, and be lost.
@@ -81,7 +81,7 @@ impl Placer {
 
     /// Takes a decision over into the node's state. The problem does not know of it yet.
     pub(super) fn node_decided(&mut self, now: Timestamp, decision: &NodeDecision) {
-        let node = self.problem.node(decision.node()).facts.id.clone();
+        let node = self.state.node(decision.node()).facts.id.clone();
         let is = match decision {
             NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,

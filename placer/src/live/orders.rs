@@ -90,7 +90,7 @@ impl Placer {
             && clock_mhz_max.is_none()
             && settings.is_empty()
             && self.probe_end().is_none()
-            && self.problem.power_max.is_none()
+            && self.limits.power_max.is_none()
         {
             return Vec::new();
         }

@@ -13,11 +13,11 @@ const WAITS: &str = "waits";
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
-        self.problem.now = now;
-        self.problem.inventory_complete = self.inventory_complete(now);
-        let mut plan = solve(self.policy.as_ref(), &self.problem);
+        self.state.advance_to(now);
+        self.state.inventory_known(self.inventory_complete(now));
+        let mut plan = solve(self.policy.as_ref(), self.input());
         self.strike_impossible(now, &mut plan);
-        let violations = check(&self.problem, &plan);
+        let violations = check(self.input(), &plan);
         if !violations.is_empty() {
             // Rather no change than a wrong one: what runs goes on.
             self.alarms.push(format!(
@@ -37,8 +37,9 @@ impl Placer {
             let at = at.max(now + self.config.round_delay());
             self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
         }
-        self.problem.apply(&plan);
-        if self.problem.power_max.is_some() {
+        plan.apply_to(&mut self.state);
+        self.cache = plan.cache;
+        if self.limits.power_max.is_some() {
             // Cards are held to what they were reserved_power, which may have changed.
             self.to_order.extend(self.nodes.keys().cloned());
         }
@@ -46,13 +47,13 @@ impl Placer {
 
     /// Puts one decision into the job's record. The problem does not know of it yet.
     fn record(&mut self, now: Timestamp, decision: &Decision) {
-        let Some(facts) = self.problem.job(decision.job()).map(|job| job.facts.id.clone()) else {
+        let Some(facts) = self.state.job(decision.job()).map(|job| job.facts.id.clone()) else {
             return;
         };
         let reason = decision.reason().to_string();
         let policy = self.policy.name().to_owned();
         let placement = match decision {
-            Decision::Start { on, .. } => Some(self.problem.placement(on)),
+            Decision::Start { on, .. } => Some(self.state.placement(on)),
             _ => None,
         };
         let Some(tracked) = self.jobs.get_mut(&facts) else { return };
@@ -140,7 +141,7 @@ impl Placer {
     }
 
     fn id_of(&self, key: JobKey) -> Option<wattle_common::JobId> {
-        self.problem.job(key).map(|job| job.facts.id.clone())
+        self.state.job(key).map(|job| job.facts.id.clone())
     }
 
     /// Adds a reason to the job's record, and has it stored.

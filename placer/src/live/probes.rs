@@ -40,7 +40,7 @@ impl Placer {
         let Some(tracked) = self.jobs.get(job) else { return };
         let record = &tracked.record;
         let Some(key) = tracked.key.filter(|_| record.phase == JobPhase::Running) else { return };
-        let Some(known) = self.problem.job(key) else { return };
+        let Some(known) = self.state.job(key) else { return };
         let Some(surface) = &known.surface else { return };
         let Some(probe) = surface.probe.clone() else { return };
         // Made before the last probe ended: it does not know what that has taught.
@@ -78,7 +78,7 @@ impl Placer {
             let proposed = job.surface.as_ref().is_some_and(|surface| surface.probe.is_some());
             proposed.then_some((key, job.facts.id.clone()))
         };
-        let jobs: Vec<_> = self.problem.running().filter_map(proposed).collect();
+        let jobs: Vec<_> = self.state.running().filter_map(proposed).collect();
         for (_, job) in jobs {
             self.consider_probe(now, &job);
         }
@@ -177,9 +177,9 @@ impl Placer {
 
     /// Whether nobody else is on any of the job's GPUs, and its placement stands.
     fn is_alone(&self, key: JobKey) -> bool {
-        let Some(job) = self.problem.job(key) else { return false };
+        let Some(job) = self.state.job(key) else { return false };
         let State::Running { on, .. } = &job.state else { return false };
-        on.gpus().all(|(node, gpu)| self.problem.node(node).tenants(gpu) == [key])
+        on.gpus().all(|(node, gpu)| self.state.node(node).tenants(gpu) == [key])
     }
 
     /// What every card of the job takes, by each card's own lower and upper end.

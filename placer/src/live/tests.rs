@@ -375,9 +375,9 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
         fn reads(&self) -> crate::Reads {
             crate::Reads::Nothing
         }
-        fn solve(&self, problem: &Problem) -> crate::Plan {
+        fn solve(&self, input: PlanningInput<'_>) -> crate::Plan {
             let mut plan = crate::Plan::default();
-            for (job, _) in problem.queue() {
+            for (job, _) in input.state.queue() {
                 plan.decisions.push(crate::Decision::Start {
                     job,
                     on: crate::GpuSet::default(),

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::GpuIndex;
 
+use crate::plan::input::PlanningInput;
 use crate::plan::{Decision, NodeDecision, Plan};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::node::Wakefulness;
@@ -92,15 +92,15 @@ pub enum Violation {
     WronglyRejected(JobKey),
 }
 
-/// What `plan` breaks, made for `problem`.
+/// What `plan` breaks, made for `input`.
 #[must_use]
-pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
+pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut decided: BTreeMap<JobKey, Vec<&Decision>> = BTreeMap::new();
     let mut added: BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>> = BTreeMap::new();
     for decision in &plan.decisions {
         let key = decision.job();
-        let Some(job) = problem.job(key) else {
+        let Some(job) = input.state.job(key) else {
             found.push(Violation::UnknownJob(key));
             continue;
         };
@@ -115,7 +115,7 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
                 if !queued {
                     found.push(Violation::NotQueued(key));
                 }
-                check_start(problem, &mut added, key, job, on, *observe, &mut found);
+                check_start(input, &mut added, key, job, on, *observe, &mut found);
             }
             Decision::Stop { .. } | Decision::Set { .. } => {
                 if !matches!(job.state, State::Running { .. }) {
@@ -137,13 +137,13 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
                 if !queued {
                     found.push(Violation::NotQueued(key));
                 }
-                if !problem.inventory_complete || could_ever_hold(problem, job) {
+                if !input.state.inventory_complete() || could_ever_hold(input, job) {
                     found.push(Violation::WronglyRejected(key));
                 }
             }
         }
     }
-    check_nodes(problem, plan, &added, &mut found);
+    check_nodes(input, plan, &added, &mut found);
     found
 }
 
@@ -156,7 +156,7 @@ fn go_together(one: &Decision, other: &Decision) -> bool {
 }
 
 fn check_nodes(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     plan: &Plan,
     added: &BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>>,
     found: &mut Vec<Violation>,
@@ -164,7 +164,7 @@ fn check_nodes(
     let mut decided = BTreeSet::new();
     for decision in &plan.nodes {
         let key = decision.node();
-        let known = problem.nodes().get(key.index());
+        let known = input.state.nodes().get(key.index());
         let Some(node) = known.filter(|_| decided.insert(key)) else {
             found.push(Violation::NodeTwice(key));
             continue;
@@ -187,7 +187,7 @@ fn check_nodes(
 }
 
 fn check_start(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     added: &mut BTreeMap<(NodeKey, GpuIndex), Vec<JobKey>>,
     key: JobKey,
     job: &Job,
@@ -197,7 +197,7 @@ fn check_start(
 ) {
     let nodes: BTreeSet<NodeKey> = on.by_node.iter().map(|spot| spot.node).collect();
     let exists = |spot: &crate::state::gpu_set::NodeGpus| {
-        problem.nodes().get(spot.node.index()).is_some_and(|node| {
+        input.state.nodes().get(spot.node.index()).is_some_and(|node| {
             let highest = 64 - spot.gpus.leading_zeros();
             spot.gpus != 0 && highest <= node.facts.gpus
         })
@@ -210,7 +210,7 @@ fn check_start(
     if got < job.facts.request.min || got > job.facts.request.max {
         found.push(Violation::WrongCount { job: key, got });
     }
-    let kind = |node: &NodeKey| &problem.node(*node).facts.gpu_type;
+    let kind = |node: &NodeKey| &input.state.node(*node).facts.gpu_type;
     if nodes.iter().any(|node| kind(node) != kind(&on.by_node[0].node)) {
         found.push(Violation::MixedKinds(key));
     }
@@ -219,13 +219,13 @@ fn check_start(
         found.push(Violation::WrongKind(key));
     }
     for &node in &nodes {
-        if problem.node(node).wakefulness != Wakefulness::Awake {
+        if input.state.node(node).wakefulness != Wakefulness::Awake {
             found.push(Violation::Asleep { job: key, node });
         }
     }
     let mut shares = false;
     for (node_key, gpu) in on.gpus() {
-        let node = problem.node(node_key);
+        let node = input.state.node(node_key);
         if node.facts.healthy >> gpu & 1 == 0 {
             found.push(Violation::Unhealthy { job: key, node: node_key, gpu });
         }
@@ -234,14 +234,14 @@ fn check_start(
         let mut others = 0;
         for &other in node.tenants(gpu).iter().chain(newer.iter()) {
             others += 1;
-            let Some(tenant) = problem.job(other) else { continue };
+            let Some(tenant) = input.state.job(other) else { continue };
             if job.facts.exclusive || tenant.facts.exclusive {
                 found.push(Violation::Exclusive { job: key, beside: other });
             }
             memory = memory.zip(tenant.memory_mib_max()).map(|(sum, more)| sum + more);
         }
         shares |= others > 0;
-        if others + 1 > problem.tenants_max {
+        if others + 1 > input.limits.tenants_max {
             found.push(Violation::TooManyTenants { job: key, tenants: others + 1 });
         }
         // Alone, only its owner's word counts: a job whose memory nobody knows may try its luck,
@@ -262,9 +262,9 @@ fn check_start(
 }
 
 /// Whether all nodes of some kind and size, if they were free, could hold the job.
-fn could_ever_hold(problem: &Problem, job: &Job) -> bool {
+fn could_ever_hold(input: PlanningInput<'_>, job: &Job) -> bool {
     let mut by_class: BTreeMap<(&str, u32, u64), u32> = BTreeMap::new();
-    for node in problem.nodes() {
+    for node in input.state.nodes() {
         let facts = &node.facts;
         let class = (facts.gpu_type.as_str(), facts.gpus, facts.memory_mib);
         *by_class.entry(class).or_default() += facts.gpus;

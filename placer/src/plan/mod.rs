@@ -3,7 +3,9 @@
 //! A plan is complete: whoever carries it out makes no choice of its own. It is a list in the order
 //! in which it must be applied.
 
+mod apply;
 pub mod check;
+pub mod input;
 pub mod reason;
 
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use std::sync::Arc;
 use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::input::PolicyCache;
 use crate::plan::reason::Reason;
-use crate::state::allocation_cache::AllocationCache;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 
 /// What is to be done, in this order.
@@ -28,8 +30,8 @@ pub struct Plan {
     pub blocked: Option<Blocked>,
     /// How many jobs wait for a cleaner grid, as their owners let them.
     pub deferred: u32,
-    /// What stands until everybody is weighed again, where the policy leaves such a thing.
-    pub standing: Option<Arc<AllocationCache>>,
+    /// What the policy keeps for its next round once this plan is applied.
+    pub cache: Option<PolicyCache>,
 }
 
 impl Plan {

@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, BinaryHeap};
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::elastic::{Contender, Contest};
 use crate::policies::gpu_type_assignment::choose;
 use crate::policies::{Policy, Reads};
-use crate::power::operating_points::OperatingPoint;
-use crate::state::cluster::Problem;
 use crate::state::job::State;
+use crate::state::operating_points::OperatingPoint;
 
 /// Elastic shares by relative gain per GPU.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,10 +93,10 @@ impl Policy for Afs {
         Reads::All
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        let mut contest = Contest::of(problem);
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let mut contest = Contest::of(input);
         // The gain this rule compares is that of the logarithm of speed.
-        let without = choose(problem, &mut contest, &|menu, gpus| {
+        let without = choose(input, &mut contest, &|menu, gpus| {
             as_set(menu.with_gpus(gpus)).map(|choice| choice.steps_per_s.ln())
         });
         let mut shares: Vec<Share<'_>> = Vec::new();
@@ -126,7 +126,7 @@ impl Policy for Afs {
             reason: Reason::Share { gpus: share.at.gpus },
         });
         let targets = targets.collect();
-        let mut plan = contest.plan(problem, targets, shares.len() as u32);
+        let mut plan = contest.plan(input, targets, shares.len() as u32);
         plan.blocked = plan.blocked.or(first_waiting);
         plan
     }

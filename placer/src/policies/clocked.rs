@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use wattle_common::Frequency;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
 use crate::policies::{Policy, Reads};
 use crate::power::budget::PriceRange;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
 
@@ -60,8 +60,8 @@ impl Policy for Clocked {
         false
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        reset(problem, self.inner.solve(problem), |_, _, _| Some(self.setting))
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        reset(input, self.inner.solve(input), |_, _, _| Some(self.setting))
     }
 }
 
@@ -69,20 +69,20 @@ impl Policy for Clocked {
 /// those who run; where it says nothing, those who run keep theirs and others start as the site
 /// sets cards.
 pub(crate) fn reset(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     mut plan: Plan,
     wanted: impl Fn(&Job, &str, u32) -> Option<GpuSetting>,
 ) -> Plan {
     plan.decisions.retain(|decision| !matches!(decision, Decision::Set { .. }));
     let of = |job: &Job, on: &GpuSet| {
-        let kind = &problem.node(on.by_node.first()?.node).facts.gpu_type;
+        let kind = &input.state.node(on.by_node.first()?.node).facts.gpu_type;
         wanted(job, kind, on.gpu_count())
     };
     let mut leaving = BTreeSet::new();
     for decision in &mut plan.decisions {
         match decision {
             Decision::Start { job, on, setting, .. } => {
-                let known = problem.job(*job);
+                let known = input.state.job(*job);
                 let wanted = known.and_then(|known| of(known, on));
                 *setting = wanted.unwrap_or(GpuSetting::DEFAULT);
             }
@@ -92,7 +92,7 @@ pub(crate) fn reset(
             Decision::Set { .. } | Decision::Settle { .. } | Decision::Reject { .. } => {}
         }
     }
-    for (key, job) in problem.running() {
+    for (key, job) in input.state.running() {
         let State::Running { on, setting: now, .. } = &job.state else { continue };
         let Some(setting) = of(job, on) else { continue };
         if setting != *now && !leaving.contains(&key) {

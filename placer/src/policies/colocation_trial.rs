@@ -21,10 +21,10 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, Mark, Observation, State};
 use crate::state::job_forecast::{end, measured_end, measured_rate};
@@ -68,7 +68,7 @@ pub(crate) enum Verdict {
 /// What becomes of an observed placement; `None` while the observation goes on. `verdict` is asked
 /// once everybody there has run an epoch.
 pub(crate) fn judge(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     key: JobKey,
     job: &Job,
     without_epochs: Duration,
@@ -78,8 +78,8 @@ pub(crate) fn judge(
     if seen.marks.iter().all(|mark| mark.job == key) {
         return Some(Decision::Settle { job: key, reason: Reason::NeighboursGone });
     }
-    let after = problem.now.since(seen.since);
-    if !seen.marks.iter().all(|mark| has_run_an_epoch(problem, mark, after, without_epochs)) {
+    let after = input.now().since(seen.since);
+    if !seen.marks.iter().all(|mark| has_run_an_epoch(input, mark, after, without_epochs)) {
         return None;
     }
     Some(match verdict(seen, after) {
@@ -89,8 +89,13 @@ pub(crate) fn judge(
     })
 }
 
-fn has_run_an_epoch(problem: &Problem, mark: &Mark, after: Duration, without: Duration) -> bool {
-    let Some(progress) = problem.job(mark.job).and_then(|job| job.progress) else {
+fn has_run_an_epoch(
+    input: PlanningInput<'_>,
+    mark: &Mark,
+    after: Duration,
+    without: Duration,
+) -> bool {
+    let Some(progress) = input.state.job(mark.job).and_then(|job| job.progress) else {
         return after >= without;
     };
     match (mark.from, progress.steps_per_epoch) {
@@ -103,17 +108,17 @@ fn has_run_an_epoch(problem: &Problem, mark: &Mark, after: Duration, without: Du
 
 /// The first deadline that would be broken at the speeds measured, of jobs that `at_stake` names.
 pub(crate) fn broken_deadline(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     seen: &Observation,
     at_stake: impl Fn(&Job, &GpuSet, Timestamp) -> bool,
 ) -> Option<Reason> {
     seen.marks.iter().find_map(|mark| {
-        let tenant = problem.job(mark.job)?;
+        let tenant = input.state.job(mark.job)?;
         let deadline = tenant.facts.deadline?;
         let set = tenant.state.gpus().filter(|set| at_stake(tenant, set, deadline))?;
         let (gpus, nodes) = (set.gpu_count(), set.node_count());
         let end =
-            measured_end(tenant, mark).or_else(|| end(problem.now, tenant, gpus, nodes, 1.0))?;
+            measured_end(tenant, mark).or_else(|| end(input.now(), tenant, gpus, nodes, 1.0))?;
         let job = tenant.facts.id.clone();
         (end > deadline).then_some(Reason::DeadlineBroken { job, deadline, end })
     })
@@ -143,29 +148,33 @@ impl<P: Policy> Policy for Watched<P> {
         self.inner.reads()
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut judged = Plan::default();
         let mut look_at: Option<Timestamp> = None;
-        for (key, job) in problem.observed() {
-            match judge(problem, key, job, WITHOUT_EPOCHS, |seen, after| {
-                verdict(problem, seen, after)
-            }) {
+        for (key, job) in input.state.observed() {
+            match judge(input, key, job, WITHOUT_EPOCHS, |seen, after| verdict(input, seen, after))
+            {
                 Some(decision) => judged.decisions.push(decision),
-                None => look_at = look_at.into_iter().chain(silent_until(problem, job)).min(),
+                None => look_at = look_at.into_iter().chain(silent_until(input, job)).min(),
             }
         }
         if judged.is_empty() {
-            let mut plan = self.inner.solve(problem);
-            observe_newcomers(problem, &mut plan);
+            let mut plan = self.inner.solve(input);
+            observe_newcomers(input, &mut plan);
             plan.again_at = plan.again_at.into_iter().chain(look_at).min();
             return plan;
         }
         // Who is settled counts as everybody does; who is undone still holds its GPUs until it has
         // stopped, and nobody is put beside it.
-        let mut then = problem.clone();
-        then.apply(&judged);
-        let mut plan = self.inner.solve(&then);
-        observe_newcomers(&then, &mut plan);
+        let mut then = input.state.clone();
+        judged.apply_to(&mut then);
+        // The verdicts void what was allocated before them.
+        let then = PlanningInput { cache: None, ..input.with_state(&then) };
+        let mut plan = self.inner.solve(then);
+        observe_newcomers(then, &mut plan);
+        if judged.decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
+            plan.cache = None;
+        }
         // Whoever is stopped is not settled first.
         let stopped = |key: JobKey| {
             let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
@@ -180,29 +189,29 @@ impl<P: Policy> Policy for Watched<P> {
 }
 
 /// When the observation of a job will be over for those who report no epochs, if there are any.
-fn silent_until(problem: &Problem, job: &Job) -> Option<Timestamp> {
+fn silent_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let seen = job.state.observation()?;
     let silent = |mark: &Mark| {
-        let progress = problem.job(mark.job).and_then(|job| job.progress);
+        let progress = input.state.job(mark.job).and_then(|job| job.progress);
         progress.is_none_or(|progress| progress.steps_per_epoch.is_none())
     };
     let then = seen.since + WITHOUT_EPOCHS;
-    (then > problem.now && seen.marks.iter().any(silent)).then_some(then)
+    (then > input.now() && seen.marks.iter().any(silent)).then_some(then)
 }
 
 /// Whether those observed do more together than in turns, and deadlines hold.
-fn verdict(problem: &Problem, seen: &Observation, after: Duration) -> Verdict {
+fn verdict(input: PlanningInput<'_>, seen: &Observation, after: Duration) -> Verdict {
     let tenants = seen.marks.len() as u32;
-    let sum = measured_sum(problem, seen);
+    let sum = measured_sum(input, seen);
     let otherwise = Reason::PairHolds { tenants, after, sum };
     if let Some(sum) = sum.filter(|sum| *sum < IN_TURNS) {
         return Verdict::Broken { reason: Reason::PairLoses { after, sum }, otherwise };
     }
     let could_be_met = |job: &Job, on: &GpuSet, deadline: Timestamp| {
-        end(problem.now, job, on.gpu_count(), on.node_count(), 1.0)
+        end(input.now(), job, on.gpu_count(), on.node_count(), 1.0)
             .is_some_and(|end| end <= deadline)
     };
-    match broken_deadline(problem, seen, could_be_met) {
+    match broken_deadline(input, seen, could_be_met) {
         Some(reason) => Verdict::Broken { reason, otherwise },
         None => Verdict::Holds(otherwise),
     }
@@ -210,9 +219,9 @@ fn verdict(problem: &Problem, seen: &Observation, after: Duration) -> Verdict {
 
 /// The sum of all measured speeds, each relative to what the job does alone there; `None` where one
 /// of them is not known.
-fn measured_sum(problem: &Problem, seen: &Observation) -> Option<f64> {
+fn measured_sum(input: PlanningInput<'_>, seen: &Observation) -> Option<f64> {
     let relative = |mark: &Mark| {
-        let job = problem.job(mark.job)?;
+        let job = input.state.job(mark.job)?;
         let State::Running { on, setting, .. } = &job.state else { return None };
         Some(measured_rate(job, mark)? / alone(job, on, *setting)?)
     };
@@ -227,16 +236,17 @@ fn alone(job: &Job, on: &GpuSet, setting: GpuSetting) -> Option<f64> {
 }
 
 /// Whoever is started where somebody is already is observed, if it can be stopped again.
-fn observe_newcomers(problem: &Problem, plan: &mut Plan) {
-    let mut started: Vec<u64> = vec![0; problem.nodes().len()];
+fn observe_newcomers(input: PlanningInput<'_>, plan: &mut Plan) {
+    let mut started: Vec<u64> = vec![0; input.state.nodes().len()];
     for decision in &mut plan.decisions {
         let Decision::Start { job, on, observe, .. } = decision else { continue };
         let mut shares = false;
         for spot in &on.by_node {
             let here = &mut started[spot.node.index()];
-            shares |= *here & spot.gpus != 0 || problem.node(spot.node).occupied & spot.gpus != 0;
+            shares |=
+                *here & spot.gpus != 0 || input.state.node(spot.node).occupied & spot.gpus != 0;
             *here |= spot.gpus;
         }
-        *observe = shares && problem.job(*job).is_some_and(|job| job.facts.can_stop);
+        *observe = shares && input.state.job(*job).is_some_and(|job| job.facts.can_stop);
     }
 }

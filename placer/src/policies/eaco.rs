@@ -33,13 +33,13 @@ use std::time::Duration;
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{Room, never};
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::{Alone, Reason};
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::colocation_trial::{
     UNDOS_MAX, Verdict, WITHOUT_EPOCHS, broken_deadline, judge,
 };
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{end, profile, relative_speed};
@@ -89,11 +89,11 @@ impl Policy for Eaco {
         Reads::Heads
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut growing = Growing::new(problem);
-        for (key, job) in problem.observed() {
-            match self.judge(problem, key, job) {
+        let mut growing = Growing::new(input);
+        for (key, job) in input.state.observed() {
+            match self.judge(input, key, job) {
                 Some(decision) => plan.decisions.push(decision),
                 None => growing.watch(job),
             }
@@ -105,7 +105,7 @@ impl Policy for Eaco {
                 growing.watched.insert(decision.job());
             }
         }
-        for (key, job) in problem.queue() {
+        for (key, job) in input.state.queue() {
             if self.surface_may_come(&growing, job) {
                 plan.blocked = Some(Blocked { job: key, reason: Reason::SurfaceAwaited });
                 break;
@@ -123,7 +123,7 @@ impl Policy for Eaco {
                 let start = Decision::start(key, on, reason);
                 growing.add(key, &start);
                 plan.decisions.push(start);
-            } else if let Some(reason) = never(problem, job) {
+            } else if let Some(reason) = never(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
             } else {
                 plan.blocked =
@@ -138,21 +138,21 @@ impl Policy for Eaco {
 impl Eaco {
     /// Whether a surface that could still come might put the job beside somebody.
     fn surface_may_come(&self, growing: &Growing<'_>, job: &Job) -> bool {
-        let problem = growing.problem;
-        let somebody = problem.running().next().is_some() || !growing.placed.is_empty();
+        let input = growing.input;
+        let somebody = input.state.running().next().is_some() || !growing.placed.is_empty();
         // A submission that lies ahead is another machine's clock, and nothing to wait for.
-        let fresh = job.facts.submitted_at <= problem.now
-            && problem.now.since(job.facts.submitted_at) < self.config.surface_patience;
+        let fresh = job.facts.submitted_at <= input.now()
+            && input.now().since(job.facts.submitted_at) < self.config.surface_patience;
         let never_shares = job.facts.exclusive || job.undone_on.len() >= self.config.undos_max;
         job.surface.is_none() && fresh && somebody && !never_shares
     }
 
     /// What becomes of an observed placement; `None` while the observation goes on.
-    fn judge(&self, problem: &Problem, key: JobKey, job: &Job) -> Option<Decision> {
+    fn judge(&self, input: PlanningInput<'_>, key: JobKey, job: &Job) -> Option<Decision> {
         let without_epochs = self.config.observation_without_epochs;
-        judge(problem, key, job, without_epochs, |seen, after| {
+        judge(input, key, job, without_epochs, |seen, after| {
             let otherwise = Reason::DeadlinesHold { tenants: seen.marks.len() as u32, after };
-            match broken_deadline(problem, seen, |_, _, _| true) {
+            match broken_deadline(input, seen, |_, _, _| true) {
                 Some(reason) => Verdict::Broken { reason, otherwise },
                 None => Verdict::Holds(otherwise),
             }
@@ -173,7 +173,7 @@ impl Eaco {
             return Err(Alone::UndoneOften);
         }
         let known = |node: &crate::Node| profile(job, &node.facts.gpu_type).is_some();
-        if !growing.problem.nodes().iter().any(known) {
+        if !growing.input.state.nodes().iter().any(known) {
             return Err(Alone::Unknown);
         }
         let candidates = self.candidates(growing, job);
@@ -217,7 +217,7 @@ impl Eaco {
         candidate: &candidates::Candidate,
         beside: &[(JobKey, &Job)],
     ) -> bool {
-        let now = growing.problem.now;
+        let now = growing.input.now();
         let holds = |tenant: &Job, on: &GpuSet, speed: Option<f64>| {
             let Some(deadline) = tenant.facts.deadline else { return true };
             speed
@@ -234,9 +234,9 @@ impl Eaco {
     }
 }
 
-/// The problem with what the plan has decided so far.
+/// The input with what the plan has decided so far.
 struct Growing<'a> {
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     room: Room<'a>,
     added: BTreeMap<(NodeKey, u32), Vec<JobKey>>,
     placed: BTreeMap<JobKey, GpuSet>,
@@ -245,16 +245,16 @@ struct Growing<'a> {
 }
 
 impl<'a> Growing<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    fn new(input: PlanningInput<'a>) -> Self {
         // A job that is being stopped will not be a neighbour for long enough to predict anything.
         let stopping =
             |(key, job): (JobKey, &Job)| matches!(job.state, State::Stopping { .. }).then_some(key);
         Self {
-            problem,
-            room: Room::new(problem),
+            input,
+            room: Room::new(input.state),
             added: BTreeMap::new(),
             placed: BTreeMap::new(),
-            watched: problem.running().filter_map(stopping).collect(),
+            watched: input.state.running().filter_map(stopping).collect(),
         }
     }
 
@@ -281,14 +281,14 @@ impl<'a> Growing<'a> {
     /// The jobs on one GPU.
     fn tenants(&self, node: NodeKey, gpu: u32) -> impl Iterator<Item = JobKey> {
         let added = self.added.get(&(node, gpu)).map_or(&[][..], Vec::as_slice);
-        self.problem.node(node).tenants(gpu).iter().chain(added).copied()
+        self.input.state.node(node).tenants(gpu).iter().chain(added).copied()
     }
 
     /// Everyone on some GPU of `on`, each once.
     fn jobs_on(&self, on: &GpuSet) -> Vec<(JobKey, &'a Job)> {
         let keys: BTreeSet<JobKey> =
             on.gpus().flat_map(|(node, gpu)| self.tenants(node, gpu)).collect();
-        keys.into_iter().filter_map(|key| self.problem.job(key).map(|job| (key, job))).collect()
+        keys.into_iter().filter_map(|key| self.input.state.job(key).map(|job| (key, job))).collect()
     }
 
     fn set_of<'b>(&'b self, key: JobKey, job: &'b Job) -> Option<&'b GpuSet> {
@@ -321,11 +321,11 @@ impl<'a> Growing<'a> {
             }
             let neighbours: Vec<&Job> = others
                 .iter()
-                .filter_map(|&other| self.problem.job(other))
+                .filter_map(|&other| self.input.state.job(other))
                 .chain(with.map(|(job, _)| job))
                 .collect();
             let (gpus, nodes) = (on.gpu_count(), on.node_count());
-            let kind = &self.problem.node(node).facts.gpu_type;
+            let kind = &self.input.state.node(node).facts.gpu_type;
             let there = relative_speed(job, kind, gpus, nodes, &neighbours)?;
             slowest = slowest.min(there);
             last = Some(others);

@@ -10,14 +10,13 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{never, suits_some};
 use crate::allocation::transition::Target;
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::power::model::kind_of;
-use crate::power::operating_points::{OperatingPoint, OperatingPoints};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
+use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// A job whose size is open.
 pub(crate) struct Contender<'a> {
@@ -52,23 +51,24 @@ pub(crate) struct Contest<'a> {
 }
 
 impl<'a> Contest<'a> {
-    pub(crate) fn of(problem: &'a Problem) -> Self {
+    pub(crate) fn of(input: PlanningInput<'a>) -> Self {
         let mut room: BTreeMap<&str, u32> = BTreeMap::new();
-        for node in problem.nodes() {
+        for node in input.state.nodes() {
             *room.entry(&node.facts.gpu_type).or_default() += node.facts.healthy.count_ones();
         }
         let mut contest = Self { jobs: Vec::new(), fixed: Vec::new(), room, rejected: Vec::new() };
         // By arrival alone, so that a job stopped to go on elsewhere counts as it did before.
-        let mut all: Vec<(JobKey, &Job)> = problem.running().chain(problem.queue()).collect();
+        let mut all: Vec<(JobKey, &Job)> =
+            input.state.running().chain(input.state.queue()).collect();
         let stands = |job: &Job| matches!(job.state, State::Running { .. }) && !job.facts.can_stop;
         all.sort_by_key(|(_, job)| (!stands(job), job.arrival));
         for (key, job) in all {
-            contest.add(problem, key, job);
+            contest.add(input, key, job);
         }
         contest
     }
 
-    fn add(&mut self, problem: &'a Problem, key: JobKey, job: &'a Job) {
+    fn add(&mut self, input: PlanningInput<'a>, key: JobKey, job: &'a Job) {
         let running = match &job.state {
             State::Running { on, setting, .. } => Some((on, *setting)),
             // It stops to wait: the GPUs it holds a little longer are others' already.
@@ -77,12 +77,12 @@ impl<'a> Contest<'a> {
             State::Stopping { .. } | State::Queued => None,
         };
         if job.state == State::Queued
-            && let Some(reason) = never(problem, job)
+            && let Some(reason) = never(input.state, job)
         {
             self.rejected.push(Decision::Reject { job: key, reason });
             return;
         }
-        let menu = menu(problem, job).filter(|menu| {
+        let menu = menu(input, job).filter(|menu| {
             !menu.choices().is_empty() && self.room.contains_key(menu.gpu_type.as_str())
         });
         let held = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
@@ -95,12 +95,12 @@ impl<'a> Contest<'a> {
         // Nothing is known of it: what it has, or the least it asks for.
         let (gpus, kind, setting) = match running {
             Some((on, setting)) => {
-                let kind = problem.node(on.by_node[0].node).facts.gpu_type.clone();
+                let kind = input.state.node(on.by_node[0].node).facts.gpu_type.clone();
                 (on.gpu_count(), kind, setting)
             }
             None => {
                 let next = job.next_kind.as_deref().map(str::to_owned);
-                let kinds = self.room.iter().filter(|(kind, _)| suits_some(problem, job, kind));
+                let kinds = self.room.iter().filter(|(kind, _)| suits_some(input.state, job, kind));
                 let most = || kinds.max_by_key(|(_, left)| **left).map(|(kind, _)| *kind);
                 let kind = next.unwrap_or_else(|| most().unwrap_or_default().to_owned());
                 (job.next_gpus.unwrap_or(job.facts.request.min), kind, GpuSetting::DEFAULT)
@@ -115,18 +115,27 @@ impl<'a> Contest<'a> {
     }
 
     /// The plan of these targets beside the fixed ones.
-    pub(crate) fn plan(mut self, problem: &Problem, shared_out: Vec<Target>, before: u32) -> Plan {
-        let targets = self.targets(problem, shared_out);
-        self.arranged(problem, &targets, before)
+    pub(crate) fn plan(
+        mut self,
+        input: PlanningInput<'_>,
+        shared_out: Vec<Target>,
+        before: u32,
+    ) -> Plan {
+        let targets = self.targets(input, shared_out);
+        self.arranged(input, &targets, before)
     }
 
     /// These targets beside the fixed ones.
-    pub(crate) fn targets(&mut self, problem: &Problem, shared_out: Vec<Target>) -> Vec<Target> {
+    pub(crate) fn targets(
+        &mut self,
+        input: PlanningInput<'_>,
+        shared_out: Vec<Target>,
+    ) -> Vec<Target> {
         let mut targets = std::mem::take(&mut self.fixed);
         targets.extend(shared_out);
         // Who was never measured is first looked at as the site sets its cards.
         for target in &mut targets {
-            let mut jobs = target.jobs.iter().filter_map(|&job| problem.job(job));
+            let mut jobs = target.jobs.iter().filter_map(|&job| input.state.job(job));
             if jobs.any(is_unmeasured) {
                 target.setting = GpuSetting::DEFAULT;
             }
@@ -135,9 +144,14 @@ impl<'a> Contest<'a> {
     }
 
     /// The plan of all targets.
-    pub(crate) fn arranged(self, problem: &Problem, targets: &[Target], before: u32) -> Plan {
+    pub(crate) fn arranged(
+        self,
+        input: PlanningInput<'_>,
+        targets: &[Target],
+        before: u32,
+    ) -> Plan {
         let mut plan = crate::allocation::transition::plan_transition(
-            problem,
+            input,
             targets,
             &Reason::Outranked { before },
         );
@@ -148,10 +162,10 @@ impl<'a> Contest<'a> {
 
 /// The menu that counts before kinds are chosen: of the GPUs the job has or goes on with, else of
 /// those it was first spoken of, else of any that are there.
-fn menu<'a>(problem: &Problem, job: &'a Job) -> Option<&'a OperatingPoints> {
-    if let Some(kind) = job.next_kind.as_deref().or_else(|| kind_of(problem, job)) {
+fn menu<'a>(input: PlanningInput<'_>, job: &'a Job) -> Option<&'a OperatingPoints> {
+    if let Some(kind) = job.next_kind.as_deref().or_else(|| input.state.gpu_type_of(job)) {
         return job.menu_on(kind);
     }
     let mut menus = job.menus().map(|menu| &**menu).filter(|menu| !menu.choices().is_empty());
-    menus.find(|menu| suits_some(problem, job, &menu.gpu_type))
+    menus.find(|menu| suits_some(input.state, job, &menu.gpu_type))
 }

@@ -7,9 +7,9 @@
 //! Our own choice: a job that asks for a range gets its least.
 
 use crate::allocation::first_fit::{Room, never};
+use crate::plan::input::PlanningInput;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 
 /// First come, first served, alone.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,14 +24,14 @@ impl Policy for Fifo {
         Reads::Nothing
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut room = Room::new(problem);
-        for (key, job) in problem.queue() {
+        let mut room = Room::new(input.state);
+        for (key, job) in input.state.queue() {
             if let Some((on, reason)) = room.first_fit(job) {
                 room.take(&on);
                 plan.decisions.push(Decision::start(key, on, reason));
-            } else if let Some(reason) = never(problem, job) {
+            } else if let Some(reason) = never(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
             } else {
                 plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });

@@ -13,11 +13,11 @@
 //! A new pair is observed for an epoch and undone if it does less than in turns ([`crate::policies::colocation_trial`]).
 
 use crate::allocation::first_fit::{Room, never, suits};
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::colocation_trial::may_share;
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::Job;
 use crate::state::job_forecast::{profile, relative_speed};
@@ -47,12 +47,12 @@ impl Policy for FifoPacked {
         Reads::Heads
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut room = Room::new(problem);
+        let mut room = Room::new(input.state);
         // Jobs that have their GPUs for themselves; found only once somebody does not fit.
         let mut singles: Option<Vec<(JobKey, GpuSet)>> = None;
-        for (key, job) in problem.queue() {
+        for (key, job) in input.state.queue() {
             if let Some((on, reason)) = room.first_fit(job) {
                 room.take(&on);
                 if let Some(singles) = &mut singles {
@@ -61,16 +61,16 @@ impl Policy for FifoPacked {
                 plan.decisions.push(Decision::start(key, on, reason));
                 continue;
             }
-            if let Some(reason) = never(problem, job) {
+            if let Some(reason) = never(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
                 continue;
             }
-            if fits_once_awake(problem, &room, job) {
+            if fits_once_awake(input, &room, job) {
                 plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });
                 break;
             }
-            let singles = singles.get_or_insert_with(|| find_singles(problem, &plan));
-            match self.best_partner(problem, job, singles) {
+            let singles = singles.get_or_insert_with(|| find_singles(input, &plan));
+            match self.best_partner(input, job, singles) {
                 Some((chosen, reason)) => {
                     let (_, on) = singles.remove(chosen);
                     plan.decisions.push(Decision::start(key, on, reason));
@@ -88,44 +88,50 @@ impl Policy for FifoPacked {
 impl FifoPacked {
     fn best_partner(
         &self,
-        problem: &Problem,
+        input: PlanningInput<'_>,
         job: &Job,
         singles: &[(JobKey, GpuSet)],
     ) -> Option<(usize, Reason)> {
-        if job.facts.exclusive || problem.tenants_max < 2 || !may_share(job) {
+        if job.facts.exclusive || input.limits.tenants_max < 2 || !may_share(job) {
             return None;
         }
         let mut best: Option<(usize, f64)> = None;
         let mut tried = 0;
         for (i, (other, on)) in singles.iter().enumerate() {
-            let Some(other) = problem.job(*other) else { continue };
+            let Some(other) = input.state.job(*other) else { continue };
             let parted = job.undone_on.contains(on) || !may_share(other);
             if on.gpu_count() != job.facts.request.min || other.facts.exclusive || parted {
                 continue;
             }
-            let Some(sum) = self.normalised_sum(problem, job, other, on) else { continue };
+            let Some(sum) = self.normalised_sum(input, job, other, on) else { continue };
             tried += 1;
             if sum > self.pack_above && best.is_none_or(|(_, most)| sum > most) {
                 best = Some((i, sum));
             }
         }
         let (chosen, sum) = best?;
-        let beside = problem.job(singles[chosen].0)?.facts.id.clone();
+        let beside = input.state.job(singles[chosen].0)?.facts.id.clone();
         Some((chosen, Reason::Packed { beside, sum, threshold: self.pack_above, tried }))
     }
 
     /// What both would do together; `None` where it is not known or their memory does not fit.
-    fn normalised_sum(&self, problem: &Problem, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
+    fn normalised_sum(
+        &self,
+        input: PlanningInput<'_>,
+        a: &Job,
+        b: &Job,
+        on: &GpuSet,
+    ) -> Option<f64> {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
         for spot in &on.by_node {
-            let facts = &problem.node(spot.node).facts;
+            let facts = &input.state.node(spot.node).facts;
             let (a, b) = (profile(a, &facts.gpu_type)?, profile(b, &facts.gpu_type)?);
             // A card that does not answer takes no newcomer.
             if a.memory_mib + b.memory_mib > facts.memory_mib || spot.gpus & !facts.healthy != 0 {
                 return None;
             }
         }
-        let kind = &problem.node(on.by_node.first()?.node).facts.gpu_type;
+        let kind = &input.state.node(on.by_node.first()?.node).facts.gpu_type;
         Some(
             relative_speed(a, kind, gpus, nodes, &[b])?
                 + relative_speed(b, kind, gpus, nodes, &[a])?,
@@ -134,10 +140,10 @@ impl FifoPacked {
 }
 
 /// Whether nodes that sleep or are waking, with what is free on the others, could hold `job`.
-fn fits_once_awake(problem: &Problem, room: &Room<'_>, job: &Job) -> bool {
+fn fits_once_awake(input: PlanningInput<'_>, room: &Room<'_>, job: &Job) -> bool {
     let asked = job.facts.request.min;
     let (mut on_whole_nodes, mut asleep) = (0, false);
-    for (key, node) in problem.keyed_nodes().filter(|(_, node)| suits(&node.facts, job)) {
+    for (key, node) in input.state.keyed_nodes().filter(|(_, node)| suits(&node.facts, job)) {
         let there = if node.is_awake() { room.free(key) } else { node.facts.healthy };
         if node.facts.gpus >= asked {
             if !node.is_awake() && there.count_ones() >= asked {
@@ -151,11 +157,11 @@ fn fits_once_awake(problem: &Problem, room: &Room<'_>, job: &Job) -> bool {
     asleep && on_whole_nodes >= asked
 }
 
-fn find_singles(problem: &Problem, plan: &Plan) -> Vec<(JobKey, GpuSet)> {
+fn find_singles(input: PlanningInput<'_>, plan: &Plan) -> Vec<(JobKey, GpuSet)> {
     let alone = |key: JobKey, on: &GpuSet| {
-        on.gpus().all(|(node, gpu)| problem.node(node).tenants(gpu) == [key])
+        on.gpus().all(|(node, gpu)| input.state.node(node).tenants(gpu) == [key])
     };
-    let running = problem.running().filter_map(|(key, job)| match &job.state {
+    let running = input.state.running().filter_map(|(key, job)| match &job.state {
         crate::State::Running { on, .. } if alone(key, on) => Some((key, on.clone())),
         _ => None,
     });

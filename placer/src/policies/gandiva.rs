@@ -6,7 +6,7 @@
 //! paired at random, and a pair is dissolved once the sum of both normalised speeds is below 1.
 //!
 //! Our own choices:
-//! * *At random* means: by a hash of both ids. The same problem gives the same pairs.
+//! * *At random* means: by a hash of both ids. The same input gives the same pairs.
 //! * Gavel pairs blindly and looks at the speeds a round later. Here a pair that is foretold below 1
 //!   is not formed, one of which nothing is known is not formed either, and a pair that turns out so
 //!   when its surfaces are corrected is dissolved.
@@ -25,13 +25,13 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::never;
 use crate::allocation::transition::{Target, plan_transition};
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::colocation_trial::may_share;
 use crate::policies::preemptive::{Places, alone, fewest_nodes, least_memory};
 use crate::policies::remaining_capacity::Left;
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{profile, relative_speed};
@@ -54,7 +54,7 @@ impl Default for Gandiva {
 
 /// Everybody at one instant, and what has been settled so far.
 struct Round<'a> {
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     dissolve_below: f64,
     targets: Vec<Target>,
     /// GPUs nobody is meant to have yet.
@@ -74,25 +74,25 @@ impl Policy for Gandiva {
         Reads::Heads
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        let places = Places::of(problem);
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let places = Places::of(input);
         let mut rejected = Vec::new();
         let mut waiting: Vec<(JobKey, &Job)> = Vec::new();
-        for (key, job) in problem.queue() {
-            if let Some(reason) = never(problem, job) {
+        for (key, job) in input.state.queue() {
+            if let Some(reason) = never(input.state, job) {
                 rejected.push(Decision::Reject { job: key, reason });
             } else if places.hold(job) {
                 waiting.push((key, job));
             }
         }
         let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
-        let mut left = Left::of(problem);
-        waiting.iter().for_each(|(_, job)| left.awaits(problem, job, job.facts.request.min));
-        let asked = problem.running().map(|(_, job)| has(job)).sum::<u32>()
+        let mut left = Left::of(input);
+        waiting.iter().for_each(|(_, job)| left.awaits(input, job, job.facts.request.min));
+        let asked = input.state.running().map(|(_, job)| has(job)).sum::<u32>()
             + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
         let crowded = asked > left.all();
         let mut round = Round {
-            problem,
+            input,
             dissolve_below: self.dissolve_below,
             targets: Vec::new(),
             left,
@@ -103,7 +103,7 @@ impl Policy for Gandiva {
         round.place_parted();
         let first_waiting = round.admit(&waiting, crowded);
         let before = round.targets.len() as u32;
-        let mut plan = plan_transition(problem, &round.targets, &Reason::Outranked { before });
+        let mut plan = plan_transition(input, &round.targets, &Reason::Outranked { before });
         plan.decisions.extend(rejected);
         if plan.blocked.is_none() {
             let reason = Reason::Outranked { before };
@@ -118,7 +118,7 @@ impl<'a> Round<'a> {
     fn keep(&mut self, crowded: bool) {
         let mut there: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
         let mut moving: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
-        for (key, job) in self.problem.running() {
+        for (key, job) in self.input.state.running() {
             match &job.state {
                 State::Running { on, .. } => there.entry(on).or_default().push((key, job)),
                 State::Stopping { on } if job.next_gpus.is_some() => {
@@ -130,7 +130,7 @@ impl<'a> Round<'a> {
         for (&on, jobs) in &mut there {
             // Who cannot stop, and then who came first, keeps the place.
             jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
-            self.left.keeps(self.problem, jobs[0].1, on.gpu_count());
+            self.left.keeps(self.input, jobs[0].1, on.gpu_count());
             let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
             if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
                 self.targets.push(together(jobs, on));
@@ -145,7 +145,7 @@ impl<'a> Round<'a> {
         for (on, jobs) in moving {
             // Both are being moved, or one was parted from the other.
             let both = !there.contains_key(on) && crowded && self.is_worth(&jobs, on);
-            if both && self.left.take(self.problem, jobs[0].1, on.gpu_count()).is_some() {
+            if both && self.left.take(self.input, jobs[0].1, on.gpu_count()).is_some() {
                 self.targets.push(together(&jobs, on));
             } else {
                 self.parted.extend(jobs.iter().map(|&(key, _)| key));
@@ -163,11 +163,11 @@ impl<'a> Round<'a> {
     /// Those who lose their place get one of their own where there is one.
     fn place_parted(&mut self) {
         let mut parted = std::mem::take(&mut self.parted);
-        parted.sort_by_key(|&key| self.problem.job(key).map(|job| job.arrival));
+        parted.sort_by_key(|&key| self.input.state.job(key).map(|job| job.arrival));
         for key in parted {
-            let Some(job) = self.problem.job(key) else { continue };
+            let Some(job) = self.input.state.job(key) else { continue };
             let Some(gpus) = job.state.gpus().map(GpuSet::gpu_count) else { continue };
-            if let Some(kind) = self.left.take(self.problem, job, gpus) {
+            if let Some(kind) = self.left.take(self.input, job, gpus) {
                 self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
             }
         }
@@ -183,9 +183,9 @@ impl<'a> Round<'a> {
                 continue;
             }
             let gpus = job.facts.request.min;
-            let fits = self.left.fits(self.problem, job, gpus);
+            let fits = self.left.fits(self.input, job, gpus);
             let may = !job.facts.exclusive && may_share(job);
-            let shares = crowded && may && self.problem.tenants_max >= 2;
+            let shares = crowded && may && self.input.limits.tenants_max >= 2;
             let beside = if shares { self.single_for(job, gpus) } else { None };
             let others = waiting[index + 1..].iter().filter(|(key, _)| !settled.contains(key));
             let mate = if shares && fits {
@@ -204,7 +204,7 @@ impl<'a> Round<'a> {
                     target.jobs.push(key);
                     target.reason = reason;
                 }
-            } else if let Some(kind) = self.left.take(self.problem, job, gpus) {
+            } else if let Some(kind) = self.left.take(self.input, job, gpus) {
                 self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
             } else {
                 first.get_or_insert(key);
@@ -216,7 +216,7 @@ impl<'a> Round<'a> {
     /// The single job that chance puts beside `job`.
     fn single_for(&self, job: &Job, gpus: u32) -> Option<Partner> {
         let candidates = self.singles.iter().enumerate().filter_map(|(at, &(key, on))| {
-            let other = self.problem.job(key)?;
+            let other = self.input.state.job(key)?;
             let may = !other.facts.exclusive && may_share(other) && !job.undone_on.contains(on);
             (on.gpu_count() == gpus && may)
                 .then(|| (chance(&job.facts.id, &other.facts.id), at, other, on))
@@ -245,8 +245,8 @@ impl<'a> Round<'a> {
         if !self.left.has(kind, gpus) {
             return None;
         }
-        let memory = least_memory(self.problem, kind)?;
-        let nodes = fewest_nodes(self.problem, kind, job, gpus);
+        let memory = least_memory(self.input, kind)?;
+        let nodes = fewest_nodes(self.input, kind, job, gpus);
         let mut candidates: Vec<_> = others
             .filter(|(_, other)| other.facts.request.min == gpus)
             .filter(|(_, other)| !other.facts.exclusive && may_share(other))
@@ -271,7 +271,7 @@ impl<'a> Round<'a> {
     fn sum(&self, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
         let mut total = None;
         for spot in &on.by_node {
-            let facts = &self.problem.node(spot.node).facts;
+            let facts = &self.input.state.node(spot.node).facts;
             if spot.gpus & !facts.healthy != 0 {
                 return None;
             }

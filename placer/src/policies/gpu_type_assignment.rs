@@ -25,14 +25,13 @@ use wattle_common::job::GpuSetting;
 use crate::allocation::first_fit::suits_some;
 use crate::allocation::restart_cost;
 use crate::allocation::transition::Target;
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::policies::elastic::{Contender, Contest};
-use crate::power::model::kind_of;
-use crate::power::operating_points::OperatingPoints;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
+use crate::state::operating_points::OperatingPoints;
 
 /// A kind is taken to stay for so long, or until the job is done, s: what a move costs is spread
 /// over that time.
@@ -108,7 +107,7 @@ impl Player {
 
 /// Gives each job of the contest the menu of its kind. Who finds no room on any is named.
 pub(crate) fn choose<'a>(
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     contest: &mut Contest<'a>,
     worth: &dyn Fn(&OperatingPoints, u32) -> Option<f64>,
 ) -> BTreeSet<JobKey> {
@@ -116,16 +115,16 @@ pub(crate) fn choose<'a>(
     if kinds.len() < 2 {
         return BTreeSet::new();
     }
-    let mut spread = Spread::of(problem, contest, &kinds, worth);
+    let mut spread = Spread::of(input, contest, &kinds, worth);
     spread.admit();
     spread.improve();
-    settle(problem, contest, &kinds, &spread)
+    settle(input, contest, &kinds, &spread)
 }
 
 /// The same for a rule under which everybody competes for GPUs and may have to wait: all of them are
 /// spread, as if those of one kind took turns where it is short.
 pub(crate) fn choose_for_all<'a>(
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     contest: &mut Contest<'a>,
     worth: &dyn Fn(&OperatingPoints, u32) -> Option<f64>,
 ) {
@@ -133,12 +132,12 @@ pub(crate) fn choose_for_all<'a>(
     if kinds.len() < 2 {
         return;
     }
-    let mut spread = Spread::of(problem, contest, &kinds, worth);
+    let mut spread = Spread::of(input, contest, &kinds, worth);
     spread.turns = true;
     spread.admit();
     spread.improve();
     // Who has no menu on any kind that is there keeps the one it has.
-    let _ = settle(problem, contest, &kinds, &spread);
+    let _ = settle(input, contest, &kinds, &spread);
 }
 
 fn kinds_of(contest: &Contest<'_>) -> Vec<(String, u32)> {
@@ -147,7 +146,7 @@ fn kinds_of(contest: &Contest<'_>) -> Vec<(String, u32)> {
 
 impl Spread {
     fn of(
-        problem: &Problem,
+        input: PlanningInput<'_>,
         contest: &Contest<'_>,
         kinds: &[(String, u32)],
         worth: &dyn Fn(&OperatingPoints, u32) -> Option<f64>,
@@ -157,10 +156,10 @@ impl Spread {
         let mut players = Vec::with_capacity(contest.jobs.len());
         for contender in &contest.jobs {
             let (job, held) = (contender.job, contender.held);
-            let home = job.next_kind.as_deref().or_else(|| kind_of(problem, job));
+            let home = job.next_kind.as_deref().or_else(|| input.state.gpu_type_of(job));
             let home = home.and_then(|home| kinds.iter().position(|(kind, _)| kind == home));
             let worths = kinds.iter().enumerate().map(|(index, (kind, _))| {
-                if !suits_some(problem, job, kind) || held.is_some() && home != Some(index) {
+                if !suits_some(input.state, job, kind) || held.is_some() && home != Some(index) {
                     return None;
                 }
                 let menu = job.menu_on(kind)?;
@@ -171,7 +170,7 @@ impl Spread {
                     .or_insert_with(|| Worths::of(menu, sizes, worth).map(Rc::new))
                     .clone()
             });
-            let (moves, cost) = moving(problem, job);
+            let (moves, cost) = moving(input, job);
             players.push(Player { worths: worths.collect(), home, moves, cost, at: None });
         }
         let rooms = kinds.iter().map(|(_, room)| *room).collect();
@@ -182,7 +181,7 @@ impl Spread {
 /// Everybody's menu as it was spread. Who found no room goes where nothing is known of it yet, or
 /// is named.
 fn settle<'a>(
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     contest: &mut Contest<'a>,
     kinds: &[(String, u32)],
     spread: &Spread,
@@ -212,7 +211,7 @@ fn settle<'a>(
         let unknown = |index: usize| {
             player.worths[index].is_none()
                 && spare[index] >= gpus
-                && suits_some(problem, job, &kinds[index].0)
+                && suits_some(input.state, job, &kinds[index].0)
         };
         let open = job.state == State::Queued && job.next_kind.is_none();
         match (0..kinds.len()).find(|&index| open && unknown(index)) {
@@ -238,15 +237,15 @@ fn settle<'a>(
 }
 
 /// Whether a job may move to another kind, and what that costs it.
-fn moving(problem: &Problem, job: &Job) -> (bool, f64) {
+fn moving(input: PlanningInput<'_>, job: &Job) -> (bool, f64) {
     let State::Running { on, since, .. } = &job.state else {
         // On its way to a kind, or free to choose.
         return (job.next_kind.is_none(), 0.0);
     };
-    if !job.facts.can_stop || *since == problem.now {
+    if !job.facts.can_stop || *since == input.now() {
         return (false, 0.0);
     }
-    let left = remaining_alone(problem.now, job, on.gpu_count(), on.node_count());
+    let left = remaining_alone(input.now(), job, on.gpu_count(), on.node_count());
     let stays_s = left.map_or(STAYS_S, |left| left.as_secs_f64().clamp(1.0, STAYS_S));
     let share = (restart_cost::restart(on.gpu_count()).as_secs_f64() / stays_s).min(COST_MAX);
     (true, -(1.0 - share).ln())

@@ -4,15 +4,15 @@
 //! budget of carbon, with PowerFlow's kind of models and the grid's intensity. The rest is our own.
 //! A step's relative spending of carbon is that of energy as long as the intensity is what it is
 //! now, so the order of steps is PowerFlow's, and only the price follows the grid: it is multiplied
-//! by the intensity now over its expected mean ([`Problem::carbon_ratio`]). A power of one needs no
+//! by the intensity now over its expected mean ([`crate::PlanningLimits::carbon_ratio`]). A power of one needs no
 //! forecast, and more of it gains nothing on the measured series. Under constant intensity the plans
 //! are PowerFlow's own.
 
 use crate::plan::Plan;
+use crate::plan::input::PlanningInput;
 use crate::policies::powerflow::plan_at;
 use crate::policies::{Policy, RELATIVE_PRICES, Reads};
 use crate::power::budget::PriceRange;
-use crate::state::cluster::Problem;
 
 /// Most time per carbon, step by step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ impl Policy for GreenFlow {
         true
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        plan_at(problem, problem.price_now())
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        plan_at(input, input.limits.price_now())
     }
 }

@@ -30,8 +30,8 @@ pub use fifo::Fifo;
 pub use fifo_packed::{FifoPacked, PACK_ABOVE};
 pub use gandiva::{DISSOLVE_BELOW, Gandiva};
 pub use greenflow::GreenFlow;
+pub use node_sleep::Sleeping;
 pub(crate) use node_sleep::put_to_sleep;
-pub use node_sleep::{IDLE_BEFORE_SLEEP, Sleeping};
 pub use policy_spec::{UnknownPolicy, policy};
 pub use powerflow::PowerFlow;
 pub use srtf::Srtf;
@@ -40,8 +40,8 @@ pub use wattle::Wattle;
 pub use zeus::{ETA, Zeus};
 
 use crate::plan::Plan;
+use crate::plan::input::PlanningInput;
 use crate::power::budget::PriceRange;
-use crate::state::cluster::Problem;
 use colocation_trial::Watched;
 use policy_spec::Made::{Plain, Tuned};
 
@@ -80,7 +80,7 @@ pub enum Reads {
     All,
 }
 
-/// A rule that turns a problem into a plan.
+/// A rule that turns a input into a plan.
 ///
 /// Solving, applying the plan and solving again gives an empty plan.
 pub trait Policy: Send {
@@ -113,5 +113,5 @@ pub trait Policy: Send {
         self.inner().is_some_and(Policy::follows_grid)
     }
     /// What is to be done now.
-    fn solve(&self, problem: &Problem) -> Plan;
+    fn solve(&self, input: PlanningInput<'_>) -> Plan;
 }

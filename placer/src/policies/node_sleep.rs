@@ -2,9 +2,9 @@
 //!
 //! A node on which nobody has been for five minutes sleeps (the dynamic resource sleep of
 //! github.com/HKBU-HPML/GPU-DVFS-Job-Schedule, arXiv 2104.00486, whose default is five of its time
-//! units; an operator may set another, [`Problem::nodes_stay`]), and wakes when a job waits that does
+//! units; an operator may set another, [`crate::PlanningLimits::idle_before_sleep`]), and wakes when a job waits that does
 //! not fit what is awake and free. It looks neither at who may come next nor at what waking costs.
-//! Only where [`Problem::nodes_sleep`] allows it.
+//! Only where [`crate::PlanningLimits::nodes_sleep`] allows it.
 //!
 //! Our own choices: a node that has woken stays awake for at least as long as waking took it; nobody
 //! falls asleep while a job waits for GPUs that are there but asleep, waking, taken apart or just
@@ -14,19 +14,15 @@
 //! alone here.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use crate::allocation::first_fit::{alike, suits};
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{JobKey, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::{Node, Wakefulness};
-
-/// How long nobody must have been on a node before it sleeps, where nobody says so.
-pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
 
 /// A policy whose unused nodes sleep.
 pub struct Sleeping {
@@ -54,10 +50,10 @@ impl Policy for Sleeping {
         self.inner.reads()
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        let mut plan = self.inner.solve(problem);
-        if problem.nodes_sleep {
-            let after = After::of(problem, &plan);
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let mut plan = self.inner.solve(input);
+        if input.limits.nodes_sleep {
+            let after = After::of(input, &plan);
             after.wake(&mut plan);
             if !after.somebody_needs_them(&plan) {
                 after.put_to_sleep(&mut plan);
@@ -69,13 +65,13 @@ impl Policy for Sleeping {
 
 /// Nodes that nobody will be on sleep, whoever waits for them: what waits is held back for another
 /// reason than room.
-pub(crate) fn put_to_sleep(problem: &Problem, plan: &mut Plan) {
-    After::of(problem, plan).put_to_sleep(plan);
+pub(crate) fn put_to_sleep(input: PlanningInput<'_>, plan: &mut Plan) {
+    After::of(input, plan).put_to_sleep(plan);
 }
 
 /// How things will be once the plan is carried out.
 struct After<'a> {
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     /// Free GPUs of each node that is awake.
     free: Vec<u64>,
     /// Jobs that will not wait any more.
@@ -85,8 +81,8 @@ struct After<'a> {
 }
 
 impl<'a> After<'a> {
-    fn of(problem: &'a Problem, plan: &Plan) -> Self {
-        let mut free: Vec<u64> = problem.nodes().iter().map(Node::free).collect();
+    fn of(input: PlanningInput<'a>, plan: &Plan) -> Self {
+        let mut free: Vec<u64> = input.state.nodes().iter().map(Node::free).collect();
         for decision in &plan.decisions {
             if let Decision::Start { on, .. } = decision {
                 for spot in &on.by_node {
@@ -96,7 +92,7 @@ impl<'a> After<'a> {
         }
         let decided = plan.decisions.iter().map(Decision::job).collect();
         let ordered = plan.nodes.iter().map(NodeDecision::node).collect();
-        Self { problem, free, decided, ordered }
+        Self { input, free, decided, ordered }
     }
 
     /// Wakes what the job at which the policy stopped, and those behind it, ask for beyond what is
@@ -107,7 +103,7 @@ impl<'a> After<'a> {
         else {
             return;
         };
-        let nodes = self.problem.nodes();
+        let nodes = self.input.state.nodes();
         if !nodes.iter().any(|node| node.wakefulness == Wakefulness::Asleep) {
             return;
         }
@@ -118,7 +114,7 @@ impl<'a> After<'a> {
         let mut left: Vec<u32> =
             nodes.iter().map(|node| if is_up(node) { 0 } else { healthy(node) }).collect();
         let (mut asked, mut woken) = (0, Vec::new());
-        let queue = self.problem.queue().skip_while(|(key, _)| *key != blocked.job);
+        let queue = self.input.state.queue().skip_while(|(key, _)| *key != blocked.job);
         for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
             let Some(chosen) = self.nodes_for(job, &free, &left) else { break };
             for at in chosen {
@@ -143,7 +139,7 @@ impl<'a> After<'a> {
     /// The nodes that a job would have: one, or whole ones that are all alike; those of which the
     /// fewest have to be waited for, and then woken. `None` where it asks for more than there is.
     fn nodes_for(&self, job: &Job, free: &[u64], left: &[u32]) -> Option<Vec<usize>> {
-        let nodes = self.problem.nodes();
+        let nodes = self.input.state.nodes();
         let asked = job.facts.request.min;
         let suit = || (0..nodes.len()).filter(|&at| suits(&nodes[at].facts, job));
         let can_give = |at: &usize| {
@@ -189,8 +185,8 @@ impl<'a> After<'a> {
         if matches!(blocked.reason, Reason::Awaits { .. }) {
             return true;
         }
-        let Some(job) = self.problem.job(blocked.job) else { return false };
-        let there = self.problem.nodes().iter().zip(&self.free);
+        let Some(job) = self.input.state.job(blocked.job) else { return false };
+        let there = self.input.state.nodes().iter().zip(&self.free);
         let there = there.filter(|(node, _)| suits(&node.facts, job)).map(|(node, free)| {
             if node.is_awake() { free.count_ones() } else { node.facts.healthy.count_ones() }
         });
@@ -198,15 +194,15 @@ impl<'a> After<'a> {
     }
 
     fn put_to_sleep(&self, plan: &mut Plan) {
-        let after = self.problem.nodes_stay;
-        for (key, node) in self.problem.keyed_nodes() {
+        let after = self.input.limits.idle_before_sleep;
+        for (key, node) in self.input.state.keyed_nodes() {
             let unused = self.free[key.index()] == node.facts.healthy && node.is_empty();
             if !node.is_awake() || !unused || node.facts.healthy == 0 || self.ordered.contains(&key)
             {
                 continue;
             }
             let stays = node.facts.watts.map_or(after, |watts| watts.wakes_in.max(after));
-            let idle = self.problem.now.since(node.idle_since);
+            let idle = self.input.now().since(node.idle_since);
             if idle >= stays {
                 let reason = Reason::Unused { idle };
                 plan.nodes.push(NodeDecision::Sleep { node: key, reason });

@@ -129,8 +129,8 @@ impl Policy for Numbered {
     fn reads(&self) -> crate::Reads {
         self.inner.reads()
     }
-    fn solve(&self, problem: &crate::Problem) -> crate::Plan {
-        self.inner.solve(problem)
+    fn solve(&self, input: crate::PlanningInput<'_>) -> crate::Plan {
+        self.inner.solve(input)
     }
 }
 

@@ -9,7 +9,7 @@
 //!
 //! * Sizes are powers of two. A step doubles the GPUs, with any clock, or raises the clock.
 //! * A job starts at its least size and, there, at the clock that spends least energy a step.
-//! * The allowance is a price: [`Problem::price`] is the least ratio of a step that is taken, so no
+//! * The allowance is a price: [`crate::PlanningLimits::price`] is the least ratio of a step that is taken, so no
 //!   job waits for energy. A step that spends no more energy is always taken.
 //! * Energy is what the job is charged ([`crate::power::energy_cost`]).
 //! * Where not everybody can have the least, those who came first do.
@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::elastic::{Contender, Contest};
@@ -28,9 +29,8 @@ use crate::policies::gpu_type_assignment::choose;
 use crate::policies::{Policy, RELATIVE_PRICES, Reads};
 use crate::power::budget::PriceRange;
 use crate::power::energy_cost::Charge;
-use crate::power::operating_points::OperatingPoint;
-use crate::state::cluster::Problem;
 use crate::state::job::State;
+use crate::state::operating_points::OperatingPoint;
 
 /// Most time per energy, step by step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,19 +127,19 @@ impl Policy for PowerFlow {
         Some(RELATIVE_PRICES)
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        plan_at(problem, problem.price)
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        plan_at(input, input.limits.price)
     }
 }
 
 /// The plan where a step must win at least `price` of time per energy.
-pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
-    let mut contest = Contest::of(problem);
+pub(super) fn plan_at(input: PlanningInput<'_>, price: f64) -> Plan {
+    let mut contest = Contest::of(input);
     let charges: BTreeMap<&str, Charge> =
-        contest.room.keys().map(|&kind| (kind, Charge::on(problem, kind))).collect();
+        contest.room.keys().map(|&kind| (kind, Charge::on(input, kind))).collect();
     // A step is taken where it wins `price` of time for its energy, both relative: so much is the
     // logarithm of the one worth in that of the other.
-    let without = choose(problem, &mut contest, &|menu, gpus| {
+    let without = choose(input, &mut contest, &|menu, gpus| {
         let charge = charges.get(menu.gpu_type.as_str())?;
         let worth = |choice: &OperatingPoint| {
             choice.steps_per_s.ln() - price * charge.joules_a_step(choice).ln()
@@ -181,7 +181,7 @@ pub(super) fn plan_at(problem: &Problem, price: f64) -> Plan {
         })
         .collect();
     let before = standing.len() as u32;
-    let mut plan = contest.plan(problem, targets, before);
+    let mut plan = contest.plan(input, targets, before);
     plan.blocked = plan.blocked.or(first_waiting);
     plan
 }

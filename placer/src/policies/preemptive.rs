@@ -17,10 +17,10 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{never, suits};
 use crate::allocation::transition::{Target, arrange_some, has_its_own};
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::remaining_capacity::Left;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{JobKey, ones};
 use crate::state::job::{Job, State};
 
@@ -41,9 +41,9 @@ pub(crate) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub(crate) fn of(problem: &'a Problem) -> Self {
+    pub(crate) fn of(input: PlanningInput<'a>) -> Self {
         let mut places = Self { classes: Vec::new() };
-        for node in problem.nodes() {
+        for node in input.state.nodes() {
             let facts = &node.facts;
             let healthy = facts.healthy.count_ones();
             let alike = |class: &&mut Class<'_>| {
@@ -108,19 +108,19 @@ pub(crate) struct Served {
 }
 
 /// Serves everybody in the order of priority, then of `rank`, then of arrival.
-pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Served {
-    let empty = Places::of(problem);
-    let mut left = Left::of(problem);
+pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) -> Served {
+    let empty = Places::of(input);
+    let mut left = Left::of(input);
     let mut taken: Vec<(JobKey, u32)> = Vec::new();
     let mut kinds: Vec<&str> = Vec::new();
     let mut rejected = Vec::new();
     let mut open: Vec<Asks<'_>> = Vec::new();
     let mut asked = 0;
-    for (key, job) in problem.running() {
+    for (key, job) in input.state.running() {
         let gpus = match &job.state {
             State::Running { on, .. } if !job.facts.can_stop => {
                 let gpus = on.gpu_count();
-                left.keeps(problem, job, gpus);
+                left.keeps(input, job, gpus);
                 taken.push((key, gpus));
                 kinds.push("");
                 continue;
@@ -133,16 +133,16 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
             },
         };
         asked += gpus;
-        left.awaits(problem, job, gpus);
+        left.awaits(input, job, gpus);
         open.push(Asks { job, key, gpus, is_taken: false });
     }
-    for (key, job) in problem.queue() {
+    for (key, job) in input.state.queue() {
         if empty.hold(job) {
             let gpus = job.facts.request.min;
             asked += gpus;
-            left.awaits(problem, job, gpus);
+            left.awaits(input, job, gpus);
             open.push(Asks { job, key, gpus, is_taken: false });
-        } else if let Some(reason) = never(problem, job) {
+        } else if let Some(reason) = never(input.state, job) {
             rejected.push(Decision::Reject { job: key, reason });
         }
     }
@@ -162,7 +162,7 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
     });
     for (_, at) in ranked {
         let Asks { job, key, gpus, .. } = open[at];
-        if let Some(kind) = left.take(problem, job, gpus) {
+        if let Some(kind) = left.take(input, job, gpus) {
             taken.push((key, gpus));
             kinds.push(kind);
             open[at].is_taken = true;
@@ -179,7 +179,7 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
     let loses =
         |asks: &&Asks<'_>| !asks.is_taken && matches!(asks.job.state, State::Running { .. });
     let losers: Vec<JobKey> = open.iter().filter(loses).map(|asks| asks.key).collect();
-    let mut plan = placed(problem, &taken, &kinds, &losers);
+    let mut plan = placed(input, &taken, &kinds, &losers);
     plan.decisions.extend(rejected);
     if plan.blocked.is_none() {
         let passed = |(job, before)| Blocked { job, reason: Reason::Outranked { before } };
@@ -189,9 +189,14 @@ pub(crate) fn serve<R: Ord>(problem: &Problem, rank: impl Fn(&Job) -> R) -> Serv
 }
 
 /// The plan that gives everybody taken a place, and stops the losers.
-fn placed(problem: &Problem, taken: &[(JobKey, u32)], kinds: &[&str], losers: &[JobKey]) -> Plan {
+fn placed(
+    input: PlanningInput<'_>,
+    taken: &[(JobKey, u32)],
+    kinds: &[&str],
+    losers: &[JobKey],
+) -> Plan {
     let target = |(&(key, gpus), &kind): (&(JobKey, u32), &&str)| {
-        let open = !has_its_own(problem, key, gpus, kind);
+        let open = !has_its_own(input, key, gpus, kind);
         open.then(|| Target { kind: kind.to_owned(), ..alone(key, gpus) })
     };
     let open: Vec<Target> = taken.iter().zip(kinds).filter_map(target).collect();
@@ -200,7 +205,7 @@ fn placed(problem: &Problem, taken: &[(JobKey, u32)], kinds: &[&str], losers: &[
         return Plan::default();
     }
     let before = taken.len() as u32;
-    arrange_some(problem, &open, losers, &Reason::Outranked { before })
+    arrange_some(input, &open, losers, &Reason::Outranked { before })
 }
 
 /// So many GPUs of any one kind for one job.
@@ -215,14 +220,14 @@ pub(crate) fn alone(job: JobKey, gpus: u32) -> Target {
 }
 
 /// The least memory of the cards of `kind`, MiB.
-pub(crate) fn least_memory(problem: &Problem, kind: &str) -> Option<u64> {
-    let nodes = problem.nodes().iter().filter(|node| node.facts.gpu_type == kind);
+pub(crate) fn least_memory(input: PlanningInput<'_>, kind: &str) -> Option<u64> {
+    let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
     nodes.map(|node| node.facts.memory_mib).min()
 }
 
 /// The fewest nodes of `kind` on which a job of so many GPUs finds place.
-pub(crate) fn fewest_nodes(problem: &Problem, kind: &str, job: &Job, gpus: u32) -> u32 {
-    let nodes = problem.nodes().iter().filter(|node| node.facts.gpu_type == kind);
+pub(crate) fn fewest_nodes(input: PlanningInput<'_>, kind: &str, job: &Job, gpus: u32) -> u32 {
+    let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
     let sizes = nodes.filter(|node| suits(&node.facts, job)).map(|node| node.facts.gpus);
     gpus.div_ceil(sizes.max().unwrap_or(1).max(1)).max(1)
 }

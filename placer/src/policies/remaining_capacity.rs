@@ -6,8 +6,7 @@
 //! is such a kind. With one kind of GPU this is counting.
 
 use crate::allocation::first_fit::suits;
-use crate::power::model::kind_of;
-use crate::state::cluster::Problem;
+use crate::plan::input::PlanningInput;
 use crate::state::job::Job;
 
 /// GPUs that answer, asleep or awake, and are nobody's yet.
@@ -26,9 +25,9 @@ struct Kind<'a> {
 
 impl<'a> Left<'a> {
     /// All of them.
-    pub(crate) fn of(problem: &'a Problem) -> Self {
+    pub(crate) fn of(input: PlanningInput<'a>) -> Self {
         let mut kinds: Vec<Kind<'a>> = Vec::new();
-        for node in problem.nodes() {
+        for node in input.state.nodes() {
             let (name, gpus) = (node.facts.gpu_type.as_str(), node.facts.healthy.count_ones());
             let awake = if node.is_awake() { gpus } else { 0 };
             match kinds.iter_mut().find(|kind| kind.name == name) {
@@ -49,34 +48,39 @@ impl<'a> Left<'a> {
     }
 
     /// The job will be served in its turn: what it asks for is spared for it if it is bound.
-    pub(crate) fn awaits(&mut self, problem: &Problem, job: &Job, gpus: u32) {
+    pub(crate) fn awaits(&mut self, input: PlanningInput<'_>, job: &Job, gpus: u32) {
         if self.several_kinds()
-            && let Some(at) = self.bound(problem, job)
+            && let Some(at) = self.bound(input, job)
         {
             self.kinds[at].awaited += gpus;
         }
     }
 
     /// The job keeps what it has, whether or not that is left.
-    pub(crate) fn keeps(&mut self, problem: &Problem, job: &Job, gpus: u32) {
-        if let Some(at) = self.bound(problem, job) {
+    pub(crate) fn keeps(&mut self, input: PlanningInput<'_>, job: &Job, gpus: u32) {
+        if let Some(at) = self.bound(input, job) {
             self.kinds[at].goes(gpus);
         }
     }
 
     /// Whether so many are left for a job, of one kind.
-    pub(crate) fn fits(&self, problem: &Problem, job: &Job, gpus: u32) -> bool {
-        self.choice(problem, job, gpus, self.bound(problem, job)).is_some()
+    pub(crate) fn fits(&self, input: PlanningInput<'_>, job: &Job, gpus: u32) -> bool {
+        self.choice(input, job, gpus, self.bound(input, job)).is_some()
     }
 
     /// Takes so many for a job, and says of which kind; `None` where not so many are left. The kind
     /// is empty where there is only one.
-    pub(crate) fn take(&mut self, problem: &Problem, job: &Job, gpus: u32) -> Option<&'a str> {
-        let bound = self.bound(problem, job);
+    pub(crate) fn take(
+        &mut self,
+        input: PlanningInput<'_>,
+        job: &Job,
+        gpus: u32,
+    ) -> Option<&'a str> {
+        let bound = self.bound(input, job);
         if let Some(at) = bound {
             self.kinds[at].awaited = self.kinds[at].awaited.saturating_sub(gpus);
         }
-        let at = self.choice(problem, job, gpus, bound)?;
+        let at = self.choice(input, job, gpus, bound)?;
         self.kinds[at].goes(gpus);
         Some(if self.several_kinds() { self.kinds[at].name } else { "" })
     }
@@ -94,19 +98,19 @@ impl<'a> Left<'a> {
     }
 
     /// The kind that a job is bound to.
-    fn bound(&self, problem: &Problem, job: &Job) -> Option<usize> {
+    fn bound(&self, input: PlanningInput<'_>, job: &Job) -> Option<usize> {
         if !self.several_kinds() {
             return (!self.kinds.is_empty()).then_some(0);
         }
         let named = job.facts.gpu_type.as_deref().or(job.next_kind.as_deref());
-        let name = named.or_else(|| kind_of(problem, job))?;
+        let name = named.or_else(|| input.state.gpu_type_of(job))?;
         self.kinds.iter().position(|kind| kind.name == name)
     }
 
     /// The kind that so many for a job are taken of.
     fn choice(
         &self,
-        problem: &Problem,
+        input: PlanningInput<'_>,
         job: &Job,
         gpus: u32,
         bound: Option<usize>,
@@ -116,7 +120,7 @@ impl<'a> Left<'a> {
             return Some(at).filter(enough);
         }
         // What one node can hold is never spread over several.
-        let suit = || problem.nodes().iter().filter(|node| suits(&node.facts, job));
+        let suit = || input.state.nodes().iter().filter(|node| suits(&node.facts, job));
         let one_holds_it = suit().any(|node| node.facts.gpus >= gpus);
         let could = |at: &usize| {
             let mut of_kind = suit().filter(|node| node.facts.gpu_type == self.kinds[*at].name);

@@ -17,9 +17,9 @@ use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
 use crate::plan::Plan;
+use crate::plan::input::PlanningInput;
 use crate::policies::preemptive::serve;
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::job::{Job, State};
 
 /// The shortest remaining time first.
@@ -39,11 +39,11 @@ impl Policy for Srtf {
         true
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        let now = problem.now;
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let now = input.now();
         let rank =
             |job: &Job| (remaining(now, job).unwrap_or(Duration::MAX), job.gpus_meant().is_none());
-        serve(problem, rank).plan
+        serve(input, rank).plan
     }
 }
 

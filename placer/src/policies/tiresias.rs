@@ -19,9 +19,9 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 
 use crate::plan::Plan;
+use crate::plan::input::PlanningInput;
 use crate::policies::preemptive::serve;
 use crate::policies::{Policy, Reads};
-use crate::state::cluster::Problem;
 use crate::state::job::Job;
 
 /// The simulator's own thresholds, in GPU seconds.
@@ -69,14 +69,14 @@ impl Policy for Tiresias {
         Reads::Nothing
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        let now = problem.now;
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let now = input.now();
         let served =
-            serve(problem, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
+            serve(input, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
         let mut plan = served.plan;
         // Where everybody is served, queues make no difference.
         if served.short {
-            let crossing = |&(key, gpus): &_| self.crosses(now, problem.job(key)?, gpus);
+            let crossing = |&(key, gpus): &_| self.crosses(now, input.state.job(key)?, gpus);
             plan.again_at = served.taken.iter().filter_map(crossing).min();
         }
         plan

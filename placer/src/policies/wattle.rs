@@ -1,8 +1,8 @@
 //! Wattle's own policy: each job's work is worth what GPUs are expected to cost when it will be done.
 //!
-//! Completion times plus [`Problem::price`] times energy are to be least in sum, so the price is in
+//! Completion times plus [`crate::PlanningLimits::price`] times energy are to be least in sum, so the price is in
 //! seconds of completion time for a joule; 0: energy is free. With `nu(t)` the value of a GPU-second
-//! at `t`, every job's problem can be solved on its own, and a unit of its work is worth, now and for
+//! at `t`, every job's input can be solved on its own, and a unit of its work is worth, now and for
 //! as long as it runs, what it costs where the job ends (optimal control; the finish condition):
 //!
 //! ```text
@@ -49,6 +49,7 @@
 //!   slower together than one after the other are never made. New pairs are observed for an epoch and
 //!   undone where they turn out so, or break a deadline ([`crate::policies::colocation_trial`]).
 
+mod allocation_cache;
 mod bidders;
 mod incremental;
 mod knapsack;
@@ -58,16 +59,17 @@ mod pairing;
 mod upper_envelope;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::transition::Target;
+use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::elastic::{Contender, Contest};
 use crate::policies::gpu_type_assignment::choose_for_all;
+use crate::policies::wattle::allocation_cache::{AllocationCache, Cleared, Given, Under};
 use crate::policies::wattle::bidders::{Trader, gather, held, wish};
 use crate::policies::wattle::incremental::{go_on, until};
 use crate::policies::wattle::knapsack::{Blocks, WholeNodes, allot};
@@ -77,11 +79,9 @@ use crate::policies::wattle::upper_envelope::Line;
 use crate::policies::{Policy, Reads};
 use crate::power::budget::PriceRange;
 use crate::power::energy_cost::Charge;
-use crate::power::operating_points::OperatingPoint;
-use crate::state::allocation_cache::{AllocationCache, Cleared, Given, Under};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::State;
+use crate::state::operating_points::OperatingPoint;
 
 /// What a GPU-second costs in the long run, s.
 const LATER: f64 = 0.1;
@@ -123,17 +123,17 @@ impl Policy for Wattle {
         true
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
-        go_on(problem).unwrap_or_else(|| weigh_everybody(problem))
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        go_on(input).unwrap_or_else(|| weigh_everybody(input))
     }
 }
 
 /// Everybody is weighed, and GPUs are shared out anew.
-fn weigh_everybody(problem: &Problem) -> Plan {
-    let mut contest = Contest::of(problem);
-    contest.jobs.extend(stopped_to_wait(problem));
+fn weigh_everybody(input: PlanningInput<'_>) -> Plan {
+    let mut contest = Contest::of(input);
+    contest.jobs.extend(stopped_to_wait(input));
     contest.jobs.sort_by_key(|contender| contender.job.arrival);
-    spread_over_kinds(problem, &mut contest);
+    spread_over_kinds(input, &mut contest);
     let contenders = std::mem::take(&mut contest.jobs);
     let mut by_gpu_type: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
     for contender in contenders {
@@ -144,9 +144,9 @@ fn weigh_everybody(problem: &Problem) -> Plan {
     let mut cleared = BTreeMap::new();
     let mut waiting: Vec<(u64, JobKey)> = Vec::new();
     for (kind, contenders) in &mut by_gpu_type {
-        let supply = Supply::of(problem, kind, &contest);
+        let supply = Supply::of(input, kind, &contest);
         let before = targets.len();
-        let shared = settle(problem, contenders, &supply, &mut targets);
+        let shared = settle(input, contenders, &supply, &mut targets);
         look_again |= shared.look_again;
         cleared.extend(shared.cleared.map(|market| ((*kind).to_owned(), market)));
         let chosen: BTreeSet<JobKey> =
@@ -156,37 +156,38 @@ fn weigh_everybody(problem: &Problem) -> Plan {
         waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
     }
     let before = targets.len() as u32;
-    let targets = contest.targets(problem, targets);
+    let targets = contest.targets(input, targets);
     let rejected = contest.rejected.len();
-    let mut plan = contest.arranged(problem, &targets, before);
+    let mut plan = contest.arranged(input, &targets, before);
     // Who has its GPUs and no place for them yet is named first.
     let outranked = |(_, job)| Blocked { job, reason: Reason::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
     if look_again || plan.blocked.is_some() {
-        plan.again_at = Some(problem.now + LOOK_AGAIN);
+        plan.again_at = Some(input.now() + LOOK_AGAIN);
     }
-    let jobs = problem.job_count() - rejected;
+    let jobs = input.state.job_count() - rejected;
     let standing = AllocationCache {
-        at: problem.now,
-        until: until(problem.now, jobs),
+        at: input.now(),
+        until: until(input.now(), jobs),
         look_again,
-        arrivals: problem.arrivals(),
+        arrivals: input.state.arrivals(),
         jobs,
-        under: Under::of(problem),
-        given: vec![Given::new(problem, targets)],
+        under: Under::of(input),
+        surface_revision: input.state.surface_revision(),
+        given: vec![Given::new(input.state, targets)],
         cleared,
     };
-    plan.standing = Some(Arc::new(standing));
+    plan.cache = Some(PolicyCache::new(standing));
     plan
 }
 
 /// Everybody bids for GPUs of one kind: jobs are spread by what a step costs them on each, time and
 /// energy, relative to the others. Each kind then has its own price.
-fn spread_over_kinds<'a>(problem: &'a Problem, contest: &mut Contest<'a>) {
+fn spread_over_kinds<'a>(input: PlanningInput<'a>, contest: &mut Contest<'a>) {
     let charges: BTreeMap<String, Charge> =
-        (contest.room.keys()).map(|kind| ((*kind).to_owned(), Charge::on(problem, kind))).collect();
-    let joule = problem.price_now();
-    choose_for_all(problem, contest, &|menu, gpus| {
+        (contest.room.keys()).map(|kind| ((*kind).to_owned(), Charge::on(input, kind))).collect();
+    let joule = input.limits.price_now();
+    choose_for_all(input, contest, &|menu, gpus| {
         let charge = charges.get(&menu.gpu_type)?;
         let worth = |choice: &OperatingPoint| {
             choice.steps_per_s.ln() - (1.0 + joule * charge.watts(choice)).ln()
@@ -197,11 +198,11 @@ fn spread_over_kinds<'a>(problem: &'a Problem, contest: &mut Contest<'a>) {
 
 /// Jobs that are on their way back to the queue compete as if they were there: the price that sent
 /// them must not fall because they have gone.
-fn stopped_to_wait(problem: &Problem) -> impl Iterator<Item = Contender<'_>> {
-    problem.running().filter_map(|(key, job)| {
+fn stopped_to_wait(input: PlanningInput<'_>) -> impl Iterator<Item = Contender<'_>> {
+    input.state.running().filter_map(|(key, job)| {
         let menu = job.menu.as_deref().filter(|menu| !menu.choices().is_empty())?;
         let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
-        let there = problem.nodes().iter().any(|node| node.facts.gpu_type == menu.gpu_type);
+        let there = input.state.nodes().iter().any(|node| node.facts.gpu_type == menu.gpu_type);
         (stops && there).then_some(Contender { key, job, menu, held: None })
     })
 }
@@ -222,16 +223,16 @@ struct Supply<'a> {
 }
 
 impl<'a> Supply<'a> {
-    fn of(problem: &Problem, kind: &'a str, contest: &Contest<'_>) -> Self {
-        let nodes = || problem.nodes().iter().filter(|node| node.facts.gpu_type == kind);
+    fn of(input: PlanningInput<'_>, kind: &'a str, contest: &Contest<'_>) -> Self {
+        let nodes = || input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
         let mut blocks = Blocks::default();
         nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
         let fixed = || contest.fixed.iter().filter(|target| target.kind == kind).map(|t| t.gpus);
         blocks.take_away(fixed());
         let room = contest.room.get(kind).copied().unwrap_or(0);
         let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
-        let charge = Charge::on(problem, kind);
-        let unused = problem.price_now() * charge.share_w();
+        let charge = Charge::on(input, kind);
+        let unused = input.limits.price_now() * charge.share_w();
         let gpus = nodes().map(|node| node.facts.gpus).reduce(|a, b| if a == b { a } else { 0 });
         let whole = gpus.filter(|&gpus| gpus > 0 && unused > 0.0);
         let whole = whole.map(|gpus| WholeNodes { gpus, taken: 0, unused });
@@ -243,7 +244,7 @@ impl<'a> Supply<'a> {
 /// Targets for all jobs of one kind of GPU. Who cannot stop keeps for good what it is given, which
 /// weighs on everybody's price; so what it is given is taken as given, and the rest shared out anew.
 fn settle(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     contenders: &mut [Contender<'_>],
     supply: &Supply<'_>,
     targets: &mut Vec<Target>,
@@ -252,7 +253,7 @@ fn settle(
     let mut moved: BTreeSet<JobKey> = BTreeSet::new();
     loop {
         targets.truncate(before);
-        let shared = share_out(problem, contenders, supply, &moved, targets);
+        let shared = share_out(input, contenders, supply, &moved, targets);
         let given: BTreeMap<JobKey, u32> = (targets[before..].iter())
             .flat_map(|target| target.jobs.iter().map(|&job| (job, target.gpus)))
             .collect();
@@ -261,7 +262,7 @@ fn settle(
         let mut anew = false;
         for contender in contenders.iter() {
             if let State::Running { on, .. } = &contender.job.state
-                && shares(problem, on)
+                && shares(input, on)
                 && given.get(&contender.key) != Some(&on.gpu_count())
             {
                 anew |= moved.insert(contender.key);
@@ -280,13 +281,13 @@ fn settle(
 }
 
 /// Whether more than one job is on them.
-fn shares(problem: &Problem, on: &GpuSet) -> bool {
-    on.gpus().next().is_some_and(|(node, gpu)| problem.node(node).tenants(gpu).len() > 1)
+fn shares(input: PlanningInput<'_>, on: &GpuSet) -> bool {
+    on.gpus().next().is_some_and(|(node, gpu)| input.state.node(node).tenants(gpu).len() > 1)
 }
 
 /// Targets for all jobs of one kind of GPU, at the prices that clear.
 fn share_out(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     contenders: &[Contender<'_>],
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
@@ -294,14 +295,13 @@ fn share_out(
 ) -> Shared {
     let most = supply.blocks.most();
     let first = Forecast { later: LATER, tau_s: TAU_FIRST_S };
-    let (traders, mut market) =
-        gather(problem, contenders, supply.charge, first, supply.room, most);
+    let (traders, mut market) = gather(input, contenders, supply.charge, first, supply.room, most);
     if traders.is_empty() {
         return Shared { look_again: false, cleared: None };
     }
     let speeds = traders.iter().map(|t| market.shapes[t.shape].thrifty_speed(LATER));
     let speed = speeds.sum::<f64>() / traders.len() as f64;
-    market.remember_for(tau_s(problem, speed));
+    market.remember_for(tau_s(input, speed));
 
     let room = supply.room.saturating_sub(held(&traders));
     let lots = market.lots.len();
@@ -310,7 +310,7 @@ fn share_out(
         market.lots.iter().map(|lot| market.bid(lot, price)).collect()
     };
     let bids = bids_at(alone, &market);
-    let mut pairing = Pairing::of(problem, supply, &market, &traders, moved, &bids, alone);
+    let mut pairing = Pairing::of(input, supply, &market, &traders, moved, &bids, alone);
     let (price, bids) = if pairing.pairs.is_empty() {
         (alone, bids)
     } else {
@@ -449,9 +449,9 @@ fn kept(
 }
 
 /// How long a price is remembered, where jobs go at that many times the speed of one GPU.
-fn tau_s(problem: &Problem, speed: f64) -> f64 {
-    let ended = problem.sizes.len() as f64;
-    let duration_s = problem.sizes.mean_s().unwrap_or(0.0) / speed.max(1e-9);
+fn tau_s(input: PlanningInput<'_>, speed: f64) -> f64 {
+    let ended = input.state.work_history().len() as f64;
+    let duration_s = input.state.work_history().mean_s().unwrap_or(0.0) / speed.max(1e-9);
     let known = ended * DURATIONS * duration_s;
     (TAU_FIRST_JOBS * TAU_FIRST_S + known) / (TAU_FIRST_JOBS + ended)
 }

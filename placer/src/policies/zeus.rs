@@ -17,12 +17,12 @@ use std::cmp::Ordering;
 use wattle_common::job::GpuSetting;
 
 use crate::plan::Plan;
+use crate::plan::input::PlanningInput;
 use crate::policies::clocked::reset;
 use crate::policies::{Policy, Reads};
 use crate::power::budget::PriceRange;
-use crate::power::operating_points::{OperatingPoint, OperatingPoints};
-use crate::state::cluster::Problem;
 use crate::state::job::Job;
+use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// Zeus's default weight of energy against time.
 pub const ETA: f64 = 0.5;
@@ -68,11 +68,11 @@ impl Policy for Zeus {
         false
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let wanted = |job: &Job, kind: &str, gpus: u32| {
             job.menu_on(kind).and_then(|menu| least_cost(menu, gpus, self.eta))
         };
-        reset(problem, self.inner.solve(problem), wanted)
+        reset(input, self.inner.solve(input), wanted)
     }
 }
 

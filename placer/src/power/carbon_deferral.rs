@@ -20,12 +20,12 @@ use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::restart_cost::restart;
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
 use crate::policies::Policy;
 use crate::power::budget::GridForecast;
 use crate::power::model::PowerEstimate;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
@@ -57,9 +57,10 @@ pub struct Deferrals {
 impl Deferrals {
     /// Who waits now under this policy.
     #[must_use]
-    pub fn of(policy: &dyn Policy, problem: &Problem) -> Self {
+    pub fn of(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
         let mut found = Self::default();
-        let Some(grid) = problem.grid.as_deref().filter(|grid| problem.now < grid.until) else {
+        let Some(grid) = input.limits.grid.as_deref().filter(|grid| input.now() < grid.until)
+        else {
             return found;
         };
         found.clean = clean(grid);
@@ -67,10 +68,10 @@ impl Deferrals {
         if grid.now <= found.clean {
             return found;
         }
-        let pace = Pace::under(policy, problem);
-        for (key, job) in problem.queue().chain(problem.running()) {
-            let Some(until) = patience(problem, pace, job) else { continue };
-            if problem.now >= until || !is_cleaner_before(grid, found.clean, problem.now, until) {
+        let pace = Pace::under(policy, input);
+        for (key, job) in input.state.queue().chain(input.state.running()) {
+            let Some(until) = patience(input, pace, job) else { continue };
+            if input.now() >= until || !is_cleaner_before(grid, found.clean, input.now(), until) {
                 continue;
             }
             match &job.state {
@@ -79,8 +80,8 @@ impl Deferrals {
                     found.look_at(until);
                 }
                 State::Running { .. } if grid.now >= WORTH_PAUSING * found.clean => {
-                    match epochs_end(problem, job) {
-                        Some(at) if at > problem.now => found.look_at(at),
+                    match epochs_end(input, job) {
+                        Some(at) if at > input.now() => found.look_at(at),
                         Some(_) => {
                             found.pausing.insert(key, until);
                         }
@@ -149,8 +150,10 @@ enum Pace {
 }
 
 impl Pace {
-    fn under(policy: &dyn Policy, problem: &Problem) -> Self {
-        let sets = policy.sets_cards() || problem.price_sets_clocks || problem.power_max.is_some();
+    fn under(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
+        let sets = policy.sets_cards()
+            || input.limits.price_sets_clocks
+            || input.limits.power_max.is_some();
         match PowerEstimate::under(policy) {
             PowerEstimate::Fixed => Self::Unknown,
             PowerEstimate::Settings | PowerEstimate::Sizes if sets => Self::OnTheMenu,
@@ -175,13 +178,13 @@ impl Pace {
 }
 
 /// Until when a job may wait, if nothing more is done for it before; `None` where it may not at all.
-fn patience(problem: &Problem, pace: Pace, job: &Job) -> Option<Timestamp> {
+fn patience(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Timestamp> {
     let slack = job.facts.slack?;
-    let by_slack = job.facts.submitted_at + job.run_time(problem.now) + slack;
+    let by_slack = job.facts.submitted_at + job.run_time(input.now()) + slack;
     let Some(deadline) = job.facts.deadline else { return Some(by_slack) };
     let gpus = job.facts.request.min;
-    let node = problem.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
-    let left = remaining_alone(problem.now, job, gpus, gpus.div_ceil(node))?;
+    let node = input.state.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
+    let left = remaining_alone(input.now(), job, gpus, gpus.div_ceil(node))?;
     let longest = left.mul_f64(pace.times_as_long(job, gpus)?);
     let needs = longest.mul_f64(1.0 + TO_SPARE) + restart(gpus);
     Some(by_slack.min(deadline - needs))
@@ -189,27 +192,27 @@ fn patience(problem: &Problem, pace: Pace, job: &Job) -> Option<Timestamp> {
 
 /// When a running job next ends an epoch: now, if it has just ended one, or says nothing of them.
 /// `None` where it is not to be paused: it cannot be, or is nearly done.
-fn epochs_end(problem: &Problem, job: &Job) -> Option<Timestamp> {
+fn epochs_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let State::Running { on, since, observation: None, .. } = &job.state else { return None };
     let started = *since + restart(on.gpu_count());
-    if !job.facts.can_stop || problem.now < started {
+    if !job.facts.can_stop || input.now() < started {
         return None;
     }
-    let left = remaining_alone(problem.now, job, on.gpu_count(), on.node_count());
+    let left = remaining_alone(input.now(), job, on.gpu_count(), on.node_count());
     if left.is_some_and(|left| left <= NEARLY_DONE) {
         return None;
     }
     let said = job.progress.and_then(|p| Some((p, p.steps_per_epoch?, p.steps_per_s?)));
     let Some((progress, epoch, rate)) = said.filter(|(_, epoch, rate)| *epoch > 0 && *rate > 0.0)
     else {
-        return Some(problem.now);
+        return Some(input.now());
     };
-    let ahead = problem.now.since(progress.at).as_secs_f64() * rate;
+    let ahead = input.now().since(progress.at).as_secs_f64() * rate;
     let into_s = ((progress.step as f64 + ahead) % epoch as f64) / rate;
     let epoch_s = epoch as f64 / rate;
     // An epoch shorter than what counts as its end is always at its end.
     if into_s <= AT_EPOCHS_END.as_secs_f64() || epoch_s <= AT_EPOCHS_END.as_secs_f64() {
-        return Some(problem.now);
+        return Some(input.now());
     }
-    Some(problem.now + Duration::from_secs_f64((epoch_s - into_s).clamp(1.0, 1e9)))
+    Some(input.now() + Duration::from_secs_f64((epoch_s - into_s).clamp(1.0, 1e9)))
 }

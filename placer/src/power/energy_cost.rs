@@ -5,8 +5,8 @@
 //! card, and an equal share of the host less what the node draws asleep. Where nodes never sleep,
 //! all that is spent whatever is decided, and nobody is charged for it.
 
-use crate::power::operating_points::OperatingPoint;
-use crate::state::cluster::Problem;
+use crate::plan::input::PlanningInput;
+use crate::state::operating_points::OperatingPoint;
 
 /// Charged at least, so that no choice is free, watts a GPU.
 const LEAST_W: f64 = 1.0;
@@ -23,14 +23,14 @@ pub struct Charge {
 impl Charge {
     /// The charge on cards of `kind`, from the first node of that kind that says what it draws.
     #[must_use]
-    pub fn on(problem: &Problem, kind: &str) -> Self {
-        let nodes = problem.nodes().iter().filter(|node| node.facts.gpu_type == kind);
+    pub fn on(input: PlanningInput<'_>, kind: &str) -> Self {
+        let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
         let known = nodes.filter_map(|node| Some((node.facts.watts?, node.facts.gpus))).next();
         let Some((watts, gpus)) = known else { return Self::default() };
         let idle_w = watts.card_idle.as_w();
         let host_w = watts.host.saturating_sub(watts.asleep).as_w();
         let share_w = idle_w + host_w / f64::from(gpus.max(1));
-        Self { idle_w, share_w: if problem.nodes_sleep { share_w } else { 0.0 } }
+        Self { idle_w, share_w: if input.limits.nodes_sleep { share_w } else { 0.0 } }
     }
 
     /// What a card draws idle, watts; 0 where nobody says so.

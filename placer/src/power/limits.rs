@@ -1,19 +1,19 @@
 //! Bounds on what is drawn, the same for every policy: whatever it plans is made to keep them.
 //!
-//! * [`Problem::power_max`] is never exceeded by what a plan is expected to draw. First settings are
+//! * [`crate::PlanningLimits::power_max`] is never exceeded by what a plan is expected to draw. First settings are
 //!   lowered, to the highest watts for each card at which all that is planned fits: a card that draws
 //!   less anyway is left alone. If even the lowest do not fit, what the plan would start last is not
 //!   started, nodes are not woken, and at last those that came last are stopped with a checkpoint,
 //!   where they can be.
-//! * [`Problem::admission_limit`] only keeps what is new from starting, where all together would draw
+//! * [`crate::PlanningLimits::admission_limit`] only keeps what is new from starting, where all together would draw
 //!   more even at their min_power; who is resized goes on.
-//! * [`Problem::preemption_limit`] pauses what runs, where that alone draws more even at its min_power:
+//! * [`crate::PlanningLimits::preemption_limit`] pauses what runs, where that alone draws more even at its min_power:
 //!   those that came last are stopped with a checkpoint, where they can be.
 //! * Where energy has a price and the policy chooses no settings, each job's is chosen here, as
 //!   PowerFlow chooses clocks: from the min_power up, as long as a step wins enough time for its
 //!   energy. So every policy can be steered by a budget.
 //!
-//! What is lowered here is restored here. The policy sees what stands and plans on; the same problem
+//! What is lowered here is restored here. The policy sees what stands and plans on; the same input
 //! always gives the same answer, so that a plan carried out leaves nothing to do.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,29 +21,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::policies::{Policy, put_to_sleep};
 use crate::power::energy_cost::Charge;
-use crate::power::model::{Cards, PowerEstimate, baseline_w, card_w, idle_w, kind_of};
-use crate::power::operating_points::OperatingPoint;
-use crate::state::cluster::Problem;
+use crate::power::model::{Cards, PowerEstimate, baseline_w, card_w, idle_w};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus};
 use crate::state::job::{Job, State};
+use crate::state::operating_points::OperatingPoint;
 
 /// Caps that are tried where no menu says anything: parts of what a card draws at most.
 const CAP_PARTS: u32 = 20;
 
 /// `plan` with every bound kept.
-pub(crate) fn keep(policy: &dyn Policy, problem: &Problem, plan: Plan) -> Plan {
-    let bounded = [problem.power_max, problem.admission_limit, problem.preemption_limit];
+pub(crate) fn keep(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan) -> Plan {
+    let bounded =
+        [input.limits.power_max, input.limits.admission_limit, input.limits.preemption_limit];
     let bounded = bounded.iter().any(Option::is_some);
     let sets = !policy.sets_cards()
-        && (problem.price_sets_clocks || bounded || problem.running().any(|(_, job)| is_set(job)));
+        && (input.limits.price_sets_clocks
+            || bounded
+            || input.state.running().any(|(_, job)| is_set(job)));
     if !bounded && !sets {
         return plan;
     }
-    Bounded::of(policy, problem, &plan).keep()
+    Bounded::of(policy, input, &plan).keep()
 }
 
 fn is_set(job: &Job) -> bool {
@@ -85,7 +88,7 @@ impl Item<'_> {
 }
 
 struct Bounded<'a> {
-    problem: &'a Problem,
+    input: PlanningInput<'a>,
     thrift: PowerEstimate,
     plan: &'a Plan,
     items: Vec<Item<'a>>,
@@ -112,24 +115,24 @@ fn first_wakes(nodes: &[NodeDecision], most: usize) -> impl Iterator<Item = &Nod
 
 /// The ways a job may be set on so many cards of a kind, from what is wanted down.
 fn ways(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     job: &Job,
     kind: &str,
     gpus: u32,
     wanted: GpuSetting,
 ) -> Vec<(GpuSetting, f64)> {
-    let mut ways = vec![(wanted, card_w(problem, job, kind, gpus, wanted))];
-    if problem.power_max.is_none() {
+    let mut ways = vec![(wanted, card_w(input, job, kind, gpus, wanted))];
+    if input.limits.power_max.is_none() {
         return ways;
     }
     let menu = job.menu_on(kind);
     let mut lower: Vec<(GpuSetting, f64)> = menu
         .map_or(&[][..], |menu| menu.with_gpus(gpus))
         .iter()
-        .map(|choice| (choice.setting, card_w(problem, job, kind, gpus, choice.setting)))
+        .map(|choice| (choice.setting, card_w(input, job, kind, gpus, choice.setting)))
         .collect();
     lower.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    if let Some(draw) = problem.draws.get(kind)
+    if let Some(draw) = input.state.gpu_power(kind)
         && let Some(least) = draw.cap_least
     {
         let part = |k: u32| draw.most.scale(f64::from(k) / f64::from(CAP_PARTS));
@@ -148,13 +151,13 @@ fn ways(
 }
 
 /// The setting at which a step up no longer wins `price` of time for its energy.
-fn priced(problem: &Problem, job: &Job, kind: &str, gpus: u32) -> GpuSetting {
+fn priced(input: PlanningInput<'_>, job: &Job, kind: &str, gpus: u32) -> GpuSetting {
     let menu = job.menu_on(kind);
     let choices = menu.map_or(&[][..], |menu| menu.with_gpus(gpus));
-    if problem.price <= 0.0 {
+    if input.limits.price <= 0.0 {
         return GpuSetting::DEFAULT;
     }
-    let charge = Charge::on(problem, kind);
+    let charge = Charge::on(input, kind);
     let joules = |choice: &OperatingPoint| charge.joules_a_step(choice);
     let least = choices.iter().min_by(|a, b| joules(a).total_cmp(&joules(b)));
     let Some(mut at) = least else { return GpuSetting::DEFAULT };
@@ -166,28 +169,28 @@ fn priced(problem: &Problem, job: &Job, kind: &str, gpus: u32) -> GpuSetting {
         };
         let faster = choices.iter().filter(|to| to.steps_per_s > at.steps_per_s);
         match faster.max_by(|a, b| gain(a).total_cmp(&gain(b))) {
-            Some(to) if gain(to) >= problem.price => at = to,
+            Some(to) if gain(to) >= input.limits.price => at = to,
             _ => return at.setting,
         }
     }
 }
 
 impl<'a> Bounded<'a> {
-    fn of(policy: &dyn Policy, problem: &'a Problem, plan: &'a Plan) -> Self {
+    fn of(policy: &dyn Policy, input: PlanningInput<'a>, plan: &'a Plan) -> Self {
         let sets = policy.sets_cards();
         let thrift = PowerEstimate::under(policy);
         // The most that may be, and what is expected.
         let thrifty_w = |job: &Job, on: &GpuSet, setting: GpuSetting| {
             let Some(spot) = on.by_node.first() else { return [0.0; 2] };
-            let node = problem.node(spot.node);
+            let node = input.state.node(spot.node);
             let (kind, gpus) = (&node.facts.gpu_type, on.gpu_count());
-            let most = thrift.of(problem, job, kind, gpus, setting);
-            let expected = thrift.expected(problem, job, kind, gpus, setting);
+            let most = thrift.of(input, job, kind, gpus, setting);
+            let expected = thrift.expected(input, job, kind, gpus, setting);
             [most, expected]
-                .map(|(gpus, card_w)| f64::from(gpus) * (card_w - idle_w(problem, node)).max(0.0))
+                .map(|(gpus, card_w)| f64::from(gpus) * (card_w - idle_w(input, node)).max(0.0))
         };
         let mut bounded = Self {
-            problem,
+            input,
             thrift,
             plan,
             items: Vec::new(),
@@ -205,14 +208,14 @@ impl<'a> Bounded<'a> {
         let wanted = |job: &Job, kind: &str, gpus: u32, by_policy: GpuSetting| {
             if sets {
                 by_policy
-            } else if problem.price_sets_clocks {
-                priced(problem, job, kind, gpus)
+            } else if input.limits.price_sets_clocks {
+                priced(input, job, kind, gpus)
             } else {
                 GpuSetting::DEFAULT
             }
         };
-        for (key, job) in problem.running() {
-            let Some(kind) = kind_of(problem, job) else { continue };
+        for (key, job) in input.state.running() {
+            let Some(kind) = input.state.gpu_type_of(job) else { continue };
             let (on, now, role) = match &job.state {
                 State::Running { on, setting, .. } if leaves.contains(&key) => {
                     (on, *setting, Role::Leaves)
@@ -223,24 +226,26 @@ impl<'a> Bounded<'a> {
             };
             let gpus = on.gpu_count();
             let ways = if role == Role::Leaves {
-                vec![(now, card_w(problem, job, kind, gpus, now))]
+                vec![(now, card_w(input, job, kind, gpus, now))]
             } else {
                 let set = plan.decisions.iter().find_map(|decision| match decision {
                     Decision::Set { job, setting, .. } if *job == key => Some(*setting),
                     _ => None,
                 });
                 let setting = wanted(job, kind, gpus, set.unwrap_or(now));
-                ways(problem, job, kind, gpus, setting)
+                ways(input, job, kind, gpus, setting)
             };
             let [thrifty_w, expected_w] = thrifty_w(job, on, ways[0].0);
             bounded.items.push(Item { key, job, on, role, ways, chosen: 0, thrifty_w, expected_w });
         }
         for decision in &plan.decisions {
             let Decision::Start { job: key, on, setting, .. } = decision else { continue };
-            let (Some(job), Some(spot)) = (problem.job(*key), on.by_node.first()) else { continue };
-            let kind = &problem.node(spot.node).facts.gpu_type;
+            let (Some(job), Some(spot)) = (input.state.job(*key), on.by_node.first()) else {
+                continue;
+            };
+            let kind = &input.state.node(spot.node).facts.gpu_type;
             let setting = wanted(job, kind, on.gpu_count(), *setting);
-            let ways = ways(problem, job, kind, on.gpu_count(), setting);
+            let ways = ways(input, job, kind, on.gpu_count(), setting);
             let role = Role::Starts { is_new: job.next_gpus.is_none() };
             let ([thrifty_w, expected_w], key) = (thrifty_w(job, on, ways[0].0), *key);
             bounded.items.push(Item { key, job, on, role, ways, chosen: 0, thrifty_w, expected_w });
@@ -251,13 +256,13 @@ impl<'a> Bounded<'a> {
 
 impl<'a> Bounded<'a> {
     fn keep(mut self) -> Plan {
-        if let Some(above) = self.problem.preemption_limit {
+        if let Some(above) = self.input.limits.preemption_limit {
             self.pause(above.as_w());
         }
-        if let Some(below) = self.problem.admission_limit {
+        if let Some(below) = self.input.limits.admission_limit {
             self.hold_new(below.as_w());
         }
-        if let Some(most) = self.problem.power_max {
+        if let Some(most) = self.input.limits.power_max {
             self.fit(most.as_w());
         }
         self.changed()
@@ -265,7 +270,7 @@ impl<'a> Bounded<'a> {
 
     /// What is drawn if each job that is not held back or stopped draws what `of` says, watts.
     fn total_w(&self, of: impl Fn(&Item<'a>) -> f64) -> f64 {
-        let mut cards = Cards::new(self.problem);
+        let mut cards = Cards::new(self.input);
         for item in &self.items {
             if !self.held.contains(&item.key) && !self.stopped.contains_key(&item.key) {
                 cards.add(item.on, of(item));
@@ -281,22 +286,22 @@ impl<'a> Bounded<'a> {
     /// The same where so many nodes wake.
     fn empty_with_w(&self, woken: usize) -> f64 {
         let nodes = first_wakes(&self.plan.nodes, woken).cloned().collect();
-        baseline_w(self.problem, &Plan { nodes, ..Plan::default() })
+        baseline_w(self.input, &Plan { nodes, ..Plan::default() })
     }
 
     /// What who waits for a node to wake adds at its min_power, watts: the most that may be, or if it
     /// will be alone what is expected.
     fn waiting_w(&self, is_alone: bool) -> f64 {
         let blocked = self.plan.blocked.as_ref().map(|blocked| blocked.job);
-        let waits = blocked.or_else(|| self.problem.queue().next().map(|(key, _)| key));
-        let job = waits.and_then(|key| self.problem.job(key));
+        let waits = blocked.or_else(|| self.input.state.queue().next().map(|(key, _)| key));
+        let job = waits.and_then(|key| self.input.state.job(key));
         let to_wake = self.plan.nodes.iter().find(|node| wakes(node));
         let (Some(job), Some(to_wake)) = (job, to_wake) else { return 0.0 };
-        let node = self.problem.node(to_wake.node());
+        let node = self.input.state.node(to_wake.node());
         let (gpus, kind) = (job.facts.request.min, &node.facts.gpu_type);
         let watts = if is_alone { PowerEstimate::expected } else { PowerEstimate::of };
-        let (gpus, card_w) = watts(self.thrift, self.problem, job, kind, gpus, GpuSetting::DEFAULT);
-        f64::from(gpus) * (card_w - idle_w(self.problem, node)).max(0.0)
+        let (gpus, card_w) = watts(self.thrift, self.input, job, kind, gpus, GpuSetting::DEFAULT);
+        f64::from(gpus) * (card_w - idle_w(self.input, node)).max(0.0)
     }
 
     /// From the first new job on with which more than `below` would be drawn even if everybody were
@@ -405,7 +410,7 @@ impl<'a> Bounded<'a> {
             if self.total_w(Item::least_w) <= most {
                 return;
             }
-            let reason = Reason::PowerLimit { most: self.problem.power_max };
+            let reason = Reason::PowerLimit { most: self.input.limits.power_max };
             self.stopped.entry(self.items[i].key).or_insert(reason);
         }
     }
@@ -421,14 +426,14 @@ impl<'a> Bounded<'a> {
 
     /// The plan as it is now.
     fn changed(self) -> Plan {
-        let problem = self.problem;
+        let input = self.input;
         let mut plan = Plan {
             decisions: Vec::with_capacity(self.plan.decisions.len()),
             nodes: first_wakes(&self.plan.nodes, self.wakes).cloned().collect(),
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             deferred: self.plan.deferred,
-            standing: self.plan.standing.clone(),
+            cache: self.plan.cache.clone(),
         };
         let is_short = plan.nodes.len() < self.plan.nodes.len();
         let chosen = |key: JobKey| {
@@ -482,9 +487,9 @@ impl<'a> Bounded<'a> {
         if let Some(held_by) = self.held_by {
             plan.blocked = Some(held_by);
         }
-        if problem.nodes_sleep && (!self.held.is_empty() || is_short) {
+        if input.limits.nodes_sleep && (!self.held.is_empty() || is_short) {
             // The policy counted them as used.
-            put_to_sleep(problem, &mut plan);
+            put_to_sleep(input, &mut plan);
         }
         plan
     }

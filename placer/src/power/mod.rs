@@ -5,4 +5,3 @@ pub mod carbon_deferral;
 pub mod energy_cost;
 pub(crate) mod limits;
 pub mod model;
-pub mod operating_points;

@@ -1,7 +1,7 @@
-//! Everything a decision rests on, as one value that is fed event by event.
+//! The cluster as the placer knows it, fed event by event.
 //!
-//! Update methods say what happened; nothing here decides. Each takes time in proportion to what
-//! changed, never to the length of the queue, since a simulation calls them tens of thousands of
+//! Each event method records one fact; none of them decides anything. Each takes time proportional
+//! to what changed, never to the length of the queue: a simulation calls them tens of thousands of
 //! times a second.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,67 +11,26 @@ use std::time::Duration;
 use wattle_common::job::{GpuSetting, NodeShare, Placement};
 use wattle_common::messages::Surface;
 use wattle_common::topology::{self, GPUS_PER_NODE_MAX};
-use wattle_common::{JobId, NodeId, Power, Timestamp};
+use wattle_common::{JobId, NodeId, Timestamp};
 
-use crate::plan::{Decision, NodeDecision, Plan};
-use crate::policies::IDLE_BEFORE_SLEEP;
-use crate::power::budget::GridForecast;
-use crate::power::model::CardPower;
-use crate::power::operating_points::OperatingPoints;
-use crate::state::allocation_cache::AllocationCache;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, bits, ones};
 use crate::state::job::{Job, JobFacts, Mark, Observation, Progress, State};
-use crate::state::node::Wakefulness;
+use crate::state::node::{CardPower, Wakefulness};
 pub use crate::state::node::{Node, NodeFacts};
+use crate::state::operating_points::OperatingPoints;
 use crate::state::work_history::SizeHistory;
 
-/// Jobs that may share a GPU unless the caller says otherwise: our own choice. The published
-/// tables of EaCO (arXiv 2412.08294) stop paying beyond three, and every tenant more is risk.
-pub const TENANTS_MAX_DEFAULT: u32 = 2;
-
-/// GPU sets remembered for a job it was taken off; beyond them no policy should try again.
+/// GPU sets remembered as undone for one job; with that many, no policy should share its GPUs.
 pub const UNDONE_SETS_MAX: usize = 16;
 
-/// Everything a decision rests on.
-#[derive(Clone, Debug)]
-pub struct Problem {
-    /// The instant to decide for.
-    pub now: Timestamp,
-    /// Most jobs on one GPU, whatever a policy would like.
-    pub tenants_max: u32,
-    /// What a joule is worth, in the unit of the policy that reads it: 0, energy is free; the more,
-    /// the more completion time is given up to save it.
-    pub price: f64,
-    /// The grid's carbon intensity now, relative to its expected mean over the budget's window; 1
-    /// where nothing is known of it.
-    pub carbon_ratio: f64,
-    /// Whether jobs' settings follow the price also where the policy itself chooses none.
-    pub price_sets_clocks: bool,
-    /// What may be drawn at every instant, whole nodes; absent: no matter.
-    pub power_max: Option<Power>,
-    /// Whether cards are held to what they are promised by caps: then none is promised less than the
-    /// lowest cap it takes.
-    pub caps_enforced: bool,
-    /// What may be drawn before anything new starts; absent: no matter.
-    pub admission_limit: Option<Power>,
-    /// What may be drawn at the thriftiest before running work is paused; absent: no matter.
-    pub preemption_limit: Option<Power>,
-    /// What is known and expected of the grid, where anything is.
-    pub grid: Option<Arc<GridForecast>>,
-    /// What cards of each kind draw, where that is known.
-    pub draws: BTreeMap<String, CardPower>,
-    /// Whether nodes may sleep when nobody is on them.
-    pub nodes_sleep: bool,
-    /// How long nobody must have been on a node before it sleeps, at least.
-    pub nodes_stay: Duration,
-    /// Whether all nodes have been heard of. Until then no job is called too large.
-    pub inventory_complete: bool,
-    /// How much work jobs turned out to be.
-    pub sizes: SizeHistory,
-    /// What was last shared out; void once nodes change.
-    pub standing: Option<Arc<AllocationCache>>,
+/// The cluster: nodes, jobs, and what was measured of both.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterState {
+    now: Timestamp,
     nodes: Vec<Node>,
     node_keys: Arc<BTreeMap<NodeId, NodeKey>>,
+    gpu_power: Arc<BTreeMap<String, CardPower>>,
+    inventory_complete: bool,
     jobs: Vec<Option<Arc<Job>>>,
     unused: Vec<JobKey>,
     job_keys: Arc<BTreeMap<JobId, JobKey>>,
@@ -79,56 +38,25 @@ pub struct Problem {
     running: BTreeSet<JobKey>,
     observed: BTreeSet<JobKey>,
     arrivals: u64,
+    work_history: Arc<SizeHistory>,
+    allocation_revision: u64,
+    surface_revision: u64,
 }
 
-impl Default for Problem {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Problem {
-    /// What a joule is worth at the grid's present intensity, in the policy's unit: the price times
-    /// [`Self::carbon_ratio`].
-    #[must_use]
-    pub fn price_now(&self) -> f64 {
-        self.price * self.carbon_ratio
-    }
-
-    /// No node, no job.
+impl ClusterState {
+    /// A cluster without nodes and jobs.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            now: Timestamp::EPOCH,
-            tenants_max: TENANTS_MAX_DEFAULT,
-            price: 0.0,
-            carbon_ratio: 1.0,
-            price_sets_clocks: false,
-            power_max: None,
-            caps_enforced: false,
-            admission_limit: None,
-            preemption_limit: None,
-            grid: None,
-            draws: BTreeMap::new(),
-            nodes_sleep: false,
-            nodes_stay: IDLE_BEFORE_SLEEP,
-            inventory_complete: false,
-            sizes: SizeHistory::default(),
-            standing: None,
-            nodes: Vec::new(),
-            node_keys: Arc::default(),
-            jobs: Vec::new(),
-            unused: Vec::new(),
-            job_keys: Arc::default(),
-            queue: BTreeMap::new(),
-            running: BTreeSet::new(),
-            observed: BTreeSet::new(),
-            arrivals: 0,
-        }
+        Self::default()
     }
 
-    // What is read of it.
+    // Reading.
 
+    /// The time of the last event.
+    #[must_use]
+    pub const fn now(&self) -> Timestamp {
+        self.now
+    }
     /// The nodes in node order: the order in which they were first known.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
@@ -148,29 +76,29 @@ impl Problem {
     pub fn node_key(&self, id: &NodeId) -> Option<NodeKey> {
         self.node_keys.get(id).copied()
     }
-    /// The job of that id, while it waits or runs.
+    /// The queued or running job of that id.
     #[must_use]
     pub fn job_key(&self, id: &JobId) -> Option<JobKey> {
         self.job_keys.get(id).copied()
     }
-    /// One job, while it waits or runs.
+    /// One queued or running job.
     #[must_use]
     pub fn job(&self, key: JobKey) -> Option<&Job> {
         self.jobs.get(key.index()).and_then(Option::as_deref)
     }
-    /// The jobs that wait, first come first.
+    /// The queued jobs, by priority and then by arrival.
     pub fn queue(&self) -> impl Iterator<Item = (JobKey, &Job)> {
         self.queue.values().filter_map(|&key| self.job(key).map(|job| (key, job)))
     }
-    /// How many jobs have ever come.
+    /// How many jobs have ever arrived.
     pub(crate) const fn arrivals(&self) -> u64 {
         self.arrivals
     }
-    /// How many jobs wait or hold GPUs.
+    /// How many jobs are queued or hold GPUs.
     pub(crate) fn job_count(&self) -> usize {
         self.queue.len() + self.running.len()
     }
-    /// How many jobs wait.
+    /// How many jobs are queued.
     #[must_use]
     pub fn queue_len(&self) -> usize {
         self.queue.len()
@@ -188,7 +116,7 @@ impl Problem {
     pub fn gpu_count(&self) -> u32 {
         self.nodes.iter().map(|node| node.facts.gpus).sum()
     }
-    /// The GPUs of `set` by the names everyone else uses.
+    /// The GPUs of `set` as a placement of node ids and GPU indices.
     #[must_use]
     pub fn placement(&self, set: &GpuSet) -> Placement {
         let share = |spot: &NodeGpus| NodeShare {
@@ -197,7 +125,7 @@ impl Problem {
         };
         Placement { shares: set.by_node.iter().map(share).collect() }
     }
-    /// The set of a placement; `None` where it names a node or GPU that is not known.
+    /// The set of a placement; `None` where it names an unknown node or GPU.
     #[must_use]
     pub fn gpu_set(&self, placement: &Placement) -> Option<GpuSet> {
         let mut set = GpuSet::default();
@@ -215,7 +143,39 @@ impl Problem {
         Some(set)
     }
 
-    /// The same problem in which these queued jobs are not seen.
+    /// The GPU type of the nodes a job is on.
+    #[must_use]
+    pub fn gpu_type_of(&self, job: &Job) -> Option<&str> {
+        let first = job.state.gpus()?.by_node.first()?;
+        Some(&self.node(first.node).facts.gpu_type)
+    }
+    /// The power of a GPU type, once it is known.
+    #[must_use]
+    pub fn gpu_power(&self, gpu_type: &str) -> Option<&CardPower> {
+        self.gpu_power.get(gpu_type)
+    }
+    /// Whether every node of the cluster is known. Until then no job is rejected as too large.
+    #[must_use]
+    pub const fn inventory_complete(&self) -> bool {
+        self.inventory_complete
+    }
+    /// The work of completed jobs.
+    #[must_use]
+    pub fn work_history(&self) -> &SizeHistory {
+        &self.work_history
+    }
+    /// Counts the events that void an earlier allocation: changed nodes and undone co-locations.
+    #[must_use]
+    pub const fn allocation_revision(&self) -> u64 {
+        self.allocation_revision
+    }
+    /// Counts the surfaces received for jobs that hold GPUs.
+    #[must_use]
+    pub const fn surface_revision(&self) -> u64 {
+        self.surface_revision
+    }
+
+    /// The same cluster without these queued jobs.
     #[must_use]
     pub fn without(&self, hidden: &BTreeSet<JobKey>) -> Self {
         let mut rest = self.clone();
@@ -223,9 +183,33 @@ impl Problem {
         rest
     }
 
-    // What happened to nodes.
+    // Events of the cluster.
 
-    /// A node is there, or has changed. A new one comes last in node order.
+    /// Time has reached `now`.
+    pub const fn advance_to(&mut self, now: Timestamp) {
+        self.now = now;
+    }
+
+    /// Whether every node of the cluster is known from now on.
+    pub const fn inventory_known(&mut self, complete: bool) {
+        self.inventory_complete = complete;
+    }
+
+    /// The power of each GPU type was measured or reported.
+    pub fn gpu_power_known(&mut self, gpu_power: BTreeMap<String, CardPower>) {
+        if *self.gpu_power != gpu_power {
+            self.gpu_power = Arc::new(gpu_power);
+        }
+    }
+
+    /// A job completed earlier, before this state began: its work in seconds on one GPU.
+    pub fn work_remembered(&mut self, work_s: f64) {
+        Arc::make_mut(&mut self.work_history).ended(work_s);
+    }
+
+    // Events of nodes.
+
+    /// A node was added or has changed. A new node is the last in node order.
     pub fn node_known(&mut self, mut facts: NodeFacts) -> NodeKey {
         facts.gpus = facts.gpus.min(GPUS_PER_NODE_MAX);
         facts.healthy &= ones(facts.gpus);
@@ -235,32 +219,32 @@ impl Problem {
             if *node.facts == facts {
                 return key;
             }
-            self.standing = None;
+            self.allocation_revision += 1;
             let tenants = Arc::make_mut(&mut node.tenants);
             tenants.resize(gpus.max(tenants.len()), Vec::new());
             node.facts = Arc::new(facts);
             return key;
         }
-        self.standing = None;
+        self.allocation_revision += 1;
         let key = NodeKey(self.nodes.len() as u32);
         Arc::make_mut(&mut self.node_keys).insert(facts.id.clone(), key);
         self.nodes.push(Node::new(facts, self.now));
         key
     }
 
-    /// A node does not answer: nothing new is placed there. Its jobs are the caller's to judge.
+    /// A node does not answer: no job is placed there. The caller decides about its jobs.
     pub fn node_lost(&mut self, key: NodeKey) {
-        self.standing = None;
+        self.allocation_revision += 1;
         Arc::make_mut(&mut self.nodes[key.index()].facts).healthy = 0;
     }
 
-    /// A node is below this leaf switch: jobs of several nodes are kept below few.
+    /// A node is connected to this leaf switch. Jobs of several nodes are placed below few switches.
     pub fn node_is_below(&mut self, key: NodeKey, switch: Option<u32>) {
         self.nodes[key.index()].switch = switch;
     }
 
-    /// A node has so many GPUs on each board: what a board can hold is kept on one. Boards that blocks
-    /// of GPUs would lie across are nothing to go by ([`topology::check_board`]).
+    /// The number of GPUs on each of a node's boards. A job that fits one board is kept on one. A
+    /// number that blocks of GPUs would not align with is ignored ([`topology::check_board`]).
     pub fn node_has_boards(&mut self, key: NodeKey, gpus_per_board: Option<u32>) {
         let node = &mut self.nodes[key.index()];
         let fits = |board: &u32| topology::check_board(node.facts.gpus, *board).is_ok();
@@ -276,9 +260,9 @@ impl Problem {
         }
     }
 
-    // What happened to jobs.
+    // Events of jobs.
 
-    /// A job was accepted. One that is known already keeps its key and its place.
+    /// A job was accepted. A known job keeps its key and its place in the queue.
     pub fn job_arrived(&mut self, facts: JobFacts) -> JobKey {
         if let Some(key) = self.job_key(&facts.id) {
             return key;
@@ -287,7 +271,7 @@ impl Problem {
         if key.index() == self.jobs.len() {
             self.jobs.push(None);
         }
-        // More priority comes first, whenever it came.
+        // Higher priority first, then earlier arrival.
         let arrival = u64::from(u8::MAX - facts.priority) << 56 | self.arrivals;
         self.arrivals += 1;
         Arc::make_mut(&mut self.job_keys).insert(facts.id.clone(), key);
@@ -296,7 +280,7 @@ impl Problem {
         key
     }
 
-    /// A queued job turns out to hold GPUs already: the caller has just restarted.
+    /// A queued job holds these GPUs already: its placement is restored after a restart.
     pub fn job_restored(
         &mut self,
         key: JobKey,
@@ -308,27 +292,26 @@ impl Problem {
         self.hold(key, on, setting, since, observing);
     }
 
-    /// GPU time that a job of a caller that has just restarted had before its present placement, and
-    /// for how long it ran: told last of what is restored of it.
-    pub fn job_had(&mut self, key: JobKey, gpu_time: Duration, run_time: Duration) {
+    /// The GPU time and run time of a restored job before its present placement. Called after
+    /// [`Self::job_restored`].
+    pub fn job_usage_restored(&mut self, key: JobKey, gpu_time: Duration, run_time: Duration) {
         if let Some(job) = one_of(&mut self.jobs, key) {
             (job.attained, job.ran) = (gpu_time, run_time);
         }
     }
 
-    /// A job has done all its work, and is over. How much it was is remembered and given back, where it
-    /// is known: seconds alone on one GPU.
+    /// A job completed. Returns its work in seconds on one GPU, where that is known, and remembers it.
     pub fn job_finished(&mut self, key: JobKey) -> Option<f64> {
         let work_s = self.job(key).and_then(|job| {
             let work_s = job.progress?.step as f64 / job.unit_rate()?;
             (work_s.is_finite() && work_s > 0.0).then_some(work_s)
         });
-        work_s.into_iter().for_each(|work_s| self.sizes.ended(work_s));
+        work_s.into_iter().for_each(|work_s| self.work_remembered(work_s));
         self.job_ended(key);
         work_s
     }
 
-    /// A job is over (finished, failed, cancelled): its GPUs are free and its key may be reused.
+    /// A job ended (completed, failed or cancelled): its GPUs are free and its key may be reused.
     pub fn job_ended(&mut self, key: JobKey) {
         self.release(key);
         let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::take) else { return };
@@ -337,8 +320,8 @@ impl Problem {
         self.unused.push(key);
     }
 
-    /// A job has stopped before its end (undone, or its node was lost): back to its place in the
-    /// queue.
+    /// A job stopped before its end (preempted, undone, or its node was lost). It returns to its
+    /// place in the queue.
     pub fn job_stopped(&mut self, key: JobKey) {
         self.release(key);
         if let Some(job) = one_of(&mut self.jobs, key) {
@@ -349,14 +332,14 @@ impl Problem {
         }
     }
 
-    /// A job says how far it is. Reports that come late are ignored.
+    /// A job reported its progress. A report older than the last one is ignored.
     pub fn job_progressed(&mut self, key: JobKey, progress: Progress) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         let last = job.progress.unwrap_or_default();
         if progress.at < last.at {
             return;
         }
-        // A report that leaves out what an earlier one said does not unsay it.
+        // A value missing from this report keeps its last known value.
         job.progress = Some(Progress {
             steps_total: progress.steps_total.or(last.steps_total),
             epoch: progress.epoch.or(last.epoch),
@@ -372,31 +355,31 @@ impl Problem {
             };
             let since = seen.since;
             for mark in seen.marks.iter_mut().filter(|mark| mark.job == key) {
-                // Until it makes a step, it is still being started.
-                let stands = mark.from.is_none_or(|(_, step)| progress.step <= step);
-                if stands && progress.at >= since {
+                // Until its first step the job is still starting.
+                let starting = mark.from.is_none_or(|(_, step)| progress.step <= step);
+                if starting && progress.at >= since {
                     mark.from = Some((progress.at, progress.step));
                 }
             }
         }
     }
 
-    /// A predictor says what it expects of a job.
+    /// A predictor's surface for a job arrived.
     pub fn surface_known(&mut self, key: JobKey, surface: Arc<Surface>) {
         if let Some(job) = self.job(key) {
-            // Who cannot stop keeps for good what it is given on hope.
+            // A job that cannot be stopped keeps its GPUs to its end: optimism would not be
+            // corrected.
             let read =
                 if job.facts.can_stop { OperatingPoints::hopeful } else { OperatingPoints::of };
             let menu = Arc::new(read(&surface, job.facts.request));
-            let waits = job.state == State::Queued;
+            let queued = job.state == State::Queued;
             self.surface_and_menu_known(key, surface, menu);
-            if let Some(standing) = self.standing.as_mut().filter(|_| !waits) {
-                Arc::make_mut(standing).something_changed();
-            }
+            self.surface_revision += u64::from(!queued);
         }
     }
 
-    /// As [`Self::surface_known`], with the surface's menu, which jobs of one kind may share.
+    /// As [`Self::surface_known`], with operating points that were read before: jobs with the same
+    /// surface may share them.
     pub fn surface_and_menu_known(
         &mut self,
         key: JobKey,
@@ -404,59 +387,59 @@ impl Problem {
         menu: Arc<OperatingPoints>,
     ) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
-        job.hear(surface, menu);
+        job.surface_received(surface, menu);
         if !job.elsewhere.is_empty()
             && let Some(spot) = job.state.gpus().and_then(|on| on.by_node.first())
         {
-            job.turn_to(&self.nodes[spot.node.index()].facts.gpu_type);
+            job.use_gpu_type(&self.nodes[spot.node.index()].facts.gpu_type);
         }
     }
 
-    /// The plan is being carried out. Whoever applies a plan has made it from this very problem.
-    pub fn apply(&mut self, plan: &Plan) {
-        self.standing.clone_from(&plan.standing);
-        for decision in &plan.decisions {
-            match decision {
-                Decision::Start { job, on, setting, observe, .. } => {
-                    self.hold(*job, on.clone(), *setting, self.now, *observe);
-                }
-                Decision::Stop { job, next_gpus, next_kind, .. } => {
-                    self.stop(*job, false);
-                    if let Some(job) = one_of(&mut self.jobs, *job) {
-                        (job.next_gpus, job.next_kind) = (*next_gpus, next_kind.clone());
-                    }
-                }
-                Decision::Set { job, setting, .. } => {
-                    if let Some(Job { state: State::Running { setting: now, .. }, .. }) =
-                        one_of(&mut self.jobs, *job)
-                    {
-                        *now = *setting;
-                        self.observe_anew(*job);
-                    }
-                }
-                Decision::Undo { job, .. } => self.stop(*job, true),
-                Decision::Settle { job, .. } => {
-                    self.observed.remove(job);
-                    if let Some(Job { state: State::Running { observation, .. }, .. }) =
-                        one_of(&mut self.jobs, *job)
-                    {
-                        *observation = None;
-                    }
-                }
-                Decision::Reject { job, .. } => self.job_ended(*job),
-            }
-        }
-        for decision in &plan.nodes {
-            match decision {
-                NodeDecision::Sleep { node, .. } => self.node_is(*node, Wakefulness::Asleep),
-                NodeDecision::Wake { node, .. } => self.node_is(*node, Wakefulness::Waking),
-            }
+    /// A queued job was given these GPUs, with or without early observation.
+    pub fn job_placed(&mut self, key: JobKey, on: GpuSet, setting: GpuSetting, observing: bool) {
+        self.hold(key, on, setting, self.now, observing);
+    }
+
+    /// The caps and clocks of a running job's GPUs were changed.
+    pub fn job_set(&mut self, key: JobKey, setting: GpuSetting) {
+        if let Some(Job { state: State::Running { setting: current, .. }, .. }) =
+            one_of(&mut self.jobs, key)
+        {
+            *current = setting;
+            self.restart_observations_with(key);
         }
     }
 
-    /// The cards of a job were set anew: what was seen of it and its neighbours was seen under
-    /// another setting.
-    fn observe_anew(&mut self, key: JobKey) {
+    /// A running job was requested to stop. It holds its GPUs until [`Self::job_stopped`].
+    pub fn job_stopping(&mut self, key: JobKey) {
+        self.stop(key, false);
+    }
+
+    /// An observed job was requested to stop because its placement did not hold: that set of GPUs is
+    /// not tried again for it.
+    pub fn job_undone(&mut self, key: JobKey) {
+        self.stop(key, true);
+    }
+
+    /// A stopping job will continue at once on this many GPUs, of this type.
+    pub fn job_continues_on(&mut self, key: JobKey, gpus: Option<u32>, gpu_type: Option<Arc<str>>) {
+        if let Some(job) = one_of(&mut self.jobs, key) {
+            (job.next_gpus, job.next_kind) = (gpus, gpu_type);
+        }
+    }
+
+    /// The observation of a job's placement ended, and the placement holds.
+    pub fn observation_ended(&mut self, key: JobKey) {
+        self.observed.remove(&key);
+        if let Some(Job { state: State::Running { observation, .. }, .. }) =
+            one_of(&mut self.jobs, key)
+        {
+            *observation = None;
+        }
+    }
+
+    /// Restarts the observations in which `key` takes part: their measurements are of other settings.
+    fn restart_observations_with(&mut self, key: JobKey) {
         for &watched in &self.observed {
             let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
                 one_of(&mut self.jobs, watched)
@@ -470,16 +453,9 @@ impl Problem {
         }
     }
 
-    /// A running job is asked to stop for a reason other than a plan's.
-    pub fn job_stopping(&mut self, key: JobKey) {
-        self.stop(key, false);
-    }
-
     fn stop(&mut self, key: JobKey, undone: bool) {
         self.observed.remove(&key);
-        if undone {
-            self.standing = None;
-        }
+        self.allocation_revision += u64::from(undone);
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         job.attained = job.gpu_time(self.now);
         job.ran = job.run_time(self.now);
@@ -525,7 +501,7 @@ impl Problem {
         if !job.elsewhere.is_empty()
             && let Some(spot) = on.by_node.first()
         {
-            job.turn_to(&self.nodes[spot.node.index()].facts.gpu_type);
+            job.use_gpu_type(&self.nodes[spot.node.index()].facts.gpu_type);
         }
         job.state = State::Running { on, setting, since, observation };
         self.running.insert(key);
@@ -561,7 +537,7 @@ impl Problem {
     }
 }
 
-/// A job, to be changed: apart from now on in this problem, where copies of the problem have it too.
+/// A job, to be changed; copies of the state keep the old one.
 fn one_of(jobs: &mut [Option<Arc<Job>>], key: JobKey) -> Option<&mut Job> {
     jobs.get_mut(key.index())?.as_mut().map(Arc::make_mut)
 }

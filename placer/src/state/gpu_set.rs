@@ -1,12 +1,12 @@
 //! Dense names for nodes and jobs, and sets of GPUs over them.
 //!
 //! Policies run at every event of a trace, so inside the placer a node or a job is a small number
-//! and the GPUs of a node are the bits of one word. [`crate::Problem`] knows both names of
-//! everything; nothing outside this library should store the numbers beyond the life of a problem.
+//! and the GPUs of a node are the bits of one word. [`crate::PlanningInput`] knows both names of
+//! everything; nothing outside this library should store the numbers beyond the life of a input.
 
 use wattle_common::GpuIndex;
 
-/// A job, by its place in the problem. It may be given to another job once this one has ended.
+/// A job, by its place in the input. It may be given to another job once this one has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey(pub(crate) u32);
 

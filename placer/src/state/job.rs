@@ -1,7 +1,7 @@
 //! What the placer knows of one job while it waits or runs.
 //!
 //! Facts come from its owner and never change; the state, the surface and the progress come from
-//! outside through [`crate::Problem`]'s update methods. Nothing here decides.
+//! outside through [`crate::PlanningInput`]'s update methods. Nothing here decides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use wattle_common::job::{GpuRequest, GpuSetting, JobSpec};
 use wattle_common::messages::{JobProgressed, Surface};
 use wattle_common::{JobId, Timestamp, WorkloadId};
 
-use crate::power::operating_points::OperatingPoints;
 use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::operating_points::OperatingPoints;
 
 /// What a job's owner says of it, as far as placing it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,7 +242,7 @@ impl Job {
         all.find(|surface| surface.gpu_type == kind).map(Arc::as_ref)
     }
     /// A predictor has spoken. What it says of one kind of GPU leaves what is known of others.
-    pub(crate) fn hear(&mut self, surface: Arc<Surface>, menu: Arc<OperatingPoints>) {
+    pub(crate) fn surface_received(&mut self, surface: Arc<Surface>, menu: Arc<OperatingPoints>) {
         let kind = surface.gpu_type.as_str();
         if self.surface.as_ref().is_none_or(|known| known.gpu_type == kind) {
             (self.surface, self.menu) = (Some(surface), Some(menu));
@@ -255,7 +255,7 @@ impl Job {
         }
     }
     /// Its own surface and menu are from now on those of this kind, where anything is said of it.
-    pub(crate) fn turn_to(&mut self, kind: &str) {
+    pub(crate) fn use_gpu_type(&mut self, kind: &str) {
         if self.surface.as_ref().is_some_and(|surface| surface.gpu_type == kind) {
             return;
         }
@@ -265,7 +265,7 @@ impl Job {
         let KnownSurface { surface, menu } = self.elsewhere.remove(at);
         let before = (self.surface.replace(surface), self.menu.replace(menu));
         if let (Some(surface), Some(menu)) = before {
-            self.hear(surface, menu);
+            self.surface_received(surface, menu);
         }
     }
     /// The unit of its work, as its own menu has it ([`OperatingPoints::unit_rate`]).

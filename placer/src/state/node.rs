@@ -37,6 +37,19 @@ pub struct NodeWatts {
     pub wakes_in: Duration,
 }
 
+/// The power of a GPU type, and the caps it accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CardPower {
+    /// Of an idle GPU.
+    pub idle: Power,
+    /// Of a GPU at most: its default cap.
+    pub most: Power,
+    /// The lowest cap it accepts; absent: it accepts none.
+    pub cap_least: Option<Power>,
+    /// Of the rest of its node, where the node does not report it.
+    pub host: Power,
+}
+
 /// Whether a node is awake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakefulness {
@@ -52,7 +65,7 @@ pub enum Wakefulness {
 /// A node and who is on it.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is known of it. Shared with copies of the problem, as its tenants are.
+    /// What is known of it. Shared with copies of the input, as its tenants are.
     pub facts: Arc<NodeFacts>,
     /// The leaf switch it is below, where that is known.
     pub switch: Option<u32>,

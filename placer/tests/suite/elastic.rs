@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Site;
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, NodeId, Power, Timestamp};
 use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Policy, Problem, State, check, policy,
+    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Policy, State, check, policy,
 };
 
 fn exactly(value: f64) -> Estimate {
@@ -55,17 +56,17 @@ fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
     }
 }
 
-fn cluster(nodes: u32, price: f64) -> Problem {
-    let mut problem = Problem::new();
-    add_nodes(&mut problem, "a100", nodes, 8);
-    problem.inventory_complete = true;
-    problem.price = price;
-    problem
+fn cluster(nodes: u32, price: f64) -> Site {
+    let mut site = Site::new();
+    add_nodes(&mut site, "a100", nodes, 8);
+    site.inventory_known(true);
+    site.limits.price = price;
+    site
 }
 
-fn add_nodes(problem: &mut Problem, kind: &str, nodes: u32, gpus: u32) {
+fn add_nodes(site: &mut Site, kind: &str, nodes: u32, gpus: u32) {
     for i in 0..nodes {
-        problem.node_known(NodeFacts {
+        site.node_known(NodeFacts {
             id: NodeId::new(&format!("{kind}-n{i}")).unwrap(),
             gpu_type: kind.to_owned(),
             gpus,
@@ -81,14 +82,15 @@ fn add_nodes(problem: &mut Problem, kind: &str, nodes: u32, gpus: u32) {
     }
 }
 
-fn arrive(problem: &mut Problem, name: &str, request: GpuRequest, gain: f64) -> JobKey {
-    let key = submit(problem, name, request);
-    problem.surface_known(key, Arc::new(surface(gain)));
+fn arrive(site: &mut Site, name: &str, request: GpuRequest, gain: f64) -> JobKey {
+    let key = submit(site, name, request);
+    site.surface_known(key, Arc::new(surface(gain)));
     key
 }
 
-fn submit(problem: &mut Problem, name: &str, request: GpuRequest) -> JobKey {
-    problem.job_arrived(JobFacts {
+fn submit(site: &mut Site, name: &str, request: GpuRequest) -> JobKey {
+    let submitted_at = site.now();
+    site.job_arrived(JobFacts {
         id: name.parse().unwrap(),
         workload: None,
         request,
@@ -100,33 +102,33 @@ fn submit(problem: &mut Problem, name: &str, request: GpuRequest) -> JobKey {
         duration_alone: None,
         memory_mib_max: None,
         gpu_type: None,
-        submitted_at: problem.now,
+        submitted_at,
     })
 }
 
 const ANY: GpuRequest = GpuRequest { min: 1, max: 16 };
 
 /// Solves and applies until nothing is left to do, stopping at once whoever is stopped.
-fn settle(problem: &mut Problem, policy: &dyn Policy) -> usize {
+fn settle(site: &mut Site, policy: &dyn Policy) -> usize {
     for round in 0..40 {
-        let plan: Plan = policy.solve(problem);
-        let violations = check(problem, &plan);
+        let plan: Plan = policy.solve(site.input());
+        let violations = check(site.input(), &plan);
         assert!(violations.is_empty(), "{violations:?} in {plan:?}");
         if plan.is_empty() {
             return round;
         }
-        problem.apply(&plan);
+        site.apply(&plan);
         for decision in &plan.decisions {
             if let Decision::Stop { job, .. } = decision {
-                problem.job_stopped(*job);
+                site.job_stopped(*job);
             }
         }
     }
     panic!("{} does not come to rest", policy.name());
 }
 
-fn size(problem: &Problem, key: JobKey) -> (u32, GpuSetting) {
-    match &problem.job(key).unwrap().state {
+fn size(site: &Site, key: JobKey) -> (u32, GpuSetting) {
+    match &site.job(key).unwrap().state {
         State::Running { on, setting, .. } => (on.gpu_count(), *setting),
         _ => (0, GpuSetting::DEFAULT),
     }
@@ -135,49 +137,48 @@ fn size(problem: &Problem, key: JobKey) -> (u32, GpuSetting) {
 #[test]
 fn who_scales_gets_the_gpus_and_a_price_takes_them_away() {
     let powerflow = policy("powerflow").unwrap();
-    let mut problem = cluster(2, 0.0);
-    let scales = arrive(&mut problem, "scales", ANY, 1.9);
-    let flat = arrive(&mut problem, "flat", ANY, 1.1);
-    settle(&mut problem, powerflow.as_ref());
-    let (most, little) = (size(&problem, scales).0, size(&problem, flat).0);
+    let mut site = cluster(2, 0.0);
+    let scales = arrive(&mut site, "scales", ANY, 1.9);
+    let flat = arrive(&mut site, "flat", ANY, 1.1);
+    settle(&mut site, powerflow.as_ref());
+    let (most, little) = (size(&site, scales).0, size(&site, flat).0);
     assert!(most == 8 && little <= 8, "{most} {little}");
     // A price that no step meets: everybody is back at the least, at the thrifty clock.
-    problem.price = 100.0;
-    settle(&mut problem, powerflow.as_ref());
+    site.limits.price = 100.0;
+    settle(&mut site, powerflow.as_ref());
     let thrifty = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
-    assert_eq!(size(&problem, scales), (1, thrifty));
-    assert_eq!(size(&problem, flat), (1, thrifty));
+    assert_eq!(size(&site, scales), (1, thrifty));
+    assert_eq!(size(&site, flat), (1, thrifty));
 }
 
 #[test]
 fn equal_jobs_share_equally_whatever_they_have_left() {
-    let mut problem = cluster(2, 0.0);
-    let keys: Vec<JobKey> =
-        (0..4).map(|i| arrive(&mut problem, &format!("j{i}"), ANY, 1.8)).collect();
-    settle(&mut problem, policy("powerflow").unwrap().as_ref());
-    assert!(keys.iter().all(|&key| size(&problem, key).0 == 4));
+    let mut site = cluster(2, 0.0);
+    let keys: Vec<JobKey> = (0..4).map(|i| arrive(&mut site, &format!("j{i}"), ANY, 1.8)).collect();
+    settle(&mut site, policy("powerflow").unwrap().as_ref());
+    assert!(keys.iter().all(|&key| size(&site, key).0 == 4));
 }
 
 #[test]
 fn a_rigid_job_stays_as_asked_and_one_too_many_waits() {
-    let mut problem = cluster(1, 0.0);
-    let rigid = arrive(&mut problem, "rigid", GpuRequest::exactly(8), 1.9);
-    let late = arrive(&mut problem, "late", ANY, 1.9);
+    let mut site = cluster(1, 0.0);
+    let rigid = arrive(&mut site, "rigid", GpuRequest::exactly(8), 1.9);
+    let late = arrive(&mut site, "late", ANY, 1.9);
     let powerflow = policy("powerflow").unwrap();
-    settle(&mut problem, powerflow.as_ref());
-    assert_eq!((size(&problem, rigid).0, size(&problem, late).0), (8, 0));
-    let blocked = powerflow.solve(&problem).blocked.unwrap();
+    settle(&mut site, powerflow.as_ref());
+    assert_eq!((size(&site, rigid).0, size(&site, late).0), (8, 0));
+    let blocked = powerflow.solve(site.input()).blocked.unwrap();
     assert_eq!(blocked.job, late);
 }
 
 #[test]
 fn greenflow_is_powerflow_under_constant_intensity_and_thriftier_when_the_grid_is_dirty() {
     let plan = |name: &str, ratio: f64| {
-        let mut problem = cluster(2, 1.0);
-        problem.carbon_ratio = ratio;
-        let keys = [arrive(&mut problem, "a", ANY, 1.9), arrive(&mut problem, "b", ANY, 1.4)];
-        settle(&mut problem, policy(name).unwrap().as_ref());
-        keys.map(|key| size(&problem, key))
+        let mut site = cluster(2, 1.0);
+        site.limits.carbon_ratio = ratio;
+        let keys = [arrive(&mut site, "a", ANY, 1.9), arrive(&mut site, "b", ANY, 1.4)];
+        settle(&mut site, policy(name).unwrap().as_ref());
+        keys.map(|key| size(&site, key))
     };
     assert_eq!(plan("greenflow", 1.0), plan("powerflow", 1.0));
     assert_eq!(plan("powerflow", 3.0), plan("powerflow", 1.0));
@@ -187,39 +188,39 @@ fn greenflow_is_powerflow_under_constant_intensity_and_thriftier_when_the_grid_i
 
 #[test]
 fn a_node_that_sleeps_is_woken_for_who_waits() {
-    let mut problem = cluster(2, 0.0);
+    let mut site = cluster(2, 0.0);
     for node in 0..2 {
-        problem.node_is(wattle_placer::NodeKey::at(node), wattle_placer::Wakefulness::Asleep);
+        site.node_is(wattle_placer::NodeKey::at(node), wattle_placer::Wakefulness::Asleep);
     }
-    let job = arrive(&mut problem, "a", GpuRequest::exactly(8), 1.9);
+    let job = arrive(&mut site, "a", GpuRequest::exactly(8), 1.9);
     let powerflow = policy("powerflow").unwrap();
-    let plan = powerflow.solve(&problem);
+    let plan = powerflow.solve(site.input());
     assert!(plan.decisions.is_empty() && plan.nodes.len() == 1, "{plan:?}");
-    problem.apply(&plan);
-    assert!(powerflow.solve(&problem).is_empty(), "one is waking already");
-    problem.node_is(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
-    settle(&mut problem, powerflow.as_ref());
-    assert_eq!(size(&problem, job).0, 8);
+    site.apply(&plan);
+    assert!(powerflow.solve(site.input()).is_empty(), "one is waking already");
+    site.node_is(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
+    settle(&mut site, powerflow.as_ref());
+    assert_eq!(size(&site, job).0, 8);
 }
 
 /// Something every ten minutes: a job ends, where it is its turn and any is there, or one arrives; and
 /// each time plans must come to rest.
 fn come_and_go(
-    problem: &mut Problem,
+    site: &mut Site,
     policy: &dyn Policy,
     ends: impl Iterator<Item = bool>,
-    mut arrive: impl FnMut(&mut Problem, usize) -> JobKey,
+    mut arrive: impl FnMut(&mut Site, usize) -> JobKey,
 ) {
     let mut alive: Vec<JobKey> = Vec::new();
     for (i, ends) in ends.enumerate() {
-        problem.now = problem.now + Duration::from_secs(600);
+        site.pass(Duration::from_secs(600));
         if ends && !alive.is_empty() {
             let gone = alive.remove(i % alive.len());
-            problem.job_ended(gone);
+            site.job_ended(gone);
         } else {
-            alive.push(arrive(problem, i));
+            alive.push(arrive(site, i));
         }
-        settle(problem, policy);
+        settle(site, policy);
     }
 }
 
@@ -235,13 +236,13 @@ proptest! {
     ) {
         for name in ["powerflow", "greenflow"] {
             let policy = policy(name).unwrap();
-            let mut problem = cluster(nodes, price);
+            let mut site = cluster(nodes, price);
             let ends = events.iter().map(|event| event.0 == 0);
-            come_and_go(&mut problem, policy.as_ref(), ends, |problem, i| {
+            come_and_go(&mut site, policy.as_ref(), ends, |site, i| {
                 let (_, doublings, gain, rigid) = events[i];
                 let max = 1 << (doublings - 1);
                 let min = if rigid { max } else { 1 };
-                arrive(problem, &format!("j{i}"), GpuRequest { min, max }, gain)
+                arrive(site, &format!("j{i}"), GpuRequest { min, max }, gain)
             });
         }
     }
@@ -253,8 +254,8 @@ fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
     let thrifty = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
     for name in ["powerflow", "wattle"] {
         let policy = policy(name).unwrap();
-        let mut problem = cluster(1, 100.0);
-        let key = arrive(&mut problem, "new", ANY, 1.9);
+        let mut site = cluster(1, 100.0);
+        let key = arrive(&mut site, "new", ANY, 1.9);
         let said = |windows: u32, width: f64| {
             let mut said = surface(1.9);
             said.windows = windows;
@@ -265,45 +266,45 @@ fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
             }
             Arc::new(said)
         };
-        problem.surface_known(key, said(0, 1.5));
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(size(&problem, key), (1, GpuSetting::DEFAULT), "{name}, of a guess");
-        problem.now = problem.now + Duration::from_secs(60);
-        problem.surface_known(key, said(1, 1.5));
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(size(&problem, key), (1, thrifty), "{name}, once measured");
+        site.surface_known(key, said(0, 1.5));
+        settle(&mut site, policy.as_ref());
+        assert_eq!(size(&site, key), (1, GpuSetting::DEFAULT), "{name}, of a guess");
+        site.pass(Duration::from_secs(60));
+        site.surface_known(key, said(1, 1.5));
+        settle(&mut site, policy.as_ref());
+        assert_eq!(size(&site, key), (1, thrifty), "{name}, once measured");
         // What is surely known needs no look.
-        let sure = arrive(&mut problem, "sure", ANY, 1.9);
-        problem.surface_known(sure, said(0, 1.0));
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(size(&problem, sure), (1, thrifty), "{name}, of what is sure");
+        let sure = arrive(&mut site, "sure", ANY, 1.9);
+        site.surface_known(sure, said(0, 1.0));
+        settle(&mut site, policy.as_ref());
+        assert_eq!(size(&site, sure), (1, thrifty), "{name}, of what is sure");
     }
 }
 
 /// A job that is so much faster on a V100 than on a K80.
 fn arrive_on_both(
-    problem: &mut Problem,
+    site: &mut Site,
     name: &str,
     request: GpuRequest,
     faster: f64,
     gain: f64,
 ) -> JobKey {
-    let key = submit(problem, name, request);
-    problem.surface_known(key, Arc::new(surface_on("v100", faster, gain)));
-    problem.surface_known(key, Arc::new(surface_on("k80", 1.0, gain)));
+    let key = submit(site, name, request);
+    site.surface_known(key, Arc::new(surface_on("v100", faster, gain)));
+    site.surface_known(key, Arc::new(surface_on("k80", 1.0, gain)));
     key
 }
 
-fn mixed(nodes: u32, gpus: u32, price: f64) -> Problem {
-    let mut problem = cluster(0, price);
-    add_nodes(&mut problem, "v100", nodes, gpus);
-    add_nodes(&mut problem, "k80", nodes, gpus);
-    problem
+fn mixed(nodes: u32, gpus: u32, price: f64) -> Site {
+    let mut site = cluster(0, price);
+    add_nodes(&mut site, "v100", nodes, gpus);
+    add_nodes(&mut site, "k80", nodes, gpus);
+    site
 }
 
-fn kind(problem: &Problem, key: JobKey) -> Option<&str> {
-    let State::Running { on, .. } = &problem.job(key).unwrap().state else { return None };
-    Some(&problem.node(on.by_node[0].node).facts.gpu_type)
+fn kind(site: &Site, key: JobKey) -> Option<&str> {
+    let State::Running { on, .. } = &site.job(key).unwrap().state else { return None };
+    Some(&site.node(on.by_node[0].node).facts.gpu_type)
 }
 
 const OF_KINDS: [&str; 5] = ["afs", "powerflow", "greenflow", "powerflow@1080", "wattle"];
@@ -314,13 +315,13 @@ fn the_kind_goes_to_who_gains_most_by_it_whoever_came_first() {
         let policy = policy(name).unwrap();
         for price in [0.0, 0.5] {
             for first in [4.0, 1.2] {
-                let mut problem = mixed(1, 1, price);
+                let mut site = mixed(1, 1, price);
                 let one = GpuRequest::exactly(1);
-                let a = arrive_on_both(&mut problem, "a", one, first, 1.0);
-                let b = arrive_on_both(&mut problem, "b", one, 4.8 / first, 1.0);
-                settle(&mut problem, policy.as_ref());
+                let a = arrive_on_both(&mut site, "a", one, first, 1.0);
+                let b = arrive_on_both(&mut site, "b", one, 4.8 / first, 1.0);
+                settle(&mut site, policy.as_ref());
                 let (much, slight) = if first > 2.0 { (a, b) } else { (b, a) };
-                let kinds = [kind(&problem, much), kind(&problem, slight)];
+                let kinds = [kind(&site, much), kind(&site, slight)];
                 assert_eq!(kinds, [Some("v100"), Some("k80")], "{name} at {price}, {first}");
             }
         }
@@ -332,57 +333,57 @@ fn who_runs_changes_its_kind_only_where_that_pays_for_a_restart() {
     for name in OF_KINDS {
         let policy = policy(name).unwrap();
         let one = GpuRequest::exactly(1);
-        let mut problem = mixed(1, 1, 0.0);
-        let slight = arrive_on_both(&mut problem, "slight", one, 1.2, 1.0);
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(kind(&problem, slight), Some("v100"), "{name}: nobody else wants it");
+        let mut site = mixed(1, 1, 0.0);
+        let slight = arrive_on_both(&mut site, "slight", one, 1.2, 1.0);
+        settle(&mut site, policy.as_ref());
+        assert_eq!(kind(&site, slight), Some("v100"), "{name}: nobody else wants it");
         // Hardly more is gained by the change than a restart takes of an hour.
-        problem.now = problem.now + Duration::from_secs(600);
-        let hardly = arrive_on_both(&mut problem, "hardly", one, 1.205, 1.0);
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(kind(&problem, slight), Some("v100"), "{name}");
-        assert_eq!(kind(&problem, hardly), Some("k80"), "{name}");
-        problem.job_ended(hardly);
-        problem.now = problem.now + Duration::from_secs(600);
-        let much = arrive_on_both(&mut problem, "much", one, 4.0, 1.0);
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(kind(&problem, much), Some("v100"), "{name}");
-        assert_eq!(kind(&problem, slight), Some("k80"), "{name}");
+        site.pass(Duration::from_secs(600));
+        let hardly = arrive_on_both(&mut site, "hardly", one, 1.205, 1.0);
+        settle(&mut site, policy.as_ref());
+        assert_eq!(kind(&site, slight), Some("v100"), "{name}");
+        assert_eq!(kind(&site, hardly), Some("k80"), "{name}");
+        site.job_ended(hardly);
+        site.pass(Duration::from_secs(600));
+        let much = arrive_on_both(&mut site, "much", one, 4.0, 1.0);
+        settle(&mut site, policy.as_ref());
+        assert_eq!(kind(&site, much), Some("v100"), "{name}");
+        assert_eq!(kind(&site, slight), Some("k80"), "{name}");
         // Free cards of a better kind are taken, too.
-        problem.job_ended(much);
-        problem.now = problem.now + Duration::from_secs(600);
-        settle(&mut problem, policy.as_ref());
-        assert_eq!(kind(&problem, slight), Some("v100"), "{name}");
+        site.job_ended(much);
+        site.pass(Duration::from_secs(600));
+        settle(&mut site, policy.as_ref());
+        assert_eq!(kind(&site, slight), Some("v100"), "{name}");
     }
 }
 
 #[test]
 fn elastic_jobs_do_not_crowd_onto_the_fast_cards() {
     for name in ["afs", "powerflow"] {
-        let mut problem = mixed(1, 8, 0.0);
+        let mut site = mixed(1, 8, 0.0);
         let keys: Vec<JobKey> =
-            (0..3).map(|i| arrive_on_both(&mut problem, &format!("j{i}"), ANY, 1.5, 1.8)).collect();
-        settle(&mut problem, policy(name).unwrap().as_ref());
-        let on_k80 = keys.iter().filter(|&&key| kind(&problem, key) == Some("k80")).count();
+            (0..3).map(|i| arrive_on_both(&mut site, &format!("j{i}"), ANY, 1.5, 1.8)).collect();
+        settle(&mut site, policy(name).unwrap().as_ref());
+        let on_k80 = keys.iter().filter(|&&key| kind(&site, key) == Some("k80")).count();
         assert_eq!(on_k80, 1, "{name}");
-        assert_eq!(keys.iter().map(|&key| size(&problem, key).0).sum::<u32>(), 16, "{name}");
+        assert_eq!(keys.iter().map(|&key| size(&site, key).0).sum::<u32>(), 16, "{name}");
     }
 }
 
 #[test]
 fn who_is_known_on_one_kind_only_does_not_wait_while_another_is_free() {
     for name in ["afs", "powerflow", "wattle"] {
-        let mut problem = mixed(1, 2, 0.0);
+        let mut site = mixed(1, 2, 0.0);
         let one = GpuRequest::exactly(1);
         let keys: Vec<JobKey> = (0..4)
             .map(|i| {
-                let key = submit(&mut problem, &format!("j{i}"), one);
-                problem.surface_known(key, Arc::new(surface_on("v100", 1.0, 1.0)));
+                let key = submit(&mut site, &format!("j{i}"), one);
+                site.surface_known(key, Arc::new(surface_on("v100", 1.0, 1.0)));
                 key
             })
             .collect();
-        settle(&mut problem, policy(name).unwrap().as_ref());
-        let on = |wanted| keys.iter().filter(|&&key| kind(&problem, key) == Some(wanted)).count();
+        settle(&mut site, policy(name).unwrap().as_ref());
+        let on = |wanted| keys.iter().filter(|&&key| kind(&site, key) == Some(wanted)).count();
         assert_eq!((on("v100"), on("k80")), (2, 2), "{name}");
     }
 }
@@ -399,21 +400,21 @@ proptest! {
     ) {
         for name in ["afs", "powerflow", "wattle", "powerflow+zeus"] {
             let policy = policy(name).unwrap();
-            let mut problem = mixed(nodes, 4, price);
+            let mut site = mixed(nodes, 4, price);
             let ends = events.iter().map(|event| event.0 == 0);
-            come_and_go(&mut problem, policy.as_ref(), ends, |problem, i| {
+            come_and_go(&mut site, policy.as_ref(), ends, |site, i| {
                 let (what, doublings, gain, faster, known) = events[i];
                 let max = 1 << (doublings - 1);
                 let request = GpuRequest { min: if what == 1 { max } else { 1 }, max };
                 let name = format!("j{i}");
                 match known {
                     0 => {
-                        let key = submit(problem, &name, request);
-                        problem.surface_known(key, Arc::new(surface_on("k80", faster, gain)));
+                        let key = submit(site, &name, request);
+                        site.surface_known(key, Arc::new(surface_on("k80", faster, gain)));
                         key
                     }
-                    1 => submit(problem, &name, request),
-                    _ => arrive_on_both(problem, &name, request, faster, gain),
+                    1 => submit(site, &name, request),
+                    _ => arrive_on_both(site, &name, request, faster, gain),
                 }
             });
         }

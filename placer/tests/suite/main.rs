@@ -4,4 +4,5 @@
 mod elastic;
 mod policies;
 mod service;
+mod support;
 mod wattle;

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Site;
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Problem, Progress, Reason, State,
-    check, policy,
+    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Progress, Reason, State, check, policy,
 };
 
 const CLOCKS: [u32; 4] = [1_335, 1_215, 1_080, 900];
@@ -78,10 +78,10 @@ impl Kind {
     }
 }
 
-fn cluster(sizes: &[u32]) -> Problem {
-    let mut problem = Problem::new();
+fn cluster(sizes: &[u32]) -> Site {
+    let mut site = Site::new();
     for (i, &gpus) in sizes.iter().enumerate() {
-        problem.node_known(NodeFacts {
+        site.node_known(NodeFacts {
             id: NodeId::new(&format!("n{i}")).unwrap(),
             gpu_type: "a100".into(),
             gpus,
@@ -95,9 +95,9 @@ fn cluster(sizes: &[u32]) -> Problem {
             }),
         });
     }
-    problem.inventory_complete = true;
-    problem.tenants_max = 1;
-    problem
+    site.inventory_known(true);
+    site.limits.tenants_max = 1;
+    site
 }
 
 fn facts(name: &str, min: u32, max: u32) -> JobFacts {
@@ -118,81 +118,81 @@ fn facts(name: &str, min: u32, max: u32) -> JobFacts {
 }
 
 /// A job with so many steps to go, or of unknown length.
-fn arrive(problem: &mut Problem, facts: JobFacts, kind: Kind, steps: Option<u64>) -> JobKey {
-    let key = problem.job_arrived(facts);
-    let id = problem.job(key).unwrap().facts.id.clone();
-    problem.surface_known(key, Arc::new(kind.surface(&id)));
+fn arrive(site: &mut Site, facts: JobFacts, kind: Kind, steps: Option<u64>) -> JobKey {
+    let key = site.job_arrived(facts);
+    let id = site.job(key).unwrap().facts.id.clone();
+    site.surface_known(key, Arc::new(kind.surface(&id)));
     if steps.is_some() {
-        progress(problem, key, 0, steps);
+        progress(site, key, 0, steps);
     }
     key
 }
 
-fn progress(problem: &mut Problem, key: JobKey, step: u64, steps_total: Option<u64>) {
-    let at = problem.now;
-    problem.job_progressed(key, Progress { at, step, steps_total, ..Progress::default() });
+fn progress(site: &mut Site, key: JobKey, step: u64, steps_total: Option<u64>) {
+    let at = site.now();
+    site.job_progressed(key, Progress { at, step, steps_total, ..Progress::default() });
 }
 
 /// Solves, checks and applies until nothing is left; stops take effect at once. Each plan, once
 /// applied, must leave nothing to do but what waits for a stop.
-fn settle(problem: &mut Problem) -> Vec<Plan> {
+fn settle(site: &mut Site) -> Vec<Plan> {
     let wattle = policy("wattle").unwrap();
     let mut plans = Vec::new();
     loop {
-        let plan = wattle.solve(problem);
-        assert_eq!(check(problem, &plan), [], "{plan:?}");
+        let plan = wattle.solve(site.input());
+        assert_eq!(check(site.input(), &plan), [], "{plan:?}");
         if plan.is_empty() {
             // What was started at this very instant would stay as it is.
-            problem.now = problem.now + Duration::from_secs(1);
+            site.pass(Duration::from_secs(1));
             return plans;
         }
-        problem.apply(&plan);
-        let again = wattle.solve(problem);
+        site.apply(&plan);
+        let again = wattle.solve(site.input());
         assert!(again.is_empty(), "{plan:?}\nleft to do: {again:?}");
-        let stopping: Vec<JobKey> = problem
+        let stopping: Vec<JobKey> = site
             .running()
             .filter(|(_, job)| matches!(job.state, State::Stopping { .. }))
             .map(|(key, _)| key)
             .collect();
-        stopping.into_iter().for_each(|key| problem.job_stopped(key));
+        stopping.into_iter().for_each(|key| site.job_stopped(key));
         plans.push(plan);
         assert!(plans.len() < 20, "it does not come to rest: {plans:?}");
     }
 }
 
 /// GPUs and setting of a running job.
-fn has(problem: &Problem, key: JobKey) -> (u32, GpuSetting) {
-    match &problem.job(key).unwrap().state {
+fn has(site: &Site, key: JobKey) -> (u32, GpuSetting) {
+    match &site.job(key).unwrap().state {
         State::Running { on, setting, .. } => (on.gpu_count(), *setting),
         _ => (0, GpuSetting::DEFAULT),
     }
 }
 
-fn gpus(problem: &Problem, key: JobKey) -> u32 {
-    has(problem, key).0
+fn gpus(site: &Site, key: JobKey) -> u32 {
+    has(site, key).0
 }
 
 #[test]
 fn one_job_alone_takes_as_many_as_pay() {
     for (peak, expected) in [(64, 16), (8, 8), (1, 1)] {
-        let mut problem = cluster(&[8, 8]);
-        let job = arrive(&mut problem, facts("j", 1, 64), Kind { peak, ..ROOT }, Some(9_000));
-        let plans = settle(&mut problem);
+        let mut site = cluster(&[8, 8]);
+        let job = arrive(&mut site, facts("j", 1, 64), Kind { peak, ..ROOT }, Some(9_000));
+        let plans = settle(&mut site);
         assert_eq!(plans.len(), 1);
         // Energy is free: the fastest clock.
-        assert_eq!(has(&problem, job), (expected, GpuSetting::DEFAULT));
+        assert_eq!(has(&site, job), (expected, GpuSetting::DEFAULT));
     }
 }
 
 #[test]
 fn equal_jobs_share_equally_and_growth_is_carried_out_in_one_go() {
-    let mut problem = cluster(&[8, 8]);
-    let one = arrive(&mut problem, facts("one", 1, 64), ROOT, Some(90_000));
-    settle(&mut problem);
-    assert_eq!(gpus(&problem, one), 16);
-    let two = arrive(&mut problem, facts("two", 1, 64), ROOT, Some(90_000));
-    let plans = settle(&mut problem);
-    assert_eq!([gpus(&problem, one), gpus(&problem, two)], [8, 8]);
+    let mut site = cluster(&[8, 8]);
+    let one = arrive(&mut site, facts("one", 1, 64), ROOT, Some(90_000));
+    settle(&mut site);
+    assert_eq!(gpus(&site, one), 16);
+    let two = arrive(&mut site, facts("two", 1, 64), ROOT, Some(90_000));
+    let plans = settle(&mut site);
+    assert_eq!([gpus(&site, one), gpus(&site, two)], [8, 8]);
     // Stopped to go on at once on eight, then both start.
     assert!(
         matches!(plans[0].decisions[..], [Decision::Stop { next_gpus: Some(8), .. }]),
@@ -209,11 +209,11 @@ fn equal_jobs_share_equally_and_growth_is_carried_out_in_one_go() {
 fn dear_energy_means_few_gpus_and_low_clocks() {
     let mut last = f64::INFINITY;
     for (price, expected) in [(0.0, None), (0.001, Some(16)), (0.3, Some(1))] {
-        let mut problem = cluster(&[8, 8]);
-        problem.price = price;
-        let job = arrive(&mut problem, facts("j", 1, 64), ROOT, Some(9_000));
-        settle(&mut problem);
-        let (gpus, setting) = has(&problem, job);
+        let mut site = cluster(&[8, 8]);
+        site.limits.price = price;
+        let job = arrive(&mut site, facts("j", 1, 64), ROOT, Some(9_000));
+        settle(&mut site);
+        let (gpus, setting) = has(&site, job);
         let clock = setting.clock_mhz_max.map(Frequency::as_mhz);
         let watts = f64::from(gpus) * (ROOT.point(gpus, clock, false).gpu_power_w.mean - IDLE_W);
         assert!(watts < last, "{watts} W at {price}");
@@ -225,27 +225,27 @@ fn dear_energy_means_few_gpus_and_low_clocks() {
 
 #[test]
 fn short_jobs_go_first_when_gpus_are_short() {
-    let mut problem = cluster(&[1]);
-    let long = arrive(&mut problem, facts("long", 1, 1), ROOT, Some(900_000));
-    let short = arrive(&mut problem, facts("short", 1, 1), ROOT, Some(900));
-    let plan = settle(&mut problem).remove(0);
-    assert_eq!([gpus(&problem, long), gpus(&problem, short)], [0, 1]);
+    let mut site = cluster(&[1]);
+    let long = arrive(&mut site, facts("long", 1, 1), ROOT, Some(900_000));
+    let short = arrive(&mut site, facts("short", 1, 1), ROOT, Some(900));
+    let plan = settle(&mut site).remove(0);
+    assert_eq!([gpus(&site, long), gpus(&site, short)], [0, 1]);
     assert_eq!(plan.blocked.unwrap().job, long);
     assert!(plan.again_at.is_some());
 }
 
 #[test]
 fn where_nobody_knows_the_young_go_first() {
-    let mut problem = cluster(&[1]);
-    let old = arrive(&mut problem, facts("old", 1, 1), ROOT, None);
+    let mut site = cluster(&[1]);
+    let old = arrive(&mut site, facts("old", 1, 1), ROOT, None);
     // Three hours of work are behind it.
-    progress(&mut problem, old, 10_800, None);
+    progress(&mut site, old, 10_800, None);
     for hours in [1, 1, 1, 2, 2, 4, 8, 30, 50, 60, 70] {
-        problem.sizes.ended(f64::from(hours) * 3_600.0);
+        site.work_remembered(f64::from(hours) * 3_600.0);
     }
-    let young = arrive(&mut problem, facts("young", 1, 1), ROOT, None);
-    let plan = settle(&mut problem).remove(0);
-    assert_eq!([gpus(&problem, old), gpus(&problem, young)], [0, 1]);
+    let young = arrive(&mut site, facts("young", 1, 1), ROOT, None);
+    let plan = settle(&mut site).remove(0);
+    assert_eq!([gpus(&site, old), gpus(&site, young)], [0, 1]);
     assert_eq!(plan.again_at, Some(Timestamp::from_s(1_800)));
 }
 
@@ -255,67 +255,67 @@ fn how_long_it_has_been_here_counts_less_for_a_job_of_unknown_length() {
     let hours = |hours: u64| hours * 3_600;
     for (known, first) in [(true, [1, 0]), (false, [0, 1])] {
         let said = |length_s: u64| known.then_some(length_s);
-        let mut problem = cluster(&[1]);
-        let old = arrive(&mut problem, facts("old", 1, 1), ROOT, said(hours(30)));
-        problem.now = Timestamp::from_s(hours(20));
-        progress(&mut problem, old, hours(3), said(hours(30)));
+        let mut site = cluster(&[1]);
+        let old = arrive(&mut site, facts("old", 1, 1), ROOT, said(hours(30)));
+        site.advance_to(Timestamp::from_s(hours(20)));
+        progress(&mut site, old, hours(3), said(hours(30)));
         // Half of all past jobs were of 20 hours or more, half of those beyond three of 30 or more.
         for size in [1, 1, 4, 8, 15, 20, 30, 50, 60, 70, 80] {
-            problem.sizes.ended(f64::from(size) * 3_600.0);
+            site.work_remembered(f64::from(size) * 3_600.0);
         }
-        let young = JobFacts { submitted_at: problem.now, ..facts("young", 1, 1) };
-        let young = arrive(&mut problem, young, ROOT, said(hours(20)));
-        settle(&mut problem);
-        assert_eq!([gpus(&problem, old), gpus(&problem, young)], first, "known: {known}");
+        let young = JobFacts { submitted_at: site.now(), ..facts("young", 1, 1) };
+        let young = arrive(&mut site, young, ROOT, said(hours(20)));
+        settle(&mut site);
+        assert_eq!([gpus(&site, old), gpus(&site, young)], first, "known: {known}");
     }
 }
 
 #[test]
 fn a_small_gain_is_not_worth_a_restart() {
-    let mut problem = cluster(&[8, 8]);
+    let mut site = cluster(&[8, 8]);
     let jobs =
-        ["a", "b", "c"].map(|name| arrive(&mut problem, facts(name, 1, 64), ROOT, Some(50_000)));
-    settle(&mut problem);
+        ["a", "b", "c"].map(|name| arrive(&mut site, facts(name, 1, 64), ROOT, Some(50_000)));
+    settle(&mut site);
     // One is done soon: nobody is moved for its last seconds.
-    progress(&mut problem, jobs[2], 49_990, Some(50_000));
-    let before = jobs.map(|job| gpus(&problem, job));
-    settle(&mut problem);
-    assert_eq!(jobs.map(|job| gpus(&problem, job)), before);
-    problem.job_finished(jobs[2]);
-    settle(&mut problem);
-    assert_eq!([gpus(&problem, jobs[0]), gpus(&problem, jobs[1])], [8, 8]);
+    progress(&mut site, jobs[2], 49_990, Some(50_000));
+    let before = jobs.map(|job| gpus(&site, job));
+    settle(&mut site);
+    assert_eq!(jobs.map(|job| gpus(&site, job)), before);
+    site.job_finished(jobs[2]);
+    settle(&mut site);
+    assert_eq!([gpus(&site, jobs[0]), gpus(&site, jobs[1])], [8, 8]);
 }
 
 #[test]
 fn deadlines_are_bought_and_long_waits_end() {
-    let mut problem = cluster(&[8]);
+    let mut site = cluster(&[8]);
     for i in 0..8 {
-        arrive(&mut problem, facts(&format!("j{i}"), 1, 1), ROOT, Some(2_000));
+        arrive(&mut site, facts(&format!("j{i}"), 1, 1), ROOT, Some(2_000));
     }
     // 2.8 times the speed of one GPU is 8 GPUs; one GPU would be enough by the other deadline.
     let deadline = |s: u64| Some(Timestamp::from_s(s));
     let tight = JobFacts { deadline: deadline(4_000), ..facts("tight", 1, 8) };
-    let tight = arrive(&mut problem, tight, ROOT, Some(10_000));
-    settle(&mut problem);
-    assert_eq!(gpus(&problem, tight), 8);
-    problem.job_ended(tight);
+    let tight = arrive(&mut site, tight, ROOT, Some(10_000));
+    settle(&mut site);
+    assert_eq!(gpus(&site, tight), 8);
+    site.job_ended(tight);
 
     // Nine hours of work, and it has waited for four times that and an hour.
-    let old = arrive(&mut problem, facts("old", 1, 1), ROOT, Some(32_400));
-    settle(&mut problem);
-    assert_eq!(gpus(&problem, old), 0);
-    problem.now = Timestamp::from_s(4 * 32_400 + 3_700);
-    settle(&mut problem);
-    assert_eq!(gpus(&problem, old), 1);
+    let old = arrive(&mut site, facts("old", 1, 1), ROOT, Some(32_400));
+    settle(&mut site);
+    assert_eq!(gpus(&site, old), 0);
+    site.advance_to(Timestamp::from_s(4 * 32_400 + 3_700));
+    settle(&mut site);
+    assert_eq!(gpus(&site, old), 1);
 }
 
 #[test]
 fn a_stranger_gets_its_least() {
-    let mut problem = cluster(&[8]);
-    let known = arrive(&mut problem, facts("known", 1, 8), ROOT, Some(9_000));
-    let stranger = problem.job_arrived(facts("stranger", 2, 8));
-    settle(&mut problem);
-    assert_eq!([gpus(&problem, known), gpus(&problem, stranger)], [4, 2]);
+    let mut site = cluster(&[8]);
+    let known = arrive(&mut site, facts("known", 1, 8), ROOT, Some(9_000));
+    let stranger = site.job_arrived(facts("stranger", 2, 8));
+    settle(&mut site);
+    assert_eq!([gpus(&site, known), gpus(&site, stranger)], [4, 2]);
 }
 
 #[test]
@@ -329,21 +329,21 @@ fn pairs_are_made_where_they_save() {
         ([Kind { memory_mib: 50_000, ..light }; 4], false, 2, 2),
         ([light; 4], false, 1, 2),
     ] {
-        let mut problem = cluster(&[2]);
-        problem.tenants_max = tenants_max;
+        let mut site = cluster(&[2]);
+        site.limits.tenants_max = tenants_max;
         let mut keys = Vec::new();
         for (i, kind) in kinds.into_iter().enumerate() {
             let facts =
                 JobFacts { exclusive: exclusive && i == 0, ..facts(&format!("j{i}"), 1, 1) };
             // The first is the shortest, so that it runs in any case.
-            keys.push(arrive(&mut problem, facts, kind, Some(3_000 * (i as u64 + 1))));
+            keys.push(arrive(&mut site, facts, kind, Some(3_000 * (i as u64 + 1))));
         }
-        settle(&mut problem);
-        let there = keys.iter().filter(|&&key| gpus(&problem, key) > 0).count();
+        settle(&mut site);
+        let there = keys.iter().filter(|&&key| gpus(&site, key) > 0).count();
         assert_eq!(there, running, "{kinds:?} {exclusive} {tenants_max}");
         // Mates stay together while nothing changes.
-        problem.now = Timestamp::from_s(60);
-        assert!(settle(&mut problem).is_empty());
+        site.advance_to(Timestamp::from_s(60));
+        assert!(settle(&mut site).is_empty());
     }
 }
 
@@ -351,30 +351,30 @@ fn pairs_are_made_where_they_save() {
 fn no_more_pairs_are_made_than_gpus_are_short() {
     let light = Kind { beside: 0.95, ..ROOT };
     for (jobs, alike) in [(5, true), (5, false), (7, true), (7, false)] {
-        let mut problem = cluster(&[4]);
-        problem.tenants_max = 2;
+        let mut site = cluster(&[4]);
+        site.limits.tenants_max = 2;
         let keys: Vec<JobKey> = (0..jobs)
             .map(|i| {
                 let steps = if alike { 30_000 } else { 20_000 + 4_000 * i };
-                arrive(&mut problem, facts(&format!("j{i}"), 1, 1), light, Some(steps))
+                arrive(&mut site, facts(&format!("j{i}"), 1, 1), light, Some(steps))
             })
             .collect();
-        settle(&mut problem);
-        assert!(keys.iter().all(|&key| gpus(&problem, key) == 1), "{jobs} {alike}");
-        assert_eq!(used(&problem, &keys), 4, "{jobs} {alike}");
+        settle(&mut site);
+        assert!(keys.iter().all(|&key| gpus(&site, key) == 1), "{jobs} {alike}");
+        assert_eq!(used(&site, &keys), 4, "{jobs} {alike}");
         // Nor do they stay beside each other once there is room again.
         for &key in &keys[4..] {
-            problem.job_finished(key);
+            site.job_finished(key);
         }
-        problem.now = Timestamp::from_s(60);
-        settle(&mut problem);
-        assert_eq!(used(&problem, &keys[..4]), 4, "{jobs} {alike}");
+        site.advance_to(Timestamp::from_s(60));
+        settle(&mut site);
+        assert_eq!(used(&site, &keys[..4]), 4, "{jobs} {alike}");
     }
 }
 
 /// How many different sets of GPUs jobs have.
-fn used(problem: &Problem, keys: &[JobKey]) -> usize {
-    let set = |key: &JobKey| problem.job(*key).unwrap().state.gpus().map(|set| format!("{set:?}"));
+fn used(site: &Site, keys: &[JobKey]) -> usize {
+    let set = |key: &JobKey| site.job(*key).unwrap().state.gpus().map(|set| format!("{set:?}"));
     keys.iter().filter_map(set).collect::<BTreeSet<_>>().len()
 }
 
@@ -445,38 +445,38 @@ proptest! {
         nodes_sleep in any::<bool>(),
         steps in prop::collection::vec(step(), 1..30),
     ) {
-        let mut problem = cluster(&sizes);
-        (problem.price, problem.tenants_max, problem.nodes_sleep) = (price, tenants_max, nodes_sleep);
+        let mut site = cluster(&sizes);
+        (site.limits.price, site.limits.tenants_max, site.limits.nodes_sleep) = (price, tenants_max, nodes_sleep);
         let room: u32 = sizes.iter().sum();
         for (i, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Arrives { kind, min, max, steps, exclusive, can_stop, deadline_s } => {
-                    let deadline = deadline_s.map(|s| problem.now + Duration::from_secs(s));
-                    let submitted_at = problem.now;
+                    let deadline = deadline_s.map(|s| site.now() + Duration::from_secs(s));
+                    let submitted_at = site.now();
                     let facts = JobFacts { exclusive, can_stop, deadline, submitted_at, ..facts(&format!("j{i}"), min, max) };
-                    arrive(&mut problem, facts, kind, steps);
+                    arrive(&mut site, facts, kind, steps);
                 }
                 Step::Unknown { gpus } => {
-                    problem.job_arrived(facts(&format!("j{i}"), gpus, gpus));
+                    site.job_arrived(facts(&format!("j{i}"), gpus, gpus));
                 }
                 Step::Ends(which) => {
-                    let keys: Vec<JobKey> = problem.running().map(|(key, _)| key).collect();
+                    let keys: Vec<JobKey> = site.running().map(|(key, _)| key).collect();
                     if !keys.is_empty() {
-                        problem.job_finished(keys[which.index(keys.len())]);
+                        site.job_finished(keys[which.index(keys.len())]);
                     }
                 }
                 Step::Advances { s } => {
-                    problem.now = problem.now + Duration::from_secs(s);
-                    let keys: Vec<JobKey> = problem.running().map(|(key, _)| key).collect();
+                    site.pass(Duration::from_secs(s));
+                    let keys: Vec<JobKey> = site.running().map(|(key, _)| key).collect();
                     for key in keys {
-                        let known = problem.job(key).unwrap().progress.unwrap_or_default();
-                        progress(&mut problem, key, known.step + s / 2, known.steps_total);
+                        let known = site.job(key).unwrap().progress.unwrap_or_default();
+                        progress(&mut site, key, known.step + s / 2, known.steps_total);
                     }
                 }
             }
-            settle(&mut problem);
+            settle(&mut site);
             if tenants_max == 1 {
-                let given: u32 = problem.running().map(|(key, _)| gpus(&problem, key)).sum();
+                let given: u32 = site.running().map(|(key, _)| gpus(&site, key)).sum();
                 prop_assert!(given <= room);
             }
         }
@@ -489,11 +489,11 @@ proptest! {
         prices.sort_by(f64::total_cmp);
         let mut last = f64::INFINITY;
         for price in prices {
-            let mut problem = cluster(&[8, 8]);
-            problem.price = price;
-            let job = arrive(&mut problem, facts("j", 1, 64), kind, Some(100));
-            settle(&mut problem);
-            let (gpus, setting) = has(&problem, job);
+            let mut site = cluster(&[8, 8]);
+            site.limits.price = price;
+            let job = arrive(&mut site, facts("j", 1, 64), kind, Some(100));
+            settle(&mut site);
+            let (gpus, setting) = has(&site, job);
             let point = kind.point(gpus, setting.clock_mhz_max.map(Frequency::as_mhz), false);
             let watts = f64::from(gpus) * (point.gpu_power_w.mean - IDLE_W).max(1.0);
             prop_assert!(watts <= last + 1e-9, "{watts} W after {last} W at {price}");

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::{NodeId, Timestamp};
-use wattle_placer::{JobFacts, NodeFacts, Policy, Problem, Reads};
+use wattle_placer::{
+    ClusterState, JobFacts, NodeFacts, PlanningInput, PlanningLimits, Policy, PolicyCache, Reads,
+};
 use wattle_world::{Workload, World};
 
 use crate::cards::Cards;
@@ -60,7 +62,9 @@ pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
     policy: &'s dyn Policy,
     options: &'s RunOptions,
-    problem: Problem,
+    state: ClusterState,
+    limits: PlanningLimits,
+    cache: Option<PolicyCache>,
     cards: Cards<'s>,
     meter: Meter<'s>,
     /// The meter as it stood at the last completion, where the run ends: jobs that come later and
@@ -161,11 +165,16 @@ impl<'s> Engine<'s> {
             });
         }
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
-        let mut problem = Problem::new();
+        let mut state = ClusterState::new();
+        let mut limits = PlanningLimits {
+            price: options.price,
+            nodes_sleep: options.nodes_sleep,
+            ..PlanningLimits::default()
+        };
         let below = scenario.cluster.switches().zip(scenario.cluster.boards());
         for (i, ((gpus, kind), (switch, board))) in scenario.cluster.nodes().zip(below).enumerate()
         {
-            let node = problem.node_known(NodeFacts {
+            let node = state.node_known(NodeFacts {
                 id: node_id(i),
                 gpu_type: kind.to_owned(),
                 gpus,
@@ -173,20 +182,18 @@ impl<'s> Engine<'s> {
                 healthy: u64::MAX,
                 watts: world.gpu(kind).map(|gpu| watts(world, gpu, gpus)),
             });
-            problem.node_is_below(node, switch);
-            problem.node_has_boards(node, board);
+            state.node_is_below(node, switch);
+            state.node_has_boards(node, board);
         }
-        problem.inventory_complete = true;
-        problem.price = options.price;
-        problem.nodes_sleep = options.nodes_sleep;
+        state.inventory_known(true);
         if let Some(tenants_max) = options.tenants_max {
-            problem.tenants_max = tenants_max;
+            limits.tenants_max = tenants_max;
         }
         let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(first_us, scenario.carbon.as_ref());
         let steered = Steered::of(scenario, policy, options, first_us);
         if let Some(steered) = &steered {
-            steered.prepare(&mut problem, world, scenario);
+            steered.prepare(&mut state, &mut limits, world, scenario);
         }
         // Bounds on what is drawn read what everybody draws.
         let reads_what = if options.budget.is_some() { Reads::All } else { policy.reads() };
@@ -197,7 +204,9 @@ impl<'s> Engine<'s> {
             scenario,
             policy,
             options,
-            problem,
+            state,
+            limits,
+            cache: None,
             cards,
             until_last: meter.clone(),
             meter,
@@ -340,12 +349,16 @@ impl<'s> Engine<'s> {
         self.deferred_us += u64::from(self.deferred) * span_us;
         self.meter.advance(now_us, &self.cards);
         self.now_us = now_us;
-        self.problem.now = Timestamp::from_us(now_us);
+        self.state.advance_to(Timestamp::from_us(now_us));
     }
 
     /// Whether the policy reads surfaces, and is told of progress.
     fn is_informed(&self) -> bool {
         self.tally.is_some()
+    }
+
+    fn input(&self) -> PlanningInput<'_> {
+        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
     }
 
     fn now(&self) -> Timestamp {
@@ -354,7 +367,7 @@ impl<'s> Engine<'s> {
 
     fn arrive(&mut self, job: u32) {
         let spec = self.jobs[job as usize].spec;
-        let key = self.problem.job_arrived(JobFacts {
+        let key = self.state.job_arrived(JobFacts {
             id: spec.id.clone(),
             workload: Some(spec.workload.clone()),
             request: spec.gpus,
@@ -407,7 +420,7 @@ impl<'s> Engine<'s> {
             self.cards.remove(job, &on, &mut self.touched);
         }
         if let Some(key) = key {
-            self.problem.job_finished(key);
+            self.state.job_finished(key);
         }
         if let Some(profiles) = &mut self.profiles {
             profiles.ended(&spec.id);
@@ -468,7 +481,7 @@ impl<'s> Engine<'s> {
             notes.push(format!("rejected besides: {}", counted(more, "job")));
         }
         if waiting > 0 {
-            let why = self.steered.as_ref().and_then(|steered| steered.starves(&self.problem));
+            let why = self.steered.as_ref().and_then(|steered| steered.starves(self.input()));
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             notes.push(format!("{} never found a place{why}", counted(waiting, "job")));
         }

@@ -4,7 +4,7 @@ use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Alone;
 use crate::policies::{Fifo, Policy};
-use crate::{Decision, Plan, Problem, Reason};
+use crate::{Decision, Plan, PlanningInput, Reason};
 
 /// FIFO, but for jobs called `undo-...`: those are first put beside another job, watched, and
 /// taken off again.
@@ -17,17 +17,17 @@ impl Policy for ForcedColocation {
     fn reads(&self) -> crate::Reads {
         crate::Reads::Heads
     }
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
         let reason = || Reason::Idle { alone: Alone::Unknown };
-        for (job, _) in problem.observed() {
+        for (job, _) in input.state.observed() {
             plan.decisions.push(Decision::Undo { job, reason: reason() });
         }
-        let (_, host) = match problem.running().next() {
+        let (_, host) = match input.state.running().next() {
             Some(running) => running,
-            None => return Fifo.solve(problem),
+            None => return Fifo.solve(input),
         };
-        for (job, known) in problem.queue() {
+        for (job, known) in input.state.queue() {
             if let (true, true, Some(on), false) = (
                 known.facts.id.as_str().starts_with("undo-"),
                 known.undone_on.is_empty(),
@@ -46,7 +46,7 @@ impl Policy for ForcedColocation {
                 return plan;
             }
         }
-        let rest = Fifo.solve(problem);
+        let rest = Fifo.solve(input);
         plan.decisions.extend(rest.decisions);
         plan.blocked = rest.blocked;
         plan

@@ -25,7 +25,7 @@ impl Eaco {
         let asked = job.facts.request.min;
         let mut found = Vec::new();
         let mut larger_than_a_node = true;
-        for (key, node) in growing.problem.keyed_nodes() {
+        for (key, node) in growing.input.state.keyed_nodes() {
             if node.facts.gpus < asked {
                 continue;
             }
@@ -51,7 +51,7 @@ impl Eaco {
     /// The GPUs of a node that may take `job` as a further tenant, by who is on them.
     fn groups(&self, growing: &Growing<'_>, job: &Job, key: NodeKey) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        let node = growing.problem.node(key);
+        let node = growing.input.state.node(key);
         // Nobody is on a node that sleeps or wakes, and none of its GPUs is free.
         let taken = if node.is_awake() { node.facts.healthy & !growing.room.free(key) } else { 0 };
         for gpu in crate::state::gpu_set::bits(taken) {
@@ -71,11 +71,11 @@ impl Eaco {
 
     /// How busy an occupied GPU is, if it may take `job` as a further tenant.
     fn takes(&self, growing: &Growing<'_>, job: &Job, key: NodeKey, gpu: u32) -> Option<f64> {
-        let facts = &growing.problem.node(key).facts;
+        let facts = &growing.input.state.node(key).facts;
         let newcomer = profile(job, &facts.gpu_type)?;
         let (mut utilization_percent, mut memory_mib, mut tenants) = (0.0, 0, 0);
         for other_key in growing.tenants(key, gpu) {
-            let other = growing.problem.job(other_key)?;
+            let other = growing.input.state.job(other_key)?;
             if other.facts.exclusive || growing.watched.contains(&other_key) {
                 return None;
             }
@@ -84,7 +84,7 @@ impl Eaco {
             memory_mib += known.memory_mib;
             tenants += 1;
         }
-        let tenants_max = growing.problem.tenants_max;
+        let tenants_max = growing.input.limits.tenants_max;
         let memory_mib_limit = facts.memory_mib as f64 * self.config.memory_percent_max / 100.0;
         let takes = tenants < tenants_max
             && utilization_percent <= self.config.utilization_percent_max
@@ -96,13 +96,13 @@ impl Eaco {
     /// For a job larger than a node: the sets of running jobs of its size.
     fn exact_sets(&self, growing: &Growing<'_>, job: &Job) -> Vec<Candidate> {
         let mut found: Vec<Candidate> = Vec::new();
-        let running = growing.problem.running().filter_map(|(_, other)| other.state.gpus());
+        let running = growing.input.state.running().filter_map(|(_, other)| other.state.gpus());
         for on in running.chain(growing.placed.values()) {
             if on.gpu_count() != job.facts.request.min || found.iter().any(|seen| seen.on == *on) {
                 continue;
             }
             let healthy = |(node, gpu): (NodeKey, u32)| {
-                growing.problem.node(node).facts.healthy >> gpu & 1 == 1
+                growing.input.state.node(node).facts.healthy >> gpu & 1 == 1
             };
             if !on.gpus().all(healthy) {
                 continue;

@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use crate::plan::input::PlanningInput;
 use crate::policies::elastic::Contender;
 use crate::policies::wattle::knapsack::{MUST, Moves, Opt, Wish};
 use crate::policies::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP, age_of, age_step};
 use crate::policies::wattle::upper_envelope::{Joule, Shape};
 use crate::power::energy_cost::Charge;
-use crate::power::operating_points::OperatingPoints;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::steps_done;
+use crate::state::operating_points::OperatingPoints;
 
 /// Work left is at least so much, s.
 const WORK_MIN_S: f64 = 1.0;
@@ -75,7 +75,7 @@ impl Trader<'_> {
 
 /// Those of one kind of GPU, with their market.
 pub(super) fn gather<'a>(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     contenders: &[Contender<'a>],
     charge: Charge,
     forecast: Forecast,
@@ -91,18 +91,18 @@ pub(super) fn gather<'a>(
         let shape = *known.entry(std::ptr::from_ref(menu)).or_insert_with(|| {
             let unit = menu.unit_rate()?;
             let most = most.max(contender.held.unwrap_or(0));
-            shapes.push(Shape::new(menu, unit, charge, Joule::of(problem), most)?);
+            shapes.push(Shape::new(menu, unit, charge, Joule::of(input), most)?);
             Some(shapes.len() - 1)
         });
         if let Some(shape) = shape {
-            let trader = trader(problem, contender, shape, &shapes[shape]);
+            let trader = trader(input, contender, shape, &shapes[shape]);
             let held = trader.held;
             if held.is_none_or(|held| shapes[shape].sizes.iter().any(|size| size.gpus == held)) {
                 traders.push(trader);
             }
         }
     }
-    guess_ages(problem, &mut traders);
+    guess_ages(input, &mut traders);
     set_floors(&mut traders, &shapes, room);
     let mut lots: Vec<Lot> = Vec::new();
     let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32), usize> = BTreeMap::new();
@@ -122,11 +122,11 @@ pub(super) fn gather<'a>(
 
 /// A job that nobody holds anything of, and a lot of it alone.
 pub(super) fn alone<'a>(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     contender: &Contender<'a>,
     shape: &Shape<'_>,
 ) -> (Trader<'a>, Lot) {
-    let trader = trader(problem, contender, 0, shape);
+    let trader = trader(input, contender, 0, shape);
     let lot = Lot { jobs: 1, ..lot_of(&trader) };
     (trader, lot)
 }
@@ -147,22 +147,22 @@ fn lot_of(trader: &Trader<'_>) -> Lot {
 }
 
 fn trader<'a>(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     contender: &Contender<'a>,
     shape: usize,
     laid_out: &Shape<'_>,
 ) -> Trader<'a> {
     let job = contender.job;
-    let (left, whole, known) = work_left(problem, job, laid_out.unit);
+    let (left, whole, known) = work_left(input, job, laid_out.unit);
     let bucket = (left.ln() * WORK_STEP).round();
     let work = (bucket / WORK_STEP).exp();
     let least = f64::from(laid_out.sizes[0].gpus.max(1));
-    let ran_s = job.gpu_time(problem.now).as_secs_f64() / least;
-    let age_s = problem.now.since(job.facts.submitted_at).as_secs_f64();
+    let ran_s = job.gpu_time(input.now()).as_secs_f64() / least;
+    let age_s = input.now().since(job.facts.submitted_at).as_secs_f64();
     let waited_s = age_s - ran_s;
     let owed = job.facts.priority > 0 || waited_s > PATIENCE * whole / least + PATIENCE_S;
     let need = job.facts.deadline.map_or(0.0, |deadline| {
-        let window_s = deadline.since(problem.now).as_secs_f64();
+        let window_s = deadline.since(input.now()).as_secs_f64();
         let fastest = laid_out
             .sizes
             .iter()
@@ -175,7 +175,7 @@ fn trader<'a>(
         needs.into_iter().find(possible).unwrap_or(0.0)
     });
     let fresh = match &job.state {
-        State::Running { on, since, .. } if *since == problem.now => Some(on.gpu_count()),
+        State::Running { on, since, .. } if *since == input.now() => Some(on.gpu_count()),
         _ => None,
     };
     let kept = fresh.and_then(|gpus| laid_out.sizes.iter().find(|size| size.gpus == gpus));
@@ -201,8 +201,9 @@ fn trader<'a>(
 
 /// How much less of the age of jobs of unknown length counts. Past jobs are those that have ended, the
 /// short ones first: they tell of those that are there as far as they were more work than these are.
-fn guess_ages(problem: &Problem, traders: &mut [Trader<'_>]) {
-    let ended_s = problem.sizes.len() as f64 * problem.sizes.mean_s().unwrap_or(0.0);
+fn guess_ages(input: PlanningInput<'_>, traders: &mut [Trader<'_>]) {
+    let ended_s = input.state.work_history().len() as f64
+        * input.state.work_history().mean_s().unwrap_or(0.0);
     let there_s: f64 = traders.iter().filter(|job| !job.known).map(|job| job.whole).sum();
     let counts = 1.0 - GUESSED_AGE * ended_s / (ended_s + there_s).max(1.0);
     for trader in traders.iter_mut().filter(|job| !job.known) {
@@ -211,8 +212,8 @@ fn guess_ages(problem: &Problem, traders: &mut [Trader<'_>]) {
 }
 
 /// Work that is left, the whole of it, in seconds on one GPU, and whether anybody knows.
-fn work_left(problem: &Problem, job: &Job, unit: f64) -> (f64, f64, bool) {
-    let done = steps_done(problem.now, job).unwrap_or(0.0) / unit;
+fn work_left(input: PlanningInput<'_>, job: &Job, unit: f64) -> (f64, f64, bool) {
+    let done = steps_done(input.now(), job).unwrap_or(0.0) / unit;
     let told = job.progress.and_then(|progress| progress.steps_total);
     if let Some(total) = told {
         let whole = total as f64 / unit;
@@ -223,7 +224,8 @@ fn work_left(problem: &Problem, job: &Job, unit: f64) -> (f64, f64, bool) {
         let whole = alone.as_secs_f64() * f64::from(job.facts.request.min);
         return ((whole - done).max(0.05 * whole).max(WORK_MIN_S), whole, true);
     }
-    let left = problem.sizes.remaining_s(done).unwrap_or(FIRST_GUESS_S).max(WORK_MIN_S);
+    let left =
+        input.state.work_history().remaining_s(done).unwrap_or(FIRST_GUESS_S).max(WORK_MIN_S);
     (left, done + left, false)
 }
 

@@ -9,7 +9,6 @@
 //! A plan is at rest once it is carried out: at the same instant it is only this that is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
@@ -17,20 +16,20 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::{never, suits_some};
 use crate::allocation::transition::{Target, arrange_some};
+use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::elastic::Contender;
 use crate::policies::wattle::LOOK_AGAIN;
+use crate::policies::wattle::allocation_cache::{AllocationCache, Given, Under};
 use crate::policies::wattle::bidders::alone;
 use crate::policies::wattle::market::{Forecast, Market};
 use crate::policies::wattle::upper_envelope::{Joule, Shape};
 use crate::power::energy_cost::Charge;
-use crate::power::operating_points::OperatingPoints;
-use crate::state::allocation_cache::{AllocationCache, Given, Under};
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
+use crate::state::operating_points::OperatingPoints;
 
 /// For how long what is shared out stands, for each job among whom it is, s. With a minute at most
 /// somebody who finds no free GPU waits half of it longer, of completion times of hours.
@@ -57,17 +56,17 @@ fn is_urgent(job: &Job) -> bool {
 }
 
 /// The plan while what was shared out last stands; `None` where everybody is to be weighed.
-pub(super) fn go_on(problem: &Problem) -> Option<Plan> {
-    let standing = problem.standing.as_ref()?;
-    let in_time = standing.at <= problem.now && problem.now < standing.until;
-    if !(in_time || problem.now == standing.at) || standing.under != Under::of(problem) {
+pub(super) fn go_on(input: PlanningInput<'_>) -> Option<Plan> {
+    let standing = input.cache?.get::<AllocationCache>()?;
+    let in_time = standing.at <= input.now() && input.now() < standing.until;
+    if !(in_time || input.now() == standing.at) || standing.under != Under::of(input) {
         return None;
     }
-    let now = Now::of(problem, standing);
+    let now = Now::of(input, standing);
     let mut newcomers: Vec<(JobKey, &Job)> = Vec::new();
     let mut waits: Option<JobKey> = None;
     let mut urgent = false;
-    for (key, job) in problem.queue() {
+    for (key, job) in input.state.queue() {
         if now.awaiting.contains(&key) {
             continue;
         }
@@ -77,28 +76,32 @@ pub(super) fn go_on(problem: &Problem) -> Option<Plan> {
             newcomers.push((key, job));
         }
     }
-    let changed = now.gone || problem.job_count() != standing.jobs || !newcomers.is_empty();
+    let surfaces_changed = input.state.surface_revision() != standing.surface_revision;
+    let changed = now.gone
+        || surfaces_changed
+        || input.state.job_count() != standing.jobs
+        || !newcomers.is_empty();
     if now.is_void || (changed && (urgent || !in_time)) {
         return None;
     }
-    let more = served(problem, standing, &now, &newcomers)?;
+    let more = served(input, standing, &now, &newcomers)?;
     let before = standing.given.iter().map(|given| given.len()).sum::<usize>() as u32;
-    let mut plan = Plan { standing: Some(standing.clone()), ..Plan::default() };
+    let mut plan = Plan { cache: input.cache.cloned(), ..Plan::default() };
     if !more.is_empty() {
         let served: BTreeSet<JobKey> =
             more.iter().flat_map(|target| &target.jobs).copied().collect();
         let is_given = |key: &JobKey| now.awaiting.contains(key) || served.contains(key);
-        waits = problem.queue().map(|(key, _)| key).find(|key| !is_given(key));
+        waits = input.state.queue().map(|(key, _)| key).find(|key| !is_given(key));
         let mut next = AllocationCache::clone(standing);
         next.something_changed();
-        next.given.push(Given::new(problem, more.clone()));
-        plan.standing = Some(Arc::new(next));
+        next.given.push(Given::new(input.state, more.clone()));
+        plan.cache = Some(PolicyCache::new(next));
     }
     let mut open = now.open;
     open.extend(more);
     if !open.is_empty() {
         let unwanted = Reason::Outranked { before };
-        plan = Plan { standing: plan.standing, ..arrange_some(problem, &open, &[], &unwanted) };
+        plan = Plan { cache: plan.cache, ..arrange_some(input, &open, &[], &unwanted) };
     }
     let outranked = |job| Blocked { job, reason: Reason::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waits.map(outranked));
@@ -125,7 +128,7 @@ struct Now {
 }
 
 impl Now {
-    fn of(problem: &Problem, standing: &AllocationCache) -> Self {
+    fn of(input: PlanningInput<'_>, standing: &AllocationCache) -> Self {
         let mut now = Self {
             gone: false,
             open: Vec::new(),
@@ -133,7 +136,7 @@ impl Now {
             awaiting: BTreeSet::new(),
             awaited: BTreeMap::new(),
         };
-        let given = standing.given.iter().flat_map(|given| given.members(problem));
+        let given = standing.given.iter().flat_map(|given| given.members(input.state));
         for (target, members) in given {
             let (mut awaits, mut differs) = (false, false);
             for (key, job) in members.clone() {
@@ -157,7 +160,7 @@ impl Now {
                 now.open.push(Target { jobs, ..target.clone() });
             }
             if awaits {
-                now.is_void |= target.jobs.len() > 1 && !fit_together(problem, target);
+                now.is_void |= target.jobs.len() > 1 && !fit_together(input, target);
                 *now.awaited.entry(target.kind.clone()).or_default() += target.gpus;
             }
         }
@@ -166,10 +169,10 @@ impl Now {
 }
 
 /// Whether the memory of those who are to share is known, and is there on every card of the kind.
-fn fit_together(problem: &Problem, target: &Target) -> bool {
-    let jobs = target.jobs.iter().filter_map(|&key| problem.job(key));
+fn fit_together(input: PlanningInput<'_>, target: &Target) -> bool {
+    let jobs = target.jobs.iter().filter_map(|&key| input.state.job(key));
     let needed: Option<u64> = jobs.map(Job::memory_mib_max).sum();
-    let cards = problem.nodes().iter().filter(|node| node.facts.gpu_type == target.kind);
+    let cards = input.state.nodes().iter().filter(|node| node.facts.gpu_type == target.kind);
     let least = cards.map(|node| node.facts.memory_mib).min();
     needed.zip(least).is_some_and(|(needed, least)| needed <= least)
 }
@@ -177,7 +180,7 @@ fn fit_together(problem: &Problem, target: &Target) -> bool {
 /// Who of those that came since is served at the last prices, from what is free and meant for
 /// nobody; `None` where everybody is to be weighed.
 fn served(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     standing: &AllocationCache,
     now: &Now,
     newcomers: &[(JobKey, &Job)],
@@ -187,7 +190,7 @@ fn served(
         return Some(targets);
     }
     let mut free: BTreeMap<&str, u32> = BTreeMap::new();
-    for node in problem.nodes() {
+    for node in input.state.nodes() {
         let here = node.free().count_ones();
         if here > 0 {
             *free.entry(&node.facts.gpu_type).or_default() += here;
@@ -197,7 +200,7 @@ fn served(
         *free = free.saturating_sub(now.awaited.get(*kind).copied().unwrap_or(0));
     }
     for &(key, job) in newcomers {
-        if never(problem, job).is_some() {
+        if never(input.state, job).is_some() {
             return None;
         }
         let known = |menu: &&OperatingPoints| standing.cleared.contains_key(&menu.gpu_type);
@@ -210,7 +213,7 @@ fn served(
         }
         let offers = job.menus().map(|menu| &**menu).filter_map(|menu| {
             let free = *free.get(menu.gpu_type.as_str())?;
-            offer(problem, standing, (key, job), menu, free)
+            offer(input, standing, (key, job), menu, free)
         });
         // Of several kinds the one on which it is done first.
         let Some((_, target)) = offers.reduce(|a, b| if b.0 < a.0 { b } else { a }) else {
@@ -227,20 +230,20 @@ fn served(
 /// What a newcomer takes of so many free GPUs of one kind at its last price, and in how many seconds
 /// it is done with them.
 fn offer(
-    problem: &Problem,
+    input: PlanningInput<'_>,
     standing: &AllocationCache,
     (key, job): (JobKey, &Job),
     menu: &OperatingPoints,
     free: u32,
 ) -> Option<(f64, Target)> {
     let cleared = standing.cleared.get(&menu.gpu_type).filter(|_| free > 0)?;
-    if !suits_some(problem, job, &menu.gpu_type) {
+    if !suits_some(input.state, job, &menu.gpu_type) {
         return None;
     }
-    let charge = Charge::on(problem, &menu.gpu_type);
-    let shape = Shape::new(menu, menu.unit_rate()?, charge, Joule::of(problem), cleared.most)?;
+    let charge = Charge::on(input, &menu.gpu_type);
+    let shape = Shape::new(menu, menu.unit_rate()?, charge, Joule::of(input), cleared.most)?;
     let forecast = Forecast { later: crate::policies::wattle::LATER, tau_s: cleared.tau_s };
-    let (trader, mut lot) = alone(problem, &Contender { key, job, menu, held: None }, &shape);
+    let (trader, mut lot) = alone(input, &Contender { key, job, menu, held: None }, &shape);
     lot.most = free;
     let mut market = Market { shapes: vec![shape], lots: vec![lot], forecast };
     market.remember_for(cleared.tau_s);

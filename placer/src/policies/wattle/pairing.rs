@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::job::GpuSetting;
 
+use crate::plan::input::PlanningInput;
 use crate::policies::colocation_trial::{may_share, were_parted};
 use crate::policies::wattle::Supply;
 use crate::policies::wattle::bidders::{Trader, change};
@@ -19,11 +20,10 @@ use crate::policies::wattle::knapsack::{MUST, Moves, Opt, Wish};
 use crate::policies::wattle::market::{Bid, Market};
 use crate::policies::wattle::upper_envelope::Shape;
 use crate::power::energy_cost::Charge;
-use crate::power::operating_points::OperatingPoint;
-use crate::state::cluster::Problem;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::expected_on;
+use crate::state::operating_points::OperatingPoint;
 
 /// Up to so many jobs are paired one by one; more are taken by kind and by work left.
 const ONE_BY_ONE_MAX: usize = 200;
@@ -107,7 +107,7 @@ struct Group {
 impl Pairing {
     /// The pairs for the present price, where `bids` are what every lot would do alone.
     pub(super) fn of(
-        problem: &Problem,
+        input: PlanningInput<'_>,
         supply: &Supply<'_>,
         market: &Market<'_>,
         traders: &[Trader<'_>],
@@ -116,7 +116,7 @@ impl Pairing {
         price: f64,
     ) -> Self {
         let mut pairing = Self { pairs: Vec::new(), joints: Vec::new() };
-        if problem.tenants_max < 2 {
+        if input.limits.tenants_max < 2 {
             return pairing;
         }
         let groups = groups(traders);
@@ -135,8 +135,13 @@ impl Pairing {
             let joint = (*known.entry((one.shape, two.shape)).or_insert_with(|| {
                 let shapes = [&market.shapes[one.shape], &market.shapes[two.shape]];
                 let most = supply.blocks.most();
-                let joint =
-                    joint(shapes, [one.job, two.job], supply.charge, problem.price_now(), most);
+                let joint = joint(
+                    shapes,
+                    [one.job, two.job],
+                    supply.charge,
+                    input.limits.price_now(),
+                    most,
+                );
                 joints.push(joint?);
                 Some(joints.len() - 1)
             }))?;

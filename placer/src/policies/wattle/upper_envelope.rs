@@ -10,9 +10,9 @@
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::restart_cost;
+use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
-use crate::power::operating_points::OperatingPoints;
-use crate::state::cluster::Problem;
+use crate::state::operating_points::OperatingPoints;
 
 /// A line `slope * x - cost`, and from which `x` on it is the highest.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +100,8 @@ pub(super) struct Joule {
 
 impl Joule {
     /// As the budget has it.
-    pub(super) fn of(problem: &Problem) -> Self {
-        Self { now: problem.price_now(), usual: problem.price }
+    pub(super) fn of(input: PlanningInput<'_>) -> Self {
+        Self { now: input.limits.price_now(), usual: input.limits.price }
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use wattle_common::{Budget, Power, Timestamp};
 
+pub use crate::plan::input::GridForecast;
 pub use forecast::{ForecastSource, Grid};
 pub use ledger::{Ledger, Spent};
 pub use price::{Controller, PriceRange};
@@ -47,17 +48,6 @@ const RELEASE: f64 = 1.1;
 /// How far ahead the grid is looked at, and how finely.
 const LOOKS_AHEAD: Duration = Duration::from_secs(86_400);
 const LOOK: Duration = Duration::from_secs(1_800);
-
-/// What is known and expected of the grid at one instant, for those who may wait for it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GridForecast {
-    /// The intensity now, g/kWh.
-    pub now: f64,
-    /// Until when this holds: after it nothing is known.
-    pub until: Timestamp,
-    /// What is expected, from now on for a day: from when, g/kWh.
-    pub expected: Vec<(Timestamp, f64)>,
-}
 
 /// How the next stretch is to be planned.
 #[derive(Clone, Debug, PartialEq)]

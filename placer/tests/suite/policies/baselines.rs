@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::support::Site;
 use wattle_common::Timestamp;
 use wattle_common::job::{GpuRequest, GpuSetting};
-use wattle_placer::{Decision, GpuSet, JobFacts, JobKey, NodeKey, Problem, policy};
+use wattle_placer::{Decision, GpuSet, JobFacts, JobKey, NodeKey, policy};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, learn, report, settle};
 
@@ -16,26 +17,26 @@ fn ranging(name: &str, min: u32, max: u32) -> JobFacts {
     JobFacts { request: GpuRequest { min, max }, ..facts(name, min) }
 }
 
-fn pass(problem: &mut Problem, s: u64) {
-    problem.now = problem.now + Duration::from_secs(s);
+fn pass(site: &mut Site, s: u64) {
+    site.pass(Duration::from_secs(s));
 }
 
 #[test]
 fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
     let srtf = policy("srtf").unwrap();
-    let mut problem = cluster(&[4]);
-    arrive(&mut problem, facts("unknown", 1), None);
-    let long = arrive(&mut problem, lasting("long", 3, 1_000), None);
+    let mut site = cluster(&[4]);
+    arrive(&mut site, facts("unknown", 1), None);
+    let long = arrive(&mut site, lasting("long", 3, 1_000), None);
     expect_test::expect![[r#"
         long on n0:0,1,2: its share is 3 GPUs
         unknown on n0:3: its share is 1 GPU
     "#]]
-    .assert_eq(&settle(&mut problem, &*srtf));
+    .assert_eq(&settle(&mut site, &*srtf));
     // The long one has 900 s left and does not fit beside the short one; who has more does.
-    pass(&mut problem, 100);
-    report(&mut problem, long, 10, 100);
-    arrive(&mut problem, lasting("nearly", 2, 950), None);
-    arrive(&mut problem, lasting("short", 2, 500), None);
+    pass(&mut site, 100);
+    report(&mut site, long, 10, 100);
+    arrive(&mut site, lasting("nearly", 2, 950), None);
+    arrive(&mut site, lasting("short", 2, 500), None);
     expect_test::expect![[r#"
         unknown stopped: 2 jobs come first
         long stopped: 2 jobs come first
@@ -43,150 +44,150 @@ fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
         nearly on n0:2,3: its share is 2 GPUs
         long waits: 1 job comes first
     "#]]
-    .assert_eq(&settle(&mut problem, &*srtf));
+    .assert_eq(&settle(&mut site, &*srtf));
     // Its work so far is not forgotten: 900 s are less than 950 s.
-    problem.job_ended(problem.job_key(&"short".parse().unwrap()).unwrap());
+    site.end("short");
     expect_test::expect![[r#"
         nearly stopped: 2 jobs come first
         unknown on n0:0: its share is 1 GPU
         long on n0:1,2,3: its share is 3 GPUs
         nearly waits: 1 job comes first
     "#]]
-    .assert_eq(&settle(&mut problem, &*srtf));
+    .assert_eq(&settle(&mut site, &*srtf));
 }
 
 #[test]
 fn tiresias_takes_gpus_from_who_had_enough_and_is_asked_when_somebody_will_have() {
     let tiresias = policy("tiresias").unwrap();
-    let mut problem = cluster(&[4]);
-    arrive(&mut problem, facts("first", 4), None);
-    let plan = decide(&mut problem, &*tiresias);
+    let mut site = cluster(&[4]);
+    arrive(&mut site, facts("first", 4), None);
+    let plan = decide(&mut site, &*tiresias);
     assert_eq!(plan.again_at, None, "nobody waits");
-    pass(&mut problem, 100);
-    arrive(&mut problem, facts("second", 2), None);
-    arrive(&mut problem, facts("third", 2), None);
-    let plan = decide(&mut problem, &*tiresias);
+    pass(&mut site, 100);
+    arrive(&mut site, facts("second", 2), None);
+    arrive(&mut site, facts("third", 2), None);
+    let plan = decide(&mut site, &*tiresias);
     assert!(plan.is_empty(), "all are in the first queue, and the first runs: {plan:?}");
     // 3,250 GPU seconds on four GPUs.
     assert_eq!(plan.again_at, Some(Timestamp::from_us(812_500_000)));
-    problem.now = Timestamp::from_us(812_499_999);
-    assert!(decide(&mut problem, &*tiresias).is_empty());
-    problem.now = Timestamp::from_us(812_500_000);
+    site.advance_to(Timestamp::from_us(812_499_999));
+    assert!(decide(&mut site, &*tiresias).is_empty());
+    site.advance_to(Timestamp::from_us(812_500_000));
     expect_test::expect![[r#"
         first stopped: 2 jobs come first
         second on n0:0,1: its share is 2 GPUs
         third on n0:2,3: its share is 2 GPUs
         first waits: 2 jobs come first
     "#]]
-    .assert_eq(&settle(&mut problem, &*tiresias));
+    .assert_eq(&settle(&mut site, &*tiresias));
     // Both others have had as much now: whoever runs goes on, until they leave.
-    pass(&mut problem, 2_000);
-    assert!(decide(&mut problem, &*tiresias).is_empty());
-    problem.job_ended(problem.job_key(&"second".parse().unwrap()).unwrap());
-    problem.job_ended(problem.job_key(&"third".parse().unwrap()).unwrap());
+    pass(&mut site, 2_000);
+    assert!(decide(&mut site, &*tiresias).is_empty());
+    site.end("second");
+    site.end("third");
     expect_test::expect![[r#"
         first on n0:0,1,2,3: its share is 4 GPUs
     "#]]
-    .assert_eq(&settle(&mut problem, &*tiresias));
+    .assert_eq(&settle(&mut site, &*tiresias));
 }
 
 /// Also where nobody comes or goes.
 #[test]
 fn tiresias_parts_those_whom_another_policy_put_together() {
-    let mut problem = cluster(&[4]);
-    let jobs = ["one", "other"].map(|name| arrive(&mut problem, facts(name, 2), Some(0)));
+    let mut site = cluster(&[4]);
+    let jobs = ["one", "other"].map(|name| arrive(&mut site, facts(name, 2), Some(0)));
     let together = |key| (key, GpuSet::on(NodeKey::at(0), 0b11));
     for (key, on) in jobs.map(together) {
-        problem.job_restored(key, on, GpuSetting::DEFAULT, Timestamp::EPOCH, false);
+        site.job_restored(key, on, GpuSetting::DEFAULT, Timestamp::EPOCH, false);
     }
     expect_test::expect![[r#"
         other stopped for 2: its share is 2 GPUs
         other on n0:2,3: its share is 2 GPUs
     "#]]
-    .assert_eq(&settle(&mut problem, &*policy("tiresias").unwrap()));
+    .assert_eq(&settle(&mut site, &*policy("tiresias").unwrap()));
 }
 
 #[test]
 fn tiresias_takes_other_thresholds() {
-    let mut problem = cluster(&[1]);
-    arrive(&mut problem, facts("a", 1), None);
-    arrive(&mut problem, facts("b", 1), None);
-    let plan = decide(&mut problem, &*policy("tiresias:60").unwrap());
+    let mut site = cluster(&[1]);
+    arrive(&mut site, facts("a", 1), None);
+    arrive(&mut site, facts("b", 1), None);
+    let plan = decide(&mut site, &*policy("tiresias:60").unwrap());
     assert_eq!(plan.again_at, Some(Timestamp::from_s(60)));
 }
 
 #[test]
 fn gandiva_pairs_only_when_more_is_asked_for_than_there_is() {
     let gandiva = policy("gandiva").unwrap();
-    let mut problem = cluster(&[2]);
+    let mut site = cluster(&[2]);
     for name in ["a", "b"] {
-        arrive(&mut problem, facts(name, 1), Some(0));
+        arrive(&mut site, facts(name, 1), Some(0));
     }
     expect_test::expect![[r#"
         a on n0:0: its share is 1 GPU
         b on n0:1: its share is 1 GPU
     "#]]
-    .assert_eq(&settle(&mut problem, &*gandiva));
+    .assert_eq(&settle(&mut site, &*gandiva));
     // Two heavy ones make 0.76 together: they are not paired, nor are jobs of unequal size.
     for (name, gpus, class) in
         [("heavy", 1, Some(2)), ("heavier", 1, Some(2)), ("wide", 2, Some(0)), ("unknown", 1, None)]
     {
-        arrive(&mut problem, facts(name, gpus), class);
+        arrive(&mut site, facts(name, gpus), class);
     }
     expect_test::expect![[r#"
         heavy on n0:0, observed: more GPUs are asked for than there are; with a the normalised speeds sum to 1.60, not below 1
         heavier on n0:1, observed: more GPUs are asked for than there are; with b the normalised speeds sum to 1.60, not below 1
         wide waits: 2 jobs come first
-    "#]].assert_eq(&settle(&mut problem, &*gandiva));
+    "#]].assert_eq(&settle(&mut site, &*gandiva));
     // A pair that turns out to be worth nothing parts.
-    let a = problem.job_key(&"a".parse().unwrap()).unwrap();
-    learn(&mut problem, a, 2);
+    let a = site.job_key(&"a".parse().unwrap()).unwrap();
+    learn(&mut site, a, 2);
     expect_test::expect![[r#"
         heavy stopped: 2 jobs come first
         heavy waits: 2 jobs come first
     "#]]
-    .assert_eq(&settle(&mut problem, &*gandiva));
+    .assert_eq(&settle(&mut site, &*gandiva));
 }
 
 #[test]
 fn gandiva_parts_pairs_once_there_is_room_for_all() {
     let gandiva = policy("gandiva").unwrap();
-    let mut problem = cluster(&[1, 1]);
+    let mut site = cluster(&[1, 1]);
     for name in ["a", "b", "c"] {
-        arrive(&mut problem, facts(name, 1), Some(0));
+        arrive(&mut site, facts(name, 1), Some(0));
     }
-    settle(&mut problem, &*gandiva);
-    let of = |problem: &Problem, name: &str| problem.job_key(&name.parse().unwrap()).unwrap();
+    settle(&mut site, &*gandiva);
+    let of = |site: &Site, name: &str| site.job_key(&name.parse().unwrap()).unwrap();
     // Whoever is alone ends.
     let alone: Vec<JobKey> = ["a", "b", "c"]
         .into_iter()
-        .map(|name| of(&problem, name))
+        .map(|name| of(&site, name))
         .filter(|key| {
-            let on = problem.job(*key).unwrap().state.gpus().unwrap();
-            on.gpus().all(|(node, gpu)| problem.node(node).tenants(gpu) == [*key])
+            let on = site.job(*key).unwrap().state.gpus().unwrap();
+            on.gpus().all(|(node, gpu)| site.node(node).tenants(gpu) == [*key])
         })
         .collect();
     let [alone] = alone[..] else { panic!("two of three share: {alone:?}") };
-    problem.job_ended(alone);
-    let plans = settle(&mut problem, &*gandiva);
+    site.job_ended(alone);
+    let plans = settle(&mut site, &*gandiva);
     assert!(plans.contains("stopped for 1"), "{plans}");
-    assert!(problem.nodes().iter().all(|node| node.tenants(0).len() == 1), "{plans}");
+    assert!(site.nodes().iter().all(|node| node.tenants(0).len() == 1), "{plans}");
 }
 
 #[test]
 fn afs_doubles_whoever_gains_most_for_each_gpu_and_shrinks_for_newcomers() {
     let afs = policy("afs").unwrap();
-    let mut problem = cluster(&[8]);
+    let mut site = cluster(&[8]);
     // Each doubling makes the light one 1.3 times as fast, and the heavy one 1.9 times.
-    arrive(&mut problem, ranging("light", 1, 8), Some(0));
-    arrive(&mut problem, ranging("heavy", 1, 8), Some(2));
+    arrive(&mut site, ranging("light", 1, 8), Some(0));
+    arrive(&mut site, ranging("heavy", 1, 8), Some(2));
     expect_test::expect![[r#"
         light on n0:0,1,2,3: its share is 4 GPUs
         heavy on n0:4,5,6,7: its share is 4 GPUs
     "#]]
-    .assert_eq(&settle(&mut problem, &*afs));
+    .assert_eq(&settle(&mut site, &*afs));
     for name in ["x", "y"] {
-        arrive(&mut problem, ranging(name, 2, 2), Some(1));
+        arrive(&mut site, ranging(name, 2, 2), Some(1));
     }
     expect_test::expect![[r#"
         light stopped for 2: its share is 2 GPUs
@@ -196,40 +197,40 @@ fn afs_doubles_whoever_gains_most_for_each_gpu_and_shrinks_for_newcomers() {
         x on n0:4,5: its share is 2 GPUs
         y on n0:6,7: its share is 2 GPUs
     "#]]
-    .assert_eq(&settle(&mut problem, &*afs));
+    .assert_eq(&settle(&mut site, &*afs));
 }
 
 #[test]
 fn afs_leaves_gpus_free_that_gain_less_than_its_floor() {
     for (spelling, sizes) in [("afs", [4, 4]), ("afs:0.5", [1, 4]), ("afs:0.95", [1, 1])] {
-        let mut problem = cluster(&[8]);
+        let mut site = cluster(&[8]);
         let jobs = [("light", 0), ("heavy", 2)]
-            .map(|(name, class)| arrive(&mut problem, ranging(name, 1, 4), Some(class)));
-        decide(&mut problem, &*policy(spelling).unwrap());
-        let has = |key| problem.job(key).unwrap().gpus_meant().unwrap();
+            .map(|(name, class)| arrive(&mut site, ranging(name, 1, 4), Some(class)));
+        decide(&mut site, &*policy(spelling).unwrap());
+        let has = |key| site.job(key).unwrap().gpus_meant().unwrap();
         assert_eq!(jobs.map(has), sizes, "{spelling}");
     }
 }
 
 #[test]
 fn one_clock_is_for_everybody_and_zeus_chooses_for_each() {
-    let mut problem = cluster(&[2]);
-    let a = arrive(&mut problem, facts("a", 1), Some(0));
+    let mut site = cluster(&[2]);
+    let a = arrive(&mut site, facts("a", 1), Some(0));
     expect_test::expect![[r#"
         a on n0:0 at 1080 MHz: first in the queue; first room in node order
     "#]]
-    .assert_eq(&settle(&mut problem, &*policy("fifo@1080").unwrap()));
+    .assert_eq(&settle(&mut site, &*policy("fifo@1080").unwrap()));
     // Zeus: (160 + 200) / 2 / 0.95 = 189 joules a step at 1200 MHz; 200 as set, 194 at 1080 MHz.
-    arrive(&mut problem, facts("b", 1), Some(1));
-    arrive(&mut problem, facts("c", 1), None);
-    problem.job_ended(a);
+    arrive(&mut site, facts("b", 1), Some(1));
+    arrive(&mut site, facts("c", 1), None);
+    site.job_ended(a);
     expect_test::expect![[r#"
         b on n0:0 at 1200 MHz: first in the queue; first room in node order
         c on n0:1: first in the queue; first room in node order
     "#]]
-    .assert_eq(&settle(&mut problem, &*policy("fifo+zeus").unwrap()));
-    let c = problem.job_key(&"c".parse().unwrap()).unwrap();
-    learn(&mut problem, c, 0);
-    let plan = decide(&mut problem, &*policy("fifo+zeus").unwrap());
+    .assert_eq(&settle(&mut site, &*policy("fifo+zeus").unwrap()));
+    let c = site.job_key(&"c".parse().unwrap()).unwrap();
+    learn(&mut site, c, 0);
+    let plan = decide(&mut site, &*policy("fifo+zeus").unwrap());
     assert!(matches!(plan.decisions[..], [Decision::Set { .. }]), "{plan:?}");
 }

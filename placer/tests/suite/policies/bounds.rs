@@ -3,46 +3,47 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Site;
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::NAMES;
 use wattle_placer::power::model::{PowerEstimate, drawn, min_power};
 use wattle_placer::{
-    CardPower, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, Policy, Problem, Reads, Reason,
-    State, check, policy, solve,
+    CardPower, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
+    Reason, State, check, policy, solve,
 };
 
 use crate::policies::helpers::{arrive, cluster, facts, stopping, surface};
 
 /// Cards of 250 W that idle at 40 W, in nodes of 300 W.
-fn bounded(sizes: &[u32]) -> Problem {
-    let mut problem = cluster(sizes);
+fn bounded(sizes: &[u32]) -> Site {
+    let mut site = cluster(sizes);
     let draw = CardPower {
         idle: Power::from_w(40),
         most: Power::from_w(250),
         cap_least: Some(Power::from_w(100)),
         host: Power::from_w(300),
     };
-    problem.draws.insert("v100".to_owned(), draw);
-    problem
+    site.gpu_power_known([("v100".to_owned(), draw)].into());
+    site
 }
 
 /// One round, checked and applied; who is to stop still holds its GPUs.
-fn round(problem: &mut Problem, policy: &dyn Policy) -> Plan {
-    let plan = solve(policy, problem);
-    assert_eq!(check(problem, &plan), [], "{} made {plan:?}", policy.name());
-    problem.apply(&plan);
+fn round(site: &mut Site, policy: &dyn Policy) -> Plan {
+    let plan = solve(policy, site.input());
+    assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
+    site.apply(&plan);
     plan
 }
 
 /// Rounds until nothing is left to do; everybody stops at once. What was drawn at most between them.
-fn rest(problem: &mut Problem, policy: &dyn Policy) -> Power {
+fn rest(site: &mut Site, policy: &dyn Policy) -> Power {
     let mut most = Power::ZERO;
     for _ in 0..60 {
-        let plan = round(problem, policy);
-        stopping(problem).iter().for_each(|&key| problem.job_stopped(key));
-        most = most.max(drawn(problem));
+        let plan = round(site, policy);
+        stopping(site).iter().for_each(|&key| site.job_stopped(key));
+        most = most.max(drawn(site.input()));
         if plan.is_empty() {
             return most;
         }
@@ -50,8 +51,8 @@ fn rest(problem: &mut Problem, policy: &dyn Policy) -> Power {
     panic!("{} does not come to rest", policy.name());
 }
 
-fn setting(problem: &Problem, key: JobKey) -> Option<GpuSetting> {
-    match &problem.job(key)?.state {
+fn setting(site: &Site, key: JobKey) -> Option<GpuSetting> {
+    match &site.job(key)?.state {
         State::Running { setting, .. } => Some(*setting),
         _ => None,
     }
@@ -64,88 +65,88 @@ fn at(mhz: u32) -> Option<GpuSetting> {
 #[test]
 fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
     let fifo = policy("fifo").unwrap();
-    let mut problem = bounded(&[4]);
+    let mut site = bounded(&[4]);
     let keys: Vec<JobKey> =
-        (0..4).map(|i| arrive(&mut problem, facts(&format!("j{i}"), 1), Some(2))).collect();
+        (0..4).map(|i| arrive(&mut site, facts(&format!("j{i}"), 1), Some(2))).collect();
     // 300 W and four cards of 200 W are 1,100 W; of 160 W they are 940 W.
-    problem.power_max = Some(Power::from_w(1_000));
-    assert_eq!(rest(&mut problem, &*fifo), Power::from_w(940));
-    assert!(keys.iter().all(|&key| setting(&problem, key) == at(1_200)));
+    site.limits.power_max = Some(Power::from_w(1_000));
+    assert_eq!(rest(&mut site, &*fifo), Power::from_w(940));
+    assert!(keys.iter().all(|&key| setting(&site, key) == at(1_200)));
     // Less than four at the least: who came last is not there any more.
-    problem.power_max = Some(Power::from_w(650));
-    rest(&mut problem, &*fifo);
-    assert!(drawn(&problem) <= Power::from_w(650), "{}", drawn(&problem));
-    assert_eq!(setting(&problem, keys[3]), None);
-    assert!(setting(&problem, keys[0]).is_some());
+    site.limits.power_max = Some(Power::from_w(650));
+    rest(&mut site, &*fifo);
+    assert!(drawn(site.input()) <= Power::from_w(650), "{}", drawn(site.input()));
+    assert_eq!(setting(&site, keys[3]), None);
+    assert!(setting(&site, keys[0]).is_some());
     // Gone, and all is as it was.
-    problem.power_max = None;
-    rest(&mut problem, &*fifo);
-    assert!(keys.iter().all(|&key| setting(&problem, key) == Some(GpuSetting::DEFAULT)));
-    assert_eq!(drawn(&problem), Power::from_w(1_100));
+    site.limits.power_max = None;
+    rest(&mut site, &*fifo);
+    assert!(keys.iter().all(|&key| setting(&site, key) == Some(GpuSetting::DEFAULT)));
+    assert_eq!(drawn(site.input()), Power::from_w(1_100));
 }
 
 #[test]
 fn who_is_not_known_is_counted_as_the_most_it_may_be_and_capped() {
     let fifo = policy("fifo").unwrap();
-    let mut problem = bounded(&[2]);
-    let keys = ["a", "b"].map(|name| arrive(&mut problem, facts(name, 1), None));
-    problem.power_max = Some(Power::from_w(300 + 2 * 130));
-    rest(&mut problem, &*fifo);
+    let mut site = bounded(&[2]);
+    let keys = ["a", "b"].map(|name| arrive(&mut site, facts(name, 1), None));
+    site.limits.power_max = Some(Power::from_w(300 + 2 * 130));
+    rest(&mut site, &*fifo);
     let cap = Some(GpuSetting { cap_mw: Some(Power::from_mw(125_000)), clock_mhz_max: None });
-    assert_eq!(keys.map(|key| setting(&problem, key)), [cap, cap]);
+    assert_eq!(keys.map(|key| setting(&site, key)), [cap, cap]);
     // What nothing bounds is not started.
-    problem.job_ended(keys[0]);
-    problem.draws.clear();
-    let late = arrive(&mut problem, facts("late", 1), None);
-    let plan = round(&mut problem, &*fifo);
+    site.job_ended(keys[0]);
+    site.gpu_power_known([].into());
+    let late = arrive(&mut site, facts("late", 1), None);
+    let plan = round(&mut site, &*fifo);
     assert!(plan.decisions.iter().all(|d| !matches!(d, Decision::Start { .. })), "{plan:?}");
-    assert_eq!(setting(&problem, late), None);
+    assert_eq!(setting(&site, late), None);
 }
 
 #[test]
 fn new_jobs_are_held_back_and_those_that_run_go_on() {
     let fifo = policy("fifo").unwrap();
-    let mut problem = bounded(&[4]);
-    let first = arrive(&mut problem, facts("first", 1), Some(2));
-    rest(&mut problem, &*fifo);
-    problem.admission_limit = Some(Power::from_w(590));
-    let second = arrive(&mut problem, facts("second", 1), Some(2));
-    let third = arrive(&mut problem, facts("third", 1), Some(2));
-    let plan = round(&mut problem, &*fifo);
+    let mut site = bounded(&[4]);
+    let first = arrive(&mut site, facts("first", 1), Some(2));
+    rest(&mut site, &*fifo);
+    site.limits.admission_limit = Some(Power::from_w(590));
+    let second = arrive(&mut site, facts("second", 1), Some(2));
+    let third = arrive(&mut site, facts("third", 1), Some(2));
+    let plan = round(&mut site, &*fifo);
     // 460 W empty; each adds 90 W at its min_power.
     let reason = plan.blocked.unwrap().reason.to_string();
     assert_eq!(reason, "with it 0.64 kW would be drawn, and 0.59 kW may be");
-    assert!(setting(&problem, second).is_none() && setting(&problem, third).is_none());
-    problem.admission_limit = Some(Power::from_w(680));
-    rest(&mut problem, &*fifo);
-    assert!(setting(&problem, second).is_some() && setting(&problem, third).is_none());
-    problem.admission_limit = Some(Power::from_w(1));
-    rest(&mut problem, &*fifo);
-    assert!(setting(&problem, first).is_some(), "no work is stopped");
+    assert!(setting(&site, second).is_none() && setting(&site, third).is_none());
+    site.limits.admission_limit = Some(Power::from_w(680));
+    rest(&mut site, &*fifo);
+    assert!(setting(&site, second).is_some() && setting(&site, third).is_none());
+    site.limits.admission_limit = Some(Power::from_w(1));
+    rest(&mut site, &*fifo);
+    assert!(setting(&site, first).is_some(), "no work is stopped");
 }
 
 /// What a job may draw at most is only known once it runs: alone it starts by what is expected.
 #[test]
 fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     let fifo = policy("fifo").unwrap();
-    let mut problem = bounded(&[4]);
+    let mut site = bounded(&[4]);
     // 460 W empty; it adds 90 W at its min_power, and perhaps 210.
-    problem.admission_limit = Some(Power::from_w(600));
+    site.limits.admission_limit = Some(Power::from_w(600));
     let keys = ["a", "b"].map(|name| {
         let facts = facts(name, 1);
         let mut surface = surface(&facts.id, 2, facts.request);
         surface.points.iter_mut().for_each(|point| point.gpu_power_w.high = 250.0);
-        let key = arrive(&mut problem, facts, None);
-        problem.surface_known(key, Arc::new(surface));
+        let key = arrive(&mut site, facts, None);
+        site.surface_known(key, Arc::new(surface));
         key
     });
-    rest(&mut problem, &*fifo);
-    let runs = |problem: &Problem| keys.map(|key| setting(problem, key).is_some());
-    assert_eq!(runs(&problem), [true, false], "beside somebody what may be drawn counts");
-    problem.job_ended(keys[0]);
-    problem.admission_limit = Some(Power::from_w(540));
-    let plan = round(&mut problem, &*fifo);
-    assert_eq!(runs(&problem), [false, false]);
+    rest(&mut site, &*fifo);
+    let runs = |site: &Site| keys.map(|key| setting(site, key).is_some());
+    assert_eq!(runs(&site), [true, false], "beside somebody what may be drawn counts");
+    site.job_ended(keys[0]);
+    site.limits.admission_limit = Some(Power::from_w(540));
+    let plan = round(&mut site, &*fifo);
+    assert_eq!(runs(&site), [false, false]);
     let reason = plan.blocked.unwrap().reason.to_string();
     assert_eq!(reason, "with it 0.55 kW would be drawn, and 0.54 kW may be");
 }
@@ -154,67 +155,67 @@ fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
 #[test]
 fn a_held_back_jobs_node_stays_as_long_as_it_is_to() {
     let fifo = policy("fifo").unwrap();
-    let mut problem = bounded(&[1, 1]);
-    problem.nodes_sleep = true;
-    problem.nodes_stay = Duration::from_secs(3_600);
-    arrive(&mut problem, facts("first", 1), Some(2));
-    rest(&mut problem, &*fifo);
-    problem.admission_limit = Some(min_power(&problem, PowerEstimate::under(&*fifo)));
-    arrive(&mut problem, facts("second", 1), Some(2));
-    problem.now = Timestamp::from_s(600);
-    let plan = solve(&*fifo, &problem);
+    let mut site = bounded(&[1, 1]);
+    site.limits.nodes_sleep = true;
+    site.limits.idle_before_sleep = Duration::from_secs(3_600);
+    arrive(&mut site, facts("first", 1), Some(2));
+    rest(&mut site, &*fifo);
+    site.limits.admission_limit = Some(min_power(site.input(), PowerEstimate::under(&*fifo)));
+    arrive(&mut site, facts("second", 1), Some(2));
+    site.advance_to(Timestamp::from_s(600));
+    let plan = solve(&*fifo, site.input());
     assert!(matches!(plan.blocked.as_ref().unwrap().reason, Reason::HeldBack { .. }), "{plan:?}");
     assert_eq!((plan.decisions, plan.nodes), (vec![], vec![]));
     assert_eq!(plan.again_at, Some(Timestamp::from_s(3_600)));
-    problem.now = Timestamp::from_s(3_600);
-    assert_eq!(solve(&*fifo, &problem).nodes.len(), 1);
+    site.advance_to(Timestamp::from_s(3_600));
+    assert_eq!(solve(&*fifo, site.input()).nodes.len(), 1);
 }
 
 #[test]
 fn who_came_last_is_paused_and_goes_on_once_there_is_more() {
     let fifo = policy("fifo").unwrap();
-    let mut problem = bounded(&[4]);
-    let keys = ["a", "b", "c"].map(|name| arrive(&mut problem, facts(name, 1), Some(2)));
-    rest(&mut problem, &*fifo);
+    let mut site = bounded(&[4]);
+    let keys = ["a", "b", "c"].map(|name| arrive(&mut site, facts(name, 1), Some(2)));
+    rest(&mut site, &*fifo);
     // 460 W empty; each adds 90 W at its min_power: two of them fit.
-    problem.admission_limit = Some(Power::from_w(640));
-    problem.preemption_limit = Some(Power::from_w(645));
-    let plan = round(&mut problem, &*fifo);
+    site.limits.admission_limit = Some(Power::from_w(640));
+    site.limits.preemption_limit = Some(Power::from_w(645));
+    let plan = round(&mut site, &*fifo);
     let reason = plan.decisions[0].reason().to_string();
     assert_eq!(
         reason,
         "at the min_power 0.73 kW are drawn, and the rest of the budget feeds 0.65 kW"
     );
-    rest(&mut problem, &*fifo);
-    let runs = |problem: &Problem| keys.map(|key| setting(problem, key).is_some());
-    assert_eq!(runs(&problem), [true, true, false]);
+    rest(&mut site, &*fifo);
+    let runs = |site: &Site| keys.map(|key| setting(site, key).is_some());
+    assert_eq!(runs(&site), [true, true, false]);
     // While it stops it is not counted on; nobody goes in its place.
-    let late = arrive(&mut problem, facts("late", 1), Some(2));
-    rest(&mut problem, &*fifo);
-    assert_eq!(setting(&problem, late), None);
-    problem.preemption_limit = None;
-    problem.admission_limit = Some(Power::from_w(740));
-    rest(&mut problem, &*fifo);
-    assert_eq!((runs(&problem), setting(&problem, late)), ([true; 3], None));
+    let late = arrive(&mut site, facts("late", 1), Some(2));
+    rest(&mut site, &*fifo);
+    assert_eq!(setting(&site, late), None);
+    site.limits.preemption_limit = None;
+    site.limits.admission_limit = Some(Power::from_w(740));
+    rest(&mut site, &*fifo);
+    assert_eq!((runs(&site), setting(&site, late)), ([true; 3], None));
 }
 
 #[test]
 fn a_price_sets_the_clocks_of_policies_that_set_none() {
     for name in ["fifo", "fifo-packed", "srtf", "tiresias", "gandiva", "afs", "eaco"] {
         let policy = policy(name).unwrap();
-        let mut problem = bounded(&[4]);
-        problem.price_sets_clocks = true;
-        let job = arrive(&mut problem, facts("a", 2), Some(2));
-        rest(&mut problem, &*policy);
-        assert_eq!(setting(&problem, job), Some(GpuSetting::DEFAULT), "{name}: free energy");
+        let mut site = bounded(&[4]);
+        site.limits.price_sets_clocks = true;
+        let job = arrive(&mut site, facts("a", 2), Some(2));
+        rest(&mut site, &*policy);
+        assert_eq!(setting(&site, job), Some(GpuSetting::DEFAULT), "{name}: free energy");
         // From 1,080 to 1,200 MHz wins 0.55 of time for energy, from there on 0.19.
-        problem.price = 0.3;
-        rest(&mut problem, &*policy);
-        assert_eq!(setting(&problem, job), at(1_200), "{name}");
-        problem.price = 8.0;
-        rest(&mut problem, &*policy);
-        assert_eq!(setting(&problem, job), at(1_080), "{name}");
-        assert_eq!(min_power(&problem, PowerEstimate::Settings), drawn(&problem), "{name}");
+        site.limits.price = 0.3;
+        rest(&mut site, &*policy);
+        assert_eq!(setting(&site, job), at(1_200), "{name}");
+        site.limits.price = 8.0;
+        rest(&mut site, &*policy);
+        assert_eq!(setting(&site, job), at(1_080), "{name}");
+        assert_eq!(min_power(site.input(), PowerEstimate::Settings), drawn(site.input()), "{name}");
     }
 }
 
@@ -228,7 +229,7 @@ impl Policy for Says {
     fn reads(&self) -> Reads {
         Reads::All
     }
-    fn solve(&self, _: &Problem) -> Plan {
+    fn solve(&self, _: PlanningInput<'_>) -> Plan {
         Plan { decisions: self.0.clone(), ..Plan::default() }
     }
 }
@@ -242,20 +243,20 @@ fn starts(job: JobKey, gpus: u64, observe: bool) -> Decision {
 
 #[test]
 fn nobody_is_observed_beside_a_job_that_is_held_back() {
-    let mut problem = bounded(&[4]);
-    problem.tenants_max = 3;
+    let mut site = bounded(&[4]);
+    site.limits.tenants_max = 3;
     let [runs, moved, new] =
-        ["runs", "moved", "new"].map(|name| arrive(&mut problem, facts(name, 1), Some(0)));
-    round(&mut problem, &Says(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
+        ["runs", "moved", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
+    round(&mut site, &Says(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
     let reason = Reason::Share { gpus: 1 };
     let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_kind: None, reason };
-    round(&mut problem, &Says(vec![stop]));
-    problem.job_stopped(moved);
+    round(&mut site, &Says(vec![stop]));
+    site.job_stopped(moved);
     // Nothing new starts; who is moved goes on.
-    problem.admission_limit = Some(Power::from_w(1));
+    site.limits.admission_limit = Some(Power::from_w(1));
     let observes = |gpus: u64| {
         let plan = Says(vec![starts(new, gpus, false), starts(moved, gpus, true)]);
-        let plan = round(&mut problem.clone(), &plan);
+        let plan = round(&mut site.clone(), &plan);
         assert_eq!(plan.decisions.iter().map(Decision::job).collect::<Vec<_>>(), [moved]);
         matches!(plan.decisions[0], Decision::Start { observe: true, .. })
     };
@@ -265,23 +266,23 @@ fn nobody_is_observed_beside_a_job_that_is_held_back() {
 
 #[test]
 fn nobody_is_started_beside_a_job_that_is_paused() {
-    let mut problem = bounded(&[4]);
+    let mut site = bounded(&[4]);
     let [old, runs, new] =
-        ["old", "runs", "new"].map(|name| arrive(&mut problem, facts(name, 1), Some(0)));
-    round(&mut problem, &Says(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
+        ["old", "runs", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
+    round(&mut site, &Says(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
     // 460 W empty, and 90 W for one of them.
-    problem.preemption_limit = Some(Power::from_w(560));
-    let beside = |gpus: u64| round(&mut problem.clone(), &Says(vec![starts(new, gpus, true)]));
+    site.limits.preemption_limit = Some(Power::from_w(560));
+    let beside = |gpus: u64| round(&mut site.clone(), &Says(vec![starts(new, gpus, true)]));
     let jobs = |plan: Plan| plan.decisions.iter().map(Decision::job).collect::<Vec<_>>();
     assert_eq!(jobs(beside(0b10)), [runs], "only paused");
     assert_eq!(jobs(beside(0b1)), [new, runs]);
 }
 
 /// A job of a quarter of an hour, that has just come.
-fn lasting(i: usize, request: GpuRequest, problem: &Problem) -> JobFacts {
+fn lasting(i: usize, request: GpuRequest, site: &Site) -> JobFacts {
     JobFacts {
         request,
-        submitted_at: problem.now,
+        submitted_at: site.now(),
         duration_alone: Some(Duration::from_secs(1_000)),
         ..facts(&format!("j{i}"), request.min)
     }
@@ -301,28 +302,28 @@ proptest! {
         jobs in prop::collection::vec((1u32..5, 1u32..3, prop::option::of(0usize..3)), 1..14),
     ) {
         let policy = policy(NAMES[which]).unwrap();
-        let mut problem = bounded(&sizes);
-        problem.nodes_sleep = sleeps;
-        problem.price_sets_clocks = true;
+        let mut site = bounded(&sizes);
+        site.limits.nodes_sleep = sleeps;
+        site.limits.price_sets_clocks = true;
         for (i, (gpus, times, class)) in jobs.into_iter().enumerate() {
-            let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &problem);
-            arrive(&mut problem, facts, class);
+            let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &site);
+            arrive(&mut site, facts, class);
         }
-        rest(&mut problem, &*policy);
+        rest(&mut site, &*policy);
         let above = Power::from_w(above_w);
         // Who comes just now may be planned beside somebody who is paused.
-        let mut just_now = problem.clone();
+        let mut just_now = site.clone();
         for i in 0..4 {
             arrive(&mut just_now, facts(&format!("late{i}"), 1), Some(i % 3));
         }
-        just_now.preemption_limit = Some(above);
+        just_now.limits.preemption_limit = Some(above);
         round(&mut just_now, &*policy);
-        problem.price = 1e6;
-        problem.admission_limit = Some(above);
-        problem.preemption_limit = Some(above);
-        rest(&mut problem, &*policy);
-        let needs = min_power(&problem, PowerEstimate::under(&*policy));
-        let stays = problem.running().any(|(_, job)| job.facts.can_stop);
+        site.limits.price = 1e6;
+        site.limits.admission_limit = Some(above);
+        site.limits.preemption_limit = Some(above);
+        rest(&mut site, &*policy);
+        let needs = min_power(site.input(), PowerEstimate::under(&*policy));
+        let stays = site.running().any(|(_, job)| job.facts.can_stop);
         prop_assert!(needs <= above || !stays, "{} needs {needs} of {above}", policy.name());
     }
 
@@ -340,26 +341,26 @@ proptest! {
             (1u32..5, 1u32..3, prop::option::of(0usize..3), any::<bool>(), 0u64..400), 1..14),
     ) {
         let policy = policy(NAMES[which]).unwrap();
-        let mut problem = bounded(&sizes);
-        let empty = drawn(&problem);
-        problem.nodes_sleep = sleeps;
-        problem.price_sets_clocks = priced.is_some();
-        problem.price = priced.unwrap_or(0.0);
+        let mut site = bounded(&sizes);
+        let empty = drawn(site.input());
+        site.limits.nodes_sleep = sleeps;
+        site.limits.price_sets_clocks = priced.is_some();
+        site.limits.price = priced.unwrap_or(0.0);
         let mut keys = Vec::new();
         for (i, (gpus, times, class, ends, after)) in jobs.into_iter().enumerate() {
             // Half-way, somebody lowers it.
             let limit = Power::from_w(limit_w).scale(if i > 6 { tighter } else { 1.0 });
-            problem.power_max = Some(limit);
-            problem.now = problem.now + Duration::from_secs(after);
-            let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &problem);
-            keys.push(arrive(&mut problem, facts, class));
-            if ends && i > 2 && problem.job(keys[i / 2]).is_some() {
+            site.limits.power_max = Some(limit);
+            site.pass(Duration::from_secs(after));
+            let facts = lasting(i, GpuRequest { min: gpus, max: gpus * times }, &site);
+            keys.push(arrive(&mut site, facts, class));
+            if ends && i > 2 && site.job(keys[i / 2]).is_some() {
                 let key = keys[i / 2];
-                if matches!(problem.job(key).unwrap().state, State::Running { .. }) {
-                    problem.job_ended(key);
+                if matches!(site.job(key).unwrap().state, State::Running { .. }) {
+                    site.job_ended(key);
                 }
             }
-            let most = rest(&mut problem, &*policy);
+            let most = rest(&mut site, &*policy);
             let may = limit.max(empty);
             prop_assert!(most.as_mw() <= may.as_mw() + 100, "{} drew {most} of {may}", policy.name());
         }

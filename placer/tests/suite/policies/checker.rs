@@ -1,25 +1,25 @@
 //! The checker on plans that no policy may make.
 
+use crate::support::Site;
 use wattle_common::NodeId;
 use wattle_common::job::GpuSetting;
-use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Problem, Reason, check};
+use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Reason, check};
 
 use crate::policies::helpers::{arrive, cluster, facts, node};
 
 #[test]
 fn the_checker_sees_what_policies_must_not_do() {
     use wattle_placer::{GpuSet, Violation};
-    let mut problem = cluster(&[2, 2]);
-    let n0 = problem.node_key(&NodeId::new("n0").unwrap()).unwrap();
-    problem.node_known(NodeFacts { healthy: 0b01, ..node(1, 2) });
-    let n1 = problem.node_key(&NodeId::new("n1").unwrap()).unwrap();
-    let job =
-        |problem: &mut Problem, name: &str, gpus, class| arrive(problem, facts(name, gpus), class);
-    let heavy = job(&mut problem, "heavy", 1, Some(2));
-    let other = job(&mut problem, "other", 1, Some(2));
-    let third = job(&mut problem, "third", 1, None);
-    let two = job(&mut problem, "two", 2, Some(0));
-    let mine = arrive(&mut problem, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
+    let mut site = cluster(&[2, 2]);
+    let n0 = site.node_key(&NodeId::new("n0").unwrap()).unwrap();
+    site.node_known(NodeFacts { healthy: 0b01, ..node(1, 2) });
+    let n1 = site.node_key(&NodeId::new("n1").unwrap()).unwrap();
+    let job = |site: &mut Site, name: &str, gpus, class| arrive(site, facts(name, gpus), class);
+    let heavy = job(&mut site, "heavy", 1, Some(2));
+    let other = job(&mut site, "other", 1, Some(2));
+    let third = job(&mut site, "third", 1, None);
+    let two = job(&mut site, "two", 2, Some(0));
+    let mine = arrive(&mut site, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
     let start = |job, on: &GpuSet| Decision::Start {
         setting: GpuSetting::DEFAULT,
         job,
@@ -53,15 +53,15 @@ fn the_checker_sees_what_policies_must_not_do() {
         (vec![Decision::Reject { job: heavy, reason }], "WronglyRejected"),
     ];
     for (decisions, expected) in cases {
-        let found: Vec<Violation> = check(&problem, &Plan { decisions, ..Plan::default() });
+        let found: Vec<Violation> = check(site.input(), &Plan { decisions, ..Plan::default() });
         assert!(
             found.iter().any(|v| format!("{v:?}").starts_with(expected)),
             "{expected}: {found:?}"
         );
     }
-    problem.tenants_max = 1;
-    let light = job(&mut problem, "light", 1, Some(0));
+    site.limits.tenants_max = 1;
+    let light = job(&mut site, "light", 1, Some(0));
     let both = vec![start(light, &first), start(heavy, &first)];
-    let found = check(&problem, &Plan { decisions: both, ..Plan::default() });
+    let found = check(site.input(), &Plan { decisions: both, ..Plan::default() });
     assert!(matches!(found[..], [Violation::TooManyTenants { tenants: 2, .. }]), "{found:?}");
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Site;
 use proptest::prelude::*;
 use wattle_common::Timestamp;
 use wattle_placer::power::budget::GridForecast;
-use wattle_placer::{Decision, JobFacts, JobKey, Problem, Progress, State, check, policy, solve};
+use wattle_placer::{Decision, JobFacts, JobKey, Progress, State, check, policy, solve};
 
 use crate::policies::helpers::{arrive, cluster, facts, stopping};
 
@@ -27,13 +28,13 @@ fn patient(name: &str, slack_h: u64) -> JobFacts {
     JobFacts { slack: Some(Duration::from_secs(slack_h * HOUR)), ..facts(name, 1) }
 }
 
-fn step(problem: &mut Problem, policy: &str) -> Option<Timestamp> {
+fn step(site: &mut Site, policy: &str) -> Option<Timestamp> {
     let policy = wattle_placer::policy(policy).unwrap();
     for _ in 0..20 {
-        let plan = solve(&*policy, problem);
-        assert_eq!(check(problem, &plan), [], "{plan:?}");
-        problem.apply(&plan);
-        stopping(problem).iter().for_each(|&key| problem.job_stopped(key));
+        let plan = solve(&*policy, site.input());
+        assert_eq!(check(site.input(), &plan), [], "{plan:?}");
+        site.apply(&plan);
+        stopping(site).iter().for_each(|&key| site.job_stopped(key));
         if plan.is_empty() {
             return plan.again_at;
         }
@@ -41,40 +42,40 @@ fn step(problem: &mut Problem, policy: &str) -> Option<Timestamp> {
     panic!("{} does not come to rest", policy.name());
 }
 
-fn runs(problem: &Problem, key: JobKey) -> bool {
-    problem.job(key).is_some_and(|job| matches!(job.state, State::Running { .. }))
+fn runs(site: &Site, key: JobKey) -> bool {
+    site.job(key).is_some_and(|job| matches!(job.state, State::Running { .. }))
 }
 
 #[test]
 fn who_may_waits_while_the_grid_is_dirty_and_others_go_ahead() {
     for name in ["fifo", "eaco", "powerflow", "wattle", "tiresias"] {
-        let mut problem = cluster(&[1]);
-        let waits = arrive(&mut problem, patient("waits", 8), Some(0));
-        let goes = arrive(&mut problem, facts("goes", 1), Some(0));
-        problem.grid = outlook(problem.now, 4);
-        let again = step(&mut problem, name);
-        assert!(!runs(&problem, waits) && runs(&problem, goes), "{name}");
+        let mut site = cluster(&[1]);
+        let waits = arrive(&mut site, patient("waits", 8), Some(0));
+        let goes = arrive(&mut site, facts("goes", 1), Some(0));
+        site.limits.grid = outlook(site.now(), 4);
+        let again = step(&mut site, name);
+        assert!(!runs(&site, waits) && runs(&site, goes), "{name}");
         assert!(again.is_some_and(|at| at <= Timestamp::from_s(8 * HOUR)), "{name}: {again:?}");
-        let plan = solve(&*policy(name).unwrap(), &problem);
+        let plan = solve(&*policy(name).unwrap(), site.input());
         assert_eq!(plan.deferred, 1, "{name}");
         // Clean: it takes its turn.
-        problem.job_ended(goes);
-        problem.now = Timestamp::from_s(4 * HOUR);
-        problem.grid = outlook(problem.now, 0);
-        step(&mut problem, name);
-        assert!(runs(&problem, waits), "{name}");
+        site.job_ended(goes);
+        site.advance_to(Timestamp::from_s(4 * HOUR));
+        site.limits.grid = outlook(site.now(), 0);
+        step(&mut site, name);
+        assert!(runs(&site, waits), "{name}");
     }
 }
 
 #[test]
 fn nobody_waits_for_what_does_not_come() {
     let starts = |slack_h: u64, grid: Option<Arc<GridForecast>>, now_h: u64| {
-        let mut problem = cluster(&[1]);
-        let key = arrive(&mut problem, patient("a", slack_h), Some(0));
-        problem.now = Timestamp::from_s(now_h * HOUR);
-        problem.grid = grid;
-        step(&mut problem, "fifo");
-        runs(&problem, key)
+        let mut site = cluster(&[1]);
+        let key = arrive(&mut site, patient("a", slack_h), Some(0));
+        site.advance_to(Timestamp::from_s(now_h * HOUR));
+        site.limits.grid = grid;
+        step(&mut site, "fifo");
+        runs(&site, key)
     };
     assert!(!starts(8, outlook(Timestamp::EPOCH, 4), 0), "it is worth waiting");
     assert!(starts(8, None, 0), "nothing is known of the grid");
@@ -91,37 +92,37 @@ fn nobody_waits_for_what_does_not_come() {
 
 #[test]
 fn a_running_job_pauses_at_its_epochs_end() {
-    let mut problem = cluster(&[1]);
-    let key = arrive(&mut problem, patient("a", 8), Some(0));
-    step(&mut problem, "fifo");
-    let report = |problem: &mut Problem, step: u64| {
+    let mut site = cluster(&[1]);
+    let key = arrive(&mut site, patient("a", 8), Some(0));
+    step(&mut site, "fifo");
+    let report = |site: &mut Site, step: u64| {
         let said = Progress {
-            at: problem.now,
+            at: site.now(),
             step,
             steps_total: Some(1_000_000),
             steps_per_epoch: Some(1_000),
             steps_per_s: Some(1.0),
             ..Progress::default()
         };
-        problem.job_progressed(key, said);
+        site.job_progressed(key, said);
     };
-    problem.now = Timestamp::from_s(2_400);
-    report(&mut problem, 2_400);
-    problem.grid = outlook(problem.now, 4);
-    let again = step(&mut problem, "fifo");
-    assert!(runs(&problem, key), "in the middle of an epoch");
+    site.advance_to(Timestamp::from_s(2_400));
+    report(&mut site, 2_400);
+    site.limits.grid = outlook(site.now(), 4);
+    let again = step(&mut site, "fifo");
+    assert!(runs(&site, key), "in the middle of an epoch");
     assert_eq!(again, Some(Timestamp::from_s(3_000)), "when the epoch ends");
-    problem.now = Timestamp::from_s(3_000);
-    step(&mut problem, "fifo");
-    assert!(!runs(&problem, key));
+    site.advance_to(Timestamp::from_s(3_000));
+    step(&mut site, "fifo");
+    assert!(!runs(&site, key));
     let fixed = JobFacts { can_stop: false, ..patient("fixed", 8) };
-    let mut problem = cluster(&[1]);
-    let fixed = arrive(&mut problem, fixed, Some(0));
-    step(&mut problem, "fifo");
-    problem.now = Timestamp::from_s(2_400);
-    problem.grid = outlook(problem.now, 4);
-    step(&mut problem, "fifo");
-    assert!(runs(&problem, fixed), "it cannot be stopped");
+    let mut site = cluster(&[1]);
+    let fixed = arrive(&mut site, fixed, Some(0));
+    step(&mut site, "fifo");
+    site.advance_to(Timestamp::from_s(2_400));
+    site.limits.grid = outlook(site.now(), 4);
+    step(&mut site, "fifo");
+    assert!(runs(&site, fixed), "it cannot be stopped");
 }
 
 proptest! {
@@ -137,7 +138,7 @@ proptest! {
         hours in prop::collection::vec(0u64..24, 100),
         epoch in 100u64..5_000,
     ) {
-        let mut problem = cluster(&[1]);
+        let mut site = cluster(&[1]);
         let deadline = Timestamp::from_s((lasts as f64 * margin) as u64 + 120);
         let facts = JobFacts {
             deadline: Some(deadline),
@@ -145,31 +146,31 @@ proptest! {
             ..patient("a", slack_h)
         };
         // Nothing is known of it but what its owner says: one step is a second.
-        let key = arrive(&mut problem, facts, None);
+        let key = arrive(&mut site, facts, None);
         let (mut done, mut waited, mut starts) = (0u64, 0u64, 0u64);
         let minute = 60;
         for tick in 0u64.. {
-            problem.now = Timestamp::from_s(tick * minute);
+            site.advance_to(Timestamp::from_s(tick * minute));
             if tick % 60 == 0 {
                 let which = usize::try_from(tick / 60).unwrap() % hours.len();
-                problem.grid = outlook(problem.now, hours[which]);
+                site.limits.grid = outlook(site.now(), hours[which]);
             }
-            let before = runs(&problem, key);
-            step(&mut problem, "fifo");
-            if runs(&problem, key) {
+            let before = runs(&site, key);
+            step(&mut site, "fifo");
+            if runs(&site, key) {
                 starts += u64::from(!before);
                 // A start anew costs half a minute: a whole one is lost here.
                 let lost = u64::from(!before && starts > 1);
                 done += minute * (1 - lost);
                 let said = Progress {
-                    at: problem.now + Duration::from_secs(minute),
+                    at: site.now() + Duration::from_secs(minute),
                     step: done,
                     steps_total: Some(lasts),
                     steps_per_epoch: Some(epoch),
                     steps_per_s: Some(1.0),
                     ..Progress::default()
                 };
-                problem.job_progressed(key, said);
+                site.job_progressed(key, said);
             } else {
                 waited += minute;
             }
@@ -179,8 +180,8 @@ proptest! {
             prop_assert!(tick < 20_000);
         }
         prop_assert!(waited <= slack_h * HOUR + 2 * minute, "waited {waited} s");
-        prop_assert!(problem.now + Duration::from_secs(minute) <= deadline + Duration::from_secs(2 * minute),
-            "{} after {deadline}; {starts} starts", problem.now);
+        prop_assert!(site.now() + Duration::from_secs(minute) <= deadline + Duration::from_secs(2 * minute),
+            "{} after {deadline}; {starts} starts", site.now());
     }
 }
 
@@ -189,17 +190,17 @@ proptest! {
 #[test]
 fn who_may_be_set_slower_waits_less_for_its_deadline() {
     let waits = |name: &str, price: f64, deadline_s: u64| {
-        let mut problem = cluster(&[1]);
-        (problem.price, problem.price_sets_clocks) = (price, price > 0.0);
+        let mut site = cluster(&[1]);
+        (site.limits.price, site.limits.price_sets_clocks) = (price, price > 0.0);
         let facts = JobFacts {
             deadline: Some(Timestamp::from_s(deadline_s)),
             duration_alone: Some(Duration::from_secs(10 * HOUR)),
             ..patient("a", 12)
         };
-        let key = arrive(&mut problem, facts, Some(2));
-        problem.grid = outlook(problem.now, 4);
-        step(&mut problem, name);
-        !runs(&problem, key)
+        let key = arrive(&mut site, facts, Some(2));
+        site.limits.grid = outlook(site.now(), 4);
+        step(&mut site, name);
+        !runs(&site, key)
     };
     // Ten hours and a quarter to spare, and four until the grid is clean: 16.5 h. At the lowest clock
     // it goes at 0.85 of its speed: 18.7 h.
@@ -215,10 +216,10 @@ fn who_may_be_set_slower_waits_less_for_its_deadline() {
 
 #[test]
 fn the_reason_says_until_when() {
-    let mut problem = cluster(&[1]);
-    arrive(&mut problem, patient("a", 8), Some(0));
-    problem.grid = outlook(problem.now, 4);
-    let plan = solve(&*policy("fifo").unwrap(), &problem);
+    let mut site = cluster(&[1]);
+    arrive(&mut site, patient("a", 8), Some(0));
+    site.limits.grid = outlook(site.now(), 4);
+    let plan = solve(&*policy("fifo").unwrap(), site.input());
     let starts = |decision: &Decision| matches!(decision, Decision::Start { .. });
     assert!(!plan.decisions.iter().any(starts));
     let reason = plan.blocked.unwrap().reason.to_string();

@@ -1,61 +1,60 @@
 //! FIFO and FIFO-packed in small examples.
 
-use wattle_common::JobId;
 use wattle_placer::policy;
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, node, show};
 
 #[test]
 fn fifo_blocks_at_its_head_and_rejects_what_can_never_run() {
-    let mut problem = cluster(&[4, 4, 4]);
+    let mut site = cluster(&[4, 4, 4]);
     for (name, gpus) in [("a", 3), ("b", 2), ("huge", 13), ("c", 6), ("d", 1)] {
-        problem.job_arrived(facts(name, gpus));
+        site.job_arrived(facts(name, gpus));
     }
     let fifo = policy("fifo").unwrap();
-    let plan = fifo.solve(&problem);
+    let plan = fifo.solve(site.input());
     expect_test::expect![[r#"
         a on n0:0,1,2: first in the queue; first room in node order
         b on n1:0,1: first in the queue; first room in node order
         huge rejected: asks for 13 GPUs; the cluster of 12 can never give them
         c waits: asks for 6 GPUs; 7 free, at most 4 on one node
     "#]]
-    .assert_eq(&show(&problem, &plan));
-    decide(&mut problem, &*fifo);
-    problem.job_ended(problem.job_key(&JobId::new("b").unwrap()).unwrap());
-    let plan = fifo.solve(&problem);
+    .assert_eq(&show(&site, &plan));
+    decide(&mut site, &*fifo);
+    site.end("b");
+    let plan = fifo.solve(site.input());
     expect_test::expect![[r#"
         c on n1:0,1,2,3 n2:0,1: first in the queue; first 2 wholly free nodes
         d on n0:3: first in the queue; first room in node order
     "#]]
-    .assert_eq(&show(&problem, &plan));
+    .assert_eq(&show(&site, &plan));
 }
 
 #[test]
 fn nothing_is_rejected_before_all_nodes_are_known() {
-    let mut problem = cluster(&[4]);
-    problem.inventory_complete = false;
-    problem.job_arrived(facts("large", 8));
-    let plan = decide(&mut problem, &*policy("fifo").unwrap());
+    let mut site = cluster(&[4]);
+    site.inventory_known(false);
+    site.job_arrived(facts("large", 8));
+    let plan = decide(&mut site, &*policy("fifo").unwrap());
     assert!(plan.is_empty() && plan.blocked.is_some());
-    problem.node_known(node(1, 4));
-    assert_eq!(decide(&mut problem, &*policy("fifo").unwrap()).decisions.len(), 1);
+    site.node_known(node(1, 4));
+    assert_eq!(decide(&mut site, &*policy("fifo").unwrap()).decisions.len(), 1);
 }
 
 #[test]
 fn fifo_packed_fills_first_then_takes_the_best_partner() {
-    let mut problem = cluster(&[2]);
-    arrive(&mut problem, facts("middle", 1), Some(1));
-    arrive(&mut problem, facts("light", 1), Some(0));
+    let mut site = cluster(&[2]);
+    arrive(&mut site, facts("middle", 1), Some(1));
+    arrive(&mut site, facts("light", 1), Some(0));
     // 0.95 + 0.96 beside the middle one; 0.98 + 0.98 beside the light one.
-    arrive(&mut problem, facts("third", 1), Some(0));
+    arrive(&mut site, facts("third", 1), Some(0));
     // With the middle one that is left: 0.60 + 0.50.
-    arrive(&mut problem, facts("heavy", 1), Some(2));
-    let plan = decide(&mut problem, &*policy("fifo-packed").unwrap());
+    arrive(&mut site, facts("heavy", 1), Some(2));
+    let plan = decide(&mut site, &*policy("fifo-packed").unwrap());
     expect_test::expect![[r#"
         middle on n0:0: first in the queue; first room in node order
         light on n0:1: first in the queue; first room in node order
         third on n0:1, observed: no free GPUs; with light the normalised speeds sum to 1.96 > 1.5 (best of 2)
         heavy waits: asks for 1 GPU; 0 free, at most 0 on one node
     "#]]
-    .assert_eq(&show(&problem, &plan));
+    .assert_eq(&show(&site, &plan));
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::Site;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeDecision, NodeFacts, NodeWatts, Plan, Policy, Problem,
-    Progress, State, Wakefulness, check,
+    Decision, JobFacts, JobKey, NodeDecision, NodeFacts, NodeWatts, Plan, Policy, Progress, State,
+    Wakefulness, check,
 };
 
 /// Name, busy share alone in per cent, peak memory in MiB.
@@ -44,13 +45,13 @@ pub(crate) fn node(i: usize, gpus: u32) -> NodeFacts {
     }
 }
 
-pub(crate) fn cluster(sizes: &[u32]) -> Problem {
-    let mut problem = Problem::new();
+pub(crate) fn cluster(sizes: &[u32]) -> Site {
+    let mut site = Site::new();
     for (i, &gpus) in sizes.iter().enumerate() {
-        problem.node_known(node(i, gpus));
+        site.node_known(node(i, gpus));
     }
-    problem.inventory_complete = true;
-    problem
+    site.inventory_known(true);
+    site
 }
 
 pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
@@ -116,47 +117,47 @@ pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface
 }
 
 /// Somebody says what is to be expected of a job.
-pub(crate) fn learn(problem: &mut Problem, key: JobKey, class: usize) {
-    let facts = problem.job(key).unwrap().facts.clone();
-    problem.surface_known(key, Arc::new(surface(&facts.id, class, facts.request)));
+pub(crate) fn learn(site: &mut Site, key: JobKey, class: usize) {
+    let facts = site.job(key).unwrap().facts.clone();
+    site.surface_known(key, Arc::new(surface(&facts.id, class, facts.request)));
 }
 
-pub(crate) fn arrive(problem: &mut Problem, facts: JobFacts, class: Option<usize>) -> JobKey {
-    let key = problem.job_arrived(facts);
+pub(crate) fn arrive(site: &mut Site, facts: JobFacts, class: Option<usize>) -> JobKey {
+    let key = site.job_arrived(facts);
     if let Some(class) = class {
-        learn(problem, key, class);
+        learn(site, key, class);
     }
     key
 }
 
 /// The job has done so many of so many steps, and does one a second.
-pub(crate) fn report(problem: &mut Problem, key: JobKey, step: u64, steps_total: u64) {
-    let at = problem.now;
+pub(crate) fn report(site: &mut Site, key: JobKey, step: u64, steps_total: u64) {
+    let at = site.now();
     let steps_per_s = Some(1.0);
     let said =
         Progress { at, step, steps_total: Some(steps_total), steps_per_s, ..Progress::default() };
-    problem.job_progressed(key, said);
+    site.job_progressed(key, said);
 }
 
 /// Solves, checks, applies, and solves again.
-pub(crate) fn decide(problem: &mut Problem, policy: &dyn Policy) -> Plan {
-    let plan = policy.solve(problem);
-    assert_eq!(check(problem, &plan), [], "{} made {plan:?}", policy.name());
-    problem.apply(&plan);
-    let again = policy.solve(problem);
+pub(crate) fn decide(site: &mut Site, policy: &dyn Policy) -> Plan {
+    let plan = policy.solve(site.input());
+    assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
+    site.apply(&plan);
+    let again = policy.solve(site.input());
     assert!(again.is_empty(), "{}: {plan:?} left {again:?} to do", policy.name());
     plan
 }
 
 /// Decides, and lets everybody who is asked to stop do so at once, until there is nothing to do.
 /// The plans as text.
-pub(crate) fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
+pub(crate) fn settle(site: &mut Site, policy: &dyn Policy) -> String {
     let mut text = String::new();
     for _ in 0..10 {
-        let before = problem.clone();
-        let plan = decide(problem, policy);
-        let stopping = stopping(problem);
-        stopping.iter().for_each(|&key| problem.job_stopped(key));
+        let before = site.clone();
+        let plan = decide(site, policy);
+        let stopping = stopping(site);
+        stopping.iter().for_each(|&key| site.job_stopped(key));
         if plan.is_empty() || stopping.is_empty() {
             return text + &show(&before, &plan);
         }
@@ -166,26 +167,26 @@ pub(crate) fn settle(problem: &mut Problem, policy: &dyn Policy) -> String {
 }
 
 /// Whoever wakes is awake.
-pub(crate) fn wake(problem: &mut Problem) {
-    let waking = |problem: &Problem| {
-        let mut nodes = problem.keyed_nodes();
+pub(crate) fn wake(site: &mut Site) {
+    let waking = |site: &Site| {
+        let mut nodes = site.keyed_nodes();
         nodes.find(|(_, node)| node.wakefulness == Wakefulness::Waking).map(|(key, _)| key)
     };
-    while let Some(key) = waking(problem) {
-        problem.node_is(key, Wakefulness::Awake);
+    while let Some(key) = waking(site) {
+        site.node_is(key, Wakefulness::Awake);
     }
 }
 
 /// Who was asked to stop and holds its GPUs still.
-pub(crate) fn stopping(problem: &Problem) -> Vec<JobKey> {
-    let stops = problem.running().filter(|(_, job)| matches!(job.state, State::Stopping { .. }));
+pub(crate) fn stopping(site: &Site) -> Vec<JobKey> {
+    let stops = site.running().filter(|(_, job)| matches!(job.state, State::Stopping { .. }));
     stops.map(|(key, _)| key).collect()
 }
 
 /// The plan as text: who goes where, and why.
-pub(crate) fn show(problem: &Problem, plan: &Plan) -> String {
+pub(crate) fn show(site: &Site, plan: &Plan) -> String {
     let name =
-        |key: JobKey| problem.job(key).map_or("(gone)".to_owned(), |job| job.facts.id.to_string());
+        |key: JobKey| site.job(key).map_or("(gone)".to_owned(), |job| job.facts.id.to_string());
     let mut text = String::new();
     for decision in &plan.decisions {
         let what = match decision {
@@ -194,7 +195,7 @@ pub(crate) fn show(problem: &Problem, plan: &Plan) -> String {
                     if setting.is_default() { String::new() } else { format!(" at {setting}") };
                 format!(
                     "on {}{set}{}",
-                    problem.placement(on),
+                    site.placement(on),
                     if *observe { ", observed" } else { "" }
                 )
             }
@@ -208,7 +209,7 @@ pub(crate) fn show(problem: &Problem, plan: &Plan) -> String {
         text += &format!("{} {what}: {}\n", name(decision.job()), decision.reason());
     }
     for decision in &plan.nodes {
-        let id = &problem.node(decision.node()).facts.id;
+        let id = &site.node(decision.node()).facts.id;
         text += &match decision {
             NodeDecision::Sleep { reason, .. } => format!("{id} sleeps: {reason}\n"),
             NodeDecision::Wake { reason, .. } => format!("{id} wakes: {reason}\n"),

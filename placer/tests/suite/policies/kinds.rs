@@ -1,122 +1,123 @@
 //! Clusters of several kinds of GPU, or of cards with more and less memory.
 
+use crate::support::Site;
 use wattle_common::job::GpuRequest;
 use wattle_placer::{
-    JobFacts, JobKey, NodeDecision, NodeFacts, NodeKey, Problem, State, Wakefulness, policy,
+    JobFacts, JobKey, NodeDecision, NodeFacts, NodeKey, State, Wakefulness, policy,
 };
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, node, settle, surface, wake};
 
 /// Nodes of these kinds and of four GPUs each.
-fn of_kinds(kinds: &[&str]) -> Problem {
-    let mut problem = cluster(&vec![4; kinds.len()]);
+fn of_kinds(kinds: &[&str]) -> Site {
+    let mut site = cluster(&vec![4; kinds.len()]);
     for (i, kind) in kinds.iter().enumerate() {
-        problem.node_known(NodeFacts { gpu_type: (*kind).to_owned(), ..node(i, 4) });
+        site.node_known(NodeFacts { gpu_type: (*kind).to_owned(), ..node(i, 4) });
     }
-    problem
+    site
 }
 
 /// These nodes sleep.
-fn asleep(problem: &mut Problem, nodes: &[usize]) {
-    problem.nodes_sleep = true;
+fn asleep(site: &mut Site, nodes: &[usize]) {
+    site.limits.nodes_sleep = true;
     for &i in nodes {
-        problem.node_is(NodeKey::at(i), Wakefulness::Asleep);
+        site.node_is(NodeKey::at(i), Wakefulness::Asleep);
     }
 }
 
 /// A job that must have a kind, and is known on it.
-fn named(problem: &mut Problem, name: &str, kind: &str, gpus: u32) -> JobKey {
+fn named(site: &mut Site, name: &str, kind: &str, gpus: u32) -> JobKey {
     let gpu_type = Some(kind.into());
-    let key = arrive(problem, JobFacts { gpu_type, ..facts(name, gpus) }, None);
+    let key = arrive(site, JobFacts { gpu_type, ..facts(name, gpus) }, None);
     let mut said = surface(&name.parse().unwrap(), 0, GpuRequest::exactly(gpus));
     said.gpu_type = kind.to_owned();
-    problem.surface_known(key, said.into());
+    site.surface_known(key, said.into());
     key
 }
 
-fn woken(problem: &mut Problem, name: &str) -> Vec<usize> {
-    let plan = decide(problem, &*policy(name).unwrap());
+fn woken(site: &mut Site, name: &str) -> Vec<usize> {
+    let plan = decide(site, &*policy(name).unwrap());
     plan.nodes.iter().map(|decision| NodeDecision::node(decision).index()).collect()
 }
 
-fn runs(problem: &Problem, key: JobKey) -> bool {
-    matches!(problem.job(key).unwrap().state, State::Running { .. })
+fn runs(site: &Site, key: JobKey) -> bool {
+    matches!(site.job(key).unwrap().state, State::Running { .. })
 }
 
 #[test]
 fn who_names_a_kind_wakes_nodes_of_that_kind() {
     for name in ["fifo", "srtf", "fifo-packed", "powerflow", "afs", "wattle"] {
-        let mut problem = of_kinds(&["v100", "kind1", "kind2"]);
-        asleep(&mut problem, &[1, 2]);
+        let mut site = of_kinds(&["v100", "kind1", "kind2"]);
+        asleep(&mut site, &[1, 2]);
         // The V100s are awake and free, which is of no use to it.
-        named(&mut problem, "picky", "kind2", 4);
-        assert_eq!(woken(&mut problem, name), [2], "{name}");
-        wake(&mut problem);
-        assert_eq!(decide(&mut problem, &*policy(name).unwrap()).decisions.len(), 1, "{name}");
+        named(&mut site, "picky", "kind2", 4);
+        assert_eq!(woken(&mut site, name), [2], "{name}");
+        wake(&mut site);
+        assert_eq!(decide(&mut site, &*policy(name).unwrap()).decisions.len(), 1, "{name}");
     }
 }
 
 #[test]
 fn who_needs_large_cards_wakes_nodes_that_have_them() {
     for name in ["fifo", "srtf", "gandiva", "fifo-packed", "powerflow", "afs", "wattle"] {
-        let mut problem = cluster(&[4, 4, 4]);
-        problem.node_known(NodeFacts { memory_mib: 32_768, ..node(2, 4) });
-        asleep(&mut problem, &[1, 2]);
+        let mut site = cluster(&[4, 4, 4]);
+        site.node_known(NodeFacts { memory_mib: 32_768, ..node(2, 4) });
+        asleep(&mut site, &[1, 2]);
         let memory_mib_max = Some(20_000);
         let large = JobFacts { memory_mib_max, ..facts("large", 4) };
-        let key = arrive(&mut problem, large, Some(0));
-        assert_eq!(woken(&mut problem, name), [2], "{name}");
-        wake(&mut problem);
-        decide(&mut problem, &*policy(name).unwrap());
-        assert!(runs(&problem, key), "{name}");
+        let key = arrive(&mut site, large, Some(0));
+        assert_eq!(woken(&mut site, name), [2], "{name}");
+        wake(&mut site);
+        decide(&mut site, &*policy(name).unwrap());
+        assert!(runs(&site, key), "{name}");
     }
 }
 
 #[test]
 fn whole_nodes_are_woken_where_there_are_enough_alike() {
     for name in ["fifo", "srtf", "fifo-packed", "tiresias", "gandiva"] {
-        let mut problem = of_kinds(&["p100", "v100", "v100"]);
-        asleep(&mut problem, &[2]);
+        let mut site = of_kinds(&["p100", "v100", "v100"]);
+        asleep(&mut site, &[2]);
         // Eight are free or asleep at once, but not of one kind.
-        let key = arrive(&mut problem, facts("wide", 8), None);
-        assert_eq!(woken(&mut problem, name), [2], "{name}");
-        wake(&mut problem);
-        decide(&mut problem, &*policy(name).unwrap());
-        assert!(runs(&problem, key), "{name}");
+        let key = arrive(&mut site, facts("wide", 8), None);
+        assert_eq!(woken(&mut site, name), [2], "{name}");
+        wake(&mut site);
+        decide(&mut site, &*policy(name).unwrap());
+        assert!(runs(&site, key), "{name}");
     }
 }
 
 #[test]
 fn one_node_is_not_woken_for_two() {
     for name in ["fifo", "srtf", "tiresias", "gandiva", "fifo-packed"] {
-        let mut problem = of_kinds(&["p100", "v100", "v100"]);
-        asleep(&mut problem, &[1, 2]);
-        let there = arrive(&mut problem, facts("there", 4), None);
-        decide(&mut problem, &*policy(name).unwrap());
-        assert!(runs(&problem, there), "{name}");
-        let any = arrive(&mut problem, facts("any", 4), None);
-        let picky = named(&mut problem, "picky", "v100", 4);
-        assert_eq!(woken(&mut problem, name), [1, 2], "{name}");
-        wake(&mut problem);
-        decide(&mut problem, &*policy(name).unwrap());
-        assert!(runs(&problem, any) && runs(&problem, picky), "{name}");
+        let mut site = of_kinds(&["p100", "v100", "v100"]);
+        asleep(&mut site, &[1, 2]);
+        let there = arrive(&mut site, facts("there", 4), None);
+        decide(&mut site, &*policy(name).unwrap());
+        assert!(runs(&site, there), "{name}");
+        let any = arrive(&mut site, facts("any", 4), None);
+        let picky = named(&mut site, "picky", "v100", 4);
+        assert_eq!(woken(&mut site, name), [1, 2], "{name}");
+        wake(&mut site);
+        decide(&mut site, &*policy(name).unwrap());
+        assert!(runs(&site, any) && runs(&site, picky), "{name}");
     }
 }
 
 #[test]
 fn who_names_a_kind_takes_no_gpus_of_others() {
     for name in ["srtf", "tiresias", "gandiva"] {
-        let mut problem = of_kinds(&["v100", "p100"]);
-        problem.tenants_max = 1;
+        let mut site = of_kinds(&["v100", "p100"]);
+        site.limits.tenants_max = 1;
         // Who may go anywhere goes where nobody waits for just that kind.
         let mut keys: Vec<JobKey> =
-            (0..8).map(|i| named(&mut problem, &format!("picky{i}"), "p100", 1)).collect();
+            (0..8).map(|i| named(&mut site, &format!("picky{i}"), "p100", 1)).collect();
         let any: Vec<JobKey> =
-            (0..4).map(|i| arrive(&mut problem, facts(&format!("any{i}"), 1), Some(2))).collect();
+            (0..4).map(|i| arrive(&mut site, facts(&format!("any{i}"), 1), Some(2))).collect();
         keys.extend(&any);
-        settle(&mut problem, &*policy(name).unwrap());
-        let running = keys.iter().filter(|&&key| runs(&problem, key)).count();
+        settle(&mut site, &*policy(name).unwrap());
+        let running = keys.iter().filter(|&&key| runs(&site, key)).count();
         assert_eq!(running, 8, "{name}");
-        assert!(any.iter().all(|&key| runs(&problem, key)), "{name}");
+        assert!(any.iter().all(|&key| runs(&site, key)), "{name}");
     }
 }

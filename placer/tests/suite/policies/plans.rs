@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use crate::support::Site;
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
 use wattle_placer::policies::NAMES;
-use wattle_placer::{JobFacts, JobKey, NodeFacts, Problem, Progress, State, Wakefulness, policy};
+use wattle_placer::{JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness, policy};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, learn, node, stopping};
 
@@ -77,16 +78,16 @@ fn spelling() -> impl Strategy<Value = String> {
     ]
 }
 
-fn happen(problem: &mut Problem, sizes: &[u32], name: String, step: Step) {
-    let one_of = |problem: &Problem, which: prop::sample::Index| {
+fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
+    let one_of = |site: &Site, which: prop::sample::Index| {
         let running = |job: &wattle_placer::Job| matches!(job.state, State::Running { .. });
-        let running = problem.running().filter(|(_, job)| running(job));
+        let running = site.running().filter(|(_, job)| running(job));
         let keys: Vec<JobKey> = running.map(|(key, _)| key).collect();
         (!keys.is_empty()).then(|| keys[which.index(keys.len())])
     };
     match step {
         Step::Arrives { gpus, times, class, exclusive, can_stop, deadline_s } => {
-            let deadline = deadline_s.map(|s| problem.now + Duration::from_secs(s));
+            let deadline = deadline_s.map(|s| site.now() + Duration::from_secs(s));
             let duration_alone = deadline_s.map(|s| Duration::from_secs(s / 2));
             let request = GpuRequest { min: gpus, max: gpus * times };
             // Not drawn: failures that were kept stay the cases they were.
@@ -100,27 +101,27 @@ fn happen(problem: &mut Problem, sizes: &[u32], name: String, step: Step) {
                 duration_alone,
                 ..facts(&name, gpus)
             };
-            arrive(problem, facts, class);
+            arrive(site, facts, class);
         }
         Step::Ends(which) => {
-            if let Some(key) = one_of(problem, which) {
-                problem.job_ended(key);
+            if let Some(key) = one_of(site, which) {
+                site.job_ended(key);
             }
         }
         Step::IsStopped(which) => {
-            if let Some(key) = one_of(problem, which) {
-                problem.job_stopping(key);
+            if let Some(key) = one_of(site, which) {
+                site.job_stopping(key);
             }
         }
         Step::Advances { s } => {
-            problem.now = problem.now + Duration::from_secs(s);
+            site.pass(Duration::from_secs(s));
             let done = |key: JobKey, job: &wattle_placer::Job| {
                 job.progress.map_or(0, |p| p.step) + s / (1 + key.index() as u64 % 3)
             };
             let reports: Vec<(JobKey, u64)> =
-                problem.running().map(|(key, job)| (key, done(key, job))).collect();
+                site.running().map(|(key, job)| (key, done(key, job))).collect();
             for (key, step) in reports {
-                let at = problem.now;
+                let at = site.now();
                 let said = Progress {
                     at,
                     step,
@@ -128,25 +129,25 @@ fn happen(problem: &mut Problem, sizes: &[u32], name: String, step: Step) {
                     steps_per_epoch: Some(100),
                     ..Progress::default()
                 };
-                problem.job_progressed(key, said);
+                site.job_progressed(key, said);
             }
             let waking = |(_, node): &(_, &wattle_placer::Node)| {
                 node.wakefulness == Wakefulness::Waking && s > 120
             };
-            let woken: Vec<_> = problem.keyed_nodes().filter(waking).map(|(key, _)| key).collect();
-            woken.into_iter().for_each(|key| problem.node_is(key, Wakefulness::Awake));
+            let woken: Vec<_> = site.keyed_nodes().filter(waking).map(|(key, _)| key).collect();
+            woken.into_iter().for_each(|key| site.node_is(key, Wakefulness::Awake));
         }
         Step::Fails { node: i, gpus } => {
             if let Some(&size) = sizes.get(i) {
-                problem.node_known(NodeFacts { healthy: gpus, ..node(i, size) });
+                site.node_known(NodeFacts { healthy: gpus, ..node(i, size) });
             }
         }
         Step::Learns { which, class } => {
-            if let Some(key) = one_of(problem, which) {
-                learn(problem, key, class);
+            if let Some(key) = one_of(site, which) {
+                learn(site, key, class);
             }
         }
-        Step::Costs { price } => problem.price = price,
+        Step::Costs { price } => site.limits.price = price,
     }
 }
 
@@ -161,22 +162,22 @@ proptest! {
         name in spelling(),
     ) {
         let policy = policy(&name).unwrap();
-        let mut problem = cluster(&sizes);
-        problem.tenants_max = tenants_max;
-        problem.nodes_sleep = nodes_sleep;
+        let mut site = cluster(&sizes);
+        site.limits.tenants_max = tenants_max;
+        site.limits.nodes_sleep = nodes_sleep;
         for (i, step) in steps.into_iter().enumerate() {
-            happen(&mut problem, &sizes, format!("j{i}"), step);
-            decide(&mut problem, &*policy);
+            happen(&mut site, &sizes, format!("j{i}"), step);
+            decide(&mut site, &*policy);
             // Who was asked to stop has stopped before the next thing happens.
             for round in 0.. {
-                let stopping = stopping(&problem);
+                let stopping = stopping(&site);
                 if stopping.is_empty() {
                     break;
                 }
                 prop_assert!(round < 20, "{name} stops and starts for ever");
                 for key in stopping {
-                    problem.job_stopped(key);
-                    decide(&mut problem, &*policy);
+                    site.job_stopped(key);
+                    decide(&mut site, &*policy);
                 }
             }
         }

@@ -2,67 +2,67 @@
 
 use std::time::Duration;
 
+use crate::support::Site;
 use wattle_placer::policies::NAMES;
-use wattle_placer::{JobFacts, JobKey, Problem, State, policy};
+use wattle_placer::{JobFacts, JobKey, State, policy};
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, stopping};
 
-fn runs(problem: &Problem, key: JobKey) -> bool {
-    matches!(problem.job(key).unwrap().state, State::Running { .. })
+fn runs(site: &Site, key: JobKey) -> bool {
+    matches!(site.job(key).unwrap().state, State::Running { .. })
 }
 
-fn settled(problem: &mut Problem, name: &str) {
+fn settled(site: &mut Site, name: &str) {
     for _ in 0..8 {
-        decide(problem, &*policy(name).unwrap());
-        stopping(problem).iter().for_each(|&key| problem.job_stopped(key));
+        decide(site, &*policy(name).unwrap());
+        stopping(site).iter().for_each(|&key| site.job_stopped(key));
     }
 }
 
 #[test]
 fn whoever_has_priority_goes_first_when_a_gpu_is_free() {
     for name in NAMES {
-        let mut problem = cluster(&[1]);
+        let mut site = cluster(&[1]);
         // Nobody shares a GPU of whom nothing is known.
-        let first =
-            arrive(&mut problem, JobFacts { can_stop: false, ..facts("first", 1) }, Some(2));
-        settled(&mut problem, name);
-        assert!(runs(&problem, first), "{name}");
+        let first = arrive(&mut site, JobFacts { can_stop: false, ..facts("first", 1) }, Some(2));
+        settled(&mut site, name);
+        assert!(runs(&site, first), "{name}");
         let late = Duration::from_secs(60);
-        problem.now = problem.now + late;
+        site.pass(late);
         let mine = |name: &str, priority| JobFacts {
             exclusive: true,
             priority,
-            submitted_at: problem.now,
+            submitted_at: site.now(),
             ..facts(name, 1)
         };
         let (low, high) = (mine("low", 0), mine("high", 1));
-        let low = arrive(&mut problem, low, Some(2));
-        let high = arrive(&mut problem, high, Some(2));
-        settled(&mut problem, name);
-        assert!(!runs(&problem, low) && !runs(&problem, high), "{name}");
-        problem.job_ended(first);
-        settled(&mut problem, name);
-        assert!(runs(&problem, high) && !runs(&problem, low), "{name}");
+        let low = arrive(&mut site, low, Some(2));
+        let high = arrive(&mut site, high, Some(2));
+        settled(&mut site, name);
+        assert!(!runs(&site, low) && !runs(&site, high), "{name}");
+        site.job_ended(first);
+        settled(&mut site, name);
+        assert!(runs(&site, high) && !runs(&site, low), "{name}");
     }
 }
 
 #[test]
 fn who_has_priority_takes_gpus_where_a_policy_takes_any() {
     for name in ["srtf", "tiresias", "afs", "powerflow", "greenflow", "wattle"] {
-        let mut problem = cluster(&[2]);
+        let mut site = cluster(&[2]);
         let known = |name: &str, gpus, priority, hours: u64| JobFacts {
             priority,
             exclusive: true,
             duration_alone: Some(Duration::from_secs(3_600 * hours)),
             ..facts(name, gpus)
         };
-        let low = arrive(&mut problem, known("low", 2, 0, 1), Some(2));
-        settled(&mut problem, name);
-        assert!(runs(&problem, low), "{name}");
+        let low = arrive(&mut site, known("low", 2, 0, 1), Some(2));
+        settled(&mut site, name);
+        assert!(runs(&site, low), "{name}");
         // Longer, and with as much: nothing but its priority speaks for it.
-        problem.now = problem.now + Duration::from_secs(600);
-        let high = arrive(&mut problem, known("high", 2, 5, 9), Some(2));
-        settled(&mut problem, name);
-        assert!(runs(&problem, high) && !runs(&problem, low), "{name}");
+        site.pass(Duration::from_secs(600));
+        let high = arrive(&mut site, known("high", 2, 5, 9), Some(2));
+        settled(&mut site, name);
+        assert!(runs(&site, high) && !runs(&site, low), "{name}");
     }
 }

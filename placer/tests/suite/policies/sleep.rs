@@ -11,77 +11,77 @@ use crate::policies::helpers::{arrive, cluster, decide, facts, settle, show, wak
 fn a_node_that_nobody_uses_sleeps_after_five_minutes_and_wakes_for_who_waits() {
     for name in ["fifo", "srtf"] {
         let policy = policy(name).unwrap();
-        let mut problem = cluster(&[4, 4, 4]);
-        arrive(&mut problem, facts("stays", 2), None);
-        assert_eq!(decide(&mut problem.clone(), &*policy).again_at, None);
-        problem.nodes_sleep = true;
-        let plan = decide(&mut problem, &*policy);
+        let mut site = cluster(&[4, 4, 4]);
+        arrive(&mut site, facts("stays", 2), None);
+        assert_eq!(decide(&mut site.clone(), &*policy).again_at, None);
+        site.limits.nodes_sleep = true;
+        let plan = decide(&mut site, &*policy);
         assert_eq!(plan.again_at, Some(Timestamp::from_s(300)), "{name}");
-        problem.now = Timestamp::from_us(299_999_999);
-        assert!(decide(&mut problem, &*policy).is_empty());
-        problem.now = Timestamp::from_s(300);
-        let plan = decide(&mut problem, &*policy);
+        site.advance_to(Timestamp::from_us(299_999_999));
+        assert!(decide(&mut site, &*policy).is_empty());
+        site.advance_to(Timestamp::from_s(300));
+        let plan = decide(&mut site, &*policy);
         assert_eq!(
-            show(&problem, &plan),
+            show(&site, &plan),
             "n1 sleeps: nobody was on it for 300 s\nn2 sleeps: nobody was on it for 300 s\n"
         );
         // Room for one is awake; one node is enough for the next two; nobody can have 20.
-        problem.now = Timestamp::from_s(400);
+        site.advance_to(Timestamp::from_s(400));
         for (job, gpus) in [("fits", 2), ("waits", 2), ("too", 2)] {
-            arrive(&mut problem, facts(job, gpus), None);
+            arrive(&mut site, facts(job, gpus), None);
         }
-        let plan = decide(&mut problem, &*policy);
+        let plan = decide(&mut site, &*policy);
         assert_eq!(plan.decisions.len(), 1, "{plan:?}");
         assert_eq!(plan.nodes.len(), 1, "{plan:?}");
-        problem.now = Timestamp::from_s(520);
-        wake(&mut problem);
-        assert_eq!(decide(&mut problem, &*policy).decisions.len(), 2, "{name}");
-        let asleep = problem.node(NodeKey::at(2)).wakefulness;
+        site.advance_to(Timestamp::from_s(520));
+        wake(&mut site);
+        assert_eq!(decide(&mut site, &*policy).decisions.len(), 2, "{name}");
+        let asleep = site.node(NodeKey::at(2)).wakefulness;
         assert_eq!(asleep, Wakefulness::Asleep);
     }
 }
 
 #[test]
 fn whoever_waits_for_more_than_there_is_wakes_and_keeps_awake_nobody() {
-    let mut problem = cluster(&[4, 4]);
-    problem.nodes_sleep = true;
+    let mut site = cluster(&[4, 4]);
+    site.limits.nodes_sleep = true;
     let fifo = policy("fifo").unwrap();
-    arrive(&mut problem, facts("stays", 1), None);
-    arrive(&mut problem, facts("large", 8), None);
-    decide(&mut problem, &*fifo);
-    problem.now = Timestamp::from_s(300);
-    let plan = decide(&mut problem, &*fifo);
+    arrive(&mut site, facts("stays", 1), None);
+    arrive(&mut site, facts("large", 8), None);
+    decide(&mut site, &*fifo);
+    site.advance_to(Timestamp::from_s(300));
+    let plan = decide(&mut site, &*fifo);
     expect_test::expect![[r#"
         n1 sleeps: nobody was on it for 300 s
         large waits: asks for 8 GPUs; 7 free, at most 4 on one node
     "#]]
-    .assert_eq(&show(&problem, &plan));
+    .assert_eq(&show(&site, &plan));
     // Now there is enough, if the second node wakes; until it does, the first one stays awake.
-    problem.job_ended(problem.job_key(&"stays".parse().unwrap()).unwrap());
-    let plan = decide(&mut problem, &*fifo);
+    site.end("stays");
+    let plan = decide(&mut site, &*fifo);
     expect_test::expect![[r#"
         n1 wakes: jobs wait for 4 GPUs
         large waits: asks for 8 GPUs; 4 free, at most 4 on one node
     "#]]
-    .assert_eq(&show(&problem, &plan));
-    problem.now = problem.now + Duration::from_secs(1_000);
-    assert!(decide(&mut problem, &*fifo).is_empty());
-    wake(&mut problem);
+    .assert_eq(&show(&site, &plan));
+    site.pass(Duration::from_secs(1_000));
+    assert!(decide(&mut site, &*fifo).is_empty());
+    wake(&mut site);
     expect_test::expect![[r#"
         large on n0:0,1,2,3 n1:0,1,2,3: first in the queue; first 2 wholly free nodes
     "#]]
-    .assert_eq(&settle(&mut problem, &*fifo));
+    .assert_eq(&settle(&mut site, &*fifo));
 }
 
 #[test]
 fn what_takes_long_to_wake_stays_awake_as_long() {
-    let mut problem = cluster(&[4]);
-    problem.nodes_sleep = true;
-    let mut facts = (*problem.node(NodeKey::at(0)).facts).clone();
+    let mut site = cluster(&[4]);
+    site.limits.nodes_sleep = true;
+    let mut facts = (*site.node(NodeKey::at(0)).facts).clone();
     let watts = facts.watts.unwrap();
     let wakes_in = Duration::from_secs(900);
     facts.watts = Some(wattle_placer::NodeWatts { wakes_in, ..watts });
-    problem.node_known(facts);
-    let plan = decide(&mut problem, &*policy("fifo").unwrap());
+    site.node_known(facts);
+    let plan = decide(&mut site, &*policy("fifo").unwrap());
     assert_eq!(plan.again_at, Some(Timestamp::from_s(900)));
 }

@@ -24,7 +24,7 @@ impl Engine<'_> {
     pub(super) fn decide(&mut self) -> Result<(), SimulationError> {
         for _ in 0..ROUNDS_MAX {
             let plan = self.plan();
-            let violations = check(&self.problem, &plan);
+            let violations = check(self.input(), &plan);
             if !violations.is_empty() {
                 return Err(SimulationError::Violation {
                     policy: self.policy.name().to_owned(),
@@ -39,7 +39,7 @@ impl Engine<'_> {
             self.held_back = matches!(held, Some(Reason::HeldBack { .. }));
             if plan.is_empty() {
                 self.idle_looks += 1;
-                self.problem.apply(&plan);
+                self.apply(&plan);
                 self.hold_cards();
                 self.reconfigure();
                 return Ok(());
@@ -64,14 +64,19 @@ impl Engine<'_> {
         let mut heads = if reads_all { usize::MAX } else { HEADS_FRESH };
         loop {
             self.refresh_heads(heads);
-            let plan = wattle_placer::solve(self.policy, &self.problem);
+            let plan = wattle_placer::solve(self.policy, self.input());
             // The jobs it decided on, and the one it stopped at.
             let reached = plan.decisions.len() + 1;
-            if !self.is_informed() || reached <= heads || heads >= self.problem.queue_len() {
+            if !self.is_informed() || reached <= heads || heads >= self.state.queue_len() {
                 return plan;
             }
             heads = reached.max(2 * heads);
         }
+    }
+
+    fn apply(&mut self, plan: &Plan) {
+        plan.apply_to(&mut self.state);
+        self.cache.clone_from(&plan.cache);
     }
 
     /// Applies a plan to the problem and to the cards; true where somebody was undone.
@@ -84,7 +89,7 @@ impl Engine<'_> {
                 self.rejected.push(format!("job {id} was rejected: {reason}"));
             }
         }
-        self.problem.apply(plan);
+        self.apply(plan);
         let mut undone = false;
         for decision in &plan.decisions {
             match decision {
@@ -100,7 +105,7 @@ impl Engine<'_> {
                         self.watch.paused();
                     }
                     self.stop(self.by_key[key.index()]);
-                    self.problem.job_stopped(*key);
+                    self.state.job_stopped(*key);
                     undone = true;
                 }
                 Decision::Set { job, setting, .. } => {
@@ -112,7 +117,7 @@ impl Engine<'_> {
                 }
                 Decision::Undo { job: key, .. } => {
                     self.undo(self.by_key[key.index()]);
-                    self.problem.job_stopped(*key);
+                    self.state.job_stopped(*key);
                     self.outcome.undone += 1;
                     undone = true;
                 }

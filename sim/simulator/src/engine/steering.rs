@@ -2,11 +2,12 @@
 //!
 //! What live is a stream of ledger entries is here the meter of the whole cluster. Nothing is decided.
 
+use std::collections::BTreeMap;
 use wattle_common::{Budget, Timestamp};
 use wattle_placer::policies::RELATIVE_PRICES;
 use wattle_placer::power::budget::{BudgetController, ForecastSource, Grid};
 use wattle_placer::power::model::{PowerEstimate, enforced_cap, min_power};
-use wattle_placer::{CardPower, Policy, Problem};
+use wattle_placer::{CardPower, ClusterState, PlanningInput, PlanningLimits, Policy};
 use wattle_world::World;
 
 use crate::engine::Engine;
@@ -56,11 +57,11 @@ impl Steered {
 
     /// Why nothing ever starts under this budget, once nobody runs any more; `None` where it is not
     /// for want of energy.
-    pub(super) fn starves(&self, problem: &Problem) -> Option<String> {
-        problem.admission_limit?;
-        let empty = min_power(problem, PowerEstimate::Fixed).as_w() / 1e3;
+    pub(super) fn starves(&self, input: PlanningInput<'_>) -> Option<String> {
+        input.limits.admission_limit?;
+        let empty = min_power(input, PowerEstimate::Fixed).as_w() / 1e3;
         // Not what is left of a window that is spent.
-        let fed = self.steering.mean_w(problem.now) / 1e3;
+        let fed = self.steering.mean_w(input.now()) / 1e3;
         Some(if empty >= fed {
             format!(
                 "with nobody on it the cluster draws {empty:.2} kW, and the budget feeds {fed:.2} \
@@ -75,9 +76,16 @@ impl Steered {
     }
 
     /// What is known of cards, and what may be drawn of them.
-    pub(super) fn prepare(&self, problem: &mut Problem, world: &World, scenario: &Scenario) {
-        problem.power_max = self.steering.budget().power_mw;
-        problem.caps_enforced = problem.power_max.is_some();
+    pub(super) fn prepare(
+        &self,
+        state: &mut ClusterState,
+        limits: &mut PlanningLimits,
+        world: &World,
+        scenario: &Scenario,
+    ) {
+        limits.power_max = self.steering.budget().power_mw;
+        limits.caps_enforced = limits.power_max.is_some();
+        let mut gpu_power = BTreeMap::new();
         for group in scenario.cluster.groups() {
             if let Some(gpu) = world.gpu(&group.gpu_type) {
                 let draw = CardPower {
@@ -86,9 +94,10 @@ impl Steered {
                     cap_least: Some(gpu.cap_min),
                     host: world.host_power(gpu),
                 };
-                problem.draws.insert(group.gpu_type.clone(), draw);
+                gpu_power.insert(group.gpu_type.clone(), draw);
             }
         }
+        state.gpu_power_known(gpu_power);
     }
 }
 
@@ -121,7 +130,10 @@ impl Engine<'_> {
         steered.steering.spent(Timestamp::from_us(from_us), now, joules - before);
         steered.read = (self.now_us, joules);
         let prices = self.policy.prices();
-        let least = min_power(&self.problem, PowerEstimate::under(self.policy));
+        let least = min_power(
+            PlanningInput::new(&self.state, &self.limits),
+            PowerEstimate::under(self.policy),
+        );
         let orders = steered.steering.steer(now, least);
         steered.next_us = orders.again_at.as_us();
         steered.position = orders.position;
@@ -129,36 +141,37 @@ impl Engine<'_> {
         let mut price = self.options.price;
         if steered.steering.budget().has_window() {
             price = price.max(prices.unwrap_or(RELATIVE_PRICES).at(orders.position));
-            self.problem.price_sets_clocks = true;
+            self.limits.price_sets_clocks = true;
         }
-        let problem = &mut self.problem;
         let intensity = |grid: &Option<
             std::sync::Arc<wattle_placer::power::budget::GridForecast>,
         >| { grid.as_ref().map(|grid| grid.now) };
         let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
-        let changed = differs(price, problem.price)
-            || differs(orders.carbon_ratio, problem.carbon_ratio)
-            || (orders.admission_limit != problem.admission_limit && problem.queue_len() > 0)
+        let changed = differs(price, self.limits.price)
+            || differs(orders.carbon_ratio, self.limits.carbon_ratio)
+            || (orders.admission_limit != self.limits.admission_limit
+                && self.state.queue_len() > 0)
             || orders.preemption_limit.is_some()
-            || intensity(&orders.outlook) != intensity(&problem.grid);
-        problem.price = price;
-        problem.carbon_ratio = orders.carbon_ratio;
-        problem.admission_limit = orders.admission_limit;
-        problem.preemption_limit = orders.preemption_limit;
-        problem.grid = orders.outlook;
+            || intensity(&orders.outlook) != intensity(&self.limits.grid);
+        self.limits.price = price;
+        self.limits.carbon_ratio = orders.carbon_ratio;
+        self.limits.admission_limit = orders.admission_limit;
+        self.limits.preemption_limit = orders.preemption_limit;
+        self.limits.grid = orders.outlook;
         changed
     }
 
     /// Under a power limit no card draws more than it was reserved_power to, whatever its jobs were
     /// expected to draw.
     pub(super) fn hold_cards(&mut self) {
-        if self.problem.power_max.is_none() {
+        if self.limits.power_max.is_none() {
             return;
         }
-        for (node, there) in self.problem.keyed_nodes() {
+        for (node, there) in self.state.keyed_nodes() {
             let most = self.cards.model(node).cap_default;
             for gpu in 0..there.facts.gpus {
-                let to = enforced_cap(&self.problem, node, gpu).filter(|cap| *cap < most);
+                let to = enforced_cap(PlanningInput::new(&self.state, &self.limits), node, gpu)
+                    .filter(|cap| *cap < most);
                 self.cards.hold(node, gpu, to, &mut self.touched);
             }
         }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use wattle_common::rng::Stream;
 use wattle_placer::allocation::first_fit::Room;
-use wattle_placer::{Decision, Plan, Policy, Problem, Reads, policy};
+use wattle_placer::{Decision, Plan, PlanningInput, Policy, Reads, policy};
 use wattle_simulator::{Restarts, RunOptions, Scenario, run, run_with, trace};
 use wattle_world::World;
 
@@ -127,10 +127,10 @@ impl Policy for AnyKind {
         Reads::Nothing
     }
 
-    fn solve(&self, problem: &Problem) -> Plan {
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut room = Room::new(problem);
-        for (key, job) in problem.queue() {
+        let mut room = Room::new(input.state);
+        for (key, job) in input.state.queue() {
             let on = |kind: &str| {
                 let mut asks = job.clone();
                 asks.facts.gpu_type = Some(kind.into());

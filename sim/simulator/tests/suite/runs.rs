@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
 use wattle_placer::policies::{Fifo, NAMES, Policy, Reads};
 use wattle_placer::state::work_history::SizeHistory;
-use wattle_placer::{Plan, Problem};
+use wattle_placer::{Plan, PlanningInput};
 use wattle_simulator::{
     CarbonSeries, ErrorShape, Lengths, RunOptions, Scenario, SimJob, SurfaceNoise, Work, gather,
     run, run_oracle, run_policy, run_with, trace,
@@ -441,9 +441,9 @@ impl Policy for Remembers {
     fn reads(&self) -> Reads {
         Reads::All
     }
-    fn solve(&self, problem: &Problem) -> Plan {
-        self.1.lock().unwrap().get_or_insert_with(|| problem.sizes.clone());
-        self.0.solve(problem)
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        self.1.lock().unwrap().get_or_insert_with(|| input.state.work_history().clone());
+        self.0.solve(input)
     }
 }
 

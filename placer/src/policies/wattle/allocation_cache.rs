@@ -1,12 +1,10 @@
-//! What was last shared out among everybody, which stands for a while.
+//! The last allocation among all jobs, which stays valid for a while.
 //!
-//! A policy that weighs all jobs against each other need not do so at every event: one job more or
-//! less among many moves what all the others should have very little. Such a policy leaves here what
-//! it gave, at what prices and under what conditions; [`crate::Problem::apply`] keeps it beside the
-//! plan that it belongs to, so that it is part of the problem, and the same problem still gives the
-//! same plan. Without it (after a restart, say) everything is weighed anew; nothing else depends on it.
-//!
-//! It must not decide anything.
+//! One job more or less among many changes the other jobs' allocation very little, so the policy does
+//! not solve from scratch at every event. The cache holds the allocation, its prices and the
+//! conditions under which it was made. It travels with the plan as a
+//! [`crate::plan::input::PolicyCache`], so the same input still gives the same plan; without it (after
+//! a restart) the policy solves from scratch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +12,14 @@ use std::sync::Arc;
 use wattle_common::Timestamp;
 
 use crate::allocation::transition::Target;
-use crate::state::cluster::Problem;
+use crate::plan::input::PlanningInput;
+use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
 
 /// What was last shared out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AllocationCache {
+pub(super) struct AllocationCache {
     /// When.
     pub at: Timestamp,
     /// When it is to be weighed anew, if anything happens to anybody.
@@ -32,6 +31,8 @@ pub struct AllocationCache {
     /// How many jobs there were, if nothing has changed since but they.
     pub(crate) jobs: usize,
     pub(crate) under: Under,
+    /// [`ClusterState::surface_revision`] when it was made.
+    pub(crate) surface_revision: u64,
     /// Who was given GPUs, then and since.
     pub(crate) given: Vec<Arc<Given>>,
     /// By kind of GPU.
@@ -54,8 +55,8 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    pub(crate) fn new(problem: &Problem, targets: Vec<Target>) -> Arc<Self> {
-        let place = |&key: &JobKey| problem.job(key).map_or(u64::MAX, |job| job.arrival);
+    pub(crate) fn new(state: &ClusterState, targets: Vec<Target>) -> Arc<Self> {
+        let place = |&key: &JobKey| state.job(key).map_or(u64::MAX, |job| job.arrival);
         let places = targets.iter().flat_map(|target| &target.jobs).map(place).collect();
         Arc::new(Self { targets, places })
     }
@@ -68,7 +69,7 @@ impl Given {
     /// The targets with their jobs, `None` for those that are there no more.
     pub(crate) fn members<'a>(
         &'a self,
-        problem: &'a Problem,
+        state: &'a ClusterState,
     ) -> impl Iterator<Item = (&'a Target, impl Iterator<Item = (JobKey, Option<&'a Job>)> + Clone)>
     {
         let mut places = self.places.as_slice();
@@ -76,7 +77,7 @@ impl Given {
             let (here, rest) = places.split_at(target.jobs.len());
             places = rest;
             let member = move |(&key, &place): (&JobKey, &u64)| {
-                (key, problem.job(key).filter(|job| job.arrival == place))
+                (key, state.job(key).filter(|job| job.arrival == place))
             };
             (target, target.jobs.iter().zip(here).map(member))
         })
@@ -101,15 +102,17 @@ pub(crate) struct Under {
     price_now: f64,
     tenants_max: u32,
     nodes_sleep: bool,
+    allocation_revision: u64,
 }
 
 impl Under {
-    pub(crate) fn of(problem: &Problem) -> Self {
+    pub(crate) fn of(input: PlanningInput<'_>) -> Self {
         Self {
-            price: problem.price,
-            price_now: problem.price_now(),
-            tenants_max: problem.tenants_max,
-            nodes_sleep: problem.nodes_sleep,
+            price: input.limits.price,
+            price_now: input.limits.price_now(),
+            tenants_max: input.limits.tenants_max,
+            nodes_sleep: input.limits.nodes_sleep,
+            allocation_revision: input.state.allocation_revision(),
         }
     }
 }

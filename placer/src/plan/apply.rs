@@ -1,0 +1,34 @@
+//! Applies a plan to the cluster's state.
+
+use crate::plan::{Decision, NodeDecision, Plan};
+use crate::state::cluster::ClusterState;
+use crate::state::node::Wakefulness;
+
+impl Plan {
+    /// Changes `state`, from which this plan was made, as the plan decides. Jobs to be stopped stay
+    /// on their GPUs as stopping until [`ClusterState::job_stopped`].
+    pub fn apply_to(&self, state: &mut ClusterState) {
+        for decision in &self.decisions {
+            match decision {
+                Decision::Start { job, on, setting, observe, .. } => {
+                    state.job_placed(*job, on.clone(), *setting, *observe);
+                }
+                Decision::Stop { job, next_gpus, next_kind, .. } => {
+                    state.job_stopping(*job);
+                    state.job_continues_on(*job, *next_gpus, next_kind.clone());
+                }
+                Decision::Set { job, setting, .. } => state.job_set(*job, *setting),
+                Decision::Undo { job, .. } => state.job_undone(*job),
+                Decision::Settle { job, .. } => state.observation_ended(*job),
+                Decision::Reject { job, .. } => state.job_ended(*job),
+            }
+        }
+        for decision in &self.nodes {
+            let wakefulness = match decision {
+                NodeDecision::Sleep { .. } => Wakefulness::Asleep,
+                NodeDecision::Wake { .. } => Wakefulness::Waking,
+            };
+            state.node_is(decision.node(), wakefulness);
+        }
+    }
+}

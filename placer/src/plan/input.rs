@@ -1,0 +1,152 @@
+//! What a planning round reads: the cluster's state, the limits in force, and the policy's cache.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::{Power, Timestamp};
+
+use crate::state::cluster::ClusterState;
+
+/// Jobs that may share a GPU by default: our own choice. The published tables of EaCO
+/// (arXiv 2412.08294) show no further saving beyond three, and each co-tenant adds risk.
+pub const TENANTS_MAX_DEFAULT: u32 = 2;
+
+/// How long a node must have been idle before it sleeps, by default.
+pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
+
+/// What bounds and steers one planning round. The controller sets it; no event of the cluster does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanningLimits {
+    /// Most jobs on one GPU.
+    pub tenants_max: u32,
+    /// The price of a joule, in the policy's own unit. 0: energy is free. The higher, the more
+    /// completion time a policy gives up to save energy.
+    pub price: f64,
+    /// The grid's carbon intensity now over its expected mean in the budget's window; 1 where the
+    /// intensity is unknown.
+    pub carbon_ratio: f64,
+    /// Whether the price sets each job's cap and clock where the policy sets none.
+    pub price_sets_clocks: bool,
+    /// Most power of all nodes at any instant.
+    pub power_max: Option<Power>,
+    /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
+    /// the lowest cap it accepts.
+    pub caps_enforced: bool,
+    /// Power, with every job at its lowest, above which no new job starts.
+    pub admission_limit: Option<Power>,
+    /// Power, with every job at its lowest, above which running jobs are paused.
+    pub preemption_limit: Option<Power>,
+    /// The grid's carbon intensity and its forecast.
+    pub grid: Option<Arc<GridForecast>>,
+    /// Whether idle nodes may sleep.
+    pub nodes_sleep: bool,
+    /// How long a node must have been idle before it sleeps.
+    pub idle_before_sleep: Duration,
+}
+
+impl Default for PlanningLimits {
+    fn default() -> Self {
+        Self {
+            tenants_max: TENANTS_MAX_DEFAULT,
+            price: 0.0,
+            carbon_ratio: 1.0,
+            price_sets_clocks: false,
+            power_max: None,
+            caps_enforced: false,
+            admission_limit: None,
+            preemption_limit: None,
+            grid: None,
+            nodes_sleep: false,
+            idle_before_sleep: IDLE_BEFORE_SLEEP,
+        }
+    }
+}
+
+impl PlanningLimits {
+    /// The price of a joule at the grid's present intensity: the price times the carbon ratio.
+    #[must_use]
+    pub fn price_now(&self) -> f64 {
+        self.price * self.carbon_ratio
+    }
+}
+
+/// The grid's carbon intensity at one instant and its forecast.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GridForecast {
+    /// The intensity now, g/kWh.
+    pub now: f64,
+    /// When the forecast expires.
+    pub until: Timestamp,
+    /// The forecast for the next day: from when, g/kWh.
+    pub expected: Vec<(Timestamp, f64)>,
+}
+
+/// A value that a policy keeps between its rounds to save work, opaque to everything else.
+///
+/// A policy returns it with its plan and gets it back with the next round's input. It is never
+/// stored: a restart loses it, and the policy then plans from scratch.
+#[derive(Clone)]
+pub struct PolicyCache(Arc<dyn Any + Send + Sync>);
+
+impl PolicyCache {
+    /// Wraps a policy's value.
+    #[must_use]
+    pub fn new<T: Any + Send + Sync>(value: T) -> Self {
+        Self(Arc::new(value))
+    }
+
+    /// The value, if it is of this type.
+    #[must_use]
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for PolicyCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PolicyCache")
+    }
+}
+
+/// Equal to any other: a cache changes how fast a policy plans, not what a plan decides.
+impl PartialEq for PolicyCache {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// What a policy plans from. Policies read it and change nothing in it.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanningInput<'a> {
+    /// The cluster.
+    pub state: &'a ClusterState,
+    /// The limits in force.
+    pub limits: &'a PlanningLimits,
+    /// What the policy returned with the last plan that was applied, if anything.
+    pub cache: Option<&'a PolicyCache>,
+}
+
+impl<'a> PlanningInput<'a> {
+    /// An input without a cache.
+    #[must_use]
+    pub const fn new(state: &'a ClusterState, limits: &'a PlanningLimits) -> Self {
+        Self { state, limits, cache: None }
+    }
+
+    /// The instant to plan for.
+    #[must_use]
+    pub const fn now(&self) -> Timestamp {
+        self.state.now()
+    }
+
+    /// The same limits and cache over another state.
+    #[must_use]
+    pub const fn with_state<'b>(self, state: &'b ClusterState) -> PlanningInput<'b>
+    where
+        'a: 'b,
+    {
+        PlanningInput { state, limits: self.limits, cache: self.cache }
+    }
+}
