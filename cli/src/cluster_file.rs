@@ -1,24 +1,22 @@
-//! A cluster as a file: groups of equal nodes, their GPUs and boards, and the leaf switches they are
-//! below.
+//! A cluster described by a file: groups of equal nodes with their GPUs, boards and leaf switches.
 //!
 //! ```toml
 //! [[nodes]]
 //! count = 16
 //! gpus = 8
-//! gpus_per_board = 4   # GPUs close to each other: a power of two; left out: not known
-//! kind = "a100"
-//! per_switch = 4       # nodes below each leaf switch; left out: not known
+//! gpus_per_board = 4   # GPUs on one board, a power of two; optional
+//! gpu_type = "a100"
+//! per_switch = 4       # nodes below each leaf switch; optional
 //! ```
 //!
-//! It says what `16x2x4:a100/4` says; several groups are several kinds or sizes. How the cluster is
-//! used is decided elsewhere.
+//! This example equals `16x2x4:a100/4`. Groups may differ in GPU type and size.
 
 use std::path::Path;
 
 use serde::Deserialize;
 use wattle_common::topology::{ClusterShape, NodeGroup};
 
-/// A larger file describes no cluster.
+/// Largest accepted file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -33,14 +31,14 @@ struct Group {
     count: u32,
     gpus: u32,
     gpus_per_board: Option<u32>,
-    kind: String,
+    gpu_type: String,
     per_switch: Option<u32>,
 }
 
-/// A cluster as the command line has it: its text, or the name of a `.toml` file.
+/// Parses the cluster argument of the command line: a shape, or the name of a `.toml` file.
 ///
 /// # Errors
-/// What is wrong with it, and where, as a sentence.
+/// A sentence that names the fault and its place.
 pub(crate) fn cluster(text: &str) -> Result<ClusterShape, String> {
     let path = Path::new(text);
     if !path.extension().is_some_and(|e| e.eq_ignore_ascii_case("toml")) {
@@ -48,19 +46,19 @@ pub(crate) fn cluster(text: &str) -> Result<ClusterShape, String> {
     }
     let unreadable = |error: std::io::Error| format!("{text} cannot be read: {error}");
     if std::fs::metadata(path).map_err(unreadable)?.len() > BYTES_MAX {
-        return Err(format!("{text} is larger than 1 MiB, which no description of a cluster is"));
+        return Err(format!("{text} is larger than 1 MiB; a cluster file is a few lines"));
     }
-    of_toml(&std::fs::read_to_string(path).map_err(unreadable)?)
+    parse_toml(&std::fs::read_to_string(path).map_err(unreadable)?)
         .map_err(|error| format!("{text}: {error}"))
 }
 
-fn of_toml(text: &str) -> Result<ClusterShape, String> {
+fn parse_toml(text: &str) -> Result<ClusterShape, String> {
     let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
     let group = |group: Group| NodeGroup {
         nodes: group.count,
         gpus_per_node: group.gpus,
         gpus_per_board: group.gpus_per_board,
-        gpu_type: group.kind.to_ascii_lowercase(),
+        gpu_type: group.gpu_type.to_ascii_lowercase(),
         nodes_per_switch: group.per_switch,
     };
     ClusterShape::of(file.nodes.into_iter().map(group).collect()).map_err(|error| error.to_string())
@@ -71,9 +69,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_what_the_text_says() {
+    fn file_equals_its_text_form() {
         let example = include_str!("../../deploy/demo/cluster.toml");
-        let shape = of_toml(example).unwrap();
+        let shape = parse_toml(example).unwrap();
         assert_eq!(shape, cluster("8x2x4:a100/4,4x4:v100").unwrap());
         assert_eq!(shape.to_string(), "8x2x4:a100/4,4x4:v100");
         let name = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/demo/cluster.toml");
@@ -81,23 +79,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (text, said) in [
+    fn errors_name_the_fault() {
+        for (text, expected) in [
             ("", "nodes"),
             ("nodes = []", "write NODESxGPUS:KIND"),
-            ("[[nodes]]\ncount = 0\ngpus = 8\nkind = \"v100\"", "0x8:v100"),
-            ("[[nodes]]\ncount = 1\ngpus = 8\nkind = \"v100\"\nper_swich = 4", "per_swich"),
+            ("[[nodes]]\ncount = 0\ngpus = 8\ngpu_type = \"v100\"", "0x8:v100"),
+            ("[[nodes]]\ncount = 1\ngpus = 8\ngpu_type = \"v100\"\nper_swich = 4", "per_swich"),
             (
-                "[[nodes]]\ncount = 1\ngpus = 6\nkind = \"v100\"\ngpus_per_board = 3",
+                "[[nodes]]\ncount = 1\ngpus = 6\ngpu_type = \"v100\"\ngpus_per_board = 3",
                 "a node of v100: boards of 3 GPUs: a board has 1, 2, 4, 8, ...",
             ),
             (
-                "[[nodes]]\ncount = 1\ngpus = 6\nkind = \"v100\"\ngpus_per_board = 4",
+                "[[nodes]]\ncount = 1\ngpus = 6\ngpu_type = \"v100\"\ngpus_per_board = 4",
                 "6 GPUs are no whole number of boards of 4",
             ),
         ] {
-            let error = of_toml(text).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            let error = parse_toml(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
         }
         assert!(cluster("no/such.toml").unwrap_err().contains("no/such.toml cannot be read"));
         assert!(cluster("8x8").unwrap_err().contains(".toml"));

@@ -1,8 +1,8 @@
-//! Where the bus is, and which cluster on it.
+//! Address of the bus and name of the cluster.
 //!
-//! `--nats`, then `WATTLE_NATS_URL`, then the system that `wattle up` runs on this machine, then
-//! NATS's own default port. `wattle up` leaves a small file for that, which also says where the
-//! system's clock is.
+//! The address is taken from `--nats`, `WATTLE_NATS_URL`, a running `wattle up` on this machine or
+//! NATS's default port, in this order. `wattle up` writes a small file with its address and the file of
+//! the system's clock.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,51 +17,50 @@ use crate::output::usage;
 
 /// NATS's own default address.
 const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
-/// The cluster `wattle up` makes.
+/// The cluster name of `wattle up`.
 pub(crate) const DEFAULT_CLUSTER: &str = "local";
-/// How long a command waits for the bus before it gives up.
+/// Time limit for connecting to the bus.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The options of every command that speaks to the services.
+/// The options of every command that connects to the bus.
 #[derive(Args, Clone)]
 pub(crate) struct Connection {
-    /// Address of the NATS server [default: the system `wattle up` runs here, else nats://127.0.0.1:4222]
+    /// Address of the NATS server [default: that of a running `wattle up`, else nats://127.0.0.1:4222]
     #[arg(long, value_name = "URL", env = env::NATS_URL)]
     nats: Option<String>,
-    /// The cluster [default: that of the `wattle up` found here, else local]
+    /// Name of the cluster [default: that of a running `wattle up`, else local]
     #[arg(long, value_name = "ID", env = "WATTLE_CLUSTER")]
     cluster: Option<ClusterId>,
 }
 
 impl Connection {
-    /// What is said here, and where nothing is, what `outer` says: options may stand before a
-    /// subcommand or after it.
+    /// These options, completed by those of `outer`: options may precede or follow a subcommand.
     pub(crate) fn or(self, outer: Self) -> Self {
         Self { nats: self.nats.or(outer.nats), cluster: self.cluster.or(outer.cluster) }
     }
 
-    /// The address named, if one is.
+    /// The address given by `--nats`.
     #[cfg(test)]
     pub(crate) fn url(&self) -> Option<String> {
         self.nats.clone()
     }
 }
 
-/// What a running `wattle up` says of itself to other commands on this machine.
+/// Contact data of a running `wattle up` for other commands on this machine.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Running {
     /// The bus's address.
     pub(crate) url: String,
     /// The cluster on it.
     pub(crate) cluster: ClusterId,
-    /// The process that runs it; once it is gone the file means nothing.
+    /// Its process id; the file is void once the process has ended.
     pub(crate) pid: u32,
-    /// The file that holds the clock's scale, where the clock is not the wall's.
+    /// The file with the clock's scale, if the clock is not the wall clock.
     pub(crate) clock: Option<PathBuf>,
 }
 
 impl Running {
-    /// Where the first system's file lies: `$XDG_STATE_HOME/wattle/running.json`.
+    /// Path of the first system's file: `$XDG_STATE_HOME/wattle/running.json`.
     fn path() -> Option<PathBuf> {
         let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).or_else(|| {
             std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"))
@@ -74,38 +73,38 @@ impl Running {
         Path::new(&format!("/proc/{}", running.pid)).exists().then_some(running)
     }
 
-    /// The system that commands find by themselves: the first that runs on this machine.
+    /// The default system of the commands: the first one on this machine.
     pub(crate) fn find() -> Option<Self> {
         Self::read(&Self::path()?)
     }
 
-    /// The system at `url`, where it runs on this machine.
+    /// The system at `url`, if it runs on this machine.
     fn at(url: &str) -> Option<Self> {
         let path = Self::path()?;
         let files = std::fs::read_dir(path.parent()?).ok()?;
         files.flatten().filter_map(|file| Self::read(&file.path())).find(|found| found.url == url)
     }
 
-    /// Leaves word of this system; does not take an earlier one's place.
-    pub(crate) fn leave_word(&self) -> Word {
+    /// Publishes the contact data of this system; a file of an earlier system is kept.
+    pub(crate) fn publish(&self) -> RunFile {
         let path = Self::path().map(|first| match Self::read(&first) {
             None => first,
             Some(_) => first.with_file_name(format!("running-{}.json", self.pid)),
         });
-        let left = path.filter(|path| {
+        let written = path.filter(|path| {
             let folder = path.parent().unwrap_or(Path::new("/"));
             std::fs::create_dir_all(folder).is_ok()
                 && serde_json::to_vec_pretty(self)
                     .is_ok_and(|bytes| std::fs::write(path, bytes).is_ok())
         });
-        Word(left)
+        RunFile(written)
     }
 }
 
-/// What [`Running::leave_word`] left; dropping it takes it back.
-pub(crate) struct Word(Option<PathBuf>);
+/// The file written by [`Running::publish`]; dropping this removes it.
+pub(crate) struct RunFile(Option<PathBuf>);
 
-impl Drop for Word {
+impl Drop for RunFile {
     fn drop(&mut self) {
         let Some(path) = &self.0 else { return };
         if Running::read(path).is_some_and(|running| running.pid == std::process::id()) {
@@ -115,7 +114,7 @@ impl Drop for Word {
 }
 
 impl Connection {
-    /// Connects, or says where it looked and what to do.
+    /// Connects; an error names the address and the remedy.
     pub(crate) async fn open(&self) -> anyhow::Result<Bus> {
         let running = match &self.nats {
             Some(url) => Running::at(url),
@@ -147,7 +146,7 @@ impl Connection {
     }
 }
 
-/// A runtime for a command that speaks to the bus.
+/// Runs a command that uses the bus.
 pub(crate) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

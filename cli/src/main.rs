@@ -1,14 +1,14 @@
-//! `wattle`: run deep-learning training by the joule and the gram.
+//! `wattle`: the command line of the energy- and carbon-aware scheduler for GPU training.
 //!
-//! One file per command below `commands`. Data goes to stdout, everything else to stderr; wrong
-//! usage ends with exit code 2, anything else that fails with 1. No decision is made here: the
-//! commands ask the services, or the simulator, and show the answer.
+//! Each command is one file in `commands`. Data goes to stdout, messages to stderr. The exit code is
+//! 2 for wrong usage and 1 for any other failure. The commands make no scheduling decision: they send
+//! requests to the services or run the simulator, and print the result.
 
+mod atomic_file;
 mod budget;
 mod cluster_file;
 mod commands;
 mod connection;
-mod late_file;
 mod output;
 mod progress;
 
@@ -18,11 +18,11 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::output::UsageError;
 
-/// Plans are made of many small pieces.
+/// Planning allocates many small objects.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Trains on GPU clusters by the joule and the gram.
+/// Energy- and carbon-aware scheduler for GPU training.
 #[derive(Parser)]
 #[command(
     name = "wattle",
@@ -39,49 +39,53 @@ struct Cli {
 enum Command {
     /// Run the whole system on this machine.
     Up(commands::up::Up),
-    /// Hand in a job.
+    /// Submit a job.
     Submit(commands::submit::Submit),
     /// List the jobs.
     Jobs(commands::jobs::Jobs),
-    /// Take a job back.
+    /// Cancel a job.
     Cancel(commands::cancel::Cancel),
     /// List the nodes and their GPUs.
     Nodes(commands::nodes::Nodes),
-    /// List the predictors and how well each one foretells, or let another one serve.
+    /// List the predictors with their errors, or promote one.
     Predictors(commands::predictors::Predictors),
-    /// Show or set what may be spent.
+    /// Show or set the energy, carbon and power budget.
     Budget(commands::budget::BudgetCommand),
-    /// Say why a job is where it is.
+    /// Explain the placement of a job.
     Explain(commands::explain::Explain),
-    /// Print what was learned of workloads that ran here, as CSV.
+    /// Print the measured history of workloads as CSV.
     History(commands::history::History),
-    /// Show every message on the bus, decoded, one line each.
+    /// Print every message on the bus, decoded, one per line.
     Tap(commands::tap::Tap),
-    /// Replay a trace under one or more policies; needs no server and no GPU.
+    /// Simulate a trace under one or more policies, without server or GPU.
     Simulate(commands::simulate::Simulate),
-    /// Compare policies at equal energy on a fixed scenario; needs no server and no GPU.
+    /// Compare policies at equal energy on a fixed scenario, without server or GPU.
     Compare(commands::compare::Compare),
-    /// Measure the predictor on files of measured runs; needs no server and no GPU.
+    /// Measure the predictors on files of measured runs, without server or GPU.
     Evaluate(commands::evaluate::Evaluate),
-    /// Become a program that ends with `wattle up`, however that ends.
-    #[command(hide = true, name = commands::up::CHILD, after_help = "Example: for `wattle up` alone")]
+    /// Print a shell completion script.
+    Completions(commands::completions::Completions),
+    /// Write the manual pages.
+    Man(commands::man::Man),
+    /// Run a program that is terminated together with `wattle up`.
+    #[command(hide = true, name = commands::up::CHILD, after_help = "Example: used by `wattle up` only")]
     Child(commands::up::Child),
-    /// A simulated node falls asleep or wakes
-    #[command(hide = true, name = commands::up::NAP, after_help = "Example: for `wattle up` alone")]
-    Nap(commands::up::NapOfUp),
+    /// Suspend or resume the services of a simulated node.
+    #[command(hide = true, name = commands::up::SIMULATED_SLEEP, after_help = "Example: used by `wattle up` only")]
+    SimulatedSleep(commands::up::SimulatedSleep),
 }
 
-/// The command line. A negative number after an option is its value, so that whoever refuses it names
-/// the option, and not a flag `-5` that does not exist.
-fn command_line() -> clap::Command {
-    fn take_negative_numbers(command: clap::Command) -> clap::Command {
-        let takes = |arg: clap::Arg| {
+/// The command line. A negative number after an option is parsed as its value, so that the error
+/// names the option and not an unknown flag `-5`.
+pub(crate) fn command_line() -> clap::Command {
+    fn allow_negative_numbers(command: clap::Command) -> clap::Command {
+        let allow = |arg: clap::Arg| {
             let is_option = !arg.is_positional() && arg.get_action().takes_values();
             if is_option { arg.allow_negative_numbers(true) } else { arg }
         };
-        command.mut_args(takes).mut_subcommands(take_negative_numbers)
+        command.mut_args(allow).mut_subcommands(allow_negative_numbers)
     }
-    take_negative_numbers(Cli::command())
+    allow_negative_numbers(Cli::command())
 }
 
 fn main() -> ExitCode {
@@ -102,14 +106,16 @@ fn main() -> ExitCode {
         Command::Compare(command) => commands::compare::run(&command),
         Command::Evaluate(command) => commands::evaluate::run(command),
         Command::Child(command) => commands::up::become_child(&command),
-        Command::Nap(command) => commands::up::nap(&command),
+        Command::SimulatedSleep(command) => commands::up::set_simulated_sleep(&command),
+        Command::Completions(command) => commands::completions::run(&command),
+        Command::Man(command) => commands::man::run(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     if output::is_broken_pipe(&error) {
-        // Somebody read the first lines and left; that is no failure.
+        // The reader of stdout closed the pipe, as in `wattle jobs | head -1`.
         return ExitCode::SUCCESS;
     }
-    output::complain(&error);
+    output::print_error(&error);
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
@@ -118,18 +124,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         command_line().debug_assert();
     }
 
-    /// Every command shows how it is used: it, and not another one.
     #[test]
-    fn every_command_has_an_example() {
+    fn every_command_has_an_example_of_itself() {
         fn look(path: &str, command: &clap::Command) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Example"), "`{path}` has no example");
-            let of_itself = help.contains(&format!("  {path}")) || command.is_hide_set();
-            assert!(of_itself, "`{path}` has the example of another: {help}");
+            let names_itself = help.contains(&format!("  {path}")) || command.is_hide_set();
+            assert!(names_itself, "the example of `{path}` shows another command: {help}");
             for inner in command.get_subcommands() {
                 look(&format!("{path} {}", inner.get_name()), inner);
             }
@@ -138,22 +143,22 @@ mod tests {
     }
 
     #[test]
-    fn a_negative_number_is_refused_by_the_option_that_it_was_given_to() {
+    fn negative_number_is_refused_with_the_name_of_its_option() {
         let parsed = |args: &[&str]| {
             let words = ["wattle"].iter().chain(args).copied();
             command_line().try_get_matches_from(words).map_err(|error| error.to_string())
         };
-        for (args, says) in [
+        for (args, expected) in [
             (&["simulate", "--jobs", "-1"][..], "'-1' for '--jobs <N>'"),
             (&["simulate", "--seeds", "-1"], "'-1' for '--seeds <N>'"),
             (&["budget", "set", "--energy-kwh", "abc"], "'abc' for '--energy-kwh <KWH>'"),
             (&["up", "--rate", "-1"], "-1 is not in 1..=10000"),
             (&["submit", "--priority", "-1", "--", "true"], "-1 is not in 0..=100"),
         ] {
-            let error = parsed(args).expect_err("it is none");
-            assert!(error.contains(says), "{args:?}: {error}");
+            let error = parsed(args).expect_err("out of range");
+            assert!(error.contains(expected), "{args:?}: {error}");
         }
-        // These are refused by what knows the bound.
+        // The commands check these bounds themselves.
         for args in [
             &["simulate", "--load", "-1"][..],
             &["simulate", "--price", "-1"],
@@ -163,7 +168,7 @@ mod tests {
         ] {
             assert!(parsed(args).is_ok(), "{args:?}");
         }
-        // What follows a program is its own.
+        // Arguments after the program belong to the program.
         assert!(parsed(&["submit", "--", "train", "-5"]).is_ok());
     }
 }

@@ -1,14 +1,14 @@
-//! What the commands print: tables, JSON, complaints.
+//! Output of the commands: tables, JSON, notes and errors.
 //!
-//! Data on stdout, everything else on stderr. Colour only on a terminal, never as the only carrier
-//! of a meaning, and not where `NO_COLOR` is set.
+//! Data goes to stdout, notes and errors to stderr. Colour is used only on a terminal without
+//! `NO_COLOR`, and never carries information by itself.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
-/// The user asked for something that cannot be: exit code 2.
+/// Wrong usage: exit code 2.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -24,7 +24,7 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     UsageError(message.into()).into()
 }
 
-/// Prints text to stdout; a reader that went away is an error the caller passes on.
+/// Prints text to stdout. A closed pipe is an error for the caller to pass on.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
@@ -40,65 +40,65 @@ pub(crate) fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
 
-/// Says something to the person, on stderr.
+/// Prints a note to stderr.
 pub(crate) fn note(text: &str) {
-    // A note nobody can read is no reason to stop.
+    // A closed stderr is no reason to stop.
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Shows a line on stderr, a terminal, in the place of the last one that was shown so. What a narrow
-/// terminal has no room for is left out, not wrapped.
-pub(crate) fn change_line(text: &str) {
+/// Replaces the current line of the terminal on stderr. Text beyond the terminal's width is cut, not
+/// wrapped.
+pub(crate) fn replace_line(text: &str) {
     let mut err = io::stderr().lock();
     let _ = write!(err, "\r\x1b[K\x1b[?7l{text}\x1b[?7h");
     let _ = err.flush();
 }
 
-/// Says what went wrong, with everything that led to it.
-pub(crate) fn complain(error: &anyhow::Error) {
+/// Prints an error with its chain of causes.
+pub(crate) fn print_error(error: &anyhow::Error) {
     let red = if colour(&io::stderr()) { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
     let chain: Vec<String> = error.chain().map(ToString::to_string).collect();
     note(&format!("{}error:{} {}", red.0, red.1, chain.join(": ")));
 }
 
-/// Whether the error is only that the reader of stdout went away (`wattle jobs | head -1`).
+/// Whether the error is a closed pipe on stdout (`wattle jobs | head -1`).
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Whether to colour what goes to this stream.
+/// Whether output to this stream is coloured.
 pub(crate) fn colour(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// How a column's cells stand.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Words.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
-/// A table of text, two spaces between columns.
+/// A text table with two spaces between columns.
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with these headings.
+    /// An empty table with these headings.
     pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row; it has a cell for every column.
+    /// Adds a row with one cell per column.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    /// The table as text; headings bold where `colour`.
+    /// Renders the table; headings are bold if `colour` is set.
     pub(crate) fn render(&self, colour: bool) -> String {
         let mut widths: Vec<usize> = self.columns.iter().map(|(h, _)| h.chars().count()).collect();
         for row in &self.rows {
@@ -136,7 +136,7 @@ impl Table {
     }
 }
 
-/// Seconds as a person says them: `45 s`, `12 min`, `3.4 h`, `2.1 d`.
+/// Formats a duration in seconds with one unit: `45 s`, `12 min`, `3.4 h`, `2.1 d`.
 pub(crate) fn span(seconds: f64) -> String {
     match seconds {
         s if s < 99.5 => format!("{s:.0} s"),
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_right_and_words_left() {
+    fn numbers_align_right_and_text_left() {
         let mut table = Table::new(&[("job", Align::Left), ("gpus", Align::Right)]);
         table.row(vec!["a".into(), "16".into()]);
         table.row(vec!["longer".into(), "2".into()]);
@@ -159,8 +159,8 @@ mod tests {
     }
 
     #[test]
-    fn spans_read_as_people_say_them() {
-        let said: Vec<String> = [3.0, 240.0, 9_000.0, 400_000.0].map(span).to_vec();
-        assert_eq!(said, ["3 s", "4 min", "2.5 h", "4.6 d"]);
+    fn spans_have_one_unit() {
+        let formatted: Vec<String> = [3.0, 240.0, 9_000.0, 400_000.0].map(span).to_vec();
+        assert_eq!(formatted, ["3 s", "4 min", "2.5 h", "4.6 d"]);
     }
 }

@@ -1,5 +1,5 @@
-//! How far a long run is, on stderr: on a terminal one line that changes, elsewhere a line now and
-//! then. A short run says nothing, and what is said never hangs on how often it is told.
+//! Progress of a long run on stderr: one updated line on a terminal, a line every ten seconds
+//! elsewhere. A short run prints nothing. The results of a run do not depend on its progress output.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,44 +7,44 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_runtime::clock::wall_now;
 
-use crate::output::{change_line, note};
+use crate::output::{note, replace_line};
 
-/// How often the line on a terminal changes, wall time.
+/// Interval between updates on a terminal, wall time.
 const LIVE_EVERY: Duration = Duration::from_millis(500);
-/// How often a line is printed elsewhere, wall time.
+/// Interval between lines elsewhere, wall time.
 const PRINT_EVERY: Duration = Duration::from_secs(10);
-/// What takes less says nothing, wall time.
+/// A run shorter than this prints nothing, wall time.
 const QUIET_FOR: Duration = Duration::from_secs(3);
 
-/// How often something is said, on a terminal or elsewhere, wall time.
-pub(crate) const fn every(live: bool) -> Duration {
+/// Interval between updates, wall time; `live` for a terminal.
+pub(crate) const fn update_interval(live: bool) -> Duration {
     if live { LIVE_EVERY } else { PRINT_EVERY }
 }
 
-/// Says how far something is until dropped; a line that changes is gone then.
+/// Prints progress until dropped; the updated line is then cleared.
 pub(crate) struct Progress {
-    what: String,
-    /// What is counted, with its verb.
-    counted: &'static str,
+    name: String,
+    /// Unit and verb of the count, as in `jobs have ended`.
+    unit: &'static str,
     pace: Pace,
     shown: bool,
 }
 
 impl Progress {
-    /// Of `what`, which begins now; `counted` says what of it, as in `jobs have ended`.
-    pub(crate) fn of(what: String, counted: &'static str) -> Self {
+    /// Starts the progress of `name`. `unit` completes the line, as in `jobs have ended`.
+    pub(crate) fn start(name: String, unit: &'static str) -> Self {
         let pace = Pace::new(std::io::stderr().is_terminal(), wall_now());
-        Self { what, counted, pace, shown: false }
+        Self { name, unit, pace, shown: false }
     }
 
-    /// So many of all are done.
-    pub(crate) fn reached(&mut self, done: usize, of: usize) {
+    /// Reports `done` of `total`.
+    pub(crate) fn update(&mut self, done: usize, total: usize) {
         if !self.pace.is_due(wall_now()) {
             return;
         }
-        let line = line(&self.what, self.counted, done, of);
+        let line = line(&self.name, self.unit, done, total);
         if self.pace.live {
-            change_line(&line);
+            replace_line(&line);
             self.shown = true;
         } else {
             note(&line);
@@ -55,32 +55,32 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.shown {
-            change_line("");
+            replace_line("");
         }
     }
 }
 
-fn line(what: &str, counted: &str, done: usize, of: usize) -> String {
-    let percent = 100 * done / of.max(1);
-    format!("{what}: {done} of {of} {counted}, {percent} %")
+fn line(name: &str, unit: &str, done: usize, total: usize) -> String {
+    let percent = 100 * done / total.max(1);
+    format!("{name}: {done} of {total} {unit}, {percent} %")
 }
 
-/// When something is to be said.
+/// Decides when an update is due.
 struct Pace {
     live: bool,
     next: Timestamp,
 }
 
 impl Pace {
-    fn new(live: bool, began: Timestamp) -> Self {
-        Self { live, next: began + QUIET_FOR }
+    fn new(live: bool, start: Timestamp) -> Self {
+        Self { live, next: start + QUIET_FOR }
     }
 
-    /// Whether it is time to say something again.
+    /// Whether an update is due; if so, the next one is due an interval later.
     fn is_due(&mut self, now: Timestamp) -> bool {
         let due = now >= self.next;
         if due {
-            self.next = now + every(self.live);
+            self.next = now + update_interval(self.live);
         }
         due
     }
@@ -91,20 +91,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_speaks_after_a_while_and_then_seldom() {
+    fn updates_start_late_and_keep_their_interval() {
         let at = |ms: u64| Timestamp::from_us(7_000_000) + Duration::from_millis(ms);
-        let said = |live: bool| -> Vec<u64> {
+        let updates = |live: bool| -> Vec<u64> {
             let mut pace = Pace::new(live, at(0));
             (0..=20_000).step_by(100).filter(|&ms| pace.is_due(at(ms))).collect()
         };
-        assert_eq!(said(false), [3_000, 13_000]);
-        assert_eq!(said(true)[..3], [3_000, 3_500, 4_000]);
+        assert_eq!(updates(false), [3_000, 13_000]);
+        assert_eq!(updates(true)[..3], [3_000, 3_500, 4_000]);
     }
 
     #[test]
-    fn a_line_names_who_and_what_share() {
-        let said = line("powerflow, 1 of 2", "jobs have ended", 4_100, 12_000);
-        assert_eq!(said, "powerflow, 1 of 2: 4100 of 12000 jobs have ended, 34 %");
+    fn line_has_name_count_and_share() {
+        let some = line("powerflow, 1 of 2", "jobs have ended", 4_100, 12_000);
+        assert_eq!(some, "powerflow, 1 of 2: 4100 of 12000 jobs have ended, 34 %");
         let none = line("fifo, 1 of 1", "jobs have ended", 0, 0);
         assert_eq!(none, "fifo, 1 of 1: 0 of 0 jobs have ended, 0 %");
     }

@@ -12,8 +12,8 @@ use wattle_simulator::report::{comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
 
 use super::simulate::usage_chain;
+use crate::atomic_file::AtomicFile;
 use crate::budget::BudgetOptions;
-use crate::late_file::LateFile;
 use crate::output::{note, print, usage};
 
 /// Compare policies at equal energy on a fixed scenario
@@ -112,7 +112,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
         workloads: &command.workload,
         orders: command.orders,
     };
-    let report = command.report.as_deref().map(LateFile::open).transpose()?;
+    let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let (worlds, cases) = cases(&command.scenario, &wanted).map_err(usage_chain)?;
     let on_a_grid =
         cases.iter().any(|case| case.jobs.rigid.iter().any(|jobs| jobs.carbon.is_some()));

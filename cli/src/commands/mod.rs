@@ -3,10 +3,12 @@
 pub(crate) mod budget;
 pub(crate) mod cancel;
 pub(crate) mod compare;
+pub(crate) mod completions;
 pub(crate) mod evaluate;
 pub(crate) mod explain;
 pub(crate) mod history;
 pub(crate) mod jobs;
+pub(crate) mod man;
 pub(crate) mod nodes;
 pub(crate) mod predictors;
 pub(crate) mod simulate;

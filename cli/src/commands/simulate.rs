@@ -17,9 +17,9 @@ use wattle_simulator::{
 };
 use wattle_world::World;
 
+use crate::atomic_file::AtomicFile;
 use crate::budget::{BudgetOptions, limits};
 use crate::commands::submit::parse_span;
-use crate::late_file::LateFile;
 use crate::output::{note, print, usage};
 use crate::progress::Progress;
 
@@ -296,13 +296,13 @@ impl Simulate {
             let run = |options: &RunOptions| {
                 let who = if options.oracle { "its oracle, " } else { "" };
                 let mut progress =
-                    Progress::of(format!("{name}, {who}{number}"), "jobs have ended");
-                let mut heard = |ended, of| progress.reached(ended, of);
+                    Progress::start(format!("{name}, {who}{number}"), "jobs have ended");
+                let mut heard = |ended, of| progress.update(ended, of);
                 timed(|| run_heard(world, scenario, policy.as_ref(), options, &mut heard).map(Some))
             };
             if let Some(recorded) = &mut recorded {
-                let mut progress = Progress::of(format!("{name}, {number}"), "jobs have ended");
-                let mut heard = |ended, of| progress.reached(ended, of);
+                let mut progress = Progress::start(format!("{name}, {number}"), "jobs have ended");
+                let mut heard = |ended, of| progress.update(ended, of);
                 let outcome = timed(|| {
                     let run = Recorded::run(world, scenario, name, slot, &options, &mut heard)?;
                     let outcome = run.outcome.clone();
@@ -393,7 +393,7 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     let mut scenario = command.scenario(&world, &trace, command.seed)?;
     command.check_clocks(&world, &scenario)?;
     scenario.notes.extend(said);
-    let report = command.report.as_deref().map(LateFile::open).transpose()?;
+    let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let mut recorded = Vec::new();
     let policies = command.runs(
         &world,

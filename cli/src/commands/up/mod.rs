@@ -10,10 +10,11 @@ mod child;
 mod configs;
 mod feed;
 mod hardware;
-mod nap;
+
 mod processes;
 mod progress;
 mod services;
+mod simulated_sleep;
 mod summary;
 
 use std::fs::{File, TryLockError};
@@ -30,8 +31,8 @@ use wattle_runtime::shell::Shutdown;
 
 pub(crate) use self::child::{CHILD, Child, become_child};
 use self::hardware::Hardware;
-pub(crate) use self::nap::{NAP, NapOfUp, nap};
 use self::processes::Processes;
+pub(crate) use self::simulated_sleep::{SIMULATED_SLEEP, SimulatedSleep, set_simulated_sleep};
 use super::budget::{intensities, set as set_budget};
 use super::simulate::usage_chain;
 use super::submit::parse_span;
@@ -209,7 +210,7 @@ impl Up {
             pid: std::process::id(),
             clock: hardware.clock.clone(),
         };
-        let _word = running.leave_word();
+        let _run_file = running.publish();
         let site = services::Site {
             cluster: &self.cluster,
             url: &url,

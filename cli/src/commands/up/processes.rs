@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{child, nap};
+use super::{child, simulated_sleep};
 use crate::output::note;
 
 /// How long a process may take to end after it was asked to.
@@ -83,7 +83,7 @@ impl Program {
             .spawn()
             .with_context(|| format!("cannot start {}", self.path.display()))?;
         if let Some(pid) = child.id() {
-            let file = nap::pid_file(logs, &self.name);
+            let file = simulated_sleep::pid_file(logs, &self.name);
             std::fs::write(&file, pid.to_string())
                 .with_context(|| format!("cannot write {}", file.display()))?;
         }

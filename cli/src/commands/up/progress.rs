@@ -12,8 +12,8 @@ use wattle_common::{JobId, NodeId, Power};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 
-use crate::output::{change_line, note, span};
-use crate::progress::every;
+use crate::output::{note, replace_line, span};
+use crate::progress::update_interval;
 
 /// Shows how it goes until dropped.
 pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()> {
@@ -24,7 +24,7 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
     let mut changes = bucket.watch().await?;
     let mut power: BTreeMap<NodeId, Power> = BTreeMap::new();
     let mut phases: BTreeMap<JobId, JobPhase> = BTreeMap::new();
-    let mut tick = tokio::time::interval(every(live));
+    let mut tick = tokio::time::interval(update_interval(live));
     loop {
         tokio::select! {
             Some(delivery) = summaries.next() => {
@@ -43,7 +43,7 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
                 let line = line(&phases, power.values().copied().sum(), expected);
                 let line = at(clock::now().since(began).as_secs_f64(), &line);
                 if live {
-                    change_line(&line);
+                    replace_line(&line);
                 } else {
                     note(&line);
                 }

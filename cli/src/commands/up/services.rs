@@ -15,8 +15,8 @@ use wattle_runtime::clock;
 
 use super::configs::{self, Overrides};
 use super::hardware::{Hardware, Node};
-use super::nap::{self, Nap};
 use super::processes::{Processes, Program, find_own};
+use super::simulated_sleep::{self, Transition};
 use crate::commands::cancel::cancel;
 use crate::commands::jobs::records;
 use crate::commands::nodes::nodes;
@@ -117,7 +117,7 @@ pub(crate) fn start(
         placer.push(("probe.enabled", Value::from(true)));
     }
     if site.sleep {
-        let command = nap::command(Nap::Wake, &site.folder.join("logs"))?;
+        let command = simulated_sleep::command(Transition::Wake, &site.folder.join("logs"))?;
         placer.extend([
             ("sleep.wake_command", command),
             ("sleep.idle_before_sleep_s", Value::from(300)),
@@ -174,7 +174,10 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
         agent.push(("gpus_per_board", Value::from(i64::from(gpus))));
     }
     if site.sleep {
-        agent.push(("sleep_command", nap::command(Nap::Sleep, &folder.join("logs"))?));
+        agent.push((
+            "sleep_command",
+            simulated_sleep::command(Transition::Sleep, &folder.join("logs"))?,
+        ));
     }
     let mut launcher = site.of_node(node);
     let job_env: Table = node

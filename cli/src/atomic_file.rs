@@ -1,0 +1,126 @@
+//! A result file that is replaced atomically at the end of a run.
+//!
+//! Write access is checked before the run, so that a run of hours does not end with a permission
+//! error. The new text is written and synced beside the file and then renamed over it. A device or a
+//! pipe is written directly.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::output::{note, usage};
+
+/// A file whose write access has been checked.
+pub(crate) struct AtomicFile {
+    /// The path as given.
+    name: String,
+    target: Target,
+}
+
+enum Target {
+    /// A regular file, and the temporary file that is renamed over it.
+    Replace { path: PathBuf, temporary: PathBuf },
+    /// A device or a pipe.
+    Direct(File),
+}
+
+impl AtomicFile {
+    /// Checks that the file can be written, without changing it.
+    ///
+    /// # Errors
+    /// If it cannot be written; the error has the name and the cause.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display().to_string();
+        let target =
+            Target::of(path).map_err(|error| usage(format!("cannot write {name}: {error}")))?;
+        Ok(Self { name, target })
+    }
+
+    /// Writes the text and prints a note.
+    ///
+    /// # Errors
+    /// If writing fails; the file is then unchanged.
+    pub(crate) fn write(self, text: &str) -> anyhow::Result<()> {
+        let cannot = || format!("cannot write {}", self.name);
+        match self.target {
+            Target::Direct(mut file) => file.write_all(text.as_bytes()).with_context(cannot)?,
+            Target::Replace { path, temporary } => {
+                let written = replace(&path, &temporary, text);
+                if written.is_err() {
+                    let _ = fs::remove_file(&temporary);
+                }
+                written.with_context(cannot)?;
+            }
+        }
+        note(&format!("wrote {}", self.name));
+        Ok(())
+    }
+}
+
+impl Target {
+    fn of(path: &Path) -> io::Result<Self> {
+        let there = match fs::metadata(path) {
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let mut path = path.to_owned();
+        if let Some(there) = there {
+            let file = File::options().write(true).open(&path)?;
+            if !there.is_file() {
+                return Ok(Self::Direct(file));
+            }
+            // A symbolic link is kept; its target is replaced.
+            path = fs::canonicalize(&path)?;
+        }
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut temporary = std::ffi::OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".{}.new", std::process::id()));
+        let temporary = path.with_file_name(temporary);
+        File::create(&temporary)?;
+        fs::remove_file(&temporary)?;
+        Ok(Self::Replace { path, temporary })
+    }
+}
+
+/// Writes and syncs `temporary`, then renames it over `path` with the permissions of `path`.
+fn replace(path: &Path, temporary: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(temporary)?;
+    if let Ok(there) = fs::metadata(path) {
+        file.set_permissions(there.permissions())?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_content_is_kept_until_the_new_text_is_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let (page, link) = (folder.path().join("page.html"), folder.path().join("link.html"));
+        fs::write(&page, "before").unwrap();
+        std::os::unix::fs::symlink(&page, &link).unwrap();
+        let file = AtomicFile::open(&link).unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+        file.write("after").unwrap();
+        assert_eq!(fs::read_to_string(&page).unwrap(), "after");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        // The folder disappears during the run.
+        let gone = folder.path().join("gone");
+        fs::create_dir(&gone).unwrap();
+        let file = AtomicFile::open(&gone.join("page.html")).unwrap();
+        assert!(fs::read_dir(&gone).unwrap().next().is_none(), "the check leaves no file");
+        fs::remove_dir(&gone).unwrap();
+        let error = format!("{:#}", file.write("after").unwrap_err());
+        assert!(error.contains("cannot write") && error.contains("gone/page.html"), "{error}");
+        assert!(AtomicFile::open(&gone.join("page.html")).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+}
