@@ -1,6 +1,6 @@
-//! What an operator sets for a launcher: one commented TOML, `deploy/launcher.toml`.
+//! The service's configuration, as in `deploy/launcher.toml`.
 //!
-//! Durations count the system's time, as everything but the bus does.
+//! Durations are in system time (`wattle_common::time::TimeScale`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use wattle_common::config::non_zero;
 use wattle_common::{ClusterId, NodeId};
 
-/// What an operator sets for a launcher.
+/// The configuration file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -18,44 +18,45 @@ pub struct Config {
     pub cluster: ClusterId,
     /// This node.
     pub node: NodeId,
-    /// Where the bus is.
+    /// The bus.
     #[cfg(feature = "service")]
     pub nats: wattle_runtime::bus::BusConfig,
-    /// The folder that remembers every start; it must outlive the launcher, and a reboot.
+    /// The folder with the state of every run; it must survive restarts and reboots.
     pub state_dir: PathBuf,
-    /// The folder of the jobs' output, one file for each job.
+    /// The folder for the jobs' output, one file per job.
     pub log_dir: PathBuf,
-    /// The folder of the jobs' checkpoints, one folder for each job. Every node must see the same
-    /// one, or a job that is moved starts from nothing.
+    /// The folder for the jobs' checkpoints, one folder per job. It must be shared by all nodes, or
+    /// a moved job starts from scratch.
     pub checkpoint_dir: PathBuf,
     /// The socket jobs report their steps to: the profiler's `progress_socket`.
     pub progress_socket: PathBuf,
-    /// How long a job may take to write its checkpoint before it is asked to terminate.
+    /// Longest time a job has to write its checkpoint, before it is requested to terminate.
     #[serde(default = "default_checkpoint_grace_ms", deserialize_with = "non_zero")]
     pub checkpoint_grace_ms: u64,
-    /// How long a job may take to terminate before it is killed.
+    /// Longest time a job has to terminate, before it is killed.
     #[serde(default = "default_terminate_grace_ms", deserialize_with = "non_zero")]
     pub terminate_grace_ms: u64,
-    /// How often to report when nothing changes: three times within the placer's patience.
+    /// Interval of reports while nothing changes: at most a third of the placer's
+    /// `node_patience_ms`.
     #[serde(default = "default_heartbeat_ms", deserialize_with = "non_zero")]
     pub heartbeat_ms: u64,
-    /// First of the ports that jobs of several processes meet on.
+    /// First of the ports at which the processes of a job meet.
     #[serde(default = "default_master_port_min")]
     pub master_port_min: u16,
     /// Last of these ports.
     #[serde(default = "default_master_port_max")]
     pub master_port_max: u16,
-    /// Under which address the other nodes reach a node; one that is not here is 127.0.0.1.
+    /// The address of each node for the other nodes; 127.0.0.1 for a node that is absent.
     #[serde(default)]
     pub node_addresses: BTreeMap<String, String>,
-    /// Environment variables that every job of this node gets.
+    /// Environment variables of every job on this node.
     #[serde(default)]
     pub job_environment: BTreeMap<String, String>,
-    /// How many ended starts are remembered, so that none of them is started again.
+    /// Number of ended runs that are kept, so that none of them is started again.
     #[serde(default = "default_ended_kept")]
     pub ended_kept: usize,
-    /// Whether the jobs are stopped, with time for a checkpoint, when the launcher is asked to
-    /// stop. With `false` they go on, and the next launcher finds them.
+    /// Whether the jobs are stopped, with time for a checkpoint, when the launcher stops. If
+    /// `false`, they continue and the next launcher resumes them.
     #[serde(default)]
     pub stop_jobs_at_exit: bool,
 }
@@ -64,14 +65,14 @@ pub struct Config {
 const fn default_checkpoint_grace_ms() -> u64 {
     120_000
 }
-/// What container engines and systemd give a process by default is 10 s to 90 s.
+/// Container engines and systemd give a process 10 s to 90 s by default.
 const fn default_terminate_grace_ms() -> u64 {
     10_000
 }
 const fn default_heartbeat_ms() -> u64 {
     5_000
 }
-/// torchrun's own default port is the first.
+/// torchrun's default port.
 const fn default_master_port_min() -> u16 {
     29_500
 }
@@ -82,33 +83,48 @@ const fn default_ended_kept() -> usize {
     1_000
 }
 
+/// Values of a configuration that contradict each other.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidConfig {
+    /// The range of ports is empty.
+    #[error("master_port_min = {min} is above master_port_max = {max}: swap them")]
+    Ports {
+        /// `master_port_min`.
+        min: u16,
+        /// `master_port_max`.
+        max: u16,
+    },
+    /// A path is relative, and jobs start in other folders.
+    #[error("{key} = \"{}\" is not absolute: write the full path", path.display())]
+    RelativePath {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        path: PathBuf,
+    },
+}
+
 impl Config {
-    /// What cannot hold together although each value may stand alone.
+    /// Checks constraints between values.
     ///
     /// # Errors
-    /// Names the keys and the remedy.
-    pub fn check(&self) -> Result<(), String> {
-        if self.master_port_min > self.master_port_max {
-            return Err(format!(
-                "master_port_min = {} is above master_port_max = {}: swap them",
-                self.master_port_min, self.master_port_max
-            ));
+    /// The keys and the remedy.
+    pub fn check(&self) -> Result<(), InvalidConfig> {
+        let (min, max) = (self.master_port_min, self.master_port_max);
+        if min > max {
+            return Err(InvalidConfig::Ports { min, max });
         }
-        let relative = [
+        for (key, path) in [
             ("state_dir", &self.state_dir),
             ("log_dir", &self.log_dir),
             ("checkpoint_dir", &self.checkpoint_dir),
             ("progress_socket", &self.progress_socket),
-        ]
-        .into_iter()
-        .find(|(_, path)| !path.is_absolute());
-        match relative {
-            Some((key, path)) => Err(format!(
-                "{key} = \"{}\" is not absolute: jobs start in folders of their own, so write the whole path",
-                path.display()
-            )),
-            None => Ok(()),
+        ] {
+            if !path.is_absolute() {
+                return Err(InvalidConfig::RelativePath { key, path: path.clone() });
+            }
         }
+        Ok(())
     }
     /// [`Config::checkpoint_grace_ms`].
     #[must_use]

@@ -1,27 +1,30 @@
 //! Starts, checkpoints, moves and stops the processes of jobs on one node.
 //!
-//! The placer writes what should run here; this crate makes it so and reports what is. What to do
-//! is decided in [`machine`], which is pure: it is told what is desired and what processes do, and
-//! answers what to start, to signal, to report. [`order`] is one start, worked out in full.
-//! The rest, behind the feature `service`, does it: [`folder`] keeps each start's facts on disk,
-//! [`process`] knows `/proc` and signals, [`supervise`] is the small process that outlives the
-//! launcher beside each job, and [`shell`] joins them with the bus.
+//! The placer writes the desired state of the node; the launcher brings the processes to it and
+//! reports the actual state. [`machine`] decides what to start, stop and report, without I/O.
+//! [`run_spec`] works out one run in full: command, environment, log file.
+//! An [`engine::Engine`] carries the decisions out; [`engine::local`], the only one so far, starts
+//! child processes on this node. Nothing outside it assumes local processes
+//! (`docs/extending/engine.md`). [`shell`] connects machine, engine and bus.
 //!
-//! It must not choose: which job, which GPUs, when to stop is the placer's business.
+//! The launcher must not choose: which job runs, on which GPUs and until when is decided by the
+//! placer.
 
 pub mod config;
 pub mod machine;
-pub mod order;
+pub mod run;
+pub mod run_spec;
 
 #[cfg(feature = "service")]
-pub mod folder;
+pub mod engine;
 #[cfg(feature = "service")]
-pub mod process;
+mod json_file;
 #[cfg(feature = "service")]
 pub mod shell;
 #[cfg(feature = "service")]
-pub mod supervise;
+pub mod state;
 
 pub use config::Config;
-pub use machine::{Action, Event, Found, Launcher, Outcome, PersistedState, Run, Stage};
-pub use order::Order;
+pub use machine::{Action, Event, Launcher, PersistedState};
+pub use run::{Found, Handle, Outcome, Run, Status, StopStage};
+pub use run_spec::RunSpec;

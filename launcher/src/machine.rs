@@ -1,111 +1,66 @@
-//! What to start, signal and report, given what is desired and what processes do.
+//! Decides what to start, stop and report, from the desired state and the states of the runs.
 //!
-//! Pure: told the time and what happened, it answers what to do. The rules:
-//! * the same attempt is never started twice, and a job never has two live attempts here: a new
-//!   one waits until the old one has ended;
-//! * what is not desired is stopped: checkpoint signal (if it has one), then terminate, then kill,
-//!   each after its grace;
-//! * an order older than the last obeyed is ignored; an expired lease stops nothing;
-//! * without any order (bus away, nothing stored yet) whatever runs goes on.
+//! Pure. The rules:
+//! * An attempt is never started twice, and a job never has two live attempts on this node: a new
+//!   attempt waits until the old one has ended.
+//! * A run that is not desired is stopped: by its checkpoint signal (if it has one), then by
+//!   terminating it, then by killing it, each after the grace of the stage before.
+//! * A desired state older than the last one obeyed is ignored. An expired lease stops nothing.
+//! * Without a desired state (bus away, nothing stored yet) every run continues.
 //!
-//! What it must remember over a restart it says in actions ([`Action::Remember`], and every
-//! [`Order`] and stop before it is carried out), and gets back in [`PersistedState`].
+//! State that must survive a restart is stored by actions ([`Action::StoreObeyed`] and the
+//! engine's records of each start and stop) and comes back in [`PersistedState`].
 
 use std::collections::BTreeMap;
 
 use wattle_common::messages::{DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired};
-use wattle_common::{JobId, Machine, NodeId, Timestamp};
+use wattle_common::{Machine, NodeId, Timestamp};
 
-use crate::{Config, Order};
+use crate::{Config, Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
 
-/// Exactly one start of one job.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
-    /// The job.
-    pub job: JobId,
-    /// Which start of it.
-    pub attempt: u32,
-}
-
-/// How a start ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The program ended; 128 + the signal's number where a signal ended it.
-    Code(i32),
-    /// It could not be started.
-    Refused(String),
-    /// What watched over it is gone, with the node or alone, and the job's end is unknown.
-    Lost(String),
-}
-
-/// How far the stopping of a job has gone.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// Asked to write a checkpoint and exit.
-    Checkpoint,
-    /// Asked to terminate.
-    Terminate,
-    /// Killed, it and all it started.
-    Kill,
-}
-
-/// What happened.
+/// An input of the launcher.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The placer wrote what should be.
+    /// The placer wrote a desired state.
     DesiredChanged(NodeDesired),
-    /// A job's processes run, in this session.
-    Started(Run, u32),
-    /// A job's processes are gone, all of them.
-    Ended(Run, Outcome),
-    /// The launcher is to stop, and its jobs with it.
+    /// The engine reports a change of a run.
+    StatusChanged(Run, Status),
+    /// The launcher is shutting down and must stop its runs.
     Retired,
 }
 
-/// What must be done.
+/// An output of the launcher.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Store the order, then start it; harmless if it has been started before.
-    Start(Box<Order>),
-    /// Store that it is being stopped, then send the signal of this stage.
-    Stop(Run, Stage),
-    /// Forget the start: remove its folder, so that it can neither start late nor be found.
+    /// Have the engine start this run.
+    Start(Box<RunSpec>),
+    /// Have the engine stop this run, at this stage.
+    Stop(Run, StopStage),
+    /// Have the engine remove what it stores of this run.
     Forget(Run),
     /// Store that this (generation, issued at) has been obeyed.
-    Remember(u64, Timestamp),
+    StoreObeyed(u64, Timestamp),
     /// Store the report in the bucket `actual`.
     Report(LaunchReport),
 }
 
-/// What a launcher knows of a start after its own restart.
-#[derive(Clone, Debug)]
-pub enum Found {
-    /// Stored, but nothing has begun to start it.
-    Ordered,
-    /// It runs in this session; where it is being stopped, how far that has gone, and since when.
-    Live(u32, Option<(Stage, Timestamp)>),
-    /// It ended; with `true`, it had been asked to stop before.
-    Ended(Outcome, bool),
-}
-
-/// What outlives a launcher.
+/// The state that outlives a launcher.
 #[derive(Clone, Debug, Default)]
 pub struct PersistedState {
     /// The last (generation, issued at) obeyed.
     pub obeyed: Option<(u64, Timestamp)>,
-    /// Every start there is a folder of, and since when it is so.
-    pub runs: Vec<(Order, Found, Timestamp)>,
+    /// The runs that the engine knows.
+    pub runs: Vec<Found>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum State {
-    /// Given to the shell (`true`), or found stored only.
-    Ordered(bool),
+    /// Stored by the engine before a restart; nothing has begun to start it.
+    Stored,
+    /// Given to the engine in this life of the launcher.
+    Starting,
     Running,
-    Stopping(Stage),
+    Stopping(StopStage),
     Stopped,
     Exited(i32),
     Refused(String),
@@ -114,15 +69,55 @@ enum State {
 
 impl State {
     const fn is_live(&self) -> bool {
-        matches!(self, Self::Ordered(_) | Self::Running | Self::Stopping(_))
+        matches!(self, Self::Stored | Self::Starting | Self::Running | Self::Stopping(_))
+    }
+
+    /// The state of an ended run. A run that exits after a stop was requested has stopped,
+    /// whatever its exit code.
+    fn ended(outcome: Outcome, stop_requested: bool) -> Self {
+        match outcome {
+            Outcome::Refused(error) => Self::Refused(error),
+            Outcome::Code(_) | Outcome::Lost(_) if stop_requested => Self::Stopped,
+            Outcome::Code(code) => Self::Exited(code),
+            Outcome::Lost(error) => Self::Lost(error),
+        }
     }
 }
 
 struct Entry {
-    order: Order,
+    spec: RunSpec,
     state: State,
-    session: Option<u32>,
+    /// The engine's handle, while the run's processes run.
+    handle: Option<Handle>,
+    log_path: String,
     since: Timestamp,
+}
+
+impl Entry {
+    fn starting(spec: RunSpec, now: Timestamp) -> Self {
+        let log_path = spec.log_path.clone();
+        Self { spec, state: State::Starting, handle: None, log_path, since: now }
+    }
+
+    fn found(found: Found) -> Self {
+        let Found { spec, status, stop, since } = found;
+        let log_path = spec.log_path.clone();
+        let mut entry = Self { spec, state: State::Stored, handle: None, log_path, since };
+        match status {
+            None => {}
+            Some(Status::Running(handle)) => {
+                entry.run_by(handle);
+                entry.state = stop.map_or(State::Running, State::Stopping);
+            }
+            Some(Status::Ended(outcome)) => entry.state = State::ended(outcome, stop.is_some()),
+        }
+        entry
+    }
+
+    fn run_by(&mut self, handle: Handle) {
+        self.log_path.clone_from(&handle.log_path);
+        self.handle = Some(handle);
+    }
 }
 
 /// The launcher of one node.
@@ -132,32 +127,23 @@ pub struct Launcher {
     obeyed: Option<(u64, Timestamp)>,
     desired: Option<NodeDesired>,
     runs: BTreeMap<Run, Entry>,
-    /// Orders that no process came of, and what is reported of them.
-    unstarted: BTreeMap<Run, (LaunchedJob, Timestamp)>,
+    /// Desired jobs that were not given to the engine, and their reports.
+    unstarted: BTreeMap<Run, LaunchedJob>,
     retired: bool,
     reported: Option<Vec<LaunchedJob>>,
     report_at: Timestamp,
 }
 
 impl Launcher {
-    /// A launcher that continues from `memory`.
+    /// A launcher that continues from `state`.
     #[must_use]
-    pub fn new(config: Config, memory: PersistedState) -> Self {
-        let runs = memory.runs.into_iter().map(|(order, found, since)| {
-            let (state, session) = match found {
-                Found::Ordered => (State::Ordered(false), None),
-                Found::Live(session, None) => (State::Running, Some(session)),
-                Found::Live(session, Some((stage, _))) => (State::Stopping(stage), Some(session)),
-                Found::Ended(outcome, asked) => (ended(outcome, asked), None),
-            };
-            let run = Run { job: order.job.clone(), attempt: order.attempt };
-            (run, Entry { order, state, session, since })
-        });
+    pub fn new(config: Config, state: PersistedState) -> Self {
+        let runs = state.runs.into_iter().map(|found| (found.spec.run(), Entry::found(found)));
         Self {
             runs: runs.collect(),
             node: config.node.clone(),
             config,
-            obeyed: memory.obeyed,
+            obeyed: state.obeyed,
             desired: None,
             unstarted: BTreeMap::new(),
             retired: false,
@@ -166,122 +152,138 @@ impl Launcher {
         }
     }
 
-    /// Whether nothing runs any more.
+    /// Whether every run has ended.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         !self.runs.values().any(|entry| entry.state.is_live())
     }
 
-    fn wanted(&self, run: &Run) -> Option<&DesiredJob> {
+    fn run_of(&self, job: &DesiredJob) -> Run {
+        Run { node: self.node.clone(), job: job.job.clone(), attempt: job.attempt }
+    }
+
+    /// The desired job of this run. If the desired state names a job twice, the first counts.
+    fn desired_job(&self, run: &Run) -> Option<&DesiredJob> {
         let desired = self.desired.as_ref()?;
-        // A job named twice: the first counts, as it does when it is started.
         desired.jobs.iter().find(|job| job.job == run.job).filter(|job| job.attempt == run.attempt)
     }
 
-    /// Brings processes nearer to what is desired.
     fn reconcile(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if self.desired.is_some() || self.retired {
-            self.stop_unwanted(now, out);
+            self.stop_undesired(now, out);
         }
         if !self.retired {
-            self.start_wanted(now, out);
+            self.start_desired(now, out);
         }
         self.escalate(now, out);
         self.prune(out);
         self.report(now, out);
     }
 
-    fn stop_unwanted(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let unwanted: Vec<Run> = self
+    fn stop_undesired(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        let undesired: Vec<Run> = self
             .runs
             .keys()
-            .filter(|run| self.retired || self.wanted(run).is_none_or(|job| job.stop))
+            .filter(|run| self.retired || self.desired_job(run).is_none_or(|job| job.stop))
             .cloned()
             .collect();
-        for run in unwanted {
+        for run in undesired {
             let Some(entry) = self.runs.get_mut(&run) else { continue };
             match entry.state {
                 State::Running => {
-                    let stage = match entry.order.checkpoint_signal {
-                        Some(_) => Stage::Checkpoint,
-                        None => Stage::Terminate,
+                    let stage = match entry.spec.checkpoint_signal {
+                        Some(_) => StopStage::Checkpoint,
+                        None => StopStage::Terminate,
                     };
                     entry.state = State::Stopping(stage);
                     entry.since = now;
                     out.push(Action::Stop(run, stage));
                 }
-                // Its folder must go, or a start that is still on its way could come late.
-                State::Ordered(false) => {
+                // Forgotten, so that an interrupted start cannot complete later.
+                State::Stored => {
                     self.runs.remove(&run);
                     out.push(Action::Forget(run));
                 }
-                // On its way: it is stopped as soon as it is known to run.
+                // A starting run is stopped once it is reported as running.
                 _ => {}
             }
         }
     }
 
-    fn start_wanted(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+    fn start_desired(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         let Some(desired) = &self.desired else { return };
         let mut unstarted = BTreeMap::new();
         for (at, job) in desired.jobs.iter().enumerate() {
             if desired.jobs[..at].iter().any(|earlier| earlier.job == job.job) {
                 continue;
             }
-            let run = Run { job: job.job.clone(), attempt: job.attempt };
+            let run = self.run_of(job);
             if let Some(entry) = self.runs.get_mut(&run) {
-                if entry.state == State::Ordered(false) && !job.stop {
-                    entry.state = State::Ordered(true);
-                    out.push(Action::Start(Box::new(entry.order.clone())));
+                if entry.state == State::Stored && !job.stop {
+                    entry.state = State::Starting;
+                    out.push(Action::Start(Box::new(entry.spec.clone())));
                 }
                 continue;
             }
-            let newest = self.runs.keys().rfind(|known| known.job == run.job);
-            let older_lives = self
-                .runs
-                .iter()
-                .any(|(known, entry)| known.job == run.job && entry.state.is_live());
-            let state = if let Some(newest) = newest.filter(|newest| newest.attempt > run.attempt) {
+            let attempts = || self.runs.iter().filter(|(known, _)| known.job == run.job);
+            let newest = attempts().map(|(known, _)| known.attempt).max();
+            let state = if let Some(newest) = newest.filter(|newest| *newest > run.attempt) {
                 LaunchState::Refused {
                     error: format!(
-                        "attempt {} is older than attempt {}, which was started here before",
-                        run.attempt, newest.attempt
+                        "attempt {} is older than attempt {newest}, which was started here before",
+                        run.attempt
                     ),
                 }
             } else if job.stop {
                 LaunchState::Stopped
-            } else if older_lives {
+            } else if attempts().any(|(_, entry)| entry.state.is_live()) {
                 continue;
             } else {
-                match Order::new(job, &self.node, &self.config) {
-                    Ok(order) => {
-                        let order_made = order.clone();
-                        self.runs.insert(
-                            run,
-                            Entry { order, state: State::Ordered(true), session: None, since: now },
-                        );
-                        out.push(Action::Start(Box::new(order_made)));
+                match RunSpec::new(job, &self.node, &self.config) {
+                    Ok(spec) => {
+                        out.push(Action::Start(Box::new(spec.clone())));
+                        self.runs.insert(run, Entry::starting(spec, now));
                         continue;
                     }
-                    Err(error) => LaunchState::Refused { error },
+                    Err(error) => LaunchState::Refused { error: error.to_string() },
                 }
             };
-            let since = self.unstarted.get(&run).map_or(now, |(_, since)| *since);
             let launched = LaunchedJob {
                 job: run.job.clone(),
                 attempt: run.attempt,
                 gpus: job.gpus.clone(),
                 state,
-                session: None,
-                since_us: since,
+                processes: None,
+                since_us: self.unstarted.get(&run).map_or(now, |known| known.since_us),
                 log_path: String::new(),
             };
-            unstarted.insert(run, (launched, since));
+            unstarted.insert(run, launched);
         }
         self.unstarted = unstarted;
     }
 
-    /// What has been asked to stop and takes too long is asked in a harder way.
+    fn status_changed(&mut self, now: Timestamp, run: &Run, status: Status) {
+        let Some(entry) = self.runs.get_mut(run) else { return };
+        match status {
+            Status::Running(handle) => {
+                if matches!(entry.state, State::Stored | State::Starting) {
+                    entry.run_by(handle);
+                    entry.state = State::Running;
+                    entry.since = now;
+                }
+            }
+            Status::Ended(outcome) => {
+                if entry.state.is_live() {
+                    let stop_requested = matches!(entry.state, State::Stopping(_));
+                    entry.state = State::ended(outcome, stop_requested);
+                    entry.handle = None;
+                    entry.since = now;
+                }
+            }
+        }
+    }
+
+    /// Moves stops whose grace has passed to the next stage.
     fn escalate(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         for (run, entry) in &mut self.runs {
             let State::Stopping(stage) = entry.state else { continue };
@@ -289,9 +291,9 @@ impl Launcher {
                 continue;
             }
             let next = match stage {
-                Stage::Checkpoint => Stage::Terminate,
-                // Again and again: a process may have been starting another when it was killed.
-                Stage::Terminate | Stage::Kill => Stage::Kill,
+                StopStage::Checkpoint => StopStage::Terminate,
+                // Repeated: a process may have been starting another one when it was killed.
+                StopStage::Terminate | StopStage::Kill => StopStage::Kill,
             };
             entry.state = State::Stopping(next);
             entry.since = now;
@@ -299,12 +301,12 @@ impl Launcher {
         }
     }
 
-    /// Forgets the oldest ended starts beyond the number that is kept.
+    /// Forgets the oldest ended runs beyond [`Config::ended_kept`].
     fn prune(&mut self, out: &mut Vec<Action>) {
         let mut ended: Vec<(Timestamp, Run)> = self
             .runs
             .iter()
-            .filter(|(run, entry)| !entry.state.is_live() && self.wanted(run).is_none())
+            .filter(|(run, entry)| !entry.state.is_live() && self.desired_job(run).is_none())
             .map(|(run, entry)| (entry.since, run.clone()))
             .collect();
         if ended.len() > self.config.ended_kept {
@@ -321,12 +323,12 @@ impl Launcher {
             .runs
             .iter()
             .filter(|(run, entry)| {
-                entry.state.is_live() || self.desired.is_none() || self.wanted(run).is_some()
+                entry.state.is_live() || self.desired.is_none() || self.desired_job(run).is_some()
             })
             .filter_map(|(run, entry)| {
-                launched(entry, self.wanted(run).is_some_and(|job| !job.stop))
+                launched(entry, self.desired_job(run).is_some_and(|job| !job.stop))
             })
-            .chain(self.unstarted.values().map(|(job, _)| job.clone()))
+            .chain(self.unstarted.values().cloned())
             .collect();
         if self.reported.as_ref() == Some(&jobs) && now < self.report_at {
             return;
@@ -342,16 +344,16 @@ impl Launcher {
     }
 }
 
-/// What is reported of a start; nothing while it is on its way.
-fn launched(entry: &Entry, wanted: bool) -> Option<LaunchedJob> {
+/// The report of a run; `None` while it starts.
+fn launched(entry: &Entry, desired: bool) -> Option<LaunchedJob> {
     Some(LaunchedJob {
-        job: entry.order.job.clone(),
-        attempt: entry.order.attempt,
-        gpus: entry.order.gpus.clone(),
+        job: entry.spec.job.clone(),
+        attempt: entry.spec.attempt,
+        gpus: entry.spec.gpus.clone(),
         state: match &entry.state {
-            // It may hold its GPUs already, and is stopped as soon as it is known to.
-            State::Ordered(true) if !wanted => LaunchState::Stopping,
-            State::Ordered(_) => return None,
+            // It may hold its GPUs already, and is stopped once it is reported as running.
+            State::Starting if !desired => LaunchState::Stopping,
+            State::Stored | State::Starting => return None,
             State::Running => LaunchState::Running,
             State::Stopping(_) => LaunchState::Stopping,
             State::Stopped => LaunchState::Stopped,
@@ -359,26 +361,16 @@ fn launched(entry: &Entry, wanted: bool) -> Option<LaunchedJob> {
             State::Refused(error) => LaunchState::Refused { error: error.clone() },
             State::Lost(error) => LaunchState::Lost { error: error.clone() },
         },
-        session: entry.session,
+        processes: entry.handle.as_ref().map(|handle| handle.processes.clone()),
         since_us: entry.since,
-        log_path: entry.order.log_path.clone(),
+        log_path: entry.log_path.clone(),
     })
 }
 
-const fn grace(config: &Config, stage: Stage) -> std::time::Duration {
+const fn grace(config: &Config, stage: StopStage) -> std::time::Duration {
     match stage {
-        Stage::Checkpoint => config.checkpoint_grace(),
-        Stage::Terminate | Stage::Kill => config.terminate_grace(),
-    }
-}
-
-/// Whatever way it ended after it was asked to stop, it stopped because it was asked.
-fn ended(outcome: Outcome, asked: bool) -> State {
-    match outcome {
-        Outcome::Refused(error) => State::Refused(error),
-        Outcome::Code(_) | Outcome::Lost(_) if asked => State::Stopped,
-        Outcome::Code(code) => State::Exited(code),
-        Outcome::Lost(error) => State::Lost(error),
+        StopStage::Checkpoint => config.checkpoint_grace(),
+        StopStage::Terminate | StopStage::Kill => config.terminate_grace(),
     }
 }
 
@@ -393,37 +385,16 @@ impl Machine for Launcher {
                 if desired.node != self.node || self.obeyed.is_some_and(|last| current < last) {
                     return;
                 }
-                // A renewed lease changes nothing here, and is not worth a write to disk.
-                if self.obeyed.is_none_or(|(generation, _)| generation < desired.generation) {
-                    out.push(Action::Remember(current.0, current.1));
-                }
                 let newer = self.obeyed.is_none_or(|(generation, _)| generation < current.0);
                 self.obeyed = Some(current);
                 self.desired = Some(desired);
+                // A renewed lease changes nothing here and is neither stored nor reported at once.
                 if newer {
-                    // Whoever waits for the generation to be seen learns it now.
+                    out.push(Action::StoreObeyed(current.0, current.1));
                     self.report_at = now;
                 }
             }
-            Event::Started(run, session) => {
-                if let Some(entry) = self.runs.get_mut(&run)
-                    && matches!(entry.state, State::Ordered(_))
-                {
-                    entry.state = State::Running;
-                    entry.session = Some(session);
-                    entry.since = now;
-                }
-            }
-            Event::Ended(run, outcome) => {
-                if let Some(entry) = self.runs.get_mut(&run)
-                    && entry.state.is_live()
-                {
-                    let asked = matches!(entry.state, State::Stopping(_));
-                    entry.state = ended(outcome, asked);
-                    entry.session = None;
-                    entry.since = now;
-                }
-            }
+            Event::StatusChanged(run, status) => self.status_changed(now, &run, status),
             Event::Retired => self.retired = true,
         }
         self.reconcile(now, out);
@@ -436,13 +407,10 @@ impl Machine for Launcher {
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
         let escalation = self.runs.values().filter_map(|entry| match entry.state {
             State::Stopping(stage) => {
-                Some((entry.since + grace(&self.config, stage), "a job takes too long to stop"))
+                Some((entry.since + grace(&self.config, stage), "the grace of a stop has passed"))
             }
             _ => None,
         });
         escalation.chain([(self.report_at, "heartbeat")]).min_by_key(|(at, _)| *at)
     }
 }
-
-#[cfg(test)]
-mod tests;

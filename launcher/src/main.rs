@@ -1,11 +1,12 @@
-//! The launcher's binary: the service, and the supervisor that it starts beside each job.
+//! `wattle-launcher`: the service, and the supervisor that it starts for each job.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use wattle_launcher::{Config, shell, supervise};
+use wattle_launcher::engine::local::supervisor;
+use wattle_launcher::{Config, shell};
 use wattle_runtime::service::{self, Threads};
 
 /// Starts, checkpoints and stops the processes of jobs on one node.
@@ -13,7 +14,7 @@ use wattle_runtime::service::{self, Threads};
 #[command(version, after_help = "Example: wattle-launcher --config /etc/wattle/launcher.toml")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
-    /// The configuration; deploy/launcher.toml is a commented example.
+    /// The configuration file; deploy/launcher.toml explains every key
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -22,10 +23,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Starts one stored order and waits for its end; the launcher itself calls this.
+    /// Starts one stored run and waits for its end; called by the launcher
     #[command(hide = true)]
     Supervise {
-        /// The start's folder.
+        /// The run's folder
         #[arg(long)]
         dir: PathBuf,
     },
@@ -34,11 +35,15 @@ enum Task {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let file = match (arguments.command, arguments.config) {
-        // Before any log or runtime: it must stay small, for there is one beside each job.
+        // Without logging and runtime: each job has a supervisor, which must stay small.
         (Some(Task::Supervise { dir }), _) => {
-            return if supervise::run(dir).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            return if supervisor::run(dir).is_ok() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
         }
-        (None, file) => file.expect("clap asks for it where there is no subcommand"),
+        (None, file) => file.expect("clap requires it without a subcommand"),
     };
     service::main(
         Threads::Two,

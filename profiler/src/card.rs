@@ -17,6 +17,7 @@ use crate::attribution;
 use crate::config::Settings;
 use crate::energy::EnergyMeasure;
 use crate::jobs::JobBook;
+use crate::process_tree::ProcessOrigin;
 use crate::window::Mean;
 
 /// NVML samples a process's share a few times a second, and an idle one's not at all; so long a
@@ -41,9 +42,8 @@ pub struct CardSample {
     pub gpu: GpuIndex,
     /// What it read, or the driver's words.
     pub reading: Result<GpuReading, String>,
-    /// For each of the reading's processes, the sessions of itself and of its ancestors. (A
-    /// launcher within the job may put its workers into sessions of their own: torchrun does.)
-    pub sessions: Vec<Arc<[u32]>>,
+    /// The origin of each of the reading's processes.
+    pub origins: Vec<Arc<ProcessOrigin>>,
 }
 
 /// Somebody on a card, at one sampling instant.
@@ -119,14 +119,14 @@ impl Card {
         now: Timestamp,
         gpu: GpuIndex,
         reading: GpuReading,
-        sessions: &[Arc<[u32]>],
+        origins: &[Arc<ProcessOrigin>],
         book: &JobBook,
         settings: &Settings,
     ) -> (CardNow, GpuSample) {
         self.error = None;
         let processes = reading.processes.as_deref().unwrap_or_default();
         let jobs: Vec<Option<JobId>> =
-            (0..processes.len()).map(|at| book.of_sessions(sessions.get(at)?).cloned()).collect();
+            (0..processes.len()).map(|at| book.owner(origins.get(at)?).cloned()).collect();
         self.hold(now, processes);
         let mut tenants = self.tenants(gpu, processes, &jobs, book);
         if tenants.is_empty() && reading.processes.is_some() {

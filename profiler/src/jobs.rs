@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use wattle_common::messages::{JobProgressed, JobRecord, LaunchReport, LaunchState};
+use wattle_common::messages::{JobProcesses, JobProgressed, JobRecord, LaunchReport, LaunchState};
 use wattle_common::progress::Progress;
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp, WorkloadId};
 
+use crate::process_tree::ProcessOrigin;
 use crate::steps::StepMeter;
 use crate::window::{Conditions, OpenWindow};
 
@@ -81,7 +82,7 @@ impl Pace {
 pub(crate) struct LocalJob {
     pub(crate) attempt: u32,
     pub(crate) gpus: Vec<GpuIndex>,
-    pub(crate) session: Option<u32>,
+    pub(crate) processes: Option<JobProcesses>,
     pub(crate) pace: Pace,
     pub(crate) meter: StepMeter,
     /// What it ran under at the last sampling instant; `None`: not all of it was known.
@@ -132,7 +133,7 @@ impl JobBook {
             let mut local = same.unwrap_or_else(|| LocalJob {
                 attempt: job.attempt,
                 gpus,
-                session: None,
+                processes: None,
                 pace: self.strangers.remove(&job.job).unwrap_or_default(),
                 meter: StepMeter::default(),
                 conditions: None,
@@ -141,7 +142,7 @@ impl JobBook {
                 windows: 0,
                 epoch_ended: false,
             });
-            local.session = job.session;
+            local.processes.clone_from(&job.processes);
             self.local.insert(job.job.clone(), local);
         }
         ended.extend(before);
@@ -209,9 +210,9 @@ impl JobBook {
         })
     }
 
-    /// The job whose processes share one of `sessions`.
-    pub(crate) fn of_sessions(&self, sessions: &[u32]) -> Option<&JobId> {
-        let mine = |job: &LocalJob| job.session.is_some_and(|session| sessions.contains(&session));
-        self.local.iter().find(|(_, job)| mine(job)).map(|(id, _)| id)
+    /// The job that a process belongs to.
+    pub(crate) fn owner(&self, origin: &ProcessOrigin) -> Option<&JobId> {
+        let owns = |job: &LocalJob| job.processes.as_ref().is_some_and(|own| origin.is_of(own));
+        self.local.iter().find(|(_, job)| owns(job)).map(|(id, _)| id)
     }
 }

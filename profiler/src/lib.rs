@@ -18,6 +18,7 @@ mod jobs;
 pub mod ledger;
 pub mod machine;
 pub mod note;
+pub mod process_tree;
 pub mod rhythm;
 #[cfg(feature = "service")]
 pub mod shell;
@@ -29,3 +30,4 @@ pub use config::{Config, Settings};
 pub use ledger::State;
 pub use machine::{Action, Event, ProfilerMachine};
 pub use note::Note;
+pub use process_tree::ProcessOrigin;

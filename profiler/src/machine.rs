@@ -190,9 +190,9 @@ impl ProfilerMachine {
                 }
             };
             let (was_lost, was_stuck) = (card.error.is_some(), card.measure.stuck());
-            let sessions = &sample.sessions;
+            let origins = &sample.origins;
             let (card_now, telemetry) =
-                card.read(now, sample.gpu, reading, sessions, &self.book, &self.settings);
+                card.read(now, sample.gpu, reading, origins, &self.book, &self.settings);
             if was_lost {
                 out.push(Action::Log(Note::Back(sample.gpu)));
             }

@@ -10,7 +10,6 @@
 //! The machine runs from the first moment, bus or no bus. This module decides nothing.
 
 mod bus;
-mod lineage;
 pub mod sampler;
 pub mod socket;
 mod state;

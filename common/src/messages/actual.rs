@@ -41,13 +41,26 @@ pub struct LaunchedJob {
     /// State of its processes.
     #[serde(flatten)]
     pub state: LaunchState,
-    /// Session id of its processes on this node, while they run.
+    /// How its processes are recognised on this node, while they run.
     #[serde(default)]
-    pub session: Option<u32>,
+    pub processes: Option<JobProcesses>,
     /// When it entered this state.
     pub since_us: Timestamp,
-    /// Path of its output on the node.
+    /// Where its output is: a path on the node, or the command that prints it.
     pub log_path: String,
+}
+
+/// How the processes of a job are recognised on their node, whatever engine started them.
+///
+/// Descendants of a matching process belong to the job too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobProcesses {
+    /// The processes of this session.
+    Session(u32),
+    /// The processes whose cgroup path contains these segments in sequence, such as `job_42` or
+    /// `kubepods-pod1a2b.slice`.
+    Cgroup(String),
 }
 
 /// State of a job's processes on one node.

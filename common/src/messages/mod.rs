@@ -20,7 +20,9 @@ pub mod surface;
 pub mod telemetry;
 pub mod window;
 
-pub use actual::{AppliedGpu, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepResult};
+pub use actual::{
+    AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepResult,
+};
 pub use budget::{BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use job_record::{JobRecord, ProbeRecord, RecordedReason};

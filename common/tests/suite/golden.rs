@@ -137,7 +137,7 @@ fn actual() {
         attempt: 1,
         gpus: vec![0, 1],
         state,
-        session: Some(4_242),
+        processes: Some(JobProcesses::Session(4_242)),
         since_us: at(2),
         log_path: format!("/var/lib/wattle/jobs/{id}/output.log"),
     };

@@ -189,7 +189,7 @@ impl Site {
                     attempt: *attempt,
                     gpus: vec![0],
                     state: state.clone(),
-                    session: None,
+                    processes: None,
                     since_us: clock::now(),
                     log_path: format!("/log/{job}"),
                 })

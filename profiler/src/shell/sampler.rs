@@ -15,9 +15,9 @@ use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
 use wattle_runtime::clock;
 
-use super::lineage::Lineages;
 use crate::card::{CardFacts, CardSample};
 use crate::machine::Event;
+use crate::process_tree::reader::OriginReader;
 
 /// Pause, in wall time, before a driver that is away is looked for again.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ pub fn start(
             driver: None,
             cards: 0,
             known: Vec::new(),
-            lineages: Lineages::default(),
+            origins: OriginReader::default(),
         };
         let mut at = clock::now();
         let mut dice = Stream::new(0, "sampling instants");
@@ -92,7 +92,7 @@ struct Eye {
     cards: u32,
     /// Which cards have said what they are.
     known: Vec<bool>,
-    lineages: Lineages,
+    origins: OriginReader,
 }
 
 impl Eye {
@@ -130,10 +130,10 @@ impl Eye {
                 return Err(error);
             }
             let processes = reading.as_ref().ok().and_then(|r| r.processes.as_ref());
-            let sessions =
-                processes.into_iter().flatten().map(|p| self.lineages.of(p.pid)).collect();
+            let origins =
+                processes.into_iter().flatten().map(|p| self.origins.origin(p.pid)).collect();
             let reading = reading.map_err(|error| error.to_string());
-            cards.push(CardSample { gpu, reading, sessions });
+            cards.push(CardSample { gpu, reading, origins });
         }
         let alive = |pid| {
             cards
@@ -141,7 +141,7 @@ impl Eye {
                 .filter_map(|card| card.reading.as_ref().ok())
                 .any(|reading| reading.processes.iter().flatten().any(|process| process.pid == pid))
         };
-        self.lineages.retain(alive);
+        self.origins.retain(alive);
         Ok(Event::Sampled { at, cards })
     }
 }

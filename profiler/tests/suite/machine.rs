@@ -7,14 +7,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
-    JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry, NodeSummary,
+    JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry,
+    NodeSummary,
 };
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
 use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp, WorkloadId};
 use wattle_gpu::fake::{FakeDriver, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
-use wattle_profiler::{Action, CardFacts, CardSample, Event, ProfilerMachine, Settings, State};
+use wattle_profiler::{
+    Action, CardFacts, CardSample, Event, ProcessOrigin, ProfilerMachine, Settings, State,
+};
 
 fn id(text: &str) -> JobId {
     JobId::new(text).expect("an id")
@@ -30,6 +33,11 @@ fn settings() -> Settings {
         host_power: Power::from_w(200),
         ..Settings::default()
     }
+}
+
+/// The origin of a process that leads a session.
+fn origin(pid: u32) -> Arc<ProcessOrigin> {
+    Arc::new(ProcessOrigin { sessions: vec![pid, 1], cgroups: vec![] })
 }
 
 /// A node whose cards draw what the test says, and whose bus takes everything unless told not to.
@@ -146,7 +154,7 @@ impl Node {
             attempt: 1,
             gpus: gpus.clone(),
             state: LaunchState::Running,
-            session: Some(*pid),
+            processes: Some(JobProcesses::Session(*pid)),
             since_us: self.now,
             log_path: String::new(),
         });
@@ -231,7 +239,7 @@ impl Node {
         CardSample {
             gpu,
             reading: self.cards.read(gpu).map_err(|error| error.to_string()),
-            sessions: on.iter().map(|(pid, _)| Arc::from([*pid, 1])).collect(),
+            origins: on.iter().map(|(pid, _)| origin(*pid)).collect(),
         }
     }
 

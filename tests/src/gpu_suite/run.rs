@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use wattle_common::env;
-use wattle_common::messages::{JobRecord, LaunchReport, LaunchState, LaunchedJob};
+use wattle_common::messages::{JobProcesses, JobRecord, LaunchReport, LaunchState, LaunchedJob};
 use wattle_common::{JobId, Timestamp};
 use wattle_gpu::GpuReading;
 use wattle_profiler::Event;
@@ -160,7 +160,7 @@ fn report(watch: &Watch, plan: &Plan, trainings: &[Training]) -> LaunchReport {
         attempt: 1,
         gpus: vec![plan.gpu],
         state: LaunchState::Running,
-        session: Some(training.child.id()),
+        processes: Some(JobProcesses::Session(training.child.id())),
         since_us: now,
         log_path: String::new(),
     };

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
-    DesiredGpu, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry,
-    NodeDesired, NodeSummary, PowerReport,
+    DesiredGpu, JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob,
+    LedgerEntry, NodeDesired, NodeSummary, PowerReport,
 };
 use wattle_common::subject::{Bucket, Reporter, StreamName, Topic};
 use wattle_common::time::TimeScale;
@@ -265,7 +265,7 @@ impl Node {
                 attempt: 1,
                 gpus: gpus.to_vec(),
                 state: LaunchState::Running,
-                session: session.parse().ok(),
+                processes: session.parse().ok().map(JobProcesses::Session),
                 since_us: self.now(),
                 log_path: String::new(),
             }],

@@ -458,7 +458,7 @@ impl World {
                         attempt: job.attempt,
                         gpus: job.gpus.clone(),
                         state,
-                        session: None,
+                        processes: None,
                         since_us: self.now,
                         log_path: format!("/log/{}", job.job),
                     },

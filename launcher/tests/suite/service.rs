@@ -1,7 +1,6 @@
-//! The launcher's binary with real processes, a real disk and a real nats-server.
+//! The service with real processes, a real disk and a real nats-server.
 //!
 //! Every wait is for a condition, with a deadline.
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,13 +8,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use wattle_common::job::NodeShare;
-use wattle_common::messages::{DesiredJob, LaunchReport, LaunchState, LaunchedJob, NodeDesired};
+use wattle_common::messages::{
+    DesiredJob, JobProcesses, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
+};
 use wattle_common::subject::{Bucket, Reporter};
-use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
+use wattle_common::{ClusterId, JobId, Timestamp};
+use wattle_launcher::engine::local::process;
+use wattle_launcher::engine::local::run_folder::Claim;
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
 use wattle_runtime::testing::{NatsServer, until};
 
-/// The machine that runs the tests may be busy with many of them.
+use crate::support::{node, stopping};
+
+/// Longer than the slowest test on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Site {
@@ -26,10 +31,6 @@ struct Site {
     actual: KvBucket,
     generation: u64,
     stop_jobs_at_exit: bool,
-}
-
-fn node() -> NodeId {
-    NodeId::new("n0").unwrap()
 }
 
 impl Site {
@@ -90,8 +91,8 @@ impl Site {
     /// As systemd would; waits until it has ended.
     fn terminate_launcher(&mut self) -> std::process::ExitStatus {
         let mut launcher = self.launcher.take().unwrap();
-        let who = wattle_launcher::process::identity(launcher.id()).unwrap();
-        wattle_launcher::process::signal(&who, wattle_launcher::process::Signal::TERM);
+        let process = process::identity(launcher.id()).unwrap();
+        process::signal(&process, process::Signal::TERM);
         launcher.wait().unwrap()
     }
 
@@ -119,18 +120,18 @@ impl Site {
         read.ok().flatten().map(|(report, _)| report)
     }
 
-    /// The first report for which `wanted` holds.
-    async fn until(&self, what: &str, wanted: impl Fn(&LaunchReport) -> bool) -> LaunchReport {
+    /// The first report that satisfies `accepts`.
+    async fn until(&self, name: &str, accepts: impl Fn(&LaunchReport) -> bool) -> LaunchReport {
         let mut last = None;
         let found = until(DEADLINE, async || {
             last = self.report().await.or(last.take());
-            last.clone().filter(&wanted)
+            last.clone().filter(&accepts)
         });
         if let Some(report) = found.await {
             return report;
         }
         let log = fs::read_to_string(self.path("launcher.log")).unwrap_or_default();
-        panic!("{what}: never so; last {last:?}\nlauncher:\n{log}");
+        panic!("{name}: no such report; last {last:?}\nlauncher:\n{log}");
     }
 
     async fn until_state(&self, job: &str, wanted: impl Fn(&LaunchState) -> bool) -> LaunchedJob {
@@ -142,7 +143,7 @@ impl Site {
     async fn until_file(&self, path: &Path, wanted: impl Fn(&str) -> bool) -> String {
         let look = async || fs::read_to_string(path).ok().filter(|text| wanted(text));
         let Some(text) = until(DEADLINE, look).await else {
-            panic!("{}: never so; {:?}", path.display(), fs::read_to_string(path))
+            panic!("{}: no such content; {:?}", path.display(), fs::read_to_string(path))
         };
         text
     }
@@ -154,17 +155,14 @@ impl Drop for Site {
             let _ = launcher.kill();
             let _ = launcher.wait();
         }
-        // What a failed test leaves running ends with it: its sessions are in the state folder.
+        // Kills the jobs of a failed test, by the claims in the state folder.
         let claims = glob(&self.path("state/jobs"), "claim.json");
         for claim in claims.iter().filter_map(|path| fs::read(path).ok()) {
-            if let Ok(claim) = serde_json::from_slice::<wattle_launcher::folder::Claim>(&claim) {
+            if let Ok(claim) = serde_json::from_slice::<Claim>(&claim) {
                 let pid = claim.supervisor.pid;
-                if wattle_launcher::process::is_alive(&claim.supervisor) {
-                    for who in wattle_launcher::process::descendants(pid) {
-                        wattle_launcher::process::signal(
-                            &who,
-                            wattle_launcher::process::Signal::KILL,
-                        );
+                if process::is_alive(&claim.supervisor) {
+                    for descendant in process::descendants(pid) {
+                        process::signal(&descendant, process::Signal::KILL);
                     }
                 }
             }
@@ -200,40 +198,41 @@ fn job(id: &str, attempt: u32, script: &str) -> DesiredJob {
     }
 }
 
-/// What `nats micro ls` asks and hears, as the bare protocol has it.
-async fn ask_services(port: u16, name: &str) -> String {
+/// The answer to the request of `nats micro ls`, in the bare protocol.
+async fn ping_services(port: u16, name: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let ask = format!(
+    let request = format!(
         "CONNECT {{\"verbose\":false}}\r\nSUB answers 1\r\nPUB $SRV.PING.{name} answers 0\r\n\r\n"
     );
-    stream.write_all(ask.as_bytes()).await.unwrap();
-    let (mut said, mut piece) = (String::new(), [0; 4096]);
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (mut text, mut piece) = (String::new(), [0; 4096]);
     tokio::time::timeout(DEADLINE, async {
-        while !said.contains("io.nats.micro.v1.ping_response") {
+        while !text.contains("io.nats.micro.v1.ping_response") {
             let count = stream.read(&mut piece).await.unwrap();
-            assert!(count > 0, "nats-server hung up: {said}");
-            said.push_str(&String::from_utf8_lossy(&piece[..count]));
+            assert!(count > 0, "nats-server hung up: {text}");
+            text.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
-        said
+        text
     })
     .await
     .expect("a service of that name answers")
 }
 
-/// A job that counts its starts, and writes a checkpoint when it is asked.
+/// A job that records its starts and writes a checkpoint when it is signalled.
 const TRAIN: &str = "echo started $WATTLE_ATTEMPT >> $WATTLE_CHECKPOINT_DIR/starts; \
      trap 'echo saved > $WATTLE_CHECKPOINT_DIR/state; exit 0' USR1; \
      while true; do sleep 0.05; done";
 
-fn stop(mut job: DesiredJob) -> DesiredJob {
-    job.stop = true;
-    job
+fn session(job: &LaunchedJob) -> u32 {
+    match job.processes {
+        Some(JobProcesses::Session(session)) => session,
+        _ => panic!("no session: {job:?}"),
+    }
 }
 
 fn alive(pid: u32) -> bool {
-    wattle_launcher::process::identity(pid)
-        .is_some_and(|who| wattle_launcher::process::is_alive(&who))
+    process::identity(pid).is_some_and(|process| process::is_alive(&process))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,10 +241,10 @@ async fn a_job_runs_to_its_end_and_its_output_is_kept() {
     let script = "echo gpus=$CUDA_VISIBLE_DEVICES $SITE $MINE $PET_NPROC_PER_NODE clock=$WATTLE_NATS_URL; exit 3";
     site.desire(vec![job("a", 1, script)]).await;
     let ended = site.until_state("a", |state| *state == LaunchState::Exited { code: 3 }).await;
-    assert_eq!((ended.attempt, ended.session), (1, None));
+    assert_eq!((ended.attempt, ended.processes), (1, None));
     let log = fs::read_to_string(&ended.log_path).unwrap();
     assert_eq!(log, "--- a attempt 1 on GPU 1,3 ---\ngpus=1,3 here yes 2 clock=\n");
-    // A second attempt appends, and a program that is not there is refused with a clear word.
+    // A second attempt appends, and a program that is missing is refused with the remedy.
     let mut second = job("a", 2, "");
     second.command = vec!["/no/such/program".to_owned()];
     site.desire(vec![second]).await;
@@ -253,28 +252,28 @@ async fn a_job_runs_to_its_end_and_its_output_is_kept() {
     assert_eq!(
         refused.state,
         LaunchState::Refused {
-            error: "the program `/no/such/program` is not on this node: give its whole path, or \
+            error: "the program `/no/such/program` is not on this node: give its full path, or \
                     install it there"
                 .to_owned()
         }
     );
     assert!(fs::read_to_string(&ended.log_path).unwrap().contains("attempt 2"));
-    let answer = ask_services(site.server.port(), "wattle-launcher").await;
+    let answer = ping_services(site.server.port(), "wattle-launcher").await;
     assert!(answer.contains("\"node\":\"n0\""), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_checkpoints_when_asked_to_stop() {
+async fn a_stopped_job_writes_a_checkpoint() {
     let mut site = Site::new().await;
     site.desire(vec![job("a", 1, TRAIN)]).await;
     let running = site.until_state("a", |state| *state == LaunchState::Running).await;
-    assert!(alive(running.session.unwrap()));
+    assert!(alive(session(&running)));
     let starts = site.path("checkpoints/a/starts");
     site.until_file(&starts, |text| text == "started 1\n").await;
-    site.desire(vec![stop(job("a", 1, TRAIN))]).await;
+    site.desire(vec![stopping(job("a", 1, TRAIN))]).await;
     site.until_state("a", |state| *state == LaunchState::Stopped).await;
     assert_eq!(fs::read_to_string(site.path("checkpoints/a/state")).unwrap(), "saved\n");
-    // The next attempt is another start; the first is not repeated.
+    // The next attempt starts once too.
     site.desire(vec![job("a", 2, TRAIN)]).await;
     site.until_file(&starts, |text| text == "started 1\nstarted 2\n").await;
     site.desire(vec![]).await;
@@ -283,24 +282,24 @@ async fn a_job_checkpoints_when_asked_to_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_stop_is_killed_with_all_it_started() {
+async fn a_job_that_ignores_signals_is_killed_with_its_descendants() {
     let mut site = Site::new().await;
-    // Deaf to every polite signal, with a child in a session of its own, as torchrun makes them.
-    let deaf = "trap '' USR1 TERM; setsid sh -c \"trap '' TERM; echo \\$\\$ > $WATTLE_CHECKPOINT_DIR/child; \
+    // Ignores SIGUSR1 and SIGTERM, with a child in a session of its own, as torchrun starts them.
+    let script = "trap '' USR1 TERM; setsid sh -c \"trap '' TERM; echo \\$\\$ > $WATTLE_CHECKPOINT_DIR/child; \
          while true; do sleep 0.05; done\" & echo $$ > $WATTLE_CHECKPOINT_DIR/own; while true; do sleep 0.05; done";
-    site.desire(vec![job("deaf", 1, deaf)]).await;
-    let whole = |text: &str| text.ends_with('\n');
-    let child = site.until_file(&site.path("checkpoints/deaf/child"), whole).await;
-    let own = site.until_file(&site.path("checkpoints/deaf/own"), whole).await;
+    site.desire(vec![job("deaf", 1, script)]).await;
+    let complete = |text: &str| text.ends_with('\n');
+    let child = site.until_file(&site.path("checkpoints/deaf/child"), complete).await;
+    let own = site.until_file(&site.path("checkpoints/deaf/own"), complete).await;
     let pids: Vec<u32> = [child, own].iter().map(|text| text.trim().parse().unwrap()).collect();
     assert!(pids.iter().all(|pid| alive(*pid)));
     site.desire(vec![]).await;
-    site.until("gone", |report| report.observed_generation == 2 && report.jobs.is_empty()).await;
-    assert!(pids.iter().all(|pid| !alive(*pid)), "{pids:?} live on");
+    site.until("ended", |report| report.observed_generation == 2 && report.jobs.is_empty()).await;
+    assert!(pids.iter().all(|pid| !alive(*pid)), "{pids:?} are alive");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_and_restarted_it_loses_and_doubles_nothing() {
+async fn no_job_is_lost_or_doubled_by_a_restart() {
     let mut site = Site::new().await;
     let short = "while [ ! -e $WATTLE_CHECKPOINT_DIR/go ]; do sleep 0.02; done; exit 7";
     let jobs = vec![job("long", 1, TRAIN), job("short", 1, short)];
@@ -311,10 +310,10 @@ async fn killed_and_restarted_it_loses_and_doubles_nothing() {
     site.until_file(&starts, |text| text == "started 1\n").await;
 
     site.kill_launcher();
-    // In the meantime one of them ends.
+    // One job ends while no launcher runs.
     fs::write(site.path("checkpoints/short/go"), "").unwrap();
     site.until_file(&site.path("state/jobs/short/1/end.json"), |text| !text.is_empty()).await;
-    assert!(alive(long.session.unwrap()), "a job outlives its launcher");
+    assert!(alive(session(&long)), "a job outlives its launcher");
     let before = site.report().await.unwrap().at_us;
     site.start_launcher();
     let after = |report: &LaunchReport| report.at_us > before && report.jobs.len() == 2;
@@ -324,10 +323,10 @@ async fn killed_and_restarted_it_loses_and_doubles_nothing() {
         states,
         [("long", &LaunchState::Running), ("short", &LaunchState::Exited { code: 7 })]
     );
-    assert_eq!(report.jobs[0].session, long.session, "the very same processes");
+    assert_eq!(report.jobs[0].processes, long.processes, "the same processes");
 
-    // Killed again while it stops a job: the next one knows that it had been asked.
-    site.desire(vec![stop(jobs[0].clone()), jobs[1].clone()]).await;
+    // Killed while it stops a job: the next launcher knows that a stop was requested.
+    site.desire(vec![stopping(jobs[0].clone()), jobs[1].clone()]).await;
     site.until_file(&site.path("state/jobs/long/1/stop.json"), |text| !text.is_empty()).await;
     site.kill_launcher();
     site.start_launcher();
@@ -338,7 +337,7 @@ async fn killed_and_restarted_it_loses_and_doubles_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_interrupted_at_any_point_happens_once() {
     let mut site = Site::new().await;
-    // Kills at moments that differ from round to round, some before, some in, some after a start.
+    // Kills at a different moment each round: before, during or after a start.
     let mut jobs: Vec<DesiredJob> = Vec::new();
     for round in 0..8u64 {
         jobs.push(job(&format!("j{round}"), 1, TRAIN));
@@ -364,30 +363,33 @@ async fn a_start_interrupted_at_any_point_happens_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_outlive_the_bus_and_corrupt_orders() {
+async fn jobs_survive_an_absent_bus_and_invalid_desired_states() {
     let mut site = Site::new().await;
     let jobs = vec![job("a", 1, TRAIN)];
     site.desire(jobs.clone()).await;
     let running = site.until_state("a", |state| *state == LaunchState::Running).await;
-    let session = running.session.unwrap();
-    // What is no order is logged with its key and ignored.
-    site.desired.put("n0", &"not an order").await.unwrap();
+    let pid = session(&running);
+    // An invalid desired state is logged with its key and ignored.
+    site.desired.put("n0", &"not a desired state").await.unwrap();
     let log = site.until_file(&site.path("launcher.log"), |text| text.contains("ignored")).await;
-    assert!(log.contains("\"key\":\"n0\"") && alive(session), "{log}");
+    assert!(log.contains("\"key\":\"n0\"") && alive(pid), "{log}");
     site.server.kill();
-    assert!(alive(session));
+    assert!(alive(pid));
     let before = wattle_runtime::clock::now();
     site.server.restart().await;
     site.until("a report once the bus is back", |report| report.at_us > before).await;
     site.desire(jobs).await;
     let seen = |report: &LaunchReport| report.observed_generation == 2 && report.jobs.len() == 1;
-    assert_eq!(site.until("orders flow again", seen).await.jobs[0].session, Some(session));
+    assert_eq!(
+        site.until("desired states arrive again", seen).await.jobs[0].processes,
+        running.processes
+    );
     site.desire(vec![]).await;
     site.until("nothing left", |report| report.jobs.is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_mended_later_is_enough() {
+async fn the_launcher_waits_for_a_usable_server() {
     let mut site = Site::new().await;
     site.kill_launcher();
     site.server.restart_with_jetstream(false).await;
@@ -399,7 +401,7 @@ async fn a_server_that_is_mended_later_is_enough() {
     site.until_state("late", |state| *state == LaunchState::Exited { code: 0 }).await;
 }
 
-/// One that is started while an earlier one still stops its jobs would take their end for a failure.
+/// Otherwise it would report jobs that the first one is stopping as failed.
 #[tokio::test]
 async fn a_second_launcher_waits_for_the_first() {
     let mut site = Site::new().await;
@@ -416,42 +418,42 @@ async fn a_second_launcher_waits_for_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_supervisor_that_is_killed_is_a_job_lost_not_failed() {
+async fn a_job_whose_supervisor_is_killed_is_lost() {
     let mut site = Site::new().await;
     site.desire(vec![job("a", 1, TRAIN)]).await;
     let running = site.until_state("a", |state| *state == LaunchState::Running).await;
-    let supervisor = wattle_launcher::process::identity(running.session.unwrap()).unwrap();
-    let family = wattle_launcher::process::descendants(supervisor.pid);
-    assert!(!family.is_empty());
-    wattle_launcher::process::signal(&supervisor, wattle_launcher::process::Signal::KILL);
+    let supervisor = process::identity(session(&running)).unwrap();
+    let tree = process::descendants(supervisor.pid);
+    assert!(!tree.is_empty());
+    process::signal(&supervisor, process::Signal::KILL);
     let lost = site.until_state("a", |state| matches!(state, LaunchState::Lost { .. })).await;
     assert!(matches!(&lost.state, LaunchState::Lost { error } if error.contains("was killed")));
-    let gone = async || (!wattle_launcher::process::is_alive(&family[0])).then_some(());
-    until(DEADLINE, gone).await.expect("nothing of it is left on the GPUs");
+    let gone = async || (!process::is_alive(&tree[0])).then_some(());
+    until(DEADLINE, gone).await.expect("its processes are killed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asked_to_stop_it_leaves_its_jobs_or_stops_them_as_configured() {
+async fn shutdown_leaves_or_stops_jobs_as_configured() {
     let mut site = Site::new().await;
     site.desire(vec![job("a", 1, TRAIN)]).await;
     let running = site.until_state("a", |state| *state == LaunchState::Running).await;
     site.until_file(&site.path("checkpoints/a/starts"), |text| text == "started 1\n").await;
     assert!(site.terminate_launcher().success());
-    assert!(alive(running.session.unwrap()), "it goes on by default");
+    assert!(alive(session(&running)), "it continues by default");
     site.stop_jobs_at_exit = true;
     site.start_launcher();
     site.until("found again", |report| report.at_us > running.since_us && report.jobs.len() == 1)
         .await;
     site.until_log("found running").await;
     assert!(site.terminate_launcher().success());
-    assert!(!alive(running.session.unwrap()));
+    assert!(!alive(session(&running)));
     assert_eq!(fs::read_to_string(site.path("checkpoints/a/state")).unwrap(), "saved\n");
     let last = site.report().await.unwrap();
-    assert_eq!(last.jobs[0].state, LaunchState::Stopped, "its last word is stored");
+    assert_eq!(last.jobs[0].state, LaunchState::Stopped, "the last report is stored");
 }
 
 #[test]
-fn wrong_usage_and_wrong_configuration_end_with_code_2() {
+fn wrong_usage_and_configuration_exit_with_code_2() {
     let launcher = |arguments: &[&str]| {
         let ran = Command::new(env!("CARGO_BIN_EXE_wattle-launcher")).args(arguments).output();
         let ran = ran.unwrap();
@@ -459,25 +461,25 @@ fn wrong_usage_and_wrong_configuration_end_with_code_2() {
     };
     assert_eq!(launcher(&[]).0, Some(2));
     assert_eq!(launcher(&["--nonsense"]).0, Some(2));
-    let (code, said) = launcher(&["--config", "/nowhere/launcher.toml"]);
-    assert_eq!(code, Some(2), "{said}");
+    let (code, text) = launcher(&["--config", "/nowhere/launcher.toml"]);
+    assert_eq!(code, Some(2), "{text}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("launcher.toml");
-    let good = include_str!("../../deploy/launcher.toml");
+    let good = include_str!("../../../deploy/launcher.toml");
     for (right, wrong, names) in [
         ("heartbeat_ms", "heartbeat_s", "heartbeat_s"),
         ("\"/var/lib/wattle/launcher\"", "\"launcher\"", "state_dir"),
         ("master_port_min = 29_500", "master_port_min = 40_000", "master_port_max"),
     ] {
         fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
-        let (code, said) = launcher(&["--config", file.to_str().unwrap()]);
-        assert!(code == Some(2) && said.contains(names), "{names}: {said}");
+        let (code, text) = launcher(&["--config", file.to_str().unwrap()]);
+        assert!(code == Some(2) && text.contains(names), "{names}: {text}");
     }
 }
 
 #[test]
-fn the_example_is_a_configuration() {
-    let text = include_str!("../../deploy/launcher.toml");
+fn the_example_configuration_is_valid() {
+    let text = include_str!("../../../deploy/launcher.toml");
     let config: wattle_launcher::Config =
         wattle_runtime::config::parse(text, Path::new("launcher.toml")).unwrap();
     config.check().unwrap();

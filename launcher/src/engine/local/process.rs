@@ -1,8 +1,7 @@
-//! Processes as Linux shows them: who lives, who belongs together, how to signal them safely.
+//! Linux processes: liveness, descendants, and signals that cannot reach a wrong process.
 //!
-//! A pid alone names nobody: it is given again after its process has gone. So a process is known by
-//! pid, start time and boot, and signalled through a pidfd that was opened before the start time
-//! was compared; a signal can reach nobody else.
+//! Linux reuses pids. A process is therefore identified by pid, start time and boot, and signalled
+//! through a pidfd that is opened before the start time is compared.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use rustix::process::Signal;
 
-/// A process that cannot be taken for another.
+/// An identity of a process that is never reused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its pid.
@@ -24,7 +23,7 @@ pub struct Identity {
     pub boot: String,
 }
 
-/// What `/proc/<pid>/stat` says, as far as it is needed.
+/// The fields of `/proc/<pid>/stat` that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
@@ -33,7 +32,7 @@ struct Stat {
     start_ticks: u64,
 }
 
-/// Reads a stat line; the name in it may hold anything, brackets and spaces too.
+/// Parses a stat line; the command name in it may contain brackets and spaces.
 fn parse_stat(line: &[u8]) -> Option<Stat> {
     let end = line.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
@@ -56,65 +55,65 @@ fn boot() -> String {
     id.trim().to_owned()
 }
 
-/// Who has `pid` now.
+/// The process that has `pid` now.
 #[must_use]
 pub fn identity(pid: u32) -> Option<Identity> {
     Some(Identity { pid, start_ticks: stat(pid)?.start_ticks, boot: boot() })
 }
 
-/// Whether the machine has not been restarted since.
+/// Whether the machine has not been restarted since the process started.
 #[must_use]
-pub fn same_boot(who: &Identity) -> bool {
-    who.boot == boot()
+pub fn same_boot(process: &Identity) -> bool {
+    process.boot == boot()
 }
 
-/// Whether the process is there and has not ended. One that only waits to be reaped has.
+/// Whether the process has not ended. A zombie has ended.
 #[must_use]
-pub fn is_alive(who: &Identity) -> bool {
-    same_boot(who)
-        && stat(who.pid)
-            .is_some_and(|stat| stat.start_ticks == who.start_ticks && !is_over(stat.state))
+pub fn is_alive(process: &Identity) -> bool {
+    same_boot(process)
+        && stat(process.pid)
+            .is_some_and(|stat| stat.start_ticks == process.start_ticks && !has_ended(stat.state))
 }
 
-const fn is_over(state: u8) -> bool {
+const fn has_ended(state: u8) -> bool {
     matches!(state, b'Z' | b'X' | b'x')
 }
 
-/// A handle on the process that no other process can inherit; `None` where it is gone.
+/// A pidfd of the process; `None` if it has ended.
 #[must_use]
-pub fn handle(who: &Identity) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(who.pid).ok()?)?;
+pub fn handle(process: &Identity) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(process.pid).ok()?)?;
     let handle = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
-    is_alive(who).then_some(handle)
+    is_alive(process).then_some(handle)
 }
 
-/// Signals one process; `false` where it is gone.
-pub fn signal(who: &Identity, signal: Signal) -> bool {
-    handle(who).is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
+/// Signals one process; `false` if it has ended.
+pub fn signal(process: &Identity, signal: Signal) -> bool {
+    handle(process).is_some_and(|handle| pidfd_send_signal(handle, signal).is_ok())
 }
 
-/// Everything the process has started, however far down and in whatever session, itself left out.
+/// All live descendants of a process, in any session.
 ///
-/// A supervisor adopts the orphans among them, so nothing a job starts can leave this tree.
+/// A supervisor adopts its orphaned descendants, so no process of a job can leave this tree.
 #[must_use]
 pub fn descendants(ancestor: u32) -> Vec<Identity> {
     let all = snapshot();
-    let mut family = BTreeSet::from([ancestor]);
+    let mut tree = BTreeSet::from([ancestor]);
     loop {
-        let before = family.len();
-        family.extend(
+        let before = tree.len();
+        tree.extend(
             all.iter()
-                .filter(|(_, stat)| family.contains(&stat.parent))
+                .filter(|(_, stat)| tree.contains(&stat.parent))
                 .map(|(pid, _)| *pid)
                 .collect::<Vec<_>>(),
         );
-        if family.len() == before {
+        if tree.len() == before {
             break;
         }
     }
     let boot = boot();
     all.iter()
-        .filter(|(pid, stat)| *pid != ancestor && family.contains(pid) && !is_over(stat.state))
+        .filter(|(pid, stat)| *pid != ancestor && tree.contains(pid) && !has_ended(stat.state))
         .map(|(pid, stat)| Identity {
             pid: *pid,
             start_ticks: stat.start_ticks,
@@ -123,10 +122,10 @@ pub fn descendants(ancestor: u32) -> Vec<Identity> {
         .collect()
 }
 
-/// Kills what is left of the session of a supervisor that is gone.
+/// Kills the processes left in the session of a supervisor that has ended.
 pub fn kill_session(leader: &Identity) {
-    // A live process under the leader's pid is another one: a pid is not given again while a
-    // session of that number has members, so the session is gone.
+    // Linux does not reuse a pid while a session of that number has members. So if another process
+    // has the leader's pid, the session has no members left.
     if !same_boot(leader) || stat(leader.pid).is_some_and(|s| s.start_ticks != leader.start_ticks) {
         return;
     }
@@ -169,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_may_have_any_name() {
+    fn stat_lines_with_any_command_name_are_parsed() {
         let line =
             b"15666 (a) (b c) S 15615 15615 9899 0 -1 4194304 99 0 0 0 0 0 0 0 20 0 1 0 152412 31";
         assert_eq!(
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_given_again_is_another_process() {
+    fn a_reused_pid_is_not_the_same_process() {
         let me = identity(std::process::id()).unwrap();
         assert!(is_alive(&me));
         let before = Identity { start_ticks: me.start_ticks - 1, ..me.clone() };
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn every_signal_that_may_be_asked_for_is_known() {
+    fn every_allowed_checkpoint_signal_is_known() {
         for name in ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT", "SIGHUP", "SIGCONT"] {
             assert_eq!(wattle_common::job::check_signal(name), Ok(name));
             assert!(signal_named(name).is_some(), "{name}");

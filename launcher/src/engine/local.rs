@@ -1,0 +1,226 @@
+//! Starts jobs as child processes of this node.
+//!
+//! Each run has a folder ([`run_folder`]) and a [`supervisor`]: a small process that starts the
+//! job, outlives the launcher and records the job's end. The engine starts supervisors, signals
+//! the processes below them ([`process`]) and waits for them.
+
+pub mod process;
+pub mod run_folder;
+pub mod supervisor;
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::process::{Child, Command};
+use wattle_common::messages::JobProcesses;
+use wattle_runtime::clock;
+use wattle_runtime::shell::chain;
+
+use self::process::Signal;
+use self::run_folder::{Claim, End, RunFolder, StopRecord};
+use super::{Engine, StatusSender};
+use crate::state::StateError;
+use crate::{Found, Handle, Outcome, Run, RunSpec, Status, StopStage};
+
+/// Interval at which a run's folder is read until its program runs: wall time. The supervisor
+/// writes within a few milliseconds.
+const START_POLL: Duration = Duration::from_millis(10);
+
+/// Starts jobs as child processes of this node.
+#[derive(Debug)]
+pub struct LocalEngine {
+    state_dir: PathBuf,
+    program: PathBuf,
+    changes: StatusSender,
+}
+
+impl LocalEngine {
+    /// An engine that stores runs below `state_dir` and runs `program supervise` for each.
+    #[must_use]
+    pub const fn new(state_dir: PathBuf, program: PathBuf, changes: StatusSender) -> Self {
+        Self { state_dir, program, changes }
+    }
+
+    fn folder(&self, run: &Run) -> RunFolder {
+        RunFolder::of(&self.state_dir, run)
+    }
+
+    fn spawn_supervisor(&self, folder: &RunFolder, spec: &RunSpec) -> Result<Child, StartError> {
+        folder.write_spec(spec)?;
+        let mut supervisor = Command::new(&self.program);
+        supervisor
+            .arg("supervise")
+            .arg("--dir")
+            .arg(folder.path())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        supervisor.spawn().map_err(StartError::Spawn)
+    }
+}
+
+/// Why a run was not started.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("cannot create its supervisor process")]
+    Spawn(#[source] std::io::Error),
+    #[error(
+        "its supervisor ended before it started the job: see the launcher's state folder and the \
+         free memory of the node"
+    )]
+    SupervisorEnded,
+}
+
+/// The handle of a run whose supervisor is `claim`.
+fn handle(claim: &Claim, spec: &RunSpec) -> Handle {
+    let session = claim.supervisor.pid;
+    Handle {
+        id: format!("session {session}"),
+        processes: JobProcesses::Session(session),
+        log_path: spec.log_path.clone(),
+    }
+}
+
+impl Engine for LocalEngine {
+    type Error = StateError;
+
+    async fn resume(&mut self) -> Result<Vec<Found>, StateError> {
+        let (found, errors) = run_folder::find_all(&self.state_dir, clock::now())?;
+        for error in errors {
+            tracing::error!(error = chain(&error), "stored run unreadable; it is left as it is");
+        }
+        for found in &found {
+            if let Some(Status::Running(_)) = found.status {
+                let folder = self.folder(&found.spec.run());
+                tokio::spawn(follow(found.spec.clone(), folder, None, self.changes.clone()));
+            }
+        }
+        Ok(found)
+    }
+
+    fn start(&mut self, spec: &RunSpec) {
+        let folder = self.folder(&spec.run());
+        let (spec, changes) = (spec.clone(), self.changes.clone());
+        match self.spawn_supervisor(&folder, &spec) {
+            Ok(child) => tokio::spawn(follow(spec, folder, Some(child), changes)),
+            Err(error) => {
+                tokio::spawn(async move { refuse(spec.run(), &folder, &error, &changes).await })
+            }
+        };
+    }
+
+    fn stop(&mut self, run: &Run, stage: StopStage) {
+        let folder = self.folder(run);
+        if let Err(error) = folder.write_stop(&StopRecord { stage, at_us: clock::now() }) {
+            tracing::error!(
+                error = chain(&error),
+                "stop not stored: after a restart the job would be reported as exited by itself"
+            );
+        }
+        if let Err(error) = signal(&folder, stage) {
+            tracing::error!(error = chain(&error), job = %run.job, "job cannot be signalled");
+        }
+    }
+
+    fn forget(&mut self, run: &Run) {
+        if let Err(error) = self.folder(run).remove() {
+            tracing::warn!(error = chain(&error), "folder of an ended run not removed");
+        }
+    }
+}
+
+fn signal(folder: &RunFolder, stage: StopStage) -> Result<(), StateError> {
+    let terminate = match stage {
+        StopStage::Checkpoint => {
+            let name = folder.spec()?.checkpoint_signal;
+            let signal = name.as_deref().and_then(process::signal_named);
+            if let (Some(started), Some(signal)) = (folder.started()?, signal) {
+                process::signal(&started.process, signal);
+            }
+            return Ok(());
+        }
+        StopStage::Terminate => Signal::TERM,
+        StopStage::Kill => Signal::KILL,
+    };
+    if let Some(claim) = folder.claimed()?.filter(|claim| process::is_alive(&claim.supervisor)) {
+        for descendant in process::descendants(claim.supervisor.pid) {
+            process::signal(&descendant, terminate);
+        }
+    }
+    Ok(())
+}
+
+/// Ends a run that no supervisor has claimed.
+async fn refuse(run: Run, folder: &RunFolder, error: &StartError, changes: &StatusSender) {
+    let outcome = Outcome::Refused(chain(error));
+    // If this cannot be stored either, a restart finds the spec alone and starts it again.
+    let _ = folder.write_end(&End { outcome: outcome.clone(), at_us: clock::now() });
+    changes.send(run, Status::Ended(outcome)).await;
+}
+
+/// Reports that a run's program runs, and then its end.
+async fn follow(spec: RunSpec, folder: RunFolder, mut child: Option<Child>, changes: StatusSender) {
+    let mut reported = false;
+    let ended = loop {
+        let supervisor_ended =
+            child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
+        match progress(&folder) {
+            Err(error) => break Err(error),
+            Ok(Progress { end: Some(end), .. }) => break Ok(end),
+            Ok(Progress { claim: Some(claim), started, .. }) => {
+                if started && !reported {
+                    reported = true;
+                    changes.send(spec.run(), Status::Running(handle(&claim, &spec))).await;
+                }
+                if started || !process::is_alive(&claim.supervisor) {
+                    break wait_for_end(&folder, &claim).await;
+                }
+            }
+            Ok(Progress { claim: None, .. }) if supervisor_ended => {
+                return refuse(spec.run(), &folder, &StartError::SupervisorEnded, &changes).await;
+            }
+            Ok(_) => {}
+        }
+        tokio::time::sleep(START_POLL).await;
+    };
+    let outcome = match ended {
+        Ok(end) => end.outcome,
+        Err(error) => Outcome::Lost(chain(&error)),
+    };
+    changes.send(spec.run(), Status::Ended(outcome)).await;
+    if let Some(mut child) = child {
+        // Reaps the supervisor.
+        let _ = child.wait().await;
+    }
+}
+
+/// How far a run has come, by its folder.
+struct Progress {
+    claim: Option<Claim>,
+    started: bool,
+    end: Option<End>,
+}
+
+fn progress(folder: &RunFolder) -> Result<Progress, StateError> {
+    let end = folder.end()?;
+    Ok(Progress { end, claim: folder.claimed()?, started: folder.started()?.is_some() })
+}
+
+/// Waits until the supervisor has ended, and reads the end that it recorded.
+async fn wait_for_end(folder: &RunFolder, claim: &Claim) -> Result<End, StateError> {
+    #[expect(deprecated, reason = "its replacement is unsafe; an OwnedFd keeps what that asks for")]
+    let handle = process::handle(&claim.supervisor).and_then(|handle| AsyncFd::new(handle).ok());
+    if let Some(handle) = handle {
+        // A pidfd is readable once its process has ended; the loop below covers an error.
+        let _ = handle.readable().await;
+    }
+    while process::is_alive(&claim.supervisor) {
+        tokio::time::sleep(START_POLL).await;
+    }
+    folder.conclude(claim, clock::now())
+}

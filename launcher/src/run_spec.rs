@@ -1,0 +1,186 @@
+//! One run of one job on one node in full: command, environment, folders, log file.
+//!
+//! A spec follows from the desired state and the node's configuration alone. Engines store it
+//! before they start anything, so that a restarted launcher knows what was to be started.
+
+use serde::{Deserialize, Serialize};
+use wattle_common::job::NodeShare;
+use wattle_common::messages::DesiredJob;
+use wattle_common::{GpuIndex, JobId, NodeId, env};
+
+use crate::Config;
+
+/// One run of one job on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunSpec {
+    /// The node.
+    pub node: NodeId,
+    /// The job.
+    pub job: JobId,
+    /// The job's attempt, from 1.
+    pub attempt: u32,
+    /// The job's GPUs on this node.
+    pub gpus: Vec<GpuIndex>,
+    /// The job's shares of all nodes, by rank: an engine of many nodes starts them together.
+    pub shares: Vec<NodeShare>,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The variables that are added to the inherited environment.
+    pub environment: Vec<(String, String)>,
+    /// The folder the program starts in; absent: its checkpoint folder.
+    pub working_dir: Option<String>,
+    /// The job's own folder, which outlives every attempt.
+    pub checkpoint_dir: String,
+    /// The signal that requests a checkpoint and an exit.
+    pub checkpoint_signal: Option<String>,
+    /// The file for the run's output, if the engine can choose it.
+    pub log_path: String,
+}
+
+/// Why a desired job cannot be run on this node, for the job's owner.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// No program is given.
+    #[error("the command is empty: submit the job with a program to run")]
+    EmptyCommand,
+    /// The desired state assigns no GPU.
+    #[error("no GPU of {0} is assigned to it")]
+    NoGpu(NodeId),
+    /// The checkpoint signal is not allowed.
+    #[error("{0}")]
+    Signal(String),
+    /// Rank and shares do not agree.
+    #[error("rank {rank} of the job's nodes is not {node}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// This node.
+        node: NodeId,
+    },
+    /// A text cannot be passed to a process.
+    #[error(
+        "command, folder and environment must not contain zero bytes, and a variable's name must \
+         not be empty or contain `=`"
+    )]
+    Text,
+}
+
+/// Variables that the placement sets and a job's owner cannot.
+const RESERVED: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
+/// The prefix of all other reserved variables.
+const RESERVED_PREFIX: &str = "WATTLE_";
+
+impl RunSpec {
+    /// The run of `desired` on this node.
+    ///
+    /// # Errors
+    /// [`SpecError`] if it cannot be run here.
+    pub fn new(desired: &DesiredJob, node: &NodeId, config: &Config) -> Result<Self, SpecError> {
+        if desired.command.first().is_none_or(String::is_empty) {
+            return Err(SpecError::EmptyCommand);
+        }
+        if desired.gpus.is_empty() {
+            return Err(SpecError::NoGpu(node.clone()));
+        }
+        let signal = desired.checkpoint_signal.as_deref();
+        let checkpoint_signal = signal
+            .map(wattle_common::job::check_signal)
+            .transpose()
+            .map_err(|error| SpecError::Signal(error.to_string()))?
+            .map(str::to_owned);
+        let rank = desired.rank as usize;
+        if desired.shares.get(rank).is_none_or(|share| share.node != *node) {
+            return Err(SpecError::Rank { rank, node: node.clone() });
+        }
+        let nul = |text: &String| text.contains('\0');
+        let bad_name = |key: &String| key.is_empty() || key.contains('=') || nul(key);
+        if desired.command.iter().any(nul)
+            || desired.working_dir.as_ref().is_some_and(nul)
+            || desired.environment.iter().any(|(key, value)| bad_name(key) || nul(value))
+        {
+            return Err(SpecError::Text);
+        }
+        let checkpoint_dir = config.checkpoint_dir.join(desired.job.as_str()).display().to_string();
+        Ok(Self {
+            node: node.clone(),
+            job: desired.job.clone(),
+            attempt: desired.attempt,
+            gpus: desired.gpus.clone(),
+            shares: desired.shares.clone(),
+            command: desired.command.clone(),
+            environment: environment(desired, config, &checkpoint_dir),
+            working_dir: desired.working_dir.clone(),
+            checkpoint_signal,
+            log_path: config.log_dir.join(format!("{}.log", desired.job)).display().to_string(),
+            checkpoint_dir,
+        })
+    }
+}
+
+/// The port at which a job's processes meet, which every node derives from the job's id.
+///
+/// Two jobs may get the same port. They collide only if their first node is the same.
+#[must_use]
+pub fn master_port(job: &JobId, min: u16, max: u16) -> u16 {
+    // FNV-1a, whose result is the same everywhere and in every release.
+    let hash = job.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let span = u64::from(max.saturating_sub(min)) + 1;
+    // The remainder is below `span`, which is at most 65,536 - min.
+    min + u16::try_from(hash % span).unwrap_or(0)
+}
+
+/// Variables of the site, the job's owner and the placement; a later one replaces an earlier one.
+fn environment(
+    desired: &DesiredJob,
+    config: &Config,
+    checkpoint_dir: &str,
+) -> Vec<(String, String)> {
+    let first = &desired.shares[0];
+    let address = config
+        .node_addresses
+        .get(first.node.as_str())
+        .map_or("127.0.0.1", String::as_str)
+        .to_owned();
+    let port = master_port(&desired.job, config.master_port_min, config.master_port_max);
+    let gpus: Vec<String> = desired.gpus.iter().map(ToString::to_string).collect();
+    let gpu_count = desired.gpus.len().to_string();
+    let placement = [
+        // The order of NVML's indices; by default CUDA counts the fastest GPU first.
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()),
+        ("CUDA_VISIBLE_DEVICES", gpus.join(",")),
+        // torchrun reads options that are not on its command line from PET_*.
+        ("PET_NNODES", desired.shares.len().to_string()),
+        ("PET_NODE_RANK", desired.rank.to_string()),
+        ("PET_NPROC_PER_NODE", gpu_count),
+        ("PET_MASTER_ADDR", address.clone()),
+        ("PET_MASTER_PORT", port.to_string()),
+        ("MASTER_ADDR", address),
+        ("MASTER_PORT", port.to_string()),
+        // torchrun sets WORLD_SIZE and RANK for its workers. Set here, they would make a script of
+        // one process wait for peers.
+        ("NODE_RANK", desired.rank.to_string()),
+        (env::JOB, desired.job.to_string()),
+        (env::ATTEMPT, desired.attempt.to_string()),
+        (env::PROGRESS, config.progress_socket.display().to_string()),
+        (env::CHECKPOINT_DIR, checkpoint_dir.to_owned()),
+    ];
+    let owner = desired
+        .environment
+        .iter()
+        .filter(|(key, _)| !key.starts_with(RESERVED_PREFIX) && !RESERVED.contains(&key.as_str()));
+    let mut all: Vec<(String, String)> = Vec::new();
+    let site = config.job_environment.iter();
+    for (key, value) in site
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .chain(owner.cloned())
+        .chain(placement.map(|(key, value)| (key.to_owned(), value)))
+    {
+        match all.iter_mut().find(|(known, _)| *known == key) {
+            Some(entry) => entry.1 = value,
+            None => all.push((key, value)),
+        }
+    }
+    all
+}

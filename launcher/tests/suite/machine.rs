@@ -1,0 +1,248 @@
+//! The rules of the launcher's decisions, each by an example.
+
+use std::path::Path;
+
+use wattle_common::messages::{DesiredJob, JobProcesses, LaunchState};
+use wattle_common::{Machine, NodeId, Timestamp};
+use wattle_launcher::{
+    Action, Event, Found, Handle, Launcher, Outcome, PersistedState, RunSpec, Status, StopStage,
+};
+
+use crate::support::{at, config, desired, desired_job, node, run, stopping};
+
+const S: u64 = 1_000_000;
+
+fn handle() -> Handle {
+    let processes = JobProcesses::Session(77);
+    Handle { id: "session 77".to_owned(), processes, log_path: "/l/a.log".to_owned() }
+}
+
+fn running(job: &str, attempt: u32) -> Event {
+    Event::StatusChanged(run(job, attempt), Status::Running(handle()))
+}
+
+fn ended(job: &str, attempt: u32, outcome: Outcome) -> Event {
+    Event::StatusChanged(run(job, attempt), Status::Ended(outcome))
+}
+
+/// A run that the engine knows from before.
+fn found(job: &str, status: Option<Status>, stop: Option<StopStage>) -> Found {
+    let spec = RunSpec::new(&desired_job(job, 1), &node(), &config(Path::new("/"))).unwrap();
+    Found { spec, status, stop, since: at(0) }
+}
+
+/// A launcher whose actions are shown as text.
+struct Harness {
+    launcher: Launcher,
+    now: Timestamp,
+}
+
+impl Harness {
+    fn new(state: PersistedState) -> Self {
+        Self { launcher: Launcher::new(config(Path::new("/")), state), now: at(0) }
+    }
+    fn handle(&mut self, event: Event) -> String {
+        let mut out = Vec::new();
+        self.launcher.handle(self.now, event, &mut out);
+        text(&out)
+    }
+    fn advance(&mut self, seconds: u64) -> String {
+        let until = Timestamp::from_us(self.now.as_us() + seconds * S);
+        let mut actions = Vec::new();
+        while let Some((wake, _)) = self.launcher.next_wake().filter(|(wake, _)| *wake <= until) {
+            self.now = self.now.max(wake);
+            let mut out = Vec::new();
+            self.launcher.wake(self.now, &mut out);
+            out.retain(|action| !matches!(action, Action::Report(_)));
+            actions.extend(out);
+        }
+        self.now = until;
+        text(&actions)
+    }
+    fn desire(&mut self, generation: u64, jobs: Vec<DesiredJob>) -> String {
+        self.handle(Event::DesiredChanged(desired(generation, jobs)))
+    }
+}
+
+fn text(out: &[Action]) -> String {
+    let each = out.iter().map(|action| match action {
+        Action::Start(spec) => format!("start {}.{}", spec.job, spec.attempt),
+        Action::Stop(run, stage) => format!("{stage:?} {}.{}", run.job, run.attempt),
+        Action::Forget(run) => format!("forget {}.{}", run.job, run.attempt),
+        Action::StoreObeyed(generation, _) => format!("obeyed {generation}"),
+        Action::Report(report) => {
+            let jobs: Vec<String> = report
+                .jobs
+                .iter()
+                .map(|job| {
+                    let state = match &job.state {
+                        LaunchState::Refused { error } => format!("Refused: {error}"),
+                        LaunchState::Lost { error } => format!("Lost: {error}"),
+                        state => format!("{state:?}"),
+                    };
+                    format!("{}.{} {state}", job.job, job.attempt)
+                })
+                .collect();
+            format!("report {} [{}]", report.observed_generation, jobs.join(", "))
+        }
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn a_job_is_started_once_and_reported() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let a = desired_job("a", 1);
+    assert_eq!(launcher.desire(1, vec![a.clone()]), "obeyed 1; start a.1; report 1 []");
+    // The same again, and a renewed lease: nothing new.
+    assert_eq!(launcher.desire(1, vec![a.clone()]), "");
+    assert_eq!(launcher.handle(running("a", 1)), "report 1 [a.1 Running]");
+    assert_eq!(launcher.handle(running("a", 1)), "");
+    let ended = launcher.handle(ended("a", 1, Outcome::Code(0)));
+    assert_eq!(ended, "report 1 [a.1 Exited { code: 0 }]");
+    // It is still desired, and is not started a second time.
+    assert_eq!(launcher.desire(2, vec![a.clone()]), "obeyed 2; report 2 [a.1 Exited { code: 0 }]");
+    assert_eq!(launcher.desire(3, vec![]), "obeyed 3; report 3 []");
+    assert_eq!(launcher.desire(4, vec![a]), "obeyed 4; report 4 [a.1 Exited { code: 0 }]");
+}
+
+#[test]
+fn a_stop_escalates_after_each_grace() {
+    let mut launcher = Harness::new(PersistedState::default());
+    launcher.desire(1, vec![desired_job("a", 1)]);
+    launcher.handle(running("a", 1));
+    let stop = stopping(desired_job("a", 1));
+    assert_eq!(
+        launcher.desire(2, vec![stop.clone()]),
+        "obeyed 2; Checkpoint a.1; report 2 [a.1 Stopping]"
+    );
+    assert_eq!(launcher.desire(3, vec![stop]), "obeyed 3; report 3 [a.1 Stopping]");
+    assert_eq!(launcher.advance(9), "");
+    assert_eq!(launcher.advance(1), "Terminate a.1");
+    assert_eq!(launcher.advance(5), "Kill a.1");
+    assert_eq!(launcher.advance(5), "Kill a.1", "repeated until it has ended");
+    let ended = launcher.handle(ended("a", 1, Outcome::Code(137)));
+    assert_eq!(ended, "report 3 [a.1 Stopped]", "a job that was requested to stop has not failed");
+}
+
+#[test]
+fn a_job_without_checkpoint_signal_is_terminated() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let mut a = desired_job("a", 1);
+    a.checkpoint_signal = None;
+    launcher.desire(1, vec![a]);
+    launcher.handle(running("a", 1));
+    assert_eq!(launcher.desire(2, vec![]), "obeyed 2; Terminate a.1; report 2 [a.1 Stopping]");
+}
+
+#[test]
+fn a_starting_run_that_is_no_longer_desired_is_reported_until_it_has_ended() {
+    let mut launcher = Harness::new(PersistedState::default());
+    launcher.desire(1, vec![desired_job("a", 1)]);
+    assert_eq!(launcher.desire(2, vec![]), "obeyed 2; report 2 [a.1 Stopping]");
+    assert_eq!(launcher.handle(running("a", 1)), "Checkpoint a.1; report 2 [a.1 Stopping]");
+    assert_eq!(launcher.handle(ended("a", 1, Outcome::Code(0))), "report 2 []");
+}
+
+#[test]
+fn a_new_attempt_waits_for_the_old_one() {
+    let mut launcher = Harness::new(PersistedState::default());
+    launcher.desire(1, vec![desired_job("a", 1)]);
+    launcher.handle(running("a", 1));
+    let text = launcher.desire(2, vec![desired_job("a", 2)]);
+    assert_eq!(text, "obeyed 2; Checkpoint a.1; report 2 [a.1 Stopping]");
+    let text = launcher.handle(ended("a", 1, Outcome::Code(0)));
+    assert_eq!(text, "start a.2; report 2 []");
+    let text = launcher.desire(3, vec![desired_job("a", 1)]);
+    assert!(text.contains("a.1 Stopped"), "its end is known: {text}");
+}
+
+#[test]
+fn older_desired_states_are_ignored_after_a_restart() {
+    let mut launcher = Harness::new(PersistedState { obeyed: Some((5, at(5))), runs: Vec::new() });
+    assert_eq!(launcher.desire(4, vec![desired_job("a", 1)]), "");
+    let mut stale = desired(5, vec![desired_job("a", 1)]);
+    stale.issued_at_us = at(4);
+    assert_eq!(launcher.handle(Event::DesiredChanged(stale)), "");
+    let mut other = desired(9, vec![]);
+    other.node = NodeId::new("n9").unwrap();
+    assert_eq!(launcher.handle(Event::DesiredChanged(other)), "", "another node's");
+    // The state that was obeyed last is obeyed again after a restart.
+    assert_eq!(launcher.desire(5, vec![desired_job("a", 1)]), "start a.1; report 5 []");
+}
+
+#[test]
+fn runs_continue_without_a_desired_state() {
+    let runs = vec![found("a", Some(Status::Running(handle())), None)];
+    let mut launcher = Harness::new(PersistedState { obeyed: Some((5, at(5))), runs });
+    assert_eq!(launcher.advance(3_600), "", "an expired lease stops nothing");
+    let text = launcher.desire(5, vec![desired_job("a", 1)]);
+    assert_eq!(text, "", "it runs already");
+}
+
+#[test]
+fn a_restarted_launcher_resumes_every_run() {
+    let ended = |outcome| Some(Status::Ended(outcome));
+    let live = Some(Status::Running(handle()));
+    let state = PersistedState {
+        obeyed: Some((3, at(0))),
+        runs: vec![
+            found("ended", ended(Outcome::Code(3)), None),
+            found("half-started", None, None),
+            found("lost", ended(Outcome::Lost("node restarted".into())), None),
+            found("stopping", live, Some(StopStage::Terminate)),
+            found("withdrawn", None, None),
+        ],
+    };
+    let mut launcher = Harness::new(state);
+    let jobs = ["ended", "half-started", "lost"].map(|job| desired_job(job, 1)).to_vec();
+    assert_eq!(
+        launcher.desire(4, jobs),
+        "obeyed 4; forget withdrawn.1; start half-started.1; report 4 [ended.1 Exited { code: 3 }, \
+         lost.1 Lost: node restarted, stopping.1 Stopping]"
+    );
+    assert_eq!(launcher.advance(5), "Kill stopping.1");
+}
+
+#[test]
+fn jobs_that_cannot_run_are_refused_with_the_reason() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let mut a = desired_job("a", 1);
+    a.command.clear();
+    let text = launcher.desire(1, vec![a.clone()]);
+    assert!(text.contains("a.1 Refused: the command is empty"), "{text}");
+    assert!(!text.contains("start"), "{text}");
+    assert_eq!(launcher.desire(1, vec![a]), "", "reported once");
+    // A job that is to stop before it was started has stopped.
+    let text = launcher.desire(2, vec![stopping(desired_job("b", 1))]);
+    assert_eq!(text, "obeyed 2; report 2 [b.1 Stopped]");
+    launcher.desire(3, vec![desired_job("c", 2)]);
+    let text = launcher.desire(4, vec![desired_job("c", 1)]);
+    assert!(text.contains("c.1 Refused: attempt 1 is older than attempt 2"), "{text}");
+}
+
+#[test]
+fn the_oldest_ended_runs_are_forgotten() {
+    let mut launcher = Harness::new(PersistedState::default());
+    let mut text = String::new();
+    for i in 0..6 {
+        let job = format!("j{i}");
+        launcher.desire(2 * i + 1, vec![desired_job(&job, 1)]);
+        launcher.handle(ended(&job, 1, Outcome::Code(0)));
+        launcher.now = at(i + 1);
+        text = launcher.desire(2 * i + 2, vec![]);
+    }
+    assert_eq!(text, "obeyed 12; forget j1.1; report 12 []", "four are kept");
+}
+
+#[test]
+fn a_retiring_launcher_stops_every_run_and_starts_none() {
+    let mut launcher = Harness::new(PersistedState::default());
+    launcher.desire(1, vec![desired_job("a", 1)]);
+    launcher.handle(running("a", 1));
+    assert_eq!(launcher.handle(Event::Retired), "Checkpoint a.1; report 1 [a.1 Stopping]");
+    launcher.desire(2, vec![desired_job("b", 1)]);
+    assert!(!launcher.launcher.is_idle());
+    launcher.handle(ended("a", 1, Outcome::Code(0)));
+    assert!(launcher.launcher.is_idle());
+}

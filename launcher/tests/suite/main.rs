@@ -1,0 +1,10 @@
+//! The integration tests of this crate, linked as one binary.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod engine;
+mod machine;
+mod memory_engine;
+mod properties;
+mod run_spec;
+mod service;
+mod support;

@@ -1,0 +1,79 @@
+//! Configuration, runs and desired states for tests.
+
+use std::path::Path;
+
+use wattle_common::job::NodeShare;
+use wattle_common::messages::{DesiredJob, NodeDesired};
+use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
+use wattle_launcher::{Config, Run};
+
+pub(crate) fn node() -> NodeId {
+    NodeId::new("n0").unwrap()
+}
+
+pub(crate) fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_s(1_000 + seconds)
+}
+
+pub(crate) fn run(job: &str, attempt: u32) -> Run {
+    Run { node: node(), job: JobId::new(job).unwrap(), attempt }
+}
+
+/// A configuration with its folders below `root`.
+pub(crate) fn config(root: &Path) -> Config {
+    Config {
+        cluster: ClusterId::new("main").unwrap(),
+        node: node(),
+        nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
+        state_dir: root.join("s"),
+        log_dir: root.join("l"),
+        checkpoint_dir: root.join("c"),
+        progress_socket: root.join("p.sock"),
+        checkpoint_grace_ms: 10_000,
+        terminate_grace_ms: 5_000,
+        heartbeat_ms: 5_000,
+        master_port_min: 29_500,
+        master_port_max: 29_599,
+        node_addresses: [("n0".to_owned(), "10.0.0.1".to_owned())].into(),
+        job_environment: [
+            ("WATTLE_SIM_NODE".to_owned(), "/dev/shm/n1".to_owned()),
+            ("NCCL_DEBUG".to_owned(), "WARN".to_owned()),
+        ]
+        .into(),
+        ended_kept: 4,
+        stop_jobs_at_exit: false,
+    }
+}
+
+/// A job with two GPUs of `n0`.
+pub(crate) fn desired_job(job: &str, attempt: u32) -> DesiredJob {
+    DesiredJob {
+        job: JobId::new(job).unwrap(),
+        attempt,
+        gpus: vec![0, 1],
+        rank: 0,
+        shares: vec![NodeShare { node: node(), gpus: vec![0, 1] }],
+        command: vec!["train".to_owned()],
+        environment: vec![],
+        working_dir: None,
+        checkpoint_signal: Some("SIGUSR1".to_owned()),
+        stop: false,
+    }
+}
+
+pub(crate) fn stopping(mut job: DesiredJob) -> DesiredJob {
+    job.stop = true;
+    job
+}
+
+pub(crate) fn desired(generation: u64, jobs: Vec<DesiredJob>) -> NodeDesired {
+    NodeDesired {
+        node: node(),
+        generation,
+        issued_at_us: at(generation),
+        expires_at_us: at(generation + 30),
+        gpus: vec![],
+        jobs,
+        sleep: None,
+    }
+}
