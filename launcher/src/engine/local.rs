@@ -8,7 +8,7 @@ pub mod process;
 pub mod run_folder;
 pub mod supervisor;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -132,6 +132,21 @@ impl Engine for LocalEngine {
             tracing::warn!(error = chain(&error), "folder of an ended run not removed");
         }
     }
+}
+
+/// Kills every process of every run below `state_dir`, for a node without a launcher. Returns
+/// `false` if none was running.
+///
+/// # Errors
+/// Where the state folder cannot be read.
+pub fn kill_all(state_dir: &Path) -> Result<bool, StateError> {
+    let (found, _) = run_folder::find_all(state_dir, clock::now())?;
+    let mut any = false;
+    for found in found.iter().filter(|found| matches!(found.status, Some(Status::Running(_)))) {
+        any = true;
+        signal(&RunFolder::of(state_dir, &found.spec.run()), StopStage::Kill)?;
+    }
+    Ok(any)
 }
 
 fn signal(folder: &RunFolder, stage: StopStage) -> Result<(), StateError> {

@@ -78,7 +78,7 @@ pub fn launched_job(
         attempt,
         gpus: gpus.into_iter().collect(),
         state,
-        session: None,
+        processes: None,
         since_us: since,
         log_path: String::new(),
     }

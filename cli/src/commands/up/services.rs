@@ -8,10 +8,8 @@ use toml::{Table, Value};
 use wattle_common::messages::Reply;
 use wattle_common::subject::{RequestTopic, Subject};
 use wattle_common::{ClusterId, NodeId, Power};
-use wattle_launcher::folder::restore;
-use wattle_launcher::{Found, process};
+use wattle_launcher::engine::local::kill_all;
 use wattle_runtime::bus::Bus;
-use wattle_runtime::clock;
 
 use super::configs::{self, Overrides};
 use super::hardware::{Hardware, Node};
@@ -279,13 +277,13 @@ pub(crate) async fn cancel_jobs(bus: &Bus, patience: Duration) {
     }
 }
 
-/// Kills whatever job still runs once the launchers have ended: one that takes longer to stop than
-/// anybody waits for would otherwise hold its GPUs for ever, out of everybody's sight.
+/// Kills the jobs that still run once the launchers have ended. Otherwise a job that does not stop
+/// in time would hold its GPUs without anything that reports it.
 pub(crate) async fn kill_jobs(folder: &Path, hardware: &Hardware) {
     for node in &hardware.nodes {
         let state = launcher_state(folder, &node.id);
         let killed = async {
-            while state.exists() && kill_live(&state)? {
+            while state.exists() && kill_all(&state)? {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             anyhow::Ok(())
@@ -296,20 +294,6 @@ pub(crate) async fn kill_jobs(folder: &Path, hardware: &Hardware) {
             Err(_) => note("warning: jobs that were killed are still there"),
         }
     }
-}
-
-/// Kills everything below the supervisors that a launcher left; `false` where none lives.
-fn kill_live(state: &Path) -> anyhow::Result<bool> {
-    let (memory, _) = restore(state, clock::now())?;
-    let mut any = false;
-    for (_, found, _) in &memory.runs {
-        let Found::Live(supervisor, _) = found else { continue };
-        any = true;
-        for process in process::descendants(*supervisor) {
-            process::signal(&process, process::Signal::KILL);
-        }
-    }
-    Ok(any)
 }
 
 fn launcher_state(folder: &Path, node: &NodeId) -> PathBuf {
