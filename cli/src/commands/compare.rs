@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::Args;
-use wattle_simulator::compare::{
+use wattle_experiments::compare::{
     Accounting, Case, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours, Surfaces,
     Wanted, cases, policy_of, side_by_side, to_table, waterfall_table,
 };
-use wattle_simulator::report::{comparison_page, record};
+use wattle_experiments::report::{comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
 
 use super::simulate::usage_chain;

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use clap::Args;
 use wattle_common::topology::ClusterShape;
+use wattle_experiments::report::{Recorded, simulation_page};
+use wattle_experiments::saving::{SeedStudy, savings};
 use wattle_placer::Reads;
 use wattle_runtime::shell::chain;
 use wattle_simulator::gavel;
 use wattle_simulator::measured::{self, Measured};
-use wattle_simulator::report::{Recorded, simulation_page};
 use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
     CarbonSeries, Forecast, LoadError, PolicyOutcome, RunOptions, Scenario, SimulationError,
-    gather, generator, run_heard, run_policy, savings,
+    gather, generator, run_heard, run_policy,
 };
 use wattle_world::World;
 
@@ -401,7 +402,7 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
         command.oracle,
         report.is_some().then_some(&mut recorded),
     )?;
-    let mut outcome = gather(&scenario, policies.clone());
+    let mut study = SeedStudy::from(gather(&scenario, policies.clone()));
     if command.seeds > 1 {
         let mut seeds = vec![policies];
         for seed in (1..command.seeds).map(|more| command.seed.wrapping_add(more)) {
@@ -412,14 +413,14 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
             let scenario = command.scenario(&world, &trace, seed)?;
             seeds.push(command.runs(&world, &scenario, false, None)?);
         }
-        outcome.savings = savings(&seeds);
+        study.savings = savings(&seeds);
     }
     // What was computed is told first: a page that cannot be written takes nothing with it.
     if command.json {
-        print(&outcome.to_json())?;
+        print(&study.to_json())?;
     } else {
-        print(&outcome.to_table())?;
+        print(&study.to_table())?;
     }
     let under = command.under()?;
-    report.map_or(Ok(()), |file| file.write(&simulation_page(&outcome, &recorded, &under)))
+    report.map_or(Ok(()), |file| file.write(&simulation_page(&study, &recorded, &under)))
 }

@@ -213,12 +213,12 @@ impl CarbonSeries {
 
     /// The mean intensity of all of it, and the least of a part, in g/kWh; instants count from the
     /// first row.
-    pub(crate) fn mean_g_per_kwh(&self) -> f64 {
+    pub fn mean_g_per_kwh(&self) -> f64 {
         self.integral(0, self.period_us) as f64 / self.period_us as f64 / 1_000.0
     }
 
     /// See [`Self::mean_g_per_kwh`]. An interval as long as the series or longer holds all of it.
-    pub(crate) fn least_g_per_kwh(&self, from: Duration, until: Duration) -> f64 {
+    pub fn least_g_per_kwh(&self, from: Duration, until: Duration) -> f64 {
         let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
         let (from, until) = (us(from), us(until).max(us(from).saturating_add(1)));
         let long = until - from >= self.period_us;

@@ -29,15 +29,15 @@ use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
 use crate::engine::running::Running;
 use crate::engine::steering::{Steered, budget_of};
-use crate::foretold::Tally;
 use crate::meter::Meter;
 use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
+use crate::prediction_error::Tally;
 use crate::profiles::Profiles;
-use crate::said::counted;
 use crate::scenario::Scenario;
 use crate::simulation::{RunOptions, SimulationError};
 use crate::spending::Watch;
+use crate::text::pluralize;
 
 /// A hundred thousand years in microseconds: no sum of two such times overflows.
 const US_MAX: u64 = 100_000 * 31_557_600 * 1_000_000;
@@ -478,12 +478,12 @@ impl<'s> Engine<'s> {
         notes.extend(self.rejected.iter().take(TOLD_MAX).cloned());
         if self.rejected.len() > TOLD_MAX {
             let more = self.rejected.len() - TOLD_MAX;
-            notes.push(format!("rejected besides: {}", counted(more, "job")));
+            notes.push(format!("rejected besides: {}", pluralize(more, "job")));
         }
         if waiting > 0 {
             let why = self.steered.as_ref().and_then(|steered| steered.starves(self.input()));
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            notes.push(format!("{} never found a place{why}", counted(waiting, "job")));
+            notes.push(format!("{} never found a place{why}", pluralize(waiting, "job")));
         }
         let meter = self.until_last;
         if let Some(series) = &self.scenario.carbon

@@ -19,13 +19,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod bound;
 pub mod carbon;
 mod cards;
-pub mod compare;
 mod engine;
-mod foretold;
-pub mod frontier;
 pub mod gavel;
 pub mod generator;
 mod load;
@@ -33,22 +29,21 @@ pub mod measured;
 mod meter;
 mod oracle;
 mod outcome;
+mod prediction_error;
 mod profiles;
-pub mod report;
-mod said;
-mod saving;
 mod scenario;
 mod simulation;
 mod spending;
 mod surface_noise;
+pub mod text;
 pub mod trace;
 
 pub use carbon::CarbonSeries;
 pub use engine::recording::{Level, Nap, RecordedJob, RecordedNode, RecordedPlacement, Recording};
-pub use foretold::{Prediction, PredictionError};
 pub use load::LoadError;
+pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};
-pub use saving::{Saving, Spread, savings};
+pub use prediction_error::{Prediction, PredictionError};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
     Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_heard, run_oracle,

@@ -126,10 +126,10 @@ impl<'w> Oracle<'w> {
             return Some(known.clone());
         }
         let mut points = Vec::new();
-        for gpus in sizes(request) {
+        for gpus in gpu_counts(request) {
             let shape = self.expected_shape(shape.workload, gpus);
             points.push(self.point(shape, gpu, GpuSetting::DEFAULT, None));
-            for clock in clocks(gpu) {
+            for clock in selectable_clocks(gpu) {
                 let setting = GpuSetting { clock_mhz_max: Some(clock), ..GpuSetting::DEFAULT };
                 points.push(self.point(shape, gpu, setting, None));
             }
@@ -262,7 +262,7 @@ impl<'w> Oracle<'w> {
 }
 
 /// The sizes a job may have: powers of two between its limits, and both limits.
-pub(crate) fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
+pub fn gpu_counts(request: GpuRequest) -> impl Iterator<Item = u32> {
     let within = move |n: &u32| (request.min..=request.max).contains(n);
     let powers = (0..31).map(|k| 1 << k).filter(within);
     let mut all: Vec<u32> = powers.chain([request.min, request.max]).collect();
@@ -273,7 +273,7 @@ pub(crate) fn sizes(request: GpuRequest) -> impl Iterator<Item = u32> {
 
 /// The clocks a policy may choose from beside the unlocked one, highest first: evenly spread over
 /// the upper two fifths of the card's range, below which no measured job saves energy.
-pub(crate) fn clocks(gpu: &GpuModel) -> Vec<Frequency> {
+pub fn selectable_clocks(gpu: &GpuModel) -> Vec<Frequency> {
     /// As many as the comparisons sweep, with the unlocked one.
     const CLOCKS: u32 = 12;
     /// 870 of 1410 MHz: the lowest that was measured on the A100 (perseus stage profile).

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::foretold::Prediction;
-use crate::said::{counted, shown};
-use crate::saving::{Saving, savings_table};
+use crate::prediction_error::Prediction;
 use crate::scenario::WorkloadShare;
 use crate::spending::Spending;
+use crate::text::{pluralize, sanitize};
 
 /// What came of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -30,8 +29,6 @@ pub struct Outcome {
     pub policies: Vec<PolicyOutcome>,
     /// What it cost each policy not to know; empty where no oracle was asked for.
     pub prediction_regret: Vec<PredictionRegret>,
-    /// What each policy saves against the first over several seeds; empty where one was run.
-    pub savings: Vec<Saving>,
     /// Which workloads the jobs were.
     pub workloads: Vec<WorkloadShare>,
     /// What a reader should know of the input.
@@ -250,22 +247,18 @@ impl Outcome {
                     p.shared_starts,
                     p.undone,
                 );
-                if let Some(jobs) = p.other_jobs_than(first) {
+                if let Some(jobs) = p.different_jobs(first) {
                     let _ = writeln!(text, "    {jobs}");
                 }
             }
         }
         text.push_str(&self.spending_table());
-        if !self.savings.is_empty() {
-            text.push('\n');
-            text.push_str(&savings_table(&self.savings));
-        }
         text.push_str(&self.foretold_table());
         text.push_str("\nworkloads: ");
         let shares: Vec<String> = self.workloads.iter().map(share).collect();
         text.push_str(&wrap(&shares, 100, 11));
         text.push('\n');
-        for note in self.said() {
+        for note in self.all_notes() {
             let _ = writeln!(text, "note: {note}");
         }
         text
@@ -274,7 +267,7 @@ impl Outcome {
     /// What a reader should know, of the input and of each run. What holds under every policy is said
     /// once, anything else with the names of those it holds under.
     #[must_use]
-    pub fn said(&self) -> Vec<String> {
+    pub fn all_notes(&self) -> Vec<String> {
         let mut notes: Vec<&String> = self.policies.iter().flat_map(|run| &run.notes).collect();
         let mut seen: Vec<&String> = self.notes.iter().collect();
         notes.retain(|note| {
@@ -284,7 +277,7 @@ impl Outcome {
         });
         let of_runs = notes.into_iter().map(|note| {
             let whose = self.policies.iter().filter(|run| run.notes.contains(note));
-            let whose: Vec<String> = whose.map(PolicyOutcome::whole_name).collect();
+            let whose: Vec<String> = whose.map(PolicyOutcome::full_name).collect();
             let all = whose.len() == self.policies.len();
             if all { note.clone() } else { format!("{}: {note}", whose.join(", ")) }
         });
@@ -297,7 +290,7 @@ impl Outcome {
     fn spending_table(&self) -> String {
         let lines = self.policies.iter().flat_map(|p| {
             let name = p.row_name();
-            p.spent().into_iter().map(move |spent| format!("{name}: {spent}\n"))
+            p.budget_lines().into_iter().map(move |spent| format!("{name}: {spent}\n"))
         });
         let text: String = lines.collect();
         if text.is_empty() { text } else { format!("\n{text}") }
@@ -365,16 +358,16 @@ impl Outcome {
 
 impl PolicyOutcome {
     /// What it spent of its budget, and what waiting for a cleaner grid took, a line each.
-    pub(crate) fn spent(&self) -> Vec<String> {
+    pub fn budget_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(spending) = &self.spending {
             let mut parts = Vec::new();
             if let Some(overrun) = self.budget_overrun {
-                parts.push(counted(spending.windows.len(), "window"));
+                parts.push(pluralize(spending.windows.len(), "window"));
                 parts.push(format!("overrun at most {:.2} %", 100.0 * overrun));
                 parts.push(format!("price {:.2} of its range", spending.price_mean));
                 parts.push(format!("new jobs held back for {}", span(Some(spending.held_back_s))));
-                parts.push(counted(spending.pauses, "pause"));
+                parts.push(pluralize(spending.pauses, "pause"));
             }
             parts.push(format!("peak {:.2} kW", spending.power_kw_peak));
             if let Some(exceeded) = spending.power_exceeded_s {
@@ -389,12 +382,12 @@ impl PolicyOutcome {
     }
 
     /// What it is called where it stands alone.
-    pub(crate) fn whole_name(&self) -> String {
+    pub fn full_name(&self) -> String {
         if self.oracle { format!("{}, oracle", self.policy) } else { self.policy.clone() }
     }
 
     /// That means and totals of the two are not over the same jobs, where they need not be.
-    pub(crate) fn other_jobs_than(&self, first: &Self) -> Option<String> {
+    pub fn different_jobs(&self, first: &Self) -> Option<String> {
         let all = |run: &Self| run.finished == run.jobs;
         (!all(self) || !all(first)).then(|| {
             format!(
@@ -412,7 +405,7 @@ impl PolicyOutcome {
 
 fn share(share: &WorkloadShare) -> String {
     let why = match (&share.model, share.drawn) {
-        (Some(model), true) => format!(" (drawn for {})", shown(model)),
+        (Some(model), true) => format!(" (drawn for {})", sanitize(model)),
         (None, true) => " (drawn)".to_owned(),
         (_, false) => String::new(),
     };

@@ -17,7 +17,7 @@ use wattle_common::{JobId, WorkloadId};
 use wattle_world::{Tenant, Workload, World};
 
 use crate::carbon::CarbonSeries;
-use crate::said::{counted, shown};
+use crate::text::{pluralize, sanitize};
 use crate::trace::{DeadlineKind, Trace, TraceJob};
 
 /// How much a job has to do.
@@ -221,10 +221,10 @@ fn not_heeded(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
     if others > 0 {
         let kinds: BTreeSet<&str> =
             trace.jobs.iter().filter(other).filter_map(|job| job.gpu_type.as_deref()).collect();
-        let kinds = kinds.into_iter().map(shown).collect::<Vec<_>>().join(", ");
+        let kinds = kinds.into_iter().map(sanitize).collect::<Vec<_>>().join(", ");
         notes.push(format!(
             "{} had GPUs that {cluster} does not have ({kinds}), taken to last as long on its own",
-            counted(others, "job")
+            pluralize(others, "job")
         ));
     }
     let soft = |job: &&TraceJob| job.deadline_kind == DeadlineKind::Soft && job.deadline.is_some();
@@ -232,7 +232,7 @@ fn not_heeded(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
     if soft > 0 {
         notes.push(format!(
             "{} with a soft deadline, which is held like a strict one",
-            counted(soft, "job")
+            pluralize(soft, "job")
         ));
     }
     notes
@@ -258,7 +258,7 @@ fn named<'w>(
         let known = || world.workloads().map(|w| w.id.as_str()).collect::<Vec<_>>().join(", ");
         return world.workload(id).map(Some).ok_or_else(|| ScenarioError::UnknownWorkload {
             job: job.id.clone(),
-            workload: shown(id),
+            workload: sanitize(id),
             known: known(),
         });
     }

@@ -153,8 +153,8 @@ pub fn run_heard(
     Engine::new(world, scenario, policy, options)?.heard_by(progress).run()
 }
 
-/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome, and keeps what
-/// happened on the way.
+/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome, and records the run.
+/// `progress` receives the numbers of ended jobs and of all jobs whenever a job ends.
 ///
 /// # Errors
 /// Where a workload is not known, or the policy breaks a rule.
@@ -163,8 +163,9 @@ pub fn run_recorded(
     scenario: &Scenario,
     policy: &dyn Policy,
     options: &RunOptions,
+    progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(PolicyOutcome, Recording), SimulationError> {
-    Engine::new(world, scenario, policy, options)?.run_recorded()
+    Engine::new(world, scenario, policy, options)?.heard_by(progress).run_recorded()
 }
 
 /// Runs `scenario` under one policy. Its `wall_s` is 0: this library takes no clock, the caller may
@@ -218,7 +219,6 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
         load: scenario.load.map(|load| (load * 1e6).round() / 1e6),
         policies,
         prediction_regret,
-        savings: Vec::new(),
         workloads: scenario.workloads.clone(),
         notes,
     }

@@ -29,7 +29,7 @@ use wattle_common::JobId;
 use format::{FORMATS, Format, known};
 use row::{Odd, Row};
 
-use crate::said::{counted, shown};
+use crate::text::{pluralize, sanitize};
 
 /// Largest trace read, uncompressed: a limit against a file that is no trace.
 const BYTES_MAX: u64 = 1 << 30;
@@ -87,7 +87,7 @@ impl Trace {
     /// Keeps its first jobs and says so; the others are not simulated.
     pub fn keep_first(&mut self, jobs: usize) {
         if jobs < self.jobs.len() {
-            let what = format!("the first {jobs} of {}", counted(self.jobs.len(), "job"));
+            let what = format!("the first {jobs} of {}", pluralize(self.jobs.len(), "job"));
             self.jobs.truncate(jobs);
             self.notes.push(RowNote { what, count: 0, lines: Vec::new() });
         }
@@ -291,7 +291,7 @@ fn rows(
     let unread: Vec<String> = header
         .iter()
         .filter(|column| !column.is_empty() && !format.reads(column))
-        .map(|column| shown(column))
+        .map(|column| sanitize(column))
         .collect();
     if !unread.is_empty() {
         notes.say(format!("columns that were not read: {}", unread.join(", ")));

@@ -29,6 +29,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
         &["common", "world", "profiler", "predictor", "placer", "power-agent", "launcher"],
         &[],
     ),
+    ("experiments", &["common", "world", "placer", "simulator"], &[]),
     (
         "cli",
         &[
@@ -42,6 +43,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
             "power-agent",
             "launcher",
             "simulator",
+            "experiments",
         ],
         &[],
     ),

@@ -10,8 +10,8 @@ use wattle_placer::{GpuSet, Job, State};
 use crate::cards::Part;
 use crate::engine::Engine;
 use crate::engine::running::OnStretch;
-use crate::foretold::Stretch;
 use crate::oracle::Shaped;
+use crate::prediction_error::Stretch;
 
 impl Engine<'_> {
     /// A job has just been given `on`: on what that was decided, and, from the oracle, what is true

@@ -5,7 +5,7 @@ use wattle_placer::{GpuSet, JobKey, Progress};
 use wattle_world::Workload;
 
 use crate::cards::Part;
-use crate::foretold::Stretch;
+use crate::prediction_error::Stretch;
 use crate::scenario::SimJob;
 use crate::simulation::Lengths;
 
@@ -45,7 +45,7 @@ pub(super) struct Running<'s> {
     pub(super) stretch: Option<OnStretch>,
 }
 
-/// A stretch that has begun: see [`crate::foretold`].
+/// A stretch that has begun: see [`crate::prediction_error`].
 pub(super) struct OnStretch {
     pub(super) since_us: u64,
     /// Counts placements, so that a stretch does not outlast one.

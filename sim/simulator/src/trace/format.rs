@@ -4,7 +4,7 @@
 
 use super::row::{Odd, Row};
 use super::{TraceError, TraceJob, chronus, elasticflow, gavel, philly, slurm, tiresias};
-use crate::said::shown;
+use crate::text::sanitize;
 
 /// One format: its columns, and how a row becomes a job. Names of columns are compared without
 /// case.
@@ -110,7 +110,8 @@ pub(super) fn known() -> String {
 fn listed(header: &[String]) -> String {
     /// No format has as many.
     const LISTED_MAX: usize = 20;
-    let mut all: Vec<String> = header.iter().take(LISTED_MAX).map(|column| shown(column)).collect();
+    let mut all: Vec<String> =
+        header.iter().take(LISTED_MAX).map(|column| sanitize(column)).collect();
     if header.len() > LISTED_MAX {
         all.push(format!("and {} more", header.len() - LISTED_MAX));
     }
@@ -161,7 +162,7 @@ pub(super) fn recognise(
         return Err(TraceError::NoHeader { name });
     }
     if asked.is_none() && format.likeness(header) == 0 {
-        let column = shown(candidates[0].1.first().map_or("", String::as_str));
+        let column = sanitize(candidates[0].1.first().map_or("", String::as_str));
         return Err(TraceError::UnknownColumn { name, column });
     }
     Err(TraceError::MissingColumn {

@@ -12,7 +12,7 @@ use super::TraceJob;
 use super::format::{CSV, Format};
 use super::row::{Odd, Row, fit_id, span};
 use crate::gavel::{model_and_batch, v100_rate, workload_id};
-use crate::said::{counted, shown};
+use crate::text::{pluralize, sanitize};
 
 pub(super) static FORMAT: Format = Format {
     name: "Gavel",
@@ -43,7 +43,11 @@ fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
     let submit = row.seconds("arrival_time")?;
     let steps = row.count("total_steps").ok_or("total_steps is no whole number above 0")?;
     let rate = v100_rate(job_type, gpus).ok_or_else(|| {
-        format!("no steps a second are known of {} on {}", shown(job_type), counted(gpus, "GPU"))
+        format!(
+            "no steps a second are known of {} on {}",
+            sanitize(job_type),
+            pluralize(gpus, "GPU")
+        )
     })?;
     let duration = span(steps as f64 / rate).ok_or("total_steps take too long")?;
     // The rows have no ids: they are numbered as they stand.

@@ -10,7 +10,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 use super::row::span;
-use crate::said::shown;
+use crate::text::sanitize;
 
 /// How many GPUs, and of which kind where it is said.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) fn instant(text: &str) -> Result<Option<Duration>, String> {
 
 /// A span as Slurm writes it: `[days-]hours:minutes:seconds`, or without hours, or with fractions.
 pub(super) fn elapsed(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{}` is no time as 1-02:03:04", shown(text));
+    let wrong = || format!("`{}` is no time as 1-02:03:04", sanitize(text));
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let days: u32 = days.parse().map_err(|_| wrong())?;
     let mut seconds = 0.0;
@@ -76,7 +76,7 @@ pub(super) fn tres(text: &str) -> Result<Gpus, String> {
         if name != "gres/gpu" {
             continue;
         }
-        let wrong = || format!("has a number of GPUs that is none: `{}`", shown(resource));
+        let wrong = || format!("has a number of GPUs that is none: `{}`", sanitize(resource));
         let count: u32 = count.trim().parse().map_err(|_| wrong())?;
         match kind {
             None => plain = Some(count),
@@ -106,7 +106,7 @@ pub(super) fn gres(text: &str) -> Result<Gpus, String> {
             ["gpu", kind, count] => (Some(kind), count),
             _ => continue,
         };
-        let wrong = || format!("has a number of GPUs that is none: `{}`", shown(resource));
+        let wrong = || format!("has a number of GPUs that is none: `{}`", sanitize(resource));
         let count: u32 = count.parse().map_err(|_| wrong())?;
         gpus.count = gpus.count.checked_add(count).ok_or_else(wrong)?;
         kinds += 1;

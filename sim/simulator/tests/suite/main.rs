@@ -1,13 +1,10 @@
 //! The integration tests of this crate, linked as one binary.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod bounds;
 mod budgets;
-mod compare;
 mod generator;
 mod measured;
 mod peer;
 mod recording;
-mod report;
 mod runs;
 mod traces;

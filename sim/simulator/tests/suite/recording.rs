@@ -14,7 +14,8 @@ fn recorded(name: &str, options: &RunOptions) -> (PolicyOutcome, PolicyOutcome, 
     scenario.set_load(&world, 0.8).unwrap();
     let policy = policy(name).unwrap();
     let plain = run_with(&world, &scenario, policy.as_ref(), options).unwrap();
-    let (outcome, recording) = run_recorded(&world, &scenario, policy.as_ref(), options).unwrap();
+    let (outcome, recording) =
+        run_recorded(&world, &scenario, policy.as_ref(), options, &mut |_, _| ()).unwrap();
     (plain, outcome, recording)
 }
 

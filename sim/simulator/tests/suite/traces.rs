@@ -10,7 +10,7 @@ use std::time::Duration;
 use expect_test::expect_file;
 use wattle_simulator::measured::Measured;
 use wattle_simulator::trace::{self, Trace};
-use wattle_simulator::{LoadError, Scenario, Work, gather, run_policy, savings};
+use wattle_simulator::{LoadError, Scenario, Work};
 use wattle_world::World;
 
 fn file(name: &str) -> PathBuf {
@@ -164,41 +164,6 @@ fn another_order_moves_whole_jobs_over_the_same_arrivals() {
         let allowed = |job: &wattle_simulator::SimJob| job.deadline.map(|by| by - job.submit);
         assert_eq!((job.work, job.gpus, allowed(job)), (before.work, before.gpus, allowed(before)));
     }
-}
-
-/// The demo's export of Slurm, under three seeds: the savings are those of the runs, made by hand.
-#[test]
-fn savings_on_a_slurm_export_are_told_with_their_spread() {
-    let world = World::builtin();
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/demo/sacct.txt");
-    let trace = trace::read(&path).unwrap();
-    assert!(trace.jobs.len() > 200, "{}", shown(&trace));
-    let cluster = "4x8:a100".parse().unwrap();
-    let runs: Vec<_> = (1..=3)
-        .map(|seed| {
-            let scenario = Scenario::from_trace(&world, &trace, &cluster, seed).unwrap();
-            assert!(scenario.load.is_some_and(|load| (0.3..1.5).contains(&load)), "{scenario:?}");
-            ["fifo", "eaco"].map(|name| run_policy(&world, &scenario, name).unwrap()).to_vec()
-        })
-        .collect();
-    let told = savings(&runs);
-    let [saving] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((saving.policy.as_str(), saving.baseline.as_str()), ("eaco", "fifo"));
-    let mut energy: Vec<f64> =
-        runs.iter().map(|runs| runs[1].energy_kwh / runs[0].energy_kwh - 1.0).collect();
-    energy.sort_by(f64::total_cmp);
-    let spread = saving.energy.unwrap();
-    assert!((spread.min - energy[0]).abs() < 1e-5 && (spread.max - energy[2]).abs() < 1e-5);
-    assert!((spread.mean - energy.iter().sum::<f64>() / 3.0).abs() < 1e-5, "{spread:?}");
-    assert!(spread.min < spread.max, "seeds draw other workloads: {spread:?}");
-    assert_eq!(saving.carbon, None);
-    let scenario = Scenario::from_trace(&world, &trace, &cluster, 1).unwrap();
-    let mut outcome = gather(&scenario, runs[0].clone());
-    outcome.savings = told;
-    let table = outcome.to_table();
-    assert!(table.contains("eaco against fifo over 3 seeds: energy "), "{table}");
-    let mut lines = table.lines().filter(|line| !line.starts_with("note: "));
-    assert!(lines.all(|line| line.chars().count() <= 100), "{table}");
 }
 
 /// The public traces, where they are: read whole, what is left out is told.

@@ -1,0 +1,284 @@
+//! The lower bounds on a case's jobs, charged as its runs are.
+//!
+//! Where jobs may share, a job beside another has half of each GPU it is on, and of the card's power
+//! above idle its part by what both would draw alone; the two parts of a pair always add up to what
+//! the pair takes. So every schedule of pairs is, in GPUs and in energy, a schedule of such halves,
+//! and the bound that knows nothing of pairs holds of it. It is looser: no partner has to be there
+//! for a half to be taken. GPUs are then counted in halves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::GpuRequest;
+use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
+
+use super::{Bounds, Neighbours};
+use crate::bound::{
+    BoundError, BoundFrontier, BoundJob, BoundOption, PricedSearch, contention_free, priced,
+    priced_over,
+};
+use wattle_simulator::carbon::CarbonSeries;
+use wattle_simulator::{Scenario, Work};
+use wattle_simulator::{gpu_counts, selectable_clocks};
+
+/// From so many jobs on the search for a bound takes coarser steps: it is looser, and done.
+const MANY_JOBS: usize = 5_000;
+
+/// Both bounds, and that of emissions.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    pub(super) alone: BoundFrontier,
+    pub(super) tight: BoundFrontier,
+    /// Kilograms in place of kilowatt-hours, where there is a carbon series: knowing all hours to
+    /// come.
+    pub(super) carbon: Option<BoundFrontier>,
+}
+
+impl Limits {
+    /// With what every schedule spends and emits, whatever it does.
+    pub(super) fn shifted(&self, kwh: f64, kg: f64) -> Self {
+        Self {
+            alone: self.alone.shifted_kwh(kwh),
+            tight: self.tight.shifted_kwh(kwh),
+            carbon: self.carbon.as_ref().map(|carbon| carbon.shifted_kwh(kg)),
+        }
+    }
+
+    pub(super) fn told(&self) -> Bounds {
+        Bounds {
+            energy_kwh: self.tight.thriftiest().0,
+            jct_s_mean: self.tight.fastest().1,
+            frontier: self.tight.points().to_vec(),
+            alone: self.alone.points().to_vec(),
+            carbon_kg: self.carbon.as_ref().map(|carbon| carbon.thriftiest().0),
+            carbon_frontier: self.carbon.as_ref().map_or_else(Vec::new, |c| c.points().to_vec()),
+        }
+    }
+}
+
+/// What a schedule is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Charged {
+    /// What cards draw above idle.
+    AboveIdle,
+    /// And for each GPU in use what it keeps awake: itself, and its part of the host.
+    Awake,
+}
+
+/// The bounds on the jobs of `scenario`, whatever sizes within their requests they get, and whatever
+/// clocks; whatever caps, too, where anybody may choose one. How hard they are sought hangs on the
+/// number of jobs where nothing else is asked.
+pub(super) fn limits(
+    world: &World,
+    scenario: &Scenario,
+    charged: Charged,
+    neighbours: Neighbours,
+    caps: bool,
+    search: Option<&PricedSearch>,
+) -> Limits {
+    let shared = neighbours != Neighbours::Alone;
+    let jobs = bound_jobs(world, scenario, charged, shared, caps);
+    let gpus = scenario.cluster.gpu_count() as u32 * if shared { HALVES } else { 1 };
+    let fine = PricedSearch::default();
+    let coarse = PricedSearch { bucket_s: 14_400.0, steps: 40, energy_prices: 8, ..fine.clone() };
+    let search = search.cloned().unwrap_or(if jobs.len() < MANY_JOBS { fine } else { coarse });
+    let alone = contention_free(&jobs, gpus).expect("jobs that ran can be bounded");
+    let tight = priced(&jobs, gpus, &search).expect("as above");
+    let carbon =
+        scenario.carbon.as_ref().and_then(|series| of_carbon(&jobs, gpus, &search, series).ok());
+    Limits { alone, tight: tight.frontier, carbon }
+}
+
+/// The least mean completion time at given emissions, kg. There is none where some hour is free of
+/// carbon: who waits for it emits nothing.
+fn of_carbon(
+    jobs: &[BoundJob],
+    gpus: u32,
+    search: &PricedSearch,
+    series: &CarbonSeries,
+) -> Result<BoundFrontier, BoundError> {
+    let mean = series.mean_g_per_kwh();
+    let at = |s: f64| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX);
+    let weight = |from_s, until_s| series.least_g_per_kwh(at(from_s), at(until_s)) / mean;
+    Ok(priced_over(jobs, gpus, search, &weight)?.frontier.scaled(mean / 1e3))
+}
+
+/// A GPU's, where two jobs may share it.
+const HALVES: u32 = 2;
+
+/// The jobs as the bounds see them: what the world says of every size and setting.
+fn bound_jobs(
+    world: &World,
+    scenario: &Scenario,
+    charged: Charged,
+    shared: bool,
+    caps: bool,
+) -> Vec<BoundJob> {
+    let Some(group) = scenario.cluster.groups().first() else { return Vec::new() };
+    let Some(gpu) = world.gpu(&group.gpu_type) else { return Vec::new() };
+    let per_node = group.gpus_per_node.max(1);
+    let host_w = world.host_power_of(gpu, per_node).saturating_sub(gpu.sleep.power).as_w();
+    let share_w = match charged {
+        Charged::AboveIdle => 0.0,
+        Charged::Awake => gpu.idle.as_w() + host_w / f64::from(per_node),
+    };
+    // Every workload with every size that any of its jobs may have.
+    let mut shapes: BTreeMap<(&str, u32), Tenant<'_>> = BTreeMap::new();
+    for job in &scenario.jobs {
+        let Some(workload) = world.workload(job.workload.as_str()) else { continue };
+        for gpus in gpu_counts(job.gpus) {
+            let nodes = gpus.div_ceil(per_node);
+            shapes.entry((workload.id.as_str(), gpus)).or_insert(Tenant { workload, gpus, nodes });
+        }
+    }
+    let ways =
+        Ways { world, gpu, per_node, share_w, settings: settings(gpu, caps), shapes, shared };
+    let mut known: BTreeMap<(&str, u32, u32), Arc<[BoundOption]>> = BTreeMap::new();
+    let mut jobs = Vec::with_capacity(scenario.jobs.len());
+    for job in &scenario.jobs {
+        let Some(workload) = world.workload(job.workload.as_str()) else { continue };
+        let key = (job.workload.as_str(), job.gpus.min, job.gpus.max);
+        let options = known.entry(key).or_insert_with(|| ways.of(workload, job.gpus).into());
+        let nodes = job.gpus.min.div_ceil(per_node);
+        let work = match job.work {
+            Work::Steps(steps) => steps as f64,
+            // It is as long as that at its first placement, which nobody knows: only where the
+            // size is fixed is that a number of steps.
+            Work::Lasts(span) => {
+                span.as_secs_f64() * workload.steps_per_s(gpu, job.gpus.min, nodes)
+            }
+        };
+        let arrival_s = job.submit.as_secs_f64();
+        jobs.push(BoundJob { arrival_s, work, options: options.clone() });
+    }
+    jobs
+}
+
+/// Every clock a policy may choose, and caps finer than a predictor's surface has them.
+fn settings(gpu: &GpuModel, caps: bool) -> Vec<Setting> {
+    let mut settings = vec![Setting::default()];
+    settings.extend(
+        selectable_clocks(gpu)
+            .into_iter()
+            .map(|clock| Setting { clock_max: Some(clock), ..Setting::default() }),
+    );
+    let shares = if caps { 4..20 } else { 0..0 };
+    settings.extend(shares.map(|share| Setting {
+        cap: Some(gpu.cap_default.scale(f64::from(share) / 20.0)),
+        ..Setting::default()
+    }));
+    settings
+}
+
+struct Ways<'w> {
+    world: &'w World,
+    gpu: &'w GpuModel,
+    per_node: u32,
+    share_w: f64,
+    settings: Vec<Setting>,
+    shapes: BTreeMap<(&'w str, u32), Tenant<'w>>,
+    shared: bool,
+}
+
+impl<'w> Ways<'w> {
+    /// The ways to run a job that are the best at some prices.
+    fn of(&self, workload: &'w Workload, request: GpuRequest) -> Vec<BoundOption> {
+        let mut options = Vec::new();
+        for gpus in gpu_counts(request) {
+            let nodes = gpus.div_ceil(self.per_node);
+            let own = Tenant { workload, gpus, nodes };
+            let rate = workload.steps_per_s(self.gpu, gpus, nodes);
+            // By the GPUs it takes: whole ones or halves.
+            let mut whole = Vec::new();
+            let mut halves = Vec::new();
+            for &setting in &self.settings {
+                let alone = self.world.gpu_state(self.gpu, setting, &[own]);
+                let above_w = (alone.power.as_w() - self.gpu.idle.as_w()).max(0.0);
+                whole.push((alone.tenants[0].speed * rate, above_w + self.share_w));
+                if !self.shared {
+                    continue;
+                }
+                for other in self.shapes.values() {
+                    let both = [own, *other];
+                    if !self.world.fits(self.gpu, &both) {
+                        continue;
+                    }
+                    let card = self.world.gpu_state(self.gpu, setting, &both);
+                    let its = self.world.gpu_state(self.gpu, setting, &[*other]);
+                    let its_w = (its.power.as_w() - self.gpu.idle.as_w()).max(0.0);
+                    // The same two numbers whoever of the two is asked.
+                    let part =
+                        if above_w + its_w > 0.0 { above_w / (above_w + its_w) } else { 0.5 };
+                    let drawn_w = (card.power.as_w() - self.gpu.idle.as_w()).max(0.0);
+                    let watts = drawn_w * part + self.share_w / 2.0;
+                    halves.push((card.tenants[0].speed * rate, watts));
+                }
+            }
+            let unit = if self.shared { HALVES } else { 1 };
+            let of = |gpus_taken: u32, ways: Vec<(f64, f64)>| {
+                best(ways).into_iter().map(move |(steps_per_s, card_w)| BoundOption {
+                    gpus: gpus_taken,
+                    steps_per_s,
+                    power_w: card_w * f64::from(gpus),
+                })
+            };
+            options.extend(of(gpus * unit, whole));
+            options.extend(of(gpus, halves));
+        }
+        options
+    }
+}
+
+/// Of (speed, watts), what no mixture of others is as fast as on as little: the upper hull.
+fn best(mut ways: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    ways.retain(|(speed, _)| *speed > 0.0);
+    ways.sort_by(|a, b| a.1.total_cmp(&b.1).then(b.0.total_cmp(&a.0)));
+    let mut hull: Vec<(f64, f64)> = Vec::new();
+    for way in ways {
+        if hull.last().is_some_and(|last| way.0 <= last.0) {
+            continue;
+        }
+        while let [.., a, b] = hull[..] {
+            if (b.0 - a.0) * (way.1 - a.1) > (way.0 - a.0) * (b.1 - a.1) {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(way);
+    }
+    hull
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_no_mixture_beats_is_kept() {
+        let ways = vec![(2.0, 4.0), (1.0, 1.0), (1.2, 3.0), (0.0, 0.0), (2.0, 5.0), (1.6, 2.0)];
+        assert_eq!(best(ways), [(1.0, 1.0), (1.6, 2.0), (2.0, 4.0)]);
+        assert_eq!(best(Vec::new()), []);
+    }
+
+    #[test]
+    fn the_parts_of_a_pair_are_the_pair() {
+        let world = World::builtin();
+        let gpu = world.gpu("v100").unwrap();
+        let tenant = |id| Tenant { workload: world.workload(id).unwrap(), gpus: 8, nodes: 1 };
+        let two = [tenant("eaco-resnet18"), tenant("eaco-vgg16")];
+        let half = |own: usize| {
+            let other = two[1 - own];
+            let shapes = BTreeMap::from([((other.workload.id.as_str(), 8), other)]);
+            let settings = vec![Setting::default()];
+            let (world, shared) = (&world, true);
+            let ways = Ways { world, gpu, per_node: 8, share_w: 48.0, settings, shapes, shared };
+            let options = ways.of(two[own].workload, GpuRequest::exactly(8));
+            *options.iter().find(|option| option.gpus == 8).unwrap()
+        };
+        let (a, b) = (half(0), half(1));
+        let card = world.gpu_state(gpu, Setting::default(), &two);
+        let drawn_w = 8.0 * (card.power.as_w() - gpu.idle.as_w() + 48.0);
+        assert!((a.power_w + b.power_w - drawn_w).abs() < 1e-6, "{a:?} {b:?} {drawn_w}");
+    }
+}

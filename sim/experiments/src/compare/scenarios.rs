@@ -1,0 +1,368 @@
+//! The scenarios, fixed: which jobs, which cluster, which loads, what is varied.
+//!
+//! Each stands in a file of its own, with where it comes from. None may be bent to a policy: loads,
+//! seeds and variants are written down here, and a command line only chooses among them.
+
+mod builtin;
+mod eaco;
+mod greenflow;
+mod philly;
+mod powerflow;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use wattle_common::job::GpuRequest;
+use wattle_world::{CatalogError, World};
+
+use super::options::{Accounting, Neighbours};
+use wattle_simulator::LoadError;
+use wattle_simulator::carbon::CarbonError;
+use wattle_simulator::measured::MeasuredError;
+use wattle_simulator::trace::TraceError;
+use wattle_simulator::{Scenario, ScenarioError, Work};
+
+/// The scenarios' names.
+pub const NAMES: [&str; 6] =
+    ["powerflow-16", "greenflow-16", "eaco-28", "eaco-64", "philly", "builtin"];
+
+/// Most GPUs of an elastic job, as in the measured tables.
+const GPUS_MAX: u32 = 64;
+/// What the first order is drawn from, where jobs are drawn; the next order from the next number.
+const SEED: u64 = 7;
+
+/// One comparison to be made.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The scenario's name.
+    pub scenario: &'static str,
+    /// The load asked for.
+    pub load: f64,
+    /// What counts as spent.
+    pub accounting: Accounting,
+    /// How neighbours slow each other.
+    pub world: Neighbours,
+    /// Which workloads, where the scenario has variants.
+    pub workload: &'static str,
+    /// Whether some jobs have deadlines.
+    pub deadlines: bool,
+    /// The jobs, shared among the cases that differ in other things.
+    pub jobs: Arc<Orders>,
+}
+
+impl Case {
+    /// The jobs in one of the orders there are, as they ask.
+    #[must_use]
+    pub fn rigid(&self, order: u64) -> &Scenario {
+        &self.jobs.rigid[order as usize]
+    }
+
+    /// The same jobs with sizes open, where the scenario lets them.
+    #[must_use]
+    pub fn elastic(&self, order: u64) -> &Scenario {
+        &self.jobs.elastic[order as usize]
+    }
+}
+
+/// The jobs of a case in each order: as they ask, and with sizes open.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// On the GPUs that they ask for.
+    pub rigid: Vec<Scenario>,
+    /// The same jobs, each on any power of two of GPUs, where the scenario lets them.
+    pub elastic: Vec<Scenario>,
+}
+
+impl Orders {
+    /// Jobs on what they ask for, whatever a policy would like.
+    #[must_use]
+    pub fn rigid(orders: Vec<Scenario>) -> Self {
+        Self { elastic: orders.clone(), rigid: orders }
+    }
+
+    /// Jobs that an elastic policy may put on any power of two of GPUs.
+    #[must_use]
+    pub fn open(orders: Vec<Scenario>) -> Self {
+        let mut elastic = orders.clone();
+        for job in elastic.iter_mut().flat_map(|scenario| &mut scenario.jobs) {
+            let whole = 1 << job.gpus.min.max(1).ilog2();
+            job.gpus = GpuRequest { min: 1, max: GPUS_MAX.max(whole) };
+        }
+        Self { rigid: orders, elastic }
+    }
+}
+
+/// The world of a scenario, once for each way in which neighbours slow each other.
+#[derive(Clone, Debug)]
+pub struct Worlds {
+    pairs: World,
+    mild: World,
+}
+
+impl Worlds {
+    /// Everything of `world` but how neighbours slow each other.
+    #[must_use]
+    pub fn new(world: World) -> Self {
+        let mild = world.clone().with_interference(Neighbours::Mild.interference());
+        Self { pairs: world.with_interference(Neighbours::Pairs.interference()), mild }
+    }
+
+    /// The one with these neighbours.
+    #[must_use]
+    pub fn of(&self, neighbours: Neighbours) -> &World {
+        match neighbours {
+            Neighbours::Alone | Neighbours::Pairs => &self.pairs,
+            Neighbours::Mild => &self.mild,
+        }
+    }
+}
+
+/// Which cases of a scenario are wanted; empty: all.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    /// The folder with measured files, for scenarios that need it.
+    pub data: Option<&'a Path>,
+    /// Offered loads.
+    pub loads: &'a [f64],
+    /// What counts.
+    pub accountings: &'a [Accounting],
+    /// How neighbours slow each other.
+    pub worlds: &'a [Neighbours],
+    /// Variants of the workloads.
+    pub workloads: &'a [String],
+    /// In how many orders the jobs come.
+    pub orders: u64,
+}
+
+impl<'a> Wanted<'a> {
+    /// The loads asked for, or all.
+    fn loads<'b>(&'b self, all: &'b [f64]) -> &'b [f64] {
+        if self.loads.is_empty() { all } else { self.loads }
+    }
+
+    fn accountings<'b>(&'b self, all: &'b [Accounting]) -> &'b [Accounting] {
+        if self.accountings.is_empty() { all } else { self.accountings }
+    }
+
+    fn worlds(&self, all: &[Neighbours]) -> Vec<Neighbours> {
+        let wanted = |world: &&Neighbours| self.worlds.is_empty() || self.worlds.contains(world);
+        all.iter().filter(wanted).copied().collect()
+    }
+
+    fn wants(&self, workload: &str) -> bool {
+        self.workloads.is_empty() || self.workloads.iter().any(|wanted| wanted == workload)
+    }
+
+    fn data(&self, scenario: &'static str) -> Result<&'a Path, CompareError> {
+        self.data.ok_or(CompareError::NoData { scenario })
+    }
+
+    /// The file of that name somewhere below the folder.
+    fn file(&self, scenario: &'static str, file: &'static str) -> Result<PathBuf, CompareError> {
+        let dir = self.data(scenario)?;
+        find(dir, file, 0).ok_or_else(|| CompareError::NoFile { file, dir: dir.into() })
+    }
+
+    /// A case for each way to count energy and each world of neighbours, of jobs without deadlines
+    /// whose sizes are open.
+    fn of_open_jobs(
+        &self,
+        scenario: &'static str,
+        load: f64,
+        workload: &'static str,
+        orders: Vec<Scenario>,
+    ) -> Vec<Case> {
+        let jobs = Arc::new(Orders::open(orders));
+        let mut cases = Vec::new();
+        if workload.is_empty() && !self.workloads.is_empty() {
+            return cases;
+        }
+        for &accounting in self.accountings(&[Accounting::AboveIdle, Accounting::SleepAll]) {
+            for world in self.worlds(&Neighbours::ALL) {
+                let (deadlines, jobs) = (false, jobs.clone());
+                cases.push(Case { scenario, load, accounting, world, workload, deadlines, jobs });
+            }
+        }
+        cases
+    }
+
+    /// A scenario in the orders wanted: the same arrivals, given to the jobs anew.
+    fn permuted(&self, scenario: &Scenario) -> Vec<Scenario> {
+        let in_order = |order| {
+            let mut scenario = scenario.clone();
+            scenario.set_order(order);
+            scenario
+        };
+        (0..self.orders).map(in_order).collect()
+    }
+}
+
+/// Why a scenario cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// No such scenario.
+    #[error("no scenario is called `{name}`; use one of {}", NAMES.join(", "))]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// Nothing is left of the scenario.
+    #[error("{scenario} has no case with these options; it has {has}")]
+    NoCase {
+        /// The scenario.
+        scenario: String,
+        /// What it has, by option.
+        has: String,
+    },
+    /// It needs measured files.
+    #[error(
+        "{scenario} needs measured files; give their folder with --data DIR, or set WATTLE_DATA \
+         (docs/comparing.md says which files)"
+    )]
+    NoData {
+        /// The scenario.
+        scenario: &'static str,
+    },
+    /// A file is not there.
+    #[error("no {file} below {}; docs/comparing.md says where it is published", .dir.display())]
+    NoFile {
+        /// The file's name.
+        file: &'static str,
+        /// The folder looked through.
+        dir: PathBuf,
+    },
+    /// The measured files.
+    #[error(transparent)]
+    Measured(#[from] MeasuredError),
+    /// What was measured makes no catalog.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// The trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The trace on the cluster.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// The load.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The grid's carbon intensity.
+    #[error(transparent)]
+    Carbon(#[from] CarbonError),
+}
+
+/// The cases of a scenario, those of the same jobs after each other, with the worlds they are judged
+/// by.
+///
+/// # Errors
+/// Where there is no such scenario, or what it needs is not there.
+pub fn cases(name: &str, wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
+    let (worlds, cases) = match name {
+        powerflow::NAME => powerflow::cases(wanted)?,
+        greenflow::NAME => greenflow::cases(wanted)?,
+        philly::NAME => philly::cases(wanted)?,
+        builtin::NAME => builtin::cases(wanted)?,
+        _ => match eaco::CLUSTERS.iter().find(|(known, _)| *known == name) {
+            Some((name, cluster)) => eaco::cases(name, cluster, wanted)?,
+            None => return Err(CompareError::Unknown { name: name.to_owned() }),
+        },
+    };
+    if cases.is_empty() {
+        let all = Wanted { accountings: &[], worlds: &[], workloads: &[], orders: 1, ..*wanted };
+        let filtered = !(wanted.accountings.is_empty()
+            && wanted.worlds.is_empty()
+            && wanted.workloads.is_empty());
+        let there = if filtered { self::cases(name, &all)?.1 } else { Vec::new() };
+        return Err(CompareError::NoCase { scenario: name.to_owned(), has: options_of(&there) });
+    }
+    Ok((worlds, cases))
+}
+
+/// The options that lead to these cases, as text.
+fn options_of(cases: &[Case]) -> String {
+    let listed = |option: &str, values: Vec<&'static str>| {
+        let mut distinct: Vec<&str> = Vec::new();
+        for value in values.into_iter().filter(|value| !value.is_empty()) {
+            if !distinct.contains(&value) {
+                distinct.push(value);
+            }
+        }
+        if distinct.is_empty() {
+            format!("no {option}")
+        } else {
+            format!("{option} {}", distinct.join("|"))
+        }
+    };
+    [
+        listed("--accounting", cases.iter().map(|case| case.accounting.as_str()).collect()),
+        listed("--world", cases.iter().map(|case| case.world.as_str()).collect()),
+        listed("--workload", cases.iter().map(|case| case.workload).collect()),
+    ]
+    .join(", ")
+}
+
+/// The policies that a scenario asks about, in this world of neighbours; where nobody shares, none
+/// that is another one without sharing.
+#[must_use]
+pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
+    let all: &[&str] = match scenario {
+        "eaco-28" | "eaco-64" => &["fifo", "fifo-packed", "gandiva", "eaco", "wattle"],
+        greenflow::NAME => &[
+            "fifo",
+            "srtf",
+            "tiresias",
+            "afs",
+            "powerflow",
+            "powerflow+defer",
+            "greenflow",
+            "greenflow+defer",
+            "wattle",
+        ],
+        _ => &[
+            "fifo",
+            "srtf",
+            "tiresias",
+            "afs",
+            "fifo-packed",
+            "gandiva",
+            "eaco",
+            "powerflow",
+            "wattle",
+        ],
+    };
+    let only_shares = |policy: &str| ["fifo-packed", "gandiva", "eaco"].contains(&policy);
+    let kept = |policy: &&&str| world != Neighbours::Alone || !only_shares(policy);
+    all.iter().filter(kept).map(|policy| (*policy).to_owned()).collect()
+}
+
+/// Gives jobs whose length alone is known as many steps as that is, so that they have as much to do
+/// whatever size they get.
+fn in_steps(world: &World, scenario: &mut Scenario) {
+    let Some(group) = scenario.cluster.groups().first() else { return };
+    let Some(gpu) = world.gpu(&group.gpu_type) else { return };
+    for job in &mut scenario.jobs {
+        let Some(workload) = world.workload(job.workload.as_str()) else { continue };
+        if let Work::Lasts(span) = job.work {
+            let nodes = job.gpus.min.div_ceil(group.gpus_per_node.max(1));
+            let steps = span.as_secs_f64() * workload.steps_per_s(gpu, job.gpus.min, nodes);
+            job.work = Work::Steps((steps.round() as u64).max(1));
+        }
+    }
+}
+
+/// A file of that name anywhere below `dir`.
+fn find(dir: &Path, name: &str, depth: usize) -> Option<PathBuf> {
+    /// Deeper folders are a loop.
+    const DEPTH_MAX: usize = 32;
+    let direct = dir.join(name);
+    if direct.is_file() {
+        return Some(direct);
+    }
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(dir)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.is_dir())
+        .collect();
+    folders.sort();
+    folders.into_iter().filter(|_| depth < DEPTH_MAX).find_map(|sub| find(&sub, name, depth + 1))
+}

@@ -1,0 +1,132 @@
+//! `eaco-28`, `eaco-64`: 28 and 64 nodes of 8 V100, 600 jobs of EaCO's four workloads, each on a
+//! whole node (arXiv 2412.08294, section 6).
+//!
+//! What the paper says: the clusters, the four workloads, whole nodes. It names no trace, so these
+//! are our own: a quarter each of the workloads, lengths the published ones times 0.25, 0.5, 1 or
+//! 1.5, Poisson arrivals, and deadlines at 1.1 and 1.5 times a job's time alone for half of the
+//! jobs, or none. `published` are the four as measured, which hardly use a GPU; `compute-bound` is a
+//! what-if: the same with 1.9 times the utilisation, where neighbours slow each other by the mild
+//! curve. Sizes are fixed for every policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wattle_common::job::GpuRequest;
+use wattle_common::rng::Stream;
+use wattle_common::topology::ClusterShape;
+use wattle_common::{JobId, WorkloadId};
+use wattle_world::World;
+
+use super::{Case, CompareError, Orders, SEED, Wanted, Worlds};
+use crate::compare::options::{Accounting, Neighbours};
+use wattle_simulator::{Scenario, SimJob, Work};
+
+/// The scenarios and their clusters.
+pub(super) const CLUSTERS: [(&str, &str); 2] = [("eaco-28", "28x8:v100"), ("eaco-64", "64x8:v100")];
+
+const JOBS: usize = 600;
+const LOADS: [f64; 4] = [0.5, 0.7, 0.97, 1.1];
+const WORKLOADS: [&str; 4] = ["eaco-alexnet", "eaco-resnet18", "eaco-resnet50", "eaco-vgg16"];
+const LENGTHS: [f64; 4] = [0.25, 0.5, 1.0, 1.5];
+const SLACKS: [f64; 2] = [1.1, 1.5];
+const GPUS: u32 = 8;
+/// The variants: their name, what is added to a workload's, and the worlds they are judged in.
+const VARIANTS: [(&str, &str, &[Neighbours]); 2] = [
+    ("published", "", &[Neighbours::Pairs, Neighbours::Mild]),
+    ("compute-bound", "-compute-bound", &[Neighbours::Mild]),
+];
+const ACCOUNTINGS: [Accounting; 3] =
+    [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+
+pub(super) fn cases(
+    name: &'static str,
+    cluster: &str,
+    wanted: &Wanted<'_>,
+) -> Result<(Worlds, Vec<Case>), CompareError> {
+    let world = World::builtin();
+    let cluster: ClusterShape = cluster.parse().expect("a cluster is written so");
+    let mut cases = Vec::new();
+    for (workload, suffix, judged_in) in VARIANTS {
+        if !wanted.wants(workload) {
+            continue;
+        }
+        for &load in wanted.loads(&LOADS) {
+            for deadlines in [false, true] {
+                let in_order = |order: u64| {
+                    let mut scenario = drawn(&world, &cluster, suffix, deadlines, SEED + order)?;
+                    scenario.set_load(&world, load)?;
+                    Ok::<_, CompareError>(scenario)
+                };
+                let orders: Result<Vec<_>, _> = (0..wanted.orders).map(in_order).collect();
+                let jobs = Arc::new(Orders::rigid(orders?));
+                for world in wanted.worlds(judged_in) {
+                    for &accounting in wanted.accountings(&ACCOUNTINGS) {
+                        let (scenario, jobs) = (name, jobs.clone());
+                        cases.push(Case {
+                            scenario,
+                            load,
+                            accounting,
+                            world,
+                            workload,
+                            deadlines,
+                            jobs,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    Ok((Worlds::new(world), cases))
+}
+
+/// The jobs that follow from `seed`, the same ones in every variant.
+fn drawn(
+    world: &World,
+    cluster: &ClusterShape,
+    suffix: &str,
+    deadlines: bool,
+    seed: u64,
+) -> Result<Scenario, CompareError> {
+    let gpu = world.gpu("v100").expect("the catalog has it");
+    let mut stream = Stream::new(seed, "eaco jobs");
+    let mut submit = Duration::ZERO;
+    let mut jobs = Vec::with_capacity(JOBS);
+    for index in 0..JOBS {
+        let base = *stream.pick(&WORKLOADS).expect("there are four");
+        let length = *stream.pick(&LENGTHS).expect("there are four");
+        let (has_deadline, slack) = (stream.below(2) == 0, stream.pick(&SLACKS).copied());
+        let id = format!("{base}{suffix}");
+        let workload = world.workload(&id).expect("the catalog has it");
+        let steps = (f64::from(workload.epochs) * workload.steps_per_epoch as f64 * length).round();
+        let alone = Duration::from_secs_f64(steps / workload.steps_per_s(gpu, GPUS, 1));
+        let slack = slack.filter(|_| deadlines && has_deadline);
+        jobs.push(SimJob {
+            id: JobId::new(&index.to_string()).expect("digits are an id"),
+            submit,
+            gpus: GpuRequest::exactly(GPUS),
+            workload: WorkloadId::new(&id).expect("the catalog's names are ids"),
+            work: Work::Steps(steps as u64),
+            steps_per_epoch: None,
+            deadline: slack.map(|slack| submit + alone.mul_f64(slack)),
+            slack: None,
+            duration_estimate: slack.map(|_| alone),
+            exclusive: false,
+            priority: 0,
+            gpu_type: None,
+            can_stop: true,
+        });
+        // An hour on average; the load stretches it.
+        submit += Duration::from_secs_f64(-3_600.0 * (1.0 - stream.unit()).ln());
+    }
+    Ok(Scenario {
+        trace: "eaco".to_owned(),
+        cluster: cluster.clone(),
+        jobs,
+        carbon: None,
+        day_ahead: None,
+        seed,
+        workloads: Vec::new(),
+        notes: Vec::new(),
+        load: None,
+    })
+}

@@ -1,0 +1,359 @@
+//! What must hold of every comparison, and ratios that must not change unnoticed.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use wattle_experiments::bound::PricedSearch;
+use wattle_experiments::compare::{
+    Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon, Knobs,
+    Neighbours, Summary, Surfaces, Wanted, Worlds, cases, to_table,
+};
+use wattle_experiments::frontier::{Frontier, FrontierPoint};
+use wattle_simulator::{Forecast, Lengths};
+
+/// As in the binaries.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The folder of measured files; `None` says loudly that there is none.
+fn data() -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let data = std::env::var_os("WATTLE_DATA").map_or_else(beside, PathBuf::from);
+    if data.join("elasticflow").is_dir() {
+        return Some(data);
+    }
+    let why = format!("no measurements in {}; set WATTLE_DATA", data.display());
+    writeln!(std::io::stderr(), "NOT RUN, the A100 comparisons are unchecked: {why}")
+        .expect("stderr is open");
+    None
+}
+
+const WANTED: Wanted<'static> =
+    Wanted { data: None, loads: &[0.7], accountings: &[], worlds: &[], workloads: &[], orders: 1 };
+
+fn options(policies: &str) -> CompareOptions {
+    CompareOptions {
+        forecast: Forecast::default(),
+        budget: None,
+        policies: policies.split(',').map(str::to_owned).collect(),
+        surfaces: Surfaces::Oracle,
+        lengths: Lengths::Known,
+        knobs: Knobs::Quick,
+        // Looser than by default, and as valid.
+        bound: Some(PricedSearch { steps: 25, energy_prices: 6, ..PricedSearch::default() }),
+        threads: 2,
+    }
+}
+
+fn compared(worlds: &Worlds, cases: &[Case], options: CompareOptions) -> Vec<Comparison> {
+    let mut comparer = Comparer::new(worlds, options);
+    cases.iter().map(|case| comparer.compare(case, &mut |_, _| ()).unwrap()).collect()
+}
+
+fn of_eaco_28(wanted: &Wanted<'_>, options: CompareOptions) -> Vec<Comparison> {
+    let (worlds, cases) = cases("eaco-28", wanted).unwrap();
+    compared(&worlds, &cases, options)
+}
+
+/// No run of the first order lies below the bound, and the tighter bound not below the other.
+fn nobody_is_below_the_bound(comparison: &Comparison) {
+    let told = format!(
+        "{} {} {} {}",
+        comparison.scenario,
+        comparison.accounting.as_str(),
+        comparison.world.as_str(),
+        comparison.workload
+    );
+    let at = |curve: &[(f64, f64)], kwh: f64| {
+        let next = curve.partition_point(|(energy, _)| *energy <= kwh);
+        let (from, last) = (curve[next.checked_sub(1)?], curve.get(next));
+        Some(last.map_or(from.1, |to| from.1 + (to.1 - from.1) * (kwh - from.0) / (to.0 - from.0)))
+    };
+    let mut seen = 0;
+    for run in comparison.policies.iter().filter(|run| run.order == 0) {
+        let (kwh, jct_s) = (run.counted_kwh, run.outcome.jct_s_mean.unwrap());
+        let tight = at(&comparison.bounds.frontier, kwh);
+        let alone = at(&comparison.bounds.alone, kwh);
+        let (Some(tight), Some(alone)) = (tight, alone) else {
+            panic!("{told}: {} spends {kwh} kWh, less than can be", run.outcome.policy);
+        };
+        assert!(tight >= alone * (1.0 - 1e-9), "{told}: {tight} {alone}");
+        assert!(
+            tight <= jct_s * (1.0 + 1e-9),
+            "{told}: {} takes {jct_s} s on {kwh} kWh, the bound says {tight} s",
+            run.outcome.policy
+        );
+        seen += 1;
+    }
+    assert!(seen > 0, "{told}");
+}
+
+#[test]
+fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
+    let accountings = [Accounting::SleepAll, Accounting::SleepNone];
+    let wanted = Wanted { accountings: &accountings, ..WANTED };
+    let all = of_eaco_28(&wanted, options("fifo,eaco,wattle"));
+    // Published in two worlds, compute-bound in one; with and without deadlines; two accountings.
+    assert_eq!(all.len(), 3 * 2 * 2);
+    all.iter().for_each(nobody_is_below_the_bound);
+    let missed = |comparison: &&Comparison| comparison.untuned.iter().any(|u| u.missed_share > 0.0);
+    let deadlines: Vec<_> = all.iter().filter(missed).map(|c| c.deadlines).collect();
+    assert!(!deadlines.is_empty() && deadlines.iter().all(|has| *has), "{deadlines:?}");
+}
+
+#[test]
+fn what_keeps_a_policy_from_the_bound_adds_up() {
+    let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
+    let wanted = Wanted { worlds: &only_mild, workloads: &published, ..WANTED };
+    let (worlds, cases) = cases("eaco-28", &wanted).unwrap();
+    let case = cases.iter().find(|case| !case.deadlines).unwrap();
+    let errs = CompareOptions { surfaces: Surfaces::Smooth(0.2), ..options("wattle") };
+    let mut comparer = Comparer::new(&worlds, errs);
+    let comparison = comparer.compare(case, &mut |_, _| ()).unwrap();
+    let waterfall = comparer.waterfall(case, "wattle", &mut |_, _| ()).unwrap();
+    let causes = &waterfall.causes;
+    assert_eq!(causes.len(), 6, "{causes:?}");
+    assert!(waterfall.totals > 0);
+    // Every part is a difference, and together they are the whole.
+    let mut sum_s = 0.0;
+    for cause in causes {
+        sum_s += cause.added_s;
+        assert!((sum_s - cause.jct_s).abs() < 1e-6 * sum_s, "{cause:?}");
+    }
+    // Nobody is below the bound, and the last line is the policy as it was compared.
+    assert!(causes[1].added_s >= 0.0 && causes[2].added_s > 0.0, "{causes:?}");
+    let points = comparison.policies.iter().enumerate().map(|(setting, run)| FrontierPoint {
+        total: run.counted_kwh,
+        jct_s: run.outcome.jct_s_mean.unwrap(),
+        setting,
+    });
+    let frontier = Frontier::of(points).unwrap();
+    let totals = frontier.compared_at();
+    let times_s: Vec<f64> = totals.iter().filter_map(|kwh| frontier.jct_s_at(*kwh)).collect();
+    let (least, most) =
+        times_s.iter().fold((f64::MAX, 0.0_f64), |(a, b), t| (a.min(*t), b.max(*t)));
+    assert!((least..=most).contains(&causes[5].jct_s), "{least} {} {most}", causes[5].jct_s);
+    if waterfall.totals == times_s.len() {
+        let mean_s = times_s.iter().sum::<f64>() / times_s.len() as f64;
+        assert!((causes[5].jct_s - mean_s).abs() < 1e-6 * mean_s);
+    }
+    // Errors cost time.
+    assert!(causes[5].added_s > 0.0, "{causes:?}");
+}
+
+/// Zeus chooses each job's cap or clock: there is nothing to turn, and its one point is compared.
+#[test]
+fn zeus_stands_as_one_point_beside_the_others() {
+    let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
+    let wanted = Wanted {
+        worlds: &only_mild,
+        workloads: &published,
+        accountings: &[Accounting::SleepAll],
+        ..WANTED
+    };
+    let all = of_eaco_28(&wanted, options("fifo,fifo+zeus"));
+    let comparison = all.iter().find(|comparison| !comparison.deadlines).unwrap();
+    nobody_is_below_the_bound(comparison);
+    let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
+    let zeus: Vec<_> = of("fifo+zeus").collect();
+    assert_eq!(zeus.len(), 1);
+    assert!(of("fifo").count() > 1);
+    assert_eq!((zeus[0].outcome.policy.as_str(), zeus[0].knob), ("fifo+zeus", 0.0));
+    let against = comparison.equal_energy.iter().filter(|at| at.baseline == "fifo+zeus");
+    let against: Vec<_> = against.collect();
+    assert_eq!(against.len(), 1, "{against:?}");
+    let off = against[0].energy_kwh / zeus[0].counted_kwh - 1.0;
+    assert!(off.abs() < 1e-9, "{against:?}");
+    assert!(to_table(comparison).contains("fifo+zeus"));
+    the_keys_are_those_promised(comparison);
+}
+
+/// Names of the JSON's fields are a promise: some are added, none goes.
+fn the_keys_are_those_promised(comparison: &Comparison) {
+    let json = serde_json::to_value(comparison).unwrap();
+    let promised = |json: &serde_json::Value, keys: &str| {
+        for key in keys.split(' ') {
+            assert!(json.get(key).is_some(), "no `{key}` in {json}");
+        }
+    };
+    promised(
+        &json,
+        "scenario load accounting world workload deadlines seeds jobs oracle surfaces lengths \
+         horizon_s bounds policies equal_energy equal_carbon summary above_bound \
+         above_carbon_bound untuned notes",
+    );
+    promised(&json["bounds"], "energy_kwh jct_s_mean frontier alone carbon_kg carbon_frontier");
+    promised(
+        &json["policies"][0],
+        "policy family knob order counted_kwh counted_kg budget_overrun jobs finished jct_s_mean \
+         energy_kwh makespan_s notes",
+    );
+    promised(
+        &json["equal_energy"][0],
+        "policy baseline order energy_kwh jct_ratio jct_p50_ratio jct_p99_ratio",
+    );
+    promised(
+        &json["summary"][0],
+        "policy baseline spread spread_p50 spread_p99 spread_carbon totals not_reachable",
+    );
+    promised(&json["above_bound"][0], "policy energy_kwh ratio ratio_alone");
+    promised(&json["untuned"][0], "policy baseline energy runtime jct active_nodes missed_share");
+    // There is no grid here.
+    let at = EqualCarbon {
+        policy: String::new(),
+        baseline: String::new(),
+        order: 0,
+        carbon_kg: 1.0,
+        jct_ratio: None,
+    };
+    promised(&serde_json::to_value(at).unwrap(), "policy baseline order carbon_kg jct_ratio");
+}
+
+#[test]
+fn whose_nodes_sleep_is_what_the_accounting_says() {
+    let worlds = [Neighbours::Pairs];
+    let published = ["published".to_owned()];
+    let wanted = Wanted { worlds: &worlds, workloads: &published, ..WANTED };
+    let all = of_eaco_28(&wanted, options("fifo,eaco"));
+    let kwh = |accounting: Accounting, policy: &str| {
+        let comparison = all.iter().find(|c| c.accounting == accounting && !c.deadlines).unwrap();
+        let run = comparison.policies.iter().find(|run| run.family == policy).unwrap();
+        run.outcome.energy_kwh
+    };
+    let [all_sleep, nobody, ours] =
+        [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+    assert!((kwh(ours, "fifo") - kwh(nobody, "fifo")).abs() < 1e-6);
+    assert!((kwh(ours, "eaco") - kwh(all_sleep, "eaco")).abs() < 1e-6);
+    assert!(kwh(all_sleep, "fifo") < kwh(nobody, "fifo"));
+    assert!(kwh(all_sleep, "eaco") < kwh(nobody, "eaco"));
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none() {
+    let published = ["published".to_owned()];
+    let accountings = [Accounting::SleepAll];
+    let wanted = Wanted { workloads: &published, accountings: &accountings, orders: 2, ..WANTED };
+    let one = of_eaco_28(&wanted, CompareOptions { threads: 1, ..options("fifo,eaco") });
+    let three = of_eaco_28(&wanted, CompareOptions { threads: 3, ..options("fifo,eaco") });
+    assert_eq!(one, three);
+    let runs = |world: Neighbours, family: &str| {
+        let comparison = one.iter().find(|c| c.world == world && !c.deadlines).unwrap();
+        let own = comparison.policies.iter().filter(|run| run.family == family);
+        own.map(|run| run.outcome.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(runs(Neighbours::Pairs, "fifo"), runs(Neighbours::Mild, "fifo"));
+    assert_ne!(runs(Neighbours::Pairs, "eaco"), runs(Neighbours::Mild, "eaco"));
+}
+
+#[test]
+fn what_is_not_there_is_named_with_the_remedy() {
+    let error = |name: &str, wanted: &Wanted<'_>| cases(name, wanted).unwrap_err();
+    let unknown = error("powerflow-17", &WANTED);
+    assert!(matches!(unknown, CompareError::Unknown { .. }));
+    expect_test::expect![
+        "no scenario is called `powerflow-17`; use one of powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
+    ]
+    .assert_eq(&unknown.to_string());
+    for name in ["powerflow-16", "philly"] {
+        let no_data = error(name, &WANTED).to_string();
+        assert!(no_data.contains(name) && no_data.contains("--data"), "{no_data}");
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let wanted = Wanted { data: Some(empty.path()), ..WANTED };
+    let no_file = error("philly", &wanted).to_string();
+    assert!(no_file.contains("philly_jobs.csv.gz") && no_file.contains("docs/"), "{no_file}");
+    assert!(matches!(error("powerflow-16", &wanted), CompareError::Measured(_)));
+    let nowhere = Wanted { worlds: &[Neighbours::Alone], ..WANTED };
+    assert!(matches!(error("eaco-28", &nowhere), CompareError::NoCase { .. }));
+    let negative = Wanted { loads: &[-1.0], ..WANTED };
+    assert!(matches!(error("eaco-64", &negative), CompareError::Load(_)));
+}
+
+fn of_powerflow_16(data: &Path, options: CompareOptions) -> Comparison {
+    one_at_76("powerflow-16", data, &[], options)
+}
+
+fn one_at_76(
+    scenario: &str,
+    data: &Path,
+    workloads: &[String],
+    options: CompareOptions,
+) -> Comparison {
+    let wanted = Wanted {
+        data: Some(data),
+        loads: &[0.76],
+        accountings: &[Accounting::AboveIdle],
+        worlds: &[Neighbours::Alone],
+        workloads,
+        ..WANTED
+    };
+    let (worlds, cases) = cases(scenario, &wanted).unwrap();
+    assert_eq!(cases.len(), 1);
+    compared(&worlds, &cases, options).remove(0)
+}
+
+/// Following the grid by the price costs nothing at equal emissions; waiting for it emits less and
+/// takes longer. Nobody is below the bound, which knows all hours to come.
+#[test]
+fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
+    let Some(data) = data() else { return };
+    let policies = "powerflow,greenflow,powerflow+defer";
+    let comparison = one_at_76("greenflow-16", &data, &["CA-spring".to_owned()], options(policies));
+    assert_eq!(comparison.workload, "CA-spring");
+    let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
+    let least = |family| of(family).filter_map(|r| r.counted_kg).fold(f64::INFINITY, f64::min);
+    assert!(of("powerflow").all(|run| run.outcome.deferred_s_mean.is_none_or(|s| s == 0.0)));
+    assert!(of("powerflow+defer").all(|run| run.outcome.deferred_s_mean.unwrap() > 60.0));
+    assert!(
+        least("powerflow+defer") < least("powerflow") && least("greenflow") < least("powerflow")
+    );
+    let ratios: Vec<f64> = comparison
+        .equal_carbon
+        .iter()
+        .filter(|at| at.policy == "greenflow" && at.baseline == "powerflow")
+        .map(|at| at.jct_ratio.unwrap())
+        .collect();
+    assert!(ratios.len() > 8 && ratios.iter().all(|ratio| *ratio > 0.98), "{ratios:?}");
+    for (blind, waits) in of("powerflow").zip(of("powerflow+defer")) {
+        assert!(waits.outcome.jct_s_mean > blind.outcome.jct_s_mean);
+    }
+    nobody_is_below_the_bound(&comparison);
+    let least_kg = comparison.bounds.carbon_kg.unwrap();
+    assert!(comparison.policies.iter().all(|run| run.counted_kg.unwrap() > least_kg));
+    let above: Vec<f64> =
+        comparison.above_carbon_bound.iter().map(|above| above.ratio.unwrap()).collect();
+    assert!(above.len() > 9 && above.iter().all(|ratio| (1.0..2.0).contains(ratio)), "{above:?}");
+}
+
+/// As measured with these few settings, one order and true surfaces; what is quoted, of all settings
+/// and five orders, stands in docs/results.md.
+#[test]
+fn powerflow_stays_as_far_ahead_as_it_was() {
+    let Some(data) = data() else { return };
+    let comparison = of_powerflow_16(&data, options("powerflow,fifo,tiresias,srtf"));
+    nobody_is_below_the_bound(&comparison);
+    for (baseline, expected) in [("fifo", 2.14), ("tiresias", 1.54), ("srtf", 1.28)] {
+        let of = |s: &&Summary| s.policy == "powerflow" && s.baseline == baseline;
+        let summary = comparison.summary.iter().find(of).unwrap();
+        assert_eq!(summary.not_reachable, 0, "{baseline}");
+        let mean = summary.spread.unwrap().geometric_mean;
+        assert!((mean - expected).abs() < 0.01, "{baseline}: {mean}, so far {expected}");
+    }
+}
+
+#[test]
+fn erring_surfaces_err_as_much_as_asked_and_cost_something() {
+    let Some(data) = data() else { return };
+    let mape = |surfaces: Surfaces| {
+        let one = CompareOptions { surfaces, ..options("powerflow") };
+        let comparison = of_powerflow_16(&data, one);
+        assert_eq!(comparison.surfaces, surfaces);
+        let run = &comparison.policies[0].outcome;
+        (run.prediction.as_ref().unwrap().speed.mape.unwrap(), run.jct_s_mean.unwrap())
+    };
+    let (exact, knowing_s) = mape(Surfaces::Oracle);
+    let (wrong, erring_s) = mape(Surfaces::Independent(0.1));
+    // Of a normal distribution the mean deviation is 0.8 of the standard one; sizes are few.
+    assert!(exact < 1e-6 && (4.0..14.0).contains(&wrong), "{exact} {wrong}");
+    assert!(erring_s > knowing_s, "{erring_s} {knowing_s}");
+}
