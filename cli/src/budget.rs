@@ -1,5 +1,4 @@
-//! The options that say what may be spent, the same for every command that takes them, and a budget
-//! in words.
+//! The budget options shared by several commands, and the text form of a budget.
 
 use std::time::Duration;
 
@@ -9,39 +8,37 @@ use wattle_common::{Budget, Power};
 use crate::commands::submit::parse_span;
 use crate::output::{span, usage};
 
-/// What may be spent.
+/// The budget options.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct BudgetOptions {
-    /// Energy that may be spent in each window, whole nodes
+    /// Energy budget per window, whole nodes
     #[arg(long, value_name = "KWH")]
     pub(crate) energy_kwh: Option<f64>,
-    /// Carbon that may be emitted in each window; needs a grid's carbon intensity
+    /// Carbon budget per window; needs a carbon intensity series
     #[arg(long, value_name = "KG")]
     pub(crate) carbon_kg: Option<f64>,
-    /// Power that is never exceeded, whole nodes
+    /// Power limit at every instant, whole nodes
     #[arg(long, value_name = "KW")]
     pub(crate) power_kw: Option<f64>,
-    /// How long a window is: 90m, 24h, 7d [default: 24h]
+    /// Length of a window: 90m, 24h, 7d [default: 24h]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub(crate) window: Option<Duration>,
 }
 
 impl BudgetOptions {
-    /// The budget, where one is asked for.
+    /// The budget; `None` without limits.
     pub(crate) fn budget(&self) -> anyhow::Result<Option<Budget>> {
         let Self { energy_kwh, carbon_kg, power_kw, window } = *self;
         let budget = Budget::from_human(energy_kwh, carbon_kg, power_kw, window)
             .map_err(|error| usage(error.to_string()))?;
         if budget.is_none() && window.is_some() {
-            return Err(usage(
-                "--window says how long a budget lasts; give one: --energy-kwh or --carbon-kg",
-            ));
+            return Err(usage("--window needs a budget: give --energy-kwh or --carbon-kg"));
         }
         Ok(Some(budget).filter(|budget| !budget.is_none()))
     }
 }
 
-/// The limits in words: `120 kWh and 30 kg in 24 h, never above 9.5 kW`.
+/// Formats the limits: `120 kWh and 30 kg per 24 h, at most 9.5 kW`.
 pub(crate) fn limits(budget: &Budget) -> String {
     let energy = budget.energy_mj.map(|energy| format!("{} kWh", tidy(energy.as_kwh())));
     let carbon = budget.carbon_ug.map(|carbon| format!("{} kg", tidy(carbon.as_kg())));
@@ -49,10 +46,10 @@ pub(crate) fn limits(budget: &Budget) -> String {
     let mut parts = Vec::new();
     if !windowed.is_empty() {
         let window = span(budget.window().as_secs_f64());
-        parts.push(format!("{} in {window}", windowed.join(" and ")));
+        parts.push(format!("{} per {window}", windowed.join(" and ")));
     }
     if let Some(power) = budget.power_mw {
-        parts.push(format!("never above {} kW", kw(power)));
+        parts.push(format!("at most {} kW", kw(power)));
     }
     if parts.is_empty() { "no limit".to_owned() } else { parts.join(", ") }
 }
@@ -62,7 +59,7 @@ pub(crate) fn kw(power: Power) -> f64 {
     tidy(power.as_w() / 1e3)
 }
 
-/// To three digits behind the point.
+/// Rounded to three decimals.
 pub(crate) fn tidy(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }

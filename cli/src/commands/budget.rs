@@ -1,7 +1,7 @@
-//! `wattle budget`: what the cluster may spend, what has been spent, what energy costs now.
+//! `wattle budget`: shows and sets the budget of the cluster, its spending and the energy price.
 //!
-//! What is shown is read from the bucket, so it shows also while no placer runs; setting asks the
-//! placer, which answers once it is stored.
+//! The status is read from the bucket, so it is available without a running placer. A new budget is
+//! sent to the placer, which replies after storing it.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
 use crate::output::{note, print, print_json, span, usage};
 
-/// Show what may be spent and what has been, or set it
+/// Show or set the energy, carbon and power budget.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  wattle budget set --energy-kwh 120 --window 24h\n  wattle budget set --carbon-kg 30 --carbon intensity.csv --power-kw 9.5\n  wattle budget show\n  wattle budget clear"
@@ -34,23 +34,23 @@ pub(crate) struct BudgetCommand {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Keep to this budget from now on, in windows that begin now.
+    /// Set the budget; its windows start now.
     Set(Set),
-    /// Show the budget, what has been spent of it, and the price.
+    /// Show the budget, its spending and the energy price.
     Show(Show),
-    /// Let everything be spent again.
+    /// Remove the budget.
     #[command(after_help = "Example:\n  wattle budget clear")]
     Clear(Show),
 }
 
-/// Keep to a budget from now on.
+/// Set the budget.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle budget set --energy-kwh 120 --power-kw 9.5")]
 struct Set {
     #[command(flatten)]
     budget: BudgetOptions,
-    /// The grid's carbon intensity: at_s,g_per_kwh (or EIA's or WattTime's columns); its first row
-    /// holds from now on, and it begins anew at its end. Alone it leaves the limits as they are
+    /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns). Its first row
+    /// applies from now on; it repeats at its end. Without limits it leaves the budget unchanged
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct Set {
     json: bool,
 }
 
-/// Show the budget, or end it.
+/// Show or remove the budget.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle budget show --json")]
 struct Show {
@@ -71,19 +71,19 @@ struct Show {
     json: bool,
 }
 
-/// The intensity of a file as the placer takes it, from `now` on.
+/// Reads an intensity series as a message that starts at `now`.
 pub(crate) fn intensities(path: &Path, now: Timestamp) -> anyhow::Result<IntensitySeries> {
     let series = CarbonSeries::read(path).map_err(usage_chain)?;
     Ok(series.to_message(now))
 }
 
-/// What stands in the bucket.
-async fn standing(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
+/// The stored budget.
+async fn stored(bus: &Bus) -> anyhow::Result<Option<BudgetRecord>> {
     Ok(bus.bucket(Bucket::Budget).await?.get(BUDGET_SET).await?.map(|(set, _)| set))
 }
 
-/// Asks the placer to keep to a budget, or to the one that stands where only the grid is told; what it
-/// refuses is the user's to mend.
+/// Requests a budget from the placer. Without `budget` the limits stay and only the intensity
+/// changes. A refusal is a usage error.
 pub(crate) async fn set(
     bus: &Bus,
     budget: Option<Budget>,
@@ -91,7 +91,7 @@ pub(crate) async fn set(
 ) -> anyhow::Result<BudgetReply> {
     let budget = match budget {
         Some(budget) => budget,
-        None => standing(bus).await?.map(|record| record.budget).unwrap_or_default(),
+        None => stored(bus).await?.map(|record| record.budget).unwrap_or_default(),
     };
     let subject = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
     let reply: BudgetReply = bus
@@ -104,31 +104,31 @@ pub(crate) async fn set(
     }
 }
 
-/// The price in words: `0.32 of 1, where all are at their thriftiest`.
+/// Formats the price: `0.32 of 1 (1: all jobs at their lowest energy)`.
 fn price(status: &BudgetStatus) -> String {
     if status.price <= 0.0 {
-        return "none: so far less is drawn than may be".to_owned();
+        return "0: spending is below the budget".to_owned();
     }
     let own = status.policy_price;
     format!(
-        "{} of 1, where all are at their thriftiest; {own:.2e} in the policy's unit",
+        "{} of 1 (1: all jobs at their lowest energy); {own:.2e} in the policy's unit",
         tidy(status.price)
     )
 }
 
-/// Why no job will start under this budget, where the cluster draws more than that without any.
-fn starved(budget: &Budget, status: &BudgetStatus) -> Option<String> {
+/// Why no job can start: the idle cluster alone exceeds the budget.
+fn infeasible(budget: &Budget, status: &BudgetStatus) -> Option<String> {
     let empty = status.power_mw_baseline?;
     let limit = budget.power_mw.map(|limit| (limit, "the limit is", ""));
-    let fed = status.power_mw_budget_mean.map(|fed| (fed, "the budget feeds", " in the mean"));
+    let fed = status.power_mw_budget_mean.map(|fed| (fed, "the budget allows", " on average"));
     let too_little = [limit, fed].into_iter().flatten().filter(|(power, ..)| *power < empty);
-    let said: Vec<String> =
+    let limits: Vec<String> =
         too_little.map(|(power, what, how)| format!("{what} {} kW{how}", kw(power))).collect();
-    (!said.is_empty()).then(|| {
+    (!limits.is_empty()).then(|| {
         format!(
-            "without any job the cluster draws {} kW, and {}: no job will start",
+            "the idle cluster draws {} kW, but {}: no job can start",
             kw(empty),
-            said.join(", ")
+            limits.join(", ")
         )
     })
 }
@@ -158,29 +158,29 @@ async fn show(command: Show) -> anyhow::Result<()> {
         let carbon = status.carbon_ug.map(|carbon| format!(", {} kg", tidy(carbon.as_kg())));
         let energy = tidy(status.energy_mj.as_kwh());
         let carbon = carbon.unwrap_or_default();
-        print(&format!("spent    {energy} kWh{carbon}; {left} of the window are left"))?;
+        print(&format!("spent    {energy} kWh{carbon}; {left} left in the window"))?;
         print(&format!("price    {}", price(&status)))?;
         if let Some(overrun) = status.overrun_previous {
-            print(&format!("before   {:.2} % beyond in the window before", 100.0 * overrun))?;
+            print(&format!("overrun  {:.2} % in the previous window", 100.0 * overrun))?;
         }
     }
-    print(&format!("drawn    {} kW are expected", kw(status.power_mw_expected)))?;
+    print(&format!("draw     {} kW expected", kw(status.power_mw_expected)))?;
     if let Some(empty) = status.power_mw_baseline {
-        print(&format!("empty    {} kW are drawn without any job", kw(empty)))?;
+        print(&format!("idle     {} kW without jobs", kw(empty)))?;
     }
     if let Some(intensity) = status.intensity_mg_per_kwh {
-        let name = set.intensity.map(|intensity| format!(", as {} has it", intensity.name));
+        let name = set.intensity.map(|intensity| format!(" ({})", intensity.name));
         let name = name.unwrap_or_default();
         print(&format!("grid     {} g/kWh{name}", tidy(intensity.as_g_per_kwh())))?;
     }
-    if let Some(starved) = starved(&set.budget, &status) {
-        note(&format!("note: {starved}"));
+    if let Some(infeasible) = infeasible(&set.budget, &status) {
+        note(&format!("note: {infeasible}"));
     }
     Ok(())
 }
 
-/// Whether windows begin with this answer, where those from before began at `before`.
-fn begins_anew(before: Option<Timestamp>, after: &BudgetRecord) -> bool {
+/// Whether new windows start with this budget; the previous ones started at `before`.
+fn starts_windows(before: Option<Timestamp>, after: &BudgetRecord) -> bool {
     after.budget.has_window() && before != Some(after.since_us)
 }
 
@@ -193,15 +193,15 @@ async fn change(
     let bus = connection.open().await?;
     // The system's clock is known once the bus is open.
     let intensity = carbon.map(|path| intensities(path, clock::now())).transpose()?;
-    let before = standing(&bus).await?.map(|record| record.since_us);
+    let before = stored(&bus).await?.map(|record| record.since_us);
     let reply = set(&bus, budget, intensity).await?;
-    if standing(&bus).await?.is_some_and(|after| begins_anew(before, &after)) {
-        note("windows begin now; what was spent before does not count");
+    if stored(&bus).await?.is_some_and(|after| starts_windows(before, &after)) {
+        note("windows start now; earlier spending does not count");
     }
     let BudgetReply::Stored { budget } = &reply else { return Ok(()) };
     let status = bus.bucket(Bucket::Budget).await?.get::<BudgetStatus>(BUDGET_STATUS).await?;
-    if let Some(starved) = status.and_then(|(status, _)| starved(budget, &status)) {
-        note(&format!("note: {starved}"));
+    if let Some(infeasible) = status.and_then(|(status, _)| infeasible(budget, &status)) {
+        note(&format!("note: {infeasible}"));
     }
     if json {
         return print_json(&reply);
@@ -220,8 +220,8 @@ pub(crate) fn run(command: BudgetCommand) -> anyhow::Result<()> {
             let budget = inner.budget.budget()?;
             if budget.is_none() && inner.carbon.is_none() {
                 return Err(usage(
-                    "nothing to keep to; give --energy-kwh, --carbon-kg or --power-kw, or --carbon for \
-                     the grid alone, or end the budget that stands with `wattle budget clear`",
+                    "no limit given: give --energy-kwh, --carbon-kg or --power-kw, or --carbon for the \
+                     intensity alone; `wattle budget clear` removes the budget",
                 ));
             }
             let carbon = inner.carbon.as_deref();
@@ -243,19 +243,22 @@ mod tests {
     }
 
     #[test]
-    fn only_another_budget_over_a_window_begins_anew() {
+    fn only_a_different_windowed_budget_starts_windows() {
         let at = Timestamp::from_s;
         let since =
             |budget, seconds| BudgetRecord { budget, since_us: at(seconds), intensity: None };
         let energy = since(budget(Some(5.0), None), 60);
-        assert!(begins_anew(None, &energy), "there was none");
-        assert!(begins_anew(Some(at(20)), &energy), "there was another");
-        assert!(!begins_anew(Some(at(60)), &energy), "the same goes on");
-        assert!(!begins_anew(None, &since(budget(None, Some(9.0)), 60)), "it has no window");
+        assert!(starts_windows(None, &energy), "no previous budget");
+        assert!(starts_windows(Some(at(20)), &energy), "a different budget");
+        assert!(!starts_windows(Some(at(60)), &energy), "the same budget");
+        assert!(
+            !starts_windows(None, &since(budget(None, Some(9.0)), 60)),
+            "a budget without windows"
+        );
     }
 
     #[test]
-    fn a_budget_that_the_empty_cluster_exceeds_is_told() {
+    fn budget_below_idle_draw_is_reported() {
         let status = |empty: Option<u64>, fed: Option<u64>| BudgetStatus {
             at_us: Timestamp::EPOCH,
             window_from_us: Timestamp::EPOCH,
@@ -272,19 +275,20 @@ mod tests {
             counted_until_us: BTreeMap::new(),
         };
         let both = budget(Some(5.0), Some(0.1));
-        let said =
-            |budget: &Budget, empty, fed| starved(budget, &status(empty, fed)).unwrap_or_default();
+        let text = |budget: &Budget, empty, fed| {
+            infeasible(budget, &status(empty, fed)).unwrap_or_default()
+        };
         assert_eq!(
-            said(&both, Some(450), Some(207)),
-            "without any job the cluster draws 0.45 kW, and the limit is 0.1 kW, the budget feeds \
-             0.207 kW in the mean: no job will start"
+            text(&both, Some(450), Some(207)),
+            "the idle cluster draws 0.45 kW, but the limit is 0.1 kW, the budget allows 0.207 kW on \
+             average: no job can start"
         );
         assert_eq!(
-            said(&budget(Some(5.0), None), Some(450), Some(207)),
-            "without any job the cluster draws 0.45 kW, and the budget feeds 0.207 kW in the mean: no \
-             job will start"
+            text(&budget(Some(5.0), None), Some(450), Some(207)),
+            "the idle cluster draws 0.45 kW, but the budget allows 0.207 kW on average: no job can \
+             start"
         );
-        assert_eq!(said(&both, None, Some(207)), "", "nobody knows yet");
-        assert_eq!(said(&budget(Some(50.0), Some(9.0)), Some(450), Some(2_073)), "");
+        assert_eq!(text(&both, None, Some(207)), "", "idle draw not measured yet");
+        assert_eq!(text(&budget(Some(50.0), Some(9.0)), Some(450), Some(2_073)), "");
     }
 }

@@ -1,4 +1,4 @@
-//! `wattle cancel`: takes a job back, stopping it where it runs.
+//! `wattle cancel`: cancels a queued or running job.
 
 use anyhow::Context as _;
 use clap::Args;
@@ -10,11 +10,11 @@ use wattle_runtime::bus::Bus;
 use crate::connection::{Connection, block_on};
 use crate::output::{print, print_json, usage};
 
-/// Take a job back.
+/// Cancel a job.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle cancel train-18f2c")]
 pub(crate) struct Cancel {
-    /// The job, as `wattle jobs` names it
+    /// The job id, as in `wattle jobs`
     job: JobId,
     #[command(flatten)]
     connection: Connection,
@@ -23,12 +23,12 @@ pub(crate) struct Cancel {
     json: bool,
 }
 
-/// Asks the placer to take `job` back.
+/// Requests the cancellation of `job`.
 pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
     let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobCancelled);
     bus.request(&subject, &CancelJob { job })
         .await
-        .context("the placer did not answer; `wattle nodes` shows what runs")
+        .context("the placer did not answer; is wattle-placer running?")
 }
 
 /// Runs the command.
@@ -37,7 +37,7 @@ pub(crate) fn run(command: Cancel) -> anyhow::Result<()> {
         let bus = command.connection.open().await?;
         match cancel(&bus, command.job).await? {
             reply @ Reply::Accepted { .. } if command.json => print_json(&reply),
-            Reply::Accepted { job } => print(&format!("{job} is cancelled")),
+            Reply::Accepted { job } => print(&format!("{job} is being cancelled")),
             Reply::Refused { error } => Err(usage(error)),
         }
     })

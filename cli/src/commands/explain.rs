@@ -1,4 +1,4 @@
-//! `wattle explain`: why a job is where it is, in the order it was decided.
+//! `wattle explain`: the decisions about a job with their reasons, oldest first.
 
 use anyhow::Context as _;
 use clap::Args;
@@ -9,11 +9,11 @@ use wattle_common::subject::Bucket;
 use crate::connection::{Connection, block_on};
 use crate::output::{print, print_json, span, usage};
 
-/// Say why a job is where it is.
+/// Explain the placement of a job.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle explain train-18f2c")]
 pub(crate) struct Explain {
-    /// The job, as `wattle jobs` names it
+    /// The job id, as in `wattle jobs`
     job: JobId,
     #[command(flatten)]
     connection: Connection,
@@ -22,22 +22,22 @@ pub(crate) struct Explain {
     json: bool,
 }
 
-fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
+fn describe(record: &JobRecord, surface: Option<&Surface>) -> String {
     let spec = &record.spec;
     let mut text = format!("{} is {}", spec.job, record.phase);
     if let Some(placement) = record.placement.as_ref().filter(|p| !p.shares.is_empty()) {
         text.push_str(&format!(" on {placement}"));
     }
     if record.observing {
-        text.push_str(", observed: the placement may still be undone");
+        text.push_str(", under observation: the placement may still be undone");
     }
     text.push_str(&format!(
-        "\nasked for {} GPU{}",
+        "\nrequests {} GPU{}",
         spec.gpus,
         if spec.gpus.max == 1 { "" } else { "s" }
     ));
     if let Some(kind) = &spec.gpu_type {
-        text.push_str(&format!(" of kind {kind}"));
+        text.push_str(&format!(" of type {kind}"));
     }
     if spec.exclusive {
         text.push_str(", exclusively");
@@ -47,26 +47,26 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
     }
     if let Some(deadline) = spec.deadline_at_us {
         let allowed = deadline.since(spec.submitted_at_us).as_secs_f64();
-        text.push_str(&format!(", to be done within {} of its submission", span(allowed)));
+        text.push_str(&format!(", deadline {} after submission", span(allowed)));
     }
     match surface {
         Some(Surface { predictor, basis: Some(basis), .. }) => {
             text.push_str(&format!("\npredicted by {predictor}: {basis}"));
         }
         Some(surface) if surface.windows > 0 => text.push_str(&format!(
-            "\npredicted by {} from {} windows of its own",
+            "\npredicted by {} from {} windows of this job",
             surface.predictor, surface.windows
         )),
         Some(surface) => text.push_str(&format!(
-            "\npredicted by {} from what is known of its kind; nothing was measured yet",
+            "\npredicted by {} from its workload class; no window of this job yet",
             surface.predictor
         )),
-        None => text.push_str("\nno prediction of it yet"),
+        None => text.push_str("\nno prediction yet"),
     }
     let others = surface.iter().flat_map(|surface| &surface.other_gpu_types);
     for other in others.filter(|other| spec.gpu_type.is_none() || other.windows > 0) {
-        let basis = other.basis.as_deref().unwrap_or("no more is said");
-        text.push_str(&format!("\non {} instead: {basis}", other.gpu_type));
+        let basis = other.basis.as_deref().unwrap_or("no details");
+        text.push_str(&format!("\non {}: {basis}", other.gpu_type));
     }
     for reason in &record.reasons {
         let after = reason.at_us.since(spec.submitted_at_us).as_secs_f64();
@@ -78,7 +78,7 @@ fn story(record: &JobRecord, surface: Option<&Surface>) -> String {
             reason.reason
         ));
     }
-    // Nodes may write to the same place, each on its own disk or in one file.
+    // Several nodes may report the same path.
     let paths: std::collections::BTreeSet<&String> = record.log_paths.iter().collect();
     for path in paths {
         text.push_str(&format!("\n\noutput: {path}"));
@@ -105,6 +105,6 @@ pub(crate) fn run(command: Explain) -> anyhow::Result<()> {
             let both = serde_json::json!({ "record": record, "surface": surface });
             return print_json(&both);
         }
-        print(&story(&record, surface.as_ref()))
+        print(&describe(&record, surface.as_ref()))
     })
 }

@@ -1,7 +1,7 @@
-//! `wattle history`: what was learned of workloads that ran here, as CSV.
+//! `wattle history`: the measured history of workloads as CSV.
 //!
-//! It reads the bucket `knowledge`, where predictors keep it. A predictor may keep it in a form of
-//! its own; what cannot be read is counted and left out. Nothing is computed here.
+//! Predictors store it in the bucket `knowledge`. Entries in a format of an external predictor are
+//! counted and skipped.
 
 use clap::Args;
 use wattle_common::id::PredictorId;
@@ -12,13 +12,13 @@ use wattle_predictor::history::Class;
 use crate::connection::{Connection, block_on};
 use crate::output::{note, print};
 
-/// Print what was learned of workloads that ran here, as CSV.
+/// Print the measured history of workloads as CSV.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle history > history.csv\n  wattle history --predictor physical | head -1 | tr , '\\n'\n\nOne row for each class, GPU kind, job and configuration; an empty field is not known.\nNeighbours are joined by `+`. A deviation (`_sd`) is of the value, or of its logarithm in per cent."
+    after_help = "Examples:\n  wattle history > history.csv\n  wattle history --predictor physical | head -1 | tr , '\\n'\n\nOne row per class, GPU type, job and configuration; an empty field is unknown.\nCo-tenants are joined by `+`. A deviation (`_sd`) is of the value, or of its logarithm in per cent."
 )]
 pub(crate) struct History {
-    /// Only what this predictor has learned [default: all of them]
+    /// Only the history of this predictor [default: all]
     #[arg(long, value_name = "NAME")]
     predictor: Option<PredictorId>,
     #[command(flatten)]
@@ -47,16 +47,16 @@ pub(crate) fn run(command: History) -> anyhow::Result<()> {
                         print(&rows.join("\n"))?;
                     }
                 }
-                // Removed in between.
+                // Deleted since the listing.
                 Ok(None) => {}
                 Err(error) if error.may_pass() => return Err(error.into()),
                 Err(_) => unreadable += 1,
             }
         }
         if unreadable > 0 {
-            note(&format!("{unreadable} classes are kept in a form of their own, and left out"));
+            note(&format!("{unreadable} classes in an unknown format were skipped"));
         } else if read == 0 {
-            note("nothing was learned yet; a job with a workload class teaches it as it runs");
+            note("no history yet; it grows while jobs with a workload class run");
         }
         Ok(())
     })

@@ -1,6 +1,6 @@
-//! `wattle jobs`: every job and how far it is.
+//! `wattle jobs`: the jobs and their progress.
 //!
-//! Read from the bucket, not asked of the placer: the list shows also while no placer runs.
+//! The list is read from the bucket, so it is available without a running placer.
 
 use clap::Args;
 use wattle_common::Timestamp;
@@ -16,7 +16,7 @@ use crate::output::{Align, Table, note, print_json, span};
 #[derive(Args)]
 #[command(after_help = "Examples:\n  wattle jobs\n  wattle jobs --all --json")]
 pub(crate) struct Jobs {
-    /// Finished, failed and cancelled ones too
+    /// Include finished, failed and cancelled jobs
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) async fn records(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
 fn row(record: &JobRecord, now: Timestamp) -> Vec<String> {
     let placement = record.placement.as_ref().map(ToString::to_string);
     let progress = match (record.step, record.steps_total) {
-        // Its last word on the way to its end may have come too late to be written down.
+        // The last progress report may arrive after the end of the job.
         (_, Some(_)) if record.phase == JobPhase::Finished => "100 %".to_owned(),
         (Some(step), Some(total)) => format!("{:.0} %", 100.0 * step as f64 / total as f64),
         (Some(step), None) => format!("step {step}"),
@@ -93,7 +93,7 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
             ("JOB", Align::Left),
             ("PHASE", Align::Left),
             ("GPUS", Align::Right),
-            ("PLACE", Align::Left),
+            ("PLACEMENT", Align::Left),
             ("DONE", Align::Right),
             ("WAITED", Align::Right),
             ("RAN", Align::Right),
@@ -103,10 +103,10 @@ pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
         shown.iter().for_each(|record| table.row(row(record, now)));
         table.print()?;
         if !command.all && ended > 0 {
-            note(&format!("{ended} ended; --all shows them"));
+            note(&format!("{ended} ended jobs are hidden; --all shows them"));
         }
         if records.is_empty() {
-            note(&format!("cluster {} has no jobs yet; --cluster names another", bus.cluster()));
+            note(&format!("cluster {} has no jobs; --cluster selects another", bus.cluster()));
         }
         Ok(())
     })
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finished_job_is_done_whatever_it_said_last() {
+    fn finished_job_shows_full_progress() {
         let golden = include_str!("../../../common/tests/golden/v1/job-record.json");
         let mut record: JobRecord = serde_json::from_str(golden).unwrap();
         (record.step, record.steps_total) = (Some(30), Some(1_000));

@@ -1,4 +1,4 @@
-//! `wattle nodes`: every node, its GPUs, what stands on them, who runs there, and who sleeps.
+//! `wattle nodes`: the nodes with their GPUs, caps, clocks, sleep states and jobs.
 
 use std::collections::BTreeMap;
 
@@ -23,16 +23,16 @@ pub(crate) struct Nodes {
     json: bool,
 }
 
-/// What is known of a node.
+/// The reports of a node.
 #[derive(Serialize)]
 pub(crate) struct Node {
-    /// The node.
+    /// Its id.
     pub(crate) node: NodeId,
-    /// What its power agent says; absent: it has never reported.
+    /// The report of its power agent; absent before the first report.
     pub(crate) power: Option<PowerReport>,
-    /// What its launcher says; absent: it has never reported.
+    /// The report of its launcher; absent before the first report.
     pub(crate) launcher: Option<LaunchReport>,
-    /// Whether it sleeps; absent: it is awake, as far as the placer knows.
+    /// Its sleep state; absent if it is awake.
     pub(crate) sleep: Option<NodeSleep>,
 }
 
@@ -91,12 +91,12 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
         let mut columns = vec![
             ("NODE", Align::Left),
             ("GPU", Align::Right),
-            ("KIND", Align::Left),
+            ("TYPE", Align::Left),
             ("STATE", Align::Left),
             ("CAP", Align::Right),
             ("CLOCK", Align::Right),
             ("MEMORY", Align::Right),
-            ("HEARD", Align::Right),
+            ("REPORTED", Align::Right),
             ("JOBS", Align::Left),
         ];
         if switched {
@@ -109,7 +109,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                 note(&format!("{}: its power agent has not reported", node.node));
                 continue;
             };
-            let heard = format!("{} ago", span(now.since(power.at_us).as_secs_f64()));
+            let reported = format!("{} ago", span(now.since(power.at_us).as_secs_f64()));
             let state = node.sleep.map(|sleep| sleep.state.label());
             for gpu in &power.gpus {
                 let jobs: Vec<&str> = jobs_on(node.launcher.as_ref(), gpu.gpu)
@@ -124,7 +124,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
                     gpu.cap_mw.map(|cap| cap.to_string()).unwrap_or_else(|| "?".to_owned()),
                     gpu.clock_mhz_max.map(|clock| clock.to_string()).unwrap_or_default(),
                     format!("{:.0} GiB", gpu.memory_mib as f64 / 1_024.0),
-                    heard.clone(),
+                    reported.clone(),
                     jobs.join(" "),
                 ];
                 if switched {
@@ -145,7 +145,7 @@ pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
         table.print()?;
         if nodes.is_empty() {
             note(&format!(
-                "no node of cluster {} has reported; --cluster names another",
+                "no node of cluster {} has reported; --cluster selects another",
                 bus.cluster()
             ));
         }

@@ -1,6 +1,6 @@
-//! `wattle predictors`: who predicts, who serves, how well each one foretells; and who shall serve.
+//! `wattle predictors`: the predictors with their errors, and the promotion of one to champion.
 //!
-//! The list is read from the bucket, not asked of the registry: it shows also while none runs.
+//! The list is read from the bucket, so it is available without a running registry.
 
 use std::time::Duration;
 
@@ -18,20 +18,22 @@ use wattle_runtime::clock;
 use crate::connection::{Connection, block_on};
 use crate::output::{Align, Table, note, print, print_json, span, usage};
 
-/// A registry that wrote nothing for so long of the wall's time is not there; it writes every few
+/// A registry without an update for this long is considered absent, wall time. It writes every few
 /// seconds.
 const REGISTRY_SILENT: Duration = Duration::from_secs(15);
 
-/// List the predictors and how well each one foretells, or let another one serve.
+/// List the predictors with their errors, or promote one.
 #[derive(Args)]
-#[command(after_help = "The one with * serves; the others are scored in its shadow.\n\
-        Errors are means of |foretold - seen| / seen over the newest windows:\n  \
-        PRIOR      no window of the job had been seen\n  \
-        ELSEWHERE  the job had been seen, not in this configuration\n  \
-        AGAIN      the job had been seen in this configuration\n\
-        IN 90% is how many windows lay within the foretold 90 % interval.\n\
-        ANSWERS is the time from a window's end to the surface: half of them, nine of ten.\n\n\
-        Examples:\n  wattle predictors\n  wattle predictors --json\n  wattle predictors promote statistical")]
+#[command(
+    after_help = "* marks the champion, whose predictions are used. The challengers are only scored.\n\
+        Errors are means of |predicted - measured| / measured over the newest windows:\n  \
+        PRIOR      before any window of the job\n  \
+        ELSEWHERE  after windows of the job in other configurations\n  \
+        AGAIN      after windows of the job in this configuration\n\
+        IN 90% is the share of windows within the predicted 90 % interval.\n\
+        LATENCY is the time from the end of a window to the surface: median, 90th percentile.\n\n\
+        Examples:\n  wattle predictors\n  wattle predictors --json\n  wattle predictors promote statistical"
+)]
 pub(crate) struct Predictors {
     #[command(subcommand)]
     action: Option<Action>,
@@ -44,15 +46,15 @@ pub(crate) struct Predictors {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Let this predictor serve; nothing is restarted, and it can be undone the same way.
+    /// Make a predictor the champion, without a restart.
     Promote(Promote),
 }
 
-/// Let a predictor serve.
+/// Make a predictor the champion.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle predictors promote statistical")]
 struct Promote {
-    /// The predictor, as `wattle predictors` names it
+    /// The predictor, as in `wattle predictors`
     predictor: PredictorId,
     #[command(flatten)]
     connection: Connection,
@@ -61,7 +63,7 @@ struct Promote {
     json: bool,
 }
 
-/// Every predictor's status: who serves first, then by name.
+/// The status of every predictor, the champion first, then by name.
 async fn statuses(bus: &Bus) -> anyhow::Result<Vec<PredictorStatus>> {
     let bucket = bus.bucket(Bucket::Predictors).await?;
     let mut statuses: Vec<PredictorStatus> = Vec::new();
@@ -85,12 +87,12 @@ fn state(state: PredictorState) -> &'static str {
     }
 }
 
-/// `4.5 %`, nothing where nothing was scored.
+/// Formats an error: `4.5 %`, empty without a score.
 fn error(score: Option<Score>) -> String {
     score.map(|score| format!("{:.1} %", score.mape_percent)).unwrap_or_default()
 }
 
-/// The share of all windows, whatever the horizon, that lay within their interval.
+/// The share of all scored windows within their interval.
 fn coverage(scores: &Scores) -> String {
     let all = [scores.prior, scores.new_config, scores.same_config];
     let windows: u64 = all.iter().flatten().map(|score| score.windows).sum();
@@ -101,17 +103,17 @@ fn coverage(scores: &Scores) -> String {
     format!("{:.0} %", all.iter().flatten().map(inside).sum::<f64>() / windows as f64)
 }
 
-/// Milliseconds as a person says them.
+/// Formats milliseconds with one unit.
 fn milliseconds(ms: u64) -> String {
     if ms < 1_000 { format!("{ms} ms") } else { span(ms as f64 / 1_000.0) }
 }
 
-/// Two rows of one predictor: its speed, its power.
+/// The two rows of a predictor: speed and power.
 fn rows(status: &PredictorStatus, now: Timestamp) -> [Vec<String>; 2] {
     let mark = if status.champion { "* " } else { "  " };
-    let heard = status.last_active_us.map_or("never".to_owned(), |heard| {
-        format!("{} ago", span(now.since(heard).as_secs_f64()))
-    });
+    let active = status
+        .last_active_us
+        .map_or("never".to_owned(), |at| format!("{} ago", span(now.since(at).as_secs_f64())));
     let latency = status.latency.map(|latency| {
         format!("{}, {}", milliseconds(latency.ms_p50), milliseconds(latency.ms_p90))
     });
@@ -130,7 +132,7 @@ fn rows(status: &PredictorStatus, now: Timestamp) -> [Vec<String>; 2] {
         state(status.state).to_owned(),
     ];
     first.extend(errors("speed", &status.speed));
-    first.extend([latency.unwrap_or_default(), heard]);
+    first.extend([latency.unwrap_or_default(), active]);
     let mut second = vec![String::new(); 3];
     second.extend(errors("power", &status.power));
     second.extend([String::new(), String::new()]);
@@ -147,8 +149,8 @@ fn table(statuses: &[PredictorStatus], now: Timestamp) -> Table {
         ("ELSEWHERE", Align::Right),
         ("AGAIN", Align::Right),
         ("IN 90%", Align::Right),
-        ("ANSWERS", Align::Right),
-        ("HEARD", Align::Right),
+        ("LATENCY", Align::Right),
+        ("ACTIVE", Align::Right),
     ]);
     for status in statuses {
         rows(status, now).into_iter().for_each(|row| table.row(row));
@@ -156,13 +158,16 @@ fn table(statuses: &[PredictorStatus], now: Timestamp) -> Table {
     table
 }
 
-/// What the operator should know beside the table.
+/// Notes for the operator below the table.
 fn remarks(statuses: &[PredictorStatus], now: Timestamp) -> Vec<String> {
     let mut remarks = Vec::new();
     for status in statuses {
         let Some(trouble) = &status.error else { continue };
-        let serves =
-            if status.champion { " (champion; its last surfaces stand, then priors)" } else { "" };
+        let serves = if status.champion {
+            " (champion; its last surfaces stay in use, then priors)"
+        } else {
+            ""
+        };
         remarks.push(format!("{} is {}{serves}: {trouble}", status.name, state(status.state)));
     }
     let newest = statuses.iter().map(|status| status.at_us).max();
@@ -170,7 +175,7 @@ fn remarks(statuses: &[PredictorStatus], now: Timestamp) -> Vec<String> {
         && clock::scale().wall_span(age) > REGISTRY_SILENT
     {
         let age = span(age.as_secs_f64());
-        remarks.push(format!("this is from {age} ago; is wattle-registry running?"));
+        remarks.push(format!("the newest status is {age} old; is wattle-registry running?"));
     }
     remarks
 }
@@ -197,9 +202,9 @@ async fn list(connection: &Connection, json: bool) -> anyhow::Result<()> {
 async fn promote(command: Promote) -> anyhow::Result<()> {
     let bus = command.connection.open().await?;
     let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
-    let asked = PromotePredictor { predictor: command.predictor };
+    let request = PromotePredictor { predictor: command.predictor };
     let reply: PromoteReply = bus
-        .request(&subject, &asked)
+        .request(&subject, &request)
         .await
         .context("the registry did not answer; is wattle-registry running?")?;
     match &reply {
@@ -210,9 +215,9 @@ async fn promote(command: Promote) -> anyhow::Result<()> {
                 note(&format!("warning: {warning}"));
             }
             if predictor == previous {
-                return print(&format!("{predictor} serves already"));
+                return print(&format!("{predictor} is already the champion"));
             }
-            print(&format!("{predictor} serves now, {previous} did before"))
+            print(&format!("{predictor} is now the champion; it replaced {previous}"))
         }
     }
 }
@@ -242,10 +247,9 @@ mod tests {
         status
     }
 
-    /// `--nats`, `--cluster` and `--json` may stand on either side of `promote`; what stands after it
-    /// is nearer.
+    /// An option after `promote` overrides the same option before it.
     #[test]
-    fn options_stand_before_or_after_the_subcommand() {
+    fn options_may_precede_or_follow_the_subcommand() {
         use clap::Parser;
         #[derive(Parser)]
         struct Alone {
@@ -260,14 +264,14 @@ mod tests {
             let parsed = Alone::try_parse_from(words.split(' '));
             let Predictors { action, connection, json } =
                 parsed.unwrap_or_else(|error| panic!("{words}: {error}")).predictors;
-            let Some(Action::Promote(inner)) = action else { panic!("{words} promotes nobody") };
+            let Some(Action::Promote(inner)) = action else { panic!("{words}: no promotion") };
             assert!(inner.json || json, "{words}");
             assert_eq!(inner.connection.or(connection).url().as_deref(), Some(url), "{words}");
         }
     }
 
     #[test]
-    fn the_table_is_read_in_a_terminal() {
+    fn table_fits_a_terminal() {
         let mut physical = status("physical", true);
         (physical.state, physical.error) = (PredictorState::Champion, None);
         let mut new = status("python-mean", false);
@@ -277,7 +281,7 @@ mod tests {
         let now = statuses[0].at_us;
         let text = table(&statuses, now).render(false);
         expect![[r#"
-              NAME         VERSION  STATE     ERROR   PRIOR  ELSEWHERE  AGAIN  IN 90%      ANSWERS    HEARD
+              NAME         VERSION  STATE     ERROR   PRIOR  ELSEWHERE  AGAIN  IN 90%      LATENCY   ACTIVE
             * physical     0.1.0    champion  speed              4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
                                               power  18.0 %                      92 %
               python-mean  ?        shadow    speed                                                 9 s ago
@@ -290,6 +294,6 @@ mod tests {
         assert_eq!(remarks, "statistical is silent: its service is gone");
         let late = now + Duration::from_secs(600);
         let remarks = super::remarks(&statuses[..1], late).join("\n");
-        assert_eq!(remarks, "this is from 10 min ago; is wattle-registry running?");
+        assert_eq!(remarks, "the newest status is 10 min old; is wattle-registry running?");
     }
 }

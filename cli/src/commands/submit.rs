@@ -1,4 +1,4 @@
-//! `wattle submit`: hands a job to the placer and says its id once it is stored.
+//! `wattle submit`: submits a job and prints its id once the placer has stored it.
 
 use std::time::Duration;
 
@@ -13,54 +13,54 @@ use wattle_runtime::bus::Bus;
 use crate::connection::{Connection, block_on};
 use crate::output::{UsageError, print, print_json, usage};
 
-/// How long to ask a placer that does not answer, wall time: it is started again within a second.
+/// Time limit for an unresponsive placer, wall time. A failed placer restarts within a second.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long before it is asked again, wall time.
+/// Pause between attempts, wall time.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Hand in a job.
+/// Submit a job.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  wattle submit --gpus 2 -- python3 train.py --epochs 90\n  wattle submit --gpus 1..8 --workload resnet50 --deadline 12h --checkpoint-signal USR1 -- ./train.sh\n  wattle submit --gpus 2 --gpu-type v100 -- python3 train.py"
 )]
 pub(crate) struct Submit {
-    /// GPUs: a number, or the fewest and the most it can use
+    /// Number of GPUs, or a range for an elastic job
     #[arg(long, value_name = "N|MIN..MAX", default_value = "1")]
     gpus: GpuRequest,
-    /// What you call it [default: the program's name]
+    /// Name of the job [default: the name of the program]
     #[arg(long)]
     name: Option<String>,
-    /// Its id [default: the name and a number]
+    /// Id of the job [default: the name and a number]
     #[arg(long, value_name = "ID")]
     job: Option<JobId>,
-    /// Which kind of job it is: what was learned of others of its kind is used for it
+    /// Workload class; measurements of the same class improve its predictions
     #[arg(long, value_name = "ID")]
     workload: Option<WorkloadId>,
-    /// It must be done within this time from now: 90s, 45m, 12h, 3d
+    /// Deadline, from now: 90s, 45m, 12h, 3d
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     deadline: Option<Duration>,
-    /// It may wait so long in all for cleaner energy, before it starts and between epochs
+    /// Total time the job may wait for cleaner energy, before its start and between epochs
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     slack: Option<Duration>,
-    /// How long it takes alone, if you know
+    /// Estimated run time with exclusive GPUs
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     estimate: Option<Duration>,
-    /// Peak device memory on each GPU, if you know
+    /// Peak device memory per GPU
     #[arg(long, value_name = "MIB")]
     memory_mib: Option<u64>,
-    /// The kind of GPU it must have, as `wattle nodes` names it [default: any]
-    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
+    /// Required GPU type, as in `wattle nodes` [default: any]
+    #[arg(long, value_name = "TYPE", value_parser = parse_gpu_type)]
     gpu_type: Option<String>,
     /// Never share its GPUs
     #[arg(long)]
     exclusive: bool,
-    /// Who has more is served first, from 0 to 100; among equals, who came first
+    /// Priority from 0 to 100, higher first; equal priorities in order of submission
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     priority: u8,
-    /// The signal on which it writes a checkpoint and exits 0; without one it is never moved
+    /// Signal on which the job writes a checkpoint and exits with 0; without it the job is never moved
     #[arg(long, value_name = "SIGNAL", value_parser = check_signal)]
     checkpoint_signal: Option<&'static str>,
-    /// An environment variable for it (repeat for more)
+    /// Environment variable of the job (repeatable)
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_variable)]
     env: Vec<(String, String)>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) struct Submit {
 
 /// Reads `90s`, `45m`, `12h`, `3d`, or plain seconds.
 pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no span of time; write 90s, 45m, 12h or 3d");
+    let wrong = || format!("invalid duration `{text}`: expected 90s, 45m, 12h or 3d");
     let (number, seconds) = match text.char_indices().last() {
         Some((at, 's')) => (&text[..at], 1.0),
         Some((at, 'm')) => (&text[..at], 60.0),
@@ -90,24 +90,24 @@ pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(number * seconds))
 }
 
-/// A kind of GPU, in lower case as nodes report it.
-fn parse_kind(text: &str) -> Result<String, String> {
+/// Parses a GPU type; nodes report it in lower case.
+fn parse_gpu_type(text: &str) -> Result<String, String> {
     match id::check(text) {
         Ok(()) => Ok(text.to_ascii_lowercase()),
-        Err(_) => {
-            Err(format!("`{text}` is no kind of GPU; write v100, as `wattle nodes` shows it"))
-        }
+        Err(_) => Err(format!(
+            "invalid GPU type `{text}`: expected a type as in `wattle nodes`, such as v100"
+        )),
     }
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("`{text}` is not of the form KEY=VALUE")),
+        _ => Err(format!("invalid variable `{text}`: expected KEY=VALUE")),
     }
 }
 
-/// A name made into the beginning of an id: what an id cannot have becomes `-`.
+/// Turns a name into the start of an id; invalid characters become `-`.
 fn as_id(name: &str) -> String {
     let kept: String = name
         .chars()
@@ -126,11 +126,11 @@ impl Submit {
         let now = wattle_runtime::clock::now();
         let job = match self.job {
             Some(job) => job,
-            // The instant keeps ids apart, and makes a repeated attempt of the same call the same.
+            // The timestamp makes ids unique; a retry of this call uses the same id.
             None => JobId::new(&format!("{}-{:x}", as_id(&name), now.as_us()))
                 .map_err(|error| usage(format!("--name {name}: {error}")))?,
         };
-        let here = std::env::current_dir().context("cannot tell the current folder")?;
+        let here = std::env::current_dir().context("cannot read the current directory")?;
         Ok(JobSpec {
             job,
             name,
@@ -152,22 +152,21 @@ impl Submit {
     }
 }
 
-/// Asks the placer to take `spec`; once this returns the job is stored.
+/// Submits `spec`; on success the job is stored.
 pub(crate) async fn submit(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
     let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
     let reply: Reply = bus
         .request(&subject, &SubmitJob { spec })
         .await
-        .context("the placer did not answer; `wattle nodes` shows what runs")?;
+        .context("the placer did not answer; is wattle-placer running?")?;
     match reply {
         Reply::Accepted { job } => Ok(job),
         Reply::Refused { error } => Err(usage(error)),
     }
 }
 
-/// As [`submit`], again and again for a while: a placer that is killed is back soon, and a job that
-/// it took before it could answer is not doubled.
-async fn insist(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
+/// Calls [`submit`] with retries. A job that was stored before a lost reply is not duplicated.
+async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
     let job = spec.job.clone();
     let mut last = None;
     let taken = async {
@@ -182,7 +181,7 @@ async fn insist(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
     match tokio::time::timeout(PATIENCE, taken).await {
         Ok(answered) => answered,
         Err(late) => Err(last.unwrap_or_else(|| late.into())).with_context(|| {
-            format!("not known whether {job} was taken; `wattle jobs` shows it if it was")
+            format!("it is unknown whether {job} was accepted; check `wattle jobs`")
         }),
     }
 }
@@ -192,7 +191,7 @@ pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
     block_on(async {
         let bus = connection.open().await?;
-        let job = insist(&bus, command.spec()?).await?;
+        let job = submit_with_retries(&bus, command.spec()?).await?;
         if json { print_json(&Reply::Accepted { job }) } else { print(job.as_str()) }
     })
 }
@@ -202,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_as_people_write_them() {
+    fn durations_are_parsed() {
         assert_eq!(parse_span("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_span("1.5h"), Ok(Duration::from_secs(5_400)));
         assert_eq!(parse_span("30"), Ok(Duration::from_secs(30)));
@@ -211,9 +210,9 @@ mod tests {
         }
     }
 
-    /// `--` may be left out; what follows the program is the program's.
+    /// `--` is optional; arguments after the program belong to the program.
     #[test]
-    fn the_command_needs_no_dashes_before_it() {
+    fn dashes_before_the_program_are_optional() {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
@@ -230,11 +229,11 @@ mod tests {
         let submit = read("submit --gpu-type V100 t.py").map_err(|error| error.to_string());
         assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
         assert!(read("submit --gpu-type v100,p100 t.py").is_err());
-        assert!(read("submit --gpu 2 python3").is_err(), "a slip of the finger is no program");
+        assert!(read("submit --gpu 2 python3").is_err(), "an unknown option is not the program");
     }
 
     #[test]
-    fn any_name_makes_an_id() {
+    fn every_name_gives_a_valid_id() {
         for name in ["train.py", "../..", "模型", "a b", &"x".repeat(100)] {
             assert!(JobId::new(&as_id(name)).is_ok(), "{name}");
         }

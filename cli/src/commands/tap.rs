@@ -1,7 +1,7 @@
-//! `wattle tap`: every message on the bus, decoded, one line each.
+//! `wattle tap`: prints every message on the bus, decoded, one per line.
 //!
-//! What `nats sub` shows for JSON, this shows for telemetry too. A payload that cannot be decoded is
-//! shown as such, and the tap goes on.
+//! Unlike `nats sub` it also decodes binary telemetry. A payload that cannot be decoded is printed with
+//! its error.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -13,56 +13,57 @@ use wattle_runtime::shell::chain;
 use crate::connection::{Connection, block_on};
 use crate::output::{colour, print, usage};
 
-/// Show every message on the bus, decoded, one line each.
+/// Print every message on the bus, decoded, one per line.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  wattle tap\n  wattle tap gpu.sampled --count 1 --json\n  wattle tap 'wattle.v1.local.job.>'"
 )]
 pub(crate) struct Tap {
-    /// A topic (gpu.sampled), a bucket (jobs) or any NATS subject [default: everything of the cluster]
+    /// A topic (gpu.sampled), a bucket (jobs) or a NATS subject [default: all of the cluster]
     subject: Option<String>,
-    /// Stop after so many messages
+    /// Stop after N messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     #[command(flatten)]
     connection: Connection,
-    /// One JSON object a line: {"subject", "message"} or {"subject", "error"}
+    /// Print one JSON object per line: {"subject", "message"} or {"subject", "error"}
     #[arg(long)]
     json: bool,
 }
 
-/// The subject on which a bucket's changes pass.
+/// The subject of the changes of a bucket.
 fn bucket_pattern(bucket: Bucket, cluster: &ClusterId) -> String {
     format!("$KV.{}.>", bucket.name(cluster))
 }
 
-/// The patterns to subscribe to for what the user wrote.
-fn patterns(wish: Option<&str>, cluster: &ClusterId) -> anyhow::Result<Vec<String>> {
-    let Some(wish) = wish else {
+/// The subscription patterns for the argument.
+fn patterns(argument: Option<&str>, cluster: &ClusterId) -> anyhow::Result<Vec<String>> {
+    let Some(argument) = argument else {
         let buckets = Bucket::ALL.into_iter().map(|bucket| bucket_pattern(bucket, cluster));
         return Ok([Subject::everything(cluster)].into_iter().chain(buckets).collect());
     };
-    if let Some(topic) = Topic::ALL.into_iter().find(|topic| topic.token() == wish) {
+    if let Some(topic) = Topic::ALL.into_iter().find(|topic| topic.token() == argument) {
         return Ok(vec![topic.pattern(cluster)]);
     }
-    if let Some(bucket) = Bucket::ALL.into_iter().find(|bucket| bucket.token() == wish) {
+    if let Some(bucket) = Bucket::ALL.into_iter().find(|bucket| bucket.token() == argument) {
         return Ok(vec![bucket_pattern(bucket, cluster)]);
     }
-    let parts_ok = wish.split('.').all(|part| !part.is_empty());
-    if !parts_ok || wish.contains(char::is_whitespace) {
-        return Err(usage(format!("`{wish}` is no NATS subject")));
+    let parts_ok = argument.split('.').all(|part| !part.is_empty());
+    if !parts_ok || argument.contains(char::is_whitespace) {
+        return Err(usage(format!("invalid NATS subject `{argument}`: empty part or white space")));
     }
-    if !wish.contains(['.', '>', '*']) {
+    if !argument.contains(['.', '>', '*']) {
         let topics = Topic::ALL.map(Topic::token).join(", ");
         let buckets = Bucket::ALL.map(Bucket::token).join(", ");
         return Err(usage(format!(
-            "`{wish}` is no topic ({topics}), no bucket ({buckets}) and no NATS subject"
+            "unknown subject `{argument}`: expected a topic ({topics}), a bucket ({buckets}) or a NATS \
+             subject with a `.`"
         )));
     }
-    Ok(vec![wish.to_owned()])
+    Ok(vec![argument.to_owned()])
 }
 
-/// What a payload says, or why it says nothing.
+/// Decodes a payload to JSON.
 fn decode(payload: &[u8]) -> Result<Value, String> {
     if payload.is_empty() {
         return Ok(Value::Null);
@@ -75,15 +76,15 @@ fn decode(payload: &[u8]) -> Result<Value, String> {
 }
 
 fn line(subject: &str, payload: &[u8], json: bool, colour: bool) -> String {
-    let said = decode(payload);
+    let decoded = decode(payload);
     if json {
-        return match said {
+        return match decoded {
             Ok(message) => json!({ "subject": subject, "message": message }).to_string(),
             Err(error) => json!({ "subject": subject, "error": error }).to_string(),
         };
     }
     let (dim, plain) = if colour { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
-    match said {
+    match decoded {
         Ok(Value::Null) => format!("{dim}{subject}{plain} (removed)"),
         Ok(message) => format!("{dim}{subject}{plain} {message}"),
         Err(error) => {
@@ -127,19 +128,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_and_buckets_have_short_names() {
+    fn topics_and_buckets_are_expanded() {
         let cluster = ClusterId::new("c").unwrap();
-        let asked = |wish: &str| patterns(Some(wish), &cluster);
-        assert_eq!(asked("gpu.sampled").unwrap(), [Topic::GpuSampled.pattern(&cluster)]);
-        assert_eq!(asked("jobs").unwrap(), ["$KV.wattle-v1-c-jobs.>"]);
-        assert_eq!(asked("other.>").unwrap(), ["other.>"]);
-        assert!(asked("gpus").unwrap_err().to_string().contains("gpu.sampled"));
-        assert!(asked("a..b").is_err());
+        let patterns_of = |argument: &str| patterns(Some(argument), &cluster);
+        assert_eq!(patterns_of("gpu.sampled").unwrap(), [Topic::GpuSampled.pattern(&cluster)]);
+        assert_eq!(patterns_of("jobs").unwrap(), ["$KV.wattle-v1-c-jobs.>"]);
+        assert_eq!(patterns_of("other.>").unwrap(), ["other.>"]);
+        assert!(patterns_of("gpus").unwrap_err().to_string().contains("gpu.sampled"));
+        assert!(patterns_of("a..b").is_err());
         assert_eq!(patterns(None, &cluster).unwrap().len(), 1 + Bucket::ALL.len());
     }
 
     #[test]
-    fn a_corrupt_payload_is_shown_as_one() {
+    fn corrupt_payload_is_reported() {
         let shown = line("s", &[MAGIC, 1, 1, 0, 255], false, false);
         assert!(shown.starts_with("s cannot be decoded (5 bytes): corrupt telemetry"), "{shown}");
         assert_eq!(line("s", b"", false, false), "s (removed)");

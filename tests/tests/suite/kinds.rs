@@ -54,7 +54,7 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
     };
     let explained = told(&["explain", "any"]);
     assert!(explained.contains(&format!("on {there} instead: ")), "{explained}");
-    assert!(told(&["explain", "picky"]).contains("asked for 1 GPU of kind p100"));
+    assert!(told(&["explain", "picky"]).contains("requests 1 GPU of type p100"));
     assert!(told(&["jobs"]).contains("1 p100"));
     let refused = system.wattle(&["submit", "--gpu-type", "k80", "--", "true"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -48,7 +48,7 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     let promoted = system.wattle(&["predictors", "promote", "statistical"]);
     let said = String::from_utf8_lossy(&promoted.stdout).into_owned();
     assert!(promoted.status.success(), "{}", String::from_utf8_lossy(&promoted.stderr));
-    assert_eq!(said.trim(), "statistical serves now, physical did before");
+    assert_eq!(said.trim(), "statistical is now the champion; it replaced physical");
     until("its surface is the job's", async || surface("statistical").await).await;
 
     // Who serves is stored: a registry that comes back knows it, and the scores.
@@ -56,7 +56,7 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     until("the registry takes requests again", async || {
         let again = system.wattle(&["predictors", "promote", "statistical"]);
         let said = String::from_utf8_lossy(&again.stdout).into_owned();
-        again.status.success().then(|| assert_eq!(said.trim(), "statistical serves already"))
+        again.status.success().then(|| assert_eq!(said.trim(), "statistical is already the champion"))
     })
     .await;
     let (all, serves) = until("all are listed again", async || listed(&system)).await;

@@ -1,4 +1,4 @@
-//! The NATS server that `wattle up` runs: found on this machine, on a port of its own.
+//! The NATS server of `wattle up`, on a free port of this machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,13 +9,13 @@ use wattle_runtime::bus::{Bus, BusConfig};
 
 use super::processes::{Processes, Program};
 
-/// How long the server may take to answer.
+/// Time limit for the server to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Starts a server whose streams lie in `store`; returns its address.
+/// Starts a server with its streams in `store`; returns its address.
 pub(crate) fn start(processes: &mut Processes, store: &Path) -> anyhow::Result<String> {
     let path = wattle_runtime::server::find().context(
-        "nats-server is not on this machine; `apt-get install nats-server` brings it, or name it in NATS_SERVER",
+        "nats-server not found: run `apt-get install nats-server`, or set NATS_SERVER to its path",
     )?;
     let port = free_port()?;
     processes.start(program(path, port, store))?;
@@ -29,8 +29,7 @@ pub(crate) async fn connect(url: &str, cluster: &ClusterId) -> anyhow::Result<Bu
         .with_context(|| format!("no NATS server answers at {url}"))
 }
 
-/// A port nobody listens on. It is asked for once and kept, so that the server comes back on the
-/// same one after a crash.
+/// A free port. It is chosen once, so that a restarted server has the same address.
 fn free_port() -> anyhow::Result<u16> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr().context("no free port")?.port())

@@ -1,8 +1,8 @@
-//! What a process of `wattle up` is started through: it ends when `wattle up` does, even by SIGKILL.
+//! The wrapper of every process of `wattle up`: the process receives SIGTERM when `wattle up` ends,
+//! even by SIGKILL.
 //!
-//! Otherwise services without their parent would go on, and the next `wattle up` in the same folder
-//! would be the second master of the same jobs. The kernel sends the signal; whoever gets it ends
-//! in order.
+//! Otherwise orphaned services would continue, and the next `wattle up` in the same folder would start
+//! a second set of services for the same jobs.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 /// The hidden command's name.
 pub(crate) const CHILD: &str = "child-of-up";
 
-/// Become a program that ends with `wattle up`.
+/// Run a program that is terminated together with `wattle up`.
 #[derive(Args)]
 pub(crate) struct Child {
     /// The process id of `wattle up`
@@ -26,15 +26,15 @@ pub(crate) struct Child {
     command: Vec<OsString>,
 }
 
-/// The arguments that make `wattle` become `program` under process `parent`.
+/// The arguments with which `wattle` executes `program` as a child of process `parent`.
 pub(super) fn arguments(parent: u32, program: OsString) -> [OsString; 5] {
     [CHILD.into(), "--parent".into(), parent.to_string().into(), "--".into(), program]
 }
 
-/// Becomes the program; returns only if that fails.
+/// Executes the program in this process; returns only on failure.
 pub(crate) fn become_child(child: &Child) -> anyhow::Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM)).context("cannot watch the parent")?;
-    // It may have ended before the kernel was asked to watch.
+    // The parent may have ended before the signal was set.
     anyhow::ensure!(getppid() == Pid::from_raw(child.parent), "wattle up has ended");
     let (program, args) = child.command.split_first().context("no program")?;
     let error = Command::new(program).args(args).exec();

@@ -1,7 +1,6 @@
-//! The configuration of every service that `wattle up` starts.
+//! The configuration files of the services of `wattle up`.
 //!
-//! Made from the very examples that operators start from (`deploy/*.toml`), with what differs here
-//! put over them, so the examples are in daily use.
+//! They are the shipped examples (`deploy/*.toml`) with overrides, so every run also tests the examples.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +19,7 @@ const EXAMPLES: [(&str, &str); 8] = [
     ("launcher", include_str!("../../../../deploy/launcher.toml")),
 ];
 
-/// What is put over an example: key (with dots into tables) and value.
+/// Overrides of an example: dotted key and value.
 pub(crate) type Overrides = Vec<(&'static str, Value)>;
 
 /// A path as a TOML value.
@@ -39,7 +38,7 @@ pub(crate) fn write(
         .iter()
         .find(|(known, _)| *known == service)
         .with_context(|| format!("no example configuration of {service}"))?;
-    let mut table: Table = example.parse().context("an example in deploy/ is no TOML")?;
+    let mut table: Table = example.parse().context("an example in deploy/ is invalid TOML")?;
     for (key, value) in overrides {
         put(&mut table, key, value);
     }
@@ -69,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_with_dots_reach_into_tables() {
+    fn dotted_keys_address_tables() {
         let mut table: Table = "a = 1\n[nats]\nurl = \"x\"\nkeep = true".parse().unwrap();
         put(&mut table, "nats.url", Value::from("y"));
         put(&mut table, "a", Value::from(2));

@@ -1,4 +1,4 @@
-//! Which GPUs `wattle up` runs on: this machine's own, or simulated nodes.
+//! The GPUs of `wattle up`: those of this machine, or simulated nodes.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,37 +13,37 @@ use wattle_gpu::nvml::NvmlDriver;
 use super::processes::find_own;
 use crate::output::usage;
 
-/// One node to run services for.
+/// One node with its services.
 pub(crate) struct Node {
     /// Its id.
     pub(crate) id: NodeId,
     /// The driver's library; `None`: the system's.
     pub(crate) library: Option<PathBuf>,
-    /// What its services find in their environment beside what they inherit.
+    /// Additional environment of its services.
     pub(crate) env: Vec<(String, OsString)>,
-    /// How many GPUs it has.
+    /// Number of GPUs.
     pub(crate) gpus: u32,
-    /// Their kind.
+    /// Their type.
     pub(crate) gpu_type: String,
-    /// The leaf switch it is below, where that is known.
+    /// Its leaf switch, if known.
     pub(crate) switch: Option<u32>,
-    /// How many of them are on each board, where that is known.
+    /// GPUs per board, if known.
     pub(crate) gpus_per_board: Option<u32>,
 }
 
-/// The nodes, and the file with the clock where it is not the wall's.
+/// The nodes and the clock.
 pub(crate) struct Hardware {
     /// The nodes, in order.
     pub(crate) nodes: Vec<Node>,
-    /// The file whose head holds the clock's scale.
+    /// The file with the clock's scale; absent for the wall clock.
     pub(crate) clock: Option<PathBuf>,
-    /// Their shape, as a trace is simulated on it.
+    /// Their shape.
     pub(crate) shape: ClusterShape,
 }
 
 /// This machine's own GPUs.
 pub(crate) fn real() -> anyhow::Result<Hardware> {
-    let none = "no NVIDIA GPU here; try simulated ones: wattle up --simulated 2x4:v100";
+    let none = "no NVIDIA GPU found; try simulated nodes: wattle up --simulated 2x4:v100";
     let driver = NvmlDriver::open(None).context(none)?;
     let gpus = driver.count().context(none)?;
     if gpus == 0 {
@@ -66,7 +66,7 @@ pub(crate) fn real() -> anyhow::Result<Hardware> {
     Ok(Hardware { nodes: vec![node], clock: None, shape })
 }
 
-/// Simulated nodes of this shape, their clocks at `rate`, their state below `folder`.
+/// Simulated nodes of this shape with a clock `rate` times the wall clock and state files in `folder`.
 pub(crate) fn simulated(
     shape: &ClusterShape,
     rate: u32,
@@ -75,13 +75,13 @@ pub(crate) fn simulated(
 ) -> anyhow::Result<Hardware> {
     let simnode = find_own("wattle-simnode")?;
     let library = find_own("libnvml_sim.so")?;
-    let goes_on = remember(shape, rate, folder)?;
+    let resumes = record_hardware(shape, rate, folder)?;
     let mut nodes = Vec::new();
     let places = shape.switches().zip(shape.boards());
     for (i, ((gpus, kind), (switch, gpus_per_board))) in shape.nodes().zip(places).enumerate() {
         let id = NodeId::new(&format!("n{i}")).expect("a letter and a number are an id");
         let state = folder.join(format!("{id}.state"));
-        if !(goes_on && state.exists()) {
+        if !(resumes && state.exists()) {
             create(&simnode, &state, &id, (gpus, kind), rate, epoch)?;
         }
         nodes.push(Node {
@@ -101,8 +101,9 @@ pub(crate) fn simulated(
     Ok(Hardware { nodes, clock, shape: shape.clone() })
 }
 
-/// Whether the folder holds these nodes already; others than these are an error.
-fn remember(shape: &ClusterShape, rate: u32, folder: &Path) -> anyhow::Result<bool> {
+/// Records the shape in the folder. Returns true if it was recorded before; a different shape is an
+/// error.
+fn record_hardware(shape: &ClusterShape, rate: u32, folder: &Path) -> anyhow::Result<bool> {
     let file = folder.join("hardware");
     let ours = format!("--simulated {shape} --rate {rate}");
     match std::fs::read_to_string(&file) {
@@ -139,6 +140,6 @@ fn create(
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(usage(format!("--simulated: {}", said.trim().trim_start_matches("error: "))))
+    let error = String::from_utf8_lossy(&output.stderr);
+    Err(usage(format!("--simulated: {}", error.trim().trim_start_matches("error: "))))
 }

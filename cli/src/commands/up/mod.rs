@@ -1,18 +1,18 @@
-//! `wattle up`: the whole system on this machine, until stopped, for a time, or until a trace is done.
+//! `wattle up`: runs all services on this machine until stopped, for a time, or until a trace has ended.
 //!
-//! Starts what an operator would start, each a process of its own: nats-server, placer, predictor,
-//! registry, and for every node profiler, power agent and launcher. It decides nothing; it writes their
-//! configuration, keeps them running, hands in a trace's jobs at their time, and shows what comes
-//! of it.
+//! Each service is a process: nats-server, placer, predictors, registry, and per node profiler, power
+//! agent and launcher. The command writes their configuration, restarts them after a failure, submits
+//! the jobs of a trace at their times and prints a summary.
 
 mod bus;
 mod child;
 mod configs;
-mod feed;
+
 mod hardware;
 
 mod processes;
 mod progress;
+mod replay;
 mod services;
 mod simulated_sleep;
 mod summary;
@@ -40,9 +40,9 @@ use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{note, print, usage};
 
-/// Rate of the system's clock beside simulated GPUs, where none is given.
+/// Largest rate of the simulated clock.
 const RATE_MAX: u32 = 10_000;
-/// How long jobs may take to stop when the system ends, wall time.
+/// Time limit for stopping jobs at the end, wall time.
 const JOBS_GRACE: Duration = Duration::from_secs(15);
 
 /// Run the whole system on this machine.
@@ -51,58 +51,58 @@ const JOBS_GRACE: Duration = Duration::from_secs(15);
     after_help = "Examples:\n  wattle up\n  wattle up --simulated 4x8:v100 --rate 60\n  wattle up --simulated 2x4:v100 --rate 60 --trace deploy/demo/trace.csv --carbon deploy/demo/carbon.csv"
 )]
 pub(crate) struct Up {
-    /// Simulated nodes instead of this machine's GPUs
-    #[arg(long, value_name = "NODESxGPUS:KIND|FILE.toml", value_parser = crate::cluster_file::cluster)]
+    /// Simulated nodes instead of the GPUs of this machine
+    #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
     simulated: Option<ClusterShape>,
-    /// System seconds in a second of the wall; only beside simulated GPUs
+    /// Simulated seconds per wall second; needs --simulated
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u32).range(1..=i64::from(RATE_MAX)))]
     rate: u32,
-    /// Hand in this trace's jobs at their time, and end when they are done
+    /// Submit the jobs of this trace at their times, and end when all have ended
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Carbon intensity over time: for the table at the end, a carbon budget, and jobs that may wait
+    /// Carbon intensity series: for the summary, a carbon budget and jobs with slack
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
-    /// Who decides: fifo, fifo-packed, eaco, powerflow, greenflow, wattle and others
+    /// Scheduling policy: fifo, fifo-packed, eaco, powerflow, greenflow, wattle and others
     #[arg(long, value_name = "NAME", default_value = "eaco")]
     policy: String,
-    /// A power cap on every GPU, watts
+    /// Power cap of every GPU, watts
     #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]
     gpu_cap_w: Option<u64>,
-    /// Look at running jobs under lower caps for a while, where that would teach enough
+    /// Probe running jobs at lower caps and clocks to improve predictions
     #[arg(long)]
     probe: bool,
-    /// Nodes that nobody needs sleep, and wake when a job waits for them
+    /// Let unused nodes sleep, and wake them for queued jobs
     #[arg(long, requires = "simulated")]
     sleep: bool,
-    /// Seed of what is drawn for a trace whose models are not in the catalog
+    /// Random seed for workloads of trace jobs whose models are not in the catalog
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// End after this time of the wall: 90s, 5m, 2h
+    /// End after this wall time: 90s, 5m, 2h
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     for_: Option<Duration>,
-    /// Keep everything in this folder (jobs' output, checkpoints, what was learned), and go on with
-    /// the jobs that lie there; without it they are cancelled at the end and all is removed
+    /// Folder for all state (output, checkpoints, history); jobs in it are resumed. Without it, jobs
+    /// are cancelled at the end and all state is removed
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Use this NATS server instead of starting one
     #[arg(long, value_name = "URL")]
     nats: Option<String>,
-    /// The cluster's name on the bus
+    /// Name of the cluster
     #[arg(long, value_name = "ID", default_value = DEFAULT_CLUSTER)]
     cluster: ClusterId,
-    /// Print the table at the end as JSON
+    /// Print the summary as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// The folder a run lives in; a fresh one is removed at a good end.
+/// The state folder. A temporary one is removed after success.
 struct Folder {
     path: PathBuf,
     fresh: bool,
-    /// Held for as long as this runs, so that there is one master of the folder.
+    /// Locked while this process runs.
     _lock: File,
 }
 
@@ -140,11 +140,11 @@ impl Up {
     fn hardware(&self, folder: &Folder) -> anyhow::Result<Hardware> {
         let Some(shape) = &self.simulated else {
             if self.rate != 1 {
-                return Err(usage("--rate needs --simulated: real GPUs live by the wall clock"));
+                return Err(usage("--rate needs --simulated: real GPUs use the wall clock"));
             }
             return hardware::real();
         };
-        // Both clocks show the same at the beginning; from there the system's runs ahead.
+        // The simulated clock starts at the current wall time.
         hardware::simulated(shape, self.rate, clock::wall_now(), &folder.path.join("state"))
     }
 }
@@ -159,7 +159,7 @@ pub(crate) fn run(command: Up) -> anyhow::Result<()> {
         ));
     }
     let trace =
-        command.trace.as_deref().map(|path| feed::Trace::read(path, &command)).transpose()?;
+        command.trace.as_deref().map(|path| replay::Trace::read(path, &command)).transpose()?;
     block_on(async {
         let folder = Folder::new(command.dir.as_deref())?;
         let hardware = command.hardware(&folder)?;
@@ -187,7 +187,7 @@ impl Up {
         &self,
         folder: &Folder,
         hardware: &Hardware,
-        trace: Option<&feed::Trace>,
+        trace: Option<&replay::Trace>,
         shutdown: &Shutdown,
         processes: &mut Processes,
     ) -> anyhow::Result<()> {
@@ -199,8 +199,8 @@ impl Up {
         print(bus.url())?;
         if let Some(other) = Running::find() {
             note(&format!(
-                "note: another `wattle up` runs here (process {}), and commands find that one; \
-                 give them --nats {url} for this one",
+                "note: another `wattle up` runs here (process {}), and commands use it by default; \
+                 --nats {url} selects this one",
                 other.pid
             ));
         }
@@ -225,7 +225,7 @@ impl Up {
         let refused = processes.refused();
         tokio::select! {
             ready = services::ready(&bus, hardware) => ready?,
-            () = refused.cancelled() => anyhow::bail!("a service refuses to start"),
+            () = refused.cancelled() => anyhow::bail!("a service rejected its configuration"),
             () = shutdown.wait() => return Ok(()),
         }
         let (budget, carbon) = (self.budget.budget()?, self.carbon.as_deref());
@@ -242,11 +242,10 @@ impl Up {
         ));
         let run = self.watch(&bus, hardware, trace, shutdown).await;
         if folder.fresh {
-            // Nobody will come back for them.
             services::cancel_jobs(&bus, JOBS_GRACE).await;
         } else {
-            // The launchers stop them, with a checkpoint; the next `wattle up` here goes on.
-            services::say_who_goes_on(&bus).await;
+            // The launchers checkpoint them; the next `wattle up` in this folder resumes them.
+            services::note_resumable_jobs(&bus).await;
         }
         run
     }
@@ -255,11 +254,11 @@ impl Up {
         &self,
         bus: &Bus,
         hardware: &Hardware,
-        trace: Option<&feed::Trace>,
+        trace: Option<&replay::Trace>,
         shutdown: &Shutdown,
     ) -> anyhow::Result<()> {
         let began = clock::now();
-        let shown = progress::show(bus.clone(), trace.map(feed::Trace::len));
+        let shown = progress::show(bus.clone(), trace.map(replay::Trace::len));
         let limit = async {
             match self.for_ {
                 Some(span) => tokio::time::sleep(span).await,

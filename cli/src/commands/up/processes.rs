@@ -1,8 +1,6 @@
-//! The processes `wattle up` starts, and keeps running until it ends.
+//! The processes of `wattle up`.
 //!
-//! A process that ends before it was asked to is started again: the services are built for that,
-//! and whoever tries the system may kill any of them to see it. What they print goes to a log file
-//! each.
+//! A process that ends unexpectedly is restarted. Each process has a log file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -19,38 +17,37 @@ use tokio_util::sync::CancellationToken;
 use super::{child, simulated_sleep};
 use crate::output::note;
 
-/// How long a process may take to end after it was asked to.
+/// Time limit for a process to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(5);
-/// The same for a launcher, which lets its jobs write their checkpoints first: the two minutes it
-/// gives them, and what follows.
+/// The same for a launcher, which first waits up to two minutes for checkpoints.
 const GRACE_LAUNCHER: Duration = Duration::from_secs(135);
-/// After so long a person is told what is waited for.
+/// Delay before a note about the wait.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How long before a process that ended is started again.
+/// Delay before a restart.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// One process: what to start.
+/// A program to run.
 #[derive(Clone)]
 pub(crate) struct Program {
-    /// What it is called in notes and in its log's name: `profiler-n0`.
+    /// Name in notes and of its log file: `profiler-n0`.
     pub(crate) name: String,
     /// The program.
     pub(crate) path: PathBuf,
     /// Its arguments.
     pub(crate) args: Vec<OsString>,
-    /// Its environment, beside what it inherits.
+    /// Additional environment.
     pub(crate) env: Vec<(String, OsString)>,
-    /// How long it may take to end after it was asked to.
+    /// Time limit to end after SIGTERM.
     pub(crate) grace: Duration,
 }
 
 impl Program {
-    /// The bus.
+    /// The NATS server.
     pub(crate) fn server(path: PathBuf, args: Vec<OsString>) -> Self {
         Self { name: "nats-server".to_owned(), path, args, env: Vec::new(), grace: GRACE }
     }
 
-    /// A program of ours, with its configuration.
+    /// A Wattle service with its configuration file.
     pub(crate) fn service(
         name: String,
         path: PathBuf,
@@ -69,7 +66,7 @@ impl Program {
             .append(true)
             .open(&log_path)
             .with_context(|| format!("cannot write {}", log_path.display()))?;
-        let me = std::env::current_exe().context("cannot tell where wattle lies")?;
+        let me = std::env::current_exe().context("cannot find the path of this program")?;
         let child = Command::new(me)
             .args(child::arguments(std::process::id(), self.path.clone().into_os_string()))
             .args(&self.args)
@@ -96,43 +93,43 @@ pub(crate) struct Processes {
     logs: PathBuf,
     stop: CancellationToken,
     refused: CancellationToken,
-    keepers: JoinSet<()>,
+    supervisors: JoinSet<()>,
 }
 
 impl Processes {
-    /// None yet; their logs go to `logs`.
+    /// No process yet; log files are written to `logs`.
     pub(crate) fn new(logs: PathBuf) -> Self {
         Self {
             logs,
             stop: CancellationToken::new(),
             refused: CancellationToken::new(),
-            keepers: JoinSet::new(),
+            supervisors: JoinSet::new(),
         }
     }
 
     /// Starts `program` and keeps it running.
     pub(crate) fn start(&mut self, program: Program) -> anyhow::Result<()> {
         let child = program.spawn(&self.logs)?;
-        let keeper = Keeper {
+        let supervisor = Supervisor {
             program,
             logs: self.logs.clone(),
             stop: self.stop.clone(),
             refused: self.refused.clone(),
         };
-        self.keepers.spawn(keeper.keep(child));
+        self.supervisors.spawn(supervisor.run(child));
         Ok(())
     }
 
-    /// Comes when a process would not start with what it was given: trying again is no use.
+    /// Cancelled when a process rejects its configuration; a restart would not help.
     pub(crate) fn refused(&self) -> CancellationToken {
         self.refused.clone()
     }
 
-    /// Asks all to end, and sees to it; a second Ctrl-C ends them at once.
+    /// Terminates all processes and waits; a second Ctrl-C kills them at once.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
         let all = async {
-            let each = async { while self.keepers.join_next().await.is_some() {} };
+            let each = async { while self.supervisors.join_next().await.is_some() {} };
             tokio::pin!(each);
             if tokio::time::timeout(SILENCE, &mut each).await.is_err() {
                 note("waiting for jobs to write their checkpoints; Ctrl-C ends them at once");
@@ -146,18 +143,18 @@ impl Processes {
     }
 }
 
-/// Exit code of a program that refuses its configuration.
+/// Exit code of a service that rejects its configuration.
 const REFUSED: i32 = 2;
 
-struct Keeper {
+struct Supervisor {
     program: Program,
     logs: PathBuf,
     stop: CancellationToken,
     refused: CancellationToken,
 }
 
-impl Keeper {
-    async fn keep(self, mut child: Child) {
+impl Supervisor {
+    async fn run(self, mut child: Child) {
         let name = &self.program.name;
         loop {
             let ended = tokio::select! {
@@ -171,8 +168,8 @@ impl Keeper {
                 && status.code() == Some(REFUSED)
             {
                 let log = self.logs.join(format!("{name}.log"));
-                let said = std::fs::read_to_string(log).unwrap_or_default();
-                note(&format!("{name} does not start: {}", said.lines().last().unwrap_or("?")));
+                let log = std::fs::read_to_string(log).unwrap_or_default();
+                note(&format!("{name} does not start: {}", log.lines().last().unwrap_or("?")));
                 self.refused.cancel();
                 return;
             }
@@ -197,9 +194,9 @@ impl Keeper {
 async fn end(child: &mut Child, grace: Duration) {
     let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     if let Some(id) = id {
-        // It may have ended this very moment.
+        // The process may have ended already.
         let _ = kill_process(id, Signal::TERM);
-        // On a node that sleeps it would not hear of it.
+        // A stopped process does not handle SIGTERM before SIGCONT.
         let _ = kill_process(id, Signal::CONT);
     }
     if tokio::time::timeout(grace, child.wait()).await.is_err() {
@@ -207,14 +204,14 @@ async fn end(child: &mut Child, grace: Duration) {
     }
 }
 
-/// Finds one of our own programs: beside `wattle` itself.
+/// Finds a program of the project in the folder of `wattle`.
 pub(crate) fn find_own(name: &str) -> anyhow::Result<PathBuf> {
-    let me = std::env::current_exe().context("cannot tell where wattle lies")?;
-    let folder = me.parent().context("cannot tell where wattle lies")?;
+    let me = std::env::current_exe().context("cannot find the path of this program")?;
+    let folder = me.parent().context("cannot find the path of this program")?;
     let path = folder.join(name);
     anyhow::ensure!(
         path.is_file(),
-        "{name} is not beside wattle in {}; `cargo build --workspace` makes them all",
+        "{name} is not in {}: run `cargo build --workspace`",
         folder.display()
     );
     Ok(path)

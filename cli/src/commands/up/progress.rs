@@ -1,5 +1,4 @@
-//! What a person sees while the system runs: on a terminal one line that changes, elsewhere a line
-//! now and then.
+//! Status line of `wattle up`: updated in place on a terminal, printed periodically elsewhere.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -15,7 +14,7 @@ use wattle_runtime::clock;
 use crate::output::{note, replace_line, span};
 use crate::progress::update_interval;
 
-/// Shows how it goes until dropped.
+/// Prints the status until dropped.
 pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()> {
     let live = std::io::stderr().is_terminal();
     let began = clock::now();
@@ -52,19 +51,19 @@ pub(crate) async fn show(bus: Bus, expected: Option<usize>) -> anyhow::Result<()
     }
 }
 
-/// Leaves the line that changes.
+/// Ends the status line.
 pub(crate) fn end() {
     if std::io::stderr().is_terminal() {
         note("");
     }
 }
 
-/// The line, so many seconds after the beginning.
+/// Prefixes the line with the elapsed time.
 fn at(seconds: f64, line: &str) -> String {
     format!("+{:<6} {line}", span(seconds))
 }
 
-/// Fits 80 columns with three digits for each number of jobs: a line that wraps cannot be redrawn.
+/// The line fits 80 columns with three digits per count, because a wrapped line cannot be redrawn.
 fn line(phases: &BTreeMap<JobId, JobPhase>, power: Power, expected: Option<usize>) -> String {
     let count = |wanted: &[JobPhase]| phases.values().filter(|p| wanted.contains(p)).count();
     let queued = count(&[JobPhase::Queued]);
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_that_changes_is_no_longer_than_a_terminal() {
+    fn status_line_fits_80_columns() {
         let power = Power::from_w(99_999);
         let all = [
             (JobPhase::Queued, 300),
@@ -109,9 +108,9 @@ mod tests {
             assert!(line.len() <= 80, "{} columns: {line}", line.len());
         }
         let few = [(JobPhase::Finished, 2), (JobPhase::Failed, 1)];
-        let said = line(&phases(&few), power, Some(24));
-        assert_eq!(said, "  0 queued   0 running   2/24 finished 1 failed 99999 W");
-        let said = line(&phases(&few[..1]), power, None);
-        assert_eq!(said, "  0 queued   0 running   2 finished   GPUs draw 99999 W");
+        let text = line(&phases(&few), power, Some(24));
+        assert_eq!(text, "  0 queued   0 running   2/24 finished 1 failed 99999 W");
+        let text = line(&phases(&few[..1]), power, None);
+        assert_eq!(text, "  0 queued   0 running   2 finished   GPUs draw 99999 W");
     }
 }

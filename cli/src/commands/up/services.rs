@@ -1,4 +1,4 @@
-//! The services of a machine: configuration, start, readiness, end.
+//! The services of `wattle up`: configuration, start, readiness and end.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,20 +20,20 @@ use crate::commands::jobs::records;
 use crate::commands::nodes::nodes;
 use crate::output::note;
 
-/// The predictors that are shipped, by their example files: all take part in the contest.
+/// The shipped predictors by their example files; all are evaluated side by side.
 const PREDICTORS: [&str; 3] = ["predictor", "predictor-statistical", "predictor-neighbour"];
-/// How long the services may take to report.
+/// Time limit for the first reports.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long killed jobs may take to be gone, wall time: a supervisor sees it at once.
+/// Time limit for killed jobs to end, wall time.
 const KILL_PATIENCE: Duration = Duration::from_secs(3);
-/// How long services may take to say that they are there, wall time.
+/// Time limit of a service discovery request, wall time.
 const ANSWER_WITHIN: Duration = Duration::from_millis(200);
-/// How often to look whether something has come about, wall time.
+/// Polling interval, wall time.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Leases and patience count the system's time; below so much of the wall's a busy machine alone
-/// would let them run out.
+/// Minimum wall time of leases and time limits, which count simulated time: a busy machine would let
+/// shorter ones expire.
 const WALL_LEASE: Duration = Duration::from_secs(6);
-/// How long the champion may take before a prior stands in: several of its intervals of the wall's.
+/// Minimum wall time before a prior replaces a missing surface of the champion.
 const WALL_FIRST: Duration = Duration::from_secs(3);
 const WALL_SILENCE: Duration = Duration::from_secs(10);
 const WALL_HEARTBEAT: Duration = Duration::from_millis(500);
@@ -44,28 +44,28 @@ pub(crate) struct Site<'a> {
     pub(crate) cluster: &'a ClusterId,
     /// The bus's address.
     pub(crate) url: &'a str,
-    /// Who decides.
+    /// The policy.
     pub(crate) policy: &'a str,
-    /// A cap on every GPU.
+    /// Power cap of every GPU.
     pub(crate) gpu_cap: Option<Power>,
-    /// Whether the predictor's proposals to look at lower caps are followed.
+    /// Whether probes are enabled.
     pub(crate) probe: bool,
-    /// Whether simulated nodes sleep when nobody needs them.
+    /// Whether unused simulated nodes sleep.
     pub(crate) sleep: bool,
-    /// The folder of this run.
+    /// The state folder.
     pub(crate) folder: &'a Path,
-    /// System seconds in a second of the wall.
+    /// Simulated seconds per wall second.
     pub(crate) rate: u32,
 }
 
 impl Site<'_> {
-    /// Milliseconds of the system's time: as the example has it, but at least so much of the wall's.
+    /// Milliseconds of simulated time: the value of the example, at least `wall` of wall time.
     fn ms(&self, example: u64, wall: Duration) -> Value {
         let least = wall.as_millis() as u64 * u64::from(self.rate);
         Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
     }
 
-    /// Seconds, likewise.
+    /// The same in seconds.
     fn s(&self, example: u64, wall: Duration) -> Value {
         let least = (wall * self.rate).as_secs();
         Value::from(i64::try_from(example.max(least)).unwrap_or(i64::MAX))
@@ -90,7 +90,7 @@ impl Site<'_> {
     }
 }
 
-/// Starts everything, each in a process of its own.
+/// Starts every service as a process.
 pub(crate) fn start(
     processes: &mut Processes,
     site: &Site<'_>,
@@ -155,7 +155,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     let mut profiler = site.driver(node);
     let model = wattle_world::World::builtin();
     if let Some(gpu) = model.gpu(&node.gpu_type).filter(|_| node.library.is_some()) {
-        // What an operator would measure at the plug; here the simulated node's own figure.
+        // An operator would measure this at the power supply; a simulated node has a known value.
         let host = model.host_power_of(gpu, node.gpus);
         profiler.push(("host_power_w", Value::from(host.as_w().round() as i64)));
     }
@@ -204,7 +204,7 @@ fn start_node(processes: &mut Processes, site: &Site<'_>, node: &Node) -> anyhow
     Ok(())
 }
 
-/// Waits until every node's launcher and power agent have reported, and every other service answers.
+/// Waits until every launcher and power agent has reported and every other service answers.
 pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> {
     let wanted = hardware.nodes.len();
     let mut last = String::from("nothing has reported");
@@ -224,14 +224,14 @@ pub(crate) async fn ready(bus: &Bus, hardware: &Hardware) -> anyhow::Result<()> 
         .or_else(|()| anyhow::bail!("after {PATIENCE:?} {last}; the logs say why"))
 }
 
-/// Who has not reported or does not answer yet.
+/// The first service that has not reported or does not answer yet.
 async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String>> {
     let reported = nodes(bus).await?;
     let ready = reported.iter().filter(|n| n.power.is_some() && n.launcher.is_some()).count();
     if ready < nodes_wanted {
         return Ok(Some(format!("{ready} of {nodes_wanted} nodes have reported")));
     }
-    // The last that the placer begins to serve.
+    // The placer subscribes to this subject last.
     let last = Subject::request(bus.cluster().clone(), RequestTopic::BudgetSet);
     let answering = async |name, wanted| {
         let found = bus.services(name, ANSWER_WITHIN).await?.len();
@@ -247,10 +247,10 @@ async fn missing(bus: &Bus, nodes_wanted: usize) -> anyhow::Result<Option<String
     Ok(placer.or(registry).or(predictors).or(profilers))
 }
 
-/// Takes every job back and waits until none runs.
+/// Cancels every job and waits until none runs.
 pub(crate) async fn cancel_jobs(bus: &Bus, patience: Duration) {
     let stopped = async {
-        let mut asked = std::collections::BTreeSet::new();
+        let mut requested = std::collections::BTreeSet::new();
         loop {
             let active: Vec<_> = match records(bus).await {
                 Ok(records) => records.into_iter().filter(|r| !r.phase.is_final()).collect(),
@@ -261,7 +261,7 @@ pub(crate) async fn cancel_jobs(bus: &Bus, patience: Duration) {
             }
             for record in active {
                 let job = record.spec.job;
-                if asked.insert(job.clone())
+                if requested.insert(job.clone())
                     && let Reply::Refused { error } = cancel(bus, job).await.context("cancel")?
                 {
                     note(&error);
@@ -291,7 +291,7 @@ pub(crate) async fn kill_jobs(folder: &Path, hardware: &Hardware) {
         match tokio::time::timeout(KILL_PATIENCE, killed).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => note(&format!("warning: jobs may still run: {error:#}")),
-            Err(_) => note("warning: jobs that were killed are still there"),
+            Err(_) => note("warning: killed jobs have not ended yet"),
         }
     }
 }
@@ -300,11 +300,11 @@ fn launcher_state(folder: &Path, node: &NodeId) -> PathBuf {
     folder.join("state").join(format!("launcher-{node}"))
 }
 
-/// Says which jobs the next `wattle up` in the same folder goes on with.
-pub(crate) async fn say_who_goes_on(bus: &Bus) {
+/// Prints the number of jobs that the next `wattle up` in the same folder resumes.
+pub(crate) async fn note_resumable_jobs(bus: &Bus) {
     let Ok(records) = records(bus).await else { return };
     let active = records.iter().filter(|record| !record.phase.is_final()).count();
     if active > 0 {
-        note(&format!("{active} jobs go on at the next `wattle up` with the same --dir"));
+        note(&format!("{active} jobs will be resumed by the next `wattle up` with the same --dir"));
     }
 }

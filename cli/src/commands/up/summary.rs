@@ -1,5 +1,5 @@
-//! The table at the end: what ran live, what the simulator says of the same trace under the same
-//! policy, and what FIFO without caps would have done.
+//! The summary after a trace: the live run, a simulation of the same trace under the same policy, and a
+//! simulation under FIFO without caps.
 
 use std::time::Duration;
 
@@ -15,22 +15,21 @@ use wattle_simulator::{CarbonSeries, PolicyOutcome};
 use wattle_world::World;
 
 use super::Up;
-use super::feed::Trace;
 use super::hardware::Hardware;
+use super::replay::Trace;
 use crate::commands::jobs::records;
 use crate::commands::simulate::one;
 use crate::output::{Align, Table, note, print, print_json, span};
 
-/// How long to wait for the last of the ledger, wall time: an entry comes once a minute of the
-/// system's time.
+/// Time limit for the last ledger entries, wall time; a node writes one per minute of simulated time.
 const LEDGER_PATIENCE: Duration = Duration::from_secs(75);
-/// The same for somebody who has asked for the end.
+/// The same after an interrupt.
 const LEDGER_HURRY: Duration = Duration::from_secs(2);
 
-/// One column of the table.
+/// One row of the table.
 #[derive(Serialize)]
 struct Column {
-    what: String,
+    run: String,
     jobs: usize,
     finished: usize,
     jct_s_mean: Option<f64>,
@@ -40,9 +39,9 @@ struct Column {
 }
 
 impl Column {
-    fn simulated(what: String, outcome: &PolicyOutcome) -> Self {
+    fn simulated(run: String, outcome: &PolicyOutcome) -> Self {
         Self {
-            what,
+            run,
             jobs: outcome.jobs,
             finished: outcome.finished,
             jct_s_mean: outcome.jct_s_mean,
@@ -53,7 +52,7 @@ impl Column {
     }
 }
 
-/// The part of an entry's energy that falls between two instants, spent evenly over it.
+/// The part of an entry between two instants; its energy is distributed evenly over its span.
 fn within(
     entry: &LedgerEntry,
     from: Timestamp,
@@ -67,7 +66,7 @@ fn within(
     (all.scale(share), start, end)
 }
 
-/// Reads the ledger until it reaches `until` on every node, or patience ends.
+/// Reads the ledger until it reaches `until` on every node, or until the time limit.
 async fn ledger(
     bus: &Bus,
     nodes: usize,
@@ -100,7 +99,7 @@ async fn ledger(
         Ok(Ok(())) => {}
         Ok(Err(error)) => note(&format!("warning: the ledger cannot be read: {error:#}")),
         Err(_) => {
-            note("warning: the ledger does not reach the end of the run; its energy is short");
+            note("warning: the ledger does not reach the end of the run; its energy is incomplete");
         }
     }
     entries
@@ -132,7 +131,7 @@ fn live(
         }
     }
     Column {
-        what: format!("{policy}, live"),
+        run: format!("{policy}, live"),
         jobs: records.len(),
         finished: finished.len(),
         jct_s_mean: mean,
@@ -142,7 +141,7 @@ fn live(
     }
 }
 
-/// `12.3 %`: how much of `before` is saved; negative where more was spent.
+/// Saving relative to `before`: `12.3 %`; negative for an increase.
 fn saving(now: Option<f64>, before: Option<f64>) -> String {
     match (now, before) {
         (Some(now), Some(before)) if before > 0.0 => {
@@ -152,7 +151,7 @@ fn saving(now: Option<f64>, before: Option<f64>) -> String {
     }
 }
 
-/// `-12.3 %`: how far `now` is from `before`.
+/// Change relative to `before`: `-12.3 %`.
 fn change(now: Option<f64>, before: Option<f64>) -> String {
     match (now, before) {
         (Some(now), Some(before)) if before > 0.0 => {
@@ -176,7 +175,7 @@ fn table(columns: &[Column]) -> Table {
             value.map_or("-".to_owned(), |value| format!("{value:.2} {unit}"))
         };
         table.row(vec![
-            column.what.clone(),
+            column.run.clone(),
             format!("{} of {}", column.finished, column.jobs),
             column.jct_s_mean.map_or("-".to_owned(), |s| format!("{:.1} min", s / 60.0)),
             span(column.makespan_s),
@@ -187,7 +186,7 @@ fn table(columns: &[Column]) -> Table {
     table
 }
 
-/// Shows the table.
+/// Prints the summary.
 pub(crate) async fn show(
     command: &Up,
     bus: &Bus,
@@ -199,7 +198,7 @@ pub(crate) async fn show(
     let all = records(bus).await?;
     let ours: Vec<&JobRecord> = all.iter().filter(|r| trace.ids().contains(&r.spec.job)).collect();
     let last = ours.iter().filter_map(|r| r.ended_at_us).max().unwrap_or(began);
-    note("reading the ledger, and simulating the same trace");
+    note("reading the ledger and simulating the same trace");
     let entries = ledger(bus, hardware.nodes.len(), last, shutdown).await;
     let carbon = trace.scenario.carbon.as_ref();
     let policy = &command.policy;
@@ -215,7 +214,7 @@ pub(crate) async fn show(
     print(&format!("\n{}", table(&columns).render(crate::output::colour(&std::io::stdout()))))?;
     let [live, same, fifo] = &columns[..] else { unreachable!("three were pushed") };
     if live.finished < fifo.finished {
-        return print("the run was cut short; live and simulated are not the same work");
+        return print("the run was interrupted; live and simulated results are not comparable");
     }
     print(&format!(
         "live against simulated: mean completion {}, energy {}",
@@ -228,7 +227,7 @@ pub(crate) async fn show(
         saving(live.carbon_kg, fifo.carbon_kg),
         saving(live.jct_s_mean, fifo.jct_s_mean),
     ))?;
-    print("energy is whole nodes, all awake, from the first submission to the last completion")
+    print("energy: whole nodes, all awake, from the first submission to the last completion")
 }
 
 #[cfg(test)]
@@ -237,7 +236,7 @@ mod tests {
     use wattle_common::NodeId;
 
     #[test]
-    fn an_entry_counts_as_far_as_it_lies_in_the_run() {
+    fn entry_counts_only_within_the_run() {
         let entry = LedgerEntry {
             node: NodeId::new("n0").unwrap(),
             from_us: Timestamp::from_s(60),

@@ -1,8 +1,8 @@
-//! A trace's jobs, handed in at their time.
+//! Replay of a trace: every job is submitted at its time.
 //!
-//! A trace says how long a job runs at its placement, not how many steps it trains; the steps are
-//! those that the simulated hardware does in that time, alone. So the same trace means the same
-//! work live and in the simulator.
+//! A trace contains the run time of a job, not its number of training steps. The steps are those that
+//! the simulated hardware completes in that time with exclusive GPUs, so a trace is the same work live
+//! and in the simulator.
 
 use std::path::Path;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use crate::commands::simulate::scenario;
 use crate::commands::submit::submit;
 use crate::output::{UsageError, note, usage};
 
-/// How often to look whether all jobs are done, wall time.
+/// Polling interval, wall time.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A short job of a workload with long epochs would end before its first; its epochs are a tenth
-/// of it instead, here and in the simulation it is compared with.
+/// Minimum number of epochs per job. A short job of a workload with long epochs gets shorter ones, here
+/// and in the simulation.
 const EPOCHS_MIN: u64 = 10;
 
-/// A trace, ready to be handed in and to be simulated.
+/// A trace, ready for submission and simulation.
 pub(crate) struct Trace {
-    /// The jobs, as they are handed in and simulated.
+    /// The jobs.
     pub(crate) scenario: Scenario,
     /// Their ids on the bus, in the same order.
     ids: Vec<JobId>,
@@ -41,7 +41,7 @@ impl Trace {
     /// Reads a trace for the simulated cluster of `command`.
     pub(crate) fn read(path: &Path, command: &Up) -> anyhow::Result<Self> {
         let shape = command.simulated.as_ref().ok_or_else(|| {
-            usage("--trace needs --simulated: its jobs train in numbers; hand real ones in with `wattle submit`")
+            usage("--trace needs --simulated; submit real jobs with `wattle submit`")
         })?;
         let world = World::builtin();
         let carbon = command.carbon.as_deref();
@@ -50,7 +50,7 @@ impl Trace {
         for job in &mut scenario.jobs {
             let workload = world.workload(job.workload.as_str()).context("from the catalog")?;
             if let Work::Lasts(span) = job.work {
-                // So long on the kind it asks for or the cluster's first.
+                // The duration applies to the requested GPU type, else to the first of the cluster.
                 let kind = job.gpu_type.as_deref().unwrap_or(kind);
                 let gpu = world.gpu(kind).context("the scenario has checked the GPUs")?;
                 let of_kind = shape.nodes().filter(|(_, known)| *known == kind);
@@ -64,20 +64,20 @@ impl Trace {
                 job.steps_per_epoch = Some(epoch);
             }
         }
-        // Many traces number their jobs; a number alone is a poor name on a bus.
+        // Many traces use plain numbers as ids.
         let ids = scenario
             .jobs
             .iter()
             .map(|job| JobId::new(&format!("t-{}", job.id)).unwrap_or_else(|_| job.id.clone()))
             .collect();
         let simjob = find_own("wattle-simjob")?.to_string_lossy().into_owned();
-        for said in &scenario.notes {
-            note(&format!("note: {said}"));
+        for text in &scenario.notes {
+            note(&format!("note: {text}"));
         }
         Ok(Self { scenario, ids, simjob })
     }
 
-    /// How many jobs it has.
+    /// Number of jobs.
     pub(crate) fn len(&self) -> usize {
         self.ids.len()
     }
@@ -89,7 +89,7 @@ impl Trace {
 
     fn spec(&self, job: &SimJob, id: &JobId, began: Timestamp) -> JobSpec {
         let (Work::Steps(steps), epoch) = (job.work, job.steps_per_epoch) else {
-            unreachable!("reading made every job's work steps")
+            unreachable!("`read` converts every duration to steps")
         };
         let mut command = vec![
             self.simjob.clone(),
@@ -121,12 +121,12 @@ impl Trace {
         }
     }
 
-    /// Hands every job in at its time, then waits until all are done.
+    /// Submits every job at its time, then waits until all have ended.
     pub(crate) async fn run(&self, bus: &Bus, began: Timestamp) -> anyhow::Result<()> {
         for (job, id) in self.scenario.jobs.iter().zip(&self.ids) {
             clock::sleep_until(began + job.submit).await;
             let spec = self.spec(job, id, began);
-            // Whoever was killed comes back, and a job that is known already is not doubled.
+            // A killed service restarts, and a known job is not duplicated.
             while let Err(error) = submit(bus, spec.clone()).await {
                 if error.is::<UsageError>() {
                     note(&format!("{id} was refused: {error}"));
@@ -136,7 +136,7 @@ impl Trace {
             }
         }
         loop {
-            // The bus may be away for a moment; it is asked again.
+            // The bus may be unavailable for a moment.
             if let Ok(records) = records(bus).await
                 && records.iter().all(|record| record.phase.is_final())
             {
