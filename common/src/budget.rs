@@ -1,8 +1,7 @@
-//! What a cluster may spend: energy and carbon over a window, power at every instant.
+//! A cluster's budget: limits on energy and carbon over a window, and on power at every instant.
 //!
-//! A budget is one value that the command line reads, the placer keeps, and the simulator is run
-//! with. Energy and carbon are held by a price, over a whole window; power is a bound at every
-//! instant. How, is the placer's business; nothing here decides.
+//! The command line parses a budget; the placer and the simulator enforce it, energy and carbon
+//! through an energy price, power as a hard limit.
 
 use std::time::Duration;
 
@@ -10,28 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Carbon, Energy, Power};
 
-/// A window where nobody says how long: a day.
+/// Default window: one day.
 pub const WINDOW_DEFAULT: Duration = Duration::from_secs(86_400);
 
-/// The shortest window: below it one round of planning is a noticeable part of it.
+/// Shortest window; below it one planning round is a noticeable part of the window.
 pub const WINDOW_MIN: Duration = Duration::from_secs(60);
 
-/// The longest window: a year.
+/// Longest window: one year.
 pub const WINDOW_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// What a cluster may spend. What is absent is not limited.
+/// Limits on energy, carbon and power; an absent quantity is not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budget {
-    /// Energy in each window, whole nodes.
+    /// Energy in each window, complete nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_mj: Option<Energy>,
     /// Emissions in each window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carbon_ug: Option<Carbon>,
-    /// Power at every instant, whole nodes.
+    /// Power at every instant, complete nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_mw: Option<Power>,
-    /// How long a window is, milliseconds. One follows the other, from when the budget was set.
+    /// Length of a window, milliseconds. Windows follow each other from the time the budget is set.
     #[serde(default = "window_ms_default")]
     pub window_ms: u64,
 }
@@ -46,48 +45,48 @@ impl Default for Budget {
     }
 }
 
-/// Why a budget is none.
+/// Why a budget is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
-    /// A quantity that is no positive number.
+    /// A quantity that is not a positive number.
     #[error("{flag} {given}: give a number greater than 0")]
     Quantity {
-        /// Which option.
+        /// The option.
         flag: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
     },
     /// A window that is too short or too long.
     #[error("--window of {} s: give a length from 1m to 366d, as in 90m, 24h or 7d", given.as_secs())]
     Window {
-        /// What was given.
+        /// The given value.
         given: Duration,
     },
 }
 
 impl Budget {
-    /// A budget from what people write: kilowatt-hours, kilograms, kilowatts, and a window.
+    /// A budget from kilowatt-hours, kilograms of CO2, kilowatts, and a window.
     ///
     /// # Errors
-    /// Names the option and the remedy.
+    /// [`BudgetError`] names the option and the remedy.
     pub fn from_human(
         energy_kwh: Option<f64>,
         carbon_kg: Option<f64>,
         power_kw: Option<f64>,
         window: Option<Duration>,
     ) -> Result<Self, BudgetError> {
-        /// A milli-unit of anything up to a gigawatt-year fits in 64 bits.
-        const MOST: f64 = 1e10;
-        let sound = |flag: &'static str, value: Option<f64>| match value {
-            Some(value) if !(value > 0.0 && value <= MOST) => {
+        /// In milli-units, any quantity up to a gigawatt-year fits in 64 bits.
+        const QUANTITY_MAX: f64 = 1e10;
+        let check = |flag: &'static str, value: Option<f64>| match value {
+            Some(value) if !(value > 0.0 && value <= QUANTITY_MAX) => {
                 Err(BudgetError::Quantity { flag, given: value.to_string() })
             }
             value => Ok(value),
         };
-        let whole = |value: f64| (value.round() as u64).max(1);
-        let energy = sound("--energy-kwh", energy_kwh)?.map(|kwh| whole(kwh.min(5e9) * 3.6e9));
-        let carbon = sound("--carbon-kg", carbon_kg)?.map(|kg| whole(kg * 1e9));
-        let power = sound("--power-kw", power_kw)?.map(|kw| whole(kw * 1e6));
+        let rounded = |value: f64| (value.round() as u64).max(1);
+        let energy = check("--energy-kwh", energy_kwh)?.map(|kwh| rounded(kwh.min(5e9) * 3.6e9));
+        let carbon = check("--carbon-kg", carbon_kg)?.map(|kg| rounded(kg * 1e9));
+        let power = check("--power-kw", power_kw)?.map(|kw| rounded(kw * 1e6));
         let window = window.unwrap_or(WINDOW_DEFAULT);
         if !(WINDOW_MIN..=WINDOW_MAX).contains(&window) {
             return Err(BudgetError::Window { given: window });
@@ -106,21 +105,21 @@ impl Budget {
         self.energy_mj.is_none() && self.carbon_ug.is_none() && self.power_mw.is_none()
     }
 
-    /// Whether something is limited over a window, and so needs a price.
+    /// Whether energy or carbon is limited, which requires a price.
     #[must_use]
     pub const fn has_window(&self) -> bool {
         self.energy_mj.is_some() || self.carbon_ug.is_some()
     }
 
-    /// How long a window is.
+    /// Length of a window.
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_millis(self.window_ms)
     }
 
-    /// Whether a message holds what can be: a window of a length that is allowed, and no zero.
+    /// Whether the values are in range: an allowed window length, and no zero quantity.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         (WINDOW_MIN..=WINDOW_MAX).contains(&self.window())
             && self.energy_mj.is_none_or(|energy| energy > Energy::ZERO)
             && self.carbon_ug.is_none_or(|carbon| carbon > Carbon::ZERO)
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_read_as_people_write_them() {
+    fn human_units_are_converted() {
         let budget = Budget::from_human(
             Some(1.5),
             Some(0.25),
@@ -146,14 +145,14 @@ mod tests {
         assert_eq!(budget.carbon_ug, Some(Carbon::from_ug(250_000_000)));
         assert_eq!(budget.power_mw, Some(Power::from_w(12_000)));
         assert_eq!(budget.window(), Duration::from_secs(21_600));
-        assert!(budget.is_sound() && budget.has_window() && !budget.is_none());
+        assert!(budget.is_valid() && budget.has_window() && !budget.is_none());
         let nothing = Budget::from_human(None, None, None, None).unwrap();
         assert_eq!(nothing, Budget::default());
-        assert!(nothing.is_none() && nothing.is_sound());
+        assert!(nothing.is_none() && nothing.is_valid());
     }
 
     #[test]
-    fn what_is_no_budget_is_refused_with_its_remedy() {
+    fn errors_name_the_option_and_the_remedy() {
         let refused = |energy, window_s: Option<u64>| {
             let window = window_s.map(Duration::from_secs);
             Budget::from_human(energy, None, None, window).unwrap_err().to_string()
@@ -179,10 +178,10 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_a_window_means_a_day() {
+    fn missing_window_defaults_to_a_day() {
         let budget: Budget = serde_json::from_str(r#"{"power_mw": 5000}"#).unwrap();
         assert_eq!(budget.window(), WINDOW_DEFAULT);
         let zero: Budget = serde_json::from_str(r#"{"energy_mj": 0}"#).unwrap();
-        assert!(!zero.is_sound());
+        assert!(!zero.is_valid());
     }
 }

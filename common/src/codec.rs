@@ -1,9 +1,9 @@
-//! How messages become bytes and come back.
+//! Encoding and decoding of messages.
 //!
 //! Control and state messages are JSON, for people and other languages. Telemetry is bincode 2
 //! behind a frame of four bytes: magic, codec, schema major, schema minor. bincode cannot add a
-//! field compatibly, so a changed layout is a new schema number; and it stays behind this one
-//! module, so that another codec is another file. Whatever comes from outside is bounded in size.
+//! field compatibly, so a changed layout has a new schema number. Only this module names bincode.
+//! The size of decoded payloads is limited.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,16 +22,16 @@ pub const TELEMETRY_SCHEMA: [u8; 2] = [1, 0];
 
 const FRAME: [u8; 4] = [MAGIC, CODEC_BINCODE2, TELEMETRY_SCHEMA[0], TELEMETRY_SCHEMA[1]];
 
-/// Why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     /// Larger than [`PAYLOAD_LEN_MAX`].
     #[error("payload of {0} bytes; at most {PAYLOAD_LEN_MAX} are read")]
     TooLarge(usize),
-    /// No frame at its beginning.
+    /// No frame at the beginning.
     #[error("not framed telemetry: it begins with {0:02x?}")]
     NotFramed(Vec<u8>),
-    /// A frame of a codec or schema that this version does not read.
+    /// A codec or schema that this version does not read.
     #[error(
         "telemetry of codec {codec}, schema {major}.{minor}; this version reads codec {CODEC_BINCODE2}, schema 1.0: upgrade the reader"
     )]
@@ -43,18 +43,18 @@ pub enum CodecError {
         /// The schema's minor version.
         minor: u8,
     },
-    /// Bytes that are not of the layout they claim.
+    /// Bytes that do not match the declared layout.
     #[error("corrupt telemetry")]
     Corrupt(#[source] bincode::error::DecodeError),
-    /// Bytes left over behind the message.
+    /// Extra bytes after the message.
     #[error("corrupt telemetry: {0} bytes left over")]
     Trailing(usize),
-    /// No such JSON.
-    #[error("not the JSON of a {what}")]
+    /// Not the expected JSON.
+    #[error("invalid JSON for {what}")]
     Json {
         /// The message that was expected.
         what: &'static str,
-        /// What serde says.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
@@ -72,14 +72,14 @@ fn config() -> impl bincode::config::Config {
 pub fn encode_telemetry(batch: &TelemetryBatch) -> Vec<u8> {
     let mut bytes = FRAME.to_vec();
     bincode::serde::encode_into_std_write(batch, &mut bytes, bincode::config::standard())
-        .expect("a Vec takes every byte, and the layout has no map of unknown length");
+        .expect("writing to a Vec cannot fail, and the layout has no map of unknown length");
     bytes
 }
 
 /// Reads a telemetry batch.
 ///
 /// # Errors
-/// [`CodecError`] says in what way the bytes are none.
+/// [`CodecError`] states why the bytes are not a batch.
 pub fn decode_telemetry(bytes: &[u8]) -> Result<TelemetryBatch, CodecError> {
     if bytes.len() > PAYLOAD_LEN_MAX {
         return Err(CodecError::TooLarge(bytes.len()));
@@ -103,7 +103,7 @@ pub fn decode_telemetry(bytes: &[u8]) -> Result<TelemetryBatch, CodecError> {
 /// A message as JSON.
 ///
 /// # Panics
-/// Never: no message has a map with keys that are not text, and none holds a number JSON cannot.
+/// Never: every message type has a JSON form.
 #[must_use]
 pub fn encode_json<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).expect("messages are structs of plain values")
@@ -112,7 +112,7 @@ pub fn encode_json<T: Serialize>(message: &T) -> Vec<u8> {
 /// Reads a message from JSON; unknown fields are ignored.
 ///
 /// # Errors
-/// Where the payload is too large or not the JSON of `T`.
+/// If the payload is too large or not the JSON of `T`.
 pub fn decode_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     if bytes.len() > PAYLOAD_LEN_MAX {
         return Err(CodecError::TooLarge(bytes.len()));
@@ -178,7 +178,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..400), framed in any::<bool>()) {
+        fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..400), framed in any::<bool>()) {
             if framed && bytes.len() >= 4 {
                 bytes[..4].copy_from_slice(&FRAME);
             }
@@ -186,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cut_or_grown_payload_is_refused(batch in batch(), cut in 1usize..8) {
+        fn truncated_or_extended_payload_is_an_error(batch in batch(), cut in 1usize..8) {
             let bytes = encode_telemetry(&batch);
             prop_assert!(decode_telemetry(&bytes[..bytes.len() - cut.min(bytes.len())]).is_err());
             let mut grown = bytes;
@@ -196,12 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_others_say_what_they_are() {
+    fn foreign_frames_are_identified() {
         assert!(matches!(decode_telemetry(b"{\"a\":1}"), Err(CodecError::NotFramed(_))));
         let newer = [MAGIC, CODEC_BINCODE2, 2, 0, 9, 9];
         let error = decode_telemetry(&newer).unwrap_err().to_string();
         assert!(error.contains("schema 2.0") && error.contains("upgrade"), "{error}");
-        // A length of 2^60 samples must not be believed.
+        // A declared length of 2^60 samples must be rejected.
         let mut huge = FRAME.to_vec();
         huge.extend([2, b'n', b'0', 0, 253, 255, 255, 255, 255, 255, 255, 255, 15]);
         assert!(matches!(decode_telemetry(&huge), Err(CodecError::Corrupt(_))));

@@ -1,21 +1,20 @@
-//! The environment variables that processes of one node hand each other.
+//! Environment variables of Wattle's processes and jobs.
 //!
-//! What a job finds in its environment is a public contract: a training script reads these with no
-//! package to install.
+//! A job's variables are a public interface: a training script reads them without any package.
 
-/// Path of the Unix datagram socket a job reports its steps to (see [`crate::progress`]).
+/// Path of the Unix datagram socket to which a job reports its steps (see [`crate::progress`]).
 pub const PROGRESS: &str = "WATTLE_PROGRESS";
 /// The job's id.
 pub const JOB: &str = "WATTLE_JOB";
-/// Which start of the job this is, from 1.
+/// Number of this start of the job, from 1.
 pub const ATTEMPT: &str = "WATTLE_ATTEMPT";
-/// A folder of the job's own that outlives a stop; checkpoints belong there.
+/// The job's own folder for checkpoints; it persists over restarts.
 pub const CHECKPOINT_DIR: &str = "WATTLE_CHECKPOINT_DIR";
-/// Path of a simulated node's shared state: which cards the simulated driver shows.
+/// Path of a simulated node's shared state, which defines the GPUs of the simulated driver.
 pub const SIM_NODE: &str = "WATTLE_SIM_NODE";
-/// Path of a file whose head holds the clock's scale; absent: the wall clock.
+/// Path of a file that begins with a [`crate::time::TimeScale`]; absent: the wall clock.
 pub const CLOCK: &str = "WATTLE_CLOCK";
-/// Address of the NATS server, where it is not in the configuration.
+/// Address of the NATS server; overrides the configuration.
 pub const NATS_URL: &str = "WATTLE_NATS_URL";
-/// What is logged, in tracing's filter syntax.
+/// Log filter, in tracing's syntax.
 pub const LOG: &str = "WATTLE_LOG";

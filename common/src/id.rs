@@ -1,7 +1,7 @@
-//! Typed names: of clusters, nodes, switches, jobs, workloads, predictors.
+//! Typed ids of clusters, nodes, switches, jobs, workloads and predictors.
 //!
-//! A name may stand in a NATS subject, a KV key, a file name and an environment variable, so it is
-//! made of `A-Z a-z 0-9 - _` only (NATS ADR-6's restricted term), and is 1 to 64 bytes long.
+//! An id is used in NATS subjects, KV keys, file names and environment variables, so it consists of
+//! 1 to 64 characters of `A-Z a-z 0-9 - _` (NATS ADR-6's restricted term).
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,32 +9,32 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Position of a GPU on its node, from 0, as NVML counts them.
+/// Index of a GPU on its node, from 0, as in NVML.
 pub type GpuIndex = u32;
 
 /// Longest id accepted, in bytes.
 pub const ID_LEN_MAX: usize = 64;
 
-/// Why a string is no id.
+/// Why a text is not an id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
     /// Empty or longer than [`ID_LEN_MAX`] bytes.
     #[error("an id has 1 to {ID_LEN_MAX} characters, this one has {0}")]
     Length(usize),
-    /// A character that cannot stand in a subject or a file name.
-    #[error("`{id}` has {bad:?} in it; use letters, digits, - and _")]
+    /// A character that is not allowed.
+    #[error("invalid id `{id}`: {bad:?} is not allowed; use letters, digits, - and _")]
     Character {
-        /// What was given.
+        /// The given text.
         id: String,
         /// The first character that is not allowed.
         bad: char,
     },
 }
 
-/// Checks that `text` may be an id.
+/// Checks that `text` is a valid id.
 ///
 /// # Errors
-/// [`IdError`] says what is wrong with it.
+/// [`IdError`] states the problem.
 pub fn check(text: &str) -> Result<(), IdError> {
     if text.is_empty() || text.len() > ID_LEN_MAX {
         return Err(IdError::Length(text.chars().count()));
@@ -56,7 +56,7 @@ macro_rules! id {
             /// The id `text`.
             ///
             /// # Errors
-            /// Where `text` has a character that an id cannot have, or is too long or empty.
+            /// If `text` is empty, too long, or has a character that is not allowed.
             pub fn new(text: &str) -> Result<Self, IdError> {
                 check(text)?;
                 Ok(Self(text.into()))
@@ -98,7 +98,7 @@ macro_rules! id {
 }
 
 id!(
-    /// One cluster; several may share a NATS server and never see each other.
+    /// One cluster; several can share a NATS server without interfering.
     ClusterId
 );
 id!(
@@ -106,7 +106,7 @@ id!(
     NodeId
 );
 id!(
-    /// One leaf switch, as its operator calls it.
+    /// One leaf switch, named by the operator.
     SwitchId
 );
 id!(
@@ -114,7 +114,7 @@ id!(
     JobId
 );
 id!(
-    /// A kind of job (model, data set, batch size), as in the catalog or as its owner calls it.
+    /// A workload (model, data set, batch size), named by the catalog or the job's owner.
     WorkloadId
 );
 id!(
@@ -127,11 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_fit_a_subject() {
+    fn only_subject_safe_characters_are_accepted() {
         assert_eq!(JobId::new("train-7_a").unwrap().as_str(), "train-7_a");
         assert_eq!(
             JobId::new("a.b").unwrap_err().to_string(),
-            "`a.b` has '.' in it; use letters, digits, - and _"
+            "invalid id `a.b`: '.' is not allowed; use letters, digits, - and _"
         );
         assert_eq!(NodeId::new(""), Err(IdError::Length(0)));
         assert!(serde_json::from_str::<NodeId>("\"a>b\"").is_err());

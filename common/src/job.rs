@@ -1,4 +1,4 @@
-//! Jobs: what their owner asks for, and what has become of them.
+//! Jobs: specification, GPU setting, placement and phase.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use crate::id::{GpuIndex, JobId, NodeId, WorkloadId};
 use crate::time::Timestamp;
 use crate::units::{Frequency, Power};
 
-/// How many GPUs a job takes: exactly `min` where both are equal, anything between otherwise.
+/// The number of GPUs a job can use, from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuRequest {
-    /// Fewest GPUs it runs on, at least 1.
+    /// Fewest GPUs, at least 1.
     pub min: u32,
-    /// Most GPUs it can use.
+    /// Most GPUs.
     pub max: u32,
 }
 
@@ -26,11 +26,16 @@ impl GpuRequest {
     }
 }
 
+/// Why a text is not a [`GpuRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid number of GPUs `{0}`: expected a number or a range, as in 4 or 1..8")]
+pub struct GpuRequestError(String);
+
 impl FromStr for GpuRequest {
-    type Err = String;
-    /// Reads `4` or `1..8`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is no number of GPUs; write 4, or 1..8");
+    type Err = GpuRequestError;
+    /// Parses `4` or `1..8`.
+    fn from_str(text: &str) -> Result<Self, GpuRequestError> {
+        let wrong = || GpuRequestError(text.to_owned());
         let (min, max) = text.split_once("..").unwrap_or((text, text));
         let request =
             Self { min: min.parse().map_err(|_| wrong())?, max: max.parse().map_err(|_| wrong())? };
@@ -48,68 +53,68 @@ impl fmt::Display for GpuRequest {
     }
 }
 
-/// What a job's owner asks for. It never changes after submission.
+/// The specification of a job; it never changes after submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Its id, unique in the cluster.
     pub job: JobId,
-    /// What its owner calls it; need not be unique.
+    /// Display name; need not be unique.
     pub name: String,
-    /// Which kind of job it is, where its owner says so.
+    /// Its workload, if declared.
     #[serde(default)]
     pub workload: Option<WorkloadId>,
-    /// How many GPUs.
+    /// Number of GPUs.
     pub gpus: GpuRequest,
-    /// Never to share a GPU with another job.
+    /// Whether its GPUs must not be shared with other jobs.
     #[serde(default)]
     pub exclusive: bool,
-    /// Who has more is served first; among equals, who came first.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// Priority: higher values are served first, equal values in order of submission.
+    #[serde(default, skip_serializing_if = "is_default_priority")]
     pub priority: u8,
-    /// When it must be done.
+    /// Deadline.
     #[serde(default)]
     pub deadline_at_us: Option<Timestamp>,
-    /// How long it may wait in all, before it starts and at the ends of its epochs, for cleaner
-    /// energy: milliseconds; absent, it never does. Its deadline stands.
+    /// Total time it may be deferred for lower carbon intensity, before its start and at epoch ends,
+    /// milliseconds; absent: never deferred. The deadline has precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slack_ms: Option<u64>,
-    /// How long it takes alone on the GPUs it asks for, where its owner knows: milliseconds.
+    /// The owner's estimate of its duration on exclusive GPUs, milliseconds.
     #[serde(default)]
     pub duration_ms_estimate: Option<u64>,
-    /// Peak device memory it needs on each GPU, where its owner knows: MiB.
+    /// Declared peak device memory on each GPU, MiB.
     #[serde(default)]
     pub memory_mib_max: Option<u64>,
-    /// The kind of GPU it must have, as nodes report theirs (`v100`); absent: any.
+    /// Required GPU type, as nodes report it (`v100`); absent: any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
-    /// The signal that asks it to write a checkpoint and exit with code 0, as in `SIGUSR1`;
-    /// without one it cannot be moved, only run to its end.
+    /// The signal that requests a checkpoint and exit with code 0, as in `SIGUSR1`; a job without
+    /// one cannot be preempted.
     #[serde(default)]
     pub checkpoint_signal: Option<String>,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Environment variables it needs, beside those that Wattle sets.
+    /// Environment variables in addition to those that Wattle sets.
     #[serde(default)]
     pub environment: Vec<(String, String)>,
-    /// The folder it starts in.
+    /// Working directory.
     #[serde(default)]
     pub working_dir: Option<String>,
     /// When it was submitted.
     pub submitted_at_us: Timestamp,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-const fn is_none(priority: &u8) -> bool {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+const fn is_default_priority(priority: &u8) -> bool {
     *priority == 0
 }
 
-/// What a job's cards are set to, beside what the site sets for all.
+/// Cap and clock of a job's GPUs, in addition to the site's settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GpuSetting {
-    /// The cap of each of its cards; absent: the card's default.
+    /// Cap of each of its GPUs; absent: the default cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_mw: Option<Power>,
-    /// Their locked highest SM clock; absent: not locked.
+    /// Upper limit of the locked SM clock; absent: not locked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_mhz_max: Option<Frequency>,
 }
@@ -118,7 +123,7 @@ impl GpuSetting {
     /// Default cap, no lock.
     pub const DEFAULT: Self = Self { cap_mw: None, clock_mhz_max: None };
 
-    /// Whether nothing is set.
+    /// Whether cap and clock are the defaults.
     #[must_use]
     pub const fn is_default(&self) -> bool {
         self.cap_mw.is_none() && self.clock_mhz_max.is_none()
@@ -137,7 +142,7 @@ impl fmt::Display for GpuSetting {
     }
 }
 
-/// GPUs of one node that a job has.
+/// A job's GPUs on one node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeShare {
     /// The node.
@@ -146,7 +151,7 @@ pub struct NodeShare {
     pub gpus: Vec<GpuIndex>,
 }
 
-/// All GPUs a job has, by node in rank order.
+/// A job's GPUs, by node in rank order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Placement {
@@ -155,12 +160,12 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// How many GPUs it has.
+    /// Number of GPUs.
     #[must_use]
     pub fn gpu_count(&self) -> u32 {
         self.shares.iter().map(|s| s.gpus.len() as u32).sum()
     }
-    /// How many nodes it is spread over.
+    /// Number of nodes.
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.shares.len() as u32
@@ -178,28 +183,28 @@ impl fmt::Display for Placement {
     }
 }
 
-/// What has become of a job.
+/// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobPhase {
-    /// Accepted, waiting for GPUs.
+    /// Accepted; waits for GPUs.
     Queued,
-    /// GPUs are assigned; its processes are being started.
+    /// GPUs are assigned; its processes start.
     Starting,
     /// Its processes run.
     Running,
-    /// Asked to write a checkpoint and stop, to be placed anew.
+    /// Requested to checkpoint and stop.
     Stopping,
-    /// Done, exit code 0.
+    /// Ended with exit code 0.
     Finished,
     /// Ended with another exit code, or could not be started.
     Failed,
-    /// Its owner took it back.
+    /// Cancelled by its owner.
     Cancelled,
 }
 
 impl JobPhase {
-    /// Whether nothing more will happen to the job.
+    /// Whether the job has ended.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Finished | Self::Failed | Self::Cancelled)
@@ -220,16 +225,25 @@ impl fmt::Display for JobPhase {
     }
 }
 
-/// A signal a job can be asked to checkpoint with.
+/// Signals that may request a checkpoint.
+const CHECKPOINT_SIGNALS: [&str; 6] =
+    ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT", "SIGHUP", "SIGCONT"];
+
+/// Why a text is not a checkpoint signal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid checkpoint signal `{0}`: expected one of {}", CHECKPOINT_SIGNALS.join(", "))]
+pub struct SignalError(String);
+
+/// The full name of a checkpoint signal: `USR1` and `SIGUSR1` give `SIGUSR1`.
 ///
 /// # Errors
-/// Where `name` is no signal a process can catch, with the ones that may be used.
-pub fn check_signal(name: &str) -> Result<&'static str, String> {
-    const ALLOWED: [&str; 6] = ["SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT", "SIGHUP", "SIGCONT"];
+/// If `name` is not a signal that a process can catch for this purpose.
+pub fn check_signal(name: &str) -> Result<&'static str, SignalError> {
     let full = if name.starts_with("SIG") { name.to_owned() } else { format!("SIG{name}") };
-    ALLOWED.into_iter().find(|signal| *signal == full).ok_or_else(|| {
-        format!("`{name}` is no checkpoint signal; use one of {}", ALLOWED.join(", "))
-    })
+    CHECKPOINT_SIGNALS
+        .into_iter()
+        .find(|signal| *signal == full)
+        .ok_or_else(|| SignalError(name.to_owned()))
 }
 
 #[cfg(test)]
@@ -237,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_read_as_people_write_them() {
+    fn gpu_requests_parse() {
         assert_eq!("4".parse(), Ok(GpuRequest::exactly(4)));
         assert_eq!("1..8".parse(), Ok(GpuRequest { min: 1, max: 8 }));
         for wrong in ["0", "8..1", "", "a", "1..", "-2"] {
@@ -246,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn signals_that_no_process_can_catch_are_refused() {
+    fn uncatchable_signals_are_refused() {
         assert_eq!(check_signal("USR1"), Ok("SIGUSR1"));
-        assert!(check_signal("SIGKILL").unwrap_err().contains("SIGUSR2"));
+        assert!(check_signal("SIGKILL").unwrap_err().to_string().contains("SIGUSR2"));
     }
 }

@@ -1,19 +1,18 @@
-//! The vocabulary every part of Wattle speaks.
+//! Types that all parts of Wattle share.
 //!
-//! Units, time, ids, seeded randomness, the shape of a cluster, jobs, and the messages with their
-//! subjects and codec; and the numerical methods that several crates need. Everything here is pure:
-//! no I/O, no clock, no task. A thing belongs here only if two services must agree on it; how a
-//! service decides is its own business.
+//! Units, time, ids, seeded random streams, cluster shapes, jobs, and the messages with their
+//! subjects and codec. The crate is pure: no I/O, no clock, no task. A type belongs here only if two
+//! services must agree on it.
 
 pub mod budget;
 pub mod codec;
 pub mod config;
 pub mod env;
+pub mod hash;
 pub mod id;
 pub mod job;
 pub mod machine;
 pub mod messages;
-pub mod numerics;
 pub mod progress;
 pub mod rng;
 pub mod subject;

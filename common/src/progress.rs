@@ -1,13 +1,13 @@
-//! The line a training loop sends to say how far it is.
+//! The line with which a training loop reports its progress.
 //!
-//! One datagram to the Unix socket named by `WATTLE_PROGRESS`, in `key=value` words:
+//! One datagram of `key=value` words to the Unix socket that `WATTLE_PROGRESS` names:
 //!
 //! ```text
 //! job=resnet-1 step=1200 epoch=3 steps_per_epoch=400 steps_total=36000 global_batch=256
 //! ```
 //!
-//! `job` and `step` are required; the rest is sent when it is known. Steps count from the job's
-//! very beginning, over restarts. Unknown keys are ignored, so that the protocol can grow.
+//! `job` and `step` are required, the other keys optional. Steps count from the job's beginning, over
+//! restarts. Unknown keys are ignored, so the protocol can be extended.
 
 use std::fmt;
 
@@ -16,24 +16,24 @@ use crate::id::{IdError, JobId};
 /// Longest line accepted, in bytes.
 pub const LINE_LEN_MAX: usize = 512;
 
-/// What a job says of its progress.
+/// A job's progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The job.
     pub job: JobId,
-    /// Steps done since the job's beginning.
+    /// Steps since the job's beginning.
     pub step: u64,
-    /// Epochs completed.
+    /// Completed epochs.
     pub epoch: Option<u32>,
     /// Steps in one epoch.
     pub steps_per_epoch: Option<u64>,
-    /// Steps after which the job is done.
+    /// Total number of steps.
     pub steps_total: Option<u64>,
     /// Samples in one step over all the job's GPUs.
     pub global_batch: Option<u32>,
 }
 
-/// Why a line is no progress.
+/// Why a line is not a progress line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgressError {
     /// Longer than [`LINE_LEN_MAX`].
@@ -45,27 +45,27 @@ pub enum ProgressError {
     /// A word without `=`.
     #[error("`{0}` is not of the form key=value")]
     NoValue(String),
-    /// A value that is no number.
+    /// A value that is not a number.
     #[error("{key}={value}: not a whole number")]
     NotANumber {
         /// The key.
         key: &'static str,
-        /// What stood there.
+        /// The given value.
         value: String,
     },
-    /// The job's id cannot be one.
+    /// An invalid job id.
     #[error("job: {0}")]
     Job(#[from] IdError),
-    /// `job` or `step` is not there.
+    /// `job` or `step` is missing.
     #[error("`{0}=` is missing")]
     Missing(&'static str),
 }
 
 impl Progress {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// [`ProgressError`] names the word that is wrong.
+    /// [`ProgressError`] names the wrong word.
     pub fn parse(line: &[u8]) -> Result<Self, ProgressError> {
         if line.len() > LINE_LEN_MAX {
             return Err(ProgressError::TooLong(line.len()));
@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn lines_say_what_is_wrong_with_them() {
+    fn errors_name_the_wrong_word() {
         let fails = |line: &str| Progress::parse(line.as_bytes()).unwrap_err().to_string();
         assert_eq!(fails("step=4"), "`job=` is missing");
         assert_eq!(fails("job=a"), "`step=` is missing");
@@ -140,13 +140,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_show(step in any::<u64>(), epoch in prop::option::of(any::<u32>()), per in prop::option::of(1u64..), total in prop::option::of(1u64..), batch in prop::option::of(1u32..)) {
-            let said = Progress { job: JobId::new("j-1").unwrap(), step, epoch, steps_per_epoch: per, steps_total: total, global_batch: batch };
-            prop_assert_eq!(Progress::parse(said.to_string().as_bytes()), Ok(said));
+        fn display_round_trips(step in any::<u64>(), epoch in prop::option::of(any::<u32>()), per in prop::option::of(1u64..), total in prop::option::of(1u64..), batch in prop::option::of(1u32..)) {
+            let progress = Progress { job: JobId::new("j-1").unwrap(), step, epoch, steps_per_epoch: per, steps_total: total, global_batch: batch };
+            prop_assert_eq!(Progress::parse(progress.to_string().as_bytes()), Ok(progress));
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             let _ = Progress::parse(&bytes);
         }
     }

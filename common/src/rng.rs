@@ -1,26 +1,25 @@
-//! Seeded random streams, one per named component.
+//! Seeded random streams, one for each named component.
 //!
-//! A run has one seed; each component draws from a child stream found by name, so that more draws
-//! in one component never disturb another. The generator is named (ChaCha8), because "the standard
-//! one" may change between releases and a seed must mean the same for ever.
+//! A run has one seed; each component has its own stream, selected by name, so draws in one component
+//! do not affect another. The generator is fixed (ChaCha8), so a seed gives the same numbers in every
+//! release.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-/// A stream of random numbers that (seed, name) determines wholly.
+use crate::hash::fnv1a;
+
+/// A stream of random numbers determined by (seed, name).
 #[derive(Clone, Debug)]
 pub struct Stream(ChaCha8Rng);
 
 impl Stream {
-    /// The stream of the component called `name` in the run with `seed`.
+    /// The stream of component `name` in the run with `seed`.
     #[must_use]
     pub fn new(seed: u64, name: &str) -> Self {
-        // The name picks one of ChaCha's 2^64 independent streams (FNV-1a, 64 bit).
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(hash);
+        // The name selects one of ChaCha's 2^64 independent streams.
+        rng.set_stream(fnv1a(name.as_bytes()));
         Self(rng)
     }
 
@@ -29,9 +28,9 @@ impl Stream {
         self.0.next_u64()
     }
 
-    /// A number in `0..bound`; 0 where `bound` is 0.
+    /// A number in `0..bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // Multiply-shift (Lemire); the bias of bound / 2^64 does not matter to any use here.
+        // Multiply-shift (Lemire); its bias is at most bound / 2^64.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
@@ -46,7 +45,7 @@ impl Stream {
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// One of `items`, each as likely; `None` where there are none.
+    /// One of `items`, uniformly; `None` if there are none.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         items.get(self.below(items.len() as u64) as usize)
     }
@@ -56,9 +55,9 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// These numbers must never change: a seed in somebody's notes means them.
+    /// These numbers must never change: recorded results name their seed.
     #[test]
-    fn a_seed_means_the_same_for_ever() {
+    fn numbers_of_a_seed_never_change() {
         let mut stream = Stream::new(7, "workloads");
         let drawn: Vec<u64> = (0..4).map(|_| stream.below(1_000)).collect();
         expect_test::expect![[r#"
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_do_not_disturb_each_other() {
+    fn streams_are_independent() {
         let (mut a, mut b) = (Stream::new(1, "a"), Stream::new(1, "b"));
         assert_ne!(a.next_u64(), b.next_u64());
         let mut again = Stream::new(1, "b");

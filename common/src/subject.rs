@@ -1,8 +1,8 @@
-//! Every NATS name Wattle uses: subjects, key-value buckets, streams, services.
+//! All NATS names of Wattle: subjects, key-value buckets, keys and streams.
 //!
-//! `wattle.v1.<cluster>.<noun>.<verb-ed>[.<node>[.<job>]]`, and `.<predictor>.<job>` of what a
-//! predictor says. Built and parsed only here, so a new
-//! subject is a new line of this file, and two clusters on one server can never meet.
+//! A subject is `wattle.v1.<cluster>.<noun>.<participle>[.<node>[.<job>]]`; a predictor's surface has
+//! `.<predictor>.<job>`. Subjects are built and parsed only here. Each contains its cluster, so
+//! clusters on one server are separate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,32 +12,32 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId};
 /// The first two tokens of every subject: the product and the version of its messages.
 pub const ROOT: &str = "wattle.v1";
 
-/// Which subject, without the ids in it.
+/// A subject without its ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
     /// Telemetry batches of a node: [`crate::messages::TelemetryBatch`].
     GpuSampled,
-    /// A node's second: [`crate::messages::NodeSummary`].
+    /// One second of a node's readings: [`crate::messages::NodeSummary`].
     NodeSummarized,
     /// A closed window of a job on a node: [`crate::messages::JobWindow`].
     WindowClosed,
-    /// How far a job is: [`crate::messages::JobProgressed`].
+    /// Training progress of a job: [`crate::messages::JobProgressed`].
     JobProgressed,
-    /// What a node spent: [`crate::messages::LedgerEntry`].
+    /// Measured energy of a node: [`crate::messages::LedgerEntry`].
     EnergyMetered,
-    /// Request: take this job: [`crate::messages::SubmitJob`].
+    /// Request: submit a job: [`crate::messages::SubmitJob`].
     JobSubmitted,
-    /// Request: take this job back: [`crate::messages::CancelJob`].
+    /// Request: cancel a job: [`crate::messages::CancelJob`].
     JobCancelled,
-    /// What a predictor says of a job: [`crate::messages::Surface`].
+    /// A predictor's proposed surface of a job: [`crate::messages::Surface`].
     SurfaceProposed,
-    /// Request: let this predictor serve: [`crate::messages::PromotePredictor`].
+    /// Request: make a predictor the champion: [`crate::messages::PromotePredictor`].
     PredictorPromoted,
-    /// Request: keep to this budget: [`crate::messages::SetBudget`].
+    /// Request: put a budget in force: [`crate::messages::SetBudget`].
     BudgetSet,
 }
 
-/// Which ids follow a topic.
+/// The ids after a topic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ids {
     None,
@@ -47,7 +47,7 @@ enum Ids {
 }
 
 impl Topic {
-    /// Every topic there is.
+    /// Every topic.
     pub const ALL: [Self; 10] = [
         Self::GpuSampled,
         Self::NodeSummarized,
@@ -61,7 +61,7 @@ impl Topic {
         Self::BudgetSet,
     ];
 
-    /// Its noun and verb, as in the subject.
+    /// Its noun and participle, as in the subject.
     #[must_use]
     pub const fn token(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Topic {
         format!("{ROOT}.{cluster}.{}{ids}", self.token())
     }
 
-    /// The subject's form for documentation: `wattle.v1.<cluster>.gpu.sampled.<node>`.
+    /// The subject's documented form: `wattle.v1.<cluster>.gpu.sampled.<node>`.
     #[must_use]
     pub fn form(self) -> String {
         let ids = match self.ids() {
@@ -124,7 +124,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The subject of a request to `cluster`'s placer, or to its registry of predictors.
+    /// The subject of a request to the placer or registry of `cluster`.
     #[must_use]
     pub const fn request(cluster: ClusterId, topic: RequestTopic) -> Self {
         let topic = match topic {
@@ -135,7 +135,7 @@ impl Subject {
         };
         Self { cluster, topic, node: None, predictor: None, job: None }
     }
-    /// The subject of what a node says of itself.
+    /// The subject of a message about a node.
     #[must_use]
     pub const fn of_node(cluster: ClusterId, topic: NodeTopic, node: NodeId) -> Self {
         let topic = match topic {
@@ -145,7 +145,7 @@ impl Subject {
         };
         Self { cluster, topic, node: Some(node), predictor: None, job: None }
     }
-    /// The subject of what a node says of a job.
+    /// The subject of a message about a job on a node.
     #[must_use]
     pub const fn of_job(cluster: ClusterId, topic: JobTopic, node: NodeId, job: JobId) -> Self {
         let topic = match topic {
@@ -154,38 +154,38 @@ impl Subject {
         };
         Self { cluster, topic, node: Some(node), predictor: None, job: Some(job) }
     }
-    /// The subject of what `predictor` says of a job.
+    /// The subject of a surface that `predictor` proposes.
     #[must_use]
     pub const fn of_proposal(cluster: ClusterId, predictor: PredictorId, job: JobId) -> Self {
         let topic = Topic::SurfaceProposed;
         Self { cluster, topic, node: None, predictor: Some(predictor), job: Some(job) }
     }
-    /// Which topic it is.
+    /// Its topic.
     #[must_use]
     pub const fn topic(&self) -> Topic {
         self.topic
     }
-    /// The cluster it belongs to.
+    /// Its cluster.
     #[must_use]
     pub const fn cluster(&self) -> &ClusterId {
         &self.cluster
     }
-    /// The node in it.
+    /// Its node.
     #[must_use]
     pub const fn node(&self) -> Option<&NodeId> {
         self.node.as_ref()
     }
-    /// The predictor in it.
+    /// Its predictor.
     #[must_use]
     pub const fn predictor(&self) -> Option<&PredictorId> {
         self.predictor.as_ref()
     }
-    /// The job in it.
+    /// Its job.
     #[must_use]
     pub const fn job(&self) -> Option<&JobId> {
         self.job.as_ref()
     }
-    /// The subject to subscribe to for everything in `cluster`.
+    /// The pattern of all subjects of `cluster`.
     #[must_use]
     pub fn everything(cluster: &ClusterId) -> String {
         format!("{ROOT}.{cluster}.>")
@@ -205,7 +205,7 @@ pub enum RequestTopic {
     BudgetSet,
 }
 
-/// Topics that carry a node.
+/// Topics with a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeTopic {
     /// [`Topic::GpuSampled`]
@@ -216,7 +216,7 @@ pub enum NodeTopic {
     EnergyMetered,
 }
 
-/// Topics that carry a node and a job.
+/// Topics with a node and a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobTopic {
     /// [`Topic::WindowClosed`]
@@ -241,16 +241,16 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Why a text is none of our subjects.
+/// Why a text is not a subject of Wattle.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// Another product's, another version's, or no topic of ours.
-    #[error("`{0}` is no subject of {ROOT}")]
+    /// Another product or version, or an unknown topic.
+    #[error("unknown subject `{0}`: expected {ROOT}.<cluster>.<topic>")]
     Unknown(String),
-    /// The topic takes another number of ids.
-    #[error("`{0}` has too many or too few tokens for its topic")]
+    /// Wrong number of ids for the topic.
+    #[error("subject `{0}` has the wrong number of ids for its topic")]
     Ids(String),
-    /// A token is no id.
+    /// An invalid id.
     #[error("{0}")]
     Id(#[from] IdError),
 }
@@ -293,22 +293,22 @@ pub enum Bucket {
     Actual,
     /// Key = job: [`crate::messages::Surface`].
     Surfaces,
-    /// Key = `<predictor>.class.<gpu kind>.<class>` or `<predictor>.job.<job>`: what a predictor has
-    /// learned, in a form of its own; nobody else reads it.
+    /// Key = `<predictor>.class.<gpu type>.<class>`, `<predictor>.job.<job>` or
+    /// `<predictor>.scores.<gpu type>.<scope>`: a predictor's learned state, in its own format.
     Knowledge,
-    /// Keys as [`PredictorKey`] has them: who serves, how each predictor does.
+    /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
-    /// Keys [`BUDGET_SET`] and [`BUDGET_STATUS`]: what may be spent, what has been.
+    /// Keys [`BUDGET_SET`] and [`BUDGET_STATUS`]: the budget in force and its consumption.
     Budget,
 }
 
-/// Where the budget that stands lies in [`Bucket::Budget`]: [`crate::messages::BudgetRecord`].
+/// Key of the budget in force in [`Bucket::Budget`]: [`crate::messages::BudgetRecord`].
 pub const BUDGET_SET: &str = "set";
-/// Where what has been spent lies in [`Bucket::Budget`]: [`crate::messages::BudgetStatus`].
+/// Key of the consumption in [`Bucket::Budget`]: [`crate::messages::BudgetStatus`].
 pub const BUDGET_STATUS: &str = "status";
 
 impl Bucket {
-    /// Every bucket there is.
+    /// Every bucket.
     pub const ALL: [Self; 7] = [
         Self::Jobs,
         Self::Desired,
@@ -319,7 +319,7 @@ impl Bucket {
         Self::Budget,
     ];
 
-    /// Its last word.
+    /// The last part of its name.
     #[must_use]
     pub const fn token(self) -> &'static str {
         match self {
@@ -340,7 +340,7 @@ impl Bucket {
     }
 }
 
-/// Who reports into [`Bucket::Actual`].
+/// A service that reports to [`Bucket::Actual`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reporter {
     /// The launcher.
@@ -353,42 +353,42 @@ impl Reporter {
     /// The key of this reporter's report on `node`.
     #[must_use]
     pub fn key(self, node: &NodeId) -> String {
-        let who = match self {
+        let name = match self {
             Self::Launcher => "launcher",
             Self::Power => "power",
         };
-        format!("{who}.{node}")
+        format!("{name}.{node}")
     }
 
-    /// Who reports under `key`, and on which node.
+    /// The reporter and node of `key`.
     #[must_use]
     pub fn parse(key: &str) -> Option<(Self, NodeId)> {
-        let (who, node) = key.split_once('.')?;
-        let who = match who {
+        let (name, node) = key.split_once('.')?;
+        let reporter = match name {
             "launcher" => Self::Launcher,
             "power" => Self::Power,
             _ => return None,
         };
-        Some((who, NodeId::new(node).ok()?))
+        Some((reporter, NodeId::new(node).ok()?))
     }
 }
 
-/// What stands in [`Bucket::Predictors`]. The words before the dot keep the names of predictors
-/// apart from everything else, whatever they are.
+/// A key of [`Bucket::Predictors`]. The part before the dot separates predictors' names from the other
+/// keys.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PredictorKey {
-    /// Who serves: [`crate::messages::Champion`].
+    /// The champion: [`crate::messages::Champion`].
     Champion,
-    /// How a predictor does: [`crate::messages::PredictorStatus`].
+    /// State of a predictor: [`crate::messages::PredictorStatus`].
     Status(PredictorId),
-    /// What its scores are made of, in a form of the registry's own.
+    /// Data of a predictor's scores, in the registry's own format.
     Scores(PredictorId),
-    /// Which registry looks after the cluster and until when, in a form of the registry's own.
+    /// The active registry's lease, in the registry's own format.
     Registry,
 }
 
 impl PredictorKey {
-    /// What stands under `key`.
+    /// Parses `key`.
     #[must_use]
     pub fn parse(key: &str) -> Option<Self> {
         match key.split_once('.') {
@@ -415,7 +415,7 @@ impl fmt::Display for PredictorKey {
     }
 }
 
-/// The JetStream streams beside the buckets' own.
+/// The JetStream streams, without those of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamName {
     /// Closed windows ([`Topic::WindowClosed`]).
@@ -425,7 +425,7 @@ pub enum StreamName {
 }
 
 impl StreamName {
-    /// Every stream there is.
+    /// Every stream.
     pub const ALL: [Self; 2] = [Self::Windows, Self::Ledger];
 
     /// Its name on the server.
@@ -475,19 +475,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_show(subject in any_subject()) {
+        fn display_round_trips(subject in any_subject()) {
             prop_assert_eq!(subject.to_string().parse::<Subject>(), Ok(subject));
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,80}") {
+        fn arbitrary_text_never_panics(text in ".{0,80}") {
             let _ = text.parse::<Subject>();
             let _ = format!("{ROOT}.{text}").parse::<Subject>();
         }
     }
 
     #[test]
-    fn clusters_and_topics_keep_apart() {
+    fn names_of_clusters_and_keys_are_distinct() {
         let (a, b) = (ClusterId::new("a").unwrap(), ClusterId::new("b").unwrap());
         for topic in Topic::ALL {
             assert_ne!(topic.pattern(&a), topic.pattern(&b));
@@ -498,8 +498,8 @@ mod tests {
         ));
         assert!(matches!("wattle.v1.a.gpu.sampled".parse::<Subject>(), Err(SubjectError::Ids(_))));
         let node = NodeId::new("n0").unwrap();
-        for who in [Reporter::Launcher, Reporter::Power] {
-            assert_eq!(Reporter::parse(&who.key(&node)), Some((who, node.clone())));
+        for reporter in [Reporter::Launcher, Reporter::Power] {
+            assert_eq!(Reporter::parse(&reporter.key(&node)), Some((reporter, node.clone())));
         }
         let named = PredictorId::new("champion").unwrap();
         for key in [PredictorKey::Status(named.clone()), PredictorKey::Scores(named)] {

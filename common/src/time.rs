@@ -1,8 +1,8 @@
-//! Instants of the system's time, and how the system's time follows the wall's.
+//! Instants of the system's time, and its mapping to wall time.
 //!
-//! The system's time is what every service lives by. On real hardware it is the wall clock; beside
-//! simulated hardware it may run faster, by a rate that lies in the simulated node's shared state.
-//! The mapping is pure and lives here; only `runtime`'s `now()` and the simulated driver apply it.
+//! All services use the system's time. On real hardware it is the wall clock; with simulated
+//! hardware it may run faster, at a rate stored in the simulated node's shared state. The mapping is
+//! pure; only `runtime`'s `now()` and the simulated driver apply it.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -43,7 +43,7 @@ impl Timestamp {
     pub fn as_s(self) -> f64 {
         self.0 as f64 / 1e6
     }
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Time since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
@@ -70,18 +70,18 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// How the system's time follows the wall's: from `epoch_us` on, `rate` times as fast.
+/// Mapping of wall time to the system's time: from `epoch_us` on, `rate` times as fast.
 ///
-/// With rate 1 the two are equal.
+/// With rate 1 they are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeScale {
-    /// The instant (microseconds since the Unix epoch) at which both clocks showed the same.
+    /// The instant at which both are equal, microseconds since the Unix epoch.
     pub epoch_us: u64,
-    /// Seconds of the system's time in one second of the wall's; at least 1.
+    /// Seconds of the system's time in one second of wall time; at least 1.
     pub rate: u32,
 }
 
-/// What is wrong with bytes that should hold a [`TimeScale`].
+/// Why bytes are not a [`TimeScale`].
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TimeScaleError {
     /// Too few bytes, or other bytes than a simulated node writes.
@@ -97,11 +97,11 @@ impl TimeScale {
     pub const WALL: Self = Self { epoch_us: 0, rate: 1 };
     /// The first bytes of every simulated node's shared state.
     pub const MAGIC: [u8; 8] = *b"WATTLSIM";
-    /// How many bytes the clock takes at the head of a simulated node's shared state: the magic,
-    /// the epoch (u64, little-endian), the rate (u32, little-endian), four bytes of zero.
+    /// Length of the header in bytes: the magic, the epoch (u64, little-endian), the rate (u32,
+    /// little-endian), four bytes of zero.
     pub const HEADER_LEN: usize = 24;
 
-    /// The system's time when the wall shows `wall_us`.
+    /// The system's time at wall time `wall_us`, microseconds.
     #[must_use]
     pub const fn system(&self, wall_us: u64) -> Timestamp {
         if wall_us <= self.epoch_us {
@@ -110,8 +110,8 @@ impl TimeScale {
         Timestamp(self.epoch_us + (wall_us - self.epoch_us) * self.rate as u64)
     }
 
-    /// What the wall shows, in microseconds, when the system's time is `at`; rounded up, so that
-    /// waiting until then is never too short.
+    /// The wall time, in microseconds, at the system's time `at`; rounded up, so that waiting until
+    /// then is never too short.
     #[must_use]
     pub const fn wall(&self, at: Timestamp) -> u64 {
         if at.0 <= self.epoch_us {
@@ -120,14 +120,14 @@ impl TimeScale {
         self.epoch_us + (at.0 - self.epoch_us).div_ceil(self.rate as u64)
     }
 
-    /// How long the wall takes for `span` of the system's time, rounded up.
+    /// The wall time of `span` of the system's time, rounded up.
     #[must_use]
     pub fn wall_span(&self, span: Duration) -> Duration {
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         Duration::from_micros(micros.div_ceil(u64::from(self.rate)))
     }
 
-    /// The head of a simulated node's shared state.
+    /// The header of a simulated node's shared state.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::HEADER_LEN] {
         let mut bytes = [0; Self::HEADER_LEN];
@@ -137,10 +137,10 @@ impl TimeScale {
         bytes
     }
 
-    /// Reads the head of a simulated node's shared state.
+    /// Parses the header of a simulated node's shared state.
     ///
     /// # Errors
-    /// Where the bytes are not such a head, or the rate is zero.
+    /// If the bytes are not such a header, or the rate is zero.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TimeScaleError> {
         let head = bytes.get(..Self::HEADER_LEN).ok_or(TimeScaleError::NotAState)?;
         if head[..8] != Self::MAGIC {
@@ -163,7 +163,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_wall_second_is_sixty_of_the_systems() {
+    fn rate_scales_wall_time() {
         let scale = TimeScale { epoch_us: 1_000_000, rate: 60 };
         assert_eq!(scale.system(1_000_000), Timestamp::from_s(1));
         assert_eq!(scale.system(2_000_000), Timestamp::from_s(61));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_are_refused() {
+    fn foreign_bytes_are_an_error() {
         assert_eq!(TimeScale::from_bytes(b"short"), Err(TimeScaleError::NotAState));
         assert_eq!(TimeScale::from_bytes(&[7; 64]), Err(TimeScaleError::NotAState));
         let mut zero = TimeScale::WALL.to_bytes();
@@ -182,14 +182,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn head_round_trips(epoch_us in any::<u64>(), rate in 1u32..) {
+        fn header_round_trips(epoch_us in any::<u64>(), rate in 1u32..) {
             let scale = TimeScale { epoch_us, rate };
             prop_assert_eq!(TimeScale::from_bytes(&scale.to_bytes()), Ok(scale));
         }
 
-        /// Waiting until the wall time of an instant is never too short, and at most a tick long.
+        /// Waiting until the wall time of an instant is never too short, and at most one tick too long.
         #[test]
-        fn wall_undoes_system(epoch_us in 0u64..1 << 50, ahead in 0u64..1 << 40, rate in 1u32..10_000) {
+        fn wall_inverts_system(epoch_us in 0u64..1 << 50, ahead in 0u64..1 << 40, rate in 1u32..10_000) {
             let scale = TimeScale { epoch_us, rate };
             let at = Timestamp::from_us(epoch_us + ahead);
             let reached = scale.system(scale.wall(at));

@@ -1,77 +1,96 @@
-//! The shape of a cluster: how many nodes, how many GPUs in each, of which kind.
+//! The shape of a cluster: number of nodes, GPUs of each node, GPU type.
 //!
-//! Written as people write it, `28x8:v100`: 28 nodes of 8 V100s. Several groups are joined by
-//! commas: `4x8:v100,2x4:p100`. Nodes below leaf switches have their number after a slash:
-//! `28x8:v100/4` is seven switches of four nodes. A switch holds nodes of one group. GPUs that are
-//! closer to each other than to the rest of their node (on a board, behind one PCIe switch, linked in
-//! a group) are written apart: `28x2x4:v100` is two boards of four in each node.
+//! The text form is `28x8:v100`: 28 nodes of 8 V100s. Groups are joined by commas:
+//! `4x8:v100,2x4:p100`. The number of nodes on each leaf switch follows a slash: `28x8:v100/4` is
+//! seven switches of four nodes. A switch has nodes of one group. Boards (GPUs that are closer to
+//! each other than to the rest of their node, on a board, PCIe switch or link group) are a further
+//! factor: `28x2x4:v100` is two boards of four GPUs in each node.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Most nodes a cluster may have; a limit against a slip of the finger.
+/// Most nodes of a cluster; a limit against typing errors.
 pub const NODES_MAX: usize = 100_000;
-/// Most GPUs a node may have.
+/// Most GPUs of a node.
 pub const GPUS_PER_NODE_MAX: u32 = 64;
 
-/// Some equal nodes.
+/// A group of equal nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeGroup {
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// GPUs in each of them.
+    /// GPUs of each node.
     pub gpus_per_node: u32,
-    /// GPUs on each board of a node: a power of two, so that a block of GPUs lies on one board where
-    /// it can ([`check_board`]); `None`: not known, or all on one.
+    /// GPUs on each board: a power of two, so that a block of GPUs fits on one board if possible
+    /// ([`check_board`]); `None`: not known, or a single board.
     pub gpus_per_board: Option<u32>,
-    /// The GPUs' kind, in lower case as in the catalog: `v100`.
+    /// GPU type in lower case, as in the catalog: `v100`.
     pub gpu_type: String,
-    /// Nodes below each leaf switch; `None`: not known, or all below one.
+    /// Nodes on each leaf switch; `None`: not known, or a single switch.
     pub nodes_per_switch: Option<u32>,
 }
 
-/// A whole cluster: its groups, in node order.
+/// The shape of a cluster: its groups, in node order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ClusterShape {
     groups: Vec<NodeGroup>,
 }
 
-/// Why a text is no cluster.
+/// Why a cluster shape is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// Not of the form NODESxGPUS:KIND.
-    #[error("`{0}` is no cluster; write NODESxGPUS:KIND, as in 28x8:v100")]
+    /// Not of the form NODESxGPUS:TYPE.
+    #[error("invalid cluster `{0}`: expected NODESxGPUS:TYPE, as in 28x8:v100")]
     Form(String),
     /// A count of zero or beyond the limit.
     #[error(
-        "`{0}`: 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} GPUs, and at least 1 node a switch"
+        "invalid cluster `{0}`: expected 1 to {NODES_MAX} nodes of 1 to {GPUS_PER_NODE_MAX} GPUs, \
+         and at least 1 node on each switch"
     )]
     Count(String),
-    /// Boards that a node cannot have, or blocks of GPUs would not fit.
-    #[error("{0}")]
-    Board(String),
+    /// Boards that do not divide a node.
+    #[error("invalid nodes of {gpu_type}: {source}")]
+    Board {
+        /// The group's GPU type.
+        gpu_type: String,
+        /// The problem.
+        source: BoardError,
+    },
 }
 
-/// Checks that nodes of `gpus` GPUs may have them on boards of `gpus_per_board`.
+/// Why a node cannot have boards of a given size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BoardError {
+    /// GPUs are allocated in aligned blocks of powers of two, which must not cross boards.
+    #[error(
+        "boards of {0} GPUs: the size must be 1, 2, 4, 8, ...; omit it for boards of other sizes"
+    )]
+    Size(u32),
+    /// The boards do not divide the node.
+    #[error(
+        "{gpus} GPUs are not a multiple of the board size {gpus_per_board}; omit it if boards differ"
+    )]
+    Remainder {
+        /// GPUs of the node.
+        gpus: u32,
+        /// GPUs on each board.
+        gpus_per_board: u32,
+    },
+}
+
+/// Checks that boards of `gpus_per_board` GPUs divide a node of `gpus` GPUs.
 ///
 /// # Errors
-/// Where that is no power of two (GPUs are given out in aligned blocks of powers of two, which would
-/// lie across such boards), or a node does not have a whole number of boards.
-pub fn check_board(gpus: u32, gpus_per_board: u32) -> Result<(), String> {
+/// If the board size is not a power of two, or does not divide the node.
+pub const fn check_board(gpus: u32, gpus_per_board: u32) -> Result<(), BoardError> {
     if !gpus_per_board.is_power_of_two() {
-        return Err(format!(
-            "boards of {gpus_per_board} GPUs: a board has 1, 2, 4, 8, ... of them; leave it out where \
-             yours do not"
-        ));
+        return Err(BoardError::Size(gpus_per_board));
     }
     if !gpus.is_multiple_of(gpus_per_board) {
-        return Err(format!(
-            "{gpus} GPUs are no whole number of boards of {gpus_per_board}; leave it out where boards \
-             differ"
-        ));
+        return Err(BoardError::Remainder { gpus, gpus_per_board });
     }
     Ok(())
 }
@@ -80,20 +99,20 @@ impl ClusterShape {
     /// A cluster of equal nodes.
     ///
     /// # Errors
-    /// Where a count is zero or beyond the limit.
+    /// If a count is zero or beyond the limit.
     pub fn uniform(nodes: u32, gpus_per_node: u32, gpu_type: &str) -> Result<Self, ShapeError> {
         format!("{nodes}x{gpus_per_node}:{gpu_type}").parse()
     }
     /// A cluster of these groups, in this order.
     ///
     /// # Errors
-    /// Where there is none, a count is zero or beyond the limit, or a kind is no word.
+    /// If there is none, a count is zero or beyond the limit, or a GPU type is not a word.
     pub fn of(groups: Vec<NodeGroup>) -> Result<Self, ShapeError> {
         let shape = Self { groups };
         for (i, group) in shape.groups.iter().enumerate() {
             let text = || Self { groups: vec![shape.groups[i].clone()] }.to_string();
-            let kind_ok = group.gpu_type.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-            if group.gpu_type.is_empty() || !kind_ok {
+            let type_ok = group.gpu_type.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+            if group.gpu_type.is_empty() || !type_ok {
                 return Err(ShapeError::Form(text()));
             }
             let gpus = 1..=GPUS_PER_NODE_MAX;
@@ -102,8 +121,9 @@ impl ClusterShape {
                 return Err(ShapeError::Count(text()));
             }
             if let Some(board) = group.gpus_per_board {
-                check_board(group.gpus_per_node, board).map_err(|why| {
-                    ShapeError::Board(format!("a node of {}: {why}", group.gpu_type))
+                check_board(group.gpus_per_node, board).map_err(|source| ShapeError::Board {
+                    gpu_type: group.gpu_type.clone(),
+                    source,
                 })?;
             }
         }
@@ -115,8 +135,8 @@ impl ClusterShape {
         }
         Ok(shape)
     }
-    /// The leaf switch each node is below, in node order, counted over the cluster from 0; `None`
-    /// where that is not known.
+    /// The leaf switch of each node, in node order, numbered over the cluster from 0; `None` if not
+    /// known.
     pub fn switches(&self) -> impl Iterator<Item = Option<u32>> {
         let mut first = 0;
         self.groups.iter().flat_map(move |group| {
@@ -125,7 +145,7 @@ impl ClusterShape {
             (0..group.nodes).map(move |node| group.nodes_per_switch.map(|each| from + node / each))
         })
     }
-    /// GPUs on each board of each node, in node order; `None` where that is not known.
+    /// GPUs on each board of each node, in node order; `None` if not known.
     pub fn boards(&self) -> impl Iterator<Item = Option<u32>> {
         self.groups.iter().flat_map(|g| (0..g.nodes).map(|_| g.gpus_per_board))
     }
@@ -134,18 +154,18 @@ impl ClusterShape {
     pub fn groups(&self) -> &[NodeGroup] {
         &self.groups
     }
-    /// Each node in order: its GPUs and their kind.
+    /// The number and type of GPUs of each node, in node order.
     pub fn nodes(&self) -> impl Iterator<Item = (u32, &str)> {
         self.groups
             .iter()
             .flat_map(|g| (0..g.nodes).map(move |_| (g.gpus_per_node, g.gpu_type.as_str())))
     }
-    /// How many nodes there are.
+    /// Number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.groups.iter().map(|g| g.nodes as usize).sum()
     }
-    /// How many GPUs there are.
+    /// Number of GPUs.
     #[must_use]
     pub fn gpu_count(&self) -> usize {
         self.groups.iter().map(|g| g.nodes as usize * g.gpus_per_node as usize).sum()
@@ -159,10 +179,10 @@ impl FromStr for ClusterShape {
             .split(',')
             .map(|part| {
                 let form = || ShapeError::Form(part.to_owned());
-                let (counts, kind) = part.trim().split_once(':').ok_or_else(form)?;
-                let (kind, switched) = match kind.split_once('/') {
-                    Some((kind, each)) => (kind, Some(each.parse().map_err(|_| form())?)),
-                    None => (kind, None),
+                let (counts, gpu_type) = part.trim().split_once(':').ok_or_else(form)?;
+                let (gpu_type, nodes_per_switch) = match gpu_type.split_once('/') {
+                    Some((gpu_type, each)) => (gpu_type, Some(each.parse().map_err(|_| form())?)),
+                    None => (gpu_type, None),
                 };
                 let (nodes, gpus) = counts.split_once('x').ok_or_else(form)?;
                 let nodes: u32 = nodes.parse().map_err(|_| form())?;
@@ -177,8 +197,8 @@ impl FromStr for ClusterShape {
                     nodes,
                     gpus_per_node: boards.map_or(gpus, |boards| boards.saturating_mul(gpus)),
                     gpus_per_board: boards.map(|_| gpus),
-                    gpu_type: kind.to_ascii_lowercase(),
-                    nodes_per_switch: switched,
+                    gpu_type: gpu_type.to_ascii_lowercase(),
+                    nodes_per_switch,
                 })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -222,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shapes_read_and_show_alike() {
+    fn text_form_round_trips() {
         for text in
             ["28x8:v100", "4x8:v100,2x4:p100", "28x8:v100/4,2x8:a100", "4x2x4:v100/2,1x1x8:a100"]
         {
@@ -240,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shape_says_how_to_write_one() {
+    fn invalid_shapes_are_errors() {
         for text in [
             "",
             "8",
@@ -268,11 +288,11 @@ mod tests {
             gpu_type: "v100".to_owned(),
             nodes_per_switch: None,
         };
-        for (gpus, board, said) in [(6, 3, "1, 2, 4, 8"), (6, 4, "no whole number"), (8, 0, "1, 2")]
+        for (gpus, board, text) in [(6, 3, "1, 2, 4, 8"), (6, 4, "not a multiple"), (8, 0, "1, 2")]
         {
             let error = ClusterShape::of(vec![group(gpus, board)]).unwrap_err();
-            assert!(matches!(error, ShapeError::Board(_)), "{error}");
-            assert!(error.to_string().contains(said), "{error}");
+            assert!(matches!(error, ShapeError::Board { .. }), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Physical quantities, each a type of its own.
+//! Physical quantities, one type each.
 //!
-//! Types are named by quantity and built by unit, like `std::time::Duration`. Inside are the
-//! integers the NVML driver itself uses (milliwatts, millijoules, megahertz), so that sums do not
-//! depend on their order and nothing is lost on the wire. `f64` appears only where a model needs it
-//! and leaves it again as a quantity.
+//! Types are named by quantity and constructed by unit, like `std::time::Duration`. Values are the
+//! integers that NVML uses (milliwatts, millijoules, megahertz), so sums do not depend on their order
+//! and messages are exact. Models convert to and from `f64`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -30,27 +29,27 @@ macro_rules! quantity {
         pub struct $name($int);
 
         impl $name {
-            /// Nothing of it. "No reading" is `Option::None`, never this.
+            /// Zero. A missing reading is `Option::None`, never zero.
             pub const ZERO: Self = Self(0);
 
-            /// What is left after taking `other` away, at least zero.
+            /// The difference to `other`, at least zero.
             #[must_use]
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
 
-            /// This quantity times a ratio of at least 0, rounded to the nearest unit.
+            /// This quantity times a non-negative ratio, rounded to the nearest unit.
             #[must_use]
             #[allow(clippy::cast_lossless)]
             pub fn scale(self, ratio: f64) -> Self {
                 Self((self.0 as f64 * ratio.max(0.0)).round() as $int)
             }
 
-            /// This quantity as a share of `whole`; 0 where `whole` is zero.
+            /// This quantity as a share of `total`; 0 if `total` is zero.
             #[must_use]
             #[allow(clippy::cast_lossless)]
-            pub fn ratio(self, whole: Self) -> f64 {
-                if whole.0 == 0 { 0.0 } else { self.0 as f64 / whole.0 as f64 }
+            pub fn ratio(self, total: Self) -> f64 {
+                if total.0 == 0 { 0.0 } else { self.0 as f64 / total.0 as f64 }
             }
         }
 
@@ -81,27 +80,27 @@ macro_rules! quantity {
 }
 
 quantity!(
-    /// Electrical power, in whole milliwatts (NVML's own unit).
+    /// Electrical power, in integer milliwatts (NVML's unit).
     Power,
     u64
 );
 quantity!(
-    /// Energy, in whole millijoules (the unit of NVML's energy counter).
+    /// Energy, in integer millijoules (the unit of NVML's energy counter).
     Energy,
     u64
 );
 quantity!(
-    /// A clock frequency, in whole megahertz.
+    /// A clock frequency, in integer megahertz.
     Frequency,
     u32
 );
 quantity!(
-    /// Carbon intensity of electricity, in whole milligrams of CO2 equivalent per kilowatt-hour.
+    /// Carbon intensity of electricity, in integer milligrams of CO2 equivalent per kilowatt-hour.
     CarbonIntensity,
     u64
 );
 quantity!(
-    /// Emitted carbon, in whole micrograms of CO2 equivalent.
+    /// Emitted carbon, in integer micrograms of CO2 equivalent.
     Carbon,
     u64
 );
@@ -120,7 +119,7 @@ impl Power {
     pub const fn from_w(watts: u64) -> Self {
         Self(watts * 1_000)
     }
-    /// From a model's watts; what is negative or not a number becomes zero.
+    /// From a model's watts; a negative value or NaN becomes zero.
     #[must_use]
     pub fn from_w_f64(watts: f64) -> Self {
         Self((watts.max(0.0) * 1_000.0).round() as u64)
@@ -135,9 +134,9 @@ impl Power {
     pub fn as_w(self) -> f64 {
         self.0 as f64 / 1_000.0
     }
-    /// The energy of this constant power over `span`, cut to whole millijoules.
+    /// The energy of this constant power over `span`, rounded down to millijoules.
     ///
-    /// For a sum of many spans use [`EnergyMeter`], which carries what is cut here.
+    /// [`EnergyMeter`] sums many spans without rounding errors.
     #[must_use]
     pub fn over(self, span: Duration) -> Energy {
         Energy((u128::from(self.0) * span.as_micros() / 1_000_000) as u64)
@@ -170,13 +169,13 @@ impl Energy {
     pub fn as_kwh(self) -> f64 {
         self.0 as f64 / MJ_PER_KWH as f64
     }
-    /// The mean power that spends this energy in `span`; `None` for an empty span.
+    /// The mean power of this energy over `span`; `None` for an empty span.
     #[must_use]
     pub fn mean_power(self, span: Duration) -> Option<Power> {
         let micros = span.as_micros();
         (micros > 0).then(|| Power((u128::from(self.0) * 1_000_000 / micros) as u64))
     }
-    /// What emitting this energy at `intensity` comes to.
+    /// The carbon emitted by this energy at `intensity`.
     ///
     /// mJ x mg/kWh / (3.6e9 mJ/kWh) = mg, times 1,000 = µg.
     #[must_use]
@@ -269,27 +268,27 @@ impl fmt::Display for Carbon {
     }
 }
 
-/// Integrates power over time without losing a part of a millijoule.
+/// Integrates power over time without rounding errors.
 ///
-/// A milliwatt for a microsecond is a nanojoule; the meter counts those, so a thousand small steps
-/// give exactly what one large step gives.
+/// It counts nanojoules (a milliwatt for a microsecond), so many small steps give exactly the result of
+/// one large step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnergyMeter {
     nanojoules: u128,
 }
 
 impl EnergyMeter {
-    /// A meter that already shows `energy`.
+    /// A meter that starts at `energy`.
     #[must_use]
     pub fn starting_at(energy: Energy) -> Self {
         Self { nanojoules: u128::from(energy.0) * 1_000_000 }
     }
-    /// A meter that goes on from `nanojoules`, as another one left it.
+    /// A meter that continues from another one's [`EnergyMeter::as_nj`].
     #[must_use]
     pub const fn from_nj(nanojoules: u128) -> Self {
         Self { nanojoules }
     }
-    /// What has been counted, in whole nanojoules: nothing is lost by handing this on.
+    /// The total in nanojoules, without rounding.
     #[must_use]
     pub const fn as_nj(&self) -> u128 {
         self.nanojoules
@@ -298,7 +297,7 @@ impl EnergyMeter {
     pub fn add(&mut self, power: Power, span: Duration) {
         self.nanojoules += u128::from(power.0) * span.as_micros();
     }
-    /// What has been counted, in whole millijoules.
+    /// The total, rounded down to millijoules.
     #[must_use]
     pub fn total(&self) -> Energy {
         Energy((self.nanojoules / 1_000_000) as u64)
@@ -311,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn quantities_read_as_people_write_them() {
+    fn quantities_display_with_units() {
         assert_eq!(Power::from_mw(250_500).to_string(), "250.5 W");
         assert_eq!(Energy::from_mj(MJ_PER_KWH).to_string(), "1.00 kWh");
         // 2 kWh at 250 g/kWh are 500 g.
@@ -325,18 +324,18 @@ mod tests {
     }
 
     proptest! {
-        /// Constant power for t gives exactly P x t, however t is cut.
+        /// Constant power over t gives exactly P x t for any division of t.
         #[test]
         fn constant_power_integrates_exactly(mw in 0u64..2_000_000, cuts in prop::collection::vec(1u64..5_000_000, 1..200)) {
             let mut meter = EnergyMeter::default();
             for cut in &cuts {
                 meter.add(Power::from_mw(mw), Duration::from_micros(*cut));
             }
-            let whole = Duration::from_micros(cuts.iter().sum());
-            prop_assert_eq!(meter.total(), Power::from_mw(mw).over(whole));
+            let total = Duration::from_micros(cuts.iter().sum());
+            prop_assert_eq!(meter.total(), Power::from_mw(mw).over(total));
         }
 
-        /// Energy is additive: metering two halves apart and together agree to a millijoule.
+        /// Energy is additive: the sum of two energies and the energy of the sum agree to a millijoule.
         #[test]
         fn energy_is_additive(a in 0u64..1_000_000, b in 0u64..1_000_000, us in 0u64..10_000_000_000) {
             let span = Duration::from_micros(us);
@@ -345,17 +344,17 @@ mod tests {
             prop_assert!(both.as_mj().abs_diff(apart.as_mj()) <= 1);
         }
 
-        /// Scaling by a ratio and back loses at most rounding.
+        /// Scaling by a ratio and taking the ratio differ only by rounding.
         #[test]
-        fn ratio_undoes_scale(mw in 1_000u64..1_000_000, percent in 1u32..=100) {
+        fn ratio_inverts_scale(mw in 1_000u64..1_000_000, percent in 1u32..=100) {
             let ratio = f64::from(percent) / 100.0;
             let scaled = Power::from_mw(mw).scale(ratio);
             prop_assert!((scaled.ratio(Power::from_mw(mw)) - ratio).abs() < 1e-3);
         }
 
-        /// On the wire a quantity is its bare integer and comes back the same.
+        /// A quantity is serialised as its integer.
         #[test]
-        fn wire_is_the_integer(mw in any::<u64>()) {
+        fn serialised_form_is_the_integer(mw in any::<u64>()) {
             let json = serde_json::to_string(&Power::from_mw(mw)).unwrap();
             prop_assert_eq!(&json, &mw.to_string());
             prop_assert_eq!(serde_json::from_str::<Power>(&json).unwrap(), Power::from_mw(mw));
