@@ -231,7 +231,7 @@ const CHECKPOINT_SIGNALS: [&str; 6] =
 
 /// Why a text is not a checkpoint signal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid checkpoint signal `{0}`: expected one of {}", CHECKPOINT_SIGNALS.join(", "))]
+#[error("invalid checkpoint signal `{0}`: expected one of {list}", list = CHECKPOINT_SIGNALS.join(", "))]
 pub struct SignalError(String);
 
 /// The full name of a checkpoint signal: `USR1` and `SIGUSR1` give `SIGUSR1`.

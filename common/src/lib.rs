@@ -1,4 +1,4 @@
-//! Types that all parts of Wattle share.
+//! Types and numerical methods that several parts of Wattle share.
 //!
 //! Units, time, ids, seeded random streams, cluster shapes, jobs, and the messages with their
 //! subjects and codec. The crate is pure: no I/O, no clock, no task. A type belongs here only if two
@@ -13,6 +13,7 @@ pub mod id;
 pub mod job;
 pub mod machine;
 pub mod messages;
+pub mod numerics;
 pub mod progress;
 pub mod rng;
 pub mod subject;

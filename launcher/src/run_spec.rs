@@ -4,6 +4,7 @@
 //! before they start anything, so that a restarted launcher knows what was to be started.
 
 use serde::{Deserialize, Serialize};
+use wattle_common::hash::fnv1a;
 use wattle_common::job::NodeShare;
 use wattle_common::messages::DesiredJob;
 use wattle_common::{GpuIndex, JobId, NodeId, env};
@@ -122,10 +123,7 @@ impl RunSpec {
 /// Two jobs may get the same port. They collide only if their first node is the same.
 #[must_use]
 pub fn master_port(job: &JobId, min: u16, max: u16) -> u16 {
-    // FNV-1a, whose result is the same everywhere and in every release.
-    let hash = job.as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = fnv1a(job.as_str().as_bytes());
     let span = u64::from(max.saturating_sub(min)) + 1;
     // The remainder is below `span`, which is at most 65,536 - min.
     min + u16::try_from(hash % span).unwrap_or(0)

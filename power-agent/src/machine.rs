@@ -255,13 +255,13 @@ impl PowerMachine {
         if self.cards.len() != known
             && let Err(error) = self.boards()
         {
-            out.push(Action::Log(Note::NoSuchBoards { error }));
+            out.push(Action::Log(Note::NoSuchBoards { error: error.to_string() }));
         }
         self.read_done(now);
     }
 
     /// Whether the cards can be on boards as the operator says.
-    fn boards(&self) -> Result<(), String> {
+    fn boards(&self) -> Result<(), topology::BoardError> {
         let board = self.settings.gpus_per_board;
         board.map_or(Ok(()), |board| topology::check_board(self.cards.len() as u32, board))
     }

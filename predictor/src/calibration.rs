@@ -36,6 +36,7 @@ mod scores;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use wattle_common::hash::fnv1a;
 use wattle_common::id::{self, JobId};
 use wattle_common::messages::Estimate;
 
@@ -77,9 +78,7 @@ pub fn score(seen: f64, expected: &Estimate) -> Option<f64> {
 
 /// Enough of a job's name to tell it from others (FNV-1a, folded).
 fn tag(job: &str) -> u32 {
-    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = fnv1a(job.as_bytes());
     (hash ^ (hash >> 32)) as u32
 }
 

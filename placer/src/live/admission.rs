@@ -86,7 +86,10 @@ impl Placer {
             ));
         }
         if spec.gpus.min == 0 || spec.gpus.min > spec.gpus.max {
-            return Err(format!("`{}` is no number of GPUs; write 4, or 1..8", spec.gpus));
+            return Err(format!(
+                "invalid number of GPUs `{}`: expected a number or a range, as in 4 or 1..8",
+                spec.gpus
+            ));
         }
         if let Some(kind) = spec.gpu_type.as_deref().filter(|kind| id::check(kind).is_err()) {
             return Err(format!(
@@ -109,7 +112,7 @@ impl Placer {
             return Err(format!("its deadline {deadline} has passed; it is {now} now"));
         }
         if let Some(signal) = &spec.checkpoint_signal {
-            check_signal(signal)?;
+            check_signal(signal).map_err(|error| error.to_string())?;
         }
         self.state.inventory_known(self.inventory_complete(now));
         let alone = Job::new(JobFacts::from(spec), 0);

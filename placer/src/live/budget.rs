@@ -62,7 +62,7 @@ impl Placer {
     pub(super) fn budget_set(&mut self, now: Timestamp, asked: SetBudget) -> BudgetReply {
         let refused = |error: String| BudgetReply::Refused { error };
         let budget = asked.budget;
-        if !budget.is_sound() {
+        if !budget.is_valid() {
             return refused(format!(
                 "a budget's quantities must be greater than 0 and its window from {} s to a year",
                 WINDOW_MIN.as_secs()

@@ -93,9 +93,9 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
     for (spec, why) in [
         (no_command, "the command is empty"),
         (late, "has passed"),
-        (signal, "`SIGKILL` is no checkpoint signal"),
+        (signal, "invalid checkpoint signal `SIGKILL`"),
         (long, "put the command into a script"),
-        (none, "is no number of GPUs"),
+        (none, "invalid number of GPUs"),
         (memory, "no card here has as much"),
         (of_kind("k80", 1), "must have GPUs of kind k80; no node has any, there are: p100, v100"),
         (of_kind("../k80", 1), "`../k80` is no kind of GPU; `wattle nodes` shows"),

@@ -21,6 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::JobId;
+use wattle_common::hash::fnv1a;
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::first_fit::never;
@@ -315,10 +316,7 @@ fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> 
 /// A number for two jobs that says nothing of them: FNV-1a over both ids, whichever comes first.
 fn chance(a: &JobId, b: &JobId) -> u64 {
     let (a, b) = (a.as_str().min(b.as_str()), a.as_str().max(b.as_str()));
-    let bytes = a.bytes().chain([b'/']).chain(b.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(a.as_bytes().iter().chain(b"/").chain(b.as_bytes()))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! `bloom+a40_bf16`), whatever it is called; elsewhere only a word that is known to be a GPU's
 //! counts, so that no model is taken for one.
 
+use wattle_common::hash::fnv1a;
 use wattle_common::id::{ID_LEN_MAX, WorkloadId};
 
 /// GPUs known by name; RTX, GTX and MI with any figure are known too.
@@ -121,11 +122,7 @@ pub(super) fn class(parts: &[&str]) -> WorkloadId {
 
 /// `text` as an id: other characters become `_`; of one too long, the beginning and a hash.
 fn id(text: &str) -> String {
-    let hash = |text: &str| {
-        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
-    };
+    let hash = |text: &str| fnv1a(text.as_bytes());
     let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let out: String = text.chars().map(|c| if good(c) { c } else { '_' }).collect();
     match out.len() {

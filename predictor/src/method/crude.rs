@@ -16,6 +16,7 @@
 //! The constants are the round values of what [`crate::model`] believes, whose files name the
 //! sources. Nothing is fitted here.
 
+use wattle_common::hash::fnv1a;
 use wattle_common::id::WorkloadId;
 
 use crate::job::Profiles;
@@ -222,11 +223,5 @@ impl Place {
 
 /// Tells sets apart without keeping their names: FNV-1a over them.
 fn fingerprint(neighbours: &[WorkloadId]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for class in neighbours {
-        for byte in class.as_str().bytes().chain([0]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-    hash
+    fnv1a(neighbours.iter().flat_map(|class| class.as_str().as_bytes().iter().chain(b"\0")))
 }

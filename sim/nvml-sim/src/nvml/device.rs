@@ -4,6 +4,7 @@
 use std::ffi::{c_char, c_uint, c_ulonglong};
 
 use wattle_common::Power;
+use wattle_common::hash::fnv1a;
 
 use super::code::Code;
 use super::{Device, Seen, answer, answer_text, see};
@@ -88,9 +89,7 @@ pub(super) fn mw(power: Power) -> c_uint {
 #[must_use]
 pub fn uuid_of(node: &Node, index: u32) -> String {
     // FNV-1a over the node's id; 64 bits keep a cluster's nodes apart.
-    let hash = node.id().as_str().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = fnv1a(node.id().as_str().as_bytes());
     let (high, middle, low) = (hash >> 32, (hash >> 16) & 0xffff, hash & 0xffff);
     format!("GPU-{high:08x}-{middle:04x}-{low:04x}-5741-{index:012x}")
 }
