@@ -56,7 +56,10 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     until("the registry takes requests again", async || {
         let again = system.wattle(&["predictors", "promote", "statistical"]);
         let said = String::from_utf8_lossy(&again.stdout).into_owned();
-        again.status.success().then(|| assert_eq!(said.trim(), "statistical is already the champion"))
+        again
+            .status
+            .success()
+            .then(|| assert_eq!(said.trim(), "statistical is already the champion"))
     })
     .await;
     let (all, serves) = until("all are listed again", async || listed(&system)).await;
