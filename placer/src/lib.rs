@@ -25,7 +25,7 @@ pub use plan::check::{Violation, check};
 pub use plan::input::{GridForecast, PlanningInput, PlanningLimits, PolicyCache};
 pub use plan::reason::Reason;
 pub use plan::{Blocked, Decision, NodeDecision, Plan};
-pub use policies::{Policy, Reads, UnknownPolicy, policy};
+pub use policies::{Capabilities, Policy, Reads, UnknownPolicy, policy};
 pub use state::cluster::ClusterState;
 pub use state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 pub use state::job::{Job, JobFacts, KnownSurface, Progress, State};

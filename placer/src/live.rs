@@ -354,7 +354,7 @@ impl Placer {
         if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
             self.to_store.insert(message.job.clone());
         }
-        if self.policy.reads() != crate::Reads::Nothing {
+        if self.policy.capabilities().reads != crate::Reads::Nothing {
             self.plan_soon(now);
         }
     }
@@ -464,7 +464,7 @@ impl Machine for Placer {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
                 self.consider_probe(now, &job);
-                if self.policy.reads() != crate::Reads::Nothing {
+                if self.policy.capabilities().reads != crate::Reads::Nothing {
                     self.plan_soon(now);
                 }
             }

@@ -216,7 +216,7 @@ impl Simulate {
         let mut prices = false;
         for (i, name) in self.policy.iter().enumerate() {
             let policy = wattle_placer::policy(name).map_err(usage_chain)?;
-            prices |= policy.prices().is_some();
+            prices |= policy.capabilities().prices.is_some();
             if self.policy[..i].contains(name) {
                 return Err(usage(format!("--policy names {name} twice; name it once")));
             }
@@ -314,7 +314,8 @@ impl Simulate {
             } else {
                 policies.extend(run(&options)?);
             }
-            if oracle && (policy.reads() != Reads::Nothing || options.budget.is_some()) {
+            if oracle && (policy.capabilities().reads != Reads::Nothing || options.budget.is_some())
+            {
                 policies.extend(run(&RunOptions { oracle: true, ..options })?);
             }
         }

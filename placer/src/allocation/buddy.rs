@@ -1,343 +1,284 @@
-//! Buddy allocation: aligned power-of-two blocks over nodes and their GPUs.
+//! The buddy allocator: which free GPUs a job gets.
 //!
-//! GPUs given out in aligned blocks do not fragment: a block is either whole, or split into its
-//! parts, and parts that are free again join. Inside a node a block is 2^k GPUs at a multiple of
-//! 2^k; above it, 2^k whole equal nodes at a multiple of 2^k. A cluster or node whose size is no
-//! power of two is a forest: 28 nodes are blocks of 16, 8 and 4; a node of 6 GPUs splits into 4 and
-//! 2. The elastic policies place with it; the FIFO family does not, since its published figures are
-//! those of first fit.
+//! A **block** is 2^k GPUs of one node that start at a multiple of 2^k, or 2^k entire nodes that start
+//! at a multiple of 2^k. Two halves of a block are buddies. GPUs given out in blocks fragment little:
+//! what is left of a node is again a set of blocks.
+//!
+//! * The state is the bitmap of free GPUs ([`FreeCapacity`]). A block is free if all its bits are set.
+//!   Taking part of a block thereby splits it, and releasing the part coalesces it with its buddy at
+//!   every level; there is no list of blocks that could disagree with the bitmap.
+//! * A request is served from the smallest free block that holds it, so that larger ones stay entire,
+//!   and on the fullest node that has such a block.
+//! * A block lies on one board of a node, since boards are powers of two as well. A request that is no
+//!   power of two gets the lowest free GPUs, on one board if one board can hold it. On a node whose
+//!   size is no multiple of the request, free GPUs outside any block are used as a last resort.
+//! * A request larger than every node gets entire nodes of one type and size, chosen by leaf switch and
+//!   alignment ([`super::network`]).
+//!
+//! First fit is the other placement rule ([`super::first_fit`]); the FIFO family keeps it, since the
+//! published figures of those policies rest on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, ones};
+use crate::allocation::capacity::{FreeCapacity, NodeClass};
+use crate::allocation::network;
+use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, lowest, ones};
 
-/// A block of GPUs, as given out by [`Buddy::allocate`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Block(u32);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
-    /// Free as a whole, or within a larger block that is.
-    Free,
-    /// Some of its parts are given out.
-    Split,
-    /// Given out as a whole.
-    Taken,
+/// A request for GPUs that lie together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockRequest<'a> {
+    pub(crate) gpus: u32,
+    /// The GPU type; `None`: any one type.
+    pub(crate) gpu_type: Option<&'a str>,
+    /// Least device memory of each GPU, MiB.
+    pub(crate) memory_mib: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Part {
-    gpus: u32,
-    /// Its first node, and how many.
-    node: u32,
-    nodes: u32,
-    /// Its first GPU within the node; 0 where it spans whole nodes.
-    gpu: u32,
-    parent: Option<u32>,
-    /// Its parts, which lie together in the arena.
-    parts: std::ops::Range<u32>,
-    used: Use,
+impl BlockRequest<'_> {
+    fn suits(&self, class: &NodeClass<'_>) -> bool {
+        self.gpu_type.is_none_or(|gpu_type| class.gpu_type == gpu_type)
+            && class.memory_mib >= self.memory_mib
+    }
 }
 
-/// Which blocks of a cluster are free.
-#[derive(Clone, Debug)]
-pub struct Buddy {
-    arena: Vec<Part>,
-    /// Largest free blocks by their size, each in the order of their place.
-    free: BTreeMap<u32, BTreeSet<u32>>,
-    gpus_free: u32,
+/// The GPUs for a request: inside one node if any node is large enough, otherwise entire nodes. `None`
+/// if no block is free.
+pub(crate) fn allocate(capacity: &FreeCapacity<'_>, request: BlockRequest<'_>) -> Option<GpuSet> {
+    let gpus = request.gpus;
+    let classes = || capacity.classes().iter().filter(|(class, _)| request.suits(class));
+    if classes().all(|(class, _)| class.gpus < gpus) {
+        return allocate_nodes(capacity, request);
+    }
+    let blocks = classes().filter(|(class, _)| class.gpus >= gpus).filter_map(|(class, nodes)| {
+        let block = block_in_node(class.free, gpus, class.gpus, class.board)?;
+        // One board first, then the fullest node, then the first.
+        let node = *nodes.first()?;
+        Some((spans_boards(block, class.board), class.free.count_ones(), node, block))
+    });
+    blocks.min().map(|(_, _, node, block)| GpuSet::on(node, block))
 }
 
-impl Buddy {
-    /// A free cluster: how many GPUs each node has, in node order. Blocks of several nodes are made
-    /// of equal nodes that stand next to each other.
-    #[must_use]
-    pub fn new(sizes: &[u32]) -> Self {
-        let mut buddy = Self { arena: Vec::new(), free: BTreeMap::new(), gpus_free: 0 };
-        let mut first = 0;
-        for group in sizes.chunk_by(|a, b| a == b) {
-            let (size, count) = (group[0], group.len() as u32);
-            if size > 0 {
-                let mut at = 0;
-                while at < count {
-                    let nodes = largest_power(count - at);
-                    buddy.plant(first + at, nodes, size);
-                    at += nodes;
-                }
-            }
-            first += count;
+/// Entire nodes of one type and size.
+fn allocate_nodes(capacity: &FreeCapacity<'_>, request: BlockRequest<'_>) -> Option<GpuSet> {
+    let mut free: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
+    for (class, nodes) in capacity.classes() {
+        if request.suits(class) && class.is_entirely_free() {
+            free.entry((class.gpu_type, class.gpus)).or_default().extend(nodes);
         }
-        buddy
     }
-
-    /// How many GPUs are not given out. They may lie in blocks too small for a request.
-    #[must_use]
-    pub fn gpus_free(&self) -> u32 {
-        self.gpus_free
-    }
-
-    /// The size of the largest free block.
-    #[must_use]
-    pub fn largest_free(&self) -> u32 {
-        self.free.last_key_value().map_or(0, |(size, _)| *size)
-    }
-
-    /// The smallest block that holds `gpus`, from the smallest free one that does: the lowest place
-    /// where there are several. `None` only where no aligned block of that size is free.
-    pub fn allocate(&mut self, gpus: u32) -> Option<Block> {
-        if gpus == 0 {
-            return None;
-        }
-        let (&size, places) = self.free.range(gpus..).next()?;
-        let mut at = *places.first().expect("an empty set of places is removed");
-        self.unlist(size, at);
-        loop {
-            let parts = self.part(at).parts.clone();
-            let smallest = parts
-                .clone()
-                .filter(|&part| self.part(part).gpus >= gpus)
-                .min_by_key(|&part| (self.part(part).gpus, part));
-            let Some(chosen) = smallest else { break };
-            self.part_mut(at).used = Use::Split;
-            for part in parts.filter(|&part| part != chosen) {
-                self.list(part);
-            }
-            at = chosen;
-        }
-        self.part_mut(at).used = Use::Taken;
-        self.gpus_free -= self.part(at).gpus;
-        Some(Block(at))
-    }
-
-    /// Takes a block back; it joins with its neighbours as far as they are free. A block that is
-    /// not given out is left alone, and the answer is false.
-    pub fn release(&mut self, block: Block) -> bool {
-        let mut at = block.0;
-        if self.arena.get(at as usize).is_none_or(|part| part.used != Use::Taken) {
-            return false;
-        }
-        self.part_mut(at).used = Use::Free;
-        self.gpus_free += self.part(at).gpus;
-        while let Some(parent) = self.part(at).parent {
-            let parts = self.part(parent).parts.clone();
-            if parts.clone().any(|part| self.part(part).used != Use::Free) {
-                break;
-            }
-            for part in parts.filter(|&part| part != at) {
-                self.unlist(self.part(part).gpus, part);
-            }
-            self.part_mut(parent).used = Use::Free;
-            at = parent;
-        }
-        self.list(at);
-        true
-    }
-
-    /// The GPUs of a block.
-    #[must_use]
-    pub fn gpus(&self, block: Block) -> GpuSet {
-        let part = self.part(block.0);
-        if part.nodes == 1 {
-            return GpuSet::on(NodeKey(part.node), ones(part.gpus) << part.gpu);
-        }
-        let gpus = ones(part.gpus / part.nodes);
-        let nodes = part.node..part.node + part.nodes;
-        GpuSet { by_node: nodes.map(|node| NodeGpus { node: NodeKey(node), gpus }).collect() }
-    }
-
-    /// Adds a free block of whole nodes and everything it can be split into.
-    fn plant(&mut self, node: u32, nodes: u32, size: u32) {
-        let root = self.arena.len() as u32;
-        let gpus = nodes * size;
-        self.arena.push(Part {
-            gpus,
-            node,
-            nodes,
-            gpu: 0,
-            parent: None,
-            parts: 0..0,
-            used: Use::Free,
+    free.into_iter().find_map(|((_, size), mut nodes)| {
+        nodes.sort_unstable();
+        let count = request.gpus.div_ceil(size) as usize;
+        let chosen = network::choose_nodes(capacity.state(), &nodes, count)?;
+        let mut left = request.gpus;
+        let by_node = chosen.into_iter().map(|node| {
+            let here = left.min(size);
+            left -= here;
+            NodeGpus { node, gpus: ones(here) }
         });
-        self.list(root);
-        self.gpus_free += gpus;
-        let mut next = root;
-        while (next as usize) < self.arena.len() {
-            let whole = self.part(next).clone();
-            let begin = self.arena.len() as u32;
-            let part = Part { parent: Some(next), parts: 0..0, ..whole };
-            if whole.nodes > 1 {
-                let (half, gpus) = (whole.nodes / 2, whole.gpus / 2);
-                for node in [whole.node, whole.node + half] {
-                    self.arena.push(Part { node, nodes: half, gpus, ..part.clone() });
-                }
-            } else if whole.gpus > 1 {
-                let mut gpu = whole.gpu;
-                let end = whole.gpu + whole.gpus;
-                // Halves; or, of a node that is no power of two, the powers it is the sum of.
-                let most = whole.gpus.div_ceil(2);
-                while gpu < end {
-                    let gpus = largest_power((end - gpu).min(largest_at_most(most, whole.gpus)));
-                    self.arena.push(Part { gpu, gpus, ..part.clone() });
-                    gpu += gpus;
-                }
-            }
-            let parts = begin..self.arena.len() as u32;
-            self.part_mut(next).parts = parts;
-            next += 1;
-        }
-    }
-
-    fn part(&self, at: u32) -> &Part {
-        &self.arena[at as usize]
-    }
-
-    fn part_mut(&mut self, at: u32) -> &mut Part {
-        &mut self.arena[at as usize]
-    }
-
-    fn list(&mut self, at: u32) {
-        self.free.entry(self.part(at).gpus).or_default().insert(at);
-    }
-
-    fn unlist(&mut self, size: u32, at: u32) {
-        if let Some(places) = self.free.get_mut(&size) {
-            places.remove(&at);
-            if places.is_empty() {
-                self.free.remove(&size);
-            }
-        }
-    }
+        Some(GpuSet { by_node: by_node.collect() })
+    })
 }
 
-/// The largest part of a block of `gpus`: half of a power of two, the largest power below any other.
-const fn largest_at_most(half: u32, gpus: u32) -> u32 {
-    if gpus.is_power_of_two() { half } else { largest_power(gpus) }
+/// Whether these GPUs lie on several boards although one board could hold as many.
+fn spans_boards(gpus: u64, board: Option<u32>) -> bool {
+    let Some(board) = board.filter(|board| gpus.count_ones() <= *board) else { return false };
+    gpus & !(ones(board) << (gpus.trailing_zeros() / board * board)) != 0
 }
 
-/// The largest power of two that is at most `n`, which is at least 1.
-const fn largest_power(n: u32) -> u32 {
-    1 << n.ilog2()
+/// `count` of a node's free GPUs: an aligned block out of the smallest free block that holds it; for a
+/// count that is no power of two the lowest free GPUs, of the fullest board that has enough.
+pub(super) fn block_in_node(free: u64, count: u32, size: u32, board: Option<u32>) -> Option<u64> {
+    if free.count_ones() < count {
+        return None;
+    }
+    if !count.is_power_of_two() {
+        let boards = board.into_iter().flat_map(|board| {
+            let on_board = move |first| free & ones(board) << first;
+            (0..size).step_by(board as usize).map(on_board)
+        });
+        let enough = boards.filter(|there| there.count_ones() >= count);
+        let fullest = enough.min_by_key(|there| there.count_ones());
+        return Some(lowest(fullest.unwrap_or(free), count));
+    }
+    let free_blocks = |width: u32| {
+        (0..size)
+            .step_by(width as usize)
+            .filter(move |first| first + width <= size)
+            .map(move |first| ones(width) << first)
+            .filter(move |block| free & block == *block)
+    };
+    let mut width = count;
+    let mut part_of_larger = None;
+    while width <= size {
+        let larger: Vec<u64> = free_blocks(width * 2).collect();
+        // A block whose buddy is taken: using it splits no larger block.
+        let maximal =
+            free_blocks(width).find(|block| !larger.iter().any(|larger| larger & block == *block));
+        if let Some(block) = maximal {
+            return Some(lowest(block, count));
+        }
+        part_of_larger = part_of_larger.or_else(|| free_blocks(width).next());
+        width *= 2;
+    }
+    part_of_larger
+        .map(|block| lowest(block, count))
+        .or_else(|| (!size.is_multiple_of(count)).then(|| lowest(free, count)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocation::capacity::Scope;
+    use crate::state::cluster::ClusterState;
+    use crate::state::node::NodeFacts;
     use proptest::prelude::*;
 
-    fn show(buddy: &Buddy, block: Option<Block>) -> String {
-        let Some(block) = block else { return "no room".to_owned() };
-        let by_node = buddy.gpus(block).by_node;
-        by_node
-            .iter()
-            .map(|s| format!("n{}:{:b}", s.node.index(), s.gpus))
-            .collect::<Vec<_>>()
-            .join(" ")
+    /// The blocks of `width` GPUs of a node, by their definition.
+    fn blocks(size: u32, width: u32) -> impl Iterator<Item = u64> {
+        let firsts = (0..size).step_by(width as usize).filter(move |first| first + width <= size);
+        firsts.map(move |first| ones(width) << first)
+    }
+
+    fn cluster(sizes: &[u32]) -> ClusterState {
+        let mut state = ClusterState::new();
+        for (i, &gpus) in sizes.iter().enumerate() {
+            state.node_known(NodeFacts {
+                id: format!("n{i}").parse().unwrap(),
+                gpu_type: "v100".to_owned(),
+                gpus,
+                memory_mib: 16_384,
+                healthy: u64::MAX,
+                watts: None,
+            });
+        }
+        state
+    }
+
+    fn request(gpus: u32) -> BlockRequest<'static> {
+        BlockRequest { gpus, gpu_type: None, memory_mib: 0 }
     }
 
     #[test]
-    fn the_smallest_block_that_fits_is_split() {
-        let mut buddy = Buddy::new(&[8, 8, 8]);
-        let one = buddy.allocate(1);
-        assert_eq!(show(&buddy, one), "n2:1", "the odd node is the smallest free block");
-        let four = buddy.allocate(3);
-        assert_eq!(show(&buddy, four), "n2:11110000", "three are rounded up to four");
-        let two = buddy.allocate(2);
-        assert_eq!(show(&buddy, two), "n2:1100");
-        let both = buddy.allocate(16);
-        assert_eq!(show(&buddy, both), "n0:11111111 n1:11111111");
-        assert_eq!((buddy.gpus_free(), buddy.largest_free()), (1, 1));
-        let none = buddy.allocate(2);
-        assert_eq!(show(&buddy, none), "no room");
-        for block in [one, four, two, both] {
-            assert!(buddy.release(block.unwrap()));
-            assert!(!buddy.release(block.unwrap()), "released twice");
-        }
-        assert_eq!((buddy.gpus_free(), buddy.largest_free()), (24, 16));
+    fn the_smallest_block_that_holds_the_request_is_split() {
+        assert_eq!(block_in_node(0b1111_1111, 2, 8, None), Some(0b11));
+        // 4..8 is entire: the pair comes from the half that is split already.
+        assert_eq!(block_in_node(0b1111_0110, 1, 8, None), Some(0b10));
+        assert_eq!(block_in_node(0b1111_1100, 2, 8, None), Some(0b1100));
+        assert_eq!(block_in_node(0b0110_0110, 2, 8, None), None);
+        assert_eq!(block_in_node(0b0110_0110, 3, 8, None), Some(0b10_0110));
+        assert_eq!(block_in_node(0b11, 4, 8, None), None);
     }
 
     #[test]
-    fn a_node_of_six_is_four_and_two_or_all() {
-        let mut buddy = Buddy::new(&[6]);
-        let all = buddy.allocate(5).unwrap();
-        assert_eq!(buddy.gpus(all).gpu_count(), 6);
-        buddy.release(all);
-        let four = buddy.allocate(4).unwrap();
-        let two = buddy.allocate(2);
-        assert_eq!(show(&buddy, two), "n0:110000");
-        assert_eq!(buddy.gpus(four).by_node[0].gpus, 0b1111);
+    fn a_request_that_one_board_can_hold_stays_on_one_board() {
+        for (size, board) in [(8, 4), (8, 2), (6, 2), (12, 4), (8, 8)] {
+            for free in 0..1u64 << size {
+                for count in 1..=board {
+                    let chosen = block_in_node(free, count, size, Some(board));
+                    let on_board = |first| free & ones(board) << first;
+                    let mut boards = (0..size).step_by(board as usize).map(on_board);
+                    let Some(chosen) = chosen else { continue };
+                    assert_eq!((chosen.count_ones(), chosen & !free), (count, 0));
+                    let possible = boards.any(|there| there.count_ones() >= count);
+                    let split = spans_boards(chosen, Some(board));
+                    assert!(
+                        !split || !possible,
+                        "{count} of {free:b}: {chosen:b} on boards of {board}"
+                    );
+                    assert!(!split || !count.is_power_of_two(), "{count} of {free:b}: {chosen:b}");
+                }
+            }
+        }
+        // Without boards, three are the lowest; with boards, three of one board.
+        assert_eq!(block_in_node(0b1111_1000, 3, 8, None), Some(0b11_1000));
+        assert_eq!(block_in_node(0b1111_1000, 3, 8, Some(4)), Some(0b111_0000));
     }
 
-    /// Every aligned block there could be, by its definition alone: its GPUs by (node, gpu).
-    fn aligned_blocks(sizes: &[u32]) -> Vec<Vec<(u32, u32)>> {
-        let mut blocks = Vec::new();
-        let mut first = 0usize;
-        while first < sizes.len() {
-            let size = sizes[first];
-            let count = sizes[first..].iter().take_while(|&&s| s == size).count();
-            for node in first..first + count {
-                for power in [1, 2, 4, 8, 16] {
-                    for gpu in (0..size).step_by(power as usize).filter(|g| g + power <= size) {
-                        blocks.push((gpu..gpu + power).map(|g| (node as u32, g)).collect());
-                    }
+    #[test]
+    fn a_block_is_allocated_exactly_when_an_aligned_one_is_free() {
+        for size in [4, 6, 8, 12] {
+            for free in 0..1u64 << size {
+                for count in [1, 2, 4, 8].into_iter().filter(|count| size % count == 0) {
+                    let chosen = block_in_node(free, count, size, None);
+                    let possible = blocks(size, count).any(|block| free & block == block);
+                    assert_eq!(chosen.is_some(), possible, "{count} of {free:b}");
+                    let Some(chosen) = chosen else { continue };
+                    assert!(blocks(size, count).any(|block| block == chosen), "{chosen:b}");
+                    // No smaller free block could have served it.
+                    let holder = |block: u64| {
+                        let mut widths = [8, 4, 2, 1].into_iter().filter(|width| *width <= size);
+                        let of = |width| {
+                            blocks(size, width).find(|b| b & block == block && free & b == *b)
+                        };
+                        widths.find_map(of).map_or(0, u64::count_ones)
+                    };
+                    let least = blocks(size, count).filter(|b| free & b == *b).map(holder).min();
+                    assert_eq!(Some(holder(chosen)), least, "{count} of {free:b}: {chosen:b}");
                 }
             }
-            for power in [1usize, 2, 4, 8, 16] {
-                for at in (0..count).step_by(power).filter(|at| at + power <= count) {
-                    let nodes = first + at..first + at + power;
-                    blocks
-                        .push(nodes.flat_map(|n| (0..size).map(move |g| (n as u32, g))).collect());
-                }
-            }
-            first += count;
         }
-        blocks
+    }
+
+    #[test]
+    fn a_request_larger_than_a_node_gets_an_aligned_run_of_entire_nodes() {
+        let state = cluster(&[8; 8]);
+        let mut capacity = FreeCapacity::new(&state, Scope::Idle);
+        capacity.take(&GpuSet::on(NodeKey(0), 1));
+        let nodes = |set: GpuSet| set.by_node.iter().map(|here| here.node.0).collect::<Vec<_>>();
+        let two = allocate(&capacity, request(16)).unwrap();
+        assert_eq!(nodes(two.clone()), [2, 3]);
+        capacity.take(&two);
+        assert_eq!(nodes(allocate(&capacity, request(32)).unwrap()), [4, 5, 6, 7]);
+        assert_eq!(allocate(&capacity, request(64)), None);
+        // What fits a node is never spread over several.
+        assert_eq!(allocate(&capacity, request(8)).unwrap().node_count(), 1);
     }
 
     proptest! {
+        /// Any sequence of allocations and releases: blocks are aligned and disjoint, a free block is
+        /// always found, and released blocks coalesce completely.
         #[test]
-        fn blocks_never_overlap_and_room_is_never_denied(
-            groups in prop::collection::vec((1usize..7, 1u32..=8), 1..4),
-            steps in prop::collection::vec((any::<bool>(), 1u32..40, any::<prop::sample::Index>()), 1..80),
+        fn blocks_are_aligned_and_disjoint_and_coalesce(
+            sizes in prop::collection::vec(prop_oneof![Just(4u32), Just(8), Just(16)], 1..6),
+            steps in prop::collection::vec((any::<bool>(), 0u32..4, any::<prop::sample::Index>()), 1..80),
         ) {
-            let sizes: Vec<u32> =
-                groups.iter().flat_map(|&(n, size)| std::iter::repeat_n(size, n)).collect();
-            let oracle = aligned_blocks(&sizes);
-            let mut buddy = Buddy::new(&sizes);
-            let total: u32 = sizes.iter().sum();
-            let largest = buddy.largest_free();
-            let mut held: Vec<(Block, Vec<(u32, u32)>)> = Vec::new();
-            for (take, gpus, which) in steps {
-                let taken: BTreeSet<(u32, u32)> =
-                    held.iter().flat_map(|(_, gpus)| gpus.iter().copied()).collect();
-                if take || held.is_empty() {
-                    let free = |b: &&Vec<(u32, u32)>| b.iter().all(|gpu| !taken.contains(gpu));
-                    let smallest = oracle.iter().filter(free)
-                        .filter(|b| b.len() as u32 >= gpus).map(Vec::len).min();
-                    let got = buddy.allocate(gpus);
-                    let places: Option<Vec<(u32, u32)>> = got.map(|block| {
-                        buddy.gpus(block).gpus().map(|(n, g)| (n.0, g)).collect()
-                    });
-                    prop_assert_eq!(places.is_some(), smallest.is_some(), "asked {} of {:?}", gpus, sizes);
-                    // Where sizes are mixed, the smallest free block need not have the smallest part.
-                    if sizes.iter().all(|size| size.is_power_of_two()) {
-                        prop_assert_eq!(places.as_ref().map(Vec::len), smallest, "asked {} of {:?}", gpus, sizes);
-                    }
-                    if let Some(places) = places {
-                        prop_assert!(places.iter().all(|gpu| !taken.contains(gpu)), "overlap");
-                        prop_assert!(oracle.contains(&places), "not aligned: {:?}", places);
-                        held.push((got.unwrap(), places));
-                    }
-                } else {
-                    let (block, _) = held.swap_remove(which.index(held.len()));
-                    prop_assert!(buddy.release(block));
+            let state = cluster(&sizes);
+            let mut held: Vec<GpuSet> = Vec::new();
+            for (allocates, power, which) in steps {
+                if !allocates && !held.is_empty() {
+                    held.swap_remove(which.index(held.len()));
+                    continue;
                 }
-                let given: usize = held.iter().map(|(_, gpus)| gpus.len()).sum();
-                prop_assert_eq!(buddy.gpus_free(), total - given as u32);
+                let mut capacity = FreeCapacity::new(&state, Scope::Idle);
+                held.iter().for_each(|set| capacity.take(set));
+                let gpus = 1 << power;
+                let free_block = state.keyed_nodes().any(|(key, node)| {
+                    let free = capacity.free(key);
+                    blocks(node.facts.gpus, gpus).any(|block| free & block == block)
+                });
+                let fits_a_node = sizes.iter().any(|size| *size >= gpus);
+                let chosen = allocate(&capacity, request(gpus));
+                if fits_a_node {
+                    prop_assert_eq!(chosen.is_some(), free_block, "{} of {:?}", gpus, sizes);
+                }
+                let Some(chosen) = chosen else { continue };
+                prop_assert_eq!(chosen.gpu_count(), gpus);
+                for here in &chosen.by_node {
+                    prop_assert_eq!(here.gpus & !capacity.free(here.node), 0, "overlap");
+                    let first = here.gpus.trailing_zeros();
+                    let width = here.gpus.count_ones();
+                    prop_assert_eq!(here.gpus, ones(width) << first, "not contiguous");
+                    prop_assert!(first.is_multiple_of(width), "not aligned: {:b}", here.gpus);
+                }
+                held.push(chosen);
             }
-            for (block, _) in held {
-                buddy.release(block);
+            // Releasing everything leaves every node one free block.
+            let empty = FreeCapacity::new(&state, Scope::Idle);
+            for (key, node) in state.keyed_nodes() {
+                let entire = block_in_node(empty.free(key), node.facts.gpus, node.facts.gpus, None);
+                prop_assert_eq!(entire, Some(ones(node.facts.gpus)));
             }
-            prop_assert_eq!((buddy.gpus_free(), buddy.largest_free()), (total, largest), "coalesced");
         }
     }
 }

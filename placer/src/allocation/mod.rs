@@ -1,9 +1,11 @@
-//! Where jobs run: which GPUs of which nodes, and the steps from one allocation to the next.
+//! Placement: which GPUs of which nodes each job gets, and the decisions that lead from one allocation
+//! to the next.
 
-pub mod blocks;
-pub mod buddy;
+mod buddy;
+pub mod capacity;
+pub mod feasibility;
 pub mod first_fit;
 mod network;
 pub mod restart_cost;
-mod room;
 pub mod transition;
+mod type_choice;

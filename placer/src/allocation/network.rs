@@ -1,45 +1,45 @@
-//! Which whole nodes a job of several gets: below few leaf switches, and next to each other.
+//! Which entire nodes a job gets that needs several: below few leaf switches, and adjacent.
 //!
-//! What crosses a leaf switch shares its way up with everybody else's traffic; what stays below it
-//! does not. So fewest switches come first, then the fullest ones, so that whole switches stay free
-//! for who needs them whole, then a run of neighbouring nodes that starts at a multiple of its
-//! length, which leaves its buddies whole ([`crate::allocation::buddy`]). Where no switch is known only the run
-//! counts. What more switches cost a job is not known here.
+//! Traffic through a leaf switch's uplink is shared with all other traffic; traffic below the switch
+//! is not. The order of preference is: fewest switches; then the switches with the fewest free nodes
+//! left, so that entire switches stay free; then a run of adjacent nodes that starts at a multiple of
+//! its length, an aligned block ([`super::buddy`]). Where no switch is known only the run counts. The
+//! slowdown that a further switch causes is not modelled.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::NodeKey;
 
-/// `wanted` of the free `nodes`, which are alike and ascending; `None` where there are fewer.
-pub(super) fn together(
+/// `count` of the free `nodes`, which are equal and ascending; `None` if there are fewer.
+pub(super) fn choose_nodes(
     state: &ClusterState,
     nodes: &[NodeKey],
-    wanted: usize,
+    count: usize,
 ) -> Option<Vec<NodeKey>> {
-    if wanted == 0 || nodes.len() < wanted {
+    if count == 0 || nodes.len() < count {
         return None;
     }
     let mut below: BTreeMap<Option<u32>, Vec<NodeKey>> = BTreeMap::new();
     for &node in nodes {
         below.entry(state.node(node).switch).or_default().push(node);
     }
-    let close = |run: &&[NodeKey]| run[wanted - 1].index() - run[0].index() < wanted;
-    // Neighbours, wherever their switches end; then what one switch after the other has.
-    let runs = nodes.windows(wanted).filter(close);
+    let is_adjacent = |run: &&[NodeKey]| run[count - 1].index() - run[0].index() < count;
+    // Adjacent nodes, also across switches, and one choice switch by switch.
+    let runs = nodes.windows(count).filter(is_adjacent);
     let cost = |chosen: &&[NodeKey]| {
         let used = switches(state, chosen.iter().copied());
-        // Free nodes of these switches that the job leaves.
-        let left = used.iter().map(|switch| below[&Some(*switch)].len()).sum::<usize>();
-        let next = chosen[wanted - 1].index() - chosen[0].index() < wanted;
-        let aligned = next && chosen[0].index().is_multiple_of(wanted);
-        (used.len(), left, !next, !aligned, chosen[0])
+        // Free nodes of these switches, with those chosen.
+        let free = used.iter().map(|switch| below[&Some(*switch)].len()).sum::<usize>();
+        let adjacent = chosen[count - 1].index() - chosen[0].index() < count;
+        let aligned = adjacent && chosen[0].index().is_multiple_of(count);
+        (used.len(), free, !adjacent, !aligned, chosen[0])
     };
-    let scattered = scattered(&below, wanted);
+    let scattered = scattered(&below, count);
     runs.chain(scattered.as_deref()).min_by_key(cost).map(<[NodeKey]>::to_vec)
 }
 
-/// The leaf switches these nodes are below, as far as they are known.
+/// The known leaf switches of these nodes.
 pub(super) fn switches(
     state: &ClusterState,
     nodes: impl Iterator<Item = NodeKey>,
@@ -47,13 +47,13 @@ pub(super) fn switches(
     nodes.filter_map(|node| state.node(node).switch).collect()
 }
 
-/// Nodes that need not be neighbours: from the switch with the fewest free ones that still has
-/// enough; where none has, from those with the most, and the rest again so.
-fn scattered(below: &BTreeMap<Option<u32>, Vec<NodeKey>>, wanted: usize) -> Option<Vec<NodeKey>> {
+/// Nodes that need not be adjacent: of the switch with the fewest free nodes that still has enough;
+/// if none has enough, of the switch with the most, and the rest by the same rule.
+fn scattered(below: &BTreeMap<Option<u32>, Vec<NodeKey>>, count: usize) -> Option<Vec<NodeKey>> {
     let mut open: Vec<&Vec<NodeKey>> = below.values().collect();
-    let mut chosen = Vec::with_capacity(wanted);
-    while chosen.len() < wanted && !open.is_empty() {
-        let missing = wanted - chosen.len();
+    let mut chosen = Vec::with_capacity(count);
+    while chosen.len() < count && !open.is_empty() {
+        let missing = count - chosen.len();
         let fits = (0..open.len()).filter(|&i| open[i].len() >= missing);
         let smallest = fits.min_by_key(|&i| open[i].len());
         let largest = (0..open.len()).max_by_key(|&i| (open[i].len(), std::cmp::Reverse(i)));
@@ -61,7 +61,7 @@ fn scattered(below: &BTreeMap<Option<u32>, Vec<NodeKey>>, wanted: usize) -> Opti
         chosen.extend(open.remove(next).iter().take(missing));
     }
     chosen.sort_unstable();
-    (chosen.len() == wanted).then_some(chosen)
+    (chosen.len() == count).then_some(chosen)
 }
 
 #[cfg(test)]
@@ -86,25 +86,25 @@ mod tests {
         state
     }
 
-    fn chosen(state: &ClusterState, free: &[u32], wanted: usize) -> Option<Vec<u32>> {
+    fn chosen(state: &ClusterState, free: &[u32], count: usize) -> Option<Vec<u32>> {
         let free: Vec<NodeKey> = free.iter().map(|node| NodeKey(*node)).collect();
-        Some(together(state, &free, wanted)?.iter().map(|node| node.0).collect())
+        Some(choose_nodes(state, &free, count)?.iter().map(|node| node.0).collect())
     }
 
     #[test]
     fn without_switches_an_aligned_run_is_best() {
         let state = cluster(&[None; 8]);
         assert_eq!(chosen(&state, &[1, 2, 3, 4, 5], 2), Some(vec![2, 3]));
-        assert_eq!(chosen(&state, &[1, 2, 4, 7], 2), Some(vec![1, 2]), "next to each other");
-        assert_eq!(chosen(&state, &[0, 2, 5, 7], 2), Some(vec![0, 2]), "or any");
+        assert_eq!(chosen(&state, &[1, 2, 4, 7], 2), Some(vec![1, 2]), "adjacent");
+        assert_eq!(chosen(&state, &[0, 2, 5, 7], 2), Some(vec![0, 2]), "any two");
         assert_eq!(chosen(&state, &[0, 2], 3), None);
     }
 
     #[test]
-    fn few_switches_come_before_neighbours_and_full_ones_before_empty_ones() {
+    fn few_switches_come_first_and_fuller_ones_before_emptier_ones() {
         let by_three: Vec<Option<u32>> = (0..9).map(|i| Some(i / 3)).collect();
         let state = cluster(&by_three);
-        // 2 and 3 are neighbours below two switches; 6 and 8 lie below one.
+        // 2 and 3 are adjacent below two switches; 6 and 8 lie below one.
         assert_eq!(chosen(&state, &[2, 3, 6, 8], 2), Some(vec![6, 8]));
         // The first switch is all free and stays so.
         assert_eq!(chosen(&state, &[0, 1, 2, 4, 5], 2), Some(vec![4, 5]));

@@ -1,121 +1,142 @@
-//! From who should have how many GPUs to the steps that bring it about.
+//! From target numbers of GPUs to the decisions that reach them.
 //!
-//! Elastic policies decide in numbers: this job on eight GPUs at that clock, those two together on
-//! four. What that means for GPUs that are taken already is the same for all of them and stands
-//! here. Who has the right size keeps its place; everybody else is stopped where it is and started
-//! on an aligned block ([`crate::allocation::buddy`] says why), the smallest free one that holds it, on few nodes.
-//! A start that needs GPUs of a job still stopping waits for the next round, and so does one on a
-//! node that sleeps, which is woken. Whole nodes are taken below as few leaf switches as may be
-//! ([`network`]). Where GPUs enough are free but no block of them, the block
-//! cheapest to clear is cleared, if what is moved is less than what gains by it.
+//! A policy states targets: this job on eight GPUs at that clock, those two sharing four. The steps
+//! from the current allocation to the targets are the same for every policy:
 //!
-//! It must not decide who gets what: a target that is not here means that the job waits.
+//! * A job that has its target's number of GPUs keeps them. Every other running job is stopped and
+//!   started again on a block of the buddy allocator ([`super::buddy`]).
+//! * A start that needs GPUs of a job that is still stopping waits for a later round. So does one on
+//!   a node that sleeps, which is woken.
+//! * If enough GPUs are free but no block of them, the block with the fewest GPUs in use is cleared,
+//!   provided that this moves fewer GPUs than the target needs.
+//!
+//! Which job gets how many GPUs is decided by the policy alone: a job without a target waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::blocks::{aligned, is_split};
-use crate::allocation::network::{switches, together};
-use crate::allocation::room::{Alike, Room};
+use crate::allocation::buddy::{BlockRequest, allocate, block_in_node};
+use crate::allocation::capacity::{FreeCapacity, Scope};
+use crate::allocation::network::switches;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, ones};
 use crate::state::job::State;
-use crate::state::node::Wakefulness;
+use crate::state::node::{Node, Wakefulness};
 
-/// Jobs that are to share one set of GPUs, mostly one job alone.
+/// Jobs that are to have one set of GPUs: usually one job, otherwise co-tenants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// The jobs, each of which gets all the GPUs.
     pub jobs: Vec<JobKey>,
-    /// How many GPUs.
+    /// The number of GPUs.
     pub gpus: u32,
-    /// Their kind; empty: any one kind.
-    pub kind: String,
-    /// What they are set to.
+    /// The GPU type; empty: any one type.
+    pub gpu_type: String,
+    /// The setting of the GPUs.
     pub setting: GpuSetting,
     /// Why.
     pub reason: Reason,
 }
 
-/// The steps from how things are to `targets`. Running jobs that no target names are stopped,
-/// because of `unwanted`; those that cannot stop stay, and their target, if they have one, must
-/// have their size.
+impl Target {
+    /// GPUs of any one type for one job, exclusively, at the default setting.
+    #[must_use]
+    pub fn exclusive(job: JobKey, gpus: u32) -> Self {
+        Self {
+            jobs: vec![job],
+            gpus,
+            gpu_type: String::new(),
+            setting: GpuSetting::DEFAULT,
+            reason: Reason::Share { gpus },
+        }
+    }
+}
+
+/// The decisions that lead to `targets`. Running jobs without a target are stopped, with
+/// `stop_reason`. Jobs that cannot stop continue; a target of such a job must have its present size.
 #[must_use]
-pub fn plan_transition(input: PlanningInput<'_>, targets: &[Target], unwanted: &Reason) -> Plan {
+pub fn plan_transition(input: PlanningInput<'_>, targets: &[Target], stop_reason: &Reason) -> Plan {
     let mut named: Vec<JobKey> = targets.iter().flat_map(|target| &target.jobs).copied().collect();
     named.sort_unstable();
     let keys = input.state.running().map(|(key, _)| key);
-    let leavers: Vec<JobKey> = keys.filter(|key| named.binary_search(key).is_err()).collect();
-    arrange_some(input, targets, &leavers, unwanted)
+    let leaving: Vec<JobKey> = keys.filter(|key| named.binary_search(key).is_err()).collect();
+    plan_partial_transition(input, targets, &leaving, stop_reason)
 }
 
-/// The same where of those whom no target names only `leavers` are stopped, because of `unwanted`:
-/// everybody else stays as it is.
-pub(crate) fn arrange_some(
+/// [`plan_transition`] for some of the jobs: of those without a target only `leaving` are stopped, and
+/// all others stay as they are.
+pub(crate) fn plan_partial_transition(
     input: PlanningInput<'_>,
     targets: &[Target],
-    leavers: &[JobKey],
-    unwanted: &Reason,
+    leaving: &[JobKey],
+    stop_reason: &Reason,
 ) -> Plan {
-    let mut steps = Steps::new(input);
-    let claims = steps.claim(targets);
-    steps.stop_the_rest(targets, &claims, leavers, unwanted);
-    steps.join(targets, &claims);
-    steps.place(targets, &claims);
-    steps.plan
+    let mut transition = Transition::new(input);
+    let kept = transition.kept_sets(targets);
+    transition.stop_or_set(targets, &kept, leaving, stop_reason);
+    transition.join_kept_sets(targets, &kept);
+    transition.place(targets, &kept);
+    transition.plan
 }
 
-/// Whether the job runs alone, on so many GPUs of this kind (empty: any) as they come, so that there is
-/// nothing to be done for it.
-pub(crate) fn has_its_own(input: PlanningInput<'_>, job: JobKey, gpus: u32, kind: &str) -> bool {
+/// Whether the job runs exclusively at the default setting on this number of GPUs of this type (empty:
+/// any), so that no decision is needed.
+pub(crate) fn is_in_place(
+    input: PlanningInput<'_>,
+    job: JobKey,
+    gpus: u32,
+    gpu_type: &str,
+) -> bool {
     match input.state.job(job).map(|job| &job.state) {
         Some(State::Running { on, setting, .. }) => {
-            setting.is_default() && is_right(input, on, gpus, kind) && is_exclusive(input, on)
+            setting.is_default() && matches(input, on, gpus, gpu_type) && is_exclusive(input, on)
         }
         _ => false,
     }
 }
 
-/// Whether no two jobs share any of these GPUs.
+/// Whether each of these GPUs has at most one job.
 fn is_exclusive(input: PlanningInput<'_>, on: &GpuSet) -> bool {
     on.gpus().all(|(node, gpu)| input.state.node(node).tenants(gpu).len() < 2)
 }
 
-/// Whether these are so many GPUs, and of this kind unless it is empty.
-fn is_right(input: PlanningInput<'_>, on: &GpuSet, gpus: u32, kind: &str) -> bool {
-    // No job is on GPUs of two kinds.
-    let first = on.by_node.first().map(|spot| input.state.node(spot.node).facts.gpu_type.as_str());
-    on.gpu_count() == gpus && (kind.is_empty() || first == Some(kind))
+/// Whether the set has this number of GPUs, of this type unless it is empty.
+fn matches(input: PlanningInput<'_>, on: &GpuSet, gpus: u32, gpu_type: &str) -> bool {
+    // All GPUs of a job have the same type.
+    let first = on.by_node.first().map(|here| input.state.node(here.node).facts.gpu_type.as_str());
+    on.gpu_count() == gpus && (gpu_type.is_empty() || first == Some(gpu_type))
 }
 
-struct Steps<'a> {
+/// A transition while it is being planned.
+struct Transition<'a> {
     input: PlanningInput<'a>,
-    room: Room<'a>,
-    /// GPUs of each node on which somebody is started.
+    capacity: FreeCapacity<'a>,
+    /// GPUs of each node on which this plan starts a job.
     started: Vec<u64>,
     stopping: BTreeSet<JobKey>,
     plan: Plan,
 }
 
-impl<'a> Steps<'a> {
+impl<'a> Transition<'a> {
     fn new(input: PlanningInput<'a>) -> Self {
         Self {
             input,
-            room: Room::new(input.state),
+            capacity: FreeCapacity::new(input.state, Scope::Idle),
             started: vec![0; input.state.nodes().len()],
             stopping: BTreeSet::new(),
             plan: Plan::default(),
         }
     }
 
-    /// Which targets have their GPUs already: those of a running member, of the right size and kind.
-    fn claim(&self, targets: &[Target]) -> Vec<Option<&'a GpuSet>> {
-        // Only GPUs that several jobs are on could be claimed twice.
-        let mut taken: BTreeSet<&GpuSet> = BTreeSet::new();
+    /// For each target the set of GPUs it already has: that of a running member, of the right number
+    /// and type.
+    fn kept_sets(&self, targets: &[Target]) -> Vec<Option<&'a GpuSet>> {
+        // Two targets could keep the same set only if it is shared.
+        let mut kept: BTreeSet<&GpuSet> = BTreeSet::new();
         let on = |key: &JobKey| match &self.input.state.job(*key)?.state {
             State::Running { on, .. } => Some(on),
             State::Queued | State::Stopping { .. } => None,
@@ -125,32 +146,32 @@ impl<'a> Steps<'a> {
             .map(|target| {
                 let sets = target.jobs.iter().filter_map(on);
                 let mut sets =
-                    sets.filter(|on| is_right(self.input, on, target.gpus, &target.kind));
-                sets.find(|&on| is_exclusive(self.input, on) || taken.insert(on))
+                    sets.filter(|on| matches(self.input, on, target.gpus, &target.gpu_type));
+                sets.find(|&on| is_exclusive(self.input, on) || kept.insert(on))
             })
             .collect()
     }
 
-    /// Everybody who runs elsewhere than where it should.
-    fn stop_the_rest(
+    /// Stops the running jobs that are to leave or to move, and changes the setting of those that stay.
+    fn stop_or_set(
         &mut self,
         targets: &[Target],
-        claims: &[Option<&GpuSet>],
-        leavers: &[JobKey],
-        unwanted: &Reason,
+        kept: &[Option<&GpuSet>],
+        leaving: &[JobKey],
+        stop_reason: &Reason,
     ) {
         let mut all: Vec<(JobKey, Option<usize>)> =
-            leavers.iter().map(|&job| (job, None)).collect();
-        for (at, target) in targets.iter().enumerate() {
-            all.extend(target.jobs.iter().map(|&job| (job, Some(at))));
+            leaving.iter().map(|&job| (job, None)).collect();
+        for (index, target) in targets.iter().enumerate() {
+            all.extend(target.jobs.iter().map(|&job| (job, Some(index))));
         }
         all.sort_unstable();
-        for (key, at) in all {
+        for (key, index) in all {
             let Some(job) = self.input.state.job(key) else { continue };
             let State::Running { on, setting, .. } = &job.state else { continue };
-            let target = at.map(|at| &targets[at]);
+            let target = index.map(|index| &targets[index]);
             if let Some(target) = target
-                && at.is_some_and(|at| claims[at] == Some(on))
+                && index.is_some_and(|index| kept[index] == Some(on))
             {
                 if *setting != target.setting {
                     let (setting, reason) = (target.setting, target.reason.clone());
@@ -166,39 +187,37 @@ impl<'a> Steps<'a> {
                 job: key,
                 next_gpus: target.map(|target| target.gpus),
                 next_kind: target
-                    .filter(|target| !target.kind.is_empty())
-                    .map(|target| Arc::from(target.kind.as_str())),
-                reason: target.map_or(unwanted, |target| &target.reason).clone(),
+                    .filter(|target| !target.gpu_type.is_empty())
+                    .map(|target| Arc::from(target.gpu_type.as_str())),
+                reason: target.map_or(stop_reason, |target| &target.reason).clone(),
             });
         }
     }
 
-    /// Waiting jobs whose target has its GPUs already join it there, once nobody else is on them.
-    fn join(&mut self, targets: &[Target], claims: &[Option<&GpuSet>]) {
-        for (target, claim) in targets.iter().zip(claims) {
-            let Some(on) = claim.filter(|_| target.jobs.iter().any(|&job| self.waits(job))) else {
-                continue;
-            };
-            let foreign = on.gpus().any(|(node, gpu)| {
+    /// Starts the queued members of targets whose GPUs are kept, once no other job is on those GPUs.
+    fn join_kept_sets(&mut self, targets: &[Target], kept: &[Option<&GpuSet>]) {
+        for (target, kept) in targets.iter().zip(kept) {
+            let Some(on) = kept.filter(|_| self.first_queued(target).is_some()) else { continue };
+            let has_other_jobs = on.gpus().any(|(node, gpu)| {
                 self.input.state.node(node).tenants(gpu).iter().any(|t| !target.jobs.contains(t))
             });
-            let sound = on.by_node.iter().all(|spot| {
-                let node = self.input.state.node(spot.node);
-                node.is_awake() && spot.gpus & !node.facts.healthy == 0
+            let is_usable = on.by_node.iter().all(|here| {
+                let node = self.input.state.node(here.node);
+                node.is_awake() && here.gpus & !node.facts.healthy == 0
             });
-            if foreign || !sound {
-                continue;
-            }
-            for &job in &target.jobs {
-                self.start(job, on, target);
+            if is_usable && !has_other_jobs {
+                self.start(target, on);
             }
         }
     }
 
-    /// Starts a job if it waits.
-    fn start(&mut self, job: JobKey, on: &GpuSet, target: &Target) {
-        if self.input.state.job(job).is_some_and(|known| known.state == State::Queued) {
-            on.by_node.iter().for_each(|spot| self.started[spot.node.index()] |= spot.gpus);
+    /// Starts the queued jobs of a target.
+    fn start(&mut self, target: &Target, on: &GpuSet) {
+        for &job in &target.jobs {
+            if !self.is_queued(job) {
+                continue;
+            }
+            on.by_node.iter().for_each(|here| self.started[here.node.index()] |= here.gpus);
             self.plan.decisions.push(Decision::Start {
                 job,
                 on: on.clone(),
@@ -209,26 +228,24 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// The targets that have no GPUs yet, largest first: blocks of powers of two that fit in sum
-    /// then always fit one by one.
-    fn place(&mut self, targets: &[Target], claims: &[Option<&GpuSet>]) {
+    /// Places the targets without GPUs, the largest first: blocks of powers of two that fit in sum then
+    /// also fit one by one.
+    fn place(&mut self, targets: &[Target], kept: &[Option<&GpuSet>]) {
         let mut open: Vec<&Target> = targets
             .iter()
-            .zip(claims)
-            .filter(|(target, claim)| claim.is_none() && target.gpus > 0)
+            .zip(kept)
+            .filter(|(target, kept)| kept.is_none() && target.gpus > 0)
             .map(|(target, _)| target)
-            // Whoever is on its way here still holds GPUs elsewhere.
-            .filter(|target| target.jobs.iter().any(|&job| self.waits(job)))
+            // A job that is still stopping holds its old GPUs; it is placed once it is queued.
+            .filter(|target| self.first_queued(target).is_some())
             .collect();
         open.sort_by_key(|target| std::cmp::Reverse(target.gpus));
         let mut unplaced = Vec::new();
         for target in open {
-            match self.block(target) {
+            match self.block_for(target) {
                 Some(on) => {
-                    self.room.take(&on);
-                    for &job in &target.jobs {
-                        self.start(job, &on, target);
-                    }
+                    self.capacity.take(&on);
+                    self.start(target, &on);
                 }
                 None => unplaced.push(target),
             }
@@ -237,126 +254,97 @@ impl<'a> Steps<'a> {
             return;
         }
         self.plan.blocked = unplaced.iter().find_map(|target| {
-            let job = target.jobs.iter().copied().find(|&job| self.waits(job))?;
+            let job = self.first_queued(target)?;
             Some(Blocked { job, reason: Reason::Awaits { gpus: target.gpus } })
         });
-        self.wake(&unplaced);
-        let nothing_moves = self.stopping.is_empty()
-            && self.plan.nodes.is_empty()
-            && self.input.state.nodes().iter().all(|n| n.wakefulness != Wakefulness::Waking)
-            && !self.anyone_is_stopping();
-        // Largest first; where nothing can be cleared for one, the next is looked after.
-        if nothing_moves {
-            let _ = unplaced.iter().any(|target| self.clear_a_block(target));
+        self.wake_nodes(&unplaced);
+        let capacity_will_change = !self.stopping.is_empty()
+            || !self.plan.nodes.is_empty()
+            || self.input.state.nodes().iter().any(|n| n.wakefulness == Wakefulness::Waking)
+            || self.some_job_is_stopping();
+        // The largest first; if no block can be cleared for it, the next.
+        if !capacity_will_change {
+            let _ = unplaced.iter().any(|target| self.clear_block(target));
         }
     }
 
-    fn waits(&self, job: JobKey) -> bool {
+    fn is_queued(&self, job: JobKey) -> bool {
         self.input.state.job(job).is_some_and(|job| job.state == State::Queued)
     }
 
-    fn anyone_is_stopping(&self) -> bool {
+    fn first_queued(&self, target: &Target) -> Option<JobKey> {
+        target.jobs.iter().copied().find(|&job| self.is_queued(job))
+    }
+
+    fn some_job_is_stopping(&self) -> bool {
         self.input.state.running().any(|(_, job)| matches!(job.state, State::Stopping { .. }))
     }
 
-    /// What a node must be for a target: its kind of GPU, and the least memory of each, MiB. `None`
-    /// where two kinds are asked for.
-    fn asked<'t>(&'t self, target: &'t Target) -> Option<(Option<&'t str>, u64)> {
+    /// The block that a target requests; `None` if it and its jobs name different GPU types.
+    fn request<'t>(&'t self, target: &'t Target) -> Option<BlockRequest<'t>> {
         let jobs = || target.jobs.iter().filter_map(|&job| self.input.state.job(job));
         let memory_mib = jobs().filter_map(|job| job.facts.memory_mib_max).sum();
         let by_job = jobs().find_map(|job| job.facts.gpu_type.as_deref());
-        let kind = Some(target.kind.as_str()).filter(|kind| !kind.is_empty());
-        let differ = kind.zip(by_job).is_some_and(|(one, other)| one != other);
-        (!differ).then_some((kind.or(by_job), memory_mib))
+        let by_target = Some(target.gpu_type.as_str()).filter(|gpu_type| !gpu_type.is_empty());
+        let differ = by_target.zip(by_job).is_some_and(|(one, other)| one != other);
+        let gpu_type = by_target.or(by_job);
+        (!differ).then_some(BlockRequest { gpus: target.gpus, gpu_type, memory_mib })
     }
 
-    fn of_kind<'t>(
+    /// The nodes with the GPU type and memory that a target requests.
+    fn suitable_nodes<'t>(
         &'t self,
         target: &'t Target,
-    ) -> impl Iterator<Item = (NodeKey, &'a crate::Node)> + use<'a, 't> {
-        let asked = self.asked(target);
+    ) -> impl Iterator<Item = (NodeKey, &'a Node)> + use<'a, 't> {
+        let request = self.request(target);
         self.input.state.keyed_nodes().filter(move |(_, node)| {
-            asked.is_some_and(|(kind, memory_mib)| {
-                kind.is_none_or(|kind| node.facts.gpu_type == kind)
-                    && node.facts.memory_mib >= memory_mib
+            request.is_some_and(|request| {
+                request.gpu_type.is_none_or(|gpu_type| node.facts.gpu_type == gpu_type)
+                    && node.facts.memory_mib >= request.memory_mib
             })
         })
     }
 
-    /// Free GPUs for a target: inside one node if any node is large enough, else whole nodes.
-    fn block(&self, target: &Target) -> Option<GpuSet> {
-        let gpus = target.gpus;
-        let (kind, memory_mib) = self.asked(target)?;
-        let suits = |class: &Alike<'_>| {
-            kind.is_none_or(|kind| class.kind == kind) && class.memory_mib >= memory_mib
-        };
-        let classes = || self.room.classes().filter(move |(class, _)| suits(class));
-        if classes().any(|(class, _)| class.gpus >= gpus) {
-            let best =
-                classes().filter(|(class, _)| class.gpus >= gpus).filter_map(|(class, nodes)| {
-                    let chosen = aligned(class.free, gpus, class.gpus, class.board)?;
-                    // On one board if it can be; the fullest node first, so that whole nodes stay
-                    // whole.
-                    let key = *nodes.first()?;
-                    Some((is_split(chosen, class.board), class.free.count_ones(), key, chosen))
-                });
-            return best.min().map(|(_, _, key, chosen)| GpuSet::on(key, chosen));
-        }
-        // Whole nodes of one kind and size, next to each other where there are any such.
-        let mut whole: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
-        for (class, nodes) in classes().filter(|(class, _)| class.is_whole()) {
-            whole.entry((class.kind, class.gpus)).or_default().extend(nodes);
-        }
-        whole.into_iter().find_map(|((_, size), mut nodes)| {
-            nodes.sort_unstable();
-            let wanted = gpus.div_ceil(size) as usize;
-            let chosen = together(self.input.state, &nodes, wanted)?;
-            let mut left = gpus;
-            let by_node = chosen.iter().map(|&node| {
-                let here = left.min(size);
-                left -= here;
-                NodeGpus { node, gpus: ones(here) }
-            });
-            Some(GpuSet { by_node: by_node.collect() })
-        })
+    fn block_for(&self, target: &Target) -> Option<GpuSet> {
+        allocate(&self.capacity, self.request(target)?)
     }
 
-    /// Wakes the nodes that the targets without room need beside what is free, becomes free or wakes
-    /// already. Whom the fewest nodes suit comes first, the others take what is left.
-    fn wake(&mut self, unplaced: &[&Target]) {
+    /// Wakes the nodes that the unplaced targets need beyond the GPUs that are free, becoming free or
+    /// waking. The target with the fewest suitable nodes comes first.
+    fn wake_nodes(&mut self, unplaced: &[&Target]) {
         let nodes = self.input.state.nodes();
         let mut left: Vec<u32> =
-            self.input.state.keyed_nodes().map(|at| self.comes_free(at)).collect();
+            self.input.state.keyed_nodes().map(|node| self.expected_free(node)).collect();
         let mut unplaced = unplaced.to_vec();
-        unplaced.sort_by_key(|target| self.of_kind(target).count());
+        unplaced.sort_by_key(|target| self.suitable_nodes(target).count());
         let mut orders: BTreeMap<NodeKey, u32> = BTreeMap::new();
         for target in unplaced {
-            let sleeps = |node: &NodeKey| {
+            let is_asleep = |node: &NodeKey| {
                 nodes[node.index()].wakefulness == Wakefulness::Asleep && !orders.contains_key(node)
             };
-            // Of nodes that could hold it together, those of which the fewest have to be woken.
-            let missing = |class: &Vec<NodeKey>| {
-                let there = class.iter().filter(|node| !sleeps(node));
-                let there = there.map(|node| left[node.index()]).sum::<u32>();
-                target.gpus.saturating_sub(there)
+            // Of the groups of nodes that could hold the target, the one with the fewest GPUs to wake.
+            let missing = |group: &Vec<NodeKey>| {
+                let awake = group.iter().filter(|node| !is_asleep(node));
+                let awake = awake.map(|node| left[node.index()]).sum::<u32>();
+                target.gpus.saturating_sub(awake)
             };
-            let all =
-                |class: &Vec<NodeKey>| -> u32 { class.iter().map(|node| left[node.index()]).sum() };
-            let mut classes = self.classes(target);
-            classes.retain(|class| all(class) >= target.gpus);
-            let Some(mut class) = classes.into_iter().min_by_key(missing) else { continue };
-            class.sort_by_key(|node| (sleeps(node), *node));
-            let mut wanted = target.gpus;
-            for node in class {
-                if wanted == 0 {
+            let total =
+                |group: &Vec<NodeKey>| -> u32 { group.iter().map(|node| left[node.index()]).sum() };
+            let mut groups = self.candidate_groups(target);
+            groups.retain(|group| total(group) >= target.gpus);
+            let Some(mut group) = groups.into_iter().min_by_key(missing) else { continue };
+            group.sort_by_key(|node| (is_asleep(node), *node));
+            let mut needed = target.gpus;
+            for node in group {
+                if needed == 0 {
                     break;
                 }
-                let taken = wanted.min(left[node.index()]);
-                if taken == 0 {
+                let used = needed.min(left[node.index()]);
+                if used == 0 {
                     continue;
                 }
-                left[node.index()] -= taken;
-                wanted -= taken;
+                left[node.index()] -= used;
+                needed -= used;
                 if nodes[node.index()].wakefulness == Wakefulness::Asleep {
                     *orders.entry(node).or_default() += target.gpus;
                 }
@@ -366,9 +354,9 @@ impl<'a> Steps<'a> {
         self.plan.nodes.extend(orders.into_iter().map(wake));
     }
 
-    /// GPUs of a node that are free, or are so once those who leave have gone and it has woken.
-    fn comes_free(&self, (key, node): (NodeKey, &crate::Node)) -> u32 {
-        if node.wakefulness != Wakefulness::Awake {
+    /// The GPUs of a node that will be free once stopping jobs have left and the node is awake.
+    fn expected_free(&self, (key, node): (NodeKey, &Node)) -> u32 {
+        if !node.is_awake() {
             return node.facts.healthy.count_ones();
         }
         let leaves = |job: &JobKey| {
@@ -381,32 +369,35 @@ impl<'a> Steps<'a> {
             !tenants.is_empty() && tenants.iter().all(leaves)
         };
         let left = (0..node.facts.gpus).filter(is_left).fold(0, |bits, gpu| bits | 1 << gpu);
-        (self.room.on(key) | left & node.facts.healthy).count_ones()
+        (self.capacity.free(key) | left & node.facts.healthy).count_ones()
     }
 
-    /// The nodes that could be part of a target's place if they were awake and free, those together
-    /// that could hold it together: of one kind, and of one size where it takes several whole ones.
-    /// What one node can hold is never spread over several.
-    fn classes(&self, target: &Target) -> Vec<Vec<NodeKey>> {
-        let inside = self.of_kind(target).any(|(_, node)| node.facts.gpus >= target.gpus);
-        let mut classes: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
-        for (key, node) in self.of_kind(target).filter(|(_, node)| could_be_part(node, target)) {
-            let size = if inside { 0 } else { node.facts.gpus };
-            if !inside || node.facts.gpus >= target.gpus {
-                classes.entry((&node.facts.gpu_type, size)).or_default().push(key);
+    /// The nodes that could hold the target if they were awake and free, in groups that could hold it
+    /// together: one GPU type, and one size if it needs several nodes. A target that one node can hold
+    /// is never spread over several.
+    fn candidate_groups(&self, target: &Target) -> Vec<Vec<NodeKey>> {
+        let fits_a_node =
+            self.suitable_nodes(target).any(|(_, node)| node.facts.gpus >= target.gpus);
+        let mut groups: BTreeMap<(&str, u32), Vec<NodeKey>> = BTreeMap::new();
+        let candidates = self.suitable_nodes(target).filter(|(_, node)| could_hold(node, target));
+        for (key, node) in candidates {
+            let size = if fits_a_node { 0 } else { node.facts.gpus };
+            if !fits_a_node || node.facts.gpus >= target.gpus {
+                groups.entry((&node.facts.gpu_type, size)).or_default().push(key);
             }
         }
-        classes.into_values().collect()
+        groups.into_values().collect()
     }
 
-    /// Enough GPUs are free for the target, but not together: the aligned span with the least on it
-    /// is cleared. Whether one is.
-    fn clear_a_block(&mut self, target: &Target) -> bool {
-        let free: u32 = self.of_kind(target).map(|(key, _)| self.room.on(key).count_ones()).sum();
+    /// Clears a block for a target for which enough GPUs are free, but no block. Returns whether one
+    /// is cleared.
+    fn clear_block(&mut self, target: &Target) -> bool {
+        let nodes = self.suitable_nodes(target);
+        let free: u32 = nodes.map(|(key, _)| self.capacity.free(key).count_ones()).sum();
         if free < target.gpus {
             return false;
         }
-        let Some(jobs) = self.cheapest_span(target) else { return false };
+        let Some(jobs) = self.cheapest_block_to_clear(target) else { return false };
         for key in jobs {
             let job = self.input.state.job(key);
             let next_gpus = job.and_then(crate::Job::gpus_meant);
@@ -419,70 +410,74 @@ impl<'a> Steps<'a> {
         true
     }
 
-    /// The jobs to move, where moving them frees a block for the target and is less than it. Who is
-    /// started at this very instant is not moved, or moving would have no end.
-    fn cheapest_span(&self, target: &Target) -> Option<BTreeSet<JobKey>> {
-        let mut spans: Vec<GpuSet> = Vec::new();
-        let size = self.of_kind(target).map(|(_, node)| node.facts.gpus).max()?;
+    /// The jobs on the block whose jobs have the fewest GPUs, if these are fewer than the target's.
+    fn cheapest_block_to_clear(&self, target: &Target) -> Option<BTreeSet<JobKey>> {
+        let costs = self.aligned_blocks(target)?.into_iter().filter_map(|block| {
+            let (moved_gpus, jobs) = self.jobs_to_move(&block, target)?;
+            let nodes = block.by_node.iter().map(|here| here.node);
+            Some((moved_gpus, switches(self.input.state, nodes).len(), jobs))
+        });
+        costs.min_by_key(|(gpus, switches, _)| (*gpus, *switches)).map(|(_, _, jobs)| jobs)
+    }
+
+    /// The aligned blocks of awake nodes that could hold the target.
+    fn aligned_blocks(&self, target: &Target) -> Option<Vec<GpuSet>> {
+        let size = self.suitable_nodes(target).map(|(_, node)| node.facts.gpus).max()?;
+        let awake = || self.suitable_nodes(target).filter(|(_, node)| node.is_awake());
         if target.gpus <= size {
-            let width = target.gpus.next_power_of_two();
-            for (key, node) in self.of_kind(target).filter(|(_, node)| node.is_awake()) {
-                for first in (0..node.facts.gpus).step_by(width as usize) {
-                    if first + target.gpus <= node.facts.gpus {
-                        spans.push(GpuSet::on(key, ones(target.gpus) << first));
-                    }
-                }
-            }
-        } else {
-            let wanted = target.gpus.div_ceil(size) as usize;
-            let nodes: Vec<NodeKey> = self
-                .of_kind(target)
-                .filter(|(_, node)| node.facts.gpus == size && node.is_awake())
-                .map(|(key, _)| key)
-                .collect();
-            spans.extend(nodes.chunks_exact(wanted).map(|run| GpuSet {
-                by_node: run.iter().map(|&node| NodeGpus { node, gpus: ones(size) }).collect(),
-            }));
+            let width = target.gpus.next_power_of_two() as usize;
+            let blocks = awake().flat_map(|(key, node)| {
+                let firsts = (0..node.facts.gpus).step_by(width);
+                let firsts = firsts.filter(|first| first + target.gpus <= node.facts.gpus);
+                firsts.map(move |first| GpuSet::on(key, ones(target.gpus) << first))
+            });
+            return Some(blocks.collect());
         }
-        let tenants_of = |span: &GpuSet| -> Option<(u32, BTreeSet<JobKey>)> {
-            let mut there = BTreeSet::new();
-            for (node, gpu) in span.gpus() {
-                let healthy = self.input.state.node(node).facts.healthy >> gpu & 1 == 1;
-                if !healthy || self.started[node.index()] >> gpu & 1 == 1 {
-                    return None;
-                }
-                there.extend(self.input.state.node(node).tenants(gpu).iter().copied());
-            }
-            // Those who share their GPUs move together: what counts is the GPUs.
-            let mut moved: BTreeMap<NodeKey, u64> = BTreeMap::new();
-            for &key in &there {
-                let job = self.input.state.job(key)?;
-                let fresh = matches!(&job.state, State::Running { since, .. } if *since == self.input.now());
-                if fresh || !job.facts.can_stop {
-                    return None;
-                }
-                for spot in &job.state.gpus()?.by_node {
-                    *moved.entry(spot.node).or_default() |= spot.gpus;
-                }
-            }
-            let moved: u32 = moved.values().map(|gpus| gpus.count_ones()).sum();
-            (moved < target.gpus).then_some((moved, there))
+        let equal = awake().filter(|(_, node)| node.facts.gpus == size);
+        let nodes: Vec<NodeKey> = equal.map(|(key, _)| key).collect();
+        let runs = nodes.chunks_exact(target.gpus.div_ceil(size) as usize);
+        let block = |run: &[NodeKey]| GpuSet {
+            by_node: run.iter().map(|&node| NodeGpus { node, gpus: ones(size) }).collect(),
         };
-        let switched = |span: &GpuSet| {
-            switches(self.input.state, span.by_node.iter().map(|spot| spot.node)).len()
-        };
-        let cost = |span| tenants_of(span).map(|(moved, jobs)| (moved, switched(span), jobs));
-        let costs = spans.iter().filter_map(cost);
-        costs.min_by_key(|(moved, below, _)| (*moved, *below)).map(|(_, _, jobs)| jobs)
+        Some(runs.map(block).collect())
+    }
+
+    /// The jobs on a block and the number of their GPUs; `None` if the block cannot be cleared, or
+    /// not at a cost below the target's size. A job that started at this instant is not moved, so that
+    /// moves come to an end.
+    fn jobs_to_move(&self, block: &GpuSet, target: &Target) -> Option<(u32, BTreeSet<JobKey>)> {
+        let mut jobs = BTreeSet::new();
+        for (node, gpu) in block.gpus() {
+            let is_healthy = self.input.state.node(node).facts.healthy >> gpu & 1 == 1;
+            if !is_healthy || self.started[node.index()] >> gpu & 1 == 1 {
+                return None;
+            }
+            jobs.extend(self.input.state.node(node).tenants(gpu).iter().copied());
+        }
+        // Co-tenants move together, so their GPUs count once.
+        let mut moved: BTreeMap<NodeKey, u64> = BTreeMap::new();
+        for &key in &jobs {
+            let job = self.input.state.job(key)?;
+            let just_started =
+                matches!(&job.state, State::Running { since, .. } if *since == self.input.now());
+            if just_started || !job.facts.can_stop {
+                return None;
+            }
+            for here in &job.state.gpus()?.by_node {
+                *moved.entry(here.node).or_default() |= here.gpus;
+            }
+        }
+        let moved: u32 = moved.values().map(|gpus| gpus.count_ones()).sum();
+        (moved < target.gpus).then_some((moved, jobs))
     }
 }
 
-/// Whether the target could be on this node, or on it and others like it, if it were free.
-fn could_be_part(node: &crate::Node, target: &Target) -> bool {
+/// Whether the node, alone or with equal nodes, could hold the target if it were awake and free.
+fn could_hold(node: &Node, target: &Target) -> bool {
     let facts = &node.facts;
     let healthy = facts.healthy & ones(facts.gpus);
     if facts.gpus >= target.gpus {
-        return aligned(healthy, target.gpus, facts.gpus, node.gpus_per_board).is_some();
+        return block_in_node(healthy, target.gpus, facts.gpus, node.gpus_per_board).is_some();
     }
     facts.gpus > 0 && healthy == ones(facts.gpus)
 }

@@ -5,7 +5,7 @@ use wattle_common::messages::{JobRecord, Reply};
 use wattle_common::{JobId, Timestamp, codec, id};
 
 use crate::JobFacts;
-use crate::allocation::first_fit as fit;
+use crate::allocation::feasibility::infeasible;
 use crate::live::lifecycle::PLACER;
 use crate::live::{Placer, Tracked, has_gpus};
 use crate::state::job::Job;
@@ -116,7 +116,7 @@ impl Placer {
         }
         self.state.inventory_known(self.inventory_complete(now));
         let alone = Job::new(JobFacts::from(spec), 0);
-        fit::never(&self.state, &alone).map_or(Ok(()), |reason| Err(reason.to_string()))
+        infeasible(&self.state, &alone).map_or(Ok(()), |reason| Err(reason.to_string()))
     }
 
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {

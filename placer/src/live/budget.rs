@@ -179,7 +179,7 @@ impl Placer {
         if now < standing.next {
             return;
         }
-        let prices = self.policy.prices();
+        let prices = self.policy.capabilities().prices;
         let least = min_power(
             PlanningInput::new(&self.state, &self.limits),
             PowerEstimate::under(self.policy.as_ref()),

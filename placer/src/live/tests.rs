@@ -372,9 +372,6 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
         fn name(&self) -> &'static str {
             "wrong"
         }
-        fn reads(&self) -> crate::Reads {
-            crate::Reads::Nothing
-        }
         fn solve(&self, input: PlanningInput<'_>) -> crate::Plan {
             let mut plan = crate::Plan::default();
             for (job, _) in input.state.queue() {
@@ -453,7 +450,7 @@ fn killed_before_any_write_it_loses_and_doubles_nothing() {
 #[test]
 fn what_a_job_has_had_of_gpus_outlives_a_restart() {
     let mut world = World::new(1, 1);
-    world.policy = || Box::new(crate::policies::Tiresias::parted_at(60.0));
+    world.policy = || Box::new(crate::policies::Tiresias::two_queues(60.0));
     world.long = true;
     world.restart();
     world.submit(spec("long", 1));

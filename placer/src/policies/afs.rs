@@ -1,18 +1,18 @@
-//! AFS: elastic shares, each GPU to whoever gains most by it.
+//! AFS: elastic sharing; each further GPU goes to the job that gains most from it.
 //!
 //! Apathetic future share (Hwang et al., Elastic resource sharing for distributed deep learning, NSDI
-//! 2021) shares GPUs out one by one, comparing what a further GPU adds to a job's speed relative to
-//! the speed it has; it assumes nothing of the future, and knows no energy. The rule here: everybody
-//! gets the least it asks for, in the order of arrival; then sizes are doubled, one job at a time,
-//! always the one whose speed gains most, relative to what it is, per GPU that is added.
+//! 2021) shares GPUs out one by one by the relative speed-up that a further GPU gives a job. It makes
+//! no assumption about the future and has no model of energy. The rule here: every job gets its
+//! minimum in arrival order; then the size of one job at a time is doubled, always of the job with the
+//! highest relative speed-up per added GPU.
 //!
-//! Our own choices: sizes are powers of two, so that they lie in blocks; jobs' lengths, which the
-//! paper's first form weighs, are not used; and a doubling is only made if it gains at least
-//! [`Afs::floor`] of the speed (1 would be perfect scaling), 0 by default. With that floor, GPUs that
-//! gain little stay free, which saves energy: it is the knob by which this baseline is tuned. Where
-//! there are several kinds of GPU, [`crate::policies::gpu_type_assignment`] spreads jobs over them by the same relative gain.
-
-use std::collections::{BTreeMap, BinaryHeap};
+//! Our own choices:
+//! * Sizes are powers of two, so that they are blocks.
+//! * The length of jobs, which the paper's first form weighs, is not used.
+//! * A doubling must gain at least [`Afs::floor`] of the speed (1 is perfect scaling), 0 by default.
+//!   With a floor, GPUs that gain little stay free, which saves energy. It is the tuning number.
+//! * On a cluster with several GPU types jobs are assigned to types by the same relative speed-up
+//!   ([`super::gpu_type_assignment`]).
 
 use wattle_common::job::GpuSetting;
 
@@ -20,130 +20,83 @@ use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::elastic::{Contender, Contest};
-use crate::policies::gpu_type_assignment::choose;
-use crate::policies::{Policy, Reads};
+use crate::policies::elastic::Sizing;
+use crate::policies::gpu_type_assignment::assign_types;
+use crate::policies::greedy::{Grant, RatedStep, first_grants, take_best_steps};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::job::State;
 use crate::state::operating_points::OperatingPoint;
 
-/// Elastic shares by relative gain per GPU.
+/// Elastic sharing by relative speed-up per GPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Afs {
-    /// What a doubling must gain at least, relative to the speed before it.
+    /// The least speed-up of a doubling, relative to the speed before it.
     pub floor: f64,
 }
 
-struct Share<'a> {
-    contender: Contender<'a>,
-    at: &'a OperatingPoint,
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "afs",
+    rule: "elastic: GPUs are doubled for the job with the highest relative speed-up per GPU",
+    source: "Hwang et al., AFS, NSDI 2021",
+    build: Build::Tuned {
+        number: "least relative speed-up of a doubling; 0 by default",
+        build: |floor| Box::new(Afs { floor: floor.unwrap_or(0.0) }),
+    },
+};
+
+/// The operating point at the default setting, or the first if the surface does not state it.
+fn at_default(points: &[OperatingPoint]) -> Option<&OperatingPoint> {
+    points.iter().find(|point| point.setting == GpuSetting::DEFAULT).or(points.first())
 }
 
-/// A job's next size, ordered by its gain per GPU, then by arrival.
-struct Offer<'a> {
-    gain: f64,
-    index: usize,
-    to: &'a OperatingPoint,
-}
-
-impl PartialEq for Offer<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Offer<'_> {}
-impl PartialOrd for Offer<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Offer<'_> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.gain.total_cmp(&other.gain).then(other.index.cmp(&self.index))
-    }
-}
-
-/// What a job does with so many GPUs as the site sets them.
-fn choice<'a>(contender: &Contender<'a>, gpus: u32) -> Option<&'a OperatingPoint> {
-    as_set(contender.with_gpus(gpus))
-}
-
-fn as_set(choices: &[OperatingPoint]) -> Option<&OperatingPoint> {
-    choices.iter().find(|choice| choice.setting == GpuSetting::DEFAULT).or(choices.first())
-}
-
-impl<'a> Share<'a> {
-    fn next(&self, index: usize, floor: f64) -> Option<Offer<'a>> {
-        let size = self.contender.sizes().find(|&size| size > self.at.gpus)?;
-        let to = choice(&self.contender, size)?;
-        let more = f64::from(size - self.at.gpus);
-        let gain = to.steps_per_s / self.at.steps_per_s - 1.0;
+impl Afs {
+    /// The step to the next size.
+    fn next<'a>(&self, grant: &Grant<'a>, free: u32) -> Option<RatedStep<'a>> {
+        let gpus = grant.point.gpus;
+        let size = grant.job.sizes().find(|&size| size > gpus)?;
+        let added = size - gpus;
+        let to = at_default(grant.job.with_gpus(size)).filter(|_| added <= free)?;
+        let gain = to.steps_per_s / grant.point.steps_per_s - 1.0;
         // The last size of a range may be less than twice the one before.
-        let of_a_doubling = gain * f64::from(self.at.gpus) / more;
-        let enough = gain > 0.0 && of_a_doubling >= floor;
-        enough.then_some(Offer { gain: gain / more, index, to })
+        let gain_of_a_doubling = gain * f64::from(gpus) / f64::from(added);
+        let is_enough = gain > 0.0 && gain_of_a_doubling >= self.floor;
+        is_enough.then_some(RatedStep { to, rating: gain / f64::from(added), tie_break: 0.0 })
     }
 }
 
 impl Policy for Afs {
-    fn name(&self) -> &'static str {
-        "afs"
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::All
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::All, is_elastic: true, ..Capabilities::default() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let mut contest = Contest::of(input);
-        // The gain this rule compares is that of the logarithm of speed.
-        let without = choose(input, &mut contest, &|menu, gpus| {
-            as_set(menu.with_gpus(gpus)).map(|choice| choice.steps_per_s.ln())
+        let mut sizing = Sizing::of(input);
+        // The rule compares relative gains, which are differences of the logarithm of speed.
+        let unassigned = assign_types(input, &mut sizing, &|points, gpus| {
+            at_default(points.with_gpus(gpus)).map(|point| point.steps_per_s.ln())
         });
-        let mut shares: Vec<Share<'_>> = Vec::new();
-        let mut first_waiting = None;
-        for contender in std::mem::take(&mut contest.jobs) {
-            let least = contender.sizes().next().and_then(|size| choice(&contender, size));
-            let Some(at) = least else { continue };
-            match contest.room.get_mut(contender.menu.gpu_type.as_str()) {
-                Some(left) if *left >= at.gpus && !without.contains(&contender.key) => {
-                    *left -= at.gpus;
-                    shares.push(Share { contender, at });
-                }
-                _ if contender.job.state == State::Queued => {
-                    let before = shares.len() as u32;
-                    let reason = Reason::Outranked { before };
-                    first_waiting.get_or_insert(Blocked { job: contender.key, reason });
-                }
-                _ => {}
-            }
-        }
-        share_out(&mut shares, &mut contest.room, self.floor);
-        let targets = shares.iter().map(|share| Target {
-            jobs: vec![share.contender.key],
-            gpus: share.at.gpus,
-            kind: share.contender.menu.gpu_type.clone(),
-            setting: GpuSetting::DEFAULT,
-            reason: Reason::Share { gpus: share.at.gpus },
+        let (mut grants, unserved) = first_grants(&mut sizing, &unassigned, |job| {
+            job.sizes().next().and_then(|size| at_default(job.with_gpus(size)))
+        });
+        take_best_steps(&mut grants, &mut sizing.free, |grant, free| self.next(grant, free));
+        let targets = grants.iter().map(|grant| Target {
+            gpu_type: grant.job.gpu_type().to_owned(),
+            ..Target::exclusive(grant.job.key, grant.point.gpus)
         });
         let targets = targets.collect();
-        let mut plan = contest.plan(input, targets, shares.len() as u32);
-        plan.blocked = plan.blocked.or(first_waiting);
-        plan
-    }
-}
-
-fn share_out(shares: &mut [Share<'_>], room: &mut BTreeMap<&str, u32>, floor: f64) {
-    let offers = shares.iter().enumerate().filter_map(|(index, share)| share.next(index, floor));
-    let mut offers: BinaryHeap<Offer<'_>> = offers.collect();
-    while let Some(best) = offers.pop() {
-        let share = &mut shares[best.index];
-        let more = best.to.gpus - share.at.gpus;
-        match room.get_mut(share.contender.menu.gpu_type.as_str()) {
-            Some(left) if *left >= more => *left -= more,
-            // Smaller steps of others may still fit.
-            _ => continue,
+        let mut plan = sizing.plan(input, targets, grants.len() as u32);
+        if plan.blocked.is_none() {
+            let first = unserved.iter().find(|unserved| unserved.job.job.state == State::Queued);
+            plan.blocked = first.map(|unserved| Blocked {
+                job: unserved.job.key,
+                reason: Reason::Outranked { before: unserved.before },
+            });
         }
-        share.at = best.to;
-        offers.extend(share.next(best.index, floor));
+        plan
     }
 }

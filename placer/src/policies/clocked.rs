@@ -12,8 +12,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::policies::{Policy, Reads};
-use crate::power::budget::PriceRange;
+use crate::policies::{Capabilities, Policy};
 use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
 
@@ -39,25 +38,10 @@ impl Policy for Clocked {
         &self.name
     }
 
-    fn inner(&self) -> Option<&dyn Policy> {
-        Some(self.inner.as_ref())
-    }
-
-    fn reads(&self) -> Reads {
-        self.inner.reads()
-    }
-
-    fn sets_cards(&self) -> bool {
-        true
-    }
-
-    // Its settings are chosen for good, whatever energy costs.
-    fn prices(&self) -> Option<PriceRange> {
-        None
-    }
-
-    fn follows_grid(&self) -> bool {
-        false
+    // The clock does not depend on the price.
+    fn capabilities(&self) -> Capabilities {
+        let inner = self.inner.capabilities();
+        Capabilities { sets_cards: true, prices: None, follows_grid: false, ..inner }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

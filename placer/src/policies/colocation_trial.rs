@@ -24,7 +24,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::policies::{Policy, Reads};
+use crate::policies::{Capabilities, Policy};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, Mark, Observation, State};
 use crate::state::job_forecast::{end, measured_end, measured_rate};
@@ -140,12 +140,8 @@ impl<P: Policy> Policy for Watched<P> {
         self.inner.name()
     }
 
-    fn inner(&self) -> Option<&dyn Policy> {
-        Some(&self.inner)
-    }
-
-    fn reads(&self) -> Reads {
-        self.inner.reads()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

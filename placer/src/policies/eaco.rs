@@ -32,14 +32,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::first_fit::{Room, never};
+use crate::allocation::capacity::{FreeCapacity, Scope};
+use crate::allocation::feasibility::infeasible;
+use crate::allocation::first_fit::{first_fit, no_room};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::{Alone, Reason};
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::colocation_trial::{
     UNDOS_MAX, Verdict, WITHOUT_EPOCHS, broken_deadline, judge,
 };
-use crate::policies::{Policy, Reads};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{end, profile, relative_speed};
@@ -80,13 +82,21 @@ pub struct Eaco {
     pub config: EacoConfig,
 }
 
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "eaco",
+    rule: "jobs share the fullest GPUs on which all deadlines hold, are observed for an epoch and undone otherwise",
+    source: "EaCO, arXiv 2412.08294",
+    build: Build::Plain(|| Box::new(Eaco::default())),
+};
+
 impl Policy for Eaco {
-    fn name(&self) -> &'static str {
-        "eaco"
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Heads
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
@@ -118,16 +128,18 @@ impl Policy for Eaco {
                 }
                 Err(alone) => alone,
             };
-            if let Some((on, _)) = growing.room.first_fit(job) {
+            if let Some((on, _)) = first_fit(&growing.capacity, job) {
                 let reason = Reason::Idle { alone };
                 let start = Decision::start(key, on, reason);
                 growing.add(key, &start);
                 plan.decisions.push(start);
-            } else if let Some(reason) = never(input.state, job) {
+            } else if let Some(reason) = infeasible(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
             } else {
-                plan.blocked =
-                    Some(Blocked { job: key, reason: growing.room.why_not(job, Some(alone)) });
+                plan.blocked = Some(Blocked {
+                    job: key,
+                    reason: no_room(&growing.capacity, job, Some(alone)),
+                });
                 break;
             }
         }
@@ -237,7 +249,7 @@ impl Eaco {
 /// The input with what the plan has decided so far.
 struct Growing<'a> {
     input: PlanningInput<'a>,
-    room: Room<'a>,
+    capacity: FreeCapacity<'a>,
     added: BTreeMap<(NodeKey, u32), Vec<JobKey>>,
     placed: BTreeMap<JobKey, GpuSet>,
     /// Jobs that get no further neighbour.
@@ -251,7 +263,7 @@ impl<'a> Growing<'a> {
             |(key, job): (JobKey, &Job)| matches!(job.state, State::Stopping { .. }).then_some(key);
         Self {
             input,
-            room: Room::new(input.state),
+            capacity: FreeCapacity::new(input.state, Scope::Idle),
             added: BTreeMap::new(),
             placed: BTreeMap::new(),
             watched: input.state.running().filter_map(stopping).collect(),
@@ -271,7 +283,7 @@ impl<'a> Growing<'a> {
             self.watched.extend(beside);
             self.watched.insert(key);
         }
-        self.room.take(on);
+        self.capacity.take(on);
         for place in on.gpus() {
             self.added.entry(place).or_default().push(key);
         }

@@ -1,15 +1,14 @@
-//! What elastic policies begin with: whose size is open, whose is not, and how many GPUs there are.
+//! The start of every elastic policy: which jobs have an open size, and how many GPUs they share.
 //!
-//! A job's size is open where its surface says what sizes give. A running job of which nothing is
-//! known keeps what it has, and a waiting one gets the least it asks for, in the order of arrival,
-//! before anything is shared out: it must run to be known.
-
-use std::collections::BTreeMap;
+//! The size of a job is open if its surface states the speed at several sizes. A running job without a
+//! surface keeps its GPUs. A queued one gets its minimum in arrival order before GPUs are shared out,
+//! since only a run can measure it.
 
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::first_fit::{never, suits_some};
-use crate::allocation::transition::Target;
+use crate::allocation::capacity::{FreeCapacity, Scope, TypeCounts};
+use crate::allocation::feasibility::{infeasible, some_node_suits};
+use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
@@ -19,121 +18,125 @@ use crate::state::job_forecast::is_unmeasured;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// A job whose size is open.
-pub(crate) struct Contender<'a> {
+pub(crate) struct ElasticJob<'a> {
     pub(crate) key: JobKey,
     pub(crate) job: &'a Job,
-    pub(crate) menu: &'a OperatingPoints,
-    /// It runs and cannot stop: its size stands.
-    pub(crate) held: Option<u32>,
+    /// Its operating points on the GPU type chosen for it.
+    pub(crate) points: &'a OperatingPoints,
+    /// The only size it may have: it runs and cannot stop.
+    pub(crate) fixed_size: Option<u32>,
 }
 
-impl<'a> Contender<'a> {
-    /// Its choices with so many GPUs.
+impl<'a> ElasticJob<'a> {
+    /// Its operating points with this many GPUs; none if it may not have them.
     pub(crate) fn with_gpus(&self, gpus: u32) -> &'a [OperatingPoint] {
-        if self.held.is_some_and(|held| held != gpus) { &[] } else { self.menu.with_gpus(gpus) }
+        if self.fixed_size.is_none_or(|size| size == gpus) {
+            self.points.with_gpus(gpus)
+        } else {
+            &[]
+        }
     }
     /// The sizes it may have, ascending.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u32> {
-        self.menu.sizes().filter(|&gpus| self.held.is_none_or(|held| held == gpus))
+        self.points.sizes().filter(|&gpus| self.fixed_size.is_none_or(|size| size == gpus))
+    }
+    /// Its GPU type.
+    pub(crate) fn gpu_type(&self) -> &'a str {
+        &self.points.gpu_type
     }
 }
 
-/// Everybody, and the room for those whose size is open.
-pub(crate) struct Contest<'a> {
-    /// Those that run and cannot stop first, then all others, each in the order of arrival.
-    pub(crate) jobs: Vec<Contender<'a>>,
-    /// Targets that stand whatever is shared out.
+/// The jobs with open sizes and the GPUs they share.
+pub(crate) struct Sizing<'a> {
+    /// Running jobs that cannot stop first, then all others, each in arrival order.
+    pub(crate) jobs: Vec<ElasticJob<'a>>,
+    /// Targets that do not depend on the policy.
     pub(crate) fixed: Vec<Target>,
-    /// GPUs left of each kind, awake or asleep.
-    pub(crate) room: BTreeMap<&'a str, u32>,
-    /// Jobs that can never be placed.
+    /// The GPUs left of each type, awake or asleep.
+    pub(crate) free: TypeCounts<'a>,
+    /// Rejections of jobs that can never be placed.
     pub(crate) rejected: Vec<Decision>,
 }
 
-impl<'a> Contest<'a> {
+impl<'a> Sizing<'a> {
     pub(crate) fn of(input: PlanningInput<'a>) -> Self {
-        let mut room: BTreeMap<&str, u32> = BTreeMap::new();
-        for node in input.state.nodes() {
-            *room.entry(&node.facts.gpu_type).or_default() += node.facts.healthy.count_ones();
-        }
-        let mut contest = Self { jobs: Vec::new(), fixed: Vec::new(), room, rejected: Vec::new() };
-        // By arrival alone, so that a job stopped to go on elsewhere counts as it did before.
+        let free = FreeCapacity::new(input.state, Scope::All).type_counts();
+        let mut sizing = Self { jobs: Vec::new(), fixed: Vec::new(), free, rejected: Vec::new() };
+        // Arrival order alone, so that a job that is stopped to be moved keeps its place.
         let mut all: Vec<(JobKey, &Job)> =
             input.state.running().chain(input.state.queue()).collect();
-        let stands = |job: &Job| matches!(job.state, State::Running { .. }) && !job.facts.can_stop;
-        all.sort_by_key(|(_, job)| (!stands(job), job.arrival));
+        let stays = |job: &Job| matches!(job.state, State::Running { .. }) && !job.facts.can_stop;
+        all.sort_by_key(|(_, job)| (!stays(job), job.arrival));
         for (key, job) in all {
-            contest.add(input, key, job);
+            sizing.add(input, key, job);
         }
-        contest
+        sizing
     }
 
     fn add(&mut self, input: PlanningInput<'a>, key: JobKey, job: &'a Job) {
         let running = match &job.state {
             State::Running { on, setting, .. } => Some((on, *setting)),
-            // It stops to wait: the GPUs it holds a little longer are others' already.
+            // It stops to wait in the queue: its GPUs go to other jobs.
             State::Stopping { .. } if job.next_gpus.is_none() => return,
-            // It stops to go on elsewhere, and counts as if it did: what was shared out is so again.
+            // It stops to be moved, and counts as the queued job it will be.
             State::Stopping { .. } | State::Queued => None,
         };
         if job.state == State::Queued
-            && let Some(reason) = never(input.state, job)
+            && let Some(reason) = infeasible(input.state, job)
         {
             self.rejected.push(Decision::Reject { job: key, reason });
             return;
         }
-        let menu = menu(input, job).filter(|menu| {
-            !menu.choices().is_empty() && self.room.contains_key(menu.gpu_type.as_str())
-        });
-        let held = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
-        if let Some(menu) = menu
-            && held.is_none_or(|held| !menu.with_gpus(held).is_empty())
+        let points = points(input, job)
+            .filter(|points| !points.choices().is_empty() && self.free.has_type(&points.gpu_type));
+        let fixed_size = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
+        if let Some(points) = points
+            && fixed_size.is_none_or(|size| !points.with_gpus(size).is_empty())
         {
-            self.jobs.push(Contender { key, job, menu, held });
+            self.jobs.push(ElasticJob { key, job, points, fixed_size });
             return;
         }
-        // Nothing is known of it: what it has, or the least it asks for.
-        let (gpus, kind, setting) = match running {
+        let (gpus, gpu_type, setting) = match running {
             Some((on, setting)) => {
-                let kind = input.state.node(on.by_node[0].node).facts.gpu_type.clone();
-                (on.gpu_count(), kind, setting)
+                let gpu_type = input.state.node(on.by_node[0].node).facts.gpu_type.clone();
+                (on.gpu_count(), gpu_type, setting)
             }
             None => {
                 let next = job.next_kind.as_deref().map(str::to_owned);
-                let kinds = self.room.iter().filter(|(kind, _)| suits_some(input.state, job, kind));
-                let most = || kinds.max_by_key(|(_, left)| **left).map(|(kind, _)| *kind);
-                let kind = next.unwrap_or_else(|| most().unwrap_or_default().to_owned());
-                (job.next_gpus.unwrap_or(job.facts.request.min), kind, GpuSetting::DEFAULT)
+                let most_free = || {
+                    let types = self.free.by_name().into_iter();
+                    let types = types.filter(|(name, _)| some_node_suits(input.state, job, name));
+                    types.max_by_key(|(_, free)| *free).map(|(name, _)| name)
+                };
+                let gpu_type = next.unwrap_or_else(|| most_free().unwrap_or_default().to_owned());
+                (job.next_gpus.unwrap_or(job.facts.request.min), gpu_type, GpuSetting::DEFAULT)
             }
         };
-        let Some(left) = self.room.get_mut(kind.as_str()).filter(|left| **left >= gpus) else {
-            return;
-        };
-        *left -= gpus;
-        let reason = Reason::Share { gpus };
-        self.fixed.push(Target { jobs: vec![key], gpus, kind, setting, reason });
+        if self.free.take(&gpu_type, gpus) {
+            let reason = Reason::Share { gpus };
+            self.fixed.push(Target { jobs: vec![key], gpus, gpu_type, setting, reason });
+        }
     }
 
-    /// The plan of these targets beside the fixed ones.
+    /// The plan for these targets and the fixed ones. `before`: how many jobs come before a stopped one.
     pub(crate) fn plan(
         mut self,
         input: PlanningInput<'_>,
-        shared_out: Vec<Target>,
+        shared: Vec<Target>,
         before: u32,
     ) -> Plan {
-        let targets = self.targets(input, shared_out);
-        self.arranged(input, &targets, before)
+        let targets = self.all_targets(input, shared);
+        self.plan_for(input, &targets, before)
     }
 
-    /// These targets beside the fixed ones.
-    pub(crate) fn targets(
+    /// The fixed targets and these. A job without a measurement starts at the default setting.
+    pub(crate) fn all_targets(
         &mut self,
         input: PlanningInput<'_>,
-        shared_out: Vec<Target>,
+        shared: Vec<Target>,
     ) -> Vec<Target> {
         let mut targets = std::mem::take(&mut self.fixed);
-        targets.extend(shared_out);
-        // Who was never measured is first looked at as the site sets its cards.
+        targets.extend(shared);
         for target in &mut targets {
             let mut jobs = target.jobs.iter().filter_map(|&job| input.state.job(job));
             if jobs.any(is_unmeasured) {
@@ -143,29 +146,27 @@ impl<'a> Contest<'a> {
         targets
     }
 
-    /// The plan of all targets.
-    pub(crate) fn arranged(
+    /// The plan for all targets.
+    pub(crate) fn plan_for(
         self,
         input: PlanningInput<'_>,
         targets: &[Target],
         before: u32,
     ) -> Plan {
-        let mut plan = crate::allocation::transition::plan_transition(
-            input,
-            targets,
-            &Reason::Outranked { before },
-        );
+        let mut plan = plan_transition(input, targets, &Reason::Outranked { before });
         plan.decisions.extend(self.rejected);
         plan
     }
 }
 
-/// The menu that counts before kinds are chosen: of the GPUs the job has or goes on with, else of
-/// those it was first spoken of, else of any that are there.
-fn menu<'a>(input: PlanningInput<'_>, job: &'a Job) -> Option<&'a OperatingPoints> {
-    if let Some(kind) = job.next_kind.as_deref().or_else(|| input.state.gpu_type_of(job)) {
-        return job.menu_on(kind);
+/// The operating points before GPU types are chosen: on the type that the job has or is moved to,
+/// otherwise on the first type of its surfaces that the cluster has.
+fn points<'a>(input: PlanningInput<'_>, job: &'a Job) -> Option<&'a OperatingPoints> {
+    if let Some(gpu_type) = job.next_kind.as_deref().or_else(|| input.state.gpu_type_of(job)) {
+        return job.menu_on(gpu_type);
     }
-    let mut menus = job.menus().map(|menu| &**menu).filter(|menu| !menu.choices().is_empty());
-    menus.find(|menu| suits_some(input.state, job, &menu.gpu_type))
+    let mut known = job.menus().map(|points| &**points);
+    known.find(|points| {
+        !points.choices().is_empty() && some_node_suits(input.state, job, &points.gpu_type)
+    })
 }

@@ -6,35 +6,41 @@
 //!
 //! Our own choice: a job that asks for a range gets its least.
 
-use crate::allocation::first_fit::{Room, never};
+use crate::allocation::capacity::{FreeCapacity, Scope};
+use crate::allocation::feasibility::infeasible;
+use crate::allocation::first_fit::{first_fit, no_room};
 use crate::plan::input::PlanningInput;
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policies::{Policy, Reads};
+use crate::policies::{Build, Policy, PolicyEntry};
 
 /// First come, first served, alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo;
 
-impl Policy for Fifo {
-    fn name(&self) -> &'static str {
-        "fifo"
-    }
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "fifo",
+    rule: "jobs start in arrival order, exclusively, by first fit; the first that does not fit blocks the rest",
+    source: "base policy of Gavel and of EaCO (arXiv 2412.08294)",
+    build: Build::Plain(|| Box::new(Fifo)),
+};
 
-    fn reads(&self) -> Reads {
-        Reads::Nothing
+impl Policy for Fifo {
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut room = Room::new(input.state);
+        let mut capacity = FreeCapacity::new(input.state, Scope::Idle);
         for (key, job) in input.state.queue() {
-            if let Some((on, reason)) = room.first_fit(job) {
-                room.take(&on);
+            if let Some((on, reason)) = first_fit(&capacity, job) {
+                capacity.take(&on);
                 plan.decisions.push(Decision::start(key, on, reason));
-            } else if let Some(reason) = never(input.state, job) {
+            } else if let Some(reason) = infeasible(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
             } else {
-                plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });
+                plan.blocked = Some(Blocked { job: key, reason: no_room(&capacity, job, None) });
                 break;
             }
         }

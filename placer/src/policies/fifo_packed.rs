@@ -12,12 +12,14 @@
 //! cluster of which nodes sleep is not full: a job that they could hold waits until they are awake.
 //! A new pair is observed for an epoch and undone if it does less than in turns ([`crate::policies::colocation_trial`]).
 
-use crate::allocation::first_fit::{Room, never, suits};
+use crate::allocation::capacity::{FreeCapacity, Scope};
+use crate::allocation::feasibility::{infeasible, suits};
+use crate::allocation::first_fit::{first_fit, no_room};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policies::colocation_trial::may_share;
-use crate::policies::{Policy, Reads};
+use crate::policies::colocation_trial::{Watched, may_share};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::Job;
 use crate::state::job_forecast::{profile, relative_speed};
@@ -38,35 +40,43 @@ impl Default for FifoPacked {
     }
 }
 
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "fifo-packed",
+    rule: "FIFO; on a full cluster a job shares with the co-tenant of the highest summed speed above 1.5",
+    source: "Gavel, packing FIFO",
+    build: Build::Plain(|| Box::new(Watched::new(FifoPacked::default()))),
+};
+
 impl Policy for FifoPacked {
-    fn name(&self) -> &'static str {
-        "fifo-packed"
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Heads
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut room = Room::new(input.state);
+        let mut capacity = FreeCapacity::new(input.state, Scope::Idle);
         // Jobs that have their GPUs for themselves; found only once somebody does not fit.
         let mut singles: Option<Vec<(JobKey, GpuSet)>> = None;
         for (key, job) in input.state.queue() {
-            if let Some((on, reason)) = room.first_fit(job) {
-                room.take(&on);
+            if let Some((on, reason)) = first_fit(&capacity, job) {
+                capacity.take(&on);
                 if let Some(singles) = &mut singles {
                     singles.push((key, on.clone()));
                 }
                 plan.decisions.push(Decision::start(key, on, reason));
                 continue;
             }
-            if let Some(reason) = never(input.state, job) {
+            if let Some(reason) = infeasible(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
                 continue;
             }
-            if fits_once_awake(input, &room, job) {
-                plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });
+            if fits_once_awake(input, &capacity, job) {
+                plan.blocked = Some(Blocked { job: key, reason: no_room(&capacity, job, None) });
                 break;
             }
             let singles = singles.get_or_insert_with(|| find_singles(input, &plan));
@@ -76,7 +86,8 @@ impl Policy for FifoPacked {
                     plan.decisions.push(Decision::start(key, on, reason));
                 }
                 None => {
-                    plan.blocked = Some(Blocked { job: key, reason: room.why_not(job, None) });
+                    plan.blocked =
+                        Some(Blocked { job: key, reason: no_room(&capacity, job, None) });
                     break;
                 }
             }
@@ -140,11 +151,11 @@ impl FifoPacked {
 }
 
 /// Whether nodes that sleep or are waking, with what is free on the others, could hold `job`.
-fn fits_once_awake(input: PlanningInput<'_>, room: &Room<'_>, job: &Job) -> bool {
+fn fits_once_awake(input: PlanningInput<'_>, capacity: &FreeCapacity<'_>, job: &Job) -> bool {
     let asked = job.facts.request.min;
     let (mut on_whole_nodes, mut asleep) = (0, false);
     for (key, node) in input.state.keyed_nodes().filter(|(_, node)| suits(&node.facts, job)) {
-        let there = if node.is_awake() { room.free(key) } else { node.facts.healthy };
+        let there = if node.is_awake() { capacity.free(key) } else { node.facts.healthy };
         if node.facts.gpus >= asked {
             if !node.is_awake() && there.count_ones() >= asked {
                 return true;

@@ -24,15 +24,15 @@ use wattle_common::JobId;
 use wattle_common::hash::fnv1a;
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::first_fit::never;
+use crate::allocation::capacity::{FreeCapacity, Scope, TypeCounts};
+use crate::allocation::feasibility::{HealthyCluster, infeasible};
 use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policies::colocation_trial::may_share;
-use crate::policies::preemptive::{Places, alone, fewest_nodes, least_memory};
-use crate::policies::remaining_capacity::Left;
-use crate::policies::{Policy, Reads};
+use crate::policies::colocation_trial::{Watched, may_share};
+use crate::policies::preemptive::{fewest_nodes, least_memory};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{profile, relative_speed};
@@ -59,39 +59,47 @@ struct Round<'a> {
     dissolve_below: f64,
     targets: Vec<Target>,
     /// GPUs nobody is meant to have yet.
-    left: Left<'a>,
+    left: TypeCounts<'a>,
     /// Jobs that have their GPUs to themselves.
     singles: Vec<(JobKey, &'a GpuSet)>,
     /// Jobs that lose their place beside another.
     parted: Vec<JobKey>,
 }
 
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "gandiva",
+    rule: "random pairs of equal size once demand exceeds the GPUs, dissolved where they are slower than in turns",
+    source: "Xiao et al., Gandiva, OSDI 2018, as in Gavel",
+    build: Build::Plain(|| Box::new(Watched::new(Gandiva::default()))),
+};
+
 impl Policy for Gandiva {
-    fn name(&self) -> &'static str {
-        "gandiva"
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Heads
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let places = Places::of(input);
+        let places = HealthyCluster::of(input.state);
         let mut rejected = Vec::new();
         let mut waiting: Vec<(JobKey, &Job)> = Vec::new();
         for (key, job) in input.state.queue() {
-            if let Some(reason) = never(input.state, job) {
+            if let Some(reason) = infeasible(input.state, job) {
                 rejected.push(Decision::Reject { job: key, reason });
-            } else if places.hold(job) {
+            } else if places.could_start(job) {
                 waiting.push((key, job));
             }
         }
         let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
-        let mut left = Left::of(input);
-        waiting.iter().for_each(|(_, job)| left.awaits(input, job, job.facts.request.min));
+        let mut left = FreeCapacity::new(input.state, Scope::All).type_counts();
+        waiting.iter().for_each(|(_, job)| left.expect(input.state, job, job.facts.request.min));
         let asked = input.state.running().map(|(_, job)| has(job)).sum::<u32>()
             + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
-        let crowded = asked > left.all();
+        let crowded = asked > left.total();
         let mut round = Round {
             input,
             dissolve_below: self.dissolve_below,
@@ -131,7 +139,7 @@ impl<'a> Round<'a> {
         for (&on, jobs) in &mut there {
             // Who cannot stop, and then who came first, keeps the place.
             jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
-            self.left.keeps(self.input, jobs[0].1, on.gpu_count());
+            self.left.take_kept(self.input.state, jobs[0].1, on.gpu_count());
             let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
             if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
                 self.targets.push(together(jobs, on));
@@ -146,7 +154,7 @@ impl<'a> Round<'a> {
         for (on, jobs) in moving {
             // Both are being moved, or one was parted from the other.
             let both = !there.contains_key(on) && crowded && self.is_worth(&jobs, on);
-            if both && self.left.take(self.input, jobs[0].1, on.gpu_count()).is_some() {
+            if both && self.left.take_for(self.input.state, jobs[0].1, on.gpu_count()).is_some() {
                 self.targets.push(together(&jobs, on));
             } else {
                 self.parted.extend(jobs.iter().map(|&(key, _)| key));
@@ -168,8 +176,9 @@ impl<'a> Round<'a> {
         for key in parted {
             let Some(job) = self.input.state.job(key) else { continue };
             let Some(gpus) = job.state.gpus().map(GpuSet::gpu_count) else { continue };
-            if let Some(kind) = self.left.take(self.input, job, gpus) {
-                self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
+            if let Some(kind) = self.left.take_for(self.input.state, job, gpus) {
+                self.targets
+                    .push(Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) });
             }
         }
     }
@@ -184,7 +193,7 @@ impl<'a> Round<'a> {
                 continue;
             }
             let gpus = job.facts.request.min;
-            let fits = self.left.fits(self.input, job, gpus);
+            let fits = self.left.fits(self.input.state, job, gpus);
             let may = !job.facts.exclusive && may_share(job);
             let shares = crowded && may && self.input.limits.tenants_max >= 2;
             let beside = if shares { self.single_for(job, gpus) } else { None };
@@ -195,7 +204,7 @@ impl<'a> Round<'a> {
                 None
             };
             if let Some((mate, target)) = mate {
-                self.left.take_of(&target.kind, gpus);
+                self.left.take(&target.gpu_type, gpus);
                 settled.insert(mate);
                 self.targets.push(Target { jobs: vec![key, mate], ..target });
             } else if let Some(Partner { at, reason, .. }) = beside {
@@ -205,8 +214,9 @@ impl<'a> Round<'a> {
                     target.jobs.push(key);
                     target.reason = reason;
                 }
-            } else if let Some(kind) = self.left.take(self.input, job, gpus) {
-                self.targets.push(Target { kind: kind.to_owned(), ..alone(key, gpus) });
+            } else if let Some(kind) = self.left.take_for(self.input.state, job, gpus) {
+                self.targets
+                    .push(Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) });
             } else {
                 first.get_or_insert(key);
             }
@@ -243,7 +253,7 @@ impl<'a> Round<'a> {
         'a: 'b,
     {
         let kind = job.surface.as_ref()?.gpu_type.as_str();
-        if !self.left.has(kind, gpus) {
+        if self.left.of_type(kind) < gpus {
             return None;
         }
         let memory = least_memory(self.input, kind)?;
@@ -258,8 +268,9 @@ impl<'a> Round<'a> {
         candidates.into_iter().find_map(|(_, key, other)| {
             let sum = sum(job, other, kind, memory, gpus, nodes)?;
             let reason = self.paired(other, sum);
-            (sum >= self.dissolve_below)
-                .then(|| (key, Target { kind: kind.to_owned(), reason, ..alone(key, gpus) }))
+            (sum >= self.dissolve_below).then(|| {
+                (key, Target { gpu_type: kind.to_owned(), reason, ..Target::exclusive(key, gpus) })
+            })
         })
     }
 
@@ -289,7 +300,7 @@ fn together(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
     Target {
         jobs: jobs.iter().map(|&(key, _)| key).collect(),
         gpus,
-        kind: String::new(),
+        gpu_type: String::new(),
         setting: GpuSetting::DEFAULT,
         reason: Reason::Share { gpus },
     }

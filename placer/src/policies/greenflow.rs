@@ -10,33 +10,28 @@
 
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
-use crate::policies::powerflow::plan_at;
-use crate::policies::{Policy, RELATIVE_PRICES, Reads};
-use crate::power::budget::PriceRange;
+use crate::policies::powerflow::{PowerFlow, plan_at};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry};
 
 /// Most time per carbon, step by step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GreenFlow;
 
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "greenflow",
+    rule: "PowerFlow with a price that follows the grid's carbon intensity",
+    source: "GreenFlow, IEEE TPDS 36(2), 2025",
+    build: Build::Plain(|| Box::new(GreenFlow)),
+};
+
 impl Policy for GreenFlow {
     fn name(&self) -> &str {
-        "greenflow"
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::All
-    }
-
-    fn sets_cards(&self) -> bool {
-        true
-    }
-
-    fn prices(&self) -> Option<PriceRange> {
-        Some(RELATIVE_PRICES)
-    }
-
-    fn follows_grid(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { follows_grid: true, ..PowerFlow.capabilities() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

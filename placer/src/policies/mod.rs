@@ -1,7 +1,8 @@
-//! Policies, one file each: the rule, its source, and what was our own choice.
+//! Scheduling policies, one file each: the rule, its source and our own choices.
 //!
-//! A policy is named `NAME[:NUMBER][@MHZ][+zeus]`: its own name, the number that some of them are
-//! tuned by, one clock for everybody, or Zeus's choice of cap for each job. See [`policy`].
+//! A policy is selected as `NAME[:NUMBER][@MHZ][+zeus]`: its name, a tuning number where it has one,
+//! one clock for all jobs, or Zeus's cap for each job ([`policy`]). [`POLICIES`] is the table of all
+//! of them. A new policy is a file with an `ENTRY` and one line in that table.
 
 mod afs;
 mod clocked;
@@ -12,12 +13,12 @@ mod fifo;
 mod fifo_packed;
 mod gandiva;
 mod gpu_type_assignment;
+mod greedy;
 mod greenflow;
 mod node_sleep;
-mod policy_spec;
 mod powerflow;
 mod preemptive;
-mod remaining_capacity;
+mod registry;
 mod srtf;
 mod tiresias;
 mod wattle;
@@ -32,8 +33,8 @@ pub use gandiva::{DISSOLVE_BELOW, Gandiva};
 pub use greenflow::GreenFlow;
 pub use node_sleep::Sleeping;
 pub(crate) use node_sleep::put_to_sleep;
-pub use policy_spec::{UnknownPolicy, policy};
 pub use powerflow::PowerFlow;
+pub use registry::{Build, PolicyEntry, UnknownPolicy, policy, policy_entry};
 pub use srtf::Srtf;
 pub use tiresias::{THRESHOLDS_S, Tiresias};
 pub use wattle::Wattle;
@@ -42,76 +43,70 @@ pub use zeus::{ETA, Zeus};
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
 use crate::power::budget::PriceRange;
-use colocation_trial::Watched;
-use policy_spec::Made::{Plain, Tuned};
 
-/// All policies: a new one is one line here.
-const KNOWN: [policy_spec::Known; 10] = [
-    ("fifo", Plain(|| Box::new(Fifo))),
-    ("fifo-packed", Plain(|| Box::new(Watched::new(FifoPacked::default())))),
-    ("srtf", Plain(|| Box::new(Srtf))),
-    (
-        "tiresias",
-        Tuned(|gpu_s| Box::new(gpu_s.map_or_else(Tiresias::default, Tiresias::parted_at))),
-    ),
-    ("gandiva", Plain(|| Box::new(Watched::new(Gandiva::default())))),
-    ("afs", Tuned(|floor| Box::new(Afs { floor: floor.unwrap_or(0.0) }))),
-    ("eaco", Plain(|| Box::new(Eaco::default()))),
-    ("powerflow", Plain(|| Box::new(PowerFlow))),
-    ("greenflow", Plain(|| Box::new(GreenFlow))),
-    ("wattle", Plain(|| Box::new(Watched::new(Wattle)))),
+/// All policies, in the order of help texts.
+pub const POLICIES: [PolicyEntry; 10] = [
+    fifo::ENTRY,
+    fifo_packed::ENTRY,
+    srtf::ENTRY,
+    tiresias::ENTRY,
+    gandiva::ENTRY,
+    afs::ENTRY,
+    eaco::ENTRY,
+    powerflow::ENTRY,
+    greenflow::ENTRY,
+    wattle::ENTRY,
 ];
 
-/// Names of all policies, as [`policy`] takes them.
-pub const NAMES: [&str; KNOWN.len()] = policy_spec::names(KNOWN);
+/// The names of all policies, as [`policy`] accepts them.
+pub const NAMES: [&str; POLICIES.len()] = registry::names(&POLICIES);
 
-/// Prices of a policy whose unit is time won per energy spent, both relative: from where nearly
-/// every step is taken to where hardly any is.
+/// The prices of a policy that compares relative time saved with relative energy spent: from nearly
+/// every step taken to hardly any.
 pub const RELATIVE_PRICES: PriceRange = PriceRange { least: 0.05, most: 8.0 };
 
 /// What a policy reads of surfaces and progress.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
     /// Neither.
+    #[default]
     Nothing,
-    /// Both, of the jobs that run and of those it has come to in the queue.
+    /// Both, of running jobs and of the queue up to the first job that waits.
     Heads,
     /// Both, of every job, for every size and setting it may have.
     All,
 }
 
-/// A rule that turns a input into a plan.
+/// What a policy reads and decides. The default is a policy that reads neither surfaces nor prices
+/// and gives each job its least size, exclusively, at default settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Capabilities {
+    /// What it reads of surfaces and progress. Callers need not provide the rest.
+    pub reads: Reads,
+    /// Whether it needs the exact duration of each job from its arrival on: an oracle.
+    pub needs_exact_durations: bool,
+    /// Whether it changes the number of GPUs of a job. Other policies give a job its minimum.
+    pub is_elastic: bool,
+    /// Whether it ever places two jobs on one GPU.
+    pub shares_gpus: bool,
+    /// Whether it chooses caps or clocks. For other policies a budget may choose them.
+    pub sets_cards: bool,
+    /// The energy prices between which its plans change; `None`: it reads no price.
+    pub prices: Option<PriceRange>,
+    /// Whether its plans follow the grid's carbon intensity.
+    pub follows_grid: bool,
+}
+
+/// A scheduling policy: a function from a input to a plan.
 ///
-/// Solving, applying the plan and solving again gives an empty plan.
+/// A plan that was applied leaves nothing to do: solving again gives an empty plan.
 pub trait Policy: Send {
     /// Its name.
     fn name(&self) -> &str;
-    /// The policy that this one adds something to. What it does not say itself is as that one says.
-    fn inner(&self) -> Option<&dyn Policy> {
-        None
+    /// What it reads and decides.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
-    /// What it reads of surfaces and progress. Who need not provide them saves the work.
-    fn reads(&self) -> Reads;
-    /// Whether it must be told from a job's arrival on how long it takes alone: an oracle.
-    fn needs_exact_durations(&self) -> bool {
-        self.inner().is_some_and(Policy::needs_exact_durations)
-    }
-    /// Whether it changes how many GPUs jobs have. Others give a job the least it asks for.
-    fn is_elastic(&self) -> bool {
-        self.inner().map_or_else(|| self.reads() == Reads::All, Policy::is_elastic)
-    }
-    /// Whether it chooses what cards are set to. Of others a budget may choose it.
-    fn sets_cards(&self) -> bool {
-        self.inner().is_some_and(Policy::sets_cards)
-    }
-    /// Between which prices of energy its answer changes; absent: it reads no price.
-    fn prices(&self) -> Option<PriceRange> {
-        self.inner().and_then(Policy::prices)
-    }
-    /// Whether its answer follows the grid's intensity.
-    fn follows_grid(&self) -> bool {
-        self.inner().is_some_and(Policy::follows_grid)
-    }
-    /// What is to be done now.
+    /// The plan for this input.state.
     fn solve(&self, input: PlanningInput<'_>) -> Plan;
 }

@@ -15,11 +15,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::allocation::first_fit::{alike, suits};
+use crate::allocation::feasibility::{same_shape, suits};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, NodeDecision, Plan};
-use crate::policies::{Policy, Reads};
+use crate::policies::{Capabilities, Policy};
 use crate::state::gpu_set::{JobKey, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::{Node, Wakefulness};
@@ -42,12 +42,8 @@ impl Policy for Sleeping {
         self.inner.name()
     }
 
-    fn inner(&self) -> Option<&dyn Policy> {
-        Some(self.inner.as_ref())
-    }
-
-    fn reads(&self) -> Reads {
-        self.inner.reads()
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
@@ -155,7 +151,8 @@ impl<'a> After<'a> {
         let one_holds_it = suit().any(|at| nodes[at].facts.gpus >= asked);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for at in suit().filter(can_give) {
-            let like = |group: &&mut Vec<usize>| alike(&nodes[group[0]].facts, &nodes[at].facts);
+            let like =
+                |group: &&mut Vec<usize>| same_shape(&nodes[group[0]].facts, &nodes[at].facts);
             match groups.iter_mut().find(like) {
                 Some(group) if !one_holds_it => group.push(at),
                 _ if !one_holds_it || nodes[at].facts.gpus >= asked => groups.push(vec![at]),

@@ -13,82 +13,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use wattle_common::job::GpuSetting;
-
-use crate::allocation::first_fit::{never, suits};
-use crate::allocation::transition::{Target, arrange_some, has_its_own};
+use crate::allocation::capacity::{FreeCapacity, Scope};
+use crate::allocation::feasibility::{HealthyCluster, infeasible, suits};
+use crate::allocation::transition::{Target, is_in_place, plan_partial_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policies::remaining_capacity::Left;
-use crate::state::gpu_set::{JobKey, ones};
+use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
-
-/// Nodes alike, and what they could hold if nobody were on them.
-struct Class<'a> {
-    kind: &'a str,
-    gpus: u32,
-    memory_mib: u64,
-    /// Nodes of which every GPU answers.
-    whole: u32,
-    /// Most GPUs that answer on one of them.
-    most: u32,
-}
-
-/// What the cluster could hold if it were empty and awake.
-pub(crate) struct Places<'a> {
-    classes: Vec<Class<'a>>,
-}
-
-impl<'a> Places<'a> {
-    pub(crate) fn of(input: PlanningInput<'a>) -> Self {
-        let mut places = Self { classes: Vec::new() };
-        for node in input.state.nodes() {
-            let facts = &node.facts;
-            let healthy = facts.healthy.count_ones();
-            let alike = |class: &&mut Class<'_>| {
-                class.gpus == facts.gpus
-                    && class.memory_mib == facts.memory_mib
-                    && class.kind == facts.gpu_type
-            };
-            let whole = u32::from(facts.gpus > 0 && facts.healthy == ones(facts.gpus));
-            match places.classes.iter_mut().find(alike) {
-                Some(class) => {
-                    class.whole += whole;
-                    class.most = class.most.max(healthy);
-                }
-                None => places.classes.push(Class {
-                    kind: &facts.gpu_type,
-                    gpus: facts.gpus,
-                    memory_mib: facts.memory_mib,
-                    whole,
-                    most: healthy,
-                }),
-            }
-        }
-        places
-    }
-
-    /// Whether an empty cluster could start the job on as few GPUs as it asks for.
-    pub(crate) fn hold(&self, job: &Job) -> bool {
-        let asked = job.facts.request.min;
-        let memory = job.facts.memory_mib_max.unwrap_or(0);
-        let kind = job.facts.gpu_type.as_deref();
-        let suits = |class: &&Class<'_>| {
-            class.memory_mib >= memory && kind.is_none_or(|kind| kind == class.kind)
-        };
-        // What one node can hold is never spread over several.
-        let (mut inside, mut whole) = (false, false);
-        for class in self.classes.iter().filter(suits) {
-            if class.most >= asked {
-                return true;
-            }
-            inside |= class.gpus >= asked;
-            whole |= class.whole * class.gpus >= asked;
-        }
-        whole && !inside
-    }
-}
 
 /// A job that asks for GPUs, or for those that it has.
 struct Asks<'a> {
@@ -109,8 +41,8 @@ pub(crate) struct Served {
 
 /// Serves everybody in the order of priority, then of `rank`, then of arrival.
 pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) -> Served {
-    let empty = Places::of(input);
-    let mut left = Left::of(input);
+    let empty = HealthyCluster::of(input.state);
+    let mut left = FreeCapacity::new(input.state, Scope::All).type_counts();
     let mut taken: Vec<(JobKey, u32)> = Vec::new();
     let mut kinds: Vec<&str> = Vec::new();
     let mut rejected = Vec::new();
@@ -120,7 +52,7 @@ pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) 
         let gpus = match &job.state {
             State::Running { on, .. } if !job.facts.can_stop => {
                 let gpus = on.gpu_count();
-                left.keeps(input, job, gpus);
+                left.take_kept(input.state, job, gpus);
                 taken.push((key, gpus));
                 kinds.push("");
                 continue;
@@ -133,24 +65,24 @@ pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) 
             },
         };
         asked += gpus;
-        left.awaits(input, job, gpus);
+        left.expect(input.state, job, gpus);
         open.push(Asks { job, key, gpus, is_taken: false });
     }
     for (key, job) in input.state.queue() {
-        if empty.hold(job) {
+        if empty.could_start(job) {
             let gpus = job.facts.request.min;
             asked += gpus;
-            left.awaits(input, job, gpus);
+            left.expect(input.state, job, gpus);
             open.push(Asks { job, key, gpus, is_taken: false });
-        } else if let Some(reason) = never(input.state, job) {
+        } else if let Some(reason) = infeasible(input.state, job) {
             rejected.push(Decision::Reject { job: key, reason });
         }
     }
-    let mut short = asked > left.all();
+    let mut short = asked > left.total();
     let mut first_passed = None;
     // Where everybody is served, rank makes no difference. A long queue is sorted only as far as
     // there is something left to serve.
-    let matters = short || left.several_kinds();
+    let matters = short || left.has_several_types();
     let mut groups: BTreeMap<_, Vec<(u64, usize)>> = BTreeMap::new();
     for (at, Asks { job, .. }) in open.iter().enumerate() {
         let group = matters.then(|| (Reverse(job.facts.priority), rank(job)));
@@ -162,7 +94,7 @@ pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) 
     });
     for (_, at) in ranked {
         let Asks { job, key, gpus, .. } = open[at];
-        if let Some(kind) = left.take(input, job, gpus) {
+        if let Some(kind) = left.take_for(input.state, job, gpus) {
             taken.push((key, gpus));
             kinds.push(kind);
             open[at].is_taken = true;
@@ -172,7 +104,7 @@ pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) 
         if first_passed.is_none() && job.state == State::Queued {
             first_passed = Some((key, taken.len() as u32));
         }
-        if first_passed.is_some() && left.all() == 0 {
+        if first_passed.is_some() && left.total() == 0 {
             break;
         }
     }
@@ -196,8 +128,8 @@ fn placed(
     losers: &[JobKey],
 ) -> Plan {
     let target = |(&(key, gpus), &kind): (&(JobKey, u32), &&str)| {
-        let open = !has_its_own(input, key, gpus, kind);
-        open.then(|| Target { kind: kind.to_owned(), ..alone(key, gpus) })
+        let open = !is_in_place(input, key, gpus, kind);
+        open.then(|| Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) })
     };
     let open: Vec<Target> = taken.iter().zip(kinds).filter_map(target).collect();
     // At most instants nothing changes.
@@ -205,18 +137,7 @@ fn placed(
         return Plan::default();
     }
     let before = taken.len() as u32;
-    arrange_some(input, &open, losers, &Reason::Outranked { before })
-}
-
-/// So many GPUs of any one kind for one job.
-pub(crate) fn alone(job: JobKey, gpus: u32) -> Target {
-    Target {
-        jobs: vec![job],
-        gpus,
-        kind: String::new(),
-        setting: GpuSetting::DEFAULT,
-        reason: Reason::Share { gpus },
-    }
+    plan_partial_transition(input, &open, losers, &Reason::Outranked { before })
 }
 
 /// The least memory of the cards of `kind`, MiB.

@@ -19,24 +19,28 @@ use wattle_common::job::GpuSetting;
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
 use crate::policies::preemptive::serve;
-use crate::policies::{Policy, Reads};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::job::{Job, State};
 
 /// The shortest remaining time first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Srtf;
 
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "srtf",
+    rule: "preemptive shortest remaining time first, from exact durations",
+    source: "Schrage, Operations Research 16(3), 1968",
+    build: Build::Plain(|| Box::new(Srtf)),
+};
+
 impl Policy for Srtf {
-    fn name(&self) -> &'static str {
-        "srtf"
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Heads
-    }
-
-    fn needs_exact_durations(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::Heads, needs_exact_durations: true, ..Capabilities::default() }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

@@ -21,7 +21,7 @@ use wattle_common::Timestamp;
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
 use crate::policies::preemptive::serve;
-use crate::policies::{Policy, Reads};
+use crate::policies::{Build, Policy, PolicyEntry};
 use crate::state::job::Job;
 
 /// The simulator's own thresholds, in GPU seconds.
@@ -43,7 +43,7 @@ impl Default for Tiresias {
 impl Tiresias {
     /// Two queues, parted at so many GPU seconds.
     #[must_use]
-    pub fn parted_at(gpu_s: f64) -> Self {
+    pub fn two_queues(gpu_s: f64) -> Self {
         Self { thresholds: vec![Duration::try_from_secs_f64(gpu_s).unwrap_or(Duration::MAX)] }
     }
 
@@ -60,13 +60,20 @@ impl Tiresias {
     }
 }
 
-impl Policy for Tiresias {
-    fn name(&self) -> &'static str {
-        "tiresias"
-    }
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "tiresias",
+    rule: "preemptive queues by attained GPU time, the least first",
+    source: "Gu et al., Tiresias, NSDI 2019 (its `dlas-gpu`)",
+    build: Build::Tuned {
+        number: "attained GPU seconds that separate two queues; without it three queues",
+        build: |gpu_s| Box::new(gpu_s.map_or_else(Tiresias::default, Tiresias::two_queues)),
+    },
+};
 
-    fn reads(&self) -> Reads {
-        Reads::Nothing
+impl Policy for Tiresias {
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

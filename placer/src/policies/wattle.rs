@@ -63,20 +63,22 @@ use std::time::Duration;
 
 use wattle_common::job::GpuSetting;
 
+use crate::allocation::capacity::{FreeCapacity, NodeCounts, Scope};
 use crate::allocation::transition::Target;
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::elastic::{Contender, Contest};
-use crate::policies::gpu_type_assignment::choose_for_all;
+use crate::policies::colocation_trial::Watched;
+use crate::policies::elastic::{ElasticJob, Sizing};
+use crate::policies::gpu_type_assignment::assign_types_by_turns;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Cleared, Given, Under};
 use crate::policies::wattle::bidders::{Trader, gather, held, wish};
 use crate::policies::wattle::incremental::{go_on, until};
-use crate::policies::wattle::knapsack::{Blocks, WholeNodes, allot};
+use crate::policies::wattle::knapsack::{WholeNodes, allot};
 use crate::policies::wattle::market::{Bid, Forecast, Market, clear};
 use crate::policies::wattle::pairing::{Pair, Pairing};
 use crate::policies::wattle::upper_envelope::Line;
-use crate::policies::{Policy, Reads};
+use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::power::budget::PriceRange;
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::{GpuSet, JobKey};
@@ -102,25 +104,29 @@ const CLOCK_STAYS: f64 = 0.001;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wattle;
 
+/// Its line in the table of policies.
+pub(super) const ENTRY: PolicyEntry = PolicyEntry {
+    name: "wattle",
+    rule: "elastic: least completion time plus price times energy, by a market for GPUs; sizes, clocks and pairs together",
+    source: "this project",
+    build: Build::Plain(|| Box::new(Watched::new(Wattle))),
+};
+
 impl Policy for Wattle {
-    fn name(&self) -> &'static str {
-        "wattle"
+    fn name(&self) -> &str {
+        ENTRY.name
     }
 
-    fn reads(&self) -> Reads {
-        Reads::All
-    }
-
-    fn sets_cards(&self) -> bool {
-        true
-    }
-
-    fn prices(&self) -> Option<PriceRange> {
-        Some(TIME_PRICES)
-    }
-
-    fn follows_grid(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            reads: Reads::All,
+            is_elastic: true,
+            shares_gpus: true,
+            sets_cards: true,
+            prices: Some(TIME_PRICES),
+            follows_grid: true,
+            needs_exact_durations: false,
+        }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
@@ -130,14 +136,14 @@ impl Policy for Wattle {
 
 /// Everybody is weighed, and GPUs are shared out anew.
 fn weigh_everybody(input: PlanningInput<'_>) -> Plan {
-    let mut contest = Contest::of(input);
+    let mut contest = Sizing::of(input);
     contest.jobs.extend(stopped_to_wait(input));
     contest.jobs.sort_by_key(|contender| contender.job.arrival);
     spread_over_kinds(input, &mut contest);
     let contenders = std::mem::take(&mut contest.jobs);
-    let mut by_gpu_type: BTreeMap<&str, Vec<Contender<'_>>> = BTreeMap::new();
+    let mut by_gpu_type: BTreeMap<&str, Vec<ElasticJob<'_>>> = BTreeMap::new();
     for contender in contenders {
-        by_gpu_type.entry(&contender.menu.gpu_type).or_default().push(contender);
+        by_gpu_type.entry(contender.gpu_type()).or_default().push(contender);
     }
     let mut targets = Vec::new();
     let mut look_again = false;
@@ -156,9 +162,9 @@ fn weigh_everybody(input: PlanningInput<'_>) -> Plan {
         waiting.extend(left.next().map(|c| (c.job.arrival, c.key)));
     }
     let before = targets.len() as u32;
-    let targets = contest.targets(input, targets);
+    let targets = contest.all_targets(input, targets);
     let rejected = contest.rejected.len();
-    let mut plan = contest.arranged(input, &targets, before);
+    let mut plan = contest.plan_for(input, &targets, before);
     // Who has its GPUs and no place for them yet is named first.
     let outranked = |(_, job)| Blocked { job, reason: Reason::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waiting.into_iter().min().map(outranked));
@@ -183,11 +189,12 @@ fn weigh_everybody(input: PlanningInput<'_>) -> Plan {
 
 /// Everybody bids for GPUs of one kind: jobs are spread by what a step costs them on each, time and
 /// energy, relative to the others. Each kind then has its own price.
-fn spread_over_kinds<'a>(input: PlanningInput<'a>, contest: &mut Contest<'a>) {
-    let charges: BTreeMap<String, Charge> =
-        (contest.room.keys()).map(|kind| ((*kind).to_owned(), Charge::on(input, kind))).collect();
+fn spread_over_kinds<'a>(input: PlanningInput<'a>, contest: &mut Sizing<'a>) {
+    let charges: BTreeMap<String, Charge> = (contest.free.by_name().keys())
+        .map(|kind| ((*kind).to_owned(), Charge::on(input, kind)))
+        .collect();
     let joule = input.limits.price_now();
-    choose_for_all(input, contest, &|menu, gpus| {
+    assign_types_by_turns(input, contest, &|menu, gpus| {
         let charge = charges.get(&menu.gpu_type)?;
         let worth = |choice: &OperatingPoint| {
             choice.steps_per_s.ln() - (1.0 + joule * charge.watts(choice)).ln()
@@ -198,12 +205,12 @@ fn spread_over_kinds<'a>(input: PlanningInput<'a>, contest: &mut Contest<'a>) {
 
 /// Jobs that are on their way back to the queue compete as if they were there: the price that sent
 /// them must not fall because they have gone.
-fn stopped_to_wait(input: PlanningInput<'_>) -> impl Iterator<Item = Contender<'_>> {
+fn stopped_to_wait(input: PlanningInput<'_>) -> impl Iterator<Item = ElasticJob<'_>> {
     input.state.running().filter_map(|(key, job)| {
         let menu = job.menu.as_deref().filter(|menu| !menu.choices().is_empty())?;
         let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
         let there = input.state.nodes().iter().any(|node| node.facts.gpu_type == menu.gpu_type);
-        (stops && there).then_some(Contender { key, job, menu, held: None })
+        (stops && there).then_some(ElasticJob { key, job, points: menu, fixed_size: None })
     })
 }
 
@@ -212,7 +219,7 @@ struct Supply<'a> {
     kind: &'a str,
     /// How many there are to share out.
     room: u32,
-    blocks: Blocks,
+    blocks: NodeCounts,
     charge: Charge,
     /// Device memory of each, MiB.
     memory_mib: u64,
@@ -223,13 +230,13 @@ struct Supply<'a> {
 }
 
 impl<'a> Supply<'a> {
-    fn of(input: PlanningInput<'_>, kind: &'a str, contest: &Contest<'_>) -> Self {
+    fn of(input: PlanningInput<'_>, kind: &'a str, contest: &Sizing<'_>) -> Self {
         let nodes = || input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
-        let mut blocks = Blocks::default();
-        nodes().for_each(|node| blocks.add_node(node.facts.gpus, node.facts.healthy.count_ones()));
-        let fixed = || contest.fixed.iter().filter(|target| target.kind == kind).map(|t| t.gpus);
-        blocks.take_away(fixed());
-        let room = contest.room.get(kind).copied().unwrap_or(0);
+        let mut blocks = FreeCapacity::new(input.state, Scope::All).node_counts(kind);
+        let fixed =
+            || contest.fixed.iter().filter(|target| target.gpu_type == kind).map(|t| t.gpus);
+        blocks.take_sets(fixed());
+        let room = contest.free.of_type(kind);
         let memory_mib = nodes().map(|node| node.facts.memory_mib).min().unwrap_or(0);
         let charge = Charge::on(input, kind);
         let unused = input.limits.price_now() * charge.share_w();
@@ -245,7 +252,7 @@ impl<'a> Supply<'a> {
 /// weighs on everybody's price; so what it is given is taken as given, and the rest shared out anew.
 fn settle(
     input: PlanningInput<'_>,
-    contenders: &mut [Contender<'_>],
+    contenders: &mut [ElasticJob<'_>],
     supply: &Supply<'_>,
     targets: &mut Vec<Target>,
 ) -> Shared {
@@ -269,9 +276,9 @@ fn settle(
             }
         }
         for contender in contenders.iter_mut() {
-            if !contender.job.facts.can_stop && contender.held.is_none() {
-                contender.held = given.get(&contender.key).copied();
-                anew |= contender.held.is_some();
+            if !contender.job.facts.can_stop && contender.fixed_size.is_none() {
+                contender.fixed_size = given.get(&contender.key).copied();
+                anew |= contender.fixed_size.is_some();
             }
         }
         if !anew {
@@ -288,12 +295,12 @@ fn shares(input: PlanningInput<'_>, on: &GpuSet) -> bool {
 /// Targets for all jobs of one kind of GPU, at the prices that clear.
 fn share_out(
     input: PlanningInput<'_>,
-    contenders: &[Contender<'_>],
+    contenders: &[ElasticJob<'_>],
     supply: &Supply<'_>,
     moved: &BTreeSet<JobKey>,
     targets: &mut Vec<Target>,
 ) -> Shared {
-    let most = supply.blocks.most();
+    let most = supply.blocks.largest_set();
     let first = Forecast { later: LATER, tau_s: TAU_FIRST_S };
     let (traders, mut market) = gather(input, contenders, supply.charge, first, supply.room, most);
     if traders.is_empty() {
@@ -335,13 +342,13 @@ fn share_out(
         let setting = kept(&size.ways, best, work_price, trader);
         let reason = worth(gpus, best.at(work_price));
         let (jobs, kind) = (vec![trader.key], supply.kind.to_owned());
-        targets.push(Target { jobs, gpus, kind, setting, reason });
+        targets.push(Target { jobs, gpus, gpu_type: kind, setting, reason });
     }
     for &(index, gpus) in &dealt.pairs {
         let pair = &pairing.pairs[index];
         let Some((setting, value)) = pairing.setting(pair, &traders, &bids, gpus) else { continue };
         let (jobs, kind) = (vec![traders[pair.a].key, traders[pair.b].key], supply.kind.to_owned());
-        targets.push(Target { jobs, gpus, kind, setting, reason: worth(gpus, value) });
+        targets.push(Target { jobs, gpus, gpu_type: kind, setting, reason: worth(gpus, value) });
     }
     Shared {
         look_again: traders.iter().any(|trader| !trader.known),
@@ -416,7 +423,7 @@ impl Table<'_, '_> {
         }
         let stands = || dealt.singles.iter().chain(&dealt.pairs).map(|(_, gpus)| *gpus);
         let mut blocks = self.supply.blocks.clone();
-        blocks.take_away(stands());
+        blocks.take_sets(stands());
         let room = self.supply.room.saturating_sub(stands().sum());
         let taken = self.supply.fixed + stands().sum::<u32>();
         let whole = self.supply.whole.map(|whole| WholeNodes { taken, ..whole });

@@ -19,8 +19,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
 use crate::policies::clocked::reset;
-use crate::policies::{Policy, Reads};
-use crate::power::budget::PriceRange;
+use crate::policies::{Capabilities, Policy, Reads};
 use crate::state::job::Job;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
@@ -47,25 +46,15 @@ impl Policy for Zeus {
         &self.name
     }
 
-    fn inner(&self) -> Option<&dyn Policy> {
-        Some(self.inner.as_ref())
-    }
-
-    fn reads(&self) -> Reads {
-        Reads::All
-    }
-
-    fn sets_cards(&self) -> bool {
-        true
-    }
-
-    // Its settings are chosen for good, whatever energy costs.
-    fn prices(&self) -> Option<PriceRange> {
-        None
-    }
-
-    fn follows_grid(&self) -> bool {
-        false
+    // The settings do not depend on the price.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            reads: Reads::All,
+            sets_cards: true,
+            prices: None,
+            follows_grid: false,
+            ..self.inner.capabilities()
+        }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

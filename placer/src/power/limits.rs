@@ -39,7 +39,7 @@ pub(crate) fn keep(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan) ->
     let bounded =
         [input.limits.power_max, input.limits.admission_limit, input.limits.preemption_limit];
     let bounded = bounded.iter().any(Option::is_some);
-    let sets = !policy.sets_cards()
+    let sets = !policy.capabilities().sets_cards
         && (input.limits.price_sets_clocks
             || bounded
             || input.state.running().any(|(_, job)| is_set(job)));
@@ -177,7 +177,7 @@ fn priced(input: PlanningInput<'_>, job: &Job, kind: &str, gpus: u32) -> GpuSett
 
 impl<'a> Bounded<'a> {
     fn of(policy: &dyn Policy, input: PlanningInput<'a>, plan: &'a Plan) -> Self {
-        let sets = policy.sets_cards();
+        let sets = policy.capabilities().sets_cards;
         let thrift = PowerEstimate::under(policy);
         // The most that may be, and what is expected.
         let thrifty_w = |job: &Job, on: &GpuSet, setting: GpuSetting| {

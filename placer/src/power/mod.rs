@@ -5,3 +5,4 @@ pub mod carbon_deferral;
 pub mod energy_cost;
 pub(crate) mod limits;
 pub mod model;
+pub(crate) mod step;

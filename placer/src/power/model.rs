@@ -184,7 +184,7 @@ impl PowerEstimate {
     /// What can be done under a policy.
     #[must_use]
     pub fn under(policy: &dyn Policy) -> Self {
-        match (policy.prices(), policy.sets_cards()) {
+        match (policy.capabilities().prices, policy.capabilities().sets_cards) {
             (Some(_), _) => Self::Sizes,
             (None, true) => Self::Fixed,
             (None, false) => Self::Settings,

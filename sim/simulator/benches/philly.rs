@@ -74,7 +74,7 @@ fn philly(bencher: divan::Bencher<'_, '_>, name: &str) {
     };
     let world = World::builtin();
     let policy = policy(name).unwrap();
-    let scenario = scenario(&world, &file, policy.is_elastic());
+    let scenario = scenario(&world, &file, policy.capabilities().is_elastic);
     let options = RunOptions {
         oracle: true,
         lengths: Lengths::Known,

@@ -196,7 +196,8 @@ impl<'s> Engine<'s> {
             steered.prepare(&mut state, &mut limits, world, scenario);
         }
         // Bounds on what is drawn read what everybody draws.
-        let reads_what = if options.budget.is_some() { Reads::All } else { policy.reads() };
+        let reads_what =
+            if options.budget.is_some() { Reads::All } else { policy.capabilities().reads };
         let reads = reads_what != Reads::Nothing;
         let oracle = options.oracle;
         let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed, reads_what));

@@ -193,7 +193,7 @@ pub fn run_oracle(
     name: &str,
 ) -> Result<Option<PolicyOutcome>, SimulationError> {
     let policy = policy(name)?;
-    if policy.reads() == Reads::Nothing {
+    if policy.capabilities().reads == Reads::Nothing {
         return Ok(None);
     }
     let options = RunOptions { oracle: true, ..RunOptions::default() };

@@ -3,8 +3,8 @@
 use wattle_common::job::GpuSetting;
 
 use crate::plan::reason::Alone;
-use crate::policies::{Fifo, Policy};
-use crate::{Decision, Plan, PlanningInput, Reason};
+use crate::policies::{Capabilities, Fifo, Policy};
+use crate::{Decision, Plan, PlanningInput, Reads, Reason};
 
 /// FIFO, but for jobs called `undo-...`: those are first put beside another job, watched, and
 /// taken off again.
@@ -14,8 +14,8 @@ impl Policy for ForcedColocation {
     fn name(&self) -> &'static str {
         "tryst"
     }
-    fn reads(&self) -> crate::Reads {
-        crate::Reads::Heads
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }
     }
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();

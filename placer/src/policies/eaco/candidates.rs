@@ -53,7 +53,8 @@ impl Eaco {
         let mut groups: Vec<Group> = Vec::new();
         let node = growing.input.state.node(key);
         // Nobody is on a node that sleeps or wakes, and none of its GPUs is free.
-        let taken = if node.is_awake() { node.facts.healthy & !growing.room.free(key) } else { 0 };
+        let taken =
+            if node.is_awake() { node.facts.healthy & !growing.capacity.free(key) } else { 0 };
         for gpu in crate::state::gpu_set::bits(taken) {
             let same =
                 |group: &&mut Group| growing.tenants(key, gpu).eq(group.tenants.iter().copied());

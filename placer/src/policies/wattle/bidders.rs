@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::plan::input::PlanningInput;
-use crate::policies::elastic::Contender;
+use crate::policies::elastic::ElasticJob;
 use crate::policies::wattle::knapsack::{MUST, Moves, Opt, Wish};
 use crate::policies::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP, age_of, age_step};
 use crate::policies::wattle::upper_envelope::{Joule, Shape};
@@ -76,7 +76,7 @@ impl Trader<'_> {
 /// Those of one kind of GPU, with their market.
 pub(super) fn gather<'a>(
     input: PlanningInput<'_>,
-    contenders: &[Contender<'a>],
+    contenders: &[ElasticJob<'a>],
     charge: Charge,
     forecast: Forecast,
     room: u32,
@@ -87,10 +87,10 @@ pub(super) fn gather<'a>(
     let mut known: BTreeMap<*const OperatingPoints, Option<usize>> = BTreeMap::new();
     let mut traders = Vec::with_capacity(contenders.len());
     for contender in contenders {
-        let menu = contender.menu;
+        let menu = contender.points;
         let shape = *known.entry(std::ptr::from_ref(menu)).or_insert_with(|| {
             let unit = menu.unit_rate()?;
-            let most = most.max(contender.held.unwrap_or(0));
+            let most = most.max(contender.fixed_size.unwrap_or(0));
             shapes.push(Shape::new(menu, unit, charge, Joule::of(input), most)?);
             Some(shapes.len() - 1)
         });
@@ -123,7 +123,7 @@ pub(super) fn gather<'a>(
 /// A job that nobody holds anything of, and a lot of it alone.
 pub(super) fn alone<'a>(
     input: PlanningInput<'_>,
-    contender: &Contender<'a>,
+    contender: &ElasticJob<'a>,
     shape: &Shape<'_>,
 ) -> (Trader<'a>, Lot) {
     let trader = trader(input, contender, 0, shape);
@@ -148,7 +148,7 @@ fn lot_of(trader: &Trader<'_>) -> Lot {
 
 fn trader<'a>(
     input: PlanningInput<'_>,
-    contender: &Contender<'a>,
+    contender: &ElasticJob<'a>,
     shape: usize,
     laid_out: &Shape<'_>,
 ) -> Trader<'a> {
@@ -191,8 +191,8 @@ fn trader<'a>(
         age_step: age_step(age_s),
         age_s,
         whole,
-        held: contender.held,
-        floor: contender.held.unwrap_or(0),
+        held: contender.fixed_size,
+        floor: contender.fixed_size.unwrap_or(0),
         need,
         fresh: kept.map(|size| size.gpus),
         owed,

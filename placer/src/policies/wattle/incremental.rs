@@ -14,12 +14,12 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::first_fit::{never, suits_some};
-use crate::allocation::transition::{Target, arrange_some};
+use crate::allocation::feasibility::{infeasible, some_node_suits};
+use crate::allocation::transition::{Target, plan_partial_transition};
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::elastic::Contender;
+use crate::policies::elastic::ElasticJob;
 use crate::policies::wattle::LOOK_AGAIN;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Given, Under};
 use crate::policies::wattle::bidders::alone;
@@ -101,7 +101,7 @@ pub(super) fn go_on(input: PlanningInput<'_>) -> Option<Plan> {
     open.extend(more);
     if !open.is_empty() {
         let unwanted = Reason::Outranked { before };
-        plan = Plan { cache: plan.cache, ..arrange_some(input, &open, &[], &unwanted) };
+        plan = Plan { cache: plan.cache, ..plan_partial_transition(input, &open, &[], &unwanted) };
     }
     let outranked = |job| Blocked { job, reason: Reason::Outranked { before } };
     plan.blocked = plan.blocked.or_else(|| waits.map(outranked));
@@ -161,7 +161,7 @@ impl Now {
             }
             if awaits {
                 now.is_void |= target.jobs.len() > 1 && !fit_together(input, target);
-                *now.awaited.entry(target.kind.clone()).or_default() += target.gpus;
+                *now.awaited.entry(target.gpu_type.clone()).or_default() += target.gpus;
             }
         }
         now
@@ -172,7 +172,7 @@ impl Now {
 fn fit_together(input: PlanningInput<'_>, target: &Target) -> bool {
     let jobs = target.jobs.iter().filter_map(|&key| input.state.job(key));
     let needed: Option<u64> = jobs.map(Job::memory_mib_max).sum();
-    let cards = input.state.nodes().iter().filter(|node| node.facts.gpu_type == target.kind);
+    let cards = input.state.nodes().iter().filter(|node| node.facts.gpu_type == target.gpu_type);
     let least = cards.map(|node| node.facts.memory_mib).min();
     needed.zip(least).is_some_and(|(needed, least)| needed <= least)
 }
@@ -200,7 +200,7 @@ fn served(
         *free = free.saturating_sub(now.awaited.get(*kind).copied().unwrap_or(0));
     }
     for &(key, job) in newcomers {
-        if never(input.state, job).is_some() {
+        if infeasible(input.state, job).is_some() {
             return None;
         }
         let known = |menu: &&OperatingPoints| standing.cleared.contains_key(&menu.gpu_type);
@@ -219,7 +219,7 @@ fn served(
         let Some((_, target)) = offers.reduce(|a, b| if b.0 < a.0 { b } else { a }) else {
             continue;
         };
-        if let Some(free) = free.get_mut(target.kind.as_str()) {
+        if let Some(free) = free.get_mut(target.gpu_type.as_str()) {
             *free -= target.gpus;
         }
         targets.push(target);
@@ -237,13 +237,14 @@ fn offer(
     free: u32,
 ) -> Option<(f64, Target)> {
     let cleared = standing.cleared.get(&menu.gpu_type).filter(|_| free > 0)?;
-    if !suits_some(input.state, job, &menu.gpu_type) {
+    if !some_node_suits(input.state, job, &menu.gpu_type) {
         return None;
     }
     let charge = Charge::on(input, &menu.gpu_type);
     let shape = Shape::new(menu, menu.unit_rate()?, charge, Joule::of(input), cleared.most)?;
     let forecast = Forecast { later: crate::policies::wattle::LATER, tau_s: cleared.tau_s };
-    let (trader, mut lot) = alone(input, &Contender { key, job, menu, held: None }, &shape);
+    let (trader, mut lot) =
+        alone(input, &ElasticJob { key, job, points: menu, fixed_size: None }, &shape);
     lot.most = free;
     let mut market = Market { shapes: vec![shape], lots: vec![lot], forecast };
     market.remember_for(cleared.tau_s);
@@ -254,7 +255,7 @@ fn offer(
     let target = Target {
         jobs: vec![key],
         gpus: bid.gpus,
-        kind: menu.gpu_type.clone(),
+        gpu_type: menu.gpu_type.clone(),
         setting: if is_unmeasured(job) { GpuSetting::DEFAULT } else { way.what },
         reason: Reason::Worth { gpus: bid.gpus, value, gpu_price: cleared.price },
     };

@@ -5,7 +5,7 @@
 //! what is left. What a change costs is in the worths already; who knows a plan to be as good as
 //! another keeps the one it has, so that a plan carried out is not made anew.
 
-use std::collections::BTreeMap;
+use crate::allocation::capacity::NodeCounts;
 
 /// Exact up to so many items times GPUs.
 const EXACT_MAX: usize = 1 << 17;
@@ -24,85 +24,6 @@ pub(super) struct Opt {
 
 /// One who gets GPUs: its options, ascending, the first of which is none at all.
 pub(super) type Item = Vec<Opt>;
-
-/// Free GPUs by nodes, as far as numbers must fit them.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Blocks {
-    /// How many nodes have so many GPUs that answer, some of theirs not.
-    parts: BTreeMap<u32, u32>,
-    /// How many nodes of that size are whole.
-    whole: BTreeMap<u32, u32>,
-}
-
-impl Blocks {
-    pub(super) fn add_node(&mut self, gpus: u32, healthy: u32) {
-        if healthy == gpus && gpus > 0 {
-            *self.whole.entry(gpus).or_default() += 1;
-        } else if healthy > 0 {
-            *self.parts.entry(healthy).or_default() += 1;
-        }
-    }
-
-    /// The largest set that one job could have.
-    pub(super) fn most(&self) -> u32 {
-        let together = self.whole.iter().map(|(size, nodes)| size * nodes).max().unwrap_or(0);
-        together.max(self.largest_node())
-    }
-
-    /// Sets of so many are not there: the largest are taken first, so that what is left does not
-    /// depend on who of them runs already.
-    pub(super) fn take_away(&mut self, sets: impl Iterator<Item = u32>) {
-        let mut sets: Vec<u32> = sets.collect();
-        sets.sort_unstable_by(|a, b| b.cmp(a));
-        for gpus in sets {
-            let largest = self.largest_node();
-            self.take(gpus, largest);
-        }
-    }
-
-    fn largest_node(&self) -> u32 {
-        let last = |nodes: &BTreeMap<u32, u32>| nodes.last_key_value().map_or(0, |(size, _)| *size);
-        last(&self.parts).max(last(&self.whole))
-    }
-
-    fn take_one(nodes: &mut BTreeMap<u32, u32>, size: u32) {
-        if let Some(left) = nodes.get_mut(&size) {
-            *left -= 1;
-            if *left == 0 {
-                nodes.remove(&size);
-            }
-        }
-    }
-
-    fn put_part(&mut self, gpus: u32) {
-        if gpus > 0 {
-            *self.parts.entry(gpus).or_default() += 1;
-        }
-    }
-
-    /// Takes so many together, `largest` being the GPUs of the largest node; false where there are
-    /// none such.
-    fn take(&mut self, gpus: u32, largest: u32) -> bool {
-        if gpus > largest {
-            let class = self.whole.iter().find(|(size, nodes)| *size * *nodes >= gpus);
-            let Some((&size, _)) = class else { return false };
-            let nodes = gpus.div_ceil(size);
-            (0..nodes).for_each(|_| Self::take_one(&mut self.whole, size));
-            self.put_part(nodes * size - gpus);
-            return true;
-        }
-        let part = self.parts.range(gpus..).next().map(|(free, _)| *free);
-        if let Some(free) = part {
-            Self::take_one(&mut self.parts, free);
-            self.put_part(free - gpus);
-            return true;
-        }
-        let Some((&size, _)) = self.whole.range(gpus..).next() else { return false };
-        Self::take_one(&mut self.whole, size);
-        self.put_part(size - gpus);
-        true
-    }
-}
 
 /// One who gets GPUs: what each number is worth, and what a change costs.
 #[derive(Clone, Debug)]
@@ -161,7 +82,7 @@ impl WholeNodes {
 pub(super) fn allot(
     wishes: &[Wish],
     room: u32,
-    blocks: &Blocks,
+    blocks: &NodeCounts,
     whole: Option<WholeNodes>,
 ) -> Vec<usize> {
     let mut stay: Vec<usize> = wishes.iter().map(|wish| wish.stay).collect();
@@ -310,14 +231,14 @@ fn good(items: &[Item], room: u32) -> Vec<usize> {
 }
 
 /// Whoever no node or set of nodes can hold beside the larger ones gets less. True where all fit.
-fn fit(items: &[Item], chosen: &mut [usize], mut blocks: Blocks) -> bool {
-    let largest = blocks.largest_node();
+fn fit(items: &[Item], chosen: &mut [usize], mut blocks: NodeCounts) -> bool {
+    let largest = blocks.largest_in_node();
     let mut by_size: Vec<usize> = (0..items.len()).filter(|&i| chosen[i] > 0).collect();
     by_size.sort_by_key(|&i| std::cmp::Reverse(items[i][chosen[i]].gpus));
     let mut all_fit = true;
     for index in by_size {
         let item = &items[index];
-        while chosen[index] > 0 && !blocks.take(item[chosen[index]].gpus, largest) {
+        while chosen[index] > 0 && !blocks.take_set(item[chosen[index]].gpus, largest) {
             chosen[index] -= 1;
             all_fit = false;
         }
@@ -420,11 +341,11 @@ mod tests {
 
     #[test]
     fn numbers_are_cut_to_what_nodes_can_hold() {
-        let mut blocks = Blocks::default();
+        let mut blocks = NodeCounts::default();
         for (gpus, healthy) in [(8, 8), (8, 8), (8, 3), (2, 2)] {
             blocks.add_node(gpus, healthy);
         }
-        assert_eq!(blocks.most(), 16);
+        assert_eq!(blocks.largest_set(), 16);
         let items = vec![item(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]); 2];
         let mut chosen = vec![5, 4];
         // 16 take both whole nodes; of 8, 2 are left together.
@@ -436,7 +357,7 @@ mod tests {
 
     #[test]
     fn what_is_as_good_stays() {
-        let mut blocks = Blocks::default();
+        let mut blocks = NodeCounts::default();
         blocks.add_node(8, 8);
         let wish = |stay: usize| {
             let cost = vec![0.0, 0.1, 0.1, 0.1];

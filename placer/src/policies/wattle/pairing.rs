@@ -134,7 +134,7 @@ impl Pairing {
             }
             let joint = (*known.entry((one.shape, two.shape)).or_insert_with(|| {
                 let shapes = [&market.shapes[one.shape], &market.shapes[two.shape]];
-                let most = supply.blocks.most();
+                let most = supply.blocks.largest_set();
                 let joint = joint(
                     shapes,
                     [one.job, two.job],

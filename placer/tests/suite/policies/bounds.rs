@@ -7,7 +7,7 @@ use crate::support::Site;
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
-use wattle_placer::policies::NAMES;
+use wattle_placer::policies::{Capabilities, NAMES};
 use wattle_placer::power::model::{PowerEstimate, drawn, min_power};
 use wattle_placer::{
     CardPower, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
@@ -226,8 +226,8 @@ impl Policy for Says {
     fn name(&self) -> &str {
         "says"
     }
-    fn reads(&self) -> Reads {
-        Reads::All
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::All, is_elastic: true, ..Capabilities::default() }
     }
     fn solve(&self, _: PlanningInput<'_>) -> Plan {
         Plan { decisions: self.0.clone(), ..Plan::default() }

@@ -187,7 +187,7 @@ impl<'w> Comparer<'w> {
         family: &str,
     ) -> Result<Vec<Setting>, SimulationError> {
         let (spelled, _) = policy_of(family);
-        let elastic = policy(spelled)?.is_elastic();
+        let elastic = policy(spelled)?.capabilities().is_elastic;
         Ok(settings(spelled, elastic, &self.clocks(case), self.options.knobs))
     }
 
@@ -236,7 +236,7 @@ impl<'w> Comparer<'w> {
         options: &RunOptions,
     ) -> Result<PolicyOutcome, SimulationError> {
         let policy = policy(&run.spelled)?;
-        let orders = if policy.is_elastic() { &jobs.elastic } else { &jobs.rigid };
+        let orders = if policy.capabilities().is_elastic { &jobs.elastic } else { &jobs.rigid };
         run_with(self.worlds.of(run.world), &orders[run.order], policy.as_ref(), options)
     }
 

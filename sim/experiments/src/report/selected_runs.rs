@@ -107,7 +107,7 @@ pub fn record(
     let mut runs = Vec::new();
     for index in selected(comparison) {
         let run = &comparison.policies[index];
-        let elastic = policy(&run.outcome.policy)?.is_elastic();
+        let elastic = policy(&run.outcome.policy)?.capabilities().is_elastic;
         let scenario = if elastic { case.elastic(run.order) } else { case.rigid(run.order) };
         let slot = families.iter().position(|family| *family == run.family).unwrap_or(0);
         let recorded = Recorded::run(

@@ -38,7 +38,7 @@ impl Steered {
         let may_wait = has_grid
             && !options.nobody_waits
             && scenario.jobs.iter().any(|job| job.slack.is_some());
-        let follows = has_grid && policy.follows_grid();
+        let follows = has_grid && policy.capabilities().follows_grid;
         let budget = match options.budget {
             None if !may_wait && !follows => return None,
             budget => budget.unwrap_or_default(),
@@ -129,7 +129,7 @@ impl Engine<'_> {
         let (from_us, before) = steered.read;
         steered.steering.spent(Timestamp::from_us(from_us), now, joules - before);
         steered.read = (self.now_us, joules);
-        let prices = self.policy.prices();
+        let prices = self.policy.capabilities().prices;
         let least = min_power(
             PlanningInput::new(&self.state, &self.limits),
             PowerEstimate::under(self.policy),

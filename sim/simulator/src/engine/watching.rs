@@ -84,7 +84,7 @@ impl Engine<'_> {
     /// be told it.
     pub(super) fn duration_said(&self, job: u32) -> Option<Duration> {
         let spec = self.jobs[job as usize].spec;
-        if !self.policy.needs_exact_durations() {
+        if !self.policy.capabilities().needs_exact_durations {
             return spec.duration_estimate;
         }
         Some(match spec.work {

@@ -11,8 +11,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use wattle_common::rng::Stream;
-use wattle_placer::allocation::first_fit::Room;
-use wattle_placer::{Decision, Plan, PlanningInput, Policy, Reads, policy};
+use wattle_placer::allocation::capacity::{FreeCapacity, Scope};
+use wattle_placer::allocation::first_fit::first_fit;
+use wattle_placer::{Decision, Plan, PlanningInput, Policy, policy};
 use wattle_simulator::{Restarts, RunOptions, Scenario, run, run_with, trace};
 use wattle_world::World;
 
@@ -123,18 +124,14 @@ impl Policy for AnyKind {
         "fifo, kinds at random"
     }
 
-    fn reads(&self) -> Reads {
-        Reads::Nothing
-    }
-
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut room = Room::new(input.state);
+        let mut capacity = FreeCapacity::new(input.state, Scope::Idle);
         for (key, job) in input.state.queue() {
             let on = |kind: &str| {
                 let mut asks = job.clone();
                 asks.facts.gpu_type = Some(kind.into());
-                room.first_fit(&asks)
+                first_fit(&capacity, &asks)
             };
             let mut found: Vec<_> = ["k80", "p100", "v100"].into_iter().filter_map(on).collect();
             if found.is_empty() {
@@ -142,7 +139,7 @@ impl Policy for AnyKind {
             }
             let at = Stream::new(self.0, job.facts.id.as_str()).below(found.len() as u64);
             let (on, reason) = found.swap_remove(at as usize);
-            room.take(&on);
+            capacity.take(&on);
             plan.decisions.push(Decision::start(key, on, reason));
         }
         plan

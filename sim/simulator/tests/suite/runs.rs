@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
-use wattle_placer::policies::{Fifo, NAMES, Policy, Reads};
+use wattle_placer::policies::{Capabilities, Fifo, NAMES, Policy, Reads};
 use wattle_placer::state::work_history::SizeHistory;
 use wattle_placer::{Plan, PlanningInput};
 use wattle_simulator::{
@@ -438,8 +438,8 @@ impl Policy for Remembers {
     fn name(&self) -> &str {
         self.0.name()
     }
-    fn reads(&self) -> Reads {
-        Reads::All
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { reads: Reads::All, is_elastic: true, ..Capabilities::default() }
     }
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         self.1.lock().unwrap().get_or_insert_with(|| input.state.work_history().clone());
