@@ -1,13 +1,13 @@
-//! What can be made to go wrong with a simulated card, by name.
+//! Faults that can be injected into a simulated GPU.
 //!
-//! A fault lies in the node's state, so every process sees it, and stays until it is cleared.
+//! A fault is part of the node's state, so it affects every process, until it is cleared.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A group of driver calls that a card may lack, as older or cut-down cards do.
+/// A group of driver functions that a GPU may not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum Feature {
     /// Power usage.
     Power,
     /// The energy counter.
@@ -20,7 +20,7 @@ pub enum Reading {
     Temperature,
     /// Clocks, and the list of supported ones.
     Clock,
-    /// Power limit: reading and setting.
+    /// Power cap: reading and setting.
     Cap,
     /// Locked clocks: setting and resetting.
     LockedClocks,
@@ -32,49 +32,49 @@ pub enum Reading {
     ProcessUtilization,
 }
 
-/// Every [`Reading`] with its name on the command line.
-pub const READINGS: [(Reading, &str); 11] = [
-    (Reading::Power, "power"),
-    (Reading::Energy, "energy"),
-    (Reading::Utilization, "utilization"),
-    (Reading::Memory, "memory"),
-    (Reading::Temperature, "temperature"),
-    (Reading::Clock, "clock"),
-    (Reading::Cap, "cap"),
-    (Reading::LockedClocks, "locked-clocks"),
-    (Reading::ThrottleReasons, "throttle-reasons"),
-    (Reading::Processes, "processes"),
-    (Reading::ProcessUtilization, "process-utilization"),
+/// Every [`Feature`] with its name on the command line.
+pub const FEATURES: [(Feature, &str); 11] = [
+    (Feature::Power, "power"),
+    (Feature::Energy, "energy"),
+    (Feature::Utilization, "utilization"),
+    (Feature::Memory, "memory"),
+    (Feature::Temperature, "temperature"),
+    (Feature::Clock, "clock"),
+    (Feature::Cap, "cap"),
+    (Feature::LockedClocks, "locked-clocks"),
+    (Feature::ThrottleReasons, "throttle-reasons"),
+    (Feature::Processes, "processes"),
+    (Feature::ProcessUtilization, "process-utilization"),
 ];
 
-impl Reading {
-    /// Its bit in the state.
+impl Feature {
+    /// Bit of the feature in [`crate::state::Gpu::unsupported`].
     #[must_use]
     pub const fn bit(self) -> u64 {
         1 << self as u8
     }
 }
 
-/// One thing that goes wrong, or all put right again.
+/// A fault, or the removal of all faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The card has fallen off the bus: every call fails, its tenants stop.
+    /// The GPU fell off the bus: every call fails and its tenants stop.
     Lost,
-    /// Setting caps and clocks is refused, as to a user without the right.
+    /// Setting caps and clocks fails with a permission error.
     NoPermission,
-    /// Calls of this group answer "not supported".
-    Unsupported(Reading),
-    /// The energy counter shows the same value for ever.
+    /// Functions of this group return "not supported".
+    Unsupported(Feature),
+    /// The energy counter is constant.
     StuckEnergy,
-    /// All faults of the card are gone.
+    /// Removes all faults.
     Clear,
 }
 
-/// A text that names no fault.
+/// An unknown fault name.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "`{0}` is no fault; use lost, no-permission, stuck-energy, clear, or unsupported:NAME with NAME one of {names}",
-    names = READINGS.map(|(_, name)| name).join(", ")
+    "unknown fault `{0}`: use lost, no-permission, stuck-energy, clear, or unsupported:NAME with NAME one of {names}",
+    names = FEATURES.map(|(_, name)| name).join(", ")
 )]
 pub struct UnknownFault(String);
 
@@ -89,7 +89,7 @@ impl FromStr for Fault {
             "clear" => Self::Clear,
             _ => {
                 let name = text.strip_prefix("unsupported:").ok_or_else(unknown)?;
-                let known = READINGS.iter().find(|(_, known)| *known == name);
+                let known = FEATURES.iter().find(|(_, known)| *known == name);
                 Self::Unsupported(known.ok_or_else(unknown)?.0)
             }
         })
@@ -103,8 +103,8 @@ impl fmt::Display for Fault {
             Self::NoPermission => f.write_str("no-permission"),
             Self::StuckEnergy => f.write_str("stuck-energy"),
             Self::Clear => f.write_str("clear"),
-            Self::Unsupported(reading) => {
-                let name = READINGS.iter().find(|(known, _)| known == reading).map(|(_, n)| *n);
+            Self::Unsupported(feature) => {
+                let name = FEATURES.iter().find(|(known, _)| known == feature).map(|(_, n)| *n);
                 write!(f, "unsupported:{}", name.unwrap_or("unknown"))
             }
         }
@@ -116,9 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_read_as_they_show() {
+    fn faults_round_trip_through_text() {
         let mut all = vec![Fault::Lost, Fault::NoPermission, Fault::StuckEnergy, Fault::Clear];
-        all.extend(READINGS.map(|(reading, _)| Fault::Unsupported(reading)));
+        all.extend(FEATURES.map(|(feature, _)| Fault::Unsupported(feature)));
         for fault in all {
             assert_eq!(fault.to_string().parse::<Fault>().unwrap(), fault);
         }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn bits_are_distinct() {
-        let bits = READINGS.iter().fold(0, |bits, (reading, _)| bits | reading.bit());
-        assert_eq!(bits.count_ones() as usize, READINGS.len());
+        let bits = FEATURES.iter().fold(0, |bits, (feature, _)| bits | feature.bit());
+        assert_eq!(bits.count_ones() as usize, FEATURES.len());
     }
 }

@@ -1,66 +1,66 @@
-//! How a node's state lies in the shared file, as 64-bit words.
+//! Binary layout of a node's state in the shared file, as 64-bit words.
 //!
 //! ```text
-//! word 0..3     the clock (TimeScale::to_bytes): any process learns the system's time from here
+//! word 0..3     the clock (TimeScale::to_bytes), the source of system time for all processes
 //! word 3        layout version
-//! word 4        number of cards
-//! word 5        sequence: how often the state has changed; its lowest bit names the valid copy
-//! word 8..16    the node's id, NUL-padded
-//! word 16..24   the kind of its cards, NUL-padded
+//! word 4        number of GPUs
+//! word 5        sequence number of the state; its lowest bit selects the valid copy
+//! word 8..16    node id, NUL-padded
+//! word 16..24   GPU type, NUL-padded
 //! word 512..    copy 0 of the state, then copy 1
 //! ```
 //!
-//! Nothing here touches memory that is shared: words in, values out. What was read from a file is
-//! believed in nothing: every count is bounded and every text checked.
+//! This module converts between words and values; it does not access shared memory. File contents
+//! are untrusted: every count is bounded and every text is validated.
 
 use wattle_common::time::{TimeScale, TimeScaleError};
 use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::units::EnergyMeter;
 use wattle_common::{Energy, Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
 
-use crate::state::{CLAIMS_MAX, Card, Claim, ClaimRequest, NodeState, Phase, Share, TENANTS_MAX};
+use crate::state::{CLAIMS_MAX, Claim, ClaimRequest, Gpu, NodeState, Phase, Share, TENANTS_MAX};
 
-/// Changed whenever the words mean something else.
+/// Changed with every incompatible layout.
 const VERSION: u64 = 1;
-/// Where the sequence lies.
+/// Index of the sequence number.
 pub(crate) const SEQUENCE: usize = 5;
-/// Words before the first copy: one page, so that the head can be mapped by itself.
+/// Words before the first copy: one page, so that the head can be mapped separately.
 pub(crate) const HEAD_WORDS: usize = 512;
 const NODE: usize = 8;
-const KIND: usize = 16;
+const GPU_TYPE: usize = 16;
 const TEXT_WORDS: usize = 8;
-const CARD_WORDS: usize = 12 + TENANTS_MAX;
+const GPU_WORDS: usize = 12 + TENANTS_MAX;
 const CLAIM_WORDS: usize = 16 + 2 * TEXT_WORDS;
 const STATE_HEAD_WORDS: usize = 2;
 
-/// What never changes while a node exists.
+/// Constant properties of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) clock: TimeScale,
     pub(crate) node: NodeId,
-    pub(crate) kind: String,
+    pub(crate) gpu_type: String,
     pub(crate) gpus: usize,
 }
 
-/// Why words are no state.
+/// Why words are not a valid state.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LayoutError {
     #[error(transparent)]
     Clock(#[from] TimeScaleError),
     #[error(
-        "layout version {0}, this program reads version {VERSION}; create the node anew with the wattle-simnode of the same release"
+        "layout version {0}, expected {VERSION}; recreate the node with the wattle-simnode of this release"
     )]
     Version(u64),
-    #[error("the state is corrupt: {0}; create the node anew")]
+    #[error("the state is corrupt: {0}; recreate the node")]
     Corrupt(&'static str),
 }
 
-/// Words of one copy of the state.
+/// Number of words of one copy of the state.
 pub(crate) const fn state_words(gpus: usize) -> usize {
-    STATE_HEAD_WORDS + gpus * CARD_WORDS + CLAIMS_MAX * CLAIM_WORDS
+    STATE_HEAD_WORDS + gpus * GPU_WORDS + CLAIMS_MAX * CLAIM_WORDS
 }
 
-/// Words of the whole file.
+/// Number of words of the file.
 pub(crate) const fn file_words(gpus: usize) -> usize {
     HEAD_WORDS + 2 * state_words(gpus)
 }
@@ -68,8 +68,8 @@ pub(crate) const fn file_words(gpus: usize) -> usize {
 fn text_to_words(text: &str) -> [u64; TEXT_WORDS] {
     let mut words = [0; TEXT_WORDS];
     for (word, bytes) in words.iter_mut().zip(text.as_bytes().chunks(8)) {
-        for (place, byte) in bytes.iter().enumerate() {
-            *word |= u64::from(*byte) << (8 * place);
+        for (index, byte) in bytes.iter().enumerate() {
+            *word |= u64::from(*byte) << (8 * index);
         }
     }
     words
@@ -78,10 +78,10 @@ fn text_to_words(text: &str) -> [u64; TEXT_WORDS] {
 fn words_to_text(words: &[u64]) -> Result<String, LayoutError> {
     let bytes: Vec<u8> =
         words.iter().flat_map(|w| w.to_le_bytes()).take_while(|byte| *byte != 0).collect();
-    String::from_utf8(bytes).map_err(|_| LayoutError::Corrupt("a name is no text"))
+    String::from_utf8(bytes).map_err(|_| LayoutError::Corrupt("a name is not UTF-8"))
 }
 
-/// Splits a 128-bit count into two words, low first.
+/// Splits a 128-bit count into two words, low word first.
 fn halves(count: u128) -> [u64; 2] {
     [count as u64, (count >> 64) as u64]
 }
@@ -95,7 +95,7 @@ impl Head {
         words[3] = VERSION;
         words[4] = self.gpus as u64;
         words[NODE..NODE + TEXT_WORDS].copy_from_slice(&text_to_words(self.node.as_str()));
-        words[KIND..KIND + TEXT_WORDS].copy_from_slice(&text_to_words(&self.kind));
+        words[GPU_TYPE..GPU_TYPE + TEXT_WORDS].copy_from_slice(&text_to_words(&self.gpu_type));
         words
     }
 
@@ -109,19 +109,19 @@ impl Head {
             return Err(LayoutError::Version(words[3]));
         }
         if words[4] == 0 || words[4] > u64::from(GPUS_PER_NODE_MAX) {
-            return Err(LayoutError::Corrupt("an impossible number of cards"));
+            return Err(LayoutError::Corrupt("invalid number of GPUs"));
         }
         let node = words_to_text(&words[NODE..NODE + TEXT_WORDS])?;
         Ok(Self {
             clock,
-            node: NodeId::new(&node).map_err(|_| LayoutError::Corrupt("the node has no id"))?,
-            kind: words_to_text(&words[KIND..KIND + TEXT_WORDS])?,
+            node: NodeId::new(&node).map_err(|_| LayoutError::Corrupt("invalid node id"))?,
+            gpu_type: words_to_text(&words[GPU_TYPE..GPU_TYPE + TEXT_WORDS])?,
             gpus: words[4] as usize,
         })
     }
 }
 
-/// Writes words one after the other.
+/// Appends words.
 struct Writer(Vec<u64>);
 
 impl Writer {
@@ -133,15 +133,15 @@ impl Writer {
     }
 }
 
-/// Reads words one after the other.
+/// Reads words in sequence.
 struct Reader<'a>(std::slice::Iter<'a, u64>);
 
 impl Reader<'_> {
     fn word(&mut self) -> Result<u64, LayoutError> {
-        self.0.next().copied().ok_or(LayoutError::Corrupt("it is cut short"))
+        self.0.next().copied().ok_or(LayoutError::Corrupt("unexpected end"))
     }
     fn small(&mut self) -> Result<u32, LayoutError> {
-        u32::try_from(self.word()?).map_err(|_| LayoutError::Corrupt("a number is too large"))
+        u32::try_from(self.word()?).map_err(|_| LayoutError::Corrupt("number out of range"))
     }
     fn wide(&mut self) -> Result<u128, LayoutError> {
         let low = u128::from(self.word()?);
@@ -149,7 +149,7 @@ impl Reader<'_> {
     }
     fn ratio(&mut self) -> Result<f64, LayoutError> {
         let value = f64::from_bits(self.word()?);
-        if value.is_finite() { Ok(value) } else { Err(LayoutError::Corrupt("no number")) }
+        if value.is_finite() { Ok(value) } else { Err(LayoutError::Corrupt("not a finite number")) }
     }
     fn text(&mut self) -> Result<String, LayoutError> {
         let words = (0..TEXT_WORDS).map(|_| self.word()).collect::<Result<Vec<_>, _>>()?;
@@ -158,11 +158,11 @@ impl Reader<'_> {
 }
 
 pub(crate) fn state_to_words(state: &NodeState) -> Vec<u64> {
-    let mut out = Writer(Vec::with_capacity(state_words(state.cards.len())));
-    out.put(state.settled_at.as_us());
+    let mut out = Writer(Vec::with_capacity(state_words(state.gpus.len())));
+    out.put(state.advanced_to.as_us());
     out.put(state.next_serial);
-    for card in &state.cards {
-        put_card(&mut out, card);
+    for gpu in &state.gpus {
+        put_gpu(&mut out, gpu);
     }
     for claim in &state.claims {
         match claim {
@@ -175,11 +175,11 @@ pub(crate) fn state_to_words(state: &NodeState) -> Vec<u64> {
 
 pub(crate) fn state_from_words(words: &[u64], gpus: usize) -> Result<NodeState, LayoutError> {
     let mut input = Reader(words.iter());
-    let settled_at = Timestamp::from_us(input.word()?);
+    let advanced_to = Timestamp::from_us(input.word()?);
     let next_serial = input.word()?;
-    let cards = (0..gpus).map(|_| get_card(&mut input)).collect::<Result<Vec<_>, _>>()?;
+    let gpus = (0..gpus).map(|_| get_gpu(&mut input)).collect::<Result<Vec<_>, _>>()?;
     let claims = (0..CLAIMS_MAX).map(|_| get_claim(&mut input)).collect::<Result<Vec<_>, _>>()?;
-    Ok(NodeState { settled_at, next_serial, cards, claims })
+    Ok(NodeState { advanced_to, next_serial, gpus, claims })
 }
 
 const CAPPED: u64 = 1;
@@ -188,34 +188,34 @@ const NO_PERMISSION: u64 = 4;
 const STUCK: u64 = 8;
 const CLOCK_LOCKED: u64 = 16;
 
-fn put_card(out: &mut Writer, card: &Card) {
+fn put_gpu(out: &mut Writer, gpu: &Gpu) {
     let flag = |set: bool, bit: u64| if set { bit } else { 0 };
     out.put(
-        flag(card.power_capped, CAPPED)
-            | flag(card.lost, LOST)
-            | flag(card.no_permission, NO_PERMISSION)
-            | flag(card.energy_stuck.is_some(), STUCK)
-            | flag(card.clock_max.is_some(), CLOCK_LOCKED),
+        flag(gpu.power_capped, CAPPED)
+            | flag(gpu.lost, LOST)
+            | flag(gpu.no_permission, NO_PERMISSION)
+            | flag(gpu.energy_stuck.is_some(), STUCK)
+            | flag(gpu.clock_max.is_some(), CLOCK_LOCKED),
     );
-    out.put(card.cap.as_mw());
-    out.put(card.clock_max.unwrap_or_default().as_mhz());
-    out.put_all(&halves(card.meter.as_nj()));
-    out.put(card.power.as_mw());
-    out.put(card.clock.as_mhz());
-    out.put(card.utilization_gpu.to_bits());
-    out.put(card.utilization_memory.to_bits());
-    out.put(card.energy_stuck.unwrap_or_default().as_mj());
-    out.put(card.unsupported);
-    out.put(card.shares.len().min(TENANTS_MAX) as u64);
-    for place in 0..TENANTS_MAX {
-        // A utilisation in millionths fits beside the claim's place in one word.
-        out.put(card.shares.get(place).map_or(0, |share| {
+    out.put(gpu.cap.as_mw());
+    out.put(gpu.clock_max.unwrap_or_default().as_mhz());
+    out.put_all(&halves(gpu.meter.as_nj()));
+    out.put(gpu.power.as_mw());
+    out.put(gpu.clock.as_mhz());
+    out.put(gpu.utilization_gpu.to_bits());
+    out.put(gpu.utilization_memory.to_bits());
+    out.put(gpu.energy_stuck.unwrap_or_default().as_mj());
+    out.put(gpu.unsupported);
+    out.put(gpu.shares.len().min(TENANTS_MAX) as u64);
+    for index in 0..TENANTS_MAX {
+        // One word holds the claim's slot and the utilisation in millionths.
+        out.put(gpu.shares.get(index).map_or(0, |share| {
             (share.claim as u64) << 32 | (share.utilization * 1e6).round() as u64
         }));
     }
 }
 
-fn get_card(input: &mut Reader<'_>) -> Result<Card, LayoutError> {
+fn get_gpu(input: &mut Reader<'_>) -> Result<Gpu, LayoutError> {
     let flags = input.word()?;
     let cap = Power::from_mw(input.word()?);
     let clock_max = Frequency::from_mhz(input.small()?);
@@ -239,9 +239,9 @@ fn get_card(input: &mut Reader<'_>) -> Result<Card, LayoutError> {
         })
         .collect::<Vec<_>>();
     if shares.iter().any(|share| share.claim >= CLAIMS_MAX) {
-        return Err(LayoutError::Corrupt("a tenant that is none"));
+        return Err(LayoutError::Corrupt("invalid tenant"));
     }
-    Ok(Card {
+    Ok(Gpu {
         cap,
         clock_max: (flags & CLOCK_LOCKED != 0).then_some(clock_max),
         meter,
@@ -260,7 +260,7 @@ fn get_card(input: &mut Reader<'_>) -> Result<Card, LayoutError> {
 
 fn put_claim(out: &mut Writer, claim: &Claim) {
     let request = &claim.request;
-    // Zero says that there is no claim.
+    // Zero marks an empty slot.
     out.put(match claim.phase {
         Phase::Waiting => 1u64,
         Phase::Running => 2,
@@ -271,11 +271,11 @@ fn put_claim(out: &mut Writer, claim: &Claim) {
     out.put(request.attempt);
     out.put(request.rank);
     out.put(request.nodes);
-    out.put(request.cards);
+    out.put(request.gpus);
     out.put(claim.gpus_total);
     out.put(claim.memory_mib);
-    out.put(claim.rate_here);
-    out.put(claim.rate_max);
+    out.put(claim.local_rate);
+    out.put(claim.peer_rate);
     out.put_all(&halves(claim.femtosteps));
     out.put_all(&[0; 3]);
     out.put_all(&text_to_words(request.job.as_str()));
@@ -293,31 +293,31 @@ fn get_claim(input: &mut Reader<'_>) -> Result<Option<Claim>, LayoutError> {
         1 => Phase::Waiting,
         2 => Phase::Running,
         3 => Phase::Ended,
-        _ => return Err(LayoutError::Corrupt("a claim in no phase")),
+        _ => return Err(LayoutError::Corrupt("invalid phase")),
     };
     let serial = input.word()?;
     let (pid, attempt) = (input.small()?, input.small()?);
     let (rank, nodes) = (input.small()?, input.small()?);
-    let cards = input.word()?;
+    let gpus = input.word()?;
     let gpus_total = input.small()?;
     let memory_mib = input.word()?;
-    let (rate_here, rate_max) = (input.word()?, input.word()?);
+    let (local_rate, peer_rate) = (input.word()?, input.word()?);
     let femtosteps = input.wide()?;
     for _ in 0..3 {
         input.word()?;
     }
-    let job = JobId::new(&input.text()?).map_err(|_| LayoutError::Corrupt("a job without id"))?;
-    let workload = WorkloadId::new(&input.text()?)
-        .map_err(|_| LayoutError::Corrupt("a workload without id"))?;
-    let request = ClaimRequest { pid, job, workload, attempt, rank, nodes, cards };
+    let job = JobId::new(&input.text()?).map_err(|_| LayoutError::Corrupt("invalid job id"))?;
+    let workload =
+        WorkloadId::new(&input.text()?).map_err(|_| LayoutError::Corrupt("invalid workload id"))?;
+    let request = ClaimRequest { pid, job, workload, attempt, rank, nodes, gpus };
     Ok(Some(Claim {
         serial,
         request,
         phase,
         gpus_total,
         memory_mib,
-        rate_here,
-        rate_max,
+        local_rate,
+        peer_rate,
         femtosteps,
     }))
 }
@@ -332,10 +332,10 @@ mod tests {
             .prop_map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    fn card() -> impl Strategy<Value = Card> {
+    fn gpu() -> impl Strategy<Value = Gpu> {
         let shares = prop::collection::vec((0..CLAIMS_MAX, 0u32..=1_000_000), 0..=TENANTS_MAX);
         (any::<[u64; 4]>(), any::<[u32; 2]>(), any::<[bool; 5]>(), any::<u128>(), shares).prop_map(
-            |([cap, power, stuck, unsupported], [clock, lock], flags, nj, shares)| Card {
+            |([cap, power, stuck, unsupported], [clock, lock], flags, nj, shares)| Gpu {
                 cap: Power::from_mw(cap),
                 clock_max: flags[0].then(|| Frequency::from_mhz(lock)),
                 meter: EnergyMeter::from_nj(nj),
@@ -368,13 +368,13 @@ mod tests {
                     attempt: small[1],
                     rank: small[2],
                     nodes: small[3],
-                    cards: wide[1],
+                    gpus: wide[1],
                 },
                 phase,
                 gpus_total: small[4],
                 memory_mib: wide[2],
-                rate_here: wide[3],
-                rate_max: wide[4],
+                local_rate: wide[3],
+                peer_rate: wide[4],
                 femtosteps,
             });
         prop::option::of(claim)
@@ -387,18 +387,18 @@ mod tests {
         fn a_state_round_trips(
             at in any::<u64>(),
             next_serial in any::<u64>(),
-            cards in prop::collection::vec(card(), 1..5),
+            gpus in prop::collection::vec(gpu(), 1..5),
             claims in prop::collection::vec(claim(), CLAIMS_MAX),
         ) {
-            let settled_at = Timestamp::from_us(at);
-            let state = NodeState { settled_at, next_serial, cards, claims };
+            let advanced_to = Timestamp::from_us(at);
+            let state = NodeState { advanced_to, next_serial, gpus, claims };
             let words = state_to_words(&state);
-            prop_assert_eq!(words.len(), state_words(state.cards.len()));
-            prop_assert_eq!(state_from_words(&words, state.cards.len()), Ok(state));
+            prop_assert_eq!(words.len(), state_words(state.gpus.len()));
+            prop_assert_eq!(state_from_words(&words, state.gpus.len()), Ok(state));
         }
 
         #[test]
-        fn no_words_make_it_panic(words in prop::collection::vec(any::<u64>(), 0..4_000), small in any::<bool>(), gpus in 0usize..70) {
+        fn arbitrary_words_never_panic(words in prop::collection::vec(any::<u64>(), 0..4_000), small in any::<bool>(), gpus in 0usize..70) {
             let words: Vec<u64> = if small { words.iter().map(|w| w % 5).collect() } else { words };
             let _ = state_from_words(&words, gpus);
             let _ = Head::from_words(&words);
@@ -407,22 +407,22 @@ mod tests {
         #[test]
         fn a_head_round_trips(epoch_us in any::<u64>(), rate in 1u32.., node in id(), gpus in 1usize..=64) {
             let node = NodeId::new(&node).unwrap();
-            let head = Head { clock: TimeScale { epoch_us, rate }, node, kind: "v100".to_owned(), gpus };
+            let head = Head { clock: TimeScale { epoch_us, rate }, node, gpu_type: "v100".to_owned(), gpus };
             let words = head.to_words();
             prop_assert_eq!(Head::from_words(&words), Ok(head));
-            // What `runtime` reads from the file's head is the clock.
+            // `runtime` reads the clock from the head of the file.
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
             prop_assert_eq!(TimeScale::from_bytes(&bytes), Ok(TimeScale { epoch_us, rate }));
         }
     }
 
     #[test]
-    fn another_version_says_what_to_do() {
+    fn other_version_is_refused_with_a_remedy() {
         let node = NodeId::new("n0").unwrap();
-        let head = Head { clock: TimeScale::WALL, node, kind: "v100".to_owned(), gpus: 8 };
+        let head = Head { clock: TimeScale::WALL, node, gpu_type: "v100".to_owned(), gpus: 8 };
         let mut words = head.to_words();
         words[3] = 9;
         let error = Head::from_words(&words).unwrap_err().to_string();
-        assert!(error.contains("create the node anew"), "{error}");
+        assert!(error.contains("recreate the node"), "{error}");
     }
 }

@@ -1,9 +1,9 @@
-//! A simulated node as a process holds it: open, look, change.
+//! A process's handle of a simulated node: open, observe, change.
 //!
-//! Time is the wall clock, scaled by the clock in the node's own file. Each look first sees whether
-//! the processes on the cards still exist; one that has died is taken off at the instant this is
-//! noticed. So a death that nobody looks at costs load until the next look of any process (a
-//! driver call, a tenant's own tick), or [`LOOK_US`] later where looks come faster than that.
+//! Time is the wall clock, scaled by the clock in the node's file. An observation also checks
+//! whether the processes on the GPUs are alive and releases the claims of dead ones at that
+//! instant. A dead process therefore counts as load until the next observation by any process (a
+//! driver call, a job's update), or [`LIVENESS_US`] later if observations are more frequent.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -16,118 +16,118 @@ use wattle_common::topology::GPUS_PER_NODE_MAX;
 use wattle_common::{Energy, NodeId, Timestamp};
 use wattle_world::{GpuModel, World};
 
-use crate::alive;
 use crate::layout::{self, Head, LayoutError};
+use crate::liveness;
 use crate::shared::{Shared, WriteGuard};
-use crate::state::{ClaimRequest, NodeState, Physics, StateError};
+use crate::state::{ClaimRequest, Hardware, NodeState, StateError};
 
-/// How long (wall, microseconds) the tenants of a node are believed to be alive after a look.
-/// Asking the kernel costs a system call for each; a profiler makes hundreds of calls in one go.
-pub const LOOK_US: u64 = 2_000;
+/// Interval between liveness checks of a node's processes (wall time, microseconds). A check costs a
+/// system call per process, and a profiler makes hundreds of driver calls in succession.
+pub const LIVENESS_US: u64 = 2_000;
 
-/// Why a node cannot be had, or not be changed.
+/// Why a node cannot be opened or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// No such file.
-    #[error("{0}: no such node; make one with: wattle-simnode create --state {0}", path.display())]
+    /// The file does not exist.
+    #[error("{0}: no such node; create it with: wattle-simnode create --state {0}", path.display())]
     Missing {
-        /// The file that was looked for.
+        /// The file.
         path: PathBuf,
     },
-    /// There is one already.
-    #[error("{0}: is already there; remove it first, or choose another name", path.display())]
+    /// The file exists.
+    #[error("{0}: file exists; remove it first, or choose another name", path.display())]
     Exists {
-        /// The file that stands in the way.
+        /// The file.
         path: PathBuf,
     },
-    /// It is not the state of a node, or of another release.
+    /// The file is not a node's state, or was written by another release.
     #[error("{0}: {reason}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
-        /// Whether another release wrote it.
+        /// Whether another release wrote the file.
         other_version: bool,
     },
-    /// A kind of card that the catalog does not have.
-    #[error("the catalog has no GPU `{kind}`; it has {known}")]
-    UnknownKind {
-        /// What was asked for.
-        kind: String,
-        /// What there is.
+    /// The catalog lacks the GPU type.
+    #[error("unknown GPU type `{gpu_type}`: the catalog has {known}")]
+    UnknownGpuType {
+        /// The requested type.
+        gpu_type: String,
+        /// The types of the catalog.
         known: String,
     },
-    /// An impossible number of cards.
-    #[error("a node has 1 to {GPUS_PER_NODE_MAX} GPUs, not {0}")]
+    /// Invalid number of GPUs.
+    #[error("invalid number of GPUs {0}: expected 1 to {GPUS_PER_NODE_MAX}")]
     Count(u32),
-    /// The file may only be read.
-    #[error("{0}: may not be written by this user", path.display())]
+    /// The file is read-only for this user.
+    #[error("{0}: permission denied: read-only for this user", path.display())]
     ReadOnly {
         /// The file.
         path: PathBuf,
     },
-    /// The system refuses.
+    /// An I/O error.
     #[error("{0}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The node is well, and says no.
+    /// The node refuses the change.
     #[error(transparent)]
     Refused(#[from] StateError),
 }
 
-/// What a new node is to be.
+/// Properties of a new node.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
-    /// Its id.
+    /// Node id.
     pub node: NodeId,
-    /// How many cards.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// Their kind, as in the catalog.
-    pub kind: String,
-    /// How its time follows the wall's.
+    /// GPU type of the catalog.
+    pub gpu_type: String,
+    /// Mapping from wall time to system time.
     pub clock: TimeScale,
 }
 
-/// The wall clock, in microseconds since the Unix epoch.
+/// Wall time, microseconds since the Unix epoch.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the simulated driver keeps its own time, as a real one does"
+    reason = "the simulated driver has its own clock, like a real driver"
 )]
 pub fn wall_us() -> u64 {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The catalog, read once in a process.
+/// The catalog, read once per process.
 pub fn world() -> &'static World {
     static WORLD: OnceLock<World> = OnceLock::new();
     WORLD.get_or_init(World::builtin)
 }
 
-/// What a look at a node shows: its state, and the instant of the look.
+/// An observation of a node.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct Snapshot {
     /// The state as of its last event.
     pub state: Arc<NodeState>,
-    /// Now, in the system's time.
+    /// System time of the observation.
     pub at: Timestamp,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    /// The last state that was read, and its sequence.
+struct Cache {
+    /// The last state read and its sequence number.
     state: Option<(u64, Arc<NodeState>)>,
-    /// When the tenants were last seen alive (wall).
-    looked_us: u64,
-    /// What each card's energy counter showed last.
-    shown: Vec<Energy>,
-    /// Places of claims that this very handle holds.
+    /// Wall time of the last liveness check, microseconds.
+    checked_us: u64,
+    /// Last value of each energy counter.
+    energy: Vec<Energy>,
+    /// Slots of the claims of this handle.
     own: Vec<usize>,
 }
 
@@ -137,32 +137,36 @@ pub struct Node {
     path: PathBuf,
     shared: Shared,
     head: Head,
-    gpu: &'static GpuModel,
-    known: Mutex<Known>,
+    model: &'static GpuModel,
+    cache: Mutex<Cache>,
 }
 
-fn kind_of(kind: &str) -> Result<&'static GpuModel, NodeError> {
-    world().gpu(kind).ok_or_else(|| NodeError::UnknownKind {
-        kind: kind.to_owned(),
+fn model_of(gpu_type: &str) -> Result<&'static GpuModel, NodeError> {
+    world().gpu(gpu_type).ok_or_else(|| NodeError::UnknownGpuType {
+        gpu_type: gpu_type.to_owned(),
         known: world().gpus().map(|gpu| gpu.gpu_type.clone()).collect::<Vec<_>>().join(", "),
     })
 }
 
 impl Node {
-    /// Makes a node's file. It appears whole or not at all.
+    /// Creates a node's file atomically.
     ///
     /// # Errors
-    /// Where the file is there already, or the catalog does not have the kind.
+    /// If the file exists or the catalog lacks the GPU type.
     pub fn create(path: &Path, spec: &NodeSpec) -> Result<(), NodeError> {
-        let gpu = kind_of(&spec.kind)?;
+        let model = model_of(&spec.gpu_type)?;
         if spec.gpus == 0 || spec.gpus > GPUS_PER_NODE_MAX {
             return Err(NodeError::Count(spec.gpus));
         }
         let gpus = spec.gpus as usize;
-        let head =
-            Head { clock: spec.clock, node: spec.node.clone(), kind: spec.kind.clone(), gpus };
-        let physics = Physics { world: world(), gpu };
-        let state = NodeState::new(physics, gpus, spec.clock.system(wall_us()));
+        let head = Head {
+            clock: spec.clock,
+            node: spec.node.clone(),
+            gpu_type: spec.gpu_type.clone(),
+            gpus,
+        };
+        let hardware = Hardware { world: world(), model };
+        let state = NodeState::new(hardware, gpus, spec.clock.system(wall_us()));
         let mut words = head.to_words();
         words.extend(layout::state_to_words(&state));
         words.resize(layout::file_words(gpus), 0);
@@ -178,7 +182,7 @@ impl Node {
             .truncate(true)
             .open(&draft)
             .and_then(|mut file| file.write_all(&bytes))
-            // Unlike a rename, a link never replaces a node that others have mapped.
+            // Unlike a rename, a link never replaces a file that others have mapped.
             .and_then(|()| std::fs::hard_link(&draft, path));
         let _ = std::fs::remove_file(&draft);
         match written {
@@ -189,10 +193,10 @@ impl Node {
         }
     }
 
-    /// Opens a node's file; only for looking where writing is not permitted.
+    /// Opens a node's file; read-only if writing is not permitted.
     ///
     /// # Errors
-    /// Says what is wrong with the file, and what to do.
+    /// The problem with the file and the remedy.
     pub fn open(path: &Path) -> Result<Self, NodeError> {
         let unusable = |reason: String, other_version| NodeError::Unusable {
             path: path.to_owned(),
@@ -209,52 +213,52 @@ impl Node {
         let head = Head::from_words(&shared.head())
             .map_err(|e| unusable(e.to_string(), matches!(e, LayoutError::Version(_))))?;
         if !shared.fits(head.gpus) {
-            return Err(unusable("the state is cut short; create the node anew".to_owned(), false));
+            return Err(unusable("the state is truncated; recreate the node".to_owned(), false));
         }
-        let gpu = kind_of(&head.kind)?;
-        let node = Self { path: path.to_owned(), shared, head, gpu, known: Mutex::default() };
-        node.look()?;
+        let model = model_of(&head.gpu_type)?;
+        let node = Self { path: path.to_owned(), shared, head, model, cache: Mutex::default() };
+        node.observe()?;
         Ok(node)
     }
 
-    /// Its id.
+    /// Node id.
     #[must_use]
     pub fn id(&self) -> &NodeId {
         &self.head.node
     }
-    /// How many cards it has.
+    /// Number of GPUs.
     #[must_use]
     pub fn gpu_count(&self) -> u32 {
         self.head.gpus as u32
     }
-    /// Its kind of card.
+    /// GPU model.
     #[must_use]
-    pub fn gpu(&self) -> &'static GpuModel {
-        self.gpu
+    pub fn model(&self) -> &'static GpuModel {
+        self.model
     }
-    /// How its time follows the wall's.
+    /// Mapping from wall time to system time.
     #[must_use]
     pub fn clock(&self) -> TimeScale {
         self.head.clock
     }
-    /// Where its file is.
+    /// Path of its file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// The system's time.
+    /// System time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.head.clock.system(wall_us())
     }
 
-    fn physics(&self) -> Physics<'static> {
-        Physics { world: world(), gpu: self.gpu }
+    fn hardware(&self) -> Hardware<'static> {
+        Hardware { world: world(), model: self.model }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        // What is cached is either whole or absent, so a panic elsewhere has not broken it.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        // The cache is valid after a panic: its entries are replaced as a unit.
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load(&self) -> Result<(u64, NodeState), NodeError> {
@@ -266,75 +270,75 @@ impl Node {
         Ok((sequence, state))
     }
 
-    /// Claims whose process has died.
+    /// Slots of claims whose process has died.
     fn dead(&self, state: &NodeState, own: &[usize]) -> Vec<usize> {
         let file = self.shared.file();
-        let is_dead = |place: &usize| {
-            state.claims[*place].is_some()
-                && !own.contains(place)
-                // Where the kernel will not say, the process counts as alive.
-                && !alive::is_held(file, *place).unwrap_or(true)
+        let is_dead = |slot: &usize| {
+            state.claims[*slot].is_some()
+                && !own.contains(slot)
+                // On an error the process counts as alive.
+                && !liveness::is_locked(file, *slot).unwrap_or(true)
         };
         (0..state.claims.len()).filter(is_dead).collect()
     }
 
-    /// Looks at the node, now.
+    /// Observes the node now.
     ///
     /// # Errors
-    /// Where its file has been spoilt.
-    pub fn look(&self) -> Result<View, NodeError> {
-        let mut known = self.known();
+    /// If its file is corrupt.
+    pub fn observe(&self) -> Result<Snapshot, NodeError> {
+        let mut cache = self.cache();
         let wall = wall_us();
         let at = self.head.clock.system(wall);
         let sequence = self.shared.sequence();
-        let fresh = known.state.as_ref().is_some_and(|(seen, _)| *seen == sequence);
+        let fresh = cache.state.as_ref().is_some_and(|(seen, _)| *seen == sequence);
         if !fresh {
             let (sequence, state) = self.load()?;
-            known.state = Some((sequence, Arc::new(state)));
-            known.looked_us = 0;
+            cache.state = Some((sequence, Arc::new(state)));
+            cache.checked_us = 0;
         }
-        let (sequence, mut state) = known.state.clone().expect("it was read just now");
-        if wall.abs_diff(known.looked_us) >= LOOK_US {
-            known.looked_us = wall;
-            let dead = self.dead(&state, &known.own);
+        let (sequence, mut state) = cache.state.clone().expect("read above");
+        if wall.abs_diff(cache.checked_us) >= LIVENESS_US {
+            cache.checked_us = wall;
+            let dead = self.dead(&state, &cache.own);
             if !dead.is_empty() {
                 if self.shared.writable() {
-                    state = self.change(&mut known, |_, _, _| Ok(()))?.1;
+                    state = self.change(&mut cache, |_, _, _| Ok(()))?.1;
                 } else {
                     let mut changed = NodeState::clone(&state);
-                    changed.release(self.physics(), at, &dead);
+                    changed.release(self.hardware(), at, &dead);
                     state = Arc::new(changed);
-                    known.state = Some((sequence, Arc::clone(&state)));
+                    cache.state = Some((sequence, Arc::clone(&state)));
                 }
             }
         }
-        // Read after the state: the event that made it is never in this look's future.
-        let at = self.now().max(state.settled_at);
-        Ok(View { state, at })
+        // Read after the state, so the last event is not in the future of this observation.
+        let at = self.now().max(state.advanced_to);
+        Ok(Snapshot { state, at })
     }
 
-    /// What a card's energy counter shows, and never less than it has shown this process before.
+    /// Value of a GPU's energy counter, non-decreasing within this process.
     ///
-    /// A look between the instant of an event and its being written still counts the old power
-    /// for that moment (microseconds); the next one would find a little less.
+    /// An observation between the instant of an event and its write extrapolates with the previous
+    /// power for some microseconds; without the bound the next value could be lower.
     #[must_use]
-    pub fn energy_shown(&self, view: &View, index: usize) -> Energy {
-        let energy = view.state.energy_shown(&view.state.cards[index], view.at);
-        let mut known = self.known();
-        known.shown.resize(self.head.gpus, Energy::ZERO);
-        known.shown[index] = known.shown[index].max(energy);
-        known.shown[index]
+    pub fn energy_counter(&self, snapshot: &Snapshot, index: usize) -> Energy {
+        let energy = snapshot.state.energy_counter(&snapshot.state.gpus[index], snapshot.at);
+        let mut cache = self.cache();
+        cache.energy.resize(self.head.gpus, Energy::ZERO);
+        cache.energy[index] = cache.energy[index].max(energy);
+        cache.energy[index]
     }
 
-    /// Changes the node, now; other writers wait meanwhile, readers do not.
+    /// Changes the node now. Blocks other writers but not readers.
     ///
     /// # Errors
-    /// Where the change is refused, or the file may not be written.
+    /// If the change is refused or the file is read-only.
     pub fn update<T>(
         &self,
-        change: impl FnOnce(&mut NodeState, Physics<'_>, Timestamp) -> Result<T, StateError>,
+        change: impl FnOnce(&mut NodeState, Hardware<'_>, Timestamp) -> Result<T, StateError>,
     ) -> Result<T, NodeError> {
-        Ok(self.change(&mut self.known(), change)?.0)
+        Ok(self.change(&mut self.cache(), change)?.0)
     }
 
     fn lock(&self) -> Result<WriteGuard<'_>, NodeError> {
@@ -346,87 +350,87 @@ impl Node {
 
     fn change<T>(
         &self,
-        known: &mut Known,
-        change: impl FnOnce(&mut NodeState, Physics<'_>, Timestamp) -> Result<T, StateError>,
+        cache: &mut Cache,
+        change: impl FnOnce(&mut NodeState, Hardware<'_>, Timestamp) -> Result<T, StateError>,
     ) -> Result<(T, Arc<NodeState>), NodeError> {
         let guard = self.lock()?;
         let at = self.now();
         let mut state = self.load()?.1;
-        let dead = self.dead(&state, &known.own);
-        state.release(self.physics(), at, &dead);
+        let dead = self.dead(&state, &cache.own);
+        state.release(self.hardware(), at, &dead);
         let before = state.clone();
-        let result = change(&mut state, self.physics(), at);
+        let result = change(&mut state, self.hardware(), at);
         if result.is_err() {
             state = before;
         }
         guard.put(self.head.gpus, &layout::state_to_words(&state));
-        // Read back, so that what this process goes on with is what the others see.
+        // Read back, so that this process continues with the state that others see.
         let (sequence, state) = self.load()?;
         drop(guard);
         let state = Arc::new(state);
-        known.state = Some((sequence, Arc::clone(&state)));
+        cache.state = Some((sequence, Arc::clone(&state)));
         Ok((result?, state))
     }
 
-    /// Writes half of a change and stops there, as a process does that is killed in the middle.
-    /// For tests of exactly that; the lock is held until the returned guard is dropped.
+    /// Writes half of a change, like a process that is killed during a write. For tests; the lock is
+    /// held until the returned guard is dropped.
     ///
     /// # Errors
-    /// Where the file may not be written.
+    /// If the file is read-only.
     #[doc(hidden)]
-    pub fn half_written(&self) -> Result<impl Sized, NodeError> {
+    pub fn write_partially(&self) -> Result<impl Sized, NodeError> {
         let guard = self.lock()?;
         let nonsense = vec![u64::MAX; layout::state_words(self.head.gpus) / 2];
         guard.write_invalid(self.head.gpus, &nonsense);
         Ok(guard)
     }
 
-    /// Lets this process onto cards, until the claim is dropped or the process dies.
+    /// Claims GPUs for this process until the claim is dropped or the process dies.
     ///
     /// # Errors
-    /// Where there is no room, or no such card or workload.
+    /// If the request is refused or the file is read-only.
     pub fn claim(self: &Arc<Self>, request: &ClaimRequest) -> Result<Tenancy, NodeError> {
-        let mut known = self.known();
+        let mut cache = self.cache();
         let file = self.shared.file();
-        let own = known.own.clone();
-        let ((place, serial), _) = self.change(&mut known, |state, physics, at| {
-            let hold = |place| !own.contains(&place) && alive::hold(file, place).unwrap_or(false);
-            let place = state.place_for(physics, request, hold)?;
-            let serial = state.claim(physics, at, place, request.clone())?;
-            Ok((place, serial))
+        let own = cache.own.clone();
+        let ((slot, serial), _) = self.change(&mut cache, |state, hardware, at| {
+            let hold = |slot| !own.contains(&slot) && liveness::lock(file, slot).unwrap_or(false);
+            let slot = state.free_slot(hardware, request, hold)?;
+            let serial = state.claim(hardware, at, slot, request.clone())?;
+            Ok((slot, serial))
         })?;
-        known.own.push(place);
-        drop(known);
-        Ok(Tenancy { node: Arc::clone(self), place, serial })
+        cache.own.push(slot);
+        drop(cache);
+        Ok(Tenancy { node: Arc::clone(self), slot, serial })
     }
 }
 
-/// A claim that this process holds; dropping it leaves the cards.
+/// A claim of this process; dropping it releases the GPUs.
 #[derive(Debug)]
 pub struct Tenancy {
     node: Arc<Node>,
-    place: usize,
+    slot: usize,
     serial: u64,
 }
 
 impl Tenancy {
-    /// Where the claim is in the node's state, and its serial.
+    /// Slot and serial number of the claim.
     #[must_use]
     pub fn key(&self) -> (usize, u64) {
-        (self.place, self.serial)
+        (self.slot, self.serial)
     }
 }
 
 impl Drop for Tenancy {
     fn drop(&mut self) {
-        // Should this fail, the process's end does the same.
-        let place = self.place;
-        let _ = self.node.update(|state, physics, at| {
-            state.release(physics, at, &[place]);
+        // If this fails, the end of the process has the same effect.
+        let slot = self.slot;
+        let _ = self.node.update(|state, hardware, at| {
+            state.release(hardware, at, &[slot]);
             Ok(())
         });
-        let mut known = self.node.known();
-        known.own.retain(|own| *own != place);
-        let _ = alive::let_go(self.node.shared.file(), place);
+        let mut cache = self.node.cache();
+        cache.own.retain(|own| *own != slot);
+        let _ = liveness::unlock(self.node.shared.file(), slot);
     }
 }

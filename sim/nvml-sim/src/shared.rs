@@ -1,11 +1,10 @@
-//! The mapped file: two copies of the state, one of which is always whole.
+//! The memory-mapped state file: two copies of the state, one of which is always valid.
 //!
-//! A writer takes the file's lock, writes the copy that is not valid, and makes it valid with one
-//! atomic store. Killed at any instant it leaves the old state or the new one, never a mixture, and
-//! the kernel frees its lock. A reader takes no lock: it copies the valid words and looks whether
-//! the sequence moved meanwhile. A writer that is stopped (`SIGSTOP`) holds other writers up, never
-//! readers. Whoever truncates the file under a running system kills it with SIGBUS, as with any
-//! mapping.
+//! A writer locks the file, writes the invalid copy, and makes it the valid one with an atomic
+//! store. If it is killed at any instant, the file holds the old state or the new one, and the
+//! kernel releases the lock. Readers take no lock: they copy the valid words and retry if the
+//! sequence number has changed. A stopped writer (`SIGSTOP`) blocks other writers but not readers.
+//! Truncating the file while it is mapped kills its users with SIGBUS, as for any mapping.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,7 +24,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Maps a file; only for reading where writing is not permitted.
+    /// Maps a file; read-only if writing is not permitted.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let (file, writable) = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => (file, true),
@@ -40,7 +39,7 @@ impl Shared {
             Err(error) => return Err(error),
         };
         if file.metadata()?.len() < (HEAD_WORDS * 8) as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "too short for a node's state"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "shorter than a node's state"));
         }
         let map = if writable {
             MmapRaw::map_raw(&file)?
@@ -58,12 +57,13 @@ impl Shared {
         self.writable
     }
 
-    /// All words, as what several processes may touch at once.
+    /// All words, as atomics shared between processes.
     fn words(&self) -> &[AtomicU64] {
         let start = self.map.as_mut_ptr().cast::<AtomicU64>();
-        // SAFETY: the mapping is page-aligned and lives as long as `self`; the length is cut to
-        // whole words inside it. Every process, this one included, touches the words only through
-        // atomics, and atomic loads are all that a read-only mapping sees (`put` checks).
+        // SAFETY: the mapping is page-aligned and lives as long as `self`; the length is rounded
+        // down to complete words. Every process accesses the words through atomics only, and a
+        // read-only mapping is only loaded from: stores require a `WriteGuard`, which `lock`
+        // refuses without write access.
         unsafe { std::slice::from_raw_parts(start, self.map.len() / 8) }
     }
 
@@ -71,17 +71,17 @@ impl Shared {
         self.words()[..HEAD_WORDS].iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
-    /// Whether the file is as long as the state of so many cards.
+    /// Whether the file is long enough for this number of GPUs.
     pub(crate) fn fits(&self, gpus: usize) -> bool {
         self.words().len() >= file_words(gpus)
     }
 
-    /// How often the state has changed.
+    /// Sequence number: the number of state changes.
     pub(crate) fn sequence(&self) -> u64 {
         self.words()[SEQUENCE].load(Ordering::Acquire)
     }
 
-    /// The valid copy and its sequence.
+    /// Sequence number and words of the valid copy.
     pub(crate) fn get(&self, gpus: usize) -> (u64, Vec<u64>) {
         let words = self.words();
         loop {
@@ -90,8 +90,8 @@ impl Shared {
                 .iter()
                 .map(|word| word.load(Ordering::Relaxed))
                 .collect();
-            // The copy is only written again after the sequence has moved on, so an unmoved
-            // sequence says that these words are of one piece.
+            // This copy is overwritten only after the sequence number has advanced, so an
+            // unchanged number means that the words are consistent.
             fence(Ordering::Acquire);
             if words[SEQUENCE].load(Ordering::Relaxed) == sequence {
                 return (sequence, copied);
@@ -99,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// Takes the writers' lock, until the guard is dropped or the process dies.
+    /// Acquires the write lock until the guard is dropped or the process dies.
     pub(crate) fn lock(&self) -> io::Result<WriteGuard<'_>> {
         if !self.writable {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
@@ -114,23 +114,23 @@ fn copy_of(words: &[AtomicU64], sequence: u64, gpus: usize) -> &[AtomicU64] {
     &words[start..start + state_words(gpus)]
 }
 
-/// The right to change the state.
+/// Exclusive right to change the state.
 #[derive(Debug)]
 pub(crate) struct WriteGuard<'a>(&'a Shared);
 
 impl WriteGuard<'_> {
-    /// Writes the other copy and makes it the valid one.
+    /// Writes the invalid copy and makes it valid.
     pub(crate) fn put(&self, gpus: usize, state: &[u64]) {
         self.write_invalid(gpus, state);
         let sequence = &self.0.words()[SEQUENCE];
         sequence.store(sequence.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
-    /// Writes the copy that nobody reads.
+    /// Writes the invalid copy.
     pub(crate) fn write_invalid(&self, gpus: usize, state: &[u64]) {
         let words = self.0.words();
         let next = words[SEQUENCE].load(Ordering::Relaxed) + 1;
-        // A reader that sees one of these words also sees that the sequence had moved before.
+        // A reader that sees one of these stores also sees the previous sequence number advance.
         fence(Ordering::Release);
         for (word, value) in copy_of(words, next, gpus).iter().zip(state) {
             word.store(*value, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl WriteGuard<'_> {
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        // Closing the file would free it as well; a failure here has no remedy.
+        // Closing the file also releases the lock, so an error needs no handling.
         let _ = self.0.file.unlock();
     }
 }

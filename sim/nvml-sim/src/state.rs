@@ -1,9 +1,9 @@
-//! What is true of a simulated node, and how events change it: values only.
+//! State of a simulated node and the events that change it.
 //!
-//! Between two events everything is constant: each card's power, each claim's rate of steps. An
-//! event first settles (adds what the constants came to since the last event, in integers, so
-//! nothing is lost however often it happens), then changes something, then asks the world for the
-//! new constants. This module reads no clock, maps no memory and knows no process.
+//! Between two events the power of each GPU and the rate of each claim are constant. An event first
+//! advances the integrals of energy and steps to its instant (in integers, so the number of
+//! intermediate updates does not change the result), then changes the state, then computes the new
+//! power and rates from the world. This module reads no clock and has no I/O.
 
 use std::time::Duration;
 
@@ -11,85 +11,85 @@ use wattle_common::units::EnergyMeter;
 use wattle_common::{Energy, Frequency, Power, Timestamp, WorkloadId};
 use wattle_world::{GpuModel, Setting, Tenant, World};
 
-use crate::fault::{Fault, Reading};
+use crate::fault::{Fault, Feature};
 pub use crate::tenant::{
-    CLAIMS_MAX, Card, Claim, ClaimRequest, FEMTOSTEPS, NANOSTEPS, Phase, Share, TENANTS_MAX,
+    CLAIMS_MAX, Claim, ClaimRequest, FEMTOSTEPS, Gpu, NANOSTEPS, Phase, Share, TENANTS_MAX,
 };
 
-/// Why an event cannot happen.
+/// Why an event is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// No such card.
-    #[error("the node has no card {0}")]
-    NoCard(u32),
-    /// The card is lost.
-    #[error("card {0} is lost; clear it with: wattle-simnode fault --gpu {0} clear")]
+    /// No GPU with this index.
+    #[error("the node has no GPU {0}")]
+    NoGpu(u32),
+    /// The GPU is lost.
+    #[error("GPU {0} is lost; clear the fault with: wattle-simnode fault --gpu {0} clear")]
     Lost(u32),
-    /// The catalog does not have the workload.
+    /// The catalog lacks the workload.
     #[error("the catalog has no workload `{0}`")]
     NoWorkload(WorkloadId),
-    /// Device memory does not suffice.
-    #[error("out of memory on card {card}: {asked} MiB asked, {free} MiB free")]
+    /// Insufficient device memory.
+    #[error("out of memory on GPU {gpu}: {requested} MiB requested, {free} MiB free")]
     OutOfMemory {
-        /// The card.
-        card: usize,
-        /// What the claim needs.
-        asked: u64,
-        /// What was left.
+        /// The GPU.
+        gpu: usize,
+        /// Memory of the claim, MiB.
+        requested: u64,
+        /// Free memory, MiB.
         free: u64,
     },
-    /// Too many processes.
-    #[error("no room for another process: at most {TENANTS_MAX} on a card, {CLAIMS_MAX} on a node")]
+    /// No free slot.
+    #[error("too many processes: at most {TENANTS_MAX} per GPU and {CLAIMS_MAX} per node")]
     Full,
-    /// Settings are refused.
-    #[error("card {0} refuses settings: no permission")]
+    /// Settings are refused by a fault.
+    #[error("permission denied: cannot change settings of GPU {0}")]
     NoPermission(u32),
-    /// The card cannot do that.
-    #[error("not supported by card {0}")]
+    /// The GPU does not support the function.
+    #[error("not supported by GPU {0}")]
     Unsupported(u32),
-    /// Outside what the card can do.
-    #[error("{asked} is outside {min} to {max}")]
+    /// A value out of range.
+    #[error("{requested} is outside {min} to {max}")]
     OutOfRange {
-        /// What was asked.
-        asked: String,
-        /// The least that is possible.
+        /// Requested value.
+        requested: String,
+        /// Lowest valid value.
         min: String,
-        /// The most that is possible.
+        /// Highest valid value.
         max: String,
     },
-    /// The claim has gone meanwhile.
-    #[error("the process holds no cards any more")]
+    /// The claim has been released.
+    #[error("the process no longer holds GPUs")]
     NoClaim,
 }
 
-/// A whole node.
+/// State of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeState {
-    /// Until when energy and steps are counted.
-    pub settled_at: Timestamp,
-    /// The serial of the next claim.
+    /// Instant up to which energy and steps are integrated.
+    pub advanced_to: Timestamp,
+    /// Serial number of the next claim.
     pub next_serial: u64,
-    /// Its cards.
-    pub cards: Vec<Card>,
-    /// Who holds cards; a claim keeps its place for its whole life.
+    /// Its GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Claims by slot; a claim keeps its slot until it is released.
     pub claims: Vec<Option<Claim>>,
 }
 
-/// What the events need to know of the world: the catalog, and this node's kind of card.
+/// The hardware model of a node: the catalog and the GPU model.
 #[derive(Clone, Copy, Debug)]
-pub struct Physics<'a> {
-    /// The catalog and its laws.
+pub struct Hardware<'a> {
+    /// The catalog.
     pub world: &'a World,
-    /// The node's kind of card.
-    pub gpu: &'a GpuModel,
+    /// The GPU model of the node.
+    pub model: &'a GpuModel,
 }
 
 impl NodeState {
-    /// A node of `gpus` idle cards at their default cap, since `at`.
+    /// A node of `gpus` idle GPUs at default cap, from `at` on.
     #[must_use]
-    pub fn new(physics: Physics<'_>, gpus: usize, at: Timestamp) -> Self {
-        let card = Card {
-            cap: physics.gpu.cap_default,
+    pub fn new(hardware: Hardware<'_>, gpus: usize, at: Timestamp) -> Self {
+        let gpu = Gpu {
+            cap: hardware.model.cap_default,
             clock_max: None,
             meter: EnergyMeter::default(),
             power: Power::ZERO,
@@ -104,280 +104,280 @@ impl NodeState {
             shares: Vec::new(),
         };
         let mut state = Self {
-            settled_at: at,
+            advanced_to: at,
             next_serial: 1,
-            cards: vec![card; gpus],
+            gpus: vec![gpu; gpus],
             claims: vec![None; CLAIMS_MAX],
         };
-        state.refresh(physics);
+        state.update_rates(hardware);
         state
     }
 
-    /// Counts energy and steps up to `at`. An instant in the past counts nothing.
-    pub fn settle(&mut self, at: Timestamp) {
-        let span = at.since(self.settled_at);
-        for card in &mut self.cards {
-            card.meter.add(card.power, span);
+    /// Integrates energy and steps up to `at`; no effect if `at` is in the past.
+    pub fn advance(&mut self, at: Timestamp) {
+        let span = at.since(self.advanced_to);
+        for gpu in &mut self.gpus {
+            gpu.meter.add(gpu.power, span);
         }
         for claim in self.claims.iter_mut().flatten() {
             claim.femtosteps += u128::from(claim.rate()) * span.as_micros();
         }
-        self.settled_at = self.settled_at.max(at);
+        self.advanced_to = self.advanced_to.max(at);
     }
 
-    /// Asks the world for what is constant from now on.
-    fn refresh(&mut self, physics: Physics<'_>) {
+    /// Computes power and rates until the next event.
+    fn update_rates(&mut self, hardware: Hardware<'_>) {
         for claim in self.claims.iter_mut().flatten() {
-            let here = claim.phase == Phase::Running && claim.request.cards != 0;
-            claim.rate_here = if here { u64::MAX } else { 0 };
+            let active = claim.phase == Phase::Running && claim.request.gpus != 0;
+            claim.local_rate = if active { u64::MAX } else { 0 };
         }
-        for index in 0..self.cards.len() {
-            self.refresh_card(physics, index);
+        for index in 0..self.gpus.len() {
+            self.update_gpu(hardware, index);
         }
     }
 
-    fn refresh_card(&mut self, physics: Physics<'_>, index: usize) {
-        let lost = self.lost_cards();
+    fn update_gpu(&mut self, hardware: Hardware<'_>, index: usize) {
+        let lost = self.lost_gpus();
         let bit = 1 << index;
         let mut present = Vec::new();
         let mut tenants = Vec::new();
-        for (place, claim) in self.claims.iter().enumerate() {
-            let Some(claim) = claim.as_ref().filter(|c| c.request.cards & bit != 0) else {
+        for (slot, claim) in self.claims.iter().enumerate() {
+            let Some(claim) = claim.as_ref().filter(|c| c.request.gpus & bit != 0) else {
                 continue;
             };
-            // A job that has lost one of its cards stands still on all of them.
-            let computes = claim.phase == Phase::Running && claim.request.cards & lost == 0;
-            let workload = physics.world.workload(claim.request.workload.as_str());
+            // A job with a lost GPU makes no progress on its other GPUs.
+            let computes = claim.phase == Phase::Running && claim.request.gpus & lost == 0;
+            let workload = hardware.world.workload(claim.request.workload.as_str());
             if let Some(workload) = workload.filter(|_| computes) {
                 tenants.push(Tenant {
                     workload,
                     gpus: claim.gpus_total.max(1),
                     nodes: claim.request.nodes.max(1),
                 });
-                present.push((place, true));
+                present.push((slot, true));
             } else {
-                present.push((place, false));
+                present.push((slot, false));
             }
         }
-        let card = &mut self.cards[index];
-        let setting = Setting { cap: Some(card.cap), clock_max: card.clock_max };
-        let now = physics.world.gpu_state(physics.gpu, setting, &tenants);
-        card.power = now.power;
-        card.clock = now.clock;
-        card.utilization_gpu = now.utilization_gpu;
-        card.utilization_memory = now.utilization_memory;
-        card.power_capped = now.power_capped;
-        card.shares.clear();
+        let gpu = &mut self.gpus[index];
+        let setting = Setting { cap: Some(gpu.cap), clock_max: gpu.clock_max };
+        let now = hardware.world.gpu_state(hardware.model, setting, &tenants);
+        gpu.power = now.power;
+        gpu.clock = now.clock;
+        gpu.utilization_gpu = now.utilization_gpu;
+        gpu.utilization_memory = now.utilization_memory;
+        gpu.power_capped = now.power_capped;
+        gpu.shares.clear();
         let mut computing = now.tenants.iter();
         for (claim, computes) in present {
             let tenant = if computes { computing.next() } else { None };
             let utilization = tenant.map_or(0.0, |tenant| tenant.utilization_gpu);
             let rate = tenant.map_or(0, |tenant| (tenant.steps_per_s * NANOSTEPS).round() as u64);
-            card.shares.push(Share { claim, utilization });
+            gpu.shares.push(Share { claim, utilization });
             if let Some(claim) = &mut self.claims[claim] {
-                // The slowest of its cards sets a synchronous job's pace.
-                claim.rate_here = claim.rate_here.min(rate);
+                // A synchronous job advances at the rate of its slowest GPU.
+                claim.local_rate = claim.local_rate.min(rate);
             }
         }
     }
 
-    fn lost_cards(&self) -> u64 {
-        self.cards.iter().enumerate().filter(|(_, c)| c.lost).fold(0, |bits, (i, _)| bits | 1 << i)
+    fn lost_gpus(&self) -> u64 {
+        self.gpus.iter().enumerate().filter(|(_, c)| c.lost).fold(0, |bits, (i, _)| bits | 1 << i)
     }
 
-    /// Whether a claim has lost a card under it.
+    /// Whether a claim holds a lost GPU.
     #[must_use]
-    pub fn has_lost_card(&self, claim: &Claim) -> bool {
-        claim.request.cards & self.lost_cards() != 0
+    pub fn has_lost_gpu(&self, claim: &Claim) -> bool {
+        claim.request.gpus & self.lost_gpus() != 0
     }
 
-    fn card_mut(&mut self, index: u32) -> Result<&mut Card, StateError> {
-        self.cards.get_mut(index as usize).ok_or(StateError::NoCard(index))
+    fn gpu_mut(&mut self, index: u32) -> Result<&mut Gpu, StateError> {
+        self.gpus.get_mut(index as usize).ok_or(StateError::NoGpu(index))
     }
 
-    /// The card, where it answers and supports `reading`.
+    /// A GPU that is not lost and supports `feature`.
     ///
     /// # Errors
-    /// Where there is no such card, it is lost, or it cannot do that.
-    pub fn card(&self, index: u32, reading: Option<Reading>) -> Result<&Card, StateError> {
-        let card = self.cards.get(index as usize).ok_or(StateError::NoCard(index))?;
-        if card.lost {
+    /// If the GPU does not exist, is lost, or does not support the feature.
+    pub fn gpu(&self, index: u32, feature: Option<Feature>) -> Result<&Gpu, StateError> {
+        let gpu = self.gpus.get(index as usize).ok_or(StateError::NoGpu(index))?;
+        if gpu.lost {
             return Err(StateError::Lost(index));
         }
-        match reading {
-            Some(reading) if card.unsupported & reading.bit() != 0 => {
+        match feature {
+            Some(feature) if gpu.unsupported & feature.bit() != 0 => {
                 Err(StateError::Unsupported(index))
             }
-            _ => Ok(card),
+            _ => Ok(gpu),
         }
     }
 
-    /// Sets a card's cap from `at` on.
+    /// Sets the cap of a GPU from `at` on.
     ///
     /// # Errors
-    /// Outside the card's limits, or where the card refuses.
+    /// If the cap is out of range or the GPU refuses.
     pub fn set_cap(
         &mut self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         at: Timestamp,
         index: u32,
         cap: Power,
     ) -> Result<(), StateError> {
-        let gpu = physics.gpu;
-        if self.card(index, Some(Reading::Cap))?.no_permission {
+        let model = hardware.model;
+        if self.gpu(index, Some(Feature::Cap))?.no_permission {
             return Err(StateError::NoPermission(index));
         }
-        if cap < gpu.cap_min || cap > gpu.cap_max {
+        if cap < model.cap_min || cap > model.cap_max {
             return Err(StateError::OutOfRange {
-                asked: cap.to_string(),
-                min: gpu.cap_min.to_string(),
-                max: gpu.cap_max.to_string(),
+                requested: cap.to_string(),
+                min: model.cap_min.to_string(),
+                max: model.cap_max.to_string(),
             });
         }
-        self.event(physics, at, |state| {
-            state.cards[index as usize].cap = cap;
+        self.event(hardware, at, |state| {
+            state.gpus[index as usize].cap = cap;
             Ok(())
         })
     }
 
-    /// Allows a card's clock at most `clock_max` from `at` on; `None` frees it.
+    /// Limits the clock of a GPU from `at` on; `None` removes the limit.
     ///
     /// # Errors
-    /// Where the card refuses.
+    /// If the GPU refuses.
     pub fn set_clock_max(
         &mut self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         at: Timestamp,
         index: u32,
         clock_max: Option<Frequency>,
     ) -> Result<(), StateError> {
-        if self.card(index, Some(Reading::LockedClocks))?.no_permission {
+        if self.gpu(index, Some(Feature::LockedClocks))?.no_permission {
             return Err(StateError::NoPermission(index));
         }
-        self.event(physics, at, |state| {
-            state.cards[index as usize].clock_max = clock_max;
+        self.event(hardware, at, |state| {
+            state.gpus[index as usize].clock_max = clock_max;
             Ok(())
         })
     }
 
-    /// Makes something go wrong with a card from `at` on, or all well again.
+    /// Injects or clears faults of a GPU from `at` on.
     ///
     /// # Errors
-    /// Where there is no such card.
+    /// If the GPU does not exist.
     pub fn set_fault(
         &mut self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         at: Timestamp,
         index: u32,
         fault: Fault,
     ) -> Result<(), StateError> {
-        self.event(physics, at, |state| {
-            let card = state.card_mut(index)?;
+        self.event(hardware, at, |state| {
+            let gpu = state.gpu_mut(index)?;
             match fault {
-                Fault::Lost => card.lost = true,
-                Fault::NoPermission => card.no_permission = true,
-                Fault::Unsupported(reading) => card.unsupported |= reading.bit(),
+                Fault::Lost => gpu.lost = true,
+                Fault::NoPermission => gpu.no_permission = true,
+                Fault::Unsupported(feature) => gpu.unsupported |= feature.bit(),
                 Fault::StuckEnergy => {
-                    card.energy_stuck = card.energy_stuck.or(Some(card.meter.total()));
+                    gpu.energy_stuck = gpu.energy_stuck.or(Some(gpu.meter.total()));
                 }
                 Fault::Clear => {
-                    card.lost = false;
-                    card.no_permission = false;
-                    card.unsupported = 0;
-                    card.energy_stuck = None;
+                    gpu.lost = false;
+                    gpu.no_permission = false;
+                    gpu.unsupported = 0;
+                    gpu.energy_stuck = None;
                 }
             }
             Ok(())
         })
     }
 
-    /// Whether a claim may come, and where: a free place for which `is_free` holds.
+    /// Slot for a new claim: an empty one for which `is_free` holds.
     ///
     /// # Errors
-    /// Says what is in its way.
-    pub fn place_for(
+    /// If the request cannot be granted.
+    pub fn free_slot(
         &self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         request: &ClaimRequest,
         mut is_free: impl FnMut(usize) -> bool,
     ) -> Result<usize, StateError> {
-        let workload = physics
+        let workload = hardware
             .world
             .workload(request.workload.as_str())
             .ok_or_else(|| StateError::NoWorkload(request.workload.clone()))?;
-        for index in (0..64u32).filter(|index| request.cards & (1 << index) != 0) {
-            let card = self.card(index, None)?;
-            if card.shares.len() >= TENANTS_MAX {
+        for index in (0..64u32).filter(|index| request.gpus & (1 << index) != 0) {
+            let gpu = self.gpu(index, None)?;
+            if gpu.shares.len() >= TENANTS_MAX {
                 return Err(StateError::Full);
             }
-            let free = physics.gpu.memory_mib.saturating_sub(self.memory_mib(card));
+            let free = hardware.model.memory_mib.saturating_sub(self.memory_mib(gpu));
             if workload.memory_mib > free {
-                let (card, asked) = (index as usize, workload.memory_mib);
-                return Err(StateError::OutOfMemory { card, asked, free });
+                let (gpu, requested) = (index as usize, workload.memory_mib);
+                return Err(StateError::OutOfMemory { gpu, requested, free });
             }
         }
         (0..self.claims.len())
-            .find(|place| self.claims[*place].is_none() && is_free(*place))
+            .find(|slot| self.claims[*slot].is_none() && is_free(*slot))
             .ok_or(StateError::Full)
     }
 
-    /// Lets a process onto its cards at `at`, in the place that [`Self::place_for`] found. It
-    /// waits until it is told to run. Gives the claim's serial.
+    /// Grants a claim at `at`, in the slot from [`Self::free_slot`], in phase [`Phase::Waiting`].
+    /// Returns its serial number.
     ///
     /// # Errors
-    /// Where the catalog does not have its workload.
+    /// If the catalog lacks its workload.
     pub fn claim(
         &mut self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         at: Timestamp,
-        place: usize,
+        slot: usize,
         request: ClaimRequest,
     ) -> Result<u64, StateError> {
-        let workload = physics.world.workload(request.workload.as_str());
+        let workload = hardware.world.workload(request.workload.as_str());
         let memory_mib =
             workload.ok_or_else(|| StateError::NoWorkload(request.workload.clone()))?.memory_mib;
-        let gpus_total = request.cards.count_ones();
+        let gpus_total = request.gpus.count_ones();
         let serial = self.next_serial;
-        self.event(physics, at, |state| {
+        self.event(hardware, at, |state| {
             state.next_serial += 1;
-            state.claims[place] = Some(Claim {
+            state.claims[slot] = Some(Claim {
                 serial,
                 request,
                 phase: Phase::Waiting,
                 gpus_total,
                 memory_mib,
-                rate_here: 0,
-                rate_max: u64::MAX,
+                local_rate: 0,
+                peer_rate: u64::MAX,
                 femtosteps: 0,
             });
             Ok(serial)
         })
     }
 
-    /// Changes a claim at `at`: its phase, how many cards its job has, how fast its peers are.
+    /// Changes a claim at `at`: its phase, the job's number of GPUs, the rate of its peers.
     ///
     /// # Errors
-    /// Where the claim is gone.
+    /// If the claim has been released.
     pub fn change_claim(
         &mut self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         at: Timestamp,
-        (place, serial): (usize, u64),
-        (phase, gpus_total, rate_max): (Phase, u32, u64),
+        (slot, serial): (usize, u64),
+        (phase, gpus_total, peer_rate): (Phase, u32, u64),
     ) -> Result<(), StateError> {
-        self.event(physics, at, |state| {
-            let claim = state.claims.get_mut(place).and_then(Option::as_mut);
+        self.event(hardware, at, |state| {
+            let claim = state.claims.get_mut(slot).and_then(Option::as_mut);
             let claim = claim.filter(|c| c.serial == serial).ok_or(StateError::NoClaim)?;
-            (claim.phase, claim.gpus_total, claim.rate_max) = (phase, gpus_total, rate_max);
+            (claim.phase, claim.gpus_total, claim.peer_rate) = (phase, gpus_total, peer_rate);
             Ok(())
         })
     }
 
-    /// Takes the claims at `places` off their cards at `at`.
-    pub fn release(&mut self, physics: Physics<'_>, at: Timestamp, places: &[usize]) {
-        let done: Result<(), StateError> = self.event(physics, at, |state| {
-            for place in places {
-                state.claims[*place] = None;
+    /// Releases the claims in `slots` at `at`.
+    pub fn release(&mut self, hardware: Hardware<'_>, at: Timestamp, slots: &[usize]) {
+        let done: Result<(), StateError> = self.event(hardware, at, |state| {
+            for slot in slots {
+                state.claims[*slot] = None;
             }
             Ok(())
         });
@@ -386,42 +386,42 @@ impl NodeState {
 
     fn event<T>(
         &mut self,
-        physics: Physics<'_>,
+        hardware: Hardware<'_>,
         at: Timestamp,
         change: impl FnOnce(&mut Self) -> Result<T, StateError>,
     ) -> Result<T, StateError> {
-        self.settle(at);
+        self.advance(at);
         let changed = change(self)?;
-        self.refresh(physics);
+        self.update_rates(hardware);
         Ok(changed)
     }
 
-    /// What a card's energy counter has counted at `at`, with its part of a millijoule.
+    /// Energy of a GPU at `at`, including fractions of a millijoule.
     #[must_use]
-    pub fn energy(&self, card: &Card, at: Timestamp) -> EnergyMeter {
-        let mut meter = card.meter;
-        meter.add(card.power, at.since(self.settled_at));
+    pub fn energy(&self, gpu: &Gpu, at: Timestamp) -> EnergyMeter {
+        let mut meter = gpu.meter;
+        meter.add(gpu.power, at.since(self.advanced_to));
         meter
     }
 
-    /// What a card's energy counter shows at `at`.
+    /// Value of a GPU's energy counter at `at`.
     #[must_use]
-    pub fn energy_shown(&self, card: &Card, at: Timestamp) -> Energy {
-        card.energy_stuck.unwrap_or_else(|| self.energy(card, at).total())
+    pub fn energy_counter(&self, gpu: &Gpu, at: Timestamp) -> Energy {
+        gpu.energy_stuck.unwrap_or_else(|| self.energy(gpu, at).total())
     }
 
-    /// Whole steps that a claim has done at `at`.
+    /// Completed steps of a claim at `at`.
     #[must_use]
     pub fn steps(&self, claim: &Claim, at: Timestamp) -> u64 {
-        let span = at.since(self.settled_at).as_micros();
+        let span = at.since(self.advanced_to).as_micros();
         ((claim.femtosteps + u128::from(claim.rate()) * span) / FEMTOSTEPS) as u64
     }
 
-    /// How long from `at` until a claim has done `steps` whole steps at its present rate; `None`
-    /// if it stands still.
+    /// Time from `at` until a claim has completed `steps` steps at its current rate; `None` if the
+    /// rate is zero.
     #[must_use]
     pub fn until_steps(&self, claim: &Claim, at: Timestamp, steps: u64) -> Option<Duration> {
-        let span = at.since(self.settled_at).as_micros();
+        let span = at.since(self.advanced_to).as_micros();
         let rate = u128::from(claim.rate());
         let done = claim.femtosteps + rate * span;
         let missing = (u128::from(steps) * FEMTOSTEPS).saturating_sub(done);
@@ -429,10 +429,10 @@ impl NodeState {
         Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
 
-    /// Device memory in use on a card.
+    /// Device memory in use on a GPU, MiB.
     #[must_use]
-    pub fn memory_mib(&self, card: &Card) -> u64 {
-        card.shares
+    pub fn memory_mib(&self, gpu: &Gpu) -> u64 {
+        gpu.shares
             .iter()
             .filter_map(|share| self.claims.get(share.claim)?.as_ref())
             .map(|claim| claim.memory_mib)

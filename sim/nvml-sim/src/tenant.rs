@@ -1,132 +1,132 @@
-//! Cards and the claims on them: the values a node's state is made of.
+//! Values of a node's state: GPUs and the claims on them.
 
 use wattle_common::units::EnergyMeter;
 use wattle_common::{Energy, Frequency, JobId, Power, WorkloadId};
 
-use crate::fault::{Fault, READINGS};
+use crate::fault::{FEATURES, Fault};
 
-/// Most processes that can hold cards of one node at once.
+/// Maximum number of processes that hold GPUs of one node.
 pub const CLAIMS_MAX: usize = 64;
-/// Most processes on one card. More than the four that published co-location work tries.
+/// Maximum number of processes per GPU; published work on co-location uses up to four.
 pub const TENANTS_MAX: usize = 8;
 
-/// Steps in billionths: the unit of a rate of steps. A rate times microseconds gives
-/// [`FEMTOSTEPS`].
+/// Nanosteps per step. Rates are in nanosteps per second, so rate times microseconds is in
+/// femtosteps.
 pub const NANOSTEPS: f64 = 1e9;
-/// How many of the unit in which steps are counted make one step.
+/// Femtosteps per step: the unit of counted steps.
 pub const FEMTOSTEPS: u128 = 1_000_000_000_000_000;
 
-/// What one process has on one card.
+/// Use of one GPU by one process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Which claim of the node.
+    /// Slot of its claim.
     pub claim: usize,
-    /// Its part of the card's utilisation, 0 to 1.
+    /// Its share of the GPU's time, 0 to 1.
     pub utilization: f64,
 }
 
-/// One card.
+/// A simulated GPU.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Card {
-    /// The power cap in force.
+pub struct Gpu {
+    /// Power cap in force.
     pub cap: Power,
-    /// The highest clock that is allowed, where one is locked.
+    /// Upper limit on the clock, if locked.
     pub clock_max: Option<Frequency>,
-    /// Energy until the node was last settled.
+    /// Energy up to [`crate::state::NodeState::advanced_to`].
     pub meter: EnergyMeter,
     /// Power since then.
     pub power: Power,
-    /// The clock it runs at.
+    /// Current clock.
     pub clock: Frequency,
-    /// Share of time its cores are busy, 0 to 1.
+    /// Share of time with a kernel running, 0 to 1.
     pub utilization_gpu: f64,
-    /// Share of time its memory is busy, 0 to 1.
+    /// Share of time with memory accesses, 0 to 1.
     pub utilization_memory: f64,
-    /// Whether the cap holds its power down.
+    /// Whether the cap limits power.
     pub power_capped: bool,
-    /// Fallen off the bus.
+    /// Whether it fell off the bus.
     pub lost: bool,
-    /// Settings are refused.
+    /// Whether settings are refused.
     pub no_permission: bool,
-    /// The value at which the energy counter is stuck.
+    /// Value of a stuck energy counter.
     pub energy_stuck: Option<Energy>,
-    /// Bits of the [`Reading`]s it does not support.
+    /// Bits of unsupported [`crate::fault::Feature`]s.
     pub unsupported: u64,
-    /// Who is on it, in the order of their claims.
+    /// Its tenants, by slot of their claims.
     pub shares: Vec<Share>,
 }
 
-impl Card {
-    /// What is wrong with it.
+impl Gpu {
+    /// Its current faults.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         let unsupported =
-            READINGS.iter().filter(|(reading, _)| self.unsupported & reading.bit() != 0);
+            FEATURES.iter().filter(|(feature, _)| self.unsupported & feature.bit() != 0);
         let flags = [
             (self.lost, Fault::Lost),
             (self.no_permission, Fault::NoPermission),
             (self.energy_stuck.is_some(), Fault::StuckEnergy),
         ];
         let set = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, fault)| fault);
-        set.chain(unsupported.map(|(reading, _)| Fault::Unsupported(*reading))).collect()
+        set.chain(unsupported.map(|(feature, _)| Fault::Unsupported(*feature))).collect()
     }
 }
 
-/// How far a claim is in its life.
+/// Phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Holds memory and waits for the job's other processes; computes nothing.
+    /// Holds memory and waits for the job's other processes; idle.
     Waiting,
-    /// Trains.
+    /// Training.
     Running,
-    /// Has ended by itself, done or checkpointed; computes nothing and will soon be gone.
+    /// Completed or checkpointed; idle and about to be released.
     Ended,
 }
 
-/// What a process takes when it comes: the same on each of its cards.
+/// Request of a process for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRequest {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The job it trains.
+    /// Its job.
     pub job: JobId,
-    /// What kind of job that is.
+    /// The job's workload.
     pub workload: WorkloadId,
-    /// Which start of the job this is.
+    /// Attempt number of the job.
     pub attempt: u32,
-    /// Which of the job's processes this is, from 0.
+    /// Rank of the process in the job, from 0.
     pub rank: u32,
-    /// How many processes, and so nodes, the job has.
+    /// Number of the job's processes, one per node.
     pub nodes: u32,
-    /// The cards it takes on this node: bit `i` for card `i`.
-    pub cards: u64,
+    /// Requested GPUs of this node: bit `i` for GPU `i`.
+    pub gpus: u64,
 }
 
-/// A process on this node's cards.
+/// GPUs held by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Distinguishes it from earlier claims in the same place.
+    /// Unique number of the claim on its node.
     pub serial: u64,
-    /// What it asked for.
+    /// The granted request.
     pub request: ClaimRequest,
-    /// How far it is.
+    /// Current phase.
     pub phase: Phase,
-    /// How many cards its job has in all, on every node.
+    /// Total number of the job's GPUs on all nodes.
     pub gpus_total: u32,
-    /// Device memory it holds on each of its cards.
+    /// Device memory in use per GPU, MiB.
     pub memory_mib: u64,
-    /// What this node alone would let it do, in nanosteps a second.
-    pub rate_here: u64,
-    /// What the slowest of its other nodes allows, in nanosteps a second.
-    pub rate_max: u64,
-    /// Steps until the node was last settled, in [`FEMTOSTEPS`].
+    /// Rate that this node allows, nanosteps per second.
+    pub local_rate: u64,
+    /// Rate that the slowest other node allows, nanosteps per second.
+    pub peer_rate: u64,
+    /// Femtosteps up to [`crate::state::NodeState::advanced_to`].
     pub femtosteps: u128,
 }
 
 impl Claim {
-    /// The rate at which it advances, in nanosteps a second.
+    /// Current rate, nanosteps per second.
     #[must_use]
     pub fn rate(&self) -> u64 {
-        if self.phase == Phase::Running { self.rate_here.min(self.rate_max) } else { 0 }
+        if self.phase == Phase::Running { self.local_rate.min(self.peer_rate) } else { 0 }
     }
 }

@@ -1,4 +1,4 @@
-//! `wattle-simnode`: makes, shows and breaks simulated nodes.
+//! `wattle-simnode`: creates, shows and faults simulated nodes.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use serde::Serialize;
 use wattle_common::NodeId;
 use wattle_common::time::TimeScale;
 
-/// Makes, shows and breaks simulated GPU nodes. A node is one file; every process that finds it in
-/// WATTLE_SIM_NODE and loads libnvml_sim.so as its NVML sees the same cards.
+/// Creates, shows and faults simulated GPU nodes. A node is one file; all processes that name it in
+/// WATTLE_SIM_NODE and load libnvml_sim.so as their NVML library share its GPUs.
 #[derive(Parser)]
 #[command(
     name = "wattle-simnode",
@@ -28,60 +28,60 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Makes a node, idle, with all cards at their default cap.
+    /// Creates a node with idle GPUs at default cap.
     #[command(
         after_help = "Example:\n  wattle-simnode create --state /tmp/n0.node --node n0 --gpus 8 --gpu-type v100 --rate 60"
     )]
     Create(Create),
-    /// Shows a node's cards and who is on them.
+    /// Shows a node's GPUs and their tenants.
     #[command(after_help = "Example:\n  wattle-simnode show --state /tmp/n0.node --json")]
     Show(Show),
-    /// Makes something go wrong with a card, until it is cleared.
+    /// Injects a fault into a GPU, until it is cleared.
     #[command(
         after_help = "Example:\n  wattle-simnode fault --state /tmp/n0.node --gpu 0 unsupported:energy\n  wattle-simnode fault --state /tmp/n0.node --gpu 0 clear"
     )]
-    Fault(Break),
+    Fault(InjectFault),
 }
 
 #[derive(Args)]
 struct Create {
-    /// The node's file; must not be there yet.
+    /// State file to create.
     #[arg(long)]
     state: PathBuf,
-    /// The node's id.
+    /// Node id.
     #[arg(long)]
     node: NodeId,
-    /// How many cards.
+    /// Number of GPUs.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     gpus: u32,
-    /// Their kind, as in the catalog.
+    /// GPU type of the catalog.
     #[arg(long)]
-    kind: String,
-    /// Seconds of the node's time in one second of the wall's.
+    gpu_type: String,
+    /// Seconds of system time per second of wall time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
-    /// When both times are equal: microseconds since the Unix epoch, not in the future. Now, where
-    /// it is not said. Nodes of one cluster need the same.
+    /// Instant at which both times are equal: microseconds since the Unix epoch, not in the future.
+    /// Default: now. All nodes of a cluster need the same value.
     #[arg(long)]
     epoch_us: Option<u64>,
 }
 
 #[derive(Args)]
 struct Show {
-    /// The node's file.
+    /// State file.
     #[arg(long)]
     state: PathBuf,
-    /// As one JSON object.
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
-struct Break {
-    /// The node's file.
+struct InjectFault {
+    /// State file.
     #[arg(long)]
     state: PathBuf,
-    /// Which card.
+    /// GPU index.
     #[arg(long)]
     gpu: u32,
     /// lost, no-permission, stuck-energy, unsupported:NAME, or clear.
@@ -95,16 +95,16 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Fault(args) => fault(&args),
     };
     let Err(error) = result else { return Ok(ExitCode::SUCCESS) };
-    // What another command line would mend is wrong usage.
+    // Errors that another command line fixes are usage errors.
     let usage = matches!(
         error.downcast_ref(),
         Some(
-            NodeError::UnknownKind { .. }
+            NodeError::UnknownGpuType { .. }
                 | NodeError::Count(_)
                 | NodeError::Exists { .. }
                 | NodeError::Missing { .. }
                 | NodeError::Unusable { .. }
-                | NodeError::Refused(StateError::NoCard(_))
+                | NodeError::Refused(StateError::NoGpu(_))
         )
     );
     writeln!(std::io::stderr(), "error: {error:#}")?;
@@ -114,28 +114,28 @@ fn main() -> anyhow::Result<ExitCode> {
 fn create(args: Create) -> anyhow::Result<()> {
     let epoch_us = args.epoch_us.unwrap_or_else(wall_us);
     let clock = TimeScale { epoch_us, rate: args.rate };
-    let spec = NodeSpec { node: args.node, gpus: args.gpus, kind: args.kind, clock };
+    let spec = NodeSpec { node: args.node, gpus: args.gpus, gpu_type: args.gpu_type, clock };
     Ok(Node::create(&args.state, &spec)?)
 }
 
-fn fault(args: &Break) -> anyhow::Result<()> {
+fn fault(args: &InjectFault) -> anyhow::Result<()> {
     let node = Node::open(&args.state)?;
-    node.update(|state, physics, at| state.set_fault(physics, at, args.gpu, args.fault))?;
+    node.update(|state, hardware, at| state.set_fault(hardware, at, args.gpu, args.fault))?;
     Ok(())
 }
 
 #[derive(Serialize)]
-struct NodeShown {
+struct NodeReport {
     node: String,
-    kind: String,
+    gpu_type: String,
     rate: u32,
     epoch_us: u64,
     at_us: u64,
-    gpus: Vec<GpuShown>,
+    gpus: Vec<GpuReport>,
 }
 
 #[derive(Serialize)]
-struct GpuShown {
+struct GpuReport {
     gpu: usize,
     uuid: String,
     power_mw: u64,
@@ -149,11 +149,11 @@ struct GpuShown {
     memory_total_mib: u64,
     power_capped: bool,
     faults: Vec<String>,
-    tenants: Vec<TenantShown>,
+    tenants: Vec<TenantReport>,
 }
 
 #[derive(Serialize)]
-struct TenantShown {
+struct TenantReport {
     pid: u32,
     job: String,
     workload: String,
@@ -170,22 +170,22 @@ struct TenantShown {
 
 fn show(args: &Show) -> anyhow::Result<()> {
     let node = Node::open(&args.state)?;
-    let shown = shown(&node)?;
+    let report = report(&node)?;
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string(&shown)?)?;
+        writeln!(out, "{}", serde_json::to_string(&report)?)?;
         return Ok(());
     }
     writeln!(
         out,
         "{}: {} x {}, rate {}",
-        shown.node,
-        shown.gpus.len(),
-        node.gpu().nvml_name,
-        shown.rate
+        report.node,
+        report.gpus.len(),
+        node.model().nvml_name,
+        report.rate
     )?;
     writeln!(out, "GPU     POWER       CAP   CLOCK  UTIL   MEMORY MiB        ENERGY  TENANTS")?;
-    for gpu in &shown.gpus {
+    for gpu in &report.gpus {
         let mut tenants: Vec<String> =
             gpu.tenants.iter().map(|t| format!("{}({})", t.job, t.workload)).collect();
         tenants.extend(gpu.faults.iter().map(|fault| format!("[{fault}]")));
@@ -206,9 +206,9 @@ fn show(args: &Show) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn shown(node: &Node) -> Result<NodeShown, NodeError> {
-    let view = node.look()?;
-    let tenant = |claim: &Claim, utilization_gpu: f64| TenantShown {
+fn report(node: &Node) -> Result<NodeReport, NodeError> {
+    let snapshot = node.observe()?;
+    let tenant = |claim: &Claim, utilization_gpu: f64| TenantReport {
         pid: claim.request.pid,
         job: claim.request.job.to_string(),
         workload: claim.request.workload.to_string(),
@@ -224,36 +224,36 @@ fn shown(node: &Node) -> Result<NodeShown, NodeError> {
         memory_mib: claim.memory_mib,
         utilization_gpu,
         steps_per_s: claim.rate() as f64 / 1e9,
-        steps: view.state.steps(claim, view.at),
+        steps: snapshot.state.steps(claim, snapshot.at),
     };
-    let gpus = view.state.cards.iter().enumerate().map(|(gpu, card)| GpuShown {
-        gpu,
-        uuid: uuid_of(node, gpu as u32),
-        power_mw: card.power.as_mw(),
-        energy_mj: view.state.energy_shown(card, view.at).as_mj(),
-        cap_mw: card.cap.as_mw(),
-        clock_mhz: card.clock.as_mhz(),
-        clock_mhz_max: card.clock_max.map(wattle_common::Frequency::as_mhz),
-        utilization_gpu: card.utilization_gpu,
-        utilization_memory: card.utilization_memory,
-        memory_used_mib: view.state.memory_mib(card),
-        memory_total_mib: node.gpu().memory_mib,
-        power_capped: card.power_capped,
-        faults: card.faults().iter().map(ToString::to_string).collect(),
-        tenants: card
+    let gpus = snapshot.state.gpus.iter().enumerate().map(|(index, gpu)| GpuReport {
+        gpu: index,
+        uuid: uuid_of(node, index as u32),
+        power_mw: gpu.power.as_mw(),
+        energy_mj: snapshot.state.energy_counter(gpu, snapshot.at).as_mj(),
+        cap_mw: gpu.cap.as_mw(),
+        clock_mhz: gpu.clock.as_mhz(),
+        clock_mhz_max: gpu.clock_max.map(wattle_common::Frequency::as_mhz),
+        utilization_gpu: gpu.utilization_gpu,
+        utilization_memory: gpu.utilization_memory,
+        memory_used_mib: snapshot.state.memory_mib(gpu),
+        memory_total_mib: node.model().memory_mib,
+        power_capped: gpu.power_capped,
+        faults: gpu.faults().iter().map(ToString::to_string).collect(),
+        tenants: gpu
             .shares
             .iter()
             .filter_map(|share| {
-                Some(tenant(view.state.claims[share.claim].as_ref()?, share.utilization))
+                Some(tenant(snapshot.state.claims[share.claim].as_ref()?, share.utilization))
             })
             .collect(),
     });
-    Ok(NodeShown {
+    Ok(NodeReport {
         node: node.id().to_string(),
-        kind: node.gpu().gpu_type.clone(),
+        gpu_type: node.model().gpu_type.clone(),
         rate: node.clock().rate,
         epoch_us: node.clock().epoch_us,
-        at_us: view.at.as_us(),
+        at_us: snapshot.at.as_us(),
         gpus: gpus.collect(),
     })
 }

@@ -1,4 +1,4 @@
-//! The job's checkpoint: how many steps it has done, in a file that is whole or absent.
+//! The job's checkpoint: its completed steps, in an atomically replaced file.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use wattle_common::{JobId, WorkloadId};
 
 use super::JobError;
 
-/// What is kept of a job.
+/// Contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Checkpoint {
     pub(super) job: JobId,
@@ -22,7 +22,7 @@ fn file(dir: &Path) -> PathBuf {
 }
 
 impl Checkpoint {
-    /// Reads the folder's checkpoint, where there is one, and sees that it is this workload's.
+    /// Reads the checkpoint of a directory, if any, and verifies its workload.
     pub(super) fn read(dir: &Path, workload: &WorkloadId) -> Result<Option<Self>, JobError> {
         let path = file(dir);
         let wrong = |reason: String| JobError::Checkpoint { path: path.clone(), reason };
@@ -32,18 +32,18 @@ impl Checkpoint {
             Err(error) => return Err(wrong(error.to_string())),
         };
         let read: Self = serde_json::from_slice(&bytes).map_err(|error| {
-            wrong(format!("is no checkpoint ({error}); remove it to start from the beginning"))
+            wrong(format!("invalid checkpoint ({error}); remove it to restart from step 0"))
         })?;
         if read.workload != *workload {
             return Err(wrong(format!(
-                "is a checkpoint of {}, not of {workload}; remove it to start from the beginning",
+                "checkpoint of workload {}, expected {workload}; remove it to restart from step 0",
                 read.workload
             )));
         }
         Ok(Some(read))
     }
 
-    /// Writes the folder's checkpoint; whoever reads it sees the old one or this one.
+    /// Replaces the checkpoint of a directory atomically.
     pub(super) fn write(&self, dir: &Path) -> Result<(), JobError> {
         let path = file(dir);
         let write = || -> io::Result<()> {
@@ -53,7 +53,7 @@ impl Checkpoint {
             out.write_all(&serde_json::to_vec(self)?)?;
             out.sync_all()?;
             std::fs::rename(&draft, &path)?;
-            // The rename itself must reach the disk.
+            // Flushes the rename.
             File::open(dir)?.sync_all()
         };
         write()
@@ -66,13 +66,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_comes_back_and_knows_its_workload() {
+    fn checkpoint_round_trips_and_verifies_its_workload() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (WorkloadId::new("a").unwrap(), WorkloadId::new("b").unwrap());
         assert_eq!(Checkpoint::read(dir.path(), &a).unwrap(), None);
-        let kept = Checkpoint { job: JobId::new("j").unwrap(), workload: a.clone(), steps: 7 };
-        kept.write(dir.path()).unwrap();
-        assert_eq!(Checkpoint::read(dir.path(), &a).unwrap(), Some(kept));
+        let written = Checkpoint { job: JobId::new("j").unwrap(), workload: a.clone(), steps: 7 };
+        written.write(dir.path()).unwrap();
+        assert_eq!(Checkpoint::read(dir.path(), &a).unwrap(), Some(written));
         let error = Checkpoint::read(dir.path(), &b).unwrap_err().to_string();
         assert!(error.contains("remove it"), "{error}");
         std::fs::write(file(dir.path()), b"{").unwrap();

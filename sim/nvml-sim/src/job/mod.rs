@@ -1,11 +1,10 @@
-//! `wattle-simjob`: a training job in numbers. It takes simulated cards as a CUDA process takes
-//! real ones, advances as fast as the world lets it, reports and checkpoints like any job.
+//! `wattle-simjob`: a simulated training job. It claims simulated GPUs as a CUDA process uses real
+//! ones, advances at the rate of the world, and reports progress and writes checkpoints like a
+//! training script.
 //!
-//! What it does not do: starting takes no time, a checkpoint costs none, and a process that is
-//! stopped (SIGSTOP) goes on training, for its load ends only with the process.
-//!
-//! It never counts its own sleeps: its steps follow from the node's time and the rate in the node's
-//! state, so a slow or busy machine makes it report later, not train slower.
+//! Steps follow from the node's time and the rate in its state, not from sleeps, so a slow machine
+//! delays reports but does not slow training. Start-up and checkpoints take no time, and a stopped
+//! process (SIGSTOP) continues to train: its load ends with the process.
 
 mod checkpoint;
 mod peers;
@@ -25,74 +24,74 @@ use crate::state::ClaimRequest;
 
 pub use train::Outcome;
 
-/// What the job is told on its command line.
+/// Command-line arguments of the job.
 #[derive(Clone, Debug)]
 pub struct JobArgs {
-    /// What kind of job it is.
+    /// Workload.
     pub workload: WorkloadId,
-    /// Steps in all; `None`: as many as the workload has.
+    /// Total steps; `None`: those of the workload.
     pub steps: Option<u64>,
-    /// Steps in one epoch; `None`: as many as the workload has.
+    /// Steps per epoch; `None`: those of the workload.
     pub steps_per_epoch: Option<u64>,
-    /// Steps between checkpoints; `None`: at each epoch's end.
+    /// Steps between checkpoints; `None`: one epoch.
     pub checkpoint_every: Option<u64>,
 }
 
 /// Why a job fails.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// The environment lacks something.
+    /// A required environment variable is not set.
     #[error("{name} is not set; {remedy}")]
     NotSet {
         /// The variable.
         name: &'static str,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The environment has something that cannot be.
+    /// An invalid environment variable.
     #[error("{name}={value}: {reason}")]
     Environment {
         /// The variable.
         name: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// The catalog does not have the workload.
-    #[error("the catalog has no workload `{asked}`; it has {known}")]
+    /// The catalog lacks the workload.
+    #[error("unknown workload `{requested}`: the catalog has {known}")]
     NoWorkload {
-        /// What was asked for.
-        asked: WorkloadId,
-        /// What there is.
+        /// The requested workload.
+        requested: WorkloadId,
+        /// The workloads of the catalog.
         known: String,
     },
-    /// The node refuses.
+    /// An error of the node.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// A card fell off the bus under the job.
+    /// A GPU of the job was lost.
     #[error("CUDA error: a GPU of this job is lost")]
-    CardLost,
-    /// The claim vanished under the job.
-    #[error("the node does not know this process any more; was it created anew?")]
+    GpuLost,
+    /// The claim no longer exists.
+    #[error("the node has no claim of this process; it may have been recreated")]
     ClaimLost,
     /// Another process of the job died.
-    #[error("rank {0} of this job is gone")]
-    PeerGone(u32),
-    /// Told to stop, with nowhere to keep what was done.
-    #[error("told to stop, and {0} steps are lost: WATTLE_CHECKPOINT_DIR is not set")]
-    NotKept(u64),
+    #[error("rank {0} of this job has died")]
+    PeerDied(u32),
+    /// Stopped by a signal without a checkpoint directory.
+    #[error("stopped by a signal with {0} steps lost: set WATTLE_CHECKPOINT_DIR to keep them")]
+    StepsLost(u64),
     /// A checkpoint cannot be read or written.
     #[error("{0}: {reason}", path.display())]
     Checkpoint {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem and the remedy.
         reason: String,
     },
 }
 
-/// A job that has everything it needs to take its cards.
+/// A validated job.
 #[derive(Debug)]
 struct Setup {
     node: Arc<Node>,
@@ -105,12 +104,12 @@ struct Setup {
     checkpoint_dir: Option<PathBuf>,
 }
 
-/// Runs a job to its end, or until it is told to stop.
+/// Runs a job until it completes or a signal stops it.
 ///
 /// # Errors
-/// Where it cannot start, or its hardware or its peers fail it.
+/// If it cannot start, or a GPU or a peer fails.
 pub fn run(args: &JobArgs) -> Result<Outcome, JobError> {
-    // First of all: a signal that comes before this would kill the process.
+    // First, because an earlier signal would kill the process.
     let signals = signals::Signals::block();
     train::train(&prepare(args)?, &signals)
 }
@@ -131,13 +130,13 @@ fn number(name: &'static str) -> Result<Option<u32>, JobError> {
 fn prepare(args: &JobArgs) -> Result<Setup, JobError> {
     let path = variable(env::SIM_NODE).ok_or(JobError::NotSet {
         name: env::SIM_NODE,
-        remedy: "name the state file that wattle-simnode create has made",
+        remedy: "set it to a state file created by wattle-simnode create",
     })?;
     let node = Arc::new(Node::open(PathBuf::from(path).as_path())?);
     let workload = world().workload(args.workload.as_str()).ok_or_else(|| {
         let known = world().workloads().map(|workload| workload.id.as_str().to_owned());
         let known = known.collect::<Vec<_>>().join(", ");
-        JobError::NoWorkload { asked: args.workload.clone(), known }
+        JobError::NoWorkload { requested: args.workload.clone(), known }
     })?;
     let job = match variable(env::JOB) {
         Some(value) => JobId::new(&value).map_err(|error: IdError| JobError::Environment {
@@ -145,16 +144,16 @@ fn prepare(args: &JobArgs) -> Result<Setup, JobError> {
             value,
             reason: error.to_string(),
         })?,
-        // Started by hand.
+        // Started manually.
         None => JobId::new(&format!("simjob-{}", std::process::id())).expect("digits make an id"),
     };
     let devices = std::env::var(CUDA_VISIBLE_DEVICES).ok();
-    let cards = cards(devices.as_deref(), &node).map_err(|reason| JobError::Environment {
+    let gpus = gpus(devices.as_deref(), &node).map_err(|reason| JobError::Environment {
         name: CUDA_VISIBLE_DEVICES,
         value: devices.clone().unwrap_or_default(),
         reason,
     })?;
-    // The names under which torchrun takes its own arguments from the environment.
+    // The environment variables of torchrun arguments.
     let nodes = number("PET_NNODES")?.unwrap_or(1).max(1);
     let rank = number("PET_NODE_RANK")?.unwrap_or(0);
     if rank >= nodes {
@@ -174,7 +173,7 @@ fn prepare(args: &JobArgs) -> Result<Setup, JobError> {
             attempt: number(env::ATTEMPT)?.unwrap_or(1),
             rank,
             nodes,
-            cards,
+            gpus,
         },
         steps_total: args.steps.unwrap_or_else(all),
         steps_per_epoch,
@@ -188,24 +187,25 @@ fn prepare(args: &JobArgs) -> Result<Setup, JobError> {
 
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Which cards the variable names, by index or by UUID; all of them where it is not set.
-fn cards(devices: Option<&str>, node: &Node) -> Result<u64, String> {
+/// GPUs named by the variable, by index or UUID; all if it is not set.
+fn gpus(devices: Option<&str>, node: &Node) -> Result<u64, String> {
     let count = node.gpu_count();
     let Some(devices) = devices else {
-        return Ok((0..count).fold(0, |cards, index| cards | 1 << index));
+        return Ok((0..count).fold(0, |gpus, index| gpus | 1 << index));
     };
-    let mut cards = 0;
+    let mut gpus = 0;
     for name in devices.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let index = if name.starts_with("GPU-") {
             (0..count).find(|index| uuid_of(node, *index) == name)
         } else {
             name.parse().ok().filter(|index| *index < count)
         };
-        let index = index.ok_or_else(|| format!("`{name}` is none of the {count} cards"))?;
-        if cards & (1 << index) != 0 {
-            return Err(format!("`{name}` is named twice"));
+        let index =
+            index.ok_or_else(|| format!("unknown GPU `{name}`: the node has {count} GPUs"))?;
+        if gpus & (1 << index) != 0 {
+            return Err(format!("duplicate GPU `{name}`"));
         }
-        cards |= 1 << index;
+        gpus |= 1 << index;
     }
-    if cards == 0 { Err("no card is visible; name at least one".to_owned()) } else { Ok(cards) }
+    if gpus == 0 { Err("no visible GPU: name at least one".to_owned()) } else { Ok(gpus) }
 }

@@ -1,8 +1,8 @@
-//! The other processes of a job that runs on several nodes.
+//! Peers: the other processes of a job on several nodes.
 //!
-//! The nodes' state files lie in one folder, and each shows the job's claim on that node: its rank,
-//! its phase, and how fast that node alone would let it go. So the ranks find each other without a
-//! network, and each takes the slowest of the others as its own limit.
+//! The nodes' state files are in one directory. Each contains the job's claim on that node with its
+//! rank, its phase, and the rate that the node allows. Ranks find each other through these files,
+//! without a network, and each limits its rate to that of the slowest peer.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ use crate::state::{ClaimRequest, Phase};
 pub(super) struct Peer {
     pub(super) rank: u32,
     pub(super) phase: Phase,
-    pub(super) cards: u32,
-    pub(super) rate_here: u64,
+    pub(super) gpus: u32,
+    pub(super) local_rate: u64,
 }
 
-/// The nodes around this one.
+/// The other nodes of the cluster.
 #[derive(Debug)]
 pub(super) struct Peers {
     own: Arc<Node>,
@@ -33,33 +33,33 @@ impl Peers {
         Self { own, request, nodes: BTreeMap::new() }
     }
 
-    /// Every other process of this start of the job that is alive, by rank.
-    pub(super) fn look(&mut self) -> Vec<Peer> {
-        let mut peers = self.known();
+    /// Live processes of this attempt of the job on other nodes, by rank.
+    pub(super) fn observe(&mut self) -> Vec<Peer> {
+        let mut peers = self.find();
         if peers.len() as u32 + 1 < self.request.nodes {
             self.scan();
-            peers = self.known();
+            peers = self.find();
         }
         peers
     }
 
-    fn known(&self) -> Vec<Peer> {
+    fn find(&self) -> Vec<Peer> {
         let mut peers = BTreeMap::new();
         for node in self.nodes.values() {
-            // A node whose file was spoilt has no peer of ours.
-            let Ok(view) = node.look() else { continue };
-            for claim in view.state.claims.iter().flatten() {
+            // A node with a corrupt file has no peers.
+            let Ok(snapshot) = node.observe() else { continue };
+            for claim in snapshot.state.claims.iter().flatten() {
                 let theirs = &claim.request;
                 let ours = theirs.job == self.request.job && theirs.attempt == self.request.attempt;
                 if ours && theirs.rank != self.request.rank {
-                    let lost = view.state.has_lost_card(claim);
+                    let lost = snapshot.state.has_lost_gpu(claim);
                     peers.insert(
                         theirs.rank,
                         Peer {
                             rank: theirs.rank,
                             phase: claim.phase,
-                            cards: theirs.cards.count_ones(),
-                            rate_here: if lost { 0 } else { claim.rate_here },
+                            gpus: theirs.gpus.count_ones(),
+                            local_rate: if lost { 0 } else { claim.local_rate },
                         },
                     );
                 }
@@ -68,7 +68,7 @@ impl Peers {
         peers.into_values().collect()
     }
 
-    /// Opens the nodes that have appeared in the folder, and forgets those that are gone.
+    /// Opens new nodes of the directory and drops removed ones.
     fn scan(&mut self) {
         self.nodes.retain(|path, _| path.exists());
         let Some(entries) = self.own.path().parent().and_then(|dir| dir.read_dir().ok()) else {
@@ -76,11 +76,11 @@ impl Peers {
         };
         for entry in entries.flatten() {
             let path = entry.path();
-            // Opening a pipe would wait for ever; a node is a plain file.
-            let plain = entry.file_type().is_ok_and(|kind| kind.is_file());
-            if plain && !self.nodes.contains_key(&path) {
-                // Files that are no nodes may lie there as well, and nodes of another cluster,
-                // whose clock began at another instant.
+            // A node is a regular file; opening a pipe would block.
+            let regular = entry.file_type().is_ok_and(|kind| kind.is_file());
+            if regular && !self.nodes.contains_key(&path) {
+                // The directory may contain other files, and nodes of another cluster, which have
+                // another clock.
                 if let Ok(node) = Node::open(&path)
                     && node.id() != self.own.id()
                     && node.clock() == self.own.clock()

@@ -1,4 +1,4 @@
-//! Telling the profiler how far the job is. Nobody there, or nobody reading, never hurts the job.
+//! Progress reports to the profiler. A missing or slow receiver never delays the job.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -8,11 +8,11 @@ use wattle_common::progress::Progress;
 
 use super::signals::Signals;
 
-/// How long (wall) the last line waits for somebody to take it.
+/// Retries of the last report, and the wall time between them.
 const LAST_TRIES: u32 = 100;
 const LAST_PAUSE: Duration = Duration::from_millis(10);
 
-/// The socket the job's lines go to.
+/// Sender of progress reports.
 #[derive(Debug)]
 pub(super) struct Reporter {
     to: Option<(UnixDatagram, PathBuf)>,
@@ -28,19 +28,19 @@ impl Reporter {
         Self { to: path.and_then(|path| Some((socket()?, path))) }
     }
 
-    /// Sends a line, once; `false` where nobody took it.
+    /// Sends a report once; `false` if it was not received.
     pub(super) fn send(&self, progress: &Progress) -> bool {
         let Some((socket, path)) = &self.to else { return true };
         socket.send_to(progress.to_string().as_bytes(), path).is_ok()
     }
 
-    /// Sends the line that must not be lost: tries for a second.
+    /// Sends the last report, with retries for one second.
     pub(super) fn send_last(&self, progress: &Progress, signals: &Signals) {
         for _ in 0..LAST_TRIES {
             if self.send(progress) {
                 return;
             }
-            // A signal now asks for what is happening anyway.
+            // The job is already stopping, so a signal has no effect.
             let _ = signals.wait(LAST_PAUSE);
         }
     }

@@ -1,4 +1,4 @@
-//! NVML's return codes, and which of our errors becomes which.
+//! NVML return codes and the mapping from errors to codes.
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::io;
@@ -28,7 +28,7 @@ impl Code {
 impl From<StateError> for Code {
     fn from(error: StateError) -> Self {
         match error {
-            StateError::NoCard(_) | StateError::OutOfRange { .. } => Self::INVALID_ARGUMENT,
+            StateError::NoGpu(_) | StateError::OutOfRange { .. } => Self::INVALID_ARGUMENT,
             StateError::Lost(_) => Self::GPU_IS_LOST,
             StateError::NoPermission(_) => Self::NO_PERMISSION,
             StateError::Unsupported(_) => Self::NOT_SUPPORTED,
@@ -53,13 +53,13 @@ impl From<NodeError> for Code {
             NodeError::Unusable { .. }
             | NodeError::Io { .. }
             | NodeError::Exists { .. }
-            | NodeError::UnknownKind { .. }
+            | NodeError::UnknownGpuType { .. }
             | NodeError::Count(_) => Self::UNKNOWN,
         }
     }
 }
 
-/// A code in words.
+/// Text of a return code.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlErrorString(result: c_uint) -> *const c_char {
     let text: &'static CStr = match Code(result) {

@@ -1,11 +1,11 @@
-//! NVML's C interface over a simulated node: the symbols that `nvml-wrapper` and NVIDIA's own
-//! Python binding look up, with the layouts and return codes of `nvml.h` (version 12).
+//! NVML's C interface to a simulated node: the symbols that `nvml-wrapper` and NVIDIA's Python
+//! binding load, with the layouts and return codes of `nvml.h` (version 12).
 //!
-//! The node is the one that `WATTLE_SIM_NODE` names when the library is initialised. Everything is
-//! checked before it is touched; a panic becomes `NVML_ERROR_UNKNOWN` at the border.
+//! `WATTLE_SIM_NODE` names the node when the library is initialised.
 
 mod code;
 mod device;
+mod export;
 mod limit;
 mod process;
 mod system;
@@ -17,23 +17,26 @@ pub use limit::*;
 pub use process::*;
 pub use system::*;
 
-use std::ffi::{c_char, c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wattle_world::GpuModel;
 
 use code::Code;
 
-use crate::fault::Reading;
-use crate::node::{Node, View};
-use crate::state::Card;
+use crate::fault::Feature;
+use crate::node::{Node, Snapshot};
+use crate::state::Gpu;
 
-/// An NVML device handle. It is a number in disguise, never followed.
+/// An NVML device handle: an encoded GPU index that is never dereferenced.
 pub type Device = *mut c_void;
 
-/// Added to a card's index to make a handle, so that null and small numbers are no handles.
+/// Added to a GPU index to make a handle, so that null and small numbers are invalid handles.
 const HANDLE_BASE: usize = 0x5741_5454;
 
+/// State of the library in this process.
 struct Library {
+    /// Initialisations without a matching shutdown.
     users: u32,
     node: Option<Arc<Node>>,
 }
@@ -46,102 +49,6 @@ fn library() -> MutexGuard<'static, Library> {
 
 fn node() -> Result<Arc<Node>, Code> {
     library().node.clone().ok_or(Code::UNINITIALIZED)
-}
-
-/// Runs what a C function does; nothing unwinds into C.
-fn border(run: impl FnOnce() -> Result<(), Code>) -> c_uint {
-    match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(())) => Code::SUCCESS.0,
-        Ok(Err(code)) => code.0,
-        Err(_) => Code::UNKNOWN.0,
-    }
-}
-
-/// Runs what a C function asks and stores its answer.
-///
-/// # Safety
-/// `out` is null or points to a `T` that may be written.
-unsafe fn answer<T>(out: *mut T, run: impl FnOnce() -> Result<T, Code>) -> c_uint {
-    border(|| {
-        let value = run()?;
-        if out.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
-        }
-        // SAFETY: it is not null, and the caller promises that it may be written.
-        unsafe { out.write(value) };
-        Ok(())
-    })
-}
-
-/// Stores a text with its NUL where it fits.
-///
-/// # Safety
-/// `out` is null or points to `len` bytes that may be written.
-unsafe fn answer_text(
-    out: *mut c_char,
-    len: c_uint,
-    run: impl FnOnce() -> Result<String, Code>,
-) -> c_uint {
-    border(|| {
-        let text = run()?;
-        if out.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
-        }
-        if text.len() >= len as usize {
-            return Err(Code::INSUFFICIENT_SIZE);
-        }
-        // SAFETY: the text and its NUL fit into the `len` bytes that the caller promises.
-        unsafe {
-            std::ptr::copy_nonoverlapping(text.as_ptr().cast(), out, text.len());
-            out.add(text.len()).write(0);
-        }
-        Ok(())
-    })
-}
-
-/// Stores a list as NVML's callers expect it: `count` comes in as the room there is and goes out
-/// as the number there is; too little room is an error that still says how much is needed.
-///
-/// # Safety
-/// `count` is null or may be read and written; `out` is null or points to `*count` items that may
-/// be written.
-unsafe fn answer_list<T>(
-    count: *mut c_uint,
-    out: *mut T,
-    run: impl FnOnce() -> Result<Vec<T>, Code>,
-) -> c_uint {
-    border(|| {
-        let items = run()?;
-        if count.is_null() {
-            return Err(Code::INVALID_ARGUMENT);
-        }
-        // SAFETY: it is not null, and the caller promises that it may be read and written.
-        let room = unsafe { count.replace(items.len() as c_uint) } as usize;
-        if items.is_empty() {
-            return Ok(());
-        }
-        if room < items.len() || out.is_null() {
-            return Err(Code::INSUFFICIENT_SIZE);
-        }
-        for (place, item) in items.into_iter().enumerate() {
-            // SAFETY: there is room for `room` items, and `place` is below that.
-            unsafe { out.add(place).write(item) };
-        }
-        Ok(())
-    })
-}
-
-/// A card as one call sees it.
-struct Seen {
-    node: Arc<Node>,
-    view: View,
-    index: u32,
-}
-
-impl Seen {
-    fn card(&self) -> &Card {
-        &self.view.state.cards[self.index as usize]
-    }
 }
 
 fn handle(index: u32) -> Device {
@@ -157,11 +64,28 @@ fn index_of(node: &Node, device: Device) -> Result<u32, Code> {
         .ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// Looks at a card, where it answers and supports `reading`.
-fn see(device: Device, reading: Option<Reading>) -> Result<Seen, Code> {
-    let node = node()?;
-    let index = index_of(&node, device)?;
-    let view = node.look()?;
-    view.state.card(index, reading)?;
-    Ok(Seen { node, view, index })
+/// A GPU in the snapshot taken by one call.
+struct GpuView {
+    node: Arc<Node>,
+    snapshot: Snapshot,
+    index: u32,
+}
+
+impl GpuView {
+    /// Observes a GPU that is not lost and supports `feature`.
+    fn observe(device: Device, feature: Option<Feature>) -> Result<Self, Code> {
+        let node = node()?;
+        let index = index_of(&node, device)?;
+        let snapshot = node.observe()?;
+        snapshot.state.gpu(index, feature)?;
+        Ok(Self { node, snapshot, index })
+    }
+
+    fn state(&self) -> &Gpu {
+        &self.snapshot.state.gpus[self.index as usize]
+    }
+
+    fn model(&self) -> &'static GpuModel {
+        self.node.model()
+    }
 }

@@ -1,4 +1,5 @@
-//! What only a C caller can do wrong. The library as its usual clients see it: `tests/driver.rs`.
+//! Invalid calls that only a C caller can make. `tests/suite/driver.rs` tests the library through
+//! nvml-wrapper.
 
 use std::process::Command;
 
@@ -10,35 +11,34 @@ use crate::node::NodeSpec;
 
 const CHILD: &str = "WATTLE_TEST_CHILD";
 
-/// The library is one to a process, and takes its node from the environment: so this test runs
-/// itself again.
+/// The library has one state per process and reads its node from the environment, so this test runs
+/// itself in a child process.
 #[test]
-fn wrong_calls_are_refused() {
+fn invalid_calls_return_error_codes() {
     if std::env::var_os(CHILD).is_some() {
-        return wrong_calls();
+        return check_invalid_calls();
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("n0.node");
-    let (node, kind) = (NodeId::new("n0").unwrap(), "v100".to_owned());
-    let spec = NodeSpec { node, gpus: 1, kind, clock: TimeScale::WALL };
+    let (node, gpu_type) = (NodeId::new("n0").unwrap(), "v100".to_owned());
+    let spec = NodeSpec { node, gpus: 1, gpu_type, clock: TimeScale::WALL };
     Node::create(&path, &spec).unwrap();
     let out = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "nvml::tests::wrong_calls_are_refused"])
+        .args(["--exact", "nvml::tests::invalid_calls_return_error_codes"])
         .env(CHILD, "1")
         .env(wattle_common::env::SIM_NODE, &path)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && said.contains("1 passed"), "{said}");
+    let output = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && output.contains("1 passed"), "{output}");
 }
 
-fn wrong_calls() {
+fn check_invalid_calls() {
     let mut count = 0;
     let mut device = std::ptr::null_mut();
     let mut text = [0; 4];
     assert_eq!(nvmlShutdown(), Code::UNINITIALIZED.0);
-    // SAFETY: every pointer is to a local that is as large as is said, or null where NVML's
-    // functions have to refuse it.
+    // SAFETY: every pointer is null or refers to a local of at least the stated length.
     unsafe {
         assert_eq!(nvmlDeviceGetCount_v2(&raw mut count), Code::UNINITIALIZED.0);
         assert_eq!(nvmlInitWithFlags(0), 0);
@@ -57,15 +57,20 @@ fn wrong_calls() {
         let mut memory = MemoryV2 { version: 0, total: 0, reserved: 0, free: 0, used: 0 };
         let unversioned = nvmlDeviceGetMemoryInfo_v2(device, &raw mut memory);
         assert_eq!(unversioned, Code::ARGUMENT_VERSION_MISMATCH.0);
-        let clocks = node().map(|node| (node.gpu().memory_clock.as_mhz(), node.gpu().clocks.len()));
+        let clocks =
+            node().map(|node| (node.model().memory_clock.as_mhz(), node.model().clocks.len()));
         let (memory_mhz, clocks) = clocks.unwrap();
-        let (mut room, mut mhz) = (1, 0);
-        let listed =
-            nvmlDeviceGetSupportedGraphicsClocks(device, memory_mhz, &raw mut room, &raw mut mhz);
-        assert_eq!((listed, room as usize, mhz), (Code::INSUFFICIENT_SIZE.0, clocks, 0));
+        let (mut capacity, mut mhz) = (1, 0);
+        let listed = nvmlDeviceGetSupportedGraphicsClocks(
+            device,
+            memory_mhz,
+            &raw mut capacity,
+            &raw mut mhz,
+        );
+        assert_eq!((listed, capacity as usize, mhz), (Code::INSUFFICIENT_SIZE.0, clocks, 0));
     }
     assert_eq!(nvmlShutdown(), 0);
-    // A node of another release, and no node at all.
+    // A node of another release, and a missing node.
     let path = std::env::var_os(wattle_common::env::SIM_NODE).unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[24] = 99;

@@ -1,8 +1,8 @@
-//! `wattle-simjob` as a launcher, a profiler and a reader of its log meet it.
+//! `wattle-simjob`: progress, checkpoints, signals, errors and jobs on several nodes.
 
 use std::path::Path;
 
-use crate::support::{HEAVY, Job, Place, next_line, rate_when, until};
+use crate::support::{HEAVY, Job, SimCluster, next_line, rate_when, until};
 use nvml_sim::node::{Node, wall_us};
 use wattle_common::Power;
 
@@ -10,21 +10,21 @@ fn args<'a>(steps: &'a str, per_epoch: &'a str) -> [&'a str; 6] {
     ["--workload", HEAVY, "--steps", steps, "--steps-per-epoch", per_epoch]
 }
 
-fn kept(dir: &Path) -> Option<u64> {
+fn checkpoint_steps(dir: &Path) -> Option<u64> {
     let bytes = std::fs::read(dir.join("simjob.json")).ok()?;
     let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
     json["steps"].as_u64()
 }
 
 #[test]
-fn a_job_trains_reports_and_ends() {
-    let place = Place::new(600);
-    let node = Node::open(&place.node("n0", 2)).unwrap();
-    let (socket, path) = place.socket("progress");
+fn job_trains_reports_and_completes() {
+    let cluster = SimCluster::new(600);
+    let node = Node::open(&cluster.node("n0", 2)).unwrap();
+    let (socket, path) = cluster.socket("progress");
     let job =
         Job::start(node.path(), "1", "job-1", &args("3000", "1000"), &[("WATTLE_PROGRESS", &path)]);
-    let rate = rate_when(&node, "job-1", |view| {
-        view.state.cards[0].shares.is_empty() && view.state.cards[1].shares.len() == 1
+    let rate = rate_when(&node, "job-1", |snapshot| {
+        snapshot.state.gpus[0].shares.is_empty() && snapshot.state.gpus[1].shares.len() == 1
     });
     let mut last = 0;
     let mut epochs = std::collections::BTreeSet::new();
@@ -34,17 +34,17 @@ fn a_job_trains_reports_and_ends() {
         assert_eq!(line.job.as_str(), "job-1");
         assert_eq!((line.steps_total, line.steps_per_epoch), (Some(3_000), Some(1_000)));
         assert_eq!(line.epoch.map(u64::from), Some(line.step / 1_000));
-        assert!(line.step >= last, "steps went back");
+        assert!(line.step >= last, "steps decreased");
         last = line.step;
         epochs.insert(line.epoch);
-        // No drift: steps follow from elapsed time and speed, at 600 system seconds a second.
+        // No drift: steps follow from elapsed time and rate, at 600 system seconds per second.
         let now = node.now().as_us();
         if let Some((step, at)) = first.filter(|_| line.step < 3_000) {
-            let could = (now - at) as f64 / 1e6 * rate;
-            let did = (line.step - step) as f64;
+            let possible = (now - at) as f64 / 1e6 * rate;
+            let actual = (line.step - step) as f64;
             assert!(
-                did <= could + 1.0 + rate * 600.0 * 0.05,
-                "{did} steps where {could} were possible"
+                actual <= possible + 1.0 + rate * 600.0 * 0.05,
+                "{actual} steps, at most {possible} possible"
             );
         }
         first.get_or_insert((line.step, now));
@@ -52,27 +52,27 @@ fn a_job_trains_reports_and_ends() {
             break;
         }
     }
-    assert_eq!(epochs.len(), 4, "each epoch's end was reported: {epochs:?}");
-    let (status, out, err) = job.said();
+    assert_eq!(epochs.len(), 4, "every epoch was reported: {epochs:?}");
+    let (status, out, err) = job.output();
     assert_eq!((status.code(), err.as_str()), (Some(0), ""));
     assert!(out.starts_with("job-1: ") && out.ends_with("done: 3000 steps\n"), "{out}");
     assert_eq!(out.matches("epoch ").count(), 2, "{out}");
-    until("the card is free", || {
-        node.look().unwrap().state.cards[1].shares.is_empty().then_some(())
+    until("the GPU is free", || {
+        node.observe().unwrap().state.gpus[1].shares.is_empty().then_some(())
     });
 }
 
 #[test]
-fn its_speed_is_the_worlds_at_every_rate() {
+fn rate_matches_the_world_at_every_clock_rate() {
     for rate in [60, 600] {
-        let place = Place::new(rate);
-        let node = Node::open(&place.node("n0", 1)).unwrap();
+        let cluster = SimCluster::new(rate);
+        let node = Node::open(&cluster.node("n0", 1)).unwrap();
         let mut job = Job::start(node.path(), "0", "j", &args("1000000", "1000000"), &[]);
         let speed = rate_when(&node, "j", |_| true);
         let look = || {
-            let view = node.look().unwrap();
-            let claim = view.state.claims[0].clone().unwrap();
-            (view.state.steps(&claim, view.at), view.at)
+            let snapshot = node.observe().unwrap();
+            let claim = snapshot.state.claims[0].clone().unwrap();
+            (snapshot.state.steps(&claim, snapshot.at), snapshot.at)
         };
         let (from, start) = look();
         let (to, end) = until("two hundred steps", || {
@@ -86,26 +86,26 @@ fn its_speed_is_the_worlds_at_every_rate() {
 }
 
 #[test]
-fn a_signal_makes_it_keep_its_steps_and_go() {
+fn signal_stops_the_job_with_a_checkpoint() {
     for signal in ["USR1", "TERM"] {
-        let place = Place::new(600);
-        let node = Node::open(&place.node("n0", 1)).unwrap();
-        let keep = place.dir().join("keep");
+        let cluster = SimCluster::new(600);
+        let node = Node::open(&cluster.node("n0", 1)).unwrap();
+        let keep = cluster.dir().join("keep");
         let more: [(&str, &Path); 1] = [("WATTLE_CHECKPOINT_DIR", &keep)];
-        // One epoch longer than the test: only the signal makes it keep anything.
+        // The epoch outlasts the test, so only the signal causes a checkpoint.
         let job = Job::start(node.path(), "0", "j", &args("200000", "100000"), &more);
-        rate_when(&node, "j", |view| {
-            let claim = view.state.claims[0].as_ref();
-            claim.is_some_and(|claim| view.state.steps(claim, view.at) > 50)
+        rate_when(&node, "j", |snapshot| {
+            let claim = snapshot.state.claims[0].as_ref();
+            claim.is_some_and(|claim| snapshot.state.steps(claim, snapshot.at) > 50)
         });
-        assert_eq!(kept(&keep), None);
+        assert_eq!(checkpoint_steps(&keep), None);
         job.signal(signal);
-        let (status, out, _) = job.said();
+        let (status, out, _) = job.output();
         assert_eq!(status.code(), Some(0), "{out}");
-        let steps = kept(&keep).expect("a checkpoint");
+        let steps = checkpoint_steps(&keep).expect("a checkpoint");
         assert!(steps > 50 && out.contains(&format!("checkpoint at step {steps}")), "{out}");
 
-        let (socket, path) = place.socket("progress");
+        let (socket, path) = cluster.socket("progress");
         let more: [(&str, &Path); 2] = [more[0], ("WATTLE_PROGRESS", &path)];
         let job = Job::start(node.path(), "0", "j", &args("200000", "100000"), &more);
         let line = next_line(&socket);
@@ -115,98 +115,98 @@ fn a_signal_makes_it_keep_its_steps_and_go() {
 }
 
 #[test]
-fn told_to_stop_with_nowhere_to_keep_its_steps_it_fails() {
-    let place = Place::new(600);
-    let node = Node::open(&place.node("n0", 1)).unwrap();
+fn signal_without_checkpoint_directory_fails_the_job() {
+    let cluster = SimCluster::new(600);
+    let node = Node::open(&cluster.node("n0", 1)).unwrap();
     let job = Job::start(node.path(), "0", "j", &args("200000", "100000"), &[]);
     rate_when(&node, "j", |_| true);
     job.signal("USR1");
-    let (status, _, err) = job.said();
+    let (status, _, err) = job.output();
     assert!(status.code() == Some(1) && err.contains("WATTLE_CHECKPOINT_DIR"), "{err}");
 }
 
 #[test]
-fn a_killed_job_goes_on_from_its_last_epoch() {
-    let place = Place::new(600);
-    let node = Node::open(&place.node("n0", 1)).unwrap();
-    let keep = place.dir().join("keep");
+fn killed_job_resumes_from_its_last_epoch() {
+    let cluster = SimCluster::new(600);
+    let node = Node::open(&cluster.node("n0", 1)).unwrap();
+    let keep = cluster.dir().join("keep");
     let more: [(&str, &Path); 1] = [("WATTLE_CHECKPOINT_DIR", &keep)];
     let mut job = Job::start(node.path(), "0", "j", &args("2000", "250"), &more);
-    until("two epochs are kept", || kept(&keep).filter(|steps| *steps >= 500));
+    until("two epochs are saved", || checkpoint_steps(&keep).filter(|steps| *steps >= 500));
     job.child.kill().unwrap();
     job.wait();
-    let steps = kept(&keep).unwrap();
+    let steps = checkpoint_steps(&keep).unwrap();
     assert!(steps < 2_000);
-    let (status, out, _) = Job::start(node.path(), "0", "j", &args("2000", "250"), &more).said();
+    let (status, out, _) = Job::start(node.path(), "0", "j", &args("2000", "250"), &more).output();
     assert_eq!(status.code(), Some(0));
     assert!(out.contains(&format!("step {steps} of 2000")) && out.contains("done: 2000"), "{out}");
-    assert_eq!(kept(&keep), Some(2_000));
-    // Started once more, it has nothing left to do.
-    let (status, out, _) = Job::start(node.path(), "0", "j", &args("2000", "250"), &more).said();
+    assert_eq!(checkpoint_steps(&keep), Some(2_000));
+    // Restarted after completion, it completes at once.
+    let (status, out, _) = Job::start(node.path(), "0", "j", &args("2000", "250"), &more).output();
     assert!(status.success() && out.contains("done: 2000"), "{out}");
 }
 
 #[test]
-fn nobody_listening_and_a_full_socket_do_not_hurt_it() {
-    let place = Place::new(600);
-    let node = Node::open(&place.node("n0", 1)).unwrap();
-    let absent = place.dir().join("nobody");
+fn missing_and_full_progress_sockets_do_not_delay_the_job() {
+    let cluster = SimCluster::new(600);
+    let node = Node::open(&cluster.node("n0", 1)).unwrap();
+    let absent = cluster.dir().join("absent");
     let more: [(&str, &Path); 1] = [("WATTLE_PROGRESS", &absent)];
-    let (status, out, _) = Job::start(node.path(), "0", "j", &args("500", "5"), &more).said();
+    let (status, out, _) = Job::start(node.path(), "0", "j", &args("500", "5"), &more).output();
     assert!(status.success() && out.contains("done: 500"), "{out}");
 
-    let (socket, path) = place.socket("full");
+    let (socket, path) = cluster.socket("full");
     let filler = std::os::unix::net::UnixDatagram::unbound().unwrap();
     filler.set_nonblocking(true).unwrap();
-    let mut stuffed = 0;
+    let mut fillers = 0;
     while filler.send_to(b"job=filler step=1", &path).is_ok() {
-        stuffed += 1;
+        fillers += 1;
     }
     let more: [(&str, &Path); 1] = [("WATTLE_PROGRESS", &path)];
     let job = Job::start(node.path(), "0", "j", &args("500", "5"), &more);
-    until("it has done its steps", || {
-        let view = node.look().unwrap();
-        let claim = view.state.claims.iter().flatten().next()?;
-        (view.state.steps(claim, view.at) >= 500).then_some(())
+    until("its steps are completed", || {
+        let snapshot = node.observe().unwrap();
+        let claim = snapshot.state.claims.iter().flatten().next()?;
+        (snapshot.state.steps(claim, snapshot.at) >= 500).then_some(())
     });
-    // Somebody reads at last: the final line comes through.
-    for _ in 0..stuffed {
+    // Once the socket is read, the last report arrives.
+    for _ in 0..fillers {
         assert_eq!(next_line(&socket).job.as_str(), "filler");
     }
     assert_eq!(next_line(&socket).step, 500);
-    assert!(job.said().0.success());
+    assert!(job.output().0.success());
 }
 
 #[test]
-fn wrong_usage_says_what_to_do() {
-    let place = Place::new(1);
-    let state = place.node("n0", 2);
+fn usage_errors_state_the_remedy() {
+    let cluster = SimCluster::new(1);
+    let state = cluster.node("n0", 2);
     let fails = |gpus: &str, args: &[&str], state: &Path| {
-        let (status, out, err) = Job::start(state, gpus, "j", args, &[]).said();
+        let (status, out, err) = Job::start(state, gpus, "j", args, &[]).output();
         assert_eq!(out, "");
         (status.code(), err)
     };
-    let (code, said) = fails("0", &["--workload", "teapot"], &state);
-    assert!(code == Some(2) && said.contains(HEAVY), "{said}");
-    let (code, said) = fails("7", &args("1", "1"), &state);
-    assert!(code == Some(2) && said.contains("none of the 2 cards"), "{said}");
-    let (code, said) = fails("", &args("1", "1"), &state);
-    assert!(code == Some(2) && said.contains("at least one"), "{said}");
-    let (code, said) = fails("0", &args("0", "1"), &state);
-    assert!(code == Some(2) && said.contains("--steps"), "{said}");
-    let (code, said) = fails("0", &args("1", "1"), &place.dir().join("none"));
-    assert!(code == Some(1) && said.contains("wattle-simnode create"), "{said}");
-    // Too much memory for one card is what it would be on a real one: the job fails.
+    let (code, stderr) = fails("0", &["--workload", "teapot"], &state);
+    assert!(code == Some(2) && stderr.contains(HEAVY), "{stderr}");
+    let (code, stderr) = fails("7", &args("1", "1"), &state);
+    assert!(code == Some(2) && stderr.contains("unknown GPU `7`: the node has 2 GPUs"), "{stderr}");
+    let (code, stderr) = fails("", &args("1", "1"), &state);
+    assert!(code == Some(2) && stderr.contains("at least one"), "{stderr}");
+    let (code, stderr) = fails("0", &args("0", "1"), &state);
+    assert!(code == Some(2) && stderr.contains("--steps"), "{stderr}");
+    let (code, stderr) = fails("0", &args("1", "1"), &cluster.dir().join("none"));
+    assert!(code == Some(1) && stderr.contains("wattle-simnode create"), "{stderr}");
+    // Insufficient device memory fails the job.
     let heavy = ["--workload", "resnet50-imagenet-b256", "--steps", "100000000"];
     let _first = Job::start(&state, "0", "a", &heavy, &[]);
     rate_when(&Node::open(&state).unwrap(), "a", |_| true);
-    let (code, said) = fails("0", &heavy, &state);
-    assert!(code == Some(1) && said.contains("out of memory"), "{said}");
+    let (code, stderr) = fails("0", &heavy, &state);
+    assert!(code == Some(1) && stderr.contains("out of memory"), "{stderr}");
 }
 
-/// Starts one rank of a job over two nodes.
-fn rank(place: &Place, node: &Node, rank: &str, steps: &str, more: &[(&str, &Path)]) -> Job {
-    let keep = place.dir().join("keep");
+/// Starts one rank of a job on two nodes.
+fn rank(cluster: &SimCluster, node: &Node, rank: &str, steps: &str, more: &[(&str, &Path)]) -> Job {
+    let keep = cluster.dir().join("keep");
     let mut all: Vec<(&str, &Path)> = vec![
         ("PET_NNODES", Path::new("2")),
         ("PET_NODE_RANK", Path::new(rank)),
@@ -216,77 +216,80 @@ fn rank(place: &Place, node: &Node, rank: &str, steps: &str, more: &[(&str, &Pat
     Job::start(node.path(), "0,1", "wide", &args(steps, "100000"), &all)
 }
 
-fn pace(node: &Node) -> Option<f64> {
-    let view = node.look().unwrap();
-    let claim = view.state.claims.iter().flatten().next()?;
+fn rate_of_both(node: &Node) -> Option<f64> {
+    let snapshot = node.observe().unwrap();
+    let claim = snapshot.state.claims.iter().flatten().next()?;
     (claim.gpus_total == 4 && claim.rate() > 0).then(|| claim.rate() as f64 / 1e9)
 }
 
 #[test]
-fn a_job_on_two_nodes_goes_at_the_slower_ones_pace() {
-    let place = Place::new(600);
-    let nodes = ["n0", "n1"].map(|name| Node::open(&place.node(name, 2)).unwrap());
-    let (socket, path) = place.socket("progress");
-    let leader = rank(&place, &nodes[0], "0", "3000", &[("WATTLE_PROGRESS", &path)]);
-    // Alone it waits: it holds memory, draws nothing and makes no step.
+fn job_on_two_nodes_runs_at_the_slower_rate() {
+    let cluster = SimCluster::new(600);
+    let nodes = ["n0", "n1"].map(|name| Node::open(&cluster.node(name, 2)).unwrap());
+    let (socket, path) = cluster.socket("progress");
+    let leader = rank(&cluster, &nodes[0], "0", "3000", &[("WATTLE_PROGRESS", &path)]);
+    // A single rank waits: it holds memory, draws idle power and makes no progress.
     until("rank 0 waits", || {
-        let view = nodes[0].look().unwrap();
-        let there = view.state.cards[0].shares.len() == 1;
-        (there && view.state.cards[0].power == nodes[0].gpu().idle).then_some(())
+        let snapshot = nodes[0].observe().unwrap();
+        let claimed = snapshot.state.gpus[0].shares.len() == 1;
+        (claimed && snapshot.state.gpus[0].power == nodes[0].model().idle).then_some(())
     });
     assert_eq!(next_line(&socket).step, 0);
-    let follower = rank(&place, &nodes[1], "1", "3000", &[]);
-    let free = until("both run", || pace(&nodes[0]).filter(|a| Some(*a) == pace(&nodes[1])));
+    let follower = rank(&cluster, &nodes[1], "1", "3000", &[]);
+    let free = until("both run", || {
+        rate_of_both(&nodes[0]).filter(|a| Some(*a) == rate_of_both(&nodes[1]))
+    });
 
-    // One card of the other node is slowed: the whole job is.
+    // A cap on one GPU of the other node slows the job.
     let cap = Power::from_w(100);
-    nodes[1].update(|state, physics, at| state.set_cap(physics, at, 1, cap)).unwrap();
-    let slow = until("the pace falls", || pace(&nodes[0]).filter(|pace| *pace < 0.9 * free));
-    let view = nodes[1].look().unwrap();
-    let here = view.state.claims.iter().flatten().next().unwrap().rate_here as f64 / 1e9;
+    nodes[1].update(|state, hardware, at| state.set_cap(hardware, at, 1, cap)).unwrap();
+    let slow =
+        until("the rate falls", || rate_of_both(&nodes[0]).filter(|rate| *rate < 0.9 * free));
+    let snapshot = nodes[1].observe().unwrap();
+    let here = snapshot.state.claims.iter().flatten().next().unwrap().local_rate as f64 / 1e9;
     assert!((slow - here).abs() < 1e-9, "{slow} and {here}");
 
-    let last = until("the last line", || Some(next_line(&socket)).filter(|l| l.step == 3_000));
+    let last = until("the last report", || Some(next_line(&socket)).filter(|l| l.step == 3_000));
     assert_eq!(last.job.as_str(), "wide");
     for (job, word) in [(leader, "done: 3000"), (follower, "rank 0 has ended")] {
-        let (status, out, err) = job.said();
+        let (status, out, err) = job.output();
         assert!(status.success() && out.contains(word), "{out}{err}");
     }
 }
 
 #[test]
-fn stopping_one_rank_stops_all_with_a_checkpoint() {
-    for told in [0, 1] {
-        let place = Place::new(600);
-        let nodes = ["n0", "n1"].map(|name| Node::open(&place.node(name, 2)).unwrap());
+fn stopping_one_rank_stops_all_ranks_with_a_checkpoint() {
+    for stopped in [0, 1] {
+        let cluster = SimCluster::new(600);
+        let nodes = ["n0", "n1"].map(|name| Node::open(&cluster.node(name, 2)).unwrap());
         let jobs = [
-            rank(&place, &nodes[0], "0", "10000000", &[]),
-            rank(&place, &nodes[1], "1", "10000000", &[]),
+            rank(&cluster, &nodes[0], "0", "10000000", &[]),
+            rank(&cluster, &nodes[1], "1", "10000000", &[]),
         ];
-        until("both run", || pace(&nodes[0]).and(pace(&nodes[1])));
-        jobs[told].signal("USR1");
+        until("both run", || rate_of_both(&nodes[0]).and(rate_of_both(&nodes[1])));
+        jobs[stopped].signal("USR1");
         for job in jobs {
-            let (status, out, err) = job.said();
-            assert!(status.success(), "rank {told} was told; {out}{err}");
+            let (status, out, err) = job.output();
+            assert!(status.success(), "rank {stopped} was stopped: {out}{err}");
         }
-        assert!(kept(&place.dir().join("keep")).is_some());
+        assert!(checkpoint_steps(&cluster.dir().join("keep")).is_some());
     }
 }
 
 #[test]
-fn a_dead_rank_fails_the_others() {
-    let place = Place::new(60);
-    let nodes = ["n0", "n1"].map(|name| Node::open(&place.node(name, 2)).unwrap());
-    let leader = rank(&place, &nodes[0], "0", "10000000", &[]);
-    let mut follower = rank(&place, &nodes[1], "1", "10000000", &[]);
-    until("both run", || pace(&nodes[0]).and(pace(&nodes[1])));
+fn death_of_one_rank_fails_the_job() {
+    let cluster = SimCluster::new(60);
+    let nodes = ["n0", "n1"].map(|name| Node::open(&cluster.node(name, 2)).unwrap());
+    let leader = rank(&cluster, &nodes[0], "0", "10000000", &[]);
+    let mut follower = rank(&cluster, &nodes[1], "1", "10000000", &[]);
+    until("both run", || rate_of_both(&nodes[0]).and(rate_of_both(&nodes[1])));
     follower.child.kill().unwrap();
-    // It waits, idle, as in a collective that never ends; then it gives up.
+    // The peer waits, idle, until its timeout.
     until("rank 0 waits", || {
-        (nodes[0].look().unwrap().state.cards[0].power == nodes[0].gpu().idle).then_some(())
+        (nodes[0].observe().unwrap().state.gpus[0].power == nodes[0].model().idle).then_some(())
     });
     let from = wall_us();
-    let (status, _, err) = leader.said();
-    assert!(status.code() == Some(1) && err.contains("rank 1 of this job is gone"), "{err}");
-    assert!(wall_us() - from > 1_000_000, "a moment's absence is no death");
+    let (status, _, err) = leader.output();
+    assert!(status.code() == Some(1) && err.contains("rank 1 of this job has died"), "{err}");
+    assert!(wall_us() - from > 1_000_000, "a short absence is tolerated");
 }

@@ -2,22 +2,22 @@
 
 use std::process::{Command, Output};
 
-use crate::support::{HEAVY, Job, Place, rate_when};
+use crate::support::{HEAVY, Job, SimCluster, rate_when};
 
 fn simnode(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wattle-simnode")).args(args).output().unwrap()
 }
 
-fn said(out: &Output) -> (Option<i32>, String) {
+fn outcome(out: &Output) -> (Option<i32>, String) {
     (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
 #[test]
-fn create_show_and_fault() {
-    let place = Place::new(1);
-    let state = place.dir().join("node");
+fn create_show_and_fault_commands() {
+    let cluster = SimCluster::new(1);
+    let state = cluster.dir().join("node");
     let state = state.to_str().unwrap();
-    let create = |kind| {
+    let create = |gpu_type| {
         simnode(&[
             "create",
             "--state",
@@ -27,20 +27,20 @@ fn create_show_and_fault() {
             "--gpus",
             "2",
             "--gpu-type",
-            kind,
+            gpu_type,
             "--rate",
             "60",
             "--epoch-us",
             "1000000",
         ])
     };
-    let (code, error) = said(&create("teapot"));
+    let (code, error) = outcome(&create("teapot"));
     assert!(code == Some(2) && error.contains("v100"), "{error}");
     assert!(create("v100").status.success());
-    let (code, error) = said(&create("v100"));
+    let (code, error) = outcome(&create("v100"));
     assert!(code == Some(2) && error.contains("remove it first"), "{error}");
-    // Nothing but the node was left in the folder.
-    assert_eq!(place.dir().read_dir().unwrap().count(), 1);
+    // The directory contains only the node.
+    assert_eq!(cluster.dir().read_dir().unwrap().count(), 1);
 
     let node = nvml_sim::node::Node::open(state.as_ref()).unwrap();
     let _job = Job::start(node.path(), "1", "job-1", &["--workload", HEAVY], &[]);
@@ -57,17 +57,17 @@ fn create_show_and_fault() {
     let tenant = &json["gpus"][1]["tenants"][0];
     assert_eq!((&tenant["job"], &tenant["workload"]), (&"job-1".into(), &HEAVY.into()));
     assert!(tenant["steps_per_s"].as_f64().unwrap() > 0.0);
-    let shown = simnode(&["show", "--state", state]);
-    let table = String::from_utf8(shown.stdout).unwrap();
+    let table = simnode(&["show", "--state", state]);
+    let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("job-1") && table.contains("[lost]"), "{table}");
 
     assert!(simnode(&["fault", "--state", state, "--gpu", "0", "clear"]).status.success());
-    assert!(node.look().unwrap().state.cards[0].faults().is_empty());
-    let (code, error) = said(&simnode(&["fault", "--state", state, "--gpu", "0", "melted"]));
+    assert!(node.observe().unwrap().state.gpus[0].faults().is_empty());
+    let (code, error) = outcome(&simnode(&["fault", "--state", state, "--gpu", "0", "melted"]));
     assert!(code == Some(2) && error.contains("no-permission"), "{error}");
-    let (code, error) = said(&simnode(&["fault", "--state", state, "--gpu", "2", "lost"]));
-    assert!(code == Some(2) && error.contains("no card 2"), "{error}");
-    let (code, error) = said(&simnode(&["show", "--state", "/nowhere/n0"]));
+    let (code, error) = outcome(&simnode(&["fault", "--state", state, "--gpu", "2", "lost"]));
+    assert!(code == Some(2) && error.contains("no GPU 2"), "{error}");
+    let (code, error) = outcome(&simnode(&["show", "--state", "/nowhere/n0"]));
     assert!(code == Some(2) && error.contains("wattle-simnode create"), "{error}");
 }
 

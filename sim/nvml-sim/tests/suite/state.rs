@@ -1,9 +1,9 @@
-//! Energy and steps are the exact integrals of power and rate, whatever happens and however often
-//! somebody looks.
+//! Energy and steps are the exact integrals of power and rate for every sequence of events and
+//! observations.
 
 use nvml_sim::fault::Fault;
 use nvml_sim::node::world;
-use nvml_sim::state::{ClaimRequest, FEMTOSTEPS, NodeState, Phase, Physics};
+use nvml_sim::state::{ClaimRequest, FEMTOSTEPS, Hardware, NodeState, Phase};
 use proptest::prelude::*;
 use wattle_common::units::EnergyMeter;
 use wattle_common::{Frequency, JobId, Power, Timestamp, WorkloadId};
@@ -14,11 +14,11 @@ const GPUS: usize = 3;
 enum Event {
     Cap(u32, u64),
     Clock(u32, Option<u32>),
-    Come { cards: u64, workload: usize },
-    Go(usize),
+    Claim { gpus: u64, workload: usize },
+    Release(usize),
     Lose(u32),
-    Mend(u32),
-    Pace(usize, u64),
+    Clear(u32),
+    PeerRate(usize, u64),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -27,26 +27,25 @@ fn event() -> impl Strategy<Value = Event> {
         (gpu.clone(), 100_000u64..=250_000).prop_map(|(gpu, mw)| Event::Cap(gpu, mw)),
         (gpu.clone(), prop::option::of(400u32..1_500))
             .prop_map(|(gpu, mhz)| Event::Clock(gpu, mhz)),
-        (1u64..1 << GPUS, 0usize..200)
-            .prop_map(|(cards, workload)| Event::Come { cards, workload }),
-        (0usize..8).prop_map(Event::Go),
+        (1u64..1 << GPUS, 0usize..200).prop_map(|(gpus, workload)| Event::Claim { gpus, workload }),
+        (0usize..8).prop_map(Event::Release),
         gpu.clone().prop_map(Event::Lose),
-        gpu.prop_map(Event::Mend),
-        (0usize..8, 0u64..5_000_000_000).prop_map(|(place, rate)| Event::Pace(place, rate)),
+        gpu.prop_map(Event::Clear),
+        (0usize..8, 0u64..5_000_000_000).prop_map(|(slot, rate)| Event::PeerRate(slot, rate)),
     ]
 }
 
-fn happen(state: &mut NodeState, physics: Physics<'_>, at: Timestamp, event: &Event) {
-    // A refusal is an event as well: it must change nothing.
+fn apply(state: &mut NodeState, hardware: Hardware<'_>, at: Timestamp, event: &Event) {
+    // Refused events must not change the state.
     match event {
         Event::Cap(gpu, mw) => {
-            let _ = state.set_cap(physics, at, *gpu, Power::from_mw(*mw));
+            let _ = state.set_cap(hardware, at, *gpu, Power::from_mw(*mw));
         }
         Event::Clock(gpu, mhz) => {
-            let _ = state.set_clock_max(physics, at, *gpu, mhz.map(Frequency::from_mhz));
+            let _ = state.set_clock_max(hardware, at, *gpu, mhz.map(Frequency::from_mhz));
         }
-        Event::Come { cards, workload } => {
-            let workloads: Vec<_> = physics.world.workloads().collect();
+        Event::Claim { gpus, workload } => {
+            let workloads: Vec<_> = hardware.world.workloads().collect();
             let request = ClaimRequest {
                 pid: 7,
                 job: JobId::new("j").unwrap(),
@@ -54,29 +53,29 @@ fn happen(state: &mut NodeState, physics: Physics<'_>, at: Timestamp, event: &Ev
                 attempt: 1,
                 rank: 0,
                 nodes: 1,
-                cards: *cards,
+                gpus: *gpus,
             };
-            if let Ok(place) = state.place_for(physics, &request, |_| true) {
-                let serial = state.claim(physics, at, place, request).unwrap();
-                let gpus = cards.count_ones();
+            if let Ok(slot) = state.free_slot(hardware, &request, |_| true) {
+                let serial = state.claim(hardware, at, slot, request).unwrap();
+                let gpus = gpus.count_ones();
                 let run = (Phase::Running, gpus, u64::MAX);
-                state.change_claim(physics, at, (place, serial), run).unwrap();
+                state.change_claim(hardware, at, (slot, serial), run).unwrap();
             }
         }
-        Event::Go(place) => state.release(physics, at, &[*place]),
-        Event::Lose(gpu) => state.set_fault(physics, at, *gpu, Fault::Lost).unwrap(),
-        Event::Mend(gpu) => state.set_fault(physics, at, *gpu, Fault::Clear).unwrap(),
-        Event::Pace(place, rate) => {
-            if let Some(claim) = state.claims[*place].clone() {
+        Event::Release(slot) => state.release(hardware, at, &[*slot]),
+        Event::Lose(gpu) => state.set_fault(hardware, at, *gpu, Fault::Lost).unwrap(),
+        Event::Clear(gpu) => state.set_fault(hardware, at, *gpu, Fault::Clear).unwrap(),
+        Event::PeerRate(slot, rate) => {
+            if let Some(claim) = state.claims[*slot].clone() {
                 let to = (Phase::Running, claim.gpus_total, *rate);
-                state.change_claim(physics, at, (*place, claim.serial), to).unwrap();
+                state.change_claim(hardware, at, (*slot, claim.serial), to).unwrap();
             }
         }
     }
 }
 
-fn physics() -> Physics<'static> {
-    Physics { world: world(), gpu: world().gpu("v100").unwrap() }
+fn hardware() -> Hardware<'static> {
+    Hardware { world: world(), model: world().gpu("v100").unwrap() }
 }
 
 proptest! {
@@ -85,62 +84,62 @@ proptest! {
     #[test]
     fn energy_and_steps_are_exact_integrals(
         events in prop::collection::vec((0u64..90_000_000_000, event()), 1..40),
-        looks in prop::collection::vec(0u64..1_000_000, 0..4),
+        instants in prop::collection::vec(0u64..1_000_000, 0..4),
     ) {
-        let physics = physics();
+        let hardware = hardware();
         let mut at = Timestamp::from_s(1_000);
-        let mut state = NodeState::new(physics, GPUS, at);
-        let mut often = state.clone();
-        // The same integrals, kept apart: nanojoules and femtosteps.
+        let mut state = NodeState::new(hardware, GPUS, at);
+        let mut advanced = state.clone();
+        // Independent integrals: nanojoules and femtosteps.
         let mut energy = [0u128; GPUS];
         let mut steps = std::collections::BTreeMap::new();
         for (span_us, event) in &events {
-            for (sum, card) in energy.iter_mut().zip(&state.cards) {
-                *sum += u128::from(card.power.as_mw()) * u128::from(*span_us);
+            for (sum, gpu) in energy.iter_mut().zip(&state.gpus) {
+                *sum += u128::from(gpu.power.as_mw()) * u128::from(*span_us);
             }
             for claim in state.claims.iter().flatten() {
                 *steps.entry(claim.serial).or_insert(0u128) += u128::from(claim.rate()) * u128::from(*span_us);
             }
-            // One copy is settled again and again on the way; it must not matter.
-            for part in &looks {
-                let on_the_way = Timestamp::from_us(at.as_us() + span_us * part / 1_000_000);
-                often.settle(on_the_way);
+            // One copy is advanced at intermediate instants, which must not change the result.
+            for part in &instants {
+                let intermediate = Timestamp::from_us(at.as_us() + span_us * part / 1_000_000);
+                advanced.advance(intermediate);
             }
             at = Timestamp::from_us(at.as_us() + span_us);
             for (index, sum) in energy.iter().enumerate() {
-                let meter = state.energy(&state.cards[index], at);
-                prop_assert_eq!(meter, EnergyMeter::from_nj(*sum), "as a reader sees it");
+                let meter = state.energy(&state.gpus[index], at);
+                prop_assert_eq!(meter, EnergyMeter::from_nj(*sum), "as observed");
             }
             for claim in state.claims.iter().flatten() {
                 prop_assert_eq!(u128::from(state.steps(claim, at)), steps[&claim.serial] / FEMTOSTEPS);
             }
-            happen(&mut state, physics, at, event);
-            happen(&mut often, physics, at, event);
-            // A refused event settles nothing; whether one settles or not must not matter either.
-            often.settle(at);
+            apply(&mut state, hardware, at, event);
+            apply(&mut advanced, hardware, at, event);
+            // A refused event may or may not advance the state.
+            advanced.advance(at);
             let mut state_settled = state.clone();
-            state_settled.settle(at);
-            prop_assert_eq!(&state_settled, &often);
-            for (card, sum) in often.cards.iter().zip(energy) {
-                prop_assert_eq!(card.meter.as_nj(), sum, "as the next event leaves it");
-                prop_assert!(card.power <= card.cap);
+            state_settled.advance(at);
+            prop_assert_eq!(&state_settled, &advanced);
+            for (gpu, sum) in advanced.gpus.iter().zip(energy) {
+                prop_assert_eq!(gpu.meter.as_nj(), sum, "after the event");
+                prop_assert!(gpu.power <= gpu.cap);
             }
         }
     }
 
-    /// The instant that `until_steps` names has the steps, and is at most a tick late.
+    /// `until_steps` returns the instant at which the steps are complete, within 2 µs.
     #[test]
-    fn the_end_is_foreseen(steps in 1u64..1_000_000, cap_w in 100u64..=250, after_us in 0u64..1_000_000_000) {
-        let physics = physics();
+    fn time_until_steps_is_exact(steps in 1u64..1_000_000, cap_w in 100u64..=250, after_us in 0u64..1_000_000_000) {
+        let hardware = hardware();
         let at = Timestamp::from_s(5);
-        let mut state = NodeState::new(physics, GPUS, at);
-        state.set_cap(physics, at, 0, Power::from_w(cap_w)).unwrap();
+        let mut state = NodeState::new(hardware, GPUS, at);
+        state.set_cap(hardware, at, 0, Power::from_w(cap_w)).unwrap();
         let request = ClaimRequest {
             pid: 7, job: JobId::new("j").unwrap(), workload: WorkloadId::new("resnet50-imagenet-b64").unwrap(),
-            attempt: 1, rank: 0, nodes: 1, cards: 0b11,
+            attempt: 1, rank: 0, nodes: 1, gpus: 0b11,
         };
-        let serial = state.claim(physics, at, 0, request).unwrap();
-        state.change_claim(physics, at, (0, serial), (Phase::Running, 2, u64::MAX)).unwrap();
+        let serial = state.claim(hardware, at, 0, request).unwrap();
+        state.change_claim(hardware, at, (0, serial), (Phase::Running, 2, u64::MAX)).unwrap();
         let claim = state.claims[0].clone().unwrap();
         let later = Timestamp::from_us(at.as_us() + after_us);
         let end = later + state.until_steps(&claim, later, steps).unwrap();
@@ -153,9 +152,9 @@ proptest! {
 }
 
 #[test]
-fn a_full_card_and_a_full_memory_are_refused() {
+fn claims_beyond_memory_or_slots_are_refused() {
     use nvml_sim::state::StateError;
-    let physics = physics();
+    let hardware = hardware();
     let at = Timestamp::from_s(5);
     let request = |workload: &str| ClaimRequest {
         pid: 7,
@@ -164,23 +163,23 @@ fn a_full_card_and_a_full_memory_are_refused() {
         attempt: 1,
         rank: 0,
         nodes: 1,
-        cards: 1,
+        gpus: 1,
     };
-    // As many as fit, and what the next one is told.
+    // Fills the GPU and returns the refusal of the next claim.
     let fill = |workload: &str| {
-        let mut state = NodeState::new(physics, 1, at);
+        let mut state = NodeState::new(hardware, 1, at);
         loop {
-            match state.place_for(physics, &request(workload), |_| true) {
-                Ok(place) => state.claim(physics, at, place, request(workload)).unwrap(),
+            match state.free_slot(hardware, &request(workload), |_| true) {
+                Ok(slot) => state.claim(hardware, at, slot, request(workload)).unwrap(),
                 Err(error) => break (state, error),
             };
         }
     };
     let (state, refused) = fill("resnet50-imagenet-b256");
-    assert!(matches!(refused, StateError::OutOfMemory { card: 0, .. }), "{refused:?}");
-    assert!(state.memory_mib(&state.cards[0]) <= physics.gpu.memory_mib);
-    let smallest = physics.world.workloads().min_by_key(|workload| workload.memory_mib).unwrap();
-    assert!(smallest.memory_mib * 9 <= physics.gpu.memory_mib);
+    assert!(matches!(refused, StateError::OutOfMemory { gpu: 0, .. }), "{refused:?}");
+    assert!(state.memory_mib(&state.gpus[0]) <= hardware.model.memory_mib);
+    let smallest = hardware.world.workloads().min_by_key(|workload| workload.memory_mib).unwrap();
+    assert!(smallest.memory_mib * 9 <= hardware.model.memory_mib);
     let (state, refused) = fill(smallest.id.as_str());
-    assert_eq!((refused, state.cards[0].shares.len()), (StateError::Full, 8));
+    assert_eq!((refused, state.gpus[0].shares.len()), (StateError::Full, 8));
 }
