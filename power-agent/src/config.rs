@@ -1,6 +1,6 @@
 //! The service's configuration, as in `deploy/power-agent.toml`.
 //!
-//! Durations are of the system's time, which is the wall's but beside simulated hardware.
+//! Durations are in system time (`wattle_common::time::TimeScale`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use serde::Deserialize;
 use wattle_common::id::SwitchId;
 use wattle_common::{ClusterId, NodeId, Power};
 
-/// What the machine needs to know beside the cards.
+/// The settings of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The cap of a card on which no lease runs; absent: the card's default.
+    /// The cap of a GPU without a lease; absent: the GPU's default.
     pub safe_cap: Option<Power>,
-    /// How far a cap moves at once; zero: all the way.
+    /// Largest single change of a cap; zero: no ramp.
     pub ramp_step: Power,
-    /// How long between two such moves.
+    /// Time between two changes.
     pub ramp_every: Duration,
-    /// How often the cards are read and reported.
+    /// Time between two readings and reports.
     pub heartbeat: Duration,
-    /// Whether there is a command that puts the node to sleep.
+    /// Whether a sleep command is configured.
     pub can_sleep: bool,
-    /// The leaf switch the node is below.
+    /// The node's leaf switch.
     pub switch: Option<SwitchId>,
-    /// GPUs on each of its boards.
+    /// Number of GPUs on each board of the node.
     pub gpus_per_board: Option<u32>,
 }
 
@@ -42,9 +42,9 @@ impl Default for Settings {
     }
 }
 
-/// A third of the half minute for which the placer waits before it calls a node silent.
+/// A third of the placer's default `node_patience_ms`.
 const DEFAULT_HEARTBEAT_MS: u64 = 10_000;
-/// A card settles on a new cap within some tens of milliseconds; this leaves it time.
+/// A GPU reaches a new cap within tens of milliseconds.
 const DEFAULT_RAMP_MS: u64 = 250;
 
 const fn heartbeat_ms() -> u64 {
@@ -55,7 +55,7 @@ const fn ramp_ms() -> u64 {
     DEFAULT_RAMP_MS
 }
 
-/// The configuration file. `B` is the table `[nats]`, which only the shell can read.
+/// The configuration file. `B` is the table `[nats]`, whose type only the shell knows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config<B> {
@@ -66,38 +66,38 @@ pub struct Config<B> {
     /// The NVML library; absent: the system's.
     #[serde(default)]
     pub nvml_library: Option<PathBuf>,
-    /// The cap of a card on which no lease runs, in watts; absent: the card's default.
+    /// The cap of a GPU without a lease, in watts; absent: the GPU's default.
     #[serde(default)]
     pub safe_cap_w: Option<u64>,
-    /// How far a cap moves at once, in watts; 0: all the way.
+    /// Largest single change of a cap, in watts; 0: no ramp.
     #[serde(default)]
     pub ramp_w_step: u64,
-    /// Milliseconds between two such moves.
+    /// Milliseconds between two changes.
     #[serde(default = "ramp_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub ramp_ms: u64,
     /// Milliseconds between two readings and reports.
     #[serde(default = "heartbeat_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub heartbeat_ms: u64,
-    /// The program, with its arguments, that puts this node to sleep; `{node}` stands for its id.
-    /// Absent: it is never put to sleep. It must do no harm when it is run twice.
+    /// The program and arguments that put this node to sleep; `{node}` stands for its id. Absent:
+    /// the node never sleeps. The command must be idempotent.
     #[serde(default)]
     pub sleep_command: Option<Vec<String>>,
-    /// The leaf switch this node is below; absent: not known.
+    /// The node's leaf switch; absent: unknown.
     #[serde(default)]
     pub switch: Option<SwitchId>,
-    /// GPUs on each board of this node, a power of two; absent: not known.
+    /// Number of GPUs on each board of this node, a power of two; absent: unknown.
     #[serde(default, deserialize_with = "wattle_common::config::board")]
     pub gpus_per_board: Option<u32>,
-    /// Where the bus is.
+    /// The bus.
     pub nats: B,
 }
 
 impl<B> Config<B> {
-    /// The part that the machine needs.
+    /// The settings of the machine.
     #[must_use]
     pub fn settings(&self) -> Settings {
         Settings {
-            // A watt figure no card has must not overflow on its way to milliwatts.
+            // Saturates: an absurd number of watts must not overflow.
             safe_cap: self.safe_cap_w.map(|w| Power::from_mw(w.saturating_mul(1_000))),
             ramp_step: Power::from_mw(self.ramp_w_step.saturating_mul(1_000)),
             ramp_every: Duration::from_millis(self.ramp_ms),

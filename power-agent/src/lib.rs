@@ -1,22 +1,23 @@
-//! Applies caps and clocks under a lease, and gives the card back safe.
+//! Applies power caps and clocks to GPUs under a lease, and returns GPUs to a safe state.
 //!
-//! The placer writes what a node's cards shall be set to; this service makes it so and reports what
-//! is. It touches real hardware, so it promises four things, and its property tests hold it to
-//! them: a cap or clock outside the card's own constraints is never set; an older order is never
-//! obeyed; when an order's lease has run out every card is at its safe cap with its clocks free;
-//! and the same on start and on stop.
+//! The placer writes the caps and clocks that a node's GPUs are to have; this service applies them
+//! and reports the actual ones. Its property tests hold these promises:
+//! * a cap or clock outside the GPU's limits is never set;
+//! * an older desired state is never obeyed;
+//! * without a current lease every GPU is at its safe cap with its clock unlocked;
+//! * the same holds after start and after shutdown.
 //!
-//! The library decides ([`PowerMachine`]); the shell (feature `service`) reads the cards, sets them
-//! and talks to the bus. The library must not do I/O and must not read a clock.
+//! [`PowerMachine`] decides, without I/O and without a clock of its own; the shell (feature
+//! `service`) reads and sets the GPUs and uses the bus.
 
-pub mod card;
 pub mod config;
+pub mod gpu_state;
 pub mod machine;
 pub mod note;
 #[cfg(feature = "service")]
 pub mod shell;
 
-pub use card::{CardFacts, CardRead, Refusal};
 pub use config::{Config, Settings};
+pub use gpu_state::{GpuFacts, GpuStatus, SetError};
 pub use machine::{Action, Event, PowerMachine};
 pub use note::Note;

@@ -1,15 +1,15 @@
-//! The power agent's decisions: which cap and clock each card shall have now.
+//! Decides which cap and clock each GPU is to have now.
 //!
-//! Told of orders, readings and the driver's answers, it says what to set next. At any instant each
-//! card has one goal: the newest order's while its lease runs, the safe state otherwise. At most
-//! one setting of a kind is on its way to a card; its answer brings the next. So answers may come
-//! late or never (a hung driver), and nothing piles up.
+//! At any instant each GPU has one target: that of the newest desired state while its lease runs,
+//! else the safe state. At most one cap and one clock are being set on a GPU at a time, and the
+//! result of one triggers the next. So results may come late or never (a hung driver), and no
+//! settings accumulate.
 //!
-//! Moves within a lease follow the ramp. The way to the safe state does not: it is at once.
+//! Caps move to a lease's target by the ramp, and to the safe state at once.
 //!
-//! An order to fall asleep is carried out once for each instant that it names, and only while its
-//! lease runs and it names no job: a node that has slept reads it again when it wakes, perhaps
-//! before it hears that it was woken.
+//! A request to sleep is carried out once for each instant that it carries, and only while its
+//! lease runs and it names no job. A node that has slept reads the request again when it wakes,
+//! perhaps before the placer has withdrawn it.
 
 use std::collections::BTreeMap;
 
@@ -18,75 +18,76 @@ use wattle_common::messages::{
 };
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp, topology};
 
-use crate::card::{Card, CardFacts, CardRead, Refusal};
 use crate::config::Settings;
+use crate::gpu_state::{GpuFacts, GpuState, GpuStatus, SetError};
 use crate::note::Note;
 
-/// How far above its lock a card's clock may be read before the lock is doubted: two of the
-/// 15 MHz steps in which NVIDIA's cards offer their clocks.
+/// Excess of a GPU's clock over its lock at which the lock counts as lost: two of the 15 MHz steps
+/// in which NVIDIA GPUs offer their clocks.
 const CLOCK_SLACK: Frequency = Frequency::from_mhz(30);
 
-/// What happened.
+/// An input of the power agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node's desired state is this now.
+    /// The placer wrote a desired state.
     DesiredChanged(NodeDesired),
-    /// Every card was read; one that did not answer has the driver's words instead.
-    CardsRead(Vec<(GpuIndex, Result<CardRead, String>)>),
-    /// No card could be read: the driver is not there.
-    CardsUnreadable(String),
-    /// The driver answered a [`Action::SetCap`].
-    CapAnswered {
-        /// The card.
+    /// Every GPU was read; one that does not answer has the driver's error.
+    GpusRead(Vec<(GpuIndex, Result<GpuStatus, String>)>),
+    /// No GPU could be read: there is no driver.
+    GpusUnreadable(String),
+    /// The driver finished a [`Action::SetCap`].
+    CapSet {
+        /// The GPU.
         gpu: GpuIndex,
-        /// The cap it was told.
+        /// The requested cap.
         cap: Power,
-        /// Whether it stands.
-        answer: Result<(), Refusal>,
+        /// Whether it is set.
+        result: Result<(), SetError>,
     },
-    /// The driver answered a [`Action::SetClock`].
-    ClockAnswered {
-        /// The card.
+    /// The driver finished a [`Action::SetClock`].
+    ClockSet {
+        /// The GPU.
         gpu: GpuIndex,
-        /// The lock it was told.
+        /// The requested lock.
         clock: Option<Frequency>,
-        /// Whether it stands.
-        answer: Result<(), Refusal>,
+        /// Whether it is set.
+        result: Result<(), SetError>,
     },
-    /// The sleep command has ended, perhaps after the node has slept.
-    SleepAnswered(SleepResult),
-    /// The service is being stopped.
+    /// The sleep command ended, perhaps after the node has slept.
+    SleepEnded(SleepResult),
+    /// The service is shutting down.
     StopRequested,
 }
 
-/// What must be done.
+/// An output of the power agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Read every card, and answer with [`Event::CardsRead`].
-    ReadCards,
-    /// Set a card's cap, and answer with [`Event::CapAnswered`].
+    /// Read every GPU; the result is [`Event::GpusRead`].
+    ReadGpus,
+    /// Set a GPU's cap; the result is [`Event::CapSet`].
     SetCap {
-        /// The card.
+        /// The GPU.
         gpu: GpuIndex,
         /// The cap.
         cap: Power,
     },
-    /// Lock a card's clock at most here, or free it, and answer with [`Event::ClockAnswered`].
+    /// Lock or unlock a GPU's clock; the result is [`Event::ClockSet`].
     SetClock {
-        /// The card.
+        /// The GPU.
         gpu: GpuIndex,
-        /// The highest clock; `None` frees it.
+        /// The highest clock; `None` unlocks it.
         clock: Option<Frequency>,
     },
-    /// Run the operator's sleep command, and answer with [`Event::SleepAnswered`] for this order.
+    /// Run the operator's sleep command for the request of this instant; the result is
+    /// [`Event::SleepEnded`].
     Sleep(Timestamp),
-    /// Publish what stands.
+    /// Publish the actual state.
     Report(PowerReport),
-    /// Say this in the log.
+    /// Write this to the log.
     Log(Note),
 }
 
-/// The order that is in force.
+/// The desired state that is in force.
 #[derive(Clone, Debug)]
 struct Lease {
     generation: u64,
@@ -94,58 +95,58 @@ struct Lease {
     gpus: BTreeMap<GpuIndex, DesiredGpu>,
 }
 
-/// The decisions of one node's power agent.
+/// The power agent of one node.
 #[derive(Clone, Debug)]
 pub struct PowerMachine {
     node: NodeId,
     settings: Settings,
-    cards: BTreeMap<GpuIndex, Card>,
-    /// (generation, issued at) of the newest order that came, obeyed or not.
+    gpus: BTreeMap<GpuIndex, GpuState>,
+    /// (generation, issued at) of the newest desired state received, obeyed or not.
     newest: Option<(u64, Timestamp)>,
-    generation_obeyed: u64,
+    observed_generation: u64,
     lease: Option<Lease>,
     stopping: bool,
     read_at: Timestamp,
-    /// Since when an answer to [`Action::ReadCards`] is awaited.
+    /// When the pending [`Action::ReadGpus`] was issued.
     reading_since: Option<Timestamp>,
-    /// The driver's words, while no card can be read.
-    away: Option<String>,
+    /// Why no GPU can be read, while that is so.
+    driver_error: Option<String>,
     reported: Option<PowerReport>,
-    /// The newest order to fall asleep that was carried out, by its instant.
-    sleep_ordered: Option<Timestamp>,
+    /// The instant of the newest sleep request that was carried out.
+    last_sleep: Option<Timestamp>,
     sleep_result: Option<SleepResult>,
 }
 
 impl PowerMachine {
-    /// A machine that knows nothing yet: it reads the cards at its first wake, and brings them to
-    /// their safe state, for an earlier life of it may have left caps behind.
+    /// A machine that reads the GPUs at its first wake and brings them to their safe state, because
+    /// an earlier service may have left caps behind.
     #[must_use]
     pub fn new(node: NodeId, settings: Settings) -> Self {
         Self {
             node,
             settings,
-            cards: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             newest: None,
-            generation_obeyed: 0,
+            observed_generation: 0,
             lease: None,
             stopping: false,
             read_at: Timestamp::EPOCH,
             reading_since: None,
-            away: None,
+            driver_error: None,
             reported: None,
-            sleep_ordered: None,
+            last_sleep: None,
             sleep_result: None,
         }
     }
 
-    /// Whether every card that answers is at its safe state, so that the service may end.
+    /// Whether every GPU that answers is in its safe state, so that the service may end.
     #[must_use]
-    pub fn at_rest(&self) -> bool {
+    pub fn is_safe(&self) -> bool {
         self.lease.is_none()
-            && self.cards.values().filter(|c| c.healthy).all(|c| {
-                (c.settled() || c.cap_blocked || c.clock_blocked)
-                    && !c.cap_pending
-                    && !c.clock_pending
+            && self.gpus.values().filter(|gpu| gpu.healthy).all(|gpu| {
+                (gpu.reached() || gpu.cap_blocked || gpu.clock_blocked)
+                    && !gpu.cap_pending
+                    && !gpu.clock_pending
             })
     }
 
@@ -154,261 +155,260 @@ impl PowerMachine {
             return;
         }
         if desired.node != self.node {
-            out.push(Action::Log(Note::ForeignNode { node: desired.node }));
+            out.push(Action::Log(Note::WrongNode { node: desired.node }));
             return;
         }
-        let order = (desired.generation, desired.issued_at_us);
+        let version = (desired.generation, desired.issued_at_us);
         if let Some(newest) = self.newest {
-            if order == newest {
-                return; // the bus replays the last value after each reconnect
+            if version == newest {
+                return; // the bus sends the last value again after each reconnect
             }
-            if order < newest {
-                let note = Note::Older { generation: order.0, newest: newest.0 };
+            if version < newest {
+                let note = Note::Outdated { generation: version.0, newest: newest.0 };
                 out.push(Action::Log(note));
                 return;
             }
         }
-        let newer_generation = self.newest.is_none_or(|newest| newest.0 < order.0);
-        self.newest = Some(order);
+        let newer_generation = self.newest.is_none_or(|newest| newest.0 < version.0);
+        self.newest = Some(version);
         if desired.expires_at_us <= now {
-            // What it replaced is older still, so nothing is in force now.
-            out.push(Action::Log(Note::Stale {
+            // The lease that it replaces is older, so none is in force.
+            out.push(Action::Log(Note::Expired {
                 generation: desired.generation,
                 expired_at: desired.expires_at_us,
             }));
             self.lease = None;
         } else {
-            self.generation_obeyed = desired.generation;
+            self.observed_generation = desired.generation;
             self.sleep(&desired, out);
             let gpus: BTreeMap<_, _> = desired.gpus.into_iter().map(|g| (g.gpu, g)).collect();
-            // Said once for a generation: its renewals come every few seconds.
-            if newer_generation && !self.cards.is_empty() {
-                for gpu in gpus.keys().filter(|gpu| !self.cards.contains_key(gpu)) {
-                    out.push(Action::Log(Note::NoSuchGpu { gpu: *gpu }));
+            // Logged once per generation, because it is renewed every few seconds.
+            if newer_generation && !self.gpus.is_empty() {
+                for gpu in gpus.keys().filter(|gpu| !self.gpus.contains_key(gpu)) {
+                    out.push(Action::Log(Note::UnknownGpu { gpu: *gpu }));
                 }
             }
-            self.lease = Some(Lease { generation: order.0, until: desired.expires_at_us, gpus });
+            self.lease = Some(Lease { generation: version.0, until: desired.expires_at_us, gpus });
         }
-        self.aim_all(out);
+        self.set_targets(out);
     }
 
-    /// Falls asleep where a current order says so and no job stands here.
+    /// Carries out a new request to sleep, if the desired state names no job.
     fn sleep(&mut self, desired: &NodeDesired, out: &mut Vec<Action>) {
         let Some(sleep) = desired.sleep.filter(|sleep| sleep.state == SleepState::EnteringSleep)
         else {
             return;
         };
         let requested_at_us = sleep.since_us;
-        if !desired.jobs.is_empty()
-            || self.sleep_ordered.is_some_and(|last| last >= requested_at_us)
-        {
+        if !desired.jobs.is_empty() || self.last_sleep.is_some_and(|last| last >= requested_at_us) {
             return;
         }
-        self.sleep_ordered = Some(requested_at_us);
+        self.last_sleep = Some(requested_at_us);
         if self.settings.can_sleep {
             self.sleep_result = None;
-            out.push(Action::Log(Note::FallsAsleep));
+            out.push(Action::Log(Note::EntersSleep));
             out.push(Action::Sleep(requested_at_us));
         } else {
             let error = "the node has no sleep_command: set it in its power-agent.toml".to_owned();
-            self.slept(SleepResult { requested_at_us, error: Some(error) }, out);
+            self.sleep_ended(SleepResult { requested_at_us, error: Some(error) }, out);
         }
     }
 
-    fn slept(&mut self, answer: SleepResult, out: &mut Vec<Action>) {
-        if let Some(error) = &answer.error {
-            out.push(Action::Log(Note::StaysAwake { error: error.clone() }));
+    fn sleep_ended(&mut self, result: SleepResult, out: &mut Vec<Action>) {
+        if let Some(error) = &result.error {
+            out.push(Action::Log(Note::SleepFailed { error: error.clone() }));
         }
-        self.sleep_result = Some(answer);
+        self.sleep_result = Some(result);
     }
 
-    /// Gives every card the goal that stands now.
-    fn aim_all(&mut self, out: &mut Vec<Action>) {
-        for (gpu, card) in &mut self.cards {
-            aim(card, *gpu, self.lease.as_ref(), &self.settings, out);
+    /// Gives every GPU its current target.
+    fn set_targets(&mut self, out: &mut Vec<Action>) {
+        for (gpu, state) in &mut self.gpus {
+            set_target(state, *gpu, self.lease.as_ref(), &self.settings, out);
         }
     }
 
-    fn cards_read(
+    fn gpus_read(
         &mut self,
         now: Timestamp,
-        reads: Vec<(GpuIndex, Result<CardRead, String>)>,
+        reads: Vec<(GpuIndex, Result<GpuStatus, String>)>,
         out: &mut Vec<Action>,
     ) {
-        self.away = None;
-        let known = self.cards.len();
+        self.driver_error = None;
+        let known = self.gpus.len();
         let missing: Vec<GpuIndex> = self
-            .cards
+            .gpus
             .keys()
             .filter(|gpu| reads.iter().all(|(read, _)| read != *gpu))
             .copied()
             .collect();
         for gpu in missing {
-            self.card_lost(gpu, "the driver does not list it any more".to_owned(), out);
+            self.gpu_lost(gpu, "the driver no longer lists it".to_owned(), out);
         }
         for (gpu, read) in reads {
             match read {
-                Ok(read) => self.card_read(gpu, read, out),
-                Err(error) => self.card_lost(gpu, error, out),
+                Ok(read) => self.gpu_read(gpu, read, out),
+                Err(error) => self.gpu_lost(gpu, error, out),
             }
         }
-        if self.cards.len() != known
+        if self.gpus.len() != known
             && let Err(error) = self.boards()
         {
-            out.push(Action::Log(Note::NoSuchBoards { error: error.to_string() }));
+            out.push(Action::Log(Note::InvalidBoards { error: error.to_string() }));
         }
-        self.read_done(now);
+        self.schedule_read(now);
     }
 
-    /// Whether the cards can be on boards as the operator says.
+    /// Whether the number of GPUs fits the configured boards.
     fn boards(&self) -> Result<(), topology::BoardError> {
         let board = self.settings.gpus_per_board;
-        board.map_or(Ok(()), |board| topology::check_board(self.cards.len() as u32, board))
+        board.map_or(Ok(()), |board| topology::check_board(self.gpus.len() as u32, board))
     }
 
-    fn card_read(&mut self, gpu: GpuIndex, read: CardRead, out: &mut Vec<Action>) {
+    fn gpu_read(&mut self, gpu: GpuIndex, read: GpuStatus, out: &mut Vec<Action>) {
         let lease = self.lease.as_ref();
-        let card = self.cards.entry(gpu).or_insert_with(|| {
-            let mut card = Card::new(read.facts.clone(), &self.settings);
-            aim(&mut card, gpu, lease, &self.settings, out);
-            card
+        let state = self.gpus.entry(gpu).or_insert_with(|| {
+            let mut state = GpuState::new(read.facts.clone(), &self.settings);
+            set_target(&mut state, gpu, lease, &self.settings, out);
+            state
         });
-        // A card that could not be read when the service started is known by its index alone.
-        if card.facts != read.facts {
-            card.facts = read.facts;
-            aim(card, gpu, lease, &self.settings, out);
+        // Of a GPU that could not be read at the service's start only the index is known.
+        if state.facts != read.facts {
+            state.facts = read.facts;
+            set_target(state, gpu, lease, &self.settings, out);
         }
-        if !card.healthy {
-            card.healthy = true;
-            card.cap = None;
-            out.push(Action::Log(Note::Back { gpu }));
+        if !state.healthy {
+            state.healthy = true;
+            state.cap = None;
+            out.push(Action::Log(Note::Recovered { gpu }));
         }
-        if let (Some(set), false) = (card.cap, card.cap_pending)
+        if let (Some(set), false) = (state.cap, state.cap_pending)
             && read.cap != Some(set)
         {
-            out.push(Action::Log(Note::ForeignCap { gpu, set, found: read.cap }));
+            out.push(Action::Log(Note::CapChanged { gpu, set, found: read.cap }));
         }
-        if let (Some(Some(set)), Some(found)) = (card.clock, read.clock)
+        if let (Some(Some(set)), Some(found)) = (state.clock, read.clock)
             && found > set + CLOCK_SLACK
         {
-            out.push(Action::Log(Note::ForeignClock { gpu, set, found }));
+            out.push(Action::Log(Note::ClockAboveLock { gpu, set, found }));
         }
-        card.cap = read.cap;
-        card.cap_blocked = false;
-        card.clock_blocked = false;
-        // No driver call tells a lock, so it is set anew after each reading: whoever changed it
-        // meanwhile, in either direction, is overruled.
-        card.clock_doubted = true;
+        state.cap = read.cap;
+        state.cap_blocked = false;
+        state.clock_blocked = false;
+        // NVML cannot read a lock, so it is set again after each reading, which corrects a change by
+        // another program in either direction.
+        state.clock_unverified = true;
     }
 
-    fn card_lost(&mut self, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
-        let unknown = || CardFacts {
+    fn gpu_lost(&mut self, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
+        let unknown = || GpuFacts {
             uuid: String::new(),
-            kind: String::new(),
+            gpu_type: String::new(),
             memory_mib: 0,
             cap_default: None,
             cap_range: None,
             clock_range: None,
         };
-        let first = !self.cards.contains_key(&gpu);
-        let card = self.cards.entry(gpu).or_insert_with(|| Card::new(unknown(), &self.settings));
-        if card.healthy || first {
+        let first = !self.gpus.contains_key(&gpu);
+        let state =
+            self.gpus.entry(gpu).or_insert_with(|| GpuState::new(unknown(), &self.settings));
+        if state.healthy || first {
             out.push(Action::Log(Note::Lost { gpu, error }));
         }
-        card.healthy = false;
-        card.cap = None;
-        card.clock = None;
-        card.cap_refused = None;
-        card.clock_refused = None;
+        state.healthy = false;
+        state.cap = None;
+        state.clock = None;
+        state.cap_error = None;
+        state.clock_error = None;
     }
 
-    /// A reading has come, or will not: the next is due a heartbeat from now.
-    fn read_done(&mut self, now: Timestamp) {
+    /// Schedules the next reading one heartbeat from now.
+    fn schedule_read(&mut self, now: Timestamp) {
         self.reading_since = None;
         self.read_at = now + self.settings.heartbeat;
     }
 
-    fn cap_answered(
+    fn cap_set(
         &mut self,
         gpu: GpuIndex,
         cap: Power,
-        answer: Result<(), Refusal>,
+        result: Result<(), SetError>,
         out: &mut Vec<Action>,
     ) {
-        let Some(card) = self.cards.get_mut(&gpu) else { return };
-        card.cap_pending = false;
-        match answer {
+        let Some(state) = self.gpus.get_mut(&gpu) else { return };
+        state.cap_pending = false;
+        match result {
             Ok(()) => {
-                if card.healthy {
-                    card.cap = Some(cap);
+                if state.healthy {
+                    state.cap = Some(cap);
                 }
-                card.cap_refused = None;
+                state.cap_error = None;
             }
-            Err(refusal) => {
-                card.cap_blocked = true;
-                refuse(&mut card.cap_refused, gpu, refusal.error, out);
+            Err(error) => {
+                state.cap_blocked = true;
+                store_error(&mut state.cap_error, gpu, error.message, out);
             }
         }
     }
 
-    fn clock_answered(
+    fn clock_set(
         &mut self,
         gpu: GpuIndex,
         clock: Option<Frequency>,
-        answer: Result<(), Refusal>,
+        result: Result<(), SetError>,
         out: &mut Vec<Action>,
     ) {
-        let Some(card) = self.cards.get_mut(&gpu) else { return };
-        card.clock_pending = false;
-        match answer {
+        let Some(state) = self.gpus.get_mut(&gpu) else { return };
+        state.clock_pending = false;
+        match result {
             Ok(()) => {
-                card.clock = Some(clock);
-                card.clock_refused = None;
+                state.clock = Some(clock);
+                state.clock_error = None;
             }
-            // A card whose clock cannot be locked has a free clock.
-            Err(refusal) if refusal.unsupported && clock.is_none() => card.clock = Some(None),
-            Err(refusal) => {
-                card.clock_blocked = true;
-                refuse(&mut card.clock_refused, gpu, refusal.error, out);
+            // A clock that cannot be locked is unlocked.
+            Err(error) if error.unsupported && clock.is_none() => state.clock = Some(None),
+            Err(error) => {
+                state.clock_blocked = true;
+                store_error(&mut state.clock_error, gpu, error.message, out);
             }
         }
     }
 
-    /// Sends what is due to the cards, and the report if it says something new.
+    /// Issues the settings that are due, and a report if it changed.
     fn drive(&mut self, now: Timestamp, heartbeat: bool, out: &mut Vec<Action>) {
         let leased = self.lease.is_some();
-        if self.away.is_none() {
-            for (gpu, card) in self.cards.iter_mut().filter(|(_, card)| card.healthy) {
-                drive_card(*gpu, card, now, leased, &self.settings, out);
+        if self.driver_error.is_none() {
+            for (gpu, state) in self.gpus.iter_mut().filter(|(_, state)| state.healthy) {
+                drive_gpu(*gpu, state, now, leased, &self.settings, out);
             }
         }
         self.report(now, heartbeat, out);
     }
 
     fn report(&mut self, now: Timestamp, heartbeat: bool, out: &mut Vec<Action>) {
-        if self.cards.is_empty() && self.away.is_none() {
-            return; // nothing has been read yet: an empty inventory would be a lie
+        if self.gpus.is_empty() && self.driver_error.is_none() {
+            return; // nothing has been read yet, and an empty inventory would be wrong
         }
         let gpus_per_board = self.settings.gpus_per_board.filter(|_| self.boards().is_ok());
-        let gpus = self.cards.iter().map(|(gpu, card)| AppliedGpu {
+        let gpus = self.gpus.iter().map(|(gpu, state)| AppliedGpu {
             gpu: *gpu,
-            uuid: card.facts.uuid.clone(),
-            gpu_type: card.facts.kind.clone(),
-            memory_mib: card.facts.memory_mib,
-            healthy: card.healthy && self.away.is_none(),
-            cap_mw: card.cap,
-            cap_mw_default: card.facts.cap_default,
-            cap_mw_min: card.facts.cap_range.map(|(min, _)| min),
-            cap_mw_max: card.facts.cap_range.map(|(_, max)| max),
-            clock_mhz_max: card.clock.flatten(),
-            clock_mhz_supported_min: card.facts.clock_range.map(|(lowest, _)| lowest),
-            clock_mhz_supported_max: card.facts.clock_range.map(|(_, highest)| highest),
-            last_error: card.last_error(),
+            uuid: state.facts.uuid.clone(),
+            gpu_type: state.facts.gpu_type.clone(),
+            memory_mib: state.facts.memory_mib,
+            healthy: state.healthy && self.driver_error.is_none(),
+            cap_mw: state.cap,
+            cap_mw_default: state.facts.cap_default,
+            cap_mw_min: state.facts.cap_range.map(|(min, _)| min),
+            cap_mw_max: state.facts.cap_range.map(|(_, max)| max),
+            clock_mhz_max: state.clock.flatten(),
+            clock_mhz_supported_min: state.facts.clock_range.map(|(lowest, _)| lowest),
+            clock_mhz_supported_max: state.facts.clock_range.map(|(_, highest)| highest),
+            last_error: state.last_error(),
         });
         let mut report = PowerReport {
             node: self.node.clone(),
             at_us: now,
-            observed_generation: self.generation_obeyed,
+            observed_generation: self.observed_generation,
             lease_until_us: self.lease.as_ref().map(|lease| lease.until),
             gpus: gpus.collect(),
             can_sleep: self.settings.can_sleep,
@@ -416,24 +416,24 @@ impl PowerMachine {
             switch: self.settings.switch.clone(),
             gpus_per_board,
         };
-        let news = self.reported.as_mut().is_none_or(|last| {
+        let changed = self.reported.as_mut().is_none_or(|last| {
             std::mem::swap(&mut last.at_us, &mut report.at_us);
             let same = *last == report;
             std::mem::swap(&mut last.at_us, &mut report.at_us);
             !same
         });
-        if news || heartbeat {
+        if changed || heartbeat {
             self.reported = Some(report.clone());
             out.push(Action::Report(report));
         }
     }
 
-    /// Ends a lease that has run out. Before anything else at every instant: an order must not be
-    /// carried a step further after its time because another event happened to come first.
+    /// Ends an expired lease. It is called first for every event and wake, so that no setting of an
+    /// expired lease is issued.
     fn expire(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if let Some(lease) = self.lease.take_if(|lease| lease.until <= now) {
             out.push(Action::Log(Note::LeaseEnded { generation: lease.generation }));
-            self.aim_all(out);
+            self.set_targets(out);
         }
     }
 
@@ -443,16 +443,16 @@ impl PowerMachine {
         }
         self.read_at = now + self.settings.heartbeat;
         if let Some(since) = self.reading_since {
-            // The driver hangs. It is not asked again; what is known is reported, as not healthy.
-            if self.away.is_none() {
+            // The driver hangs. No second reading is issued, and the GPUs are reported as unhealthy.
+            if self.driver_error.is_none() {
                 let error = format!("the driver has not answered since {since}");
-                out.push(Action::Log(Note::DriverAway { error: error.clone() }));
-                self.away = Some(error);
+                out.push(Action::Log(Note::DriverFailed { error: error.clone() }));
+                self.driver_error = Some(error);
             }
             return true;
         }
         self.reading_since = Some(now);
-        out.push(Action::ReadCards);
+        out.push(Action::ReadGpus);
         false
     }
 }
@@ -466,30 +466,30 @@ impl Machine for PowerMachine {
         let mut heartbeat = false;
         match event {
             Event::DesiredChanged(desired) => self.desired(now, desired, out),
-            Event::CardsRead(reads) => {
-                self.cards_read(now, reads, out);
+            Event::GpusRead(reads) => {
+                self.gpus_read(now, reads, out);
                 heartbeat = true;
             }
-            Event::CardsUnreadable(error) => {
-                if self.away.as_ref() != Some(&error) {
-                    out.push(Action::Log(Note::DriverAway { error: error.clone() }));
+            Event::GpusUnreadable(error) => {
+                if self.driver_error.as_ref() != Some(&error) {
+                    out.push(Action::Log(Note::DriverFailed { error: error.clone() }));
                 }
-                self.away = Some(error);
-                self.read_done(now);
+                self.driver_error = Some(error);
+                self.schedule_read(now);
                 heartbeat = true;
             }
-            Event::CapAnswered { gpu, cap, answer } => self.cap_answered(gpu, cap, answer, out),
-            Event::ClockAnswered { gpu, clock, answer } => {
-                self.clock_answered(gpu, clock, answer, out);
+            Event::CapSet { gpu, cap, result } => self.cap_set(gpu, cap, result, out),
+            Event::ClockSet { gpu, clock, result } => {
+                self.clock_set(gpu, clock, result, out);
             }
-            Event::SleepAnswered(answer) => self.slept(answer, out),
+            Event::SleepEnded(result) => self.sleep_ended(result, out),
             Event::StopRequested => {
                 self.stopping = true;
                 self.lease = None;
-                self.aim_all(out);
-                for card in self.cards.values_mut() {
-                    card.cap_blocked = false;
-                    card.clock_blocked = false;
+                self.set_targets(out);
+                for state in self.gpus.values_mut() {
+                    state.cap_blocked = false;
+                    state.clock_blocked = false;
                 }
             }
         }
@@ -503,48 +503,50 @@ impl Machine for PowerMachine {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        let lease = self.lease.as_ref().map(|lease| (lease.until, "lease ends"));
+        let lease = self.lease.as_ref().map(|lease| (lease.until, "the lease ends"));
         let step = self
-            .cards
+            .gpus
             .values()
-            .filter(|c| c.healthy && !c.cap_pending && !c.cap_blocked)
-            .filter(|c| self.away.is_none() && c.next_cap(self.settings.ramp_step).is_some())
-            .map(|c| (c.step_at, "ramp's next step"))
+            .filter(|gpu| gpu.healthy && !gpu.cap_pending && !gpu.cap_blocked)
+            .filter(|gpu| {
+                self.driver_error.is_none() && gpu.next_cap(self.settings.ramp_step).is_some()
+            })
+            .map(|gpu| (gpu.step_at, "the ramp's next step"))
             .min();
         let read = Some((self.read_at, "heartbeat"));
         [lease, step, read].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 }
 
-fn aim(
-    card: &mut Card,
+fn set_target(
+    state: &mut GpuState,
     gpu: GpuIndex,
     lease: Option<&Lease>,
     settings: &Settings,
     out: &mut Vec<Action>,
 ) {
-    let before = card.order_refused.clone();
+    let before = state.rejected.clone();
     match lease {
-        Some(lease) => card.aim(lease.gpus.get(&gpu)),
-        None => card.aim_safe(settings),
+        Some(lease) => state.set_target(lease.gpus.get(&gpu)),
+        None => state.set_safe_target(settings),
     }
-    if card.order_refused != before
-        && let Some(error) = card.order_refused.clone()
+    if state.rejected != before
+        && let Some(error) = state.rejected.clone()
     {
-        out.push(Action::Log(Note::Refused { gpu, error }));
+        out.push(Action::Log(Note::NotApplied { gpu, error }));
     }
 }
 
-fn refuse(stands: &mut Option<String>, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
-    if stands.as_ref() != Some(&error) {
-        out.push(Action::Log(Note::Refused { gpu, error: error.clone() }));
-        *stands = Some(error);
+fn store_error(current: &mut Option<String>, gpu: GpuIndex, error: String, out: &mut Vec<Action>) {
+    if current.as_ref() != Some(&error) {
+        out.push(Action::Log(Note::NotApplied { gpu, error: error.clone() }));
+        *current = Some(error);
     }
 }
 
-fn drive_card(
+fn drive_gpu(
     gpu: GpuIndex,
-    card: &mut Card,
+    state: &mut GpuState,
     now: Timestamp,
     leased: bool,
     settings: &Settings,
@@ -552,29 +554,29 @@ fn drive_card(
 ) {
     let step = if leased { settings.ramp_step } else { Power::ZERO };
     let ramping = step != Power::ZERO;
-    // What was refused once and stands nonetheless is refused no more: orders change, and so do
-    // cards under foreign hands.
-    if card.goal.cap.is_none() || card.cap == card.goal.cap {
-        card.cap_refused = None;
+    // An error is cleared once the GPU has its target: targets change, and other programs may set
+    // GPUs too.
+    if state.target.cap.is_none() || state.cap == state.target.cap {
+        state.cap_error = None;
     }
-    if card.clock == Some(card.goal.clock) && !card.clock_doubted {
-        card.clock_refused = None;
+    if state.clock == Some(state.target.clock) && !state.clock_unverified {
+        state.clock_error = None;
     }
-    if !card.cap_pending
-        && !card.cap_blocked
-        && (!ramping || now >= card.step_at)
-        && let Some(cap) = card.next_cap(step)
+    if !state.cap_pending
+        && !state.cap_blocked
+        && (!ramping || now >= state.step_at)
+        && let Some(cap) = state.next_cap(step)
     {
-        card.cap_pending = true;
+        state.cap_pending = true;
         if ramping {
-            card.step_at = now + settings.ramp_every;
+            state.step_at = now + settings.ramp_every;
         }
         out.push(Action::SetCap { gpu, cap });
     }
-    let agreed = card.clock == Some(card.goal.clock) && !card.clock_doubted;
-    if !card.clock_pending && !card.clock_blocked && !agreed {
-        card.clock_pending = true;
-        card.clock_doubted = false;
-        out.push(Action::SetClock { gpu, clock: card.goal.clock });
+    let reached = state.clock == Some(state.target.clock) && !state.clock_unverified;
+    if !state.clock_pending && !state.clock_blocked && !reached {
+        state.clock_pending = true;
+        state.clock_unverified = false;
+        out.push(Action::SetClock { gpu, clock: state.target.clock });
     }
 }

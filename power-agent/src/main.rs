@@ -1,4 +1,4 @@
-//! `wattle-power-agent`: the service, and the one-shot that makes the cards safe.
+//! `wattle-power-agent`: the service, and a command that resets the GPUs.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,14 +8,14 @@ use clap::{Parser, Subcommand};
 use wattle_power_agent::shell;
 use wattle_runtime::service::{self, Threads};
 
-/// Applies power caps and clocks to this node's GPUs, under a lease, and gives the cards back safe.
+/// Applies power caps and clocks to this node's GPUs under a lease.
 #[derive(Parser)]
 #[command(
     version,
     after_help = "Example:\n  wattle-power-agent --config /etc/wattle/power-agent.toml\n  wattle-power-agent --config /etc/wattle/power-agent.toml reset"
 )]
 struct Arguments {
-    /// The configuration; deploy/power-agent.toml explains every key
+    /// The configuration file; deploy/power-agent.toml explains every key
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     #[command(subcommand)]
@@ -24,8 +24,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Set every card to its safe cap, free its clocks, and exit; for a supervisor to run after the
-    /// service was killed
+    /// Set every GPU to its safe cap, unlock its clock, and exit; for a service manager to run after
+    /// the service was killed
     Reset,
 }
 
@@ -38,8 +38,8 @@ fn main() -> ExitCode {
             None => Ok(shell::run(config, &shutdown).await?),
             Some(Command::Reset) => {
                 let left = shell::reset(config.nvml_library.as_deref(), &config.settings())
-                    .context("no card was reset")?;
-                anyhow::ensure!(left == 0, "{left} cards are not at their safe state");
+                    .context("no GPU was reset")?;
+                anyhow::ensure!(left == 0, "{left} GPUs are not in their safe state");
                 Ok(())
             }
         },

@@ -1,96 +1,93 @@
-//! What the machine wants said in the log.
-//!
-//! The machine does not log (it has no output of its own but actions); the shell writes each note
-//! once, with fields. A note is said when something changes, not every time it is seen.
+//! Log messages of the machine, which does no I/O itself: one for each change.
 
 use std::fmt;
 
 use wattle_common::{Frequency, GpuIndex, NodeId, Power, Timestamp};
 
-/// Something a person who reads the log should know.
+/// A log message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// An order older than the newest was ignored.
-    Older {
-        /// The generation it had.
+    /// A desired state older than the newest was ignored.
+    Outdated {
+        /// Its generation.
         generation: u64,
-        /// The newest known.
+        /// The newest generation.
         newest: u64,
     },
-    /// An order was for another node.
-    ForeignNode {
+    /// A desired state was for another node.
+    WrongNode {
         /// The node it names.
         node: NodeId,
     },
-    /// An order had expired when it came.
-    Stale {
+    /// A desired state had expired when it was received.
+    Expired {
         /// Its generation.
         generation: u64,
         /// When it expired.
         expired_at: Timestamp,
     },
-    /// An order names a GPU that the node does not have.
-    NoSuchGpu {
+    /// A desired state names a GPU that the node does not have.
+    UnknownGpu {
         /// The GPU.
         gpu: GpuIndex,
     },
-    /// The lease ran out; the cards go to their safe state.
+    /// The lease expired; the GPUs return to their safe state.
     LeaseEnded {
-        /// The generation whose lease it was.
+        /// The generation of the lease.
         generation: u64,
     },
-    /// An order, or the driver's refusal of it, stands unfulfilled.
-    Refused {
+    /// A setting was not applied.
+    NotApplied {
         /// The GPU.
         gpu: GpuIndex,
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// Somebody else changed a card's cap; it is set again.
-    ForeignCap {
+    /// Another program changed a GPU's cap; it is set again.
+    CapChanged {
         /// The GPU.
         gpu: GpuIndex,
-        /// What was set.
+        /// The cap that was set.
         set: Power,
-        /// What was found.
+        /// The cap that was read.
         found: Option<Power>,
     },
-    /// A card runs faster than its lock; it is locked again.
-    ForeignClock {
+    /// A GPU runs above its lock; it is locked again.
+    ClockAboveLock {
         /// The GPU.
         gpu: GpuIndex,
         /// The lock.
         set: Frequency,
-        /// What was found.
+        /// The clock that was read.
         found: Frequency,
     },
-    /// A card does not answer.
+    /// A GPU does not answer.
     Lost {
         /// The GPU.
         gpu: GpuIndex,
-        /// The driver's words.
+        /// The driver's error.
         error: String,
     },
-    /// A card answers again.
-    Back {
+    /// A GPU answers again.
+    Recovered {
         /// The GPU.
         gpu: GpuIndex,
     },
-    /// No card can be read.
-    DriverAway {
-        /// The driver's words.
+    /// No GPU can be read.
+    DriverFailed {
+        /// The driver's error.
         error: String,
     },
-    /// The cards cannot be on boards as the configuration has it; nobody is told of boards.
-    NoSuchBoards {
-        /// Why.
+    /// The number of GPUs does not fit `gpus_per_board`, which is not reported.
+    InvalidBoards {
+        /// The cause.
         error: String,
     },
-    /// The sleep command is run.
-    FallsAsleep,
-    /// It did not do its work.
-    StaysAwake {
-        /// Why.
+    /// The sleep command starts.
+    EntersSleep,
+    /// The sleep command failed.
+    SleepFailed {
+        /// The cause.
         error: String,
     },
 }
@@ -98,34 +95,37 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Older { generation, newest } => {
-                write!(f, "order of generation {generation} ignored: {newest} is newer")
+            Self::Outdated { generation, newest } => {
+                write!(f, "desired state of generation {generation} ignored: {newest} is newer")
             }
-            Self::ForeignNode { node } => write!(f, "order for node {node} ignored"),
-            Self::Stale { generation, expired_at } => write!(
+            Self::WrongNode { node } => write!(f, "desired state of node {node} ignored"),
+            Self::Expired { generation, expired_at } => write!(
                 f,
-                "order of generation {generation} had expired at {expired_at}: cards go to their safe state"
+                "desired state of generation {generation} had expired at {expired_at}: GPUs return to their safe state"
             ),
-            Self::NoSuchGpu { gpu } => write!(f, "order names gpu {gpu}, which is not here"),
+            Self::UnknownGpu { gpu } => write!(f, "GPU {gpu} is desired but not on this node"),
             Self::LeaseEnded { generation } => {
-                write!(f, "lease of generation {generation} ran out: cards go to their safe state")
+                write!(
+                    f,
+                    "lease of generation {generation} expired: GPUs return to their safe state"
+                )
             }
-            Self::Refused { gpu, error } => write!(f, "gpu {gpu}: not set: {error}"),
-            Self::ForeignCap { gpu, set, found: Some(found) } => {
-                write!(f, "gpu {gpu}: cap was set to {set} and found at {found}: set again")
+            Self::NotApplied { gpu, error } => write!(f, "GPU {gpu}: not set: {error}"),
+            Self::CapChanged { gpu, set, found: Some(found) } => {
+                write!(f, "GPU {gpu}: cap was set to {set} and is {found}: set again")
             }
-            Self::ForeignCap { gpu, set, found: None } => {
-                write!(f, "gpu {gpu}: cap was set to {set} and cannot be read: set again")
+            Self::CapChanged { gpu, set, found: None } => {
+                write!(f, "GPU {gpu}: cap was set to {set} and cannot be read: set again")
             }
-            Self::ForeignClock { gpu, set, found } => {
-                write!(f, "gpu {gpu}: clock is locked at {set} and found at {found}: locked again")
+            Self::ClockAboveLock { gpu, set, found } => {
+                write!(f, "GPU {gpu}: clock is locked at {set} and is {found}: locked again")
             }
-            Self::Lost { gpu, error } => write!(f, "gpu {gpu} does not answer: {error}"),
-            Self::Back { gpu } => write!(f, "gpu {gpu} answers again"),
-            Self::DriverAway { error } => write!(f, "no card can be read: {error}"),
-            Self::NoSuchBoards { error } => write!(f, "gpus_per_board is not used: {error}"),
-            Self::FallsAsleep => f.write_str("nobody needs the node: it falls asleep"),
-            Self::StaysAwake { error } => write!(f, "the node cannot fall asleep: {error}"),
+            Self::Lost { gpu, error } => write!(f, "GPU {gpu} does not answer: {error}"),
+            Self::Recovered { gpu } => write!(f, "GPU {gpu} answers again"),
+            Self::DriverFailed { error } => write!(f, "no GPU can be read: {error}"),
+            Self::InvalidBoards { error } => write!(f, "gpus_per_board is not used: {error}"),
+            Self::EntersSleep => f.write_str("the node is idle and enters sleep"),
+            Self::SleepFailed { error } => write!(f, "the node cannot enter sleep: {error}"),
         }
     }
 }

@@ -1,20 +1,17 @@
-//! The service around the machine: its tasks, and how they hang together.
+//! Connects the machine with the driver's thread, the sleep command and the bus.
 //!
 //! ```text
-//! bus: bucket `desired` --events--> machine --orders--> the driver's thread
-//!                                    |  ^------answers------'
+//! bus: bucket `desired` --events--> machine --commands--> the driver's thread
+//!                                    |  ^------results------'
 //!                                    '--newest report--> bus: bucket `actual`
 //! ```
 //!
-//! The operator's sleep command runs beside all this, in a task of its own.
-//!
-//! The machine runs from the first moment, bus or no bus: leases run out and cards go to their safe
-//! state by the clock of this process alone. Reports are whole, so only the newest waits for a bus
-//! that is away. This module decides nothing.
+//! The machine runs with or without the bus: leases expire by this process's clock alone. Reports
+//! are complete, so only the newest one waits for the bus. This module decides nothing.
 
 mod bus;
-mod cards;
-mod sleeper;
+mod driver_thread;
+mod sleep_command;
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,25 +23,27 @@ use wattle_runtime::bus::BusConfig;
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
+use self::driver_thread::{DriverThread, GpuCommand};
+use self::sleep_command::SleepCommand;
 use crate::config::Config;
 use crate::machine::{Action, Event, PowerMachine};
 use crate::note::Note;
 
-pub use cards::reset;
+pub use driver_thread::reset;
 
-/// The service's whole configuration.
+/// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
 
-/// Events that wait for the machine. A reading is one event, and an order is answered by one.
+/// Capacity of the event channel. A reading and a result are one event each.
 const EVENTS_MAX: usize = 64;
-/// Longest wait, in wall time, for the cards to reach their safe state at a stop: systemd gives a
-/// service 90 s, and cards answer within milliseconds unless they are ill.
-const REST_WITHIN: Duration = Duration::from_secs(5);
+/// Longest wait for the GPUs to reach their safe state at shutdown: wall time. systemd gives a
+/// service 90 s, and healthy GPUs answer within milliseconds.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
-/// Reads the configuration. The environment names the NVML library where the file does not.
+/// Reads the configuration. The environment names the NVML library if the file does not.
 ///
 /// # Errors
-/// Names file, key and line.
+/// The file, key and line.
 pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::ConfigError> {
     let mut config: ServiceConfig = wattle_runtime::config::load(path)?;
     let named = || std::env::var_os(wattle_gpu::LIBRARY_ENV).filter(|path| !path.is_empty());
@@ -52,33 +51,33 @@ pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::Config
     Ok(config)
 }
 
-/// Runs the service until it is told to stop.
+/// Runs the service until shutdown.
 ///
 /// # Errors
 /// Where the driver's thread cannot be started.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let (reports, newest) = watch::channel(None);
-    let cards = cards::start(config.nvml_library.clone(), events.clone())?;
-    let sleeper = sleeper::Sleeper {
+    let driver = driver_thread::start(config.nvml_library.clone(), events.clone())?;
+    let sleep_command = SleepCommand {
         command: config.sleep_command.clone().unwrap_or_default(),
         node: config.node.clone(),
         events: events.clone(),
     };
     let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings());
-    let mut act = async |action| act(action, &cards, &sleeper, &reports);
+    let mut act = async |action| act(action, &driver, &sleep_command, &reports);
     tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
     wattle_runtime::driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
 
     let mut actions = Vec::new();
     machine.handle(clock::now(), Event::StopRequested, &mut actions);
-    let rest = async {
+    let safe = async {
         loop {
             for action in actions.drain(..) {
                 act(action).await;
             }
-            if machine.at_rest() {
+            if machine.is_safe() {
                 return true;
             }
             match inbox.recv().await {
@@ -87,30 +86,30 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
             }
         }
     };
-    if tokio::time::timeout(REST_WITHIN, rest).await == Ok(true) {
-        tracing::info!("every card is at its safe state");
+    if tokio::time::timeout(SHUTDOWN_MAX, safe).await == Ok(true) {
+        tracing::info!("every GPU is in its safe state");
     } else {
-        tracing::error!("not every card is known to be at its safe state: run `reset`");
+        tracing::error!("not every GPU is known to be in its safe state: run `reset`");
     }
-    // The last report leaves when this end is closed.
+    // Without the reports' sender, the bus task writes the last report and ends.
     drop(reports);
-    if tokio::time::timeout(REST_WITHIN, bus).await.is_err() {
-        tracing::warn!("the last report could not be published");
+    if tokio::time::timeout(SHUTDOWN_MAX, bus).await.is_err() {
+        tracing::warn!("bus away: the last report is not stored");
     }
     Ok(())
 }
 
 fn act(
     action: Action,
-    cards: &cards::Cards,
-    sleeper: &sleeper::Sleeper,
+    driver: &DriverThread,
+    sleep_command: &SleepCommand,
     reports: &watch::Sender<Option<PowerReport>>,
 ) {
     match action {
-        Action::Sleep(requested_at_us) => sleeper.sleep(requested_at_us),
-        Action::ReadCards => cards.order(cards::Order::Read),
-        Action::SetCap { gpu, cap } => cards.order(cards::Order::Cap(gpu, cap)),
-        Action::SetClock { gpu, clock } => cards.order(cards::Order::Clock(gpu, clock)),
+        Action::Sleep(requested_at_us) => sleep_command.sleep(requested_at_us),
+        Action::ReadGpus => driver.send(GpuCommand::Read),
+        Action::SetCap { gpu, cap } => driver.send(GpuCommand::Cap(gpu, cap)),
+        Action::SetClock { gpu, clock } => driver.send(GpuCommand::Clock(gpu, clock)),
         Action::Report(report) => {
             reports.send_replace(Some(report));
         }
@@ -120,19 +119,19 @@ fn act(
 
 fn log(note: &Note) {
     match note {
-        Note::Back { gpu } => tracing::info!(gpu, "{note}"),
-        Note::FallsAsleep => tracing::info!("{note}"),
+        Note::Recovered { gpu } => tracing::info!(gpu, "{note}"),
+        Note::EntersSleep => tracing::info!("{note}"),
         Note::Lost { gpu, .. }
-        | Note::Refused { gpu, .. }
-        | Note::ForeignCap { gpu, .. }
-        | Note::ForeignClock { gpu, .. }
-        | Note::NoSuchGpu { gpu } => tracing::warn!(gpu, "{note}"),
-        Note::Older { generation, .. }
-        | Note::Stale { generation, .. }
+        | Note::NotApplied { gpu, .. }
+        | Note::CapChanged { gpu, .. }
+        | Note::ClockAboveLock { gpu, .. }
+        | Note::UnknownGpu { gpu } => tracing::warn!(gpu, "{note}"),
+        Note::Outdated { generation, .. }
+        | Note::Expired { generation, .. }
         | Note::LeaseEnded { generation } => tracing::warn!(generation, "{note}"),
-        Note::ForeignNode { .. }
-        | Note::DriverAway { .. }
-        | Note::NoSuchBoards { .. }
-        | Note::StaysAwake { .. } => tracing::warn!("{note}"),
+        Note::WrongNode { .. }
+        | Note::DriverFailed { .. }
+        | Note::InvalidBoards { .. }
+        | Note::SleepFailed { .. } => tracing::warn!("{note}"),
     }
 }

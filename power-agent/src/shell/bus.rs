@@ -1,7 +1,7 @@
-//! What the power agent says and hears: its node's desired state, its own report.
+//! Receives the node's desired state and writes the node's report.
 //!
-//! It tries for ever. A desired state that cannot be read is logged and left: the one before it
-//! stands until its lease ends.
+//! It retries for as long as the bus is away. A desired state that cannot be decoded is logged and
+//! ignored: the previous one stays in force until its lease ends.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use wattle_runtime::bus::{Bus, BusError, KvBucket, Watch};
 use super::ServiceConfig;
 use crate::machine::Event;
 
-/// Pause, in wall time, before something that failed is tried again.
+/// Pause before a failed operation is retried: wall time.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves until the machine has gone and its last report is out.
+/// Serves until the machine has ended and its last report is stored.
 pub(super) async fn serve(
     config: ServiceConfig,
     events: mpsc::Sender<Event>,
@@ -28,7 +28,7 @@ pub(super) async fn serve(
             match open(&config).await {
                 Ok(open) => return open,
                 Err(error) => {
-                    tracing::error!(%error, source = source(&error), "no bus; trying again");
+                    tracing::error!(%error, source = source(&error), "no bus; retrying");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -36,7 +36,7 @@ pub(super) async fn serve(
     };
     let (bus, desired, actual) = tokio::select! {
         open = open => open,
-        () = gone(newest.clone()) => return,
+        () = ended(newest.clone()) => return,
     };
     let service = bus.register_on("wattle-power-agent", "applies caps and clocks", &config.node);
     let service = service.await.inspect_err(|error| tracing::warn!(%error, "not registered"));
@@ -58,7 +58,7 @@ async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, KvBucket), BusError
     Ok((bus, desired, actual))
 }
 
-async fn gone(mut newest: watch::Receiver<Option<PowerReport>>) {
+async fn ended(mut newest: watch::Receiver<Option<PowerReport>>) {
     while newest.changed().await.is_ok() {}
 }
 
@@ -69,7 +69,7 @@ async fn listen(config: &ServiceConfig, mut desired: Watch, events: &mpsc::Sende
         }
         let Some(value) = change.value else {
             tracing::warn!(
-                "the desired state was deleted; the last one stands until its lease ends"
+                "the desired state was deleted; the last one stays in force until its lease ends"
             );
             continue;
         };
@@ -85,7 +85,7 @@ async fn listen(config: &ServiceConfig, mut desired: Watch, events: &mpsc::Sende
             }
         }
     }
-    // The watch ends only with the bus itself; the report's loop goes on trying.
+    // The watch ends only with the bus client; the report's loop continues to retry.
     std::future::pending::<()>().await;
 }
 
@@ -108,9 +108,9 @@ async fn report(
                 Err(error) => error,
             };
             if !std::mem::replace(&mut failing, true) {
-                tracing::warn!(%error, "not reported; trying again");
+                tracing::warn!(%error, "report not stored; retrying");
             }
-            // What comes meanwhile is newer and is sent instead.
+            // A report that arrives meanwhile is newer and replaces this one.
             if let Ok(Err(_)) = tokio::time::timeout(PAUSE, newest.changed()).await {
                 return;
             }

@@ -1,4 +1,4 @@
-//! The example configuration is one, and its mistakes are told by key and line.
+//! The example configuration is valid, and errors name key and line.
 
 #![cfg(feature = "service")]
 
@@ -13,7 +13,7 @@ use wattle_power_agent::shell::{ServiceConfig, load};
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/power-agent.toml");
 
 #[test]
-fn the_example_holds_the_defaults() {
+fn the_example_states_the_defaults() {
     let config = load(Path::new(EXAMPLE)).unwrap();
     assert_eq!(config.settings(), Settings::default());
     let text = std::fs::read_to_string(EXAMPLE).unwrap().replace("# safe_cap_w", "safe_cap_w");
@@ -22,14 +22,14 @@ fn the_example_holds_the_defaults() {
     assert_eq!((config.switch, config.gpus_per_board), (None, None));
     let text = text.replace("# switch", "switch").replace("# gpus_per_board =", "gpus_per_board =");
     let config: ServiceConfig = parse(&text, Path::new("power-agent.toml")).unwrap();
-    let said = config.settings();
-    assert_eq!((said.switch.unwrap().as_str(), said.gpus_per_board), ("leaf-0", Some(4)));
+    let settings = config.settings();
+    assert_eq!((settings.switch.unwrap().as_str(), settings.gpus_per_board), ("leaf-0", Some(4)));
 }
 
 #[test]
 fn a_wrong_value_is_named() {
     let text = std::fs::read_to_string(EXAMPLE).unwrap();
-    for (right, wrong, named, said) in [
+    for (right, wrong, named, detail) in [
         ("heartbeat_ms = 10_000", "heartbeat_ms = 0", "heartbeat_ms", "greater than 0"),
         ("# gpus_per_board = 4", "gpus_per_board = 3", "gpus_per_board", "1, 2, 4, 8"),
         ("# switch = \"leaf-0\"", "switch = \"leaf 0\"", "switch", "use letters"),
@@ -37,6 +37,6 @@ fn a_wrong_value_is_named() {
         let text = text.replace(right, wrong);
         let error = parse::<ServiceConfig>(&text, Path::new("power-agent.toml")).unwrap_err();
         assert!(matches!(&error, ConfigError::Value { key, .. } if key == named), "{error}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(detail), "{error}");
     }
 }

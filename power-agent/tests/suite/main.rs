@@ -2,6 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod config;
-mod place;
 mod properties;
 mod sleep;
+mod topology;

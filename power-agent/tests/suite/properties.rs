@@ -1,7 +1,7 @@
-//! What the power agent promises, under any order of events.
+//! The power agent's promises, under any sequence of events.
 //!
-//! A small model of a node answers the machine: it sets what it is told, refuses, loses cards and
-//! lets a foreign hand change caps. Nothing here knows how the machine works inside.
+//! A model of a node executes the machine's actions. It may refuse settings and lose GPUs, and
+//! another program may change its caps. The model does not use the machine's internals.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,14 +9,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 use wattle_common::messages::{DesiredGpu, NodeDesired, PowerReport};
 use wattle_common::{Frequency, GpuIndex, Machine, NodeId, Power, Timestamp};
-use wattle_power_agent::{Action, CardFacts, CardRead, Event, PowerMachine, Refusal, Settings};
+use wattle_power_agent::{Action, Event, GpuFacts, GpuStatus, PowerMachine, SetError, Settings};
+use wattle_testkit as kit;
 
 const GPUS: u32 = 3;
 const SAFE_W: u64 = 200;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Order {
+    Command {
         generation: u64,
         issued_s: u64,
         lease_s: i64,
@@ -30,15 +31,15 @@ enum Step {
     Lose(u32),
     Return(u32),
     Refuse(u32, bool),
-    Foreign(u32, u64),
+    ExternalCap(u32, u64),
     Crash,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let gpu_order = (0..GPUS + 1, prop::option::of(0u64..500), prop::option::of(0u32..2_500));
+    let gpu_desired = (0..GPUS + 1, prop::option::of(0u64..500), prop::option::of(0u32..2_500));
     prop_oneof![
-        4 => (0u64..6, 0u64..4, -5i64..40, prop::collection::vec(gpu_order, 0..5)).prop_map(
-            |(generation, issued_s, lease_s, gpus)| Step::Order { generation, issued_s, lease_s, gpus }
+        4 => (0u64..6, 0u64..4, -5i64..40, prop::collection::vec(gpu_desired, 0..5)).prop_map(
+            |(generation, issued_s, lease_s, gpus)| Step::Command { generation, issued_s, lease_s, gpus }
         ),
         4 => (0u64..25_000).prop_map(|ms| Step::Advance { ms }),
         3 => Just(Step::AnswerOne),
@@ -46,12 +47,12 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..GPUS).prop_map(Step::Lose),
         1 => (0..GPUS).prop_map(Step::Return),
         1 => (0..GPUS, any::<bool>()).prop_map(|(g, on)| Step::Refuse(g, on)),
-        1 => (0..GPUS, 100u64..=300).prop_map(|(g, w)| Step::Foreign(g, w)),
+        1 => (0..GPUS, 100u64..=300).prop_map(|(g, w)| Step::ExternalCap(g, w)),
         1 => Just(Step::Crash),
     ]
 }
 
-struct ModelCard {
+struct ModelGpu {
     cap: Power,
     clock: Option<Frequency>,
     lost: bool,
@@ -61,17 +62,17 @@ struct ModelCard {
 struct Node {
     machine: PowerMachine,
     settings: Settings,
-    cards: Vec<ModelCard>,
+    gpus: Vec<ModelGpu>,
     now: Timestamp,
     waiting: VecDeque<Action>,
     newest: Option<NodeDesired>,
     reported: Option<PowerReport>,
 }
 
-fn facts() -> CardFacts {
-    CardFacts {
+fn facts() -> GpuFacts {
+    GpuFacts {
         uuid: "GPU-x".into(),
-        kind: "v100".into(),
+        gpu_type: "v100".into(),
         memory_mib: 16_384,
         cap_default: Some(Power::from_w(300)),
         cap_range: Some((Power::from_w(100), Power::from_w(300))),
@@ -80,7 +81,7 @@ fn facts() -> CardFacts {
 }
 
 fn node_id() -> NodeId {
-    NodeId::new("n0").expect("an id")
+    kit::node("n0")
 }
 
 impl Node {
@@ -93,7 +94,7 @@ impl Node {
             can_sleep: true,
             ..Settings::default()
         };
-        let card = |i: u32| ModelCard {
+        let model = |i: u32| ModelGpu {
             cap: Power::from_w(100 + 60 * u64::from(i)),
             clock: Some(Frequency::from_mhz(900)),
             lost: false,
@@ -102,7 +103,7 @@ impl Node {
         Self {
             machine: PowerMachine::new(node_id(), settings.clone()),
             settings,
-            cards: (0..GPUS).map(card).collect(),
+            gpus: (0..GPUS).map(model).collect(),
             now: Timestamp::from_s(1_000),
             waiting: VecDeque::new(),
             newest: None,
@@ -111,7 +112,7 @@ impl Node {
     }
 
     fn in_force(&self) -> Option<&NodeDesired> {
-        self.newest.as_ref().filter(|order| order.expires_at_us > self.now)
+        self.newest.as_ref().filter(|desired| desired.expires_at_us > self.now)
     }
 
     fn take(&mut self, out: Vec<Action>) {
@@ -120,17 +121,17 @@ impl Node {
                 Action::SetCap { gpu, cap } => {
                     assert!(
                         (Power::from_w(100)..=Power::from_w(300)).contains(cap),
-                        "gpu {gpu} was told {cap}, outside its constraints"
+                        "GPU {gpu}: {cap} is outside its limits"
                     );
                     if self.in_force().is_none() {
-                        assert_eq!(*cap, Power::from_w(SAFE_W), "no lease runs, gpu {gpu}");
+                        assert_eq!(*cap, Power::from_w(SAFE_W), "GPU {gpu} without a lease");
                     }
                 }
                 Action::SetClock { clock, .. } => {
                     if let Some(clock) = clock {
                         let mhz = clock.as_mhz();
-                        assert!((135..=1_530).contains(&mhz), "told {mhz} MHz");
-                        assert!(self.in_force().is_some(), "locked with no lease");
+                        assert!((135..=1_530).contains(&mhz), "{mhz} MHz");
+                        assert!(self.in_force().is_some(), "locked without a lease");
                     }
                 }
                 Action::Report(report) => {
@@ -138,10 +139,10 @@ impl Node {
                     continue;
                 }
                 Action::Log(_) | Action::Sleep(_) => continue,
-                Action::ReadCards => {}
+                Action::ReadGpus => {}
             }
             self.waiting.push_back(action);
-            // One reading, and one cap and one clock for each card, at most.
+            // One reading, and one cap and one clock for each GPU, at most.
             assert!(self.waiting.len() <= 1 + 2 * GPUS as usize, "{:?}", self.waiting);
         }
     }
@@ -154,35 +155,35 @@ impl Node {
 
     fn answer(&mut self) -> bool {
         let Some(action) = self.waiting.pop_front() else { return false };
-        let refusal = |card: &ModelCard| {
-            (card.lost || card.refuses)
-                .then(|| Refusal { unsupported: false, error: "no permission".into() })
+        let error = |model: &ModelGpu| {
+            (model.lost || model.refuses)
+                .then(|| SetError { unsupported: false, message: "no permission".into() })
         };
         let event = match action {
-            Action::ReadCards => {
-                let read = |card: &ModelCard| {
-                    if card.lost {
+            Action::ReadGpus => {
+                let read = |model: &ModelGpu| {
+                    if model.lost {
                         return Err("lost".to_owned());
                     }
-                    Ok(CardRead { facts: facts(), cap: Some(card.cap), clock: card.clock })
+                    Ok(GpuStatus { facts: facts(), cap: Some(model.cap), clock: model.clock })
                 };
-                Event::CardsRead((0..).zip(self.cards.iter().map(read)).collect())
+                Event::GpusRead((0..).zip(self.gpus.iter().map(read)).collect())
             }
             Action::SetCap { gpu, cap } => {
-                let card = &mut self.cards[gpu as usize];
-                let answer = refusal(card).map_or(Ok(()), Err);
-                if answer.is_ok() {
-                    card.cap = cap;
+                let model = &mut self.gpus[gpu as usize];
+                let result = error(model).map_or(Ok(()), Err);
+                if result.is_ok() {
+                    model.cap = cap;
                 }
-                Event::CapAnswered { gpu, cap, answer }
+                Event::CapSet { gpu, cap, result }
             }
             Action::SetClock { gpu, clock } => {
-                let card = &mut self.cards[gpu as usize];
-                let answer = refusal(card).map_or(Ok(()), Err);
-                if answer.is_ok() {
-                    card.clock = clock;
+                let model = &mut self.gpus[gpu as usize];
+                let result = error(model).map_or(Ok(()), Err);
+                if result.is_ok() {
+                    model.clock = clock;
                 }
-                Event::ClockAnswered { gpu, clock, answer }
+                Event::ClockSet { gpu, clock, result }
             }
             Action::Report(_) | Action::Log(_) | Action::Sleep(_) => return true,
         };
@@ -215,8 +216,8 @@ impl Node {
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Order { generation, issued_s, lease_s, gpus } => {
-                let order = NodeDesired {
+            Step::Command { generation, issued_s, lease_s, gpus } => {
+                let desired = NodeDesired {
                     node: node_id(),
                     generation,
                     issued_at_us: Timestamp::from_s(issued_s),
@@ -235,20 +236,20 @@ impl Node {
                     sleep: None,
                 };
                 let key = |o: &NodeDesired| (o.generation, o.issued_at_us);
-                if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&order)) {
-                    self.newest = Some(order.clone());
+                if self.newest.as_ref().is_none_or(|newest| key(newest) < key(&desired)) {
+                    self.newest = Some(desired.clone());
                 }
-                self.event(Event::DesiredChanged(order));
+                self.event(Event::DesiredChanged(desired));
             }
             Step::Advance { ms } => self.advance(Duration::from_millis(ms), false),
             Step::AnswerOne => {
                 self.answer();
             }
             Step::AnswerAll => while self.answer() {},
-            Step::Lose(gpu) => self.cards[gpu as usize].lost = true,
-            Step::Return(gpu) => self.cards[gpu as usize].lost = false,
-            Step::Refuse(gpu, on) => self.cards[gpu as usize].refuses = on,
-            Step::Foreign(gpu, w) => self.cards[gpu as usize].cap = Power::from_w(w),
+            Step::Lose(gpu) => self.gpus[gpu as usize].lost = true,
+            Step::Return(gpu) => self.gpus[gpu as usize].lost = false,
+            Step::Refuse(gpu, on) => self.gpus[gpu as usize].refuses = on,
+            Step::ExternalCap(gpu, w) => self.gpus[gpu as usize].cap = Power::from_w(w),
             Step::Crash => {
                 self.machine = PowerMachine::new(node_id(), self.settings.clone());
                 self.waiting.clear();
@@ -258,30 +259,30 @@ impl Node {
         }
     }
 
-    fn check_settled(&self) {
-        let orders: Option<BTreeMap<GpuIndex, DesiredGpu>> =
-            self.in_force().map(|order| order.gpus.iter().map(|g| (g.gpu, *g)).collect());
-        for (gpu, card) in (0..).zip(&self.cards) {
-            let Some(orders) = &orders else {
-                assert_eq!(card.cap, Power::from_w(SAFE_W), "gpu {gpu} with no lease");
-                assert_eq!(card.clock, None, "gpu {gpu} with no lease");
+    fn check_reached(&self) {
+        let desired: Option<BTreeMap<GpuIndex, DesiredGpu>> =
+            self.in_force().map(|desired| desired.gpus.iter().map(|g| (g.gpu, *g)).collect());
+        for (gpu, model) in (0..).zip(&self.gpus) {
+            let Some(desired) = &desired else {
+                assert_eq!(model.cap, Power::from_w(SAFE_W), "GPU {gpu} without a lease");
+                assert_eq!(model.clock, None, "GPU {gpu} without a lease");
                 continue;
             };
-            let order = orders.get(&gpu);
-            let cap = order.and_then(|o| o.cap_mw).unwrap_or(Power::from_w(300));
+            let of_gpu = desired.get(&gpu);
+            let cap = of_gpu.and_then(|d| d.cap_mw).unwrap_or(Power::from_w(300));
             if facts().check_cap(cap).is_ok() {
-                assert_eq!(card.cap, cap, "gpu {gpu}, ordered {order:?}");
+                assert_eq!(model.cap, cap, "GPU {gpu}, desired {of_gpu:?}");
             }
-            let clock = order.and_then(|o| o.clock_mhz_max);
+            let clock = of_gpu.and_then(|d| d.clock_mhz_max);
             if clock.is_none_or(|clock| facts().check_clock(clock).is_ok()) {
-                assert_eq!(card.clock, clock, "gpu {gpu}, ordered {order:?}");
+                assert_eq!(model.clock, clock, "GPU {gpu}, desired {of_gpu:?}");
             }
             let refused = facts().check_cap(cap).is_err()
                 || clock.is_some_and(|clock| facts().check_clock(clock).is_err());
             let report = &self.reported.as_ref().expect("reported").gpus[gpu as usize];
-            assert_eq!(report.last_error.is_some(), refused, "gpu {gpu}: {report:?}");
-            assert_eq!(report.cap_mw, Some(card.cap), "the report says what stands");
-            assert_eq!(report.clock_mhz_max, card.clock, "the report says what stands");
+            assert_eq!(report.last_error.is_some(), refused, "GPU {gpu}: {report:?}");
+            assert_eq!(report.cap_mw, Some(model.cap), "the report states the actual value");
+            assert_eq!(report.clock_mhz_max, model.clock, "the report states the actual value");
         }
     }
 }
@@ -289,102 +290,93 @@ impl Node {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever happened: every setting was inside the constraints and of the newest order (checked
-    /// at each action); once the faults are over the cards stand as the newest order says, and at
-    /// the safe state when its lease is over.
+    /// Every setting is within the limits and of the newest desired state (checked at each action).
+    /// Once the faults are over, the GPUs have the newest desired caps and clocks, and are in the
+    /// safe state when the lease is over.
     #[test]
-    fn the_newest_order_or_the_safe_state(ramp_w in prop_oneof![Just(0u64), Just(70)], steps in prop::collection::vec(step(), 0..60)) {
+    fn gpus_reach_the_newest_desired_state_or_the_safe_state(ramp_w in prop_oneof![Just(0u64), Just(70)], steps in prop::collection::vec(step(), 0..60)) {
         let mut node = Node::new(ramp_w);
         for step in steps {
             node.apply(step);
         }
-        for card in &mut node.cards {
-            card.lost = false;
-            card.refuses = false;
+        for model in &mut node.gpus {
+            model.lost = false;
+            model.refuses = false;
         }
-        // Two heartbeats: one may find a card refusing still, the next must not. The ramp's
-        // longest way, 200 W in steps of 70 W, is shorter.
+        // Two heartbeats: the first may still find a refused setting. The longest ramp, 200 W in
+        // steps of 70 W, is shorter.
         node.advance(Duration::from_secs(11), true);
-        node.check_settled();
+        node.check_reached();
         node.advance(Duration::from_secs(60), true);
-        assert!(node.in_force().is_none(), "no lease of this test is longer than that");
-        node.check_settled();
-        assert!(node.machine.at_rest());
+        assert!(node.in_force().is_none(), "no lease of this test is longer");
+        node.check_reached();
+        assert!(node.machine.is_safe());
     }
 
-    /// A stop is safe from any state.
+    /// A shutdown reaches the safe state from any state.
     #[test]
-    fn a_stop_leaves_the_cards_safe(steps in prop::collection::vec(step(), 0..40)) {
+    fn a_shutdown_leaves_the_gpus_safe(steps in prop::collection::vec(step(), 0..40)) {
         let mut node = Node::new(50);
         for step in steps {
             node.apply(step);
         }
-        for card in &mut node.cards {
-            card.lost = false;
-            card.refuses = false;
+        for model in &mut node.gpus {
+            model.lost = false;
+            model.refuses = false;
         }
         node.advance(Duration::from_secs(11), true);
-        node.newest = None; // from here on only the safe state may be ordered
+        node.newest = None; // from here on only the safe state is allowed
         node.event(Event::StopRequested);
         while node.answer() {}
-        node.check_settled();
-        assert!(node.machine.at_rest());
+        node.check_reached();
+        assert!(node.machine.is_safe());
     }
 }
 
-fn order(generation: u64, now: Timestamp, gpus: Vec<DesiredGpu>) -> Event {
-    Event::DesiredChanged(NodeDesired {
-        node: node_id(),
-        generation,
-        issued_at_us: now,
-        expires_at_us: now + Duration::from_secs(30),
-        gpus,
-        jobs: Vec::new(),
-        sleep: None,
-    })
+fn desired(generation: u64, now: Timestamp, gpus: Vec<DesiredGpu>) -> NodeDesired {
+    let expires_at = now + Duration::from_secs(30);
+    NodeDesired { gpus, ..kit::node_desired("n0", generation, now, expires_at) }
 }
 
 #[test]
-fn a_start_brings_the_cards_to_their_safe_state() {
+fn a_start_brings_the_gpus_to_their_safe_state() {
     let mut node = Node::new(0);
     node.advance(Duration::from_secs(1), true);
-    assert!(node.cards.iter().all(|c| c.cap == Power::from_w(SAFE_W) && c.clock.is_none()));
+    assert!(node.gpus.iter().all(|c| c.cap == Power::from_w(SAFE_W) && c.clock.is_none()));
     assert_eq!(node.reported.unwrap().lease_until_us, None);
 }
 
 #[test]
-fn a_hung_driver_is_reported_and_asked_once() {
+fn a_hung_driver_is_reported_and_read_once() {
     let mut node = Node::new(0);
     node.advance(Duration::from_secs(1), true);
     node.advance(Duration::from_secs(60), false);
     assert_eq!(node.waiting.len(), 1, "{:?}", node.waiting);
     let report = node.reported.clone().unwrap();
     assert!(report.gpus.iter().all(|gpu| !gpu.healthy));
-    assert!(node.now.since(report.at_us) <= node.settings.heartbeat, "still reporting");
+    assert!(node.now.since(report.at_us) <= node.settings.heartbeat, "reports continue");
     node.advance(Duration::from_secs(6), true);
     assert!(node.reported.unwrap().gpus.iter().all(|gpu| gpu.healthy));
 }
 
 #[test]
-fn one_lost_card_does_not_keep_the_others() {
+fn one_lost_gpu_does_not_affect_the_others() {
     let mut node = Node::new(0);
     node.advance(Duration::from_secs(1), true);
-    node.cards[1].lost = true;
+    node.gpus[1].lost = true;
     node.advance(Duration::from_secs(6), true);
     let cap = |gpu| DesiredGpu { gpu, cap_mw: Some(Power::from_w(150)), clock_mhz_max: None };
-    let event = order(3, node.now, vec![cap(0), cap(1), cap(2)]);
-    if let Event::DesiredChanged(desired) = &event {
-        node.newest = Some(desired.clone());
-    }
-    node.event(event);
+    let desired = desired(3, node.now, vec![cap(0), cap(1), cap(2)]);
+    node.newest = Some(desired.clone());
+    node.event(Event::DesiredChanged(desired));
     node.advance(Duration::from_secs(1), true);
     let report = node.reported.clone().unwrap();
     assert_eq!(report.observed_generation, 3);
     let healthy: Vec<bool> = report.gpus.iter().map(|gpu| gpu.healthy).collect();
     assert_eq!(healthy, [true, false, true]);
     assert_eq!(report.gpus[2].cap_mw, Some(Power::from_w(150)));
-    assert_eq!(report.gpus[1].cap_mw, None, "missing is missing");
-    node.cards[1].lost = false;
+    assert_eq!(report.gpus[1].cap_mw, None, "a missing reading stays missing");
+    node.gpus[1].lost = false;
     node.advance(Duration::from_secs(6), true);
-    assert_eq!(node.cards[1].cap, Power::from_w(150), "brought to what is desired");
+    assert_eq!(node.gpus[1].cap, Power::from_w(150), "set to the desired cap");
 }

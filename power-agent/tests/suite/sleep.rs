@@ -1,12 +1,13 @@
-//! An order to fall asleep is obeyed once, while it is current and nobody is on the node.
+//! A request to sleep is carried out once, while its lease runs and no job is on the node.
 
 use std::time::Duration;
 
 use wattle_common::messages::{
     DesiredJob, NodeDesired, NodeSleep, PowerReport, SleepResult, SleepState,
 };
-use wattle_common::{JobId, Machine, NodeId, Timestamp};
+use wattle_common::{Machine, Timestamp};
 use wattle_power_agent::{Action, Event, PowerMachine, Settings};
+use wattle_testkit as kit;
 
 struct Agent {
     machine: PowerMachine,
@@ -17,21 +18,20 @@ struct Agent {
 impl Agent {
     fn new(can_sleep: bool) -> Self {
         let settings = Settings { can_sleep, ..Settings::default() };
-        let machine = PowerMachine::new(NodeId::new("n0").unwrap(), settings);
+        let machine = PowerMachine::new(kit::node("n0"), settings);
         let mut agent = Self { machine, now: Timestamp::from_s(1_000), report: None };
-        // A node without cards says so; its reports are what this is about.
-        agent.tell(Event::CardsUnreadable("no driver".to_owned()));
+        agent.handle(Event::GpusUnreadable("no driver".to_owned()));
         agent
     }
 
-    /// What it wants run, by the order's instant.
-    fn tell(&mut self, event: Event) -> Vec<Timestamp> {
+    /// Handles an event; returns the requests for which the sleep command is run.
+    fn handle(&mut self, event: Event) -> Vec<Timestamp> {
         let mut out = Vec::new();
         self.machine.handle(self.now, event, &mut out);
         let mut run = Vec::new();
         for action in out {
             match action {
-                Action::Sleep(ordered) => run.push(ordered),
+                Action::Sleep(requested_at) => run.push(requested_at),
                 Action::Report(report) => self.report = Some(report),
                 _ => {}
             }
@@ -39,50 +39,44 @@ impl Agent {
         run
     }
 
-    fn order(&mut self, generation: u64, state: SleepState, since: u64) -> Vec<Timestamp> {
-        let order = self.desired(generation, state, since);
-        self.tell(Event::DesiredChanged(order))
+    fn request(&mut self, generation: u64, state: SleepState, since: u64) -> Vec<Timestamp> {
+        let desired = self.desired(generation, state, since);
+        self.handle(Event::DesiredChanged(desired))
     }
 
     fn desired(&mut self, generation: u64, state: SleepState, since: u64) -> NodeDesired {
         self.now = self.now + Duration::from_secs(1);
-        NodeDesired {
-            node: NodeId::new("n0").unwrap(),
-            generation,
-            issued_at_us: self.now,
-            expires_at_us: self.now + Duration::from_secs(60),
-            gpus: vec![],
-            jobs: vec![],
-            sleep: Some(NodeSleep { state, since_us: Timestamp::from_s(since) }),
-        }
+        let sleep = Some(NodeSleep { state, since_us: Timestamp::from_s(since) });
+        let expires_at = self.now + Duration::from_secs(60);
+        NodeDesired { sleep, ..kit::node_desired("n0", generation, self.now, expires_at) }
     }
 }
 
 #[test]
-fn each_order_is_obeyed_once_and_renewed_in_vain() {
+fn each_request_is_carried_out_once() {
     let mut agent = Agent::new(true);
     assert!(agent.report.as_ref().unwrap().can_sleep);
-    assert_eq!(agent.order(1, SleepState::EnteringSleep, 7), [Timestamp::from_s(7)]);
-    assert_eq!(agent.order(1, SleepState::EnteringSleep, 7), [], "its lease was renewed");
+    assert_eq!(agent.request(1, SleepState::EnteringSleep, 7), [Timestamp::from_s(7)]);
+    assert_eq!(agent.request(1, SleepState::EnteringSleep, 7), [], "its lease was renewed");
     for state in [SleepState::Asleep, SleepState::Waking, SleepState::WakeFailed] {
-        assert_eq!(agent.order(2, state, 8), [], "{state:?}");
+        assert_eq!(agent.request(2, state, 8), [], "{state:?}");
     }
-    assert_eq!(agent.order(3, SleepState::EnteringSleep, 9), [Timestamp::from_s(9)]);
+    assert_eq!(agent.request(3, SleepState::EnteringSleep, 9), [Timestamp::from_s(9)]);
     let error = Some("`suspend` ended with exit status: 1".to_owned());
-    let answer = SleepResult { requested_at_us: Timestamp::from_s(9), error };
-    agent.tell(Event::SleepAnswered(answer.clone()));
-    assert_eq!(agent.report.as_ref().unwrap().sleep_result, Some(answer));
+    let result = SleepResult { requested_at_us: Timestamp::from_s(9), error };
+    agent.handle(Event::SleepEnded(result.clone()));
+    assert_eq!(agent.report.as_ref().unwrap().sleep_result, Some(result));
 }
 
 #[test]
-fn an_order_that_is_stale_or_names_a_job_is_not_obeyed() {
+fn a_request_that_has_expired_or_names_a_job_is_ignored() {
     let mut agent = Agent::new(true);
-    let mut stale = agent.desired(1, SleepState::EnteringSleep, 7);
-    stale.expires_at_us = agent.now;
-    assert_eq!(agent.tell(Event::DesiredChanged(stale)), []);
+    let mut expired = agent.desired(1, SleepState::EnteringSleep, 7);
+    expired.expires_at_us = agent.now;
+    assert_eq!(agent.handle(Event::DesiredChanged(expired)), []);
     let mut used = agent.desired(2, SleepState::EnteringSleep, 7);
     used.jobs.push(DesiredJob {
-        job: JobId::new("a").unwrap(),
+        job: kit::job("a"),
         attempt: 1,
         gpus: vec![0],
         rank: 0,
@@ -93,14 +87,14 @@ fn an_order_that_is_stale_or_names_a_job_is_not_obeyed() {
         checkpoint_signal: None,
         stop: true,
     });
-    assert_eq!(agent.tell(Event::DesiredChanged(used)), []);
+    assert_eq!(agent.handle(Event::DesiredChanged(used)), []);
 }
 
 #[test]
-fn without_a_command_it_says_so() {
+fn a_missing_sleep_command_is_reported() {
     let mut agent = Agent::new(false);
     assert!(!agent.report.as_ref().unwrap().can_sleep);
-    assert_eq!(agent.order(1, SleepState::EnteringSleep, 7), []);
-    let slept = agent.report.as_ref().unwrap().sleep_result.clone().unwrap();
-    assert!(slept.error.unwrap().contains("no sleep_command"));
+    assert_eq!(agent.request(1, SleepState::EnteringSleep, 7), []);
+    let result = agent.report.as_ref().unwrap().sleep_result.clone().unwrap();
+    assert!(result.error.unwrap().contains("no sleep_command"));
 }

@@ -1,8 +1,8 @@
-//! The thread that talks to the cards, for driver calls block: for microseconds, or for seconds
-//! where a card is ill.
+//! The thread that calls the driver, whose calls block: for microseconds, or for seconds if a GPU
+//! hangs.
 //!
-//! It does as it is told, in order, and answers each order with one event. The driver is loaded
-//! when the cards are first read, and again after it has gone away.
+//! It executes commands in order and reports each with one event. It loads the driver when the
+//! GPUs are first read, and again after the driver has failed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,31 +13,31 @@ use wattle_common::{Frequency, GpuIndex, Power};
 use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
 
-use crate::card::{CardFacts, CardRead, Refusal};
 use crate::config::Settings;
+use crate::gpu_state::{GpuFacts, GpuStatus, SetError};
 use crate::machine::Event;
 
-/// Orders that wait. The machine has at most one reading and, for each card, one cap and one clock
-/// on their way: 64 cards at most are in a node.
-const ORDERS_MAX: usize = 1 + 2 * wattle_common::topology::GPUS_PER_NODE_MAX as usize;
+/// Capacity of the command channel: the machine has at most one reading pending, and one cap and
+/// one clock for each GPU.
+const COMMANDS_MAX: usize = 1 + 2 * wattle_common::topology::GPUS_PER_NODE_MAX as usize;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
+pub(super) enum GpuCommand {
     Read,
     Cap(GpuIndex, Power),
     Clock(GpuIndex, Option<Frequency>),
 }
 
-type Reads = Vec<(GpuIndex, Result<CardRead, String>)>;
+type Reads = Vec<(GpuIndex, Result<GpuStatus, String>)>;
 
-/// The way to the thread.
-pub(super) struct Cards(blocking::SyncSender<Order>);
+/// Sends commands to the thread.
+pub(super) struct DriverThread(blocking::SyncSender<GpuCommand>);
 
-impl Cards {
-    pub(super) fn order(&self, order: Order) {
-        if let Err(error) = self.0.try_send(order) {
-            // The machine asks again when the heartbeat finds no answer.
-            tracing::error!(?order, %error, "an order did not reach the cards");
+impl DriverThread {
+    pub(super) fn send(&self, command: GpuCommand) {
+        if let Err(error) = self.0.try_send(command) {
+            // The machine issues it again at the next heartbeat.
+            tracing::error!(?command, %error, "command not sent to the driver's thread");
         }
     }
 }
@@ -45,66 +45,66 @@ impl Cards {
 pub(super) fn start(
     library: Option<PathBuf>,
     events: mpsc::Sender<Event>,
-) -> std::io::Result<Cards> {
-    let (sender, orders) = blocking::sync_channel(ORDERS_MAX);
-    let mut hand = Hand { library, driver: None, facts: BTreeMap::new() };
-    std::thread::Builder::new().name("cards".to_owned()).spawn(move || {
-        for order in orders {
-            if events.blocking_send(hand.carry_out(order)).is_err() {
+) -> std::io::Result<DriverThread> {
+    let (sender, commands) = blocking::sync_channel(COMMANDS_MAX);
+    let mut executor = Executor { library, driver: None, facts: BTreeMap::new() };
+    std::thread::Builder::new().name("driver".to_owned()).spawn(move || {
+        for command in commands {
+            if events.blocking_send(executor.execute(command)).is_err() {
                 return; // the service has ended
             }
         }
     })?;
-    Ok(Cards(sender))
+    Ok(DriverThread(sender))
 }
 
-struct Hand {
+struct Executor {
     library: Option<PathBuf>,
     driver: Option<Box<dyn Driver>>,
-    /// What cards are; it does not change, and reading it takes longer than the rest.
-    facts: BTreeMap<GpuIndex, CardFacts>,
+    /// The GPUs' properties, which do not change and take longest to read.
+    facts: BTreeMap<GpuIndex, GpuFacts>,
 }
 
-impl Hand {
-    fn carry_out(&mut self, order: Order) -> Event {
-        match order {
-            Order::Read => match self.read() {
-                Ok(reads) => Event::CardsRead(reads),
+impl Executor {
+    fn execute(&mut self, command: GpuCommand) -> Event {
+        match command {
+            GpuCommand::Read => match self.read() {
+                Ok(reads) => Event::GpusRead(reads),
                 Err(error) => {
                     self.driver = None;
                     self.facts.clear();
-                    Event::CardsUnreadable(error.to_string())
+                    Event::GpusUnreadable(error.to_string())
                 }
             },
-            Order::Cap(gpu, cap) => {
-                let answer = self.set(|driver| driver.set_cap(gpu, cap));
-                if answer.is_ok() {
+            GpuCommand::Cap(gpu, cap) => {
+                let result = self.set(|driver| driver.set_cap(gpu, cap));
+                if result.is_ok() {
                     tracing::info!(gpu, cap_mw = cap.as_mw(), "cap set");
                 }
-                Event::CapAnswered { gpu, cap, answer }
+                Event::CapSet { gpu, cap, result }
             }
-            Order::Clock(gpu, clock) => {
-                let answer = self.set(|driver| driver.set_clock_max(gpu, clock));
-                if answer.is_ok() {
+            GpuCommand::Clock(gpu, clock) => {
+                let result = self.set(|driver| driver.set_clock_max(gpu, clock));
+                if result.is_ok() {
                     let clock_mhz_max = clock.map(Frequency::as_mhz);
                     tracing::debug!(gpu, clock_mhz_max, "clock set");
                 }
-                Event::ClockAnswered { gpu, clock, answer }
+                Event::ClockSet { gpu, clock, result }
             }
         }
     }
 
     fn set(
         &mut self,
-        order: impl FnOnce(&mut dyn Driver) -> Result<(), GpuError>,
-    ) -> Result<(), Refusal> {
+        setting: impl FnOnce(&mut dyn Driver) -> Result<(), GpuError>,
+    ) -> Result<(), SetError> {
         let Some(driver) = self.driver.as_mut() else {
-            let error = "the driver is not loaded".to_owned();
-            return Err(Refusal { unsupported: false, error });
+            let message = "the driver is not loaded".to_owned();
+            return Err(SetError { unsupported: false, message });
         };
-        order(driver.as_mut()).map_err(|error| Refusal {
+        setting(driver.as_mut()).map_err(|error| SetError {
             unsupported: matches!(error, GpuError::Unsupported { .. }),
-            error: error.to_string(),
+            message: error.to_string(),
         })
     }
 
@@ -115,7 +115,7 @@ impl Hand {
         };
         let mut reads = Vec::new();
         for gpu in 0..driver.count()? {
-            let read = read_card(driver.as_mut(), gpu, &mut self.facts);
+            let read = read_gpu(driver.as_mut(), gpu, &mut self.facts);
             if let Err(GpuError::DriverAbsent { .. }) = read {
                 return Err(read.expect_err("matched as an error"));
             }
@@ -125,25 +125,25 @@ impl Hand {
     }
 }
 
-fn read_card(
+fn read_gpu(
     driver: &mut dyn Driver,
     gpu: GpuIndex,
-    known: &mut BTreeMap<GpuIndex, CardFacts>,
-) -> Result<CardRead, GpuError> {
+    known: &mut BTreeMap<GpuIndex, GpuFacts>,
+) -> Result<GpuStatus, GpuError> {
     let facts = match known.get(&gpu) {
         Some(facts) => facts.clone(),
         None => facts(driver, gpu)?,
     };
     let reading = driver.read(gpu)?;
     known.insert(gpu, facts.clone());
-    Ok(CardRead { facts, cap: reading.cap, clock: reading.clock })
+    Ok(GpuStatus { facts, cap: reading.cap, clock: reading.clock })
 }
 
-fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<CardFacts, GpuError> {
+fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
     let info = driver.info(gpu)?;
-    Ok(CardFacts {
+    Ok(GpuFacts {
         uuid: info.uuid,
-        kind: info.gpu_type,
+        gpu_type: info.gpu_type,
         memory_mib: info.memory_mib,
         cap_default: info.cap_default,
         cap_range: info.cap_min.zip(info.cap_max),
@@ -151,7 +151,7 @@ fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<CardFacts, GpuError> {
     })
 }
 
-/// Puts every card into its safe state, and says how many could not be.
+/// Puts every GPU into its safe state; returns the number of failures.
 ///
 /// # Errors
 /// Where there is no driver.
@@ -163,25 +163,27 @@ pub fn reset(library: Option<&Path>, settings: &Settings) -> Result<u32, GpuErro
 fn reset_all(driver: &mut dyn Driver, settings: &Settings) -> Result<u32, GpuError> {
     let mut failed = 0;
     for gpu in 0..driver.count()? {
-        match reset_card(driver, gpu, settings) {
-            Ok(cap) => tracing::info!(gpu, cap_mw = cap.map(Power::as_mw), "card is safe"),
+        match reset_gpu(driver, gpu, settings) {
+            Ok(cap) => {
+                tracing::info!(gpu, cap_mw = cap.map(Power::as_mw), "GPU is in its safe state");
+            }
             Err(error) => {
                 failed += 1;
-                tracing::error!(gpu, %error, "card could not be reset");
+                tracing::error!(gpu, %error, "GPU could not be reset");
             }
         }
     }
     Ok(failed)
 }
 
-fn reset_card(
+fn reset_gpu(
     driver: &mut dyn Driver,
     gpu: GpuIndex,
     settings: &Settings,
 ) -> Result<Option<Power>, GpuError> {
     let cap = facts(driver, gpu)?.safe_cap(settings.safe_cap);
     let capped = cap.map_or(Ok(()), |cap| driver.set_cap(gpu, cap));
-    // The clock is freed even where the cap was refused, and the other way round.
+    // The clock is unlocked even if the cap could not be set.
     match driver.set_clock_max(gpu, None) {
         Ok(()) | Err(GpuError::Unsupported { .. }) => capped.map(|()| cap),
         Err(error) => Err(error),
@@ -194,7 +196,7 @@ mod tests {
     use wattle_gpu::fake::{Command, FakeDriver, FaultMode};
 
     #[test]
-    fn reset_brings_every_card_it_can_to_safety() {
+    fn reset_makes_every_reachable_gpu_safe() {
         let mut node = FakeDriver::v100s(3);
         for gpu in 0..3 {
             node.set_cap(gpu, Power::from_w(120)).unwrap();
@@ -217,19 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn each_order_is_answered_once_and_truly() {
+    fn each_command_has_one_true_result() {
         let mut node = FakeDriver::v100s(2);
         node.gpus[1].fault = FaultMode::Lost;
-        let mut hand = Hand { library: None, driver: Some(Box::new(node)), facts: BTreeMap::new() };
-        let Event::CardsRead(reads) = hand.carry_out(Order::Read) else { panic!("not read") };
+        let mut executor =
+            Executor { library: None, driver: Some(Box::new(node)), facts: BTreeMap::new() };
+        let Event::GpusRead(reads) = executor.execute(GpuCommand::Read) else { panic!("not read") };
         let read = reads[0].1.as_ref().unwrap();
         assert_eq!(read.facts.cap_range, Some((Power::from_w(100), Power::from_w(300))));
         assert_eq!(read.facts.clock_range.unwrap().1, Frequency::from_mhz(1_530));
         assert!(reads[1].1.as_ref().unwrap_err().contains("gone"));
         let cap = Power::from_w(99);
-        let Event::CapAnswered { answer, .. } = hand.carry_out(Order::Cap(0, cap)) else {
-            panic!("not answered")
+        let Event::CapSet { result, .. } = executor.execute(GpuCommand::Cap(0, cap)) else {
+            panic!("no result")
         };
-        assert!(!answer.unwrap_err().unsupported);
+        assert!(!result.unwrap_err().unsupported);
     }
 }

@@ -1,0 +1,299 @@
+//! One GPU: its limits, its target and its actual cap and clock.
+//!
+//! Every value that is set on a GPU passes [`GpuFacts::check_cap`] or [`GpuFacts::check_clock`],
+//! so this module keeps caps and clocks within the GPU's limits.
+
+use wattle_common::messages::DesiredGpu;
+use wattle_common::{Frequency, Power, Timestamp};
+
+use crate::config::Settings;
+
+/// Properties of a GPU that the power agent does not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// Its UUID.
+    pub uuid: String,
+    /// Its type, such as `v100`.
+    pub gpu_type: String,
+    /// Device memory in MiB.
+    pub memory_mib: u64,
+    /// Its default cap.
+    pub cap_default: Option<Power>,
+    /// The lowest and the highest cap it supports; absent if it supports none.
+    pub cap_range: Option<(Power, Power)>,
+    /// The lowest and the highest SM clock it can be locked to; absent if it cannot be locked.
+    pub clock_range: Option<(Frequency, Frequency)>,
+}
+
+/// One reading of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuStatus {
+    /// Its properties.
+    pub facts: GpuFacts,
+    /// Its cap.
+    pub cap: Option<Power>,
+    /// Its SM clock at this moment.
+    pub clock: Option<Frequency>,
+}
+
+/// Why the driver did not set a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SetError {
+    /// Whether the GPU does not support the setting at all.
+    pub unsupported: bool,
+    /// The driver's error, with the remedy.
+    pub message: String,
+}
+
+/// Why a cap or clock cannot be set on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// The GPU supports no power cap.
+    #[error("cap of {0}: this GPU supports no power cap")]
+    NoCap(Power),
+    /// The cap is out of range.
+    #[error("cap of {cap}: this GPU supports {min} to {max}")]
+    Cap {
+        /// The cap.
+        cap: Power,
+        /// The lowest supported.
+        min: Power,
+        /// The highest supported.
+        max: Power,
+    },
+    /// The GPU's clock cannot be locked.
+    #[error("clock of {0}: this GPU's clock cannot be locked")]
+    NoClock(Frequency),
+    /// The clock is out of range.
+    #[error("clock of {clock}: this GPU supports {min} to {max}")]
+    Clock {
+        /// The clock.
+        clock: Frequency,
+        /// The lowest supported.
+        min: Frequency,
+        /// The highest supported.
+        max: Frequency,
+    },
+}
+
+impl GpuFacts {
+    /// Checks that the GPU supports `cap`.
+    ///
+    /// # Errors
+    /// [`LimitError`] if it does not.
+    pub fn check_cap(&self, cap: Power) -> Result<(), LimitError> {
+        match self.cap_range {
+            None => Err(LimitError::NoCap(cap)),
+            Some((min, max)) if cap < min || cap > max => Err(LimitError::Cap { cap, min, max }),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Checks that the GPU can be locked to `clock`.
+    ///
+    /// # Errors
+    /// [`LimitError`] if it cannot.
+    pub fn check_clock(&self, clock: Frequency) -> Result<(), LimitError> {
+        match self.clock_range {
+            None => Err(LimitError::NoClock(clock)),
+            Some((min, max)) if clock < min || clock > max => {
+                Err(LimitError::Clock { clock, min, max })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The cap of the GPU without a lease: the configured one, clamped to the GPU's limits, or the
+    /// GPU's default. `None` if it supports no cap.
+    #[must_use]
+    pub fn safe_cap(&self, configured: Option<Power>) -> Option<Power> {
+        let (min, max) = self.cap_range?;
+        let cap = configured.or(self.cap_default).unwrap_or(max);
+        // `clamp` would panic if a driver reported min > max.
+        Some(cap.min(max).max(min)).filter(|cap| self.check_cap(*cap).is_ok())
+    }
+}
+
+/// The cap and clock that a GPU is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The cap; `None` if the GPU supports none.
+    pub(crate) cap: Option<Power>,
+    /// The highest clock; `None`: not locked.
+    pub(crate) clock: Option<Frequency>,
+}
+
+/// The state of a GPU in the machine.
+#[derive(Clone, Debug)]
+pub(crate) struct GpuState {
+    pub(crate) facts: GpuFacts,
+    pub(crate) healthy: bool,
+    /// The actual cap, as last read or set.
+    pub(crate) cap: Option<Power>,
+    /// The actual lock, as last set: unknown, none or a clock. NVML cannot read it.
+    pub(crate) clock: Option<Option<Frequency>>,
+    /// Whether another program may have changed the lock since.
+    pub(crate) clock_unverified: bool,
+    pub(crate) target: Target,
+    /// Why the desired cap or clock is not the target.
+    pub(crate) rejected: Option<String>,
+    /// Why the driver did not set the cap, until it does.
+    pub(crate) cap_error: Option<String>,
+    /// Why the driver did not set the clock, until it does.
+    pub(crate) clock_error: Option<String>,
+    /// Whether a cap was sent to the driver and its result is awaited.
+    pub(crate) cap_pending: bool,
+    /// Whether a clock was sent to the driver and its result is awaited.
+    pub(crate) clock_pending: bool,
+    /// Whether the driver refused the cap, which is not retried before the next reading.
+    pub(crate) cap_blocked: bool,
+    /// Whether the driver refused the clock, which is not retried before the next reading.
+    pub(crate) clock_blocked: bool,
+    /// Earliest time of the ramp's next step.
+    pub(crate) step_at: Timestamp,
+}
+
+impl GpuState {
+    pub(crate) fn new(facts: GpuFacts, settings: &Settings) -> Self {
+        let cap = facts.safe_cap(settings.safe_cap);
+        Self {
+            facts,
+            healthy: true,
+            cap: None,
+            clock: None,
+            clock_unverified: false,
+            target: Target { cap, clock: None },
+            rejected: None,
+            cap_error: None,
+            clock_error: None,
+            cap_pending: false,
+            clock_pending: false,
+            cap_blocked: false,
+            clock_blocked: false,
+            step_at: Timestamp::EPOCH,
+        }
+    }
+
+    /// Makes the safe state the target.
+    pub(crate) fn set_safe_target(&mut self, settings: &Settings) {
+        self.target = Target { cap: self.facts.safe_cap(settings.safe_cap), clock: None };
+        self.rejected = None;
+    }
+
+    /// Makes the desired cap and clock the target. A value that the GPU does not support leaves the
+    /// previous target in force and is reported.
+    pub(crate) fn set_target(&mut self, desired: Option<&DesiredGpu>) {
+        let mut rejected = Vec::new();
+        match desired.and_then(|gpu| gpu.cap_mw) {
+            Some(cap) => match self.facts.check_cap(cap) {
+                Ok(()) => self.target.cap = Some(cap),
+                Err(error) => rejected.push(error.to_string()),
+            },
+            // Without a desired cap the target is the default cap, if the GPU has one.
+            None => {
+                if let Some(cap) = self.facts.cap_default
+                    && self.facts.check_cap(cap).is_ok()
+                {
+                    self.target.cap = Some(cap);
+                }
+            }
+        }
+        match desired.and_then(|gpu| gpu.clock_mhz_max) {
+            Some(clock) => match self.facts.check_clock(clock) {
+                Ok(()) => self.target.clock = Some(clock),
+                Err(error) => rejected.push(error.to_string()),
+            },
+            None => self.target.clock = None,
+        }
+        self.rejected = (!rejected.is_empty()).then(|| rejected.join("; "));
+    }
+
+    /// Whether the known cap and clock equal the target.
+    pub(crate) fn reached(&self) -> bool {
+        (self.target.cap.is_none() || self.cap == self.target.cap)
+            && self.clock == Some(self.target.clock)
+    }
+
+    /// The next cap on the way to the target: at most `step` from the actual cap; the target itself
+    /// if `step` is zero or the actual cap is unknown.
+    pub(crate) fn next_cap(&self, step: Power) -> Option<Power> {
+        let target = self.target.cap?;
+        let Some(cap) = self.cap else { return Some(target) };
+        if cap == target {
+            return None;
+        }
+        let next = if step == Power::ZERO {
+            target
+        } else if cap < target {
+            (cap + step).min(target)
+        } else {
+            cap.saturating_sub(step).max(target)
+        };
+        // Another program may have left the cap outside the GPU's limits.
+        Some(if self.facts.check_cap(next).is_ok() { next } else { target })
+    }
+
+    /// Every setting that was not applied, for the report.
+    pub(crate) fn last_error(&self) -> Option<String> {
+        let all: Vec<&str> = [&self.rejected, &self.cap_error, &self.clock_error]
+            .into_iter()
+            .filter_map(|text| text.as_deref())
+            .collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn v100() -> GpuFacts {
+    GpuFacts {
+        uuid: "GPU-0".into(),
+        gpu_type: "v100".into(),
+        memory_mib: 16_384,
+        cap_default: Some(Power::from_w(300)),
+        cap_range: Some((Power::from_w(100), Power::from_w(300))),
+        clock_range: Some((Frequency::from_mhz(135), Frequency::from_mhz(1_530))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_safe_cap_is_within_the_limits() {
+        let state = v100();
+        let w = Power::from_w;
+        assert_eq!(state.safe_cap(None), Some(w(300)));
+        assert_eq!(state.safe_cap(Some(w(180))), Some(w(180)));
+        assert_eq!(state.safe_cap(Some(w(50))), Some(w(100)));
+        assert_eq!(state.safe_cap(Some(w(500))), Some(w(300)));
+        assert_eq!(GpuFacts { cap_range: None, ..state.clone() }.safe_cap(None), None);
+        let reversed = Some((w(300), w(100)));
+        assert_eq!(GpuFacts { cap_range: reversed, ..state }.safe_cap(Some(w(200))), None);
+    }
+
+    #[test]
+    fn the_ramp_ends_at_the_target() {
+        let w = Power::from_w;
+        let mut state = GpuState::new(v100(), &Settings::default());
+        state.target.cap = Some(w(100));
+        state.cap = Some(w(300));
+        let mut caps = Vec::new();
+        while let Some(next) = state.next_cap(w(80)) {
+            caps.push(next);
+            state.cap = Some(next);
+        }
+        assert_eq!(caps, [w(220), w(140), w(100)]);
+        state.cap = Some(w(20)); // below the limits, set by another program
+        assert_eq!(state.next_cap(w(50)), Some(w(100)));
+    }
+
+    #[test]
+    fn errors_state_the_supported_range() {
+        let error = v100().check_cap(Power::from_w(350)).unwrap_err().to_string();
+        assert_eq!(error, "cap of 350 W: this GPU supports 100 W to 300 W");
+        let error = v100().check_clock(Frequency::from_mhz(2_000)).unwrap_err().to_string();
+        assert_eq!(error, "clock of 2000 MHz: this GPU supports 135 MHz to 1530 MHz");
+    }
+}
