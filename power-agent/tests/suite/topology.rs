@@ -17,7 +17,7 @@ fn state() -> GpuStatus {
 
 #[test]
 fn switch_and_valid_boards_are_reported() {
-    let topology = |gpus: u32, board: u32| {
+    let report_of = |gpus: u32, board: u32| {
         let switch = Some("leaf-3".parse().unwrap());
         let settings = Settings { switch, gpus_per_board: Some(board), ..Settings::default() };
         let mut machine = PowerMachine::new(NodeId::new("n0").unwrap(), settings);
@@ -39,8 +39,8 @@ fn switch_and_valid_boards_are_reported() {
         assert_eq!(report.switch.unwrap().as_str(), "leaf-3");
         (report.gpus_per_board, notes)
     };
-    assert_eq!(topology(8, 4), (Some(4), vec![]));
-    let note = "gpus_per_board is not used: 6 GPUs are no whole number of boards of 4; leave it out \
-                where boards differ";
-    assert_eq!(topology(6, 4), (None, vec![note.to_owned()]), "logged once");
+    assert_eq!(report_of(8, 4), (Some(4), vec![]));
+    let note = "gpus_per_board is not used: 6 GPUs are not a multiple of the board size 4; omit it if \
+                boards differ";
+    assert_eq!(report_of(6, 4), (None, vec![note.to_owned()]), "logged once");
 }
