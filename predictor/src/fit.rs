@@ -1,13 +1,14 @@
-//! Least squares, in the one place that solves them: weighted, with priors, robust, through linfa.
+//! Weighted Bayesian least squares, robust to outliers, solved through linfa.
 //!
-//! linfa's ordinary least squares knows no weights and no ridge, and its elastic net does not
-//! converge at a pure ridge. Both are had exactly by rows: a row divided by its deviation is a
-//! weighted row, and a row that says "this parameter is m, give or take s" is a ridge towards m. So
-//! the system always has full rank, and what linfa solves is the posterior mean.
+//! With rows `y = x' b + e`, `e ~ N(0, sd^2)`, and independent priors `b_i ~ N(mean_i, sd_i^2)`, the
+//! posterior mean is an ordinary least-squares solution: each row is divided by its standard
+//! deviation, and each prior becomes one more row, `b_i = mean_i` divided by `sd_i`. linfa's ordinary
+//! least squares has neither weights nor a ridge penalty, and its elastic net does not converge for
+//! a pure ridge; the additional rows give both exactly, and keep the system of full rank.
 //!
-//! One wild reading among a few must not move the fit. Residuals are first weighted as Huber does
-//! (nearly a median), then as Tukey does (a gross outlier counts nothing). The rounds only look for
-//! weights, so they solve the normal equations; the fit under the weights found is linfa's.
+//! Outliers are downweighted by iteratively reweighted least squares: Huber's weights first, which
+//! approach a median, then Tukey's biweight, which excludes gross outliers. These iterations solve
+//! the normal equations; the returned fit under the final weights is linfa's.
 
 use std::ops::Range;
 
@@ -17,33 +18,33 @@ use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
 use wattle_common::numerics::{Cholesky, cholesky, gauss_jordan, median_high};
 
-/// Parameters of the largest system accepted.
+/// Largest accepted number of parameters.
 pub const PARAMETERS_MAX: usize = 32;
 
-/// Rounds of reweighting before and after outliers are cut off. A gross outlier among three
-/// readings needs six Huber rounds until the median wins; the rest is margin.
+/// Iterations with Huber's and with Tukey's weights. A gross outlier among three readings needs six
+/// Huber iterations until the median dominates; the others are a margin.
 const HUBER_ROUNDS: usize = 8;
 const TUKEY_ROUNDS: usize = 3;
-/// Where Huber's and Tukey's weights begin to fall, in deviations: the textbook constants for 95 %
-/// efficiency under normal noise.
+/// Tuning constants of Huber's and Tukey's weights, in standard deviations: 95 % efficiency under
+/// normal noise.
 const HUBER_K: f64 = 1.345;
 const TUKEY_C: f64 = 4.685;
-/// How many readings the assumed noise itself counts for: with fewer, the deviations given with the
-/// rows decide the width; with many, the residuals do.
+/// Weight of the assumed noise, as a number of readings: with fewer readings the rows' own standard
+/// deviations set the residual variance, with more the residuals do.
 const NOISE_PRIOR_DOF: f64 = 4.0;
 
-/// One equation: the parameters dotted with `x` give `y`, give or take `sd`.
+/// One equation: the inner product of the parameters and `x` is `y`, with standard deviation `sd`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Features.
     pub x: Vec<f64>,
-    /// What was observed.
+    /// Observed value.
     pub y: f64,
     /// Standard deviation of the observation, greater than zero.
     pub sd: f64,
 }
 
-/// What is believed of a parameter before any row.
+/// Normal prior of one parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Belief {
     /// Expected value.
@@ -52,19 +53,19 @@ pub struct Belief {
     pub sd: f64,
 }
 
-/// What is believed of the parameters after the rows.
+/// Normal posterior of the parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Posterior {
     mean: Vec<f64>,
-    /// Covariance where the rows' deviations are taken at their word.
+    /// Covariance for a residual variance of 1.
     covariance: Vec<Vec<f64>>,
-    /// Residual variance relative to what the rows' deviations promised.
+    /// Residual variance relative to the rows' stated variances.
     noise: f64,
     dof: f64,
 }
 
 impl Posterior {
-    /// What follows from `beliefs` alone.
+    /// The priors, without any row.
     #[must_use]
     pub fn of_beliefs(beliefs: &[Belief]) -> Self {
         let mut covariance = vec![vec![0.0; beliefs.len()]; beliefs.len()];
@@ -85,14 +86,14 @@ impl Posterior {
         self.mean[i]
     }
 
-    /// Parameter `i` as a belief for another fit.
+    /// Marginal distribution of parameter `i`, as a prior for another fit.
     #[must_use]
     pub fn belief(&self, i: usize) -> Belief {
         let variance = self.covariance[i][i] * self.noise;
         Belief { mean: self.mean[i], sd: variance.max(1e-12).sqrt() }
     }
 
-    /// The parameters of `range` alone, whatever the others are.
+    /// Marginal distribution of the parameters in `range`.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         Self {
@@ -106,7 +107,7 @@ impl Posterior {
         }
     }
 
-    /// The expected value at `x` and its variance (of the expectation, not of a reading).
+    /// Expected value at `x`, and its variance without the noise of a reading.
     #[must_use]
     pub fn at(&self, x: &[f64]) -> (f64, f64) {
         let mean = x.iter().zip(&self.mean).map(|(a, b)| a * b).sum();
@@ -119,24 +120,24 @@ impl Posterior {
         (mean, (variance * self.noise).max(0.0))
     }
 
-    /// Degrees of freedom its widths rest on.
+    /// Degrees of freedom of the residual variance.
     #[must_use]
     pub fn dof(&self) -> f64 {
         self.dof
     }
 
-    /// How much noisier the rows were than they promised, as a ratio of deviations.
+    /// Standard deviation of the residuals relative to the rows' stated standard deviations.
     #[must_use]
     pub fn noise_ratio(&self) -> f64 {
         self.noise.sqrt()
     }
 }
 
-/// Fits `rows` under `beliefs`, one for each parameter.
+/// Fits `rows` under `beliefs`, one for each parameter. Rows that are not finite are left out.
 ///
 /// # Panics
-/// Where a row has another number of features than there are beliefs, or there are more than
-/// [`PARAMETERS_MAX`]: a bug of the caller, never a matter of data.
+/// If a row does not have one feature for each prior, or there are more than [`PARAMETERS_MAX`]
+/// priors.
 #[must_use]
 pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
     assert!(beliefs.len() <= PARAMETERS_MAX, "{} parameters", beliefs.len());
@@ -155,7 +156,7 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
             residuals = standardised(&rows, &step(&rows, &weights, beliefs));
         }
         for _ in 0..TUKEY_ROUNDS {
-            // The scale never falls below what the rows promised, so tidy data loses nothing.
+            // Never below the stated deviations, so that data without outliers keeps full weight.
             let scale =
                 (1.4826 * median_high(residuals.iter().map(|u| u.abs())).unwrap_or(0.0)).max(1.0);
             for (w, u) in weights.iter_mut().zip(&residuals) {
@@ -178,16 +179,14 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
     }
 }
 
-/// Plain least squares of `rows` over `width` parameters of which nothing is believed: the
-/// parameters, and the sum of squared residuals in units of each row's own deviation.
-///
-/// For forms with few points that are compared by how well they fit; no reading is doubted here.
+/// Least squares of `rows` over `width` parameters: the parameters, and the sum of
+/// squared standardised residuals. Every row has full weight; outliers are not downweighted.
 ///
 /// # Panics
-/// Where a row has another number of features than `width`: a bug of the caller.
+/// If a row does not have `width` features.
 #[must_use]
 pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
-    // So wide that it only matters where the rows leave a parameter open.
+    // Wide enough to matter only where the rows leave a parameter undetermined.
     let beliefs = vec![Belief { mean: 0.0, sd: 100.0 }; width];
     let rows: Vec<&Row> = rows.iter().collect();
     let found = solve(&rows, &vec![1.0; rows.len()], &beliefs);
@@ -195,10 +194,10 @@ pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
     (found, squares)
 }
 
-/// The posterior mean alone, every row taken at its word: a step of a nonlinear fit.
+/// Maximum a posteriori estimate with every row at full weight: one iteration of a nonlinear fit.
 ///
 /// # Panics
-/// As [`fit()`] does.
+/// As [`fit()`].
 #[must_use]
 pub fn believed_squares(rows: &[Row], beliefs: &[Belief]) -> Vec<f64> {
     assert!(beliefs.len() <= PARAMETERS_MAX, "{} parameters", beliefs.len());
@@ -206,14 +205,14 @@ pub fn believed_squares(rows: &[Row], beliefs: &[Belief]) -> Vec<f64> {
     step(&rows, &vec![1.0; rows.len()], beliefs)
 }
 
-/// Residuals in units of each row's own deviation.
+/// Residuals in units of each row's standard deviation.
 fn standardised(rows: &[&Row], mean: &[f64]) -> Vec<f64> {
     rows.iter()
         .map(|r| (r.y - r.x.iter().zip(mean).map(|(a, b)| a * b).sum::<f64>()) / r.sd)
         .collect()
 }
 
-/// The posterior mean: ordinary least squares of the scaled rows and the beliefs as rows.
+/// Posterior mean by linfa: ordinary least squares of the scaled rows and the priors as rows.
 fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     let width = beliefs.len();
     let height = rows.len() + width;
@@ -234,14 +233,13 @@ fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     let data = DatasetBase::new(records, targets);
     match LinearRegression::new().with_intercept(false).fit(&data) {
         Ok(model) => model.params().to_vec(),
-        // Only a system beyond all floating-point range gets here; what was believed then stands.
+        // Only a system outside floating-point range fails; the prior means remain.
         Err(_) => beliefs.iter().map(|b| b.mean).collect(),
     }
 }
 
-/// The same mean from the normal equations, by Cholesky: a dozen times cheaper, and good to some
-/// eight digits, which is enough on the way to weights or to a nonlinear fit's next step. What is
-/// given out as a fit is [`solve`]'s.
+/// Posterior mean by the normal equations and Cholesky: a dozen times cheaper than [`solve`] and
+/// accurate to about eight digits, enough for reweighting and for the steps of a nonlinear fit.
 fn step(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     let n = beliefs.len();
     let mut information = vec![0.0; cholesky::row_start(n)];
@@ -271,7 +269,7 @@ fn step(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
     y
 }
 
-/// The inverse of the information matrix, by Gauss-Jordan: it is small and positive definite.
+/// Posterior covariance: the inverse of the information matrix.
 fn covariance(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<Vec<f64>> {
     let n = beliefs.len();
     let mut left = vec![vec![0.0; n]; n];
@@ -298,7 +296,7 @@ mod tests {
     const WIDE: Belief = Belief { mean: 0.0, sd: 100.0 };
 
     #[test]
-    fn a_step_is_what_linfa_solves() {
+    fn normal_equations_agree_with_linfa() {
         let mut rng = Stream::new(11, "step");
         for width in [1, 2, 5, 14] {
             let rows: Vec<Row> = (0..3 * width)
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_again() {
+    fn line_is_recovered() {
         let posterior = fit(&line(0.01, 30, 1), &[WIDE, WIDE]);
         assert!((posterior.mean(0) - 2.0).abs() < 0.02, "{posterior:?}");
         assert!((posterior.mean(1) + 3.0).abs() < 0.03, "{posterior:?}");
@@ -338,28 +336,28 @@ mod tests {
     }
 
     #[test]
-    fn one_wild_reading_of_three_is_overruled() {
+    fn one_outlier_among_three_readings_is_rejected() {
         let rows: Vec<Row> = [1.00, 1.01, 2.1].map(|y| Row { x: vec![1.0], y, sd: 0.02 }).to_vec();
         let posterior = fit(&rows, &[WIDE]);
         assert!((posterior.mean(0) - 1.005).abs() < 0.02, "{posterior:?}");
     }
 
     #[test]
-    fn without_rows_the_belief_stands_and_rows_narrow_it() {
+    fn prior_remains_without_rows_and_rows_narrow_it() {
         let belief = Belief { mean: 0.5, sd: 0.2 };
         assert_eq!(fit(&[], &[belief]).belief(0), belief);
         let near = |n: usize| {
             let rows = vec![Row { x: vec![1.0], y: 0.7, sd: 0.2 }; n];
             fit(&rows, &[belief]).belief(0)
         };
-        // One reading as sure as the belief: half way between them.
+        // One reading as precise as the prior: the mean of both.
         assert!((near(1).mean - 0.6).abs() < 1e-9);
         assert!(near(4).sd < near(1).sd && near(1).sd < 0.2);
     }
 
-    /// 90 % of the expectations' own intervals hold the truth, over many draws of the noise.
+    /// 90 % of the intervals of the expectation contain the truth, over many realisations of noise.
     #[test]
-    fn widths_mean_what_they_say() {
+    fn intervals_have_their_nominal_coverage() {
         let covered = (0..300)
             .filter(|seed| {
                 let posterior = fit(&line(0.05, 8, 100 + seed), &[WIDE, WIDE]);
@@ -374,7 +372,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_rows_make_it_panic_or_lose_its_head(
+        fn any_finite_rows_give_a_finite_posterior(
             data in prop::collection::vec((-1e6f64..1e6, -1e6f64..1e6, 1e-3f64..1e3), 0..30)
         ) {
             let rows: Vec<Row> =

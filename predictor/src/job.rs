@@ -1,9 +1,9 @@
 //! One job: its windows, and the models fitted to them.
 //!
-//! The order of fitting is the order of dependence: busy share, power alone, what caps and clocks do
-//! to power, step rates together with what caps and clocks do to them ([`held`]), and at last what
-//! neighbours did beyond all that. Each step starts from the class's history where there is one. The
-//! formulas are the models' own.
+//! Models are fitted in order of dependence: busy share; exclusive power; the effect of caps and
+//! clocks on power; step rates together with the effect of caps and clocks on them
+//! ([`cap_clock_response`]); and the remaining effect of neighbours. Each fit uses the history of
+//! the class as its prior. The formulas are in [`crate::model`].
 
 mod alone;
 pub(crate) mod curve;
@@ -38,25 +38,25 @@ use crate::pooled::{self, Pooled};
 use crate::prior;
 use crate::workload_name::WorkloadName;
 
-/// Configurations fitted together with the time curve.
+/// Configurations fitted together with the cap and clock response.
 const GROUPS_MAX: usize = history::LEVELS_MAX;
-/// Sets of neighbours looked at; beyond the sets kept, only what a job did beside one other stays.
+/// Neighbour sets fitted; of those beyond the ones kept, only sets of one neighbour are used.
 const SETS_FITTED_MAX: usize = 64;
 
-/// What is known of a job.
+/// State of one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its declared workload.
+    /// Declared workload class.
     pub workload: Option<WorkloadId>,
-    /// How many GPUs it takes.
+    /// Requested number of GPUs.
     pub gpus: GpuRequest,
-    /// Whether its owner's word is known, or only windows.
+    /// Whether its declaration is known, and not only its windows.
     pub described: bool,
-    /// The GPUs' kind.
+    /// GPU type.
     pub gpu_type: Option<String>,
-    /// When it was last heard of.
+    /// Time of the last update.
     pub heard_at_us: Timestamp,
-    /// Its windows, by beginning and node.
+    /// Windows, ordered by start and node.
     windows: Vec<Observation>,
 }
 
@@ -72,26 +72,26 @@ impl Job {
         Self { workload, gpus, described: false, gpu_type, heard_at_us: now, windows: Vec::new() }
     }
 
-    /// Its windows, oldest first.
+    /// Windows, oldest first.
     #[must_use]
     pub fn windows(&self) -> &[Observation] {
         &self.windows
     }
 
-    /// Whether a window is known already.
+    /// Whether `window` is stored already.
     #[must_use]
     pub fn has(&self, window: &Observation) -> bool {
         let key = |o: &Observation| (o.from_us, o.node.clone());
         self.windows.binary_search_by_key(&key(window), key).is_ok()
     }
 
-    /// Windows on another kind of card say nothing of this one.
+    /// Discards all windows, after a change of the GPU type.
     pub fn start_over(&mut self) {
         self.windows.clear();
     }
 
-    /// Takes in a window; false where it is known already. Beyond `max` the fullest configuration
-    /// loses its oldest, so that a rare one is not pushed out by the daily ones.
+    /// Stores a window; false where it is known already. Beyond `max` windows the oldest of the most
+    /// frequent configuration is dropped, so that rare configurations are kept.
     pub fn add(&mut self, window: Observation, max: usize) -> bool {
         let key = |o: &Observation| -> (Timestamp, NodeId) { (o.from_us, o.node.clone()) };
         let at = match self.windows.binary_search_by_key(&key(&window), key) {
@@ -116,7 +116,7 @@ impl Job {
         true
     }
 
-    /// Whether values read back from storage are such as this version stores.
+    /// Whether values read from storage are valid.
     #[must_use]
     pub fn is_sane(&self, max: usize) -> bool {
         self.windows.len() <= max
@@ -126,66 +126,66 @@ impl Job {
     }
 }
 
-/// What a job's neighbours are expected to be, by class.
+/// Expected profiles of a job's neighbours, by class.
 pub type Profiles = BTreeMap<WorkloadId, Arc<Profile>>;
 
-/// What a fit may look at beside the job's own windows.
+/// Inputs of a fit other than the job's own windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// The card.
+    /// GPU.
     pub card: &'a Card,
-    /// What other jobs of its class were.
+    /// Profile of the job's class, from other jobs.
     pub class: &'a Profile,
-    /// What its neighbours are.
+    /// Profiles of the neighbours' classes.
     pub profiles: &'a Profiles,
-    /// What is pooled over the jobs of this kind of card.
+    /// Pooled models of the GPU type.
     pub pooled: &'a Pooled,
 }
 
-/// A job's models, fitted.
+/// Fitted models of one job.
 #[derive(Clone, Debug)]
 pub struct JobModel {
-    /// Windows they rest on.
+    /// Number of windows used.
     pub windows: u32,
-    /// Busy share alone, 0 to 1.
+    /// Busy share with exclusive GPUs, 0 to 1.
     pub busy: Belief,
-    /// Whether that was seen, of this job or of its class.
+    /// Whether a busy share was observed, for this job or its class.
     pub busy_seen: bool,
-    /// Memory traffic share alone, 0 to 1.
+    /// Memory traffic share with exclusive GPUs, 0 to 1.
     pub memory_busy: Option<f64>,
     /// Peak device memory, MiB.
     pub memory_mib: Option<u64>,
-    /// One card's power alone at the default.
+    /// Exclusive power of one GPU at the default setting.
     power: PowerAlone,
-    /// Under caps and clocks.
+    /// Response to caps and clocks.
     pub held: Held,
-    /// What its own cards drew at the default, by its GPUs.
+    /// Observed power of one GPU at the default setting, by number of GPUs.
     powers: Vec<PowerLevel>,
-    /// What was seen under caps and clocks, taken at its word.
+    /// Observations under caps and clocks, without the prior.
     settings: Vec<AtSetting>,
-    /// Step rates of the configurations seen, then what caps and clocks do to them, together.
+    /// Step rates of the observed configurations, then the response to caps and clocks.
     speed: Posterior,
     groups: Vec<Spot>,
     throughput: Throughput,
-    /// What it did beside others, by their classes.
+    /// Observed effect of neighbours, by their classes.
     pub shared: Vec<SharedSet>,
-    /// Whether its rates are inferred from its cards' rhythm: they compare with each other only, so
-    /// they give relative speeds and no level.
+    /// Whether step rates are inferred from the GPU's activity. Such rates are comparable only with
+    /// each other, so they give relative speeds and no level.
     pub inferred: bool,
-    /// What makes it like other jobs.
+    /// Traits for comparison with other jobs.
     traits: Traits,
-    /// What it did beside one other at a time.
+    /// Observed slowdown beside one neighbour at a time.
     singles: Vec<(WorkloadId, Stored)>,
 }
 
 impl JobModel {
-    /// Fits `job`'s windows.
+    /// Fits the windows of `job`.
     #[must_use]
     pub fn fit(job: &Job, context: Context<'_>) -> Self {
         let windows = &*rates_of_one_kind(job.windows());
         let inferred = windows.iter().any(|w| w.rate.is_some() && w.rate_inferred);
         let traits = pooled::traits(job.workload.as_ref(), context.class);
-        // The class's levels are steps as jobs count them; an inferred period may be another unit.
+        // The class's levels count reported steps; an inferred period may be another unit.
         let class = without_levels(context.class, inferred);
         let context = Context { class: &class, ..context };
         let (busy, busy_seen) = alone::busy(windows, context.class);
@@ -232,21 +232,21 @@ impl JobModel {
         model
     }
 
-    /// The logarithm of one card's power alone at the default, watts.
+    /// Natural logarithm of one GPU's exclusive power at the default setting (W), with its variance.
     #[must_use]
     pub fn ln_power_alone(&self, gpus: u32) -> (f64, f64) {
         self.power.ln_watts(gpus)
     }
 
-    /// Steps a second alone at the default, as a logarithm.
+    /// Natural logarithm of the exclusive step rate at the default setting (steps/s).
     #[must_use]
     pub fn ln_rate(&self, at: Spot) -> Option<LogNormal> {
         self.throughput.ln_rate(at)
     }
 
-    /// Steps a second alone under a setting, of which the slow-down is known to be `slow`: for a
-    /// configuration that was seen, level and curve together, because what one of them is wrong by
-    /// the other makes good.
+    /// Natural logarithm of the exclusive step rate under a setting with slowdown `slow`. For an
+    /// observed configuration, level and response are predicted together, because their errors are
+    /// correlated.
     #[must_use]
     pub fn ln_rate_set(&self, spot: Spot, at: &Prepared, slow: Answer) -> Option<LogNormal> {
         let spot = self.throughput.named(spot);
@@ -258,14 +258,13 @@ impl JobModel {
         Some(LogNormal { mean: level.mean - slow.mean, variance, dof: level.dof })
     }
 
-    /// How much its step rates, and its cards' power, scatter beside what windows promise, as
-    /// ratios of deviations.
+    /// Residual deviations of step rates and of power, relative to the stated ones.
     #[must_use]
     pub fn noise(&self) -> (f64, f64) {
         (self.speed.noise_ratio().clamp(0.7, 4.0), self.power.noise_ratio().clamp(0.7, 4.0))
     }
 
-    /// What makes it like other jobs.
+    /// Traits for comparison with other jobs.
     #[must_use]
     pub fn traits(&self) -> Traits {
         let mut traits = self.traits.clone();
@@ -275,8 +274,8 @@ impl JobModel {
         traits
     }
 
-    /// The logarithm of its slow-down beside one job of `class`, `me` being its own traits, from
-    /// all pairs seen but not from its own habit.
+    /// Natural logarithm of the slowdown beside one job of `class`, and its variance, from all pairs
+    /// seen; `me` are this job's traits. The job's own readings of that pair are not used.
     #[must_use]
     pub fn pair_slow(
         &self,
@@ -293,7 +292,7 @@ impl JobModel {
         pooled.pair(me, &partner, &mix, self.busy_seen && profile.busy.is_some())
     }
 
-    /// The tenants of a card, this job among `neighbours`.
+    /// Load of a GPU shared by this job and `neighbours`.
     #[must_use]
     pub fn mix(&self, neighbours: &[WorkloadId], profiles: &Profiles) -> Mix {
         let mut mix = Mix {
@@ -309,7 +308,7 @@ impl JobModel {
         mix
     }
 
-    /// The features of the step-rate fit: one level each, and the slow-down with its sign.
+    /// Features of the step-rate fit: an indicator for each level, and minus the slowdown's features.
     fn speed_row(&self, group: usize, columns: &[f64]) -> Vec<f64> {
         let mut row = vec![0.0; self.groups.len() + self.held.width()];
         row[group] = 1.0;
@@ -319,7 +318,7 @@ impl JobModel {
         row
     }
 
-    /// What caps and clocks do to power, and whether the default was seen.
+    /// Fits the response of power; true where the power at the default setting was observed.
     fn fit_held_power(&self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let mut rows = self.held.class_rows(Half::Power, &context.class.settings, 0);
         let power = |w: &Observation| Some((w.gpu_power_w?.ln(), POWER_SD));
@@ -330,15 +329,15 @@ impl JobModel {
             let Some(watts) = window.gpu_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
             };
-            // What the default is off by all readings have in common; it tells none from another.
-            // One power under one cap repeats better than another window of the job at large does.
+            // An error of the default's power is common to all rows. Power under one cap varies
+            // less than power between windows in general.
             let sd = LEAST_SD.get().hypot(open.sqrt());
             rows.push(Row { x, y: watts.ln() + shift - demand - mean, sd });
         }
         (fit(&rows, &self.held.beliefs(Half::Power)), self.power.is_seen)
     }
 
-    /// Step rates, and what caps and clocks do to them; whether the default was seen.
+    /// Fits step rates and their response; true where the rate at the default setting was observed.
     fn fit_speed(&mut self, windows: &[Observation], context: Context<'_>) -> (Posterior, bool) {
         let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
         let shifts = order::shifts(windows, context.card, |w| Some((w.rate?.ln(), w.rate_sd)));
@@ -353,8 +352,8 @@ impl JobModel {
         let levels = self.groups.len();
         let mut rows = self.held.class_rows(Half::Slow, &context.class.settings, levels);
         for (window, shift) in windows.iter().zip(shifts).rev().filter(|(w, _)| w.rate.is_some()) {
-            // What neighbours cost is only expected here: windows beside them tell the level where
-            // none alone does. All of them err together, so that many are no surer than one.
+            // Shared windows set the level only where no exclusive window does. The slowdown that
+            // they are corrected by has a common error, so many are no more precise than one.
             if !window.alone() && alone_in(window.spot()) {
                 continue;
             }
@@ -384,7 +383,7 @@ impl JobModel {
         if !self.inferred {
             let own = self.groups.iter().zip(0..).map(|(g, i)| (*g, self.speed.mean(i)));
             let like = context.class.levels.iter().map(|(g, level)| (*g, level.mean));
-            // On its fewest GPUs; its own word comes before its class's.
+            // On the fewest GPUs; the job's own level takes precedence over the class's.
             self.traits.ln_rate = own.chain(like).min_by_key(|(g, _)| *g).map(|(_, rate)| rate);
         }
         self.fit_throughput(windows, context);
@@ -393,7 +392,7 @@ impl JobModel {
         (self.speed.part(levels..beliefs.len()), default_seen)
     }
 
-    /// What the pooled curve expects a window's neighbours to have cost it; nothing for none.
+    /// Expected natural logarithm of the slowdown by a window's neighbours, and its variance.
     fn neighbours_slow(&self, window: &Observation, context: Context<'_>) -> (f64, f64) {
         if window.alone() {
             return (0.0, 0.0);
@@ -411,7 +410,7 @@ impl JobModel {
         }
     }
 
-    /// What each set of neighbours did, where the job's own speed and power alone are known.
+    /// Fits the effect of each neighbour set, where exclusive speed and power are known.
     fn fit_shared(&mut self, windows: &[Observation], context: Context<'_>) {
         let known_alone = |spot: Spot| {
             context.class.levels.contains_key(&spot)
@@ -464,7 +463,8 @@ impl JobModel {
         }
     }
 
-    /// A shared card's power above idle over its tenants' own added up, as a logarithm.
+    /// Natural logarithm of a shared GPU's power above idle relative to the sum of its tenants', and
+    /// its variance.
     fn power_ratio(&self, window: &Observation, context: Context<'_>) -> Option<(f64, f64)> {
         let card_w = window.gpu_power_w?;
         if !self.power.is_seen || !cap::is_free(context.card, card_w, window.setting()) {
@@ -483,7 +483,7 @@ impl JobModel {
         })
     }
 
-    /// What is kept of it when it is gone.
+    /// Summary of the job for the history of its class.
     #[must_use]
     pub fn summary(&self, job: &Job) -> Summary {
         let own_busy = job.windows().iter().any(|w| w.busy.is_some() || w.busy_job.is_some());
@@ -510,8 +510,8 @@ impl JobModel {
     }
 }
 
-/// The windows without their inferred rates where any is reported: the job's own word wins, and the
-/// two are not of one unit.
+/// The windows without inferred rates where any rate is reported: the two may differ in unit, and
+/// reported rates take precedence.
 fn rates_of_one_kind(windows: &[Observation]) -> Cow<'_, [Observation]> {
     let has = |inferred| windows.iter().any(|w| w.rate.is_some() && w.rate_inferred == inferred);
     if !(has(true) && has(false)) {
@@ -532,7 +532,7 @@ fn without_levels(class: &Profile, inferred: bool) -> Cow<'_, Profile> {
     class
 }
 
-/// A setting as the models take it, from a surface's units.
+/// Setting from a surface's units.
 #[must_use]
 pub fn setting(
     cap: Option<wattle_common::Power>,

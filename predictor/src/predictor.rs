@@ -1,10 +1,12 @@
-//! What is known of every job, and the questions that can be asked of it.
+//! State of every job, and predictions from it.
 //!
-//! It keeps jobs, their history by class and what is known of the cards, and hands them to the
-//! models; the formulas are theirs. It decides nothing about placement. Memory is bounded: about
-//! 250 bytes for a window, some 13 kB for a job's models, 104 kB for a class at most, so the shipped
-//! limits hold about 200 MB of windows, 260 MB of models and 40 MB of history, and for each kind of
-//! card 2 MB of fitted pairs and 10 MB of scores. `benches/fleet.rs` fills the limits: 510 MB.
+//! The predictor holds jobs, their history by class, what is known of each GPU type, and the fitted
+//! models; the formulas are in [`crate::model`]. It makes no placement decision.
+//!
+//! Memory is bounded: about 250 bytes for a window, 13 kB for a job's models and 104 kB at most for
+//! a class. With the shipped limits: 200 MB of windows, 260 MB of models, 40 MB of history, and for
+//! each GPU type 2 MB of fitted pairs and 10 MB of scores. `benches/fleet.rs` fills the limits:
+//! 510 MB.
 
 mod calibrated;
 mod methods;
@@ -34,47 +36,47 @@ use crate::prior;
 use crate::probe;
 use crate::surface::{Axes, Configuration, Question, configurations};
 
-/// Up to so many classes, what is pooled over jobs is fitted anew with each window; beyond, with
-/// every [`POOL_EVERY`]th.
+/// Up to this many classes, pooled models are fitted again after each window; beyond, after every
+/// [`POOL_EVERY`]th.
 const POOL_EAGER: usize = 64;
 const POOL_EVERY: u32 = 16;
 
-/// What came of a window.
+/// Result of learning a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// The job's surface may have changed.
     Something,
-    /// It was known already.
+    /// The window was known already.
     Nothing,
-    /// It says nothing that can be used, and why.
+    /// The window contains nothing usable, with the reason.
     Unusable(&'static str),
 }
 
-/// Learns from windows, answers with surfaces.
+/// Learns from windows and predicts surfaces.
 #[derive(Clone, Debug)]
 pub struct Predictor {
     config: PredictorConfig,
     jobs: BTreeMap<JobId, Job>,
-    /// Of jobs that have windows.
+    /// Models of jobs that have windows.
     models: BTreeMap<JobId, JobModel>,
-    /// How many jobs of each declared class are known now.
+    /// Number of known jobs of each declared class.
     classes: BTreeMap<WorkloadId, usize>,
     cards: Cards,
     history: History,
-    /// How far its predictions were off.
+    /// Scores of earlier predictions.
     calibration: Calibration,
-    /// By kind of card, with the windows since it was fitted; shared by all who ask.
+    /// Pooled models by GPU type, with the number of windows since they were fitted.
     pooled: BTreeMap<String, (Arc<Pooled>, u32)>,
-    /// The other methods' own.
+    /// State of the learned methods.
     learner: Learner,
-    /// What undeclared jobs with windows are like.
+    /// Best matching class of each undeclared job that has windows.
     likes: BTreeMap<JobId, Option<Like>>,
-    /// Kinds of card that the cluster has.
+    /// GPU types of the cluster.
     kinds: BTreeSet<String>,
 }
 
 impl Predictor {
-    /// A predictor that knows nothing yet.
+    /// An empty predictor.
     #[must_use]
     pub fn new(config: PredictorConfig) -> Self {
         Self {
@@ -92,50 +94,49 @@ impl Predictor {
         }
     }
 
-    /// Its name and limits.
+    /// Name and limits.
     #[must_use]
     pub fn config(&self) -> &PredictorConfig {
         &self.config
     }
 
-    /// How many jobs it knows.
+    /// Number of known jobs.
     #[must_use]
     pub fn job_count(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Whether it knows `job`.
+    /// Whether `job` is known.
     #[must_use]
     pub fn knows(&self, job: &JobId) -> bool {
         self.jobs.contains_key(job)
     }
 
-    /// What `job` is declared to be.
+    /// Declared workload class of `job`.
     #[must_use]
     pub fn workload_of(&self, job: &JobId) -> Option<&WorkloadId> {
         self.jobs.get(job)?.workload.as_ref()
     }
 
-    /// The jobs of `class` that have no window of their own yet: all that is said of them is said
-    /// of their class.
+    /// Jobs of `class` without a window of their own; their predictions are those of the class.
     pub fn unseen_of<'a>(&'a self, class: &'a WorkloadId) -> impl Iterator<Item = &'a JobId> {
         let unseen = |job: &Job| job.workload.as_ref() == Some(class) && job.windows().is_empty();
         self.jobs.iter().filter(move |(_, job)| unseen(job)).map(|(id, _)| id)
     }
 
-    /// Every job it knows.
+    /// All known jobs.
     pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
         self.jobs.keys()
     }
 
-    /// Kinds of card that the cluster has, as far as [`Self::kind_is_there`] has said.
+    /// GPU types of the cluster, as reported by [`Self::kind_is_there`].
     #[must_use]
     pub fn kinds(&self) -> &BTreeSet<String> {
         &self.kinds
     }
 
-    /// The cluster has cards of this kind. True where that is new; as many are remembered as one
-    /// message speaks of ([`Self::surface_on_all`]).
+    /// Adds a GPU type of the cluster; true where it is new. At most as many are kept as one message
+    /// can contain ([`Self::surface_on_all`]).
     pub fn kind_is_there(&mut self, kind: &str) -> bool {
         let known = self.kinds.contains(kind) || self.kinds.len() >= surface::GPU_TYPES_MAX;
         if known || id::check(kind).is_err() {
@@ -145,7 +146,7 @@ impl Predictor {
         self.kinds.insert(kind.to_owned())
     }
 
-    /// Takes down what a job's owner says of it. True where that was new.
+    /// Records a job's declaration; true where it is new.
     pub fn describe(
         &mut self,
         now: Timestamp,
@@ -173,7 +174,7 @@ impl Predictor {
         new
     }
 
-    /// Learns from a window and answers with the job's new surface; `None` where it learned nothing.
+    /// Learns a window; returns the job's new surface, or `None` where nothing was learned.
     pub fn observe(&mut self, now: Timestamp, window: &JobWindow) -> Option<Surface> {
         match self.learn(now, window) {
             Learned::Something => self.surface(now, &window.job),
@@ -181,13 +182,13 @@ impl Predictor {
         }
     }
 
-    /// Learns from a window without computing a surface.
+    /// Learns a window without computing a surface.
     pub fn learn(&mut self, now: Timestamp, window: &JobWindow) -> Learned {
         self.learn_all(now, std::slice::from_ref(window)).pop().unwrap_or(Learned::Nothing)
     }
 
-    /// Learns from windows that come at once: they are scored by what was known before them, and
-    /// each job is fitted once, after the last of them. What came of each, in their order.
+    /// Learns windows that arrive together: all are scored with the knowledge from before them, and
+    /// each job is fitted once. Returns one result for each window, in order.
     pub fn learn_all(&mut self, now: Timestamp, windows: &[JobWindow]) -> Vec<Learned> {
         self.score(windows);
         let learned: Vec<Learned> = windows.iter().map(|w| self.take_in(now, w)).collect();
@@ -205,7 +206,7 @@ impl Predictor {
         learned
     }
 
-    /// Keeps a window among its job's, without fitting anything.
+    /// Stores a window with its job without fitting.
     fn take_in(&mut self, now: Timestamp, window: &JobWindow) -> Learned {
         let observation = match Observation::of(window, |job| self.neighbour_class(job)) {
             Ok(observation) => observation,
@@ -233,20 +234,20 @@ impl Predictor {
         if added { Learned::Something } else { Learned::Nothing }
     }
 
-    /// What is expected of `job` in every configuration it could run in; `None` for a job that was
-    /// neither described nor seen.
+    /// Predicted surface of `job` over all configurations that it could run in; `None` for an
+    /// unknown job.
     #[must_use]
     pub fn surface(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
         Some(self.surface_of(now, job, self.jobs.get(job)?))
     }
 
-    /// The same, with what is expected of it on each other kind of GPU that the cluster has.
+    /// The same, with surfaces for the other GPU types of the cluster.
     #[must_use]
     pub fn surface_on_all(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
         let own = self.surface(now, job)?;
         let others = self.kinds.iter().filter(|kind| **kind != own.gpu_type);
         let others = others.filter_map(|kind| self.surface_elsewhere(now, job, kind));
-        // Its own may be one that no node has any more.
+        // The job's own type may no longer be in the cluster.
         let mut points = own.points.len();
         let has_room = |other: &Surface| {
             points += other.points.len();
@@ -256,14 +257,14 @@ impl Predictor {
         Some(Surface { other_gpu_types: elsewhere, ..own })
     }
 
-    /// What is expected of `job` on another kind of GPU than its own: what is known of its class
-    /// there, since no window of its own says anything of it.
+    /// Predicted surface of `job` on another GPU type than its own. The job's own windows do not
+    /// apply there; the prediction is that of its class.
     #[must_use]
     pub fn surface_elsewhere(&self, now: Timestamp, job: &JobId, kind: &str) -> Option<Surface> {
         let known = self.jobs.get(job)?;
         let class = self.class_of(job, known);
         let twin = Job::new(now, class, known.gpus, Some(kind.to_owned()));
-        // A name of nobody's, so that nothing that was fitted to the job itself is read.
+        // An id that no job has, so that no model fitted to the job itself is used.
         let nobody = JobId::new("--elsewhere--").ok()?;
         Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &nobody, &twin) })
     }
@@ -319,14 +320,14 @@ impl Predictor {
         }
     }
 
-    /// What is expected of `job` in one configuration.
+    /// Prediction for `job` in one configuration.
     #[must_use]
     pub fn predict(&self, job: &JobId, at: &Configuration) -> Option<SurfacePoint> {
         self.predict_all(job, std::slice::from_ref(at))?.pop()
     }
 
-    /// What is expected of `job` in each of `wanted`; quickest where equal neighbours follow each
-    /// other.
+    /// Predictions for `job` in each of `wanted`. Fastest where configurations with equal neighbours
+    /// are adjacent.
     #[must_use]
     pub fn predict_all(&self, job: &JobId, wanted: &[Configuration]) -> Option<Vec<SurfacePoint>> {
         let known = self.jobs.get(job)?;
@@ -336,7 +337,7 @@ impl Predictor {
         Some(self.calibrated(job, known, (kind, &card), wanted, points))
     }
 
-    /// What the models expect of `job`, with the intervals they claim.
+    /// Predictions of the models, with uncalibrated intervals.
     fn raw_points(
         &self,
         job: &JobId,
@@ -359,7 +360,7 @@ impl Predictor {
         Question::new(&model, card, class, &profiles, &pooled).points(wanted)
     }
 
-    /// Forgets `job`; what it taught of its class stays. True where it was known.
+    /// Removes `job`; its contribution to its class remains. True where it was known.
     pub fn forget(&mut self, job: &JobId) -> bool {
         self.bequeath(job);
         self.models.remove(job);
@@ -369,14 +370,13 @@ impl Predictor {
         true
     }
 
-    /// What is kept of `job`, to be stored.
+    /// State of `job`, to be stored.
     #[must_use]
     pub fn knowledge_of(&self, job: &JobId) -> Option<&Job> {
         self.jobs.get(job)
     }
 
-    /// Takes in a job as it was stored; false where it is not such as this version stores, or a
-    /// newer description is known.
+    /// Restores a stored job; false where it is invalid or the job is known already.
     pub fn restore_job(&mut self, job: JobId, stored: Job) -> bool {
         let kind = stored.gpu_type.clone();
         let max = self.config.windows_per_job_max as usize;
@@ -396,7 +396,7 @@ impl Predictor {
         true
     }
 
-    /// Takes in a class as it was stored; false where it is not such as this version stores.
+    /// Restores a stored class; false where it is invalid.
     pub fn restore_class(&mut self, kind: &str, class: WorkloadId, stored: Class) -> bool {
         let max = self.config.classes_max as usize;
         let fine = self.history.restore(kind, class.clone(), stored, max);
@@ -415,7 +415,7 @@ impl Predictor {
         self.history.take_changed()
     }
 
-    /// The job's entry, `fresh` where there was none; the one not heard of for longest makes room.
+    /// Entry of the job, or `fresh` as a new one; the least recently updated job makes room.
     fn enter(&mut self, job: JobId, fresh: Job) -> &mut Job {
         if !self.jobs.contains_key(&job) {
             while self.jobs.len() >= self.config.jobs_max as usize {
@@ -453,7 +453,7 @@ impl Predictor {
             .unwrap_or("unknown")
     }
 
-    /// The neighbours' axis: the classes most jobs are of, and the unknown one, sorted.
+    /// Neighbour classes on a surface: the most frequent ones and the unknown one, sorted.
     fn axis(&self) -> Vec<WorkloadId> {
         let mut most: Vec<(&WorkloadId, &usize)> = self.classes.iter().collect();
         if most.len() > NEIGHBOUR_CLASSES_MAX {
@@ -501,7 +501,7 @@ impl Predictor {
         JobModel::fit(job, Context { card, class: &class, profiles: &profiles, pooled: &pooled })
     }
 
-    /// Fits a job's models anew and tells its class.
+    /// Fits a job's models again and updates its class.
     fn refit(&mut self, now: Timestamp, id: &JobId, kind: &str) {
         self.liken(id);
         let card = self.cards.card(kind);
@@ -515,8 +515,8 @@ impl Predictor {
         self.teach(id, kind, &card);
     }
 
-    /// Fits anew what is pooled over jobs, wherever windows came since. What is pooled is otherwise
-    /// fitted anew every so many windows.
+    /// Fits all pooled models that are behind the history. Otherwise they are fitted every few
+    /// windows.
     pub fn refit_pooled(&mut self) {
         self.learner.refit_all();
         let kinds: Vec<String> = self.pooled.keys().cloned().collect();
@@ -543,7 +543,7 @@ impl Predictor {
     }
 
     fn pool_now(&mut self, kind: &str) {
-        // As bounded as the kinds of card are.
+        // As bounded as the GPU types.
         if self.pooled.len() >= GPU_TYPES_MAX && !self.pooled.contains_key(kind) {
             return;
         }
@@ -552,13 +552,13 @@ impl Predictor {
         self.pooled.insert(kind.to_owned(), (Arc::new(pooled), 0));
     }
 
-    /// What it rests on, for people.
+    /// Description of the evidence behind a prediction, for people.
     fn basis(&self, id: &JobId, job: &Job, kind: &str, model: &JobModel) -> String {
         let own = self.learner.basis(kind, job, id);
         let own = own.unwrap_or_else(|| self.physical_basis(job, kind, model));
         match self.like_of(id, job).filter(|like| like.sure) {
             Some(like) => {
-                // Never certain: the metric itself is a belief.
+                // Never certain: the similarity metric has its own error.
                 let percent = (100.0 * like.probability).min(99.0);
                 format!("{own}, like {} ({percent:.0} %)", like.class)
             }
@@ -576,7 +576,7 @@ impl Predictor {
                 let carried = kind != prior::POWER_MEASURED_ON;
                 match prior::power_share(class.map(WorkloadId::as_str), carried).1 {
                     Some(word) => format!("prior: power as {word} on another kind of card"),
-                    // The curves under caps were partly believed from this very kind.
+                    // The cap prior comes in part from this GPU type.
                     None if !carried => {
                         format!("prior: nothing like it was seen; cap curve partly from {kind}")
                     }

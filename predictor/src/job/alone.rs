@@ -1,7 +1,6 @@
-//! What a job is alone at the default: its busy share, and one card's power.
+//! Exclusive busy share and power of one GPU at the default setting.
 //!
-//! Its own windows say it; else the class's, else what is believed of its kind. Nothing here knows
-//! what caps or neighbours do.
+//! Sources in order of precedence: the job's own windows, its class, a general prior.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +15,14 @@ use crate::model::cap::{self, Card};
 use crate::observation::{Observation, POWER_SD};
 use crate::prior;
 
-/// A job that draws well under a low cap draws about what it does at the default, but its peaks may
-/// be cut: by up to a tenth in the Zeus traces.
+/// Standard deviation of ln power under a cap well above the power: peaks may be cut, by up to a
+/// tenth in the Zeus traces.
 const LOW_CAP_SD: f64 = 0.06;
-/// Busy share of windows that repeat: NVML counts whole sampling periods.
+/// Standard deviation of the busy share of repeated windows: NVML counts whole sampling periods.
 const BUSY_SD: f64 = 0.03;
 
-/// Busy share alone: what was seen alone; else the job's own part beside others, which is a little
-/// less; else the class's; else anything.
+/// Exclusive busy share, and whether it was observed: from exclusive windows; else from the class;
+/// else the job's own part of shared windows, which is slightly lower; else the prior.
 pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
     let alone: Vec<f64> = windows.iter().filter(|w| w.alone()).filter_map(|w| w.busy).collect();
     let beside: Vec<f64> =
@@ -39,7 +38,7 @@ pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Belief, bool) {
     }
 }
 
-/// A job's windows that no cap or clock held back, with what its card drew in them, watts.
+/// Windows that no cap or clock limited, with the power of one GPU in them, W.
 pub(super) fn free<'a>(job: &'a Job, card: &Card) -> Vec<(&'a Observation, f64)> {
     let shifts = order::shifts(job.windows(), card, |w| Some((w.gpu_power_w?.ln(), POWER_SD)));
     let mut free: Vec<(&Observation, f64)> = job
@@ -50,7 +49,7 @@ pub(super) fn free<'a>(job: &'a Job, card: &Card) -> Vec<(&'a Observation, f64)>
         .filter_map(|(w, shift)| Some((w, w.gpu_power_w? * shift.exp())))
         .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()))
         .collect();
-    // A cap that hardly binds still cuts peaks: where the default itself was seen, that says it.
+    // A barely binding cap still cuts peaks: windows at the default setting take precedence.
     let default = |(w, _): &(&Observation, f64)| cap::is_default(card, w.setting());
     if free.iter().any(default) {
         free.retain(default);
@@ -58,11 +57,11 @@ pub(super) fn free<'a>(job: &'a Job, card: &Card) -> Vec<(&'a Observation, f64)>
     free
 }
 
-/// What a job's own cards drew at the default, by its GPUs.
+/// Observed power of one GPU at the default setting, by number of GPUs.
 pub(super) fn powers(job: &Job, card: &Card) -> Vec<PowerLevel> {
     let mut by_count: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     let free = free(job, card).into_iter();
-    // What was cut a little by a low cap tells of the job, but is no level for others.
+    // Windows under a low cap inform the job's own curve, but are no level for other jobs.
     for (window, watts) in free.filter(|(w, _)| cap::is_default(card, w.setting())) {
         by_count.entry(window.gpus).or_default().push(watts.ln());
     }
@@ -74,8 +73,8 @@ pub(super) fn powers(job: &Job, card: &Card) -> Vec<PowerLevel> {
     by_count.into_iter().filter_map(level).take(LEVELS_MAX).collect()
 }
 
-/// One card's power alone at the default: from windows no cap or clock held back, and from those of
-/// the class by their GPUs; else above what was seen held back; else the kind of network's.
+/// Exclusive power of one GPU at the default setting, from unlimited windows of the job and of its
+/// class. Without any: above the power seen under a limit; else the prior of the kind of network.
 pub(super) fn power(job: &Job, context: Context<'_>) -> PowerAlone {
     let card = context.card;
     let alone = || job.windows().iter().filter(|w| w.alone());
@@ -83,10 +82,10 @@ pub(super) fn power(job: &Job, context: Context<'_>) -> PowerAlone {
     let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
     let held = alone().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp);
     let level = match (context.class.ln_power, held) {
-        // By their GPUs, its jobs' powers stand among the rows.
+        // The class's powers by number of GPUs are among the rows.
         (Some(class), _) if !context.class.powers.is_empty() => Belief { sd: 0.5, ..class },
         (Some(class), _) => class,
-        // Somewhere between what a cap let through and what the card can draw.
+        // Between the power seen under a cap and the GPU's maximum.
         (None, Some(held)) if free.is_empty() => {
             let (low, high) = (held.ln(), (0.97 * card.cap_default_w).max(held * 1.02).ln());
             Belief { mean: (low + high) / 2.0, sd: (high - low).max(0.04) / 3.0 }

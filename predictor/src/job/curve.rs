@@ -1,27 +1,27 @@
-//! A job's own curves over caps, between the default and the lowest cap it was seen under.
+//! A job's own curves over caps, between the default and the lowest observed cap.
 //!
-//! From two caps beside the default on. The forms are the models' ([`crate::model::shape`]); here
-//! they are led through what the job's fit says of its known caps.
+//! Used from two caps besides the default on. The forms are those of [`crate::model::cap_curve`],
+//! fitted through the job's estimates at its observed caps.
 
 use wattle_common::numerics::median_high;
 
 use crate::model::constant::{Constant, LEAST_SD};
 use crate::model::shape::{Known, Shape, power_between};
 
-/// What a curve between known settings is off by, as a share of the gap between them.
+/// Standard deviation of a curve between two observed settings, as a share of the gap between them.
 pub(crate) const BETWEEN_SHARE: Constant = Constant::new("curve: BETWEEN_SHARE", 0.06);
 
-/// A job's own curve of time between the default and its lowest cap.
+/// A job's time curve between the default and its lowest cap.
 pub(super) struct OwnTime {
     shape: Shape,
-    /// (ln cap, ln slow-down, what the shape is off by there), descending, the default first.
+    /// (ln cap, ln slowdown, residual of the curve), in descending order of caps, the default first.
     points: Vec<(f64, f64, f64)>,
 }
 
 impl OwnTime {
-    /// Through what is known of `caps`, descending: (watts, ln slow-down, its variance).
+    /// Fits `caps`, in descending order: (cap in W, ln slowdown, its variance).
     pub(super) fn fit(caps: &[(f64, f64, f64)], cap_default_w: f64) -> Option<Self> {
-        // Half of a variance is the default's own noise, which all have in common.
+        // Half of the variance is noise of the default, which all caps have in common.
         let one = |(cap_w, ln_time, variance): &(f64, f64, f64)| Known {
             cap_w: *cap_w,
             ln_time: *ln_time,
@@ -44,7 +44,7 @@ impl OwnTime {
         Some(Self { shape, points })
     }
 
-    /// The logarithm of the slow-down, and the variance of the curve's form.
+    /// Natural logarithm of the slowdown, and the variance of the curve's form.
     pub(super) fn at(&self, cap_w: f64) -> (f64, f64) {
         let (shape, spread) = self.shape.at(cap_w);
         let (share, high, low) = between(&self.points, |p| p.0, cap_w.ln());
@@ -53,8 +53,8 @@ impl OwnTime {
     }
 }
 
-/// The logarithm of the power under `cap_w` of a job that draws `top_w` at the default, between
-/// the points known.
+/// Natural logarithm of power under `cap_w` relative to the default's power `top_w`, and the variance
+/// of its form.
 pub(super) fn own_power_at(points: &[(f64, f64)], cap_w: f64, top_w: f64) -> (f64, f64) {
     let watts = |p: &(f64, f64)| (p.0, top_w * p.1.exp());
     let (share, high, low) = between(points, |p| p.0, cap_w);
@@ -63,14 +63,14 @@ pub(super) fn own_power_at(points: &[(f64, f64)], cap_w: f64, top_w: f64) -> (f6
     ((power / top_w).max(1e-3).ln(), form_between(share, low.1 - high.1))
 }
 
-/// The two points around `at`, which descend, and how far from the higher it is, 0 to 1.
+/// The two points around `at`, in descending order, and the fraction of the way from the higher one.
 fn between<P>(points: &[P], of: fn(&P) -> f64, at: f64) -> (f64, &P, &P) {
     let i = points.partition_point(|p| of(p) >= at).clamp(1, points.len() - 1);
     let (high, low) = (&points[i - 1], &points[i]);
     (((of(high) - at) / (of(high) - of(low))).clamp(0.0, 1.0), high, low)
 }
 
-/// What a curve is off by between two known points, most in the middle.
+/// Variance of a curve's form between two observed points, greatest in the middle.
 fn form_between(share: f64, gap: f64) -> f64 {
     let middle = 4.0 * share * (1.0 - share);
     (middle * (LEAST_SD.get() + BETWEEN_SHARE.get() * gap.abs())).powi(2)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_meets_sure_points_and_smooths_unsure_ones() {
+    fn curve_meets_precise_points_and_smooths_noisy_ones() {
         let caps = |sd: f64, odd: f64| {
             [(225.0, 0.02), (175.0, 0.10 + odd), (150.0, 0.17), (125.0, 0.29), (100.0, 0.52)]
                 .map(|(cap, y)| (cap, y, 2.0 * sd * sd))
@@ -92,7 +92,7 @@ mod tests {
         }
         let (met, smoothed) = (at(0.001, 0.05, 175.0).0, at(0.03, 0.05, 175.0).0);
         assert!((met - 0.15).abs() < 0.005 && smoothed < 0.13, "{met} {smoothed}");
-        // Between known caps it is less sure than on them.
+        // Between observed caps the variance is larger than on them.
         assert!(at(0.001, 0.0, 112.0).1 > at(0.001, 0.0, 100.0).1);
         assert!(OwnTime::fit(&caps(0.01, 0.0)[..1], 250.0).is_none());
     }

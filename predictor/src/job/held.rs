@@ -1,18 +1,21 @@
-//! How one job answers to caps and locked clocks: what is expected of it, moved by its own readings.
+//! Response of one job to power caps and locked clocks: a prior from other jobs, corrected by the
+//! job's own readings.
 //!
-//! One linear model for the logarithm of the slow-down, and one of the same shape for the power:
+//! One linear model for the logarithm of the slowdown t / t0, and one of the same form for power:
 //!
 //! ```text
-//! ln(t / t0) = T(L) + q S(L) + the steps of L  +  w c(f) + the steps of f
+//! ln(t / t0) = T(L) + q S(L) + steps over L  +  w c(f) + steps over f
 //! ```
 //!
-//! T is what jobs like it did, and S how far jobs lie off that in a way of their own
-//! ([`crate::model::transfer`]); q is this job's. Between the settings it was seen under it wanders
-//! from that in independent steps, so a reading tells most about its neighbourhood. Columns and beliefs are made here; `job` fits them together with the
-//! levels. From three caps (or clocks) on, the job's own curve stands between them
-//! ([`crate::model::shape`], [`crate::model::clock`]), and what is expected only beyond.
+//! T is the expected effect of cap L (W) and S the deviation between jobs, both from
+//! [`crate::model::transfer`]; q is this job's coefficient. c = ln(f0 / f) for a clock f (MHz) locked
+//! below the top clock f0, and w its exponent. Between observed settings the job deviates by
+//! independent steps (a random walk), so a reading mostly informs settings close to it. This module
+//! provides features and priors; [`super::JobModel`] fits them together with the levels.
 //!
-//! Slowing down never turns into speeding up as a cap falls, nor does power rise.
+//! From three caps or clocks on, the job's own curve ([`crate::model::cap_curve`],
+//! [`crate::model::clock`]) replaces the linear model between them. As a cap falls, predicted
+//! slowdown never decreases and predicted power never increases.
 
 mod draw;
 mod knots;
@@ -28,67 +31,67 @@ use crate::model::transfer::{Expected, Guess, Transfer};
 use crate::observation::Observation;
 use knots::{knots, place, rising, steps};
 
-/// How far a job wanders from the clock's power law, as a variance for each unit of ln(f0 / f).
+/// Variance of a job's deviation from the clock's power law, for each unit of ln(f0 / f): of time.
 pub(crate) const CLOCK_WANDER_TIME: Constant = Constant::new("held: CLOCK_WANDER_TIME", 0.1);
 /// The same of power.
 pub(crate) const CLOCK_WANDER_POWER: Constant = Constant::new("held: CLOCK_WANDER_POWER", 0.5);
-/// How sure a cap and a clock together are: nothing was measured of how they act on each other.
+/// Standard deviation for a cap and a clock together, whose interaction was not measured.
 const BOTH_SD: f64 = 0.05;
-/// Deviation of a shift to another demand, as a share of it.
+/// Standard deviation of a shift to another exclusive power, as a share of the shift.
 pub(crate) const SHIFT_SHARE: Constant = Constant::new("held: SHIFT_SHARE", 0.3);
 
-/// The slow-down, or the power.
+/// Predicted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Half {
-    /// ln(t / t0).
+    /// ln(t / t0), the slowdown.
     Slow,
-    /// ln(p / p0).
+    /// ln(p / p0), the relative power.
     Power,
 }
 
-/// An expectation with what it does not know.
+/// Predicted logarithm with its two sources of variance.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// The expected logarithm.
+    /// Expected logarithm.
     pub mean: f64,
-    /// Variance from the fitted parameters.
+    /// Variance of the fitted parameters.
     pub fitted: f64,
-    /// Variance from the curve's form and from the demand.
+    /// Variance of the curve's form and of the exclusive power.
     pub form: f64,
 }
 
-/// One setting, with all that does not depend on the card's demand.
+/// A setting, with everything that does not depend on the exclusive power.
 #[derive(Clone, Debug)]
 pub struct Prepared {
     cap: Option<f64>,
     clock: Option<f64>,
-    /// The features of the slow-down.
+    /// Features of the slowdown.
     columns: Vec<f64>,
-    /// What is expected of the job alone.
+    /// Prior at the job's current exclusive power.
     own: Guess,
     slow: Part,
     power: Part,
 }
 
-/// A setting's half.
+/// One quantity under a setting.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
-    /// Variance from the fitted parameters.
+    /// Variance of the fitted parameters.
     fitted: f64,
-    /// The clock's part of the logarithm.
+    /// Contribution of the clock to the logarithm.
     clock: f64,
-    /// The cap's.
+    /// Contribution of the cap.
     cap: Value,
-    /// Variance of a clock's form, or of a cap and a clock at once.
+    /// Variance of the clock's form, or of a cap and a clock together.
     open: f64,
 }
 
-/// A curve's value under one cap.
+/// Value of a curve under one cap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Value {
     mean: f64,
     form: f64,
-    /// How it changes with the logarithm of the job's power.
+    /// Derivative by the logarithm of the job's exclusive power.
     slope: f64,
 }
 
@@ -99,22 +102,22 @@ struct Node {
     power: Value,
 }
 
-/// How one job answers to caps and clocks.
+/// Response of one job to caps and clocks.
 #[derive(Clone, Debug)]
 pub struct Held {
     card: Card,
     transfer: Arc<Transfer>,
-    /// Whether others of its family were seen under caps.
+    /// Whether other jobs of its family were seen under caps.
     kin: bool,
     ln_power: f64,
-    /// Caps and clocks with a step of their own, descending.
+    /// Caps and clocks with a step of their own, in descending order.
     caps: Vec<f64>,
     clocks: Vec<f64>,
-    /// What is expected at each of the caps.
+    /// Prior at each of the caps.
     at_caps: Vec<Guess>,
     slow: Posterior,
     power: Posterior,
-    /// Descending in cap.
+    /// In descending order of caps.
     table: Vec<Node>,
     own_clocks: Option<Clocks>,
 }
@@ -131,7 +134,7 @@ fn of(half: Half, guess: Guess) -> Expected {
 }
 
 impl Prepared {
-    /// The features of the slow-down; none for the default.
+    /// Features of the slowdown; empty for the default setting.
     #[must_use]
     pub fn columns(&self) -> &[f64] {
         &self.columns
@@ -139,8 +142,9 @@ impl Prepared {
 }
 
 impl Held {
-    /// What is expected before any reading, with steps for what `windows` and the class were seen
-    /// under. `kin`: whether others of its family were; `ln_power` is the logarithm of the job's power alone at the default.
+    /// Prior before any reading, with steps for the settings that `windows` and the class were seen
+    /// under. `kin`: whether other jobs of the family were seen under caps; `ln_power`: natural
+    /// logarithm of the job's exclusive power at the default setting (W).
     #[must_use]
     pub fn expected(
         card: &Card,
@@ -177,13 +181,13 @@ impl Held {
         self.transfer.guess(&self.card, ln_power, cap_w, self.kin)
     }
 
-    /// How many parameters each half has.
+    /// Number of parameters for each quantity.
     #[must_use]
     pub fn width(&self) -> usize {
         2 + self.caps.len() + self.clocks.len()
     }
 
-    /// The settings with a step of their own: the caps, then the clocks.
+    /// Settings with a step of their own: caps, then clocks.
     #[must_use]
     pub fn knots(&self) -> Vec<Setting> {
         let cap = |cap: &f64| Setting { cap_w: Some(*cap), clock_mhz_max: None };
@@ -191,28 +195,28 @@ impl Held {
         self.caps.iter().map(cap).chain(self.clocks.iter().map(clock)).collect()
     }
 
-    /// The logarithm of the power its card is taken to draw at the default where the job is now.
+    /// Natural logarithm of the exclusive power (W) that the prior was made for.
     #[must_use]
     pub fn ln_power(&self) -> f64 {
         self.ln_power
     }
 
-    /// How much more is expected under a setting where the card draws `ln_power` at the default
-    /// than where the job is now.
+    /// Difference of the prior under a setting between exclusive power `ln_power` and
+    /// [`Self::ln_power`].
     #[must_use]
     pub fn shift(&self, half: Half, setting: Setting, ln_power: f64) -> f64 {
         let Some(cap) = held_cap(&self.card, setting) else { return 0.0 };
         of(half, self.guess(ln_power, cap)).mean - of(half, self.guess(self.ln_power, cap)).mean
     }
 
-    /// The locked clocks that were seen, MHz, descending.
+    /// Observed locked clocks, MHz, in descending order.
     #[must_use]
     pub fn clocks(&self) -> &[f64] {
         &self.clocks
     }
 
-    /// Which of [`Held::knots`] a setting is, `Some(None)` for the default; `None` for one between
-    /// them, or a cap and a clock at once.
+    /// Index of a setting in [`Self::knots`]; `Some(None)` for the default; `None` for a setting
+    /// between knots, and for a cap together with a clock.
     #[must_use]
     pub fn knot(&self, setting: Setting) -> Option<Option<usize>> {
         let on = |knots: &[f64], at: f64| match place(knots, at) {
@@ -227,8 +231,8 @@ impl Held {
         }
     }
 
-    /// What is believed of the parameters: what is its own, the caps' steps, the clock's exponent,
-    /// the clocks' steps.
+    /// Priors of the parameters: the job's coefficient q, the caps' steps, the clock's exponent, the
+    /// clocks' steps.
     #[must_use]
     pub fn beliefs(&self, half: Half) -> Vec<Belief> {
         let steps = |variances: Vec<f64>, beliefs: &mut Vec<Belief>| {
@@ -248,8 +252,8 @@ impl Held {
         beliefs
     }
 
-    /// The features of a setting for a card that draws `ln_power` at the default, what is expected of
-    /// it beside them, and the variance that no parameter holds.
+    /// Features of a setting at exclusive power `ln_power`, the prior mean, and the variance that no
+    /// parameter explains.
     #[must_use]
     pub fn columns(&self, half: Half, setting: Setting, ln_power: f64) -> (Vec<f64>, f64, f64) {
         let cap = held_cap(&self.card, setting);
@@ -257,7 +261,7 @@ impl Held {
         self.columns_of(half, setting, guess)
     }
 
-    /// The same where what is expected of its cap is known.
+    /// The same with the cap's prior given.
     fn columns_of(&self, half: Half, setting: Setting, guess: Guess) -> (Vec<f64>, f64, f64) {
         let mut row = Vec::with_capacity(self.width());
         let (cap, clock) = (held_cap(&self.card, setting), held_clock(&self.card, setting));
@@ -286,7 +290,7 @@ impl Held {
         (row, mean, open)
     }
 
-    /// What the class showed, as rows of the fit; `levels` parameters come before these.
+    /// Observations of the class as rows of the fit; `levels` parameters precede these.
     #[must_use]
     pub fn class_rows(&self, half: Half, class: &[AtSetting], levels: usize) -> Vec<Row> {
         let row = |at: &AtSetting| {
@@ -304,16 +308,15 @@ impl Held {
         class.iter().filter_map(row).collect()
     }
 
-    /// Takes in the fitted parameters, and draws the curves. `default_seen` says of which half the
-    /// job's default is known.
+    /// Sets the fitted parameters and builds the curves. `default_seen`: whether the default was
+    /// observed, for the slowdown and for power.
     pub fn learn(&mut self, slow: Posterior, power: Posterior, default_seen: (bool, bool)) {
         (self.slow, self.power) = (slow, power);
         self.draw_caps(default_seen);
         self.draw_clocks(default_seen);
     }
 
-    /// All that a setting needs and that does not depend on the demand: worth keeping where many
-    /// questions ask for the same one.
+    /// Prepares a setting for repeated predictions.
     #[must_use]
     pub fn prepare(&self, setting: Setting) -> Prepared {
         let cap = held_cap(&self.card, setting);
@@ -341,11 +344,11 @@ impl Held {
         Prepared { cap, clock, columns, own, slow, power }
     }
 
-    /// The answers, slow-down and power, to a setting where the card's demand at the default is
-    /// `ln_demand` with a variance. The variance of the demand itself is in the power's.
+    /// Predicted slowdown and power under a setting, for an exclusive power with mean `ln_demand` and
+    /// `variance`. The variance of power includes that of the exclusive power itself.
     #[must_use]
     pub fn answer(&self, at: &Prepared, ln_demand: f64, variance: f64) -> (Answer, Answer) {
-        // A card clocked down draws less, and its cap bites later.
+        // A lower clock reduces power, so a cap binds later.
         let demand = ln_demand + if at.clock.is_some() { at.power.clock } else { 0.0 };
         let moved = at.cap.filter(|_| (demand - self.ln_power).abs() > 1e-9);
         let there = moved.map_or(at.own, |cap| self.guess(demand, cap));
@@ -355,7 +358,7 @@ impl Held {
                 Half::Power => (at.power, -1.0, 1.0),
             };
             let shift = of(half, there).mean - of(half, at.own).mean;
-            // Slower, and less power, whatever the shift.
+            // The bound holds after the shift as well.
             let under = sign * (sign * (part.cap.mean + shift)).max(0.0);
             let slope = own + part.cap.slope;
             let form = part.open + part.cap.form + (SHIFT_SHARE.get() * shift).powi(2);
@@ -390,12 +393,12 @@ impl Held {
     }
 }
 
-/// The cap of a setting, where it is below the default.
+/// Cap of a setting if it is below the default.
 fn held_cap(card: &Card, setting: Setting) -> Option<f64> {
     setting.cap_w.filter(|cap| *cap < 0.99 * card.cap_default_w)
 }
 
-/// The clock of a setting, where it is locked below the top.
+/// Clock of a setting if it is locked below the top clock.
 fn held_clock(card: &Card, setting: Setting) -> Option<f64> {
     let top = card.clock_mhz_top?;
     setting.clock_mhz_max.filter(|clock| *clock < 0.999 * top)

@@ -1,4 +1,4 @@
-//! Step rates alone at the default, by configuration: what the throughput model is fitted to.
+//! Exclusive step rates at the default setting by configuration: the input of the throughput model.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::observation::Observation;
 const DOF: f64 = 8.0;
 
 impl Job {
-    /// Global batch sizes that this job or its class ran with, other than the job's own now,
-    /// ascending.
+    /// Global batch sizes that this job or its class was seen with, other than the job's current one,
+    /// in ascending order.
     #[must_use]
     pub fn other_batches(&self, class: Option<&Class>) -> Vec<u32> {
         let own = self.windows.iter().filter_map(|w| w.global_batch);
@@ -26,14 +26,14 @@ impl Job {
         let now = self.windows.iter().rev().find_map(|w| w.global_batch);
         batches.sort_unstable();
         batches.dedup();
-        // Of a job that never said its batch, none is another.
+        // Without a reported batch there is no other one.
         batches.retain(|batch| now.is_some_and(|now| now != *batch));
         batches
     }
 }
 
 impl JobModel {
-    /// Fits the throughput to the levels found and, where the job has none, its class's.
+    /// Fits the throughput model to the job's levels, and to its class's elsewhere.
     pub(super) fn fit_throughput(&mut self, windows: &[Observation], context: Context<'_>) {
         let level = |(i, spot): (usize, &Spot)| {
             let level = self.speed.belief(i);
@@ -55,8 +55,8 @@ impl JobModel {
         self.throughput = Throughput::fit(known, batch, &context.pooled.throughput);
     }
 
-    /// Levels of the configurations too many for the fit together with caps and clocks: each from
-    /// its own windows, with caps and clocks as they are expected.
+    /// Levels of configurations beyond the limit of the joint fit: each from its own windows, with
+    /// the expected response to caps and clocks.
     fn levels_beyond(&self, windows: &[Observation], context: Context<'_>) -> Vec<Known> {
         let mut rows: BTreeMap<Spot, Vec<Row>> = BTreeMap::new();
         for window in windows.iter().filter(|w| !self.groups.contains(&w.spot())) {

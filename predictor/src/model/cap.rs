@@ -1,87 +1,86 @@
-//! A job's speed and power under a power cap or a locked clock.
+//! Prior of a job's speed and power under a power cap or a locked clock.
 //!
-//! With the power P0 (watts) its card draws at the default cap L0, under a cap L (watts) and a
-//! locked highest clock f (MHz; f0 is the card's top):
+//! With the power P0 (W) of one GPU at the default cap L0, a cap L (W), and a locked maximum clock f
+//! (MHz; f0 is the GPU's top clock):
 //!
 //! ```text
 //! h(L) = 0.1 ln(1 + (P0 / 0.85 L)^10)                          a soft max(0, ln(P0 / 0.85 L))
-//! z  = h(L) - h(L0)                                           how far the cap bites
-//! c  = max(0, ln(f0 / f))                                     how far the clock is down
+//! z  = h(L) - h(L0)                                           how far the cap binds
+//! c  = max(0, ln(f0 / f))                                     how far the clock is reduced
 //! ln(t / t0) =  w1 z + w2 z^2 + w3 c
 //! ln(p / p0) =  v1 z + v2 z^2 + v3 c
 //! ```
 //!
-//! This is what is believed before jobs were seen under caps; [`super::transfer`] learns how a kind
-//! of card differs from it, and a job's own readings move it further. The cap begins to bite at
-//! 1.18 P0 because a job's power swings around its mean. Clocks act on speed through the core-bound share w3: the power law
-//! f^w3 stands for `(1 - w3) + w3 f0 / f`, from which it differs by under 2 % down to 0.7 f0.
+//! [`super::transfer`] learns how a GPU type differs from this prior, and a job's own readings correct
+//! it further. The cap starts to bind at 1.18 P0 because a job's power varies around its mean. w3 is
+//! the core-bound share: the power law f^w3 approximates `(1 - w3) + w3 f0 / f` within 2 % down to
+//! 0.7 f0.
 //!
-//! Where the beliefs come from: w1, w2, v1, v2 from the A40, RTX 6000 and P100 curves of the Zeus
-//! traces (ml-energy/zeus, Apache-2.0), fitted with this form; they differ from card to card (P100
-//! is linear, A40 quadratic), hence the width. w3, v3 from the RTX 8000 core clock sweep of
-//! blackjack2015/NV-DVFS-Benchmark: 0.82 of the top clock gives 0.90 of the speed at 0.73 of the
-//! power.
+//! Sources: w1, w2, v1, v2 were fitted with this form to the A40, RTX 6000 and P100 curves of the Zeus
+//! traces (ml-energy/zeus, Apache-2.0). GPU types differ (P100 linear, A40 quadratic), hence the wide
+//! priors. w3 and v3 are from the RTX 8000 core clock sweep of blackjack2015/NV-DVFS-Benchmark: 0.82
+//! of the top clock gives 0.90 of the speed at 0.73 of the power.
 
 use serde::{Deserialize, Serialize};
 
 use super::constant::Constant;
 use crate::fit::Belief;
 
-/// Parameters of either half.
+/// Parameters for each quantity.
 pub const WIDTH: usize = 3;
 
-/// The share of a cap at which a job's mean power begins to feel it. Chosen on the P100 traces,
-/// among 0.85, 0.9 and 1, as the corner below was.
+/// Share of a cap at which a job's mean power starts to be limited. Chosen on the P100 traces among
+/// 0.85, 0.9 and 1, as was [`CORNER`].
 pub const BITE: Constant = Constant::new("cap: BITE", 0.85);
 
-/// How soft the corner is where a cap begins to bite: a job's power swings, so its peaks are cut
-/// first. Chosen among 0.06, 0.1 and 0.15, which differ by 0.2 points of error.
+/// Softness of the corner where a cap starts to bind: a job's peaks are cut first. Chosen among 0.06,
+/// 0.1 and 0.15, which differ by 0.2 points of error.
 pub const CORNER: Constant = Constant::new("cap: CORNER", 0.1);
 
-/// What the widths of the beliefs below are multiplied with.
+/// Factor on the standard deviations of the priors below.
 pub const BELIEF_WIDTH: Constant = Constant::new("cap: widths of the beliefs", 1.0);
 
-/// Beliefs of (w1, w2, w3).
+/// Priors of (w1, w2, w3).
 pub const TIME: [Belief; WIDTH] =
     [Belief { mean: 0.0, sd: 0.3 }, Belief { mean: 0.8, sd: 0.5 }, Belief { mean: 0.6, sd: 0.3 }];
 
-/// Beliefs of (v1, v2, v3).
+/// Priors of (v1, v2, v3).
 pub const POWER: [Belief; WIDTH] = [
     Belief { mean: -0.92, sd: 0.3 },
     Belief { mean: 0.0, sd: 0.5 },
     Belief { mean: -1.5, sd: 0.4 },
 ];
 
-/// What a card is, as far as this model needs it.
+/// Properties of a GPU that the models use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card {
-    /// Default cap, watts.
+    /// Default cap, W.
     pub cap_default_w: f64,
-    /// Whether that is known, not guessed.
+    /// Whether the default cap is known rather than guessed.
     pub cap_known: bool,
-    /// Power with no job, watts.
+    /// Power without a job, W.
     pub idle_w: f64,
-    /// Top clock, MHz, where one was seen.
+    /// Top clock, MHz, if one was seen.
     pub clock_mhz_top: Option<f64>,
-    /// Whether power priors come from other kinds of card than this one ([`crate::prior`]).
+    /// Whether power priors were measured on other GPU types than this one ([`crate::prior`]).
     pub power_carried: bool,
 }
 
-/// How a card is set.
+/// Cap and clock of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Cap, watts; `None`: the default.
+    /// Cap, W; `None`: the default.
     pub cap_w: Option<f64>,
-    /// Locked highest clock, MHz; `None`: not locked.
+    /// Locked maximum clock, MHz; `None`: not locked.
     pub clock_mhz_max: Option<f64>,
 }
 
-/// The features (z, z^2, c) of a setting for a job that draws `power_w` at the default.
+/// Features (z, z^2, c) of a setting for a job with exclusive power `power_w` at the default.
 #[must_use]
 pub fn features(card: &Card, power_w: f64, setting: Setting) -> [f64; WIDTH] {
     let bite = |cap: f64| {
         let over = (power_w / (BITE.get() * cap)).ln() / CORNER.get();
-        // ln(1 + e^x), which for large x is x.
+        // ln(1 + e^x) is x for large x.
         CORNER.get() * if over > 30.0 { over } else { over.exp().ln_1p() }
     };
     let z = match setting.cap_w {
@@ -95,7 +94,7 @@ pub fn features(card: &Card, power_w: f64, setting: Setting) -> [f64; WIDTH] {
     [z, z * z, c]
 }
 
-/// Whether `setting` holds nothing back that the default would not.
+/// Whether `setting` limits no more than the default does.
 #[must_use]
 pub fn is_default(card: &Card, setting: Setting) -> bool {
     let locked =
@@ -103,7 +102,7 @@ pub fn is_default(card: &Card, setting: Setting) -> bool {
     !locked && setting.cap_w.is_none_or(|cap| cap >= 0.99 * card.cap_default_w)
 }
 
-/// Whether a reading of `power_w` under `setting` shows about what the job draws at the default.
+/// Whether a power reading under `setting` is close to the job's power at the default.
 #[must_use]
 pub fn is_free(card: &Card, power_w: f64, setting: Setting) -> bool {
     let unlocked = Setting { clock_mhz_max: setting.clock_mhz_max, cap_w: None };
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_draws_little_feels_no_cap() {
+    fn low_power_job_is_not_slowed_by_a_cap() {
         // An embedding model at 40 W under 100 W: measured at no loss on every card of the traces.
         let x = features(&CARD, 40.0, capped(100.0));
         assert!(believed(x, &TIME) < 0.001);
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_belief_is_near_what_other_cards_did() {
+    fn prior_is_close_to_other_gpu_types() {
         // RTX 6000 of 260 W at 150 W: 0.83 of the speed, 143 W (Zeus traces).
         let card = Card { cap_default_w: 260.0, ..CARD };
         let x = features(&card, 0.92 * 260.0, capped(150.0));

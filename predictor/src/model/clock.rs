@@ -1,18 +1,19 @@
-//! A job's speed and power under locked clocks, once three clocks or more were seen.
+//! A job's speed and power under locked clocks, from three observed clocks on.
 //!
-//! With the clock f (MHz) locked as the highest, t and p relative to the card's top clock, e = t p:
+//! With a locked maximum clock f (MHz), time t and power p relative to the top clock, and energy
+//! e = t p:
 //!
 //! ```text
-//! t(f)  the monotone cubic through the clocks known
-//! e(f)  the mean of: the monotone cubic through e, the straight line through e, and t(f) P(f) with
+//! t(f)  monotone cubic through the observed clocks
+//! e(f)  mean of three: monotone cubic through e; piecewise linear through e; and t(f) P(f) with
 //! P(f) = a + b f + c max(0, f - k)      k over a grid, weighted by likelihood
 //! ```
 //!
-//! Power has a corner: below it voltage no longer falls with the clock. Four clocks mostly miss
-//! where it is, and what each of the three gets wrong differs. Tried on the per-stage profiles of
-//! Perseus (SOSP'24): 0.4 % (A100) and 1.6 % (A40) in time, 1.2 and 1.5 % in energy, where
-//! a + b / f and A + B f^-h are 0.8 to 2.5 % off in time. With fewer clocks the power law of
-//! [`super::cap`] stands.
+//! Power has a corner: below some clock the voltage no longer falls. Four clocks rarely locate the
+//! corner, and the errors of the three forms differ, hence their mean. On the per-stage profiles of
+//! Perseus (SOSP'24) the error is 0.4 % (A100) and 1.6 % (A40) in time, 1.2 and 1.5 % in energy;
+//! a + b / f and A + B f^-h are off by 0.8 to 2.5 % in time. With fewer clocks the power law of
+//! [`super::cap`] is used.
 
 use wattle_common::numerics::statistics::likelihood_weights;
 use wattle_common::numerics::{EndSlopes, MonotoneCubic};
@@ -20,25 +21,25 @@ use wattle_common::numerics::{EndSlopes, MonotoneCubic};
 use super::constant::Constant;
 use crate::fit::{Row, least_squares};
 
-/// Clocks from which on the curve is the job's own.
+/// Clocks from which on the job's own curve is used.
 pub const CLOCKS_MIN: usize = 3;
-/// Places of the corner tried between the ends.
+/// Corner positions tried between the lowest and the highest clock.
 const CORNERS: usize = 15;
-/// How well the cornered line is believed to fit, as a share.
+/// Standard deviation of the piecewise linear power, as a share.
 pub const CORNER_SD: Constant = Constant::new("clock: CORNER_SD", 0.01);
 
-/// What is known at one clock.
+/// Estimate at one clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
-    /// The clock, MHz.
+    /// Clock, MHz.
     pub mhz: f64,
-    /// The logarithm of the time relative to the top clock.
+    /// Natural logarithm of the time relative to the top clock.
     pub ln_time: f64,
-    /// The logarithm of the power relative to the top clock.
+    /// Natural logarithm of the power relative to the top clock.
     pub ln_power: Option<f64>,
 }
 
-/// The curves of one job.
+/// Clock curves of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clocks {
     time: MonotoneCubic,
@@ -64,8 +65,7 @@ struct Corner {
 }
 
 impl Clocks {
-    /// The curves through what is `known`, ascending in clock; `None` with fewer than
-    /// [`CLOCKS_MIN`].
+    /// Curves through `known`, in ascending order of clocks; `None` for fewer than [`CLOCKS_MIN`].
     #[must_use]
     pub fn fit(known: &[Known]) -> Option<Self> {
         if known.len() < CLOCKS_MIN {
@@ -84,19 +84,19 @@ impl Clocks {
         })
     }
 
-    /// Whether `mhz` lies between the clocks known.
+    /// Whether `mhz` lies within the observed clocks.
     #[must_use]
     pub fn holds(&self, mhz: f64) -> bool {
         (self.low_mhz..=self.high_mhz).contains(&mhz)
     }
 
-    /// The logarithm of the time at `mhz` relative to the top clock.
+    /// Natural logarithm of the time at `mhz` relative to the top clock.
     #[must_use]
     pub fn ln_time(&self, mhz: f64) -> f64 {
         self.time.at(mhz).max(1e-3).ln()
     }
 
-    /// The logarithm of the power at `mhz` relative to the top clock.
+    /// Natural logarithm of the power at `mhz` relative to the top clock.
     #[must_use]
     pub fn ln_power(&self, mhz: f64) -> Option<f64> {
         let curve = self.power.as_ref()?;
@@ -107,7 +107,7 @@ impl Clocks {
 }
 
 impl PowerCurve {
-    /// From (MHz, time, power), ascending.
+    /// From (MHz, time, power), in ascending order of clocks.
     fn fit(known: &[(f64, f64, f64)]) -> Option<Self> {
         if known.len() < CLOCKS_MIN {
             return None;
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_voltage_floor_is_met_between_clocks() {
-        // Power is linear to 1,100 MHz and rises thrice as steeply beyond; time partly core-bound.
+    fn voltage_floor_is_approximated_between_clocks() {
+        // Power is linear up to 1,100 MHz and three times as steep beyond; time partly core-bound.
         let time = |f: f64| 0.35 + 0.65 * 1_400.0 / f;
         let power = |f: f64| 0.25 + 0.35 * f / 1_400.0 + 0.0014 * (f - 1_100.0).max(0.0);
         let top = (time(1_400.0), power(1_400.0));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn time_alone_says_nothing_of_power() {
+    fn power_is_unknown_without_power_readings() {
         let known: Vec<Known> = [800.0, 1_000.0, 1_200.0]
             .map(|mhz| Known { mhz, ln_time: 1_200.0f64.ln() - f64::ln(mhz), ln_power: None })
             .to_vec();

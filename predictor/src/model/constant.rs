@@ -1,11 +1,11 @@
-//! Numbers of the models that no table gives, each beside its formula; here is what they are.
+//! Constants of the models that were set by judgement.
 //!
-//! A number that was settled by judgement must not have been tuned to what it is scored on. So each
-//! can be halved and doubled by anyone who has measured files: with the feature `vary` (for
-//! developers, in no shipped build) `examples/sensitivity.rs` does so and prints how every scored
-//! row moves. Without that feature a constant is its value and costs nothing.
+//! Such a constant must not be tuned to the data that it is evaluated on. With the feature `vary`
+//! (for developers, in no shipped build) `examples/sensitivity.rs` halves and doubles each one and
+//! prints the change of every evaluated row. Without that feature a constant is its value and has
+//! no cost.
 
-/// A number settled by judgement.
+/// A constant set by judgement.
 #[derive(Debug)]
 pub struct Constant {
     name: &'static str,
@@ -13,7 +13,7 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// `name` is `file: WHAT`.
+    /// `name` is `file: CONSTANT`.
     #[must_use]
     pub const fn new(name: &'static str, value: f64) -> Self {
         Self { name, value }
@@ -39,11 +39,11 @@ impl Constant {
     }
 }
 
-/// The least deviation that is believed of anything read or drawn through readings: no window repeats
-/// better than a percent (NVML's power sensors are good to that at best).
+/// Smallest standard deviation of a reading or of a curve through readings: no window repeats better
+/// than 1 % (the accuracy of NVML's power sensors at best).
 pub const LEAST_SD: Constant = Constant::new("LEAST_SD", 0.01);
 
-/// All of the models of caps and clocks.
+/// All constants of the models of caps and clocks.
 pub const ALL: &[&Constant] = &[
     &LEAST_SD,
     &super::cap::BITE,
@@ -61,14 +61,14 @@ pub const ALL: &[&Constant] = &[
     &crate::job::held::SHIFT_SHARE,
 ];
 
-/// One constant multiplied, for the whole process.
+/// Multiplication of one constant, for the process.
 #[cfg(feature = "vary")]
 pub mod varied {
     use std::sync::OnceLock;
 
     pub(super) static FACTOR: OnceLock<(String, f64)> = OnceLock::new();
 
-    /// Multiplies the constant called `name` from now on; false where one was multiplied before.
+    /// Multiplies the constant `name`; false where one was multiplied before.
     pub fn multiply(name: &str, factor: f64) -> bool {
         FACTOR.set((name.to_owned(), factor)).is_ok()
     }

@@ -1,79 +1,78 @@
-//! What tenants of one card do to each other: each one's speed and the card's power.
+//! Interference: the speed of each tenant of a shared GPU, and the GPU's power.
 //!
-//! With N neighbours, busy shares u (each alone at the default, 0 to 1), their sum S over all
-//! tenants, powers P (each alone, watts) and the card's idle power I:
+//! With N neighbours, busy shares u (each job's with an exclusive GPU at the default setting, 0 to 1),
+//! their sum S over all tenants, exclusive powers P (W) and the GPU's idle power I (W):
 //!
 //! ```text
-//! ln(speed alone / speed shared)         = b1 N + b2 max(0, S - 0.9) + own habit of the set
-//! ln((P card - I) / sum over all (P - I)) = d1 N + d2 max(0, S - 0.9) + own habit of the set
+//! ln(exclusive speed / shared speed)       = b1 N + b2 max(0, S - 0.9) + effect of the set
+//! ln((P gpu - I) / sum over all (P - I))   = d1 N + d2 max(0, S - 0.9) + effect of the set
 //! ```
 //!
-//! Both regimes come out: jobs that wait for their input leave room (S below 0.9) and lose a little
-//! for each neighbour; jobs that compute lose outright once the sum exceeds the card.
+//! This covers both regimes: jobs that wait for input leave capacity (S below 0.9) and lose little for
+//! each neighbour; compute-bound jobs lose in proportion once the sum exceeds the GPU.
 //!
-//! The four b and d are pooled over all sets seen on a kind of card. What a set does beyond that
-//! comes from its own windows, shrunk by how few they are.
+//! The four coefficients are pooled over all sets seen on a GPU type. The effect of a set is estimated
+//! from its own windows, with shrinkage.
 //!
-//! A set that was not seen is put together from its pairs ([`super::pairs`], or what was seen of
-//! them), each with the logarithm p of the slow-down beside that neighbour alone:
+//! A set that was not seen is composed from its pairs ([`super::pairs`], or observations of them), each
+//! with the natural logarithm p of the slowdown beside that neighbour only:
 //!
 //! ```text
 //! ln slow = ln(1 + sum (e^p - 1))  +  b2 [ max(0, S - 0.9) - sum max(0, S pair - 0.9) ], if positive
 //! ```
 //!
-//! What a job waits for each neighbour adds up: exactly so where a card is shared out by time (N
-//! equal jobs that fill it each run at 1/N), and as nearly where each neighbour costs a few per cent.
-//! Pairs that fit cannot tell that three do not: so the linear part beyond the card comes in once,
-//! for what the pairs have not counted. Of power, a set borrows half of what its pairs did.
+//! Waiting times for neighbours add up: exactly under time-slicing (N equal jobs that fill the GPU run
+//! at 1/N each), approximately where each neighbour costs a few per cent. Pairs that fit do not show
+//! that three jobs exceed the GPU, so the linear term adds the excess that the pairs have not counted.
+//! For power, a set uses half of the effects of its pairs.
 //!
-//! Whether the tenants' memory fits is not asked here: a set that does not fit is no slow-down but a
-//! refusal, and the placer's plan checker refuses it by the jobs' peak memory.
+//! Memory capacity is outside this model: the placer's plan checker refuses sets that do not fit.
 //!
-//! Beliefs: 1,388 pairs on an RTX 3090 (figures of the Lucid artifact, ASPLOS'23): mean speed by
-//! summed utilisation 0.99 (60-80 %), 0.97, 0.93, 0.87, 0.80, 0.73 (160-180 %), tenth percentiles
-//! 0.92, 0.89, 0.79, 0.63, 0.56; widened, as pairs on other cards lose up to twice that.
+//! Priors: 1,388 pairs on an RTX 3090 (figures of the Lucid artifact, ASPLOS'23): mean speed by summed
+//! utilisation 0.99 (60-80 %), 0.97, 0.93, 0.87, 0.80, 0.73 (160-180 %), tenth percentiles 0.92, 0.89,
+//! 0.79, 0.63, 0.56; widened, as pairs on other GPUs lose up to twice that.
 
 use crate::fit::{Belief, Posterior, Row, fit};
 
-/// Parameters of either half.
+/// Parameters for each quantity.
 pub const WIDTH: usize = 2;
-/// Rows the pooled fit reads at most.
+/// Largest number of rows of the pooled fit.
 pub const ROWS_MAX: usize = 512;
 
 const ROOM: f64 = 0.9;
 const SLOW: [Belief; WIDTH] = [Belief { mean: 0.02, sd: 0.02 }, Belief { mean: 0.5, sd: 0.3 }];
-/// Above idle, powers add up while there is room; beyond, the card is shared out.
+/// Above idle, powers add up while the GPU has capacity; beyond, its time is divided.
 const POWER: [Belief; WIDTH] = [Belief { mean: -0.05, sd: 0.08 }, Belief { mean: -0.6, sd: 0.25 }];
-/// How far sets of equal sums differ in power.
+/// Standard deviation of ln power between sets of equal sums.
 const POWER_SET_SD: f64 = 0.12;
 
-/// How far sets of equal sums differ in speed, as a deviation of the logarithm, from the tenth
-/// percentiles above: 0.05 with room, 0.19 when the sum is 1.6.
+/// Standard deviation of ln speed between sets of equal sums, from the tenth percentiles above: 0.05
+/// below capacity, 0.19 for a sum of 1.6.
 #[must_use]
 pub fn slow_set_sd(sum: f64) -> f64 {
     0.05 + 0.2 * (sum - ROOM).clamp(0.0, 0.7)
 }
 
-/// The features of a card with `neighbours` beside the job and the busy shares' `sum` over all.
+/// Features of a job with `neighbours` and busy shares that add up to `sum` over all tenants.
 #[must_use]
 pub fn features(neighbours: usize, sum: f64) -> [f64; WIDTH] {
     [neighbours as f64, (sum - ROOM).max(0.0)]
 }
 
-/// What was seen of one set: a logarithm and its variance.
+/// Observation of one set: a logarithm and its variance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// Neighbours beside the job.
+    /// Number of neighbours.
     pub neighbours: usize,
-    /// Busy shares of all tenants, summed.
+    /// Sum of the busy shares of all tenants.
     pub sum: f64,
-    /// The logarithm seen.
+    /// Observed logarithm.
     pub mean: f64,
-    /// Its variance.
+    /// Variance of the logarithm.
     pub variance: f64,
 }
 
-/// The pooled half of the model, for one kind of card.
+/// Pooled coefficients of one GPU type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
     slow: Posterior,
@@ -81,13 +80,13 @@ pub struct Pooled {
 }
 
 impl Pooled {
-    /// What is believed before any set was seen.
+    /// The priors.
     #[must_use]
     pub fn believed() -> Self {
         Self { slow: Posterior::of_beliefs(&SLOW), power: Posterior::of_beliefs(&POWER) }
     }
 
-    /// Fits all sets seen on a kind of card.
+    /// Fits all sets seen on a GPU type.
     #[must_use]
     pub fn fit(slow: &[Seen], power: &[Seen]) -> Self {
         let rows = |seen: &[Seen], set_sd: fn(f64) -> f64| -> Vec<Row> {
@@ -106,19 +105,19 @@ impl Pooled {
         }
     }
 
-    /// The logarithm of the slow-down of a set: from the pooled curve, and from what was seen of
-    /// the set itself.
+    /// Natural logarithm of a set's slowdown and its variance, from the pooled coefficients and from
+    /// observations of the set itself.
     #[must_use]
     pub fn slowdown(&self, mix: &Mix, set: &[Seen]) -> (f64, f64) {
         combine(&self.slow, mix, Habit { set, singles: &[] }, slow_set_sd(mix.sum))
     }
 
-    /// The same of a set of two neighbours or more that was not seen, from its pairs: each pair's
-    /// mix with the logarithm of its slow-down and the variance of that.
+    /// The same of an unseen set of two neighbours or more, composed from its pairs: the load of each
+    /// pair with the logarithm of its slowdown and its variance.
     #[must_use]
     pub fn slowdown_of_pairs(&self, mix: &Mix, pairs: &[(Mix, (f64, f64))]) -> (f64, f64) {
         let whole = 1.0 + pairs.iter().map(|(_, (p, _))| p.exp_m1().max(0.0)).sum::<f64>();
-        // Errors of one job's pairs go together more than not: their deviations are added.
+        // Errors of one job's pairs are positively correlated: standard deviations are added.
         let sd: f64 = pairs.iter().map(|(_, (p, v))| p.exp() * v.sqrt()).sum::<f64>() / whole;
         let counted: f64 = pairs.iter().map(|(pair, _)| (pair.sum - ROOM).max(0.0)).sum();
         let beyond = |sum: f64| ((sum - ROOM).max(0.0) - counted).max(0.0);
@@ -130,26 +129,26 @@ impl Pooled {
         (whole.ln() + joint.max(0.0), sd * sd + joint_variance + by_sum * by_sum + unseen * unseen)
     }
 
-    /// The logarithm of the card's power above idle, relative to the tenants' own added up.
+    /// Natural logarithm of the GPU's power above idle relative to the sum of its tenants'.
     #[must_use]
     pub fn power(&self, mix: &Mix, own: Habit<'_>) -> (f64, f64) {
         combine(&self.power, mix, own, POWER_SET_SD)
     }
 }
 
-/// The tenants of a card, as the pooled curve sees them.
+/// Load of a shared GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
-    /// Neighbours beside the job.
+    /// Number of neighbours.
     pub neighbours: usize,
-    /// Busy shares of all tenants, summed.
+    /// Sum of the busy shares of all tenants.
     pub sum: f64,
     /// Variance of that sum.
     pub sum_variance: f64,
 }
 
 impl Mix {
-    /// Two jobs of these busy shares.
+    /// Two jobs with these busy shares.
     #[must_use]
     pub fn pair(me: Belief, other: Belief) -> Self {
         let sum_variance = me.sd * me.sd + other.sd * other.sd;
@@ -157,16 +156,16 @@ impl Mix {
     }
 }
 
-/// What was seen of a set itself.
+/// Observations of a set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Habit<'a> {
-    /// Of just this set.
+    /// Of this very set.
     pub set: &'a [Seen],
-    /// Of the same job beside one of the neighbours alone, for each neighbour that was seen so.
+    /// Of the same job beside one of the neighbours only, for each neighbour seen so.
     pub singles: &'a [Seen],
 }
 
-/// Deviation between two jobs of the same classes in the same set.
+/// Standard deviation between two jobs of the same classes in the same set.
 const JOB_SD: f64 = 0.02;
 
 fn combine(curve: &Posterior, mix: &Mix, own: Habit<'_>, set_sd: f64) -> (f64, f64) {
@@ -177,7 +176,7 @@ fn combine(curve: &Posterior, mix: &Mix, own: Habit<'_>, set_sd: f64) -> (f64, f
     let (model, model_variance) = (mean, variance + by_sum * by_sum + set_sd * set_sd);
     let residual = |seen: &Seen| seen.mean - curve.at(&features(seen.neighbours, seen.sum)).0;
     if own.set.is_empty() {
-        // Half of what each neighbour did alone beyond the curve; the rest may not add up.
+        // Half of what each neighbour showed beyond the curve; the rest may not add up.
         let borrowed: f64 = own.singles.iter().map(|s| 0.5 * residual(s)).sum();
         let known = own.singles.len() as f64 / mix.neighbours.max(1) as f64;
         let left = 1.0 - 0.5 * known.min(1.0);
@@ -188,7 +187,7 @@ fn combine(curve: &Posterior, mix: &Mix, own: Habit<'_>, set_sd: f64) -> (f64, f
             (model + borrowed, kept)
         };
     }
-    // The set's own windows against the curve, each weighted by how sure it is.
+    // Precision-weighted mean of the curve and the set's own windows.
     let mut precision = 1.0 / model_variance;
     let mut weighted = model * precision;
     for seen in own.set {
@@ -212,17 +211,17 @@ mod tests {
     }
 
     #[test]
-    fn both_regimes_come_out_of_belief_alone() {
+    fn prior_covers_both_regimes() {
         let pooled = Pooled::believed();
         let speed = |m: Mix| (-pooled.slowdown(&m, &[]).0).exp();
-        assert!(speed(mix(1, 0.5)) > 0.95, "input-bound pairs barely feel each other");
-        assert!((0.55..0.75).contains(&speed(mix(1, 1.9))), "two that compute lose outright");
+        assert!(speed(mix(1, 0.5)) > 0.95, "input-bound pairs barely interfere");
+        assert!((0.55..0.75).contains(&speed(mix(1, 1.9))), "two compute-bound jobs lose outright");
         assert!(speed(mix(3, 1.0)) < speed(mix(1, 1.0)));
     }
 
     #[test]
-    fn many_sets_bend_the_curve_and_one_set_keeps_its_habit() {
-        // Truth: 3.5 % for each neighbour, and twice the believed loss beyond the card.
+    fn many_sets_correct_the_curve_and_one_set_keeps_its_effect() {
+        // Truth: 3.5 % for each neighbour, and twice the prior's loss beyond capacity.
         let truth = |n: usize, s: f64| 0.035 * n as f64 + 1.0 * (s - 0.9f64).max(0.0);
         let rows: Vec<Seen> = (0..30)
             .map(|i| (1 + i % 3, 0.4 + 0.05 * i as f64))
@@ -231,14 +230,14 @@ mod tests {
         let pooled = Pooled::fit(&rows, &[]);
         let (slow, variance) = pooled.slowdown(&mix(2, 1.4), &[]);
         assert!((slow - truth(2, 1.4)).abs() < 0.06, "{slow}");
-        // A set measured at no loss at all is believed over the curve, and more surely.
+        // A set measured without loss overrides the curve, with a smaller variance.
         let own = [seen(2, 1.4, 0.0)];
         let (habit, sure) = pooled.slowdown(&mix(2, 1.4), &own);
         assert!(habit.abs() < 0.03 && sure < variance / 4.0, "{habit} {sure}");
     }
 
     #[test]
-    fn of_power_what_one_neighbour_did_alone_counts_half() {
+    fn half_of_a_neighbours_power_effect_is_used() {
         let pooled = Pooled::believed();
         let (plain, _) = pooled.power(&mix(2, 0.5), Habit::default());
         let singles = [seen(1, 0.3, 0.05)];
@@ -247,23 +246,23 @@ mod tests {
     }
 
     #[test]
-    fn pairs_make_up_larger_sets_in_both_regimes() {
+    fn pairs_compose_larger_sets_in_both_regimes() {
         let pooled = Pooled::believed();
         let of = |n: usize, busy: f64, p: f64| {
             let pair = (mix(1, 2.0 * busy), (p, 0.01));
             pooled.slowdown_of_pairs(&mix(n, (n + 1) as f64 * busy), &vec![pair; n])
         };
-        // Time-slicing: N jobs that fill the card run at 1/N each.
+        // Time-slicing: N jobs that fill the GPU run at 1/N each.
         assert!((of(2, 1.0, 2f64.ln()).0 - 3f64.ln()).abs() < 1e-9);
-        // A few per cent for each neighbour while there is room (EaCO: 3.5 %).
+        // A few per cent for each neighbour below capacity (EaCO: 3.5 %).
         assert!((of(3, 0.2, 0.035).0 - 0.105).abs() < 0.005);
-        // Two of them fit and three do not: pairs alone would not tell.
+        // Two fit and three do not; pairs alone would not show it.
         assert!(of(2, 0.44, 0.02).0 > 0.04 + 0.15, "{:?}", of(2, 0.44, 0.02));
-        assert!(of(3, 0.2, 0.035).1 > 0.01, "less sure than any pair");
+        assert!(of(3, 0.2, 0.035).1 > 0.01, "less certain than any pair");
     }
 
     #[test]
-    fn not_knowing_a_neighbour_widens() {
+    fn unknown_busy_shares_widen_the_interval() {
         let pooled = Pooled::believed();
         let unsure = Mix { sum_variance: 0.09, ..mix(1, 1.2) };
         let (_, narrow) = pooled.slowdown(&mix(1, 1.2), &[]);

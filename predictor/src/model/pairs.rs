@@ -1,85 +1,85 @@
-//! What one tenant does to one other, from all pairs seen on a kind of card: a Gaussian process over
+//! Slowdown of one tenant beside one other, from all pairs seen on a GPU type: a Gaussian process over
 //! ordered pairs of workload classes.
 //!
-//! Its unit is the belief it corrects: z is how many of its own deviations the logarithm of a
-//! slow-down lies above what busy shares alone let expect ([`super::interference`]). Two pairs are
-//! alike as far as the jobs slowed are alike and the jobs beside are:
+//! z is the deviation of an observed ln slowdown from the expectation of [`super::interference`], in
+//! units of that expectation's standard deviation. Two pairs are similar as far as the slowed jobs are
+//! similar and their partners are:
 //!
 //! ```text
 //! k(x, y)           = [ family (f + (1-f) batch) + h rate physical ] / (1 + h)      of two jobs
 //! k((a,b), (a',b')) = [ k(a,a') k(b,b') + w1 (k(a,a') + k(b,b'))
 //!                       + w2 ([a = a'] k(b,b') + k(a,a') [b = b']) ] / (1 + 2 w1 + 2 w2)
-//! z(a,b)            = process + one level for all pairs of unknown busy shares
+//! z(a,b)            = process + a common level of all pairs with unknown busy shares
 //! ```
 //!
-//! family: 1 for equal names of network; batch, rate: Gaussian in the distance of log2 batch size
-//! and of ln steps a second alone; physical: the same in busy share, memory traffic and memory,
-//! where they are known: they are what tells a family nobody has seen.
-//! The partner's own slow-down is the same function with its arguments exchanged.
+//! family: 1 for equal network names; batch, rate: Gaussian in the distance of log2 batch size and of
+//! ln exclusive steps/s; physical: Gaussian in busy share, memory traffic and memory, where known,
+//! which relate families that were not seen. The partner's slowdown is the same function with its
+//! arguments exchanged.
 //!
-//! **Its constants** are none of ours: each fit looks for the most probable ones given its own rows
-//! (the marginal likelihood, with the width integrated out; Rasmussen and Williams, "Gaussian
-//! Processes for Machine Learning", 2006, section 5.4), under a belief so wide that some tens of
-//! pairs overrule it: every distance is one unit (a doubling, a factor of e), every weight is one,
-//! all give or take a factor of four. So no pair that is left out has a say in them.
+//! **Hyperparameters** are the most probable ones given the rows of each fit: marginal likelihood with
+//! the width integrated out (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+//! section 5.4) times a prior wide enough for some tens of pairs to override: every distance is one
+//! unit (a doubling, a factor of e), every weight one, each with a standard deviation of a factor of
+//! four. Pairs that are left out therefore do not influence them.
 //!
-//! The form is the product of two jobs' likenesses, as an ordered pair asks for; a study of the
-//! Gavel throughput tables (stanford-futuredata/gavel, MIT) found it better than sums and trees.
+//! The product form suits ordered pairs; on the Gavel throughput tables (stanford-futuredata/gavel,
+//! MIT) it was better than sums and trees.
 
 use wattle_common::id::WorkloadId;
 use wattle_common::numerics::{Cholesky, cholesky};
 
 use crate::workload_name::WorkloadName;
 
-/// Pairs a fit reads at most: its cost grows with their cube, its memory with their square.
+/// Largest number of pairs of a fit: its time grows with their cube, its memory with their square.
 pub const ROWS_MAX: usize = 700;
 
-/// How far a figure that one job has and the other has not counts against their likeness.
+/// Factor on the similarity where only one of two jobs has a known figure.
 const HALF_KNOWN: f64 = 0.5;
-/// Likeness of two variants of one network and batch.
+/// Similarity of two variants of one network and batch.
 const VARIANT: f64 = 0.9;
-/// Distances at which busy share, memory traffic share and ln memory have become unlike.
+/// Length scales of busy share, memory traffic share and ln memory.
 const BUSY_SCALE: f64 = 0.2;
 const MEMORY_BUSY_SCALE: f64 = 0.2;
 const LN_MEMORY_SCALE: f64 = 1.0;
-/// Variance of the common level of pairs whose busy shares nobody knows, in the belief's own.
+/// Variance of the common level of pairs with unknown busy shares, in units of the prior's.
 const LEVEL_VARIANCE: f64 = 2.0;
-/// How many rows the belief's own width counts for.
+/// Weight of the prior's width, in rows.
 const WIDTH_PRIOR: f64 = 8.0;
-/// A window's own noise is in the fitted noise already; rows less sure than this, as a deviation
-/// of a logarithm, count less.
+/// A window's own noise is part of the fitted noise; rows with a larger standard deviation of the
+/// logarithm than this have less weight.
 const ROW_SD: f64 = 0.04;
-/// The deviation of what is believed of each constant's logarithm: a factor of four.
+/// Standard deviation of the prior of each hyperparameter's logarithm: a factor of four.
 const CONSTANT_SD: f64 = 1.386;
-/// Steps of the search, in the constant's logarithm: factors of four, two and the root of two.
+/// Step lengths of the search, in the hyperparameter's logarithm: factors of 4, 2 and the root of 2.
 const STEPS: [f64; 3] = [1.386, 0.693, 0.347];
-/// Rounds over all constants with one step.
+/// Passes over all hyperparameters with one step length.
 const ROUNDS: usize = 2;
-/// Less than this gained in the logarithm of the likelihood is nothing gained.
+/// Smallest accepted gain in the logarithm of the likelihood.
 const GAIN_MIN: f64 = 0.05;
-/// Pairs that the search reads at most, evenly many of all: seven constants need no more, and it
-/// asks some sixty times.
+/// Largest number of pairs that the search uses, evenly spread: seven hyperparameters need no more,
+/// and it evaluates the likelihood about sixty times.
 const SEARCHED_MAX: usize = 256;
 
-/// What is known of a job that may make it like another.
+/// Figures by which jobs are compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traits {
     class: Option<WorkloadId>,
     family: Option<String>,
     variant: String,
     log2_batch: Option<f64>,
-    /// The logarithm of steps a second alone, on its fewest GPUs.
+    /// Natural logarithm of exclusive steps/s, on the fewest GPUs.
     pub ln_rate: Option<f64>,
-    /// Busy share alone, 0 to 1.
+    /// Exclusive busy share, 0 to 1.
     pub busy: Option<f64>,
-    /// Memory traffic share alone, 0 to 1.
+    /// Exclusive memory traffic share, 0 to 1.
     pub memory_busy: Option<f64>,
-    /// The logarithm of peak device memory, MiB.
+    /// Natural logarithm of peak device memory, MiB.
     pub ln_memory: Option<f64>,
 }
 
 impl Traits {
-    /// What the name of a declared class says.
+    /// Traits that follow from the name of a declared class.
     #[must_use]
     pub fn named(class: Option<&WorkloadId>) -> Self {
         let Some(class) = class else { return Self::default() };
@@ -98,45 +98,45 @@ impl Traits {
     }
 }
 
-/// A pair that was seen.
+/// An observed pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Who was slowed: an index into the fit's traits.
+    /// The slowed job: an index into the fit's traits.
     pub me: usize,
-    /// Beside whom.
+    /// Its partner.
     pub partner: usize,
-    /// How many deviations of the belief its logarithm of the slow-down lies above it.
+    /// Deviation of ln slowdown from the expectation, in the expectation's standard deviations.
     pub z: f64,
-    /// The deviation of the logarithm as it was seen.
+    /// Standard deviation of the observed logarithm.
     pub sd: f64,
-    /// Whether both busy shares were known to the belief.
+    /// Whether the expectation was made with both busy shares known.
     pub shares_known: bool,
 }
 
-/// The kernel's constants.
+/// Hyperparameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
-    /// Distance of log2 batch sizes.
+    /// Length scale of log2 batch size.
     pub batch: f64,
-    /// Distance of ln rates.
+    /// Length scale of ln rate.
     pub rate: f64,
-    /// Likeness of one family's jobs however far apart their batches are.
+    /// Similarity of jobs of one family with unlike batches.
     pub family: f64,
-    /// Weight of likeness beyond the family.
+    /// Weight of similarity across families.
     pub beyond: f64,
-    /// Weight of what a job is beside anyone, and does to anyone.
+    /// Weight of the additive effect of each of the two jobs.
     pub single: f64,
-    /// Weight of what is this very class's.
+    /// Weight of effects of one class only.
     pub own: f64,
-    /// Variance of what no likeness explains.
+    /// Variance that no similarity explains.
     pub noise: f64,
 }
 
-/// One of the constants.
+/// Accessor of one hyperparameter.
 type Coordinate = fn(&mut Constants) -> &mut f64;
 
 impl Constants {
-    /// Before any pair was seen: nothing said for any of them.
+    /// Prior means.
     #[must_use]
     pub const fn believed() -> Self {
         Self { batch: 1.0, rate: 1.0, family: 0.5, beyond: 1.0, single: 1.0, own: 1.0, noise: 0.1 }
@@ -152,29 +152,29 @@ impl Constants {
         |c| &mut c.family,
     ];
 
-    /// The logarithm of how much they are believed, but for a constant.
+    /// Logarithm of the prior density, up to a constant.
     fn prior(mut self) -> f64 {
         let mut believed = Self::believed();
         let off = |of: &Coordinate| (*of(&mut self) / *of(&mut believed)).ln() / CONSTANT_SD;
         Self::ALL.iter().map(off).map(|off| -0.5 * off * off).sum()
     }
 
-    /// One of them moved by the factor e^`step`; a likeness stays below one.
+    /// With one hyperparameter multiplied by e^`step`; a similarity stays below 1.
     fn moved(mut self, which: Coordinate, step: f64) -> Self {
         *which(&mut self) *= step.exp();
         self.family = self.family.min(0.99);
         self
     }
 
-    /// The kernel of a pair with itself, undivided.
+    /// Value of the unnormalised kernel of a pair with itself.
     fn scale(&self) -> f64 {
         1.0 + 2.0 * self.single + 2.0 * self.own
     }
 
-    /// How alike two jobs are: 0 to 1.
+    /// Similarity of two jobs, 0 to 1.
     fn likeness(&self, x: &Traits, y: &Traits) -> f64 {
         let gauss = |d: f64, scale: f64| (-0.5 * (d / scale).powi(2)).exp();
-        // Both unknown are as good as equal; one of them unknown is `mixed`. Kernels all the same.
+        // Two unknown values count as equal, one unknown value as `mixed`; both keep a valid kernel.
         let by = |x: Option<f64>, y: Option<f64>, scale: f64, mixed: f64| match (x, y) {
             (Some(x), Some(y)) => mixed + (1.0 - mixed) * gauss(x - y, scale),
             (None, None) => 1.0,
@@ -193,14 +193,14 @@ impl Constants {
         alike / (1.0 + self.beyond)
     }
 
-    /// How alike two pairs are, from how alike their jobs are and whether they are the same.
+    /// Similarity of two pairs, from the similarity and identity of their jobs.
     fn pairs(&self, me: (f64, bool), partner: (f64, bool)) -> f64 {
         let own = if me.1 { partner.0 } else { 0.0 } + if partner.1 { me.0 } else { 0.0 };
         (me.0 * partner.0 + self.single * (me.0 + partner.0) + self.own * own) / self.scale()
     }
 }
 
-/// The process, fitted to the pairs of one kind of card.
+/// The process fitted to the pairs of one GPU type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs {
     constants: Constants,
@@ -208,19 +208,19 @@ pub struct Pairs {
     rows: Vec<Row>,
     /// The rows' covariance, factored.
     factor: Cholesky,
-    /// The covariance's inverse times z.
+    /// Inverse covariance times z.
     weights: Vec<f64>,
-    /// By how much the variances are wider than the belief's own.
+    /// Factor of the variances relative to the prior's.
     width: f64,
     likelihood: f64,
 }
 
 impl Pairs {
-    /// Fits `rows` over `traits`, from `start`; with `tune`, moves the constants. `None` for no rows
-    /// that can be used. Rows beyond [`ROWS_MAX`] are left out: the caller sorts.
+    /// Fits `rows` over `traits` with hyperparameters `start`; with `tune`, searches for better ones.
+    /// `None` without usable rows. Rows beyond [`ROWS_MAX`] are ignored, so callers sort by relevance.
     ///
     /// # Panics
-    /// Where a row points beyond `traits`: a bug of the caller.
+    /// If a row refers to an index beyond `traits`.
     #[must_use]
     pub fn fit(traits: &[Traits], rows: &[Row], start: Constants, tune: bool) -> Option<Self> {
         let usable = |r: &&Row| r.z.is_finite() && r.sd.is_finite() && r.sd >= 0.0;
@@ -232,8 +232,7 @@ impl Pairs {
         Self::solve(traits, &rows, constants)
     }
 
-    /// The constants that are the most probable of those around `start`, one moved after the other,
-    /// by ever smaller steps.
+    /// Most probable hyperparameters near `start`, by coordinate search with decreasing steps.
     fn search(traits: &[Traits], rows: &[Row], start: Constants) -> Constants {
         let every = rows.len().div_ceil(SEARCHED_MAX);
         let some: Vec<Row> = rows.iter().step_by(every).copied().collect();
@@ -287,7 +286,7 @@ impl Pairs {
         factor.solve_lower(&mut weights);
         let squares: f64 = weights.iter().map(|w| w * w).sum();
         factor.solve_upper(&mut weights);
-        // The width has an inverse gamma prior around the belief's own; it is integrated out.
+        // The width has an inverse gamma prior around 1 and is integrated out.
         let n = WIDTH_PRIOR + rows.len() as f64;
         let width = (WIDTH_PRIOR + squares) / n;
         let likelihood = -0.5 * n * width.ln() - factor.half_ln_determinant();
@@ -296,20 +295,20 @@ impl Pairs {
         finite.then_some(Self { constants, traits, rows, factor, weights, width, likelihood })
     }
 
-    /// Its constants, as moved.
+    /// Hyperparameters in use.
     #[must_use]
     pub fn constants(&self) -> Constants {
         self.constants
     }
 
-    /// How many pairs it rests on.
+    /// Number of pairs in the fit.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// z of `me` beside `partner` and its variance, of a pair as it will be seen, not of its
-    /// expectation: what no likeness explains is in it. One solve in the number of rows squared.
+    /// z of `me` beside `partner` and its predictive variance, noise included. Costs one solve,
+    /// quadratic in the number of rows.
     #[must_use]
     pub fn at(&self, me: &Traits, partner: &Traits, shares_known: bool) -> (f64, f64) {
         let of = |x: &Traits| -> Vec<(f64, bool)> {
@@ -333,7 +332,7 @@ impl Pairs {
     }
 }
 
-/// What two pairs of unknown busy shares have in common beside their likeness.
+/// Common variance of two pairs whose busy shares are unknown.
 fn level(row: &Row, other_known: bool) -> f64 {
     if row.shares_known || other_known { 0.0 } else { LEVEL_VARIANCE }
 }
@@ -348,7 +347,7 @@ mod tests {
         Traits { ln_rate: Some(ln_rate), ..Traits::named(Some(&class)) }
     }
 
-    /// A truth of families and batches: heavy ones slow, sensitive ones are slowed.
+    /// Truth of families and batches: heavy jobs slow others, sensitive ones are slowed.
     fn truth(me: usize, partner: usize) -> f64 {
         let heavy = [0.2, 1.0, 2.0][partner / 4] * (1.0 + 0.1 * (partner % 4) as f64);
         heavy * [0.5, 1.0, 1.5][me / 4]
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_left_out_is_told_by_its_relatives_and_a_stranger_is_wide() {
+    fn left_out_pair_follows_its_relatives_and_an_unknown_family_is_wide() {
         let (jobs, out) = (jobs(), |a: usize, b: usize| (a + 5 * b).is_multiple_of(7));
         let pairs = Pairs::fit(&jobs, &rows(out), Constants::believed(), true).unwrap();
         let mut off = 0.0f64;
@@ -390,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_left_out_is_told_by_its_family() {
+    fn left_out_job_follows_its_family() {
         let jobs = jobs();
         let out = |a: usize, b: usize| a == 5 || b == 5;
         let pairs = Pairs::fit(&jobs, &rows(out), Constants::believed(), true).unwrap();
@@ -403,8 +402,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_of_a_card_makes_strangers_like_or_unlike() {
-        // No family in common, and one rate: only busy share and memory tell the heavy from the light.
+    fn measured_figures_relate_unknown_families() {
+        // No common family and equal rates: only busy share and memory separate heavy from light jobs.
         let known = |i: usize| Traits {
             busy: Some(if i.is_multiple_of(2) { 0.95 } else { 0.15 }),
             memory_busy: Some(if i.is_multiple_of(2) { 0.6 } else { 0.05 }),
@@ -431,9 +430,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever is known or not of whom: the covariance is one, and answers are numbers.
+        /// With any combination of known figures the covariance is valid and predictions are finite.
         #[test]
-        fn no_traits_make_it_lose_its_head(
+        fn any_traits_give_finite_predictions(
             figures in prop::collection::vec(
                 prop::option::of(-3.0f64..3.0).prop_flat_map(|a| {
                     (Just(a), prop::option::of(0.0f64..1.0), 0usize..4)

@@ -1,27 +1,27 @@
-//! A small ridge over rows that come in families: its penalty, and how far it is off for a family it
-//! never saw, both from leaving each family out in turn.
+//! Ridge regression over rows grouped by family: its penalty, and its error for an unseen family, both
+//! by leaving out each family in turn.
 //!
 //! ```text
 //! w = argmin  sum (y - x w)^2 + l |w|^2
 //! ```
 //!
-//! l is the one of a grid of decades with the least squared error over families left out, each family
-//! counting alike. All of it follows from each family's sums of x x', x y and y^2, so that leaving
-//! one out costs a system of [`WIDTH`] equations, not a pass over the rows.
+//! l is the decade with the least mean squared error over left-out families, each family with equal
+//! weight. Everything follows from each family's sums of x x', x y and y^2, so leaving one out costs a
+//! system of [`WIDTH`] equations and no pass over the rows.
 
 use wattle_common::numerics::Cholesky;
 
-/// Features.
+/// Number of features.
 pub const WIDTH: usize = 5;
-/// Penalties tried, decades: from none that matters to one row's worth.
+/// Penalties tried, by decades: from negligible to the weight of one row.
 const DECADES: [f64; 5] = [1e-4, 1e-3, 1e-2, 1e-1, 1.0];
-/// The penalty where one family alone was seen and none can be left out: the grid's middle.
+/// Penalty with only one family, where none can be left out: the middle of the grid.
 const ALONE: f64 = 1e-2;
 
-/// Features, and what was seen.
+/// Features and observed value.
 pub type Point = ([f64; WIDTH], f64);
 
-/// One family's sums.
+/// Sums of one family.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     xx: [[f64; WIDTH]; WIDTH],
@@ -30,7 +30,7 @@ struct Sums {
     n: f64,
 }
 
-/// Rows that share a regression, as sums by family.
+/// Rows of one regression, as sums by family.
 #[derive(Clone, Debug, Default)]
 pub struct Families {
     sums: Vec<Sums>,
@@ -62,7 +62,7 @@ impl Sums {
         self.n += sign * other.n;
     }
 
-    /// The sum of squared residuals of its rows.
+    /// Sum of squared residuals of its rows.
     fn squares(&self, w: &[f64; WIDTH]) -> f64 {
         let mut squares = self.yy;
         for ((line, xy), a) in self.xx.iter().zip(&self.xy).zip(w) {
@@ -87,7 +87,7 @@ impl Sums {
     }
 }
 
-/// `x` times `w`.
+/// Inner product of `x` and `w`.
 #[must_use]
 pub fn dot(x: &[f64; WIDTH], w: &[f64; WIDTH]) -> f64 {
     x.iter().zip(w).map(|(a, b)| a * b).sum()
@@ -102,8 +102,8 @@ impl Families {
         all
     }
 
-    /// What is expected of each of `points`, which were added, without itself: its residual over one
-    /// less its leverage, `h = x' (X'X + l)^-1 x`.
+    /// Leave-one-out predictions of `points`, which must be among the added rows: the residual over
+    /// one minus the leverage `h = x' (X'X + l)^-1 x`. Empty where the sums overflowed.
     pub fn without_itself(&self, penalty: f64, points: &[Point]) -> Vec<f64> {
         let all = self.all();
         let (Some(factor), Some(w)) = (all.factor(penalty), all.weights(penalty)) else {
@@ -118,7 +118,7 @@ impl Families {
         points.iter().map(one).collect()
     }
 
-    /// Adds a row of a family, which are counted from 0.
+    /// Adds a row of a family; families are numbered from 0.
     pub fn add(&mut self, family: usize, point: &Point) {
         if family >= self.sums.len() {
             self.sums.resize(family + 1, Sums::default());
@@ -126,7 +126,7 @@ impl Families {
         self.sums[family].add(point);
     }
 
-    /// The weights without each family, by family; none for one without rows.
+    /// Weights without each family, by family; `None` for a family without rows.
     #[must_use]
     pub fn without_each(&self, penalty: f64) -> Vec<Option<[f64; WIDTH]>> {
         let all = self.all();
@@ -138,7 +138,7 @@ impl Families {
         self.sums.iter().map(without).collect()
     }
 
-    /// The mean squared error over families left out, each counting alike, and how many there are.
+    /// Sum over left-out families of each one's mean squared error, and their number.
     fn error(&self, penalty: f64) -> (f64, f64) {
         let mut sum = (0.0, 0.0);
         for (sums, w) in self.sums.iter().zip(self.without_each(penalty)) {
@@ -150,8 +150,8 @@ impl Families {
     }
 }
 
-/// The penalty that serves the regressions of all `bins` best where a family is new, and the
-/// deviation that is left there; no deviation where no family can be left out.
+/// Penalty with the least error over the left-out families of all `bins`, and the root mean square of
+/// that error; `None` where no family can be left out.
 #[must_use]
 pub fn penalty<'a>(bins: impl Iterator<Item = &'a Families> + Clone) -> (f64, Option<f64>) {
     let mut best: Option<(f64, f64)> = None;
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use wattle_common::rng::Stream;
 
-    /// Families whose rows follow one law with `noise`, and lie off it by `apart` each.
+    /// Families with rows of one law plus `noise`, each family with an offset of deviation `apart`.
     fn families(noise: f64, apart: f64) -> Families {
         let mut rng = Stream::new(5, "ridge");
         let mut found = Families::default();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_a_new_family_is_found() {
+    fn error_of_a_new_family_is_estimated() {
         let (_, alike) = penalty([families(0.02, 0.0)].iter());
         let (_, apart) = penalty([families(0.02, 0.1)].iter());
         let (alike, apart) = (alike.unwrap(), apart.unwrap());
@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_solve_the_penalised_equations() {
+    fn weights_solve_the_penalised_equations() {
         let found = families(0.0, 0.0);
         let w = found.without_each(1e-4)[0].unwrap();
         assert!((w[1] - 0.3).abs() < 1e-3 && (w[2] - 0.1).abs() < 1e-3, "{w:?}");
     }
 
     #[test]
-    fn a_point_is_expected_as_if_it_had_not_been_there() {
+    fn leave_one_out_prediction_matches_a_refit() {
         let points: Vec<Point> =
             (0..8).map(|i| ([1.0, f64::from(i), 0.0, 0.0, 0.0], f64::from(i * i))).collect();
         let mut all = Families::default();

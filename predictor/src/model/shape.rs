@@ -1,46 +1,46 @@
-//! The curve through what one job showed under three caps or more.
+//! Time and power over caps of one job, from three observed caps on.
 //!
-//! Time relative to the default against the cap L (watts; L1 is the lowest known), four forms:
+//! Time relative to the default as a function of the cap L (W; L1 is the lowest observed), four forms:
 //!
 //! ```text
 //! t = A + B (L / L1)^-h           ln t = A + B (L / L1)^-h            h in 0.5 .. 12
 //! t = A + B exp(-(L - L1) / w)    ln t = A + B exp(-(L - L1) / w)     w in 3 .. 80 % of the default
 //! ```
 //!
-//! A and B by weighted least squares. With three readings and three unknowns h and w follow the
-//! noise, so each takes all values of a grid, weighted by likelihood and a belief (h near 4, w near
-//! 14 % of the default), and the four forms count alike: on the Zeus traces (NSDI'23) no single form
-//! wins on both cards, and their mean is as good as the best of each (1.9 % on V100 and P100).
-//! Where they differ is the form's own uncertainty.
+//! A and B are weighted least squares. With three readings for three unknowns a point estimate of h or
+//! w would follow the noise, so each is averaged over a grid, weighted by likelihood times a prior (h
+//! near 4, w near 14 % of the default). The four forms have equal weight: on the Zeus traces
+//! (NSDI'23) no single form is best on both GPU types, and their mean is as good as the best of each
+//! (1.9 % on V100 and P100). Their spread is the uncertainty of the form.
 //!
-//! Power between two known caps is the mean of two: the straight line, and the line along which
-//! power follows the cap until it reaches what the job draws.
+//! Power between two observed caps is the mean of two forms: linear interpolation, and power equal to
+//! the cap until it reaches the job's exclusive power.
 
 use wattle_common::numerics::statistics::likelihood_weights;
 
 use super::constant::{Constant, LEAST_SD};
 use crate::fit::{Row, least_squares};
 
-/// Values of h, and of w in shares of the default cap.
+/// Grids of h, and of w as a share of the default cap.
 const POWERS: [f64; 8] = [0.5, 0.8, 1.25, 2.0, 3.1, 4.9, 7.6, 12.0];
 const REACHES: [f64; 8] = [0.03, 0.05, 0.08, 0.13, 0.2, 0.32, 0.5, 0.8];
-/// Where h is believed to be.
+/// Prior median of h.
 pub const POWER_BELIEVED: Constant = Constant::new("shape: POWER_BELIEVED", 4.0);
-/// Where w is.
+/// Prior median of w.
 pub const REACH_BELIEVED: Constant = Constant::new("shape: REACH_BELIEVED", 0.14);
-/// How surely either.
+/// Prior standard deviation of the logarithm of either.
 pub const BELIEF_SD: Constant = Constant::new("shape: BELIEF_SD", 0.5);
-/// Below this share of the highest power known a cap is taken to hold the job back.
+/// Below this share of the highest observed power a cap counts as binding.
 const BINDS: f64 = 0.97;
 
-/// What is known at one cap.
+/// Estimate at one cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
-    /// The cap, watts.
+    /// Cap, W.
     pub cap_w: f64,
-    /// The logarithm of the time, relative to any one time of the job.
+    /// Natural logarithm of the time, relative to any fixed time of the job.
     pub ln_time: f64,
-    /// Its deviation.
+    /// Standard deviation of the logarithm.
     pub sd: f64,
 }
 
@@ -53,14 +53,14 @@ enum Form {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Member {
     form: Form,
-    /// Whether it gives the logarithm.
+    /// Whether the form gives the logarithm of the time.
     log: bool,
     a: f64,
     b: f64,
     weight: f64,
 }
 
-/// The fitted ensemble.
+/// Fitted ensemble of time curves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     low_w: f64,
@@ -77,7 +77,7 @@ impl Form {
 }
 
 impl Shape {
-    /// Fits what is `known`, of a card with this default cap; `None` for fewer than three points.
+    /// Fits `known` for this default cap; `None` for fewer than three points.
     #[must_use]
     pub fn fit(known: &[Known], cap_default_w: f64) -> Option<Self> {
         if known.len() < 3 {
@@ -94,8 +94,8 @@ impl Shape {
         Some(Self { low_w, members })
     }
 
-    /// The logarithm of the time at a cap between the lowest known and the default, and how far
-    /// the forms differ there, as a variance.
+    /// Natural logarithm of the time at a cap between the lowest observed and the default, and the
+    /// variance between the forms.
     #[must_use]
     pub fn at(&self, cap_w: f64) -> (f64, f64) {
         let value = |m: &Member| {
@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// Adds one form over its grid; their weights sum to a quarter.
+/// Adds one form over its grid; its weights add up to a quarter.
 fn one_form(
     members: &mut Vec<Member>,
     grid: impl Iterator<Item = (Form, f64)>,
@@ -138,8 +138,8 @@ fn one_form(
     }
 }
 
-/// Power under `cap_w` between two known caps: `low` and `high` are (cap, power), watts; `below`
-/// the next known under `low`; `top_w` the power at the default.
+/// Power under `cap_w` between two observed caps (all in W): `low` and `high` are (cap, power), `below`
+/// the next observation under `low`, `top_w` the power at the default.
 #[must_use]
 pub fn power_between(
     cap_w: f64,
@@ -154,7 +154,7 @@ pub fn power_between(
     if !corner {
         return line;
     }
-    // Bound below and free above: power follows the cap up to a corner somewhere between.
+    // Binding below and not above: power follows the cap up to a corner somewhere between.
     let before = below.map_or(0.0, |b| (low.1 - b.1) / (low.0 - b.0));
     let slope = (low.1 / low.0).max(before).min(1.0);
     let follows = (low.1 + slope * (cap_w - low.0)).min(high.1);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn three_caps_tell_a_curve_of_neither_form() {
+    fn curve_of_neither_form_is_approximated_from_three_caps() {
         let truth = |cap: f64| 1.0 + 0.02 * ((230.0 / cap).powf(5.0) - 0.66).max(0.0);
         let points: Vec<(f64, f64)> = [100.0, 175.0, 250.0].map(|c| (c, truth(c))).to_vec();
         let shape = Shape::fit(&known(&points), 250.0).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_and_noisy_stays_flat() {
+    fn flat_noisy_readings_give_a_flat_curve() {
         let shape =
             Shape::fit(&known(&[(100.0, 1.01), (175.0, 0.97), (250.0, 1.0)]), 250.0).unwrap();
         for cap in [110.0, 140.0, 200.0, 230.0] {
@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn power_turns_a_corner_between_bound_and_free() {
-        // 200 W demand: bound at 150 W, free at 250 W; a line alone says 174 W at 200 W.
+    fn power_has_a_corner_between_binding_and_free_caps() {
+        // 200 W job: binding at 150 W, free at 250 W; linear interpolation gives 174 W at 200 W.
         let bound = power_between(200.0, None, (150.0, 148.0), (250.0, 200.0), 200.0);
         assert!(bound > 180.0 && bound < 200.0, "{bound}");
         let line = power_between(125.0, None, (100.0, 98.0), (150.0, 148.0), 200.0);

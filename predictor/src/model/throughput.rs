@@ -1,38 +1,36 @@
-//! A job's step time over GPUs, the nodes they are spread over, and the batch.
+//! A job's step time over GPUs, nodes and batch size.
 //!
-//! With n GPUs in all on k nodes, b samples on each GPU (global batch / n), in seconds for one
-//! global step:
+//! With n GPUs on k nodes and b samples on each GPU (global batch / n), the seconds of one global step:
 //!
 //! ```text
 //! near = a + c b + s G(h)          G(h) = 2 (m-1)/m + kappa log2(max(h/4, 1)),   m = min(h, 4)
-//! T    = near,  h = n                                    where the network is flat
-//! T    = (near^y + S^y)^(1/y),  h = n/k                  where it is steep and k > 1
+//! T    = near,  h = n                                    flat network
+//! T    = (near^y + S^y)^(1/y),  h = n/k                  steep network and k > 1
 //! S    = a S2 (min(n,4)/2)^x2 (max(n,4)/4)^e2  on two nodes,   a S2 R (n/3)^e3  on three and more
 //! ```
 //!
-//! a: what no GPU shortens; c: computation for a sample; s: all-reduce of two GPUs, whose traffic
-//! grows as 2 (n-1)/n and whose latency grows by kappa s with each doubling beyond four; S:
-//! synchronisation across nodes, overlapping with the rest by y. Compute plus synchronisation under
-//! an overlap exponent is in the line of Pollux's throughput model (Qiao et al., OSDI'21); that two
-//! nodes are a case of their own, slower than three, and that growth is a power or a logarithm and
-//! never linear is what measured placements (petuum/adaptdl, Apache-2.0) and scaling tables
-//! (pkusys/ElasticFlow, Apache-2.0) show.
+//! a: the part that does not depend on GPUs; c: computation for one sample; s: all-reduce of two GPUs,
+//! whose traffic grows as 2 (n-1)/n and whose latency grows by kappa s with each doubling beyond four;
+//! S: synchronisation across nodes, which overlaps with the rest by exponent y. Compute plus
+//! synchronisation with an overlap exponent follows Pollux (Qiao et al., OSDI'21). That two nodes are a
+//! case of their own, slower than three, and that growth is a power or a logarithm but not linear,
+//! follows measured placements (petuum/adaptdl, Apache-2.0) and scaling tables (pkusys/ElasticFlow,
+//! Apache-2.0).
 //!
-//! **Which network.** The flat form is the simpler and stands until it fails: a job seen across
-//! nodes has it where it tells those readings within [`FLAT_MAX`]; a job never seen there has what
-//! most jobs on this kind of card have; where nobody was seen there, the network is steep.
+//! **Network.** The flat form is simpler and is used unless it fails: for a job seen across nodes, if it
+//! fits those readings within [`FLAT_MAX`]; for other jobs, if most jobs on this GPU type have it.
+//! Without any readings across nodes, the steep form.
 //!
-//! **Which batch.** A job that reports its batch is told by it. One that never does has either the
-//! same global batch everywhere or the same on each GPU; both are fitted, and the second is taken
-//! where it is the better.
+//! **Batch.** A reported batch is used. For a job that reports none, either the global batch is constant
+//! or the batch on each GPU is; both are fitted, and the second is used where it is better.
 //!
-//! All parameters but the exponents are fitted as logarithms, hence positive, by Gauss and Newton's
-//! method on the logarithm of time under the beliefs pooled over like jobs ([`Pooled`]). A
-//! configuration that was measured is told by its own level.
+//! All parameters but the exponents are fitted as logarithms, hence positive, by Gauss-Newton on the
+//! logarithm of time under priors pooled over similar jobs ([`Pooled`]). A measured configuration is
+//! predicted by its own level.
 //!
-//! **Advice.** Readings inside one node do not tell a job that keeps gaining from one that stops:
-//! on open tables one reading on 16 GPUs at the smallest batch cuts the worst job's error by a
-//! third. The interval widths on 16 and more GPUs say what such a reading would teach.
+//! **Probing.** Readings inside one node do not separate jobs that keep gaining from jobs that stop: on
+//! public tables one reading on 16 GPUs at the smallest batch reduces the worst job's error by a third.
+//! The interval widths on 16 and more GPUs show the value of such a reading.
 
 pub mod form;
 mod pooled;
@@ -43,41 +41,41 @@ use crate::interval::LogNormal;
 use form::{Network, Place, WIDTH, ln_time};
 pub use pooled::{Constants, FLAT_MAX, Off, POOLED, Pooled};
 
-/// Configurations fitted at most; of more, evenly many of all sizes.
+/// Largest number of fitted configurations; of more, an even selection over all sizes.
 const FITTED_MAX: usize = 48;
-/// The least deviation of a level: single readings repeat no better.
+/// Smallest standard deviation of a level: single readings repeat no better.
 const LEVEL_SD_MIN: f64 = 0.01;
-/// A job that never reports its batch keeps it for each GPU where that is better by this much, as a
-/// difference of minus log likelihood: even odds but for ties. A job that gains from more GPUs never
-/// is, because there nothing of the form gets faster with them.
+/// Difference in minus log likelihood from which on the batch on each GPU counts as constant: even odds
+/// except for ties. A job that gains from more GPUs never qualifies, because with a constant batch on
+/// each GPU the form never gets faster.
 const SAME_LOCAL_ODDS: f64 = 0.1;
 const ITERATIONS: usize = 25;
 
-/// A configuration: GPUs, nodes and global batch.
+/// Shape of a job: GPUs, nodes and global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spot {
     /// GPUs in all.
     pub gpus: u32,
     /// Nodes.
     pub nodes: u32,
-    /// Global batch size, where it was reported.
+    /// Global batch size, where reported.
     pub batch: Option<u32>,
 }
 
-/// A configuration whose step rate is known.
+/// A shape with a known step rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
-    /// The configuration.
+    /// Shape.
     pub spot: Spot,
-    /// The logarithm of steps a second.
+    /// Natural logarithm of steps/s.
     pub ln_rate: LogNormal,
 }
 
-/// Step rates over all configurations.
+/// Step rates over all shapes.
 #[derive(Clone, Debug)]
 pub struct Throughput {
     known: Vec<Known>,
-    /// The job's own batch where a question names none.
+    /// The job's own batch, for shapes that name none.
     batch: Option<u32>,
     fitted: Option<Fitted>,
 }
@@ -95,12 +93,12 @@ struct Fitted {
     flat_off: Option<f64>,
 }
 
-/// What time and local batch are relative to: the fewest GPUs' mean.
+/// Reference of time and local batch: the geometric mean over the fewest GPUs.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     ln_time: f64,
     ln_local: f64,
-    /// Whether every GPU has the same batch, whatever their number.
+    /// Whether the batch on each GPU is constant.
     same_local: bool,
     batch: Option<u32>,
 }
@@ -134,14 +132,14 @@ impl Scale {
     }
 }
 
-/// 0 near, where the form is on ground where it is sure, or 1 beyond.
+/// 0 near, on one node with up to four GPUs, where the form is most accurate; else 1.
 fn beyond(spot: Spot) -> usize {
     usize::from(spot.nodes > 1 || spot.gpus > 4)
 }
 
 impl Throughput {
-    /// Fits the configurations known; `batch` is the job's own as last seen. With none known it can
-    /// say nothing.
+    /// Fits the known shapes; `batch` is the job's own as last seen. Without known shapes it predicts
+    /// nothing.
     #[must_use]
     pub fn fit(known: Vec<Known>, batch: Option<u32>, pooled: &Pooled) -> Self {
         let batch = batch.or_else(|| known.iter().rev().find_map(|k| k.spot.batch));
@@ -157,8 +155,8 @@ impl Throughput {
         Self { known, batch, fitted }
     }
 
-    /// Steps a second, as a logarithm; `batch` is the global one, `None` the job's own. `None` where
-    /// no rate is known at all.
+    /// Natural logarithm of steps/s; `batch` is the global one, `None` the job's own. `None` where no
+    /// rate is known.
     #[must_use]
     pub fn ln_rate(&self, spot: Spot) -> Option<LogNormal> {
         let spot = self.named(spot);
@@ -175,13 +173,13 @@ impl Throughput {
         })
     }
 
-    /// The same place with the batch that is meant where none is named.
+    /// The same shape with the job's own batch where none is named.
     #[must_use]
     pub fn named(&self, spot: Spot) -> Spot {
         Spot { batch: spot.batch.or(self.batch).filter(|_| self.batch.is_some()), ..spot }
     }
 
-    /// What these configurations say of the constants that like jobs share.
+    /// What these shapes imply for the parameters that similar jobs share.
     #[must_use]
     pub fn constants(&self) -> Option<Constants> {
         self.fitted.as_ref().filter(|_| self.known.len() > 1).map(Fitted::constants)
@@ -199,7 +197,7 @@ fn thinned(known: &[Known]) -> Vec<Known> {
 }
 
 impl Fitted {
-    /// The fit under the network that the readings, or like jobs, show.
+    /// The fit with the network form that the readings, or similar jobs, support.
     fn of(rows: &[Known], batch: Option<u32>, same_local: bool, pooled: &Pooled) -> Self {
         let scale = Scale::of(rows, batch, same_local);
         if rows.iter().all(|k| k.spot.nodes <= 1) {
@@ -234,7 +232,7 @@ impl Fitted {
             .collect();
         let start = beliefs.map(|b| b.mean);
         let mut best: Option<([f64; WIDTH], f64)> = None;
-        // Little synchronisation and much: readings inside a node may be told either way.
+        // Two starting points, little and much synchronisation: the objective may have two minima.
         for inside in [-2.5, -0.7] {
             let mut theta = start;
             theta[form::INSIDE] = inside;
@@ -251,7 +249,7 @@ impl Fitted {
         for (known, row) in rows.iter().zip(&linear) {
             let (at, variance) = posterior.at(&row.x);
             let own = row.sd * row.sd;
-            // The fit went after this reading too: what is left of it is less than its noise.
+            // The residual of a fitted reading is smaller than its noise.
             let left = (1.0 - variance / posterior.noise_ratio().powi(2) / own).max(0.05);
             let far = beyond(known.spot);
             let of = &mut off[far];

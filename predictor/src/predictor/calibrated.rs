@@ -1,4 +1,4 @@
-//! Where the predictor scores itself, and its intervals follow from the scores.
+//! Scoring of predictions against arriving windows, and calibrated intervals.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +15,15 @@ use crate::observation::Observation;
 use crate::surface::{Configuration, SPEED_MAX, SPEED_MIN};
 
 impl Predictor {
-    /// Predicts what `windows` show, from what was known before them, and takes down how far it was
-    /// off. Learns nothing of the jobs. A job never heard of cannot be predicted.
+    /// Scores predictions of `windows`, made with the knowledge from before them. Nothing is learned
+    /// of the jobs. Windows of unknown jobs are skipped.
     pub fn score(&mut self, windows: &[JobWindow]) {
         let mut by_job: BTreeMap<(&JobId, &str), Vec<Observation>> = BTreeMap::new();
         for window in windows.iter().filter(|w| self.jobs.contains_key(&w.job)) {
             let Ok(seen) = Observation::of(window, |job| self.neighbour_class(job)) else {
                 continue;
             };
-            // A doubled window was scored when it first came.
+            // A repeated window was scored when it first arrived.
             let known = self.jobs.get(&window.job).is_some_and(|job| job.has(&seen));
             if !known {
                 by_job.entry((&window.job, &window.gpu_type)).or_default().push(seen);
@@ -32,7 +32,7 @@ impl Predictor {
         let mut found = Vec::new();
         for ((id, kind), seen) in &by_job {
             let Some(job) = self.jobs.get(*id) else { continue };
-            // Of another kind of card nothing that was learned of the job holds.
+            // Windows on another GPU type do not apply.
             if job.gpu_type.as_deref().is_some_and(|k| k != *kind) {
                 continue;
             }
@@ -53,13 +53,13 @@ impl Predictor {
                     let put = |s| ((*kind).to_owned(), quantity, place.clone(), (*id).clone(), s);
                     found.extend(score.map(put));
                 };
-                // An inferred rate is a relative speed, and says nothing of the level.
+                // An inferred rate is valid as a relative speed only.
                 let rate = seen.rate.filter(|_| !seen.rate_inferred);
                 let speed = rate.zip(point.steps_per_s.as_ref());
                 put(Quantity::Speed, speed.and_then(|(rate, e)| score(rate, e)));
                 if !seen.alone() {
                     let expected = alone.next().and_then(|p| p.steps_per_s).map(|e| e.mean);
-                    // What it did alone, where that was seen; a method's own level may be off.
+                    // The observed exclusive rate is preferred to the model's.
                     let alone = rate_alone(job.windows(), seen).or(expected);
                     let kept = rate.zip(alone).map(|(rate, alone)| rate / alone);
                     let kept = kept.map(|k| k.min(SPEED_MAX));
@@ -78,7 +78,7 @@ impl Predictor {
         self.calibration.settle();
     }
 
-    /// `points` of `wanted` with the intervals that earlier scores ask for.
+    /// `points` of `wanted` with calibrated intervals.
     pub(super) fn calibrated(
         &self,
         id: &JobId,
@@ -90,7 +90,7 @@ impl Predictor {
         let class = self.class_of(id, job);
         let experience = Experience::of(job.windows(), card, class.as_ref());
         let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
-        // Hundreds of points lie in a few places.
+        // Hundreds of points share a few strata.
         let mut known: Vec<(Place, [f64; 3])> = Vec::new();
         for (point, at) in points.iter_mut().zip(wanted) {
             let place = experience.place(at, |class| self.met(kind, class));
@@ -115,8 +115,8 @@ impl Predictor {
         points
     }
 
-    /// What energy a step of `job` is expected to take on each of its cards, J. Its interval is
-    /// calibrated on energies: what speed and power err by together is not known from either.
+    /// Predicted energy of one step of `job` on each of its GPUs, J. Its interval is calibrated on
+    /// energies, because errors of speed and power are correlated.
     #[must_use]
     pub fn predict_energy(&self, job: &JobId, at: &Configuration) -> Option<Estimate> {
         let known = self.jobs.get(job)?;
@@ -131,41 +131,41 @@ impl Predictor {
         Some(stretched(&expected, factor, 0.0, f64::MAX))
     }
 
-    /// Whether jobs of `class` were seen beside others.
+    /// Whether jobs of `class` were seen co-located.
     fn met(&self, kind: &str, class: &WorkloadId) -> bool {
         let kept = self.history.class(kind, class);
         kept.is_some_and(|c| c.jobs.iter().any(|(_, s)| !s.shared.is_empty()))
     }
 
-    /// How far it was off so far.
+    /// Scores so far.
     #[must_use]
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
 
-    /// Goes by these scores from now on.
+    /// Replaces the scores.
     pub fn calibrate(&mut self, calibration: Calibration) {
         self.calibration = calibration;
         self.calibration.settle();
     }
 
-    /// Scores to be stored, by kind of card and name.
+    /// Scores to be stored: GPU type, name, scores.
     pub fn take_changed_scores(&mut self) -> Vec<(String, String, Scores)> {
         self.calibration.take_changed()
     }
 
-    /// Takes in scores as they were stored; false where they are not such as this version stores.
+    /// Restores stored scores; false where they are invalid.
     pub fn restore_scores(&mut self, kind: &str, name: &str, stored: Scores) -> bool {
         self.calibration.restore(kind, name, stored)
     }
 }
 
-/// The energy of a step on one card, J, as if speed and power erred apart.
+/// Energy of a step on one GPU, J, treating the errors of speed and power as independent.
 fn energy(point: &SurfacePoint) -> Option<Estimate> {
     Some(product(&point.gpu_power_w, &time_of(point.steps_per_s.as_ref()?)))
 }
 
-/// Steps a second that a job did alone where `beside` was seen: the median.
+/// Median exclusive step rate where `beside` was seen.
 fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
     let same = |w: &&Observation| {
         w.alone()
@@ -176,7 +176,7 @@ fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
     median_high(windows.iter().filter(same).filter_map(|w| w.rate))
 }
 
-/// The configuration a window was seen in.
+/// Configuration of a window.
 fn configuration(seen: &Observation) -> Configuration {
     Configuration {
         gpus: seen.gpus,

@@ -1,4 +1,4 @@
-//! Where the predictor hands what it knows to the methods beside the physical one.
+//! Access of the learned methods to the predictor's state.
 
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::SurfacePoint;
@@ -11,7 +11,7 @@ use crate::model::cap::Card;
 use crate::surface::Configuration;
 
 impl Predictor {
-    /// Hands `ask` all that is known of a job beside `wanted`.
+    /// Calls `ask` with the state of a job that a learned method needs for `wanted`.
     fn with_subject<T>(
         &self,
         (id, job): (&JobId, &Job),
@@ -29,7 +29,7 @@ impl Predictor {
         ask(Subject { id, job, taken_for, kind, card, class: &class, profiles: &profiles })
     }
 
-    /// The points by a learned method; `None` where the physical one is set.
+    /// Predictions of the learned method; `None` with the physical method.
     pub(super) fn learned_points(
         &self,
         known: (&JobId, &Job),
@@ -42,19 +42,19 @@ impl Predictor {
         self.with_subject(known, on, wanted, |subject| self.learner.points(subject, wanted))
     }
 
-    /// Lets a learned method see what is now known of a job.
+    /// Updates the learned method with the state of a job.
     pub(super) fn teach(&mut self, id: &JobId, kind: &str, card: &Card) {
         if !self.learner.learns() {
             return;
         }
         let Some(job) = self.jobs.get(id) else { return };
-        // Taken out for a moment, because what it learns from lies beside it.
+        // Taken out because the method reads the rest of `self`.
         let mut learner = std::mem::take(&mut self.learner);
         self.with_subject((id, job), (kind, card), &[], |subject| learner.learn(subject));
         self.learner = learner;
     }
 
-    /// Lets a learned method see what the history kept of a class.
+    /// Updates the learned method with the history of a class.
     pub(super) fn restore(&mut self, kind: &str, class: &WorkloadId, kept: &Class) {
         if !self.learner.learns() {
             return;

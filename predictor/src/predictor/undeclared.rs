@@ -1,10 +1,10 @@
-//! Jobs that declared nothing: the class they are taken for, and what they leave behind.
+//! Jobs without a declared class: the class they match, and what they leave behind.
 //!
-//! Such a job starts from the history of a class it is surely like ([`crate::likeness`]), and its
-//! neighbours know it by that class's name. It teaches a declared class nothing: likeness is a
-//! guess, and a guess must not become history. One that ends and was like none leaves an
-//! `anonymous-<n>` class behind, and later undeclared jobs like that one teach it, so that recurring
-//! jobs without a name profit too.
+//! An undeclared job uses the history of the class that it matches with confidence
+//! ([`crate::similarity`]), and neighbours refer to it by that class. It does not contribute to a
+//! declared class, because a match may be wrong. A job that ends without a match founds an
+//! `anonymous-<n>` class; later undeclared jobs that match it contribute to it, so that recurring
+//! jobs without a name are recognised.
 
 use std::borrow::Cow;
 
@@ -15,24 +15,23 @@ use crate::history::Class;
 use crate::job::Job;
 use crate::likeness::{self, Like, Traits};
 
-/// Anonymous classes kept for each kind of card; beyond, the one not heard of for longest makes
-/// room.
+/// Anonymous classes kept for each GPU type; beyond, the least recently updated one is replaced.
 const ANONYMOUS_MAX: usize = 32;
-/// Windows alone from which on a job may leave an anonymous class.
+/// Exclusive windows from which on a job may found an anonymous class.
 const WINDOWS_MIN: usize = 3;
-/// Beyond this probability of being like a known class, a job founds none of its own.
+/// Above this probability of matching a known class, a job founds none.
 const LIKE_NONE: f64 = 0.5;
 const PREFIX: &str = "anonymous-";
 
 impl Predictor {
-    /// The class `job` is taken for where it declared none, and how surely.
+    /// Best matching class of `job` if it declared none.
     pub(super) fn like_of(&self, id: &JobId, job: &Job) -> Option<Like> {
         if job.workload.is_some() || job.windows().is_empty() {
             return None;
         }
         match self.likes.get(id) {
             Some(known) => known.clone(),
-            // Restored, and no window since.
+            // Restored from storage without a window since.
             None => self.find_like(job),
         }
     }
@@ -43,14 +42,14 @@ impl Predictor {
         likeness::like(&Traits::of(job, &card), &card, self.history.classes(kind))
     }
 
-    /// The class a job is of: declared, else one it is surely like.
+    /// Class of a job: the declared one, else a confident match.
     pub(super) fn class_of(&self, id: &JobId, job: &Job) -> Option<WorkloadId> {
         let like = || self.like_of(id, job).filter(|like| like.sure).map(|like| like.class);
         job.workload.clone().or_else(like)
     }
 
-    /// What was seen of the class `job` is taken for. What the job itself showed belongs to it, also
-    /// where it was only likened and its class does not keep it.
+    /// History of the class of `job`. An undeclared job's own readings are added, since its class
+    /// does not contain them.
     pub(super) fn class_seen(
         &self,
         id: &JobId,
@@ -66,14 +65,14 @@ impl Predictor {
         Some(Cow::Owned(kept))
     }
 
-    /// What a window's neighbour is, where the window does not say.
+    /// Class of a window's neighbour where the window does not contain it.
     pub(super) fn neighbour_class(&self, id: &JobId) -> Option<WorkloadId> {
         let like = || self.likes.get(id)?.as_ref().filter(|like| like.sure);
         let declared = self.jobs.get(id).and_then(|job| job.workload.clone());
         declared.or_else(|| like().map(|like| like.class.clone()))
     }
 
-    /// Finds anew what a job is like, once a window came.
+    /// Matches a job again after a window.
     pub(super) fn liken(&mut self, id: &JobId) {
         let found = match self.jobs.get(id) {
             Some(job) if job.workload.is_none() => Some(self.find_like(job)),
@@ -94,7 +93,7 @@ impl Predictor {
         }
     }
 
-    /// Keeps what an undeclared job that goes has shown, where that is nothing known.
+    /// Keeps the readings of an undeclared job that ends, for its anonymous class.
     pub(super) fn bequeath(&mut self, id: &JobId) {
         let (Some(job), Some(model)) = (self.jobs.get(id), self.models.get(id)) else { return };
         let alone = job.windows().iter().filter(|w| w.alone()).count();
@@ -121,7 +120,7 @@ impl Predictor {
         self.history.remember(heard, &kind, &class, id, summary, max);
     }
 
-    /// A free name, or that of the anonymous class not heard of for longest.
+    /// A free anonymous name, or that of the least recently updated anonymous class.
     fn new_anonymous(&self, kind: &str) -> WorkloadId {
         let name = |n: usize| {
             WorkloadId::new(&format!("{PREFIX}{n}")).expect("letters, a dash and digits")
