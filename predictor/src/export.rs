@@ -12,7 +12,8 @@ use std::fmt::Write as _;
 
 use wattle_common::id::{PredictorId, WorkloadId};
 
-use crate::history::{AtSetting, Class, Level, SharedSet, Stored, Summary};
+use crate::history::{AtSetting, Class, Level, SharedSet, Summary};
+use crate::statistics::regression::Gaussian;
 
 /// A value of a job: its name, and what it is.
 type Column = (&'static str, fn(&Summary) -> Field);
@@ -20,11 +21,11 @@ type Column = (&'static str, fn(&Summary) -> Field);
 type Field = Option<f64>;
 
 /// Deviations of logarithms are shares, here in per cent.
-fn percent(of: Option<Stored>) -> Field {
+fn percent(of: Option<Gaussian>) -> Field {
     of.map(|stored| 100.0 * stored.sd)
 }
 
-fn natural(of: Option<Stored>) -> Field {
+fn natural(of: Option<Gaussian>) -> Field {
     of.map(|stored| stored.mean.exp())
 }
 
@@ -45,7 +46,7 @@ const SEEN: [&str; 4] =
     ["steps_per_s", "speed_alone_over_here", "power_here_over_alone", "power_here_over_tenants"];
 
 /// What was seen in one configuration, in the order of [`SEEN`].
-type Seen = [Option<Stored>; 4];
+type Seen = [Option<Gaussian>; 4];
 
 /// The first line: the columns' names, with their units. Neighbours are joined by `+`; what is
 /// relative is relative to the job alone at the default, a shared card's power above idle to that
@@ -140,15 +141,15 @@ fn put(line: &mut String, field: Field) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::beside::{Beside, PARTNERS_MAX};
+    use crate::history::colocation::{ColocationHistory, PARTNERS_MAX};
     use crate::history::{JOBS_MAX, LEVELS_MAX, PowerLevel, SETS_MAX, SETTINGS_MAX};
     use crate::model::cap::Setting;
-    use crate::model::throughput::{Constants, Off, POOLED};
+    use crate::model::throughput::{Constants, FormError, POOLED};
     use wattle_common::Timestamp;
     use wattle_common::id::JobId;
 
-    fn stored(mean: f64, sd: f64) -> Option<Stored> {
-        Some(Stored { mean, sd })
+    fn stored(mean: f64, sd: f64) -> Option<Gaussian> {
+        Some(Gaussian { mean, sd })
     }
 
     fn id(text: &str) -> WorkloadId {
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn each_configuration_is_a_row_and_each_column_has_its_unit() {
-        let ten = Stored { mean: 10f64.ln(), sd: 0.02 };
+        let ten = Gaussian { mean: 10f64.ln(), sd: 0.02 };
         let summary = Summary {
             levels: vec![Level { gpus: 2, nodes: 1, global_batch: Some(512), ln_rate: ten }],
             busy: stored(0.5, 0.03),
@@ -243,7 +244,7 @@ mod tests {
     /// The largest class there can be: what is stored and what is printed of it.
     #[test]
     fn the_largest_class_is_bounded() {
-        let one = Stored { mean: -1.234_567_890_123_456_7, sd: 0.012_345_678_901_234_567 };
+        let one = Gaussian { mean: -1.234_567_890_123_456_7, sd: 0.012_345_678_901_234_567 };
         let long = id(&"n".repeat(wattle_common::id::ID_LEN_MAX));
         let sets = (0..SETS_MAX).map(|_| SharedSet {
             neighbours: vec![long.clone(); 16],
@@ -277,14 +278,14 @@ mod tests {
             scaling: Some(Constants {
                 values: [one; POOLED],
                 flat_off: Some(one.sd),
-                off: [Off { square: one.sd, readings: 48 }; 2],
+                off: [FormError { square: one.sd, readings: 48 }; 2],
             }),
             ..Summary::default()
         };
         let mut kept = class(vec![summary; JOBS_MAX]);
         let pad = |i: usize, len: usize| format!("{i:0len$}");
         let pairs = |kept: &mut Class, len: usize| {
-            kept.beside = Beside::default();
+            kept.beside = ColocationHistory::default();
             for job in 0..4 {
                 let singles = (0..PARTNERS_MAX).map(|i| (id(&pad(i, len)), one));
                 let job = JobId::new(&pad(job, len)).unwrap();

@@ -12,11 +12,15 @@ use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
-use crate::beside::Beside;
-use crate::fit::Belief;
 use crate::model::cap::Setting;
 use crate::model::{interference, throughput, transfer};
+use crate::statistics::regression::Gaussian;
 use crate::workload_name::WorkloadName;
+
+pub mod colocation;
+pub mod similarity;
+
+use colocation::ColocationHistory;
 
 /// Jobs kept of each class.
 pub const JOBS_MAX: usize = 8;
@@ -35,30 +39,6 @@ const BUSY_JOB_SD: f64 = 0.03;
 /// The same of what a setting does: it is the class's own, and mostly repeats.
 const SETTING_JOB_SD: f64 = 0.015;
 
-/// A value with its deviation, as stored.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stored {
-    /// Expected value.
-    pub mean: f64,
-    /// Its standard deviation.
-    pub sd: f64,
-}
-
-impl Stored {
-    /// As what was seen of the set of `mix`.
-    #[must_use]
-    pub fn seen(self, mix: &interference::Mix) -> interference::Seen {
-        let variance = self.sd * self.sd;
-        interference::Seen { neighbours: mix.neighbours, sum: mix.sum, mean: self.mean, variance }
-    }
-}
-
-impl From<Belief> for Stored {
-    fn from(belief: Belief) -> Self {
-        Self { mean: belief.mean, sd: belief.sd }
-    }
-}
-
 /// A configuration's step rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Level {
@@ -70,14 +50,14 @@ pub struct Level {
     #[serde(default)]
     pub global_batch: Option<u32>,
     /// The logarithm of steps a second, alone at the default.
-    pub ln_rate: Stored,
+    pub ln_rate: Gaussian,
 }
 
 impl Level {
     /// Where it was.
     #[must_use]
-    pub fn spot(&self) -> throughput::Spot {
-        throughput::Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    pub fn shape(&self) -> throughput::JobShape {
+        throughput::JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 }
 
@@ -87,7 +67,7 @@ pub struct PowerLevel {
     /// GPUs in all.
     pub gpus: u32,
     /// The logarithm of one card's power alone at the default, watts.
-    pub ln_power: Stored,
+    pub ln_power: Gaussian,
 }
 
 /// What a job showed under a cap or a locked clock, relative to the default.
@@ -100,9 +80,9 @@ pub struct AtSetting {
     #[serde(default)]
     pub ln_power: Option<f64>,
     /// The logarithm of its slow-down.
-    pub slow: Option<Stored>,
+    pub slow: Option<Gaussian>,
     /// The logarithm of its power relative to the default.
-    pub power: Option<Stored>,
+    pub power: Option<Gaussian>,
 }
 
 /// What a job did beside others.
@@ -111,9 +91,9 @@ pub struct SharedSet {
     /// The neighbours' classes, sorted.
     pub neighbours: Vec<WorkloadId>,
     /// The logarithm of its slow-down.
-    pub slow: Option<Stored>,
+    pub slow: Option<Gaussian>,
     /// The logarithm of the card's power above idle over the tenants' added up.
-    pub power: Option<Stored>,
+    pub power: Option<Gaussian>,
 }
 
 /// What is kept of one job.
@@ -122,13 +102,13 @@ pub struct Summary {
     /// Step rates by configuration.
     pub levels: Vec<Level>,
     /// Busy share alone, 0 to 1.
-    pub busy: Option<Stored>,
+    pub busy: Option<Gaussian>,
     /// Memory traffic share alone, 0 to 1.
     pub memory_busy: Option<f64>,
     /// Peak device memory, MiB.
     pub memory_mib: Option<u64>,
     /// The logarithm of one card's power alone at the default, watts.
-    pub ln_power: Option<Stored>,
+    pub ln_power: Option<Gaussian>,
     /// The same by the GPUs it had.
     #[serde(default)]
     pub powers: Vec<PowerLevel>,
@@ -139,7 +119,7 @@ pub struct Summary {
     pub shared: Vec<SharedSet>,
     /// What it did beside one other at a time, all of it: goes into its class's table.
     #[serde(skip)]
-    pub singles: Vec<(WorkloadId, Stored)>,
+    pub singles: Vec<(WorkloadId, Gaussian)>,
     /// What it showed of how jobs scale.
     #[serde(default)]
     pub scaling: Option<throughput::Constants>,
@@ -154,7 +134,7 @@ pub struct Class {
     pub jobs: Vec<(JobId, Summary)>,
     /// What they did beside one other job.
     #[serde(default)]
-    pub beside: Beside,
+    pub beside: ColocationHistory,
 }
 
 /// What a class is expected to be.
@@ -163,31 +143,31 @@ pub struct Profile {
     /// How many of its jobs were seen.
     pub jobs: usize,
     /// Busy share alone.
-    pub busy: Option<Belief>,
+    pub busy: Option<Gaussian>,
     /// Memory traffic share alone.
     pub memory_busy: Option<f64>,
     /// Peak device memory, MiB: the largest seen.
     pub memory_mib: Option<u64>,
     /// The logarithm of one card's power alone, watts.
-    pub ln_power: Option<Belief>,
+    pub ln_power: Option<Gaussian>,
     /// The same by GPUs.
-    pub powers: BTreeMap<u32, Belief>,
+    pub powers: BTreeMap<u32, Gaussian>,
     /// Step rates by configuration.
-    pub levels: BTreeMap<throughput::Spot, Belief>,
+    pub levels: BTreeMap<throughput::JobShape, Gaussian>,
     /// What its jobs showed under caps and clocks.
     pub settings: Vec<AtSetting>,
 }
 
 /// Pools what several jobs showed into what another one will: each weighted by how sure it is and
 /// by how much jobs differ.
-fn pool(seen: impl Iterator<Item = Stored>, between_sd: f64) -> Option<Belief> {
+fn pool(seen: impl Iterator<Item = Gaussian>, between_sd: f64) -> Option<Gaussian> {
     let (mut precision, mut weighted) = (0.0, 0.0);
     for stored in seen {
         let weight = 1.0 / (stored.sd * stored.sd + between_sd * between_sd);
         precision += weight;
         weighted += weight * stored.mean;
     }
-    (precision > 0.0).then(|| Belief {
+    (precision > 0.0).then(|| Gaussian {
         mean: weighted / precision,
         sd: (1.0 / precision + between_sd * between_sd).sqrt(),
     })
@@ -201,8 +181,8 @@ fn pool_settings<'a>(seen: impl Iterator<Item = &'a AtSetting>) -> Vec<AtSetting
         let key = (whole(at.setting.cap_w), whole(at.setting.clock_mhz_max));
         groups.entry(key).or_default().push(at);
     }
-    let pool = |group: &[&AtSetting], of: fn(&AtSetting) -> Option<Stored>| {
-        pool(group.iter().filter_map(|at| of(at)), SETTING_JOB_SD).map(Stored::from)
+    let pool = |group: &[&AtSetting], of: fn(&AtSetting) -> Option<Gaussian>| {
+        pool(group.iter().filter_map(|at| of(at)), SETTING_JOB_SD)
     };
     groups
         .into_values()
@@ -225,15 +205,15 @@ impl Class {
     #[must_use]
     pub fn profile(&self, but: Option<&JobId>) -> Profile {
         let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
-        let mut by_level: BTreeMap<throughput::Spot, Vec<Stored>> = BTreeMap::new();
+        let mut by_level: BTreeMap<throughput::JobShape, Vec<Gaussian>> = BTreeMap::new();
         for level in jobs().flat_map(|s| &s.levels) {
-            by_level.entry(level.spot()).or_default().push(level.ln_rate);
+            by_level.entry(level.shape()).or_default().push(level.ln_rate);
         }
         let levels = by_level
             .into_iter()
             .filter_map(|(at, seen)| Some((at, pool(seen.into_iter(), JOB_SD)?)))
             .collect();
-        let mut by_count: BTreeMap<u32, Vec<Stored>> = BTreeMap::new();
+        let mut by_count: BTreeMap<u32, Vec<Gaussian>> = BTreeMap::new();
         for power in jobs().flat_map(|s| &s.powers) {
             by_count.entry(power.gpus).or_default().push(power.ln_power);
         }
@@ -255,7 +235,7 @@ impl Class {
 
     /// Whether every number in it is one.
     fn is_sane(&self) -> bool {
-        let fine = |s: &Stored| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
+        let fine = |s: &Gaussian| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
         self.jobs.len() <= JOBS_MAX
             && self.beside.is_sane()
             && self.jobs.iter().all(|(_, s)| {
@@ -436,7 +416,7 @@ impl History {
     /// What each class showed under caps on a kind of card, for the pooled curves; and the families
     /// they are of, each as often as it has classes.
     #[must_use]
-    pub fn capped(&self, kind: &str) -> (Vec<transfer::Seen>, Vec<&str>) {
+    pub fn capped(&self, kind: &str) -> (Vec<transfer::CapObservation>, Vec<&str>) {
         let (mut seen, mut families) = (Vec::new(), Vec::new());
         for (class, kept) in self.kept(kind) {
             let profile = kept.profile();
@@ -444,12 +424,12 @@ impl History {
             let Some(ln_power) = profile.ln_power.filter(|_| !settings.is_empty()) else {
                 continue;
             };
-            let pair = |s: Stored| (s.mean, s.sd);
+            let pair = |s: Gaussian| (s.mean, s.sd);
             let name = WorkloadName::of(class.as_str()).family;
             families.push(name);
             let family = families.iter().position(|f| *f == name).unwrap_or(0) as u16;
             seen.extend(settings.iter().filter_map(|at| {
-                Some(transfer::Seen {
+                Some(transfer::CapObservation {
                     class: (families.len() - 1) as u16,
                     family,
                     ln_power: at.ln_power.unwrap_or(ln_power.mean),
@@ -470,7 +450,10 @@ impl History {
 
     /// Every set seen on a kind of card, for the pooled curve: speeds, then powers.
     #[must_use]
-    pub fn seen(&self, kind: &str) -> (Vec<interference::Seen>, Vec<interference::Seen>) {
+    pub fn seen(
+        &self,
+        kind: &str,
+    ) -> (Vec<interference::SetObservation>, Vec<interference::SetObservation>) {
         let (mut slow, mut power) = (Vec::new(), Vec::new());
         let busy: BTreeMap<&WorkloadId, f64> = self
             .kept(kind)
@@ -482,7 +465,7 @@ impl History {
                 let others: Option<f64> = set.neighbours.iter().map(|n| busy.get(n)).sum();
                 // A set with a neighbour of unknown busy share teaches the curve nothing.
                 let Some(others) = others else { continue };
-                let seen = |s: Stored| interference::Seen {
+                let seen = |s: Gaussian| interference::SetObservation {
                     neighbours: set.neighbours.len(),
                     sum: own + others,
                     mean: s.mean,
@@ -505,7 +488,7 @@ mod tests {
     }
 
     fn busy(mean: f64) -> Summary {
-        Summary { busy: Some(Stored { mean, sd: 0.01 }), ..Summary::default() }
+        Summary { busy: Some(Gaussian { mean, sd: 0.01 }), ..Summary::default() }
     }
 
     #[test]
@@ -539,7 +522,7 @@ mod tests {
         assert!(other.restore(&kind, class.clone(), kept.clone(), 9));
         assert_eq!(other.class("v100", &class), Some(&kept));
         let mut bad = kept;
-        bad.jobs[0].1.busy = Some(Stored { mean: f64::NAN, sd: 0.1 });
+        bad.jobs[0].1.busy = Some(Gaussian { mean: f64::NAN, sd: 0.1 });
         assert!(!other.restore(&kind, class, bad, 9));
     }
 }

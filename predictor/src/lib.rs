@@ -1,34 +1,35 @@
-//! Learns how a job's speed and power answer to GPUs, clocks, caps and neighbours.
+//! Predicts the speed and power of a job over GPUs, nodes, batch size, caps, clocks and neighbours.
 //!
-//! Windows of running jobs come in ([`wattle_common::messages::JobWindow`]); surfaces go out
-//! ([`wattle_common::messages::Surface`]): for every configuration a job could run in, its speed and
-//! its cards' power, each with a 90 % interval. Where nothing of a job was seen yet, the surface is
-//! a prior and says so.
+//! Input: windows of running jobs ([`wattle_common::messages::JobWindow`]). Output: surfaces
+//! ([`wattle_common::messages::Surface`]) with a step rate and a power for every configuration that a
+//! job could run in, each with a 90 % interval. A job without windows gets a surface from the history
+//! of its class, or from priors, and the surface states which.
 //!
-//! One model per file, each with its formula, units and the source of its constants:
-//! [`model::cap`] (what is believed of caps and clocks), [`model::transfer`] (what other jobs showed
-//! of them), [`model::shape`] and [`model::clock`] (a job's own curves), [`model::throughput`] (GPUs,
-//! nodes and batch), [`model::interference`] (neighbours on the same card), [`model::pairs`] (what two classes do
-//! to each other, from all pairs seen). [`fit`] is the one place that solves least
-//! squares, through linfa. [`history`] is what outlives a job. [`method`] holds two other ways to
-//! answer, that share all but the models.
+//! Modules, from the bottom up:
 //!
-//! [`evaluate`] asks all of that how well it predicts measured runs.
+//! * [`statistics`]: Bayesian least squares; intervals. No knowledge of jobs.
+//! * [`model`]: one file for each model, with formula, units and the source of its constants:
+//!   [`model::cap`] (priors of caps and clocks), [`model::transfer`] (the same, learned from other
+//!   jobs), [`model::cap_curve`] and [`model::clock`] (a job's own curves), [`model::throughput`]
+//!   (GPUs, nodes and batch), [`model::interference`] (co-located jobs), [`model::pairs`] (pairs of
+//!   workload classes). [`prior`]: constants from data sheets and published measurements.
+//! * [`observation`]: a window as the models read it; [`gpu_types`]: what is known of each GPU type.
+//! * [`history`]: what outlives a job, by workload class; [`pooled`]: models fitted to all of it.
+//! * [`job`]: one job's windows and fitted models; [`surface`]: its predictions; [`probe`]: the
+//!   configurations worth measuring; [`calibration`]: intervals from earlier prediction errors.
+//! * [`method`]: two other prediction methods, which share all but the models.
+//! * [`predictor`]: all of that for many jobs; [`machine`]: the service's decisions.
 //!
 //! The library reads no clock and does no I/O: the same windows in the same order give the same
-//! bytes. It never reaches the tables by which a simulated world judges it.
+//! bytes. It does not depend on the simulated hardware that it is evaluated on.
 
-pub mod beside;
 pub mod calibration;
-pub mod cards;
 pub mod config;
 pub mod evaluate;
 pub mod export;
-pub mod fit;
+pub mod gpu_types;
 pub mod history;
-pub mod interval;
 pub mod job;
-pub mod likeness;
 pub mod machine;
 pub mod method;
 pub mod model;
@@ -40,6 +41,7 @@ pub mod probe;
 pub mod registry;
 #[cfg(feature = "service")]
 pub mod shell;
+pub mod statistics;
 pub mod surface;
 pub mod workload_name;
 

@@ -206,9 +206,9 @@ impl Machine for PredictorMachine {
             Event::WindowClosed(window) if self.ended.contains(&window.job) => {}
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
-                    let new = self.predictor.kind_is_there(&window.gpu_type);
+                    let new = self.predictor.add_gpu_type(&window.gpu_type);
                     // The first one says nothing new of any job.
-                    if new && self.predictor.kinds().len() > 1 {
+                    if new && self.predictor.gpu_types().len() > 1 {
                         self.want_all(now);
                     }
                     self.mark_waiting(now, &window.job, out);
@@ -241,7 +241,7 @@ impl Machine for PredictorMachine {
                 }
             }
             Event::KindSeen(kind) => {
-                if self.predictor.kind_is_there(&kind) {
+                if self.predictor.add_gpu_type(&kind) {
                     self.want_all(now);
                 }
             }

@@ -18,9 +18,9 @@ use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, SurfacePoint};
 
 use crate::history::{Class, Profile};
-use crate::interval::LogNormal;
 use crate::job::{Job, Profiles};
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
+use crate::statistics::interval::LogNormal;
 use crate::surface::Configuration;
 use crude::Place;
 use neighbour::Neighbours;
@@ -72,7 +72,7 @@ pub struct Subject<'a> {
     /// The kind of card.
     pub kind: &'a str,
     /// The card.
-    pub card: &'a Card,
+    pub card: &'a GpuSpec,
     /// What other jobs of its class were.
     pub class: &'a Profile,
     /// What its neighbours are.
@@ -120,7 +120,7 @@ impl Learner {
         kind: &str,
         class: &WorkloadId,
         kept: &Class,
-        card: &Card,
+        card: &GpuSpec,
         profiles: &Profiles,
     ) {
         for (id, summary) in &kept.jobs {
@@ -221,7 +221,7 @@ fn log_normal((mean, variance): (f64, f64)) -> LogNormal {
 }
 
 /// An answer as a surface's point. Neither a cap nor a neighbour makes a job faster.
-fn point(at: &Configuration, answer: Answer, card: &Card) -> SurfacePoint {
+fn point(at: &Configuration, answer: Answer, card: &GpuSpec) -> SurfacePoint {
     let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
     let relative = answer.relative;
     let relative_speed = if relative.mean.abs() + relative.variance < 1e-12 {

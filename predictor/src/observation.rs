@@ -9,7 +9,7 @@ use wattle_common::id::{self, NodeId, WorkloadId};
 use wattle_common::messages::JobWindow;
 
 use crate::model::cap::Setting;
-use crate::model::throughput::Spot;
+use crate::model::throughput::JobShape;
 
 /// GPUs and nodes beyond this are a mistake.
 const GPUS_MAX: u32 = 65_536;
@@ -152,8 +152,8 @@ impl Observation {
 
     /// Where its steps were taken.
     #[must_use]
-    pub fn spot(&self) -> Spot {
-        Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    pub fn shape(&self) -> JobShape {
+        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 
     /// How its cards were set.

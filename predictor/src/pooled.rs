@@ -1,8 +1,7 @@
-//! What is pooled over all jobs seen on one kind of card, for each model that pools.
+//! Pooled models: those that are fitted to all jobs seen on one GPU type.
 //!
-//! A job's own fit is cheap and made with each window; these fits read the whole history and are
-//! made apart, at a pace of their own. A model that pools gets a field here, with what it believes
-//! before anything was seen and how it is fitted from the history; the formulas are the models'.
+//! A job's own fit is cheap and made with each window. These fits read the history of all jobs and are
+//! made less often. The formulas are in [`crate::model`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,52 +10,54 @@ use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
 use crate::history::{History, Profile};
-use crate::model::interference::Mix;
-use crate::model::pairs::{Constants, Pairs, ROWS_MAX, Row, Traits};
-use crate::model::transfer::{Bounds, Seen, Transfer};
+use crate::model::interference::TenantLoad;
+use crate::model::pairs::{Constants, PairTraits, Pairs, ROWS_MAX, Row};
+use crate::model::transfer::{BurstBounds, CapObservation, Transfer};
 use crate::model::{interference, throughput};
 use crate::prior;
+use crate::statistics::regression::Gaussian;
 
-/// Pairs are fitted anew once so large a part of the rows is news: the fit costs their cube.
+/// Share of news among the rows from which on pairs are fitted again: the cost grows with their cube.
 const PAIRS_NEWS: f64 = 0.2;
-/// Their constants are looked for anew once there are so many times the rows.
+/// Growth of the rows from which on the hyperparameters of pairs are searched again.
 const PAIRS_TUNE: f64 = 1.5;
-/// Among more jobs than these, one more or less moves what is pooled by nothing that matters.
+/// Up to this many jobs, a job's own readings are taken out of the pooled model that it is fitted with;
+/// among more, one job has little influence.
 const FEW: usize = 64;
 
-/// Everything pooled, for one kind of card.
+/// Pooled models of one GPU type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
-    /// What tenants do to each other, by their number and busy shares.
+    /// Effect of neighbours by their number and busy shares.
     pub interference: interference::Pooled,
-    /// What caps do to a job that was not seen under them; shared with the jobs' own models.
+    /// Response to caps; shared with the jobs' own models.
     pub transfer: Arc<Transfer>,
-    /// What each class does to each other, beyond that.
+    /// Effect of each class on each other, beyond that.
     pairs: Option<Arc<FittedPairs>>,
-    /// How jobs scale.
+    /// Scaling over GPUs, nodes and batch.
     pub throughput: throughput::Pooled,
-    /// What each job showed of that, while they are few enough for one to weigh.
+    /// Scaling parameters of each job, while there are few.
     scaling: Arc<Vec<(JobId, throughput::Constants)>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct FittedPairs {
     pairs: Pairs,
-    /// What the history had learned when they were fitted.
+    /// News counter of the history at the time of the fit.
     news: u64,
-    /// How many rows their constants rest on.
+    /// Number of rows that the hyperparameters were searched with.
     tuned_at: usize,
 }
 
-/// The busy share of a job or class, and whether it is more than a belief.
-fn busy(profile: &Profile) -> (crate::fit::Belief, bool) {
+/// Busy share of a class, and whether it was observed.
+fn busy(profile: &Profile) -> (Gaussian, bool) {
     profile.busy.map_or((prior::UTILIZATION, false), |busy| (busy, true))
 }
 
-/// What `profile` makes of `class`.
+/// Traits of `class` from its name and `profile`.
 #[must_use]
-pub fn traits(class: Option<&WorkloadId>, profile: &Profile) -> Traits {
-    let mut traits = Traits::named(class);
+pub fn traits(class: Option<&WorkloadId>, profile: &Profile) -> PairTraits {
+    let mut traits = PairTraits::named(class);
     traits.ln_rate = profile.levels.first_key_value().map(|(_, level)| level.mean);
     traits.busy = profile.busy.map(|b| b.mean);
     traits.memory_busy = profile.memory_busy;
@@ -65,42 +66,42 @@ pub fn traits(class: Option<&WorkloadId>, profile: &Profile) -> Traits {
 }
 
 impl Pooled {
-    /// What is believed before anything was seen.
+    /// The priors.
     #[must_use]
-    pub fn believed() -> Self {
+    pub fn prior() -> Self {
         Self {
-            interference: interference::Pooled::believed(),
-            transfer: Arc::new(Transfer::believed()),
+            interference: interference::Pooled::prior(),
+            transfer: Arc::new(Transfer::prior()),
             pairs: None,
-            throughput: throughput::Pooled::believed(),
+            throughput: throughput::Pooled::prior(),
             scaling: Arc::default(),
         }
     }
 
-    /// Fits all that `history` holds of `kind`. Where little is new since `before`, what is dear to
-    /// fit is taken from there; with none, all is fitted.
+    /// Fits the history of `kind`. Costly models are taken from `before` where little is new.
     #[must_use]
-    pub fn fit(history: &History, kind: &str, before: Option<&Self>) -> Self {
-        let (slow, power) = history.seen(kind);
-        let (capped, families) = history.capped(kind);
-        // What counts as capped is at least one per cent below the default.
+    pub fn fit(history: &History, gpu_type: &str, before: Option<&Self>) -> Self {
+        let (slow, power) = history.seen(gpu_type);
+        let (capped, families) = history.capped(gpu_type);
+        // A cap in this list is at least 1 % below the default.
         let most = capped.iter().map(|s| s.cap_w / 0.99).reduce(f64::max);
-        let cap_default_w = prior::default_cap(kind, most).watts;
-        let watts = |s: &Seen| (s.ln_power + s.power.map_or(0.0, |(ln_ratio, _)| ln_ratio)).exp();
+        let cap_default_w = prior::default_cap(gpu_type, most).watts;
+        let watts =
+            |s: &CapObservation| (s.ln_power + s.power.map_or(0.0, |(ln_ratio, _)| ln_ratio)).exp();
         let lowest = capped.iter().map(watts).reduce(f64::min);
         let idle_w = prior::idle(cap_default_w, lowest);
         let transfer =
-            Transfer::fit(&capped, Bounds { cap_default_w, idle_w }).with_families(&families);
+            Transfer::fit(&capped, BurstBounds { cap_default_w, idle_w }).with_families(&families);
         let interference = interference::Pooled::fit(&slow, &power);
         let kept = before.and_then(|b| b.pairs.clone());
-        let news = history.pair_news(kind);
+        let news = history.pair_news(gpu_type);
         let fresh = kept.as_ref().map_or(news == 0, |kept| {
             let rows = kept.pairs.rows() as f64;
             (news.saturating_sub(kept.news) as f64) < (PAIRS_NEWS * rows).max(1.0)
         });
         let pairs =
-            if fresh { kept } else { fit_pairs(history, kind, &interference, kept.as_deref()) };
-        let scaling: Vec<_> = history.scaling(kind).collect();
+            if fresh { kept } else { fit_pairs(history, gpu_type, &interference, kept.as_deref()) };
+        let scaling: Vec<_> = history.scaling(gpu_type).collect();
         let few = scaling.iter().filter(|_| scaling.len() <= FEW);
         Self {
             interference,
@@ -111,25 +112,31 @@ impl Pooled {
         }
     }
 
-    /// Whether `history` knows more of pairs than was fitted.
+    /// Whether `history` has pairs that were not fitted.
     #[must_use]
-    pub fn is_behind(&self, history: &History, kind: &str) -> bool {
-        self.pairs.as_ref().map_or(0, |p| p.news) != history.pair_news(kind)
+    pub fn is_behind(&self, history: &History, gpu_type: &str) -> bool {
+        self.pairs.as_ref().map_or(0, |p| p.news) != history.pair_news(gpu_type)
     }
 
-    /// The logarithm of the slow-down of `me` beside `partner` alone, and its variance: what busy
-    /// shares let expect, corrected by the pairs seen. `shares_known`: both busy shares are more
-    /// than a belief.
+    /// Natural logarithm of the slowdown of `me` beside `partner` only, and its variance: the
+    /// expectation from busy shares, corrected by the pairs seen. `shares_known`: both busy shares were
+    /// observed.
     #[must_use]
-    pub fn pair(&self, me: &Traits, partner: &Traits, mix: &Mix, shares_known: bool) -> (f64, f64) {
+    pub fn pair(
+        &self,
+        me: &PairTraits,
+        partner: &PairTraits,
+        mix: &TenantLoad,
+        shares_known: bool,
+    ) -> (f64, f64) {
         let (mean, variance) = self.interference.slowdown(mix, &[]);
         let Some(fitted) = &self.pairs else { return (mean, variance) };
         let (z, z_variance) = fitted.pairs.at(me, partner, shares_known);
-        // Nobody gains by company.
+        // Sharing a GPU never speeds up a job.
         ((mean + z * variance.sqrt()).max(0.0), variance * z_variance)
     }
 
-    /// What is pooled over all jobs but `job`: its own windows must not count twice.
+    /// The pooled models without the readings of `job`, which would count twice in its own fit.
     #[must_use]
     pub fn without(mut all: Arc<Self>, job: &JobId) -> Arc<Self> {
         if all.scaling.iter().any(|(id, _)| id == job) {
@@ -143,28 +150,28 @@ impl Pooled {
 
 fn fit_pairs(
     history: &History,
-    kind: &str,
+    gpu_type: &str,
     interference: &interference::Pooled,
     before: Option<&FittedPairs>,
 ) -> Option<Arc<FittedPairs>> {
     let mut index: BTreeMap<&WorkloadId, usize> = BTreeMap::new();
     let mut profiles: Vec<Arc<Profile>> = Vec::new();
-    let mut known: Vec<Traits> = Vec::new();
+    let mut known: Vec<PairTraits> = Vec::new();
     let mut enter = |class| {
         *index.entry(class).or_insert_with(|| {
-            let profile = history.profile(kind, class, None).unwrap_or_default();
+            let profile = history.profile(gpu_type, class, None).unwrap_or_default();
             known.push(traits(Some(class), &profile));
             profiles.push(profile);
             known.len() - 1
         })
     };
-    let mut seen: Vec<(Timestamp, usize, usize, crate::history::Stored)> = Vec::new();
-    for (class, kept) in history.classes(kind) {
+    let mut seen: Vec<(Timestamp, usize, usize, Gaussian)> = Vec::new();
+    for (class, kept) in history.classes(gpu_type) {
         for (partner, at, stored) in kept.beside.iter() {
             seen.push((at, enter(class), enter(partner), stored));
         }
     }
-    // The newest, and in one order whatever the path was.
+    // The newest ones, in an order that does not depend on the order of arrival.
     seen.sort_by_key(|(at, me, partner, _)| (std::cmp::Reverse(*at), *me, *partner));
     let rows: Vec<Row> = seen
         .into_iter()
@@ -172,7 +179,7 @@ fn fit_pairs(
         .map(|(_, me, partner, stored)| {
             let ((own, own_known), (other, other_known)) =
                 (busy(&profiles[me]), busy(&profiles[partner]));
-            let (mean, variance) = interference.slowdown(&Mix::pair(own, other), &[]);
+            let (mean, variance) = interference.slowdown(&TenantLoad::pair(own, other), &[]);
             Row {
                 me,
                 partner,
@@ -185,9 +192,9 @@ fn fit_pairs(
     let tune = before.is_none_or(|b| rows.len() as f64 >= PAIRS_TUNE * b.tuned_at as f64);
     let start = match before {
         Some(before) if !tune => before.pairs.constants(),
-        _ => Constants::believed(),
+        _ => Constants::prior_means(),
     };
     let pairs = Pairs::fit(&known, &rows, start, tune)?;
     let tuned_at = before.filter(|_| !tune).map_or(rows.len(), |b| b.tuned_at);
-    Some(Arc::new(FittedPairs { pairs, news: history.pair_news(kind), tuned_at }))
+    Some(Arc::new(FittedPairs { pairs, news: history.pair_news(gpu_type), tuned_at }))
 }

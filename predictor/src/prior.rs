@@ -5,7 +5,7 @@
 //! the networks' power, from P100s, is not used on P100s ([`POWER_MEASURED_ON`]). Everything is
 //! wide on purpose: the first windows overrule it.
 
-use crate::fit::Belief;
+use crate::statistics::regression::Gaussian;
 
 /// Board power by data sheet, watts, each form factor of a kind, ascending.
 const BOARD_POWER_W: &[(&str, &[f64])] = &[
@@ -49,7 +49,7 @@ const POWER_SHARE_UNKNOWN: f64 = 0.5;
 const POWER_SHARE_UNKNOWN_SD: f64 = 0.8;
 
 /// Busy share of a job of which nothing is known: between input-bound and saturated, anything.
-pub const UTILIZATION: Belief = Belief { mean: 0.5, sd: 0.3 };
+pub const UTILIZATION: Gaussian = Gaussian { mean: 0.5, sd: 0.3 };
 
 /// Where a card's default cap is known from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,15 +85,15 @@ pub fn default_cap(kind: &str, seen_max_w: Option<f64>) -> DefaultCap {
 /// kind of network it was taken from; `carried` says that the card is of another kind than the
 /// networks were measured on.
 #[must_use]
-pub fn power_share(workload: Option<&str>, carried: bool) -> (Belief, Option<&'static str>) {
+pub fn power_share(workload: Option<&str>, carried: bool) -> (Gaussian, Option<&'static str>) {
     if !carried {
-        let belief = Belief { mean: POWER_SHARE_UNKNOWN.ln(), sd: POWER_SHARE_UNKNOWN_SD };
+        let belief = Gaussian { mean: POWER_SHARE_UNKNOWN.ln(), sd: POWER_SHARE_UNKNOWN_SD };
         return (belief, None);
     }
     let lower = workload.unwrap_or_default().to_ascii_lowercase();
     match POWER_SHARE.iter().find(|(word, _)| lower.contains(word)) {
-        Some((word, share)) => (Belief { mean: share.ln(), sd: POWER_SHARE_SD }, Some(word)),
-        None => (Belief { mean: POWER_SHARE_ANY.ln(), sd: POWER_SHARE_ANY_SD }, None),
+        Some((word, share)) => (Gaussian { mean: share.ln(), sd: POWER_SHARE_SD }, Some(word)),
+        None => (Gaussian { mean: POWER_SHARE_ANY.ln(), sd: POWER_SHARE_ANY_SD }, None),
     }
 }
 

@@ -17,7 +17,7 @@ use wattle_common::{Frequency, Power};
 
 use crate::config::PredictorConfig;
 use crate::job::Job;
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::observation::Observation;
 use crate::surface::{CAP_SHARES, Configuration, GPUS_PER_NODE, clock_axis};
 
@@ -54,7 +54,7 @@ struct Thought {
 pub fn propose(
     config: &PredictorConfig,
     job: &Job,
-    card: &Card,
+    card: &GpuSpec,
     believe: impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
 ) -> Option<Probe> {
     if !config.probe {
@@ -148,7 +148,7 @@ struct Held {
 }
 
 impl Held {
-    fn of(window: &Observation, card: &Card) -> Self {
+    fn of(window: &Observation, card: &GpuSpec) -> Self {
         Self {
             cap_w: window.cap_w.unwrap_or(card.cap_default_w),
             mhz: window.clock_mhz_max.unwrap_or(f64::INFINITY),
@@ -170,7 +170,7 @@ struct Axis {
 }
 
 /// The caps of the axis, where it is known what a cap of this card is worth.
-fn caps(level: &Observation, usual: Held, card: &Card) -> Axis {
+fn caps(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
     if !card.cap_known {
         return Axis { all: Vec::new(), lower: Vec::new() };
     }
@@ -186,7 +186,7 @@ fn caps(level: &Observation, usual: Held, card: &Card) -> Axis {
 
 /// The clocks of the axis, where the card's top clock was seen. One that the job does not reach as
 /// it runs (because of its cap, or of heat) would hold nothing back.
-fn clocks(level: &Observation, usual: Held, card: &Card) -> Axis {
+fn clocks(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
     let under = |clock_max: Option<Frequency>| Configuration { clock_max, ..at(level) };
     let all: Vec<_> = std::iter::once(None).chain(clock_axis(card)).map(under).collect();
     let reached = level.clock_mhz_mean.unwrap_or(f64::INFINITY).min(usual.mhz);
@@ -294,7 +294,7 @@ fn mean_width(points: &[SurfacePoint]) -> Option<f64> {
 }
 
 /// How the job's cards usually are: as in most of `windows`, the higher of two.
-fn usual(windows: &[&Observation], card: &Card) -> Option<Held> {
+fn usual(windows: &[&Observation], card: &GpuSpec) -> Option<Held> {
     let held: Vec<Held> = windows.iter().map(|w| Held::of(w, card)).collect();
     let count = |at: Held| held.iter().filter(|other| at.is(**other)).count();
     let key = |at: &Held| (count(*at), at.cap_w, at.mhz);
@@ -304,7 +304,7 @@ fn usual(windows: &[&Observation], card: &Card) -> Option<Held> {
 }
 
 /// The looks there were: each cap below the usual one and each clock, once, with the job's GPUs.
-fn looked_at(job: &Job, card: &Card, usual: Held) -> Vec<(Held, u32)> {
+fn looked_at(job: &Job, card: &GpuSpec, usual: Held) -> Vec<(Held, u32)> {
     let mut looks: Vec<(Held, u32)> = Vec::new();
     for window in job.windows().iter().filter(|w| w.alone()) {
         let held = Held::of(window, card);

@@ -27,8 +27,8 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Champion, JobWindow, PredictorState, PredictorStatus, Surface};
 use wattle_common::{Machine, Timestamp};
 
-use crate::cards::Cards;
 use crate::config::PredictorConfig;
+use crate::gpu_types::GpuTypes;
 use crate::observation::Observation;
 use crate::predictor::Predictor;
 use config::RegistryConfig;
@@ -142,7 +142,7 @@ pub struct Registry {
     jobs: BTreeMap<JobId, Job>,
     scored: usize,
     ended: VecDeque<JobId>,
-    cards: Cards,
+    cards: GpuTypes,
     /// Knows what owners say of their jobs and nothing else.
     fallback: Predictor,
     looked_at: Timestamp,
@@ -182,7 +182,7 @@ impl Registry {
             jobs: BTreeMap::new(),
             scored: 0,
             ended: VecDeque::new(),
-            cards: Cards::default(),
+            cards: GpuTypes::default(),
             fallback,
             looked_at: now,
             turned_away: None,
@@ -311,7 +311,7 @@ impl Registry {
         if self.serves(&predictor) {
             // A prior that stands in for it speaks of the same kinds.
             for on in std::iter::once(&*surface).chain(&surface.other_gpu_types) {
-                self.fallback.kind_is_there(&on.gpu_type);
+                self.fallback.add_gpu_type(&on.gpu_type);
             }
             self.pass_on(surface, out);
         }
@@ -338,8 +338,8 @@ impl Registry {
         let class_of = |job: &JobId| self.jobs.get(job).and_then(|job| job.workload.clone());
         let Ok(seen) = Observation::of(window, class_of) else { return };
         self.cards.see(&window.gpu_type, &seen);
-        self.fallback.kind_is_there(&window.gpu_type);
-        let card = self.cards.card(&window.gpu_type);
+        self.fallback.add_gpu_type(&window.gpu_type);
+        let card = self.cards.spec(&window.gpu_type);
         self.enter_job(now, id, false, out);
         self.let_score(id, true);
         let job = self.jobs.get_mut(id).expect("entered above");

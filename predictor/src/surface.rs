@@ -13,17 +13,17 @@ use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::{Frequency, Power};
 
-use crate::fit::Belief;
-use crate::history::{Class, SharedSet, Stored};
-use crate::interval::LogNormal;
-use crate::job::held::Prepared;
+use crate::history::{Class, SharedSet};
+use crate::job::cap_clock_response::PreparedSetting;
 use crate::job::{JobModel, Profiles, setting};
-use crate::model::cap::{self, Card, Setting};
-use crate::model::interference::{Habit, Seen};
-use crate::model::pairs::Traits;
-use crate::model::throughput::Spot;
+use crate::model::cap::{self, GpuSpec, Setting};
+use crate::model::interference::{SetObservation, SetReadings};
+use crate::model::pairs::PairTraits;
+use crate::model::throughput::JobShape;
 use crate::pooled::Pooled;
 use crate::prior;
+use crate::statistics::interval::LogNormal;
+use crate::statistics::regression::Gaussian;
 
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
 /// do not go, in steps of a tenth.
@@ -70,8 +70,8 @@ pub struct Configuration {
 impl Configuration {
     /// Where its steps are taken.
     #[must_use]
-    pub fn spot(&self) -> Spot {
-        Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    pub fn shape(&self) -> JobShape {
+        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 }
 
@@ -79,10 +79,10 @@ impl Configuration {
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
     model: &'a JobModel,
-    card: &'a Card,
+    card: &'a GpuSpec,
     profiles: &'a Profiles,
     pooled: &'a Pooled,
-    me: Traits,
+    me: PairTraits,
     class: Option<&'a Class>,
     /// What was seen of the job, or of its class, by its neighbours' classes.
     seen: BTreeMap<&'a [WorkloadId], Vec<&'a SharedSet>>,
@@ -104,7 +104,7 @@ impl<'a> Question<'a> {
     #[must_use]
     pub fn new(
         model: &'a JobModel,
-        card: &'a Card,
+        card: &'a GpuSpec,
         class: Option<&'a Class>,
         profiles: &'a Profiles,
         pooled: &'a Pooled,
@@ -127,7 +127,7 @@ impl<'a> Question<'a> {
         // Configurations with the same neighbours follow each other.
         let mut last: Option<(&[WorkloadId], Together)> = None;
         // Few settings are asked for many times.
-        let mut settings: Vec<(Setting, Prepared)> = Vec::new();
+        let mut settings: Vec<(Setting, PreparedSetting)> = Vec::new();
         let mut out = Vec::with_capacity(wanted.len());
         for at in wanted {
             let neighbours = at.neighbours.as_slice();
@@ -152,7 +152,7 @@ impl<'a> Question<'a> {
         &self,
         at: &Configuration,
         together: Option<Together>,
-        prepared: &Prepared,
+        prepared: &PreparedSetting,
     ) -> SurfacePoint {
         let (mut ln_power, mut power_variance) = self.model.ln_power_alone(at.gpus);
         let mut slow = (0.0, 0.0);
@@ -181,7 +181,7 @@ impl<'a> Question<'a> {
         };
         let steps_per_s = self
             .model
-            .ln_rate_set(at.spot(), prepared, held)
+            .ln_rate_set(at.shape(), prepared, held)
             // An iteration seen in power may be several steps, or a part of one.
             .filter(|_| !self.model.inferred)
             .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));
@@ -209,7 +209,7 @@ impl<'a> Question<'a> {
         if seen.is_empty() {
             // Longer ago than any job's sets that are kept.
             let kept = self.class.and_then(|c| c.beside.of(class));
-            seen.extend(kept.map(|stored| stored.seen(&mix)));
+            seen.extend(kept.map(|stored| SetObservation::new(&mix, stored)));
         }
         if seen.is_empty() {
             self.model.pair_slow(&self.me, class, self.profiles, self.pooled)
@@ -237,12 +237,12 @@ impl<'a> Question<'a> {
         let of = |shared: &SharedSet| shared.power;
         let set = self.seen_of(neighbours, of);
         let alone = |n| self.seen_of(std::slice::from_ref(n), of).pop();
-        let singles: Vec<Seen> = if set.is_empty() && neighbours.len() > 1 {
+        let singles: Vec<SetObservation> = if set.is_empty() && neighbours.len() > 1 {
             neighbours.iter().filter_map(alone).collect()
         } else {
             Vec::new()
         };
-        self.pooled.interference.power(&mix, Habit { set: &set, singles: &singles })
+        self.pooled.interference.power(&mix, SetReadings { set: &set, singles: &singles })
     }
 
     fn together(&self, neighbours: &[WorkloadId], singles: &Singles<'_>) -> Together {
@@ -251,7 +251,7 @@ impl<'a> Question<'a> {
             let alone = self.profiles.get(class).and_then(|p| p.ln_power);
             let alone = alone.unwrap_or_else(|| {
                 let (share, _) = prior::power_share(Some(class.as_str()), self.card.power_carried);
-                Belief { mean: share.mean + self.card.cap_default_w.ln(), sd: share.sd }
+                Gaussian { mean: share.mean + self.card.cap_default_w.ln(), sd: share.sd }
             });
             let watts = alone.mean.exp();
             others += (watts - self.card.idle_w).max(1.0);
@@ -279,11 +279,14 @@ impl<'a> Question<'a> {
     fn seen_of(
         &self,
         neighbours: &[WorkloadId],
-        of: fn(&SharedSet) -> Option<Stored>,
-    ) -> Vec<Seen> {
+        of: fn(&SharedSet) -> Option<Gaussian>,
+    ) -> Vec<SetObservation> {
         let Some(sets) = self.seen.get(neighbours) else { return Vec::new() };
         let mix = self.model.mix(neighbours, self.profiles);
-        sets.iter().filter_map(|set| of(set)).map(|stored| stored.seen(&mix)).collect()
+        sets.iter()
+            .filter_map(|set| of(set))
+            .map(|stored| SetObservation::new(&mix, stored))
+            .collect()
     }
 }
 
@@ -294,7 +297,7 @@ type Singles<'b> = BTreeMap<&'b WorkloadId, (f64, f64)>;
 #[derive(Clone, Copy, Debug)]
 pub struct Axes<'a> {
     /// The card.
-    pub card: &'a Card,
+    pub card: &'a GpuSpec,
     /// Locked clocks the job ran with, MHz.
     pub clocks_seen: &'a [f64],
     /// Global batch sizes the job or its class ran with, other than the job's own now.
@@ -397,7 +400,7 @@ pub fn configurations(
 type Set = (Option<Power>, Option<Frequency>);
 
 /// The clocks of the axis: those `seen`, then the others.
-fn clocks(card: &Card, seen: &[f64]) -> Vec<Option<Frequency>> {
+fn clocks(card: &GpuSpec, seen: &[f64]) -> Vec<Option<Frequency>> {
     let locked = |mhz: f64| Some(Frequency::from_mhz(mhz.round() as u32));
     let seen = seen.iter().take(CLOCKS_SEEN_MAX).filter(|mhz| **mhz >= CLOCK_STEP_MHZ);
     let mut clocks: Vec<Option<Frequency>> = Vec::new();
@@ -410,7 +413,7 @@ fn clocks(card: &Card, seen: &[f64]) -> Vec<Option<Frequency>> {
 }
 
 /// The clocks that are asked of every job, descending; none where the card's top was not seen.
-pub(crate) fn clock_axis(card: &Card) -> impl Iterator<Item = Option<Frequency>> {
+pub(crate) fn clock_axis(card: &GpuSpec) -> impl Iterator<Item = Option<Frequency>> {
     let top = card.clock_mhz_top.unwrap_or(0.0);
     let stepped = CLOCK_SHARES
         .iter()
@@ -442,7 +445,7 @@ fn shapes(request: GpuRequest, seen: &[(u32, u32)]) -> Vec<(u32, u32)> {
 mod tests {
     use super::*;
 
-    const CARD: Card = Card {
+    const CARD: GpuSpec = GpuSpec {
         cap_default_w: 250.0,
         cap_known: true,
         idle_w: 35.0,
@@ -481,7 +484,7 @@ mod tests {
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
     }
 
-    fn axes<'a>(card: &'a Card, clocks_seen: &'a [f64]) -> Axes<'a> {
+    fn axes<'a>(card: &'a GpuSpec, clocks_seen: &'a [f64]) -> Axes<'a> {
         Axes { card, clocks_seen, batches_seen: &[] }
     }
 
@@ -497,7 +500,7 @@ mod tests {
 
     #[test]
     fn clocks_that_were_seen_come_early_and_others_last() {
-        let card = Card { clock_mhz_top: Some(1_410.0), ..CARD };
+        let card = GpuSpec { clock_mhz_top: Some(1_410.0), ..CARD };
         let classes = [id("a"), id("b")];
         let all = configurations(
             GpuRequest::exactly(1),

@@ -1,6 +1,6 @@
-//! The scores of one quantity, aspect and horizon, by family, and the quantiles that follow.
+//! Scores of one quantity, aspect and horizon by family, and their quantiles.
 //!
-//! Bounded in families and in scores for each. What a score is, is not known here.
+//! Bounded in families and in scores of each.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,55 +9,55 @@ use wattle_common::id;
 use wattle_common::numerics::statistics::{conformal_index, quantile_weibull};
 
 use super::SCORE_MAX;
-use super::family::of_new_family;
-use super::place::{Aspect, Horizon, Place};
+use super::new_family::of_new_family;
+use super::stratum::{Aspect, Horizon, Stratum};
 
-/// The share of what will be seen that an interval is to hold.
+/// Nominal coverage of an interval.
 const COVERED: f64 = 0.9;
-/// Scores of one family kept, the newest.
+/// Scores kept of each family, the newest ones.
 pub const SCORES_MAX: usize = 256;
-/// Families kept; beyond, the one with the fewest scores makes room.
+/// Families kept; beyond, the one with the fewest scores is dropped.
 pub const FAMILIES_MAX: usize = 64;
-/// Scores from which on a family speaks for itself: the quantile's place is the second largest
-/// then, so one wild score does not make it.
+/// Scores from which on a family has its own quantile: its rank is the second largest then, so that one
+/// outlier does not set it.
 const OWN_MIN: usize = 20;
-/// Jobs that scores must come from before they count: those of one job, or of two, say nothing of
-/// the next, and a job's surface does not depend then on the order its own windows came in.
+/// Smallest number of jobs among the scores: fewer say nothing of the next job, and would make a job's
+/// surface depend on the order of its own windows.
 const JOBS_MIN: usize = 3;
-/// Scores from which on a family is one of those that a new one may be like: the root mean square of
-/// fewer says little of its scale.
+/// Scores from which on a family is used for the quantile of an unseen family: fewer do not determine
+/// its scale.
 const GROUP_MIN: usize = 3;
-/// Up to so many scores the quantile over all jobs is worked out at every one.
+/// Up to this many scores the quantile over all jobs is computed with each one.
 const PROMPT_MAX: usize = 512;
-/// Beyond, once a share of one in so many of them is new.
+/// Beyond, once one in this many scores is new.
 const SETTLED_BY: usize = 64;
-/// Fewer than nine of anything have no 90 % quantile: `0.9 (n + 1)` is beyond them.
+/// Fewer values have no 90 % quantile: rank `0.9 (n + 1)` is beyond them.
 const NINE: usize = 9;
 
-/// The scores of one quantity, aspect and horizon, by family.
+/// Scores of one quantity, aspect and horizon, by family.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     pub(super) families: BTreeMap<String, VecDeque<(u32, f32)>>,
-    /// Follows from them.
+    /// Computed from `families`.
     #[serde(skip)]
     quantiles: Quantiles,
-    /// Since it was stored.
+    /// Scores since the last storing.
     #[serde(skip)]
     pub(super) news: usize,
-    /// Since the quantile over all jobs was worked out.
+    /// Scores since the quantile over all jobs was computed.
     #[serde(skip)]
     unsettled: usize,
     #[serde(skip)]
     order: Order,
 }
 
-/// What need not be put in order again with every score. Nothing is, until it is first settled.
+/// Sorted scores, kept between calls. Empty until the first [`Scores::settle`].
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Order {
     settled: bool,
-    /// All scores, ascending.
+    /// All scores in ascending order.
     all: Vec<f32>,
-    /// Families with other scores than when it was settled.
+    /// Families whose scores changed since they were settled.
     changed: BTreeSet<String>,
 }
 
@@ -78,15 +78,15 @@ impl Order {
 struct Quantiles {
     own: BTreeMap<String, f64>,
     pooled: Option<f64>,
-    /// What nine in ten of a family to come stay below.
+    /// 90 % quantile of an unseen family.
     new: Option<f64>,
-    /// By family, over its jobs, each of the same weight; and over all jobs.
+    /// Quantiles over jobs of equal weight: by family, and over all jobs.
     own_jobs: BTreeMap<String, f64>,
     jobs: Option<f64>,
 }
 
-/// The quantile of one more job than those that gave `scores`: a job counts the same however many it
-/// gave, and the new one as much, as if beyond all. `None` for too few jobs to say.
+/// 90 % quantile for a new job, given (job, score): each job has the same weight, and the new job has the
+/// same weight at infinity. `None` for fewer than nine jobs.
 fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
     let mut jobs: Vec<u32> = scores.iter().map(|(job, _)| *job).collect();
     jobs.sort_unstable();
@@ -105,12 +105,12 @@ fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
     let mut below = 0.0;
     sorted.into_iter().find_map(|(score, weight)| {
         below += weight;
-        // A sum of shares is not exact.
+        // Tolerance for rounding of the sum.
         (below + 1e-9 >= asked).then_some(f64::from(score))
     })
 }
 
-/// Whether so many jobs are among `jobs` that they count.
+/// Whether `jobs` contains at least [`JOBS_MIN`] different jobs.
 fn enough(jobs: impl Iterator<Item = u32>) -> bool {
     let mut found = [0; JOBS_MIN];
     let mut count = 0;
@@ -141,7 +141,7 @@ impl Scores {
             let gone = ring.pop_front();
             gone.iter().for_each(|(_, score)| self.order.remove(*score));
         }
-        // A thousandth is more than the quantile is sure to.
+        // Finer than the quantile's own error.
         let score = ((score * 1e3).round() / 1e3) as f32;
         ring.push_back((job, score));
         if self.order.settled {
@@ -154,7 +154,7 @@ impl Scores {
         self.unsettled += 1;
     }
 
-    /// Works out the quantiles, once scores came.
+    /// Computes the quantiles again after new scores.
     pub(super) fn settle(&mut self) {
         if !self.order.settled {
             self.order.settled = true;
@@ -165,7 +165,7 @@ impl Scores {
         for name in std::mem::take(&mut self.order.changed) {
             self.settle_family(&name);
         }
-        // Of thousands of scores a few new ones move it by nothing, and all must be put in order.
+        // Among thousands of scores a few new ones have no effect, and sorting costs.
         let total = self.order.all.len();
         if total < PROMPT_MAX || self.unsettled * SETTLED_BY >= total {
             let ring = |ring: &VecDeque<(u32, f32)>| ring.iter().map(|(_, score)| *score).collect();
@@ -182,7 +182,7 @@ impl Scores {
         self.quantiles.pooled = pooled.filter(|_| counts);
     }
 
-    /// Works out one family's own quantiles.
+    /// Computes one family's own quantiles.
     fn settle_family(&mut self, name: &str) {
         let of = &mut self.quantiles;
         of.own.remove(name);
@@ -199,9 +199,9 @@ impl Scores {
         }
     }
 
-    pub(super) fn stretch(&self, place: &Place) -> Option<f64> {
+    pub(super) fn stretch(&self, place: &Stratum) -> Option<f64> {
         let of = &self.quantiles;
-        let new = matches!(place.horizon, Horizon::Fresh | Horizon::Unmet);
+        let new = matches!(place.horizon, Horizon::NewAspect | Horizon::NewJob);
         if new && self.families.contains_key(&place.family) {
             let own = of.own_jobs.get(&place.family).copied();
             if let Some(found) = own.or(of.jobs) {
@@ -212,10 +212,10 @@ impl Scores {
             return Some(*own);
         }
         let pooled = of.pooled?;
-        let other = new || place.aspect == Aspect::Shape && place.horizon != Horizon::Again;
+        let other = new || place.aspect == Aspect::Shape && place.horizon != Horizon::SameConfig;
         Some(match of.new.filter(|_| other) {
             Some(found) => found,
-            // Of one family alone: no interval is drawn together on its word.
+            // With one family only, its intervals are not narrowed for others.
             None if other => pooled.max(1.0),
             None => pooled,
         })
@@ -237,7 +237,7 @@ mod tests {
     use wattle_common::rng::Stream;
 
     #[test]
-    fn the_quantile_is_corrected_for_few_scores() {
+    fn family_quantile_is_interpolated() {
         let mut nine: Vec<f64> = (1..=9).map(f64::from).collect();
         // Between the 22nd and the 23rd.
         let mut few: Vec<f64> = (1..=24).map(f64::from).collect();
@@ -246,9 +246,9 @@ mod tests {
         assert_eq!(quantile_weibull(&mut [], COVERED), None);
     }
 
-    /// Families come and go, their rings turn over, and nothing is forgotten or left behind.
+    /// With families that come and go and full rings.
     #[test]
-    fn what_is_kept_in_order_is_what_would_be_worked_out_anew() {
+    fn incremental_order_equals_computing_from_scratch() {
         let mut rng = Stream::new(3, "order");
         let mut scores = Scores::default();
         for i in 0..4_000 {
@@ -262,7 +262,7 @@ mod tests {
                 let families = scores.families.clone();
                 let mut anew = Scores { families, ..Scores::default() };
                 anew.settle();
-                // Worked out at a pace of their own.
+                // Computed less often.
                 anew.quantiles.jobs = scores.quantiles.jobs;
                 anew.quantiles.new = scores.quantiles.new;
                 assert_eq!((&anew.quantiles, &anew.order), (&scores.quantiles, &scores.order));
@@ -272,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_job_counts_once_however_many_its_scores() {
-        // Nine calm jobs of a hundred scores each, and one wild one of a single score.
+    fn a_job_has_the_same_weight_whatever_its_number_of_scores() {
+        // Nine jobs with a hundred small scores each, and one job with a single large score.
         let mut scores: Vec<(u32, f32)> =
             (0..9).flat_map(|job| (0..100).map(move |i| (job, i as f32 / 100.0))).collect();
         assert!((quantile_of_jobs(&scores).unwrap() - 0.99).abs() < 1e-6);
         scores.push((9, 5.0));
         assert!((quantile_of_jobs(&scores).unwrap() - 5.0).abs() < 1e-6);
-        assert_eq!(quantile_of_jobs(&scores[..800]), None, "eight jobs cannot tell");
+        assert_eq!(quantile_of_jobs(&scores[..800]), None, "eight jobs are too few");
     }
 }

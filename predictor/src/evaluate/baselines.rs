@@ -1,22 +1,20 @@
-//! The simple means that predictions are measured against: constant, nearest, linear.
-//!
-//! They see the same readings as the predictor, and nothing else.
+//! Simple predictors for comparison: constant, nearest, linear. They know the same readings as the
+//! predictor.
 
 use wattle_common::numerics::gauss_jordan;
 
-/// The geometric mean; for none, nothing.
+/// Geometric mean.
 pub(super) fn constant(values: impl Iterator<Item = f64>) -> Option<f64> {
     let logs: Vec<f64> = values.map(f64::ln).collect();
     (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
-/// The value at the known place nearest to `x`; of two as near, the first.
+/// Value at the known point nearest to `x`; of two equally near ones, the first.
 pub(super) fn nearest(known: &[(f64, f64)], x: f64) -> Option<f64> {
     known.iter().min_by(|a, b| (a.0 - x).abs().total_cmp(&(b.0 - x).abs())).map(|(_, y)| *y)
 }
 
-/// The straight line between the two known places around `x`, or through the two at its end;
-/// `known` ascends.
+/// Piecewise linear interpolation, extrapolated from the last two points; `known` is in ascending order.
 pub(super) fn linear(known: &[(f64, f64)], x: f64) -> Option<f64> {
     let [first, rest @ ..] = known else { return None };
     if rest.is_empty() {
@@ -27,7 +25,7 @@ pub(super) fn linear(known: &[(f64, f64)], x: f64) -> Option<f64> {
     Some(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
 }
 
-/// All three over one axis; `known` ascends and is not empty.
+/// All three over one axis; `known` is in ascending order and not empty.
 pub(super) fn simple(known: &[(f64, f64)], x: f64) -> Vec<(&'static str, f64)> {
     let of = [
         ("constant", constant(known.iter().map(|k| k.1))),
@@ -37,8 +35,8 @@ pub(super) fn simple(known: &[(f64, f64)], x: f64) -> Vec<(&'static str, f64)> {
     of.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// Least squares of `y` over (1, features); a little ridge (1e-6 of each feature's own square)
-/// where features say the same.
+/// Least squares of `y` over (1, features), with a small ridge penalty (1e-6 of each feature's own sum of
+/// squares) against collinear features.
 pub(super) struct Plane(Vec<f64>);
 
 impl Plane {
@@ -67,8 +65,8 @@ impl Plane {
     }
 }
 
-/// y = mean + row's part + column's part, in logarithms, each part drawn to none as if one more
-/// reading had said so.
+/// Additive model in logarithms, y = mean + row effect + column effect; each effect is shrunk as if by one
+/// more reading without effect.
 pub(super) struct Additive {
     mean: f64,
     rows: Vec<f64>,
@@ -79,7 +77,7 @@ impl Additive {
     pub(super) fn fit(size: usize, cells: &[((usize, usize), f64)]) -> Self {
         let mean = cells.iter().map(|(_, y)| y.ln()).sum::<f64>() / cells.len().max(1) as f64;
         let mut fitted = Self { mean, rows: vec![0.0; size], columns: vec![0.0; size] };
-        // Alternating; it is convex and settles within a few dozen rounds.
+        // Backfitting of a convex problem: a few dozen rounds suffice.
         for _ in 0..100 {
             let (mut sums, mut counts) = (vec![0.0; size], vec![1.0; size]);
             for ((i, j), y) in cells {
@@ -107,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_and_neighbours() {
+    fn interpolation_and_nearest_point() {
         let known = [(1.0, 10.0), (2.0, 20.0), (4.0, 0.0)];
         for (x, line, near) in
             [(1.5, 15.0, 10.0), (3.5, 5.0, 0.0), (5.0, -10.0, 0.0), (0.0, 0.0, 10.0)]
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plane_and_a_sum_of_parts_are_found_again() {
+    fn plane_and_additive_effects_are_recovered() {
         let rows: Vec<(Vec<f64>, f64)> = (0..9)
             .map(|i| (f64::from(i / 3), f64::from(i % 3)))
             .map(|(a, b)| (vec![a, b], 1.0 + 2.0 * a - 3.0 * b))

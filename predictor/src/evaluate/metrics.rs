@@ -1,4 +1,4 @@
-//! Errors of predictions against what was measured, gathered into rows.
+//! Errors of predictions, aggregated into rows.
 
 use std::collections::BTreeMap;
 
@@ -6,35 +6,35 @@ use serde::Serialize;
 use wattle_common::messages::Estimate;
 use wattle_common::numerics::statistics::quantile_linear;
 
-/// One line of the result. Shares (`mape`, `coverage90`) are fractions of 1.
+/// One row of the report. Shares (`mape`, `coverage90`) are fractions of 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The file, below the folder that was named.
+    /// File, relative to the named folder.
     pub file: String,
-    /// The GPU, as the file writes it; `None` where it names none.
+    /// GPU as written in the file, if named.
     pub gpu: Option<String>,
-    /// The model, where the protocol is per model.
+    /// Model, for protocols by model.
     pub model: Option<String>,
-    /// The protocol.
+    /// Protocol.
     pub protocol: String,
-    /// What was predicted.
+    /// Predicted quantity.
     pub quantity: String,
-    /// Predictions.
+    /// Number of predictions.
     pub n: usize,
-    /// Mean of |predicted / seen - 1|; `None` for a decision.
+    /// Mean of |predicted / measured - 1|; `None` for a decision.
     pub mape: Option<f64>,
-    /// Mean of |predicted - seen|, in the quantity's unit (s, W, J, or a share of the speed alone);
-    /// of a decision, the share that was wrong.
+    /// Mean of |predicted - measured| in the quantity's unit (s, W, J, or a share of the exclusive
+    /// speed); for a decision, the share of wrong ones.
     pub mae: f64,
-    /// The error that 90 % stay below: of the kind `baselines` has.
+    /// 90 % quantile of the error, which is the one that `baselines` uses.
     pub p90: Option<f64>,
-    /// The share of what was seen that lies inside its 90 % interval.
+    /// Share of measurements inside their 90 % interval.
     pub coverage90: Option<f64>,
-    /// The same predictions by simple means: their MAPE, of relative speeds and decisions their MAE.
+    /// Error of the simple predictors: MAPE, or MAE for relative speeds and decisions.
     pub baselines: BTreeMap<String, f64>,
 }
 
-/// What is said of a row beside its figures.
+/// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Label {
     pub(super) file: String,
@@ -44,28 +44,28 @@ pub(super) struct Label {
     pub(super) quantity: &'static str,
 }
 
-/// How errors count.
+/// Error measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
-    /// In shares of what was seen: times, watts, joules.
+    /// Relative: times, power, energy.
     Relative,
-    /// As they are: shares of a speed.
+    /// Absolute: relative speeds.
     Absolute,
-    /// Right or wrong: 1 or 0.
+    /// Right or wrong: 0 or 1.
     Decision,
 }
 
-/// One prediction and what was seen.
+/// One prediction with the measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sample {
     pub(super) seen: f64,
     pub(super) predicted: Estimate,
-    /// By name, the simple means' predictions; each sample of a row has the same names.
+    /// Predictions of the simple predictors by name; the same names in all samples of a row.
     pub(super) simple: Vec<(&'static str, f64)>,
 }
 
 impl Row {
-    /// `samples` in one row; `None` for none.
+    /// One row of `samples`; `None` for none.
     pub(super) fn of(label: Label, measure: Measure, samples: &[Sample]) -> Option<Self> {
         if samples.is_empty() {
             return None;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_counted_as_they_say() {
+    fn errors_follow_their_measure() {
         let samples = [sample(2.0, 3.0, 0.5, 2.0), sample(4.0, 4.0, 0.1, 8.0)];
         let relative = row(Measure::Relative, &samples).unwrap();
         assert_eq!((relative.n, relative.mape, relative.mae), (2, Some(0.25), 0.5));

@@ -1,10 +1,9 @@
-//! How well the predictor predicts: files of measured runs, asked as a job would ask.
+//! Evaluates the predictor on files of measured runs.
 //!
-//! [`run`] takes files as text, knows each by its header ([`Format`]), shows the predictor what a
-//! protocol lets it know, and compares what it then predicts with what was measured. It goes through
-//! [`crate::Predictor`] as the service does, with windows built from readings, and does no I/O.
-//! Files may be of any GPU and model, and may be broken: what is wrong in them is told, never
-//! dropped in silence.
+//! [`run`] takes files as text, recognises each by its header ([`Format`]), shows the predictor the
+//! readings that a protocol declares known, and compares its predictions with the other readings. It
+//! uses [`wattle_predictor::Predictor`] as the service does, with windows built from readings, and does
+//! no I/O. Files may be of any GPU and model, and may be faulty: everything unusable is reported.
 
 mod baselines;
 mod metrics;
@@ -30,22 +29,22 @@ use table::Table;
 /// A file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// As it is printed.
+    /// Name for output.
     pub file: String,
-    /// Where it lies, folders and all: formats put a GPU's or a model's name there.
+    /// Path with its folders: some formats put the name of the GPU or model there.
     pub place: String,
-    /// What it holds.
+    /// Contents.
     pub text: String,
 }
 
-/// Something that could not be used, and why.
+/// An unusable part of a file, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The file.
     pub file: String,
-    /// Its line, where it was one.
+    /// Line, if it concerns one.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// Reason.
     pub what: String,
 }
 
@@ -58,33 +57,33 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// All that came of it.
+/// Result of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// By file, GPU, protocol, quantity and model.
     pub rows: Vec<Row>,
-    /// What could not be used.
+    /// Everything unusable.
     #[serde(skip)]
     pub problems: Vec<Problem>,
-    /// Files of a format that is read.
+    /// Number of files in a known format.
     #[serde(skip)]
     pub files: usize,
 }
 
-/// The format of a file that begins with `text`.
+/// Format of a file that begins with `text`.
 #[must_use]
 pub fn recognise(text: &str) -> Option<Format> {
     Format::of(&table::columns(text))
 }
 
-/// Runs every protocol that `sources` give the readings for. The same sources give the same report,
-/// whatever their order.
+/// Runs every protocol for which `sources` have the readings. The report does not depend on the order of
+/// the sources.
 #[must_use]
 pub fn run(sources: &[Source]) -> Report {
     run_by(sources, Method::Physical)
 }
 
-/// As [`run`], of the predictor that makes its points by `method`.
+/// As [`run`], with a given prediction method.
 #[must_use]
 pub fn run_by(sources: &[Source], method: Method) -> Report {
     let mut sources: Vec<&Source> = sources.iter().collect();

@@ -1,43 +1,43 @@
-//! Names that a file's place tells: the GPU, the model; and names of classes made of columns.
+//! GPU and model names from the path of a file, and class names from columns.
 //!
-//! A GPU is taken from where its format puts it (`summary_power_v100`, `throughputs_A100/`,
-//! `bloom+a40_bf16`), whatever it is called; elsewhere only a word that is known to be a GPU's
-//! counts, so that no model is taken for one.
+//! A GPU's name is read where the format puts it (`summary_power_v100`, `throughputs_A100/`,
+//! `bloom+a40_bf16`); elsewhere only a word of the list of known GPUs counts, so that a model's name is
+//! not mistaken for one.
 
 use wattle_common::hash::fnv1a;
 use wattle_common::id::{ID_LEN_MAX, WorkloadId};
 
-/// GPUs known by name; RTX, GTX and MI with any figure are known too.
+/// Known GPU names; RTX, GTX and MI with a number are known too.
 const KNOWN: &[&str] = &[
     "k20", "k40", "k80", "m40", "m60", "p4", "p40", "p100", "v100", "v100s", "t4", "a2", "a10",
     "a10g", "a16", "a30", "a40", "a100", "a800", "a4000", "a5000", "a6000", "l4", "l20", "l40",
     "l40s", "h20", "h100", "h200", "h800", "gh200", "b100", "b200", "b300", "gb200", "gb300",
 ];
-/// Words that stand before a figure and are no GPU.
+/// Words before a number that do not name a GPU.
 const NO_GPU: &[&str] = &[
     "run", "part", "test", "exp", "trial", "copy", "file", "set", "fold", "seed", "split", "rev",
     "ver", "v", "node", "gpu", "day", "bs", "b", "bf", "fp", "int", "n", "dp", "tp", "pp",
 ];
 
-/// The last folders and the name of the file at `place`.
+/// The last folders and the file name of `place`.
 fn parts(place: &str) -> Vec<&str> {
     let all: Vec<&str> = place.split(['/', '\\']).filter(|p| !p.is_empty()).collect();
     all[all.len().saturating_sub(4)..].to_vec()
 }
 
-/// A file's name without its last ending.
+/// File name without its extension.
 pub(super) fn stem(place: &str) -> &str {
     let name = parts(place).last().copied().unwrap_or_default();
     name.rsplit_once('.').map_or(name, |(stem, _)| stem)
 }
 
-/// The name of the folder a file lies in.
+/// Name of the folder that contains the file.
 pub(super) fn folder(place: &str) -> Option<&str> {
     let parts = parts(place);
     parts.len().checked_sub(2).map(|i| parts[i])
 }
 
-/// The GPU that the file at `place` names, as it is written there.
+/// GPU named by the path `place`, as written there.
 pub(super) fn gpu(place: &str) -> Option<String> {
     let stem = stem(place);
     let lower = stem.to_ascii_lowercase();
@@ -62,7 +62,7 @@ pub(super) fn gpu(place: &str) -> Option<String> {
         std::iter::once(&stem).chain(&folders).find_map(|name| {
             let words: Vec<&str> = words(name).collect();
             (0..words.len()).find_map(|i| {
-                // `b200` in a longer name may as well be a batch size.
+                // `b200` in a longer name may be a batch size.
                 let batch = words.len() > 1 && words[i].to_ascii_lowercase().starts_with('b');
                 first_words(&name[offset(name, words[i])..], is_known).filter(|_| !batch)
             })
@@ -75,12 +75,12 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty())
 }
 
-/// Where `word`, a part of `name`, begins in it.
+/// Offset of `word` in `name`, of which it is a part.
 fn offset(name: &str, word: &str) -> usize {
     word.as_ptr() as usize - name.as_ptr() as usize
 }
 
-/// The first word of `text`, or the first two together (`rtx_3090`), where it is a GPU.
+/// The first word of `text`, or the first two joined (`rtx_3090`), if it names a GPU.
 fn first_words(text: &str, is: fn(&str) -> bool) -> Option<String> {
     let mut words = words(text);
     let first = words.next()?;
@@ -92,7 +92,7 @@ fn first_words(text: &str, is: fn(&str) -> bool) -> Option<String> {
     is(&joined).then_some(joined)
 }
 
-/// Whether `word` is a known GPU.
+/// Whether `word` is the name of a known GPU.
 fn is_known(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
     let (letters, digits) = lower.split_at(lower.find(|c: char| c.is_ascii_digit()).unwrap_or(0));
@@ -102,25 +102,25 @@ fn is_known(word: &str) -> bool {
             && digits.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// Whether `word`, where a GPU is expected, can be one: letters, then a figure.
+/// Whether `word`, where a GPU is expected, can be one: letters followed by a number.
 fn is_gpu(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
     let letters = lower.find(|c: char| c.is_ascii_digit()).unwrap_or(0);
     is_known(word) || (letters > 0 && letters < 8 && !NO_GPU.contains(&&lower[..letters]))
 }
 
-/// A GPU's name as the kind of card windows carry.
+/// GPU type of a GPU's name, as in windows.
 pub(super) fn kind(gpu: Option<&str>) -> String {
     gpu.map_or_else(|| "unknown".to_owned(), |gpu| id(&gpu.to_ascii_lowercase()))
 }
 
-/// A class of workload called by `parts`, empty ones left out.
+/// Workload class named by the non-empty `parts`.
 pub(super) fn class(parts: &[&str]) -> WorkloadId {
     let filled: Vec<&str> = parts.iter().copied().filter(|p| !p.is_empty()).collect();
     WorkloadId::new(&id(&filled.join("-"))).expect("`id` makes ids")
 }
 
-/// `text` as an id: other characters become `_`; of one too long, the beginning and a hash.
+/// `text` as an id: other characters become `_`; a text that is too long ends in a hash.
 fn id(text: &str) -> String {
     let hash = |text: &str| fnv1a(text.as_bytes());
     let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_is_named_where_its_format_puts_it() {
+    fn gpu_name_is_read_where_its_format_puts_it() {
         for (place, expected) in [
             ("zeus/summary_power_v100.csv", Some("v100")),
             ("summary_power_rtx6000.csv", Some("rtx6000")),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn names_become_ids() {
+    fn names_become_valid_ids() {
         assert_eq!(class(&["a b", "", "b16"]).as_str(), "a_b-b16");
         assert_eq!(class(&[]).as_str(), "unnamed");
         let (long, other) = ("x".repeat(80), format!("{}y", "x".repeat(79)));

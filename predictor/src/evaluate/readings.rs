@@ -1,58 +1,56 @@
-//! What files of measured runs say, for others than the protocols: no predictor is asked here.
-//!
-//! The same readers, so that a format is read in one place only; what was wrong in a file comes
-//! along as [`Problem`]s.
+//! Readings of measured runs, for uses other than the protocols. The same parsers serve both; everything
+//! unusable is returned as [`Problem`]s.
 
 use super::reader::{Context, Format, stages, throughputs};
 use super::table::{self, Table};
 use super::{Problem, Source, names};
 use crate::method::Method;
 
-/// Speed of a model by global batch and number of GPUs.
+/// Step rates of a model by global batch and number of GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelRates {
-    /// The model, as the file is called.
+    /// Model, from the file name.
     pub model: String,
-    /// The kind of card, as windows carry it: `a100`.
+    /// GPU type as in windows: `a100`.
     pub gpu_type: String,
-    /// By batch and GPUs, ascending; each pair once.
+    /// By batch and GPUs, ascending, each pair once.
     pub rates: Vec<Rate>,
 }
 
-/// One of them.
+/// Step rate of one configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// Samples in a step, over all GPUs.
+    /// Global batch size.
     pub batch: u32,
-    /// How many GPUs.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// Steps in a second.
+    /// Steps/s.
     pub steps_per_s: f64,
 }
 
-/// Time and energy of a whole step of one model under each clock.
+/// Time and energy of a complete step of one model under each clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockSweep {
-    /// The model, as the file is called.
+    /// Model, from the file name.
     pub model: String,
-    /// The kind of card, as windows carry it: `a100`.
+    /// GPU type as in windows: `a100`.
     pub gpu_type: String,
     /// Ascending.
     pub clocks: Vec<AtClock>,
 }
 
-/// One of them, summed over all stages and both directions.
+/// Totals over all stages and both directions at one clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AtClock {
-    /// The locked clock, MHz.
+    /// Locked clock, MHz.
     pub mhz: u32,
-    /// Seconds.
+    /// Time, s.
     pub time_s: f64,
-    /// Joules.
+    /// Energy, J.
     pub energy_j: f64,
 }
 
-/// Iterations a second by batch and GPUs; `None` where the file is of another format.
+/// Step rates by batch and GPUs; `None` for a file of another format.
 #[must_use]
 pub fn model_rates(source: &Source) -> Option<(ModelRates, Vec<Problem>)> {
     let columns = table::columns(&source.text);
@@ -72,8 +70,8 @@ pub fn model_rates(source: &Source) -> Option<(ModelRates, Vec<Problem>)> {
     Some((rates, table.into_problems()))
 }
 
-/// Time and energy by clock; `None` where the file is of another format. Only clocks under which
-/// every stage was measured in both directions count: a sum over fewer would be no whole step.
+/// Time and energy by clock; `None` for a file of another format. Clocks without a measurement of every
+/// stage in both directions are left out.
 #[must_use]
 pub fn clock_sweep(source: &Source) -> Option<(ClockSweep, Vec<Problem>)> {
     if Format::of(&table::columns(&source.text)) != Some(Format::Stages) {
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_come_with_model_and_card() {
+    fn rates_have_model_and_gpu_type() {
         let text = "global_batch_size,1,2\n64,4.0,\n32,8.0,10.0\n";
         let (rates, problems) = model_rates(&source("throughputs_A100/bert.csv", text)).unwrap();
         assert_eq!((rates.model.as_str(), rates.gpu_type.as_str()), ("bert", "a100"));
@@ -120,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_sums_stages_and_leaves_out_clocks_not_all_have() {
+    fn clock_sweep_adds_stages_and_leaves_out_incomplete_clocks() {
         let text = "stage,instruction,frequency,time,energy\n\
                     0,forward,1410,1,400\n0,backward,1410,2,800\n\
                     0,forward,1080,1.5,300\n0,backward,1080,2.5,600\n0,forward,870,2,350\n";

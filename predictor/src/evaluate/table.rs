@@ -1,16 +1,14 @@
-//! A file of comma-separated values as rows of named cells, and what was wrong in it.
-//!
-//! Readers take cells by their column's name, whatever the order of columns. What cannot be read is
-//! told with file and line; nothing is dropped in silence, and nothing in a file stops the run.
+//! Comma-separated values as rows of named cells, with everything unusable reported by file and line.
+//! Columns are addressed by name in any order.
 
 use std::collections::BTreeMap;
 
 use super::Problem;
 
-/// Rows read of one file; more than any of these formats has by a factor of ten.
+/// Largest number of rows of one file, ten times that of any of these formats.
 pub(super) const ROWS_MAX: usize = 20_000;
 
-/// A file's rows.
+/// Rows of a file.
 pub(super) struct Table<'a> {
     file: &'a str,
     columns: BTreeMap<String, usize>,
@@ -18,20 +16,20 @@ pub(super) struct Table<'a> {
     problems: Vec<Problem>,
 }
 
-/// One row; its cells are asked for by name.
+/// One row, with its cells by name.
 pub(super) struct Cells<'t> {
     table: &'t BTreeMap<String, usize>,
     record: &'t [String],
 }
 
-/// The names of the columns in a file's first line, trimmed and in small letters.
+/// Column names in the first line, trimmed and in lower case.
 pub(super) fn columns(text: &str) -> Vec<String> {
     let first = Records::new(text).next().map(|(_, cells)| cells).unwrap_or_default();
     first.iter().map(|cell| cell.to_ascii_lowercase()).collect()
 }
 
-/// The records of comma-separated text (RFC 4180): cells trimmed, a quoted cell may hold commas,
-/// line ends and doubled quotes; lines end with CR, LF or both.
+/// Records of comma-separated text (RFC 4180): cells are trimmed; a quoted cell may contain commas, line
+/// breaks and doubled quotes; lines end with CR, LF or both.
 struct Records<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     line: u64,
@@ -43,7 +41,7 @@ impl<'a> Records<'a> {
         Self { rest: text.chars().peekable(), line: 1 }
     }
 
-    /// The next character, with CR and CR LF as LF.
+    /// Next character, with CR and CR LF as LF.
     fn take(&mut self) -> Option<char> {
         let next = self.rest.next()?;
         if next == '\r' {
@@ -56,7 +54,7 @@ impl<'a> Records<'a> {
 }
 
 impl Iterator for Records<'_> {
-    /// The line it begins in, and its cells.
+    /// First line of the record, and its cells.
     type Item = (u64, Vec<String>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -79,7 +77,7 @@ impl Iterator for Records<'_> {
 }
 
 impl<'a> Table<'a> {
-    /// The rows of `text`, the first of which names the columns.
+    /// Rows of `text`, whose first row names the columns.
     pub(super) fn read(file: &'a str, text: &str) -> Self {
         let mut table =
             Self { file, columns: BTreeMap::new(), rows: Vec::new(), problems: Vec::new() };
@@ -107,13 +105,13 @@ impl<'a> Table<'a> {
         table
     }
 
-    /// Tells of something wrong.
+    /// Reports a problem.
     pub(super) fn complain(&mut self, line: Option<u64>, what: String) {
         self.problems.push(Problem { file: self.file.to_owned(), line, what });
     }
 
-    /// Reads every row with `read`, which says what is wrong with it or that it is to be passed
-    /// over; what comes out keeps the order of the file, with each row's line.
+    /// Parses every row with `read`, which returns an error, or `None` to skip the row. Results keep the
+    /// order of the file and have their line numbers.
     pub(super) fn rows<T>(
         &mut self,
         read: impl Fn(&Cells<'_>) -> Result<Option<T>, String>,
@@ -133,14 +131,14 @@ impl<'a> Table<'a> {
         out
     }
 
-    /// What was wrong.
+    /// All problems.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.problems
     }
 }
 
 impl<'t> Cells<'t> {
-    /// The text of a cell; empty where the file has no such column.
+    /// Text of a cell; empty where the file lacks the column.
     pub(super) fn text(&self, column: &str) -> &'t str {
         self.table.get(column).and_then(|i| self.record.get(*i)).map_or("", String::as_str)
     }
@@ -149,14 +147,14 @@ impl<'t> Cells<'t> {
     pub(super) fn positive(&self, column: &str) -> Result<f64, String> {
         let text = self.text(column);
         match text.parse::<f64>() {
-            // Beyond these a ratio of two of them could overflow.
+            // Beyond these limits a ratio could overflow.
             Ok(value) if (1e-12..=1e12).contains(&value) => Ok(value),
             _ if text.is_empty() => Err(format!("`{column}` is empty")),
             _ => Err(format!("`{column}` is `{}`, not a number above zero", short(text))),
         }
     }
 
-    /// A whole number above zero.
+    /// An integer above zero.
     pub(super) fn count(&self, column: &str) -> Result<u32, String> {
         let value = self.positive(column)?;
         if value.fract() == 0.0 && value <= f64::from(1u32 << 30) {
@@ -166,7 +164,7 @@ impl<'t> Cells<'t> {
         }
     }
 
-    /// A name: not empty.
+    /// A non-empty name.
     pub(super) fn name(&self, column: &str) -> Result<&'t str, String> {
         match self.text(column) {
             "" => Err(format!("`{column}` is empty")),
@@ -175,7 +173,7 @@ impl<'t> Cells<'t> {
     }
 }
 
-/// What fits into a complaint.
+/// Text shortened for a message.
 pub(super) fn short(text: &str) -> String {
     let mut out: String = text.chars().take(40).collect();
     if out.len() < text.len() {
@@ -184,7 +182,7 @@ pub(super) fn short(text: &str) -> String {
     out
 }
 
-/// Keeps the first of rows with the same key and tells of the others.
+/// Keeps the first of rows with equal keys and reports the others.
 pub(super) fn unique<K: Ord, T>(
     table: &mut Table<'_>,
     rows: Vec<(u64, T)>,
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_split_as_the_standard_says() {
+    fn cells_are_split_as_in_rfc_4180() {
         let cells = |c: &[&str]| c.iter().map(ToString::to_string).collect::<Vec<_>>();
         let text = "\u{feff}a, b \r\n\"x, \"\"y\"\"\nz\",2\r\n\n,\n5";
         let expected = [
@@ -234,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rows_are_told_and_good_ones_kept() {
+    fn faulty_rows_are_reported_and_the_others_kept() {
         let text = "x,y\n1,2\n3\n\n4,nan\n5,-1\n6,inf\n7,\n1,9\n";
         let mut table = Table::read("f.csv", text);
         let rows = table.rows(|row| Ok(Some((row.count("x")?, row.positive("y")?))));

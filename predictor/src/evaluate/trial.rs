@@ -1,8 +1,8 @@
-//! A predictor of the service's own, fed with a file's readings as windows.
+//! A predictor under evaluation, fed with a file's readings as windows.
 //!
-//! One reading is one window of a minute. Nothing of a reading reaches a prediction but through
-//! [`Predictor::learn_all`]. Intervals are calibrated by the same code as the service's, on scores
-//! that the protocol names: never on those of what is asked.
+//! One reading becomes one window of a minute. Readings reach the predictor only through
+//! [`Predictor::learn_all`]. Intervals are calibrated by the code of the service, on scores that the
+//! protocol selects: never on those of the evaluated readings.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use wattle_common::id::{JobId, NodeId, WorkloadId};
 use wattle_common::messages::{Estimate, JobWindow, Neighbour, SurfacePoint};
 use wattle_common::{Frequency, Power, Timestamp};
 
-use super::reader::Card;
+use super::reader::FileGpu;
 use crate::calibration::Calibration;
 use crate::predictor::Learned;
 use crate::surface::Configuration;
 use crate::{Predictor, PredictorConfig};
 
-/// A whole table must fit into a job: the operator's limit on windows is lifted to this.
+/// Windows of one job: raised from the operator's limit so that it holds a complete table.
 const WINDOWS_MAX: u64 = 4_096;
 
 /// One reading of one job.
@@ -24,12 +24,12 @@ const WINDOWS_MAX: u64 = 4_096;
 pub(super) struct Shown<'a> {
     pub(super) class: &'a WorkloadId,
     pub(super) at: Configuration,
-    /// Steps a second.
+    /// Steps/s.
     pub(super) rate: Option<f64>,
     pub(super) gpu_power_w: Option<f64>,
 }
 
-/// A predictor under trial.
+/// A predictor under evaluation.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
     predictor: Predictor,
@@ -37,7 +37,7 @@ pub(super) struct Trial {
     minutes: u64,
 }
 
-/// A job alone on one card, nothing set.
+/// One exclusive GPU at the default setting.
 pub(super) fn alone() -> Configuration {
     Configuration {
         gpus: 1,
@@ -49,23 +49,23 @@ pub(super) fn alone() -> Configuration {
     }
 }
 
-/// Watts as a cap.
+/// A cap of `watts`.
 pub(super) fn cap(watts: f64) -> Option<Power> {
     Some(Power::from_w_f64(watts))
 }
 
-/// MHz as a clock.
+/// A locked clock of `mhz`.
 pub(super) fn clock(mhz: u32) -> Option<Frequency> {
     Some(Frequency::from_mhz(mhz))
 }
 
-/// The job that stands for a class: each class of a file is one job.
+/// Job of a class: each class of a file is one job.
 pub(super) fn job_of(class: &WorkloadId) -> JobId {
     JobId::new(class.as_str()).expect("a class is an id, as a job is")
 }
 
 impl Trial {
-    pub(super) fn new(card: &Card) -> Self {
+    pub(super) fn new(card: &FileGpu) -> Self {
         let config = PredictorConfig {
             windows_per_job_max: WINDOWS_MAX,
             method: card.method,
@@ -74,13 +74,13 @@ impl Trial {
         Self { predictor: Predictor::new(config), kind: card.kind.clone(), minutes: 0 }
     }
 
-    /// Learns `readings`, and fits what is pooled over jobs where `pool`.
+    /// Learns `readings`; with `pool`, fits the pooled models again.
     pub(super) fn learn(&mut self, readings: &[Shown<'_>], pool: bool) {
         let windows: Vec<JobWindow> = readings.iter().map(|r| self.window(r)).collect();
         let before = self.predictor.calibration().clone();
         let now = Timestamp::from_s(60 * self.minutes);
         let learned = self.predictor.learn_all(now, &windows);
-        // Which scores count is the protocol's to say.
+        // The protocol selects the scores.
         self.predictor.calibrate(before);
         debug_assert!(learned.iter().all(|l| *l == Learned::Something), "{learned:?}");
         if pool {
@@ -88,8 +88,7 @@ impl Trial {
         }
     }
 
-    /// How far the trial's predictions of `readings` are off, in halves of their intervals. Nothing
-    /// is learned of them.
+    /// Scores of the predictions of `readings`, without learning them.
     pub(super) fn scores(&self, readings: &[Shown<'_>]) -> Calibration {
         let mut copy = self.clone();
         copy.predictor.calibrate(Calibration::default());
@@ -98,7 +97,7 @@ impl Trial {
         copy.predictor.calibration().clone()
     }
 
-    /// Goes by `scores`, and no others, from now on.
+    /// Calibrates with `scores` and no others.
     pub(super) fn calibrate<'a>(&mut self, scores: impl Iterator<Item = &'a Calibration>) {
         let mut all = Calibration::default();
         for one in scores {
@@ -107,18 +106,18 @@ impl Trial {
         self.predictor.calibrate(all);
     }
 
-    /// Forgets the job of `class` and learns its readings again, by what is pooled now.
+    /// Learns the readings of the job of `class` from scratch, with the current pooled models.
     pub(super) fn again(&mut self, class: &WorkloadId, readings: &[Shown<'_>]) {
         self.predictor.forget(&job_of(class));
         self.learn(readings, false);
     }
 
-    /// What is expected of the job of `class`.
+    /// Prediction for the job of `class`.
     pub(super) fn predict(&self, class: &WorkloadId, at: &Configuration) -> Option<SurfacePoint> {
         self.predictor.predict(&job_of(class), at)
     }
 
-    /// What energy a step of it is expected to take on one card, J.
+    /// Predicted energy of one step on one GPU, J.
     pub(super) fn energy(&self, class: &WorkloadId, at: &Configuration) -> Option<Estimate> {
         self.predictor.predict_energy(&job_of(class), at)
     }

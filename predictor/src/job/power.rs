@@ -13,12 +13,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::fit::{Belief, Posterior, Row, fit};
+use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
-/// What is believed of the slope. Speed-ups fall behind the GPUs as g^-0.2 to g^-0.5 (the rates that
+/// What is prior of the slope. Speed-ups fall behind the GPUs as g^-0.2 to g^-0.5 (the rates that
 /// ElasticFlow published, as of strong scaling at large), and a card that waits draws between all
 /// and none of its dynamic power, which nobody measured: anything between 0 and -0.25.
-const SLOPE: Belief = Belief { mean: -0.12, sd: 0.08 };
+const SLOPE: Gaussian = Gaussian { mean: -0.12, sd: 0.08 };
 /// How far it wanders from that line, as a deviation for each root of ln g: it flattens where hardly
 /// anything is computed any more. A guess; it decides only between counts that were seen and beyond.
 const WALK_SD: f64 = 0.05;
@@ -27,7 +27,7 @@ const COUNTS_MAX: usize = 8;
 
 /// What is known of one number of GPUs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct PowerReading {
     /// GPUs in all.
     pub(crate) gpus: u32,
     /// The logarithm of one card's watts there.
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
 
 /// The fitted curve.
 #[derive(Clone, Debug)]
-pub(crate) struct PowerAlone {
+pub(crate) struct ExclusivePower {
     /// The logarithm of g0.
     from: f64,
     /// Logarithms of the counts that were seen, ascending.
@@ -48,9 +48,9 @@ pub(crate) struct PowerAlone {
     pub(crate) is_seen: bool,
 }
 
-impl PowerAlone {
-    /// Fits what was `seen`; `level` is believed on `gpus` GPUs.
-    pub(crate) fn fit(gpus: u32, level: Belief, seen: &[Seen], is_seen: bool) -> Self {
+impl ExclusivePower {
+    /// Fits what was `seen`; `level` is prior on `gpus` GPUs.
+    pub(crate) fn fit(gpus: u32, level: Gaussian, seen: &[PowerReading], is_seen: bool) -> Self {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for at in seen {
             *counts.entry(at.gpus.max(1)).or_default() += 1;
@@ -62,7 +62,7 @@ impl PowerAlone {
         let mut curve = Self {
             from: ln(gpus),
             bends: counts.keys().map(|gpus| ln(*gpus)).collect(),
-            fitted: Posterior::of_beliefs(&[]),
+            fitted: Posterior::from_priors(&[]),
             is_seen,
         };
         let rows: Vec<Row> = seen
@@ -79,9 +79,9 @@ impl PowerAlone {
         let walk = curve
             .bends
             .windows(2)
-            .map(|b| Belief { mean: 0.0, sd: WALK_SD * (b[1] - b[0]).sqrt() });
-        let beliefs: Vec<Belief> = [level, SLOPE].into_iter().chain(walk).collect();
-        curve.fitted = fit(&rows, &beliefs);
+            .map(|b| Gaussian { mean: 0.0, sd: WALK_SD * (b[1] - b[0]).sqrt() });
+        let priors: Vec<Gaussian> = [level, SLOPE].into_iter().chain(walk).collect();
+        curve.fitted = fit(&rows, &priors);
         curve
     }
 
@@ -92,8 +92,8 @@ impl PowerAlone {
     }
 
     /// What is known where most is.
-    pub(crate) fn level(&self) -> Belief {
-        self.fitted.belief(0)
+    pub(crate) fn level(&self) -> Gaussian {
+        self.fitted.marginal(0)
     }
 
     /// How much readings scatter beside what they promise, as a ratio of deviations.
@@ -138,10 +138,11 @@ fn ln(gpus: u32) -> f64 {
 mod tests {
     use super::*;
 
-    const LEVEL: Belief = Belief { mean: 5.2, sd: 0.5 };
+    const LEVEL: Gaussian = Gaussian { mean: 5.2, sd: 0.5 };
 
-    fn seen(points: &[(u32, f64)]) -> Vec<Seen> {
-        let one = |&(gpus, watts): &(u32, f64)| Seen { gpus, ln_watts: watts.ln(), sd: 0.02 };
+    fn seen(points: &[(u32, f64)]) -> Vec<PowerReading> {
+        let one =
+            |&(gpus, watts): &(u32, f64)| PowerReading { gpus, ln_watts: watts.ln(), sd: 0.02 };
         points.iter().map(one).collect()
     }
 
@@ -150,7 +151,7 @@ mod tests {
         // Idle 60 W, 306 W more while computing, a third of that while waiting: it flattens.
         let truth = |gpus: f64| 60.0 + 306.0 * (0.35 + 0.65 * gpus.powf(-0.5));
         let points: Vec<(u32, f64)> = [1, 4, 32].map(|g| (g, truth(f64::from(g)))).to_vec();
-        let curve = PowerAlone::fit(4, LEVEL, &seen(&points), true);
+        let curve = ExclusivePower::fit(4, LEVEL, &seen(&points), true);
         for gpus in [1, 2, 4, 8, 16, 32] {
             let (ln_watts, variance) = curve.ln_watts(gpus);
             let off = ln_watts - truth(f64::from(gpus)).ln();
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn one_count_leaves_the_slope_as_believed() {
-        let curve = PowerAlone::fit(8, LEVEL, &seen(&[(8, 200.0)]), true);
+        let curve = ExclusivePower::fit(8, LEVEL, &seen(&[(8, 200.0)]), true);
         assert!((curve.ln_watts(8).0 - 200.0f64.ln()).abs() < 0.01);
         assert!(
             (curve.ln_watts(1).0 - curve.ln_watts(8).0 + SLOPE.mean * 8.0f64.ln()).abs() < 0.01

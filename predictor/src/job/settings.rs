@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::held::{Half, Held};
-use crate::fit::{Belief, Row, fit};
-use crate::history::{AtSetting, SETTINGS_MAX, Stored};
-use crate::model::cap::{self, Card};
+use super::cap_clock_response::{CapClockResponse, Output};
+use crate::history::{AtSetting, SETTINGS_MAX};
+use crate::model::cap::{self, GpuSpec};
 use crate::observation::{Observation, POWER_SD};
+use crate::statistics::regression::{Gaussian, Row, fit};
 
 /// As wide as anything a cap does.
-const ANYTHING: Belief = Belief { mean: 0.0, sd: 1.0 };
+const ANYTHING: Gaussian = Gaussian { mean: 0.0, sd: 1.0 };
 /// What is less sure than this is not kept.
 const SD_MAX: f64 = 0.1;
 /// Configurations whose levels are told apart.
@@ -22,22 +22,22 @@ const LEVELS_MAX: usize = 8;
 /// `demand` is the logarithm of what its card draws at the default on so many.
 pub(super) fn raw(
     windows: &[Observation],
-    held: &Held,
-    card: &Card,
+    held: &CapClockResponse,
+    gpu: &GpuSpec,
     demand: impl Fn(u32) -> f64,
 ) -> Vec<AtSetting> {
     let knots = held.knots();
     let alone = || windows.iter().filter(|w| w.alone());
     // Nothing can be relative to a default that was not seen.
-    if knots.is_empty() || !alone().any(|w| cap::is_default(card, w.setting())) {
+    if knots.is_empty() || !alone().any(|w| cap::is_default(gpu, w.setting())) {
         return Vec::new();
     }
     // Fewer GPUs draw more each, and feel the same cap more.
     let shift = |half, w: &Observation| held.shift(half, w.setting(), demand(w.gpus));
-    let slow = half(alone(), held, |w| Some((-w.rate?.ln() - shift(Half::Slow, w), w.rate_sd)));
+    let slow = half(alone(), held, |w| Some((-w.rate?.ln() - shift(Output::Slow, w), w.rate_sd)));
     let power =
-        half(alone(), held, |w| Some((w.gpu_power_w?.ln() - shift(Half::Power, w), POWER_SD)));
-    let sure = |seen: &[Stored], i: usize| seen.get(i).copied().filter(|s| s.sd < SD_MAX);
+        half(alone(), held, |w| Some((w.gpu_power_w?.ln() - shift(Output::Power, w), POWER_SD)));
+    let sure = |seen: &[Gaussian], i: usize| seen.get(i).copied().filter(|s| s.sd < SD_MAX);
     knots
         .iter()
         .enumerate()
@@ -55,9 +55,9 @@ pub(super) fn raw(
 /// One level for each configuration and one deviation from it for each setting.
 fn half<'a>(
     windows: impl Iterator<Item = &'a Observation>,
-    held: &Held,
+    held: &CapClockResponse,
     of: impl Fn(&Observation) -> Option<(f64, f64)>,
-) -> Vec<Stored> {
+) -> Vec<Gaussian> {
     let mut levels: BTreeMap<(u32, u32), usize> = BTreeMap::new();
     let mut seen = Vec::new();
     for window in windows {
@@ -85,8 +85,8 @@ fn half<'a>(
             Row { x, y: y - first, sd }
         })
         .collect();
-    let mut beliefs = vec![Belief { mean: 0.0, sd: 3.0 }; levels.len()];
-    beliefs.resize(levels.len() + knots, ANYTHING);
-    let posterior = fit(&rows, &beliefs);
-    (0..knots).map(|i| posterior.belief(levels.len() + i).into()).collect()
+    let mut priors = vec![Gaussian { mean: 0.0, sd: 3.0 }; levels.len()];
+    priors.resize(levels.len() + knots, ANYTHING);
+    let posterior = fit(&rows, &priors);
+    (0..knots).map(|i| posterior.marginal(levels.len() + i)).collect()
 }

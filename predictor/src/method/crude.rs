@@ -20,7 +20,7 @@ use wattle_common::hash::fnv1a;
 use wattle_common::id::WorkloadId;
 
 use crate::job::Profiles;
-use crate::model::cap::{Card, Setting};
+use crate::model::cap::{GpuSpec, Setting};
 use crate::observation::Observation;
 use crate::prior;
 use crate::surface::Configuration;
@@ -86,7 +86,7 @@ pub enum Quantity {
 impl Place {
     /// The place of a job with `traits` on `card`.
     fn new(
-        card: &Card,
+        card: &GpuSpec,
         traits: &Traits,
         profiles: &Profiles,
         (gpus, nodes, batch): (u32, u32, Option<u32>),
@@ -126,14 +126,19 @@ impl Place {
 
     /// Where a window was seen.
     #[must_use]
-    pub fn of_window(w: &Observation, card: &Card, traits: &Traits, profiles: &Profiles) -> Self {
+    pub fn of_window(
+        w: &Observation,
+        card: &GpuSpec,
+        traits: &Traits,
+        profiles: &Profiles,
+    ) -> Self {
         let shape = (w.gpus, w.nodes, w.global_batch);
         Self::new(card, traits, profiles, shape, w.setting(), &w.neighbours)
     }
 
     /// What is asked for.
     #[must_use]
-    pub fn of(at: &Configuration, card: &Card, traits: &Traits, profiles: &Profiles) -> Self {
+    pub fn of(at: &Configuration, card: &GpuSpec, traits: &Traits, profiles: &Profiles) -> Self {
         let set = crate::job::setting(at.cap, at.clock_max);
         let shape = (at.gpus, at.nodes, at.global_batch);
         Self::new(card, traits, profiles, shape, set, &at.neighbours)

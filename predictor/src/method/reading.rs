@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::{Frequency, Power, Timestamp};
 
-use crate::cards::GPU_TYPES_MAX;
+use crate::gpu_types::GPU_TYPES_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
-use crate::model::cap::{self, Card, Setting};
+use crate::model::cap::{self, GpuSpec, Setting};
 use crate::observation::Observation;
 use crate::prior;
 use crate::surface::Configuration;
@@ -94,7 +94,7 @@ fn usual_batch(batches: impl Iterator<Item = Option<u32>>) -> Option<u32> {
 impl SeenJob {
     /// `job`'s windows as readings; `class` says what is expected of its class.
     #[must_use]
-    pub fn of(job: &Job, card: &Card, class: &Profile, profiles: &Profiles) -> Self {
+    pub fn of(job: &Job, card: &GpuSpec, class: &Profile, profiles: &Profiles) -> Self {
         let windows = job.windows();
         let alone = || windows.iter().filter(|w| w.alone());
         let free = alone()
@@ -122,7 +122,7 @@ impl SeenJob {
             power_w,
             // A job that has not run yet is expected to run as its class does.
             global_batch: match windows {
-                [] => usual_batch(class.levels.keys().map(|spot| spot.batch)),
+                [] => usual_batch(class.levels.keys().map(|shape| shape.batch)),
                 _ => windows.iter().rev().find_map(|w| w.global_batch),
             },
         };
@@ -175,7 +175,7 @@ impl SeenJob {
         class: &WorkloadId,
         heard_at_us: Timestamp,
         kept: &Summary,
-        card: &Card,
+        card: &GpuSpec,
         profiles: &Profiles,
     ) -> Self {
         let traits = Traits {

@@ -27,10 +27,10 @@ use linfa_elasticnet::ElasticNet;
 use ndarray::{Array1, Array2};
 use wattle_common::id::WorkloadId;
 
-use crate::interval::LogNormal;
 use crate::method::crude::{Place, Quantity, Traits};
 use crate::method::reading::{Readings, SeenJob};
 use crate::method::{Answer, log_normal};
+use crate::statistics::interval::LogNormal;
 
 /// Rows of one fit at most; of more, every so manieth is taken.
 pub const ROWS_MAX: usize = 1_024;

@@ -24,7 +24,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::constant::Constant;
-use crate::fit::Belief;
+use crate::statistics::regression::Gaussian;
 
 /// Parameters for each quantity.
 pub const WIDTH: usize = 3;
@@ -38,22 +38,25 @@ pub const BITE: Constant = Constant::new("cap: BITE", 0.85);
 pub const CORNER: Constant = Constant::new("cap: CORNER", 0.1);
 
 /// Factor on the standard deviations of the priors below.
-pub const BELIEF_WIDTH: Constant = Constant::new("cap: widths of the beliefs", 1.0);
+pub const PRIOR_WIDTH: Constant = Constant::new("cap: PRIOR_WIDTH", 1.0);
 
 /// Priors of (w1, w2, w3).
-pub const TIME: [Belief; WIDTH] =
-    [Belief { mean: 0.0, sd: 0.3 }, Belief { mean: 0.8, sd: 0.5 }, Belief { mean: 0.6, sd: 0.3 }];
+pub const TIME: [Gaussian; WIDTH] = [
+    Gaussian { mean: 0.0, sd: 0.3 },
+    Gaussian { mean: 0.8, sd: 0.5 },
+    Gaussian { mean: 0.6, sd: 0.3 },
+];
 
 /// Priors of (v1, v2, v3).
-pub const POWER: [Belief; WIDTH] = [
-    Belief { mean: -0.92, sd: 0.3 },
-    Belief { mean: 0.0, sd: 0.5 },
-    Belief { mean: -1.5, sd: 0.4 },
+pub const POWER: [Gaussian; WIDTH] = [
+    Gaussian { mean: -0.92, sd: 0.3 },
+    Gaussian { mean: 0.0, sd: 0.5 },
+    Gaussian { mean: -1.5, sd: 0.4 },
 ];
 
 /// Properties of a GPU that the models use.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Card {
+pub struct GpuSpec {
     /// Default cap, W.
     pub cap_default_w: f64,
     /// Whether the default cap is known rather than guessed.
@@ -77,17 +80,17 @@ pub struct Setting {
 
 /// Features (z, z^2, c) of a setting for a job with exclusive power `power_w` at the default.
 #[must_use]
-pub fn features(card: &Card, power_w: f64, setting: Setting) -> [f64; WIDTH] {
+pub fn features(gpu: &GpuSpec, power_w: f64, setting: Setting) -> [f64; WIDTH] {
     let bite = |cap: f64| {
         let over = (power_w / (BITE.get() * cap)).ln() / CORNER.get();
         // ln(1 + e^x) is x for large x.
         CORNER.get() * if over > 30.0 { over } else { over.exp().ln_1p() }
     };
     let z = match setting.cap_w {
-        Some(cap) if cap < card.cap_default_w => bite(cap) - bite(card.cap_default_w),
+        Some(cap) if cap < gpu.cap_default_w => bite(cap) - bite(gpu.cap_default_w),
         Some(_) | None => 0.0,
     };
-    let c = match (setting.clock_mhz_max, card.clock_mhz_top) {
+    let c = match (setting.clock_mhz_max, gpu.clock_mhz_top) {
         (Some(clock), Some(top)) if clock < top => (top / clock).ln(),
         _ => 0.0,
     };
@@ -96,25 +99,24 @@ pub fn features(card: &Card, power_w: f64, setting: Setting) -> [f64; WIDTH] {
 
 /// Whether `setting` limits no more than the default does.
 #[must_use]
-pub fn is_default(card: &Card, setting: Setting) -> bool {
-    let locked =
-        setting.clock_mhz_max.is_some_and(|f| card.clock_mhz_top.is_none_or(|top| f < top));
-    !locked && setting.cap_w.is_none_or(|cap| cap >= 0.99 * card.cap_default_w)
+pub fn is_default(gpu: &GpuSpec, setting: Setting) -> bool {
+    let locked = setting.clock_mhz_max.is_some_and(|f| gpu.clock_mhz_top.is_none_or(|top| f < top));
+    !locked && setting.cap_w.is_none_or(|cap| cap >= 0.99 * gpu.cap_default_w)
 }
 
 /// Whether a power reading under `setting` is close to the job's power at the default.
 #[must_use]
-pub fn is_free(card: &Card, power_w: f64, setting: Setting) -> bool {
+pub fn is_free(gpu: &GpuSpec, power_w: f64, setting: Setting) -> bool {
     let unlocked = Setting { clock_mhz_max: setting.clock_mhz_max, cap_w: None };
-    is_default(card, setting)
-        || (is_default(card, unlocked) && setting.cap_w.is_some_and(|cap| power_w < 0.85 * cap))
+    is_default(gpu, setting)
+        || (is_default(gpu, unlocked) && setting.cap_w.is_some_and(|cap| power_w < 0.85 * cap))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const CARD: Card = Card {
+    const GPU: GpuSpec = GpuSpec {
         cap_default_w: 250.0,
         cap_known: true,
         idle_w: 35.0,
@@ -126,26 +128,26 @@ mod tests {
         Setting { cap_w: Some(watts), clock_mhz_max: None }
     }
 
-    fn believed(x: [f64; WIDTH], beliefs: &[Belief; WIDTH]) -> f64 {
-        x.iter().zip(beliefs).map(|(x, b)| x * b.mean).sum()
+    fn prior(x: [f64; WIDTH], priors: &[Gaussian; WIDTH]) -> f64 {
+        x.iter().zip(priors).map(|(x, b)| x * b.mean).sum()
     }
 
     #[test]
     fn low_power_job_is_not_slowed_by_a_cap() {
         // An embedding model at 40 W under 100 W: measured at no loss on every card of the traces.
-        let x = features(&CARD, 40.0, capped(100.0));
-        assert!(believed(x, &TIME) < 0.001);
-        assert!(is_free(&CARD, 40.0, capped(100.0)) && !is_free(&CARD, 99.0, capped(100.0)));
+        let x = features(&GPU, 40.0, capped(100.0));
+        assert!(prior(x, &TIME) < 0.001);
+        assert!(is_free(&GPU, 40.0, capped(100.0)) && !is_free(&GPU, 99.0, capped(100.0)));
     }
 
     #[test]
     fn prior_is_close_to_other_gpu_types() {
         // RTX 6000 of 260 W at 150 W: 0.83 of the speed, 143 W (Zeus traces).
-        let card = Card { cap_default_w: 260.0, ..CARD };
-        let x = features(&card, 0.92 * 260.0, capped(150.0));
-        let speed = (-believed(x, &TIME)).exp();
+        let gpu = GpuSpec { cap_default_w: 260.0, ..GPU };
+        let x = features(&gpu, 0.92 * 260.0, capped(150.0));
+        let speed = (-prior(x, &TIME)).exp();
         assert!((0.70..0.92).contains(&speed), "{speed}");
-        let power = 0.92 * 260.0 * believed(x, &POWER).exp();
+        let power = 0.92 * 260.0 * prior(x, &POWER).exp();
         assert!((power / 143.0 - 1.0).abs() < 0.06, "{power}");
     }
 }

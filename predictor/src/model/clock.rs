@@ -19,9 +19,9 @@ use wattle_common::numerics::statistics::likelihood_weights;
 use wattle_common::numerics::{EndSlopes, MonotoneCubic};
 
 use super::constant::Constant;
-use crate::fit::{Row, least_squares};
+use crate::statistics::regression::{Row, least_squares};
 
-/// Clocks from which on the job's own curve is used.
+/// ClockCurves from which on the job's own curve is used.
 pub const CLOCKS_MIN: usize = 3;
 /// Corner positions tried between the lowest and the highest clock.
 const CORNERS: usize = 15;
@@ -41,7 +41,7 @@ pub struct Known {
 
 /// Clock curves of one job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Clocks {
+pub struct ClockCurves {
     time: MonotoneCubic,
     power: Option<PowerCurve>,
     low_mhz: f64,
@@ -64,7 +64,7 @@ struct Corner {
     weight: f64,
 }
 
-impl Clocks {
+impl ClockCurves {
     /// Curves through `known`, in ascending order of clocks; `None` for fewer than [`CLOCKS_MIN`].
     #[must_use]
     pub fn fit(known: &[Known]) -> Option<Self> {
@@ -173,14 +173,14 @@ mod tests {
                 ln_power: Some((power(f) / top.1).ln()),
             })
             .to_vec();
-        let clocks = Clocks::fit(&known).unwrap();
+        let clocks = ClockCurves::fit(&known).unwrap();
         for f in [850.0, 900.0, 1_050.0, 1_150.0, 1_300.0, 1_350.0] {
             assert!((clocks.ln_time(f) - (time(f) / top.0).ln()).abs() < 0.005, "{f}");
             let off = clocks.ln_power(f).unwrap() - (power(f) / top.1).ln();
             assert!(off.abs() < 0.04, "{f}: {off}");
         }
         assert!(clocks.holds(900.0) && !clocks.holds(700.0));
-        assert!(Clocks::fit(&known[..2]).is_none());
+        assert!(ClockCurves::fit(&known[..2]).is_none());
     }
 
     #[test]
@@ -188,6 +188,6 @@ mod tests {
         let known: Vec<Known> = [800.0, 1_000.0, 1_200.0]
             .map(|mhz| Known { mhz, ln_time: 1_200.0f64.ln() - f64::ln(mhz), ln_power: None })
             .to_vec();
-        assert_eq!(Clocks::fit(&known).unwrap().ln_power(900.0), None);
+        assert_eq!(ClockCurves::fit(&known).unwrap().ln_power(900.0), None);
     }
 }

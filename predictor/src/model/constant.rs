@@ -43,24 +43,6 @@ impl Constant {
 /// than 1 % (the accuracy of NVML's power sensors at best).
 pub const LEAST_SD: Constant = Constant::new("LEAST_SD", 0.01);
 
-/// All constants of the models of caps and clocks.
-pub const ALL: &[&Constant] = &[
-    &LEAST_SD,
-    &super::cap::BITE,
-    &super::cap::CORNER,
-    &super::cap::BELIEF_WIDTH,
-    &super::clock::CORNER_SD,
-    &super::shape::POWER_BELIEVED,
-    &super::shape::REACH_BELIEVED,
-    &super::shape::BELIEF_SD,
-    &super::transfer::WANDER_BELIEVED_TIME,
-    &super::transfer::WANDER_BELIEVED_POWER,
-    &crate::job::curve::BETWEEN_SHARE,
-    &crate::job::held::CLOCK_WANDER_TIME,
-    &crate::job::held::CLOCK_WANDER_POWER,
-    &crate::job::held::SHIFT_SHARE,
-];
-
 /// Multiplication of one constant, for the process.
 #[cfg(feature = "vary")]
 pub mod varied {

@@ -32,7 +32,7 @@
 //! utilisation 0.99 (60-80 %), 0.97, 0.93, 0.87, 0.80, 0.73 (160-180 %), tenth percentiles 0.92, 0.89,
 //! 0.79, 0.63, 0.56; widened, as pairs on other GPUs lose up to twice that.
 
-use crate::fit::{Belief, Posterior, Row, fit};
+use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
 /// Parameters for each quantity.
 pub const WIDTH: usize = 2;
@@ -40,9 +40,11 @@ pub const WIDTH: usize = 2;
 pub const ROWS_MAX: usize = 512;
 
 const ROOM: f64 = 0.9;
-const SLOW: [Belief; WIDTH] = [Belief { mean: 0.02, sd: 0.02 }, Belief { mean: 0.5, sd: 0.3 }];
+const SLOW: [Gaussian; WIDTH] =
+    [Gaussian { mean: 0.02, sd: 0.02 }, Gaussian { mean: 0.5, sd: 0.3 }];
 /// Above idle, powers add up while the GPU has capacity; beyond, its time is divided.
-const POWER: [Belief; WIDTH] = [Belief { mean: -0.05, sd: 0.08 }, Belief { mean: -0.6, sd: 0.25 }];
+const POWER: [Gaussian; WIDTH] =
+    [Gaussian { mean: -0.05, sd: 0.08 }, Gaussian { mean: -0.6, sd: 0.25 }];
 /// Standard deviation of ln power between sets of equal sums.
 const POWER_SET_SD: f64 = 0.12;
 
@@ -61,7 +63,7 @@ pub fn features(neighbours: usize, sum: f64) -> [f64; WIDTH] {
 
 /// Observation of one set: a logarithm and its variance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct SetObservation {
     /// Number of neighbours.
     pub neighbours: usize,
     /// Sum of the busy shares of all tenants.
@@ -70,6 +72,15 @@ pub struct Seen {
     pub mean: f64,
     /// Variance of the logarithm.
     pub variance: f64,
+}
+
+impl SetObservation {
+    /// An estimated logarithm of a set with this load.
+    #[must_use]
+    pub fn new(load: &TenantLoad, ln: Gaussian) -> Self {
+        let TenantLoad { neighbours, sum, .. } = *load;
+        Self { neighbours, sum, mean: ln.mean, variance: ln.sd * ln.sd }
+    }
 }
 
 /// Pooled coefficients of one GPU type.
@@ -82,14 +93,14 @@ pub struct Pooled {
 impl Pooled {
     /// The priors.
     #[must_use]
-    pub fn believed() -> Self {
-        Self { slow: Posterior::of_beliefs(&SLOW), power: Posterior::of_beliefs(&POWER) }
+    pub fn prior() -> Self {
+        Self { slow: Posterior::from_priors(&SLOW), power: Posterior::from_priors(&POWER) }
     }
 
     /// Fits all sets seen on a GPU type.
     #[must_use]
-    pub fn fit(slow: &[Seen], power: &[Seen]) -> Self {
-        let rows = |seen: &[Seen], set_sd: fn(f64) -> f64| -> Vec<Row> {
+    pub fn fit(slow: &[SetObservation], power: &[SetObservation]) -> Self {
+        let rows = |seen: &[SetObservation], set_sd: fn(f64) -> f64| -> Vec<Row> {
             seen.iter()
                 .take(ROWS_MAX)
                 .map(|s| Row {
@@ -108,14 +119,18 @@ impl Pooled {
     /// Natural logarithm of a set's slowdown and its variance, from the pooled coefficients and from
     /// observations of the set itself.
     #[must_use]
-    pub fn slowdown(&self, mix: &Mix, set: &[Seen]) -> (f64, f64) {
-        combine(&self.slow, mix, Habit { set, singles: &[] }, slow_set_sd(mix.sum))
+    pub fn slowdown(&self, mix: &TenantLoad, set: &[SetObservation]) -> (f64, f64) {
+        combine(&self.slow, mix, SetReadings { set, singles: &[] }, slow_set_sd(mix.sum))
     }
 
     /// The same of an unseen set of two neighbours or more, composed from its pairs: the load of each
     /// pair with the logarithm of its slowdown and its variance.
     #[must_use]
-    pub fn slowdown_of_pairs(&self, mix: &Mix, pairs: &[(Mix, (f64, f64))]) -> (f64, f64) {
+    pub fn slowdown_of_pairs(
+        &self,
+        mix: &TenantLoad,
+        pairs: &[(TenantLoad, (f64, f64))],
+    ) -> (f64, f64) {
         let whole = 1.0 + pairs.iter().map(|(_, (p, _))| p.exp_m1().max(0.0)).sum::<f64>();
         // Errors of one job's pairs are positively correlated: standard deviations are added.
         let sd: f64 = pairs.iter().map(|(_, (p, v))| p.exp() * v.sqrt()).sum::<f64>() / whole;
@@ -131,14 +146,14 @@ impl Pooled {
 
     /// Natural logarithm of the GPU's power above idle relative to the sum of its tenants'.
     #[must_use]
-    pub fn power(&self, mix: &Mix, own: Habit<'_>) -> (f64, f64) {
+    pub fn power(&self, mix: &TenantLoad, own: SetReadings<'_>) -> (f64, f64) {
         combine(&self.power, mix, own, POWER_SET_SD)
     }
 }
 
 /// Load of a shared GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mix {
+pub struct TenantLoad {
     /// Number of neighbours.
     pub neighbours: usize,
     /// Sum of the busy shares of all tenants.
@@ -147,10 +162,10 @@ pub struct Mix {
     pub sum_variance: f64,
 }
 
-impl Mix {
+impl TenantLoad {
     /// Two jobs with these busy shares.
     #[must_use]
-    pub fn pair(me: Belief, other: Belief) -> Self {
+    pub fn pair(me: Gaussian, other: Gaussian) -> Self {
         let sum_variance = me.sd * me.sd + other.sd * other.sd;
         Self { neighbours: 1, sum: me.mean + other.mean, sum_variance }
     }
@@ -158,23 +173,24 @@ impl Mix {
 
 /// Observations of a set.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Habit<'a> {
+pub struct SetReadings<'a> {
     /// Of this very set.
-    pub set: &'a [Seen],
+    pub set: &'a [SetObservation],
     /// Of the same job beside one of the neighbours only, for each neighbour seen so.
-    pub singles: &'a [Seen],
+    pub singles: &'a [SetObservation],
 }
 
 /// Standard deviation between two jobs of the same classes in the same set.
 const JOB_SD: f64 = 0.02;
 
-fn combine(curve: &Posterior, mix: &Mix, own: Habit<'_>, set_sd: f64) -> (f64, f64) {
+fn combine(curve: &Posterior, mix: &TenantLoad, own: SetReadings<'_>, set_sd: f64) -> (f64, f64) {
     let at = |sum: f64| curve.at(&features(mix.neighbours, sum));
     let (mean, variance) = at(mix.sum);
     let spread = mix.sum_variance.max(0.0).sqrt();
     let by_sum = (at(mix.sum + spread).0 - at((mix.sum - spread).max(0.0)).0) / 2.0;
     let (model, model_variance) = (mean, variance + by_sum * by_sum + set_sd * set_sd);
-    let residual = |seen: &Seen| seen.mean - curve.at(&features(seen.neighbours, seen.sum)).0;
+    let residual =
+        |seen: &SetObservation| seen.mean - curve.at(&features(seen.neighbours, seen.sum)).0;
     if own.set.is_empty() {
         // Half of what each neighbour showed beyond the curve; the rest may not add up.
         let borrowed: f64 = own.singles.iter().map(|s| 0.5 * residual(s)).sum();
@@ -202,18 +218,18 @@ fn combine(curve: &Posterior, mix: &Mix, own: Habit<'_>, set_sd: f64) -> (f64, f
 mod tests {
     use super::*;
 
-    fn mix(neighbours: usize, sum: f64) -> Mix {
-        Mix { neighbours, sum, sum_variance: 0.0 }
+    fn mix(neighbours: usize, sum: f64) -> TenantLoad {
+        TenantLoad { neighbours, sum, sum_variance: 0.0 }
     }
 
-    fn seen(neighbours: usize, sum: f64, mean: f64) -> Seen {
-        Seen { neighbours, sum, mean, variance: 1e-4 }
+    fn seen(neighbours: usize, sum: f64, mean: f64) -> SetObservation {
+        SetObservation { neighbours, sum, mean, variance: 1e-4 }
     }
 
     #[test]
     fn prior_covers_both_regimes() {
-        let pooled = Pooled::believed();
-        let speed = |m: Mix| (-pooled.slowdown(&m, &[]).0).exp();
+        let pooled = Pooled::prior();
+        let speed = |m: TenantLoad| (-pooled.slowdown(&m, &[]).0).exp();
         assert!(speed(mix(1, 0.5)) > 0.95, "input-bound pairs barely interfere");
         assert!((0.55..0.75).contains(&speed(mix(1, 1.9))), "two compute-bound jobs lose outright");
         assert!(speed(mix(3, 1.0)) < speed(mix(1, 1.0)));
@@ -223,7 +239,7 @@ mod tests {
     fn many_sets_correct_the_curve_and_one_set_keeps_its_effect() {
         // Truth: 3.5 % for each neighbour, and twice the prior's loss beyond capacity.
         let truth = |n: usize, s: f64| 0.035 * n as f64 + 1.0 * (s - 0.9f64).max(0.0);
-        let rows: Vec<Seen> = (0..30)
+        let rows: Vec<SetObservation> = (0..30)
             .map(|i| (1 + i % 3, 0.4 + 0.05 * i as f64))
             .map(|(n, s)| seen(n, s, truth(n, s)))
             .collect();
@@ -238,16 +254,16 @@ mod tests {
 
     #[test]
     fn half_of_a_neighbours_power_effect_is_used() {
-        let pooled = Pooled::believed();
-        let (plain, _) = pooled.power(&mix(2, 0.5), Habit::default());
+        let pooled = Pooled::prior();
+        let (plain, _) = pooled.power(&mix(2, 0.5), SetReadings::default());
         let singles = [seen(1, 0.3, 0.05)];
-        let (borrowed, _) = pooled.power(&mix(2, 0.5), Habit { set: &[], singles: &singles });
+        let (borrowed, _) = pooled.power(&mix(2, 0.5), SetReadings { set: &[], singles: &singles });
         assert!((borrowed - plain - 0.05).abs() < 1e-9, "{borrowed} {plain}");
     }
 
     #[test]
     fn pairs_compose_larger_sets_in_both_regimes() {
-        let pooled = Pooled::believed();
+        let pooled = Pooled::prior();
         let of = |n: usize, busy: f64, p: f64| {
             let pair = (mix(1, 2.0 * busy), (p, 0.01));
             pooled.slowdown_of_pairs(&mix(n, (n + 1) as f64 * busy), &vec![pair; n])
@@ -263,8 +279,8 @@ mod tests {
 
     #[test]
     fn unknown_busy_shares_widen_the_interval() {
-        let pooled = Pooled::believed();
-        let unsure = Mix { sum_variance: 0.09, ..mix(1, 1.2) };
+        let pooled = Pooled::prior();
+        let unsure = TenantLoad { sum_variance: 0.09, ..mix(1, 1.2) };
         let (_, narrow) = pooled.slowdown(&mix(1, 1.2), &[]);
         let (_, wide) = pooled.slowdown(&unsure, &[]);
         assert!(wide > narrow * 1.5, "{wide} {narrow}");

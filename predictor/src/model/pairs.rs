@@ -63,7 +63,7 @@ const SEARCHED_MAX: usize = 256;
 
 /// Figures by which jobs are compared.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traits {
+pub struct PairTraits {
     class: Option<WorkloadId>,
     family: Option<String>,
     variant: String,
@@ -78,8 +78,8 @@ pub struct Traits {
     pub ln_memory: Option<f64>,
 }
 
-impl Traits {
-    /// Traits that follow from the name of a declared class.
+impl PairTraits {
+    /// PairTraits that follow from the name of a declared class.
     #[must_use]
     pub fn named(class: Option<&WorkloadId>) -> Self {
         let Some(class) = class else { return Self::default() };
@@ -138,7 +138,7 @@ type Coordinate = fn(&mut Constants) -> &mut f64;
 impl Constants {
     /// Prior means.
     #[must_use]
-    pub const fn believed() -> Self {
+    pub const fn prior_means() -> Self {
         Self { batch: 1.0, rate: 1.0, family: 0.5, beyond: 1.0, single: 1.0, own: 1.0, noise: 0.1 }
     }
 
@@ -153,9 +153,9 @@ impl Constants {
     ];
 
     /// Logarithm of the prior density, up to a constant.
-    fn prior(mut self) -> f64 {
-        let mut believed = Self::believed();
-        let off = |of: &Coordinate| (*of(&mut self) / *of(&mut believed)).ln() / CONSTANT_SD;
+    fn ln_prior_density(mut self) -> f64 {
+        let mut prior = Self::prior_means();
+        let off = |of: &Coordinate| (*of(&mut self) / *of(&mut prior)).ln() / CONSTANT_SD;
         Self::ALL.iter().map(off).map(|off| -0.5 * off * off).sum()
     }
 
@@ -172,7 +172,7 @@ impl Constants {
     }
 
     /// Similarity of two jobs, 0 to 1.
-    fn likeness(&self, x: &Traits, y: &Traits) -> f64 {
+    fn similarity(&self, x: &PairTraits, y: &PairTraits) -> f64 {
         let gauss = |d: f64, scale: f64| (-0.5 * (d / scale).powi(2)).exp();
         // Two unknown values count as equal, one unknown value as `mixed`; both keep a valid kernel.
         let by = |x: Option<f64>, y: Option<f64>, scale: f64, mixed: f64| match (x, y) {
@@ -204,7 +204,7 @@ impl Constants {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs {
     constants: Constants,
-    traits: Vec<Traits>,
+    traits: Vec<PairTraits>,
     rows: Vec<Row>,
     /// The rows' covariance, factored.
     factor: Cholesky,
@@ -222,7 +222,7 @@ impl Pairs {
     /// # Panics
     /// If a row refers to an index beyond `traits`.
     #[must_use]
-    pub fn fit(traits: &[Traits], rows: &[Row], start: Constants, tune: bool) -> Option<Self> {
+    pub fn fit(traits: &[PairTraits], rows: &[Row], start: Constants, tune: bool) -> Option<Self> {
         let usable = |r: &&Row| r.z.is_finite() && r.sd.is_finite() && r.sd >= 0.0;
         let rows: Vec<Row> = rows.iter().filter(usable).take(ROWS_MAX).copied().collect();
         if rows.is_empty() {
@@ -233,10 +233,11 @@ impl Pairs {
     }
 
     /// Most probable hyperparameters near `start`, by coordinate search with decreasing steps.
-    fn search(traits: &[Traits], rows: &[Row], start: Constants) -> Constants {
+    fn search(traits: &[PairTraits], rows: &[Row], start: Constants) -> Constants {
         let every = rows.len().div_ceil(SEARCHED_MAX);
         let some: Vec<Row> = rows.iter().step_by(every).copied().collect();
-        let probable = |c: Constants| Some(Self::solve(traits, &some, c)?.likelihood + c.prior());
+        let probable =
+            |c: Constants| Some(Self::solve(traits, &some, c)?.likelihood + c.ln_prior_density());
         let Some(mut most) = probable(start) else { return start };
         let mut best = start;
         for step in STEPS {
@@ -259,13 +260,13 @@ impl Pairs {
         best
     }
 
-    fn solve(traits: &[Traits], rows: &[Row], constants: Constants) -> Option<Self> {
+    fn solve(traits: &[PairTraits], rows: &[Row], constants: Constants) -> Option<Self> {
         let count = traits.len();
         let mut alike = vec![(0.0, false); count * count];
         for i in 0..count {
             for j in 0..=i {
                 let (x, y) = (&traits[i], &traits[j]);
-                let of = (if i == j { 1.0 } else { constants.likeness(x, y) }, x.same_class(y));
+                let of = (if i == j { 1.0 } else { constants.similarity(x, y) }, x.same_class(y));
                 alike[i * count + j] = of;
                 alike[j * count + i] = of;
             }
@@ -310,9 +311,9 @@ impl Pairs {
     /// z of `me` beside `partner` and its predictive variance, noise included. Costs one solve,
     /// quadratic in the number of rows.
     #[must_use]
-    pub fn at(&self, me: &Traits, partner: &Traits, shares_known: bool) -> (f64, f64) {
-        let of = |x: &Traits| -> Vec<(f64, bool)> {
-            self.traits.iter().map(|t| (self.constants.likeness(x, t), x.same_class(t))).collect()
+    pub fn at(&self, me: &PairTraits, partner: &PairTraits, shares_known: bool) -> (f64, f64) {
+        let of = |x: &PairTraits| -> Vec<(f64, bool)> {
+            self.traits.iter().map(|t| (self.constants.similarity(x, t), x.same_class(t))).collect()
         };
         let (by_me, by_partner) = (of(me), of(partner));
         let mut k: Vec<f64> = self
@@ -342,9 +343,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn job(name: &str, ln_rate: f64) -> Traits {
+    fn job(name: &str, ln_rate: f64) -> PairTraits {
         let class = WorkloadId::new(name).unwrap();
-        Traits { ln_rate: Some(ln_rate), ..Traits::named(Some(&class)) }
+        PairTraits { ln_rate: Some(ln_rate), ..PairTraits::named(Some(&class)) }
     }
 
     /// Truth of families and batches: heavy jobs slow others, sensitive ones are slowed.
@@ -353,7 +354,7 @@ mod tests {
         heavy * [0.5, 1.0, 1.5][me / 4]
     }
 
-    fn jobs() -> Vec<Traits> {
+    fn jobs() -> Vec<PairTraits> {
         let name = |i: usize| format!("{}-b{}", ["lm", "resnet", "gan"][i / 4], 16 << (i % 4));
         (0..12).map(|i| job(&name(i), (i / 4) as f64)).collect()
     }
@@ -374,7 +375,7 @@ mod tests {
     #[test]
     fn left_out_pair_follows_its_relatives_and_an_unknown_family_is_wide() {
         let (jobs, out) = (jobs(), |a: usize, b: usize| (a + 5 * b).is_multiple_of(7));
-        let pairs = Pairs::fit(&jobs, &rows(out), Constants::believed(), true).unwrap();
+        let pairs = Pairs::fit(&jobs, &rows(out), Constants::prior_means(), true).unwrap();
         let mut off = 0.0f64;
         for (a, b) in (0..144).map(|i| (i / 12, i % 12)).filter(|(a, b)| out(*a, *b)) {
             let (z, variance) = pairs.at(&jobs[a], &jobs[b], false);
@@ -392,7 +393,7 @@ mod tests {
     fn left_out_job_follows_its_family() {
         let jobs = jobs();
         let out = |a: usize, b: usize| a == 5 || b == 5;
-        let pairs = Pairs::fit(&jobs, &rows(out), Constants::believed(), true).unwrap();
+        let pairs = Pairs::fit(&jobs, &rows(out), Constants::prior_means(), true).unwrap();
         for b in (0..12).filter(|b| *b != 5) {
             let ((slowed, _), (slows, _)) =
                 (pairs.at(&jobs[5], &jobs[b], false), pairs.at(&jobs[b], &jobs[5], false));
@@ -404,13 +405,13 @@ mod tests {
     #[test]
     fn measured_figures_relate_unknown_families() {
         // No common family and equal rates: only busy share and memory separate heavy from light jobs.
-        let known = |i: usize| Traits {
+        let known = |i: usize| PairTraits {
             busy: Some(if i.is_multiple_of(2) { 0.95 } else { 0.15 }),
             memory_busy: Some(if i.is_multiple_of(2) { 0.6 } else { 0.05 }),
             ln_memory: Some(9.0),
             ..job(&format!("net{i}"), 0.0)
         };
-        let jobs: Vec<Traits> = (0..10).map(known).collect();
+        let jobs: Vec<PairTraits> = (0..10).map(known).collect();
         let heavy = |i: usize| i.is_multiple_of(2);
         let rows: Vec<Row> = (0..100)
             .map(|i| (i / 10, i % 10))
@@ -422,7 +423,7 @@ mod tests {
                 shares_known: true,
             })
             .collect();
-        let pairs = Pairs::fit(&jobs, &rows, Constants::believed(), true).unwrap();
+        let pairs = Pairs::fit(&jobs, &rows, Constants::prior_means(), true).unwrap();
         let (two_heavy, _) = pairs.at(&known(20), &known(22), true);
         let (two_light, _) = pairs.at(&known(21), &known(23), true);
         assert!(two_heavy > two_light + 0.5, "{two_heavy} {two_light}");
@@ -440,10 +441,10 @@ mod tests {
             z in prop::collection::vec(-1e3f64..1e3, 1..40)
         ) {
             let names = ["a-b16", "a", "a-b32-x", "b-b16"];
-            let jobs: Vec<Traits> = figures.iter().map(|(rate, busy, name)| Traits {
+            let jobs: Vec<PairTraits> = figures.iter().map(|(rate, busy, name)| PairTraits {
                 ln_rate: *rate,
                 busy: *busy,
-                ..Traits::named(Some(&WorkloadId::new(names[*name]).unwrap()))
+                ..PairTraits::named(Some(&WorkloadId::new(names[*name]).unwrap()))
             }).collect();
             let rows: Vec<Row> = z.iter().enumerate().map(|(i, z)| Row {
                 me: i % jobs.len(),
@@ -452,9 +453,9 @@ mod tests {
                 sd: 0.01 * i as f64,
                 shares_known: i.is_multiple_of(3),
             }).collect();
-            let pairs = Pairs::fit(&jobs, &rows, Constants::believed(), true);
+            let pairs = Pairs::fit(&jobs, &rows, Constants::prior_means(), true);
             prop_assert!(pairs.is_some());
-            let (z, variance) = pairs.unwrap().at(&Traits::default(), &jobs[0], false);
+            let (z, variance) = pairs.unwrap().at(&PairTraits::default(), &jobs[0], false);
             prop_assert!(z.is_finite() && variance.is_finite() && variance > 0.0);
         }
     }

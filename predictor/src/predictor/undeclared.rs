@@ -12,39 +12,39 @@ use wattle_common::id::{JobId, WorkloadId};
 
 use super::Predictor;
 use crate::history::Class;
+use crate::history::similarity::{self, ClassMatch, ObservedTraits};
 use crate::job::Job;
-use crate::likeness::{self, Like, Traits};
 
 /// Anonymous classes kept for each GPU type; beyond, the least recently updated one is replaced.
 const ANONYMOUS_MAX: usize = 32;
 /// Exclusive windows from which on a job may found an anonymous class.
 const WINDOWS_MIN: usize = 3;
 /// Above this probability of matching a known class, a job founds none.
-const LIKE_NONE: f64 = 0.5;
+const MATCH_MIN: f64 = 0.5;
 const PREFIX: &str = "anonymous-";
 
 impl Predictor {
     /// Best matching class of `job` if it declared none.
-    pub(super) fn like_of(&self, id: &JobId, job: &Job) -> Option<Like> {
+    pub(super) fn match_of(&self, id: &JobId, job: &Job) -> Option<ClassMatch> {
         if job.workload.is_some() || job.windows().is_empty() {
             return None;
         }
-        match self.likes.get(id) {
+        match self.matches.get(id) {
             Some(known) => known.clone(),
             // Restored from storage without a window since.
-            None => self.find_like(job),
+            None => self.find_match(job),
         }
     }
 
-    fn find_like(&self, job: &Job) -> Option<Like> {
-        let kind = self.kind_of(job);
-        let card = self.cards.card(kind);
-        likeness::like(&Traits::of(job, &card), &card, self.history.classes(kind))
+    fn find_match(&self, job: &Job) -> Option<ClassMatch> {
+        let gpu_type = self.gpu_type_of(job);
+        let gpu = self.gpu_types.spec(gpu_type);
+        similarity::best_match(&ObservedTraits::of(job, &gpu), &gpu, self.history.classes(gpu_type))
     }
 
     /// Class of a job: the declared one, else a confident match.
     pub(super) fn class_of(&self, id: &JobId, job: &Job) -> Option<WorkloadId> {
-        let like = || self.like_of(id, job).filter(|like| like.sure).map(|like| like.class);
+        let like = || self.match_of(id, job).filter(|like| like.confident).map(|like| like.class);
         job.workload.clone().or_else(like)
     }
 
@@ -54,10 +54,10 @@ impl Predictor {
         &self,
         id: &JobId,
         job: &Job,
-        kind: &str,
+        gpu_type: &str,
         class: Option<&WorkloadId>,
     ) -> Option<Cow<'_, Class>> {
-        let kept = self.history.class(kind, class?)?;
+        let kept = self.history.class(gpu_type, class?)?;
         let own = self.models.get(id).filter(|_| job.workload.is_none());
         let Some(own) = own else { return Some(Cow::Borrowed(kept)) };
         let mut kept = kept.clone();
@@ -67,24 +67,24 @@ impl Predictor {
 
     /// Class of a window's neighbour where the window does not contain it.
     pub(super) fn neighbour_class(&self, id: &JobId) -> Option<WorkloadId> {
-        let like = || self.likes.get(id)?.as_ref().filter(|like| like.sure);
+        let like = || self.matches.get(id)?.as_ref().filter(|like| like.confident);
         let declared = self.jobs.get(id).and_then(|job| job.workload.clone());
         declared.or_else(|| like().map(|like| like.class.clone()))
     }
 
     /// Matches a job again after a window.
-    pub(super) fn liken(&mut self, id: &JobId) {
+    pub(super) fn update_match(&mut self, id: &JobId) {
         let found = match self.jobs.get(id) {
-            Some(job) if job.workload.is_none() => Some(self.find_like(job)),
+            Some(job) if job.workload.is_none() => Some(self.find_match(job)),
             _ => None,
         };
-        let sure = |like: &Option<Like>| {
-            like.as_ref().filter(|like| like.sure).map(|like| like.class.clone())
+        let sure = |like: &Option<ClassMatch>| {
+            like.as_ref().filter(|like| like.confident).map(|like| like.class.clone())
         };
         let after = found.as_ref().and_then(sure);
         let before = match found {
-            Some(found) => self.likes.insert(id.clone(), found),
-            None => self.likes.remove(id),
+            Some(found) => self.matches.insert(id.clone(), found),
+            None => self.matches.remove(id),
         };
         let before = before.as_ref().and_then(sure);
         if before != after {
@@ -94,42 +94,43 @@ impl Predictor {
     }
 
     /// Keeps the readings of an undeclared job that ends, for its anonymous class.
-    pub(super) fn bequeath(&mut self, id: &JobId) {
+    pub(super) fn retain_for_class(&mut self, id: &JobId) {
         let (Some(job), Some(model)) = (self.jobs.get(id), self.models.get(id)) else { return };
         let alone = job.windows().iter().filter(|w| w.alone()).count();
-        let (None, Some(kind)) = (&job.workload, &job.gpu_type) else { return };
+        let (None, Some(gpu_type)) = (&job.workload, &job.gpu_type) else { return };
         if alone < WINDOWS_MIN {
             return;
         }
-        let like = self.like_of(id, job);
-        let known = like.as_ref().filter(|like| like.probability > LIKE_NONE);
+        let like = self.match_of(id, job);
+        let known = like.as_ref().filter(|like| like.probability > MATCH_MIN);
         let class = match known {
-            Some(like) if like.sure && like.class.as_str().starts_with(PREFIX) => {
+            Some(like) if like.confident && like.class.as_str().starts_with(PREFIX) => {
                 like.class.clone()
             }
             Some(_) => return,
-            None => self.new_anonymous(kind),
+            None => self.new_anonymous(gpu_type),
         };
         let summary = model.summary(job);
-        let (heard, kind) = (job.heard_at_us, kind.clone());
+        let (heard, gpu_type) = (job.heard_at_us, gpu_type.clone());
         let founded = known.is_none();
         if founded {
-            self.history.remove(&kind, &class);
+            self.history.remove(&gpu_type, &class);
         }
         let max = self.config.classes_max as usize;
-        self.history.remember(heard, &kind, &class, id, summary, max);
+        self.history.remember(heard, &gpu_type, &class, id, summary, max);
     }
 
     /// A free anonymous name, or that of the least recently updated anonymous class.
-    fn new_anonymous(&self, kind: &str) -> WorkloadId {
+    fn new_anonymous(&self, gpu_type: &str) -> WorkloadId {
         let name = |n: usize| {
             WorkloadId::new(&format!("{PREFIX}{n}")).expect("letters, a dash and digits")
         };
-        let free = (1..=ANONYMOUS_MAX).map(name).find(|n| self.history.class(kind, n).is_none());
+        let free =
+            (1..=ANONYMOUS_MAX).map(name).find(|n| self.history.class(gpu_type, n).is_none());
         let oldest = || {
             (1..=ANONYMOUS_MAX)
                 .map(name)
-                .min_by_key(|n| self.history.class(kind, n).map(|class| class.heard_at_us))
+                .min_by_key(|n| self.history.class(gpu_type, n).map(|class| class.heard_at_us))
         };
         free.or_else(oldest).unwrap_or_else(|| name(1))
     }

@@ -10,7 +10,7 @@ use super::config::RegistryConfig;
 use super::jobs::Job;
 use super::proposal::{Known, Proposal};
 use super::score::Record;
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::observation::Observation;
 
 /// So many refused proposals in a row, and a predictor is failing.
@@ -160,7 +160,7 @@ impl Contestant {
         kind: &str,
         seen: &Observation,
         closed: Timestamp,
-        card: &Card,
+        card: &GpuSpec,
     ) {
         let Some((last, before)) = self.said.get(id) else { return };
         let eligible = |said: &&Proposal| said.received <= closed;

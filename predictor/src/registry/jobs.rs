@@ -9,7 +9,7 @@ use wattle_common::job::GpuRequest;
 
 use super::proposal::Known;
 use super::score::Horizon;
-use crate::model::cap::{self, Card};
+use crate::model::cap::{self, GpuSpec};
 use crate::observation::Observation;
 
 /// Configurations of one job told apart; windows in further ones are not scored.
@@ -152,7 +152,7 @@ impl Job {
 
     /// Takes down the configuration of a window, and its speed where it is the one that others are
     /// compared with. Once for each window, after it was scored.
-    pub(super) fn see(&mut self, window: &Observation, card: &Card) {
+    pub(super) fn see(&mut self, window: &Observation, card: &GpuSpec) {
         self.any = true;
         if self.scored {
             let seen = Configuration::of(self.gpu_type.as_deref(), window);
@@ -178,7 +178,7 @@ impl Job {
 
     /// The speed of a window beside the job alone on as many cards at default cap and clock, where
     /// that was seen; `None` too for a window that is just that.
-    pub(super) fn relative_speed(&self, window: &Observation, card: &Card) -> Option<f64> {
+    pub(super) fn relative_speed(&self, window: &Observation, card: &GpuSpec) -> Option<f64> {
         if is_reference(window, card) {
             return None;
         }
@@ -188,6 +188,6 @@ impl Job {
     }
 }
 
-fn is_reference(window: &Observation, card: &Card) -> bool {
+fn is_reference(window: &Observation, card: &GpuSpec) -> bool {
     window.alone() && cap::is_default(card, window.setting())
 }

@@ -8,7 +8,7 @@ use wattle_common::id::{self, JobId, PredictorId, WorkloadId};
 use wattle_common::messages::surface::GPU_TYPES_MAX;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::observation::{Observation, unknown};
 
 /// Points of a surface at most; ours have 256.
@@ -211,7 +211,7 @@ impl Proposal {
     /// What it expects of the configuration of `seen` on cards of `kind`; `None` where it has no
     /// point there and none on either side of it.
     #[must_use]
-    pub fn expects(&self, kind: &str, seen: &Observation, card: &Card) -> Option<Expected> {
+    pub fn expects(&self, kind: &str, seen: &Observation, card: &GpuSpec) -> Option<Expected> {
         self.on.iter().find(|on| *on.gpu_type == *kind)?.expects(seen, card)
     }
 }
@@ -245,7 +245,7 @@ impl OnKind {
         }
     }
 
-    fn expects(&self, seen: &Observation, card: &Card) -> Option<Expected> {
+    fn expects(&self, seen: &Observation, card: &GpuSpec) -> Option<Expected> {
         let set = self.set_of(&seen.neighbours)?;
         let here = |p: &&Point| p.gpus == seen.gpus && p.nodes == seen.nodes && p.set == set;
         let of_batch = seen.global_batch.filter(|batch| {

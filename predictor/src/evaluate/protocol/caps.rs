@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use crate::calibration::Calibration;
-use crate::interval::time_of;
+use crate::statistics::interval::time_of;
 use crate::surface::Configuration;
 
 use super::super::baselines::{Plane, nearest, simple};

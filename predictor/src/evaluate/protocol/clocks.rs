@@ -5,7 +5,7 @@
 //! the file's other stages, and nothing more; its intervals are calibrated on how far it is off with
 //! the other stages. Energy is power times time; its interval is calibrated on energies.
 
-use crate::interval::time_of;
+use crate::statistics::interval::time_of;
 use crate::surface::Configuration;
 
 use super::super::baselines::simple;

@@ -7,7 +7,7 @@ use wattle_common::id::WorkloadId;
 
 use crate::calibration::Calibration;
 
-use super::super::reader::Card;
+use super::super::reader::FileGpu;
 use super::super::trial::{Shown, Trial};
 use super::all_but;
 
@@ -20,7 +20,7 @@ pub(super) struct KnownJob<'a> {
 
 /// What answers for each of `jobs`, in their order.
 pub(super) fn trials<'a>(
-    card: &Card,
+    card: &FileGpu,
     jobs: &'a [KnownJob<'a>],
 ) -> impl Iterator<Item = Trial> + use<'a> {
     let mut base = Trial::new(card);

@@ -13,12 +13,12 @@ pub(super) mod scaling;
 use std::sync::{Mutex, PoisonError};
 
 use super::metrics::{Label, Measure, Row, Sample};
-use super::reader::Card;
+use super::reader::FileGpu;
 
 /// What a row is of.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
-    pub(super) card: &'a Card,
+    pub(super) card: &'a FileGpu,
     pub(super) model: Option<&'a str>,
     pub(super) protocol: &'static str,
     pub(super) quantity: &'static str,

@@ -5,7 +5,7 @@
 //! predictor knows the whole tables of the other models on the same GPU; a file that names no GPU
 //! stands with the others that name none.
 
-use crate::interval::time_of;
+use crate::statistics::interval::time_of;
 use crate::surface::Configuration;
 
 use super::super::baselines::{Plane, constant};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::super::names;
 use super::super::table::{Table, short, unique};
-use super::{Card, Context, Reading, Readings};
+use super::{Context, FileGpu, Reading, Readings};
 
 pub(in super::super) const COLUMNS: &[&str] =
     &["gpu", "consolidated", "model", "batch_size", "num_gpus", "steps_per_s"];
@@ -51,7 +51,7 @@ pub(in super::super) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Ve
     let models = models.into_iter().map(|((gpu, model), mut readings)| {
         readings.sort_by_key(|r| (r.batch, r.gpus, r.nodes));
         let gpu = Some(gpu).filter(|g| !g.is_empty());
-        let card = Card { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
+        let card = FileGpu { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
         Readings { card, class: names::class(&[&model]), model, readings }
     });
     models.collect()

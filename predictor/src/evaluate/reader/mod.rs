@@ -60,16 +60,16 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    pub(super) fn card(&self) -> Card {
+    pub(super) fn card(&self) -> FileGpu {
         let gpu = names::gpu(self.place);
         let kind = names::kind(gpu.as_deref());
-        Card { file: self.file.to_owned(), kind, gpu, method: self.method }
+        FileGpu { file: self.file.to_owned(), kind, gpu, method: self.method }
     }
 }
 
 /// A file and its GPU, and which method is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Card {
+pub(super) struct FileGpu {
     pub(super) file: String,
     /// As the file writes it.
     pub(super) gpu: Option<String>,
@@ -81,7 +81,7 @@ pub(super) struct Card {
 
 /// A model's readings over GPUs, nodes and batches.
 pub(super) struct Readings {
-    pub(super) card: Card,
+    pub(super) card: FileGpu,
     pub(super) model: String,
     pub(super) class: WorkloadId,
     pub(super) readings: Vec<Reading>,

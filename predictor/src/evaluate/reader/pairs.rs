@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::super::names;
 use super::super::table::{Cells, Table};
-use super::{Card, Context};
+use super::{Context, FileGpu};
 use wattle_common::id::WorkloadId;
 
 pub(in super::super) const COLUMNS: &[&str] =
@@ -20,7 +20,7 @@ const SAME: f64 = 1e-3;
 
 /// All of one GPU in one file.
 pub(in super::super) struct Pairs {
-    pub(in super::super) card: Card,
+    pub(in super::super) card: FileGpu,
     pub(in super::super) jobs: Vec<PairJob>,
     /// Relative speed of job `.0` beside job `.1`, by their places in `jobs`.
     pub(in super::super) cells: BTreeMap<(usize, usize), f64>,
@@ -91,7 +91,7 @@ pub(in super::super) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Ve
         .into_iter()
         .map(|(gpu, builder)| {
             let gpu = Some(gpu).filter(|g| !g.is_empty());
-            let card = Card { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
+            let card = FileGpu { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
             Pairs { card, jobs: builder.jobs, cells: builder.cells }
         })
         .collect()

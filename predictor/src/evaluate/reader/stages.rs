@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::super::names;
 use super::super::table::{Table, unique};
-use super::{Card, Context};
+use super::{Context, FileGpu};
 use wattle_common::id::WorkloadId;
 
 pub(in super::super) const COLUMNS: &[&str] =
@@ -15,7 +15,7 @@ pub(in super::super) const COLUMNS: &[&str] =
 
 /// All of one file.
 pub(in super::super) struct Stages {
-    pub(in super::super) card: Card,
+    pub(in super::super) card: FileGpu,
     pub(in super::super) jobs: Vec<StageJob>,
 }
 

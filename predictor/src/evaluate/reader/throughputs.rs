@@ -5,7 +5,7 @@
 
 use super::super::names;
 use super::super::table::{Table, unique};
-use super::{Card, Context, Reading, Readings};
+use super::{Context, FileGpu, Reading, Readings};
 
 pub(in super::super) const FIRST: &str = "global_batch_size";
 /// GPUs of one node in this data.
@@ -53,6 +53,6 @@ pub(in super::super) fn read(
     readings.sort_by_key(|r| (r.batch, r.gpus));
     readings.dedup_by_key(|r| (r.batch, r.gpus));
     let model = names::stem(context.place).to_owned();
-    let card: Card = context.card();
+    let card: FileGpu = context.card();
     Readings { card, class: names::class(&[&model]), model, readings }
 }

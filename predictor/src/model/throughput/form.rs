@@ -35,7 +35,7 @@ pub enum Network {
 
 /// Where a step is taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Place {
+pub struct Layout {
     /// GPUs in all.
     pub gpus: f64,
     /// Nodes.
@@ -46,7 +46,7 @@ pub struct Place {
 
 /// The logarithm of the step time relative to the reference's, and its gradient.
 #[must_use]
-pub fn ln_time(theta: &[f64; WIDTH], at: Place, network: Network) -> (f64, [f64; WIDTH]) {
+pub fn ln_time(theta: &[f64; WIDTH], at: Layout, network: Network) -> (f64, [f64; WIDTH]) {
     let mut gradient = [0.0; WIDTH];
     let fixed = theta[FIXED].exp();
     let compute = theta[COMPUTE].exp() * at.local;
@@ -104,7 +104,7 @@ mod tests {
             for (gpus, nodes) in
                 [(1.0, 1.0), (4.0, 1.0), (8.0, 1.0), (3.0, 2.0), (16.0, 2.0), (12.0, 4.0)]
             {
-                let at = Place { gpus, nodes, local: 0.7 };
+                let at = Layout { gpus, nodes, local: 0.7 };
                 let (_, gradient) = ln_time(&THETA, at, network);
                 for i in 0..WIDTH {
                     let moved = |by: f64| {
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn more_samples_on_a_gpu_never_make_a_step_shorter() {
         for network in [Network::Flat, Network::Steep] {
-            let time = |local| ln_time(&THETA, Place { gpus: 8.0, nodes: 2.0, local }, network).0;
+            let time = |local| ln_time(&THETA, Layout { gpus: 8.0, nodes: 2.0, local }, network).0;
             assert!(time(1.0) > time(0.5) && time(0.5) > time(0.25));
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn two_nodes_may_be_slower_than_three_and_one_is_fastest() {
         let time = |nodes| {
-            let at = Place { gpus: 6.0, nodes, local: 1.0 };
+            let at = Layout { gpus: 6.0, nodes, local: 1.0 };
             ln_time(&THETA, at, Network::Steep).0
         };
         assert!(time(2.0) > time(3.0) && time(3.0) > time(1.0));

@@ -1,70 +1,69 @@
-//! What jobs of one kind of card have in common in how they scale, fitted from what each showed.
+//! What jobs of one GPU type have in common in how they scale, fitted from what each showed.
 //!
-//! Each job's constants come without what was believed of them (see `throughput::Constants`), so a
+//! Each job's constants come without what was prior of them (see `throughput::Constants`), so a
 //! job that could not tell a constant says nothing of it. How far jobs lie apart is not known when
-//! few were seen: so their spread is integrated out, under a flat belief over it (Gelman, "Prior
+//! few were seen: so their spread is integrated out, under a flat prior over it (Gelman, "Prior
 //! distributions for variance parameters in hierarchical models", Bayesian Analysis 2006), and the
-//! next job's belief has the mean and the deviation that remain. Nothing in it is to be tuned.
+//! next job's prior has the mean and the deviation that remain. Nothing in it is to be tuned.
 //!
 //! How far the form itself is off comes from the same jobs: the mean of what each could not fit.
 
 use serde::{Deserialize, Serialize};
 
 use super::form::{self, Network, WIDTH};
-use crate::fit::Belief;
-use crate::history::Stored;
+use crate::statistics::regression::Gaussian;
 
 /// Constants pooled: all but the job's own two levels.
 pub const POOLED: usize = WIDTH - OWN;
 /// Parameters that are a job's own.
 const OWN: usize = 2;
 
-/// What is believed before anything was seen: round figures that say what is physically possible,
+/// What is prior before anything was seen: round figures that say what is physically possible,
 /// and wide. The job's own: a step mostly computes, give or take a factor of four. A doubling beyond
 /// four GPUs costs the mean of the two inside, where 2 (g-1)/g grows by 1 and by 0.5: a tree's or a
 /// ring's latency. Across nodes: two cost as much as the fixed part, give or take a factor of three,
 /// for networks differ so; three and more cost as much as two. Exponents of growth lie between 0, as
 /// a ring's traffic for each GPU, and 1, where all share one link. Overlap lies between 1 and 10, as
 /// Pollux has it (OSDI'21): evenly in its logarithm.
-const BELIEVED: [Belief; WIDTH] = [
-    Belief { mean: -1.609, sd: 1.5 }, // ln 0.2
-    Belief { mean: -0.288, sd: 1.5 }, // ln 0.75
-    Belief { mean: -1.204, sd: 2.0 }, // ln 0.3
-    Belief { mean: -0.288, sd: 0.4 }, // ln 0.75
-    Belief { mean: 0.0, sd: 1.2 },
-    Belief { mean: 0.0, sd: 0.5 },
-    Belief { mean: 0.5, sd: 0.3 },
-    Belief { mean: 0.5, sd: 0.3 },
-    Belief { mean: 0.5, sd: 0.3 },
-    Belief { mean: 1.151, sd: 0.665 }, // between ln 1 and ln 10
+const PRIOR: [Gaussian; WIDTH] = [
+    Gaussian { mean: -1.609, sd: 1.5 }, // ln 0.2
+    Gaussian { mean: -0.288, sd: 1.5 }, // ln 0.75
+    Gaussian { mean: -1.204, sd: 2.0 }, // ln 0.3
+    Gaussian { mean: -0.288, sd: 0.4 }, // ln 0.75
+    Gaussian { mean: 0.0, sd: 1.2 },
+    Gaussian { mean: 0.0, sd: 0.5 },
+    Gaussian { mean: 0.5, sd: 0.3 },
+    Gaussian { mean: 0.5, sd: 0.3 },
+    Gaussian { mean: 0.5, sd: 0.3 },
+    Gaussian { mean: 1.151, sd: 0.665 }, // between ln 1 and ln 10
 ];
 /// Spreads between jobs that are tried.
 const SPREADS: usize = 16;
 
-/// How far the form is believed to be off before anything was seen, as a deviation of a logarithm:
+/// How far the form is prior to be off before anything was seen, as a deviation of a logarithm:
 /// inside one node and on up to four GPUs as far as single readings repeat, beyond a tenth. It
 /// counts as what one job says.
-const FORM_BELIEVED: [f64; 2] = [0.03, 0.1];
+const FORM_PRIOR: [f64; 2] = [0.03, 0.1];
 
 /// How far off the flat form may be across nodes, as a root mean square of logarithms, and still be
-/// the one believed: the simpler form stands until it fails.
+/// the one prior: the simpler form stands until it fails.
 pub const FLAT_MAX: f64 = 0.1;
 
-/// What one job showed of the constants, without what was believed before.
+/// What one job showed of the constants, without what was prior before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
     /// In the order of the form's parameters from the third on.
-    pub values: [Stored; POOLED],
+    pub values: [Gaussian; POOLED],
     /// How far the flat form is off across nodes: the mean square of logarithms, where seen.
     pub flat_off: Option<f64>,
-    /// How far the form was off, near and beyond ([`Off`]).
+    /// How far the form was off, near and beyond ([`FormError`]).
     #[serde(default)]
-    pub off: [Off; 2],
+    pub off: [FormError; 2],
 }
 
 /// What a job's readings lie off the form, beyond their own noise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Off {
+pub struct FormError {
     /// The mean square of logarithms; below zero where they promised more noise than there was.
     pub square: f64,
     /// Of so many readings.
@@ -84,28 +83,28 @@ impl Constants {
 /// Pooled over jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
-    pub(super) beliefs: [Belief; WIDTH],
+    pub(super) priors: [Gaussian; WIDTH],
     pub(super) network: Network,
     /// The form's own error near and beyond, as a deviation of a logarithm.
     pub(super) form: [f64; 2],
 }
 
 impl Pooled {
-    /// What is believed before anything was seen.
+    /// What is prior before anything was seen.
     #[must_use]
-    pub fn believed() -> Self {
-        Self { beliefs: BELIEVED, network: Network::Steep, form: FORM_BELIEVED }
+    pub fn prior() -> Self {
+        Self { priors: PRIOR, network: Network::Steep, form: FORM_PRIOR }
     }
 
-    /// What the jobs seen on one kind of card say.
+    /// What the jobs seen on one GPU type say.
     #[must_use]
     pub fn fit<'a>(jobs: impl Iterator<Item = &'a Constants> + Clone) -> Self {
-        let mut pooled = Self::believed();
+        let mut pooled = Self::prior();
         if jobs.clone().next().is_none() {
             return pooled;
         }
-        for (i, belief) in pooled.beliefs.iter_mut().enumerate().skip(form::INSIDE + 1) {
-            *belief = between(*belief, jobs.clone().map(|j| j.values[i - OWN]));
+        for (i, prior) in pooled.priors.iter_mut().enumerate().skip(form::INSIDE + 1) {
+            *prior = between(*prior, jobs.clone().map(|j| j.values[i - OWN]));
         }
         for (i, form) in pooled.form.iter_mut().enumerate() {
             *form = form_error(*form, jobs.clone().map(|j| j.off[i]));
@@ -122,15 +121,15 @@ impl Pooled {
 /// Mean and deviation of another job's constant, after what some showed of theirs. Half of what is
 /// open before is how far jobs lie apart, half where their middle is; how far they lie apart is
 /// evenly likely from nothing up.
-fn between(believed: Belief, seen: impl Iterator<Item = Stored> + Clone) -> Belief {
-    let half = 0.5 * believed.sd * believed.sd;
+fn between(prior: Gaussian, seen: impl Iterator<Item = Gaussian> + Clone) -> Gaussian {
+    let half = 0.5 * prior.sd * prior.sd;
     let widest = (3.0 * half).sqrt();
     let one = |k: usize| {
         let spread = (widest * (k as f64 + 0.5) / SPREADS as f64).powi(2);
         let (mut precision, mut sum, mut ln_likely, mut squares) = (1.0 / half, 0.0, 0.0, 0.0);
         for stored in seen.clone() {
             let weight = 1.0 / (spread + stored.sd * stored.sd);
-            let off = stored.mean - believed.mean;
+            let off = stored.mean - prior.mean;
             precision += weight;
             sum += weight * off;
             squares += weight * off * off;
@@ -149,13 +148,13 @@ fn between(believed: Belief, seen: impl Iterator<Item = Stored> + Clone) -> Beli
         second += weight * (variance + mean * mean);
     }
     let mean = first / whole;
-    Belief { mean: believed.mean + mean, sd: (second / whole - mean * mean).sqrt() }
+    Gaussian { mean: prior.mean + mean, sd: (second / whole - mean * mean).sqrt() }
 }
 
-/// The form's error as a deviation: the mean over jobs and what was believed. A job's own mean
+/// The form's error as a deviation: the mean over jobs and what was prior. A job's own mean
 /// square is told to two parts in its number of readings, and jobs differ by as much as one reading.
-fn form_error(believed: f64, seen: impl Iterator<Item = Off>) -> f64 {
-    let (mut whole, mut sum) = (1.0, believed * believed);
+fn form_error(prior: f64, seen: impl Iterator<Item = FormError>) -> f64 {
+    let (mut whole, mut sum) = (1.0, prior * prior);
     for off in seen.filter(|off| off.readings > 0) {
         let n = f64::from(off.readings);
         let weight = n / (n + 2.0);
@@ -171,27 +170,31 @@ mod tests {
     use super::*;
 
     fn constants(mean: f64, sd: f64, flat_off: Option<f64>) -> Constants {
-        Constants { values: [Stored { mean, sd }; POOLED], flat_off, off: [Off::default(); 2] }
+        Constants {
+            values: [Gaussian { mean, sd }; POOLED],
+            flat_off,
+            off: [FormError::default(); 2],
+        }
     }
 
     #[test]
     fn who_tells_nothing_moves_nothing() {
         let silent = constants(40.0, 1e3, None);
         let pooled = Pooled::fit([&silent, &silent].into_iter());
-        for (p, b) in pooled.beliefs.iter().zip(BELIEVED) {
+        for (p, b) in pooled.priors.iter().zip(PRIOR) {
             assert!((p.mean - b.mean).abs() < 0.01 && (p.sd - b.sd).abs() < 0.01, "{p:?} {b:?}");
         }
-        assert_eq!(Pooled::fit(std::iter::empty()), Pooled::believed());
+        assert_eq!(Pooled::fit(std::iter::empty()), Pooled::prior());
     }
 
     #[test]
     fn the_forms_error_is_what_jobs_showed() {
         let with = |square, readings| {
-            let off = [Off::default(), Off { square, readings }];
+            let off = [FormError::default(), FormError { square, readings }];
             Constants { off, ..constants(0.0, 1e3, None) }
         };
         let form = |jobs: &[Constants]| Pooled::fit(jobs.iter()).form[1];
-        assert!((form(&[]) - FORM_BELIEVED[1]).abs() < 1e-12);
+        assert!((form(&[]) - FORM_PRIOR[1]).abs() < 1e-12);
         assert!((form(&vec![with(0.04 * 0.04, 48); 30]) - 0.04).abs() < 0.005);
         // A single reading says less than a table of them.
         assert!(form(&[with(0.0, 1)]) > form(&[with(0.0, 48)]));
@@ -202,13 +205,13 @@ mod tests {
     fn many_that_agree_are_believed() {
         let like = constants(0.6, 0.02, Some(0.001));
         let pooled = Pooled::fit([&like; 12].into_iter());
-        let pair = pooled.beliefs[form::GROWTH_PAIR];
+        let pair = pooled.priors[form::GROWTH_PAIR];
         assert!((pair.mean - 0.6).abs() < 0.01 && pair.sd < 0.1, "{pair:?}");
         assert_eq!(pooled.network, Network::Flat);
         // One that contradicts them leaves the middle and widens.
         let other = constants(0.1, 0.02, Some(0.001));
         let wider = Pooled::fit([&like; 12].into_iter().chain([&other]));
-        assert!(wider.beliefs[form::GROWTH_PAIR].sd > 1.5 * pair.sd);
+        assert!(wider.priors[form::GROWTH_PAIR].sd > 1.5 * pair.sd);
         let steep = constants(0.6, 0.02, Some(0.2));
         assert_eq!(Pooled::fit([&steep; 3].into_iter()).network, Network::Steep);
     }

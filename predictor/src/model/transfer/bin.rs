@@ -1,9 +1,9 @@
 //! One cap's regressions, and what jobs of like power did under it.
 
 use super::super::ridge::WIDTH;
-use super::Seen;
+use super::CapObservation;
 use super::spread::Group;
-use crate::fit::{Belief, Posterior, Row, fit};
+use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
 /// Beyond so many widths of the smoother nothing counts.
 const KERNEL_REACH: f64 = 4.0;
@@ -36,16 +36,17 @@ impl Bin {
         power: (f64, Option<f64>),
     ) -> Self {
         let (seen, cap_w) = (group.seen, group.cap_w);
-        let half = |of: fn(&Seen) -> Option<(f64, f64)>, (penalty, left): (f64, Option<f64>)| {
+        let half = |of: fn(&CapObservation) -> Option<(f64, f64)>,
+                    (penalty, left): (f64, Option<f64>)| {
             let left = left.unwrap_or(ALONE_SD).max(1e-3);
-            let row = |s: &Seen| {
+            let row = |s: &CapObservation| {
                 let (y, sd) = of(s)?;
                 let x = features(s.ln_power.exp(), cap_w, cap_default_w).to_vec();
                 // What is left holds the reading's own noise.
                 Some(Row { x, y, sd: left.max(sd) })
             };
             let rows: Vec<Row> = seen.iter().filter_map(row).collect();
-            fit(&rows, &[Belief { mean: 0.0, sd: left / penalty.sqrt() }; WIDTH])
+            fit(&rows, &[Gaussian { mean: 0.0, sd: left / penalty.sqrt() }; WIDTH])
         };
         let (slow, power) = (half(|s| s.slow, slow), half(|s| s.power, power));
         let full = slow.at(&features(cap_default_w, cap_w, cap_default_w)).0;

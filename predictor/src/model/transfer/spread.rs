@@ -11,11 +11,11 @@
 //! ```
 //!
 //! A method of moments. Power has no factor of its own: what is its own there is the gap of
-//! [`super::Bounds`], which bounds what a family not seen yet may do, and so is not taken off here.
+//! [`super::BurstBounds`], which bounds what a family not seen yet may do, and so is not taken off here.
 
 use super::super::constant::LEAST_SD;
 use super::super::ridge::{Families, Point, dot};
-use super::{Bounds, Seen, bin};
+use super::{BurstBounds, CapObservation, bin};
 
 /// Classes, or families, from which on moments are taken: two tell nothing of what they differ by.
 const GROUPS_MIN: usize = 3;
@@ -38,7 +38,7 @@ impl Spread {
 
 /// The rows of one cap.
 pub(super) struct Group<'a> {
-    pub(super) seen: &'a [Seen],
+    pub(super) seen: &'a [CapObservation],
     pub(super) cap_w: f64,
 }
 
@@ -50,12 +50,16 @@ pub(super) struct Half {
 }
 
 impl<'a> Group<'a> {
-    pub(super) fn of(seen: &'a [Seen]) -> Self {
+    pub(super) fn of(seen: &'a [CapObservation]) -> Self {
         let cap_w = seen.iter().map(|s| s.cap_w).sum::<f64>() / seen.len().max(1) as f64;
         Self { seen, cap_w }
     }
 
-    pub(super) fn half(&self, bounds: Bounds, of: fn(&Seen) -> Option<(f64, f64)>) -> Half {
+    pub(super) fn half(
+        &self,
+        bounds: BurstBounds,
+        of: fn(&CapObservation) -> Option<(f64, f64)>,
+    ) -> Half {
         let mut half = Half { sums: Families::default(), rows: Vec::new() };
         for (i, seen) in self.seen.iter().enumerate() {
             let Some((y, sd)) = of(seen) else { continue };
@@ -84,7 +88,7 @@ pub(super) fn spreads(
     groups: &[Group<'_>],
     halves: &[Half],
     penalty: f64,
-    bounds: Bounds,
+    bounds: BurstBounds,
     scaled: bool,
 ) -> (Option<Spread>, Option<Spread>) {
     let (mut classes, mut families) = (Vec::new(), Vec::new());

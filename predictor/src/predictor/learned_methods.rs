@@ -7,7 +7,7 @@ use super::Predictor;
 use crate::history::Class;
 use crate::job::{Job, Profiles};
 use crate::method::Subject;
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::surface::Configuration;
 
 impl Predictor {
@@ -15,25 +15,33 @@ impl Predictor {
     fn with_subject<T>(
         &self,
         (id, job): (&JobId, &Job),
-        (kind, card): (&str, &Card),
+        (gpu_type, gpu): (&str, &GpuSpec),
         wanted: &[Configuration],
         ask: impl FnOnce(Subject<'_>) -> T,
     ) -> T {
         let taken_for = self.class_of(id, job);
-        let class = taken_for.as_ref().and_then(|w| self.history.profile(kind, w, Some(id)));
+        let class = taken_for.as_ref().and_then(|w| self.history.profile(gpu_type, w, Some(id)));
         let class = class.unwrap_or_default();
         let asked = wanted.iter().flat_map(|at| &at.neighbours);
         let seen = job.windows().iter().flat_map(|w| &w.neighbours);
-        let profiles = self.profiles(kind, asked.chain(seen));
+        let profiles = self.profiles(gpu_type, asked.chain(seen));
         let taken_for = taken_for.as_ref();
-        ask(Subject { id, job, taken_for, kind, card, class: &class, profiles: &profiles })
+        ask(Subject {
+            id,
+            job,
+            taken_for,
+            kind: gpu_type,
+            card: gpu,
+            class: &class,
+            profiles: &profiles,
+        })
     }
 
     /// Predictions of the learned method; `None` with the physical method.
     pub(super) fn learned_points(
         &self,
         known: (&JobId, &Job),
-        on: (&str, &Card),
+        on: (&str, &GpuSpec),
         wanted: &[Configuration],
     ) -> Option<Vec<SurfacePoint>> {
         if !self.learner.learns() {
@@ -43,25 +51,25 @@ impl Predictor {
     }
 
     /// Updates the learned method with the state of a job.
-    pub(super) fn teach(&mut self, id: &JobId, kind: &str, card: &Card) {
+    pub(super) fn teach(&mut self, id: &JobId, gpu_type: &str, gpu: &GpuSpec) {
         if !self.learner.learns() {
             return;
         }
         let Some(job) = self.jobs.get(id) else { return };
         // Taken out because the method reads the rest of `self`.
         let mut learner = std::mem::take(&mut self.learner);
-        self.with_subject((id, job), (kind, card), &[], |subject| learner.learn(subject));
+        self.with_subject((id, job), (gpu_type, gpu), &[], |subject| learner.learn(subject));
         self.learner = learner;
     }
 
     /// Updates the learned method with the history of a class.
-    pub(super) fn restore(&mut self, kind: &str, class: &WorkloadId, kept: &Class) {
+    pub(super) fn restore(&mut self, gpu_type: &str, class: &WorkloadId, kept: &Class) {
         if !self.learner.learns() {
             return;
         }
         let sets = kept.jobs.iter().flat_map(|(_, s)| &s.shared).flat_map(|s| &s.neighbours);
-        let profiles: Profiles = self.profiles(kind, sets);
-        let card = self.cards.card(kind);
-        self.learner.restore(kind, class, kept, &card, &profiles);
+        let profiles: Profiles = self.profiles(gpu_type, sets);
+        let gpu = self.gpu_types.spec(gpu_type);
+        self.learner.restore(gpu_type, class, kept, &gpu, &profiles);
     }
 }

@@ -16,6 +16,7 @@ use linfa::DatasetBase;
 use linfa::traits::Fit;
 use linfa_linear::LinearRegression;
 use ndarray::{Array1, Array2};
+use serde::{Deserialize, Serialize};
 use wattle_common::numerics::{Cholesky, cholesky, gauss_jordan, median_high};
 
 /// Largest accepted number of parameters.
@@ -44,9 +45,9 @@ pub struct Row {
     pub sd: f64,
 }
 
-/// Normal prior of one parameter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Belief {
+/// Normal distribution of one quantity: a prior, or an estimate with its standard deviation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gaussian {
     /// Expected value.
     pub mean: f64,
     /// Standard deviation, greater than zero.
@@ -67,13 +68,13 @@ pub struct Posterior {
 impl Posterior {
     /// The priors, without any row.
     #[must_use]
-    pub fn of_beliefs(beliefs: &[Belief]) -> Self {
-        let mut covariance = vec![vec![0.0; beliefs.len()]; beliefs.len()];
-        for (i, belief) in beliefs.iter().enumerate() {
-            covariance[i][i] = belief.sd * belief.sd;
+    pub fn from_priors(priors: &[Gaussian]) -> Self {
+        let mut covariance = vec![vec![0.0; priors.len()]; priors.len()];
+        for (i, prior) in priors.iter().enumerate() {
+            covariance[i][i] = prior.sd * prior.sd;
         }
         Self {
-            mean: beliefs.iter().map(|b| b.mean).collect(),
+            mean: priors.iter().map(|b| b.mean).collect(),
             covariance,
             noise: 1.0,
             dof: NOISE_PRIOR_DOF,
@@ -88,9 +89,9 @@ impl Posterior {
 
     /// Marginal distribution of parameter `i`, as a prior for another fit.
     #[must_use]
-    pub fn belief(&self, i: usize) -> Belief {
+    pub fn marginal(&self, i: usize) -> Gaussian {
         let variance = self.covariance[i][i] * self.noise;
-        Belief { mean: self.mean[i], sd: variance.max(1e-12).sqrt() }
+        Gaussian { mean: self.mean[i], sd: variance.max(1e-12).sqrt() }
     }
 
     /// Marginal distribution of the parameters in `range`.
@@ -133,27 +134,27 @@ impl Posterior {
     }
 }
 
-/// Fits `rows` under `beliefs`, one for each parameter. Rows that are not finite are left out.
+/// Fits `rows` under `priors`, one for each parameter. Rows that are not finite are left out.
 ///
 /// # Panics
 /// If a row does not have one feature for each prior, or there are more than [`PARAMETERS_MAX`]
 /// priors.
 #[must_use]
-pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
-    assert!(beliefs.len() <= PARAMETERS_MAX, "{} parameters", beliefs.len());
+pub fn fit(rows: &[Row], priors: &[Gaussian]) -> Posterior {
+    assert!(priors.len() <= PARAMETERS_MAX, "{} parameters", priors.len());
     let rows: Vec<&Row> =
         rows.iter().filter(|r| r.y.is_finite() && r.sd.is_finite() && r.sd > 0.0).collect();
-    if rows.is_empty() || beliefs.is_empty() {
-        return Posterior::of_beliefs(beliefs);
+    if rows.is_empty() || priors.is_empty() {
+        return Posterior::from_priors(priors);
     }
     let mut weights = vec![1.0; rows.len()];
-    let mut residuals = standardised(&rows, &step(&rows, &weights, beliefs));
+    let mut residuals = standardised(&rows, &step(&rows, &weights, priors));
     if residuals.iter().any(|u| u.abs() > 2.0 * HUBER_K) {
         for _ in 0..HUBER_ROUNDS {
             for (w, u) in weights.iter_mut().zip(&residuals) {
                 *w = if u.abs() <= HUBER_K { 1.0 } else { HUBER_K / u.abs() };
             }
-            residuals = standardised(&rows, &step(&rows, &weights, beliefs));
+            residuals = standardised(&rows, &step(&rows, &weights, priors));
         }
         for _ in 0..TUKEY_ROUNDS {
             // Never below the stated deviations, so that data without outliers keeps full weight.
@@ -163,16 +164,16 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
                 let reach = u / (TUKEY_C * scale);
                 *w = if reach.abs() < 1.0 { (1.0 - reach * reach).powi(2) } else { 0.0 };
             }
-            residuals = standardised(&rows, &step(&rows, &weights, beliefs));
+            residuals = standardised(&rows, &step(&rows, &weights, priors));
         }
     }
-    let mean = solve(&rows, &weights, beliefs);
+    let mean = solve(&rows, &weights, priors);
     let residuals = standardised(&rows, &mean);
     let counted: f64 = weights.iter().sum();
     let squares: f64 = weights.iter().zip(&residuals).map(|(w, u)| w * u * u).sum();
     let dof = NOISE_PRIOR_DOF + counted;
     Posterior {
-        covariance: covariance(&rows, &weights, beliefs),
+        covariance: covariance(&rows, &weights, priors),
         mean,
         noise: (NOISE_PRIOR_DOF + squares) / dof,
         dof,
@@ -187,9 +188,9 @@ pub fn fit(rows: &[Row], beliefs: &[Belief]) -> Posterior {
 #[must_use]
 pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
     // Wide enough to matter only where the rows leave a parameter undetermined.
-    let beliefs = vec![Belief { mean: 0.0, sd: 100.0 }; width];
+    let priors = vec![Gaussian { mean: 0.0, sd: 100.0 }; width];
     let rows: Vec<&Row> = rows.iter().collect();
-    let found = solve(&rows, &vec![1.0; rows.len()], &beliefs);
+    let found = solve(&rows, &vec![1.0; rows.len()], &priors);
     let squares = standardised(&rows, &found).iter().map(|u| u * u).sum();
     (found, squares)
 }
@@ -199,10 +200,10 @@ pub fn least_squares(rows: &[Row], width: usize) -> (Vec<f64>, f64) {
 /// # Panics
 /// As [`fit()`].
 #[must_use]
-pub fn believed_squares(rows: &[Row], beliefs: &[Belief]) -> Vec<f64> {
-    assert!(beliefs.len() <= PARAMETERS_MAX, "{} parameters", beliefs.len());
+pub fn map_estimate(rows: &[Row], priors: &[Gaussian]) -> Vec<f64> {
+    assert!(priors.len() <= PARAMETERS_MAX, "{} parameters", priors.len());
     let rows: Vec<&Row> = rows.iter().collect();
-    step(&rows, &vec![1.0; rows.len()], beliefs)
+    step(&rows, &vec![1.0; rows.len()], priors)
 }
 
 /// Residuals in units of each row's standard deviation.
@@ -213,8 +214,8 @@ fn standardised(rows: &[&Row], mean: &[f64]) -> Vec<f64> {
 }
 
 /// Posterior mean by linfa: ordinary least squares of the scaled rows and the priors as rows.
-fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
-    let width = beliefs.len();
+fn solve(rows: &[&Row], weights: &[f64], priors: &[Gaussian]) -> Vec<f64> {
+    let width = priors.len();
     let height = rows.len() + width;
     let mut records = Array2::<f64>::zeros((height, width));
     let mut targets = Array1::<f64>::zeros(height);
@@ -226,28 +227,28 @@ fn solve(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
         }
         targets[i] = row.y * scale;
     }
-    for (j, belief) in beliefs.iter().enumerate() {
-        records[[rows.len() + j, j]] = 1.0 / belief.sd;
-        targets[rows.len() + j] = belief.mean / belief.sd;
+    for (j, prior) in priors.iter().enumerate() {
+        records[[rows.len() + j, j]] = 1.0 / prior.sd;
+        targets[rows.len() + j] = prior.mean / prior.sd;
     }
     let data = DatasetBase::new(records, targets);
     match LinearRegression::new().with_intercept(false).fit(&data) {
         Ok(model) => model.params().to_vec(),
         // Only a system outside floating-point range fails; the prior means remain.
-        Err(_) => beliefs.iter().map(|b| b.mean).collect(),
+        Err(_) => priors.iter().map(|b| b.mean).collect(),
     }
 }
 
 /// Posterior mean by the normal equations and Cholesky: a dozen times cheaper than [`solve`] and
 /// accurate to about eight digits, enough for reweighting and for the steps of a nonlinear fit.
-fn step(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
-    let n = beliefs.len();
+fn step(rows: &[&Row], weights: &[f64], priors: &[Gaussian]) -> Vec<f64> {
+    let n = priors.len();
     let mut information = vec![0.0; cholesky::row_start(n)];
     let mut y: Vec<f64> = Vec::with_capacity(n);
-    for (i, belief) in beliefs.iter().enumerate() {
-        let scale = 1.0 / (belief.sd * belief.sd);
+    for (i, prior) in priors.iter().enumerate() {
+        let scale = 1.0 / (prior.sd * prior.sd);
         information[cholesky::row_start(i) + i] = scale;
-        y.push(belief.mean * scale);
+        y.push(prior.mean * scale);
     }
     for (row, weight) in rows.iter().zip(weights) {
         assert_eq!(row.x.len(), n, "a row has one feature for each parameter");
@@ -263,15 +264,15 @@ fn step(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<f64> {
         }
     }
     let Some(factor) = Cholesky::factor(information, n) else {
-        return solve(rows, weights, beliefs);
+        return solve(rows, weights, priors);
     };
     factor.solve(&mut y);
     y
 }
 
 /// Posterior covariance: the inverse of the information matrix.
-fn covariance(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<Vec<f64>> {
-    let n = beliefs.len();
+fn covariance(rows: &[&Row], weights: &[f64], priors: &[Gaussian]) -> Vec<Vec<f64>> {
+    let n = priors.len();
     let mut left = vec![vec![0.0; n]; n];
     for (row, weight) in rows.iter().zip(weights) {
         let scale = weight / (row.sd * row.sd);
@@ -281,10 +282,10 @@ fn covariance(rows: &[&Row], weights: &[f64], beliefs: &[Belief]) -> Vec<Vec<f64
             }
         }
     }
-    for (i, belief) in beliefs.iter().enumerate() {
-        left[i][i] += 1.0 / (belief.sd * belief.sd);
+    for (i, prior) in priors.iter().enumerate() {
+        left[i][i] += 1.0 / (prior.sd * prior.sd);
     }
-    gauss_jordan::inverse(left).unwrap_or_else(|| Posterior::of_beliefs(beliefs).covariance)
+    gauss_jordan::inverse(left).unwrap_or_else(|| Posterior::from_priors(priors).covariance)
 }
 
 #[cfg(test)]
@@ -293,7 +294,7 @@ mod tests {
     use proptest::prelude::*;
     use wattle_common::rng::Stream;
 
-    const WIDE: Belief = Belief { mean: 0.0, sd: 100.0 };
+    const WIDE: Gaussian = Gaussian { mean: 0.0, sd: 100.0 };
 
     #[test]
     fn normal_equations_agree_with_linfa() {
@@ -308,9 +309,8 @@ mod tests {
                 .collect();
             let rows: Vec<&Row> = rows.iter().collect();
             let weights: Vec<f64> = (0..rows.len()).map(|i| 1.0 / (1 + i % 4) as f64).collect();
-            let beliefs = vec![Belief { mean: 0.3, sd: 3.0 }; width];
-            let (quick, plain) =
-                (step(&rows, &weights, &beliefs), solve(&rows, &weights, &beliefs));
+            let priors = vec![Gaussian { mean: 0.3, sd: 3.0 }; width];
+            let (quick, plain) = (step(&rows, &weights, &priors), solve(&rows, &weights, &priors));
             for (a, b) in quick.iter().zip(&plain) {
                 assert!((a - b).abs() < 1e-8, "{width}: {a} {b}");
             }
@@ -344,11 +344,11 @@ mod tests {
 
     #[test]
     fn prior_remains_without_rows_and_rows_narrow_it() {
-        let belief = Belief { mean: 0.5, sd: 0.2 };
-        assert_eq!(fit(&[], &[belief]).belief(0), belief);
+        let prior = Gaussian { mean: 0.5, sd: 0.2 };
+        assert_eq!(fit(&[], &[prior]).marginal(0), prior);
         let near = |n: usize| {
             let rows = vec![Row { x: vec![1.0], y: 0.7, sd: 0.2 }; n];
-            fit(&rows, &[belief]).belief(0)
+            fit(&rows, &[prior]).marginal(0)
         };
         // One reading as precise as the prior: the mean of both.
         assert!((near(1).mean - 0.6).abs() < 1e-9);

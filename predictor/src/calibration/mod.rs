@@ -1,38 +1,35 @@
-//! Intervals that mean what they say, by how far earlier ones were off.
+//! Calibration of intervals by conformal prediction.
 //!
-//! Each window is predicted before it is learned. Its score is how far what was seen lies from what
-//! was expected, in halves of the 90 % interval that the models gave:
+//! Each window is predicted before it is learned. The score of a prediction is its error in units of half
+//! the interval that the models gave:
 //!
 //! ```text
 //! s = ln(seen / mean) / ln(high / mean)   above the mean,   ln(mean / seen) / ln(mean / low)   below
 //! ```
 //!
-//! The interval to come is stretched by the 90 % quantile of the scores, the
-//! `ceil((n + 1) 0.9)`-th smallest of n: split conformal prediction with its correction for few
-//! scores (Vovk, Gammerman, Shafer, "Algorithmic Learning in a Random World", 2005). Scores are kept
-//! apart by what the configuration asks beyond what was seen of the job ([`Aspect`]), by how well
-//! the job is known there ([`Horizon`]), and by the family of its class: one family may be noisier
-//! than all others. A family with scores enough is stretched by its own, whose quantile is taken between
-//! two of them so that it holds nine in ten and no more. One without takes all
-//! families' scores together where the job itself is known there. Where it is not, and in a new
-//! shape, where the form errs and not a reading, families differ by more than their scores show:
-//! there it takes what nine in ten scores of one more family stay below ([`family`]).
+//! Later intervals are multiplied by the 90 % quantile of the scores, the `ceil((n + 1) 0.9)`-th smallest
+//! of n: split conformal prediction, corrected for small samples (Vovk, Gammerman, Shafer, "Algorithmic
+//! Learning in a Random World", 2005). Scores are kept by stratum: what is new in the configuration
+//! ([`Aspect`]), what was seen of the job ([`Horizon`]), and the family of its class, because families
+//! differ in noise. A family with enough scores uses its own quantile, interpolated so that it covers
+//! 90 % and not more. Another family uses the scores of all families where the job itself is known.
+//! Where it is not, and for a new shape, where the form of the model errs, families differ by more than
+//! noise: there the quantile is that of an unseen family ([`new_family`]).
 //!
-//! Scores of one job go together, so where a job is new what counts is how many jobs gave scores. A
-//! new job of a known family takes its family's quantile over jobs, or where these are too few all
-//! jobs': each of J jobs has the weight 1/(J + 1) in it, whatever the number of its scores, and the
-//! new one as much, beyond all of them (Lee, Barber and Willett, "Distribution-free inference with
-//! hierarchical data", 2023; Dunn, Wasserman and Ramdas, JASA 2022). Nine jobs are the fewest of
-//! which there is such a quantile.
+//! Scores of one job are dependent, so for a new job the number of jobs counts. A new job of a known
+//! family uses the family's quantile over jobs or, if these are too few, that over all jobs: each of J
+//! jobs has weight 1/(J + 1), whatever its number of scores, and the new job has the same weight at
+//! infinity (Lee, Barber and Willett, "Distribution-free inference with hierarchical data", 2023; Dunn,
+//! Wasserman and Ramdas, JASA 2022). Such a quantile exists from nine jobs on.
 //!
-//! Speed and power have errors in common, so energy is scored itself: the interval of a product of
-//! two that err apart is stretched by how far products were off.
+//! Errors of speed and power are correlated, so energy is scored itself: the interval of their product
+//! under independence is multiplied by its own quantile.
 //!
-//! Nothing here knows what the models are. Bounded in families and in scores for each.
+//! Bounded in families and in scores of each. Independent of the models.
 
-mod family;
-mod place;
+mod new_family;
 mod scores;
+mod stratum;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -40,33 +37,33 @@ use wattle_common::hash::fnv1a;
 use wattle_common::id::{self, JobId};
 use wattle_common::messages::Estimate;
 
-pub use place::{Aspect, Experience, Horizon, Place};
 pub use scores::{FAMILIES_MAX, SCORES_MAX, Scores};
+pub use stratum::{Aspect, Horizon, SeenConfigurations, Stratum};
 
-/// Kinds of card kept.
-const GPU_TYPES_MAX: usize = crate::cards::GPU_TYPES_MAX;
-/// No interval is drawn together further than a score is sure to, nor stretched to more than any
-/// use: beyond, no score is believed.
+/// GPU types kept.
+const GPU_TYPES_MAX: usize = crate::gpu_types::GPU_TYPES_MAX;
+/// Bounds of the factor: scores are rounded to the lower one, and beyond the upper one an interval is
+/// useless.
 const STRETCH: std::ops::RangeInclusive<f64> = 1e-3..=20.0;
-/// A score beyond is a mistake in the window, not in the interval.
+/// Larger scores are errors of the window.
 const SCORE_MAX: f64 = 1e3;
-/// The least half-width a score is measured in: an interval at its bound may have none.
+/// Smallest half-width in a score: an interval at its bound may have none.
 const HALF_MIN: f64 = 1e-3;
 
-/// What is scored.
+/// Scored quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
     /// Steps a second.
     Speed,
-    /// Speed beside others, relative to the job alone.
-    Relative,
-    /// Power of a card.
+    /// Speed of a co-located job relative to exclusive GPUs.
+    RelativeSpeed,
+    /// Power of a GPU.
     Power,
-    /// Energy of a step on one card.
+    /// Energy of a step on one GPU.
     Energy,
 }
 
-/// How far `seen` lies from what was expected, in halves of the interval.
+/// Error of a prediction in units of half its interval.
 #[must_use]
 pub fn score(seen: f64, expected: &Estimate) -> Option<f64> {
     let off = (seen / expected.mean).ln();
@@ -76,7 +73,7 @@ pub fn score(seen: f64, expected: &Estimate) -> Option<f64> {
     score.is_finite().then_some(score.min(SCORE_MAX))
 }
 
-/// Enough of a job's name to tell it from others (FNV-1a, folded).
+/// Hash that tells jobs apart (FNV-1a, folded).
 fn tag(job: &str) -> u32 {
     let hash = fnv1a(job.as_bytes());
     (hash ^ (hash >> 32)) as u32
@@ -86,17 +83,17 @@ type Key = (Quantity, Aspect, Horizon);
 
 const QUANTITIES: [(&str, Quantity); 4] = [
     ("speed", Quantity::Speed),
-    ("relative", Quantity::Relative),
+    ("relative", Quantity::RelativeSpeed),
     ("power", Quantity::Power),
     ("energy", Quantity::Energy),
 ];
 const ASPECTS: [(&str, Aspect); 3] =
-    [("setting", Aspect::Setting), ("shape", Aspect::Shape), ("beside", Aspect::Beside)];
+    [("setting", Aspect::Setting), ("shape", Aspect::Shape), ("beside", Aspect::ColocationHistory)];
 const HORIZONS: [(&str, Horizon); 4] = [
-    ("again", Horizon::Again),
-    ("known", Horizon::Known),
-    ("fresh", Horizon::Fresh),
-    ("unmet", Horizon::Unmet),
+    ("again", Horizon::SameConfig),
+    ("known", Horizon::SimilarConfig),
+    ("fresh", Horizon::NewAspect),
+    ("unmet", Horizon::NewJob),
 ];
 
 fn word<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
@@ -107,71 +104,79 @@ fn value<T: Copy>(names: &[(&str, T)], word: Option<&str>) -> Option<T> {
     names.iter().find(|(name, _)| Some(*name) == word).map(|(_, value)| *value)
 }
 
-/// All scores, by kind of card.
+/// All scores, by GPU type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Calibration {
-    kinds: BTreeMap<String, BTreeMap<Key, Scores>>,
-    /// Where scores came since the quantiles were worked out.
+    gpu_types: BTreeMap<String, BTreeMap<Key, Scores>>,
+    /// Scores that arrived since their quantiles were computed.
     unsettled: BTreeSet<(String, Key)>,
 }
 
 impl Calibration {
-    /// Takes down a score of a prediction of `job`; [`Calibration::settle`] makes it count.
-    pub fn push(&mut self, kind: &str, quantity: Quantity, place: &Place, job: &JobId, score: f64) {
+    /// Adds a score of a prediction of `job`; [`Calibration::settle`] makes it effective.
+    pub fn push(
+        &mut self,
+        gpu_type: &str,
+        quantity: Quantity,
+        place: &Stratum,
+        job: &JobId,
+        score: f64,
+    ) {
         let job = place.newcomer.as_ref().map_or(job.as_str(), |class| class.as_str());
-        self.put(kind, quantity, place, tag(job), score);
+        self.put(gpu_type, quantity, place, tag(job), score);
     }
 
-    fn put(&mut self, kind: &str, quantity: Quantity, place: &Place, job: u32, score: f64) {
-        if !self.kinds.contains_key(kind) && self.kinds.len() >= GPU_TYPES_MAX {
+    fn put(&mut self, gpu_type: &str, quantity: Quantity, place: &Stratum, job: u32, score: f64) {
+        if !self.gpu_types.contains_key(gpu_type) && self.gpu_types.len() >= GPU_TYPES_MAX {
             return;
         }
         let key = (quantity, place.aspect, place.horizon);
-        let scores = self.kinds.entry(kind.to_owned()).or_default().entry(key).or_default();
+        let scores = self.gpu_types.entry(gpu_type.to_owned()).or_default().entry(key).or_default();
         scores.push(&place.family, job, score);
-        self.unsettled.insert((kind.to_owned(), key));
+        self.unsettled.insert((gpu_type.to_owned(), key));
     }
 
-    /// Takes in all scores of `other`.
+    /// Adds all scores of `other`.
     pub fn absorb(&mut self, other: &Self) {
-        for (kind, rings) in &other.kinds {
+        for (gpu_type, rings) in &other.gpu_types {
             for (key, scores) in rings {
                 for (family, ring) in &scores.families {
-                    let place = Place {
+                    let place = Stratum {
                         aspect: key.1,
                         horizon: key.2,
                         family: family.clone(),
                         newcomer: None,
                     };
                     for (job, score) in ring {
-                        self.put(kind, key.0, &place, *job, f64::from(*score));
+                        self.put(gpu_type, key.0, &place, *job, f64::from(*score));
                     }
                 }
             }
         }
     }
 
-    /// Works the quantiles out anew where scores came.
+    /// Computes the quantiles of changed scores again.
     pub fn settle(&mut self) {
-        for (kind, key) in std::mem::take(&mut self.unsettled) {
-            if let Some(scores) = self.kinds.get_mut(&kind).and_then(|k| k.get_mut(&key)) {
+        for (gpu_type, key) in std::mem::take(&mut self.unsettled) {
+            if let Some(scores) = self.gpu_types.get_mut(&gpu_type).and_then(|k| k.get_mut(&key)) {
                 scores.settle();
             }
         }
     }
 
-    /// What to stretch an interval's halves by; 1 where nothing is known.
+    /// Factor for both halves of an interval; 1 without scores.
     #[must_use]
-    pub fn stretch(&self, kind: &str, quantity: Quantity, place: &Place) -> f64 {
+    pub fn stretch(&self, gpu_type: &str, quantity: Quantity, place: &Stratum) -> f64 {
         let key = (quantity, place.aspect, place.horizon);
-        let found = self.kinds.get(kind).and_then(|k| k.get(&key)).and_then(|s| s.stretch(place));
+        let found =
+            self.gpu_types.get(gpu_type).and_then(|k| k.get(&key)).and_then(|s| s.stretch(place));
         found.map_or(1.0, |q| q.clamp(*STRETCH.start(), *STRETCH.end()))
     }
 
-    /// Records that changed enough to be stored: all while they are few, then every sixteenth part.
+    /// Records to be stored: those of which more than a sixteenth changed.
     pub fn take_changed(&mut self) -> Vec<(String, String, Scores)> {
         let mut out = Vec::new();
-        for (kind, rings) in &mut self.kinds {
+        for (gpu_type, rings) in &mut self.gpu_types {
             for (key, scores) in rings {
                 let all: usize = scores.families.values().map(VecDeque::len).sum();
                 if scores.news > all / 16 {
@@ -181,27 +186,27 @@ impl Calibration {
                         word(&ASPECTS, &key.1),
                         word(&HORIZONS, &key.2),
                     );
-                    out.push((kind.clone(), format!("{q}-{a}-{h}"), scores.clone()));
+                    out.push((gpu_type.clone(), format!("{q}-{a}-{h}"), scores.clone()));
                 }
             }
         }
         out
     }
 
-    /// Takes in a record as it was stored; false where it is not such as this version stores.
-    pub fn restore(&mut self, kind: &str, name: &str, mut stored: Scores) -> bool {
+    /// Restores a stored record; false where it is invalid.
+    pub fn restore(&mut self, gpu_type: &str, name: &str, mut stored: Scores) -> bool {
         let mut words = name.split('-');
         let key = value(&QUANTITIES, words.next())
             .zip(value(&ASPECTS, words.next()))
             .zip(value(&HORIZONS, words.next()))
             .map(|((q, a), h)| (q, a, h));
-        let room = self.kinds.contains_key(kind) || self.kinds.len() < GPU_TYPES_MAX;
+        let room = self.gpu_types.contains_key(gpu_type) || self.gpu_types.len() < GPU_TYPES_MAX;
         let Some(key) = key.filter(|_| room && words.next().is_none()) else { return false };
-        if id::check(kind).is_err() || !stored.is_sane() {
+        if id::check(gpu_type).is_err() || !stored.is_sane() {
             return false;
         }
         stored.settle();
-        self.kinds.entry(kind.to_owned()).or_default().insert(key, stored);
+        self.gpu_types.entry(gpu_type.to_owned()).or_default().insert(key, stored);
         true
     }
 }
@@ -211,8 +216,8 @@ mod tests {
     use super::*;
     use wattle_common::rng::Stream;
 
-    fn place(family: &str, horizon: Horizon) -> Place {
-        Place { aspect: Aspect::Setting, horizon, family: family.to_owned(), newcomer: None }
+    fn place(family: &str, horizon: Horizon) -> Stratum {
+        Stratum { aspect: Aspect::Setting, horizon, family: family.to_owned(), newcomer: None }
     }
 
     fn job(i: usize) -> JobId {
@@ -220,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn scores_of_one_job_stretch_nothing() {
+    fn three_jobs_are_needed_to_stretch_an_interval() {
         let mut calibration = Calibration::default();
-        let known = place("a", Horizon::Known);
+        let known = place("a", Horizon::SimilarConfig);
         for (i, expected) in [(0, 1.0), (1, 1.0), (2, 3.0)] {
             for _ in 0..30 {
                 calibration.push("v100", Quantity::Speed, &known, &job(i), 3.0);
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_score_counts_halves_of_the_interval() {
+    fn score_is_in_units_of_half_the_interval() {
         let expected = Estimate { mean: 10.0, low: 5.0, high: 12.5 };
         assert!((score(12.5, &expected).unwrap() - 1.0).abs() < 1e-12);
         assert!((score(2.5, &expected).unwrap() - 2.0).abs() < 1e-12);
@@ -261,56 +266,57 @@ mod tests {
         assert_eq!(score(0.0, &expected), None);
     }
 
-    /// Of what comes from the same law, a stretched interval holds 90 %.
+    /// A calibrated interval covers 90 % of values of the same distribution.
     #[test]
     fn a_familys_own_scores_make_its_intervals_true() {
-        let calibration = filled(&[("noisy", 4.0, 200), ("calm", 0.5, 200)], Horizon::Known);
+        let calibration =
+            filled(&[("noisy", 4.0, 200), ("calm", 0.5, 200)], Horizon::SimilarConfig);
         let mut rng = Stream::new(2, "new");
         for (family, scale) in [("noisy", 4.0), ("calm", 0.5)] {
-            let q = stretch(&calibration, family, Horizon::Known);
+            let q = stretch(&calibration, family, Horizon::SimilarConfig);
             let inside = (0..2_000).filter(|_| scale * rng.normal().abs() / 1.645 <= q).count();
             assert!((1_700..=1_920).contains(&inside), "{family}: {inside} of 2000");
         }
     }
 
     #[test]
-    fn a_family_never_seen_is_one_of_the_families() {
+    fn an_unseen_family_is_treated_as_one_more_family() {
         let like = [("a", 1.0, 60), ("b", 1.1, 60), ("c", 0.9, 60), ("d", 1.0, 60)];
         let unlike = [("a", 1.0, 60), ("b", 3.0, 60), ("c", 6.0, 60), ("d", 1.0, 60)];
-        let new = |groups| stretch(&filled(groups, Horizon::Fresh), "new", Horizon::Fresh);
+        let new = |groups| stretch(&filled(groups, Horizon::NewAspect), "new", Horizon::NewAspect);
         let (like, far) = (new(&like), new(&unlike));
         assert!((0.8..1.3).contains(&like), "{like}");
-        let fresh = filled(&unlike, Horizon::Fresh);
-        assert!(far > stretch(&fresh, "b", Horizon::Fresh), "{far}");
-        let known = filled(&unlike, Horizon::Known);
-        assert!(stretch(&known, "new", Horizon::Known) <= far);
-        assert!((stretch(&known, "new", Horizon::Fresh) - 1.0).abs() < 1e-12);
+        let fresh = filled(&unlike, Horizon::NewAspect);
+        assert!(far > stretch(&fresh, "b", Horizon::NewAspect), "{far}");
+        let known = filled(&unlike, Horizon::SimilarConfig);
+        assert!(stretch(&known, "new", Horizon::SimilarConfig) <= far);
+        assert!((stretch(&known, "new", Horizon::NewAspect) - 1.0).abs() < 1e-12);
     }
 
     #[test]
-    fn scores_are_bounded_and_come_back_from_storage() {
+    fn scores_are_bounded_and_restored_from_storage() {
         let mut calibration = Calibration::default();
         for i in 0..FAMILIES_MAX + 5 {
             for k in 0..=i.min(SCORES_MAX + 5) {
-                let place = place(&format!("f{i}"), Horizon::Fresh);
+                let place = place(&format!("f{i}"), Horizon::NewAspect);
                 calibration.push("v100", Quantity::Power, &place, &job(k % 5), 1.5);
             }
         }
         calibration.settle();
         let changed = calibration.take_changed();
         assert!(changed.len() == 1 && calibration.take_changed().is_empty());
-        let (kind, name, scores) = changed[0].clone();
-        assert_eq!((kind.as_str(), name.as_str()), ("v100", "power-setting-fresh"));
+        let (gpu_type, name, scores) = changed[0].clone();
+        assert_eq!((gpu_type.as_str(), name.as_str()), ("v100", "power-setting-fresh"));
         assert_eq!(scores.families.len(), FAMILIES_MAX);
         let text = serde_json::to_string(&scores).unwrap();
         let back: Scores = serde_json::from_str(&text).unwrap();
         let mut other = Calibration::default();
-        assert!(other.restore(&kind, &name, back.clone()));
-        let asked = place("f60", Horizon::Fresh);
+        assert!(other.restore(&gpu_type, &name, back.clone()));
+        let asked = place("f60", Horizon::NewAspect);
         assert!((other.stretch("v100", Quantity::Power, &asked) - 1.5).abs() < 1e-6);
-        assert!(!other.restore(&kind, "power-setting", back.clone()));
+        assert!(!other.restore(&gpu_type, "power-setting", back.clone()));
         let mut bad = back;
         bad.families.entry("f60".into()).or_default().push_back((1, f32::NAN));
-        assert!(!other.restore(&kind, &name, bad));
+        assert!(!other.restore(&gpu_type, &name, bad));
     }
 }

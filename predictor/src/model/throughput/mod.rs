@@ -35,11 +35,10 @@
 pub mod form;
 mod pooled;
 
-use crate::fit::{Belief, Posterior, Row, believed_squares, fit};
-use crate::history::Stored;
-use crate::interval::LogNormal;
-use form::{Network, Place, WIDTH, ln_time};
-pub use pooled::{Constants, FLAT_MAX, Off, POOLED, Pooled};
+use crate::statistics::interval::LogNormal;
+use crate::statistics::regression::{Gaussian, Posterior, Row, fit, map_estimate};
+use form::{Layout, Network, WIDTH, ln_time};
+pub use pooled::{Constants, FLAT_MAX, FormError, POOLED, Pooled};
 
 /// Largest number of fitted configurations; of more, an even selection over all sizes.
 const FITTED_MAX: usize = 48;
@@ -53,7 +52,7 @@ const ITERATIONS: usize = 25;
 
 /// Shape of a job: GPUs, nodes and global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Spot {
+pub struct JobShape {
     /// GPUs in all.
     pub gpus: u32,
     /// Nodes.
@@ -66,7 +65,7 @@ pub struct Spot {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
     /// Shape.
-    pub spot: Spot,
+    pub shape: JobShape,
     /// Natural logarithm of steps/s.
     pub ln_rate: LogNormal,
 }
@@ -87,9 +86,9 @@ struct Fitted {
     theta: [f64; WIDTH],
     posterior: Posterior,
     cost: f64,
-    beliefs: [Belief; WIDTH],
+    priors: [Gaussian; WIDTH],
     form: [f64; 2],
-    off: [Off; 2],
+    off: [FormError; 2],
     flat_off: Option<f64>,
 }
 
@@ -106,11 +105,11 @@ struct Scale {
 impl Scale {
     fn of(known: &[Known], batch: Option<u32>, same_local: bool) -> Self {
         let mut scale = Self { ln_time: 0.0, ln_local: 0.0, same_local, batch };
-        let fewest = known.iter().map(|k| k.spot.gpus).min().unwrap_or(1);
+        let fewest = known.iter().map(|k| k.shape.gpus).min().unwrap_or(1);
         let (mut time, mut local, mut n) = (0.0, 0.0, 0.0);
-        for k in known.iter().filter(|k| k.spot.gpus == fewest) {
+        for k in known.iter().filter(|k| k.shape.gpus == fewest) {
             time -= k.ln_rate.mean;
-            local += scale.place(k.spot).local.ln();
+            local += scale.layout(k.shape).local.ln();
             n += 1.0;
         }
         if n > 0.0 {
@@ -119,22 +118,22 @@ impl Scale {
         scale
     }
 
-    fn place(&self, spot: Spot) -> Place {
-        let gpus = f64::from(spot.gpus.max(1));
-        let global = spot.batch.or(self.batch).filter(|_| self.batch.is_some());
+    fn layout(&self, shape: JobShape) -> Layout {
+        let gpus = f64::from(shape.gpus.max(1));
+        let global = shape.batch.or(self.batch).filter(|_| self.batch.is_some());
         let local = match global {
             Some(batch) => f64::from(batch) / gpus,
             None if self.same_local => 1.0,
             None => 1.0 / gpus,
         };
-        let nodes = f64::from(spot.nodes.max(1));
-        Place { gpus, nodes, local: local * (-self.ln_local).exp() }
+        let nodes = f64::from(shape.nodes.max(1));
+        Layout { gpus, nodes, local: local * (-self.ln_local).exp() }
     }
 }
 
 /// 0 near, on one node with up to four GPUs, where the form is most accurate; else 1.
-fn beyond(spot: Spot) -> usize {
-    usize::from(spot.nodes > 1 || spot.gpus > 4)
+fn beyond(shape: JobShape) -> usize {
+    usize::from(shape.nodes > 1 || shape.gpus > 4)
 }
 
 impl Throughput {
@@ -142,11 +141,11 @@ impl Throughput {
     /// nothing.
     #[must_use]
     pub fn fit(known: Vec<Known>, batch: Option<u32>, pooled: &Pooled) -> Self {
-        let batch = batch.or_else(|| known.iter().rev().find_map(|k| k.spot.batch));
+        let batch = batch.or_else(|| known.iter().rev().find_map(|k| k.shape.batch));
         let fitted = (!known.is_empty()).then(|| {
             let rows = thinned(&known);
             let global = Fitted::of(&rows, batch, false, pooled);
-            if batch.is_some() || rows.iter().all(|k| k.spot.gpus == rows[0].spot.gpus) {
+            if batch.is_some() || rows.iter().all(|k| k.shape.gpus == rows[0].shape.gpus) {
                 return global;
             }
             let local = Fitted::of(&rows, batch, true, pooled);
@@ -158,14 +157,14 @@ impl Throughput {
     /// Natural logarithm of steps/s; `batch` is the global one, `None` the job's own. `None` where no
     /// rate is known.
     #[must_use]
-    pub fn ln_rate(&self, spot: Spot) -> Option<LogNormal> {
-        let spot = self.named(spot);
-        if let Some(known) = self.known.iter().find(|k| self.named(k.spot) == spot) {
+    pub fn ln_rate(&self, shape: JobShape) -> Option<LogNormal> {
+        let shape = self.named(shape);
+        if let Some(known) = self.known.iter().find(|k| self.named(k.shape) == shape) {
             return Some(known.ln_rate);
         }
         let fitted = self.fitted.as_ref()?;
-        let (time, gradient) = ln_time(&fitted.theta, fitted.scale.place(spot), fitted.network);
-        let form = fitted.form[beyond(spot)];
+        let (time, gradient) = ln_time(&fitted.theta, fitted.scale.layout(shape), fitted.network);
+        let form = fitted.form[beyond(shape)];
         Some(LogNormal {
             mean: -(time + fitted.scale.ln_time),
             variance: fitted.variance(&gradient) + form * form,
@@ -175,8 +174,8 @@ impl Throughput {
 
     /// The same shape with the job's own batch where none is named.
     #[must_use]
-    pub fn named(&self, spot: Spot) -> Spot {
-        Spot { batch: spot.batch.or(self.batch).filter(|_| self.batch.is_some()), ..spot }
+    pub fn named(&self, shape: JobShape) -> JobShape {
+        JobShape { batch: shape.batch.or(self.batch).filter(|_| self.batch.is_some()), ..shape }
     }
 
     /// What these shapes imply for the parameters that similar jobs share.
@@ -189,7 +188,7 @@ impl Throughput {
 /// At most [`FITTED_MAX`], evenly over all sizes.
 fn thinned(known: &[Known]) -> Vec<Known> {
     let mut rows = known.to_vec();
-    rows.sort_by_key(|k| (k.spot.nodes, k.spot.gpus, k.spot.batch));
+    rows.sort_by_key(|k| (k.shape.nodes, k.shape.gpus, k.shape.batch));
     if rows.len() <= FITTED_MAX {
         return rows;
     }
@@ -200,13 +199,13 @@ impl Fitted {
     /// The fit with the network form that the readings, or similar jobs, support.
     fn of(rows: &[Known], batch: Option<u32>, same_local: bool, pooled: &Pooled) -> Self {
         let scale = Scale::of(rows, batch, same_local);
-        if rows.iter().all(|k| k.spot.nodes <= 1) {
+        if rows.iter().all(|k| k.shape.nodes <= 1) {
             return Self::under(rows, scale, pooled.network, pooled);
         }
         let flat = Self::under(rows, scale, Network::Flat, pooled);
         let (mut squares, mut n) = (0.0, 0.0);
-        for k in rows.iter().filter(|k| k.spot.nodes > 1) {
-            let (time, _) = ln_time(&flat.theta, scale.place(k.spot), Network::Flat);
+        for k in rows.iter().filter(|k| k.shape.nodes > 1) {
+            let (time, _) = ln_time(&flat.theta, scale.layout(k.shape), Network::Flat);
             squares += (time + scale.ln_time + k.ln_rate.mean).powi(2);
             n += 1.0;
         }
@@ -220,49 +219,49 @@ impl Fitted {
     }
 
     fn under(rows: &[Known], scale: Scale, network: Network, pooled: &Pooled) -> Self {
-        let beliefs = pooled.beliefs;
-        let places: Vec<(Place, f64, f64)> = rows
+        let priors = pooled.priors;
+        let layouts: Vec<(Layout, f64, f64)> = rows
             .iter()
             .map(|k| {
-                let form = pooled.form[beyond(k.spot)];
+                let form = pooled.form[beyond(k.shape)];
                 let level = k.ln_rate.variance.max(LEVEL_SD_MIN * LEVEL_SD_MIN);
                 let y = (-k.ln_rate.mean - scale.ln_time).clamp(-12.0, 12.0);
-                (scale.place(k.spot), y, (level + form * form).sqrt())
+                (scale.layout(k.shape), y, (level + form * form).sqrt())
             })
             .collect();
-        let start = beliefs.map(|b| b.mean);
+        let start = priors.map(|b| b.mean);
         let mut best: Option<([f64; WIDTH], f64)> = None;
         // Two starting points, little and much synchronisation: the objective may have two minima.
         for inside in [-2.5, -0.7] {
             let mut theta = start;
             theta[form::INSIDE] = inside;
-            let found = descend(theta, &places, &beliefs, network);
+            let found = descend(theta, &layouts, &priors, network);
             if best.is_none_or(|b| found.1 < b.1) {
                 best = Some(found);
             }
         }
         let (theta, cost) = best.unwrap_or((start, f64::MAX));
         let form = pooled.form;
-        let linear = linear(&theta, &places, network);
-        let posterior = fit(&linear, &beliefs);
-        let mut off = [Off::default(); 2];
+        let linear = linear(&theta, &layouts, network);
+        let posterior = fit(&linear, &priors);
+        let mut off = [FormError::default(); 2];
         for (known, row) in rows.iter().zip(&linear) {
             let (at, variance) = posterior.at(&row.x);
             let own = row.sd * row.sd;
             // The residual of a fitted reading is smaller than its noise.
             let left = (1.0 - variance / posterior.noise_ratio().powi(2) / own).max(0.05);
-            let far = beyond(known.spot);
+            let far = beyond(known.shape);
             let of = &mut off[far];
             let square = (row.y - at).powi(2) / left - (own - form[far] * form[far]);
             of.readings += 1;
             of.square += (square - of.square) / f64::from(of.readings);
         }
         let flat_off = None;
-        Self { scale, network, theta, posterior, cost, beliefs, form, off, flat_off }
+        Self { scale, network, theta, posterior, cost, priors, form, off, flat_off }
     }
 
-    /// How much noisier the readings were than they promised. Readings that agree better than they
-    /// promised make no surer what only beliefs tell.
+    /// Residual variance relative to the stated one. Readings that agree better than stated do not make
+    /// parameters known only from priors more precise.
     fn noise(&self) -> f64 {
         self.posterior.noise_ratio().powi(2)
     }
@@ -271,20 +270,20 @@ impl Fitted {
         self.posterior.at(gradient).1 / self.noise().min(1.0)
     }
 
-    /// What the readings alone say of each constant: the posterior with the belief taken out again.
+    /// Estimates of the shared parameters from the readings only: the posterior without its prior.
     fn constants(&self) -> Constants {
         let one = |i: usize| {
-            let belief = self.beliefs[i];
-            let before = 1.0 / (belief.sd * belief.sd);
-            let after = self.noise() / self.posterior.belief(i).sd.powi(2);
+            let prior = self.priors[i];
+            let before = 1.0 / (prior.sd * prior.sd);
+            let after = self.noise() / self.posterior.marginal(i).sd.powi(2);
             let precision = after - before;
             if precision <= 1e-2 * before {
-                return Stored { mean: belief.mean, sd: 1e3 };
+                return Gaussian { mean: prior.mean, sd: 1e3 };
             }
-            let mean = (self.theta[i] * after - belief.mean * before) / precision;
-            Stored { mean, sd: (self.noise().max(1.0) / precision).sqrt() }
+            let mean = (self.theta[i] * after - prior.mean * before) / precision;
+            Gaussian { mean, sd: (self.noise().max(1.0) / precision).sqrt() }
         };
-        let mut values = [Stored { mean: 0.0, sd: 1e3 }; POOLED];
+        let mut values = [Gaussian { mean: 0.0, sd: 1e3 }; POOLED];
         for (i, value) in values.iter_mut().enumerate() {
             *value = one(i + WIDTH - POOLED);
         }
@@ -292,9 +291,9 @@ impl Fitted {
     }
 }
 
-/// The problem at `theta` as linear rows.
-fn linear(theta: &[f64; WIDTH], places: &[(Place, f64, f64)], network: Network) -> Vec<Row> {
-    places
+/// Rows of the fit linearised at `theta`.
+fn linear(theta: &[f64; WIDTH], layouts: &[(Layout, f64, f64)], network: Network) -> Vec<Row> {
+    layouts
         .iter()
         .map(|(place, y, sd)| {
             let (time, x) = ln_time(theta, *place, network);
@@ -304,29 +303,29 @@ fn linear(theta: &[f64; WIDTH], places: &[(Place, f64, f64)], network: Network) 
         .collect()
 }
 
-/// Half the squares of what is left, beliefs included.
+/// Minus log posterior: half the sum of squared standardised residuals, priors included.
 fn cost(
     theta: &[f64; WIDTH],
-    places: &[(Place, f64, f64)],
-    beliefs: &[Belief; WIDTH],
+    layouts: &[(Layout, f64, f64)],
+    priors: &[Gaussian; WIDTH],
     network: Network,
 ) -> f64 {
     let readings: f64 =
-        places.iter().map(|(p, y, sd)| ((y - ln_time(theta, *p, network).0) / sd).powi(2)).sum();
-    let held: f64 = theta.iter().zip(beliefs).map(|(t, b)| ((t - b.mean) / b.sd).powi(2)).sum();
+        layouts.iter().map(|(p, y, sd)| ((y - ln_time(theta, *p, network).0) / sd).powi(2)).sum();
+    let held: f64 = theta.iter().zip(priors).map(|(t, b)| ((t - b.mean) / b.sd).powi(2)).sum();
     (readings + held) / 2.0
 }
 
-/// Gauss and Newton's method with steps halved until they help.
+/// Gauss-Newton with step halving.
 fn descend(
     mut theta: [f64; WIDTH],
-    places: &[(Place, f64, f64)],
-    beliefs: &[Belief; WIDTH],
+    layouts: &[(Layout, f64, f64)],
+    priors: &[Gaussian; WIDTH],
     network: Network,
 ) -> ([f64; WIDTH], f64) {
-    let mut now = cost(&theta, places, beliefs, network);
+    let mut now = cost(&theta, layouts, priors, network);
     for _ in 0..ITERATIONS {
-        let wanted = believed_squares(&linear(&theta, places, network), beliefs);
+        let wanted = map_estimate(&linear(&theta, layouts, network), priors);
         let longest = theta.iter().zip(&wanted).map(|(t, w)| (w - t).abs()).fold(0.0, f64::max);
         let mut length = (1.5 / longest.max(1e-12)).min(1.0);
         let mut helped = false;
@@ -335,7 +334,7 @@ fn descend(
             for (n, w) in next.iter_mut().zip(&wanted) {
                 *n += length * (w - *n);
             }
-            let then = cost(&next, places, beliefs, network);
+            let then = cost(&next, layouts, priors, network);
             if then < now {
                 helped = now - then > 1e-5 * (1.0 + now);
                 (theta, now) = (next, then);
@@ -356,18 +355,18 @@ mod tests {
 
     fn known(gpus: u32, nodes: u32, batch: Option<u32>, rate: f64) -> Known {
         let ln_rate = LogNormal { mean: rate.ln(), variance: 1e-4, dof: 10.0 };
-        Known { spot: Spot { gpus, nodes, batch }, ln_rate }
+        Known { shape: JobShape { gpus, nodes, batch }, ln_rate }
     }
 
     fn fitted(known: Vec<Known>) -> Throughput {
-        Throughput::fit(known, None, &Pooled::believed())
+        Throughput::fit(known, None, &Pooled::prior())
     }
 
     fn rate(of: &Throughput, gpus: u32, nodes: u32, batch: Option<u32>) -> f64 {
-        of.ln_rate(Spot { gpus, nodes, batch }).unwrap().mean.exp()
+        of.ln_rate(JobShape { gpus, nodes, batch }).unwrap().mean.exp()
     }
 
-    /// Truth of the form itself: fixed, computation for a sample, all-reduce inside a node.
+    /// Truth of the same form: fixed part, computation for a sample, all-reduce inside a node.
     fn truth(gpus: u32, batch: u32) -> f64 {
         let g = f64::from(gpus);
         let few = g.min(4.0);
@@ -376,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truth_of_its_form_is_found_at_other_batches_and_counts() {
+    fn truth_of_the_same_form_is_recovered_at_other_batches_and_counts() {
         let seen = [1u32, 2, 4].into_iter().flat_map(|g| [64u32, 256].map(|b| (g, b)));
         let t = fitted(seen.map(|(g, b)| known(g, 1, Some(b), truth(g, b))).collect());
         for (g, b) in [(1u32, 128u32), (4, 128), (8, 64), (8, 256), (16, 64)] {
@@ -384,14 +383,15 @@ mod tests {
             assert!(error.abs() < 0.03, "{g} GPUs at {b}: {error:+.3}");
         }
         let measured = rate(&t, 4, 1, Some(64)) / truth(4, 64) - 1.0;
-        assert!(measured.abs() < 1e-9, "measured is measured");
+        assert!(measured.abs() < 1e-9, "a measured shape is predicted by its level");
         assert!(
-            t.ln_rate(Spot { gpus: 16, nodes: 1, batch: Some(64) }).unwrap().variance.sqrt() > 0.09
+            t.ln_rate(JobShape { gpus: 16, nodes: 1, batch: Some(64) }).unwrap().variance.sqrt()
+                > 0.09
         );
     }
 
     #[test]
-    fn without_batches_the_global_one_is_the_same_everywhere() {
+    fn without_reported_batches_the_global_batch_is_constant() {
         let t = fitted([1, 2, 8].map(|g| known(g, 1, None, truth(g, 256))).to_vec());
         for g in [4u32, 16] {
             let error = rate(&t, g, 1, None) / truth(g, 256) - 1.0;
@@ -400,10 +400,10 @@ mod tests {
     }
 
     #[test]
-    fn one_configuration_says_little_of_the_others_and_says_so() {
+    fn one_shape_gives_wide_intervals_elsewhere() {
         let t = fitted(vec![known(1, 1, None, 10.0)]);
         let at =
-            |gpus| t.ln_rate(Spot { gpus, nodes: 1, batch: None }).unwrap().estimate(1e-9, 1e9);
+            |gpus| t.ln_rate(JobShape { gpus, nodes: 1, batch: None }).unwrap().estimate(1e-9, 1e9);
         let eight = at(8);
         assert!(eight.mean > 10.0 && eight.mean < 80.0, "{eight:?}");
         assert!(eight.high / eight.low > 2.0, "{eight:?}");
@@ -412,17 +412,17 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_keeps_its_batch_for_each_gpu_does_not_gain() {
+    fn job_with_a_constant_local_batch_does_not_gain() {
         let t = fitted(vec![known(1, 1, None, 10.0), known(4, 1, None, 9.4)]);
         assert!((rate(&t, 8, 1, None) / 9.3 - 1.0).abs() < 0.1, "{}", rate(&t, 8, 1, None));
         let said = fitted(vec![known(1, 1, Some(32), 10.0), known(4, 1, Some(128), 9.4)]);
         let eight = rate(&said, 8, 1, Some(256));
         assert!((eight / 9.2 - 1.0).abs() < 0.1, "{eight}");
-        assert!(rate(&said, 8, 1, Some(64)) > eight, "a smaller batch is sooner done");
+        assert!(rate(&said, 8, 1, Some(64)) > eight, "a smaller batch has a shorter step");
     }
 
     #[test]
-    fn crossing_nodes_is_cheap_until_it_was_seen_to_be_dear() {
+    fn network_form_follows_readings_across_nodes() {
         let inside = || [1u32, 2, 4].map(|g| known(g, 1, Some(256), truth(g, 256))).to_vec();
         let with = |rate: f64| {
             let mut all = inside();
@@ -437,10 +437,10 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_where_it_is_unsure_makes_it_surer() {
+    fn reading_on_many_gpus_narrows_the_interval_there() {
         let seen = [1u32, 2, 4].map(|g| known(g, 1, Some(64), truth(g, 64))).to_vec();
         let width = |t: &Throughput| {
-            t.ln_rate(Spot { gpus: 32, nodes: 4, batch: Some(64) }).unwrap().variance
+            t.ln_rate(JobShape { gpus: 32, nodes: 4, batch: Some(64) }).unwrap().variance
         };
         let before = width(&fitted(seen.clone()));
         let mut more = seen;
@@ -450,6 +450,6 @@ mod tests {
 
     #[test]
     fn nothing_known_is_said() {
-        assert!(fitted(Vec::new()).ln_rate(Spot { gpus: 1, nodes: 1, batch: None }).is_none());
+        assert!(fitted(Vec::new()).ln_rate(JobShape { gpus: 1, nodes: 1, batch: None }).is_none());
     }
 }

@@ -17,32 +17,34 @@
 //! [`crate::model::clock`]) replaces the linear model between them. As a cap falls, predicted
 //! slowdown never decreases and predicted power never increases.
 
-mod draw;
+mod curves;
 mod knots;
 
 use std::sync::Arc;
 
-use crate::fit::{Belief, Posterior, Row};
 use crate::history::AtSetting;
-use crate::model::cap::{self, Card, Setting};
-use crate::model::clock::Clocks;
+use crate::model::cap::{self, GpuSpec, Setting};
+use crate::model::clock::ClockCurves;
 use crate::model::constant::{Constant, LEAST_SD};
-use crate::model::transfer::{Expected, Guess, Transfer};
+use crate::model::transfer::{CapEffect, EffectPrior, Transfer};
 use crate::observation::Observation;
+use crate::statistics::regression::{Gaussian, Posterior, Row};
 use knots::{knots, place, rising, steps};
 
 /// Variance of a job's deviation from the clock's power law, for each unit of ln(f0 / f): of time.
-pub(crate) const CLOCK_WANDER_TIME: Constant = Constant::new("held: CLOCK_WANDER_TIME", 0.1);
+pub(crate) const CLOCK_WANDER_TIME: Constant =
+    Constant::new("cap_clock_response: CLOCK_WANDER_TIME", 0.1);
 /// The same of power.
-pub(crate) const CLOCK_WANDER_POWER: Constant = Constant::new("held: CLOCK_WANDER_POWER", 0.5);
+pub(crate) const CLOCK_WANDER_POWER: Constant =
+    Constant::new("cap_clock_response: CLOCK_WANDER_POWER", 0.5);
 /// Standard deviation for a cap and a clock together, whose interaction was not measured.
 const BOTH_SD: f64 = 0.05;
 /// Standard deviation of a shift to another exclusive power, as a share of the shift.
-pub(crate) const SHIFT_SHARE: Constant = Constant::new("held: SHIFT_SHARE", 0.3);
+pub(crate) const SHIFT_SHARE: Constant = Constant::new("cap_clock_response: SHIFT_SHARE", 0.3);
 
 /// Predicted quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
+pub enum Output {
     /// ln(t / t0), the slowdown.
     Slow,
     /// ln(p / p0), the relative power.
@@ -62,13 +64,13 @@ pub struct Answer {
 
 /// A setting, with everything that does not depend on the exclusive power.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreparedSetting {
     cap: Option<f64>,
     clock: Option<f64>,
     /// Features of the slowdown.
     columns: Vec<f64>,
     /// Prior at the job's current exclusive power.
-    own: Guess,
+    own: CapEffect,
     slow: Part,
     power: Part,
 }
@@ -104,36 +106,36 @@ struct Node {
 
 /// Response of one job to caps and clocks.
 #[derive(Clone, Debug)]
-pub struct Held {
-    card: Card,
+pub struct CapClockResponse {
+    gpu: GpuSpec,
     transfer: Arc<Transfer>,
     /// Whether other jobs of its family were seen under caps.
-    kin: bool,
+    same_family: bool,
     ln_power: f64,
     /// Caps and clocks with a step of their own, in descending order.
     caps: Vec<f64>,
     clocks: Vec<f64>,
     /// Prior at each of the caps.
-    at_caps: Vec<Guess>,
+    at_caps: Vec<CapEffect>,
     slow: Posterior,
     power: Posterior,
     /// In descending order of caps.
     table: Vec<Node>,
-    own_clocks: Option<Clocks>,
+    own_clocks: Option<ClockCurves>,
 }
 
-fn wander(expected: Expected) -> f64 {
+fn wander(expected: EffectPrior) -> f64 {
     expected.wander * expected.wander
 }
 
-fn of(half: Half, guess: Guess) -> Expected {
+fn of(half: Output, effect: CapEffect) -> EffectPrior {
     match half {
-        Half::Slow => guess.slow,
-        Half::Power => guess.power,
+        Output::Slow => effect.slow,
+        Output::Power => effect.power,
     }
 }
 
-impl Prepared {
+impl PreparedSetting {
     /// Features of the slowdown; empty for the default setting.
     #[must_use]
     pub fn columns(&self) -> &[f64] {
@@ -141,44 +143,45 @@ impl Prepared {
     }
 }
 
-impl Held {
+impl CapClockResponse {
     /// Prior before any reading, with steps for the settings that `windows` and the class were seen
-    /// under. `kin`: whether other jobs of the family were seen under caps; `ln_power`: natural
+    /// under. `same_family`: whether other jobs of the family were seen under caps; `ln_power`: natural
     /// logarithm of the job's exclusive power at the default setting (W).
     #[must_use]
     pub fn expected(
-        card: &Card,
-        (transfer, kin): (&Arc<Transfer>, bool),
+        gpu: &GpuSpec,
+        (transfer, same_family): (&Arc<Transfer>, bool),
         ln_power: f64,
         windows: &[Observation],
         class: &[AtSetting],
     ) -> Self {
         let alone = || windows.iter().filter(|w| w.alone()).map(Observation::setting);
         let class = || class.iter().map(|at| at.setting);
-        let held_caps = alone().chain(class()).filter_map(|s| held_cap(card, s));
-        let held_clocks = alone().chain(class()).filter_map(|s| held_clock(card, s));
+        let held_caps = alone().chain(class()).filter_map(|s| held_cap(gpu, s));
+        let held_clocks = alone().chain(class()).filter_map(|s| held_clock(gpu, s));
         let caps = knots(held_caps);
-        let at_caps = caps.iter().map(|cap| transfer.guess(card, ln_power, *cap, kin)).collect();
+        let at_caps =
+            caps.iter().map(|cap| transfer.effect(gpu, ln_power, *cap, same_family)).collect();
         let mut held = Self {
-            card: *card,
+            gpu: *gpu,
             transfer: Arc::clone(transfer),
-            kin,
+            same_family,
             ln_power,
             caps,
             clocks: knots(held_clocks),
             at_caps,
-            slow: Posterior::of_beliefs(&[]),
-            power: Posterior::of_beliefs(&[]),
+            slow: Posterior::from_priors(&[]),
+            power: Posterior::from_priors(&[]),
             table: Vec::new(),
             own_clocks: None,
         };
-        held.slow = Posterior::of_beliefs(&held.beliefs(Half::Slow));
-        held.power = Posterior::of_beliefs(&held.beliefs(Half::Power));
+        held.slow = Posterior::from_priors(&held.priors(Output::Slow));
+        held.power = Posterior::from_priors(&held.priors(Output::Power));
         held
     }
 
-    fn guess(&self, ln_power: f64, cap_w: f64) -> Guess {
-        self.transfer.guess(&self.card, ln_power, cap_w, self.kin)
+    fn effect(&self, ln_power: f64, cap_w: f64) -> CapEffect {
+        self.transfer.effect(&self.gpu, ln_power, cap_w, self.same_family)
     }
 
     /// Number of parameters for each quantity.
@@ -204,9 +207,9 @@ impl Held {
     /// Difference of the prior under a setting between exclusive power `ln_power` and
     /// [`Self::ln_power`].
     #[must_use]
-    pub fn shift(&self, half: Half, setting: Setting, ln_power: f64) -> f64 {
-        let Some(cap) = held_cap(&self.card, setting) else { return 0.0 };
-        of(half, self.guess(ln_power, cap)).mean - of(half, self.guess(self.ln_power, cap)).mean
+    pub fn shift(&self, half: Output, setting: Setting, ln_power: f64) -> f64 {
+        let Some(cap) = held_cap(&self.gpu, setting) else { return 0.0 };
+        of(half, self.effect(ln_power, cap)).mean - of(half, self.effect(self.ln_power, cap)).mean
     }
 
     /// Observed locked clocks, MHz, in descending order.
@@ -223,7 +226,7 @@ impl Held {
             (count, true) => Some(count - 1),
             _ => None,
         };
-        match (held_cap(&self.card, setting), held_clock(&self.card, setting)) {
+        match (held_cap(&self.gpu, setting), held_clock(&self.gpu, setting)) {
             (None, None) => Some(None),
             (Some(cap), None) => on(&self.caps, cap).map(Some),
             (None, Some(clock)) => on(&self.clocks, clock).map(|i| Some(self.caps.len() + i)),
@@ -234,40 +237,45 @@ impl Held {
     /// Priors of the parameters: the job's coefficient q, the caps' steps, the clock's exponent, the
     /// clocks' steps.
     #[must_use]
-    pub fn beliefs(&self, half: Half) -> Vec<Belief> {
-        let steps = |variances: Vec<f64>, beliefs: &mut Vec<Belief>| {
+    pub fn priors(&self, half: Output) -> Vec<Gaussian> {
+        let steps = |variances: Vec<f64>, priors: &mut Vec<Gaussian>| {
             let mut last = 0.0;
             for variance in variances {
-                beliefs.push(Belief { mean: 0.0, sd: (variance - last).sqrt() });
+                priors.push(Gaussian { mean: 0.0, sd: (variance - last).sqrt() });
                 last = variance;
             }
         };
-        let mut beliefs = vec![Belief { mean: 0.0, sd: 1.0 }];
-        steps(self.cap_variances(half), &mut beliefs);
-        beliefs.push(match half {
-            Half::Slow => cap::TIME[2],
-            Half::Power => cap::POWER[2],
+        let mut priors = vec![Gaussian { mean: 0.0, sd: 1.0 }];
+        steps(self.cap_variances(half), &mut priors);
+        priors.push(match half {
+            Output::Slow => cap::TIME[2],
+            Output::Power => cap::POWER[2],
         });
-        steps(self.clock_variances(half), &mut beliefs);
-        beliefs
+        steps(self.clock_variances(half), &mut priors);
+        priors
     }
 
     /// Features of a setting at exclusive power `ln_power`, the prior mean, and the variance that no
     /// parameter explains.
     #[must_use]
-    pub fn columns(&self, half: Half, setting: Setting, ln_power: f64) -> (Vec<f64>, f64, f64) {
-        let cap = held_cap(&self.card, setting);
-        let guess = cap.map_or_else(Guess::default, |cap| self.guess(ln_power, cap));
-        self.columns_of(half, setting, guess)
+    pub fn columns(&self, half: Output, setting: Setting, ln_power: f64) -> (Vec<f64>, f64, f64) {
+        let cap = held_cap(&self.gpu, setting);
+        let effect = cap.map_or_else(CapEffect::default, |cap| self.effect(ln_power, cap));
+        self.columns_of(half, setting, effect)
     }
 
     /// The same with the cap's prior given.
-    fn columns_of(&self, half: Half, setting: Setting, guess: Guess) -> (Vec<f64>, f64, f64) {
+    fn columns_of(
+        &self,
+        half: Output,
+        setting: Setting,
+        effect: CapEffect,
+    ) -> (Vec<f64>, f64, f64) {
         let mut row = Vec::with_capacity(self.width());
-        let (cap, clock) = (held_cap(&self.card, setting), held_clock(&self.card, setting));
+        let (cap, clock) = (held_cap(&self.gpu, setting), held_clock(&self.gpu, setting));
         let (mut mean, mut open) = (0.0, 0.0);
         if let Some(cap) = cap {
-            let expected = of(half, guess);
+            let expected = of(half, effect);
             mean = expected.mean;
             row.push(expected.own);
             let (place, on) = place(&self.caps, cap);
@@ -275,7 +283,7 @@ impl Held {
         } else {
             row.resize(1 + self.caps.len(), 0.0);
         }
-        if let (Some(clock), Some(top)) = (clock, self.card.clock_mhz_top) {
+        if let (Some(clock), Some(top)) = (clock, self.gpu.clock_mhz_top) {
             let down = (top / clock).ln();
             row.push(down);
             let (place, on) = place(&self.clocks, clock);
@@ -292,11 +300,11 @@ impl Held {
 
     /// Observations of the class as rows of the fit; `levels` parameters precede these.
     #[must_use]
-    pub fn class_rows(&self, half: Half, class: &[AtSetting], levels: usize) -> Vec<Row> {
+    pub fn class_rows(&self, half: Output, class: &[AtSetting], levels: usize) -> Vec<Row> {
         let row = |at: &AtSetting| {
             let seen = match half {
-                Half::Slow => at.slow,
-                Half::Power => at.power,
+                Output::Slow => at.slow,
+                Output::Power => at.power,
             }?;
             let demand = at.ln_power.unwrap_or(self.ln_power);
             let (columns, mean, open) = self.columns(half, at.setting, demand);
@@ -318,11 +326,11 @@ impl Held {
 
     /// Prepares a setting for repeated predictions.
     #[must_use]
-    pub fn prepare(&self, setting: Setting) -> Prepared {
-        let cap = held_cap(&self.card, setting);
-        let clock = held_clock(&self.card, setting);
-        let own = cap.map_or_else(Guess::default, |cap| self.guess(self.ln_power, cap));
-        let part = |half: Half| {
+    pub fn prepare(&self, setting: Setting) -> PreparedSetting {
+        let cap = held_cap(&self.gpu, setting);
+        let clock = held_clock(&self.gpu, setting);
+        let own = cap.map_or_else(CapEffect::default, |cap| self.effect(self.ln_power, cap));
+        let part = |half: Output| {
             if cap.is_none() && clock.is_none() {
                 return (Vec::new(), Part::default());
             }
@@ -340,22 +348,22 @@ impl Held {
             };
             (row, part)
         };
-        let ((columns, slow), (_, power)) = (part(Half::Slow), part(Half::Power));
-        Prepared { cap, clock, columns, own, slow, power }
+        let ((columns, slow), (_, power)) = (part(Output::Slow), part(Output::Power));
+        PreparedSetting { cap, clock, columns, own, slow, power }
     }
 
     /// Predicted slowdown and power under a setting, for an exclusive power with mean `ln_demand` and
     /// `variance`. The variance of power includes that of the exclusive power itself.
     #[must_use]
-    pub fn answer(&self, at: &Prepared, ln_demand: f64, variance: f64) -> (Answer, Answer) {
+    pub fn answer(&self, at: &PreparedSetting, ln_demand: f64, variance: f64) -> (Answer, Answer) {
         // A lower clock reduces power, so a cap binds later.
         let demand = ln_demand + if at.clock.is_some() { at.power.clock } else { 0.0 };
         let moved = at.cap.filter(|_| (demand - self.ln_power).abs() > 1e-9);
-        let there = moved.map_or(at.own, |cap| self.guess(demand, cap));
-        let half = |half: Half| {
+        let there = moved.map_or(at.own, |cap| self.effect(demand, cap));
+        let half = |half: Output| {
             let (part, sign, own) = match half {
-                Half::Slow => (at.slow, 1.0, 0.0),
-                Half::Power => (at.power, -1.0, 1.0),
+                Output::Slow => (at.slow, 1.0, 0.0),
+                Output::Power => (at.power, -1.0, 1.0),
             };
             let shift = of(half, there).mean - of(half, at.own).mean;
             // The bound holds after the shift as well.
@@ -368,38 +376,38 @@ impl Held {
                 form: form + slope * slope * variance,
             }
         };
-        (half(Half::Slow), half(Half::Power))
+        (half(Output::Slow), half(Output::Power))
     }
 
-    fn posterior(&self, half: Half) -> &Posterior {
+    fn posterior(&self, half: Output) -> &Posterior {
         match half {
-            Half::Slow => &self.slow,
-            Half::Power => &self.power,
+            Output::Slow => &self.slow,
+            Output::Power => &self.power,
         }
     }
 
-    fn cap_variances(&self, half: Half) -> Vec<f64> {
-        rising(self.at_caps.iter().map(|guess| wander(of(half, *guess))))
+    fn cap_variances(&self, half: Output) -> Vec<f64> {
+        rising(self.at_caps.iter().map(|effect| wander(of(half, *effect))))
     }
 
-    fn clock_variance(&self, half: Half, mhz: f64) -> f64 {
+    fn clock_variance(&self, half: Output, mhz: f64) -> f64 {
         let each =
-            if half == Half::Slow { CLOCK_WANDER_TIME.get() } else { CLOCK_WANDER_POWER.get() };
-        self.card.clock_mhz_top.map_or(0.0, |top| each * (top / mhz).ln())
+            if half == Output::Slow { CLOCK_WANDER_TIME.get() } else { CLOCK_WANDER_POWER.get() };
+        self.gpu.clock_mhz_top.map_or(0.0, |top| each * (top / mhz).ln())
     }
 
-    fn clock_variances(&self, half: Half) -> Vec<f64> {
+    fn clock_variances(&self, half: Output) -> Vec<f64> {
         rising(self.clocks.iter().map(|mhz| self.clock_variance(half, *mhz)))
     }
 }
 
 /// Cap of a setting if it is below the default.
-fn held_cap(card: &Card, setting: Setting) -> Option<f64> {
-    setting.cap_w.filter(|cap| *cap < 0.99 * card.cap_default_w)
+fn held_cap(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
+    setting.cap_w.filter(|cap| *cap < 0.99 * gpu.cap_default_w)
 }
 
 /// Clock of a setting if it is locked below the top clock.
-fn held_clock(card: &Card, setting: Setting) -> Option<f64> {
-    let top = card.clock_mhz_top?;
+fn held_clock(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
+    let top = gpu.clock_mhz_top?;
     setting.clock_mhz_max.filter(|clock| *clock < 0.999 * top)
 }

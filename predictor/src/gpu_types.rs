@@ -1,15 +1,14 @@
-//! What windows have shown of each kind of card: its highest cap and clock, its lowest power.
+//! What is known of each GPU type from windows: its highest cap and clock, its lowest power.
 //!
-//! Together with the data sheets in [`crate::prior`] that is what the models know of a card. Bounded
-//! in kinds.
+//! Data sheets ([`crate::prior`]) complete it. Bounded in GPU types.
 
 use std::collections::BTreeMap;
 
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::observation::Observation;
 use crate::prior;
 
-/// Kinds of card remembered; a cluster has a handful.
+/// GPU types kept; a cluster has a handful.
 pub const GPU_TYPES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -20,10 +19,10 @@ struct Seen {
     power_w_max: Option<f64>,
 }
 
-/// Every kind of card seen.
+/// All GPU types seen.
 #[derive(Clone, Debug, Default)]
-pub struct Cards {
-    kinds: BTreeMap<String, Seen>,
+pub struct GpuTypes {
+    gpu_types: BTreeMap<String, Seen>,
     newest: Option<String>,
 }
 
@@ -34,13 +33,13 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     }
 }
 
-impl Cards {
-    /// Takes in what a window shows of its cards.
-    pub fn see(&mut self, kind: &str, window: &Observation) {
-        if !self.kinds.contains_key(kind) && self.kinds.len() >= GPU_TYPES_MAX {
+impl GpuTypes {
+    /// Updates a GPU type with a window.
+    pub fn see(&mut self, gpu_type: &str, window: &Observation) {
+        if !self.gpu_types.contains_key(gpu_type) && self.gpu_types.len() >= GPU_TYPES_MAX {
             return;
         }
-        let seen = self.kinds.entry(kind.to_owned()).or_default();
+        let seen = self.gpu_types.entry(gpu_type.to_owned()).or_default();
         seen.cap_w_max = larger(seen.cap_w_max, window.cap_w);
         seen.clock_mhz_max =
             larger(larger(seen.clock_mhz_max, window.clock_mhz_max), window.clock_mhz_mean);
@@ -49,37 +48,37 @@ impl Cards {
             (a, b) => a.or(b),
         };
         seen.power_w_max = larger(seen.power_w_max, window.gpu_power_w);
-        if self.newest.as_deref() != Some(kind) {
-            self.newest = Some(kind.to_owned());
+        if self.newest.as_deref() != Some(gpu_type) {
+            self.newest = Some(gpu_type.to_owned());
         }
     }
 
-    /// Takes down that such cards were there before anything is seen of them.
-    pub fn restore(&mut self, kind: &str) {
+    /// Records a GPU type of which nothing was measured yet.
+    pub fn restore(&mut self, gpu_type: &str) {
         if self.newest.is_none() {
-            self.newest = Some(kind.to_owned());
+            self.newest = Some(gpu_type.to_owned());
         }
     }
 
-    /// The kind seen last.
+    /// The GPU type seen last.
     #[must_use]
     pub fn newest(&self) -> Option<&str> {
         self.newest.as_deref()
     }
 
-    /// What is known of a kind of card.
+    /// Specification of a GPU type.
     #[must_use]
-    pub fn card(&self, kind: &str) -> Card {
-        let seen = self.kinds.get(kind).copied().unwrap_or_default();
-        // A card of which no cap was ever read shows by its power which form factor it is.
+    pub fn spec(&self, gpu_type: &str) -> GpuSpec {
+        let seen = self.gpu_types.get(gpu_type).copied().unwrap_or_default();
+        // Without any reported cap, the highest power indicates the form factor.
         let most = seen.cap_w_max.or(seen.power_w_max);
-        let default = prior::default_cap(kind, most);
-        Card {
+        let default = prior::default_cap(gpu_type, most);
+        GpuSpec {
             cap_default_w: default.watts,
             cap_known: default.known,
             idle_w: prior::idle(default.watts, seen.power_w_min),
             clock_mhz_top: seen.clock_mhz_max,
-            power_carried: kind != prior::POWER_MEASURED_ON,
+            power_carried: gpu_type != prior::POWER_MEASURED_ON,
         }
     }
 }

@@ -1,46 +1,45 @@
-//! What intervals of a family never seen need, by how far off those of other families were.
+//! Quantile of the scores of an unseen family, from the scores of other families.
 //!
-//! Families differ in how far off predictions of them are, and few were seen, so two things are
-//! unknown of the next one: its own scale, and where a score lies within it. Both come from the
-//! families seen. With s a family's scores, r their root mean square, and z = s / r:
+//! Families differ in the scale of their errors, and few were seen, so both the scale of the next family
+//! and the position of a score within it are random. With a family's scores s, their root mean square r,
+//! and z = s / r:
 //!
 //! ```text
-//! ln r  normal over families, its mean and variance unknown
-//! ln s  of a family to come  =  mean(ln r) + sd(ln r) (1 + 1/K)^(1/2) T  +  ln z,   T: Student's, K - 1
+//! ln r  normal over families, mean and variance unknown
+//! ln s  of a new family  =  mean(ln r) + sd(ln r) (1 + 1/K)^(1/2) T  +  ln z,   T: Student's, K - 1 dof
 //! ```
 //!
-//! z is that of any family, each counting the same whatever the number of its scores. The answer is
-//! the score that nine in ten of those to come stay below: the predictive law of one more group of a
-//! one-way layout (Searle, Casella, McCulloch, "Variance Components", 1992), with the scores' own
-//! law in place of a normal one. Scores beyond three times their family's 90 % quantile count as
-//! that far, so that one window with a mistake in it makes no scale.
+//! z has the pooled empirical distribution, each family with the same weight. The result is the 90 %
+//! quantile of s: the predictive distribution of one more group in a one-way random-effects layout
+//! (Searle, Casella, McCulloch, "Variance Components", 1992), with the empirical distribution of scores
+//! in place of a normal one. Scores are limited to three times their family's 90 % quantile, so that one
+//! faulty window does not set a scale.
 //!
-//! What the models claim stands among the families as one more of them, whose scores lie as those of
-//! true 90 % intervals do: with few families it keeps an interval from being drawn together on
-//! their word alone, and among many it is one of many.
+//! The models' own claim is added as one more family, with the scores of correct 90 % intervals: with few
+//! families it keeps intervals from shrinking, and among many it has little weight.
 
 use wattle_common::numerics::statistics::quantile_weibull;
 use wattle_common::numerics::student::{NORMAL_95, cumulative};
 
-/// Fewer say nothing of what families differ by.
+/// Smallest number of families.
 pub(super) const FAMILIES_MIN: usize = 2;
-/// Sizes of sixteen draws from the standard normal law, at the middles of sixteen equal parts.
+/// Absolute values of a standard normal variable at the middles of sixteen equal probabilities.
 const NORMAL: [f64; 16] = [
     0.039, 0.118, 0.197, 0.278, 0.360, 0.445, 0.533, 0.626, 0.725, 0.831, 0.947, 1.078, 1.230,
     1.418, 1.676, 2.154,
 ];
-/// A score beyond so many times what nine in ten of its family stay below counts as that far.
+/// Limit of a score, as a multiple of its family's 90 % quantile.
 const WILD: f64 = 3.0;
-/// The least root mean square: a score is rounded to a thousandth.
+/// Smallest root mean square: scores are rounded to a thousandth.
 const LEAST: f64 = 1e-3;
-/// Places that the law of z is kept at.
+/// Number of points that represent the distribution of z.
 const PLACES: usize = 32;
-/// The logarithms between which the answer is looked for, and how often that is halved.
+/// Bracket of the bisection for ln s, and its number of steps.
 const LOOKED_FOR: (f64, f64) = (-7.0, 7.0);
 const HALVINGS: usize = 40;
 
-/// The score that a share `covered` of a family to come stays below, by the scores of `families`,
-/// none of them empty; `None` for too few families.
+/// Quantile `covered` of the scores of an unseen family, from the scores of `families`, none of them
+/// empty; `None` for too few families.
 pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64) -> Option<f64> {
     if families.len() < FAMILIES_MIN {
         return None;
@@ -74,7 +73,7 @@ pub(super) fn of_new_family(families: &[Vec<f32>], covered: f64) -> Option<f64> 
     Some(high.exp())
 }
 
-/// The logarithm of z at evenly spread places of its law; each family counts the same.
+/// Natural logarithms of z at evenly spaced probabilities; each family has the same weight.
 fn places(groups: &[Vec<f64>], scales: &[f64]) -> Vec<f64> {
     let one = |(scores, scale): (&Vec<f64>, &f64)| -> Vec<(f64, f64)> {
         let weight = 1.0 / (scores.len().max(1) * groups.len()) as f64;
@@ -97,8 +96,8 @@ mod tests {
     use super::*;
     use wattle_common::rng::Stream;
 
-    /// Scores of a family whose scale is drawn with the others', and whose predictions have an
-    /// error in common; one in a hundred is a mistake of the window.
+    /// Scores of a family with a random scale and an error common to its predictions; one in a hundred
+    /// is faulty.
     fn family(rng: &mut Stream, claimed: f64, apart: f64) -> Vec<f32> {
         let scale = claimed * (apart * rng.normal() - 0.5 * apart * apart).exp() / NORMAL_95;
         let common = 0.6 * rng.normal();
@@ -111,7 +110,7 @@ mod tests {
             .collect()
     }
 
-    /// How much of a family to come is held after `seen` families, in the mean.
+    /// Mean coverage of a new family after `seen` families.
     fn held(seen: usize, claimed: f64, apart: f64) -> f64 {
         let mut rng = Stream::new(11, "families");
         let rounds = 300;
@@ -124,10 +123,10 @@ mod tests {
         (0..rounds).map(|_| one(&mut rng)).sum::<f64>() / f64::from(rounds)
     }
 
-    /// Where the claims are right in the mean, or half of what they should be, nine in ten are held
-    /// whatever the families differ by; where they are twice as wide, more, until families are many.
+    /// Coverage is 90 % where the claim is right on average or half of it, however families differ; with
+    /// a claim twice too wide it is higher until families are many.
     #[test]
-    fn nine_in_ten_of_a_family_to_come_are_held() {
+    fn nine_tenths_of_a_new_family_are_covered() {
         for seen in [3, 4, 8] {
             for apart in [0.0, 0.5, 1.0] {
                 for claimed in [1.0, 2.0] {
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn few_families_cannot_say_that_the_next_needs_less() {
+    fn few_families_do_not_shrink_intervals() {
         assert_eq!(of_new_family(&[vec![0.1; 9]], 0.9), None);
         let calm = |n: usize| vec![vec![0.05, 0.1, 0.15, 0.2, 0.25]; n];
         let (few, many) = (of_new_family(&calm(3), 0.9), of_new_family(&calm(60), 0.9));

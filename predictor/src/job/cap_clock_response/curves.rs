@@ -2,31 +2,31 @@
 //!
 //! Slowing down never turns into speeding up as a cap falls, nor does power rise.
 
-use super::{Half, Held, Node, Value, of};
-use crate::job::curve::{OwnTime, own_power_at};
+use super::{CapClockResponse, Node, Output, Value, of};
+use crate::job::own_curve::{OwnTimeCurve, own_power_at};
 use crate::model::cap::Setting;
-use crate::model::clock::{self, Clocks};
-use crate::model::transfer::Guess;
+use crate::model::clock::{self, ClockCurves};
+use crate::model::transfer::CapEffect;
 
 /// The table over caps: steps of the logarithm down to a quarter of the default.
 const TABLE_STEPS: usize = 24;
 const TABLE_LOW: f64 = 0.25;
 
-impl Held {
+impl CapClockResponse {
     /// What the fitted parameters say of a cap alone, and the variance left open.
-    pub(super) fn linear(&self, half: Half, cap_w: f64) -> (f64, f64) {
-        self.linear_of(half, cap_w, self.guess(self.ln_power, cap_w))
+    pub(super) fn linear(&self, half: Output, cap_w: f64) -> (f64, f64) {
+        self.linear_of(half, cap_w, self.effect(self.ln_power, cap_w))
     }
 
     /// The same where what is expected under the cap is known.
-    fn linear_of(&self, half: Half, cap_w: f64, guess: Guess) -> (f64, f64) {
+    fn linear_of(&self, half: Output, cap_w: f64, effect: CapEffect) -> (f64, f64) {
         let setting = Setting { cap_w: Some(cap_w), clock_mhz_max: None };
-        let (row, mean, open) = self.columns_of(half, setting, guess);
+        let (row, mean, open) = self.columns_of(half, setting, effect);
         (mean + self.posterior(half).at(&row).0, open)
     }
 
     pub(super) fn draw_caps(&mut self, (slow_seen, power_seen): (bool, bool)) {
-        let default_w = self.card.cap_default_w;
+        let default_w = self.gpu.cap_default_w;
         let mut caps: Vec<f64> = (1..=TABLE_STEPS)
             .map(|i| default_w * TABLE_LOW.powf(i as f64 / TABLE_STEPS as f64))
             .chain(self.caps.iter().copied())
@@ -34,7 +34,7 @@ impl Held {
         caps.sort_by(|a, b| b.total_cmp(a));
         let enough = self.caps.len() >= 2;
         let slow_curve =
-            (enough && slow_seen).then(|| OwnTime::fit(&self.own_slow(), default_w)).flatten();
+            (enough && slow_seen).then(|| OwnTimeCurve::fit(&self.own_slow(), default_w)).flatten();
         let power_curve = (enough && power_seen).then(|| self.own_power());
         // The more was seen of a job's own curve, the less it hangs on its power.
         let known = 1.0 / (1 + self.caps.len()) as f64;
@@ -43,14 +43,14 @@ impl Held {
             vec![Node { ln_cap: default_w.ln(), slow: Value::default(), power: Value::default() }];
         for cap in caps {
             let last = table[table.len() - 1];
-            let guess = |ln_power| self.guess(ln_power, cap);
-            let (here, above) = (guess(self.ln_power), guess(self.ln_power + 0.05));
-            let value = |half: Half, mean: f64, form: f64| {
+            let effect = |ln_power| self.effect(ln_power, cap);
+            let (here, above) = (effect(self.ln_power), effect(self.ln_power + 0.05));
+            let value = |half: Output, mean: f64, form: f64| {
                 let slope = known * (of(half, above).mean - of(half, here).mean) / 0.05;
                 Value { mean, form, slope }
             };
-            let (mut slow, mut slow_form) = self.linear_of(Half::Slow, cap, here);
-            let (mut power, mut power_form) = self.linear_of(Half::Power, cap, here);
+            let (mut slow, mut slow_form) = self.linear_of(Output::Slow, cap, here);
+            let (mut power, mut power_form) = self.linear_of(Output::Power, cap, here);
             if cap >= lowest {
                 if let Some(curve) = &slow_curve {
                     (slow, slow_form) = curve.at(cap);
@@ -61,8 +61,8 @@ impl Held {
             }
             table.push(Node {
                 ln_cap: cap.ln(),
-                slow: value(Half::Slow, slow.max(last.slow.mean), slow_form),
-                power: value(Half::Power, power.min(last.power.mean), power_form),
+                slow: value(Output::Slow, slow.max(last.slow.mean), slow_form),
+                power: value(Output::Power, power.min(last.power.mean), power_form),
             });
         }
         self.table = table;
@@ -72,7 +72,7 @@ impl Held {
     fn own_slow(&self) -> Vec<(f64, f64, f64)> {
         let one = |cap: &f64| {
             let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
-            let (row, mean, _) = self.columns(Half::Slow, setting, self.ln_power);
+            let (row, mean, _) = self.columns(Output::Slow, setting, self.ln_power);
             let (off, variance) = self.slow.at(&row);
             (*cap, mean + off, variance)
         };
@@ -81,50 +81,50 @@ impl Held {
 
     /// (cap, ln of power relative to the default), descending, the default first.
     fn own_power(&self) -> Vec<(f64, f64)> {
-        let mut points = vec![(self.card.cap_default_w, 0.0)];
-        points.extend(self.caps.iter().map(|cap| (*cap, self.linear(Half::Power, *cap).0)));
+        let mut points = vec![(self.gpu.cap_default_w, 0.0)];
+        points.extend(self.caps.iter().map(|cap| (*cap, self.linear(Output::Power, *cap).0)));
         points
     }
 
     pub(super) fn draw_clocks(&mut self, (slow_seen, power_seen): (bool, bool)) {
-        let Some(top) = self.card.clock_mhz_top else { return };
+        let Some(top) = self.gpu.clock_mhz_top else { return };
         let mut known: Vec<clock::Known> = self
             .clocks
             .iter()
             .rev()
             .map(|mhz| clock::Known {
                 mhz: *mhz,
-                ln_time: self.clock_law(Half::Slow, *mhz),
-                ln_power: power_seen.then(|| self.clock_law(Half::Power, *mhz)),
+                ln_time: self.clock_law(Output::Slow, *mhz),
+                ln_power: power_seen.then(|| self.clock_law(Output::Power, *mhz)),
             })
             .collect();
         if slow_seen && !known.is_empty() {
             let ln_power = power_seen.then_some(0.0);
             known.push(clock::Known { mhz: top, ln_time: 0.0, ln_power });
         }
-        self.own_clocks = Clocks::fit(&known);
+        self.own_clocks = ClockCurves::fit(&known);
     }
 
     /// What the fitted parameters say of a clock.
-    fn clock_law(&self, half: Half, mhz: f64) -> f64 {
+    fn clock_law(&self, half: Output, mhz: f64) -> f64 {
         let setting = Setting { cap_w: None, clock_mhz_max: Some(mhz) };
         self.posterior(half).at(&self.columns(half, setting, self.ln_power).0).0
     }
 
-    pub(super) fn clock_mean(&self, half: Half, mhz: f64) -> f64 {
+    pub(super) fn clock_mean(&self, half: Output, mhz: f64) -> f64 {
         let own = self.own_clocks.as_ref().filter(|c| c.holds(mhz));
         let own = own.and_then(|c| match half {
-            Half::Slow => Some(c.ln_time(mhz)),
-            Half::Power => c.ln_power(mhz),
+            Output::Slow => Some(c.ln_time(mhz)),
+            Output::Power => c.ln_power(mhz),
         });
         let mean = own.unwrap_or_else(|| self.clock_law(half, mhz));
-        if half == Half::Slow { mean.max(0.0) } else { mean.min(0.0) }
+        if half == Output::Slow { mean.max(0.0) } else { mean.min(0.0) }
     }
 
-    pub(super) fn value(&self, half: Half, cap_w: f64) -> Value {
+    pub(super) fn value(&self, half: Output, cap_w: f64) -> Value {
         let of = |node: &Node| match half {
-            Half::Slow => node.slow,
-            Half::Power => node.power,
+            Output::Slow => node.slow,
+            Output::Power => node.power,
         };
         let at = cap_w.ln();
         let after = self.table.partition_point(|n| n.ln_cap >= at);

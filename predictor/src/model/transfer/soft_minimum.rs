@@ -1,6 +1,6 @@
 //! The soft minimum of what a job draws and what its cap lets it: one curve for all caps of a card.
 
-use super::Seen;
+use super::CapObservation;
 
 /// Points it is fitted on at most, and needs at least.
 const POINTS_MAX: usize = 128;
@@ -12,7 +12,7 @@ pub(super) fn soft(a: f64, b: f64, k: f64) -> f64 {
 }
 
 /// The (c, k) that fit all caps best, by search: neither is linear.
-pub(super) fn soft_minimum(seen: &[Seen]) -> Option<(f64, f64)> {
+pub(super) fn fit_soft_minimum(seen: &[CapObservation]) -> Option<(f64, f64)> {
     let points: Vec<(f64, f64, f64)> = seen
         .iter()
         .filter_map(|s| Some((s.ln_power, s.cap_w.ln(), s.ln_power + s.power?.0)))

@@ -7,11 +7,13 @@ use wattle_common::messages::{Estimate, JobWindow, SurfacePoint};
 use wattle_common::numerics::median_high;
 
 use super::Predictor;
-use crate::calibration::{Aspect, Calibration, Experience, Place, Quantity, Scores, score};
-use crate::interval::{product, stretched, time_of};
+use crate::calibration::{
+    Aspect, Calibration, Quantity, Scores, SeenConfigurations, Stratum, score,
+};
 use crate::job::Job;
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::observation::Observation;
+use crate::statistics::interval::{product, stretched, time_of};
 use crate::surface::{Configuration, SPEED_MAX, SPEED_MIN};
 
 impl Predictor {
@@ -30,27 +32,28 @@ impl Predictor {
             }
         }
         let mut found = Vec::new();
-        for ((id, kind), seen) in &by_job {
+        for ((id, gpu_type), seen) in &by_job {
             let Some(job) = self.jobs.get(*id) else { continue };
             // Windows on another GPU type do not apply.
-            if job.gpu_type.as_deref().is_some_and(|k| k != *kind) {
+            if job.gpu_type.as_deref().is_some_and(|k| k != *gpu_type) {
                 continue;
             }
-            let card = self.cards.card(kind);
+            let gpu = self.gpu_types.spec(gpu_type);
             let class = self.class_of(id, job);
-            let experience = Experience::of(job.windows(), &card, class.as_ref());
+            let seen_configurations = SeenConfigurations::of(job.windows(), &gpu, class.as_ref());
             let wanted: Vec<Configuration> = seen.iter().map(configuration).collect();
-            let points = self.raw_points(id, job, (kind, &card), &wanted);
+            let points = self.raw_points(id, job, (gpu_type, &gpu), &wanted);
             let alone: Vec<Configuration> = wanted
                 .iter()
                 .filter(|at| !at.neighbours.is_empty())
                 .map(|at| Configuration { neighbours: Vec::new(), ..at.clone() })
                 .collect();
-            let mut alone = self.raw_points(id, job, (kind, &card), &alone).into_iter();
+            let mut alone = self.raw_points(id, job, (gpu_type, &gpu), &alone).into_iter();
             for ((seen, at), point) in seen.iter().zip(&wanted).zip(points) {
-                let place = experience.place(at, |class| self.met(kind, class));
+                let place = seen_configurations.place(at, |class| self.met(gpu_type, class));
                 let mut put = |quantity, score: Option<f64>| {
-                    let put = |s| ((*kind).to_owned(), quantity, place.clone(), (*id).clone(), s);
+                    let put =
+                        |s| ((*gpu_type).to_owned(), quantity, place.clone(), (*id).clone(), s);
                     found.extend(score.map(put));
                 };
                 // An inferred rate is valid as a relative speed only.
@@ -63,7 +66,10 @@ impl Predictor {
                     let alone = rate_alone(job.windows(), seen).or(expected);
                     let kept = rate.zip(alone).map(|(rate, alone)| rate / alone);
                     let kept = kept.map(|k| k.min(SPEED_MAX));
-                    put(Quantity::Relative, kept.and_then(|k| score(k, &point.relative_speed)));
+                    put(
+                        Quantity::RelativeSpeed,
+                        kept.and_then(|k| score(k, &point.relative_speed)),
+                    );
                 }
                 let watts = seen.gpu_power_w;
                 put(Quantity::Power, watts.and_then(|w| score(w, &point.gpu_power_w)));
@@ -72,8 +78,8 @@ impl Predictor {
                 put(Quantity::Energy, energy.and_then(|(j, e)| score(j, &e)));
             }
         }
-        for (kind, quantity, place, job, score) in found {
-            self.calibration.push(&kind, quantity, &place, &job, score);
+        for (gpu_type, quantity, place, job, score) in found {
+            self.calibration.push(&gpu_type, quantity, &place, &job, score);
         }
         self.calibration.settle();
     }
@@ -83,23 +89,23 @@ impl Predictor {
         &self,
         id: &JobId,
         job: &Job,
-        (kind, card): (&str, &Card),
+        (gpu_type, gpu): (&str, &GpuSpec),
         wanted: &[Configuration],
         mut points: Vec<SurfacePoint>,
     ) -> Vec<SurfacePoint> {
         let class = self.class_of(id, job);
-        let experience = Experience::of(job.windows(), card, class.as_ref());
-        let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
+        let seen_configurations = SeenConfigurations::of(job.windows(), gpu, class.as_ref());
+        let most = if gpu.cap_known { 1.1 * gpu.cap_default_w } else { 5_000.0 };
         // Hundreds of points share a few strata.
-        let mut known: Vec<(Place, [f64; 3])> = Vec::new();
+        let mut known: Vec<(Stratum, [f64; 3])> = Vec::new();
         for (point, at) in points.iter_mut().zip(wanted) {
-            let place = experience.place(at, |class| self.met(kind, class));
+            let place = seen_configurations.place(at, |class| self.met(gpu_type, class));
             let met = known.iter().find(|(seen, _)| *seen == place).map(|(_, by)| *by);
             let [speed, relative, power] = met.unwrap_or_else(|| {
-                let by = |quantity| self.calibration.stretch(kind, quantity, &place);
+                let by = |quantity| self.calibration.stretch(gpu_type, quantity, &place);
                 let speed = by(Quantity::Speed);
-                let beside = place.aspect() == Aspect::Beside;
-                let relative = if beside { by(Quantity::Relative) } else { speed };
+                let beside = place.aspect() == Aspect::ColocationHistory;
+                let relative = if beside { by(Quantity::RelativeSpeed) } else { speed };
                 let found = [speed, relative, by(Quantity::Power)];
                 known.push((place, found));
                 found
@@ -109,7 +115,7 @@ impl Predictor {
             }
             point.relative_speed = stretched(&point.relative_speed, relative, SPEED_MIN, SPEED_MAX);
             let high = most.max(point.gpu_power_w.high);
-            let low = point.gpu_power_w.low.min(0.3 * card.idle_w);
+            let low = point.gpu_power_w.low.min(0.3 * gpu.idle_w);
             point.gpu_power_w = stretched(&point.gpu_power_w, power, low, high);
         }
         points
@@ -120,20 +126,21 @@ impl Predictor {
     #[must_use]
     pub fn predict_energy(&self, job: &JobId, at: &Configuration) -> Option<Estimate> {
         let known = self.jobs.get(job)?;
-        let kind = self.kind_of(known);
-        let card = self.cards.card(kind);
-        let point = self.raw_points(job, known, (kind, &card), std::slice::from_ref(at)).pop()?;
+        let gpu_type = self.gpu_type_of(known);
+        let gpu = self.gpu_types.spec(gpu_type);
+        let point =
+            self.raw_points(job, known, (gpu_type, &gpu), std::slice::from_ref(at)).pop()?;
         let expected = energy(&point)?;
         let class = self.class_of(job, known);
-        let experience = Experience::of(known.windows(), &card, class.as_ref());
-        let place = experience.place(at, |class| self.met(kind, class));
-        let factor = self.calibration.stretch(kind, Quantity::Energy, &place);
+        let seen_configurations = SeenConfigurations::of(known.windows(), &gpu, class.as_ref());
+        let place = seen_configurations.place(at, |class| self.met(gpu_type, class));
+        let factor = self.calibration.stretch(gpu_type, Quantity::Energy, &place);
         Some(stretched(&expected, factor, 0.0, f64::MAX))
     }
 
     /// Whether jobs of `class` were seen co-located.
-    fn met(&self, kind: &str, class: &WorkloadId) -> bool {
-        let kept = self.history.class(kind, class);
+    fn met(&self, gpu_type: &str, class: &WorkloadId) -> bool {
+        let kept = self.history.class(gpu_type, class);
         kept.is_some_and(|c| c.jobs.iter().any(|(_, s)| !s.shared.is_empty()))
     }
 
@@ -155,8 +162,8 @@ impl Predictor {
     }
 
     /// Restores stored scores; false where they are invalid.
-    pub fn restore_scores(&mut self, kind: &str, name: &str, stored: Scores) -> bool {
-        self.calibration.restore(kind, name, stored)
+    pub fn restore_scores(&mut self, gpu_type: &str, name: &str, stored: Scores) -> bool {
+        self.calibration.restore(gpu_type, name, stored)
     }
 }
 
@@ -169,7 +176,7 @@ fn energy(point: &SurfacePoint) -> Option<Estimate> {
 fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
     let same = |w: &&Observation| {
         w.alone()
-            && w.spot() == beside.spot()
+            && w.shape() == beside.shape()
             && w.setting() == beside.setting()
             && !w.rate_inferred
     };

@@ -1,13 +1,13 @@
 //! The models, one file each: formula, units, source of the constants.
 //!
-//! They know nothing of jobs, windows or each other; `job` puts them together.
+//! They know nothing of jobs, windows or each other's results; [`crate::job`] combines them.
 
 pub mod cap;
+pub mod cap_curve;
 pub mod clock;
 pub mod constant;
 pub mod interference;
 pub mod pairs;
 pub mod ridge;
-pub mod shape;
 pub mod throughput;
 pub mod transfer;

@@ -1,9 +1,7 @@
-//! What jobs of a class did beside one job of another: the pairs that outlive their jobs.
+//! Slowdowns of a class's jobs beside one job of another class: the pairs that outlive their jobs.
 //!
-//! A job keeps a few sets of neighbours; a cluster sees every class beside every other in time. So
-//! each class keeps a table by the partner's class, of the last jobs seen beside it; a job's entry
-//! is replaced as the job is better known, so no window counts twice. Bounded in partners and jobs.
-//! It models nothing.
+//! Each class keeps a table by its partner's class, with the last jobs seen beside it. A job's entry is
+//! replaced as its estimate improves, so that no window counts twice. Bounded in partners and jobs.
 
 use std::collections::BTreeMap;
 
@@ -11,54 +9,54 @@ use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
-use crate::history::Stored;
+use crate::history::Gaussian;
 use crate::observation::UNKNOWN;
 
-/// Partners kept of each class; beyond that the one not heard of for longest makes room.
+/// Partners kept of each class; beyond, the least recently updated one is dropped.
 pub const PARTNERS_MAX: usize = 64;
 /// Jobs kept of each pair.
 const JOBS_MAX: usize = 3;
-/// How far two jobs of the same classes differ beside each other, as a deviation of a logarithm.
+/// Standard deviation between two jobs of the same classes beside each other, of a logarithm.
 const JOB_SD: f64 = 0.02;
-/// An entry that moves by less than this part of its own deviation is no news.
+/// A change of more than this share of an entry's standard deviation counts as news.
 const NEWS: f64 = 0.5;
 
-/// What jobs of a class did beside one partner.
+/// Observations beside one partner class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Partner {
     heard_at_us: Timestamp,
-    /// The logarithm of each job's slow-down, oldest first.
-    jobs: Vec<(JobId, Stored)>,
+    /// Natural logarithm of each job's slowdown, oldest first.
+    jobs: Vec<(JobId, Gaussian)>,
 }
 
 impl Partner {
-    fn pooled(&self) -> Option<Stored> {
+    fn pooled(&self) -> Option<Gaussian> {
         let (mut precision, mut weighted) = (0.0, 0.0);
         for (_, stored) in &self.jobs {
             let weight = 1.0 / (stored.sd * stored.sd + JOB_SD * JOB_SD);
             precision += weight;
             weighted += weight * stored.mean;
         }
-        let pooled = || Stored { mean: weighted / precision, sd: (1.0 / precision).sqrt() };
+        let pooled = || Gaussian { mean: weighted / precision, sd: (1.0 / precision).sqrt() };
         (precision > 0.0).then(pooled)
     }
 }
 
-/// By the partner's class.
+/// Observations by the partner's class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Beside {
+pub struct ColocationHistory {
     partners: BTreeMap<WorkloadId, Partner>,
 }
 
-impl Beside {
-    /// Takes in what `job` did beside single partners, and tells how many of these are news. An
-    /// undeclared partner may be anything, and is not kept.
+impl ColocationHistory {
+    /// Updates the slowdowns of `job` beside single partners; returns the number of news. An undeclared
+    /// partner has no class and is not kept.
     pub fn take(
         &mut self,
         now: Timestamp,
         job: &JobId,
-        singles: impl Iterator<Item = (WorkloadId, Stored)>,
+        singles: impl Iterator<Item = (WorkloadId, Gaussian)>,
     ) -> u64 {
         let mut news = 0;
         for (class, stored) in singles.filter(|(class, _)| class.as_str() != UNKNOWN) {
@@ -89,36 +87,36 @@ impl Beside {
         news
     }
 
-    /// By partner: when it was last heard of, and the logarithm of the slow-down over its jobs, each
-    /// weighted by how sure it is.
-    pub fn iter(&self) -> impl Iterator<Item = (&WorkloadId, Timestamp, Stored)> {
+    /// By partner: the time of the last update, and the precision-weighted mean of ln slowdown over its
+    /// jobs.
+    pub fn iter(&self) -> impl Iterator<Item = (&WorkloadId, Timestamp, Gaussian)> {
         self.partners.iter().filter_map(|(class, partner)| {
             partner.pooled().map(|pooled| (class, partner.heard_at_us, pooled))
         })
     }
 
-    /// What was seen beside `partner`, pooled over its jobs.
+    /// Pooled ln slowdown beside `partner`.
     #[must_use]
-    pub fn of(&self, partner: &WorkloadId) -> Option<Stored> {
+    pub fn of(&self, partner: &WorkloadId) -> Option<Gaussian> {
         self.partners.get(partner)?.pooled()
     }
 
-    /// How many entries a fit would read anew.
+    /// Number of partners.
     #[must_use]
     pub fn len(&self) -> usize {
         self.partners.len()
     }
 
-    /// Whether it holds none.
+    /// Whether there is no partner.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.partners.is_empty()
     }
 
-    /// Whether values read back from storage are such as this version stores.
+    /// Whether values read from storage are valid.
     #[must_use]
     pub fn is_sane(&self) -> bool {
-        let fine = |s: &Stored| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
+        let fine = |s: &Gaussian| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
         self.partners.len() <= PARTNERS_MAX
             && self
                 .partners
@@ -132,12 +130,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_counts_once_and_the_longest_unheard_make_room() {
+    fn a_job_counts_once_and_the_oldest_partners_are_dropped() {
         let class = |i: usize| WorkloadId::new(&format!("c{i:03}")).unwrap();
         let job = |i: usize| JobId::new(&format!("j{i}")).unwrap();
-        let stored = |mean| Stored { mean, sd: 0.03 };
+        let stored = |mean| Gaussian { mean, sd: 0.03 };
         let one = |i, mean| std::iter::once((class(i), stored(mean)));
-        let (mut beside, at) = (Beside::default(), Timestamp::from_s);
+        let (mut beside, at) = (ColocationHistory::default(), Timestamp::from_s);
         assert_eq!(beside.take(at(1), &job(0), one(0, 0.5)), 1);
         assert_eq!(beside.take(at(2), &job(0), one(0, 0.51)), 0, "hardly moved");
         assert_eq!(beside.take(at(3), &job(0), one(0, 0.7)), 1);

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use wattle_common::numerics::{median, non_increasing};
 
-use crate::model::cap::Card;
-use crate::model::throughput::Spot;
+use crate::model::cap::GpuSpec;
+use crate::model::throughput::JobShape;
 use crate::observation::Observation;
 
 /// Caps this close are one.
@@ -35,17 +35,17 @@ struct Reading {
 /// gives that logarithm and its deviation. Nothing for windows beside others, or without it.
 pub(super) fn shifts(
     windows: &[Observation],
-    card: &Card,
+    gpu: &GpuSpec,
     of: impl Fn(&Observation) -> Option<(f64, f64)>,
 ) -> Vec<f64> {
-    let mut groups: BTreeMap<(Spot, Option<u64>), Vec<Reading>> = BTreeMap::new();
+    let mut groups: BTreeMap<(JobShape, Option<u64>), Vec<Reading>> = BTreeMap::new();
     for (i, window) in windows.iter().enumerate().filter(|(_, w)| w.alone()) {
         let Some((value, sd)) = of(window).filter(|(v, sd)| v.is_finite() && *sd > 0.0) else {
             continue;
         };
-        let cap_w = window.cap_w.unwrap_or(card.cap_default_w).min(card.cap_default_w);
+        let cap_w = window.cap_w.unwrap_or(gpu.cap_default_w).min(gpu.cap_default_w);
         let clock = window.clock_mhz_max.map(f64::to_bits);
-        let group = groups.entry((window.spot(), clock)).or_default();
+        let group = groups.entry((window.shape(), clock)).or_default();
         group.push(Reading { cap_w, window: i, value, weight: 1.0 / (sd * sd) });
     }
     let mut shifts = vec![0.0; windows.len()];

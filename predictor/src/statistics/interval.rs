@@ -1,40 +1,40 @@
-//! From an expectation and its variance to a mean with its 90 % interval.
+//! Intervals: from a mean and a variance to an estimate with a 90 % interval.
 //!
-//! Models work in logarithms, where noise is a share; here it becomes a quantity again, inside its
-//! physical bounds. Nothing here knows what is estimated.
+//! Models work in logarithms, where noise is relative; here the result becomes a quantity again, within
+//! its physical bounds.
 
 use wattle_common::messages::Estimate;
 use wattle_common::numerics::student::percentile_95;
 
-/// An expectation in logarithms.
+/// Mean and variance of a quantity's natural logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogNormal {
     /// Expected logarithm.
     pub mean: f64,
-    /// Its variance.
+    /// Variance of the logarithm.
     pub variance: f64,
-    /// Degrees of freedom the variance rests on.
+    /// Degrees of freedom of the variance.
     pub dof: f64,
 }
 
 impl LogNormal {
-    /// Exactly `value`.
+    /// `value` without error.
     #[must_use]
     pub fn exactly(value: f64) -> Self {
         Self { mean: value.ln(), variance: 0.0, dof: 1e6 }
     }
 
-    /// The product of two that do not know of each other.
+    /// Product of two independent quantities.
     #[must_use]
     pub fn times(self, other: Self) -> Self {
         let widest = if self.variance >= other.variance { self.dof } else { other.dof };
         Self { mean: self.mean + other.mean, variance: self.variance + other.variance, dof: widest }
     }
 
-    /// Its mean and 90 % interval, none of them outside `[low, high]`.
+    /// Mean and 90 % interval, limited to `[low, high]`.
     #[must_use]
     pub fn estimate(self, low: f64, high: f64) -> Estimate {
-        // Beyond e^±4 an interval says "anything" and its ends would only overflow.
+        // A factor of e^4 either way is already uninformative, and larger ones would overflow.
         let half = (percentile_95(self.dof) * self.variance.max(0.0).sqrt()).min(4.0);
         let bounded = |ln: f64| {
             let value = if ln.is_finite() { ln.exp().clamp(low, high) } else { high };
@@ -48,8 +48,8 @@ impl LogNormal {
     }
 }
 
-/// `estimate` with both halves of its interval stretched by `factor`, in logarithms; the ends stay
-/// inside `[low, high]` and around the mean.
+/// `estimate` with both halves of its interval multiplied by `factor`, in logarithms, within
+/// `[low, high]` and around the mean.
 #[must_use]
 pub fn stretched(estimate: &Estimate, factor: f64, low: f64, high: f64) -> Estimate {
     let mean = estimate.mean;
@@ -61,13 +61,13 @@ pub fn stretched(estimate: &Estimate, factor: f64, low: f64, high: f64) -> Estim
     }
 }
 
-/// The time that a step rate stands for.
+/// Time of a step at a step rate.
 #[must_use]
 pub fn time_of(rate: &Estimate) -> Estimate {
     Estimate { mean: 1.0 / rate.mean, low: 1.0 / rate.high, high: 1.0 / rate.low }
 }
 
-/// The product of two estimates that err apart: half-widths add as squares, in logarithms.
+/// Product of two estimates with independent errors: squared half-widths add up, in logarithms.
 #[must_use]
 pub fn product(a: &Estimate, b: &Estimate) -> Estimate {
     let half = |of: &dyn Fn(&Estimate) -> f64| of(a).hypot(of(b)).exp();
@@ -79,8 +79,8 @@ pub fn product(a: &Estimate, b: &Estimate) -> Estimate {
     }
 }
 
-/// Rounded to five significant digits: more say nothing, and make a surface half as large again.
-/// It keeps the order of values, and five-digit bounds as they are.
+/// Rounded to five significant digits, which are enough, and keep surfaces small. Preserves order, and
+/// bounds that have five digits.
 fn five_digits(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return value;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stretched_interval_keeps_its_mean_and_its_bounds() {
+    fn stretched_interval_keeps_its_mean_and_bounds() {
         let one = Estimate { mean: 2.0, low: 1.0, high: 3.0 };
         let twice = stretched(&one, 2.0, 0.0, 4.0);
         assert_eq!(twice, Estimate { mean: 2.0, low: 0.5, high: 4.0 });
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold_and_order_is_kept() {
+    fn bounds_and_order_are_kept() {
         let wide = LogNormal { mean: 0.5, variance: 9.0, dof: 4.0 }.estimate(0.01, 1.05);
         assert_eq!((wide.mean, wide.high), (1.05, 1.05));
         assert!(wide.low >= 0.01 && wide.low <= wide.mean);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn products_and_times() {
+    fn products_and_step_times() {
         let one = Estimate { mean: 2.0, low: 1.0, high: 4.0 };
         let sure = Estimate { mean: 3.0, low: 3.0, high: 3.0 };
         let both = product(&one, &sure);

@@ -5,20 +5,20 @@
 
 use wattle_common::numerics::median_high;
 
+use crate::model::cap_curve::{CapCurve, Known, power_between};
 use crate::model::constant::{Constant, LEAST_SD};
-use crate::model::shape::{Known, Shape, power_between};
 
 /// Standard deviation of a curve between two observed settings, as a share of the gap between them.
-pub(crate) const BETWEEN_SHARE: Constant = Constant::new("curve: BETWEEN_SHARE", 0.06);
+pub(crate) const BETWEEN_SHARE: Constant = Constant::new("own_curve: BETWEEN_SHARE", 0.06);
 
 /// A job's time curve between the default and its lowest cap.
-pub(super) struct OwnTime {
-    shape: Shape,
+pub(super) struct OwnTimeCurve {
+    shape: CapCurve,
     /// (ln cap, ln slowdown, residual of the curve), in descending order of caps, the default first.
     points: Vec<(f64, f64, f64)>,
 }
 
-impl OwnTime {
+impl OwnTimeCurve {
     /// Fits `caps`, in descending order: (cap in W, ln slowdown, its variance).
     pub(super) fn fit(caps: &[(f64, f64, f64)], cap_default_w: f64) -> Option<Self> {
         // Half of the variance is noise of the default, which all caps have in common.
@@ -30,7 +30,7 @@ impl OwnTime {
         let mut known: Vec<Known> = caps.iter().map(one).collect();
         let sd = median_high(known.iter().map(|k| k.sd)).unwrap_or(0.0);
         known.insert(0, Known { cap_w: cap_default_w, ln_time: 0.0, sd });
-        let shape = Shape::fit(&known, cap_default_w)?;
+        let shape = CapCurve::fit(&known, cap_default_w)?;
         let points = known
             .iter()
             .enumerate()
@@ -86,7 +86,7 @@ mod tests {
             [(225.0, 0.02), (175.0, 0.10 + odd), (150.0, 0.17), (125.0, 0.29), (100.0, 0.52)]
                 .map(|(cap, y)| (cap, y, 2.0 * sd * sd))
         };
-        let at = |sd, odd, cap| OwnTime::fit(&caps(sd, odd), 250.0).unwrap().at(cap);
+        let at = |sd, odd, cap| OwnTimeCurve::fit(&caps(sd, odd), 250.0).unwrap().at(cap);
         for (cap, y, _) in caps(0.001, 0.0) {
             assert!((at(0.001, 0.0, cap).0 - y).abs() < 0.003, "{cap}");
         }
@@ -94,6 +94,6 @@ mod tests {
         assert!((met - 0.15).abs() < 0.005 && smoothed < 0.13, "{met} {smoothed}");
         // Between observed caps the variance is larger than on them.
         assert!(at(0.001, 0.0, 112.0).1 > at(0.001, 0.0, 100.0).1);
-        assert!(OwnTime::fit(&caps(0.01, 0.0)[..1], 250.0).is_none());
+        assert!(OwnTimeCurve::fit(&caps(0.01, 0.0)[..1], 250.0).is_none());
     }
 }

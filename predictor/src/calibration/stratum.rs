@@ -1,12 +1,10 @@
-//! Where a prediction belongs among the scores: in what it is new, and how well the job is known there.
-//!
-//! Says nothing of how far off anything is.
+//! Strata of predictions: what is new in the configuration, and what was seen of the job.
 
 use std::collections::BTreeSet;
 
 use wattle_common::id::WorkloadId;
 
-use crate::model::cap::Card;
+use crate::model::cap::GpuSpec;
 use crate::observation::Observation;
 use crate::surface::Configuration;
 use crate::workload_name::WorkloadName;
@@ -14,39 +12,39 @@ use crate::workload_name::WorkloadName;
 /// In what a configuration differs from those seen of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aspect {
-    /// In cap or clock only.
+    /// Only in cap or clock.
     Setting,
     /// In GPUs, nodes or batch.
     Shape,
-    /// In its neighbours.
-    Beside,
+    /// In neighbours.
+    ColocationHistory,
 }
 
-/// How well the job is known in that respect.
+/// What was seen of the job in that respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Horizon {
-    /// It was seen in this very configuration.
-    Again,
-    /// It was seen in others like it: two settings, shapes around this one, other neighbours.
-    Known,
-    /// It was seen, but never in this respect.
-    Fresh,
-    /// It was never seen.
-    Unmet,
+    /// The same configuration.
+    SameConfig,
+    /// Similar ones: two settings, shapes on either side, other neighbours.
+    SimilarConfig,
+    /// Windows, but none that vary this aspect.
+    NewAspect,
+    /// No window.
+    NewJob,
 }
 
-/// Where in the records a prediction belongs.
+/// Stratum of a prediction: predictions whose scores are exchangeable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Stratum {
     pub(super) aspect: Aspect,
     pub(super) horizon: Horizon,
     pub(super) family: String,
-    /// The class of the neighbour that is new, where it is that and not the job.
+    /// Class of the neighbour, if the neighbour is new and not the job.
     pub(super) newcomer: Option<WorkloadId>,
 }
 
-impl Place {
-    /// In what it is new.
+impl Stratum {
+    /// What is new in the configuration.
     #[must_use]
     pub fn aspect(&self) -> Aspect {
         self.aspect
@@ -56,16 +54,16 @@ impl Place {
 /// GPUs, nodes, global batch.
 type Shape = (u32, u32, Option<u32>);
 
-/// What was seen of a job, as far as it tells how new a configuration is.
+/// Configurations seen of a job.
 #[derive(Clone, Debug)]
-pub struct Experience<'a> {
-    card: &'a Card,
+pub struct SeenConfigurations<'a> {
+    gpu: &'a GpuSpec,
     windows: &'a [Observation],
-    /// Those it had alone.
+    /// Shapes with exclusive GPUs.
     shapes: BTreeSet<Shape>,
-    /// More than one cap or clock was seen.
+    /// Whether more than one setting was seen.
     settings: bool,
-    /// Some neighbour was seen.
+    /// Whether any neighbour was seen.
     company: bool,
     family: String,
 }
@@ -75,22 +73,22 @@ fn family(class: Option<&WorkloadId>) -> String {
     WorkloadName::of(name).family.to_owned()
 }
 
-/// A cap in watts and a clock in MHz that mean the same whether they were named or not.
-fn setting(card: &Card, cap_w: Option<f64>, clock_mhz: Option<f64>) -> (u64, u64) {
-    let cap = cap_w.filter(|w| *w < 0.99 * card.cap_default_w);
-    let clock = clock_mhz.filter(|f| card.clock_mhz_top.is_none_or(|top| *f < 0.99 * top));
+/// Cap (W) and clock (MHz), 0 for the default, whether it was named or not.
+fn setting(gpu: &GpuSpec, cap_w: Option<f64>, clock_mhz: Option<f64>) -> (u64, u64) {
+    let cap = cap_w.filter(|w| *w < 0.99 * gpu.cap_default_w);
+    let clock = clock_mhz.filter(|f| gpu.clock_mhz_top.is_none_or(|top| *f < 0.99 * top));
     (cap.map_or(0, |w| w.round() as u64), clock.map_or(0, |f| f.round() as u64))
 }
 
-impl<'a> Experience<'a> {
-    /// What `windows` show of a job of `class`.
+impl<'a> SeenConfigurations<'a> {
+    /// Configurations in `windows` of a job of `class`.
     #[must_use]
-    pub fn of(windows: &'a [Observation], card: &'a Card, class: Option<&WorkloadId>) -> Self {
+    pub fn of(windows: &'a [Observation], gpu: &'a GpuSpec, class: Option<&WorkloadId>) -> Self {
         let settings: BTreeSet<_> =
-            windows.iter().map(|w| setting(card, w.cap_w, w.clock_mhz_max)).collect();
+            windows.iter().map(|w| setting(gpu, w.cap_w, w.clock_mhz_max)).collect();
         let alone = windows.iter().filter(|w| w.alone());
         Self {
-            card,
+            gpu,
             windows,
             shapes: alone.map(|w| (w.gpus, w.nodes, w.global_batch)).collect(),
             settings: settings.len() > 1,
@@ -99,53 +97,58 @@ impl<'a> Experience<'a> {
         }
     }
 
-    /// Where a prediction of `at` belongs; `met` says whether a class was ever seen beside others.
+    /// Stratum of a prediction of `at`; `met` states whether a class was ever seen co-located.
     #[must_use]
-    pub fn place(&self, at: &Configuration, met: impl Fn(&WorkloadId) -> bool) -> Place {
+    pub fn place(
+        &self,
+        at: &Configuration,
+        seen_colocated: impl Fn(&WorkloadId) -> bool,
+    ) -> Stratum {
         let family_here = || self.family.clone();
         let place =
-            |aspect, horizon| Place { aspect, horizon, family: family_here(), newcomer: None };
+            |aspect, horizon| Stratum { aspect, horizon, family: family_here(), newcomer: None };
         let beside = !at.neighbours.is_empty();
         let same = |seen: Option<u32>| at.global_batch.is_none_or(|b| seen.is_none_or(|s| s == b));
         let here =
             |(gpus, nodes, batch): Shape| gpus == at.gpus && nodes == at.nodes && same(batch);
         let shape = self.shapes.iter().any(|s| here(*s));
         let aspect = match (beside, shape) {
-            (true, _) => Aspect::Beside,
+            (true, _) => Aspect::ColocationHistory,
             (false, true) => Aspect::Setting,
             (false, false) => Aspect::Shape,
         };
         if self.windows.is_empty() {
-            return place(aspect, Horizon::Unmet);
+            return place(aspect, Horizon::NewJob);
         }
         let cap_w = at.cap.map(wattle_common::Power::as_w);
         let clock = at.clock_max.map(|f| f64::from(f.as_mhz()));
-        let asked = setting(self.card, cap_w, clock);
+        let asked = setting(self.gpu, cap_w, clock);
         let again = self.windows.iter().any(|w| {
             here((w.gpus, w.nodes, w.global_batch))
-                && setting(self.card, w.cap_w, w.clock_mhz_max) == asked
+                && setting(self.gpu, w.cap_w, w.clock_mhz_max) == asked
                 && w.neighbours == at.neighbours
         });
         if again {
-            return place(aspect, Horizon::Again);
+            return place(aspect, Horizon::SameConfig);
         }
         let known = match aspect {
             Aspect::Setting => self.settings,
             Aspect::Shape => self.around(at),
-            Aspect::Beside => {
-                if let Some(new) = at.neighbours.iter().find(|n| self.company && !met(n)) {
-                    // What is new is the neighbour, so its family tells how far off it may be.
+            Aspect::ColocationHistory => {
+                if let Some(new) = at.neighbours.iter().find(|n| self.company && !seen_colocated(n))
+                {
+                    // The neighbour is new, so its family determines the error.
                     let newcomer = Some(new.clone());
-                    let fresh = place(aspect, Horizon::Fresh);
-                    return Place { family: family(Some(new)), newcomer, ..fresh };
+                    let fresh = place(aspect, Horizon::NewAspect);
+                    return Stratum { family: family(Some(new)), newcomer, ..fresh };
                 }
                 self.company
             }
         };
-        place(aspect, if known { Horizon::Known } else { Horizon::Fresh })
+        place(aspect, if known { Horizon::SimilarConfig } else { Horizon::NewAspect })
     }
 
-    /// Whether shapes seen lie on either side of `at`.
+    /// Whether seen shapes lie on either side of `at`.
     fn around(&self, at: &Configuration) -> bool {
         let inside = |of: fn(&Shape) -> u32, value: u32| {
             let (min, max) = (self.shapes.iter().map(of).min(), self.shapes.iter().map(of).max());

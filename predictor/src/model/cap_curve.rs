@@ -19,17 +19,17 @@
 use wattle_common::numerics::statistics::likelihood_weights;
 
 use super::constant::{Constant, LEAST_SD};
-use crate::fit::{Row, least_squares};
+use crate::statistics::regression::{Row, least_squares};
 
 /// Grids of h, and of w as a share of the default cap.
 const POWERS: [f64; 8] = [0.5, 0.8, 1.25, 2.0, 3.1, 4.9, 7.6, 12.0];
 const REACHES: [f64; 8] = [0.03, 0.05, 0.08, 0.13, 0.2, 0.32, 0.5, 0.8];
 /// Prior median of h.
-pub const POWER_BELIEVED: Constant = Constant::new("shape: POWER_BELIEVED", 4.0);
+pub const POWER_PRIOR: Constant = Constant::new("cap_curve: POWER_PRIOR", 4.0);
 /// Prior median of w.
-pub const REACH_BELIEVED: Constant = Constant::new("shape: REACH_BELIEVED", 0.14);
+pub const REACH_PRIOR: Constant = Constant::new("cap_curve: REACH_PRIOR", 0.14);
 /// Prior standard deviation of the logarithm of either.
-pub const BELIEF_SD: Constant = Constant::new("shape: BELIEF_SD", 0.5);
+pub const PRIOR_SD: Constant = Constant::new("cap_curve: PRIOR_SD", 0.5);
 /// Below this share of the highest observed power a cap counts as binding.
 const BINDS: f64 = 0.97;
 
@@ -62,7 +62,7 @@ struct Member {
 
 /// Fitted ensemble of time curves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
+pub struct CapCurve {
     low_w: f64,
     members: Vec<Member>,
 }
@@ -76,7 +76,7 @@ impl Form {
     }
 }
 
-impl Shape {
+impl CapCurve {
     /// Fits `known` for this default cap; `None` for fewer than three points.
     #[must_use]
     pub fn fit(known: &[Known], cap_default_w: f64) -> Option<Self> {
@@ -84,8 +84,8 @@ impl Shape {
             return None;
         }
         let low_w = known.iter().map(|k| k.cap_w).fold(f64::INFINITY, f64::min);
-        let powers = || POWERS.iter().map(|h| (Form::Power(*h), (h / POWER_BELIEVED.get()).ln()));
-        let reach = |w: &f64| (Form::Decay(w * cap_default_w), (w / REACH_BELIEVED.get()).ln());
+        let powers = || POWERS.iter().map(|h| (Form::Power(*h), (h / POWER_PRIOR.get()).ln()));
+        let reach = |w: &f64| (Form::Decay(w * cap_default_w), (w / REACH_PRIOR.get()).ln());
         let mut members = Vec::with_capacity(32);
         for log in [false, true] {
             one_form(&mut members, powers(), known, low_w, log);
@@ -130,7 +130,7 @@ fn one_form(
             })
             .collect();
         let (found, squares) = least_squares(&rows, 2);
-        costs.push(squares + (off / BELIEF_SD.get()).powi(2));
+        costs.push(squares + (off / PRIOR_SD.get()).powi(2));
         members.push(Member { form, log, a: found[0], b: found[1], weight: 0.0 });
     }
     for (member, weight) in members[from..].iter_mut().zip(likelihood_weights(&costs)) {
@@ -173,19 +173,19 @@ mod tests {
     fn curve_of_neither_form_is_approximated_from_three_caps() {
         let truth = |cap: f64| 1.0 + 0.02 * ((230.0 / cap).powf(5.0) - 0.66).max(0.0);
         let points: Vec<(f64, f64)> = [100.0, 175.0, 250.0].map(|c| (c, truth(c))).to_vec();
-        let shape = Shape::fit(&known(&points), 250.0).unwrap();
+        let shape = CapCurve::fit(&known(&points), 250.0).unwrap();
         for cap in [110.0, 125.0, 150.0, 200.0, 225.0] {
             let (ln_time, spread) = shape.at(cap);
             assert!((ln_time - truth(cap).ln()).abs() < 0.03, "{cap}: {ln_time}");
             assert!((0.0..0.01).contains(&spread), "{cap}: {spread}");
         }
-        assert!(Shape::fit(&known(&points[..2]), 250.0).is_none());
+        assert!(CapCurve::fit(&known(&points[..2]), 250.0).is_none());
     }
 
     #[test]
     fn flat_noisy_readings_give_a_flat_curve() {
         let shape =
-            Shape::fit(&known(&[(100.0, 1.01), (175.0, 0.97), (250.0, 1.0)]), 250.0).unwrap();
+            CapCurve::fit(&known(&[(100.0, 1.01), (175.0, 0.97), (250.0, 1.0)]), 250.0).unwrap();
         for cap in [110.0, 140.0, 200.0, 230.0] {
             assert!(shape.at(cap).0.abs() < 0.05, "{cap}");
         }

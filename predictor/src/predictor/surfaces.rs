@@ -1,0 +1,245 @@
+//! Predictions: surfaces over all configurations, and single points.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use wattle_common::Timestamp;
+use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
+use wattle_common::messages::{Surface, SurfacePoint};
+
+use super::Predictor;
+use crate::job::{Context, Job, JobModel, Profiles};
+use crate::model::cap::GpuSpec;
+use crate::observation::unknown;
+use crate::pooled::Pooled;
+use crate::prior;
+use crate::probe;
+use crate::surface::{Axes, Configuration, Question, configurations};
+
+impl Predictor {
+    /// Predicted surface of `job` over all configurations that it could run in; `None` for an
+    /// unknown job.
+    #[must_use]
+    pub fn surface(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
+        Some(self.surface_of(now, job, self.jobs.get(job)?))
+    }
+
+    /// The same, with surfaces for the other GPU types of the cluster.
+    #[must_use]
+    pub fn surface_on_all(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
+        let own = self.surface(now, job)?;
+        let others = self.cluster_gpu_types.iter().filter(|gpu_type| **gpu_type != own.gpu_type);
+        let others = others.filter_map(|gpu_type| self.surface_elsewhere(now, job, gpu_type));
+        // The job's own type may no longer be in the cluster.
+        let mut points = own.points.len();
+        let has_room = |other: &Surface| {
+            points += other.points.len();
+            points <= surface::POINTS_MAX
+        };
+        let elsewhere = others.take(surface::GPU_TYPES_MAX - 1).take_while(has_room).collect();
+        Some(Surface { other_gpu_types: elsewhere, ..own })
+    }
+
+    /// Predicted surface of `job` on another GPU type than its own. The job's own windows do not
+    /// apply there; the prediction is that of its class.
+    #[must_use]
+    pub fn surface_elsewhere(
+        &self,
+        now: Timestamp,
+        job: &JobId,
+        gpu_type: &str,
+    ) -> Option<Surface> {
+        let known = self.jobs.get(job)?;
+        let class = self.class_of(job, known);
+        let twin = Job::new(now, class, known.gpus, Some(gpu_type.to_owned()));
+        // An id that no job has, so that no model fitted to the job itself is used.
+        let nobody = JobId::new("--elsewhere--").ok()?;
+        Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &nobody, &twin) })
+    }
+
+    pub(super) fn surface_of(&self, now: Timestamp, job: &JobId, known: &Job) -> Surface {
+        let gpu_type = self.gpu_type_of(known);
+        let gpu = self.gpu_types.spec(gpu_type);
+        let axis = self.axis();
+        let taken_for = self.class_of(job, known);
+        let kept = self.class_seen(job, known, gpu_type, taken_for.as_ref());
+        let class = kept.as_deref();
+        let mut sets: Vec<Vec<WorkloadId>> = Vec::new();
+        let seen = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
+        let own = self.models.get(job);
+        for set in own.into_iter().flat_map(|m| &m.shared).chain(seen) {
+            if !sets.contains(&set.neighbours) {
+                sets.push(set.neighbours.clone());
+            }
+        }
+        let profiles = self.profiles(gpu_type, axis.iter().chain(sets.iter().flatten()));
+        let model = self.model_of(job, known, gpu_type, &gpu);
+        let mut shapes: Vec<(u32, u32)> =
+            known.windows().iter().rev().map(|w| (w.gpus, w.nodes)).collect();
+        shapes.sort_unstable();
+        shapes.dedup();
+        let max = self.config.points_max as usize;
+        let pooled = self.pooled(gpu_type);
+        let batches = known.other_batches(class);
+        let axes = Axes { card: &gpu, clocks_seen: model.held.clocks(), batches_seen: &batches };
+        let wanted = configurations(known.gpus, &shapes, &sets, &axis, axes, max);
+        let learned = self.learned_points((job, known), (gpu_type, &gpu), &wanted);
+        let points = learned.unwrap_or_else(|| {
+            Question::new(&model, &gpu, class, &profiles, &pooled).points(&wanted)
+        });
+        let points = self.calibrated(job, known, (gpu_type, &gpu), &wanted, points);
+        Surface {
+            job: job.clone(),
+            predictor: self.config.name.clone(),
+            at_us: now,
+            gpu_type: gpu_type.to_owned(),
+            windows: model.windows,
+            basis: Some(self.basis(job, known, gpu_type, &model)),
+            class: taken_for,
+            utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
+            utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
+            memory_mib_max: model.memory_mib,
+            points,
+            other_gpu_types: Vec::new(),
+            probe: probe::propose(&self.config, known, &gpu, |what_if, wanted| {
+                let model = self.fit(job, what_if, gpu_type, &gpu);
+                Question::new(&model, &gpu, class, &profiles, &pooled).points(wanted)
+            }),
+        }
+    }
+
+    /// Prediction for `job` in one configuration.
+    #[must_use]
+    pub fn predict(&self, job: &JobId, at: &Configuration) -> Option<SurfacePoint> {
+        self.predict_all(job, std::slice::from_ref(at))?.pop()
+    }
+
+    /// Predictions for `job` in each of `wanted`. Fastest where configurations with equal neighbours
+    /// are adjacent.
+    #[must_use]
+    pub fn predict_all(&self, job: &JobId, wanted: &[Configuration]) -> Option<Vec<SurfacePoint>> {
+        let known = self.jobs.get(job)?;
+        let gpu_type = self.gpu_type_of(known);
+        let gpu = self.gpu_types.spec(gpu_type);
+        let points = self.raw_points(job, known, (gpu_type, &gpu), wanted);
+        Some(self.calibrated(job, known, (gpu_type, &gpu), wanted, points))
+    }
+
+    /// Predictions of the models, with uncalibrated intervals.
+    pub(super) fn raw_points(
+        &self,
+        job: &JobId,
+        known: &Job,
+        (gpu_type, gpu): (&str, &GpuSpec),
+        wanted: &[Configuration],
+    ) -> Vec<SurfacePoint> {
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        if let Some(points) = self.learned_points((job, known), (gpu_type, gpu), wanted) {
+            return points;
+        }
+        let taken_for = self.class_of(job, known);
+        let kept = self.class_seen(job, known, gpu_type, taken_for.as_ref());
+        let class = kept.as_deref();
+        let profiles = self.profiles(gpu_type, wanted.iter().flat_map(|at| &at.neighbours));
+        let model = self.model_of(job, known, gpu_type, gpu);
+        let pooled = self.pooled(gpu_type);
+        Question::new(&model, gpu, class, &profiles, &pooled).points(wanted)
+    }
+
+    /// Neighbour classes on a surface: the most frequent ones and the unknown one, sorted.
+    pub(super) fn axis(&self) -> Vec<WorkloadId> {
+        let mut most: Vec<(&WorkloadId, &usize)> = self.classes.iter().collect();
+        if most.len() > NEIGHBOUR_CLASSES_MAX {
+            most.select_nth_unstable_by(NEIGHBOUR_CLASSES_MAX, |a, b| {
+                b.1.cmp(a.1).then(a.0.cmp(b.0))
+            });
+            most.truncate(NEIGHBOUR_CLASSES_MAX);
+        }
+        let mut axis: Vec<WorkloadId> = most.into_iter().map(|(class, _)| class.clone()).collect();
+        axis.push(unknown());
+        axis.sort();
+        axis.dedup();
+        axis
+    }
+
+    pub(super) fn profiles<'a>(
+        &self,
+        gpu_type: &str,
+        classes: impl Iterator<Item = &'a WorkloadId>,
+    ) -> Profiles {
+        let mut profiles = Profiles::new();
+        for class in classes {
+            if !profiles.contains_key(class) {
+                let kept = self.history.profile(gpu_type, class, None);
+                profiles.insert(class.clone(), kept.unwrap_or_default());
+            }
+        }
+        profiles
+    }
+
+    pub(super) fn pooled(&self, gpu_type: &str) -> Arc<Pooled> {
+        let known = self.pooled.get(gpu_type).map(|(pooled, _)| Arc::clone(pooled));
+        known.unwrap_or_else(|| Arc::new(Pooled::prior()))
+    }
+
+    pub(super) fn model_of(
+        &self,
+        id: &JobId,
+        job: &Job,
+        gpu_type: &str,
+        gpu: &GpuSpec,
+    ) -> Cow<'_, JobModel> {
+        match self.models.get(id) {
+            Some(model) => Cow::Borrowed(model),
+            None => Cow::Owned(self.fit(id, job, gpu_type, gpu)),
+        }
+    }
+
+    pub(super) fn fit(&self, id: &JobId, job: &Job, gpu_type: &str, gpu: &GpuSpec) -> JobModel {
+        let class = self.class_of(id, job);
+        let class = class.and_then(|w| self.history.profile(gpu_type, &w, Some(id)));
+        let class = class.unwrap_or_default();
+        let profiles = self.profiles(gpu_type, job.windows().iter().flat_map(|w| &w.neighbours));
+        let pooled = Pooled::without(self.pooled(gpu_type), id);
+        JobModel::fit(job, Context { gpu, class: &class, profiles: &profiles, pooled: &pooled })
+    }
+
+    /// Description of the evidence behind a prediction, for people.
+    pub(super) fn basis(&self, id: &JobId, job: &Job, gpu_type: &str, model: &JobModel) -> String {
+        let own = self.learner.basis(gpu_type, job, id);
+        let own = own.unwrap_or_else(|| self.physical_basis(job, gpu_type, model));
+        match self.match_of(id, job).filter(|like| like.confident) {
+            Some(like) => {
+                // Never certain: the similarity metric has its own error.
+                let percent = (100.0 * like.probability).min(99.0);
+                format!("{own}, like {} ({percent:.0} %)", like.class)
+            }
+            None => own,
+        }
+    }
+
+    pub(super) fn physical_basis(&self, job: &Job, gpu_type: &str, model: &JobModel) -> String {
+        let class = job.workload.as_ref();
+        let jobs = class.and_then(|w| self.history.class(gpu_type, w)).map_or(0, |c| c.jobs.len());
+        match (model.windows, class) {
+            (1.., _) => format!("{} windows of this job on {gpu_type}", model.windows),
+            (0, Some(class)) if jobs > 0 => {
+                format!("prior: {jobs} jobs of {class} seen on {gpu_type}")
+            }
+            (0, class) => {
+                let carried = gpu_type != prior::POWER_MEASURED_ON;
+                match prior::power_share(class.map(WorkloadId::as_str), carried).1 {
+                    Some(word) => format!("prior: power as {word} on another GPU type"),
+                    // The cap prior comes in part from this GPU type.
+                    None if !carried => {
+                        format!("prior: nothing like it was seen; cap curve partly from {gpu_type}")
+                    }
+                    None => "prior: nothing like it was seen".to_owned(),
+                }
+            }
+        }
+    }
+}
