@@ -25,7 +25,6 @@
 
 pub mod calibration;
 pub mod config;
-pub mod evaluate;
 pub mod export;
 pub mod gpu_types;
 pub mod history;

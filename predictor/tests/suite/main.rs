@@ -6,8 +6,6 @@ mod caps;
 mod common;
 mod contest;
 mod counts;
-mod evaluate;
-mod evaluate_files;
 mod inferred;
 mod learning;
 mod machine;

@@ -1,0 +1,213 @@
+//! caps-3 and caps-1: a job's time and power under the caps it was not seen under.
+//!
+//! caps-3: every job with five caps or more knows its highest, middle (index n/2 of the ascending
+//! caps) and lowest. Beside it the predictor knows those same three of the file's other jobs, and
+//! nothing more; its intervals are calibrated on how far it is off with the other jobs.
+//!
+//! caps-1: a job's highest cap is known, and all caps of all networks but its own. Intervals are
+//! calibrated on each of these in turn, predicted by one that knows neither it nor the tested one.
+
+use std::collections::BTreeSet;
+
+use wattle_predictor::calibration::Calibration;
+use wattle_predictor::statistics::interval::time_of;
+use wattle_predictor::surface::Configuration;
+
+use crate::baselines::{Plane, nearest, simple};
+use crate::metrics::{Measure, Sample};
+use crate::reader::caps::{CapJob, CapReading, Caps};
+use crate::trial::{Shown, Trial, alone, cap};
+use super::known::{KnownJob, trials};
+use super::{Of, Outcome};
+
+/// Fewest caps of a job that is tried.
+const CAPS_MIN: usize = 5;
+/// An epoch's time becomes a step rate of a sane size by this many steps.
+const STEPS: f64 = 1_000.0;
+/// The network whose readings are mostly noise; a row without it says what the curves are worth.
+const NOISY: &str = "ncf";
+
+fn at(job: &CapJob, reading: &CapReading) -> Configuration {
+    Configuration { cap: cap(reading.cap_w), global_batch: job.batch, ..alone() }
+}
+
+fn shown<'a>(job: &'a CapJob, reading: &CapReading) -> Shown<'a> {
+    Shown {
+        class: &job.class,
+        at: at(job, reading),
+        rate: Some(STEPS / reading.time_s),
+        gpu_power_w: Some(reading.power_w),
+    }
+}
+
+/// Samples of time and of power, with their network.
+#[derive(Default)]
+struct Samples {
+    time: Vec<(String, Sample)>,
+    power: Vec<(String, Sample)>,
+}
+
+impl Samples {
+    /// Asks for `reading`; `simple` is the simple means' time and power.
+    fn ask(
+        &mut self,
+        trial: &Trial,
+        job: &CapJob,
+        reading: &CapReading,
+        simple: Vec<(&'static str, f64, f64)>,
+    ) {
+        let Some(point) = trial.predict(&job.class, &at(job, reading)) else { return };
+        if let Some(rate) = &point.steps_per_s {
+            let mut time = time_of(rate);
+            for value in [&mut time.mean, &mut time.low, &mut time.high] {
+                *value *= STEPS;
+            }
+            let simple = simple.iter().map(|(name, t, _)| (*name, *t)).collect();
+            let sample = Sample { seen: reading.time_s, predicted: time, simple };
+            self.time.push((job.network.clone(), sample));
+        }
+        let simple = simple.iter().map(|(name, _, p)| (*name, *p)).collect();
+        let sample = Sample { seen: reading.power_w, predicted: point.gpu_power_w, simple };
+        self.power.push((job.network.clone(), sample));
+    }
+
+    fn rows(&self, out: &mut Outcome, caps: &Caps, names: [&'static str; 3], why: &str) {
+        for (quantity, samples) in [("time", &self.time), ("power", &self.power)] {
+            let of = |keep: &dyn Fn(&str) -> bool| -> Vec<Sample> {
+                samples.iter().filter(|(n, _)| keep(n)).map(|(_, s)| s.clone()).collect()
+            };
+            let row = |protocol, model| Of { card: &caps.card, model, protocol, quantity };
+            let relative = Measure::Relative;
+            out.add(row(names[0], None), relative, &of(&|_| true), why);
+            let networks: BTreeSet<&str> = samples.iter().map(|(n, _)| n.as_str()).collect();
+            if networks.len() > 1 && networks.contains(NOISY) {
+                let rest = of(&|n| n != NOISY);
+                out.add(row(names[1], None), relative, &rest, why);
+            }
+            for network in networks {
+                let own = of(&|n| n == network);
+                out.add(row(names[2], Some(network)), relative, &own, why);
+            }
+        }
+    }
+}
+
+/// Places of the three known caps among the ascending ones.
+fn three(n: usize) -> [usize; 3] {
+    [n - 1, n / 2, 0]
+}
+
+pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
+    let jobs: Vec<&CapJob> = caps.jobs.iter().filter(|j| j.readings.len() >= CAPS_MIN).collect();
+    let known = |job: &'_ CapJob| three(job.readings.len()).map(|i| job.readings[i]);
+    let asked = |job: &CapJob| {
+        let rest = job.readings.iter().enumerate();
+        let rest = rest.filter(|(i, _)| !three(job.readings.len()).contains(i));
+        rest.map(|(_, r)| *r).collect::<Vec<_>>()
+    };
+    let split: Vec<KnownJob<'_>> = jobs
+        .iter()
+        .map(|job| KnownJob {
+            class: &job.class,
+            known: known(job).iter().map(|r| shown(job, r)).collect(),
+            asked: asked(job).iter().map(|r| shown(job, r)).collect(),
+        })
+        .collect();
+    let mut samples = Samples::default();
+    for (job, trial) in jobs.iter().zip(trials(&caps.card, &split)) {
+        let known = known(job);
+        let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
+            known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
+        };
+        let (speed, power) = (by(&|r| 1.0 / r.time_s), by(&|r| r.power_w));
+        for reading in &asked(job) {
+            let cap = reading.cap_w;
+            let speeds = simple(&speed, cap).into_iter();
+            let both =
+                speeds.zip(simple(&power, cap)).map(|((name, s), (_, p))| (name, 1.0 / s, p));
+            samples.ask(&trial, job, reading, both.collect());
+        }
+    }
+    let names = ["caps-3", "caps-3-without-ncf", "caps-3-by-network"];
+    samples.rows(out, caps, names, "no job has five caps or more");
+}
+
+/// What a predictor knows of all networks but some.
+fn without(caps: &Caps, left_out: &[&str]) -> Trial {
+    let others = caps.jobs.iter().filter(|j| !left_out.contains(&j.network.as_str()));
+    let all: Vec<Shown<'_>> = others.flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
+    let mut trial = Trial::new(&caps.card);
+    trial.learn(&all, true);
+    trial
+}
+
+/// How far predictions of `network` are off by one that knows neither it nor `tested`.
+fn scores_of(caps: &Caps, network: &str, tested: &str) -> Calibration {
+    let base = without(caps, &[network, tested]);
+    let mut all = Calibration::default();
+    for job in caps.jobs.iter().filter(|j| j.network == network) {
+        let [lower @ .., highest] = job.readings.as_slice() else { continue };
+        let mut trial = base.clone();
+        trial.learn(&[shown(job, highest)], false);
+        all.absorb(&trial.scores(&lower.iter().map(|r| shown(job, r)).collect::<Vec<_>>()));
+    }
+    all
+}
+
+pub(crate) fn one_cap(caps: &Caps, out: &mut Outcome) {
+    let networks: BTreeSet<&str> = caps.jobs.iter().map(|j| j.network.as_str()).collect();
+    let mut samples = Samples::default();
+    for network in networks.iter().filter(|_| networks.len() > 1) {
+        let (own, others): (Vec<&CapJob>, Vec<&CapJob>) =
+            caps.jobs.iter().partition(|j| j.network == *network);
+        let mut base = without(caps, &[network]);
+        let known = networks.iter().filter(|n| *n != network);
+        let scores: Vec<Calibration> = known.map(|n| scores_of(caps, n, network)).collect();
+        base.calibrate(scores.iter());
+        for job in own {
+            let [lower @ .., highest] = job.readings.as_slice() else { continue };
+            let mut trial = base.clone();
+            trial.learn(&[shown(job, highest)], false);
+            for reading in lower {
+                let (t, p) = (highest.time_s, highest.power_w);
+                let mut simple = vec![("constant", t, p)];
+                if let Some((near, line)) = like(&others, highest, reading.cap_w) {
+                    simple.push(("nearest", t * near.0, p * near.1));
+                    simple.push(("linear", t * line.0, p * line.1));
+                }
+                samples.ask(&trial, job, reading, simple);
+            }
+        }
+    }
+    let names = ["caps-1", "caps-1-without-ncf", "caps-1-by-network"];
+    samples.rows(out, caps, names, "two networks or more with two caps or more are needed");
+}
+
+/// Ratios of time and of power, to the highest cap.
+type Ratios = (f64, f64);
+
+/// What other jobs do from their highest cap to `cap_w` (or the cap nearest to it): of the one most
+/// like in power, and by a straight line over power.
+fn like(others: &[&CapJob], highest: &CapReading, cap_w: f64) -> Option<(Ratios, Ratios)> {
+    let load = |r: &CapReading| r.power_w / r.cap_w;
+    let rows: Vec<(f64, Ratios)> = others
+        .iter()
+        .filter_map(|job| {
+            let [lower @ .., top] = job.readings.as_slice() else { return None };
+            let near = lower
+                .iter()
+                .min_by(|a, b| (a.cap_w - cap_w).abs().total_cmp(&(b.cap_w - cap_w).abs()))?;
+            Some((load(top), (near.time_s / top.time_s, near.power_w / top.power_w)))
+        })
+        .collect();
+    let of = |pick: fn(&Ratios) -> f64| -> Vec<(f64, f64)> {
+        rows.iter().map(|(x, r)| (*x, pick(r).ln())).collect()
+    };
+    let (time, power) = (of(|r| r.0), of(|r| r.1));
+    let line = |rows: &[(f64, f64)]| {
+        let rows: Vec<(Vec<f64>, f64)> = rows.iter().map(|(x, y)| (vec![*x], *y)).collect();
+        Some(Plane::fit(&rows)?.at(&[load(highest)]).exp())
+    };
+    let near = |rows: &[(f64, f64)]| Some(nearest(rows, load(highest))?.exp());
+    Some(((near(&time)?, near(&power)?), (line(&time)?, line(&power)?)))
+}

@@ -1,0 +1,90 @@
+//! clocks-4: time and energy of a pipeline stage under the clocks it was not seen under.
+//!
+//! Each direction of each stage knows four clocks, spread evenly over the ascending ones (the
+//! places nearest to 0, 1/3, 2/3 and 1 of the way). Beside it the predictor knows those same four of
+//! the file's other stages, and nothing more; its intervals are calibrated on how far it is off with
+//! the other stages. Energy is power times time; its interval is calibrated on energies.
+
+use wattle_predictor::statistics::interval::time_of;
+use wattle_predictor::surface::Configuration;
+
+use crate::baselines::simple;
+use crate::metrics::{Measure, Sample};
+use crate::reader::stages::{ClockReading, StageJob, Stages};
+use crate::trial::{Shown, alone, clock};
+use super::known::{KnownJob, trials};
+use super::{Of, Outcome};
+
+/// Clocks known.
+const KNOWN: usize = 4;
+
+fn at(reading: &ClockReading) -> Configuration {
+    Configuration { clock_max: clock(reading.mhz), ..alone() }
+}
+
+fn shown<'a>(job: &'a StageJob, reading: &ClockReading) -> Shown<'a> {
+    Shown {
+        class: &job.class,
+        at: at(reading),
+        rate: Some(1.0 / reading.time_s),
+        gpu_power_w: Some(reading.energy_j / reading.time_s),
+    }
+}
+
+/// Places of the known clocks among `n`.
+fn four(n: usize) -> [usize; KNOWN] {
+    std::array::from_fn(|i| ((i * (n - 1)) as f64 / (KNOWN - 1) as f64).round() as usize)
+}
+
+pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
+    let jobs: Vec<&StageJob> = stages.jobs.iter().filter(|j| j.readings.len() > KNOWN).collect();
+    let known = |job: &StageJob| four(job.readings.len()).map(|i| job.readings[i]);
+    let asked = |job: &StageJob| {
+        let rest = job.readings.iter().enumerate();
+        let rest = rest.filter(|(i, _)| !four(job.readings.len()).contains(i));
+        rest.map(|(_, r)| *r).collect::<Vec<_>>()
+    };
+    let split: Vec<KnownJob<'_>> = jobs
+        .iter()
+        .map(|job| KnownJob {
+            class: &job.class,
+            known: known(job).iter().map(|r| shown(job, r)).collect(),
+            asked: asked(job).iter().map(|r| shown(job, r)).collect(),
+        })
+        .collect();
+    let (mut times, mut energies) = (Vec::new(), Vec::new());
+    for (job, trial) in jobs.iter().zip(trials(&stages.card, &split)) {
+        let known = known(job);
+        let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
+            known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()
+        };
+        let (time, energy) = (by(&|r| r.time_s), by(&|r| r.energy_j));
+        for reading in &asked(job) {
+            let Some(point) = trial.predict(&job.class, &at(reading)) else { continue };
+            let Some(rate) = &point.steps_per_s else { continue };
+            let mhz = f64::from(reading.mhz);
+            let predicted = time_of(rate);
+            let Some(joules) = trial.energy(&job.class, &at(reading)) else { continue };
+            times.push(Sample { seen: reading.time_s, predicted, simple: simple(&time, mhz) });
+            energies.push(Sample {
+                seen: reading.energy_j,
+                predicted: joules,
+                simple: simple(&energy, mhz),
+            });
+        }
+    }
+    for (quantity, samples) in [("time", times), ("energy", energies)] {
+        let why = "no stage has five clocks or more";
+        let of = Of { card: &stages.card, model: None, protocol: "clocks-4", quantity };
+        out.add(of, Measure::Relative, &samples, why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn four_are_spread_evenly() {
+        assert_eq!(super::four(38), [0, 12, 25, 37]);
+        assert_eq!(super::four(5), [0, 1, 3, 4]);
+    }
+}

@@ -1,0 +1,39 @@
+//! isolated: a model's step time over GPUs, batches and spread from a few runs.
+//!
+//! At a GPU's smallest and largest batch, 1, 2 and 4 GPUs together and 2 spread are known; all else
+//! is asked. Beside it the predictor knows the whole tables of the other models on the same GPU.
+
+use crate::metrics::Measure;
+use crate::reader::isolated::TOGETHER;
+use crate::reader::{Reading, Readings};
+use super::scaling::{Split, ask};
+use super::{Of, Outcome};
+
+fn local(reading: &Reading) -> u32 {
+    reading.batch / reading.gpus
+}
+
+pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+    for (me, model) in models.iter().enumerate() {
+        let (card, name) = (&model.card, Some(model.model.as_str()));
+        let of = Of { card, model: name, protocol: "isolated", quantity: "time" };
+        let samples = ask(models, me, &split);
+        let gpu = card.gpu.as_deref().unwrap_or("an unnamed GPU");
+        let why =
+            format!("{name} on {gpu} has readings at one number of GPUs only", name = model.model);
+        out.add(of, Measure::Relative, &samples, &why);
+    }
+}
+
+fn split(model: &Readings) -> Split<'_> {
+    let smallest = model.readings.iter().map(local).min();
+    let largest = model.readings.iter().map(local).max();
+    let is_known = |r: &&Reading| {
+        let few = if r.shape == TOGETHER { [1, 2, 4].contains(&r.gpus) } else { r.gpus == 2 };
+        few && (Some(local(r)) == smallest || Some(local(r)) == largest)
+    };
+    let (known, asked): (Vec<&Reading>, Vec<&Reading>) = model.readings.iter().partition(is_known);
+    // Of a model that only ran on one GPU nothing of this kind can be asked.
+    let one = model.readings.iter().all(|r| r.gpus == 1);
+    Split { known, asked: if one { Vec::new() } else { asked } }
+}

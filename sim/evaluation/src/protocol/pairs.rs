@@ -1,0 +1,239 @@
+//! pairs-out, jobs-out, families-out: what a job keeps of its speed beside another.
+//!
+//! A cell is one tenant of one pair; its normalised throughput (steps/s together over steps/s
+//! alone) is asked. Every job's speed alone is known.
+//!
+//! * pairs-out: the unordered pairs are dealt into five folds by a seeded shuffle; each fold is
+//!   asked of a predictor that knows the other four.
+//! * jobs-out, families-out: one job, or all batches of one model, is left out of every cell, as
+//!   tenant and as partner; its cells are asked of a predictor that knows the others and what was
+//!   left out alone. Besides the row of all there is one for each that was left out.
+//!
+//! Intervals are calibrated on the other sets of cells in turn, each predicted by one that knows
+//! neither it nor the tested set.
+//!
+//! Worth pairing is a pair whose two normalised throughputs add to over 1.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::messages::Estimate;
+use wattle_common::numerics::statistics::quantile_linear;
+use wattle_common::rng::Stream;
+
+use wattle_predictor::calibration::Calibration;
+use wattle_predictor::surface::Configuration;
+
+use crate::baselines::Additive;
+use crate::metrics::{Measure, Sample};
+use crate::reader::pairs::{PairJob, Pairs};
+use crate::trial::{Shown, Trial, alone};
+use super::{Of, Outcome};
+
+const FOLDS: usize = 5;
+/// Groups that the other sets are left out in, for the scores.
+const INNER: usize = 7;
+/// One seed, never another: folds are not to be chosen.
+const SEED: u64 = 7;
+
+/// (tenant, partner)
+type Cell = (usize, usize);
+
+pub(crate) fn run(pairs: &Pairs, out: &mut Outcome) {
+    let folds: Vec<_> = folds(pairs).into_iter().map(|cells| (None, cells)).collect();
+    rows(pairs, "pairs-out", &folds, out);
+    let each = (0..pairs.jobs.len()).map(|i| (pairs.jobs[i].class.as_str(), BTreeSet::from([i])));
+    rows(pairs, "jobs-out", &without(pairs, each), out);
+    let mut families: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for (i, job) in pairs.jobs.iter().enumerate() {
+        families.entry(&job.family).or_default().insert(i);
+    }
+    rows(pairs, "families-out", &without(pairs, families.into_iter()), out);
+}
+
+/// Sets of cells asked, each of a predictor that knows the others; both tenants of a pair are in
+/// one fold.
+fn folds(pairs: &Pairs) -> Vec<BTreeSet<Cell>> {
+    let mut all: Vec<Cell> = pairs.cells.keys().copied().filter(|(i, j)| i <= j).collect();
+    // By name, so that the order of a file's rows moves no pair into another fold.
+    all.sort_by_key(|(i, j)| {
+        let mut names = [&pairs.jobs[*i].class, &pairs.jobs[*j].class];
+        names.sort();
+        names
+    });
+    let mut rng = Stream::new(SEED, "pairs-out");
+    for i in (1..all.len()).rev() {
+        all.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    let mut folds = vec![BTreeSet::new(); FOLDS];
+    for (k, (i, j)) in all.into_iter().enumerate() {
+        folds[k % FOLDS].extend([(i, j), (j, i)]);
+    }
+    folds.retain(|fold| !fold.is_empty() && fold.len() < pairs.cells.len());
+    folds
+}
+
+/// By the name of what is left out, the cells it is in.
+fn without<'a>(
+    pairs: &Pairs,
+    groups: impl Iterator<Item = (&'a str, BTreeSet<usize>)>,
+) -> Vec<(Option<&'a str>, BTreeSet<Cell>)> {
+    let cells = |group: BTreeSet<usize>| -> BTreeSet<Cell> {
+        let has = |c: &&Cell| group.contains(&c.0) || group.contains(&c.1);
+        pairs.cells.keys().filter(has).copied().collect()
+    };
+    let asked = groups.map(|(name, group)| (Some(name), cells(group)));
+    asked.filter(|(_, c)| !c.is_empty() && c.len() < pairs.cells.len()).collect()
+}
+
+/// A row of each set of cells that has a name, and one of all.
+fn rows(
+    pairs: &Pairs,
+    protocol: &'static str,
+    asked: &[(Option<&str>, BTreeSet<Cell>)],
+    out: &mut Outcome,
+) {
+    let (mut speeds, mut worth) = (Vec::new(), Vec::new());
+    let why = "two groups of pairs or more are needed";
+    let of = |model, quantity| Of { card: &pairs.card, model, protocol, quantity };
+    let cells: Vec<&BTreeSet<Cell>> = asked.iter().map(|(_, cells)| cells).collect();
+    for (me, (name, _)) in asked.iter().enumerate() {
+        let (own_speeds, own_worth) = one(pairs, cells[me], &scores(pairs, &cells, me));
+        if name.is_some() {
+            out.add(of(*name, "relative_speed"), Measure::Absolute, &own_speeds, why);
+        }
+        speeds.extend(own_speeds);
+        worth.extend(own_worth);
+    }
+    out.add(of(None, "relative_speed"), Measure::Absolute, &speeds, why);
+    out.add(of(None, "worth_pairing"), Measure::Decision, &worth, why);
+}
+
+fn beside(job: &PairJob) -> Configuration {
+    Configuration { neighbours: vec![job.class.clone()], ..alone() }
+}
+
+fn shown(job: &PairJob, at: Configuration, rate: f64) -> Shown<'_> {
+    let at = Configuration { global_batch: job.batch, ..at };
+    Shown { class: &job.class, at, rate: Some(rate), gpu_power_w: None }
+}
+
+/// A predictor that knows every job alone, and the cells that are not `hidden`.
+fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
+    let mut rows: Vec<Shown<'_>> = Vec::new();
+    for (i, job) in pairs.jobs.iter().enumerate() {
+        rows.push(shown(job, alone(), job.alone));
+        let own = pairs.cells.iter().filter(|(c, _)| c.0 == i && !hidden(c));
+        rows.extend(own.map(|((_, partner), speed)| {
+            shown(job, beside(&pairs.jobs[*partner]), speed * job.alone)
+        }));
+    }
+    let mut trial = Trial::new(&pairs.card);
+    trial.learn(&rows, true);
+    trial
+}
+
+/// How far predictions of the other sets of cells are off, by one that knows neither them nor the
+/// tested set `me`. Of many sets some are left out at once, as [`INNER`] seeded groups; that is a
+/// little harder than leaving out each alone, never easier.
+fn scores(pairs: &Pairs, asked: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
+    let mut others: Vec<usize> = (0..asked.len()).filter(|i| *i != me).collect();
+    let mut rng = Stream::new(SEED, "scores");
+    for i in (1..others.len()).rev() {
+        others.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    let groups = INNER.min(others.len());
+    let group = |g: usize| others.iter().skip(g).step_by(groups.max(1)).map(|i| asked[*i]);
+    (0..groups)
+        .map(|g| {
+            let hidden = |c: &Cell| asked[me].contains(c) || group(g).any(|set| set.contains(c));
+            let rows: Vec<Shown<'_>> = pairs
+                .cells
+                .iter()
+                .filter(|(c, _)| !asked[me].contains(c))
+                // Of one set only: a pair of two that were left out is harder than what is asked.
+                .filter(|(c, _)| group(g).filter(|set| set.contains(c)).count() == 1)
+                .map(|((i, j), speed)| {
+                    let job = &pairs.jobs[*i];
+                    shown(job, beside(&pairs.jobs[*j]), speed * job.alone)
+                })
+                .collect();
+            trial(pairs, &hidden).scores(&rows)
+        })
+        .collect()
+}
+
+/// Asks for `cells` of a predictor that knows all others, its intervals calibrated on `scores`:
+/// speeds, and whether pairs are worth it.
+fn one(
+    pairs: &Pairs,
+    cells: &BTreeSet<Cell>,
+    scores: &[Calibration],
+) -> (Vec<Sample>, Vec<Sample>) {
+    let known: Vec<(Cell, f64)> =
+        pairs.cells.iter().filter(|(c, _)| !cells.contains(c)).map(|(c, y)| (*c, *y)).collect();
+    let mut trial = trial(pairs, &|c| cells.contains(c));
+    trial.calibrate(scores.iter());
+    let simple = Simple::new(pairs, &known);
+    let mut predicted: BTreeMap<Cell, Sample> = BTreeMap::new();
+    let mut worth = Vec::new();
+    for (i, j) in cells {
+        let at = Configuration { global_batch: pairs.jobs[*i].batch, ..beside(&pairs.jobs[*j]) };
+        let Some(point) = trial.predict(&pairs.jobs[*i].class, &at) else { continue };
+        let sample = Sample {
+            seen: pairs.cells[&(*i, *j)],
+            predicted: point.relative_speed,
+            simple: simple.at(*i, *j),
+        };
+        predicted.insert((*i, *j), sample);
+    }
+    for ((i, j), a) in predicted.iter().filter(|((i, j), _)| i <= j) {
+        let Some(b) = predicted.get(&(*j, *i)) else { continue };
+        let says = |a: f64, b: f64| f64::from(u8::from(a + b > 1.0));
+        let share = says(a.predicted.mean, b.predicted.mean);
+        worth.push(Sample {
+            seen: says(a.seen, b.seen),
+            predicted: Estimate { mean: share, low: share, high: share },
+            simple: a.simple.iter().zip(&b.simple).map(|(a, b)| (a.0, says(a.1, b.1))).collect(),
+        });
+    }
+    (predicted.into_values().collect(), worth)
+}
+
+/// The simple means over pairs.
+struct Simple<'a> {
+    pairs: &'a Pairs,
+    known: &'a [(Cell, f64)],
+    median: f64,
+    additive: Additive,
+}
+
+impl<'a> Simple<'a> {
+    fn new(pairs: &'a Pairs, known: &'a [(Cell, f64)]) -> Self {
+        let mut values: Vec<f64> = known.iter().map(|(_, y)| *y).collect();
+        let median = quantile_linear(&mut values, 0.5).unwrap_or(1.0);
+        Self { pairs, known, median, additive: Additive::fit(pairs.jobs.len(), known) }
+    }
+
+    /// The median of all; the pair of the likest jobs; a job's part plus its partner's part.
+    fn at(&self, me: usize, partner: usize) -> Vec<(&'static str, f64)> {
+        let far = |(i, j): &Cell| self.far(*i, me) + self.far(*j, partner);
+        let near = self.known.iter().min_by(|a, b| far(&a.0).total_cmp(&far(&b.0)));
+        vec![
+            ("constant", self.median),
+            ("nearest", near.map_or(self.median, |(_, y)| *y)),
+            ("linear", self.additive.at(me, partner)),
+        ]
+    }
+
+    /// How unlike two jobs are: batch sizes apart in one family, in doublings; else speeds alone
+    /// apart, and further than any batch size.
+    fn far(&self, a: usize, b: usize) -> f64 {
+        let (a, b) = (&self.pairs.jobs[a], &self.pairs.jobs[b]);
+        let size = |j: &PairJob| f64::from(j.batch.unwrap_or(1)).log2();
+        if a.family == b.family {
+            (size(a) - size(b)).abs()
+        } else {
+            40.0 + (a.alone / b.alone).ln().abs()
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! placement: a model's step time over placements and batches from twelve readings.
+//!
+//! Placements 1, 2, 4, 11, 22 and 111 at two local batches (places n/4 and 3n/4 of the sorted ones)
+//! are known, all else is asked. Beside it the predictor knows the whole tables of the other models
+//! on the same GPU.
+
+use wattle_common::rng::Stream;
+
+use crate::metrics::Measure;
+use crate::reader::{Reading, Readings};
+use super::scaling::{Split, ask};
+use super::{Of, Outcome};
+
+/// Of the order in which scores are taken.
+const SEED: u64 = 7;
+const KNOWN: [&str; 6] = ["1", "2", "4", "11", "22", "111"];
+
+fn local(reading: &Reading) -> u32 {
+    reading.batch / reading.gpus
+}
+
+pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
+    for (me, model) in models.iter().enumerate() {
+        let samples = ask(models, me, &split);
+        let why = "it needs readings at the placements 1, 2, 4, 11, 22 or 111 and at others";
+        let (card, name) = (&model.card, Some(model.model.as_str()));
+        let of = Of { card, model: name, protocol: "placement", quantity: "time" };
+        out.add(of, Measure::Relative, &samples, why);
+    }
+}
+
+fn split(model: &Readings) -> Split<'_> {
+    let mut batches: Vec<u32> = model.readings.iter().map(local).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    let two = [batches.len() / 4, 3 * batches.len() / 4].map(|i| batches.get(i).copied());
+    let is_known =
+        |r: &&Reading| KNOWN.contains(&r.shape.as_str()) && two.contains(&Some(local(r)));
+    let (known, mut asked): (Vec<&Reading>, Vec<&Reading>) =
+        model.readings.iter().partition(is_known);
+    // In no order, because of scores the newest are kept.
+    let mut rng = Stream::new(SEED, &model.model);
+    for i in (1..asked.len()).rev() {
+        asked.swap(i, rng.below(i as u64 + 1) as usize);
+    }
+    Split { known, asked }
+}

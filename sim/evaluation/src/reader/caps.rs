@@ -1,0 +1,69 @@
+//! `summary_power_*.csv` of the Zeus traces: time for an epoch and mean power by power cap.
+//!
+//! Columns: dataset, network, batch_size, optimizer, power_limit (W), time_per_epoch (s),
+//! average_power (W). One row is one reading. A job is one (network, dataset, batch, optimizer).
+
+use std::collections::BTreeMap;
+
+use crate::names;
+use crate::table::{Table, unique};
+use super::{Context, FileGpu};
+use wattle_common::id::WorkloadId;
+
+pub(crate) const COLUMNS: &[&str] =
+    &["network", "batch_size", "power_limit", "time_per_epoch", "average_power"];
+
+/// All of one file.
+pub(crate) struct Caps {
+    pub(crate) card: FileGpu,
+    pub(crate) jobs: Vec<CapJob>,
+}
+
+/// One configuration of one network.
+pub(crate) struct CapJob {
+    pub(crate) network: String,
+    pub(crate) class: WorkloadId,
+    pub(crate) batch: Option<u32>,
+    /// By cap, ascending.
+    pub(crate) readings: Vec<CapReading>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CapReading {
+    pub(crate) cap_w: f64,
+    pub(crate) time_s: f64,
+    pub(crate) power_w: f64,
+}
+
+pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Caps {
+    let rows = table.rows(|row| {
+        let job = (
+            row.text("dataset").to_owned(),
+            row.name("network")?.to_owned(),
+            row.text("batch_size").to_owned(),
+            row.text("optimizer").to_owned(),
+        );
+        let reading = CapReading {
+            cap_w: row.positive("power_limit")?,
+            time_s: row.positive("time_per_epoch")?,
+            power_w: row.positive("average_power")?,
+        };
+        Ok(Some((job, reading)))
+    });
+    let rows = unique(table, rows, |(job, reading)| (job.clone(), reading.cap_w.to_bits()));
+    let mut jobs: BTreeMap<(String, String, String, String), Vec<CapReading>> = BTreeMap::new();
+    for (job, reading) in rows {
+        jobs.entry(job).or_default().push(reading);
+    }
+    let jobs = jobs.into_iter().map(|((dataset, network, batch, optimizer), mut readings)| {
+        readings.sort_by(|a, b| a.cap_w.total_cmp(&b.cap_w));
+        let size = if batch.is_empty() { String::new() } else { format!("b{batch}") };
+        CapJob {
+            class: names::class(&[&dataset, &network, &size, &optimizer]),
+            batch: batch.parse().ok(),
+            network,
+            readings,
+        }
+    });
+    Caps { card: context.card(), jobs: jobs.collect() }
+}

@@ -1,0 +1,58 @@
+//! Gavel's `isolated.csv`: steps a second of one job alone, by batch, GPUs and whether they are
+//! together.
+//!
+//! Columns: gpu, consolidated (1: the GPUs are together on as few nodes as may be; 0: spread),
+//! model, batch_size (of one GPU; empty where it has none), num_gpus, steps_per_s (steps of one
+//! GPU's batch, all GPUs added up). A step of all GPUs takes num_gpus / steps_per_s. How far spread
+//! GPUs are apart is not said; one to a node is assumed, and eight to a node of those together.
+
+use std::collections::BTreeMap;
+
+use crate::names;
+use crate::table::{Table, short, unique};
+use super::{Context, FileGpu, Reading, Readings};
+
+pub(crate) const COLUMNS: &[&str] =
+    &["gpu", "consolidated", "model", "batch_size", "num_gpus", "steps_per_s"];
+/// The shapes: together, spread.
+pub(crate) const TOGETHER: &str = "together";
+const SPREAD: &str = "spread";
+const PER_NODE: u32 = 8;
+
+pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Readings> {
+    let rows = table.rows(|row| {
+        let gpus = row.count("num_gpus")?;
+        let (nodes, shape) = match row.text("consolidated") {
+            "1" => (gpus.div_ceil(PER_NODE), TOGETHER),
+            // One GPU cannot be spread; the file says it twice.
+            "0" if gpus == 1 => return Ok(None),
+            "0" => (gpus, SPREAD),
+            other => return Err(format!("`consolidated` is `{}`, not 0 or 1", short(other))),
+        };
+        let batch = match row.text("batch_size") {
+            "" => 1,
+            _ => row.count("batch_size")?,
+        };
+        let Some(batch) = batch.checked_mul(gpus) else {
+            return Err("`batch_size` is beyond any batch".to_owned());
+        };
+        let model = row.name("model")?.to_owned();
+        let time_s = f64::from(gpus) / row.positive("steps_per_s")?;
+        let reading = Reading { gpus, nodes, batch, time_s, shape: shape.to_owned() };
+        Ok(Some((row.text("gpu").to_owned(), model, reading)))
+    });
+    let key = |(gpu, model, r): &(String, String, Reading)| {
+        (gpu.clone(), model.clone(), r.gpus, r.batch, r.shape.clone())
+    };
+    let mut models: BTreeMap<(String, String), Vec<Reading>> = BTreeMap::new();
+    for (gpu, model, reading) in unique(table, rows, key) {
+        models.entry((gpu, model)).or_default().push(reading);
+    }
+    let models = models.into_iter().map(|((gpu, model), mut readings)| {
+        readings.sort_by_key(|r| (r.batch, r.gpus, r.nodes));
+        let gpu = Some(gpu).filter(|g| !g.is_empty());
+        let card = FileGpu { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
+        Readings { card, class: names::class(&[&model]), model, readings }
+    });
+    models.collect()
+}

@@ -1,0 +1,130 @@
+//! Gavel's `pairs.csv`: steps a second of two jobs, each alone and packed on one GPU.
+//!
+//! Columns: gpu, then for each of two tenants model_, bs_ (empty where it has none), gpus_, iso_
+//! (steps/s alone) and packed_ (steps/s together). What `norm_` says is packed / iso, and is
+//! computed. A pair may stand in both orders; zero steps are a pair that did not fit or was not
+//! measured.
+
+use std::collections::BTreeMap;
+
+use crate::names;
+use crate::table::{Cells, Table};
+use super::{Context, FileGpu};
+use wattle_common::id::WorkloadId;
+
+pub(crate) const COLUMNS: &[&str] =
+    &["gpu", "model_a", "bs_a", "model_b", "bs_b", "iso_a", "iso_b", "packed_a", "packed_b"];
+
+/// Packed and alone repeat within rounding where a pair stands in both orders.
+const SAME: f64 = 1e-3;
+
+/// All of one GPU in one file.
+pub(crate) struct Pairs {
+    pub(crate) card: FileGpu,
+    pub(crate) jobs: Vec<PairJob>,
+    /// Relative speed of job `.0` beside job `.1`, by their places in `jobs`.
+    pub(crate) cells: BTreeMap<(usize, usize), f64>,
+}
+
+/// One tenant.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PairJob {
+    pub(crate) family: String,
+    pub(crate) batch: Option<u32>,
+    pub(crate) class: WorkloadId,
+    /// Steps a second alone.
+    pub(crate) alone: f64,
+}
+
+struct Tenant {
+    family: String,
+    batch: Option<u32>,
+    alone: f64,
+    packed: f64,
+}
+
+fn tenant(row: &Cells<'_>, side: &str) -> Result<Option<Tenant>, String> {
+    let of = |column: &str| format!("{column}_{side}");
+    let family = row.name(&of("model"))?.to_owned();
+    let batch = match row.text(&of("bs")) {
+        "" => None,
+        _ => Some(row.count(&of("bs"))?),
+    };
+    if !matches!(row.text(&of("gpus")), "" | "1") {
+        return Err(format!("`{}` is not 1: only pairs on one GPU are read", of("gpus")));
+    }
+    if row.text(&of("packed")).parse::<f64>() == Ok(0.0) {
+        return Ok(None);
+    }
+    let (alone, packed) = (row.positive(&of("iso"))?, row.positive(&of("packed"))?);
+    if packed > 10.0 * alone {
+        return Err(format!("`{}` is over ten times `{}`", of("packed"), of("iso")));
+    }
+    Ok(Some(Tenant { family, batch, alone, packed }))
+}
+
+pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Pairs> {
+    let rows = table.rows(|row| {
+        let both = tenant(row, "a")?.zip(tenant(row, "b")?);
+        Ok(both.map(|(a, b)| (row.text("gpu").to_owned(), a, b)))
+    });
+    let mut by_gpu: BTreeMap<String, Builder> = BTreeMap::new();
+    for (line, (gpu, a, b)) in rows {
+        let builder = by_gpu.entry(gpu).or_default();
+        let (i, j) = match (builder.job(&a), builder.job(&b)) {
+            (Ok(i), Ok(j)) => (i, j),
+            (Err(what), _) | (_, Err(what)) => {
+                table.complain(Some(line), what);
+                continue;
+            }
+        };
+        for (key, tenant) in [((i, j), &a), ((j, i), &b)] {
+            let norm = tenant.packed / tenant.alone;
+            let first = *builder.cells.entry(key).or_insert(norm);
+            if (first / norm - 1.0).abs() > SAME {
+                let what = format!("measures {} again, otherwise; the first counts", tenant.family);
+                table.complain(Some(line), what);
+            }
+        }
+    }
+    by_gpu
+        .into_iter()
+        .map(|(gpu, builder)| {
+            let gpu = Some(gpu).filter(|g| !g.is_empty());
+            let card = FileGpu { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
+            Pairs { card, jobs: builder.jobs, cells: builder.cells }
+        })
+        .collect()
+}
+
+#[derive(Default)]
+struct Builder {
+    jobs: Vec<PairJob>,
+    cells: BTreeMap<(usize, usize), f64>,
+}
+
+impl Builder {
+    /// The place of a tenant among the jobs.
+    fn job(&mut self, tenant: &Tenant) -> Result<usize, String> {
+        let same = |j: &PairJob| j.family == tenant.family && j.batch == tenant.batch;
+        if let Some(i) = self.jobs.iter().position(same) {
+            let known = self.jobs[i].alone;
+            return if (known / tenant.alone - 1.0).abs() > SAME {
+                Err(format!(
+                    "`{}` alone is {} here and {known} before",
+                    self.jobs[i].class, tenant.alone
+                ))
+            } else {
+                Ok(i)
+            };
+        }
+        let size = tenant.batch.map(|b| format!("b{b}")).unwrap_or_default();
+        self.jobs.push(PairJob {
+            family: tenant.family.clone(),
+            batch: tenant.batch,
+            class: names::class(&[&tenant.family, &size]),
+            alone: tenant.alone,
+        });
+        Ok(self.jobs.len() - 1)
+    }
+}

@@ -1,0 +1,58 @@
+//! Stage profiles of the Perseus data: time and energy of a pipeline stage by locked clock.
+//!
+//! Columns: stage, instruction (forward or backward), frequency (MHz), time (s), energy (J). A job
+//! is one direction of one stage.
+
+use std::collections::BTreeMap;
+
+use crate::names;
+use crate::table::{Table, unique};
+use super::{Context, FileGpu};
+use wattle_common::id::WorkloadId;
+
+pub(crate) const COLUMNS: &[&str] =
+    &["stage", "instruction", "frequency", "time", "energy"];
+
+/// All of one file.
+pub(crate) struct Stages {
+    pub(crate) card: FileGpu,
+    pub(crate) jobs: Vec<StageJob>,
+}
+
+/// One direction of one stage.
+pub(crate) struct StageJob {
+    pub(crate) class: WorkloadId,
+    /// By clock, ascending.
+    pub(crate) readings: Vec<ClockReading>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ClockReading {
+    pub(crate) mhz: u32,
+    pub(crate) time_s: f64,
+    pub(crate) energy_j: f64,
+}
+
+pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Stages {
+    let rows = table.rows(|row| {
+        let job = (row.name("stage")?.to_owned(), row.name("instruction")?.to_owned());
+        let reading = ClockReading {
+            mhz: row.count("frequency")?,
+            time_s: row.positive("time")?,
+            energy_j: row.positive("energy")?,
+        };
+        Ok(Some((job, reading)))
+    });
+    let rows = unique(table, rows, |(job, reading)| (job.clone(), reading.mhz));
+    let mut jobs: BTreeMap<(String, String), Vec<ClockReading>> = BTreeMap::new();
+    for (job, reading) in rows {
+        jobs.entry(job).or_default().push(reading);
+    }
+    let model = names::stem(context.place).split('+').next().unwrap_or_default();
+    let jobs = jobs.into_iter().map(|((stage, instruction), mut readings)| {
+        readings.sort_by_key(|r| r.mhz);
+        let stage = format!("stage{stage}");
+        StageJob { class: names::class(&[model, &stage, &instruction]), readings }
+    });
+    Stages { card: context.card(), jobs: jobs.collect() }
+}

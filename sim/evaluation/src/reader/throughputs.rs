@@ -1,0 +1,58 @@
+//! ElasticFlow's `throughputs_*/*.csv`: iterations a second by global batch (rows) and GPUs (columns).
+//!
+//! The first column is `global_batch_size`, every other one is headed by a number of GPUs; eight
+//! are on a node. The model is the file's name. An empty cell did not fit or was not measured.
+
+use crate::names;
+use crate::table::{Table, unique};
+use super::{Context, FileGpu, Reading, Readings};
+
+pub(crate) const FIRST: &str = "global_batch_size";
+/// GPUs of one node in this data.
+const PER_NODE: u32 = 8;
+
+pub(crate) fn is(columns: &[String]) -> bool {
+    columns.first().is_some_and(|c| c == FIRST)
+        && columns.len() > 1
+        && columns[1..].iter().all(|c| c.parse::<u32>().is_ok_and(|n| n > 0))
+}
+
+pub(crate) fn read(
+    table: &mut Table<'_>,
+    context: &Context<'_>,
+    columns: &[String],
+) -> Readings {
+    let rows = table.rows(|row| {
+        let batch = row.count(FIRST)?;
+        let cells: Vec<(u32, Result<f64, String>)> = columns[1..]
+            .iter()
+            .filter(|c| !row.text(c).is_empty())
+            .map(|c| (c.parse().expect("checked by the header"), row.positive(c)))
+            .collect();
+        Ok(Some((batch, cells)))
+    });
+    // A bad cell costs itself, not its row.
+    let mut lines = Vec::new();
+    for (line, (batch, cells)) in rows {
+        let mut good = Vec::new();
+        for (gpus, cell) in cells {
+            match cell {
+                Ok(rate) => good.push((gpus, rate)),
+                Err(what) => table.complain(Some(line), what),
+            }
+        }
+        lines.push((line, (batch, good)));
+    }
+    let mut readings = Vec::new();
+    for (batch, cells) in unique(table, lines, |(batch, _)| *batch) {
+        for (gpus, rate) in cells {
+            let nodes = gpus.div_ceil(PER_NODE);
+            readings.push(Reading { gpus, nodes, batch, time_s: 1.0 / rate, shape: String::new() });
+        }
+    }
+    readings.sort_by_key(|r| (r.batch, r.gpus));
+    readings.dedup_by_key(|r| (r.batch, r.gpus));
+    let model = names::stem(context.place).to_owned();
+    let card: FileGpu = context.card();
+    Readings { card, class: names::class(&[&model]), model, readings }
+}

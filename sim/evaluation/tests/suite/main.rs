@@ -1,0 +1,5 @@
+//! The integration tests of this crate, linked as one binary.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod files;
+mod protocols;
