@@ -1,7 +1,7 @@
-//! What an operator may set of the predictor's library: its name and its limits.
+//! Settings of the predictor's library: its name and its limits.
 //!
-//! The models' own constants are not here; they lie beside the formula they belong to, with their
-//! source. The shell reads these keys from the `[model]` table of `deploy/predictor.toml`.
+//! The constants of the models are beside their formulas, with their sources. The service reads these keys
+//! from the `[model]` table of `deploy/predictor.toml`.
 
 use std::time::Duration;
 
@@ -11,41 +11,40 @@ use wattle_common::id::PredictorId;
 
 use crate::method::Method;
 
-/// The predictor's name and limits. Everything it keeps is bounded by one of these.
+/// Name and limits of the predictor. Everything that it keeps is bounded by one of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PredictorConfig {
-    /// Its name in the surfaces it publishes.
+    /// Predictor name in its surfaces.
     pub name: PredictorId,
-    /// How it makes its points.
+    /// Prediction method.
     #[serde(default)]
     pub method: Method,
-    /// The kind of GPU assumed of a job that has not run yet, until windows show another.
+    /// GPU type assumed for a job without windows.
     #[serde(default)]
     pub gpu_type_default: Option<String>,
-    /// Jobs it keeps windows of; beyond that the one not heard of for longest is forgotten.
+    /// Largest number of jobs; beyond, the least recently updated one is dropped.
     #[serde(deserialize_with = "non_zero")]
     pub jobs_max: u64,
-    /// Windows kept for each job; beyond that the fullest configuration loses its oldest.
+    /// Largest number of windows of a job; beyond, the most frequent configuration loses its oldest one.
     #[serde(deserialize_with = "non_zero")]
     pub windows_per_job_max: u64,
-    /// Workload classes remembered beyond the life of their jobs, for each kind of GPU together.
+    /// Largest number of workload classes in the history, over all GPU types.
     #[serde(deserialize_with = "non_zero")]
     pub classes_max: u64,
-    /// Points of one surface; what matters most comes first.
+    /// Largest number of points of a surface; the most relevant ones come first.
     #[serde(deserialize_with = "non_zero")]
     pub points_max: u64,
-    /// Least time between two surfaces of one job, milliseconds.
+    /// Smallest time between two surfaces of one job, ms.
     #[serde(deserialize_with = "non_zero")]
     pub publish_interval_ms: u64,
-    /// Whether to propose what running jobs should be looked at in next ([`crate::probe`]).
+    /// Whether to propose probes of running jobs ([`crate::probe`]).
     #[serde(default = "probe")]
     pub probe: bool,
-    /// How long a look lasts, milliseconds: the placer orders, the cap takes hold, and a window
-    /// fills.
+    /// Duration of a probe, ms: the placer's order, the change of the cap, and a window.
     #[serde(default = "probe_ms", deserialize_with = "non_zero")]
     pub probe_ms: u64,
-    /// Energy that one job's cards may draw while they are looked at, all looks together, Wh.
+    /// Energy limit of all probes of one job, over all its GPUs, Wh.
     #[serde(default = "probe_energy_wh_max")]
     pub probe_energy_wh_max: u64,
 }
@@ -53,20 +52,20 @@ pub struct PredictorConfig {
 const fn probe() -> bool {
     true
 }
-/// The profiler's first early window takes 15 s from the second on in which things settle.
+/// The profiler's first early window lasts 15 s, after a settling time of one second.
 const fn probe_ms() -> u64 {
     30_000
 }
-/// Ten looks of half a minute at 24 cards of 250 W.
+/// Ten probes of half a minute on 24 GPUs of 250 W.
 const fn probe_energy_wh_max() -> u64 {
     500
 }
 
 impl PredictorConfig {
-    /// What `deploy/predictor.toml` ships with.
+    /// The values in `deploy/predictor.toml`.
     ///
     /// # Panics
-    /// Never: the name is an id.
+    /// Never: the name is a valid id.
     #[must_use]
     pub fn shipped() -> Self {
         Self {
@@ -84,7 +83,7 @@ impl PredictorConfig {
         }
     }
 
-    /// Least time between two surfaces of one job.
+    /// Smallest time between two surfaces of one job.
     #[must_use]
     pub const fn publish_interval(&self) -> Duration {
         Duration::from_millis(self.publish_interval_ms)

@@ -1,23 +1,22 @@
-//! What the name of a declared class says: family, batch size, variant.
+//! Parts of a workload class's name: family, batch size, variant.
 //!
-//! `<family>[-b<batch>][-<variant>]`, as in `ResNet-18-b16` or `cifar100-shufflenetv2-b1024-adadelta`.
-//! The family is what stands before the last `-b<digits>` (or `-bs<digits>`) token, the whole name
-//! where there is none. A name is its owner's word and may say nothing; nobody must rely on it where
-//! something was measured.
+//! `<family>[-b<batch>][-<variant>]`, as in `ResNet-18-b16` or `cifar100-shufflenetv2-b1024-adadelta`. The
+//! family is the part before the last `-b<digits>` (or `-bs<digits>`) token, or the complete name without
+//! one. Users choose names freely, so measurements take precedence over them.
 
-/// A name's parts.
+/// Parts of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkloadName<'a> {
     /// The network and its data, whatever the batch.
     pub family: &'a str,
-    /// Samples of a batch, where the name says so.
+    /// Batch size, if the name contains one.
     pub batch: Option<u32>,
-    /// What follows the batch; empty for none.
+    /// The part after the batch size, possibly empty.
     pub variant: &'a str,
 }
 
 impl<'a> WorkloadName<'a> {
-    /// The parts of `name`. Every name has some: at the least it is a family of its own.
+    /// Parts of `name`; any name is at least a family.
     #[must_use]
     pub fn of(name: &'a str) -> Self {
         let whole = Self { family: name, batch: None, variant: "" };
@@ -33,7 +32,7 @@ impl<'a> WorkloadName<'a> {
     }
 }
 
-/// `b16` or `bs16`; a batch of nothing is no batch.
+/// `b16` or `bs16`; zero is not a batch size.
 fn batch(token: &str) -> Option<u32> {
     let digits = token.strip_prefix("bs").or_else(|| token.strip_prefix('b'))?;
     let plain = !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit());
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fall_into_parts() {
+    fn names_are_split_into_parts() {
         for (name, family, batch, variant) in [
             ("ResNet-18-b16", "ResNet-18", Some(16), ""),
             (

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use wattle_evaluation::{Report, Row, Source};
 use wattle_predictor::Method;
-use wattle_predictor::evaluate::{self, Report, Row, Source};
 
 use crate::output::{Align, Table, colour, note, print, print_json, usage};
 
@@ -69,7 +69,7 @@ pub(crate) fn run(command: Evaluate) -> anyhow::Result<()> {
     }
     let mut sources = Vec::new();
     walk(&command.data, &command.data, 0, &mut sources)?;
-    let report = evaluate::run_by(&sources, command.method.into());
+    let report = wattle_evaluation::run_by(&sources, command.method.into());
     if report.files == 0 {
         return Err(usage(format!(
             "no file below {} has the columns of a format that is read; `wattle evaluate --help` lists them",
@@ -112,7 +112,7 @@ fn read(root: &Path, path: &Path, bytes: u64) -> Option<Source> {
     let mut start = Vec::new();
     let opened = fs::File::open(path).map_err(unreadable).ok()?;
     opened.take(HEADER_BYTES as u64).read_to_end(&mut start).map_err(unreadable).ok()?;
-    evaluate::recognise(&String::from_utf8_lossy(&start))?;
+    wattle_evaluation::recognise(&String::from_utf8_lossy(&start))?;
     if bytes > FILE_BYTES_MAX {
         note(&format!("{file}: not read: it is over {} MiB", FILE_BYTES_MAX >> 20));
         return None;

@@ -1,13 +1,10 @@
-//! A job's readings, put into the order that caps impose on what they measure.
+//! Isotonic correction of a job's readings over caps.
 //!
-//! As a cap falls a job is never faster and never draws more. Readings that say so are noise, all of
-//! them and not only the last: what is right is their least squares under that order, which pools
-//! neighbours until none rises (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under
-//! Order Restrictions", 1972). Cutting the lower ones off at what the default showed instead would
-//! take the default's reading for the truth.
-//!
-//! Windows scatter as before about their cap's median; only the medians move. Nothing here knows a
-//! curve.
+//! As a cap falls, a job gets no faster and draws no more power, so readings that rise are noise. The
+//! medians under each cap are replaced by their isotonic regression
+//! ([`wattle_common::numerics::isotonic`]), which moves every violating median; limiting the lower ones
+//! to the default's reading would treat that reading as exact. Windows keep their deviation from the
+//! median of their cap.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +14,22 @@ use crate::model::cap::GpuSpec;
 use crate::model::throughput::JobShape;
 use crate::observation::Observation;
 
-/// Caps this close are one.
+/// Caps within this ratio count as one.
 const SAME: f64 = 0.995;
 
 /// One window's reading.
 #[derive(Clone, Copy)]
 struct Reading {
     cap_w: f64,
-    /// Which window it is.
+    /// Index of the window.
     window: usize,
     value: f64,
-    /// One over its variance.
+    /// Inverse variance.
     weight: f64,
 }
 
-/// What to add to each window's logarithm of a quantity that must not rise as the cap falls; `of`
-/// gives that logarithm and its deviation. Nothing for windows beside others, or without it.
+/// Corrections to add to each window's logarithm of a quantity that must not rise as the cap falls; `of`
+/// returns that logarithm and its standard deviation. Zero for shared windows and where `of` is `None`.
 pub(super) fn shifts(
     windows: &[Observation],
     gpu: &GpuSpec,

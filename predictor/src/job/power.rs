@@ -1,55 +1,55 @@
-//! One card's power alone at the default, over the number of GPUs a job has.
+//! Exclusive power of one GPU at the default setting, over the number of GPUs of a job.
 //!
-//! The logarithm of a card's watts on g GPUs, g0 being the count that most is known of:
+//! Natural logarithm of one GPU's power (W) on g GPUs, g0 being the most observed number:
 //!
 //! ```text
-//! ln p(g) = level + slope ln(g / g0) + a walk in ln g, which bends at the counts that were seen
+//! ln p(g) = level + slope ln(g / g0) + a piecewise linear random walk in ln g with knots at the
+//!           observed numbers of GPUs
 //! ```
 //!
-//! More GPUs wait more for each other, and a card that waits draws less: by how much, jobs of the
-//! same class have shown on the counts they had. One number for a class, whatever its GPUs, takes
-//! what a card drew on eight for what it draws on one, and with it how deep a cap bites.
-//! It must not know what caps or neighbours do.
+//! More GPUs wait longer for each other, and a waiting GPU draws less power. The slope is learned from
+//! jobs of the same class. One power for a class on any number of GPUs would carry the power on eight
+//! GPUs over to one, and with it the effect of a cap.
 
 use std::collections::BTreeMap;
 
 use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
-/// What is prior of the slope. Speed-ups fall behind the GPUs as g^-0.2 to g^-0.5 (the rates that
-/// ElasticFlow published, as of strong scaling at large), and a card that waits draws between all
-/// and none of its dynamic power, which nobody measured: anything between 0 and -0.25.
+/// Prior of the slope. Speed-ups fall behind the GPUs as g^-0.2 to g^-0.5 (rates published with
+/// ElasticFlow, and strong scaling in general), and a waiting GPU draws between all and none of its
+/// dynamic power, for which no measurement is known: hence 0 to -0.25.
 const SLOPE: Gaussian = Gaussian { mean: -0.12, sd: 0.08 };
-/// How far it wanders from that line, as a deviation for each root of ln g: it flattens where hardly
-/// anything is computed any more. A guess; it decides only between counts that were seen and beyond.
+/// Standard deviation of the random walk for each root of ln g: power flattens where little is computed.
+/// A guess; it matters only between and beyond observed numbers.
 const WALK_SD: f64 = 0.05;
-/// Counts with a bend of their own.
+/// Largest number of knots.
 const COUNTS_MAX: usize = 8;
 
-/// What is known of one number of GPUs.
+/// Power on one number of GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerReading {
     /// GPUs in all.
     pub(crate) gpus: u32,
-    /// The logarithm of one card's watts there.
+    /// Natural logarithm of one GPU's power, W.
     pub(crate) ln_watts: f64,
-    /// Its deviation.
+    /// Standard deviation of the logarithm.
     pub(crate) sd: f64,
 }
 
 /// The fitted curve.
 #[derive(Clone, Debug)]
 pub(crate) struct ExclusivePower {
-    /// The logarithm of g0.
+    /// Natural logarithm of g0.
     from: f64,
-    /// Logarithms of the counts that were seen, ascending.
+    /// Natural logarithms of the observed numbers of GPUs, ascending.
     bends: Vec<f64>,
     fitted: Posterior,
-    /// Whether any power at the default was seen, of this job or of its class.
+    /// Whether power at the default setting was observed, for this job or its class.
     pub(crate) is_seen: bool,
 }
 
 impl ExclusivePower {
-    /// Fits what was `seen`; `level` is prior on `gpus` GPUs.
+    /// Fits the readings `seen`; `level` is the prior on `gpus` GPUs.
     pub(crate) fn fit(gpus: u32, level: Gaussian, seen: &[PowerReading], is_seen: bool) -> Self {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for at in seen {
@@ -85,23 +85,23 @@ impl ExclusivePower {
         curve
     }
 
-    /// The expected logarithm of one card's watts on so many GPUs, and its variance.
+    /// Expected natural logarithm of one GPU's power on `gpus` GPUs (W), and its variance.
     pub(crate) fn ln_watts(&self, gpus: u32) -> (f64, f64) {
         let (mean, variance) = self.fitted.at(&self.features(gpus));
         (mean, variance + self.open(ln(gpus)))
     }
 
-    /// What is known where most is.
+    /// Estimate at g0.
     pub(crate) fn level(&self) -> Gaussian {
         self.fitted.marginal(0)
     }
 
-    /// How much readings scatter beside what they promise, as a ratio of deviations.
+    /// Standard deviation of the residuals relative to the stated one.
     pub(crate) fn noise_ratio(&self) -> f64 {
         self.fitted.noise_ratio()
     }
 
-    /// Level, slope, and the share of each stretch between bends that lies between g0 and here.
+    /// Level, slope, and the share of each piece between two knots that lies between g0 and `gpus`.
     fn features(&self, gpus: u32) -> Vec<f64> {
         let to = ln(gpus);
         let share =
@@ -110,7 +110,7 @@ impl ExclusivePower {
         [1.0, to - self.from].into_iter().chain(walk).collect()
     }
 
-    /// The walk's variance that no parameter holds: between two bends, and beyond the last.
+    /// Variance of the walk that no parameter represents: between two knots, and beyond the outer ones.
     fn open(&self, at: f64) -> f64 {
         let (Some(first), Some(last)) = (self.bends.first(), self.bends.last()) else {
             return WALK_SD * WALK_SD * (at - self.from).abs();
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cards_drew_on_some_counts_tells_of_those_between() {
-        // Idle 60 W, 306 W more while computing, a third of that while waiting: it flattens.
+    fn power_is_interpolated_over_the_number_of_gpus() {
+        // Idle 60 W, 306 W more while computing, a third of that while waiting.
         let truth = |gpus: f64| 60.0 + 306.0 * (0.35 + 0.65 * gpus.powf(-0.5));
         let points: Vec<(u32, f64)> = [1, 4, 32].map(|g| (g, truth(f64::from(g)))).to_vec();
         let curve = ExclusivePower::fit(4, LEVEL, &seen(&points), true);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn one_count_leaves_the_slope_as_believed() {
+    fn slope_keeps_its_prior_with_one_number_of_gpus() {
         let curve = ExclusivePower::fit(8, LEVEL, &seen(&[(8, 200.0)]), true);
         assert!((curve.ln_watts(8).0 - 200.0f64.ln()).abs() < 0.01);
         assert!(

@@ -1,7 +1,7 @@
-//! What a job showed under each cap and clock, taken at its word: by its own readings alone.
+//! Observed effect of each cap and clock on a job, from its own readings without the prior.
 //!
-//! This is what the history keeps, and other jobs' expectations are made of. Were it drawn towards
-//! what was expected, as a job's own curve is, the history would learn from its own echo.
+//! The history stores this, and priors for other jobs are made from it. With the prior included, the
+//! history would learn from its own predictions.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use crate::model::cap::{self, GpuSpec};
 use crate::observation::{Observation, POWER_SD};
 use crate::statistics::regression::{Gaussian, Row, fit};
 
-/// As wide as anything a cap does.
+/// Wider than any effect of a cap.
 const ANYTHING: Gaussian = Gaussian { mean: 0.0, sd: 1.0 };
-/// What is less sure than this is not kept.
+/// Less precise effects are not stored.
 const SD_MAX: f64 = 0.1;
-/// Configurations whose levels are told apart.
+/// Largest number of configurations with a level.
 const LEVELS_MAX: usize = 8;
 
-/// What `windows` show under each of `held`'s settings, as it would be on the GPUs the job has now;
-/// `demand` is the logarithm of what its card draws at the default on so many.
+/// Effects that `windows` show under each knot of `held`, for the current number of GPUs; `demand` is
+/// the natural logarithm of one GPU's exclusive power on a number of GPUs.
 pub(super) fn raw(
     windows: &[Observation],
     held: &CapClockResponse,
@@ -28,11 +28,11 @@ pub(super) fn raw(
 ) -> Vec<AtSetting> {
     let knots = held.knots();
     let alone = || windows.iter().filter(|w| w.alone());
-    // Nothing can be relative to a default that was not seen.
+    // Effects are relative to the default setting, which must have been observed.
     if knots.is_empty() || !alone().any(|w| cap::is_default(gpu, w.setting())) {
         return Vec::new();
     }
-    // Fewer GPUs draw more each, and feel the same cap more.
+    // On fewer GPUs each draws more power, and the same cap has a larger effect.
     let shift = |half, w: &Observation| held.shift(half, w.setting(), demand(w.gpus));
     let slow = half(alone(), held, |w| Some((-w.rate?.ln() - shift(Output::Slow, w), w.rate_sd)));
     let power =

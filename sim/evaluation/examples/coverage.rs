@@ -15,8 +15,8 @@ mod files;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use wattle_evaluation::Row;
 use wattle_predictor::Method;
-use wattle_evaluation::{Row};
 
 /// The protocol that a row belongs to, and its group there; `None` for a row of all.
 fn place(row: &Row) -> (&str, Option<&String>) {

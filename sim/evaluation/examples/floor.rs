@@ -29,7 +29,7 @@ mod files;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use wattle_evaluation::{Format};
+use wattle_evaluation::Format;
 
 /// The network whose readings, taken once each, are mostly noise.
 const NOISY: &str = "ncf";

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use wattle_evaluation::{Format};
+use wattle_evaluation::Format;
 use wattle_predictor::job::CONSTANTS;
 use wattle_predictor::model::constant::varied;
 

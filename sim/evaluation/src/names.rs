@@ -122,13 +122,12 @@ pub(crate) fn class(parts: &[&str]) -> WorkloadId {
 
 /// `text` as an id: other characters become `_`; a text that is too long ends in a hash.
 fn id(text: &str) -> String {
-    let hash = |text: &str| fnv1a(text.as_bytes());
     let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let out: String = text.chars().map(|c| if good(c) { c } else { '_' }).collect();
     match out.len() {
         0 => "unnamed".to_owned(),
         1..=ID_LEN_MAX => out,
-        _ => format!("{}-{:08x}", &out[..ID_LEN_MAX - 9], hash(text) as u32),
+        _ => format!("{}-{:08x}", &out[..ID_LEN_MAX - 9], fnv1a(text.as_bytes()) as u32),
     }
 }
 

@@ -15,7 +15,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use wattle_predictor::evaluate::{self, ClockSweep, ModelRates, Problem, Source};
+use wattle_evaluation::{ClockSweep, ModelRates, Problem, Source};
 use wattle_world::{CatalogError, World};
 
 /// The card they were measured on.
@@ -224,13 +224,13 @@ impl Measured {
         let (mut rates, mut sweeps) = (Vec::new(), Vec::new());
         let mut problems = Vec::new();
         for source in sources {
-            if let Some((found, wrong)) = evaluate::model_rates(source)
+            if let Some((found, wrong)) = wattle_evaluation::model_rates(source)
                 && found.gpu_type == KIND
                 && MODELS.iter().any(|m| m.name == found.model)
             {
                 rates.push((source.file.clone(), found));
                 problems.extend(wrong);
-            } else if let Some((found, wrong)) = evaluate::clock_sweep(source)
+            } else if let Some((found, wrong)) = wattle_evaluation::clock_sweep(source)
                 && found.gpu_type == KIND
             {
                 sweeps.push((source.file.clone(), found));
@@ -292,8 +292,11 @@ fn walk(root: &Path, dir: &Path, depth: usize, out: &mut Vec<Source>) -> Result<
         let mut start = Vec::new();
         let file = fs::File::open(&path).map_err(unreadable(&path))?;
         file.take(HEADER_BYTES).read_to_end(&mut start).map_err(unreadable(&path))?;
-        let format = evaluate::recognise(&String::from_utf8_lossy(&start));
-        if matches!(format, Some(evaluate::Format::Throughputs | evaluate::Format::Stages)) {
+        let format = wattle_evaluation::recognise(&String::from_utf8_lossy(&start));
+        if matches!(
+            format,
+            Some(wattle_evaluation::Format::Throughputs | wattle_evaluation::Format::Stages)
+        ) {
             let text = fs::read(&path).map_err(unreadable(&path))?;
             out.push(Source {
                 file: path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned(),

@@ -1,6 +1,4 @@
-//! The curves of one job, drawn from what was fitted: over caps as a table, over clocks as its own.
-//!
-//! Slowing down never turns into speeding up as a cap falls, nor does power rise.
+//! Curves of one job from its fitted parameters: a table over caps, and the job's own clock curve.
 
 use super::{CapClockResponse, Node, Output, Value, of};
 use crate::job::own_curve::{OwnTimeCurve, own_power_at};
@@ -8,17 +6,17 @@ use crate::model::cap::Setting;
 use crate::model::clock::{self, ClockCurves};
 use crate::model::transfer::CapEffect;
 
-/// The table over caps: steps of the logarithm down to a quarter of the default.
+/// Table over caps: equal steps of the logarithm down to a quarter of the default.
 const TABLE_STEPS: usize = 24;
 const TABLE_LOW: f64 = 0.25;
 
 impl CapClockResponse {
-    /// What the fitted parameters say of a cap alone, and the variance left open.
+    /// Value of the linear model under a cap, and the variance that no parameter explains.
     pub(super) fn linear(&self, half: Output, cap_w: f64) -> (f64, f64) {
         self.linear_of(half, cap_w, self.effect(self.ln_power, cap_w))
     }
 
-    /// The same where what is expected under the cap is known.
+    /// The same with the cap's prior given.
     fn linear_of(&self, half: Output, cap_w: f64, effect: CapEffect) -> (f64, f64) {
         let setting = Setting { cap_w: Some(cap_w), clock_mhz_max: None };
         let (row, mean, open) = self.columns_of(half, setting, effect);
@@ -36,7 +34,7 @@ impl CapClockResponse {
         let slow_curve =
             (enough && slow_seen).then(|| OwnTimeCurve::fit(&self.own_slow(), default_w)).flatten();
         let power_curve = (enough && power_seen).then(|| self.own_power());
-        // The more was seen of a job's own curve, the less it hangs on its power.
+        // With more observations under caps, the curve depends less on the exclusive power.
         let known = 1.0 / (1 + self.caps.len()) as f64;
         let lowest = self.caps.last().copied().unwrap_or(f64::INFINITY);
         let mut table =
@@ -68,7 +66,7 @@ impl CapClockResponse {
         self.table = table;
     }
 
-    /// (cap, ln of slow-down, its variance), descending.
+    /// (cap, ln slowdown, its variance), in descending order of caps.
     fn own_slow(&self) -> Vec<(f64, f64, f64)> {
         let one = |cap: &f64| {
             let setting = Setting { cap_w: Some(*cap), clock_mhz_max: None };
@@ -79,7 +77,7 @@ impl CapClockResponse {
         self.caps.iter().map(one).collect()
     }
 
-    /// (cap, ln of power relative to the default), descending, the default first.
+    /// (cap, ln relative power), in descending order of caps, the default first.
     fn own_power(&self) -> Vec<(f64, f64)> {
         let mut points = vec![(self.gpu.cap_default_w, 0.0)];
         points.extend(self.caps.iter().map(|cap| (*cap, self.linear(Output::Power, *cap).0)));
@@ -105,7 +103,7 @@ impl CapClockResponse {
         self.own_clocks = ClockCurves::fit(&known);
     }
 
-    /// What the fitted parameters say of a clock.
+    /// Value of the linear model under a clock.
     fn clock_law(&self, half: Output, mhz: f64) -> f64 {
         let setting = Setting { cap_w: None, clock_mhz_max: Some(mhz) };
         self.posterior(half).at(&self.columns(half, setting, self.ln_power).0).0

@@ -1,11 +1,11 @@
-//! The settings a job was seen under, and the steps of its curves between them.
+//! Knots: the settings that a job was seen under, with the random walk between them.
 
-/// Caps, and clocks, that get a step of their own.
+/// Largest number of caps, and of clocks, that are knots.
 pub(super) const KNOTS_MAX: usize = 8;
-/// Caps and clocks this close are one.
+/// Caps, or clocks, within this relative difference count as one.
 const SAME: f64 = 0.005;
 
-/// The settings to give steps: distinct ones, descending, thinned evenly where there are too many.
+/// Distinct settings in descending order, thinned evenly if there are too many.
 pub(super) fn knots(seen: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<f64> = seen.collect();
     sorted.sort_by(|a, b| b.total_cmp(a));
@@ -17,8 +17,8 @@ pub(super) fn knots(seen: impl Iterator<Item = f64>) -> Vec<f64> {
     (0..KNOTS_MAX).map(|i| sorted[i * last / (KNOTS_MAX - 1)]).collect()
 }
 
-/// The shares of each step that lie above a place, and the variance between the knots around it:
-/// the place wanders `own`, the knots `at` (ascending in variance as they come).
+/// Features of the walk's steps up to a position, and the variance between the knots around it. The walk
+/// has variance `own` at the position and `at` at the knots, in ascending order.
 pub(super) fn steps(place: usize, on: bool, own: f64, at: &[f64], out: &mut Vec<f64>) -> f64 {
     let low = if place == 0 { 0.0 } else { at[place - 1] };
     let own = own.max(low);
@@ -39,7 +39,7 @@ pub(super) fn steps(place: usize, on: bool, own: f64, at: &[f64], out: &mut Vec<
     between
 }
 
-/// Variances made to rise, so that each step has some of its own.
+/// Variances made strictly increasing, so that every step has a variance of its own.
 pub(super) fn rising(variances: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut last = 0.0;
     variances
@@ -50,7 +50,7 @@ pub(super) fn rising(variances: impl Iterator<Item = f64>) -> Vec<f64> {
         .collect()
 }
 
-/// How many of the descending `knots` lie above `at`, or on it; and whether it is one of them.
+/// Number of the descending `knots` above or on `at`, and whether `at` is one of them.
 pub(super) fn place(knots: &[f64], at: f64) -> (usize, bool) {
     let count = knots.iter().filter(|k| **k >= at || near(**k, at)).count();
     (count, count > 0 && near(knots[count - 1], at))

@@ -1,39 +1,39 @@
-//! The step time's formula and its gradient. Nothing here fits or predicts.
+//! Formula of the step time, with its gradient.
 
-/// Parameters, all logarithms except the three exponents.
+/// Number of parameters, logarithms except for the three exponents.
 pub const WIDTH: usize = 10;
 
-/// The fixed part of a step, relative to the job's reference time.
+/// Constant part of a step, relative to the job's reference time.
 pub const FIXED: usize = 0;
 /// Computation at the reference's local batch, relative to the reference time.
 pub const COMPUTE: usize = 1;
-/// Synchronisation inside a node, relative to the fixed part.
+/// Synchronisation inside a node, relative to the constant part.
 pub const INSIDE: usize = 2;
 /// A doubling beyond four GPUs, relative to what two GPUs cost.
 pub const DOUBLING: usize = 3;
-/// Synchronisation of two GPUs on two nodes, relative to the fixed part.
+/// Synchronisation of two GPUs on two nodes, relative to the constant part.
 pub const ACROSS: usize = 4;
 /// Three GPUs on three nodes, relative to two on two.
 pub const MANY: usize = 5;
-/// Growth of two nodes' synchronisation with GPUs, up to four GPUs: an exponent.
+/// Exponent of growth with GPUs, of two nodes' synchronisation up to four GPUs.
 pub const GROWTH_FEW: usize = 6;
 /// The same beyond four GPUs.
 pub const GROWTH_PAIR: usize = 7;
-/// Growth of three and more nodes' synchronisation with GPUs: an exponent.
+/// Exponent of growth with GPUs, of the synchronisation of three and more nodes.
 pub const GROWTH_MANY: usize = 8;
-/// How far computation and synchronisation across nodes overlap: 1 not at all, many: wholly.
+/// Exponent of overlap between computation and synchronisation across nodes: 1 for none, large for full.
 pub const OVERLAP: usize = 9;
 
-/// What leaving a node does.
+/// Form of the step time across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Nothing of its own: the ladder of doublings goes on as if all GPUs were in one node.
+    /// No effect of nodes: latency grows with GPUs as inside one node.
     Flat,
-    /// Synchronisation across nodes is a cost of its own, partly hidden by the rest.
+    /// Synchronisation across nodes has a cost of its own, partly overlapped.
     Steep,
 }
 
-/// Where a step is taken.
+/// Layout of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layout {
     /// GPUs in all.
@@ -44,7 +44,7 @@ pub struct Layout {
     pub local: f64,
 }
 
-/// The logarithm of the step time relative to the reference's, and its gradient.
+/// Natural logarithm of the step time relative to the reference's, and its gradient.
 #[must_use]
 pub fn ln_time(theta: &[f64; WIDTH], at: Layout, network: Network) -> (f64, [f64; WIDTH]) {
     let mut gradient = [0.0; WIDTH];
@@ -99,7 +99,7 @@ mod tests {
     const THETA: [f64; WIDTH] = [-1.6, -0.3, -1.2, -0.3, 0.7, -0.15, 0.5, 0.4, 0.35, 0.7];
 
     #[test]
-    fn the_gradient_is_the_formula_s() {
+    fn gradient_matches_finite_differences() {
         for network in [Network::Flat, Network::Steep] {
             for (gpus, nodes) in
                 [(1.0, 1.0), (4.0, 1.0), (8.0, 1.0), (3.0, 2.0), (16.0, 2.0), (12.0, 4.0)]
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn more_samples_on_a_gpu_never_make_a_step_shorter() {
+    fn larger_local_batch_never_shortens_a_step() {
         for network in [Network::Flat, Network::Steep] {
             let time = |local| ln_time(&THETA, Layout { gpus: 8.0, nodes: 2.0, local }, network).0;
             assert!(time(1.0) > time(0.5) && time(0.5) > time(0.25));

@@ -1,30 +1,29 @@
-//! What jobs of one GPU type have in common in how they scale, fitted from what each showed.
+//! Priors of the scaling parameters, pooled over the jobs of one GPU type.
 //!
-//! Each job's constants come without what was prior of them (see `throughput::Constants`), so a
-//! job that could not tell a constant says nothing of it. How far jobs lie apart is not known when
-//! few were seen: so their spread is integrated out, under a flat prior over it (Gelman, "Prior
-//! distributions for variance parameters in hierarchical models", Bayesian Analysis 2006), and the
-//! next job's prior has the mean and the deviation that remain. Nothing in it is to be tuned.
+//! Each job contributes estimates without its own prior ([`Constants`]), so a parameter that its readings
+//! do not determine has no weight. The spread between jobs is poorly known when few were seen, so it is
+//! integrated out under a flat prior (Gelman, "Prior distributions for variance parameters in hierarchical
+//! models", Bayesian Analysis 2006); the next job's prior has the resulting mean and standard deviation.
+//! There is no tuning parameter.
 //!
-//! How far the form itself is off comes from the same jobs: the mean of what each could not fit.
+//! The error of the form itself is estimated from the same jobs' residuals.
 
 use serde::{Deserialize, Serialize};
 
 use super::form::{self, Network, WIDTH};
 use crate::statistics::regression::Gaussian;
 
-/// Constants pooled: all but the job's own two levels.
+/// Number of pooled parameters: all but the job's own two levels.
 pub const POOLED: usize = WIDTH - OWN;
-/// Parameters that are a job's own.
+/// Number of parameters of a job's own.
 const OWN: usize = 2;
 
-/// What is prior before anything was seen: round figures that say what is physically possible,
-/// and wide. The job's own: a step mostly computes, give or take a factor of four. A doubling beyond
-/// four GPUs costs the mean of the two inside, where 2 (g-1)/g grows by 1 and by 0.5: a tree's or a
-/// ring's latency. Across nodes: two cost as much as the fixed part, give or take a factor of three,
-/// for networks differ so; three and more cost as much as two. Exponents of growth lie between 0, as
-/// a ring's traffic for each GPU, and 1, where all share one link. Overlap lies between 1 and 10, as
-/// Pollux has it (OSDI'21): evenly in its logarithm.
+/// Priors without observations: round figures, wide enough for what is physically possible. A job's own:
+/// a step mostly computes, within a factor of four. A doubling beyond four GPUs costs the mean of the two
+/// doublings inside, where 2 (g-1)/g grows by 1 and by 0.5: the latency of a tree or a ring. Across nodes:
+/// two cost as much as the constant part within a factor of three, because networks differ; three and more
+/// cost as much as two. Exponents of growth lie between 0 (a ring's traffic for each GPU) and 1 (all GPUs
+/// share one link). Overlap lies between 1 and 10 as in Pollux (OSDI'21), uniformly in its logarithm.
 const PRIOR: [Gaussian; WIDTH] = [
     Gaussian { mean: -1.609, sd: 1.5 }, // ln 0.2
     Gaussian { mean: -0.288, sd: 1.5 }, // ln 0.75
@@ -37,41 +36,39 @@ const PRIOR: [Gaussian; WIDTH] = [
     Gaussian { mean: 0.5, sd: 0.3 },
     Gaussian { mean: 1.151, sd: 0.665 }, // between ln 1 and ln 10
 ];
-/// Spreads between jobs that are tried.
+/// Number of spreads between jobs in the numerical integration.
 const SPREADS: usize = 16;
 
-/// How far the form is prior to be off before anything was seen, as a deviation of a logarithm:
-/// inside one node and on up to four GPUs as far as single readings repeat, beyond a tenth. It
-/// counts as what one job says.
+/// Prior standard deviation of the form's error in ln time: near (inside one node and up to four GPUs) as
+/// single readings repeat, beyond a tenth. Its weight is that of one job.
 const FORM_PRIOR: [f64; 2] = [0.03, 0.1];
 
-/// How far off the flat form may be across nodes, as a root mean square of logarithms, and still be
-/// the one prior: the simpler form stands until it fails.
+/// Largest root mean square error of ln time across nodes with which the simpler flat form is used.
 pub const FLAT_MAX: f64 = 0.1;
 
-/// What one job showed of the constants, without what was prior before.
+/// Parameter estimates of one job without its prior.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Constants {
-    /// In the order of the form's parameters from the third on.
+    /// In the order of the form's parameters, from the third on.
     pub values: [Gaussian; POOLED],
-    /// How far the flat form is off across nodes: the mean square of logarithms, where seen.
+    /// Mean square error of ln time of the flat form across nodes, if seen there.
     pub flat_off: Option<f64>,
-    /// How far the form was off, near and beyond ([`FormError`]).
+    /// Error of the form, near and beyond.
     #[serde(default)]
     pub off: [FormError; 2],
 }
 
-/// What a job's readings lie off the form, beyond their own noise.
+/// Residuals of a job's readings beyond their own noise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FormError {
-    /// The mean square of logarithms; below zero where they promised more noise than there was.
+    /// Mean square of logarithms; negative where the readings vary less than stated.
     pub square: f64,
-    /// Of so many readings.
+    /// Number of readings.
     pub readings: u32,
 }
 
 impl Constants {
-    /// Whether every number in it is one.
+    /// Whether every number is valid.
     #[must_use]
     pub fn is_sane(&self) -> bool {
         self.values.iter().all(|v| v.mean.is_finite() && v.sd.is_finite() && v.sd > 0.0)
@@ -80,23 +77,23 @@ impl Constants {
     }
 }
 
-/// Pooled over jobs.
+/// Priors pooled over jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
     pub(super) priors: [Gaussian; WIDTH],
     pub(super) network: Network,
-    /// The form's own error near and beyond, as a deviation of a logarithm.
+    /// Standard deviation of the form's error in ln time, near and beyond.
     pub(super) form: [f64; 2],
 }
 
 impl Pooled {
-    /// What is prior before anything was seen.
+    /// The priors without observations.
     #[must_use]
     pub fn prior() -> Self {
         Self { priors: PRIOR, network: Network::Steep, form: FORM_PRIOR }
     }
 
-    /// What the jobs seen on one GPU type say.
+    /// Priors from the jobs seen on one GPU type.
     #[must_use]
     pub fn fit<'a>(jobs: impl Iterator<Item = &'a Constants> + Clone) -> Self {
         let mut pooled = Self::prior();
@@ -118,9 +115,8 @@ impl Pooled {
     }
 }
 
-/// Mean and deviation of another job's constant, after what some showed of theirs. Half of what is
-/// open before is how far jobs lie apart, half where their middle is; how far they lie apart is
-/// evenly likely from nothing up.
+/// Mean and standard deviation of the next job's parameter. The prior variance is divided evenly between
+/// the spread of jobs and their mean; the spread is uniform from zero up.
 fn between(prior: Gaussian, seen: impl Iterator<Item = Gaussian> + Clone) -> Gaussian {
     let half = 0.5 * prior.sd * prior.sd;
     let widest = (3.0 * half).sqrt();
@@ -151,8 +147,8 @@ fn between(prior: Gaussian, seen: impl Iterator<Item = Gaussian> + Clone) -> Gau
     Gaussian { mean: prior.mean + mean, sd: (second / whole - mean * mean).sqrt() }
 }
 
-/// The form's error as a deviation: the mean over jobs and what was prior. A job's own mean
-/// square is told to two parts in its number of readings, and jobs differ by as much as one reading.
+/// Standard deviation of the form's error: weighted mean over jobs and the prior. A job's mean square has
+/// a relative variance of two over its readings, and jobs differ by as much as one reading.
 fn form_error(prior: f64, seen: impl Iterator<Item = FormError>) -> f64 {
     let (mut whole, mut sum) = (1.0, prior * prior);
     for off in seen.filter(|off| off.readings > 0) {
@@ -161,7 +157,7 @@ fn form_error(prior: f64, seen: impl Iterator<Item = FormError>) -> f64 {
         whole += weight;
         sum += weight * off.square;
     }
-    // Readings that lie closer than they promised do not make it exact.
+    // Readings that vary less than stated do not make the form exact.
     (sum / whole).max(1e-4).sqrt()
 }
 
@@ -178,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tells_nothing_moves_nothing() {
+    fn uninformative_jobs_leave_the_prior() {
         let silent = constants(40.0, 1e3, None);
         let pooled = Pooled::fit([&silent, &silent].into_iter());
         for (p, b) in pooled.priors.iter().zip(PRIOR) {
@@ -188,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_error_is_what_jobs_showed() {
+    fn form_error_is_estimated_from_jobs() {
         let with = |square, readings| {
             let off = [FormError::default(), FormError { square, readings }];
             Constants { off, ..constants(0.0, 1e3, None) }
@@ -196,19 +192,19 @@ mod tests {
         let form = |jobs: &[Constants]| Pooled::fit(jobs.iter()).form[1];
         assert!((form(&[]) - FORM_PRIOR[1]).abs() < 1e-12);
         assert!((form(&vec![with(0.04 * 0.04, 48); 30]) - 0.04).abs() < 0.005);
-        // A single reading says less than a table of them.
+        // A single reading has less weight than a table of them.
         assert!(form(&[with(0.0, 1)]) > form(&[with(0.0, 48)]));
         assert!(form(&vec![with(-1.0, 48); 3]) > 0.0);
     }
 
     #[test]
-    fn many_that_agree_are_believed() {
+    fn agreeing_jobs_narrow_the_prior() {
         let like = constants(0.6, 0.02, Some(0.001));
         let pooled = Pooled::fit([&like; 12].into_iter());
         let pair = pooled.priors[form::GROWTH_PAIR];
         assert!((pair.mean - 0.6).abs() < 0.01 && pair.sd < 0.1, "{pair:?}");
         assert_eq!(pooled.network, Network::Flat);
-        // One that contradicts them leaves the middle and widens.
+        // One contradicting job keeps the mean and widens the prior.
         let other = constants(0.1, 0.02, Some(0.001));
         let wider = Pooled::fit([&like; 12].into_iter().chain([&other]));
         assert!(wider.priors[form::GROWTH_PAIR].sd > 1.5 * pair.sd);

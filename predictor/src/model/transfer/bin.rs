@@ -1,19 +1,18 @@
-//! One cap's regressions, and what jobs of like power did under it.
+//! The regressions of one cap, with a kernel smoother of power over jobs of similar power.
 
 use super::super::ridge::WIDTH;
 use super::CapObservation;
 use super::spread::Group;
 use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
-/// Beyond so many widths of the smoother nothing counts.
+/// Kernel widths beyond which a point has no weight.
 const KERNEL_REACH: f64 = 4.0;
-/// The grid of u that the smoother is tabulated on.
+/// Grid of u on which the smoother is tabulated.
 const GRID_STEP: f64 = 0.02;
 const GRID: usize = 61;
-/// How much the ridge counts beside the smoother's neighbours, in neighbours: it speaks where there
-/// are none.
+/// Weight of the ridge regression in the smoother, in points: it decides where no point is near.
 const KERNEL_RIDGE: f64 = 0.02;
-/// Left of the ridge for a new family, where none could be left out.
+/// Residual standard deviation where no family could be left out.
 const ALONE_SD: f64 = 0.05;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -21,14 +20,14 @@ pub(super) struct Bin {
     pub(super) cap_w: f64,
     pub(super) slow: Posterior,
     pub(super) power: Posterior,
-    /// The slow-down of a job that draws the whole default cap.
+    /// ln slowdown of a job that draws the default cap.
     pub(super) full: f64,
-    /// The smoothed ln(p / p0) over u.
+    /// Smoothed ln(p / p0) over u.
     smooth: Vec<f64>,
 }
 
 impl Bin {
-    /// From what one cap's `group` showed, with each ridge's penalty and what it leaves.
+    /// Fits the observations under one cap, with each quantity's ridge penalty and residual.
     pub(super) fn fit(
         group: &Group<'_>,
         cap_default_w: f64,
@@ -42,7 +41,7 @@ impl Bin {
             let row = |s: &CapObservation| {
                 let (y, sd) = of(s)?;
                 let x = features(s.ln_power.exp(), cap_w, cap_default_w).to_vec();
-                // What is left holds the reading's own noise.
+                // The residual includes the reading's own noise.
                 Some(Row { x, y, sd: left.max(sd) })
             };
             let rows: Vec<Row> = seen.iter().filter_map(row).collect();
@@ -90,7 +89,7 @@ pub(super) fn features(power_w: f64, cap_w: f64, cap_default_w: f64) -> [f64; WI
     [1.0, z, z * z, u, (0.8 - u).max(0.0)]
 }
 
-/// Silverman's width for a Gaussian kernel: 0.9 min(deviation, quartiles' distance / 1.34) n^(-1/5).
+/// Silverman's width of a Gaussian kernel: 0.9 min(sd, interquartile range / 1.34) n^(-1/5).
 fn silverman(values: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.collect();
     sorted.sort_by(f64::total_cmp);
@@ -110,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smoother_s_width_is_silverman_s() {
-        // 0.9 x 28.9 (the deviation; the quartiles say 37) x 100^(-1/5).
+    fn kernel_width_follows_silverman() {
+        // 0.9 x 28.9 (the standard deviation; the quartiles give 37) x 100^(-1/5).
         let even = silverman((0..100).map(f64::from));
         assert!((even - 0.9 * 29.011 * 0.398_107).abs() < 1e-3, "{even}");
         assert!(silverman([1.0].into_iter()).abs() < 1e-12);

@@ -1,17 +1,17 @@
-//! The soft minimum of what a job draws and what its cap lets it: one curve for all caps of a card.
+//! Soft minimum of a job's exclusive power and its cap: one curve for all caps of a GPU type.
 
 use super::CapObservation;
 
-/// Points it is fitted on at most, and needs at least.
+/// Largest and smallest number of points of the fit.
 const POINTS_MAX: usize = 128;
 const POINTS_MIN: usize = 8;
 
-/// ln of the soft minimum of two powers given as logarithms.
+/// Soft minimum of two powers, all three as natural logarithms.
 pub(super) fn soft(a: f64, b: f64, k: f64) -> f64 {
     a.min(b) - (-k * (a - b).abs()).exp().ln_1p() / k
 }
 
-/// The (c, k) that fit all caps best, by search: neither is linear.
+/// Least squares (c, k) over all caps, by grid search because the form is nonlinear.
 pub(super) fn fit_soft_minimum(seen: &[CapObservation]) -> Option<(f64, f64)> {
     let points: Vec<(f64, f64, f64)> = seen
         .iter()

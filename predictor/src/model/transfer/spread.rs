@@ -1,31 +1,30 @@
-//! How far jobs lie off the pooled curves: those of a family that was seen, and those of a new one.
+//! Deviation of jobs from the pooled curves: for jobs of seen families, and of unseen ones.
 //!
-//! Of the first kind, from each class as the regression of all others expects it; of the second, from
-//! each family as that of the other families does. With r what is left of a row, m what was expected,
-//! s the reading's own deviation and x = ln(L0 / L), means over the rows of each class (family) and
-//! sums over classes (families):
+//! The first from each class's residuals without itself, the second from each family's residuals without
+//! that family. With the residual r of a row, its expectation m, the reading's standard deviation s and
+//! x = ln(L0 / L), means over the rows of each class (family) and sums over classes (families):
 //!
 //! ```text
-//! scale^2  = sum mean(r m)^2 / sum mean(m^2)^2                              a factor of its own
+//! scale^2  = sum mean(r m)^2 / sum mean(m^2)^2                              a job's own factor
 //! wander^2 = sum mean(r^2 - s^2 - scale^2 m^2) / sum mean(x)
 //! ```
 //!
-//! A method of moments. Power has no factor of its own: what is its own there is the gap of
-//! [`super::BurstBounds`], which bounds what a family not seen yet may do, and so is not taken off here.
+//! A method of moments. Power has no such factor: its job-specific part is the gap of
+//! [`super::BurstBounds`], a bound for unseen families, and so it is not subtracted here.
 
 use super::super::constant::LEAST_SD;
 use super::super::ridge::{Families, Point, dot};
 use super::{BurstBounds, CapObservation, bin};
 
-/// Classes, or families, from which on moments are taken: two tell nothing of what they differ by.
+/// Smallest number of classes, or families, for the moments.
 const GROUPS_MIN: usize = 3;
 
-/// How a job differs from what is expected.
+/// Deviation of a job from its expectation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
-    /// Deviation of its own factor on the mean.
+    /// Standard deviation of its own factor on the mean.
     pub(super) scale: f64,
-    /// Deviation of the rest where ln(L0 / L) is 1; its square grows with that.
+    /// Standard deviation of the rest at ln(L0 / L) = 1; its square is proportional to ln(L0 / L).
     pub(super) wander: f64,
 }
 
@@ -36,16 +35,16 @@ impl Spread {
     }
 }
 
-/// The rows of one cap.
+/// Observations under one cap.
 pub(super) struct Group<'a> {
     pub(super) seen: &'a [CapObservation],
     pub(super) cap_w: f64,
 }
 
-/// One half of what a group showed.
+/// One quantity of a group.
 pub(super) struct Half {
     pub(super) sums: Families,
-    /// Place of the row in the group, its point, its deviation.
+    /// Index of the observation in the group, its point, its standard deviation.
     rows: Vec<(usize, Point, f64)>,
 }
 
@@ -82,7 +81,7 @@ struct Moments {
     down: f64,
 }
 
-/// Of jobs of families seen, and of new ones; `None` with too few to tell. `scaled`: whether a job
+/// Spreads for jobs of seen and of unseen families; `None` with too few groups. `scaled`: whether a job
 /// has a factor of its own.
 pub(super) fn spreads(
     groups: &[Group<'_>],

@@ -1,11 +1,11 @@
-//! caps-3 and caps-1: a job's time and power under the caps it was not seen under.
+//! caps-3 and caps-1: time and power of a job under caps that it was not seen under.
 //!
-//! caps-3: every job with five caps or more knows its highest, middle (index n/2 of the ascending
-//! caps) and lowest. Beside it the predictor knows those same three of the file's other jobs, and
-//! nothing more; its intervals are calibrated on how far it is off with the other jobs.
+//! caps-3: of every job with five caps or more, the highest, middle (index n/2 in ascending order) and
+//! lowest are known. The predictor also knows the same three caps of the file's other jobs, and nothing
+//! else. Intervals are calibrated on the errors of the other jobs.
 //!
-//! caps-1: a job's highest cap is known, and all caps of all networks but its own. Intervals are
-//! calibrated on each of these in turn, predicted by one that knows neither it nor the tested one.
+//! caps-1: a job's highest cap is known, and all caps of all other networks. Intervals are calibrated on
+//! each of these networks in turn, predicted without it and without the evaluated one.
 
 use std::collections::BTreeSet;
 
@@ -13,18 +13,18 @@ use wattle_predictor::calibration::Calibration;
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
+use super::known::{KnownJob, trials};
+use super::{Of, Outcome};
 use crate::baselines::{Plane, nearest, simple};
 use crate::metrics::{Measure, Sample};
 use crate::reader::caps::{CapJob, CapReading, Caps};
 use crate::trial::{Shown, Trial, alone, cap};
-use super::known::{KnownJob, trials};
-use super::{Of, Outcome};
 
-/// Fewest caps of a job that is tried.
+/// Smallest number of caps of an evaluated job.
 const CAPS_MIN: usize = 5;
-/// An epoch's time becomes a step rate of a sane size by this many steps.
+/// Steps in an epoch, so that step rates have a common magnitude.
 const STEPS: f64 = 1_000.0;
-/// The network whose readings are mostly noise; a row without it says what the curves are worth.
+/// Network with noisy readings; a row without it shows the error of the curves.
 const NOISY: &str = "ncf";
 
 fn at(job: &CapJob, reading: &CapReading) -> Configuration {
@@ -40,7 +40,7 @@ fn shown<'a>(job: &'a CapJob, reading: &CapReading) -> Shown<'a> {
     }
 }
 
-/// Samples of time and of power, with their network.
+/// Samples of time and of power, with their networks.
 #[derive(Default)]
 struct Samples {
     time: Vec<(String, Sample)>,
@@ -48,7 +48,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Asks for `reading`; `simple` is the simple means' time and power.
+    /// Predicts `reading`; `simple` contains time and power of the simple predictors.
     fn ask(
         &mut self,
         trial: &Trial,
@@ -92,7 +92,7 @@ impl Samples {
     }
 }
 
-/// Places of the three known caps among the ascending ones.
+/// Indices of the three known caps among `n` ascending ones.
 fn three(n: usize) -> [usize; 3] {
     [n - 1, n / 2, 0]
 }
@@ -132,7 +132,7 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
     samples.rows(out, caps, names, "no job has five caps or more");
 }
 
-/// What a predictor knows of all networks but some.
+/// A predictor that knows all networks except `left_out`.
 fn without(caps: &Caps, left_out: &[&str]) -> Trial {
     let others = caps.jobs.iter().filter(|j| !left_out.contains(&j.network.as_str()));
     let all: Vec<Shown<'_>> = others.flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
@@ -141,7 +141,7 @@ fn without(caps: &Caps, left_out: &[&str]) -> Trial {
     trial
 }
 
-/// How far predictions of `network` are off by one that knows neither it nor `tested`.
+/// Scores of predictions of `network`, without it and without `tested`.
 fn scores_of(caps: &Caps, network: &str, tested: &str) -> Calibration {
     let base = without(caps, &[network, tested]);
     let mut all = Calibration::default();
@@ -183,11 +183,11 @@ pub(crate) fn one_cap(caps: &Caps, out: &mut Outcome) {
     samples.rows(out, caps, names, "two networks or more with two caps or more are needed");
 }
 
-/// Ratios of time and of power, to the highest cap.
+/// Ratios of time and of power to those at the highest cap.
 type Ratios = (f64, f64);
 
-/// What other jobs do from their highest cap to `cap_w` (or the cap nearest to it): of the one most
-/// like in power, and by a straight line over power.
+/// Ratios of other jobs from their highest cap to the cap nearest to `cap_w`: those of the job with the
+/// most similar power, and a linear regression over power.
 fn like(others: &[&CapJob], highest: &CapReading, cap_w: f64) -> Option<(Ratios, Ratios)> {
     let load = |r: &CapReading| r.power_w / r.cap_w;
     let rows: Vec<(f64, Ratios)> = others

@@ -1,21 +1,21 @@
-//! clocks-4: time and energy of a pipeline stage under the clocks it was not seen under.
+//! clocks-4: time and energy of a pipeline stage under clocks that it was not seen under.
 //!
-//! Each direction of each stage knows four clocks, spread evenly over the ascending ones (the
-//! places nearest to 0, 1/3, 2/3 and 1 of the way). Beside it the predictor knows those same four of
-//! the file's other stages, and nothing more; its intervals are calibrated on how far it is off with
-//! the other stages. Energy is power times time; its interval is calibrated on energies.
+//! Four clocks of each direction of each stage are known, spread evenly over the ascending ones (the
+//! indices nearest to 0, 1/3, 2/3 and 1 of the range). The predictor also knows the same four clocks of
+//! the file's other stages, and nothing else. Intervals are calibrated on the errors of the other stages.
+//! Energy is power times time, with an interval calibrated on energies.
 
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
+use super::known::{KnownJob, trials};
+use super::{Of, Outcome};
 use crate::baselines::simple;
 use crate::metrics::{Measure, Sample};
 use crate::reader::stages::{ClockReading, StageJob, Stages};
 use crate::trial::{Shown, alone, clock};
-use super::known::{KnownJob, trials};
-use super::{Of, Outcome};
 
-/// Clocks known.
+/// Number of known clocks.
 const KNOWN: usize = 4;
 
 fn at(reading: &ClockReading) -> Configuration {
@@ -31,7 +31,7 @@ fn shown<'a>(job: &'a StageJob, reading: &ClockReading) -> Shown<'a> {
     }
 }
 
-/// Places of the known clocks among `n`.
+/// Indices of the known clocks among `n`.
 fn four(n: usize) -> [usize; KNOWN] {
     std::array::from_fn(|i| ((i * (n - 1)) as f64 / (KNOWN - 1) as f64).round() as usize)
 }
@@ -83,7 +83,7 @@ pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn four_are_spread_evenly() {
+    fn known_clocks_are_spread_evenly() {
         assert_eq!(super::four(38), [0, 12, 25, 37]);
         assert_eq!(super::four(5), [0, 1, 3, 4]);
     }

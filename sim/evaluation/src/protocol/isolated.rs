@@ -1,13 +1,14 @@
-//! isolated: a model's step time over GPUs, batches and spread from a few runs.
+//! isolated: step time of a model over GPUs, batches and spread.
 //!
-//! At a GPU's smallest and largest batch, 1, 2 and 4 GPUs together and 2 spread are known; all else
-//! is asked. Beside it the predictor knows the whole tables of the other models on the same GPU.
+//! At the smallest and the largest batch of one GPU, 1, 2 and 4 consolidated GPUs and 2 spread ones are
+//! known; all other readings are predicted. The predictor also knows the complete tables of the other
+//! models on the same GPU.
 
+use super::scaling::{Split, ask};
+use super::{Of, Outcome};
 use crate::metrics::Measure;
 use crate::reader::isolated::TOGETHER;
 use crate::reader::{Reading, Readings};
-use super::scaling::{Split, ask};
-use super::{Of, Outcome};
 
 fn local(reading: &Reading) -> u32 {
     reading.batch / reading.gpus
@@ -33,7 +34,7 @@ fn split(model: &Readings) -> Split<'_> {
         few && (Some(local(r)) == smallest || Some(local(r)) == largest)
     };
     let (known, asked): (Vec<&Reading>, Vec<&Reading>) = model.readings.iter().partition(is_known);
-    // Of a model that only ran on one GPU nothing of this kind can be asked.
+    // A model that only ran on one number of GPUs cannot be evaluated.
     let one = model.readings.iter().all(|r| r.gpus == 1);
     Split { known, asked: if one { Vec::new() } else { asked } }
 }

@@ -1,24 +1,24 @@
-//! Jobs of which some readings are known and the rest is asked.
+//! Jobs with some known readings, of which the others are predicted.
 //!
-//! Beside a job the predictor knows what is known of the file's other jobs, and nothing more; its
-//! intervals are calibrated on how far it is off with those.
+//! The predictor also knows the known readings of the file's other jobs, and nothing else. Intervals are
+//! calibrated on the errors of those jobs.
 
 use wattle_common::id::WorkloadId;
 
 use wattle_predictor::calibration::Calibration;
 
+use super::all_but;
 use crate::reader::FileGpu;
 use crate::trial::{Shown, Trial};
-use super::all_but;
 
-/// A job.
+/// A job with its known and its predicted readings.
 pub(crate) struct KnownJob<'a> {
     pub(crate) class: &'a WorkloadId,
     pub(crate) known: Vec<Shown<'a>>,
     pub(crate) asked: Vec<Shown<'a>>,
 }
 
-/// What answers for each of `jobs`, in their order.
+/// Predictors for each of `jobs`, in order.
 pub(crate) fn trials<'a>(
     card: &FileGpu,
     jobs: &'a [KnownJob<'a>],
@@ -28,7 +28,7 @@ pub(crate) fn trials<'a>(
     base.learn(&all, true);
     let trial = move |job: &KnownJob<'_>| {
         let mut trial = base.clone();
-        // Once more, because what is pooled is known by now.
+        // Learned again with the pooled models, which are complete by now.
         trial.again(job.class, &job.known);
         trial
     };

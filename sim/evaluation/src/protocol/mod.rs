@@ -1,6 +1,5 @@
-//! One protocol a file: what is known, what is asked, and what else may be known of other jobs.
-//!
-//! No split, seed or constant here was chosen by looking at what is asked.
+//! The protocols, one file each: which readings are known, which are predicted, and what is known of
+//! other jobs. No split, seed or constant here was chosen by the result.
 
 pub(crate) mod caps;
 pub(crate) mod clocks;
@@ -15,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use super::metrics::{Label, Measure, Row, Sample};
 use super::reader::FileGpu;
 
-/// What a row is of.
+/// Identity of a row.
 #[derive(Clone, Copy)]
 pub(crate) struct Of<'a> {
     pub(crate) card: &'a FileGpu,
@@ -24,7 +23,7 @@ pub(crate) struct Of<'a> {
     pub(crate) quantity: &'static str,
 }
 
-/// Rows made, and why others were not.
+/// Rows, and the reasons for missing ones.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) rows: Vec<Row>,
@@ -33,7 +32,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Adds a row of `samples`, or says that there are none because of `why`.
+    /// Adds a row of `samples`, or records the reason `why` if there are none.
     pub(crate) fn add(&mut self, of: Of<'_>, measure: Measure, samples: &[Sample], why: &str) {
         let label = Label {
             file: of.card.file.clone(),
@@ -52,11 +51,10 @@ impl Outcome {
     }
 }
 
-/// A protocol on readings of its own.
+/// A protocol with its readings.
 pub(crate) type Task<'a> = Box<dyn FnOnce(&mut Outcome) + Send + 'a>;
 
-/// Runs every task, as many at a time as this machine has cores. What comes out is in the order of
-/// the tasks, whoever was first.
+/// Runs all tasks in parallel, one for each core. The outcome is in the order of the tasks.
 pub(crate) fn run_all(tasks: Vec<Task<'_>>) -> Outcome {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = cores.min(tasks.len());
@@ -88,7 +86,7 @@ pub(crate) fn run_all(tasks: Vec<Task<'_>>) -> Outcome {
     all
 }
 
-/// All but the one at `me`.
+/// All elements except that at `me`.
 pub(crate) fn all_but<T>(all: &[T], me: usize) -> impl Iterator<Item = &T> {
     all.iter().enumerate().filter(move |(i, _)| *i != me).map(|(_, one)| one)
 }

@@ -1,18 +1,18 @@
-//! pairs-out, jobs-out, families-out: what a job keeps of its speed beside another.
+//! pairs-out, jobs-out, families-out: relative speed of co-located jobs.
 //!
-//! A cell is one tenant of one pair; its normalised throughput (steps/s together over steps/s
-//! alone) is asked. Every job's speed alone is known.
+//! A cell is one tenant of one pair; its normalised throughput (steps/s shared over steps/s exclusive) is
+//! predicted. Every job's exclusive speed is known.
 //!
-//! * pairs-out: the unordered pairs are dealt into five folds by a seeded shuffle; each fold is
-//!   asked of a predictor that knows the other four.
-//! * jobs-out, families-out: one job, or all batches of one model, is left out of every cell, as
-//!   tenant and as partner; its cells are asked of a predictor that knows the others and what was
-//!   left out alone. Besides the row of all there is one for each that was left out.
+//! * pairs-out: a seeded shuffle assigns the unordered pairs to five folds; each fold is predicted with
+//!   the other four known.
+//! * jobs-out, families-out: one job, or all batches of one model, is left out of every cell, as tenant
+//!   and as partner; its cells are predicted with the others known. There is one row over all, and one
+//!   for each job or family left out.
 //!
-//! Intervals are calibrated on the other sets of cells in turn, each predicted by one that knows
-//! neither it nor the tested set.
+//! Intervals are calibrated on the other sets of cells in turn, each predicted without it and without the
+//! evaluated set.
 //!
-//! Worth pairing is a pair whose two normalised throughputs add to over 1.
+//! A pair is worth sharing if its two normalised throughputs add up to more than 1.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,16 +23,16 @@ use wattle_common::rng::Stream;
 use wattle_predictor::calibration::Calibration;
 use wattle_predictor::surface::Configuration;
 
+use super::{Of, Outcome};
 use crate::baselines::Additive;
 use crate::metrics::{Measure, Sample};
 use crate::reader::pairs::{PairJob, Pairs};
 use crate::trial::{Shown, Trial, alone};
-use super::{Of, Outcome};
 
 const FOLDS: usize = 5;
-/// Groups that the other sets are left out in, for the scores.
+/// Number of groups in which the other sets are left out for the scores.
 const INNER: usize = 7;
-/// One seed, never another: folds are not to be chosen.
+/// The seed is fixed, so that folds cannot be chosen by the result.
 const SEED: u64 = 7;
 
 /// (tenant, partner)
@@ -50,11 +50,10 @@ pub(crate) fn run(pairs: &Pairs, out: &mut Outcome) {
     rows(pairs, "families-out", &without(pairs, families.into_iter()), out);
 }
 
-/// Sets of cells asked, each of a predictor that knows the others; both tenants of a pair are in
-/// one fold.
+/// Folds of cells; both tenants of a pair are in the same one.
 fn folds(pairs: &Pairs) -> Vec<BTreeSet<Cell>> {
     let mut all: Vec<Cell> = pairs.cells.keys().copied().filter(|(i, j)| i <= j).collect();
-    // By name, so that the order of a file's rows moves no pair into another fold.
+    // Sorted by name, so that folds do not depend on the order of a file's rows.
     all.sort_by_key(|(i, j)| {
         let mut names = [&pairs.jobs[*i].class, &pairs.jobs[*j].class];
         names.sort();
@@ -72,7 +71,7 @@ fn folds(pairs: &Pairs) -> Vec<BTreeSet<Cell>> {
     folds
 }
 
-/// By the name of what is left out, the cells it is in.
+/// Cells of each group, by its name.
 fn without<'a>(
     pairs: &Pairs,
     groups: impl Iterator<Item = (&'a str, BTreeSet<usize>)>,
@@ -85,7 +84,7 @@ fn without<'a>(
     asked.filter(|(_, c)| !c.is_empty() && c.len() < pairs.cells.len()).collect()
 }
 
-/// A row of each set of cells that has a name, and one of all.
+/// A row for each named set of cells, and one over all.
 fn rows(
     pairs: &Pairs,
     protocol: &'static str,
@@ -117,7 +116,7 @@ fn shown(job: &PairJob, at: Configuration, rate: f64) -> Shown<'_> {
     Shown { class: &job.class, at, rate: Some(rate), gpu_power_w: None }
 }
 
-/// A predictor that knows every job alone, and the cells that are not `hidden`.
+/// A predictor that knows every job with an exclusive GPU, and the cells that are not `hidden`.
 fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
     let mut rows: Vec<Shown<'_>> = Vec::new();
     for (i, job) in pairs.jobs.iter().enumerate() {
@@ -132,9 +131,8 @@ fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
     trial
 }
 
-/// How far predictions of the other sets of cells are off, by one that knows neither them nor the
-/// tested set `me`. Of many sets some are left out at once, as [`INNER`] seeded groups; that is a
-/// little harder than leaving out each alone, never easier.
+/// Scores of predictions of the other sets of cells, without them and without the evaluated set `me`. Many
+/// sets are left out in [`INNER`] seeded groups, which is slightly harder than leaving out each one.
 fn scores(pairs: &Pairs, asked: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
     let mut others: Vec<usize> = (0..asked.len()).filter(|i| *i != me).collect();
     let mut rng = Stream::new(SEED, "scores");
@@ -150,7 +148,7 @@ fn scores(pairs: &Pairs, asked: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibratio
                 .cells
                 .iter()
                 .filter(|(c, _)| !asked[me].contains(c))
-                // Of one set only: a pair of two that were left out is harder than what is asked.
+                // Cells of exactly one set: two unknown jobs are harder than what is evaluated.
                 .filter(|(c, _)| group(g).filter(|set| set.contains(c)).count() == 1)
                 .map(|((i, j), speed)| {
                     let job = &pairs.jobs[*i];
@@ -162,8 +160,8 @@ fn scores(pairs: &Pairs, asked: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibratio
         .collect()
 }
 
-/// Asks for `cells` of a predictor that knows all others, its intervals calibrated on `scores`:
-/// speeds, and whether pairs are worth it.
+/// Predicts `cells` with all others known and intervals calibrated on `scores`: relative speeds, and
+/// whether pairs are worth sharing.
 fn one(
     pairs: &Pairs,
     cells: &BTreeSet<Cell>,
@@ -199,7 +197,7 @@ fn one(
     (predicted.into_values().collect(), worth)
 }
 
-/// The simple means over pairs.
+/// The simple predictors over pairs.
 struct Simple<'a> {
     pairs: &'a Pairs,
     known: &'a [(Cell, f64)],
@@ -214,7 +212,7 @@ impl<'a> Simple<'a> {
         Self { pairs, known, median, additive: Additive::fit(pairs.jobs.len(), known) }
     }
 
-    /// The median of all; the pair of the likest jobs; a job's part plus its partner's part.
+    /// The median of all; the pair of the most similar jobs; the additive model.
     fn at(&self, me: usize, partner: usize) -> Vec<(&'static str, f64)> {
         let far = |(i, j): &Cell| self.far(*i, me) + self.far(*j, partner);
         let near = self.known.iter().min_by(|a, b| far(&a.0).total_cmp(&far(&b.0)));
@@ -225,8 +223,8 @@ impl<'a> Simple<'a> {
         ]
     }
 
-    /// How unlike two jobs are: batch sizes apart in one family, in doublings; else speeds alone
-    /// apart, and further than any batch size.
+    /// Distance of two jobs: in one family the doublings of batch size; else the distance of exclusive
+    /// speeds, and larger than any batch distance.
     fn far(&self, a: usize, b: usize) -> f64 {
         let (a, b) = (&self.pairs.jobs[a], &self.pairs.jobs[b]);
         let size = |j: &PairJob| f64::from(j.batch.unwrap_or(1)).log2();

@@ -1,17 +1,17 @@
-//! placement: a model's step time over placements and batches from twelve readings.
+//! placement: step time of a model over placements and batches, from twelve readings.
 //!
-//! Placements 1, 2, 4, 11, 22 and 111 at two local batches (places n/4 and 3n/4 of the sorted ones)
-//! are known, all else is asked. Beside it the predictor knows the whole tables of the other models
-//! on the same GPU.
+//! Placements 1, 2, 4, 11, 22 and 111 at two local batches (indices n/4 and 3n/4 in ascending order) are
+//! known; all other readings are predicted. The predictor also knows the complete tables of the other
+//! models on the same GPU.
 
 use wattle_common::rng::Stream;
 
-use crate::metrics::Measure;
-use crate::reader::{Reading, Readings};
 use super::scaling::{Split, ask};
 use super::{Of, Outcome};
+use crate::metrics::Measure;
+use crate::reader::{Reading, Readings};
 
-/// Of the order in which scores are taken.
+/// Seed of the order of scores.
 const SEED: u64 = 7;
 const KNOWN: [&str; 6] = ["1", "2", "4", "11", "22", "111"];
 
@@ -38,7 +38,7 @@ fn split(model: &Readings) -> Split<'_> {
         |r: &&Reading| KNOWN.contains(&r.shape.as_str()) && two.contains(&Some(local(r)));
     let (known, mut asked): (Vec<&Reading>, Vec<&Reading>) =
         model.readings.iter().partition(is_known);
-    // In no order, because of scores the newest are kept.
+    // Shuffled, because only the newest scores are kept.
     let mut rng = Stream::new(SEED, &model.model);
     for i in (1..asked.len()).rev() {
         asked.swap(i, rng.below(i as u64 + 1) as usize);

@@ -1,24 +1,23 @@
-//! scaling: a model's iteration time over GPUs and batches from a few small runs.
+//! scaling: iteration time of a model over GPUs and batches, from a few small runs.
 //!
-//! 1, 2 and 4 GPUs at the smallest and the largest global batch are known; all else up to 64 GPUs
-//! is asked. `scaling+16` knows one reading more: 16 GPUs at the smallest batch. Beside it the
-//! predictor knows the whole tables of the other models on the same GPU; a file that names no GPU
-//! stands with the others that name none.
+//! 1, 2 and 4 GPUs at the smallest and the largest global batch are known; all other readings up to 64
+//! GPUs are predicted. With `scaling+16`, 16 GPUs at the smallest batch are known too. The predictor also
+//! knows the complete tables of the other models on the same GPU; files without a GPU name form one group.
 
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
+use super::{Of, Outcome};
 use crate::baselines::{Plane, constant};
 use crate::metrics::{Measure, Sample};
 use crate::reader::{Reading, Readings};
 use crate::trial::{Shown, Trial, alone};
-use super::{Of, Outcome};
 
-/// GPUs known.
+/// Known numbers of GPUs.
 const SMALL: [u32; 3] = [1, 2, 4];
-/// GPUs of the further reading.
+/// Number of GPUs of the additional reading.
 const FURTHER: u32 = 16;
-/// Most GPUs asked for.
+/// Largest predicted number of GPUs.
 const GPUS_MAX: u32 = 64;
 
 pub(crate) fn at(reading: &Reading) -> Configuration {
@@ -39,13 +38,13 @@ pub(crate) fn shown<'a>(model: &'a Readings, reading: &Reading) -> Shown<'a> {
     }
 }
 
-/// A predictor that has seen the whole tables of the models on the same GPU, those of the names in
-/// `left_out` left out.
+/// A predictor that knows the complete tables of the models on the same GPU, except for those with the
+/// names of `left_out`.
 fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
     let kind = &left_out[0].card.kind;
     let mut trial = Trial::new(&left_out[0].card);
     let is_out = |m: &Readings| left_out.iter().any(|l| l.model.eq_ignore_ascii_case(&m.model));
-    // Another file of a model that is known already says the same again.
+    // A second file of the same model would repeat the first.
     let mut names: Vec<String> = Vec::new();
     let mut all = Vec::new();
     for model in models.iter().filter(|m| m.card.kind == *kind && !is_out(m)) {
@@ -59,15 +58,14 @@ fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
     trial
 }
 
-/// What is known of a model, and what is asked.
+/// Known and predicted readings of a model.
 pub(crate) struct Split<'a> {
     pub(crate) known: Vec<&'a Reading>,
     pub(crate) asked: Vec<&'a Reading>,
 }
 
-/// Predicts what is asked of `models[me]`. `split` says what that is of each model: of the others
-/// it is asked too, by a predictor that knows neither them nor this one, and how far that is off
-/// calibrates the intervals.
+/// Predicts readings of `models[me]` after `split`. The other models are split and predicted too, without
+/// them and without this one, and their scores calibrate the intervals.
 pub(crate) fn ask(
     models: &[Readings],
     me: usize,

@@ -1,19 +1,19 @@
-//! `summary_power_*.csv` of the Zeus traces: time for an epoch and mean power by power cap.
+//! `summary_power_*.csv` of the Zeus traces: time of an epoch and mean power by power cap.
 //!
-//! Columns: dataset, network, batch_size, optimizer, power_limit (W), time_per_epoch (s),
-//! average_power (W). One row is one reading. A job is one (network, dataset, batch, optimizer).
+//! Columns: dataset, network, batch_size, optimizer, power_limit (W), time_per_epoch (s), average_power
+//! (W). One row is one reading. A job is one (network, dataset, batch, optimizer).
 
 use std::collections::BTreeMap;
 
+use super::{Context, FileGpu};
 use crate::names;
 use crate::table::{Table, unique};
-use super::{Context, FileGpu};
 use wattle_common::id::WorkloadId;
 
 pub(crate) const COLUMNS: &[&str] =
     &["network", "batch_size", "power_limit", "time_per_epoch", "average_power"];
 
-/// All of one file.
+/// Contents of one file.
 pub(crate) struct Caps {
     pub(crate) card: FileGpu,
     pub(crate) jobs: Vec<CapJob>,

@@ -1,20 +1,19 @@
-//! Gavel's `isolated.csv`: steps a second of one job alone, by batch, GPUs and whether they are
-//! together.
+//! Gavel's `isolated.csv`: step rate of one job by batch, GPUs and consolidation.
 //!
-//! Columns: gpu, consolidated (1: the GPUs are together on as few nodes as may be; 0: spread),
-//! model, batch_size (of one GPU; empty where it has none), num_gpus, steps_per_s (steps of one
-//! GPU's batch, all GPUs added up). A step of all GPUs takes num_gpus / steps_per_s. How far spread
-//! GPUs are apart is not said; one to a node is assumed, and eight to a node of those together.
+//! Columns: gpu, consolidated (1: the GPUs are on as few nodes as possible; 0: spread), model, batch_size
+//! (of one GPU; may be empty), num_gpus, steps_per_s (steps of one GPU's batch, summed over GPUs). A step
+//! of all GPUs takes num_gpus / steps_per_s. The nodes are not given: one GPU on each node is assumed for
+//! spread GPUs, and eight for consolidated ones.
 
 use std::collections::BTreeMap;
 
+use super::{Context, FileGpu, Reading, Readings};
 use crate::names;
 use crate::table::{Table, short, unique};
-use super::{Context, FileGpu, Reading, Readings};
 
 pub(crate) const COLUMNS: &[&str] =
     &["gpu", "consolidated", "model", "batch_size", "num_gpus", "steps_per_s"];
-/// The shapes: together, spread.
+/// Shapes.
 pub(crate) const TOGETHER: &str = "together";
 const SPREAD: &str = "spread";
 const PER_NODE: u32 = 8;
@@ -24,7 +23,7 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Readings
         let gpus = row.count("num_gpus")?;
         let (nodes, shape) = match row.text("consolidated") {
             "1" => (gpus.div_ceil(PER_NODE), TOGETHER),
-            // One GPU cannot be spread; the file says it twice.
+            // The file contains one GPU both as consolidated and as spread.
             "0" if gpus == 1 => return Ok(None),
             "0" => (gpus, SPREAD),
             other => return Err(format!("`consolidated` is `{}`, not 0 or 1", short(other))),

@@ -1,4 +1,4 @@
-//! One reader a format. A file's format is known by its header, whatever it is called.
+//! Parsers, one file for each format. The format of a file is recognised by its header.
 
 pub(crate) mod caps;
 pub(crate) mod isolated;
@@ -12,25 +12,25 @@ use wattle_common::id::WorkloadId;
 use super::names;
 use wattle_predictor::method::Method;
 
-/// A format that is read.
+/// A known format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
     /// Time and power by power cap (Zeus).
     Caps,
     /// Time and energy by clock (Perseus).
     Stages,
-    /// Iterations a second by batch and GPUs (ElasticFlow).
+    /// Iterations/s by batch and GPUs (ElasticFlow).
     Throughputs,
     /// Step time by placement and batch (Pollux).
     Placements,
     /// Two jobs on one GPU (Gavel).
     Pairs,
-    /// One job alone by batch and GPUs (Gavel).
+    /// One job by batch and GPUs (Gavel).
     Isolated,
 }
 
 impl Format {
-    /// The format whose columns these are, in any order and among others.
+    /// Format with these columns, in any order and possibly among others.
     #[must_use]
     pub fn of(columns: &[String]) -> Option<Self> {
         let has = |wanted: &[&str]| wanted.iter().all(|w| columns.iter().any(|c| c == w));
@@ -49,13 +49,13 @@ impl Format {
     }
 }
 
-/// Where a file lies, and which method is asked of what it holds.
+/// Path of a file, and the prediction method to evaluate on it.
 pub(crate) struct Context<'a> {
-    /// As it is printed.
+    /// Name for output.
     pub(crate) file: &'a str,
     /// Folders and name.
     pub(crate) place: &'a str,
-    /// Who is asked.
+    /// Prediction method.
     pub(crate) method: Method,
 }
 
@@ -67,15 +67,15 @@ impl Context<'_> {
     }
 }
 
-/// A file and its GPU, and which method is asked of it.
+/// A file with its GPU, and the prediction method to evaluate on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileGpu {
     pub(crate) file: String,
-    /// As the file writes it.
+    /// As written in the file.
     pub(crate) gpu: Option<String>,
-    /// As windows carry it.
+    /// As in windows.
     pub(crate) kind: String,
-    /// Who is asked of it.
+    /// Prediction method.
     pub(crate) method: Method,
 }
 
@@ -87,14 +87,14 @@ pub(crate) struct Readings {
     pub(crate) readings: Vec<Reading>,
 }
 
-/// One of them.
+/// Step time in one configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reading {
     pub(crate) gpus: u32,
     pub(crate) nodes: u32,
-    /// Global.
+    /// Global batch size.
     pub(crate) batch: u32,
     pub(crate) time_s: f64,
-    /// The placement as it was written, where there was one.
+    /// Placement as written in the file, if any.
     pub(crate) shape: String,
 }

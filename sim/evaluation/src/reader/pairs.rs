@@ -1,28 +1,27 @@
-//! Gavel's `pairs.csv`: steps a second of two jobs, each alone and packed on one GPU.
+//! Gavel's `pairs.csv`: step rates of two jobs, exclusive and packed on one GPU.
 //!
-//! Columns: gpu, then for each of two tenants model_, bs_ (empty where it has none), gpus_, iso_
-//! (steps/s alone) and packed_ (steps/s together). What `norm_` says is packed / iso, and is
-//! computed. A pair may stand in both orders; zero steps are a pair that did not fit or was not
-//! measured.
+//! Columns: gpu, then for each of two tenants model_, bs_ (may be empty), gpus_, iso_ (exclusive steps/s)
+//! and packed_ (shared steps/s). The column norm_ is packed / iso and is computed here. A pair may occur in
+//! both orders; zero steps/s mean that the pair did not fit or was not measured.
 
 use std::collections::BTreeMap;
 
+use super::{Context, FileGpu};
 use crate::names;
 use crate::table::{Cells, Table};
-use super::{Context, FileGpu};
 use wattle_common::id::WorkloadId;
 
 pub(crate) const COLUMNS: &[&str] =
     &["gpu", "model_a", "bs_a", "model_b", "bs_b", "iso_a", "iso_b", "packed_a", "packed_b"];
 
-/// Packed and alone repeat within rounding where a pair stands in both orders.
+/// Relative tolerance between the two orders of a pair: rounding.
 const SAME: f64 = 1e-3;
 
-/// All of one GPU in one file.
+/// Contents of one file for one GPU.
 pub(crate) struct Pairs {
     pub(crate) card: FileGpu,
     pub(crate) jobs: Vec<PairJob>,
-    /// Relative speed of job `.0` beside job `.1`, by their places in `jobs`.
+    /// Relative speed of job `.0` beside job `.1`, by their indices in `jobs`.
     pub(crate) cells: BTreeMap<(usize, usize), f64>,
 }
 
@@ -32,7 +31,7 @@ pub(crate) struct PairJob {
     pub(crate) family: String,
     pub(crate) batch: Option<u32>,
     pub(crate) class: WorkloadId,
-    /// Steps a second alone.
+    /// Exclusive steps/s.
     pub(crate) alone: f64,
 }
 
@@ -104,7 +103,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// The place of a tenant among the jobs.
+    /// Index of a tenant among the jobs.
     fn job(&mut self, tenant: &Tenant) -> Result<usize, String> {
         let same = |j: &PairJob| j.family == tenant.family && j.batch == tenant.batch;
         if let Some(i) = self.jobs.iter().position(same) {

@@ -1,12 +1,12 @@
-//! Pollux's `placements.csv`: seconds for a step by placement and local batch size.
+//! Pollux's `placements.csv`: step time by placement and local batch size.
 //!
-//! Columns: placement (the GPUs used on each node, as digits: `22` is two on each of two nodes),
-//! local_bsz (samples a step on one GPU), step_time (s); sync_time is not used. The model is the
-//! name of the folder, or of the file where that is not `placements`.
+//! Columns: placement (the GPUs used on each node, as digits: `22` is two on each of two nodes), local_bsz
+//! (samples in a step on one GPU), step_time (s); sync_time is not used. The model is the name of the
+//! folder, or of the file if that does not begin with `placement`.
 
+use super::{Context, Reading, Readings};
 use crate::names;
 use crate::table::{Table, short, unique};
-use super::{Context, Reading, Readings};
 
 pub(crate) const COLUMNS: &[&str] = &["placement", "local_bsz", "step_time"];
 

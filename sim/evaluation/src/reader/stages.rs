@@ -5,15 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use super::{Context, FileGpu};
 use crate::names;
 use crate::table::{Table, unique};
-use super::{Context, FileGpu};
 use wattle_common::id::WorkloadId;
 
-pub(crate) const COLUMNS: &[&str] =
-    &["stage", "instruction", "frequency", "time", "energy"];
+pub(crate) const COLUMNS: &[&str] = &["stage", "instruction", "frequency", "time", "energy"];
 
-/// All of one file.
+/// Contents of one file.
 pub(crate) struct Stages {
     pub(crate) card: FileGpu,
     pub(crate) jobs: Vec<StageJob>,

@@ -1,14 +1,14 @@
-//! ElasticFlow's `throughputs_*/*.csv`: iterations a second by global batch (rows) and GPUs (columns).
+//! ElasticFlow's `throughputs_*/*.csv`: iterations/s by global batch (rows) and GPUs (columns).
 //!
-//! The first column is `global_batch_size`, every other one is headed by a number of GPUs; eight
-//! are on a node. The model is the file's name. An empty cell did not fit or was not measured.
+//! The first column is `global_batch_size`, the others are headed by numbers of GPUs; a node has eight. The
+//! model is the file's name. An empty cell did not fit or was not measured.
 
+use super::{Context, FileGpu, Reading, Readings};
 use crate::names;
 use crate::table::{Table, unique};
-use super::{Context, FileGpu, Reading, Readings};
 
 pub(crate) const FIRST: &str = "global_batch_size";
-/// GPUs of one node in this data.
+/// GPUs of one node in this data set.
 const PER_NODE: u32 = 8;
 
 pub(crate) fn is(columns: &[String]) -> bool {
@@ -17,11 +17,7 @@ pub(crate) fn is(columns: &[String]) -> bool {
         && columns[1..].iter().all(|c| c.parse::<u32>().is_ok_and(|n| n > 0))
 }
 
-pub(crate) fn read(
-    table: &mut Table<'_>,
-    context: &Context<'_>,
-    columns: &[String],
-) -> Readings {
+pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>, columns: &[String]) -> Readings {
     let rows = table.rows(|row| {
         let batch = row.count(FIRST)?;
         let cells: Vec<(u32, Result<f64, String>)> = columns[1..]
@@ -31,7 +27,7 @@ pub(crate) fn read(
             .collect();
         Ok(Some((batch, cells)))
     });
-    // A bad cell costs itself, not its row.
+    // An invalid cell is left out, and the rest of its row kept.
     let mut lines = Vec::new();
     for (line, (batch, cells)) in rows {
         let mut good = Vec::new();
