@@ -1,4 +1,4 @@
-//! How what is known of caps and clocks adds up: other classes, then one reading, two, three.
+//! Caps and clocks: predictions from other classes, then from one reading, two, three.
 
 use crate::common::{Truth, class, job, seen, window};
 use wattle_common::messages::{Estimate, SurfacePoint};
@@ -32,7 +32,7 @@ fn ask(p: &Predictor, name: &str, cap: f64) -> SurfacePoint {
     p.predict(&job(name), &at(Some(cap), None)).unwrap()
 }
 
-/// Mean relative errors of rate and power over the caps not known, and the rate's mean width.
+/// Mean relative errors of rate and power over the unknown caps, and the mean width of the rate.
 fn errors(p: &Predictor, name: &str, truth: &Truth, known: &[f64]) -> [f64; 3] {
     let asked: Vec<f64> = CAPS.into_iter().filter(|cap| !known.contains(cap)).collect();
     let mut sums = [0.0; 3];
@@ -46,7 +46,7 @@ fn errors(p: &Predictor, name: &str, truth: &Truth, known: &[f64]) -> [f64; 3] {
     sums.map(|sum| sum / asked.len() as f64)
 }
 
-/// Classes of like steepness on a card where caps cost more than is believed.
+/// Classes of similar steepness on a GPU where caps cost more than the prior expects.
 fn other_classes(rng: &mut Stream) -> Predictor {
     let mut p = Predictor::new(PredictorConfig::shipped());
     for i in 0..24u32 {
@@ -62,7 +62,7 @@ fn other_classes(rng: &mut Stream) -> Predictor {
 }
 
 #[test]
-fn each_reading_makes_it_better_from_none_to_three_caps() {
+fn each_reading_reduces_the_error_from_none_to_three_caps() {
     let mut rng = Stream::new(11, "noise");
     let others = other_classes(&mut rng);
     let alone = Predictor::new(PredictorConfig::shipped());
@@ -94,12 +94,12 @@ fn each_reading_makes_it_better_from_none_to_three_caps() {
     assert!(pooled[0] < 0.5 * believed[0], "{means:?}");
     assert!(two[0] < pooled[0] && three[0] < pooled[0] && three[0] < 0.03, "{means:?}");
     assert!(pooled[1] < 0.06 && three[1] < 0.03, "{means:?}");
-    // And it says so.
+    // The interval narrows as well.
     assert!(believed[2] > pooled[2] && pooled[2] > two[2], "{means:?}");
 }
 
 #[test]
-fn one_wild_window_of_a_setting_is_overruled() {
+fn one_outlier_under_a_setting_is_rejected() {
     let truth = Truth { rate: 12.0, demand_w: 235.0, steepness: 0.06, busy: 0.95 };
     let caps: Vec<f64> = [250.0, 175.0, 100.0].into_iter().flat_map(|cap| [cap; 4]).collect();
     for (wild, slower) in [(2usize, 3.0), (5, 0.3), (9, 4.0)] {
@@ -126,7 +126,7 @@ fn one_wild_window_of_a_setting_is_overruled() {
 }
 
 #[test]
-fn nothing_speeds_a_job_up_as_its_cap_falls() {
+fn speed_never_rises_as_the_cap_falls() {
     let mut rng = Stream::new(21, "noise");
     let others = other_classes(&mut rng);
     for i in 0..40u64 {
@@ -154,7 +154,7 @@ fn nothing_speeds_a_job_up_as_its_cap_falls() {
                     Configuration { neighbours: beside.clone(), ..at(Some(f64::from(cap)), None) };
                 let point = p.predict(&job("new"), &setting).unwrap();
                 let now = point.relative_speed.mean;
-                // Beside others two curves' difference is added, which may waver a little.
+                // With neighbours the difference of two curves is added, which may vary a little.
                 let slack = if beside.is_empty() { 1.0001 } else { 1.01 };
                 assert!(now <= speed * slack && now > 0.0, "{i}: {cap} W {now} {speed}");
                 assert!(
@@ -190,7 +190,7 @@ fn under_clocks(clocks: &[u32]) -> Predictor {
 }
 
 #[test]
-fn four_clocks_tell_the_others_and_two_tell_less() {
+fn four_clocks_predict_the_others_better_than_two() {
     let off = |p: &Predictor, mhz: u32| {
         let point = p.predict(&job("j"), &at(None, Some(mhz))).unwrap();
         let (rate, watts) = clocked(mhz);
@@ -208,7 +208,7 @@ fn four_clocks_tell_the_others_and_two_tell_less() {
         assert!(rate < 0.006 && power < 0.05, "{mhz}: {rate} {power}");
         assert!(width < off(&one, mhz).2, "{mhz}");
     }
-    // Between one known clock and the top the law is bent to what was seen.
+    // Between one known clock and the top clock the power law follows the reading.
     let (rate, power, _) = off(&under_clocks(&[1_410, 1_035]), 1_035);
     assert!(rate < 0.01 && power < 0.03, "{rate} {power}");
     let surface = four.surface(Timestamp::from_s(99), &job("j")).unwrap();

@@ -1,11 +1,9 @@
-//! Against measured runs, through the service's own code: some caps or clocks known, the others
-//! predicted.
+//! Measured runs through the service's own code: some caps or clocks known, the others predicted.
 //!
-//! Reads the Zeus power traces and the Perseus stage profiles (ml-energy/zeus, Apache-2.0) from the
-//! folder in `WATTLE_DATA`, or `../shared/data` beside the repository; says so loudly and passes
-//! where there is none. Forms were compared on these files, those pooled over classes with the job's
-//! network left out; how far a job may wander from what is expected was set on them as a whole. So
-//! the figures are a little better than on files never looked at.
+//! Reads the Zeus power traces and the Perseus stage profiles (ml-energy/zeus, Apache-2.0) from the folder
+//! in `WATTLE_DATA`, or `../shared/data` next to the repository; without it the tests print that they did
+//! not run, and pass. The forms were compared on these files (pooled ones with the job's network left
+//! out), so the figures are a little better than on unseen files.
 
 #![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
 
@@ -68,7 +66,7 @@ impl Errors {
     fn add(&mut self, point: &SurfacePoint, seconds: f64, watts: f64) {
         let (rate, power) = (point.steps_per_s.unwrap(), point.gpu_power_w);
         let truth = 1_000.0 / seconds;
-        // Of the time, as the time is what was measured.
+        // Relative to the time, which is the measured quantity.
         self.time.push((truth / rate.mean - 1.0).abs());
         self.power.push((power.mean / watts - 1.0).abs());
         self.energy.push((truth / rate.mean * power.mean / watts - 1.0).abs());
@@ -77,7 +75,7 @@ impl Errors {
     }
 
     /// Mean errors of time, power and energy; shares inside of time and power.
-    fn told(&self, what: &str) -> [f64; 5] {
+    fn print(&self, what: &str) -> [f64; 5] {
         let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
         let share = |inside: usize| inside as f64 / self.time.len() as f64;
         let told = [
@@ -121,11 +119,11 @@ fn at(cap: Option<f64>, clock: Option<u32>) -> Configuration {
     }
 }
 
-/// Linear interpolation between the same three readings is 3.2 and 2.3 % off in time on these two
-/// files, 1.9 and 1.6 % in power; single readings scatter by 1-3 %. Each job is asked alone here: nothing
-/// is known of others, and intervals are what the models claim, as nothing was scored yet.
+/// With the same three readings, linear interpolation has 3.2 and 2.3 % error in time on these two files,
+/// 1.9 and 1.6 % in power; single readings scatter by 1-3 %. Each job is predicted without others, and
+/// with uncalibrated intervals.
 #[test]
-fn three_caps_tell_the_others_on_measured_runs() {
+fn three_caps_predict_the_others_on_measured_runs() {
     for (kind, time_max, power_max, others_max) in
         [("v100", 0.021, 0.0185, 0.017), ("p100", 0.020, 0.014, 0.012)]
     {
@@ -147,18 +145,18 @@ fn three_caps_tell_the_others_on_measured_runs() {
                 }
             }
         }
-        let [time, power, _, covered_time, covered_power] = errors.told(&format!("{kind} caps-3"));
-        let [others, ..] = but_ncf.told(&format!("{kind} caps-3 without ncf"));
+        let [time, power, _, covered_time, covered_power] = errors.print(&format!("{kind} caps-3"));
+        let [others, ..] = but_ncf.print(&format!("{kind} caps-3 without ncf"));
         assert!(time < time_max && power < power_max, "{kind}: {time:.4} {power:.4}");
         assert!(others < others_max, "{kind}: {others:.4}");
-        // Claims alone: nothing was scored yet that could widen ncf's, whose readings are mostly noise.
+        // Uncalibrated: no score has widened the intervals of ncf, whose readings are mostly noise.
         assert!(covered_time > 0.83 && covered_power > 0.85, "{kind}");
     }
 }
 
-/// Boosted trees over the same features are 4.8 and 3.5 % off in time, 3.9 and 4.2 % in power.
+/// Boosted trees over the same features have 4.8 and 3.5 % error in time, 3.9 and 4.2 % in power.
 #[test]
-fn the_highest_cap_and_other_networks_tell_the_others() {
+fn highest_cap_and_other_networks_predict_the_other_caps() {
     for (kind, time_max, power_max) in [("v100", 0.041, 0.037), ("p100", 0.032, 0.037)] {
         let Some(runs) = runs(kind) else { continue };
         let mut errors = Errors::default();
@@ -182,17 +180,17 @@ fn the_highest_cap_and_other_networks_tell_the_others() {
                     errors.add(&point, *seconds, *watts);
                 }
             }
-            one.told(&format!("{kind} caps-1, {left_out}"));
+            one.print(&format!("{kind} caps-1, {left_out}"));
         }
-        let [time, power, ..] = errors.told(&format!("{kind} caps-1"));
+        let [time, power, ..] = errors.print(&format!("{kind} caps-1"));
         assert!(time < time_max && power < power_max, "{kind}: {time:.4} {power:.4}");
     }
 }
 
-/// Linear interpolation is 0.84 and 1.84 % off in time; the steps of the second file are throttling
-/// that no smooth curve follows.
+/// Linear interpolation has 0.84 and 1.84 % error in time; the steps of the second file are throttling,
+/// which no smooth curve follows.
 #[test]
-fn four_clocks_tell_the_others_on_measured_stages() {
+fn four_clocks_predict_the_others_on_measured_stages() {
     for (file, kind, time_max, energy_max) in
         [("bloom+a100_sxm_bf16", "a100", 0.006, 0.013), ("bloom+a40_bf16", "a40", 0.017, 0.017)]
     {
@@ -233,7 +231,7 @@ fn four_clocks_tell_the_others_on_measured_stages() {
                 }
             }
         }
-        let [time, _, energy, ..] = errors.told(&format!("{kind} clocks-4"));
+        let [time, _, energy, ..] = errors.print(&format!("{kind} clocks-4"));
         assert!(time < time_max && energy < energy_max, "{kind}: {time:.4} {energy:.4}");
     }
 }

@@ -1,9 +1,7 @@
-//! Against measured pairs: a fifth of them left out, and whole jobs left out, through the service's
-//! own code.
+//! Measured pairs through the service's own code: a fifth of them left out, and complete jobs left out.
 //!
-//! Reads the Gavel throughput tables (stanford-futuredata/gavel, MIT) from the folder in
-//! `WATTLE_DATA`, or `../shared/data` beside the repository; says so loudly and passes where there is
-//! none.
+//! Reads the Gavel throughput tables (stanford-futuredata/gavel, MIT) from the folder in `WATTLE_DATA`, or
+//! `../shared/data` next to the repository; without it the tests print that they did not run, and pass.
 
 #![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
 
@@ -16,7 +14,7 @@ use wattle_predictor::surface::Configuration;
 use wattle_predictor::workload_name::WorkloadName;
 use wattle_predictor::{Predictor, PredictorConfig};
 
-/// What one tenant did: its steps a second alone, and beside the other over alone.
+/// One tenant: its exclusive steps/s, and its shared steps/s over the exclusive ones.
 #[derive(Clone, Debug)]
 struct Tenant {
     me: String,
@@ -51,12 +49,12 @@ fn tenants(kind: &str) -> Option<Vec<Tenant>> {
     Some(tenants.collect())
 }
 
-/// Both names, in order: what both tenants of a pair have in common.
+/// Both names in order: equal for both tenants of a pair.
 fn unordered(t: &Tenant) -> (&str, &str) {
     if t.me <= t.other { (&t.me, &t.other) } else { (&t.other, &t.me) }
 }
 
-/// One job of each class: all of them alone, then beside each other where `known` says so.
+/// One job of each class: first exclusive, then beside each other as `known` selects.
 fn taught(kind: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predictor {
     let mut p = Predictor::new(PredictorConfig::shipped());
     let mut minute = 0;
@@ -65,7 +63,7 @@ fn taught(kind: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predic
         let mut w = window(&format!("job-{}", t.me), Some(&t.me), minute);
         w.gpu_type = kind.into();
         (w.steps_per_s, w.steps_per_s_error) = (Some(rate), None);
-        // The tables hold throughputs, and nothing else.
+        // The tables contain throughputs only.
         (w.power_mw_gpus, w.utilization_gpu_percent) = (None, None);
         (w.utilization_memory_percent, w.memory_mib_max_job) = (None, None);
         (w.utilization_gpu_percent_job, w.cap_mw, w.energy_mj_gpus) = (None, None, None);
@@ -107,19 +105,19 @@ fn score(kind: &str, all: &[Tenant], out: impl Fn(&Tenant) -> bool) -> Score {
         let speed = p.predict(&job(&format!("job-{}", t.me)), &at).unwrap().relative_speed;
         score.error.push((speed.mean - t.share).abs());
         score.inside += usize::from(speed.low <= t.share && t.share <= speed.high);
-        // Two of one class stand in the table once.
+        // Pairs of one class occur once in the table.
         let times = if t.me == t.other { 2.0 } else { 1.0 };
         let sum = sums.entry(unordered(t)).or_default();
         *sum = (sum.0 + times * speed.mean, sum.1 + times * t.share);
     }
     let right = sums.values().filter(|(said, seen)| (*said > 1.0) == (*seen > 1.0)).count();
-    // As a share of pairs, in the unit of tenants.
+    // As a share of pairs, in units of tenants.
     score.worth_right = right * score.error.len() / sums.len().max(1);
     score
 }
 
-/// Mean over the splits of the mean absolute error; share inside the 90 % interval and share of
-/// pairs rightly said to be worth it or not, over all.
+/// Mean over the splits of the mean absolute error; over all, the share inside the 90 % interval and the
+/// share of pairs with a correct decision.
 fn over(kind: &str, protocol: &str, scores: &[Score]) -> (f64, f64) {
     let n: usize = scores.iter().map(|s| s.error.len()).sum();
     let mean = |s: &Score| s.error.iter().sum::<f64>() / s.error.len() as f64;
@@ -134,7 +132,7 @@ fn over(kind: &str, protocol: &str, scores: &[Score]) -> (f64, f64) {
 }
 
 #[test]
-fn a_fifth_of_the_pairs_is_told_by_the_others() {
+fn left_out_fifth_of_the_pairs_is_predicted_by_the_others() {
     for (kind, error_max) in [("v100", 0.055), ("p100", 0.021)] {
         let Some(all) = tenants(kind) else { return };
         let mut pairs: Vec<(&str, &str)> = all.iter().map(unordered).collect();
@@ -153,7 +151,7 @@ fn a_fifth_of_the_pairs_is_told_by_the_others() {
     }
 }
 
-/// In the mean over jobs, which counts those with few pairs as much as others.
+/// Mean over jobs, so that jobs with few pairs have the same weight.
 fn each_job_left_out_is_off_by_at_most(error_max: f64, kind: &str) {
     let Some(all) = tenants(kind) else { return };
     let jobs: BTreeSet<&str> = all.iter().map(|t| t.me.as_str()).collect();
@@ -173,10 +171,9 @@ fn a_job_left_out_on_a_p100_is_told_by_its_solo_rate_and_its_relatives() {
     each_job_left_out_is_off_by_at_most(0.043, "p100");
 }
 
-/// Of a family nobody has seen, name and solo rate tell almost nothing: what matters is that the
-/// intervals say so.
+/// For an unseen family, name and exclusive rate contain almost no information: the interval must be wide.
 #[test]
-fn a_family_left_out_is_told_badly_and_that_is_said() {
+fn left_out_family_has_wide_intervals() {
     for kind in ["v100", "p100"] {
         let Some(all) = tenants(kind) else { return };
         fn family(name: &str) -> &str {

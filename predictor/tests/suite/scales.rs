@@ -1,9 +1,9 @@
-//! Against measured tables: a few small configurations known, all others predicted, through the
-//! service's own code; all other models' whole tables are in the history.
+//! Measured tables through the service's own code: a few small configurations known, all others predicted,
+//! with the complete tables of all other models in the history.
 //!
 //! Reads throughputs over GPUs and batches (pkusys/ElasticFlow) and step times over placements
-//! (petuum/adaptdl, both Apache-2.0) from the folder in `WATTLE_DATA`, or `../shared/data` beside
-//! the repository; says so loudly and passes where there is none.
+//! (petuum/adaptdl, both Apache-2.0) from the folder in `WATTLE_DATA`, or `../shared/data` next to the
+//! repository; without it the tests print that they did not run, and pass.
 
 #![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
 
@@ -41,7 +41,7 @@ fn lines(path: &str) -> Option<Vec<Vec<String>>> {
     Some(text.lines().map(|l| l.split(',').map(str::to_owned).collect()).collect())
 }
 
-/// Eight GPUs a node; an empty cell was not measured.
+/// Eight GPUs on each node; an empty cell was not measured.
 fn scaling() -> Option<Tables> {
     let mut tables = Tables::new();
     for model in ["bert", "deepspeech2", "gpt2", "inception3", "resnet50"] {
@@ -86,7 +86,7 @@ fn placements() -> Option<Tables> {
     Some(tables)
 }
 
-/// One reading of each configuration: placements that differ only in order are one.
+/// One reading of each configuration: placements that differ only in order are merged.
 fn merged(table: &[Reading]) -> Vec<Reading> {
     let mut by_spot: BTreeMap<(u32, u32, u32), Vec<&Reading>> = BTreeMap::new();
     for r in table {
@@ -121,13 +121,13 @@ fn mean(v: &[f64]) -> f64 {
     v.iter().sum::<f64>() / v.len() as f64
 }
 
-/// By model: what is off after the readings that `known` picks; the others' tables are the history.
+/// Errors by model with the readings that `known` selects; the other models' tables are the history.
 fn left_out(
     tables: &Tables,
     known: impl Fn(&[Reading], &Reading) -> bool,
 ) -> BTreeMap<String, Errors> {
     let config = PredictorConfig { windows_per_job_max: 2_000, ..PredictorConfig::shipped() };
-    // Each table is learned once; its class is carried as the service stores it.
+    // Each table is learned once, and its class transferred as the service stores it.
     let mut classes = Vec::new();
     for (model, table) in tables {
         let mut p = Predictor::new(config.clone());
@@ -165,8 +165,8 @@ fn left_out(
     errors
 }
 
-/// The mean and the worst over models of the mean relative error, of step times.
-/// Errors of step rates are printed beside them: they weigh the two sides of an error otherwise.
+/// Mean and worst over models of the mean relative error of step times. Errors of step rates are printed
+/// too: they weigh the two signs of an error differently.
 fn check(what: &str, errors: &BTreeMap<String, Errors>, mean_max: f64, worst_max: f64) {
     let by_model: Vec<f64> = errors.values().map(|e| mean(&e.time)).collect();
     let (all, worst) = (mean(&by_model), by_model.iter().copied().fold(0.0, f64::max));
@@ -189,13 +189,13 @@ fn is_small(table: &[Reading], r: &Reading) -> bool {
 }
 
 #[test]
-fn one_two_and_four_gpus_tell_up_to_sixty_four() {
+fn one_two_and_four_gpus_predict_up_to_sixty_four() {
     let Some(tables) = scaling() else { return };
     check("scaling", &left_out(&tables, is_small), 0.08, 0.16);
 }
 
 #[test]
-fn one_reading_on_sixteen_gpus_pays() {
+fn one_reading_on_sixteen_gpus_reduces_the_error() {
     let Some(tables) = scaling() else { return };
     let known = |table: &[Reading], r: &Reading| {
         let smallest = table.iter().map(|r| r.batch).min();
@@ -205,7 +205,7 @@ fn one_reading_on_sixteen_gpus_pays() {
 }
 
 #[test]
-fn six_placements_tell_the_others() {
+fn six_placements_predict_the_others() {
     let Some(tables) = placements() else { return };
     let known = |table: &[Reading], r: &Reading| {
         let mut locals: Vec<u32> = table.iter().map(|r| r.local).collect();

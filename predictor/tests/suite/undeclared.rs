@@ -1,4 +1,4 @@
-//! Jobs that declared nothing: told by their windows, where those tell enough.
+//! Jobs without a declared class, matched to a class by their windows.
 
 use crate::common::{beside, class, job, point, window};
 use wattle_common::job::GpuRequest;
@@ -13,7 +13,7 @@ fn predictor(method: Method) -> Predictor {
     Predictor::new(PredictorConfig { method, ..PredictorConfig::shipped() })
 }
 
-/// A kind of job: busy share, memory traffic in per cent, MiB, watts.
+/// Shape of a job's windows: busy share, memory traffic in per cent, MiB, W.
 type Shape = (f64, f64, u64, u64);
 
 const VISION: Shape = (95.0, 55.0, 12_000, 230);
@@ -66,7 +66,7 @@ fn off(estimate: Estimate, truth: f64) -> f64 {
 }
 
 #[test]
-fn a_job_like_an_old_one_starts_from_it() {
+fn a_job_that_matches_a_class_uses_its_history() {
     for method in [Method::Physical, Method::Statistical, Method::Neighbour] {
         let mut p = predictor(method);
         school(&mut p);
@@ -78,7 +78,7 @@ fn a_job_like_an_old_one_starts_from_it() {
         assert!(off(capped, 0.5) < 0.12, "{method:?} {capped:?}");
         let shared = point(&surface, None, &["ranking"]).relative_speed;
         assert!(off(shared, 0.5) < 0.12, "{method:?} {shared:?}");
-        // It taught the class nothing: that was a guess.
+        // The class does not learn from a match.
         let before = p.take_changed_classes();
         show(&mut p, VISION, "j", 3..6);
         assert!(p.forget(&job("j")));
@@ -87,7 +87,7 @@ fn a_job_like_an_old_one_starts_from_it() {
 }
 
 #[test]
-fn a_job_like_none_is_taken_for_none() {
+fn a_job_unlike_any_class_is_not_matched() {
     let mut p = predictor(Method::Physical);
     school(&mut p);
     let surface = show(&mut p, STRANGE, "j", 0..3);
@@ -96,18 +96,18 @@ fn a_job_like_none_is_taken_for_none() {
 }
 
 #[test]
-fn a_job_may_change_its_mind_and_its_owner_has_the_last_word() {
+fn a_match_may_change_and_a_declaration_takes_precedence() {
     let mut p = predictor(Method::Physical);
     school(&mut p);
     assert_eq!(show(&mut p, RANKING, "j", 0..1).class, Some(class("ranking")));
-    // That was its warming up.
+    // The first window was the warm-up.
     assert_eq!(show(&mut p, VISION, "j", 1..9).class, Some(class("vision")));
     let one = GpuRequest::exactly(1);
     assert!(p.describe(LATER, job("j"), Some(class("other")), one, None));
     let surface = p.surface(LATER, &job("j")).unwrap();
     assert_eq!(surface.class, Some(class("other")));
     assert!(!surface.basis.unwrap().contains("like"));
-    // All counts come out even: nothing is left of the axis once all jobs are gone.
+    // All counts are consistent: the neighbour axis is empty once all jobs are gone.
     let jobs: Vec<_> = p.jobs().cloned().collect();
     jobs.iter().for_each(|job| assert!(p.forget(job)));
     p.describe(LATER, job("new"), None, one, Some("v100"));
@@ -116,9 +116,9 @@ fn a_job_may_change_its_mind_and_its_owner_has_the_last_word() {
     assert!(axis.points.iter().flat_map(|p| &p.neighbours).all(|n| *n == unknown));
 }
 
-/// What stands beside a likened job in a window is known by the class it is taken for.
+/// In a window, an undeclared neighbour has the class that it matches.
 #[test]
-fn neighbours_know_it_by_that_name() {
+fn neighbours_refer_to_a_matched_job_by_its_class() {
     let mut p = predictor(Method::Physical);
     school(&mut p);
     let ranking = show(&mut p, RANKING, "r", 0..3);
@@ -133,7 +133,7 @@ fn neighbours_know_it_by_that_name() {
 }
 
 #[test]
-fn recurring_jobs_without_a_name_profit_too() {
+fn recurring_undeclared_jobs_share_an_anonymous_class() {
     let mut p = predictor(Method::Physical);
     school(&mut p);
     show(&mut p, STRANGE, "first", 0..2);
@@ -149,11 +149,11 @@ fn recurring_jobs_without_a_name_profit_too() {
     assert_eq!(surface.class, Some(class("anonymous-1")));
     let speed = point(&surface, Some(100), &[]).relative_speed;
     assert!(off(speed, 0.7) < 0.1, "{speed:?}");
-    // It teaches that class, which is its own kind's.
+    // It contributes to that class.
     p.forget(&job("second"));
     let left = p.take_changed_classes();
     assert!(left.len() == 1 && left[0].2.jobs.len() == 2, "{left:?}");
-    // A job seen too little leaves nothing.
+    // A job with few windows founds no class.
     show(&mut p, (10.0, 90.0, 900, 240), "short", 0..1);
     p.forget(&job("short"));
     assert!(p.take_changed_classes().is_empty());
@@ -163,7 +163,7 @@ fn recurring_jobs_without_a_name_profit_too() {
 fn anonymous_classes_are_bounded() {
     let mut p = predictor(Method::Physical);
     for i in 0..60u64 {
-        // Each unlike all others in device memory.
+        // Each differs from all others in device memory.
         let shape =
             (50.0, 50.0, 100 * 14u64.pow(i as u32 % 8) / 10u64.pow(i as u32 % 8) + 900 * i, 150);
         let id = format!("j{i}");

@@ -1,11 +1,9 @@
-//! How far off predictions are, and what share of what was seen lies inside its 90 % interval: in all,
-//! and group by group.
+//! Prediction error and coverage of the 90 % intervals, in total and by group.
 //!
-//! `cargo run -p wattle-evaluation --example coverage -- --data DIR [--method NAME]` prints one line
-//! for each protocol, card and quantity. A group is what was new together: a network, a model, a job,
-//! a family. What one group's rows are off by they have in common, so the share is no surer than its
-//! groups are many: `give or take` is twice the deviation of a mean over groups. It scores with
-//! [`evaluate`] and changes nothing.
+//! `cargo run -p wattle-evaluation --example coverage -- --data DIR [--method NAME]` prints one line for
+//! each protocol, GPU and quantity. A group is what was new together: a network, a model, a job, a family.
+//! Rows of one group have correlated errors, so the precision of a share follows from the number of groups:
+//! `give or take` is twice the standard deviation of a mean over groups.
 
 #![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
@@ -18,15 +16,15 @@ use std::path::Path;
 use wattle_evaluation::Row;
 use wattle_predictor::Method;
 
-/// The protocol that a row belongs to, and its group there; `None` for a row of all.
+/// Protocol of a row and its group in it; `None` for a row over all.
 fn place(row: &Row) -> (&str, Option<&String>) {
     (row.protocol.strip_suffix("-by-network").unwrap_or(&row.protocol), row.model.as_ref())
 }
 
-/// A row's figures: rows, error, share inside.
+/// Figures of a row: number, error, coverage.
 type Figures = (usize, f64, f64);
 
-/// One line's groups by name, and the row of all, where there is one.
+/// Groups of one line by name, and the row over all, if any.
 #[derive(Default)]
 struct Line {
     all: Option<Figures>,
@@ -34,7 +32,7 @@ struct Line {
 }
 
 impl Line {
-    fn told(&self, name: &str) -> String {
+    fn line(&self, name: &str) -> String {
         let groups = self.groups.len();
         let mean = |of: &dyn Fn(&Figures) -> f64| {
             self.groups.iter().map(|(_, g)| of(g)).sum::<f64>() / groups.max(1) as f64
@@ -43,9 +41,9 @@ impl Line {
         let inside: f64 = self.groups.iter().map(|(_, g)| g.0 as f64 * g.2).sum();
         let together = (rows, mean(&|g| g.1), inside / rows.max(1) as f64);
         let (n, error, share) = self.all.unwrap_or(together);
-        let told = format!("| {name} | {n} | {:.2} % | {:.1} %", 100.0 * error, 100.0 * share);
+        let line = format!("| {name} | {n} | {:.2} % | {:.1} %", 100.0 * error, 100.0 * share);
         if groups < 2 {
-            return format!("{told} | | | | |");
+            return format!("{line} | | | | |");
         }
         let middle = mean(&|g| g.2);
         let sure = (mean(&|g| (g.2 - middle).powi(2)) / (groups as f64 - 1.0)).sqrt();
@@ -53,7 +51,7 @@ impl Line {
         let worst = self.groups.iter().min_by(|a, b| a.1.2.total_cmp(&b.1.2)).unwrap();
         let below = self.groups.iter().filter(|(_, g)| g.2 < 0.7).count();
         format!(
-            "{told} | {:.1} | {:.2} % | {} {:.1} % | {below} of {groups} |",
+            "{line} | {:.1} | {:.2} % | {} {:.1} % | {below} of {groups} |",
             200.0 * sure,
             100.0 * error,
             worst.0,
@@ -74,7 +72,7 @@ fn main() {
     let mut lines: BTreeMap<String, Line> = BTreeMap::new();
     for row in wattle_evaluation::run_by(&sources, method).rows {
         let (Some(inside), (protocol, group)) = (row.coverage90, place(&row)) else { continue };
-        // Of speeds relative to the job alone the error is the absolute one.
+        // For relative speeds the absolute error.
         let relative = row.quantity != "relative_speed";
         let error = row.mape.filter(|_| relative).unwrap_or(row.mae);
         let gpu = row.gpu.as_deref().unwrap_or("-");
@@ -85,10 +83,10 @@ fn main() {
         }
     }
     println!(
-        "| protocol, card, quantity | rows | error | inside | give or take | worst group's error | worst group inside | below 70 % |"
+        "| protocol, GPU, quantity | rows | error | inside | give or take | worst group's error | worst group inside | below 70 % |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for (name, line) in &lines {
-        println!("{}", line.told(name));
+        println!("{}", line.line(name));
     }
 }

@@ -1,25 +1,25 @@
-//! How far single readings scatter: what no predictor of these files can be better than.
+//! Scatter of single readings: the smallest error that any predictor of these files can have.
 //!
 //! `cargo run -p wattle-evaluation --example floor -- --data DIR` prints, for each file, the mean of
-//! |expected / seen - 1| over the same readings that `wattle evaluate` asks for, by means that know
-//! far more than any predictor there:
+//! |expected / measured - 1| over the readings that `wattle evaluate` predicts, for references with more
+//! knowledge than any predictor there:
 //!
-//! * `scatter`: a cubic over ln y through all readings of the job, the asked ones too, its residuals
-//!   corrected for what they bent it (divided by the root of one less their leverage). A perfect
-//!   smooth curve, known exactly, would be off by about this.
-//! * `cubic`: the same through all readings but the one asked for (residual over one less leverage).
-//! * `neighbours`: the straight line between the two next readings, all others being known.
-//! * `line`: the straight line between the few readings that the protocol lets be known.
+//! * `scatter`: a cubic over ln y through all readings of the job, the predicted ones included, with
+//!   residuals corrected for leverage (divided by the root of one minus it): about the error of an exact
+//!   smooth curve.
+//! * `cubic`: the same through all readings but the predicted one (residual over one minus leverage).
+//! * `neighbours`: linear interpolation between the two adjacent readings, with all others known.
+//! * `line`: linear interpolation between the readings that the protocol declares known.
 //!
-//! Of caps `disorder` too: how far a single reading scatters (its deviation), by those of the three
-//! known that show less time or more power under a lower cap, which is nothing but noise: the root
-//! mean square of the step, over the root of two.
+//! For caps also `disorder`: the standard deviation of a single reading, from those of the three known ones
+//! that show less time or more power under a lower cap, which is pure noise: the root mean square of the
+//! step, over the root of two.
 //!
-//! Of placements, of GPUs and batches, and of pairs, `others`: the mean of the readings that differ
-//! in what should not matter: the order of nodes, the number of GPUs at one local batch, the
-//! partner's batch a doubling either way.
+//! For placements, GPUs and batches, and pairs, `others`: the mean of the readings that differ in what
+//! should have no effect: the order of nodes, the number of GPUs at one local batch, the partner's batch
+//! doubled or halved.
 //!
-//! It asks no predictor, and no model of Wattle's is in it.
+//! No predictor and no model of Wattle is used.
 
 #![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
@@ -31,10 +31,10 @@ use std::path::Path;
 
 use wattle_evaluation::Format;
 
-/// The network whose readings, taken once each, are mostly noise.
+/// Network whose single readings are mostly noise.
 const NOISY: &str = "ncf";
 
-/// A job's readings: (watts or MHz, value), ascending.
+/// Readings of a job: (W or MHz, value), ascending.
 type Curve = Vec<(f64, f64)>;
 
 /// Rows of a file as (column, cell).
@@ -55,14 +55,14 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Residuals of ln y about a cubic, and each one's leverage; `None` with too few readings.
+/// Residuals of ln y about a cubic, and their leverages; `None` with too few readings.
 fn cubic(curve: &Curve) -> Option<Vec<(f64, f64)>> {
     if curve.len() < 6 {
         return None;
     }
     let (low, high) = (curve[0].0, curve[curve.len() - 1].0);
     let x = |at: f64| 2.0 * (at - low) / (high - low) - 1.0;
-    // Orthonormal columns by Gram and Schmidt.
+    // Orthonormal columns by Gram-Schmidt.
     let mut columns: Vec<Vec<f64>> = Vec::new();
     for power in 0..4 {
         let mut column: Vec<f64> = curve.iter().map(|p| x(p.0).powi(power)).collect();
@@ -83,12 +83,12 @@ fn cubic(curve: &Curve) -> Option<Vec<(f64, f64)>> {
     Some((0..curve.len()).map(one).collect())
 }
 
-/// The straight line between two readings.
+/// Linear interpolation between two readings.
 fn line(a: (f64, f64), b: (f64, f64), at: f64) -> f64 {
     a.1 + (b.1 - a.1) * (at - a.0) / (b.0 - a.0)
 }
 
-/// Errors by name over what `known` leaves to be asked for.
+/// Errors by name over the readings not in `known`.
 fn errors(curve: &Curve, known: &[usize], out: &mut BTreeMap<&'static str, Vec<f64>>) {
     let smooth = cubic(curve);
     for i in (0..curve.len()).filter(|i| !known.contains(i)) {
@@ -107,7 +107,7 @@ fn errors(curve: &Curve, known: &[usize], out: &mut BTreeMap<&'static str, Vec<f
     }
 }
 
-fn told(name: &str, errors: &BTreeMap<&'static str, Vec<f64>>) {
+fn print(name: &str, errors: &BTreeMap<&'static str, Vec<f64>>) {
     let cell = |name: &str| {
         let found = errors.get(name).filter(|e| !e.is_empty());
         found.map_or_else(|| "-".to_owned(), |e| format!("{:.2}", 100.0 * mean(e)))
@@ -136,7 +136,7 @@ fn curves(
     jobs
 }
 
-/// What should not matter put aside: by the rest, all readings; each against the mean of the others.
+/// Error of each reading against the mean of the others in its group.
 fn others(groups: impl Iterator<Item = Vec<f64>>, relative: bool) -> Vec<f64> {
     let mut errors = Vec::new();
     for group in groups.filter(|g| g.len() > 1) {
@@ -164,18 +164,18 @@ fn caps(file: &str, text: &str) {
             }
             found.extend(disorder(&jobs, q, without).map(|sd| ("disorder", vec![sd])));
             let without = without.map_or(String::new(), |w| format!(" without {w}"));
-            told(&format!("{file} caps-3 {quantity}{without}"), &found);
+            print(&format!("{file} caps-3 {quantity}{without}"), &found);
         }
     }
 }
 
-/// Steps between the three known caps that go the wrong way, as a reading's own deviation.
+/// Standard deviation of a reading, from steps between the three known caps in the wrong direction.
 fn disorder(jobs: &BTreeMap<String, [Curve; 2]>, q: usize, without: Option<&str>) -> Option<f64> {
     let mut squares = Vec::new();
     let kept = jobs.iter().filter(|(n, _)| without.is_none_or(|w| !n.starts_with(w)));
     for curve in kept.map(|(_, c)| &c[q]).filter(|c| c.len() >= 5) {
         let known = [0, curve.len() / 2, curve.len() - 1].map(|i| curve[i].1.ln());
-        // Time falls as the cap rises, power does not.
+        // Time falls as the cap rises, power rises.
         let step = |pair: &[f64]| if q == 0 { pair[1] - pair[0] } else { pair[0] - pair[1] };
         squares.extend(known.windows(2).map(step).filter(|s| *s > 0.0).map(|s| s * s));
     }
@@ -192,7 +192,7 @@ fn clocks(file: &str, text: &str) {
             let known: Vec<usize> = (0..4).map(|i| place(i).round() as usize).collect();
             errors(curve, &known, &mut found);
         }
-        told(&format!("{file} clocks-4 {quantity}"), &found);
+        print(&format!("{file} clocks-4 {quantity}"), &found);
     }
 }
 
@@ -205,7 +205,7 @@ fn placements(file: &str, text: &str) {
         groups.entry((shape, batch)).or_default().extend(number(&row, "step_time"));
     }
     let found = BTreeMap::from([("others", others(groups.into_values(), true))]);
-    told(&format!("{file} placement, orders of nodes"), &found);
+    print(&format!("{file} placement, orders of nodes"), &found);
 }
 
 fn throughputs(file: &str, text: &str) {
@@ -220,11 +220,11 @@ fn throughputs(file: &str, text: &str) {
         }
     }
     let found = BTreeMap::from([("others", others(groups.into_values(), true))]);
-    told(&format!("{file} scaling, GPUs at one local batch"), &found);
+    print(&format!("{file} scaling, GPUs at one local batch"), &found);
 }
 
 fn pairs(file: &str, text: &str) {
-    // By card, tenant and the partner's family: the partner's batch, the speed kept.
+    // By GPU, tenant and the partner's family: the partner's batch, the relative speed.
     let mut lines: BTreeMap<[String; 4], Curve> = BTreeMap::new();
     for row in rows(text) {
         for (me, other) in [("a", "b"), ("b", "a")] {
@@ -248,7 +248,7 @@ fn pairs(file: &str, text: &str) {
     }
     for (gpu, errors) in found {
         let found = BTreeMap::from([("others", errors)]);
-        told(&format!("{file} {gpu} pairs, partner's batch (MAE x 100)"), &found);
+        print(&format!("{file} {gpu} pairs, partner's batch (MAE x 100)"), &found);
     }
 }
 

@@ -1,9 +1,8 @@
-//! How the scored rows move when one constant of the models is halved or doubled.
+//! Change of the evaluated rows when one constant of the models is halved or doubled.
 //!
-//! `cargo run -p wattle-evaluation --features vary --example sensitivity -- --data DIR` prints one
-//! line a constant: the largest change of error and of coverage, and the row where it is. It says
-//! how much could have been tuned; it changes nothing. A process knows one variation, so it runs
-//! itself once for each.
+//! `cargo run -p wattle-evaluation --features vary --example sensitivity -- --data DIR` prints one line for
+//! each constant: the largest change of error and of coverage, with its row. It shows how much could have
+//! been tuned. A process can vary one constant once, so the example runs itself for each.
 
 #![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
@@ -18,10 +17,10 @@ use wattle_evaluation::Format;
 use wattle_predictor::job::CONSTANTS;
 use wattle_predictor::model::constant::varied;
 
-/// Rows that are compared: protocol, GPU and quantity.
+/// Compared protocols.
 const PROTOCOLS: [&str; 3] = ["caps-3", "caps-1", "clocks-4"];
 
-/// One run: error and coverage of each row.
+/// One evaluation: error and coverage of each row.
 fn one(data: &Path) {
     let sources = files::read(data, |f| matches!(f, Format::Caps | Format::Stages));
     for row in wattle_evaluation::run(&sources).rows {

@@ -1,4 +1,4 @@
-//! Windows of an invented truth, for tests. Its formulas are not the models' own.
+//! Windows of a synthetic truth, whose formulas are not those of the models.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub(crate) fn class(text: &str) -> WorkloadId {
     WorkloadId::new(text).unwrap()
 }
 
-/// How an invented job answers to a cap: time rises as a power of the cap below its power, power
-/// is the smaller of demand and a little under the cap, with a soft corner.
+/// Response of a synthetic job to a cap: time rises as a power of the cap below its power; power is the
+/// soft minimum of its demand and a little less than the cap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Truth {
     pub(crate) rate: f64,
@@ -75,7 +75,7 @@ pub(crate) fn window(job_id: &str, workload: Option<&str>, minute: u64) -> JobWi
     }
 }
 
-/// What a profiler would see of `truth` under a cap, with noise on rate and power.
+/// Window of `truth` under a cap, with noise on rate and power.
 pub(crate) fn seen(
     truth: &Truth,
     job_id: &str,
@@ -94,7 +94,7 @@ pub(crate) fn seen(
     seen
 }
 
-/// The same window beside others.
+/// The same window with neighbours.
 pub(crate) fn beside(mut window: JobWindow, neighbours: &[&str]) -> JobWindow {
     window.neighbours = neighbours
         .iter()
@@ -103,7 +103,7 @@ pub(crate) fn beside(mut window: JobWindow, neighbours: &[&str]) -> JobWindow {
     window
 }
 
-/// The point of a surface at one GPU, a cap and some neighbours.
+/// Point of a surface on one GPU with a cap and neighbours.
 pub(crate) fn point<'a>(
     surface: &'a Surface,
     cap_w: Option<u64>,

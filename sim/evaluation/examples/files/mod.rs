@@ -1,16 +1,16 @@
-//! Reads the folder of measured files that `--data` names, for the examples beside.
+//! Reads the folder of measured files given by `--data`, for the examples.
 
 use std::path::{Path, PathBuf};
 
 use wattle_evaluation::{Format, Source};
 
-/// The value of `--NAME` on the command line.
+/// Value of `--NAME` on the command line.
 pub(crate) fn option(name: &str) -> Option<String> {
     let mut args = std::env::args().skip_while(|a| a != name);
     args.nth(1)
 }
 
-/// All files of a format that is read, below `root`, where `keep` says so.
+/// Files of known formats below `root` that `keep` selects.
 pub(crate) fn read(root: &Path, keep: impl Fn(Format) -> bool) -> Vec<Source> {
     let mut out = Vec::new();
     walk(root, root, &keep, &mut out);

@@ -1,4 +1,4 @@
-//! What the protocols make of small files, whole and broken, of GPUs and models nobody knows.
+//! The protocols on small valid and faulty files of unknown GPUs and models.
 
 use wattle_evaluation::{Format, Report, Row, Source};
 
@@ -22,7 +22,7 @@ fn said(report: &Report) -> Vec<String> {
     report.problems.iter().map(ToString::to_string).collect()
 }
 
-/// Two networks on a card of 400 W: the time rises below what each draws.
+/// Two networks on a GPU of 400 W: time rises below each one's power.
 fn caps() -> String {
     let mut text =
         "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\n"
@@ -108,7 +108,7 @@ fn pairs() -> String {
 }
 
 #[test]
-fn a_file_is_known_by_its_header_whatever_it_is_called() {
+fn a_file_is_recognised_by_its_header() {
     for (header, format) in [
         (
             "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power",
@@ -138,7 +138,7 @@ fn a_file_is_known_by_its_header_whatever_it_is_called() {
 }
 
 #[test]
-fn every_format_gives_its_protocols_of_a_gpu_and_models_nobody_knows() {
+fn every_format_runs_its_protocols_on_unknown_gpus_and_models() {
     let sources = [
         source("summary_power_z9.csv", &caps()),
         source("deep/er/foo+q7_fp8.csv", &stages()),
@@ -173,12 +173,12 @@ fn every_format_gives_its_protocols_of_a_gpu_and_models_nobody_knows() {
         assert!(row.mae.is_finite() && row.baselines.values().all(|v| v.is_finite()), "{row:?}");
         assert!(row.coverage90.is_none_or(|c| (0.0..=1.0).contains(&c)), "{row:?}");
     }
-    // Tidy files: better than a constant by far.
+    // Files without noise: much better than a constant.
     for (protocol, quantity) in [("caps-3", "time"), ("clocks-4", "time"), ("scaling", "time")] {
         let row = row(&report, protocol, quantity);
         assert!(row.mape.unwrap() < 0.5 * row.baselines["constant"], "{row:?}");
     }
-    // The order of files and of their rows says nothing.
+    // The order of files and of their rows has no effect.
     let mut turned: Vec<Source> = sources.to_vec();
     turned.reverse();
     assert_eq!(wattle_evaluation::run(&turned), report);
@@ -203,7 +203,7 @@ fn every_format_gives_its_protocols_of_a_gpu_and_models_nobody_knows() {
 }
 
 #[test]
-fn rows_in_any_order_and_with_other_line_ends_say_the_same() {
+fn row_order_and_line_ends_have_no_effect() {
     let text = caps();
     let (header, rows) = text.split_once('\n').unwrap();
     let mut rows: Vec<&str> = rows.lines().collect();
@@ -213,7 +213,7 @@ fn rows_in_any_order_and_with_other_line_ends_say_the_same() {
 }
 
 #[test]
-fn what_is_broken_is_told_with_its_line_and_the_rest_counts() {
+fn faulty_rows_are_reported_with_their_line_and_the_others_used() {
     let header = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power";
     let mut text = caps();
     let good = run("c.csv", &text);
@@ -248,14 +248,14 @@ fn what_is_broken_is_told_with_its_line_and_the_rest_counts() {
         let start = format!("c.csv:{line}: ");
         assert!(said.iter().any(|s| s.starts_with(&start) && s.contains(what)), "{line} {said:?}");
     }
-    // Nothing but a header.
+    // A header only.
     let empty = run("c.csv", header);
     assert!(empty.rows.is_empty() && empty.files == 1);
     assert!(empty.problems.iter().any(|p| p.what.contains("five caps")), "{:?}", empty.problems);
 }
 
 #[test]
-fn too_few_points_make_no_row_and_it_is_said() {
+fn too_few_readings_are_reported_and_give_no_row() {
     for (file, text, what) in [
         ("a.csv", "network,batch_size,power_limit,time_per_epoch,average_power\nn,1,100,1,90\nn,1,200,1,90\n".to_owned(), "no row for caps-3 time"),
         ("b.csv", "stage,instruction,frequency,time,energy\n0,forward,1000,1,1\n0,forward,1100,1,1\n".to_owned(), "no row for clocks-4 energy"),
@@ -270,7 +270,7 @@ fn too_few_points_make_no_row_and_it_is_said() {
 }
 
 #[test]
-fn cells_of_a_table_fail_alone() {
+fn a_faulty_cell_does_not_affect_its_row() {
     let text = throughputs(0.5).replacen("64,", "64,x,", 1).replacen(",64\n", ",64,128\n", 1);
     let report = run("throughputs_Z9/m.csv", &text);
     assert_eq!(report.problems.len(), 3, "{:?}", said(&report));
@@ -283,9 +283,9 @@ fn cells_of_a_table_fail_alone() {
     );
 }
 
-/// A pair that did not fit has zero steps; it is no error, and no reading.
+/// A pair that did not fit has zero steps/s; it is skipped without an error.
 #[test]
-fn pairs_in_both_orders_count_once_and_zeros_not_at_all() {
+fn pairs_in_both_orders_count_once_and_zeros_are_skipped() {
     let text = pairs();
     let once = run("p.csv", &text);
     let (header, rows) = text.split_once('\n').unwrap();

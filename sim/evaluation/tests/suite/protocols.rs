@@ -1,8 +1,8 @@
-//! The protocols on measured runs, through the service's own code: every row, printed.
+//! The protocols on measured runs: every row is printed and compared with what was reached.
 //!
-//! Reads the folder in `WATTLE_DATA`, or `../shared/data` beside the repository; says so loudly and
-//! passes where there is none. `cargo test -p wattle-evaluation --test suite protocols -- --nocapture` shows
-//! the rows.
+//! Reads the folder in `WATTLE_DATA`, or `../shared/data` next to the repository; without it the tests print
+//! that they did not run, and pass. `cargo test -p wattle-evaluation --test suite protocols -- --nocapture`
+//! shows the rows.
 
 #![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
 
@@ -31,7 +31,7 @@ fn walk(root: &Path, dir: &Path, out: &mut Vec<Source>) {
     }
 }
 
-/// Made once for all tests.
+/// Computed once for all tests.
 fn report() -> Option<&'static Report> {
     static REPORT: OnceLock<Option<Report>> = OnceLock::new();
     REPORT.get_or_init(make).as_ref()
@@ -66,7 +66,7 @@ fn every_protocol_has_its_rows() {
             share(row.coverage90),
         );
     }
-    // Some models of that file ran on one GPU only.
+    // Some models of that file ran on one number of GPUs only.
     let said = report.problems.iter().filter(|p| p.file != "gavel/isolated.csv");
     assert_eq!(said.collect::<Vec<_>>(), Vec::<&wattle_evaluation::Problem>::new());
     for protocol in
@@ -76,8 +76,7 @@ fn every_protocol_has_its_rows() {
     }
 }
 
-/// (protocol, GPU, quantity, most error): what was reached, with a little room. A model that gets
-/// better takes its bound along.
+/// (protocol, GPU, quantity, largest error), with a small margin; to be lowered when a model improves.
 const REACHED: [(&str, &str, &str, f64); 16] = [
     ("caps-3", "v100", "time", 0.021),
     ("caps-3", "p100", "time", 0.020),
@@ -97,7 +96,7 @@ const REACHED: [(&str, &str, &str, f64); 16] = [
     ("scaling+16", "A100", "time", 0.09),
 ];
 
-/// (protocol, GPU, quantity, most error, least inside 90 %) of what has one row for all.
+/// (protocol, GPU, quantity, largest error, smallest coverage) of protocols with one row over all.
 const PAIRS: [(&str, &str, &str, f64, f64); 6] = [
     ("pairs-out", "v100", "relative_speed", 0.050, 0.88),
     ("pairs-out", "p100", "relative_speed", 0.021, 0.88),
@@ -107,7 +106,7 @@ const PAIRS: [(&str, &str, &str, f64, f64); 6] = [
     ("jobs-out", "p100", "relative_speed", 0.043, 0.90),
 ];
 
-/// (protocol, most mean error over models, least inside 90 % in the mean and of the worst).
+/// (protocol, largest mean error over models, smallest coverage in the mean and of the worst).
 const MODELS: [(&str, f64, f64, f64); 3] = [
     ("scaling", 0.075, 0.90, 0.80),
     ("scaling+16", 0.060, 0.85, 0.50),
@@ -115,7 +114,7 @@ const MODELS: [(&str, f64, f64, f64); 3] = [
 ];
 
 #[test]
-fn pairs_stay_as_they_were_reached() {
+fn pairs_keep_their_accuracy() {
     let Some(report) = report() else { return };
     for (protocol, gpu, quantity, most, inside) in PAIRS {
         let is = |r: &&wattle_evaluation::Row| {
@@ -129,7 +128,7 @@ fn pairs_stay_as_they_were_reached() {
 }
 
 #[test]
-fn models_never_seen_stay_as_they_were_reached() {
+fn unseen_models_keep_their_accuracy() {
     let Some(report) = report() else { return };
     for (protocol, most, inside, worst) in MODELS {
         let rows: Vec<_> = report.rows.iter().filter(|r| r.protocol == protocol).collect();
@@ -144,7 +143,7 @@ fn models_never_seen_stay_as_they_were_reached() {
 }
 
 #[test]
-fn what_was_reached_is_kept() {
+fn caps_and_clocks_keep_their_accuracy() {
     let Some(report) = report() else { return };
     for (protocol, gpu, quantity, most) in REACHED {
         let is = |r: &&wattle_evaluation::Row| {
@@ -159,9 +158,9 @@ fn what_was_reached_is_kept() {
     for row in &report.rows {
         let Some(covered) = row.coverage90 else { continue };
         match row.protocol.as_str() {
-            // Known jobs: 90 % of what is seen under other caps and clocks lies inside.
+            // Known jobs: intervals under other caps and clocks cover 90 %.
             "caps-3" | "clocks-4" => assert!((0.88..=0.93).contains(&covered), "{row:?}"),
-            // Networks never seen.
+            // Unseen networks.
             "caps-1" => assert!(covered >= 0.88, "{row:?}"),
             "caps-1-by-network" if row.model.as_deref() != Some("ncf") => {
                 assert!(covered >= 0.80, "{row:?}");
