@@ -12,7 +12,7 @@ use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 
 use crate::history::Stored;
-use crate::observation::UNKNOWN;
+use wattle_common::observation::UNKNOWN;
 
 /// Partners kept of each class; beyond that the one not heard of for longest makes room.
 pub const PARTNERS_MAX: usize = 64;

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::model::cap::Card;
-use crate::observation::Observation;
 use crate::prior;
+use wattle_common::datasheet;
+use wattle_common::observation::Observation;
 
 /// Kinds of card remembered; a cluster has a handful.
 pub const GPU_TYPES_MAX: usize = 64;
@@ -73,11 +74,11 @@ impl Cards {
         let seen = self.kinds.get(kind).copied().unwrap_or_default();
         // A card of which no cap was ever read shows by its power which form factor it is.
         let most = seen.cap_w_max.or(seen.power_w_max);
-        let default = prior::default_cap(kind, most);
+        let default = datasheet::default_cap(kind, most);
         Card {
             cap_default_w: default.watts,
             cap_known: default.known,
-            idle_w: prior::idle(default.watts, seen.power_w_min),
+            idle_w: datasheet::idle_w(default.watts, seen.power_w_min),
             clock_mhz_top: seen.clock_mhz_max,
             power_carried: kind != prior::POWER_MEASURED_ON,
         }

@@ -142,10 +142,10 @@ mod tests {
     use super::*;
     use crate::beside::{Beside, PARTNERS_MAX};
     use crate::history::{JOBS_MAX, LEVELS_MAX, PowerLevel, SETS_MAX, SETTINGS_MAX};
-    use crate::model::cap::Setting;
     use crate::model::throughput::{Constants, Off, POOLED};
     use wattle_common::Timestamp;
     use wattle_common::id::JobId;
+    use wattle_common::observation::Setting;
 
     fn stored(mean: f64, sd: f64) -> Option<Stored> {
         Some(Stored { mean, sd })

@@ -14,9 +14,9 @@ use wattle_common::id::{JobId, WorkloadId};
 
 use crate::beside::Beside;
 use crate::fit::Belief;
-use crate::model::cap::Setting;
 use crate::model::{interference, throughput, transfer};
 use crate::workload_name::WorkloadName;
+use wattle_common::observation::{JobShape, Setting};
 
 /// Jobs kept of each class.
 pub const JOBS_MAX: usize = 8;
@@ -76,8 +76,8 @@ pub struct Level {
 impl Level {
     /// Where it was.
     #[must_use]
-    pub fn spot(&self) -> throughput::Spot {
-        throughput::Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    pub fn shape(&self) -> JobShape {
+        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 }
 
@@ -173,7 +173,7 @@ pub struct Profile {
     /// The same by GPUs.
     pub powers: BTreeMap<u32, Belief>,
     /// Step rates by configuration.
-    pub levels: BTreeMap<throughput::Spot, Belief>,
+    pub levels: BTreeMap<JobShape, Belief>,
     /// What its jobs showed under caps and clocks.
     pub settings: Vec<AtSetting>,
 }
@@ -225,9 +225,9 @@ impl Class {
     #[must_use]
     pub fn profile(&self, but: Option<&JobId>) -> Profile {
         let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
-        let mut by_level: BTreeMap<throughput::Spot, Vec<Stored>> = BTreeMap::new();
+        let mut by_level: BTreeMap<JobShape, Vec<Stored>> = BTreeMap::new();
         for level in jobs().flat_map(|s| &s.levels) {
-            by_level.entry(level.spot()).or_default().push(level.ln_rate);
+            by_level.entry(level.shape()).or_default().push(level.ln_rate);
         }
         let levels = by_level
             .into_iter()

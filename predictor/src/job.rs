@@ -28,15 +28,15 @@ use crate::history::{self, AtSetting, Level, PowerLevel, Profile, SharedSet, Sto
 use crate::interval::LogNormal;
 use crate::job::held::{Answer, Half, Held, Prepared};
 use crate::job::power::PowerAlone;
-use crate::model::cap::{self, Card, Setting};
+use crate::model::cap::{self, Card};
 use crate::model::constant::LEAST_SD;
 use crate::model::interference::Mix;
 use crate::model::pairs::Traits;
-use crate::model::throughput::{Spot, Throughput};
-use crate::observation::{Observation, POWER_SD, UNKNOWN};
+use crate::model::throughput::Throughput;
 use crate::pooled::{self, Pooled};
 use crate::prior;
 use crate::workload_name::WorkloadName;
+use wattle_common::observation::{JobShape, Observation, POWER_SD, UNKNOWN};
 
 /// Configurations fitted together with the time curve.
 const GROUPS_MAX: usize = history::LEVELS_MAX;
@@ -102,7 +102,7 @@ impl Job {
         if self.windows.len() > max {
             let group = |o: &Observation| {
                 let whole = |v: Option<f64>| v.map(|v| v as u64);
-                (o.spot(), whole(o.cap_w), whole(o.clock_mhz_max), o.neighbours.clone())
+                (o.shape(), whole(o.cap_w), whole(o.clock_mhz_max), o.neighbours.clone())
             };
             let mut counts = BTreeMap::new();
             for window in &self.windows {
@@ -165,7 +165,7 @@ pub struct JobModel {
     settings: Vec<AtSetting>,
     /// Step rates of the configurations seen, then what caps and clocks do to them, together.
     speed: Posterior,
-    groups: Vec<Spot>,
+    groups: Vec<JobShape>,
     throughput: Throughput,
     /// What it did beside others, by their classes.
     pub shared: Vec<SharedSet>,
@@ -240,7 +240,7 @@ impl JobModel {
 
     /// Steps a second alone at the default, as a logarithm.
     #[must_use]
-    pub fn ln_rate(&self, at: Spot) -> Option<LogNormal> {
+    pub fn ln_rate(&self, at: JobShape) -> Option<LogNormal> {
         self.throughput.ln_rate(at)
     }
 
@@ -248,10 +248,10 @@ impl JobModel {
     /// configuration that was seen, level and curve together, because what one of them is wrong by
     /// the other makes good.
     #[must_use]
-    pub fn ln_rate_set(&self, spot: Spot, at: &Prepared, slow: Answer) -> Option<LogNormal> {
-        let spot = self.throughput.named(spot);
-        let level = self.throughput.ln_rate(spot)?;
-        let variance = match self.groups.iter().position(|g| self.throughput.named(*g) == spot) {
+    pub fn ln_rate_set(&self, shape: JobShape, at: &Prepared, slow: Answer) -> Option<LogNormal> {
+        let shape = self.throughput.named(shape);
+        let level = self.throughput.ln_rate(shape)?;
+        let variance = match self.groups.iter().position(|g| self.throughput.named(*g) == shape) {
             Some(i) => self.speed.at(&self.speed_row(i, at.columns())).1 + slow.form,
             None => level.variance + slow.fitted + slow.form,
         };
@@ -343,22 +343,22 @@ impl JobModel {
         let rated = || windows.iter().rev().filter(|w| w.rate.is_some());
         let shifts = order::shifts(windows, context.card, |w| Some((w.rate?.ln(), w.rate_sd)));
         for window in rated() {
-            let group = window.spot();
+            let group = window.shape();
             if !self.groups.contains(&group) && self.groups.len() < GROUPS_MAX {
                 self.groups.push(group);
             }
         }
-        let alone_in = |spot: Spot| rated().any(|w| w.alone() && w.spot() == spot);
-        let beside = rated().filter(|w| !w.alone() && !alone_in(w.spot())).count() as f64;
+        let alone_in = |shape: JobShape| rated().any(|w| w.alone() && w.shape() == shape);
+        let beside = rated().filter(|w| !w.alone() && !alone_in(w.shape())).count() as f64;
         let levels = self.groups.len();
         let mut rows = self.held.class_rows(Half::Slow, &context.class.settings, levels);
         for (window, shift) in windows.iter().zip(shifts).rev().filter(|(w, _)| w.rate.is_some()) {
             // What neighbours cost is only expected here: windows beside them tell the level where
             // none alone does. All of them err together, so that many are no surer than one.
-            if !window.alone() && alone_in(window.spot()) {
+            if !window.alone() && alone_in(window.shape()) {
                 continue;
             }
-            let Some(group) = self.groups.iter().position(|g| *g == window.spot()) else {
+            let Some(group) = self.groups.iter().position(|g| *g == window.shape()) else {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
@@ -413,9 +413,9 @@ impl JobModel {
 
     /// What each set of neighbours did, where the job's own speed and power alone are known.
     fn fit_shared(&mut self, windows: &[Observation], context: Context<'_>) {
-        let known_alone = |spot: Spot| {
-            context.class.levels.contains_key(&spot)
-                || windows.iter().any(|w| w.alone() && w.rate.is_some() && w.spot() == spot)
+        let known_alone = |shape: JobShape| {
+            context.class.levels.contains_key(&shape)
+                || windows.iter().any(|w| w.alone() && w.rate.is_some() && w.shape() == shape)
         };
         let mut sets: BTreeMap<&[WorkloadId], (Vec<Row>, Vec<Row>)> = BTreeMap::new();
         let mut newest: Vec<&[WorkloadId]> = Vec::new();
@@ -431,8 +431,8 @@ impl JobModel {
             let at = self.held.prepare(window.setting());
             let under = self.held.answer(&at, self.ln_power_alone(window.gpus).0, 0.0).0;
             if let Some(rate) = window.rate
-                && known_alone(window.spot())
-                && let Some(alone) = self.ln_rate_set(window.spot(), &at, under)
+                && known_alone(window.shape())
+                && let Some(alone) = self.ln_rate_set(window.shape(), &at, under)
             {
                 let variance = alone.variance + window.rate_sd * window.rate_sd;
                 slow.push(row(alone.mean - rate.ln(), variance));
@@ -490,10 +490,10 @@ impl JobModel {
         Summary {
             levels: (self.groups.iter().enumerate())
                 .filter(|_| !self.inferred)
-                .map(|(i, spot)| Level {
-                    gpus: spot.gpus,
-                    nodes: spot.nodes,
-                    global_batch: spot.batch,
+                .map(|(i, shape)| Level {
+                    gpus: shape.gpus,
+                    nodes: shape.nodes,
+                    global_batch: shape.batch,
                     ln_rate: self.speed.belief(i).into(),
                 })
                 .collect(),
@@ -530,16 +530,4 @@ fn without_levels(class: &Profile, inferred: bool) -> Cow<'_, Profile> {
         class.to_mut().levels.clear();
     }
     class
-}
-
-/// A setting as the models take it, from a surface's units.
-#[must_use]
-pub fn setting(
-    cap: Option<wattle_common::Power>,
-    clock: Option<wattle_common::Frequency>,
-) -> Setting {
-    Setting {
-        cap_w: cap.map(wattle_common::Power::as_w),
-        clock_mhz_max: clock.map(|f| f64::from(f.as_mhz())),
-    }
 }

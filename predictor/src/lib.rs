@@ -32,12 +32,10 @@ pub mod likeness;
 pub mod machine;
 pub mod method;
 pub mod model;
-pub mod observation;
 pub mod pooled;
 pub mod predictor;
 pub mod prior;
 pub mod probe;
-pub mod registry;
 #[cfg(feature = "service")]
 pub mod shell;
 pub mod surface;

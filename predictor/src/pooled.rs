@@ -16,6 +16,7 @@ use crate::model::pairs::{Constants, Pairs, ROWS_MAX, Row, Traits};
 use crate::model::transfer::{Bounds, Seen, Transfer};
 use crate::model::{interference, throughput};
 use crate::prior;
+use wattle_common::datasheet;
 
 /// Pairs are fitted anew once so large a part of the rows is news: the fit costs their cube.
 const PAIRS_NEWS: f64 = 0.2;
@@ -85,10 +86,10 @@ impl Pooled {
         let (capped, families) = history.capped(kind);
         // What counts as capped is at least one per cent below the default.
         let most = capped.iter().map(|s| s.cap_w / 0.99).reduce(f64::max);
-        let cap_default_w = prior::default_cap(kind, most).watts;
+        let cap_default_w = datasheet::default_cap(kind, most).watts;
         let watts = |s: &Seen| (s.ln_power + s.power.map_or(0.0, |(ln_ratio, _)| ln_ratio)).exp();
         let lowest = capped.iter().map(watts).reduce(f64::min);
-        let idle_w = prior::idle(cap_default_w, lowest);
+        let idle_w = datasheet::idle_w(cap_default_w, lowest);
         let transfer =
             Transfer::fit(&capped, Bounds { cap_default_w, idle_w }).with_families(&families);
         let interference = interference::Pooled::fit(&slow, &power);

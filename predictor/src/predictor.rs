@@ -28,11 +28,11 @@ use crate::job::{Context, Job, JobModel, Profiles};
 use crate::likeness::Like;
 use crate::method::Learner;
 use crate::model::cap::Card;
-use crate::observation::{Observation, unknown};
 use crate::pooled::Pooled;
 use crate::prior;
 use crate::probe;
 use crate::surface::{Axes, Configuration, Question, configurations};
+use wattle_common::observation::{Observation, UnusableWindow, unknown};
 
 /// Up to so many classes, what is pooled over jobs is fitted anew with each window; beyond, with
 /// every [`POOL_EVERY`]th.
@@ -47,7 +47,7 @@ pub enum Learned {
     /// It was known already.
     Nothing,
     /// It says nothing that can be used, and why.
-    Unusable(&'static str),
+    Unusable(UnusableWindow),
 }
 
 /// Learns from windows, answers with surfaces.

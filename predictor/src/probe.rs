@@ -18,8 +18,8 @@ use wattle_common::{Frequency, Power};
 use crate::config::PredictorConfig;
 use crate::job::Job;
 use crate::model::cap::Card;
-use crate::observation::Observation;
 use crate::surface::{CAP_SHARES, Configuration, GPUS_PER_NODE, clock_axis};
+use wattle_common::observation::Observation;
 
 /// Windows alone in the usual setting before anything else is looked at: without a level, a reading
 /// under a cap says little.

@@ -17,13 +17,13 @@ use crate::fit::Belief;
 use crate::history::{Class, SharedSet, Stored};
 use crate::interval::LogNormal;
 use crate::job::held::Prepared;
-use crate::job::{JobModel, Profiles, setting};
-use crate::model::cap::{self, Card, Setting};
+use crate::job::{JobModel, Profiles};
+use crate::model::cap::{self, Card};
 use crate::model::interference::{Habit, Seen};
 use crate::model::pairs::Traits;
-use crate::model::throughput::Spot;
 use crate::pooled::Pooled;
 use crate::prior;
+use wattle_common::observation::{JobShape, Setting};
 
 /// Caps on the axis beside the default, in shares of it: from 40 %, below which the traces' cards
 /// do not go, in steps of a tenth.
@@ -70,8 +70,8 @@ pub struct Configuration {
 impl Configuration {
     /// Where its steps are taken.
     #[must_use]
-    pub fn spot(&self) -> Spot {
-        Spot { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    pub fn shape(&self) -> JobShape {
+        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 }
 
@@ -137,7 +137,7 @@ impl<'a> Question<'a> {
                 _ => Some(self.together(neighbours, &singles)),
             };
             last = together.map(|together| (neighbours, together));
-            let set = setting(at.cap, at.clock_max);
+            let set = Setting::new(at.cap, at.clock_max);
             let known = settings.iter().position(|(s, _)| *s == set).unwrap_or_else(|| {
                 settings.truncate(SETTINGS_MAX - 1);
                 settings.push((set, self.model.held.prepare(set)));
@@ -164,7 +164,7 @@ impl<'a> Question<'a> {
         if self.card.cap_known {
             ln_power = ln_power.min(self.card.cap_default_w.ln());
         }
-        let set = setting(at.cap, at.clock_max);
+        let set = Setting::new(at.cap, at.clock_max);
         let (held, drop) = self.model.held.answer(prepared, ln_power, power_variance);
         let beside = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
         let under = LogNormal { mean: -held.mean, variance: held.fitted + held.form, dof: 8.0 };
@@ -181,7 +181,7 @@ impl<'a> Question<'a> {
         };
         let steps_per_s = self
             .model
-            .ln_rate_set(at.spot(), prepared, held)
+            .ln_rate_set(at.shape(), prepared, held)
             // An iteration seen in power may be several steps, or a part of one.
             .filter(|_| !self.model.inferred)
             .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));

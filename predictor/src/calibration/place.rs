@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use wattle_common::id::WorkloadId;
 
 use crate::model::cap::Card;
-use crate::observation::Observation;
 use crate::surface::Configuration;
 use crate::workload_name::WorkloadName;
+use wattle_common::observation::Observation;
 
 /// In what a configuration differs from those seen of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +71,7 @@ pub struct Experience<'a> {
 }
 
 fn family(class: Option<&WorkloadId>) -> String {
-    let name = class.map_or(crate::observation::UNKNOWN, WorkloadId::as_str);
+    let name = class.map_or(wattle_common::observation::UNKNOWN, WorkloadId::as_str);
     WorkloadName::of(name).family.to_owned()
 }
 

@@ -13,8 +13,8 @@ use super::{Context, Job, order};
 use crate::fit::Belief;
 use crate::history::{LEVELS_MAX, PowerLevel, Profile, Stored};
 use crate::model::cap::{self, Card};
-use crate::observation::{Observation, POWER_SD};
 use crate::prior;
+use wattle_common::observation::{Observation, POWER_SD};
 
 /// A job that draws well under a low cap draws about what it does at the default, but its peaks may
 /// be cut: by up to a tenth in the Zeus traces.

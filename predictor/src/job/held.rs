@@ -21,12 +21,12 @@ use std::sync::Arc;
 
 use crate::fit::{Belief, Posterior, Row};
 use crate::history::AtSetting;
-use crate::model::cap::{self, Card, Setting};
+use crate::model::cap::{self, Card};
 use crate::model::clock::Clocks;
 use crate::model::constant::{Constant, LEAST_SD};
 use crate::model::transfer::{Expected, Guess, Transfer};
-use crate::observation::Observation;
 use knots::{knots, place, rising, steps};
+use wattle_common::observation::{Observation, Setting};
 
 /// How far a job wanders from the clock's power law, as a variance for each unit of ln(f0 / f).
 pub(crate) const CLOCK_WANDER_TIME: Constant = Constant::new("held: CLOCK_WANDER_TIME", 0.1);

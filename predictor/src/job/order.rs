@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use wattle_common::numerics::{median, non_increasing};
 
 use crate::model::cap::Card;
-use crate::model::throughput::Spot;
-use crate::observation::Observation;
+use wattle_common::observation::{JobShape, Observation};
 
 /// Caps this close are one.
 const SAME: f64 = 0.995;
@@ -38,14 +37,14 @@ pub(super) fn shifts(
     card: &Card,
     of: impl Fn(&Observation) -> Option<(f64, f64)>,
 ) -> Vec<f64> {
-    let mut groups: BTreeMap<(Spot, Option<u64>), Vec<Reading>> = BTreeMap::new();
+    let mut groups: BTreeMap<(JobShape, Option<u64>), Vec<Reading>> = BTreeMap::new();
     for (i, window) in windows.iter().enumerate().filter(|(_, w)| w.alone()) {
         let Some((value, sd)) = of(window).filter(|(v, sd)| v.is_finite() && *sd > 0.0) else {
             continue;
         };
         let cap_w = window.cap_w.unwrap_or(card.cap_default_w).min(card.cap_default_w);
         let clock = window.clock_mhz_max.map(f64::to_bits);
-        let group = groups.entry((window.spot(), clock)).or_default();
+        let group = groups.entry((window.shape(), clock)).or_default();
         group.push(Reading { cap_w, window: i, value, weight: 1.0 / (sd * sd) });
     }
     let mut shifts = vec![0.0; windows.len()];

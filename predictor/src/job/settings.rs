@@ -9,7 +9,7 @@ use super::held::{Half, Held};
 use crate::fit::{Belief, Row, fit};
 use crate::history::{AtSetting, SETTINGS_MAX, Stored};
 use crate::model::cap::{self, Card};
-use crate::observation::{Observation, POWER_SD};
+use wattle_common::observation::{Observation, POWER_SD};
 
 /// As wide as anything a cap does.
 const ANYTHING: Belief = Belief { mean: 0.0, sd: 1.0 };

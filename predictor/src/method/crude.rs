@@ -20,10 +20,10 @@ use wattle_common::hash::fnv1a;
 use wattle_common::id::WorkloadId;
 
 use crate::job::Profiles;
-use crate::model::cap::{Card, Setting};
-use crate::observation::Observation;
+use crate::model::cap::Card;
 use crate::prior;
 use crate::surface::Configuration;
+use wattle_common::observation::{Observation, Setting};
 
 /// Batch size taken for a job that names none: only differences within one job count then.
 const BATCH_UNKNOWN: f64 = 64.0;
@@ -134,7 +134,7 @@ impl Place {
     /// What is asked for.
     #[must_use]
     pub fn of(at: &Configuration, card: &Card, traits: &Traits, profiles: &Profiles) -> Self {
-        let set = crate::job::setting(at.cap, at.clock_max);
+        let set = Setting::new(at.cap, at.clock_max);
         let shape = (at.gpus, at.nodes, at.global_batch);
         Self::new(card, traits, profiles, shape, set, &at.neighbours)
     }

@@ -15,10 +15,10 @@ use crate::cards::GPU_TYPES_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
-use crate::model::cap::{self, Card, Setting};
-use crate::observation::Observation;
+use crate::model::cap::{self, Card};
 use crate::prior;
 use crate::surface::Configuration;
+use wattle_common::observation::{Observation, Setting};
 
 /// Configurations kept of one job.
 pub const READINGS_PER_JOB: usize = 16;
@@ -122,7 +122,7 @@ impl SeenJob {
             power_w,
             // A job that has not run yet is expected to run as its class does.
             global_batch: match windows {
-                [] => usual_batch(class.levels.keys().map(|spot| spot.batch)),
+                [] => usual_batch(class.levels.keys().map(|shape| shape.batch)),
                 _ => windows.iter().rev().find_map(|w| w.global_batch),
             },
         };

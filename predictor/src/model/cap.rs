@@ -22,7 +22,7 @@
 //! blackjack2015/NV-DVFS-Benchmark: 0.82 of the top clock gives 0.90 of the speed at 0.73 of the
 //! power.
 
-use serde::{Deserialize, Serialize};
+use wattle_common::observation::Setting;
 
 use super::constant::Constant;
 use crate::fit::Belief;
@@ -65,15 +65,6 @@ pub struct Card {
     pub clock_mhz_top: Option<f64>,
     /// Whether power priors come from other kinds of card than this one ([`crate::prior`]).
     pub power_carried: bool,
-}
-
-/// How a card is set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
-    /// Cap, watts; `None`: the default.
-    pub cap_w: Option<f64>,
-    /// Locked highest clock, MHz; `None`: not locked.
-    pub clock_mhz_max: Option<f64>,
 }
 
 /// The features (z, z^2, c) of a setting for a job that draws `power_w` at the default.

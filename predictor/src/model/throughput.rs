@@ -37,6 +37,8 @@
 pub mod form;
 mod pooled;
 
+use wattle_common::observation::JobShape;
+
 use crate::fit::{Belief, Posterior, Row, believed_squares, fit};
 use crate::history::Stored;
 use crate::interval::LogNormal;
@@ -53,22 +55,11 @@ const LEVEL_SD_MIN: f64 = 0.01;
 const SAME_LOCAL_ODDS: f64 = 0.1;
 const ITERATIONS: usize = 25;
 
-/// A configuration: GPUs, nodes and global batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Spot {
-    /// GPUs in all.
-    pub gpus: u32,
-    /// Nodes.
-    pub nodes: u32,
-    /// Global batch size, where it was reported.
-    pub batch: Option<u32>,
-}
-
 /// A configuration whose step rate is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
     /// The configuration.
-    pub spot: Spot,
+    pub shape: JobShape,
     /// The logarithm of steps a second.
     pub ln_rate: LogNormal,
 }
@@ -108,11 +99,11 @@ struct Scale {
 impl Scale {
     fn of(known: &[Known], batch: Option<u32>, same_local: bool) -> Self {
         let mut scale = Self { ln_time: 0.0, ln_local: 0.0, same_local, batch };
-        let fewest = known.iter().map(|k| k.spot.gpus).min().unwrap_or(1);
+        let fewest = known.iter().map(|k| k.shape.gpus).min().unwrap_or(1);
         let (mut time, mut local, mut n) = (0.0, 0.0, 0.0);
-        for k in known.iter().filter(|k| k.spot.gpus == fewest) {
+        for k in known.iter().filter(|k| k.shape.gpus == fewest) {
             time -= k.ln_rate.mean;
-            local += scale.place(k.spot).local.ln();
+            local += scale.place(k.shape).local.ln();
             n += 1.0;
         }
         if n > 0.0 {
@@ -121,22 +112,22 @@ impl Scale {
         scale
     }
 
-    fn place(&self, spot: Spot) -> Place {
-        let gpus = f64::from(spot.gpus.max(1));
-        let global = spot.batch.or(self.batch).filter(|_| self.batch.is_some());
+    fn place(&self, shape: JobShape) -> Place {
+        let gpus = f64::from(shape.gpus.max(1));
+        let global = shape.batch.or(self.batch).filter(|_| self.batch.is_some());
         let local = match global {
             Some(batch) => f64::from(batch) / gpus,
             None if self.same_local => 1.0,
             None => 1.0 / gpus,
         };
-        let nodes = f64::from(spot.nodes.max(1));
+        let nodes = f64::from(shape.nodes.max(1));
         Place { gpus, nodes, local: local * (-self.ln_local).exp() }
     }
 }
 
 /// 0 near, where the form is on ground where it is sure, or 1 beyond.
-fn beyond(spot: Spot) -> usize {
-    usize::from(spot.nodes > 1 || spot.gpus > 4)
+fn beyond(shape: JobShape) -> usize {
+    usize::from(shape.nodes > 1 || shape.gpus > 4)
 }
 
 impl Throughput {
@@ -144,11 +135,11 @@ impl Throughput {
     /// say nothing.
     #[must_use]
     pub fn fit(known: Vec<Known>, batch: Option<u32>, pooled: &Pooled) -> Self {
-        let batch = batch.or_else(|| known.iter().rev().find_map(|k| k.spot.batch));
+        let batch = batch.or_else(|| known.iter().rev().find_map(|k| k.shape.batch));
         let fitted = (!known.is_empty()).then(|| {
             let rows = thinned(&known);
             let global = Fitted::of(&rows, batch, false, pooled);
-            if batch.is_some() || rows.iter().all(|k| k.spot.gpus == rows[0].spot.gpus) {
+            if batch.is_some() || rows.iter().all(|k| k.shape.gpus == rows[0].shape.gpus) {
                 return global;
             }
             let local = Fitted::of(&rows, batch, true, pooled);
@@ -160,14 +151,14 @@ impl Throughput {
     /// Steps a second, as a logarithm; `batch` is the global one, `None` the job's own. `None` where
     /// no rate is known at all.
     #[must_use]
-    pub fn ln_rate(&self, spot: Spot) -> Option<LogNormal> {
-        let spot = self.named(spot);
-        if let Some(known) = self.known.iter().find(|k| self.named(k.spot) == spot) {
+    pub fn ln_rate(&self, shape: JobShape) -> Option<LogNormal> {
+        let shape = self.named(shape);
+        if let Some(known) = self.known.iter().find(|k| self.named(k.shape) == shape) {
             return Some(known.ln_rate);
         }
         let fitted = self.fitted.as_ref()?;
-        let (time, gradient) = ln_time(&fitted.theta, fitted.scale.place(spot), fitted.network);
-        let form = fitted.form[beyond(spot)];
+        let (time, gradient) = ln_time(&fitted.theta, fitted.scale.place(shape), fitted.network);
+        let form = fitted.form[beyond(shape)];
         Some(LogNormal {
             mean: -(time + fitted.scale.ln_time),
             variance: fitted.variance(&gradient) + form * form,
@@ -177,8 +168,8 @@ impl Throughput {
 
     /// The same place with the batch that is meant where none is named.
     #[must_use]
-    pub fn named(&self, spot: Spot) -> Spot {
-        Spot { batch: spot.batch.or(self.batch).filter(|_| self.batch.is_some()), ..spot }
+    pub fn named(&self, shape: JobShape) -> JobShape {
+        JobShape { batch: shape.batch.or(self.batch).filter(|_| self.batch.is_some()), ..shape }
     }
 
     /// What these configurations say of the constants that like jobs share.
@@ -191,7 +182,7 @@ impl Throughput {
 /// At most [`FITTED_MAX`], evenly over all sizes.
 fn thinned(known: &[Known]) -> Vec<Known> {
     let mut rows = known.to_vec();
-    rows.sort_by_key(|k| (k.spot.nodes, k.spot.gpus, k.spot.batch));
+    rows.sort_by_key(|k| (k.shape.nodes, k.shape.gpus, k.shape.batch));
     if rows.len() <= FITTED_MAX {
         return rows;
     }
@@ -202,13 +193,13 @@ impl Fitted {
     /// The fit under the network that the readings, or like jobs, show.
     fn of(rows: &[Known], batch: Option<u32>, same_local: bool, pooled: &Pooled) -> Self {
         let scale = Scale::of(rows, batch, same_local);
-        if rows.iter().all(|k| k.spot.nodes <= 1) {
+        if rows.iter().all(|k| k.shape.nodes <= 1) {
             return Self::under(rows, scale, pooled.network, pooled);
         }
         let flat = Self::under(rows, scale, Network::Flat, pooled);
         let (mut squares, mut n) = (0.0, 0.0);
-        for k in rows.iter().filter(|k| k.spot.nodes > 1) {
-            let (time, _) = ln_time(&flat.theta, scale.place(k.spot), Network::Flat);
+        for k in rows.iter().filter(|k| k.shape.nodes > 1) {
+            let (time, _) = ln_time(&flat.theta, scale.place(k.shape), Network::Flat);
             squares += (time + scale.ln_time + k.ln_rate.mean).powi(2);
             n += 1.0;
         }
@@ -226,10 +217,10 @@ impl Fitted {
         let places: Vec<(Place, f64, f64)> = rows
             .iter()
             .map(|k| {
-                let form = pooled.form[beyond(k.spot)];
+                let form = pooled.form[beyond(k.shape)];
                 let level = k.ln_rate.variance.max(LEVEL_SD_MIN * LEVEL_SD_MIN);
                 let y = (-k.ln_rate.mean - scale.ln_time).clamp(-12.0, 12.0);
-                (scale.place(k.spot), y, (level + form * form).sqrt())
+                (scale.place(k.shape), y, (level + form * form).sqrt())
             })
             .collect();
         let start = beliefs.map(|b| b.mean);
@@ -253,7 +244,7 @@ impl Fitted {
             let own = row.sd * row.sd;
             // The fit went after this reading too: what is left of it is less than its noise.
             let left = (1.0 - variance / posterior.noise_ratio().powi(2) / own).max(0.05);
-            let far = beyond(known.spot);
+            let far = beyond(known.shape);
             let of = &mut off[far];
             let square = (row.y - at).powi(2) / left - (own - form[far] * form[far]);
             of.readings += 1;
@@ -358,7 +349,7 @@ mod tests {
 
     fn known(gpus: u32, nodes: u32, batch: Option<u32>, rate: f64) -> Known {
         let ln_rate = LogNormal { mean: rate.ln(), variance: 1e-4, dof: 10.0 };
-        Known { spot: Spot { gpus, nodes, batch }, ln_rate }
+        Known { shape: JobShape { gpus, nodes, batch }, ln_rate }
     }
 
     fn fitted(known: Vec<Known>) -> Throughput {
@@ -366,7 +357,7 @@ mod tests {
     }
 
     fn rate(of: &Throughput, gpus: u32, nodes: u32, batch: Option<u32>) -> f64 {
-        of.ln_rate(Spot { gpus, nodes, batch }).unwrap().mean.exp()
+        of.ln_rate(JobShape { gpus, nodes, batch }).unwrap().mean.exp()
     }
 
     /// Truth of the form itself: fixed, computation for a sample, all-reduce inside a node.
@@ -388,7 +379,8 @@ mod tests {
         let measured = rate(&t, 4, 1, Some(64)) / truth(4, 64) - 1.0;
         assert!(measured.abs() < 1e-9, "measured is measured");
         assert!(
-            t.ln_rate(Spot { gpus: 16, nodes: 1, batch: Some(64) }).unwrap().variance.sqrt() > 0.09
+            t.ln_rate(JobShape { gpus: 16, nodes: 1, batch: Some(64) }).unwrap().variance.sqrt()
+                > 0.09
         );
     }
 
@@ -405,7 +397,7 @@ mod tests {
     fn one_configuration_says_little_of_the_others_and_says_so() {
         let t = fitted(vec![known(1, 1, None, 10.0)]);
         let at =
-            |gpus| t.ln_rate(Spot { gpus, nodes: 1, batch: None }).unwrap().estimate(1e-9, 1e9);
+            |gpus| t.ln_rate(JobShape { gpus, nodes: 1, batch: None }).unwrap().estimate(1e-9, 1e9);
         let eight = at(8);
         assert!(eight.mean > 10.0 && eight.mean < 80.0, "{eight:?}");
         assert!(eight.high / eight.low > 2.0, "{eight:?}");
@@ -442,7 +434,7 @@ mod tests {
     fn a_reading_where_it_is_unsure_makes_it_surer() {
         let seen = [1u32, 2, 4].map(|g| known(g, 1, Some(64), truth(g, 64))).to_vec();
         let width = |t: &Throughput| {
-            t.ln_rate(Spot { gpus: 32, nodes: 4, batch: Some(64) }).unwrap().variance
+            t.ln_rate(JobShape { gpus: 32, nodes: 4, batch: Some(64) }).unwrap().variance
         };
         let before = width(&fitted(seen.clone()));
         let mut more = seen;
@@ -452,6 +444,6 @@ mod tests {
 
     #[test]
     fn nothing_known_is_said() {
-        assert!(fitted(Vec::new()).ln_rate(Spot { gpus: 1, nodes: 1, batch: None }).is_none());
+        assert!(fitted(Vec::new()).ln_rate(JobShape { gpus: 1, nodes: 1, batch: None }).is_none());
     }
 }

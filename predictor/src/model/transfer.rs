@@ -33,13 +33,14 @@ mod spread;
 
 use std::collections::BTreeSet;
 
-use super::cap::{self, Card, Setting};
+use super::cap::{self, Card};
 use super::constant::Constant;
 use super::ridge;
 use crate::fit::Belief;
 use bin::Bin;
 use soft::{soft, soft_minimum};
 use spread::{Group, Half, Spread};
+use wattle_common::observation::Setting;
 
 /// Rows the pooled fit reads at most.
 pub const ROWS_MAX: usize = 4_096;

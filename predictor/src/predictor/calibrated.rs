@@ -11,8 +11,8 @@ use crate::calibration::{Aspect, Calibration, Experience, Place, Quantity, Score
 use crate::interval::{product, stretched, time_of};
 use crate::job::Job;
 use crate::model::cap::Card;
-use crate::observation::Observation;
 use crate::surface::{Configuration, SPEED_MAX, SPEED_MIN};
+use wattle_common::observation::Observation;
 
 impl Predictor {
     /// Predicts what `windows` show, from what was known before them, and takes down how far it was
@@ -169,7 +169,7 @@ fn energy(point: &SurfacePoint) -> Option<Estimate> {
 fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
     let same = |w: &&Observation| {
         w.alone()
-            && w.spot() == beside.spot()
+            && w.shape() == beside.shape()
             && w.setting() == beside.setting()
             && !w.rate_inferred
     };

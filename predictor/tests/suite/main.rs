@@ -4,7 +4,6 @@
 mod calibration;
 mod caps;
 mod common;
-mod contest;
 mod counts;
 mod evaluate;
 mod evaluate_files;
@@ -14,7 +13,6 @@ mod machine;
 mod measured;
 mod methods;
 mod pairs;
-mod registry;
 mod robustness;
 mod scales;
 mod service;

@@ -4,9 +4,9 @@
 
 use super::{Half, Held, Node, Value, of};
 use crate::job::curve::{OwnTime, own_power_at};
-use crate::model::cap::Setting;
 use crate::model::clock::{self, Clocks};
 use crate::model::transfer::Guess;
+use wattle_common::observation::Setting;
 
 /// The table over caps: steps of the logarithm down to a quarter of the default.
 const TABLE_STEPS: usize = 24;
