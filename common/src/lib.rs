@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod codec;
 pub mod config;
+pub mod datasheet;
 pub mod env;
 pub mod hash;
 pub mod id;
@@ -14,6 +15,7 @@ pub mod job;
 pub mod machine;
 pub mod messages;
 pub mod numerics;
+pub mod observation;
 pub mod progress;
 pub mod rng;
 pub mod subject;

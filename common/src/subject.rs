@@ -12,6 +12,11 @@ use crate::id::{ClusterId, IdError, JobId, NodeId, PredictorId};
 /// The first two tokens of every subject: the product and the version of its messages.
 pub const ROOT: &str = "wattle.v1";
 
+/// The NATS service name that every predictor registers under.
+pub const PREDICTOR_SERVICE: &str = "wattle-predictor";
+/// The key of that service's metadata that holds the predictor's own name.
+pub const PREDICTOR_NAME_KEY: &str = "predictor";
+
 /// A subject without its ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {

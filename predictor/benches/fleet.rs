@@ -15,10 +15,10 @@ use std::process::Command;
 use common::{METHODS, megabytes, now, predictor, processor_s, window_of};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
+use wattle_common::observation::Observation;
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::job::Job;
 use wattle_predictor::method::Method;
-use wattle_predictor::observation::Observation;
 use wattle_predictor::predictor::Predictor;
 
 const JOBS: u64 = 10_000;

@@ -143,10 +143,10 @@ mod tests {
     use super::*;
     use crate::history::colocation::{ColocationHistory, PARTNERS_MAX};
     use crate::history::{JOBS_MAX, LEVELS_MAX, PowerLevel, SETS_MAX, SETTINGS_MAX};
-    use crate::model::cap::Setting;
     use crate::model::throughput::{Constants, FormError, POOLED};
     use wattle_common::Timestamp;
     use wattle_common::id::JobId;
+    use wattle_common::observation::Setting;
 
     fn stored(mean: f64, sd: f64) -> Option<Gaussian> {
         Some(Gaussian { mean, sd })

@@ -2,10 +2,11 @@
 //!
 //! Data sheets ([`crate::prior`]) complete it. Bounded in GPU types.
 
+use wattle_common::observation::Observation;
+
 use std::collections::BTreeMap;
 
 use crate::model::cap::GpuSpec;
-use crate::observation::Observation;
 use crate::prior;
 
 /// GPU types kept; a cluster has a handful.
@@ -72,11 +73,11 @@ impl GpuTypes {
         let seen = self.gpu_types.get(gpu_type).copied().unwrap_or_default();
         // Without any reported cap, the highest power indicates the form factor.
         let most = seen.cap_w_max.or(seen.power_w_max);
-        let default = prior::default_cap(gpu_type, most);
+        let default = wattle_common::datasheet::default_cap(gpu_type, most);
         GpuSpec {
             cap_default_w: default.watts,
             cap_known: default.known,
-            idle_w: prior::idle(default.watts, seen.power_w_min),
+            idle_w: wattle_common::datasheet::idle_w(default.watts, seen.power_w_min),
             clock_mhz_top: seen.clock_mhz_max,
             power_carried: gpu_type != prior::POWER_MEASURED_ON,
         }

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::observation::{JobShape, Setting};
 
-use crate::model::cap::Setting;
 use crate::model::{interference, throughput, transfer};
 use crate::statistics::regression::Gaussian;
 use crate::workload_name::WorkloadName;
@@ -56,8 +56,8 @@ pub struct Level {
 impl Level {
     /// Where it was.
     #[must_use]
-    pub fn shape(&self) -> throughput::JobShape {
-        throughput::JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    pub fn shape(&self) -> JobShape {
+        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 }
 
@@ -153,7 +153,7 @@ pub struct Profile {
     /// The same by GPUs.
     pub powers: BTreeMap<u32, Gaussian>,
     /// Step rates by configuration.
-    pub levels: BTreeMap<throughput::JobShape, Gaussian>,
+    pub levels: BTreeMap<JobShape, Gaussian>,
     /// What its jobs showed under caps and clocks.
     pub settings: Vec<AtSetting>,
 }
@@ -205,7 +205,7 @@ impl Class {
     #[must_use]
     pub fn profile(&self, but: Option<&JobId>) -> Profile {
         let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
-        let mut by_level: BTreeMap<throughput::JobShape, Vec<Gaussian>> = BTreeMap::new();
+        let mut by_level: BTreeMap<JobShape, Vec<Gaussian>> = BTreeMap::new();
         for level in jobs().flat_map(|s| &s.levels) {
             by_level.entry(level.shape()).or_default().push(level.ln_rate);
         }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Surface};
+use wattle_common::observation::UnusableWindow;
 use wattle_common::{Machine, Timestamp};
 
 use crate::calibration::Scores;
@@ -54,7 +55,7 @@ pub enum Action {
         /// The job it was of.
         job: JobId,
         /// What is wrong with it.
-        why: &'static str,
+        why: UnusableWindow,
     },
 }
 

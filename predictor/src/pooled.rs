@@ -85,11 +85,11 @@ impl Pooled {
         let (capped, families) = history.capped(gpu_type);
         // A cap in this list is at least 1 % below the default.
         let most = capped.iter().map(|s| s.cap_w / 0.99).reduce(f64::max);
-        let cap_default_w = prior::default_cap(gpu_type, most).watts;
+        let cap_default_w = wattle_common::datasheet::default_cap(gpu_type, most).watts;
         let watts =
             |s: &CapObservation| (s.ln_power + s.power.map_or(0.0, |(ln_ratio, _)| ln_ratio)).exp();
         let lowest = capped.iter().map(watts).reduce(f64::min);
-        let idle_w = prior::idle(cap_default_w, lowest);
+        let idle_w = wattle_common::datasheet::idle_w(cap_default_w, lowest);
         let transfer =
             Transfer::fit(&capped, BurstBounds { cap_default_w, idle_w }).with_families(&families);
         let interference = interference::Pooled::fit(&slow, &power);

@@ -7,30 +7,6 @@
 
 use crate::statistics::regression::Gaussian;
 
-/// Board power by data sheet, watts, each form factor of a kind, ascending.
-const BOARD_POWER_W: &[(&str, &[f64])] = &[
-    ("k80", &[300.0]),
-    ("p100", &[250.0, 300.0]),
-    ("v100", &[250.0, 300.0]),
-    ("t4", &[70.0]),
-    ("rtx6000", &[260.0]),
-    ("a10", &[150.0]),
-    ("a40", &[300.0]),
-    ("a100", &[250.0, 300.0, 400.0]),
-    ("rtx3090", &[350.0]),
-    ("rtx4090", &[450.0]),
-    ("l4", &[72.0]),
-    ("l40", &[300.0]),
-    ("l40s", &[350.0]),
-    ("h100", &[350.0, 700.0]),
-    ("h200", &[600.0, 700.0]),
-    ("b200", &[1_000.0]),
-];
-
-/// Idle power as a share of the default cap: data sheets and reports give 0.10 (H100) to 0.17
-/// (P100, V100).
-pub const IDLE_SHARE: f64 = 0.14;
-
 /// The kind of card that [`POWER_SHARE`] and the figure for all networks were measured on.
 pub const POWER_MEASURED_ON: &str = "p100";
 
@@ -51,36 +27,6 @@ const POWER_SHARE_UNKNOWN_SD: f64 = 0.8;
 /// Busy share of a job of which nothing is known: between input-bound and saturated, anything.
 pub const UTILIZATION: Gaussian = Gaussian { mean: 0.5, sd: 0.3 };
 
-/// Where a card's default cap is known from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DefaultCap {
-    /// Watts.
-    pub watts: f64,
-    /// Whether it was seen on a card or a data sheet names it; otherwise it is a guess.
-    pub known: bool,
-}
-
-/// The default cap of a kind of card, from its data sheet and the highest cap seen on one.
-///
-/// Of several form factors it is the smallest that could have shown that cap.
-#[must_use]
-pub fn default_cap(kind: &str, seen_max_w: Option<f64>) -> DefaultCap {
-    let sheet = BOARD_POWER_W.iter().find(|(name, _)| *name == kind).map(|(_, forms)| *forms);
-    let seen = seen_max_w.filter(|w| w.is_finite() && *w > 0.0);
-    let watts = match (sheet, seen) {
-        (Some(forms), Some(seen)) => {
-            Some(forms.iter().copied().find(|form| *form >= seen * 0.999).unwrap_or(seen))
-        }
-        (Some(forms), None) => forms.first().copied(),
-        (None, seen) => seen,
-    };
-    match watts {
-        Some(watts) => DefaultCap { watts, known: true },
-        // A mid-sized training card.
-        None => DefaultCap { watts: 300.0, known: false },
-    }
-}
-
 /// The power of a job's card at the default cap, as a logarithm of its share of that cap, and the
 /// kind of network it was taken from; `carried` says that the card is of another kind than the
 /// networks were measured on.
@@ -97,28 +43,9 @@ pub fn power_share(workload: Option<&str>, carried: bool) -> (Gaussian, Option<&
     }
 }
 
-/// Power with no job, watts, of a card of this default cap that drew `lowest_w` at the least while
-/// at work.
-#[must_use]
-pub fn idle(cap_default_w: f64, lowest_w: Option<f64>) -> f64 {
-    let idle = IDLE_SHARE * cap_default_w;
-    // A card at work draws more than an idle one.
-    lowest_w.filter(|w| w.is_finite()).map_or(idle, |lowest| idle.min(0.95 * lowest))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_form_factor_follows_from_the_caps_seen() {
-        let watts = |kind, seen| default_cap(kind, seen).watts;
-        assert!((watts("v100", None) - 250.0).abs() < 1e-9);
-        assert!((watts("v100", Some(150.0)) - 250.0).abs() < 1e-9);
-        assert!((watts("v100", Some(300.0)) - 300.0).abs() < 1e-9);
-        assert!((watts("x1", Some(420.0)) - 420.0).abs() < 1e-9);
-        assert!(!default_cap("x1", None).known && !default_cap("x1", Some(f64::NAN)).known);
-    }
 
     #[test]
     fn a_kind_of_network_is_known_by_its_name() {

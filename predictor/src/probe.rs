@@ -13,12 +13,12 @@
 //! else needs the cards; nothing here orders anything.
 
 use wattle_common::messages::{Estimate, Probe, SurfacePoint};
+use wattle_common::observation::Observation;
 use wattle_common::{Frequency, Power};
 
 use crate::config::PredictorConfig;
 use crate::job::Job;
 use crate::model::cap::GpuSpec;
-use crate::observation::Observation;
 use crate::surface::{CAP_SHARES, Configuration, GPUS_PER_NODE, clock_axis};
 
 /// Windows alone in the usual setting before anything else is looked at: without a level, a reading

@@ -10,7 +10,7 @@
 //! need not read the windows' stream again. Windows acknowledged in the last moments before a kill
 //! may be lost to it; they cost accuracy only.
 //!
-//! Whether anybody acts by its surfaces is the registry's to say (see [`crate::registry`]): it
+//! Whether anybody acts by its surfaces is the registry's to say (the crate `wattle-registry`): it
 //! proposes them all the same, and all of them anew whenever the registry writes down who serves.
 //! This module decides nothing.
 
@@ -23,7 +23,9 @@ use serde::Deserialize;
 use wattle_common::codec;
 use wattle_common::id::JobId;
 use wattle_common::messages::{JobRecord, JobWindow, PowerReport};
-use wattle_common::subject::{Bucket, PredictorKey, Reporter, StreamName};
+use wattle_common::subject::{
+    Bucket, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, Reporter, StreamName,
+};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, StoredDelivery};
 use wattle_runtime::clock;
@@ -32,7 +34,6 @@ use wattle_runtime::shell::Shutdown;
 use crate::config::PredictorConfig;
 use crate::machine::{Action, Event, PredictorMachine};
 use crate::predictor::Predictor;
-use crate::registry::service::{PREDICTOR_SERVICE, PREDICTOR_WORD};
 use store::Store;
 
 /// The service's whole configuration.
@@ -116,7 +117,7 @@ impl Service {
         let begin = async {
             let name = self.machine.predictor().config().name.as_str();
             let words = format!("predicts speed and power: {name}");
-            let word = (PREDICTOR_WORD, name);
+            let word = (PREDICTOR_NAME_KEY, name);
             let registered = self.bus.register_one_of(PREDICTOR_SERVICE, &words, word).await;
             let service =
                 registered.inspect_err(|error| tracing::warn!(%error, "not registered")).ok();
@@ -262,7 +263,7 @@ impl Service {
                     note(&mut self.waiting, job, Write::Forgetting, written);
                 }
                 Action::ReportUnusable { job, why } => {
-                    tracing::warn!(%job, why, "window not usable");
+                    tracing::warn!(%job, %why, "window not usable");
                 }
             }
         }

@@ -11,15 +11,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use wattle_common::id::WorkloadId;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, SurfacePoint};
+use wattle_common::observation::{JobShape, Setting};
 use wattle_common::{Frequency, Power};
 
 use crate::history::{Class, SharedSet};
 use crate::job::cap_clock_response::PreparedSetting;
-use crate::job::{JobModel, Profiles, setting};
-use crate::model::cap::{self, GpuSpec, Setting};
+use crate::job::{JobModel, Profiles};
+use crate::model::cap::{self, GpuSpec};
 use crate::model::interference::{SetObservation, SetReadings};
 use crate::model::pairs::PairTraits;
-use crate::model::throughput::JobShape;
 use crate::pooled::Pooled;
 use crate::prior;
 use crate::statistics::interval::LogNormal;
@@ -137,7 +137,7 @@ impl<'a> Question<'a> {
                 _ => Some(self.together(neighbours, &singles)),
             };
             last = together.map(|together| (neighbours, together));
-            let set = setting(at.cap, at.clock_max);
+            let set = Setting::new(at.cap, at.clock_max);
             let known = settings.iter().position(|(s, _)| *s == set).unwrap_or_else(|| {
                 settings.truncate(SETTINGS_MAX - 1);
                 settings.push((set, self.model.held.prepare(set)));
@@ -164,7 +164,7 @@ impl<'a> Question<'a> {
         if self.card.cap_known {
             ln_power = ln_power.min(self.card.cap_default_w.ln());
         }
-        let set = setting(at.cap, at.clock_max);
+        let set = Setting::new(at.cap, at.clock_max);
         let (held, drop) = self.model.held.answer(prepared, ln_power, power_variance);
         let beside = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
         let under = LogNormal { mean: -held.mean, variance: held.fitted + held.form, dof: 8.0 };

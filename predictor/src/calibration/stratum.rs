@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use wattle_common::id::WorkloadId;
+use wattle_common::observation::Observation;
 
 use crate::model::cap::GpuSpec;
-use crate::observation::Observation;
 use crate::surface::Configuration;
 use crate::workload_name::WorkloadName;
 
@@ -69,7 +69,7 @@ pub struct SeenConfigurations<'a> {
 }
 
 fn family(class: Option<&WorkloadId>) -> String {
-    let name = class.map_or(crate::observation::UNKNOWN, WorkloadId::as_str);
+    let name = class.map_or(wattle_common::observation::UNKNOWN, WorkloadId::as_str);
     WorkloadName::of(name).family.to_owned()
 }
 

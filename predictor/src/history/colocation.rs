@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::observation::UNKNOWN;
 
 use crate::history::Gaussian;
-use crate::observation::UNKNOWN;
 
 /// Partners kept of each class; beyond, the least recently updated one is dropped.
 pub const PARTNERS_MAX: usize = 64;

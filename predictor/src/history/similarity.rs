@@ -102,7 +102,7 @@ impl ObservedTraits {
                 median_high(values.into_iter()).map(|mean| (mean, WINDOW_SD[i] * WINDOW_SD[i] / n))
             };
         }
-        let default = |w: &&crate::observation::Observation| {
+        let default = |w: &&wattle_common::observation::Observation| {
             !w.rate_inferred && cap::is_default(gpu, w.setting())
         };
         let rates = alone()
@@ -276,7 +276,7 @@ mod tests {
         let mut job = Job::new(Timestamp::EPOCH, None, GpuRequest::exactly(1), None);
         for minute in 0..windows {
             let mut near = |value: f64| value * (noise * draw.normal()).exp();
-            let window = crate::observation::Observation {
+            let window = wattle_common::observation::Observation {
                 from_us: Timestamp::from_s(60 * minute),
                 node: NodeId::new("n0").unwrap(),
                 gpus: 1,

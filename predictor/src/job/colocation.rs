@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use wattle_common::id::WorkloadId;
+use wattle_common::observation::{JobShape, Observation, POWER_SD, UNKNOWN};
 
 use super::{Context, JobModel, Profiles, SETS_FITTED_MAX};
 use crate::history::{self, Profile, SharedSet};
 use crate::model::cap;
 use crate::model::interference::TenantLoad;
 use crate::model::pairs::PairTraits;
-use crate::model::throughput::JobShape;
-use crate::observation::{Observation, POWER_SD, UNKNOWN};
 use crate::pooled::{self, Pooled};
 use crate::prior;
 use crate::statistics::regression::{Gaussian, Row, fit};

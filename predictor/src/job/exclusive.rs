@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use wattle_common::id::WorkloadId;
 use wattle_common::numerics::median_high;
+use wattle_common::observation::{Observation, POWER_SD};
 
 use super::power::{ExclusivePower, PowerReading};
 use super::{Context, Job, isotonic};
 use crate::history::{LEVELS_MAX, PowerLevel, Profile};
 use crate::model::cap::{self, GpuSpec};
-use crate::observation::{Observation, POWER_SD};
 use crate::prior;
 use crate::statistics::regression::Gaussian;
 

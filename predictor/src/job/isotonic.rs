@@ -9,10 +9,9 @@
 use std::collections::BTreeMap;
 
 use wattle_common::numerics::{median, non_increasing};
+use wattle_common::observation::{JobShape, Observation};
 
 use crate::model::cap::GpuSpec;
-use crate::model::throughput::JobShape;
-use crate::observation::Observation;
 
 /// Caps within this ratio count as one.
 const SAME: f64 = 0.995;

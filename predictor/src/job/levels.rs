@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use wattle_common::numerics::median_high;
+use wattle_common::observation::{JobShape, Observation};
 
 use super::{Context, JobModel};
-use crate::model::throughput::{JobShape, Known, Throughput};
-use crate::observation::Observation;
+use crate::model::throughput::{Known, Throughput};
 use crate::statistics::interval::LogNormal;
 use crate::statistics::regression::{Gaussian, Row, fit};
 

@@ -22,15 +22,15 @@ use std::sync::Arc;
 
 use wattle_common::id::WorkloadId;
 use wattle_common::numerics::median_high;
+use wattle_common::observation::{JobShape, Observation};
 
 use crate::history::{self, AtSetting, Level, PowerLevel, Profile, SharedSet, Summary};
 use crate::job::cap_clock_response::{Answer, CapClockResponse, PreparedSetting};
 use crate::job::power::ExclusivePower;
 use crate::model;
-use crate::model::cap::{GpuSpec, Setting};
+use crate::model::cap::GpuSpec;
 use crate::model::pairs::PairTraits;
-use crate::model::throughput::{JobShape, Throughput};
-use crate::observation::Observation;
+use crate::model::throughput::Throughput;
 use crate::pooled::{self, Pooled};
 use crate::statistics::interval::LogNormal;
 use crate::statistics::regression::{Gaussian, Posterior};
@@ -266,16 +266,4 @@ fn without_levels(class: &Profile, inferred: bool) -> Cow<'_, Profile> {
         class.to_mut().levels.clear();
     }
     class
-}
-
-/// Setting from a surface's units.
-#[must_use]
-pub fn setting(
-    cap: Option<wattle_common::Power>,
-    clock: Option<wattle_common::Frequency>,
-) -> Setting {
-    Setting {
-        cap_w: cap.map(wattle_common::Power::as_w),
-        clock_mhz_max: clock.map(|f| f64::from(f.as_mhz())),
-    }
 }

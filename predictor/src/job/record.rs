@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{NodeId, WorkloadId};
 use wattle_common::job::GpuRequest;
+use wattle_common::observation::Observation;
 
 use crate::history::Class;
-use crate::observation::Observation;
 
 /// State of one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,13 +1,12 @@
 //! Fits of step rates and power together with the response to caps and clocks.
 
 use wattle_common::numerics::median_high;
+use wattle_common::observation::{JobShape, Observation, POWER_SD};
 
 use super::cap_clock_response::Output;
 use super::{Context, GROUPS_MAX, JobModel, isotonic};
 use crate::model::cap;
 use crate::model::constant::LEAST_SD;
-use crate::model::throughput::JobShape;
-use crate::observation::{Observation, POWER_SD};
 use crate::statistics::regression::{Gaussian, Posterior, Row, fit};
 
 impl JobModel {

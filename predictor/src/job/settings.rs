@@ -3,12 +3,13 @@
 //! The history stores this, and priors for other jobs are made from it. With the prior included, the
 //! history would learn from its own predictions.
 
+use wattle_common::observation::{Observation, POWER_SD};
+
 use std::collections::BTreeMap;
 
 use super::cap_clock_response::{CapClockResponse, Output};
 use crate::history::{AtSetting, SETTINGS_MAX};
 use crate::model::cap::{self, GpuSpec};
-use crate::observation::{Observation, POWER_SD};
 use crate::statistics::regression::{Gaussian, Row, fit};
 
 /// Wider than any effect of a cap.

@@ -18,10 +18,10 @@
 
 use wattle_common::hash::fnv1a;
 use wattle_common::id::WorkloadId;
+use wattle_common::observation::{Observation, Setting};
 
 use crate::job::Profiles;
-use crate::model::cap::{GpuSpec, Setting};
-use crate::observation::Observation;
+use crate::model::cap::GpuSpec;
 use crate::prior;
 use crate::surface::Configuration;
 
@@ -139,7 +139,7 @@ impl Place {
     /// What is asked for.
     #[must_use]
     pub fn of(at: &Configuration, card: &GpuSpec, traits: &Traits, profiles: &Profiles) -> Self {
-        let set = crate::job::setting(at.cap, at.clock_max);
+        let set = Setting::new(at.cap, at.clock_max);
         let shape = (at.gpus, at.nodes, at.global_batch);
         Self::new(card, traits, profiles, shape, set, &at.neighbours)
     }

@@ -9,14 +9,14 @@
 use std::collections::BTreeMap;
 
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::observation::{Observation, Setting};
 use wattle_common::{Frequency, Power, Timestamp};
 
 use crate::gpu_types::GPU_TYPES_MAX;
 use crate::history::{Profile, Summary};
 use crate::job::{Job, Profiles};
 use crate::method::crude::{Place, Quantity, Traits};
-use crate::model::cap::{self, GpuSpec, Setting};
-use crate::observation::Observation;
+use crate::model::cap::{self, GpuSpec};
 use crate::prior;
 use crate::surface::Configuration;
 

@@ -21,7 +21,7 @@
 //! priors. w3 and v3 are from the RTX 8000 core clock sweep of blackjack2015/NV-DVFS-Benchmark: 0.82
 //! of the top clock gives 0.90 of the speed at 0.73 of the power.
 
-use serde::{Deserialize, Serialize};
+use wattle_common::observation::Setting;
 
 use super::constant::Constant;
 use crate::statistics::regression::Gaussian;
@@ -67,15 +67,6 @@ pub struct GpuSpec {
     pub clock_mhz_top: Option<f64>,
     /// Whether power priors were measured on other GPU types than this one ([`crate::prior`]).
     pub power_carried: bool,
-}
-
-/// Cap and clock of a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Setting {
-    /// Cap, W; `None`: the default.
-    pub cap_w: Option<f64>,
-    /// Locked maximum clock, MHz; `None`: not locked.
-    pub clock_mhz_max: Option<f64>,
 }
 
 /// Features (z, z^2, c) of a setting for a job with exclusive power `power_w` at the default.

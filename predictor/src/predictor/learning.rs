@@ -7,11 +7,11 @@ use wattle_common::Timestamp;
 use wattle_common::id::JobId;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Surface};
+use wattle_common::observation::Observation;
 
 use super::{Learned, Predictor};
 use crate::gpu_types::GPU_TYPES_MAX;
 use crate::job::Job;
-use crate::observation::Observation;
 use crate::pooled::Pooled;
 
 /// Up to this many classes, pooled models are fitted again after each window; beyond, after every

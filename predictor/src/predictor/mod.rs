@@ -22,6 +22,7 @@ use wattle_common::Timestamp;
 use wattle_common::id::{self, JobId, WorkloadId};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::surface;
+use wattle_common::observation::UnusableWindow;
 
 use crate::calibration::Calibration;
 use crate::config::PredictorConfig;
@@ -40,7 +41,7 @@ pub enum Learned {
     /// The window was known already.
     Nothing,
     /// The window contains nothing usable, with the reason.
-    Unusable(&'static str),
+    Unusable(UnusableWindow),
 }
 
 /// Learns from windows and predicts surfaces.

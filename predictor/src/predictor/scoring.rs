@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, JobWindow, SurfacePoint};
 use wattle_common::numerics::median_high;
+use wattle_common::observation::Observation;
 
 use super::Predictor;
 use crate::calibration::{
@@ -12,7 +13,6 @@ use crate::calibration::{
 };
 use crate::job::Job;
 use crate::model::cap::GpuSpec;
-use crate::observation::Observation;
 use crate::statistics::interval::{product, stretched, time_of};
 use crate::surface::{Configuration, SPEED_MAX, SPEED_MIN};
 

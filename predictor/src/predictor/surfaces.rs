@@ -7,11 +7,11 @@ use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::surface::{self, NEIGHBOUR_CLASSES_MAX};
 use wattle_common::messages::{Surface, SurfacePoint};
+use wattle_common::observation::unknown;
 
 use super::Predictor;
 use crate::job::{Context, Job, JobModel, Profiles};
 use crate::model::cap::GpuSpec;
-use crate::observation::unknown;
 use crate::pooled::Pooled;
 use crate::prior;
 use crate::probe;

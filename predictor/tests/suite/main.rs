@@ -4,7 +4,6 @@
 mod calibration;
 mod caps;
 mod common;
-mod contest;
 mod counts;
 mod inferred;
 mod learning;
@@ -12,7 +11,6 @@ mod machine;
 mod measured;
 mod methods;
 mod pairs;
-mod registry;
 mod robustness;
 mod scales;
 mod service;

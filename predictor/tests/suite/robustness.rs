@@ -4,6 +4,7 @@ use crate::common::{Truth, class, job, seen, window};
 use proptest::prelude::*;
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{JobWindow, Neighbour, Surface};
+use wattle_common::observation::UnusableWindow;
 use wattle_common::rng::Stream;
 use wattle_common::{Energy, Frequency, Power, Timestamp};
 use wattle_predictor::method::Method;
@@ -149,7 +150,7 @@ fn what_is_unusable_says_why_and_changes_nothing() {
     let now = Timestamp::from_s(60);
     let mut w = window("j", None, 0);
     w.until_us = w.from_us;
-    assert_eq!(p.learn(now, &w), Learned::Unusable("it ends before it begins"));
+    assert_eq!(p.learn(now, &w), Learned::Unusable(UnusableWindow::EmptyPeriod));
     let mut w = window("j", None, 0);
     w.gpu_type = "v 100.>".into();
     assert!(matches!(p.learn(now, &w), Learned::Unusable(_)));

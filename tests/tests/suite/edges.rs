@@ -21,6 +21,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ("nvml-sim", &["common", "world"], &[]),
     ("profiler", &["common", "gpu"], &["runtime"]),
     ("predictor", &["common"], &["runtime"]),
+    ("registry", &["common"], &["runtime"]),
     ("placer", &["common"], &["runtime"]),
     ("power-agent", &["common", "gpu"], &["runtime"]),
     ("launcher", &["common"], &["runtime"]),
@@ -150,7 +151,7 @@ fn a_service_shell_is_a_feature_that_the_simulator_does_without() {
         }
     }
     let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
-    for room in ["profiler", "predictor", "placer", "power-agent", "launcher", "gpu"] {
+    for room in ["profiler", "predictor", "registry", "placer", "power-agent", "launcher", "gpu"] {
         let line = workspace.lines().find(|l| l.starts_with(&format!("wattle-{room} = "))).unwrap();
         assert!(line.contains("default-features = false"), "{line}");
     }
@@ -176,7 +177,7 @@ fn bus_and_driver_are_each_known_to_one_room() {
 #[test]
 fn players_do_not_reach_the_judge() {
     let packages = packages();
-    for player in ["predictor", "placer", "profiler", "power-agent"] {
+    for player in ["predictor", "registry", "placer", "profiler", "power-agent"] {
         let mut reached = BTreeSet::from([player.to_owned()]);
         let mut todo = vec![player.to_owned()];
         while let Some(room) = todo.pop() {

@@ -1,8 +1,9 @@
 //! Curves of one job from its fitted parameters: a table over caps, and the job's own clock curve.
 
+use wattle_common::observation::Setting;
+
 use super::{CapClockResponse, Node, Output, Value, of};
 use crate::job::own_curve::{OwnTimeCurve, own_power_at};
-use crate::model::cap::Setting;
 use crate::model::clock::{self, ClockCurves};
 use crate::model::transfer::CapEffect;
 

@@ -20,14 +20,15 @@
 mod curves;
 mod knots;
 
+use wattle_common::observation::{Observation, Setting};
+
 use std::sync::Arc;
 
 use crate::history::AtSetting;
-use crate::model::cap::{self, GpuSpec, Setting};
+use crate::model::cap::{self, GpuSpec};
 use crate::model::clock::ClockCurves;
 use crate::model::constant::{Constant, LEAST_SD};
 use crate::model::transfer::{CapEffect, EffectPrior, Transfer};
-use crate::observation::Observation;
 use crate::statistics::regression::{Gaussian, Posterior, Row};
 use knots::{knots, place, rising, steps};
 

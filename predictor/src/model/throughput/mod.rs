@@ -35,6 +35,8 @@
 pub mod form;
 mod pooled;
 
+use wattle_common::observation::JobShape;
+
 use crate::statistics::interval::LogNormal;
 use crate::statistics::regression::{Gaussian, Posterior, Row, fit, map_estimate};
 use form::{Layout, Network, WIDTH, ln_time};
@@ -49,17 +51,6 @@ const LEVEL_SD_MIN: f64 = 0.01;
 /// each GPU the form never gets faster.
 const SAME_LOCAL_ODDS: f64 = 0.1;
 const ITERATIONS: usize = 25;
-
-/// Shape of a job: GPUs, nodes and global batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct JobShape {
-    /// GPUs in all.
-    pub gpus: u32,
-    /// Nodes.
-    pub nodes: u32,
-    /// Global batch size, where reported.
-    pub batch: Option<u32>,
-}
 
 /// A shape with a known step rate.
 #[derive(Clone, Copy, Debug, PartialEq)]

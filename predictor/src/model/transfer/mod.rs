@@ -30,9 +30,11 @@ mod bin;
 mod soft_minimum;
 mod spread;
 
+use wattle_common::observation::Setting;
+
 use std::collections::BTreeSet;
 
-use super::cap::{self, GpuSpec, Setting};
+use super::cap::{self, GpuSpec};
 use super::constant::Constant;
 use super::ridge;
 use crate::statistics::regression::Gaussian;

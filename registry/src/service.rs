@@ -15,16 +15,20 @@ use wattle_common::id::{JobId, PredictorId};
 use wattle_common::messages::{
     Champion, JobRecord, JobWindow, PredictorStatus, PromotePredictor, PromoteReply, Surface,
 };
-use wattle_common::subject::{Bucket, PredictorKey, RequestTopic, Subject, Topic};
+use wattle_common::subject::{
+    Bucket, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, RequestTopic, Subject, Topic,
+};
 use wattle_common::{ClusterId, Machine};
 use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, Delivery, KvBucket, Request};
 use wattle_runtime::clock;
 use wattle_runtime::shell::{Shutdown, chain};
 
-use super::config::RegistryConfig;
-use super::lease::{self, Held, Lease, Tried};
-use super::score::Record;
-use super::{Action, Event, Notice, Registry, is_trouble};
+use crate::check::InvalidSurface;
+use crate::config::RegistryConfig;
+use crate::event::{Action, Event, Notice};
+use crate::lease::{self, Held, Lease, Tried};
+use crate::registry::{Registry, is_trouble};
+use crate::score::Record;
 
 /// The service's whole configuration.
 #[derive(Clone, Deserialize)]
@@ -50,10 +54,6 @@ const fn lease_wall_ms() -> u64 {
     10_000
 }
 
-/// The name every predictor registers under; its own name is in the metadata, as `predictor`.
-pub const PREDICTOR_SERVICE: &str = "wattle-predictor";
-/// The word of the metadata that holds a predictor's own name.
-pub const PREDICTOR_WORD: &str = "predictor";
 /// How long predictors may take to answer, wall time.
 const ANSWER_WITHIN: Duration = Duration::from_millis(700);
 /// Pause between two tries of what could not be written, wall time.
@@ -149,12 +149,12 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
             tracing::warn!(key = entry.key, error, "not read; it begins anew");
         }
     }
-    let mut registry = config.registry.clone();
+    let mut registry_config = config.registry.clone();
     let looks = config.discovery_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
-    registry.status_interval_ms = registry.status_interval_ms.max(looks);
+    registry_config.status_interval_ms = registry_config.status_interval_ms.max(looks);
     let kept = records.len();
     let records = records.into_iter().collect();
-    let registry = Registry::new(clock::now(), registry, champion, records);
+    let registry = Registry::new(clock::now(), registry_config, champion, records);
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
     Ok(Service { bus, surfaces, predictors, registry, lease, waiting: BTreeMap::new() })
@@ -216,7 +216,7 @@ impl Service {
             let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
             let service =
-                bus.register("wattle-registry", "keeps the contest of predictors").await?;
+                bus.register("wattle-registry", "keeps the evaluation of predictors").await?;
             let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
             let requests = service.endpoint(subject).await?;
             Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
@@ -291,7 +291,7 @@ impl Service {
             for key in self.surfaces.keys().await? {
                 match JobId::new(&key) {
                     Ok(job) if live.contains(key.as_str()) => {
-                        self.registry.handle(clock::now(), Event::SurfaceStands(job), actions);
+                        self.registry.handle(clock::now(), Event::SurfaceFound(job), actions);
                     }
                     _ => {
                         self.surfaces.delete(&key).await?;
@@ -328,7 +328,8 @@ impl Service {
         };
         let (Some(predictor), Some(job)) = (subject.predictor(), subject.job()) else { return };
         let surface = codec::decode_json::<Surface>(&delivery.payload);
-        let surface = surface.map(Box::new).map_err(|error| chain(&error));
+        let surface =
+            surface.map(Box::new).map_err(|error| InvalidSurface::Undecodable(chain(&error)));
         let event = Event::Proposed { predictor: predictor.clone(), job: job.clone(), surface };
         self.registry.handle(clock::now(), event, actions);
     }
@@ -366,7 +367,7 @@ impl Service {
     async fn promote(&mut self, predictor: PredictorId, actions: &mut Vec<Action>) -> PromoteReply {
         let before = self.registry.champion().clone();
         if let Err(error) = self.registry.may_promote(&predictor) {
-            return PromoteReply::Refused { error };
+            return PromoteReply::Refused { error: error.to_string() };
         }
         let now = clock::now();
         let warning = |registry: &Registry| {
@@ -397,9 +398,9 @@ impl Service {
                 Action::WriteChampion(champion) => Write::Champion(champion),
                 Action::WriteStatus(status) => Write::Status(status),
                 Action::WriteScores(name, record) => Write::Scores(name, record),
-                Action::Forget(name) => Write::NoPredictor(name),
-                Action::Say(notice) => {
-                    say(&notice);
+                Action::RemovePredictor(name) => Write::NoPredictor(name),
+                Action::Log(notice) => {
+                    log(&notice);
                     continue;
                 }
             };
@@ -486,7 +487,7 @@ fn look(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, Stri
                 continue;
             }
             let named = services.into_iter().filter_map(|service| {
-                let name = service.metadata.get(PREDICTOR_WORD)?;
+                let name = service.metadata.get(PREDICTOR_NAME_KEY)?;
                 Some((PredictorId::new(name).ok()?, service.version))
             });
             if sender.send(named.collect()).await.is_err() {
@@ -497,27 +498,26 @@ fn look(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, Stri
     found
 }
 
-fn say(notice: &Notice) {
+fn log(notice: &Notice) {
     match notice {
-        Notice::Refused { predictor, job, why, first: true } => {
-            tracing::warn!(%predictor, %job, why, "a proposal is refused");
+        Notice::Refused { predictor, job, error, first: true } => {
+            tracing::warn!(%predictor, %job, %error, "proposal refused");
         }
-        Notice::Refused { predictor, job, why, first: false } => {
-            tracing::debug!(%predictor, %job, why, "a proposal is refused");
+        Notice::Refused { predictor, job, error, first: false } => {
+            tracing::debug!(%predictor, %job, %error, "proposal refused");
         }
-        Notice::Changed { predictor, champion, state, trouble: Some(trouble) } => {
-            tracing::warn!(%predictor, champion, ?state, trouble, "a predictor is in trouble");
+        Notice::StateChanged { predictor, champion, state, trouble: Some(trouble) } => {
+            tracing::warn!(%predictor, champion, ?state, trouble, "predictor in trouble");
         }
-        Notice::Changed { predictor, champion, state, trouble: None } => {
-            tracing::info!(%predictor, champion, ?state, "a predictor is at work");
+        Notice::StateChanged { predictor, champion, state, trouble: None } => {
+            tracing::info!(%predictor, champion, ?state, "predictor healthy");
         }
-        Notice::Priors { jobs, champion } => {
-            tracing::warn!(jobs, %champion, "the champion says nothing of jobs; they get priors");
+        Notice::PriorsWritten { jobs, champion } => {
+            tracing::warn!(jobs, %champion, "no surface from the champion: priors written");
         }
-        Notice::TooMany(predictor) => tracing::warn!(
-            %predictor,
-            "there are as many predictors as predictors_max allows; this one is not listened to"
-        ),
+        Notice::TooManyPredictors(predictor) => {
+            tracing::warn!(%predictor, "predictor ignored: predictors_max are listed already");
+        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! The contest on a real nats-server: predictors side by side, promoted and back again, silent and
 //! stood in for; one of them in Python, in an environment of its own.
 
-#![cfg(feature = "service")]
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,10 +16,10 @@ use wattle_common::messages::{
 use wattle_common::subject::{Bucket, JobTopic, PredictorKey, RequestTopic, Subject};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
-use wattle_predictor::registry::config::RegistryConfig;
-use wattle_predictor::registry::lease::Lease;
-use wattle_predictor::registry::service as registry;
 use wattle_predictor::shell;
+use wattle_registry::RegistryConfig;
+use wattle_registry::lease::Lease;
+use wattle_registry::service as registry;
 use wattle_runtime::bus::{Bus, BusConfig, BusError};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
@@ -223,7 +221,7 @@ async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
     assert_eq!(bench.status("rival").await.unwrap().state, PredictorState::Challenger);
 
     let PromoteReply::Refused { error } = bench.promote("rivla").await else { panic!("it is not") };
-    assert_eq!(error, "no predictor `rivla`; there are: physical, rival");
+    assert_eq!(error, "no predictor `rivla`; known predictors: physical, rival");
     assert_eq!(promoted(&bench.promote("rival").await), ("rival", "physical"));
     // A job without a window of its own changes hands too: all are proposed anew.
     bench.until_surface("one", "rival").await;
@@ -307,7 +305,7 @@ struct Python {
 impl Python {
     fn start(url: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/python");
+        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../predictor/examples/python");
         let venv = folder.path().join("venv");
         let python = venv.join("bin/python");
         let mut made = Command::new("python3");

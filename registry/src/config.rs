@@ -1,4 +1,4 @@
-//! What an operator may set of the registry: who serves at first, its patience, its limits.
+//! Configuration of the registry's library: first champion, timeouts and limits.
 
 use std::time::Duration;
 
@@ -6,49 +6,49 @@ use serde::{Deserialize, Serialize};
 use wattle_common::config::non_zero;
 use wattle_common::id::PredictorId;
 
-/// The registry's patience and limits. Everything it keeps is bounded by one of these.
+/// First champion, timeouts and limits. One of these bounds everything that the registry keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RegistryConfig {
-    /// Who serves where nobody was promoted yet.
+    /// The champion until a predictor is promoted.
     pub champion: PredictorId,
-    /// The kind of GPU assumed of a job that has not run yet, where a prior is needed.
+    /// GPU type assumed in the prior of a job that has not run yet.
     #[serde(default)]
     pub gpu_type_default: Option<String>,
-    /// A job of which the champion has said nothing for so long gets a prior, milliseconds.
+    /// A job without a surface receives a prior after this time, milliseconds.
     #[serde(deserialize_with = "non_zero")]
     pub first_prior_after_ms: u64,
-    /// A predictor that leaves windows unanswered for so long is silent, milliseconds. At least
-    /// three times the interval at which predictors propose.
+    /// A predictor that leaves a window unanswered for this time is silent, milliseconds. At least
+    /// three times the predictors' `publish_interval_ms`.
     #[serde(deserialize_with = "non_zero")]
     pub silent_after_ms: u64,
-    /// While the champion is silent its last surface stands; after so long a prior takes its place,
+    /// A prior replaces the last surface of a champion that has been silent for this time,
     /// milliseconds.
     #[serde(deserialize_with = "non_zero")]
     pub prior_after_ms: u64,
-    /// A challenger not heard of for so long is no longer listed, milliseconds.
+    /// A challenger without a sign of life for this time is removed, milliseconds.
     #[serde(deserialize_with = "non_zero")]
     pub forget_after_ms: u64,
-    /// Least time between two statuses of one predictor, milliseconds.
+    /// Least time between two status reports of one predictor, milliseconds.
     #[serde(deserialize_with = "non_zero")]
     pub status_interval_ms: u64,
-    /// Predictors listed; one more is refused.
+    /// Largest number of predictors; further ones are ignored.
     #[serde(deserialize_with = "non_zero")]
     pub predictors_max: u64,
-    /// Jobs whose surfaces are passed on; beyond that the one not heard of for longest is dropped.
+    /// Largest number of jobs; beyond it the job without news for longest is dropped.
     #[serde(deserialize_with = "non_zero")]
     pub jobs_max: u64,
-    /// Jobs at a time whose windows are scored. The two last proposals of every predictor are kept
-    /// of each, 18 kB at most: with eight predictors, at most 300 kB for each job.
+    /// Largest number of jobs whose windows are scored. For each job, predictor and GPU type the
+    /// last two proposals are kept, at most 18 kB each.
     #[serde(deserialize_with = "non_zero")]
     pub jobs_scored_max: u64,
 }
 
 impl RegistryConfig {
-    /// What `deploy/registry.toml` ships with.
+    /// The values of `deploy/registry.toml`.
     ///
     /// # Panics
-    /// Never: the name is an id.
+    /// Never: the name is a valid id.
     #[must_use]
     pub fn shipped() -> Self {
         Self {
@@ -65,28 +65,28 @@ impl RegistryConfig {
         }
     }
 
-    pub(super) const fn first_after(&self) -> Duration {
+    pub(crate) const fn first_prior_after(&self) -> Duration {
         Duration::from_millis(self.first_prior_after_ms)
     }
 
-    pub(super) const fn silent_after(&self) -> Duration {
+    pub(crate) const fn silent_after(&self) -> Duration {
         Duration::from_millis(self.silent_after_ms)
     }
 
-    pub(super) const fn prior_after(&self) -> Duration {
+    pub(crate) const fn prior_after(&self) -> Duration {
         Duration::from_millis(self.prior_after_ms)
     }
 
-    pub(super) const fn forget_after(&self) -> Duration {
+    pub(crate) const fn forget_after(&self) -> Duration {
         Duration::from_millis(self.forget_after_ms)
     }
 
-    pub(super) const fn status_interval(&self) -> Duration {
+    pub(crate) const fn status_interval(&self) -> Duration {
         Duration::from_millis(self.status_interval_ms)
     }
 
-    /// How often the machine looks around: often enough that no patience is overdrawn by a half.
-    pub(super) fn tick(&self) -> Duration {
-        (self.first_after() / 2).min(self.silent_after() / 4).min(self.status_interval())
+    /// Period of the registry's checks: short enough that no timeout is exceeded by half.
+    pub(crate) fn check_interval(&self) -> Duration {
+        (self.first_prior_after() / 2).min(self.silent_after() / 4).min(self.status_interval())
     }
 }

@@ -27,7 +27,7 @@ pub struct Lease {
 
 /// What became of a try to hold it.
 #[derive(Debug)]
-pub(super) enum Tried {
+pub(crate) enum Tried {
     /// It is this instance's.
     Held(Held),
     /// It is another's.
@@ -36,14 +36,14 @@ pub(super) enum Tried {
 
 /// A lease that is held.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     lease: Lease,
     length: Duration,
     revision: u64,
 }
 
 /// A name for this instance that no other has.
-pub(super) fn instance() -> String {
+pub(crate) fn instance() -> String {
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (pid, began) = (std::process::id(), clock::wall_now().as_us());
     format!("{}, process {pid}, begun {began}", machine.trim())
@@ -68,7 +68,7 @@ async fn standing(bucket: &KvBucket) -> Result<Option<(Option<Lease>, u64)>, Bus
 ///
 /// # Errors
 /// Where the bus is away, or somebody else took it at that moment ([`BusError::Conflict`]).
-pub(super) async fn take(
+pub(crate) async fn take(
     bucket: &KvBucket,
     instance: &str,
     length: Duration,
@@ -88,7 +88,7 @@ pub(super) async fn take(
 
 impl Held {
     /// Whether nobody else can have it now.
-    pub(super) fn stands(&self) -> bool {
+    pub(crate) fn stands(&self) -> bool {
         clock::now() < self.lease.until_us
     }
 
@@ -97,7 +97,7 @@ impl Held {
     /// # Errors
     /// Who has it, where another took it; it is not this instance's any more. A bus that is away is
     /// no error: the lease then runs on, and ends.
-    pub(super) async fn renew(&mut self, bucket: &KvBucket) -> Result<(), Lease> {
+    pub(crate) async fn renew(&mut self, bucket: &KvBucket) -> Result<(), Lease> {
         if clock::now() < self.lease.renewed_at_us + self.length / 3 {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Held {
     }
 
     /// Gives it up, so that the next need not wait for its end.
-    pub(super) async fn give_up(self, bucket: &KvBucket) {
+    pub(crate) async fn give_up(self, bucket: &KvBucket) {
         match standing(bucket).await {
             Ok(Some((Some(found), _))) if found.instance == self.lease.instance => {
                 if let Err(error) = bucket.delete(&key()).await {

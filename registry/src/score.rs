@@ -1,29 +1,28 @@
-//! How well predictions came true: rings of the newest errors, and what is said of them.
+//! Prediction errors of one predictor: the newest of each quantity and horizon, and their means.
 //!
-//! One error is one number of 32 bits: the error in hundredths of a per cent, doubled, plus one
-//! where the interval held. So a predictor's whole record is a few kilobytes and survives the
-//! registry as plain JSON.
+//! One error is stored as one 32-bit number: the relative error in hundredths of a per cent,
+//! doubled, plus one where the value lay within the interval. A predictor's record is a few
+//! kilobytes of JSON.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use wattle_common::messages::{Estimate, Latency, Score, Scores};
 
-/// Errors kept of each quantity and horizon: the newest windows, some hours of a busy cluster.
+/// Errors kept of each quantity and horizon.
 const KEPT_MAX: usize = 256;
-/// An error is counted as this at most, in shares: beyond it, it only says "far off", and one such
-/// window should not drown all others.
+/// Errors are clipped to this relative error, so that one window does not dominate the mean.
 const ERROR_MAX: f64 = 100.0;
 
-/// What the registry had seen of a job when a predictor spoke of it.
+/// What the registry had observed of a job when a predictor proposed its surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
-    /// No window.
-    Prior,
-    /// Windows, none in this configuration.
-    Elsewhere,
-    /// Windows in this configuration.
-    Again,
+    /// No window of the job.
+    NewJob,
+    /// Windows of the job, none in this configuration.
+    NewConfig,
+    /// Windows of the job in this configuration.
+    SameConfig,
 }
 
 /// The newest errors of one quantity at one horizon.
@@ -32,12 +31,12 @@ pub enum Horizon {
 struct Errors(VecDeque<u32>);
 
 impl Errors {
-    fn push(&mut self, expected: Estimate, seen: f64) {
-        let error = ((expected.mean - seen) / seen).abs();
+    fn push(&mut self, predicted: Estimate, seen: f64) {
+        let error = ((predicted.mean - seen) / seen).abs();
         if !error.is_finite() {
             return;
         }
-        let inside = expected.low <= seen && seen <= expected.high;
+        let inside = predicted.low <= seen && seen <= predicted.high;
         let code = (error.min(ERROR_MAX) * 1e4).round() as u32;
         while self.0.len() >= KEPT_MAX {
             self.0.pop_front();
@@ -59,7 +58,7 @@ impl Errors {
         })
     }
 
-    /// Cuts what was stored down to what is kept.
+    /// Applies this version's limits to stored errors.
     fn trim(&mut self) {
         while self.0.len() > KEPT_MAX {
             self.0.pop_front();
@@ -79,17 +78,17 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// Takes down what was expected and what was seen.
-    pub fn push(&mut self, horizon: Horizon, expected: Estimate, seen: f64) {
+    /// Adds the error of a prediction.
+    pub fn push(&mut self, horizon: Horizon, predicted: Estimate, seen: f64) {
         match horizon {
-            Horizon::Prior => &mut self.prior,
-            Horizon::Elsewhere => &mut self.new_config,
-            Horizon::Again => &mut self.same_config,
+            Horizon::NewJob => &mut self.prior,
+            Horizon::NewConfig => &mut self.new_config,
+            Horizon::SameConfig => &mut self.same_config,
         }
-        .push(expected, seen);
+        .push(predicted, seen);
     }
 
-    /// What is said of it.
+    /// Means over the errors kept.
     #[must_use]
     pub fn scores(&self) -> Scores {
         Scores {
@@ -100,33 +99,33 @@ impl Quantity {
     }
 }
 
-/// Everything a predictor is measured by; what outlives the registry.
+/// A predictor's errors, latencies and counters; it is stored and outlives the registry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Errors of steps a second.
+    /// Errors of the step rate.
     pub speed: Quantity,
-    /// Errors of a card's power.
+    /// Errors of a GPU's power.
     pub power: Quantity,
     /// Milliseconds from a window's end to the next proposal, newest last.
     latency_ms: VecDeque<u64>,
-    /// Surfaces taken.
+    /// Surfaces accepted.
     pub proposals: u64,
     /// Surfaces refused.
     pub refused: u64,
-    /// Windows without a point for them.
+    /// Windows for which a proposal had no point.
     pub uncovered: u64,
 }
 
 impl Record {
-    /// Takes down how long an answer took.
-    pub fn answered_after(&mut self, milliseconds: u64) {
+    /// Adds the time from a window's end to the proposal that followed.
+    pub fn add_latency(&mut self, milliseconds: u64) {
         while self.latency_ms.len() >= KEPT_MAX {
             self.latency_ms.pop_front();
         }
         self.latency_ms.push_back(milliseconds);
     }
 
-    /// How long answers took.
+    /// Median and 90th percentile of the latencies.
     #[must_use]
     pub fn latency(&self) -> Option<Latency> {
         let mut sorted: Vec<u64> = self.latency_ms.iter().copied().collect();
@@ -139,7 +138,7 @@ impl Record {
         })
     }
 
-    /// A record as it was stored, cut down to what is kept.
+    /// A stored record within this version's limits.
     #[must_use]
     pub fn restored(mut self) -> Self {
         for quantity in [&mut self.speed, &mut self.power] {
@@ -164,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_shares_and_intervals_hold_or_not() {
+    fn error_is_relative_and_coverage_counts_values_within_the_interval() {
         let mut speed = Quantity::default();
-        speed.push(Horizon::Again, estimate(10.0), 10.5);
-        speed.push(Horizon::Again, estimate(10.0), 20.0);
+        speed.push(Horizon::SameConfig, estimate(10.0), 10.5);
+        speed.push(Horizon::SameConfig, estimate(10.0), 20.0);
         let again = speed.scores().same_config.unwrap();
         assert_eq!(again.windows, 2);
         assert!((again.mape_percent - (4.76 + 50.0) / 2.0).abs() < 0.01, "{again:?}");
@@ -176,24 +175,24 @@ mod tests {
     }
 
     #[test]
-    fn latency_is_told_by_its_middle_and_its_tail() {
+    fn latency_has_median_and_90th_percentile() {
         let mut record = Record::default();
         assert_eq!(record.latency(), None);
-        (1..=11).for_each(|ms| record.answered_after(ms));
+        (1..=11).for_each(|ms| record.add_latency(ms));
         let latency = record.latency().unwrap();
         assert_eq!((latency.proposals, latency.ms_p50, latency.ms_p90), (11, 6, 10));
     }
 
     proptest! {
-        /// Whatever is said and seen: bounded, finite, and the same after being stored.
+        /// For any input a record stays bounded and finite, and is unchanged by storing it.
         #[test]
-        fn nothing_grows_and_nothing_is_nan(
+        fn record_is_bounded_finite_and_survives_storage(
             seen in prop::collection::vec((any::<f64>(), any::<f64>(), any::<u64>()), 0..600)
         ) {
             let mut record = Record::default();
             for (mean, was, ms) in seen {
-                record.power.push(Horizon::Prior, estimate(mean), was);
-                record.answered_after(ms);
+                record.power.push(Horizon::NewJob, estimate(mean), was);
+                record.add_latency(ms);
             }
             let score = record.power.scores().prior;
             if let Some(score) = score {

@@ -12,9 +12,9 @@ use wattle_common::messages::{
     Champion, Estimate, JobWindow, PredictorState, PredictorStatus, Surface, SurfacePoint,
 };
 use wattle_common::{Frequency, Machine, Power, Timestamp};
-use wattle_predictor::registry::config::RegistryConfig;
-use wattle_predictor::registry::score::Record;
-use wattle_predictor::registry::{Action, Event, Notice, Registry};
+use wattle_registry::RegistryConfig;
+use wattle_registry::score::Record;
+use wattle_registry::{Action, Event, Notice, Registry};
 
 fn named(name: &str) -> PredictorId {
     PredictorId::new(name).unwrap()
@@ -140,7 +140,7 @@ fn only_the_champion_reaches_the_placer_until_another_is_promoted() {
     assert_eq!(passed, [named("physical")]);
     assert_eq!(bench.registry.may_promote(&named("rival")), Ok(()));
     let error = bench.registry.may_promote(&named("rivla")).unwrap_err();
-    assert_eq!(error, "no predictor `rivla`; there are: physical, rival");
+    assert_eq!(error.to_string(), "no predictor `rivla`; known predictors: physical, rival");
 
     let champion = Champion { predictor: named("rival"), since_us: at(2) };
     bench.event(2, Event::Promoted(champion));
@@ -338,8 +338,11 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
     };
     let there = |kind: &str| on(kind, good.clone());
     let cases: [(&str, Surface); 13] = [
-        ("twice of kind v100", wrong(&|s| s.other_gpu_types = vec![there("v100")])),
-        ("twice of kind p100", wrong(&|s| s.other_gpu_types = vec![there("p100"), there("p100")])),
+        ("type v100 occurs twice", wrong(&|s| s.other_gpu_types = vec![there("v100")])),
+        (
+            "type p100 occurs twice",
+            wrong(&|s| s.other_gpu_types = vec![there("p100"), there("p100")]),
+        ),
         (
             "an elsewhere of its own",
             wrong(&|s| {
@@ -348,7 +351,7 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
             }),
         ),
         (
-            "more than 8 kinds",
+            "more than 8 GPU types",
             wrong(&|s| s.other_gpu_types = (0..8).map(|i| there(&format!("k{i}"))).collect()),
         ),
         ("no points", wrong(&|s| s.points.clear())),
@@ -361,7 +364,7 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
         ("not within", wrong(&|s| s.points[0].steps_per_s = Some(estimate(0.0)))),
         ("gpus and nodes", wrong(&|s| s.points[0].nodes = 2)),
         ("future", wrong(&|s| s.at_us = at(10_000))),
-        ("its subject says", wrong(&|s| s.job = job("b"))),
+        ("the subject names", wrong(&|s| s.job = job("b"))),
         ("gpu_type", wrong(&|s| s.gpu_type = "a card".into())),
     ];
     for (i, (word, wrong)) in cases.into_iter().enumerate() {
@@ -369,7 +372,7 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
         let event = Event::Proposed { predictor: named("rival"), job: job("a"), surface };
         bench.event(2, event);
         let said = bench.out.drain(..).find_map(|action| match action {
-            Action::Say(Notice::Refused { why, .. }) => Some(why),
+            Action::Log(Notice::Refused { error, .. }) => Some(error.to_string()),
             _ => None,
         });
         assert!(said.as_ref().is_some_and(|why| why.contains(word)), "{word}: {said:?}");
@@ -403,7 +406,7 @@ fn a_silent_champion_is_stood_in_for_and_comes_back() {
     assert!(status.error.unwrap().contains("a window of 1 job unanswered since"));
     let changes = |out: &[Action], state| {
         let is = |action: &&Action| {
-            matches!(action, Action::Say(Notice::Changed { predictor, state: now, .. })
+            matches!(action, Action::Log(Notice::StateChanged { predictor, state: now, .. })
                 if *predictor == named("physical") && *now == state)
         };
         out.iter().filter(is).count()
@@ -446,7 +449,7 @@ fn a_champion_that_is_gone_is_silent_at_once_and_asked_for_everything_when_it_is
     let given = bench.passed_on();
     assert_eq!(given.len(), 1);
     assert_eq!((given[0].job.as_str(), given[0].predictor.as_str()), ("c", "prior"));
-    assert!(given[0].basis.as_ref().unwrap().contains("physical has said nothing of this job"));
+    assert!(given[0].basis.as_ref().unwrap().contains("physical has proposed no surface"));
     bench.wake(610);
     assert_eq!(bench.passed_on().len(), 2);
     bench.found(620, &["physical", "rival"]);
@@ -488,12 +491,13 @@ fn challengers_long_gone_are_forgotten_and_a_crowd_is_turned_away() {
     }
     assert!(bench.registry.may_promote(&named("p5")).is_ok());
     assert!(bench.registry.may_promote(&named("p6")).is_err(), "eight are listened to");
-    let turned = |action: &Action| matches!(action, Action::Say(Notice::TooMany(_)));
+    let turned = |action: &Action| matches!(action, Action::Log(Notice::TooManyPredictors(_)));
     assert!(bench.out.iter().any(turned));
     bench.wake(90_000);
     let error = bench.registry.may_promote(&named("rival")).unwrap_err();
     assert_eq!(
-        error, "no predictor `rival`; there are: physical",
+        error.to_string(),
+        "no predictor `rival`; known predictors: physical",
         "the champion is never forgotten"
     );
 }
@@ -528,7 +532,7 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
         8 => closed,
         2 => described,
         1 => of.clone().prop_map(|of| Event::JobEnded(job(&of))),
-        1 => of.prop_map(|of| Event::SurfaceStands(job(&of))),
+        1 => of.prop_map(|of| Event::SurfaceFound(job(&of))),
         2 => found.prop_map(Event::ServicesFound),
     ];
     (0u64..2_000, event)
