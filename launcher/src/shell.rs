@@ -222,8 +222,9 @@ async fn follow_bus_once(
         bus.register_on("wattle-launcher", "starts and stops jobs on a node", &config.node).await?;
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
+    let key = Reporter::Launcher.key(&config.node);
     let followed = tokio::select! {
-        () = write_reports(actual, config.node.clone(), newest) => Ok(()),
+        () = actual.put_latest(&key, newest) => Ok(()),
         followed = follow_desired(&desired, &config.node, sender) => followed,
     };
     drop(service);
@@ -257,35 +258,4 @@ async fn follow_desired(
         }
     }
     Ok(())
-}
-
-/// Writes the newest report until it is stored or a newer one replaces it.
-async fn write_reports(
-    bucket: KvBucket,
-    node: NodeId,
-    mut newest: watch::Receiver<Option<LaunchReport>>,
-) {
-    let key = Reporter::Launcher.key(&node);
-    let mut away = false;
-    while newest.changed().await.is_ok() {
-        loop {
-            let Some(report) = newest.borrow_and_update().clone() else { break };
-            match bucket.put(&key, &report).await {
-                Ok(_) => {
-                    if away {
-                        tracing::info!("reports are stored again");
-                        away = false;
-                    }
-                    break;
-                }
-                Err(error) => {
-                    if !away {
-                        tracing::warn!(error = chain(&error), "report not stored; retrying");
-                        away = true;
-                    }
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
-        }
-    }
 }

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
@@ -20,8 +19,8 @@ use wattle_common::subject::{
 };
 use wattle_common::{Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
-    Bus, BusError, Change, Consumer, KvBucket, Request, Requests, Service, StoredDelivery,
-    Subscription, Watch,
+    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
+    Stored, StoredDelivery, Subscription, Watch,
 };
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::{clock, command};
@@ -37,26 +36,21 @@ const WAKE_WITHIN: Duration = Duration::from_secs(60);
 /// Wake commands whose ends wait to be heard.
 const WOKEN_MAX: usize = 64;
 
-/// Why the placer cannot go on.
+/// Why the placer cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ShellError {
     /// The bus refuses it.
     #[error("the bus cannot be used")]
     Bus(#[from] BusError),
-    /// There is no such policy.
+    /// An unknown policy.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// Somebody else writes what only one placer may write.
+    /// State cannot be stored; another writer is another placer.
     #[error(
-        "key `{key}` of bucket {bucket} was written by somebody else: stop the other placer of \
-         this cluster (`$SRV.PING.wattle-placer` shows them), then start this one again"
+        "the placer's state cannot be stored; if another process writes it, stop the other placer \
+         of this cluster (`$SRV.PING.wattle-placer` shows them), then start this one again"
     )]
-    Another {
-        /// The bucket.
-        bucket: &'static str,
-        /// The key.
-        key: String,
-    },
+    Store(#[from] ExclusiveError),
 }
 
 /// Runs until asked to stop.
@@ -66,25 +60,25 @@ pub enum ShellError {
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
     let policy = crate::policy(&config.policy)?;
     // While the bus is away this takes as long as it takes; a wish to stop does not wait for it.
-    match shutdown.or(Desk::open(config, policy)).await {
-        Some(desk) => desk?.serve(&shutdown).await,
+    match shutdown.or(PlacerService::open(config, policy)).await {
+        Some(service) => service?.serve(&shutdown).await,
         None => Ok(()),
     }
 }
 
 /// The placer, and all it reads and writes.
-struct Desk {
+struct PlacerService {
     bus: Bus,
     placer: Placer,
-    jobs: Ledger,
-    orders: Ledger,
+    jobs: ExclusiveBucket,
+    orders: ExclusiveBucket,
     actual: Watch,
     surfaces: Watch,
     _service: Service,
     submissions: Requests,
     cancellations: Requests,
     budgets: Requests,
-    spending: Ledger,
+    budget: ExclusiveBucket,
     metered: Consumer,
     /// The entry of the energy ledger that is being counted.
     counting: Option<StoredDelivery>,
@@ -97,17 +91,17 @@ struct Desk {
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
 
-impl Desk {
+impl PlacerService {
     async fn open(config: Config, policy: Box<dyn Policy>) -> Result<Self, ShellError> {
         let cluster = config.cluster.clone();
         let bus = Bus::connect(&config.nats, cluster.clone(), "wattle-placer").await?;
-        let (jobs, records) = Ledger::open(&bus, Bucket::Jobs).await?;
-        let (orders, desired) = Ledger::open(&bus, Bucket::Desired).await?;
+        let (jobs, records) = open(&bus, Bucket::Jobs).await?;
+        let (orders, desired) = open(&bus, Bucket::Desired).await?;
         let mut actual = bus.bucket(Bucket::Actual).await?.watch().await?;
         let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
         let (power, launch) = reports(&mut actual).await;
-        let (spending, lies) = Ledger::open_raw(&bus, Bucket::Budget).await?;
-        let of = |key: &str| lies.iter().find(|change| change.key == key);
+        let (budget_bucket, budget_values) = ExclusiveBucket::open(&bus, Bucket::Budget).await?;
+        let of = |key: &str| budget_values.iter().find(|change| change.key == key);
         let budget = of(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
         let budget_status =
             of(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
@@ -149,7 +143,7 @@ impl Desk {
             submissions,
             cancellations,
             budgets,
-            spending,
+            budget: budget_bucket,
             metered,
             counting: None,
             progress,
@@ -178,10 +172,10 @@ impl Desk {
             }
             for action in out.drain(..) {
                 match self.act(action, shutdown).await? {
-                    Stored::AtOnce => {}
-                    Stored::AfterAWhile => was_away = true,
+                    Stored::Immediately => {}
+                    Stored::AfterRetry => was_away = true,
                     // Asked to stop while the bus is away: what is not written is worked out again.
-                    Stored::No => return Ok(()),
+                    Stored::Interrupted => return Ok(()),
                 }
             }
             // What it has counted is stored: it need not come again.
@@ -250,42 +244,40 @@ impl Desk {
         }
     }
 
-    async fn act(&mut self, action: Action, shutdown: &Shutdown) -> Result<Stored, ShellError> {
+    async fn act(&mut self, action: Action, shutdown: &Shutdown) -> Result<Stored, ExclusiveError> {
         match action {
             Action::StoreJob(record) => {
-                self.jobs.store(record.spec.job.as_str(), &record, shutdown).await
+                self.jobs.put(record.spec.job.as_str(), &record, shutdown).await
             }
             Action::StoreDesired(desired) => {
-                self.orders.store(desired.node.as_str(), &desired, shutdown).await
+                self.orders.put(desired.node.as_str(), &desired, shutdown).await
             }
-            Action::ForgetJob(job) => self.jobs.forget(job.as_str(), shutdown).await,
+            Action::ForgetJob(job) => self.jobs.delete(job.as_str(), shutdown).await,
             Action::WakeNode(node) => {
                 self.wake_node(node);
-                Ok(Stored::AtOnce)
+                Ok(Stored::Immediately)
             }
-            Action::StoreBudget(record) => {
-                self.spending.store(BUDGET_SET, &*record, shutdown).await
-            }
+            Action::StoreBudget(record) => self.budget.put(BUDGET_SET, &*record, shutdown).await,
             Action::StoreBudgetStatus(status) => {
-                self.spending.store(BUDGET_STATUS, &*status, shutdown).await
+                self.budget.put(BUDGET_STATUS, &*status, shutdown).await
             }
             Action::AnswerBudget(number, reply) => {
                 answer_budget(self.waiting.remove(&number), &reply).await;
-                Ok(Stored::AtOnce)
+                Ok(Stored::Immediately)
             }
             Action::Answer(number, reply) => {
                 answer(self.waiting.remove(&number), reply).await;
-                Ok(Stored::AtOnce)
+                Ok(Stored::Immediately)
             }
             Action::Alarm(text) => {
                 tracing::error!("{text}");
-                Ok(Stored::AtOnce)
+                Ok(Stored::Immediately)
             }
         }
     }
 }
 
-impl Desk {
+impl PlacerService {
     /// Runs the operator's wake command beside everything else.
     fn wake_node(&self, node: NodeId) {
         tracing::info!(%node, "somebody needs the node: it is woken");
@@ -299,120 +291,13 @@ impl Desk {
     }
 }
 
-/// Whether something was written.
-enum Stored {
-    AtOnce,
-    AfterAWhile,
-    No,
-}
-
-/// A bucket that this placer alone writes.
-struct Ledger {
+/// Opens the bucket and decodes its values.
+async fn open<T: DeserializeOwned>(
+    bus: &Bus,
     which: Bucket,
-    bucket: KvBucket,
-    revisions: BTreeMap<String, u64>,
-}
-
-impl Ledger {
-    /// Opens the bucket, and reads all that lies in it.
-    async fn open<T: DeserializeOwned>(
-        bus: &Bus,
-        which: Bucket,
-    ) -> Result<(Self, Vec<T>), BusError> {
-        let (ledger, changes) = Self::open_raw(bus, which).await?;
-        let values = changes.iter().filter_map(|change| read(which, change)).collect();
-        Ok((ledger, values))
-    }
-
-    /// The same, with what lies in it as it is.
-    async fn open_raw(bus: &Bus, which: Bucket) -> Result<(Self, Vec<Change>), BusError> {
-        let bucket = bus.bucket(which).await?;
-        let changes = bucket.watch().await?.initial().await;
-        // A value that cannot be read has a revision too: what replaces it must name it.
-        let revisions = changes.iter().map(|change| (change.key.clone(), change.revision));
-        let ledger = Self { which, bucket, revisions: revisions.collect() };
-        Ok((ledger, changes))
-    }
-
-    async fn store<T: Serialize + DeserializeOwned>(
-        &mut self,
-        key: &str,
-        value: &T,
-        shutdown: &Shutdown,
-    ) -> Result<Stored, ShellError> {
-        let mut stored = Stored::AtOnce;
-        loop {
-            let written = match self.revisions.get(key) {
-                Some(revision) => self.bucket.update(key, value, *revision).await,
-                None => self.bucket.create(key, value).await,
-            };
-            let error = match written {
-                Ok(revision) => {
-                    self.revisions.insert(key.to_owned(), revision);
-                    return Ok(stored);
-                }
-                Err(BusError::Conflict { .. }) => match self.bucket.get_bytes(key).await {
-                    // An earlier try of ours that timed out and was carried out all the same.
-                    Ok(Some((bytes, revision))) if bytes == codec::encode_json(value) => {
-                        self.revisions.insert(key.to_owned(), revision);
-                        return Ok(stored);
-                    }
-                    // Nobody's value: whoever wrote it is no placer, and what we know stands.
-                    Ok(Some((bytes, revision))) if codec::decode_json::<T>(&bytes).is_err() => {
-                        let bucket = self.which.token();
-                        tracing::warn!(bucket, key, revision, "written over what cannot be read");
-                        self.revisions.insert(key.to_owned(), revision);
-                        continue;
-                    }
-                    // The store was lost: it is filled again from here.
-                    Ok(None) if self.revisions.remove(key).is_some() => continue,
-                    Ok(_) => {
-                        return Err(ShellError::Another {
-                            bucket: self.which.token(),
-                            key: key.to_owned(),
-                        });
-                    }
-                    Err(error) => error,
-                },
-                Err(error) => error,
-            };
-            if !self.wait(key, error, &mut stored, shutdown).await? {
-                return Ok(Stored::No);
-            }
-        }
-    }
-
-    async fn forget(&mut self, key: &str, shutdown: &Shutdown) -> Result<Stored, ShellError> {
-        let mut stored = Stored::AtOnce;
-        while let Err(error) = self.bucket.delete(key).await {
-            if !self.wait(key, error, &mut stored, shutdown).await? {
-                return Ok(Stored::No);
-            }
-        }
-        self.revisions.remove(key);
-        Ok(stored)
-    }
-
-    /// Waits a little where that may help; `false` where the placer is to stop instead.
-    async fn wait(
-        &self,
-        key: &str,
-        error: BusError,
-        stored: &mut Stored,
-        shutdown: &Shutdown,
-    ) -> Result<bool, ShellError> {
-        if !error.may_pass() {
-            return Err(error.into());
-        }
-        if matches!(stored, Stored::AtOnce) {
-            tracing::warn!(bucket = self.which.token(), key, %error, "waiting until it is stored");
-        }
-        *stored = Stored::AfterAWhile;
-        tokio::select! {
-            () = shutdown.wait() => Ok(false),
-            () = tokio::time::sleep(RETRY) => Ok(true),
-        }
-    }
+) -> Result<(ExclusiveBucket, Vec<T>), BusError> {
+    let (bucket, changes) = ExclusiveBucket::open(bus, which).await?;
+    Ok((bucket, changes.iter().filter_map(|change| read(which, change)).collect()))
 }
 
 /// The value of a change; what cannot be read is logged with its key, and ignored.

@@ -16,7 +16,7 @@
 
 mod store;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -27,7 +27,7 @@ use wattle_common::subject::{
     Bucket, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, Reporter, StreamName,
 };
 use wattle_common::{ClusterId, Machine};
-use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, StoredDelivery};
+use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, PendingWrites, StoredDelivery};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
@@ -55,8 +55,8 @@ pub struct ServiceConfig {
 /// Pause between two tries of what could not be written, in wall time; also how often changed
 /// classes are stored.
 const TICK: Duration = Duration::from_secs(2);
-/// Jobs whose writing waits; beyond that the bus is long gone and the next window says it again.
-const WAITING_MAX: usize = 100_000;
+/// Most jobs with a pending write.
+const PENDING_MAX: usize = 100_000;
 
 /// Runs the service until it is told to stop.
 ///
@@ -92,7 +92,7 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
         bus,
         store,
         machine: PredictorMachine::around(predictor),
-        waiting: BTreeMap::new(),
+        pending: PendingWrites::new(PENDING_MAX),
         durable: format!("predictor-{name}"),
     })
 }
@@ -108,7 +108,7 @@ struct Service {
     bus: Bus,
     store: Store,
     machine: PredictorMachine,
-    waiting: BTreeMap<JobId, Write>,
+    pending: PendingWrites<JobId, Write>,
     durable: String,
 }
 
@@ -256,11 +256,11 @@ impl Service {
                     let job = surface.job.clone();
                     let knowledge = self.machine.predictor().knowledge_of(&job);
                     let written = self.store.propose(&surface, knowledge).await;
-                    note(&mut self.waiting, job, Write::Surface, written);
+                    self.pending.record(job, Write::Surface, written);
                 }
                 Action::ForgetJob(job) => {
                     let written = self.store.remove(&job).await;
-                    note(&mut self.waiting, job, Write::Forgetting, written);
+                    self.pending.record(job, Write::Forgetting, written);
                 }
                 Action::ReportUnusable { job, why } => {
                     tracing::warn!(%job, %why, "window not usable");
@@ -271,7 +271,7 @@ impl Service {
 
     /// Writes what waits, and the classes that changed.
     async fn on_tick(&mut self) {
-        for (job, write) in std::mem::take(&mut self.waiting) {
+        for (job, write) in self.pending.take() {
             let written = match (write, self.machine.surface(clock::now(), &job)) {
                 (Write::Surface, Some(surface)) => {
                     let knowledge = self.machine.predictor().knowledge_of(&job);
@@ -280,7 +280,7 @@ impl Service {
                 (Write::Surface, None) => Ok(()),
                 (Write::Forgetting, _) => self.store.remove(&job).await,
             };
-            note(&mut self.waiting, job, write, written);
+            self.pending.record(job, write, written);
         }
         let changed = self.machine.take_changed_classes();
         if let Err(error) = self.store.put_classes(changed).await {
@@ -290,29 +290,6 @@ impl Service {
         if let Err(error) = self.store.put_scores(scores).await {
             tracing::warn!(%error, "scores of predictions are not stored; the next ones try again");
         }
-    }
-}
-
-/// Keeps what could not be written, and says so the first time.
-fn note(
-    waiting: &mut BTreeMap<JobId, Write>,
-    job: JobId,
-    write: Write,
-    written: Result<(), BusError>,
-) {
-    match written {
-        Ok(()) => {
-            waiting.remove(&job);
-        }
-        Err(error) if error.may_pass() => {
-            if waiting.is_empty() {
-                tracing::warn!(%error, "cannot write for now; trying again");
-            }
-            if waiting.len() < WAITING_MAX {
-                waiting.insert(job, write);
-            }
-        }
-        Err(error) => tracing::error!(%job, %error, "not written"),
     }
 }
 

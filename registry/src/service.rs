@@ -19,7 +19,9 @@ use wattle_common::subject::{
     Bucket, PREDICTOR_NAME_KEY, PREDICTOR_SERVICE, PredictorKey, RequestTopic, Subject, Topic,
 };
 use wattle_common::{ClusterId, Machine};
-use wattle_runtime::bus::{Bus, BusConfig, BusError, Change, Delivery, KvBucket, Request};
+use wattle_runtime::bus::{
+    Bus, BusConfig, BusError, Change, Delivery, KvBucket, PendingWrites, Request,
+};
 use wattle_runtime::clock;
 use wattle_runtime::shell::{Shutdown, chain};
 
@@ -60,8 +62,8 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(700);
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// Pause between two looks of one that stands by, wall time.
 const STAND_BY: Duration = Duration::from_millis(250);
-/// Values whose writing waits; beyond that the bus is long gone and the next says it again.
-const WAITING_MAX: usize = 20_000;
+/// Most pending writes.
+const PENDING_MAX: usize = 20_000;
 
 /// Runs the service until it is told to stop.
 ///
@@ -157,7 +159,14 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
     let registry = Registry::new(clock::now(), registry_config, champion, records);
     let champion = &registry.champion().predictor;
     tracing::info!(cluster = %config.cluster, %champion, kept, "registry started");
-    Ok(Service { bus, surfaces, predictors, registry, lease, waiting: BTreeMap::new() })
+    Ok(Service {
+        bus,
+        surfaces,
+        predictors,
+        registry,
+        lease,
+        pending: PendingWrites::new(PENDING_MAX),
+    })
 }
 
 /// What has still to be written.
@@ -199,7 +208,7 @@ struct Service {
     predictors: KvBucket,
     registry: Registry,
     lease: Held,
-    waiting: BTreeMap<String, Write>,
+    pending: PendingWrites<String, Write>,
 }
 
 impl Service {
@@ -253,7 +262,7 @@ impl Service {
                 _ = retry.tick() => {
                     if let Err(other) = self.lease.renew(&self.predictors).await {
                         // What was to be written is the other's to say now.
-                        self.waiting.clear();
+                        self.pending.clear();
                         ended = Ended::Replaced(other);
                         break;
                     }
@@ -382,7 +391,7 @@ impl Service {
                 let error = format!("nothing has changed, it cannot be stored: {}", chain(&error));
                 return PromoteReply::Refused { error };
             }
-            self.waiting.remove(&key);
+            self.pending.discard(&key);
             self.registry.handle(now, Event::Promoted(champion), actions);
             tracing::info!(champion = %predictor, before = %before.predictor, "promoted");
         }
@@ -411,9 +420,7 @@ impl Service {
     async fn write(&mut self, write: Write) {
         // Another may have taken over meanwhile: first the lease is renewed.
         if !self.lease.stands() {
-            if self.waiting.len() < WAITING_MAX {
-                self.waiting.insert(write.key(), write);
-            }
+            self.pending.insert(write.key(), write);
             return;
         }
         let written = match &write {
@@ -435,32 +442,16 @@ impl Service {
                 gone
             }
         };
-        match written {
-            Ok(()) => {
-                self.waiting.remove(&write.key());
-            }
-            Err(error) if error.may_pass() => {
-                if self.waiting.is_empty() {
-                    tracing::warn!(%error, "cannot write for now; trying again");
-                }
-                if self.waiting.len() < WAITING_MAX {
-                    self.waiting.insert(write.key(), write);
-                }
-            }
-            Err(error) => {
-                let error = chain(&error);
-                tracing::error!(key = write.key(), error, "not written");
-            }
-        }
+        self.pending.record(write.key(), write, written);
     }
 
-    /// Writes what waits, as far as the bus takes it.
+    /// Repeats pending writes until one fails.
     async fn write_again(&mut self) {
         while self.bus.is_connected()
-            && let Some((key, write)) = self.waiting.pop_first()
+            && let Some((key, write)) = self.pending.pop_first()
         {
             self.write(write).await;
-            if self.waiting.contains_key(&key) {
+            if self.pending.contains(&key) {
                 break;
             }
         }

@@ -13,7 +13,10 @@
 mod config;
 mod connect;
 mod error;
+mod exclusive;
 mod kv;
+mod latest;
+mod pending;
 mod service;
 mod stream;
 
@@ -33,7 +36,9 @@ use wattle_common::subject::{StreamName, Subject};
 
 pub use config::BusConfig;
 pub use error::BusError;
+pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::{Change, KvBucket, Watch};
+pub use pending::PendingWrites;
 pub use service::{FoundService, Request, Requests, Service};
 pub use stream::{Consumer, StoredDelivery};
 

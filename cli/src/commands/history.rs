@@ -49,7 +49,7 @@ pub(crate) fn run(command: History) -> anyhow::Result<()> {
                 }
                 // Deleted since the listing.
                 Ok(None) => {}
-                Err(error) if error.may_pass() => return Err(error.into()),
+                Err(error) if error.is_transient() => return Err(error.into()),
                 Err(_) => unreadable += 1,
             }
         }

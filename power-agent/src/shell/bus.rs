@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) async fn serve(
     config: ServiceConfig,
     events: mpsc::Sender<Event>,
-    mut newest: watch::Receiver<Option<PowerReport>>,
+    newest: watch::Receiver<Option<PowerReport>>,
 ) {
     let open = async {
         loop {
@@ -40,9 +40,10 @@ pub(super) async fn serve(
     };
     let service = bus.register_on("wattle-power-agent", "applies caps and clocks", &config.node);
     let service = service.await.inspect_err(|error| tracing::warn!(%error, "not registered"));
+    let key = Reporter::Power.key(&config.node);
     tokio::select! {
         () = listen(&config, desired, &events) => {}
-        () = report(&config, &actual, &mut newest) => {}
+        () = actual.put_latest(&key, newest) => {}
     }
     if let Ok(service) = service {
         service.stop().await;
@@ -87,35 +88,6 @@ async fn listen(config: &ServiceConfig, mut desired: Watch, events: &mpsc::Sende
     }
     // The watch ends only with the bus client; the report's loop continues to retry.
     std::future::pending::<()>().await;
-}
-
-async fn report(
-    config: &ServiceConfig,
-    actual: &KvBucket,
-    newest: &mut watch::Receiver<Option<PowerReport>>,
-) {
-    let key = Reporter::Power.key(&config.node);
-    newest.mark_changed();
-    let mut failing = false;
-    while newest.changed().await.is_ok() {
-        loop {
-            let Some(report) = newest.borrow_and_update().clone() else { break };
-            let error = match actual.put(&key, &report).await {
-                Ok(_) => {
-                    failing = false;
-                    break;
-                }
-                Err(error) => error,
-            };
-            if !std::mem::replace(&mut failing, true) {
-                tracing::warn!(%error, "report not stored; retrying");
-            }
-            // A report that arrives meanwhile is newer and replaces this one.
-            if let Ok(Err(_)) = tokio::time::timeout(PAUSE, newest.changed()).await {
-                return;
-            }
-        }
-    }
 }
 
 fn source(error: &dyn std::error::Error) -> Option<String> {

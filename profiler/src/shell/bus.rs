@@ -220,7 +220,7 @@ async fn store_windows(
         loop {
             match bus.store(&subject, &id, &*window).await {
                 Ok(()) => break,
-                Err(error) if error.may_pass() => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(PAUSE).await,
                 Err(error) => {
                     tracing::warn!(job = %window.job, %error, source = source(&error), "window not stored");
                     break;

@@ -168,7 +168,7 @@ impl Bus {
                 Err(error) => error,
             };
             without_jetstream += u32::from(matches!(error, BusError::NoJetStream { .. }));
-            if without_jetstream >= JETSTREAM_TRIES || !error.may_pass() {
+            if without_jetstream >= JETSTREAM_TRIES || !error.is_transient() {
                 return Err(error);
             }
             tries += 1;

@@ -107,7 +107,7 @@ impl BusError {
 
     /// Whether the same call may succeed later, without anybody changing anything.
     #[must_use]
-    pub const fn may_pass(&self) -> bool {
+    pub const fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::Away { .. } | Self::Busy | Self::Timeout { .. } | Self::NoJetStream { .. }

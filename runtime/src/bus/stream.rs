@@ -90,7 +90,7 @@ impl Bus {
     /// `message_id` within two minutes stores nothing.
     ///
     /// # Errors
-    /// Where it [may pass](BusError::may_pass), store it again with the same id.
+    /// Where it [may pass](BusError::is_transient), store it again with the same id.
     pub async fn store<T: Serialize>(
         &self,
         subject: &Subject,
