@@ -79,7 +79,7 @@ impl Watch {
                 }
             }
             Event::Progressed { at, line } => self.lines.push((*at, line.clone())),
-            Event::DriverAway(error) => self.failed = Some(error.clone()),
+            Event::DriverFailed(error) => self.failed = Some(error.clone()),
             _ => {}
         }
         let mut actions = Vec::new();
