@@ -190,7 +190,7 @@ impl SampleSeries {
     ///
     /// # Errors
     /// [`Refusal`] says why there is none, or why it cannot be told.
-    pub fn period(&self, shared: bool) -> Result<Period, NoPeriod> {
+    pub fn detect_period(&self, shared: bool) -> Result<Period, NoPeriod> {
         if self.series.len() < SAMPLES_MIN {
             return Err(NoPeriod::TooFew);
         }

@@ -203,7 +203,7 @@ impl OpenWindow {
         let rate = self.meter.rate();
         // Only a job that says nothing is listened to.
         let period: Option<Period> =
-            if rate.is_none() { self.series.period(!self.exclusive()).ok() } else { None };
+            if rate.is_none() { self.series.detect_period(!self.exclusive()).ok() } else { None };
         JobWindow {
             job,
             node,

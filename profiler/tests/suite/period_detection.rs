@@ -14,7 +14,7 @@ use wattle_profiler::period_detection::{NoPeriod, Period, SAMPLES_MAX, Sample, S
 fn sample_once(of: &Loop, seed: u64) -> Result<Period, NoPeriod> {
     let mut rng = Stream::new(seed, "period");
     let busy = activity(of, &mut rng);
-    sampled(of, &busy, &mut rng).period(false)
+    sampled(of, &busy, &mut rng).detect_period(false)
 }
 
 /// What came of looking at many loops.
@@ -160,7 +160,8 @@ fn what_has_no_rhythm_is_given_none() {
             series.extend([0.05, 0.3, 1.0, 5.0, 30.0].map(|t| wandering(t, window_s, &mut rng)));
             series.extend([0.3, 1.0, 4.0].map(|t| irregular(t, window_s, &mut rng)));
             for busy in series {
-                let found = sampled(&Loop { window_s, ..PLAIN }, &busy, &mut rng).period(false);
+                let found =
+                    sampled(&Loop { window_s, ..PLAIN }, &busy, &mut rng).detect_period(false);
                 alarms += u32::from(found.is_ok());
                 all += 1;
             }
@@ -189,7 +190,7 @@ fn two_loops_on_a_card_are_told_apart_or_refused() {
                 let busy_percent = job.busy_percent;
                 series.push(Sample { busy_percent, memory_percent: None, ..*tracker });
             }
-            if let Ok(found) = series.period(true) {
+            if let Ok(found) = series.detect_period(true) {
                 seen += 1;
                 wrong += u32::from((found.period_s / own - 1.0).abs() > 0.05);
             }
@@ -221,19 +222,19 @@ fn each_refusal_has_its_reason() {
     let wave =
         |at: f64, period: f64, low: f32, high: f32| if swings(at, period) { high } else { low };
     let both = |at: f64| (wave(at, 1.0, 100.0, 200.0), wave(at, 1.0, 20.0, 90.0));
-    assert!((made(both).period(false).unwrap().period_s - 1.0).abs() < 0.01);
-    assert_eq!(SampleSeries::default().period(false), Err(NoPeriod::TooFew));
-    assert_eq!(made(|_| (250.0, 99.0)).period(false), Err(NoPeriod::Constant));
+    assert!((made(both).detect_period(false).unwrap().period_s - 1.0).abs() < 0.01);
+    assert_eq!(SampleSeries::default().detect_period(false), Err(NoPeriod::TooFew));
+    assert_eq!(made(|_| (250.0, 99.0)).detect_period(false), Err(NoPeriod::Constant));
     // One sensor alone may have made it up.
     let exclusive = |at| (wave(at, 1.0, 100.0, 200.0), 99.0);
-    assert_eq!(made(exclusive).period(false), Err(NoPeriod::Unconfirmed));
+    assert_eq!(made(exclusive).detect_period(false), Err(NoPeriod::Unconfirmed));
     let apart = |at| (wave(at, 1.0, 100.0, 200.0), wave(at, 2.7, 20.0, 90.0));
-    assert_eq!(made(apart).period(false), Err(NoPeriod::Ambiguous));
+    assert_eq!(made(apart).detect_period(false), Err(NoPeriod::Ambiguous));
     let fast = Loop { period_s: 0.19, wave: Wave::Sine, ..PLAIN };
     assert_eq!(sample_once(&fast, 1), Err(NoPeriod::TooFast));
     // The loop ends half way.
     let half = |at| if at < 30.0 { both(at) } else { (100.0, 20.0) };
-    assert_eq!(made(half).period(false), Err(NoPeriod::Unsteady));
+    assert_eq!(made(half).detect_period(false), Err(NoPeriod::Unsteady));
     let even = Loop { jitter: 0.01, ..PLAIN };
     assert_eq!(sample_once(&even, 1), Err(NoPeriod::TooEven));
 }
@@ -258,12 +259,12 @@ fn recorded(text: &str) -> (SampleSeries, Option<f64>) {
 #[test]
 fn recorded_loops_are_found_or_refused() {
     let (series, period) = recorded(include_str!("../data/loop-a.csv"));
-    let (found, period) = (series.period(false).unwrap(), period.unwrap());
+    let (found, period) = (series.detect_period(false).unwrap(), period.unwrap());
     println!("recorded: {period:.4} s, found {found:?}");
     assert!((found.period_s / period - 1.0).abs() < 0.05, "{period} {found:?}");
     // Iterations whose length other programs made up are no rhythm.
     let (series, _) = recorded(include_str!("../data/loop-b.csv"));
-    assert_eq!(series.period(false), Err(NoPeriod::Unsteady));
+    assert_eq!(series.detect_period(false), Err(NoPeriod::Unsteady));
 }
 
 proptest! {
@@ -277,7 +278,7 @@ proptest! {
             series.push(Sample { at_s, power_w: Some(watts), spent_w: Some(-watts), busy_percent: Some(percent), memory_percent: None });
         }
         prop_assert!(series.len() <= SAMPLES_MAX);
-        if let Ok(found) = series.period(shared) {
+        if let Ok(found) = series.detect_period(shared) {
             prop_assert!(found.period_s.is_finite() && found.period_s > 0.0 && found.error > 0.0);
         }
     }

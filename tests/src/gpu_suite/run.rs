@@ -306,7 +306,8 @@ fn seen(
         })
         .collect();
     Run {
-        rhythm: (jobs.len() == 1 && failed.is_none()).then(|| beats(&samples).detect(false)),
+        rhythm: (jobs.len() == 1 && failed.is_none())
+            .then(|| series(&samples).detect_period(false)),
         jobs,
         failed,
         span_s: span.as_secs_f64(),
@@ -334,14 +335,14 @@ fn integrated(samples: &[(Timestamp, GpuReading)]) -> Option<f64> {
     (samples.len() > 1).then(|| samples.windows(2).map(one).sum()).flatten()
 }
 
-/// The same samples as the profiler listens to where a job says nothing.
-fn beats(samples: &[(Timestamp, GpuReading)]) -> SampleSeries {
-    let mut beats = SampleSeries::default();
+/// The series from which the profiler detects the period of a job that reports no steps.
+fn series(samples: &[(Timestamp, GpuReading)]) -> SampleSeries {
+    let mut series = SampleSeries::default();
     for pair in samples.windows(2) {
         let ((before, last), (at, reading)) = (&pair[0], &pair[1]);
         let seconds = at.since(*before).as_secs_f64();
         let spent = last.energy_total.zip(reading.energy_total);
-        beats.push(Sample {
+        series.push(Sample {
             at_s: at.since(samples[0].0).as_secs_f64(),
             power_w: reading.power.map(|power| power.as_w() as f32),
             spent_w: spent.map(|(a, b)| ((b.as_j() - a.as_j()) / seconds) as f32),
@@ -349,5 +350,5 @@ fn beats(samples: &[(Timestamp, GpuReading)]) -> SampleSeries {
             memory_percent: reading.utilization_memory_percent.map(f32::from),
         });
     }
-    beats
+    series
 }
