@@ -9,7 +9,7 @@ use wattle_placer::{JobKey, Progress, Reads};
 use wattle_world::GpuModel;
 
 use crate::engine::{Due, Engine, node_id};
-use crate::profiles::{Seen, WINDOWS_CLOSE_US};
+use crate::profiles::{WINDOWS_CLOSE_US, WindowInput};
 use crate::scenario::Work;
 use crate::simulation::Lengths;
 
@@ -127,7 +127,7 @@ impl Engine<'_> {
         let spot = on.by_node[0];
         let model = self.cards.model(spot.node);
         let setting = self.cards.setting(spot.node, spot.gpus.trailing_zeros());
-        let surface = profiles.window(&Seen {
+        let surface = profiles.window(&WindowInput {
             job: &running.spec.id,
             workload: &running.spec.workload,
             node: node_id(spot.node.index()),

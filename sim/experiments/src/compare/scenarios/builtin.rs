@@ -1,6 +1,6 @@
-//! `builtin`: jobs drawn as in Microsoft's Philly traces ([`wattle_simulator::generator`]) on 16 nodes of 8
-//! V100; needs no files. What they compute is drawn from the catalog, and they have as many steps as
-//! their length is on the GPUs they ask for. Each order is another draw of everything.
+//! `builtin`: generated jobs ([`wattle_simulator::generator`]) on 16 nodes of 8 V100, without data files.
+//! Workloads are drawn from the catalog; the number of steps follows from the duration on the requested GPUs.
+//! Each order is a new draw.
 
 use wattle_common::topology::ClusterShape;
 use wattle_world::World;

@@ -2,8 +2,8 @@
 //! hour: California, Arizona, Texas and Washington in 2022 (US EIA), from the first of January, April,
 //! July or October on.
 //!
-//! Every job declares a quarter of its own time alone as slack. It counts only for policies called
-//! `NAME+defer`, so that following the grid by the price and waiting for a cleaner one stand apart.
+//! Every job declares a quarter of its exclusive run time as slack. Only policies called `NAME+defer` use it, so
+//! that the effects of the carbon price and of deferral are separate.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use wattle_simulator::{Scenario, Work};
 pub(super) const NAME: &str = "greenflow-16";
 
 const LOADS: [f64; 2] = [0.30, 0.76];
-/// Days of 2022 before the season's first.
+/// First day of each season, from the start of 2022.
 const SEASONS: [u64; 4] = [0, 90, 181, 273];
-/// The grids' files, and what the variants of their seasons are called.
+/// The grids' files, and the names of their seasons' variants.
 const GRIDS: [(&str, [&str; 4]); 4] = [
     ("US-CA_2022_hourly.csv", ["CA-winter", "CA-spring", "CA-summer", "CA-autumn"]),
     ("US-AZ_2022_hourly.csv", ["AZ-winter", "AZ-spring", "AZ-summer", "AZ-autumn"]),
     ("US-TX_2022_hourly.csv", ["TX-winter", "TX-spring", "TX-summer", "TX-autumn"]),
     ("US-WA_2022_hourly.csv", ["WA-winter", "WA-spring", "WA-summer", "WA-autumn"]),
 ];
-/// The slack that a job declares, in times it takes alone.
+/// A job's slack, relative to its exclusive run time.
 const SLACK: f64 = 0.25;
 
 pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
