@@ -1,10 +1,11 @@
 //! Comparison of policies at equal totals: completion time over energy or emissions.
 //!
-//! A policy run at several settings of its tuning parameter (a clock, a floor, a price) is a set of points.
-//! Its frontier is the set of points that no other of its points dominates, so that no policy is compared
-//! with a badly tuned one. Two frontiers are compared at equal totals over the baseline's range. A total
-//! below a policy's least is not reachable for it and is reported as such; above its largest total its best
-//! time holds, since using less is allowed. Nothing is extrapolated.
+//! A policy run at several settings of its tuning parameter (a clock, a floor, a price) is a set of
+//! points. Its frontier is the set of points that no other of its points dominates, so that no
+//! policy is compared with a badly tuned one. Two frontiers are compared at equal totals over the
+//! baseline's range. A total below a policy's least is not reachable for it and is reported as
+//! such; above its largest total its best time holds, since using less is allowed. Nothing is
+//! extrapolated.
 //!
 //! Between adjacent points a frontier is interpolated linearly, for both policies alike.
 
@@ -37,8 +38,8 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// The frontier of these points. Points without a positive total and time are skipped. `None` when
-    /// none is left.
+    /// The frontier of these points. Points without a positive total and time are skipped. `None`
+    /// when none is left.
     #[must_use]
     pub fn of(points: impl IntoIterator<Item = FrontierPoint>) -> Option<Self> {
         let real = |value: f64| value.is_finite() && value > 0.0;
@@ -90,8 +91,8 @@ impl Frontier {
         Some(from.jct_s + share * (to.jct_s - from.jct_s))
     }
 
-    /// The totals at which policies are compared with it: geometrically spaced from [`FROM_LEAST`] times its
-    /// least to its largest. A shorter frontier is compared at its largest total only.
+    /// The totals at which policies are compared with it: geometrically spaced from [`FROM_LEAST`]
+    /// times its least to its largest. A shorter frontier is compared at its largest total only.
     #[must_use]
     pub fn compared_at(&self) -> Vec<f64> {
         let (from, to) = (self.least() * FROM_LEAST, self.largest());
@@ -109,8 +110,8 @@ impl Frontier {
             .collect()
     }
 
-    /// Ratio of each of its points to a lower bound, as (total, ratio); `None` where the total is below the
-    /// bound's least.
+    /// Ratio of each of its points to a lower bound, as (total, ratio); `None` where the total is
+    /// below the bound's least.
     #[must_use]
     pub fn above_bound(&self, bound: &BoundFrontier) -> Vec<(f64, Option<f64>)> {
         self.points
@@ -125,8 +126,8 @@ impl Frontier {
 pub struct MatchedRatio {
     /// The total of both.
     pub total: f64,
-    /// The baseline's completion time over the policy's; above 1 the policy is faster. `None` where the
-    /// policy does not reach the total.
+    /// The baseline's completion time over the policy's; above 1 the policy is faster. `None` where
+    /// the policy does not reach the total.
     pub ratio: Option<f64>,
 }
 

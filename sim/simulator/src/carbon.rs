@@ -1,9 +1,9 @@
 //! Carbon intensity over time, read from a CSV of instants and gCO2eq/kWh.
 //!
-//! Three formats are read: US EIA's hourly series (`timestamp_utc,gco2_per_kwh`), WattTime's five-minute
-//! sample (`oootime,Caiso_North`), and a plain one (`at_s,g_per_kwh`). The first row is at the start of
-//! the trace, and each value holds until the next. A series shorter than the run repeats. An empty cell
-//! keeps the previous value.
+//! Three formats are read: US EIA's hourly series (`timestamp_utc,gco2_per_kwh`), WattTime's
+//! five-minute sample (`oootime,Caiso_North`), and a plain one (`at_s,g_per_kwh`). The first row is
+//! at the start of the trace, and each value holds until the next. A series shorter than the run
+//! repeats. An empty cell keeps the previous value.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

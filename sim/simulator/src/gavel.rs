@@ -1,10 +1,10 @@
 //! Catalog entries for the jobs of Gavel's traces: speeds on V100, P100 and K80.
 //!
-//! Gavel (stanford-futuredata/gavel, MIT) measured 26 job types on one GPU, and some of them on 2, 4 and
-//! 8, of three GPU types; the tables are in `sim/simulator/catalog`. Each job type on each GPU count is a
-//! workload of its own, since its batch grows with the GPUs. Gavel did not measure power: a job's power
-//! above idle is a chosen share of that of a full GPU (`catalog/gavel.toml`, docs/world.md). The result
-//! is the text of a catalog file.
+//! Gavel (stanford-futuredata/gavel, MIT) measured 26 job types on one GPU, and some of them on 2,
+//! 4 and 8, of three GPU types; the tables are in `sim/simulator/catalog`. Each job type on each
+//! GPU count is a workload of its own, since its batch grows with the GPUs. Gavel did not measure
+//! power: a job's power above idle is a chosen share of that of a full GPU (`catalog/gavel.toml`,
+//! docs/world.md). The result is the text of a catalog file.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,14 +1,15 @@
-//! Synthetic traces with the arrivals, sizes, durations and repetition of Microsoft's Philly traces.
+//! Synthetic traces with the arrivals, sizes, durations and repetition of Microsoft's Philly
+//! traces.
 //!
 //! Users start campaigns: jobs on equal numbers of GPUs within seconds of each other and of similar
-//! duration. Campaigns start as a Poisson process whose rate depends on the hour, the day of the week, and
-//! a daily level that is correlated with the previous day's. A user's next campaign often repeats the kind
-//! of the last one, with correlated duration. Every distribution is tabulated in `catalog/generator.toml`,
-//! which `catalog/derive.py` prints from the public table.
+//! duration. Campaigns start as a Poisson process whose rate depends on the hour, the day of the
+//! week, and a daily level that is correlated with the previous day's. A user's next campaign often
+//! repeats the kind of the last one, with correlated duration. Every distribution is tabulated in
+//! `catalog/generator.toml`, which `catalog/derive.py` prints from the public table.
 //!
-//! The public table has no workloads. As for a trace without models, they are drawn from the catalog's mix,
-//! one for all campaigns of a kind. The same number and seed give the same jobs; a larger number of jobs
-//! starts with the jobs of a smaller one.
+//! The public table has no workloads. As for a trace without models, they are drawn from the
+//! catalog's mix, one for all campaigns of a kind. The same number and seed give the same jobs; a
+//! larger number of jobs starts with the jobs of a smaller one.
 
 mod fitted;
 
@@ -200,8 +201,8 @@ impl Campaigns {
         arrivals.per_day / DAY_S * hour * weekday * level
     }
 
-    /// The next campaign. The rate is constant within an hour; the rest of a waiting time at the end of an
-    /// hour is scaled to the next hour's rate, which is exact for this process.
+    /// The next campaign. The rate is constant within an hour; the rest of a waiting time at the
+    /// end of an hour is scaled to the next hour's rate, which is exact for this process.
     fn next(&mut self) -> Campaign {
         let mut expected = -(1.0 - self.arrivals.0.unit()).ln();
         loop {

@@ -1,8 +1,8 @@
 //! Offered load of a scenario, and changes of its arrivals.
 //!
-//! The offered load is the GPU time of the jobs on the requested GPUs without co-tenants, as a share of
-//! the cluster's GPU time from the first arrival to the last. Setting a load scales the arrival times;
-//! every job keeps its work and the time from its arrival to its deadline.
+//! The offered load is the GPU time of the jobs on the requested GPUs without co-tenants, as a
+//! share of the cluster's GPU time from the first arrival to the last. Setting a load scales the
+//! arrival times; every job keeps its work and the time from its arrival to its deadline.
 
 use std::time::Duration;
 
@@ -32,9 +32,10 @@ pub enum LoadError {
 }
 
 impl Scenario {
-    /// The GPU time of the jobs on the requested GPUs without co-tenants, as a share of the cluster's
-    /// GPU time from the first arrival to the last. `None` where all arrive at once. Jobs with more GPUs
-    /// than the cluster has of one type are rejected by every policy and do not count.
+    /// The GPU time of the jobs on the requested GPUs without co-tenants, as a share of the
+    /// cluster's GPU time from the first arrival to the last. `None` where all arrive at once. Jobs
+    /// with more GPUs than the cluster has of one type are rejected by every policy and do not
+    /// count.
     ///
     /// Work in steps is timed on the cluster's first GPU type, on as few nodes as possible.
     #[must_use]
@@ -58,8 +59,8 @@ impl Scenario {
         kinds.any(|kind| own(kind) && of_kind(kind) >= u64::from(job.gpus.min))
     }
 
-    /// GPU time of one job without co-tenants, seconds; `None` where the catalog lacks its workload or
-    /// GPU type.
+    /// GPU time of one job without co-tenants, seconds; `None` where the catalog lacks its workload
+    /// or GPU type.
     fn gpu_seconds(&self, world: &World, job: &SimJob) -> Option<f64> {
         let alone_s = match job.work {
             Work::Lasts(span) => span.as_secs_f64(),
@@ -106,8 +107,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Gives the arrivals to the jobs in another order, which follows from `order` alone; order 0 is
-    /// the trace's own.
+    /// Gives the arrivals to the jobs in another order, which follows from `order` alone; order 0
+    /// is the trace's own.
     ///
     /// The times of arrival stay, each job is whole, and its deadline stays as far from its
     /// arrival. So the load stays, and what a result owes to who came first is seen.

@@ -1,10 +1,10 @@
 //! Catalog entries for the A100 jobs of the ElasticFlow trace, from measured files.
 //!
-//! The measured files are in a data folder, outside this repository: iterations per second by global
-//! batch and GPU count (pkusys/ElasticFlow), and time and energy of a large model's step by locked
-//! clock (Perseus, in ml-energy/zeus). `catalog/elasticflow.toml` holds the remaining inputs, most of
-//! which are choices that no source measured; [`WAITING_SHARE`] and [`DYNAMIC_W`] are choices too. The
-//! result is the text of a catalog file for [`World::from_toml`].
+//! The measured files are in a data folder, outside this repository: iterations per second by
+//! global batch and GPU count (pkusys/ElasticFlow), and time and energy of a large model's step by
+//! locked clock (Perseus, in ml-energy/zeus). `catalog/elasticflow.toml` holds the remaining
+//! inputs, most of which are choices that no source measured; [`WAITING_SHARE`] and [`DYNAMIC_W`]
+//! are choices too. The result is the text of a catalog file for [`World::from_toml`].
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,8 +25,8 @@ const IDLE_W: f64 = 60.0;
 const DYNAMIC_W: f64 = 340.0;
 /// Share of its dynamic power that a job draws while it waits for communication. A choice.
 const WAITING_SHARE: f64 = 0.35;
-/// Busy share of a GPU per unit of intensity: a choice, so that a job near the highest power is busy
-/// all the time.
+/// Busy share of a GPU per unit of intensity: a choice, so that a job near the highest power is
+/// busy all the time.
 const BUSY_BY_INTENSITY: f64 = 1.05;
 /// The clocks kept of the sweep, MHz: from the one of least energy to the top.
 pub const CLOCKS_MHZ: [u32; 12] =
@@ -279,8 +279,8 @@ fn of_model<'a>(
     }
 }
 
-/// Steps per second by GPU count, ascending from one. The speed is made non-decreasing, since a job may
-/// leave GPUs idle.
+/// Steps per second by GPU count, ascending from one. The speed is made non-decreasing, since a job
+/// may leave GPUs idle.
 fn speeds(
     model: &str,
     rates: Option<&ModelRates>,

@@ -1,9 +1,9 @@
 //! True surfaces, made from the world: an upper bound on the value of better predictions.
 //!
 //! They have the form of predicted surfaces, with intervals of zero width, from a job's arrival on;
-//! policies cannot distinguish them. A co-tenant's effect depends on its number of GPUs, so the classes
-//! on the co-location axis consist of workload and shape. The surfaces cover one co-tenant at a time; no
-//! policy places more than two jobs on a GPU.
+//! policies cannot distinguish them. A co-tenant's effect depends on its number of GPUs, so the
+//! classes on the co-location axis consist of workload and shape. The surfaces cover one co-tenant
+//! at a time; no policy places more than two jobs on a GPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,8 +108,8 @@ impl<'w> Oracle<'w> {
         self.whole
     }
 
-    /// The true surface of a job at every GPU count of its request and every selectable clock, and with
-    /// each workload as a co-tenant on the same number of GPUs.
+    /// The true surface of a job at every GPU count of its request and every selectable clock, and
+    /// with each workload as a co-tenant on the same number of GPUs.
     pub(crate) fn whole(
         &mut self,
         now: Timestamp,
@@ -271,8 +271,8 @@ pub fn gpu_counts(request: GpuRequest) -> impl Iterator<Item = u32> {
     all.into_iter()
 }
 
-/// The clocks a policy may choose besides the unlocked one, highest first: evenly spaced over the upper
-/// two fifths of the GPU's range, below which no measured job saves energy.
+/// The clocks a policy may choose besides the unlocked one, highest first: evenly spaced over the
+/// upper two fifths of the GPU's range, below which no measured job saves energy.
 pub fn selectable_clocks(gpu: &GpuModel) -> Vec<Frequency> {
     /// The number of clocks in comparisons, with the unlocked one.
     const CLOCKS: u32 = 12;

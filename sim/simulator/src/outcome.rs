@@ -1,7 +1,7 @@
 //! The outcome of a simulation, as JSON and as a table.
 //!
-//! JSON field names are stable: later versions add fields and rename none. For the same trace, seed and
-//! policy, all values except `wall_s` are identical.
+//! JSON field names are stable: later versions add fields and rename none. For the same trace, seed
+//! and policy, all values except `wall_s` are identical.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -22,9 +22,9 @@ pub struct Outcome {
     pub cluster: String,
     /// The seed.
     pub seed: u64,
-    /// Offered load: GPU time of the jobs without co-tenants, as a share of the cluster's from the first
-    /// arrival to the last. Above 1 the queue grows unless jobs share GPUs. Null where all jobs arrive at
-    /// once.
+    /// Offered load: GPU time of the jobs without co-tenants, as a share of the cluster's from the
+    /// first arrival to the last. Above 1 the queue grows unless jobs share GPUs. Null where all
+    /// jobs arrive at once.
     pub load: Option<f64>,
     /// One entry per policy, in the given order.
     pub policies: Vec<PolicyOutcome>,
@@ -91,7 +91,8 @@ pub struct PolicyOutcome {
     pub undone: usize,
     /// Finished jobs that missed their deadline.
     pub deadlines_missed: usize,
-    /// Overrun of the budget in the worst window, as a share of the budget; absent without a budget.
+    /// Overrun of the budget in the worst window, as a share of the budget; absent without a
+    /// budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_overrun: Option<f64>,
     /// Use of the budget; absent without a budget.
@@ -106,12 +107,14 @@ pub struct PolicyOutcome {
     pub notes: Vec<String>,
 }
 
-/// The cost of prediction errors: a policy on predictions relative to the same policy on true surfaces.
+/// The cost of prediction errors: a policy on predictions relative to the same policy on true
+/// surfaces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictionRegret {
     /// The policy.
     pub policy: String,
-    /// Ratio of the mean completion times; above 1 the oracle is faster. Null without a finished job.
+    /// Ratio of the mean completion times; above 1 the oracle is faster. Null without a finished
+    /// job.
     pub jct_s_mean_ratio: Option<f64>,
     /// Ratio of the energies; above 1 the oracle uses less. Null without energy.
     pub energy_ratio: Option<f64>,
@@ -263,8 +266,8 @@ impl Outcome {
         text
     }
 
-    /// Notes on the input and on each run. A note of some policies starts with their names; a note of all
-    /// policies appears once.
+    /// Notes on the input and on each run. A note of some policies starts with their names; a note
+    /// of all policies appears once.
     #[must_use]
     pub fn all_notes(&self) -> Vec<String> {
         let mut notes: Vec<&String> = self.policies.iter().flat_map(|run| &run.notes).collect();
@@ -445,7 +448,8 @@ fn span(seconds: Option<f64>) -> String {
     }
 }
 
-/// A number with the first unit in which it is below ten thousand; each unit is a thousand of the last.
+/// A number with the first unit in which it is below ten thousand; each unit is a thousand of the
+/// last.
 fn scaled(mut value: f64, units: &[&str]) -> String {
     let mut chosen = 0;
     while value >= 10_000.0 && chosen + 1 < units.len() {

@@ -1,9 +1,9 @@
 //! Errors of predictions against the simulated world.
 //!
-//! A stretch is the time a job spends on the same GPUs with the same co-tenants on each of them. The
-//! placer's surface at the start of a stretch is compared with the world's values, which are constant over
-//! the stretch. The surface is read as policies read it: a job is as slow as its slowest GPU. Every stretch
-//! counts once, whatever its length.
+//! A stretch is the time a job spends on the same GPUs with the same co-tenants on each of them.
+//! The placer's surface at the start of a stretch is compared with the world's values, which are
+//! constant over the stretch. The surface is read as policies read it: a job is as slow as its
+//! slowest GPU. Every stretch counts once, whatever its length.
 
 use serde::Serialize;
 use wattle_common::messages::Estimate;
@@ -22,8 +22,8 @@ pub struct Prediction {
     pub power: PredictionError,
     /// Number of starts.
     pub placements: usize,
-    /// Share of the starts, 0 to 1, without a window of the job itself; null without a start, and for the
-    /// oracle.
+    /// Share of the starts, 0 to 1, without a window of the job itself; null without a start, and
+    /// for the oracle.
     pub prior_share: Option<f64>,
 }
 
@@ -126,7 +126,8 @@ mod tests {
         Estimate { mean, low: mean - half, high: mean + half }
     }
 
-    /// Computed by hand: 10 % too high and covered; 20 % too low and not covered; exact with zero width.
+    /// Computed by hand: 10 % too high and covered; 20 % too low and not covered; exact with zero
+    /// width.
     #[test]
     fn errors_and_coverage_equal_hand_computed_values() {
         let mut tally = Tally::default();

@@ -1,10 +1,10 @@
 //! The profiler and the predictor of a simulation.
 //!
 //! Policies have no access to the world. Each running job yields windows made from the world with
-//! measurement noise (step rate, power, utilization, memory, co-tenants); the predictor's library learns
-//! from them, and policies receive its surfaces. A job that has not run has the prior of its class. Each
-//! configuration yields two windows, where a live profiler yields one per minute: further windows would
-//! add little information and much cost.
+//! measurement noise (step rate, power, utilization, memory, co-tenants); the predictor's library
+//! learns from them, and policies receive its surfaces. A job that has not run has the prior of its
+//! class. Each configuration yields two windows, where a live profiler yields one per minute:
+//! further windows would add little information and much cost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,19 @@ use wattle_placer::Reads;
 use wattle_predictor::{Predictor, PredictorConfig};
 use wattle_world::GpuState;
 
-/// End of a configuration's windows, microseconds from its start. The first is the live profiler's first
-/// early window (15 s, after a second of settling); the second spans several counter updates of any GPU.
+/// End of a configuration's windows, microseconds from its start. The first is the live profiler's
+/// first early window (15 s, after a second of settling); the second spans several counter updates
+/// of any GPU.
 pub(crate) const WINDOWS_CLOSE_US: [u64; 2] = [16_000_000, 600_000_000];
 
-/// Relative standard deviation of a measured rate or power. Repeated runs differ by 1 to 3 % in the Zeus
-/// traces (ml-energy/zeus, NSDI'23), and a window averages over many steps.
+/// Relative standard deviation of a measured rate or power. Repeated runs differ by 1 to 3 % in the
+/// Zeus traces (ml-energy/zeus, NSDI'23), and a window averages over many steps.
 const NOISE: f64 = 0.015;
 
-/// Most points of a surface for policies that do not resize jobs. The predictor puts the exclusive points
-/// at every cap first, then one co-tenant of each class; these policies read no others, and points with
-/// several co-tenants cost the most time. Elastic policies use the predictor's default limit.
+/// Most points of a surface for policies that do not resize jobs. The predictor puts the exclusive
+/// points at every cap first, then one co-tenant of each class; these policies read no others, and
+/// points with several co-tenants cost the most time. Elastic policies use the predictor's default
+/// limit.
 const POINTS_MAX: u64 = 100;
 
 /// The measurements of one job for a window.

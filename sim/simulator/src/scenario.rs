@@ -1,9 +1,9 @@
 //! The input of a simulation: jobs, a cluster, a seed.
 //!
-//! A trace contains the duration of its jobs, but often no workload. A job whose model is in the catalog
-//! has that workload. Any other job gets a workload from the catalog's mix, drawn with the seed and
-//! listed in the outcome; recurring jobs get the same workload. The predictor receives the workload's
-//! name as if the owner had declared it.
+//! A trace contains the duration of its jobs, but often no workload. A job whose model is in the
+//! catalog has that workload. Any other job gets a workload from the catalog's mix, drawn with the
+//! seed and listed in the outcome; recurring jobs get the same workload. The predictor receives the
+//! workload's name as if the owner had declared it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -13,7 +13,8 @@ pub struct Spending {
     pub power_kw_peak: f64,
     /// Time above the power limit; null without a limit.
     pub power_exceeded_s: Option<f64>,
-    /// Energy price from 0 (free) to 1 (all jobs at their most efficient operating point), mean over time.
+    /// Energy price from 0 (free) to 1 (all jobs at their most efficient operating point), mean
+    /// over time.
     pub price_mean: f64,
     /// Time during which admission was closed for lack of energy.
     pub held_back_s: f64,

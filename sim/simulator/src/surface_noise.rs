@@ -2,8 +2,8 @@
 //!
 //! Errors are drawn from the seed and equal for every policy. Speed and power have a factor
 //! `exp(share * z)` each, with standard normal `z`; the factor is the same at every clock. With a
-//! co-tenant the relative speed has a factor too, limited so that it does not exceed 1. Policies do not
-//! know of the errors.
+//! co-tenant the relative speed has a factor too, limited so that it does not exceed 1. Policies do
+//! not know of the errors.
 
 use wattle_common::rng::Stream;
 
@@ -21,8 +21,8 @@ pub enum Shape {
 pub struct SurfaceNoise {
     /// Their correlation.
     pub shape: Shape,
-    /// Their relative standard deviation. Smooth errors have it at 1 and at 64 GPUs, and the root of a half
-    /// of it in the middle.
+    /// Their relative standard deviation. Smooth errors have it at 1 and at 64 GPUs, and the root
+    /// of a half of it in the middle.
     pub share: f64,
     /// The seed of the draws.
     pub seed: u64,
@@ -32,8 +32,8 @@ pub struct SurfaceNoise {
 const DOUBLINGS: f64 = 6.0;
 
 impl SurfaceNoise {
-    /// The factor on the quantity `what` of a workload on `gpus` GPUs, with the co-tenant `other` where
-    /// not empty.
+    /// The factor on the quantity `what` of a workload on `gpus` GPUs, with the co-tenant `other`
+    /// where not empty.
     pub(crate) fn factor(&self, what: &str, workload: &str, gpus: u32, other: &str) -> f64 {
         let draw = |at: &str| {
             Stream::new(self.seed, &format!("surface_noise {what} {workload} {other} {at}"))

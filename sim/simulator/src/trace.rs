@@ -1,8 +1,8 @@
 //! Trace files: readers for several formats, one module per format.
 //!
-//! The format is recognized by the file's columns, or given by the caller. An error names the missing
-//! column of a file in no known format. Columns that are not read, and rows that are left out or
-//! unusual, are reported in notes with their lines.
+//! The format is recognized by the file's columns, or given by the caller. An error names the
+//! missing column of a file in no known format. Columns that are not read, and rows that are left
+//! out or unusual, are reported in notes with their lines.
 
 mod chronus;
 mod elasticflow;
@@ -67,7 +67,8 @@ pub struct TraceJob {
     pub iterations: Option<u64>,
     /// The catalog's workload, where the trace names one.
     pub workload: Option<String>,
-    /// The workload measured for this job type and its number of steps; used where the catalog has it.
+    /// The workload measured for this job type and its number of steps; used where the catalog has
+    /// it.
     pub measured_as: Option<(String, u64)>,
     /// Deadline, from the start of the trace.
     pub deadline: Option<Duration>,
@@ -247,7 +248,8 @@ pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     parse_as(name, bytes, None)
 }
 
-/// Reads a trace from the bytes of a file called `name`, in the given format or in the recognized one.
+/// Reads a trace from the bytes of a file called `name`, in the given format or in the recognized
+/// one.
 ///
 /// # Errors
 /// [`TraceError`] describes the problem.

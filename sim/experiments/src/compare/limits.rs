@@ -1,10 +1,10 @@
 //! Lower bounds for a case's jobs, under the accounting of its runs.
 //!
-//! Where jobs may share, a co-located job takes half of each of its GPUs, and a part of the GPU's power above
-//! idle in proportion to the power of each job without co-tenants; the parts of a pair add up to the pair's
-//! power. Every schedule of pairs is therefore, in GPUs and in energy, a schedule of halves, for which the
-//! bound without sharing holds. The bound is looser, since a half needs no partner. GPUs are then counted in
-//! halves.
+//! Where jobs may share, a co-located job takes half of each of its GPUs, and a part of the GPU's
+//! power above idle in proportion to the power of each job without co-tenants; the parts of a pair
+//! add up to the pair's power. Every schedule of pairs is therefore, in GPUs and in energy, a
+//! schedule of halves, for which the bound without sharing holds. The bound is looser, since a half
+//! needs no partner. GPUs are then counted in halves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,11 +46,11 @@ impl Limits {
 
     pub(super) fn told(&self) -> Bounds {
         Bounds {
-            energy_kwh: self.tight.thriftiest().0,
+            energy_kwh: self.tight.least_energy().0,
             jct_s_mean: self.tight.fastest().1,
             frontier: self.tight.points().to_vec(),
             alone: self.alone.points().to_vec(),
-            carbon_kg: self.carbon.as_ref().map(|carbon| carbon.thriftiest().0),
+            carbon_kg: self.carbon.as_ref().map(|carbon| carbon.least_energy().0),
             carbon_frontier: self.carbon.as_ref().map_or_else(Vec::new, |c| c.points().to_vec()),
         }
     }
@@ -65,8 +65,8 @@ pub(super) enum Charged {
     Awake,
 }
 
-/// Bounds for the jobs of `scenario` over all GPU counts of their requests and all clocks, and over all caps
-/// where a policy chooses caps. The default precision depends on the number of jobs.
+/// Bounds for the jobs of `scenario` over all GPU counts of their requests and all clocks, and over
+/// all caps where a policy chooses caps. The default precision depends on the number of jobs.
 pub(super) fn limits(
     world: &World,
     scenario: &Scenario,
@@ -88,8 +88,8 @@ pub(super) fn limits(
     Limits { alone, tight: tight.frontier, carbon }
 }
 
-/// The least mean completion time over emissions in kg. Empty where an hour has zero intensity, since
-/// waiting for it reduces emissions to zero.
+/// The least mean completion time over emissions in kg. Empty where an hour has zero intensity,
+/// since waiting for it reduces emissions to zero.
 fn of_carbon(
     jobs: &[BoundJob],
     gpus: u32,
@@ -141,8 +141,8 @@ fn bound_jobs(
         let nodes = job.gpus.min.div_ceil(per_node);
         let work = match job.work {
             Work::Steps(steps) => steps as f64,
-            // A run time refers to the first placement; it is a number of steps only where the GPU count is
-            // fixed.
+            // A run time refers to the first placement; it is a number of steps only where the GPU
+            // count is fixed.
             Work::Lasts(span) => {
                 span.as_secs_f64() * workload.steps_per_s(gpu, job.gpus.min, nodes)
             }

@@ -21,12 +21,13 @@ pub enum Accounting {
     /// Whole nodes, always awake.
     SleepNone,
     /// Whole nodes, which sleep only under policies that pack jobs to free nodes.
-    SleepOurs,
+    SleepPacking,
 }
 
 impl Accounting {
     /// All there are.
-    pub const ALL: [Self; 4] = [Self::AboveIdle, Self::SleepAll, Self::SleepNone, Self::SleepOurs];
+    pub const ALL: [Self; 4] =
+        [Self::AboveIdle, Self::SleepAll, Self::SleepNone, Self::SleepPacking];
 
     /// Its name in options and reports.
     #[must_use]
@@ -35,7 +36,7 @@ impl Accounting {
             Self::AboveIdle => "above-idle",
             Self::SleepAll => "sleep-all",
             Self::SleepNone => "sleep-none",
-            Self::SleepOurs => "sleep-ours",
+            Self::SleepPacking => "sleep-packing",
         }
     }
 
@@ -44,7 +45,7 @@ impl Accounting {
         match self {
             Self::AboveIdle | Self::SleepNone => false,
             Self::SleepAll => true,
-            Self::SleepOurs => ["eaco", "wattle"].contains(&name_of(family)),
+            Self::SleepPacking => ["eaco", "wattle"].contains(&name_of(family)),
         }
     }
 }
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn only_who_packs_sleeps_where_only_ours_do() {
-        let sleep = |policy| Accounting::SleepOurs.sleeps(policy);
+        let sleep = |policy| Accounting::SleepPacking.sleeps(policy);
         assert!(sleep("eaco") && sleep("wattle") && !sleep("fifo") && !sleep("fifo-packed"));
         assert!(shares("gandiva") && shares("fifo-packed") && !shares("powerflow"));
         assert!(!shares("afs:0.5"), "a tuned policy is the same policy");

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Applies `work` to every task on up to `threads` threads and returns the results in the order of the tasks.
-/// No task starts after the first error. `done` receives the number of finished tasks whenever one finishes.
+/// Applies `work` to every task on up to `threads` threads and returns the results in the order of
+/// the tasks. No task starts after the first error. `done` receives the number of finished tasks
+/// whenever one finishes.
 ///
 /// # Errors
 /// The error of the first failed task, in order.

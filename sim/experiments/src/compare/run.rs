@@ -1,7 +1,8 @@
 //! The runs of a case: every policy over its tuning parameter, in every order of the jobs.
 //!
-//! Runs that are equal in several cases of the same jobs are made once: a policy that does not co-locate is
-//! independent of the co-location model, and a run depends on the sleep rule of its own policy only.
+//! Runs that are equal in several cases of the same jobs are made once: a policy that does not
+//! co-locate is independent of the co-location model, and a run depends on the sleep rule of its
+//! own policy only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use wattle_simulator::carbon::CarbonSeries;
 use wattle_simulator::selectable_clocks;
 use wattle_simulator::{RunOptions, SimulationError, run_with};
 
-/// Energy prices of the greedy policies: the least accepted ratio of relative speedup to relative energy, from
-/// accepting nearly every step to almost none.
+/// Energy prices of the greedy policies: the least accepted ratio of relative speedup to relative
+/// energy, from accepting nearly every step to almost none.
 const STEP_PRICES: [f64; 15] =
     [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.3, 1.8, 2.5, 4.0];
 /// Energy prices of `wattle`, seconds of completion time per joule.
@@ -115,7 +116,8 @@ impl<'w> Comparer<'w> {
         Self { worlds, options, jobs: None, ran, bounds }
     }
 
-    /// Compares the policies on a case. `progress` receives the numbers of finished and of all computations.
+    /// Compares the policies on a case. `progress` receives the numbers of finished and of all
+    /// computations.
     ///
     /// # Errors
     /// Where a policy or a workload is unknown.
@@ -194,7 +196,7 @@ impl<'w> Comparer<'w> {
         let watts = match case.accounting {
             Accounting::AboveIdle => 0.0,
             Accounting::SleepNone => self.idle_w(case),
-            Accounting::SleepAll | Accounting::SleepOurs => self.asleep_w(case),
+            Accounting::SleepAll | Accounting::SleepPacking => self.asleep_w(case),
         };
         let kg = scenario.carbon.as_ref();
         let kg = kg.map(|series| emitted_kg(scenario, series, watts, (0.0, horizon_s)));
@@ -304,7 +306,8 @@ impl<'w> Comparer<'w> {
     }
 }
 
-/// What so many watts emit from one instant of a run to another, kg; seconds from its first arrival.
+/// What so many watts emit from one instant of a run to another, kg; seconds from its first
+/// arrival.
 fn emitted_kg(
     scenario: &Scenario,
     series: &CarbonSeries,
@@ -353,7 +356,7 @@ pub(super) fn run_of(case: &Case, order: usize, family: &str, setting: &Setting)
 pub(super) fn bounded(case: &Case) -> Bounded {
     let charged = match case.accounting {
         Accounting::AboveIdle | Accounting::SleepNone => Charged::AboveIdle,
-        Accounting::SleepAll | Accounting::SleepOurs => Charged::Awake,
+        Accounting::SleepAll | Accounting::SleepPacking => Charged::Awake,
     };
     (charged, case.world)
 }

@@ -1,14 +1,16 @@
 //! Decomposition of a policy's distance to the lower bound by cause.
 //!
-//! The first line is the bound without contention, the second the tighter bound with a limited number of GPUs.
-//! The following lines are the policy's own runs over its tuning parameter, first with true surfaces, known
-//! lengths and free restarts; each line removes one of these idealizations, and the last has the comparison's
-//! own conditions. All lines are read at the same energies: those of the last line's frontier that every line
-//! reaches. The added times are therefore differences at equal energy, and their sum is the total distance.
+//! The first line is the bound without contention, the second the tighter bound with a limited
+//! number of GPUs. The following lines are the policy's own runs over its tuning parameter, first
+//! with true surfaces, known lengths and free restarts; each line removes one of these
+//! idealizations, and the last has the comparison's own conditions. All lines are read at the same
+//! energies: those of the last line's frontier that every line reaches. The added times are
+//! therefore differences at equal energy, and their sum is the total distance.
 //!
-//! The result depends on the order of the causes, which is fixed. A policy accounts for restart times even where
-//! restarts are free, so the cost of that restraint is in the line of its decisions, as are whole GPUs on real
-//! nodes. Of fragmentation, only moves that make room have a line of their own.
+//! The result depends on the order of the causes, which is fixed. A policy accounts for restart
+//! times even where restarts are free, so the cost of that restraint is in the line of its
+//! decisions, as are whole GPUs on real nodes. Of fragmentation, only moves that make room have a
+//! line of their own.
 
 use serde::Serialize;
 
@@ -27,11 +29,13 @@ use wattle_simulator::{Lengths, Restarts, RunOptions, SimulationError};
 pub struct Cause {
     /// Its description.
     pub what: &'static str,
-    /// Mean completion time with this and all previous causes, over the energies and orders, seconds.
+    /// Mean completion time with this and all previous causes, over the energies and orders,
+    /// seconds.
     pub jct_s: f64,
     /// The time it adds, seconds.
     pub added_s: f64,
-    /// Ratio of the completion times with and without it at equal energy; absent for the first line.
+    /// Ratio of the completion times with and without it at equal energy; absent for the first
+    /// line.
     pub ratio: Option<RatioSpread>,
 }
 
@@ -73,8 +77,8 @@ enum Done {
 }
 
 impl Comparer<'_> {
-    /// The causes of the distance of `family` to the bound in a case. `progress` receives the numbers of
-    /// finished and of all computations.
+    /// The causes of the distance of `family` to the bound in a case. `progress` receives the
+    /// numbers of finished and of all computations.
     ///
     /// # Errors
     /// Where the policy or a workload is unknown.

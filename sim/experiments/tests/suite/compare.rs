@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
-    Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon, Knobs,
-    Neighbours, Summary, Surfaces, Wanted, Worlds, cases, to_table,
+    Accounting, Case, CaseFilter, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon,
+    Knobs, Neighbours, Summary, Surfaces, Worlds, cases, to_table,
 };
 use wattle_experiments::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
@@ -28,8 +28,14 @@ fn data() -> Option<PathBuf> {
     None
 }
 
-const WANTED: Wanted<'static> =
-    Wanted { data: None, loads: &[0.7], accountings: &[], worlds: &[], workloads: &[], orders: 1 };
+const WANTED: CaseFilter<'static> = CaseFilter {
+    data: None,
+    loads: &[0.7],
+    accountings: &[],
+    worlds: &[],
+    workloads: &[],
+    orders: 1,
+};
 
 fn options(policies: &str) -> CompareOptions {
     CompareOptions {
@@ -50,7 +56,7 @@ fn compared(worlds: &Worlds, cases: &[Case], options: CompareOptions) -> Vec<Com
     cases.iter().map(|case| comparer.compare(case, &mut |_, _| ()).unwrap()).collect()
 }
 
-fn of_eaco_28(wanted: &Wanted<'_>, options: CompareOptions) -> Vec<Comparison> {
+fn of_eaco_28(filter: &CaseFilter<'_>, options: CompareOptions) -> Vec<Comparison> {
     let (worlds, cases) = cases("eaco-28", wanted).unwrap();
     compared(&worlds, &cases, options)
 }
@@ -91,7 +97,7 @@ fn nobody_is_below_the_bound(comparison: &Comparison) {
 #[test]
 fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
     let accountings = [Accounting::SleepAll, Accounting::SleepNone];
-    let wanted = Wanted { accountings: &accountings, ..WANTED };
+    let wanted = CaseFilter { accountings: &accountings, ..WANTED };
     let all = of_eaco_28(&wanted, options("fifo,eaco,wattle"));
     // Published in two worlds, compute-bound in one; with and without deadlines; two accountings.
     assert_eq!(all.len(), 3 * 2 * 2);
@@ -104,7 +110,7 @@ fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
 #[test]
 fn what_keeps_a_policy_from_the_bound_adds_up() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
-    let wanted = Wanted { worlds: &only_mild, workloads: &published, ..WANTED };
+    let wanted = CaseFilter { worlds: &only_mild, workloads: &published, ..WANTED };
     let (worlds, cases) = cases("eaco-28", &wanted).unwrap();
     let case = cases.iter().find(|case| !case.deadlines).unwrap();
     let errs = CompareOptions { surfaces: Surfaces::Smooth(0.2), ..options("wattle") };
@@ -145,7 +151,7 @@ fn what_keeps_a_policy_from_the_bound_adds_up() {
 #[test]
 fn zeus_stands_as_one_point_beside_the_others() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
-    let wanted = Wanted {
+    let wanted = CaseFilter {
         worlds: &only_mild,
         workloads: &published,
         accountings: &[Accounting::SleepAll],
@@ -213,7 +219,7 @@ fn the_keys_are_those_promised(comparison: &Comparison) {
 fn whose_nodes_sleep_is_what_the_accounting_says() {
     let worlds = [Neighbours::Pairs];
     let published = ["published".to_owned()];
-    let wanted = Wanted { worlds: &worlds, workloads: &published, ..WANTED };
+    let wanted = CaseFilter { worlds: &worlds, workloads: &published, ..WANTED };
     let all = of_eaco_28(&wanted, options("fifo,eaco"));
     let kwh = |accounting: Accounting, policy: &str| {
         let comparison = all.iter().find(|c| c.accounting == accounting && !c.deadlines).unwrap();
@@ -221,7 +227,7 @@ fn whose_nodes_sleep_is_what_the_accounting_says() {
         run.outcome.energy_kwh
     };
     let [all_sleep, nobody, ours] =
-        [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+        [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepPacking];
     assert!((kwh(ours, "fifo") - kwh(nobody, "fifo")).abs() < 1e-6);
     assert!((kwh(ours, "eaco") - kwh(all_sleep, "eaco")).abs() < 1e-6);
     assert!(kwh(all_sleep, "fifo") < kwh(nobody, "fifo"));
@@ -232,7 +238,8 @@ fn whose_nodes_sleep_is_what_the_accounting_says() {
 fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none() {
     let published = ["published".to_owned()];
     let accountings = [Accounting::SleepAll];
-    let wanted = Wanted { workloads: &published, accountings: &accountings, orders: 2, ..WANTED };
+    let wanted =
+        CaseFilter { workloads: &published, accountings: &accountings, orders: 2, ..WANTED };
     let one = of_eaco_28(&wanted, CompareOptions { threads: 1, ..options("fifo,eaco") });
     let three = of_eaco_28(&wanted, CompareOptions { threads: 3, ..options("fifo,eaco") });
     assert_eq!(one, three);
@@ -247,7 +254,7 @@ fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none
 
 #[test]
 fn what_is_not_there_is_named_with_the_remedy() {
-    let error = |name: &str, wanted: &Wanted<'_>| cases(name, wanted).unwrap_err();
+    let error = |name: &str, filter: &CaseFilter<'_>| cases(name, wanted).unwrap_err();
     let unknown = error("powerflow-17", &WANTED);
     assert!(matches!(unknown, CompareError::Unknown { .. }));
     expect_test::expect![
@@ -259,13 +266,13 @@ fn what_is_not_there_is_named_with_the_remedy() {
         assert!(no_data.contains(name) && no_data.contains("--data"), "{no_data}");
     }
     let empty = tempfile::tempdir().unwrap();
-    let wanted = Wanted { data: Some(empty.path()), ..WANTED };
+    let wanted = CaseFilter { data: Some(empty.path()), ..WANTED };
     let no_file = error("philly", &wanted).to_string();
     assert!(no_file.contains("philly_jobs.csv.gz") && no_file.contains("docs/"), "{no_file}");
     assert!(matches!(error("powerflow-16", &wanted), CompareError::Measured(_)));
-    let nowhere = Wanted { worlds: &[Neighbours::Alone], ..WANTED };
+    let nowhere = CaseFilter { worlds: &[Neighbours::Alone], ..WANTED };
     assert!(matches!(error("eaco-28", &nowhere), CompareError::NoCase { .. }));
-    let negative = Wanted { loads: &[-1.0], ..WANTED };
+    let negative = CaseFilter { loads: &[-1.0], ..WANTED };
     assert!(matches!(error("eaco-64", &negative), CompareError::Load(_)));
 }
 
@@ -279,7 +286,7 @@ fn one_at_76(
     workloads: &[String],
     options: CompareOptions,
 ) -> Comparison {
-    let wanted = Wanted {
+    let wanted = CaseFilter {
         data: Some(data),
         loads: &[0.76],
         accountings: &[Accounting::AboveIdle],
@@ -325,8 +332,8 @@ fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     assert!(above.len() > 9 && above.iter().all(|ratio| (1.0..2.0).contains(ratio)), "{above:?}");
 }
 
-/// As measured with these few settings, one order and true surfaces; what is quoted, of all settings
-/// and five orders, stands in docs/results.md.
+/// As measured with these few settings, one order and true surfaces; what is quoted, of all
+/// settings and five orders, stands in docs/results.md.
 #[test]
 fn powerflow_stays_as_far_ahead_as_it_was() {
     let Some(data) = data() else { return };

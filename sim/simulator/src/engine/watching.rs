@@ -62,9 +62,9 @@ impl Engine<'_> {
         }
     }
 
-    /// Jobs have ended before the first comes, where the cluster is to have a past: as many as come,
-    /// each drawn from them. So what is foretold of a job rests on jobs like those around it, and not
-    /// on these themselves.
+    /// Jobs have ended before the first comes, where the cluster is to have a past: as many as
+    /// come, each drawn from them. So what is foretold of a job rests on jobs like those around it,
+    /// and not on these themselves.
     pub(super) fn remember_past(&mut self) {
         let (true, Some(last)) =
             (self.options.lengths == Lengths::Past, self.jobs.len().checked_sub(1))
@@ -80,8 +80,8 @@ impl Engine<'_> {
         }
     }
 
-    /// How long a job is said to take alone on the GPUs it asks for: the truth, where the policy must
-    /// be told it.
+    /// How long a job is said to take alone on the GPUs it asks for: the truth, where the policy
+    /// must be told it.
     pub(super) fn duration_said(&self, job: u32) -> Option<Duration> {
         let spec = self.jobs[job as usize].spec;
         if !self.policy.capabilities().needs_exact_durations {

@@ -1,11 +1,12 @@
 //! The format of Chronus' simulator (github.com/S-Lab-System-Group/ChronusArtifact): Tiresias'
 //! columns, a user, and deadlines.
 //!
-//! Times are minutes. The artifact does not document this, but its traces show it: submissions end 9
-//! minutes before two weeks, no job is longer than three days, and its lease term of 60 is an hour.
-//! `expect_time_list` is the allowed time after submission, or several values joined by `-`, of which
-//! the first is used, as in the simulator. For a `best` job the column repeats the submission time and
-//! is ignored. `iterations`, `interval`, `expect_value_list` and `best_effort` are not used.
+//! Times are minutes. The artifact does not document this, but its traces show it: submissions end
+//! 9 minutes before two weeks, no job is longer than three days, and its lease term of 60 is an
+//! hour. `expect_time_list` is the allowed time after submission, or several values joined by `-`,
+//! of which the first is used, as in the simulator. For a `best` job the column repeats the
+//! submission time and is ignored. `iterations`, `interval`, `expect_value_list` and `best_effort`
+//! are not used.
 
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes, span};

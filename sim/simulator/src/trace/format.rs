@@ -13,7 +13,8 @@ pub(super) struct Format {
     /// Its name on the command line.
     pub(super) key: &'static str,
     pub(super) delimiter: u8,
-    /// Whether the first row names the columns; otherwise the columns are `required`, in that order.
+    /// Whether the first row names the columns; otherwise the columns are `required`, in that
+    /// order.
     pub(super) has_header: bool,
     /// Whether times are dates; the trace then starts at the first submission.
     pub(super) calendar: bool,

@@ -1,11 +1,11 @@
-//! The format of Gavel's simulator (github.com/stanford-futuredata/gavel): ten tab-separated columns
-//! without a header, times in seconds.
+//! The format of Gavel's simulator (github.com/stanford-futuredata/gavel): ten tab-separated
+//! columns without a header, times in seconds.
 //!
-//! A job has a type, such as `ResNet-18 (batch size 64)`, and a number of steps; the batch is per GPU.
-//! Its duration follows from the steps per second that Gavel measured: on the GPU type it runs on where
-//! the catalog has its workload ([`crate::gavel`]), else on V100s of one node (`catalog/gavel.csv`).
-//! `SLO` is the allowed time as a multiple of the duration on V100s; a negative value means none. The
-//! command, the folder, and the weight in fair sharing are not used.
+//! A job has a type, such as `ResNet-18 (batch size 64)`, and a number of steps; the batch is per
+//! GPU. Its duration follows from the steps per second that Gavel measured: on the GPU type it runs
+//! on where the catalog has its workload ([`crate::gavel`]), else on V100s of one node
+//! (`catalog/gavel.csv`). `SLO` is the allowed time as a multiple of the duration on V100s; a
+//! negative value means none. The command, the folder, and the weight in fair sharing are not used.
 
 use super::TraceJob;
 use super::format::{CSV, Format};

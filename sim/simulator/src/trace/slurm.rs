@@ -6,9 +6,9 @@
 //! ```
 //!
 //! Any of sacct's fields may be present, in any order (slurm.schedmd.com/sacct.html). Rows of steps
-//! (`123.batch`, `123.extern`, `123.0`) are skipped. A job that never ran has no duration and is left
-//! out; a job that was still running has its duration so far; both are noted. Jobs of one user with one
-//! name are recurring. Slurm does not record workloads; they are drawn.
+//! (`123.batch`, `123.extern`, `123.0`) are skipped. A job that never ran has no duration and is
+//! left out; a job that was still running has its duration so far; both are noted. Jobs of one user
+//! with one name are recurring. Slurm does not record workloads; they are drawn.
 
 use std::time::Duration;
 
@@ -38,7 +38,8 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-/// Whether these cells are a job's and not a header: one starts with a digit, and none is a column name.
+/// Whether these cells are a job's and not a header: one starts with a digit, and none is a column
+/// name.
 pub(super) fn is_row(cells: &[String]) -> bool {
     let number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit());
     cells.len() > 2 && cells.iter().any(number) && !cells.iter().any(|cell| FORMAT.reads(cell))

@@ -317,7 +317,8 @@ fn the_table_fits_a_terminal() {
     assert!(json["policies"][0]["carbon_kg"].is_null());
 }
 
-/// Everyone who arrives at once is placed knowing what is known of its class, however many they are.
+/// Everyone who arrives at once is placed knowing what is known of its class, however many they
+/// are.
 #[test]
 fn a_crowd_that_arrives_at_once_is_known_to_the_last() {
     let mut jobs = vec![job("first", "eaco-alexnet", 0, 90_000)];
