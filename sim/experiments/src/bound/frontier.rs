@@ -77,7 +77,7 @@ impl BoundFrontier {
 
     /// The corner of least energy.
     #[must_use]
-    pub fn thriftiest(&self) -> (f64, f64) {
+    pub fn least_energy(&self) -> (f64, f64) {
         self.points[0]
     }
 
