@@ -1,19 +1,19 @@
-//! Who of a card's tenants spent what.
+//! Who of a GPU's tenants spent what.
 //!
-//! A card has one meter, and tenants share it. The rule:
+//! A GPU has one meter, and tenants share it. The rule:
 //!
 //! ```text
 //! part(tenant) = (total - idle) x busy(tenant) / sum of busy  +  idle / tenants
 //! ```
 //!
-//! where `idle` is what the card would spend with nobody on it (at most `total`), and `busy` the
-//! share of the card's time that the tenant's processes took. Where nobody is known to be busy, the
+//! where `idle` is what the GPU would spend with nobody on it (at most `total`), and `busy` the
+//! share of the GPU's time that the tenant's processes took. Where nobody is known to be busy, the
 //! first term is split evenly too. It is a convention, not a measurement: two tenants equally busy
 //! may draw unequally. What it does promise is that the parts sum to exactly the total, so that no
 //! joule of the ledger is counted twice or not at all; the odd millijoules that whole numbers leave
 //! go to the largest remainders, the earlier tenant first.
 //!
-//! Idle power is the lowest that the card has read with no process on it; before that has been
+//! Idle power is the lowest that the GPU has read with no process on it; before that has been
 //! seen, the configured `idle_w`; without that either, zero, and everything follows busy time.
 
 /// The parts of `total`, in the tenants' order. Empty for no tenants.
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(split(300_000, 40_000, &[75, 25]), [215_000, 85_000]);
         // Nobody known to be busy: evenly.
         assert_eq!(split(300_000, 40_000, &[0, 0]), [150_000, 150_000]);
-        // A tenant that does nothing still holds its part of the card.
+        // A tenant that does nothing still holds its part of the GPU.
         assert_eq!(split(300_000, 40_000, &[100, 0]), [280_000, 20_000]);
         // Below idle there is nothing to split by use.
         assert_eq!(split(30, 40, &[100, 0]), [15, 15]);

@@ -33,9 +33,9 @@ pub struct Settings {
     pub early_windows: u32,
     /// How often a ledger entry is made.
     pub ledger_every: Duration,
-    /// What an idle card draws, until it has been seen idle.
+    /// What an idle GPU draws, until it has been seen idle.
     pub idle: Option<Power>,
-    /// What the node draws beside its cards.
+    /// What the node draws beside its GPUs.
     pub host_power: Power,
     /// Longest gap between two samples over which power is integrated and energy attributed.
     pub gap_max: Duration,
@@ -71,7 +71,7 @@ impl Settings {
     /// These settings where the system's time runs `rate` times as fast as the wall's: at most 20
     /// batches, 10 summaries and 10 reports of progress for each job in a second of the wall's.
     #[must_use]
-    pub fn beside(mut self, rate: u32) -> Self {
+    pub fn at_rate(mut self, rate: u32) -> Self {
         let wall = |ms: u64| Duration::from_millis(ms) * rate;
         if rate > 1 {
             self.batch_every = self.batch_every.max(wall(50));
@@ -121,10 +121,10 @@ pub struct Config<B> {
     /// The NVML library; absent: the system's.
     #[serde(default)]
     pub nvml_library: Option<PathBuf>,
-    /// Samples a second of each card.
+    /// Samples a second of each GPU.
     #[serde(default = "sample_hz")]
     pub sample_hz: u32,
-    /// Most samples of each card in a second of the wall's time, where that is not the system's.
+    /// Most samples of each GPU in a second of the wall's time, where that is not the system's.
     #[serde(default = "sample_hz_wall_max")]
     pub sample_hz_wall_max: u32,
     /// Milliseconds between telemetry batches.
@@ -157,10 +157,10 @@ pub struct Config<B> {
     /// Milliseconds between ledger entries.
     #[serde(default = "ledger_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub ledger_ms: u64,
-    /// What an idle card draws, in watts, until it has been seen idle.
+    /// What an idle GPU draws, in watts, until it has been seen idle.
     #[serde(default)]
     pub idle_w: Option<u32>,
-    /// What the node draws beside its cards, in watts.
+    /// What the node draws beside its GPUs, in watts.
     #[serde(default)]
     pub host_power_w: u32,
     /// The socket that jobs send their progress to.
@@ -169,7 +169,7 @@ pub struct Config<B> {
     /// The socket's permission bits: who may send.
     #[serde(default = "progress_socket_mode")]
     pub progress_socket_mode: u32,
-    /// A folder for what must outlive the service: the cards' counters at the last ledger entry.
+    /// A folder for what must outlive the service: the GPUs' counters at the last ledger entry.
     #[serde(default = "state_dir")]
     pub state_dir: PathBuf,
     /// Where the bus is.

@@ -1,6 +1,6 @@
-//! What a card has spent since its last reading.
+//! What a GPU has spent since its last reading.
 //!
-//! From the card's energy counter where it has one, otherwise by integrating power. Three things go
+//! From the GPU's energy counter where it has one, otherwise by integrating power. Three things go
 //! wrong in the field and are told apart here: a counter that starts again (the driver was loaded
 //! anew), one that stands still under load (then power is integrated until it moves again), and a
 //! gap too long to integrate over. What is not known is `None`, never zero.
@@ -11,11 +11,11 @@ use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{Power, Timestamp};
 use wattle_gpu::{EnergyCounter, EnergyStep, GpuReading};
 
-/// How long a counter may stand still while the card draws power. Counters are refreshed every
+/// How long a counter may stand still while the GPU draws power. Counters are refreshed every
 /// 20 to 100 ms (arXiv 2312.02741 measured the boards of ten years).
 const STILL_MAX: Duration = Duration::from_secs(10);
 
-/// One card's energy.
+/// One GPU's energy.
 #[derive(Clone, Debug)]
 pub struct EnergyMeasure {
     /// Longest gap between two readings over which power is integrated.
@@ -27,13 +27,13 @@ pub struct EnergyMeasure {
     meter: EnergyMeter,
     metered: Energy,
     /// Since when the counter stands still, and what power says was spent meanwhile.
-    still: Option<(Timestamp, Energy)>,
+    still_since: Option<(Timestamp, Energy)>,
     stuck: bool,
 }
 
 /// What a reading says was spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct EnergySpent {
     /// Energy since the reading before.
     pub energy: Energy,
     /// How long that was.
@@ -52,7 +52,7 @@ impl EnergyMeasure {
             power: None,
             meter: EnergyMeter::default(),
             metered: Energy::ZERO,
-            still: None,
+            still_since: None,
             stuck: false,
         }
     }
@@ -79,7 +79,7 @@ impl EnergyMeasure {
     }
 
     /// Takes a reading; what was spent since the last one, where that can be known.
-    pub fn read(&mut self, now: Timestamp, reading: &GpuReading) -> Option<Spent> {
+    pub fn read(&mut self, now: Timestamp, reading: &GpuReading) -> Option<EnergySpent> {
         let span = self.at.map(|at| now.since(at));
         let integrated = span.and_then(|span| self.integrate(span, reading.power));
         let energy = match reading.energy_total {
@@ -87,13 +87,13 @@ impl EnergyMeasure {
             None => {
                 self.counter.clear();
                 self.counter_last = None;
-                (self.still, self.stuck) = (None, false);
+                (self.still_since, self.stuck) = (None, false);
                 integrated
             }
         };
         self.at = Some(now);
         self.power = reading.power;
-        Some(Spent { energy: energy?, span: span? })
+        Some(EnergySpent { energy: energy?, span: span? })
     }
 
     fn integrate(&mut self, span: Duration, power: Option<Power>) -> Option<Energy> {
@@ -118,24 +118,24 @@ impl EnergyMeasure {
         match self.counter.step(total) {
             EnergyStep::First => integrated,
             EnergyStep::Reset(energy) => {
-                (self.still, self.stuck) = (None, false);
+                (self.still_since, self.stuck) = (None, false);
                 Some(energy)
             }
             EnergyStep::Spent(energy) if energy > Energy::ZERO => {
-                self.still = None;
+                self.still_since = None;
                 // What it counts for the time it stood still has been integrated already.
                 if std::mem::take(&mut self.stuck) { integrated } else { Some(energy) }
             }
             EnergyStep::Spent(_) if self.stuck => integrated,
             EnergyStep::Spent(_) => {
                 let integrated = integrated.unwrap_or(Energy::ZERO);
-                let (since, mut missed) = self.still.unwrap_or((now, Energy::ZERO));
+                let (since, mut missed) = self.still_since.unwrap_or((now, Energy::ZERO));
                 missed += integrated;
                 if now.since(since) > STILL_MAX && missed > Energy::ZERO {
-                    (self.still, self.stuck) = (None, true);
+                    (self.still_since, self.stuck) = (None, true);
                     return Some(missed);
                 }
-                self.still = Some((since, missed));
+                self.still_since = Some((since, missed));
                 Some(Energy::ZERO)
             }
         }

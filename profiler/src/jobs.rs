@@ -1,6 +1,6 @@
 //! What the profiler knows of the jobs on its node, put together from three sources.
 //!
-//! The launcher's report says which job runs on which cards, and which session its processes
+//! The launcher's report says which job runs on which GPUs, and which session its processes
 //! share; the placer's record says of what workload it is and how far it is spread; the job itself
 //! says how far it is. They come in any order, and what came first waits for the rest. All of it
 //! is bounded: a job that neither runs here nor is placed here is forgotten.
@@ -16,15 +16,15 @@ use crate::steps::StepMeter;
 use crate::window::{Conditions, OpenWindow};
 
 /// Reports that the published pace rests on.
-const PACE_REPORTS: usize = 16;
+const RATE_REPORTS: usize = 16;
 /// Jobs whose progress is kept though nobody has said yet that they run here.
-const STRANGERS_MAX: usize = 64;
+const UNPLACED_MAX: usize = 64;
 
 /// What the placer's record says of a job that is placed here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Declared {
+pub(crate) struct DeclaredJob {
     pub(crate) workload: Option<WorkloadId>,
-    /// Its cards on this node.
+    /// Its GPUs on this node.
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) gpus_total: u32,
     pub(crate) nodes_total: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Declared {
 
 /// How far a job is, by its own word.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct ReportedProgress {
     pub(crate) step: Option<u64>,
     pub(crate) steps_total: Option<u64>,
     pub(crate) steps_per_epoch: Option<u64>,
@@ -42,7 +42,7 @@ pub(crate) struct Pace {
     published_at: Option<Timestamp>,
 }
 
-impl Pace {
+impl ReportedProgress {
     /// Takes a line; whether an epoch ended with it.
     pub(crate) fn report(&mut self, now: Timestamp, line: &Progress) -> bool {
         self.steps_total = line.steps_total.or(self.steps_total);
@@ -53,7 +53,7 @@ impl Pace {
         }
         self.step = Some(line.step);
         if self.recent.back().is_none_or(|(at, _)| *at < now) {
-            if self.recent.len() == PACE_REPORTS {
+            if self.recent.len() == RATE_REPORTS {
                 self.recent.pop_front();
             }
             self.recent.push_back((now, line.step));
@@ -83,7 +83,7 @@ pub(crate) struct LocalJob {
     pub(crate) attempt: u32,
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) processes: Option<JobProcesses>,
-    pub(crate) pace: Pace,
+    pub(crate) pace: ReportedProgress,
     pub(crate) meter: StepMeter,
     /// What it ran under at the last sampling instant; `None`: not all of it was known.
     pub(crate) conditions: Option<Conditions>,
@@ -98,16 +98,16 @@ pub(crate) struct LocalJob {
 
 /// All jobs the node has to do with.
 #[derive(Clone, Debug)]
-pub(crate) struct JobBook {
+pub(crate) struct JobTable {
     node: NodeId,
     pub(crate) local: BTreeMap<JobId, LocalJob>,
-    pub(crate) declared: BTreeMap<JobId, Declared>,
-    strangers: BTreeMap<JobId, Pace>,
+    pub(crate) declared: BTreeMap<JobId, DeclaredJob>,
+    unplaced: BTreeMap<JobId, ReportedProgress>,
 }
 
-impl JobBook {
+impl JobTable {
     pub(crate) fn new(node: NodeId) -> Self {
-        Self { node, local: BTreeMap::new(), declared: BTreeMap::new(), strangers: BTreeMap::new() }
+        Self { node, local: BTreeMap::new(), declared: BTreeMap::new(), unplaced: BTreeMap::new() }
     }
 
     /// Takes the launcher's report. Jobs that do not run any more are handed back, for their last
@@ -134,7 +134,7 @@ impl JobBook {
                 attempt: job.attempt,
                 gpus,
                 processes: None,
-                pace: self.strangers.remove(&job.job).unwrap_or_default(),
+                pace: self.unplaced.remove(&job.job).unwrap_or_default(),
                 meter: StepMeter::default(),
                 conditions: None,
                 window: None,
@@ -155,7 +155,7 @@ impl JobBook {
             let share = all.shares.iter().find(|share| share.node == self.node)?;
             let mut gpus = share.gpus.clone();
             gpus.sort_unstable();
-            Some(Declared {
+            Some(DeclaredJob {
                 workload: record.spec.workload.clone(),
                 gpus,
                 gpus_total: all.gpu_count(),
@@ -181,11 +181,11 @@ impl JobBook {
         every: std::time::Duration,
     ) -> Option<JobProgressed> {
         let Some(local) = self.local.get_mut(&line.job) else {
-            if self.strangers.len() < STRANGERS_MAX || self.strangers.contains_key(&line.job) {
-                self.strangers.entry(line.job.clone()).or_default().report(now, line);
+            if self.unplaced.len() < UNPLACED_MAX || self.unplaced.contains_key(&line.job) {
+                self.unplaced.entry(line.job.clone()).or_default().report(now, line);
             } else {
                 // A flood of made-up names pushes out other made-up names.
-                self.strangers.pop_first();
+                self.unplaced.pop_first();
             }
             return None;
         };

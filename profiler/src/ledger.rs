@@ -1,7 +1,7 @@
 //! What the node has spent since the last ledger entry.
 //!
 //! An entry is counted exactly once. Before it is published it is written to the state file,
-//! together with the cards' counters at its end; when the bus has acknowledged it, it is struck
+//! together with the GPUs' counters at its end; when the bus has acknowledged it, it is struck
 //! out there. A service that is killed in between finds it at its next start and publishes it
 //! again under the same message id. While an entry waits, no other is made: the interval grows. So
 //! a bus that is away for a day makes one long entry, and no queue.
@@ -18,17 +18,17 @@ use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
 pub struct State {
     /// End of the last entry.
     pub until_us: Timestamp,
-    /// The cards at that instant.
-    pub cards: Vec<CardState>,
+    /// The GPUs at that instant.
+    pub gpus: Vec<GpuCounter>,
     /// The last entry, until the bus has acknowledged it.
     #[serde(default)]
     pub pending: Option<LedgerEntry>,
 }
 
-/// One card at the end of the last entry.
+/// One GPU at the end of the last entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardState {
-    /// Its UUID: a card keeps it over a reboot, its index it may not.
+pub struct GpuCounter {
+    /// Its UUID: a GPU keeps it over a reboot, its index it may not.
     pub uuid: String,
     /// What its energy counter read, if it has one.
     #[serde(default)]
@@ -71,7 +71,7 @@ impl Ledger {
         self.from
     }
 
-    /// The card gave a reading, by which it spent so much since the one before.
+    /// The GPU gave a reading, by which it spent so much since the one before.
     pub(crate) fn spend(&mut self, gpu: GpuIndex, energy: Energy) {
         *self.gpus.entry(gpu).or_default() += energy;
     }

@@ -2,7 +2,7 @@
 //!
 //! Told of samples, of the jobs' own lines and of who runs where, it tells of samples (batches,
 //! summaries), of jobs (progress, windows) and of energy (the ledger). Everything it keeps is
-//! bounded by the node's cards and jobs, whatever arrives.
+//! bounded by the node's GPUs and jobs, whatever arrives.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use wattle_common::messages::{
 use wattle_common::progress::Progress;
 use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Timestamp};
 
-use crate::card::{Card, CardFacts, CardNow, CardSample};
 use crate::config::Settings;
-use crate::feed;
-use crate::jobs::JobBook;
-use crate::ledger::{CardState, Ledger, State};
+use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, SampledGpu};
+use crate::jobs::JobTable;
+use crate::ledger::{GpuCounter, Ledger, State};
 use crate::note::Note;
 use crate::window::{Conditions, OpenWindow};
+use crate::windowing;
 
 /// Samples in one batch; some 100 bytes each, so a batch stays far below NATS's megabyte.
 const BATCH_SAMPLES_MAX: usize = 2_048;
@@ -29,17 +29,17 @@ const LEDGER_RETRY_PARTS: u32 = 10;
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// These are the node's cards.
-    CardsFound(Vec<CardFacts>),
-    /// Every card was read, or tried to be.
+    /// These are the node's GPUs.
+    GpusFound(Vec<GpuFacts>),
+    /// Every GPU was read, or tried to be.
     Sampled {
         /// When, which is a little before it is told.
         at: Timestamp,
         /// What they said.
-        cards: Vec<CardSample>,
+        gpus: Vec<SampledGpu>,
     },
-    /// No card can be read: the driver is not there.
-    DriverAway(String),
+    /// No GPU can be read: the driver is not there.
+    DriverFailed(String),
     /// A job said how far it is.
     Progressed {
         /// When its line arrived.
@@ -48,13 +48,13 @@ pub enum Event {
         line: Progress,
     },
     /// The launcher of this node reported.
-    Launched(LaunchReport),
+    LaunchReported(LaunchReport),
     /// The power agent of this node reported.
-    Capped(PowerReport),
+    PowerReported(PowerReport),
     /// The placer's record of a job is this now.
-    Recorded(Box<JobRecord>),
+    JobRecorded(Box<JobRecord>),
     /// The placer's record of a job was deleted.
-    Forgotten(JobId),
+    RecordDeleted(JobId),
     /// The bus has stored the ledger entry that begins then, or has not.
     LedgerStored {
         /// The entry's beginning.
@@ -90,13 +90,13 @@ pub enum Action {
 pub struct ProfilerMachine {
     node: NodeId,
     settings: Settings,
-    book: JobBook,
-    cards: BTreeMap<GpuIndex, Card>,
+    jobs: JobTable,
+    gpus: BTreeMap<GpuIndex, GpuTracker>,
     locks: BTreeMap<GpuIndex, Frequency>,
     ledger: Ledger,
-    /// What is in the state file: the cards at the last entry's end.
-    kept: State,
-    /// What an earlier run left; taken with the first reading of each card.
+    /// What is in the state file: the GPUs at the last entry's end.
+    saved: State,
+    /// What an earlier run left; taken with the first reading of each GPU.
     earlier: Option<State>,
     batch: Vec<GpuSample>,
     sequence: u64,
@@ -107,7 +107,7 @@ pub struct ProfilerMachine {
     storing: bool,
     samples: u32,
     readings_failed: u32,
-    away: Option<String>,
+    driver_error: Option<String>,
 }
 
 impl ProfilerMachine {
@@ -117,13 +117,13 @@ impl ProfilerMachine {
         let mut ledger = Ledger::new(node.clone(), settings.host_power);
         ledger.pending = earlier.as_ref().and_then(|state| state.pending.clone());
         Self {
-            book: JobBook::new(node.clone()),
+            jobs: JobTable::new(node.clone()),
             node,
             settings,
-            cards: BTreeMap::new(),
+            gpus: BTreeMap::new(),
             locks: BTreeMap::new(),
             ledger,
-            kept: earlier.clone().unwrap_or_default(),
+            saved: earlier.clone().unwrap_or_default(),
             earlier,
             batch: Vec::new(),
             sequence: 0,
@@ -133,76 +133,76 @@ impl ProfilerMachine {
             storing: false,
             samples: 0,
             readings_failed: 0,
-            away: None,
+            driver_error: None,
         }
     }
 
     /// Whether a ledger entry is still on its way to the bus.
     #[must_use]
-    pub const fn ledger_waits(&self) -> bool {
+    pub const fn ledger_pending(&self) -> bool {
         self.storing
     }
 
-    fn cards_found(&mut self, now: Timestamp, found: Vec<CardFacts>) {
+    fn gpus_found(&mut self, now: Timestamp, found: Vec<GpuFacts>) {
         for facts in found {
             let gap_max = self.settings.gap_max;
-            let card = self.cards.entry(facts.gpu).or_insert_with(|| Card::new(gap_max));
-            if card.uuid == facts.uuid {
+            let tracker = self.gpus.entry(facts.gpu).or_insert_with(|| GpuTracker::new(gap_max));
+            if tracker.uuid == facts.uuid {
                 continue;
             }
-            // Another card in this place, or the first.
-            *card = Card::new(gap_max);
+            // Another GPU in this place, or the first.
+            *tracker = GpuTracker::new(gap_max);
             // A state from the future is another clock's.
             let earlier = self.earlier.as_ref().filter(|state| state.until_us <= now);
-            let same = |state: &&CardState| state.uuid == facts.uuid;
+            let same = |state: &&GpuCounter| state.uuid == facts.uuid;
             if let Some(earlier) = earlier
-                && let Some(state) = earlier.cards.iter().find(same)
+                && let Some(state) = earlier.gpus.iter().find(same)
             {
-                card.idle = state.idle_mw;
+                tracker.idle = state.idle_mw;
                 if let Some(counter) = state.energy_mj_counter {
-                    card.measure =
+                    tracker.measure =
                         crate::energy::EnergyMeasure::resumed(gap_max, earlier.until_us, counter);
                 }
             }
-            card.uuid = facts.uuid;
-            card.kind = facts.kind;
+            tracker.uuid = facts.uuid;
+            tracker.gpu_type = facts.gpu_type;
         }
     }
 
-    fn sampled(&mut self, now: Timestamp, samples: Vec<CardSample>, out: &mut Vec<Action>) {
-        self.away = None;
+    fn sampled(&mut self, now: Timestamp, samples: Vec<SampledGpu>, out: &mut Vec<Action>) {
+        self.driver_error = None;
         self.samples += 1;
         if self.ledger.from().is_none() {
             self.begin_ledger(now, &samples);
         }
-        let mut cards = BTreeMap::new();
+        let mut gpus = BTreeMap::new();
         for sample in samples {
             let gap_max = self.settings.gap_max;
-            let card = self.cards.entry(sample.gpu).or_insert_with(|| Card::new(gap_max));
+            let tracker = self.gpus.entry(sample.gpu).or_insert_with(|| GpuTracker::new(gap_max));
             let reading = match sample.reading {
                 Ok(reading) => reading,
                 Err(error) => {
                     self.readings_failed += 1;
-                    if card.failed(error.clone()) {
+                    if tracker.failed(error.clone()) {
                         out.push(Action::Log(Note::Lost(sample.gpu, error)));
                     }
                     continue;
                 }
             };
-            let (was_lost, was_stuck) = (card.error.is_some(), card.measure.stuck());
+            let (was_lost, was_stuck) = (tracker.error.is_some(), tracker.measure.stuck());
             let origins = &sample.origins;
-            let (card_now, telemetry) =
-                card.read(now, sample.gpu, reading, origins, &self.book, &self.settings);
+            let (attributed, telemetry) =
+                tracker.read(now, sample.gpu, reading, origins, &self.jobs, &self.settings);
             if was_lost {
-                out.push(Action::Log(Note::Back(sample.gpu)));
+                out.push(Action::Log(Note::Recovered(sample.gpu)));
             }
-            if card.measure.stuck() && !was_stuck {
+            if tracker.measure.stuck() && !was_stuck {
                 out.push(Action::Log(Note::CounterStuck(sample.gpu)));
             }
-            if let Some(energy) = card_now.energy {
+            if let Some(energy) = attributed.energy {
                 self.ledger.spend(sample.gpu, energy);
             }
-            for tenant in &card_now.tenants {
+            for tenant in &attributed.tenants {
                 if let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) {
                     self.ledger.attribute(job, energy);
                 }
@@ -210,17 +210,17 @@ impl ProfilerMachine {
             if self.batch.len() < BATCH_SAMPLES_MAX {
                 self.batch.push(telemetry);
             }
-            cards.insert(sample.gpu, card_now);
+            gpus.insert(sample.gpu, attributed);
         }
-        self.feed_windows(now, &cards, out);
+        self.sample_windows(now, &gpus, out);
     }
 
-    /// The ledger goes on where the earlier run's ended, if a card's counter shows that the node
+    /// The ledger goes on where the earlier run's ended, if a GPU's counter shows that the node
     /// has run since; otherwise it begins now.
-    fn begin_ledger(&mut self, now: Timestamp, samples: &[CardSample]) {
-        let counter = |sample: &CardSample| {
+    fn begin_ledger(&mut self, now: Timestamp, samples: &[SampledGpu]) {
+        let counter = |sample: &SampledGpu| {
             let total = sample.reading.as_ref().ok()?.energy_total?;
-            let before = self.cards.get(&sample.gpu)?.measure.counter()?;
+            let before = self.gpus.get(&sample.gpu)?.measure.counter()?;
             Some(total >= before)
         };
         let continues = samples.iter().any(|sample| counter(sample) == Some(true));
@@ -229,17 +229,17 @@ impl ProfilerMachine {
         self.ledger_at = now + self.settings.ledger_every;
     }
 
-    fn feed_windows(
+    fn sample_windows(
         &mut self,
         now: Timestamp,
-        cards: &BTreeMap<GpuIndex, CardNow>,
+        gpus: &BTreeMap<GpuIndex, AttributedSample>,
         out: &mut Vec<Action>,
     ) {
-        let ids: Vec<JobId> = self.book.local.keys().cloned().collect();
+        let ids: Vec<JobId> = self.jobs.local.keys().cloned().collect();
         for id in ids {
-            let conditions = self.conditions(&id, cards);
-            if let Some(job) = self.book.local.get_mut(&id) {
-                let window = feed::sample(job, &id, now, conditions, cards, &self.settings);
+            let conditions = self.conditions(&id, gpus);
+            if let Some(job) = self.jobs.local.get_mut(&id) {
+                let window = windowing::sample(job, &id, now, conditions, gpus, &self.settings);
                 self.store(&id, window, out);
             }
         }
@@ -247,27 +247,32 @@ impl ProfilerMachine {
 
     fn store(&self, id: &JobId, window: Option<(OpenWindow, bool)>, out: &mut Vec<Action>) {
         let Some((window, early)) = window else { return };
-        let kind = |gpu: &GpuIndex| self.cards.get(gpu).map(|card| card.kind.clone());
-        let gpu_type = window.conditions.declared.gpus.first().and_then(kind).unwrap_or_default();
+        let gpu_type = |gpu: &GpuIndex| self.gpus.get(gpu).map(|tracker| tracker.gpu_type.clone());
+        let gpu_type =
+            window.conditions.declared.gpus.first().and_then(gpu_type).unwrap_or_default();
         let window = window.into_message(id.clone(), self.node.clone(), gpu_type, early);
         out.push(Action::StoreWindow(Box::new(window)));
     }
 
     /// The conditions under which a job runs, where all of them are known: its record agrees with
-    /// the launcher, and each of its cards was read.
-    fn conditions(&self, id: &JobId, cards: &BTreeMap<GpuIndex, CardNow>) -> Option<Conditions> {
-        let job = self.book.local.get(id)?;
-        let declared = self.book.declared.get(id).filter(|d| d.gpus == job.gpus)?;
-        let mine: Vec<&CardNow> =
-            job.gpus.iter().map(|gpu| cards.get(gpu)).collect::<Option<_>>()?;
+    /// the launcher, and each of its GPUs was read.
+    fn conditions(
+        &self,
+        id: &JobId,
+        gpus: &BTreeMap<GpuIndex, AttributedSample>,
+    ) -> Option<Conditions> {
+        let job = self.jobs.local.get(id)?;
+        let declared = self.jobs.declared.get(id).filter(|d| d.gpus == job.gpus)?;
+        let mine: Vec<&AttributedSample> =
+            job.gpus.iter().map(|gpu| gpus.get(gpu)).collect::<Option<_>>()?;
         if mine.is_empty() {
             return None;
         }
         let mut neighbours: Vec<Neighbour> = Vec::new();
-        let others = mine.iter().flat_map(|card| &card.tenants);
+        let others = mine.iter().flat_map(|tracker| &tracker.tenants);
         for other in others.filter_map(|tenant| tenant.job.as_ref()).filter(|job| *job != id) {
             if neighbours.iter().all(|neighbour| neighbour.job != *other) {
-                let workload = self.book.declared.get(other).and_then(|d| d.workload.clone());
+                let workload = self.jobs.declared.get(other).and_then(|d| d.workload.clone());
                 neighbours.push(Neighbour { job: other.clone(), workload });
             }
         }
@@ -275,10 +280,12 @@ impl ProfilerMachine {
         Some(Conditions {
             declared: declared.clone(),
             attempt: job.attempt,
-            caps: mine.iter().map(|card| card.cap).collect(),
+            caps: mine.iter().map(|tracker| tracker.cap).collect(),
             locks: job.gpus.iter().map(|gpu| self.locks.get(gpu).copied()).collect(),
             neighbours,
-            foreign: mine.iter().any(|card| card.tenants.iter().any(|t| t.job.is_none())),
+            unknown_processes: mine
+                .iter()
+                .any(|tracker| tracker.tenants.iter().any(|t| t.job.is_none())),
         })
     }
 
@@ -296,7 +303,7 @@ impl ProfilerMachine {
 
     fn summarize(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         self.summary_at = now + self.settings.summary_every;
-        let gpus = self.cards.iter_mut().map(|(gpu, card)| card.summarize(*gpu)).collect();
+        let gpus = self.gpus.iter_mut().map(|(gpu, tracker)| tracker.summarize(*gpu)).collect();
         out.push(Action::PublishSummary(NodeSummary {
             node: self.node.clone(),
             at_us: now,
@@ -307,15 +314,15 @@ impl ProfilerMachine {
     }
 
     /// What a later run must know of the entry that ends now.
-    fn keep(&mut self, until: Timestamp) {
-        let cards = self.cards.values().filter(|card| !card.uuid.is_empty());
-        self.kept = State {
+    fn update_saved(&mut self, until: Timestamp) {
+        let gpus = self.gpus.values().filter(|tracker| !tracker.uuid.is_empty());
+        self.saved = State {
             until_us: until,
-            cards: cards
-                .map(|card| CardState {
-                    uuid: card.uuid.clone(),
-                    energy_mj_counter: card.measure.counter(),
-                    idle_mw: card.idle,
+            gpus: gpus
+                .map(|tracker| GpuCounter {
+                    uuid: tracker.uuid.clone(),
+                    energy_mj_counter: tracker.measure.counter(),
+                    idle_mw: tracker.idle,
                 })
                 .collect(),
             pending: self.ledger.pending.clone(),
@@ -323,7 +330,7 @@ impl ProfilerMachine {
     }
 
     /// Makes the next entry, or sends the one that waits once more.
-    fn settle_ledger(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+    fn advance_ledger(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if self.storing {
             self.ledger_at = now + self.settings.ledger_every;
             return;
@@ -335,11 +342,11 @@ impl ProfilerMachine {
             return;
         }
         self.ledger_at = now + self.settings.ledger_every;
-        let gpu_count = self.cards.keys().last().map_or(0, |last| last + 1);
+        let gpu_count = self.gpus.keys().last().map_or(0, |last| last + 1);
         if let Some(entry) = self.ledger.close(now, gpu_count).cloned() {
             self.storing = true;
-            self.keep(now);
-            out.push(Action::SaveState(self.kept.clone()));
+            self.update_saved(now);
+            out.push(Action::SaveState(self.saved.clone()));
             out.push(Action::StoreLedger(entry));
         }
     }
@@ -348,8 +355,8 @@ impl ProfilerMachine {
         self.storing = false;
         if stored && self.ledger.acknowledged(from) {
             // The counters stay what they were at the entry's end.
-            self.kept.pending = None;
-            out.push(Action::SaveState(self.kept.clone()));
+            self.saved.pending = None;
+            out.push(Action::SaveState(self.saved.clone()));
         }
     }
 
@@ -362,26 +369,26 @@ impl ProfilerMachine {
             self.summarize(now, out);
         }
         if now >= self.ledger_at {
-            self.settle_ledger(now, out);
+            self.advance_ledger(now, out);
         }
     }
 
     fn launched(&mut self, report: &LaunchReport, out: &mut Vec<Action>) {
-        for (id, mut job) in self.book.launched(report) {
-            let window = feed::end(&mut job, &self.settings);
+        for (id, mut job) in self.jobs.launched(report) {
+            let window = windowing::end(&mut job, &self.settings);
             self.store(&id, window, out);
         }
     }
 
     fn stop(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let mut local = std::mem::take(&mut self.book.local);
+        let mut local = std::mem::take(&mut self.jobs.local);
         for (id, job) in &mut local {
-            let window = feed::end(job, &self.settings);
+            let window = windowing::end(job, &self.settings);
             self.store(id, window, out);
         }
         self.flush(now, out);
         if !self.storing {
-            self.settle_ledger(now, out);
+            self.advance_ledger(now, out);
         }
     }
 }
@@ -392,33 +399,35 @@ impl Machine for ProfilerMachine {
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
         match event {
-            Event::CardsFound(found) => self.cards_found(now, found),
-            Event::Sampled { at, cards } => self.sampled(at, cards, out),
-            Event::DriverAway(error) => {
-                for card in self.cards.values_mut() {
-                    card.failed(error.clone());
+            Event::GpusFound(found) => self.gpus_found(now, found),
+            Event::Sampled { at, gpus } => self.sampled(at, gpus, out),
+            Event::DriverFailed(error) => {
+                for tracker in self.gpus.values_mut() {
+                    tracker.failed(error.clone());
                 }
-                self.readings_failed += self.cards.len() as u32;
-                if self.away.as_ref() != Some(&error) {
-                    out.push(Action::Log(Note::DriverAway(error.clone())));
-                    self.away = Some(error);
+                self.readings_failed += self.gpus.len() as u32;
+                if self.driver_error.as_ref() != Some(&error) {
+                    out.push(Action::Log(Note::DriverFailed(error.clone())));
+                    self.driver_error = Some(error);
                 }
-                // No card, no conditions: what is open ends here.
-                self.feed_windows(now, &BTreeMap::new(), out);
+                // No GPU, no conditions: what is open ends here.
+                self.sample_windows(now, &BTreeMap::new(), out);
             }
             Event::Progressed { at, line } => {
                 let every = self.settings.progress_every;
-                let progress = self.book.progressed(at, &line, every);
+                let progress = self.jobs.progressed(at, &line, every);
                 out.extend(progress.map(Action::PublishProgress));
             }
-            Event::Launched(report) if report.node == self.node => self.launched(&report, out),
-            Event::Capped(report) if report.node == self.node => {
+            Event::LaunchReported(report) if report.node == self.node => {
+                self.launched(&report, out)
+            }
+            Event::PowerReported(report) if report.node == self.node => {
                 let lock = |gpu: &AppliedGpu| Some((gpu.gpu, gpu.clock_mhz_max?));
                 self.locks = report.gpus.iter().filter_map(lock).collect();
             }
-            Event::Launched(_) | Event::Capped(_) => {}
-            Event::Recorded(record) => self.book.recorded(&record),
-            Event::Forgotten(job) => self.book.forgotten(&job),
+            Event::LaunchReported(_) | Event::PowerReported(_) => {}
+            Event::JobRecorded(record) => self.jobs.recorded(&record),
+            Event::RecordDeleted(job) => self.jobs.forgotten(&job),
             Event::LedgerStored { from, stored } => self.ledger_stored(from, stored, out),
             Event::StopRequested => self.stop(now, out),
         }

@@ -1,7 +1,7 @@
 //! The service around the machine: its tasks, and how they hang together.
 //!
 //! ```text
-//! cards' thread ---samples--.              .--> core messages: dropped while the bus is away
+//! GPUs' thread ---samples--.              .--> core messages: dropped while the bus is away
 //! jobs' socket ----lines----+--> machine --+--> windows: a bounded queue, stored when it is there
 //! bus: `actual`, `jobs` ----'              +--> ledger: one entry at a time, answered
 //!                                          '--> state file
@@ -34,7 +34,7 @@ pub type ServiceConfig = Config<BusConfig>;
 /// when it is full is dropped; energy is not lost by it, for counters go on counting.
 const EVENTS_MAX: usize = 1_024;
 /// Longest wait, in wall time, for the last ledger entry and windows to be stored at a stop.
-const LAST_WITHIN: Duration = Duration::from_secs(3);
+const SHUTDOWN_MAX: Duration = Duration::from_secs(3);
 
 /// Reads the configuration. The environment names the NVML library where the file does not.
 ///
@@ -60,7 +60,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let every = config.sample_every(rate);
     let sampler = sampler::start(config.nvml_library.clone(), every, events.clone())?;
     let bus = bus::start(&config, events);
-    let settings = config.settings().beside(rate);
+    let settings = config.settings().at_rate(rate);
     let mut machine = ProfilerMachine::new(config.node.clone(), settings, file.load());
     let mut act = async |action| act(action, &bus, &file);
     tracing::info!(
@@ -81,7 +81,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
             for action in actions.drain(..) {
                 act(action).await;
             }
-            if !machine.ledger_waits() {
+            if !machine.ledger_pending() {
                 return;
             }
             match inbox.recv().await {
@@ -93,10 +93,10 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
             }
         }
     };
-    if tokio::time::timeout(LAST_WITHIN, last).await.is_err() {
-        tracing::warn!("the last ledger entry is not stored yet; it is kept for the next start");
+    if tokio::time::timeout(SHUTDOWN_MAX, last).await.is_err() {
+        tracing::warn!("the last ledger entry is not stored yet; it is saved for the next start");
     }
-    if tokio::time::timeout(LAST_WITHIN, bus.close()).await.is_err() {
+    if tokio::time::timeout(SHUTDOWN_MAX, bus.close()).await.is_err() {
         tracing::warn!("not every window could be stored");
     }
     // A socket nobody listens to tells a job sooner that its lines are lost.
@@ -106,16 +106,16 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
 
 fn act(action: Action, bus: &bus::Outbox, file: &state::StateFile) {
     match action {
-        Action::PublishBatch(batch) => bus.tell(bus::News::Batch(batch)),
-        Action::PublishSummary(summary) => bus.tell(bus::News::Summary(summary)),
-        Action::PublishProgress(progress) => bus.tell(bus::News::Progress(progress)),
+        Action::PublishBatch(batch) => bus.publish_core(bus::CoreMessage::Batch(batch)),
+        Action::PublishSummary(summary) => bus.publish_core(bus::CoreMessage::Summary(summary)),
+        Action::PublishProgress(progress) => bus.publish_core(bus::CoreMessage::Progress(progress)),
         Action::StoreWindow(window) => bus.store_window(window),
         Action::StoreLedger(entry) => bus.store_ledger(entry),
         Action::SaveState(state) => file.save(&state),
         Action::Log(note) => match &note {
-            Note::Back(gpu) => tracing::info!(gpu, "{note}"),
+            Note::Recovered(gpu) => tracing::info!(gpu, "{note}"),
             Note::Lost(gpu, _) | Note::CounterStuck(gpu) => tracing::warn!(gpu, "{note}"),
-            Note::DriverAway(_) => tracing::warn!("{note}"),
+            Note::DriverFailed(_) => tracing::warn!("{note}"),
         },
     }
 }

@@ -10,22 +10,22 @@ use wattle_common::messages::{JobWindow, Neighbour};
 use wattle_common::units::Energy;
 use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp};
 
-use crate::jobs::Declared;
-use crate::rhythm::{Beat, Beats, Rhythm};
+use crate::jobs::DeclaredJob;
+use crate::period_detection::{Period, Sample, SampleSeries};
 use crate::steps::StepMeter;
 
 /// What must not change within a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
-    pub(crate) declared: Declared,
+    pub(crate) declared: DeclaredJob,
     pub(crate) attempt: u32,
-    /// The cap of each of its cards.
+    /// The cap of each of its GPUs.
     pub(crate) caps: Vec<Option<Power>>,
-    /// The clock lock of each of its cards.
+    /// The clock lock of each of its GPUs.
     pub(crate) locks: Vec<Option<Frequency>>,
     pub(crate) neighbours: Vec<Neighbour>,
-    /// Whether somebody who is no job of ours is on a card.
-    pub(crate) foreign: bool,
+    /// Whether somebody who is no job of ours is on a GPU.
+    pub(crate) unknown_processes: bool,
 }
 
 impl Conditions {
@@ -34,12 +34,12 @@ impl Conditions {
         first.filter(|_| all.iter().all(|one| *one == first))
     }
 
-    /// The cap, where it is known and the same on all cards.
+    /// The cap, where it is known and the same on all GPUs.
     pub(crate) fn cap(&self) -> Option<Power> {
         Self::equal(&self.caps)
     }
 
-    /// The lock, where one stands and is the same on all cards.
+    /// The lock, where one stands and is the same on all GPUs.
     pub(crate) fn lock(&self) -> Option<Frequency> {
         Self::equal(&self.locks)
     }
@@ -69,9 +69,9 @@ impl Mean {
     }
 }
 
-/// What one sampling instant says of one of the job's cards.
+/// What one sampling instant says of one of the job's GPUs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CardPart {
+pub(crate) struct JobGpuSample {
     pub(crate) power: Option<Power>,
     /// Energy since the instant before, all tenants together.
     pub(crate) energy: Option<Energy>,
@@ -106,7 +106,7 @@ pub(crate) struct OpenWindow {
     pub(crate) epoch: Option<u32>,
     pub(crate) global_batch: Option<u32>,
     /// What its rhythm may be found in, where the job reports no steps.
-    beats: Beats,
+    series: SampleSeries,
 }
 
 impl OpenWindow {
@@ -130,43 +130,43 @@ impl OpenWindow {
             step: None,
             epoch: None,
             global_batch: None,
-            beats: Beats::default(),
+            series: SampleSeries::default(),
         }
     }
 
-    /// Whether the job's cards are its alone.
-    fn alone(&self) -> bool {
-        self.conditions.neighbours.is_empty() && !self.conditions.foreign
+    /// Whether the job's GPUs are its alone.
+    fn exclusive(&self) -> bool {
+        self.conditions.neighbours.is_empty() && !self.conditions.unknown_processes
     }
 
     /// What an instant says of the rhythm of a job that reports no steps.
-    fn listen(&mut self, now: Timestamp, parts: &[CardPart]) {
-        let alone = self.alone();
+    fn listen(&mut self, now: Timestamp, parts: &[JobGpuSample]) {
+        let exclusive = self.exclusive();
         let span_s = now.since(self.until).as_secs_f64();
-        let sum = |of: fn(&CardPart) -> Option<f64>| -> Option<f32> {
+        let sum = |of: fn(&JobGpuSample) -> Option<f64>| -> Option<f32> {
             let total: Option<f64> = parts.iter().map(of).sum();
             total.map(|total| total as f32)
         };
-        let busy = if alone {
-            |p: &CardPart| p.busy.map(f64::from)
+        let busy = if exclusive {
+            |p: &JobGpuSample| p.busy.map(f64::from)
         } else {
-            |p: &CardPart| p.busy_job.map(|b| b as f64)
+            |p: &JobGpuSample| p.busy_job.map(|b| b as f64)
         };
         let mean = |total: f32| total / parts.len().max(1) as f32;
-        self.beats.push(Beat {
+        self.series.push(Sample {
             at_s: now.since(self.from).as_secs_f64(),
             power_w: sum(|p| p.power.map(Power::as_w)),
             spent_w: sum(|p| p.energy.map(Energy::as_j)).map(|j| (f64::from(j) / span_s) as f32),
             busy_percent: sum(busy).map(mean),
-            memory_percent: sum(|p| p.memory_busy.map(f64::from)).map(mean).filter(|_| alone),
+            memory_percent: sum(|p| p.memory_busy.map(f64::from)).map(mean).filter(|_| exclusive),
         });
     }
 
-    /// Takes a sampling instant, with one part for each card of the job, which `reports` steps or
+    /// Takes a sampling instant, with one part for each GPU of the job, which `reports` steps or
     /// does not.
-    pub(crate) fn add(&mut self, now: Timestamp, parts: &[CardPart], reports: bool) {
+    pub(crate) fn add(&mut self, now: Timestamp, parts: &[JobGpuSample], reports: bool) {
         if reports {
-            self.beats = Beats::default();
+            self.series = SampleSeries::default();
         } else {
             self.listen(now, parts);
         }
@@ -198,12 +198,12 @@ impl OpenWindow {
         early: bool,
     ) -> JobWindow {
         let span = self.length();
-        let cards = self.conditions.declared.gpus.len() as u64;
-        let sampled = self.power.rounded().map(|mw| Power::from_mw(mw * cards));
+        let gpus = self.conditions.declared.gpus.len() as u64;
+        let sampled = self.power.rounded().map(|mw| Power::from_mw(mw * gpus));
         let rate = self.meter.rate();
         // Only a job that says nothing is listened to.
-        let rhythm: Option<Rhythm> =
-            if rate.is_none() { self.beats.rhythm(!self.alone()).ok() } else { None };
+        let period: Option<Period> =
+            if rate.is_none() { self.series.detect_period(!self.exclusive()).ok() } else { None };
         JobWindow {
             job,
             node,
@@ -216,9 +216,9 @@ impl OpenWindow {
             clock_mhz_mean: self.clock.rounded().map(|mhz| Frequency::from_mhz(mhz as u32)),
             clock_mhz_max: self.conditions.lock(),
             steps: rate.map(|rate| rate.steps),
-            steps_per_s: rate.map(|rate| rate.per_s).or(rhythm.map(|r| 1.0 / r.period_s)),
-            steps_per_s_error: rate.map(|rate| rate.error).or(rhythm.map(|r| r.error)),
-            steps_inferred: rhythm.is_some(),
+            steps_per_s: rate.map(|rate| rate.per_s).or(period.map(|r| 1.0 / r.period_s)),
+            steps_per_s_error: rate.map(|rate| rate.error).or(period.map(|r| r.error)),
+            steps_inferred: period.is_some(),
             step: self.step,
             epoch: self.epoch,
             power_mw_gpus: self.energy.and_then(|energy| energy.mean_power(span)).or(sampled),

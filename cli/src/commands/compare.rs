@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_experiments::compare::{
-    Accounting, Case, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours, Surfaces,
-    Wanted, cases, policy_of, side_by_side, to_table, waterfall_table,
+    Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours,
+    Surfaces, cases, policy_of, side_by_side, to_table, waterfall_table,
 };
 use wattle_experiments::report::{comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
@@ -37,7 +37,7 @@ pub(crate) struct Compare {
     /// Offered loads, separated by commas; all of the scenario's where none is given
     #[arg(long, value_name = "LOADS", value_delimiter = ',')]
     load: Vec<f64>,
-    /// What counts as spent: above-idle, sleep-all, sleep-none, sleep-ours; the scenario's where
+    /// What counts as spent: above-idle, sleep-all, sleep-none, sleep-packing; the scenario's where
     /// none is given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     accounting: Vec<String>,
@@ -104,7 +104,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     let accountings =
         named(&command.accounting, "accounting", Accounting::ALL, Accounting::as_str)?;
     let in_worlds = named(&command.world, "world", Neighbours::ALL, Neighbours::as_str)?;
-    let wanted = Wanted {
+    let wanted = CaseFilter {
         data: command.data.as_deref(),
         loads: &command.load,
         accountings: &accountings,

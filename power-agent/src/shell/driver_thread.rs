@@ -228,7 +228,7 @@ mod tests {
         let read = reads[0].1.as_ref().unwrap();
         assert_eq!(read.facts.cap_range, Some((Power::from_w(100), Power::from_w(300))));
         assert_eq!(read.facts.clock_range.unwrap().1, Frequency::from_mhz(1_530));
-        assert!(reads[1].1.as_ref().unwrap_err().contains("gone"));
+        assert!(reads[1].1.as_ref().unwrap_err().contains("lost"));
         let cap = Power::from_w(99);
         let Event::CapSet { result, .. } = executor.execute(GpuCommand::Cap(0, cap)) else {
             panic!("no result")

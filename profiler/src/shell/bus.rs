@@ -18,14 +18,14 @@ use super::ServiceConfig;
 use crate::machine::Event;
 
 /// Core messages on their way out: a second of them at the highest rate.
-const NEWS_MAX: usize = 64;
+const CORE_MAX: usize = 64;
 /// Windows that wait for the bus: an hour of a node with four busy jobs.
 const WINDOWS_MAX: usize = 256;
 /// Pause, in wall time, before something that failed is tried again.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A core message.
-pub(super) enum News {
+pub(super) enum CoreMessage {
     Batch(TelemetryBatch),
     Summary(NodeSummary),
     Progress(JobProgressed),
@@ -33,21 +33,21 @@ pub(super) enum News {
 
 /// The ways out.
 pub(super) struct Outbox {
-    news: mpsc::Sender<News>,
+    core: mpsc::Sender<CoreMessage>,
     windows: mpsc::Sender<Box<JobWindow>>,
     ledger: mpsc::Sender<LedgerEntry>,
     task: JoinHandle<()>,
 }
 
 impl Outbox {
-    pub(super) fn tell(&self, news: News) {
+    pub(super) fn publish_core(&self, core: CoreMessage) {
         // Nobody waits for it: a full queue drops it.
-        let _ = self.news.try_send(news);
+        let _ = self.core.try_send(core);
     }
 
     pub(super) fn store_window(&self, window: Box<JobWindow>) {
         if let Err(error) = self.windows.try_send(window) {
-            tracing::warn!(%error, "a window is lost: the bus has been away for long");
+            tracing::warn!(%error, "a window is lost: the bus has been driver_error for long");
         }
     }
 
@@ -60,8 +60,8 @@ impl Outbox {
 
     /// Returns when everything that can be stored is.
     pub(super) async fn close(self) {
-        let Self { news, windows, ledger, task } = self;
-        drop((news, windows, ledger));
+        let Self { core, windows, ledger, task } = self;
+        drop((core, windows, ledger));
         let _ = task.await;
     }
 }
@@ -82,7 +82,7 @@ impl Names {
 }
 
 pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outbox {
-    let (news, news_out) = mpsc::channel(NEWS_MAX);
+    let (core, news_out) = mpsc::channel(CORE_MAX);
     let (windows, windows_out) = mpsc::channel(WINDOWS_MAX);
     let (ledger, ledger_out) = mpsc::channel(1);
     let config = config.clone();
@@ -91,7 +91,7 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
         let (sender, bus) = watch::channel(None);
         let sending = async {
             tokio::join!(
-                tell(&names, news_out, bus.clone()),
+                publish_core(&names, news_out, bus.clone()),
                 store_windows(&names, windows_out, bus.clone()),
                 store_ledger(&names, ledger_out, bus.clone(), &events),
             )
@@ -105,7 +105,7 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
             bus.flush().await;
         }
     });
-    Outbox { news, windows, ledger, task }
+    Outbox { core, windows, ledger, task }
 }
 
 /// Connects, registers, listens; never returns.
@@ -119,7 +119,7 @@ async fn serve(
             Ok(open) => break open,
             Err(error) => {
                 tracing::error!(%error, source = source(&error), "no bus; trying again");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY).await;
             }
         }
     };
@@ -169,10 +169,10 @@ fn reported(own: &NodeId, change: &Change) -> Result<Option<Event>, codec::Codec
     let Some(value) = &change.value else { return Ok(None) };
     Ok(match Reporter::parse(&change.key) {
         Some((Reporter::Launcher, node)) if node == *own => {
-            Some(Event::Launched(codec::decode_json(value)?))
+            Some(Event::LaunchReported(codec::decode_json(value)?))
         }
         Some((Reporter::Power, node)) if node == *own => {
-            Some(Event::Capped(codec::decode_json(value)?))
+            Some(Event::PowerReported(codec::decode_json(value)?))
         }
         Some(_) | None => None,
     })
@@ -180,30 +180,34 @@ fn reported(own: &NodeId, change: &Change) -> Result<Option<Event>, codec::Codec
 
 fn recorded(change: &Change) -> Result<Option<Event>, codec::CodecError> {
     Ok(match &change.value {
-        Some(value) => Some(Event::Recorded(Box::new(codec::decode_json(value)?))),
-        None => JobId::new(&change.key).ok().map(Event::Forgotten),
+        Some(value) => Some(Event::JobRecorded(Box::new(codec::decode_json(value)?))),
+        None => JobId::new(&change.key).ok().map(Event::RecordDeleted),
     })
 }
 
-async fn tell(names: &Names, mut news: mpsc::Receiver<News>, bus: watch::Receiver<Option<Bus>>) {
-    while let Some(news) = news.recv().await {
+async fn publish_core(
+    names: &Names,
+    mut core: mpsc::Receiver<CoreMessage>,
+    bus: watch::Receiver<Option<Bus>>,
+) {
+    while let Some(core) = core.recv().await {
         let Some(bus) = bus.borrow().clone() else { continue };
-        let told = match &news {
-            News::Batch(batch) => {
+        let published = match &core {
+            CoreMessage::Batch(batch) => {
                 let subject = names.of_node(NodeTopic::GpuSampled);
                 bus.publish_bytes(&subject, codec::encode_telemetry(batch)).await
             }
-            News::Summary(summary) => {
+            CoreMessage::Summary(summary) => {
                 bus.publish(&names.of_node(NodeTopic::NodeSummarized), summary).await
             }
-            News::Progress(progress) => {
+            CoreMessage::Progress(progress) => {
                 let subject = names.of_job(JobTopic::JobProgressed, &progress.job);
                 bus.publish(&subject, progress).await
             }
         };
         // While the bus is away this happens twice a second, and the bus itself says that it is.
-        if let Err(error) = told {
-            tracing::debug!(%error, "not told");
+        if let Err(error) = published {
+            tracing::debug!(%error, "not published");
         }
     }
 }
@@ -220,7 +224,7 @@ async fn store_windows(
         loop {
             match bus.store(&subject, &id, &*window).await {
                 Ok(()) => break,
-                Err(error) if error.is_transient() => tokio::time::sleep(PAUSE).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(RETRY).await,
                 Err(error) => {
                     tracing::warn!(job = %window.job, %error, source = source(&error), "window not stored");
                     break;

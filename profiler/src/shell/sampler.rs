@@ -1,7 +1,7 @@
-//! The thread that reads the cards, for driver calls block.
+//! The thread that reads the GPUs, for driver calls block.
 //!
 //! It keeps to a grid of instants, from which each sample strays a little on purpose. An instant it is too late for, because the machine is busy or a
-//! card answers slowly, is skipped and never made up for: two samples at once would say nothing.
+//! GPU answers slowly, is skipped and never made up for: two samples at once would say nothing.
 //! The driver is loaded at the start, and again after it has gone away.
 
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use wattle_gpu::nvml::NvmlDriver;
 use wattle_gpu::{Driver, GpuError};
 use wattle_runtime::clock;
 
-use crate::card::{CardFacts, CardSample};
+use crate::gpu_tracker::{GpuFacts, SampledGpu};
 use crate::machine::Event;
 use crate::process_tree::reader::OriginReader;
 
 /// Pause, in wall time, before a driver that is away is looked for again.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const DRIVER_RETRY: Duration = Duration::from_secs(2);
 
 /// Ends the thread when it is dropped.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Sampler(
     #[expect(dead_code, reason = "dropping it is the message")] blocking::SyncSender<()>,
 );
 
-/// Starts the thread: it reads every card about `every`, in the system's time, and tells `events`.
+/// Starts the thread: it reads every GPU about `every`, in the system's time, and tells `events`.
 ///
 /// # Errors
 /// Where the system gives no thread.
@@ -38,26 +38,26 @@ pub fn start(
     events: mpsc::Sender<Event>,
 ) -> std::io::Result<Sampler> {
     let (sender, stop) = blocking::sync_channel(0);
-    std::thread::Builder::new().name("cards".to_owned()).spawn(move || {
-        let mut eye = Eye {
+    std::thread::Builder::new().name("gpus".to_owned()).spawn(move || {
+        let mut thread = SamplerThread {
             library,
             driver: None,
-            cards: 0,
+            gpus: 0,
             known: Vec::new(),
             origins: OriginReader::default(),
         };
         let mut at = clock::now();
-        let mut dice = Stream::new(0, "sampling instants");
+        let mut rng = Stream::new(0, "sampling instants");
         loop {
-            let wait = match eye.look(&events) {
+            let wait = match thread.sample_once(&events) {
                 Ok(()) => {
                     at = next(at, every, clock::now());
-                    let due = strayed(at, every, dice.unit());
+                    let due = jittered(at, every, rng.unit());
                     clock::scale().wall_span(due.since(clock::now()))
                 }
                 Err(Ended) => return,
             };
-            let wait = if eye.driver.is_some() { wait } else { LOOK_EVERY };
+            let wait = if thread.driver.is_some() { wait } else { DRIVER_RETRY };
             if !matches!(stop.recv_timeout(wait), Err(blocking::RecvTimeoutError::Timeout)) {
                 return;
             }
@@ -77,7 +77,7 @@ fn next(at: Timestamp, every: Duration, now: Timestamp) -> Timestamp {
 
 /// Up to a quarter of the interval before or after its place on the grid: evenly spaced samples
 /// could not tell a step that is shorter than their interval from a long one ([`crate::rhythm`]).
-fn strayed(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
+fn jittered(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
     let quarter = every / 4;
     let early = at.as_us().saturating_sub(u64::try_from(quarter.as_micros()).unwrap_or(u64::MAX));
     Timestamp::from_us(early) + quarter.mul_f64(2.0 * unit)
@@ -86,22 +86,22 @@ fn strayed(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
 /// Nobody takes samples any more.
 struct Ended;
 
-struct Eye {
+struct SamplerThread {
     library: Option<PathBuf>,
     driver: Option<Box<dyn Driver>>,
-    cards: u32,
-    /// Which cards have said what they are.
+    gpus: u32,
+    /// Which GPUs have said what they are.
     known: Vec<bool>,
     origins: OriginReader,
 }
 
-impl Eye {
-    fn look(&mut self, events: &mpsc::Sender<Event>) -> Result<(), Ended> {
+impl SamplerThread {
+    fn sample_once(&mut self, events: &mpsc::Sender<Event>) -> Result<(), Ended> {
         let event = match self.sample(events) {
             Ok(event) => event,
             Err(error) => {
                 self.driver = None;
-                Event::DriverAway(error.to_string())
+                Event::DriverFailed(error.to_string())
             }
         };
         match events.try_send(event) {
@@ -116,15 +116,15 @@ impl Eye {
             Some(driver) => driver,
             none => {
                 let driver = NvmlDriver::open(self.library.as_deref())?;
-                self.cards = driver.count()?;
-                self.known = vec![false; self.cards as usize];
+                self.gpus = driver.count()?;
+                self.known = vec![false; self.gpus as usize];
                 none.insert(Box::new(driver))
             }
         };
-        introduce(driver.as_ref(), &mut self.known, events);
+        announce(driver.as_ref(), &mut self.known, events);
         let at = clock::now();
-        let mut cards = Vec::with_capacity(self.cards as usize);
-        for gpu in 0..self.cards {
+        let mut gpus = Vec::with_capacity(self.gpus as usize);
+        for gpu in 0..self.gpus {
             let reading = driver.read(gpu);
             if let Err(error @ GpuError::DriverAbsent { .. }) = reading {
                 return Err(error);
@@ -133,21 +133,20 @@ impl Eye {
             let origins =
                 processes.into_iter().flatten().map(|p| self.origins.origin(p.pid)).collect();
             let reading = reading.map_err(|error| error.to_string());
-            cards.push(CardSample { gpu, reading, origins });
+            gpus.push(SampledGpu { gpu, reading, origins });
         }
         let alive = |pid| {
-            cards
-                .iter()
-                .filter_map(|card| card.reading.as_ref().ok())
+            gpus.iter()
+                .filter_map(|tracker| tracker.reading.as_ref().ok())
                 .any(|reading| reading.processes.iter().flatten().any(|process| process.pid == pid))
         };
         self.origins.retain(alive);
-        Ok(Event::Sampled { at, cards })
+        Ok(Event::Sampled { at, gpus })
     }
 }
 
-/// Tells what cards are that have not said so yet: all at first, later those that were lost then.
-fn introduce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Event>) {
+/// Tells what GPUs are that have not said so yet: all at first, later those that were lost then.
+fn announce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Event>) {
     let mut found = Vec::new();
     for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| !**known) {
         if let Ok(facts) = facts(driver, gpu) {
@@ -155,14 +154,14 @@ fn introduce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Even
             *known = true;
         }
     }
-    if !found.is_empty() && events.try_send(Event::CardsFound(found)).is_err() {
+    if !found.is_empty() && events.try_send(Event::GpusFound(found)).is_err() {
         known.fill(false);
     }
 }
 
-fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<CardFacts, GpuError> {
+fn facts(driver: &dyn Driver, gpu: GpuIndex) -> Result<GpuFacts, GpuError> {
     let info = driver.info(gpu)?;
-    Ok(CardFacts { gpu, uuid: info.uuid, kind: info.gpu_type })
+    Ok(GpuFacts { gpu, uuid: info.uuid, gpu_type: info.gpu_type })
 }
 
 #[cfg(test)]
@@ -182,8 +181,8 @@ mod tests {
     #[test]
     fn samples_stray_but_keep_their_order() {
         let (at, every) = (Timestamp::from_us, Duration::from_millis(100));
-        assert_eq!(strayed(at(500_000), every, 0.0), at(475_000));
-        assert_eq!(strayed(at(500_000), every, 0.5), at(500_000));
+        assert_eq!(jittered(at(500_000), every, 0.0), at(475_000));
+        assert_eq!(jittered(at(500_000), every, 0.5), at(500_000));
         // One that came early is not taken twice.
         assert_eq!(next(at(500_000), every, at(475_000)), at(600_000));
     }

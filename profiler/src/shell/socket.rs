@@ -17,7 +17,7 @@ use wattle_runtime::clock;
 use crate::machine::Event;
 
 /// How often wrong lines are said, in wall time at most: the system's runs no slower.
-const SAY_EVERY: Duration = Duration::from_secs(10);
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Opens the socket at `path`, in place of one that a killed service has left there.
 ///
@@ -49,13 +49,13 @@ pub fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
 pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
     // One byte more than a line may have, so that a longer one is seen to be.
     let mut buffer = [0; LINE_LEN_MAX + 1];
-    let mut complaints = Complaints::default();
+    let mut rejected = RejectedLines::default();
     loop {
         let length = match socket.recv(&mut buffer).await {
             Ok(length) => length,
             Err(error) => {
                 tracing::error!(%error, "the jobs' socket fails; listening again");
-                tokio::time::sleep(SAY_EVERY).await;
+                tokio::time::sleep(WARN_INTERVAL).await;
                 continue;
             }
         };
@@ -63,28 +63,28 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
         match Progress::parse(&buffer[..length]) {
             Ok(line) => match events.try_send(Event::Progressed { at, line }) {
                 Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(_)) => complaints.add(at, "no room for it"),
+                Err(mpsc::error::TrySendError::Full(_)) => rejected.add(at, "no room for it"),
                 Err(mpsc::error::TrySendError::Closed(_)) => return,
             },
-            Err(error) => complaints.add(at, error),
+            Err(error) => rejected.add(at, error),
         }
     }
 }
 
 /// Counts what is wrong, and says it at a bounded rate.
 #[derive(Default)]
-struct Complaints {
-    unsaid: u64,
-    said_at: Option<Timestamp>,
+struct RejectedLines {
+    pending: u64,
+    warned_at: Option<Timestamp>,
 }
 
-impl Complaints {
+impl RejectedLines {
     fn add(&mut self, now: Timestamp, why: impl std::fmt::Display) {
-        self.unsaid += 1;
-        let pause = SAY_EVERY * clock::scale().rate;
-        if self.said_at.is_none_or(|at| now.since(at) >= pause) {
-            tracing::warn!(lines = self.unsaid, last = %why, "progress lines ignored");
-            (self.unsaid, self.said_at) = (0, Some(now));
+        self.pending += 1;
+        let pause = WARN_INTERVAL * clock::scale().rate;
+        if self.warned_at.is_none_or(|at| now.since(at) >= pause) {
+            tracing::warn!(lines = self.pending, last = %why, "progress lines ignored");
+            (self.pending, self.warned_at) = (0, Some(now));
         }
     }
 }

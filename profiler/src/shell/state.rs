@@ -1,7 +1,7 @@
 //! The file with what must outlive the service: see [`crate::ledger`].
 //!
 //! It is replaced as a whole, so a kill leaves the old one or the new one. It is not forced to the
-//! disk: a power failure restarts the cards' counters too, and an unreadable file counts as none.
+//! disk: a power failure restarts the GPUs' counters too, and an unreadable file counts as none.
 
 use std::path::{Path, PathBuf};
 
@@ -46,9 +46,9 @@ impl StateFile {
     }
 
     fn replace(&self, state: &State) -> std::io::Result<()> {
-        let beside: &Path = &self.path.with_extension("new");
-        std::fs::write(beside, serde_json::to_vec(state)?)?;
-        std::fs::rename(beside, &self.path)
+        let at_rate: &Path = &self.path.with_extension("new");
+        std::fs::write(at_rate, serde_json::to_vec(state)?)?;
+        std::fs::rename(at_rate, &self.path)
     }
 }
 

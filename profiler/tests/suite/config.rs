@@ -25,11 +25,11 @@ fn the_example_holds_the_defaults() {
 
 #[test]
 fn beside_a_fast_clock_news_are_larger_not_more() {
-    let settings = Settings::default().beside(60);
+    let settings = Settings::default().at_rate(60);
     assert_eq!(settings.batch_every.as_millis(), 3_000);
     assert_eq!(settings.summary_every.as_millis(), 6_000);
     assert_eq!(settings.ledger_every, Settings::default().ledger_every);
-    assert_eq!(Settings::default().beside(1), Settings::default());
+    assert_eq!(Settings::default().at_rate(1), Settings::default());
 }
 
 #[test]

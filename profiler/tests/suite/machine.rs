@@ -16,7 +16,7 @@ use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp, Workload
 use wattle_gpu::fake::{FakeDriver, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
-    Action, CardFacts, CardSample, Event, ProcessOrigin, ProfilerMachine, Settings, State,
+    Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Settings, State,
 };
 
 fn id(text: &str) -> JobId {
@@ -40,11 +40,11 @@ fn origin(pid: u32) -> Arc<ProcessOrigin> {
     Arc::new(ProcessOrigin { sessions: vec![pid, 1], cgroups: vec![] })
 }
 
-/// A node whose cards draw what the test says, and whose bus takes everything unless told not to.
+/// A node whose GPUs draw what the test says, and whose bus takes everything unless told not to.
 struct Node {
     machine: ProfilerMachine,
-    cards: FakeDriver,
-    /// What each card draws; its counter follows.
+    driver: FakeDriver,
+    /// What each GPU draws; its counter follows.
     draws: Vec<Power>,
     now: Timestamp,
     jobs: BTreeMap<JobId, (u32, Vec<GpuIndex>)>,
@@ -61,13 +61,13 @@ struct Node {
 
 impl Node {
     fn new(gpus: u32) -> Self {
-        let mut cards = FakeDriver::v100s(gpus);
-        for card in &mut cards.gpus {
-            card.reading.energy_total = Some(Energy::from_j(1_000));
+        let mut driver = FakeDriver::v100s(gpus);
+        for tracker in &mut driver.gpus {
+            tracker.reading.energy_total = Some(Energy::from_j(1_000));
         }
         let mut node = Self {
             machine: ProfilerMachine::new(node_id(), settings(), None),
-            cards,
+            driver,
             draws: vec![Power::from_w(40); gpus as usize],
             now: Timestamp::from_s(1_000),
             jobs: BTreeMap::new(),
@@ -85,12 +85,12 @@ impl Node {
     }
 
     fn find(&mut self) {
-        let facts = |(gpu, card): (u32, &wattle_gpu::fake::FakeGpu)| CardFacts {
+        let facts = |(gpu, tracker): (u32, &wattle_gpu::fake::FakeGpu)| GpuFacts {
             gpu,
-            uuid: card.info.uuid.clone(),
-            kind: card.info.gpu_type.clone(),
+            uuid: tracker.info.uuid.clone(),
+            gpu_type: tracker.info.gpu_type.clone(),
         };
-        self.event(Event::CardsFound((0..).zip(&self.cards.gpus).map(facts).collect()));
+        self.event(Event::GpusFound((0..).zip(&self.driver.gpus).map(facts).collect()));
     }
 
     /// As kill -9 and a restart do.
@@ -164,7 +164,7 @@ impl Node {
             observed_generation: 1,
             jobs: jobs.collect(),
         };
-        self.event(Event::Launched(report));
+        self.event(Event::LaunchReported(report));
     }
 
     fn record(&mut self, job: &JobId) {
@@ -192,7 +192,7 @@ impl Node {
             "spec": spec, "phase": JobPhase::Running, "phase_since_us": 0, "attempt": 1,
             "placement": Placement { shares: vec![share] },
         }));
-        self.event(Event::Recorded(Box::new(record.expect("a record"))));
+        self.event(Event::JobRecorded(Box::new(record.expect("a record"))));
     }
 
     /// Samples at 10 Hz for `seconds`; jobs report as `pace` says (steps a second) each second.
@@ -212,33 +212,33 @@ impl Node {
         self.sampled(Duration::from_millis(100));
     }
 
-    /// The cards are read, `span` after the last time.
+    /// The GPUs are read, `span` after the last time.
     fn sampled(&mut self, span: Duration) {
         self.now = self.now + span;
-        for (card, draw) in self.cards.gpus.iter_mut().zip(&self.draws) {
-            card.reading.power = Some(*draw);
-            if let Some(total) = &mut card.reading.energy_total {
+        for (tracker, draw) in self.driver.gpus.iter_mut().zip(&self.draws) {
+            tracker.reading.power = Some(*draw);
+            if let Some(total) = &mut tracker.reading.energy_total {
                 *total += draw.over(span);
             }
         }
-        let samples = (0..self.cards.gpus.len() as u32).map(|gpu| self.sample(gpu)).collect();
-        self.event(Event::Sampled { at: self.now, cards: samples });
+        let samples = (0..self.driver.gpus.len() as u32).map(|gpu| self.sample(gpu)).collect();
+        self.event(Event::Sampled { at: self.now, gpus: samples });
     }
 
-    fn sample(&mut self, gpu: GpuIndex) -> CardSample {
+    fn sample(&mut self, gpu: GpuIndex) -> SampledGpu {
         let on = self.processes.get(&gpu).cloned().unwrap_or_default();
         let process = |(pid, busy): &(u32, u8)| ProcessReading {
             pid: *pid,
             memory_mib: Some(1_000),
             utilization_gpu_percent: Some(*busy),
         };
-        let card = &mut self.cards.gpus[gpu as usize];
-        card.reading.processes = Some(on.iter().map(process).collect());
-        card.reading.utilization_gpu_percent =
+        let tracker = &mut self.driver.gpus[gpu as usize];
+        tracker.reading.processes = Some(on.iter().map(process).collect());
+        tracker.reading.utilization_gpu_percent =
             Some(on.iter().map(|(_, busy)| *busy).sum::<u8>().min(100));
-        CardSample {
+        SampledGpu {
             gpu,
-            reading: self.cards.read(gpu).map_err(|error| error.to_string()),
+            reading: self.driver.read(gpu).map_err(|error| error.to_string()),
             origins: on.iter().map(|(pid, _)| origin(*pid)).collect(),
         }
     }
@@ -266,7 +266,7 @@ fn a_job_alone_is_seen_as_it_runs() {
     assert_eq!(window.gpu_type, "v100");
     assert_eq!(window.until_us.since(window.from_us), Duration::from_secs(15));
     assert_eq!(window.power_mw_gpus, Some(Power::from_w(250)));
-    assert_eq!(window.power_mw_job, Some(Power::from_w(250)), "alone, it pays for all");
+    assert_eq!(window.power_mw_job, Some(Power::from_w(250)), "exclusive, it pays for all");
     assert_eq!(window.energy_mj_gpus, Some(Energy::from_j(250 * 15)));
     assert!((window.steps_per_s.unwrap() - 20.0).abs() < 0.01, "{:?}", window.steps_per_s);
     assert!(window.steps_per_s_error.unwrap() < 0.02);
@@ -274,7 +274,7 @@ fn a_job_alone_is_seen_as_it_runs() {
     assert_eq!(window.workload.as_ref().unwrap().as_str(), "resnet50");
     assert_eq!((window.gpus_total, window.nodes_total), (1, 1));
     assert!(window.early);
-    // An idle card stays idle: nobody is billed for it.
+    // An idle GPU stays idle: nobody is billed for it.
     let entry = node.ledger.values().next().unwrap();
     assert_eq!(entry.jobs.len(), 1);
     assert!(entry.energy_mj_gpus[1].is_some());
@@ -331,11 +331,11 @@ fn a_job_that_says_nothing_is_listened_to() {
     let mut node = Node::new(2);
     node.place("silent", 100, &[0]);
     node.place("speaks", 200, &[1]);
-    let mut dice = wattle_common::rng::Stream::new(3, "instants");
+    let mut rng = wattle_common::rng::Stream::new(3, "instants");
     // Sampled as the service does it: not quite evenly. Both work 0.7 of each 0.9 s.
     let begin = node.now;
     for tick in 1..=1_200_u64 {
-        let at = begin + Duration::from_micros(100_000 * tick + dice.below(50_000));
+        let at = begin + Duration::from_micros(100_000 * tick + rng.below(50_000));
         let works = (at.since(begin).as_secs_f64() / 0.9).fract() < 0.75;
         node.draws = vec![Power::from_w(if works { 240 } else { 90 }); 2];
         let busy = if works { 95 } else { 5 };
@@ -375,7 +375,7 @@ fn a_settled_job_has_long_windows() {
 #[test]
 fn what_is_missing_stays_missing() {
     let mut node = Node::new(1);
-    let reading = &mut node.cards.gpus[0].reading;
+    let reading = &mut node.driver.gpus[0].reading;
     (reading.energy_total, reading.clock, reading.cap) = (None, None, None);
     node.place("a", 100, &[0]);
     node.run(61, &[]);
@@ -395,7 +395,7 @@ fn one_lost_card_leaves_the_others() {
     node.place("a", 100, &[0]);
     node.place("b", 200, &[1]);
     node.run(20, &[]);
-    node.cards.gpus[0].fault = FaultMode::Lost;
+    node.driver.gpus[0].fault = FaultMode::Lost;
     let (a, b) = (node.of("a").count(), node.of("b").count());
     node.run(40, &[]);
     let summary = node.summaries.last().unwrap();
@@ -406,7 +406,7 @@ fn one_lost_card_leaves_the_others() {
     // Its window was closed at the loss, and no other was opened.
     assert_eq!(node.of("a").count(), a + usize::from(node.of("a").count() > a));
     assert!(node.of("b").count() > b);
-    node.cards.gpus[0].fault = FaultMode::None;
+    node.driver.gpus[0].fault = FaultMode::None;
     let until = node.now;
     node.run(40, &[]);
     assert!(node.of("a").any(|window| window.from_us > until));
@@ -417,7 +417,7 @@ fn one_lost_card_leaves_the_others() {
 fn the_whole_driver_away_is_said_and_outlived() {
     let mut node = Node::new(2);
     node.run(2, &[]);
-    node.event(Event::DriverAway("no NVIDIA driver".into()));
+    node.event(Event::DriverFailed("no NVIDIA driver".into()));
     node.now = node.now + Duration::from_secs(2);
     let mut out = Vec::new();
     node.machine.wake(node.now, &mut out);
@@ -456,7 +456,7 @@ fn made_up_jobs_fill_nothing() {
     node.line("job=a step=5");
     node.place("a", 100, &[0]);
     node.run(2, &[]);
-    assert!(node.progress.is_empty(), "nothing is told of jobs that do not run here");
+    assert!(node.progress.is_empty(), "nothing is published of jobs that do not run here");
 }
 
 #[derive(Clone, Debug)]
@@ -494,8 +494,8 @@ impl Node {
             Step::Run(seconds) => self.run(seconds, &[("a", 20), ("b", 3)]),
             Step::Draw(gpu, w) => self.draws[gpu] = Power::from_w(w),
             Step::Cap(gpu, w) => {
-                if self.cards.gpus[gpu].reading.cap != Some(Power::from_w(w)) {
-                    self.cards.gpus[gpu].reading.cap = Some(Power::from_w(w));
+                if self.driver.gpus[gpu].reading.cap != Some(Power::from_w(w)) {
+                    self.driver.gpus[gpu].reading.cap = Some(Power::from_w(w));
                     changes.push((now, gpu as u32));
                 }
             }
@@ -514,7 +514,7 @@ impl Node {
                 self.tick();
             }
             Step::Lose(gpu, lost) => {
-                self.cards.gpus[gpu].fault = if lost { FaultMode::Lost } else { FaultMode::None };
+                self.driver.gpus[gpu].fault = if lost { FaultMode::Lost } else { FaultMode::None };
             }
             Step::Bus(up) => self.bus = up,
             Step::Crash => self.crash(),
@@ -525,7 +525,7 @@ impl Node {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// No window spans a change on its cards; windows of one job do not overlap; their figures hold
+    /// No window spans a change on its GPUs; windows of one job do not overlap; their figures hold
     /// together.
     #[test]
     fn no_window_spans_a_change(steps in prop::collection::vec(step(), 1..25)) {
@@ -550,15 +550,15 @@ proptest! {
         }
     }
 
-    /// Through crashes, an absent bus and lost cards: the entries join without gap or overlap, and
-    /// what they say each card spent is what its counter says, to the millijoule.
+    /// Through crashes, an absent bus and lost GPUs: the entries join without gap or overlap, and
+    /// what they say each GPU spent is what its counter says, to the millijoule.
     #[test]
     fn the_ledger_is_the_counter(steps in prop::collection::vec(step(), 1..25)) {
         let mut node = Node::new(3);
         let mut changes = Vec::new();
         node.tick();
         let before: Vec<Energy> =
-            node.cards.gpus.iter().map(|c| c.reading.energy_total.unwrap()).collect();
+            node.driver.gpus.iter().map(|c| c.reading.energy_total.unwrap()).collect();
         for step in steps {
             // Without an entry yet, a crash leaves nothing to continue from.
             if matches!(step, Step::Crash) && node.file.is_none() {
@@ -567,8 +567,8 @@ proptest! {
             node.apply(step, &mut changes);
         }
         node.bus = true;
-        for card in &mut node.cards.gpus {
-            card.fault = FaultMode::None;
+        for tracker in &mut node.driver.gpus {
+            tracker.fault = FaultMode::None;
         }
         node.run(150, &[]);
         node.event(Event::StopRequested);
@@ -579,13 +579,13 @@ proptest! {
         prop_assert_eq!(entries.last().unwrap().until_us, node.now);
         for (gpu, before) in before.iter().enumerate() {
             let spent: Energy = entries.iter().filter_map(|entry| entry.energy_mj_gpus[gpu]).sum();
-            let counted = node.cards.gpus[gpu].reading.energy_total.unwrap() - *before;
+            let counted = node.driver.gpus[gpu].reading.energy_total.unwrap() - *before;
             prop_assert_eq!(spent, counted, "gpu {}", gpu);
         }
         for entry in entries {
-            let cards: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
+            let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
             let jobs: Energy = entry.jobs.iter().map(|job| job.energy_mj).sum();
-            prop_assert!(jobs <= cards, "{entry:?}");
+            prop_assert!(jobs <= gpus, "{entry:?}");
         }
     }
 }

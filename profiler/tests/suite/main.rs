@@ -4,4 +4,4 @@
 mod config;
 mod loops;
 mod machine;
-mod rhythm;
+mod period_detection;

@@ -1,21 +1,19 @@
-//! Lower bounds on the mean job completion time at a given energy: how good any scheduler could be.
+//! Lower bounds on the mean job completion time at a given energy.
 //!
-//! A ratio against a weak baseline says little; the distance to a bound cannot be flattered. Two
-//! bounds stand here, both frontiers of energy against completion time:
-//! [`contention_free`] lets every job run alone from its arrival on, as if nobody else were there;
-//! [`priced`] also knows how many GPUs there are, by a price on them that changes with time, and is
-//! never below the first. Both know all arrivals and sizes, rescale for nothing and split a job's
-//! time between configurations as they like, so whatever keeps to a job's options stands above them.
+//! Both bounds are frontiers of completion time over energy. [`contention_free`] runs every job
+//! from its arrival on without contention. [`priced`] also limits the number of GPUs, by a GPU
+//! price that varies with time (Lagrangian relaxation), and is never below the first. Both know all
+//! arrivals and work, resize at no cost and divide a job's time between options freely, so every
+//! schedule that uses the jobs' options is above them.
 //!
-//! With the grid's intensity as what a joule counts as, [`priced_over`] bounds the completion time at
-//! a given carbon: it knows all hours to come, and lets every job wait for the cleanest.
+//! With energy weighted by the grid's carbon intensity, [`priced_over`] bounds the completion time
+//! at given emissions, with perfect knowledge of the intensity and unlimited deferral.
 //!
-//! They hold for schedules in which a GPU serves one job at a time. Jobs that share a GPU split its
-//! idle watts and may finish sooner than a bound says; energy that no job is charged (sleeping
-//! nodes, say) is added by the caller with [`BoundFrontier::shifted_kwh`].
+//! The bounds hold for schedules with one job per GPU. Jobs that share a GPU divide its idle power
+//! and may finish below a bound. Energy that is not charged to jobs, such as that of sleeping
+//! nodes, is added by the caller with [`BoundFrontier::shifted_kwh`].
 //!
-//! Pure functions of their arguments: no clock, no draw, no thread, and the same input gives the
-//! same bytes. Nothing here decides anything; no policy may read it.
+//! All functions are pure and deterministic. No policy may use them.
 //!
 //! ```
 //! use wattle_experiments::bound::{BoundJob, BoundOption, contention_free};
@@ -55,79 +53,79 @@ const JOULES_PER_KWH: f64 = 3.6e6;
 /// One way to run a job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BoundOption {
-    /// GPUs it takes, at least one.
+    /// Number of GPUs, at least one.
     pub gpus: u32,
-    /// Speed, above zero.
+    /// Speed, steps per second, above zero.
     pub steps_per_s: f64,
-    /// Watts charged to the whole job, by whatever accounting the caller compares with.
+    /// Power charged to the job, W, in the caller's accounting.
     pub power_w: f64,
 }
 
-/// A job as the bounds see it.
+/// A job.
 #[derive(Debug, Clone)]
 pub struct BoundJob {
-    /// When it arrives, in seconds.
+    /// Arrival, seconds.
     pub arrival_s: f64,
-    /// Its size in steps, in the unit of its options' speed.
+    /// Work, steps.
     pub work: f64,
-    /// The ways it may run. Jobs of one class share them; equal lists count as one class too.
+    /// Its options. Jobs with equal options form a class.
     pub options: Arc<[BoundOption]>,
 }
 
-/// Why there is no bound.
+/// Why a bound cannot be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum BoundError {
     /// No jobs.
     #[error("a bound on the mean completion time needs at least one job")]
     NoJobs,
-    /// Not a number, infinite, or negative.
+    /// A value is not finite, or negative.
     #[error("job {job}: {what} is {value}; give a finite number, not below zero")]
     Job {
-        /// Which job, by its place in the input.
+        /// The job's index.
         job: usize,
-        /// What of it.
+        /// The quantity.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
     },
-    /// An option without GPUs or speed, or with a power that is no power.
+    /// An option without GPUs or speed, or with an invalid power.
     #[error(
         "job {job}, option {option}: {given:?}; give at least one GPU, a speed above zero and a power not below zero"
     )]
     Option {
-        /// Which job, by its place in the input.
+        /// The job's index.
         job: usize,
-        /// Which of its options.
+        /// The option's index.
         option: usize,
-        /// What was given.
+        /// The given value.
         given: BoundOption,
     },
-    /// Every option of a job wants more GPUs than there are.
+    /// Every option of a job needs more GPUs than the cluster has.
     #[error("job {job} has no option of at most {gpus} GPUs; give it one or leave the job out")]
     NoneFits {
-        /// Which job, by its place in the input.
+        /// The job's index.
         job: usize,
-        /// GPUs of the cluster.
+        /// The cluster's number of GPUs.
         gpus: u32,
     },
-    /// A setting of the search that makes no sense.
+    /// A setting of the search is invalid.
     #[error("{what} is {value}; {remedy}")]
     Setting {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         value: f64,
-        /// What to give.
+        /// The remedy.
         remedy: &'static str,
     },
 }
 
-/// The jobs of one list of options.
+/// Jobs with equal options.
 #[derive(Debug)]
 struct Class {
-    /// Only what fits the cluster; never empty.
+    /// Options that fit the cluster; never empty.
     options: Vec<BoundOption>,
-    /// Arrival and work of each job, in the order of the input.
+    /// Arrival and work of each job, in input order.
     jobs: Vec<(f64, f64)>,
 }
 
@@ -138,13 +136,13 @@ impl Class {
     }
 }
 
-/// Checks the input and gathers jobs with equal options.
+/// Validates the input and groups jobs by options.
 fn classes(jobs: &[BoundJob], gpus: u32) -> Result<Vec<Class>, BoundError> {
     if jobs.is_empty() {
         return Err(BoundError::NoJobs);
     }
-    // Shared lists are recognised by their address, which is quick; equal ones by their content,
-    // so that the result does not depend on who shares what.
+    // Shared lists are compared by address, which is fast; others by content, so that the result
+    // does not depend on sharing.
     let mut lists: Vec<(&Arc<[BoundOption]>, usize)> = Vec::new();
     let mut classes: Vec<(&[BoundOption], Class)> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
@@ -173,7 +171,7 @@ fn classes(jobs: &[BoundJob], gpus: u32) -> Result<Vec<Class>, BoundError> {
     Ok(classes.into_iter().map(|(_, class)| class).collect())
 }
 
-/// The options that fit.
+/// The options that fit the cluster.
 fn usable(job: usize, options: &[BoundOption], gpus: u32) -> Result<Vec<BoundOption>, BoundError> {
     for (option, &given) in options.iter().enumerate() {
         let speed = given.steps_per_s.is_finite() && given.steps_per_s > 0.0;

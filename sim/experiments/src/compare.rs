@@ -1,11 +1,11 @@
 //! Policies against each other at equal energy, and against the limit, on scenarios fixed here.
 //!
-//! Every policy is run over its own knob: the elastic ones over the price of a joule, the others over
-//! a fixed clock (AFS over its floor too). What they reach are frontiers of completion time over
-//! energy, on which dominated points are left out, and only frontiers are compared, at matched
+//! Every policy is run over its own knob: the elastic ones over the price of a joule, the others
+//! over a fixed clock (AFS over its floor too). What they reach are frontiers of completion time
+//! over energy, on which dominated points are left out, and only frontiers are compared, at matched
 //! totals ([`crate::frontier`]). Everybody has the same cluster, jobs and horizon, and, where the
-//! accounting does not say otherwise, the same sleep rule. Beside the policies stands the lower bound
-//! ([`crate::bound`]) of the same jobs in the same world.
+//! accounting does not say otherwise, the same sleep rule. Beside the policies stands the lower
+//! bound ([`crate::bound`]) of the same jobs in the same world.
 //!
 //! What it must not do: bend a scenario to a policy, extrapolate, or hide a run that was not good.
 
@@ -29,7 +29,7 @@ pub use options::{
     Accounting, CompareOptions, Knobs, Neighbours, SurfaceError, Surfaces, policy_of,
 };
 pub use run::Comparer;
-pub use scenarios::{Case, CompareError, NAMES, Orders, Wanted, Worlds, cases, policies};
+pub use scenarios::{Case, CaseFilter, CompareError, NAMES, Orders, Worlds, cases, policies};
 pub use table::{side_by_side, to_table, waterfall_table};
 pub use waterfall::Cause;
 
@@ -90,8 +90,8 @@ pub struct Waterfall {
     pub policy: String,
     /// Energies at which every line was read, over all orders; 0: there was none that all reach.
     pub totals: usize,
-    /// From the bound of jobs that have the cluster to themselves to the policy as it ran; what each
-    /// adds sums up to the last one's completion time.
+    /// From the bound of jobs that have the cluster to themselves to the policy as it ran; what
+    /// each adds sums up to the last one's completion time.
     pub causes: Vec<Cause>,
 }
 

@@ -1,48 +1,45 @@
-//! Policies compared at equal totals: completion time against energy, or against carbon.
+//! Comparison of policies at equal totals: completion time over energy or emissions.
 //!
-//! A policy run at several settings of its knob (a clock, a floor, a price) is a set of points. What
-//! counts is its frontier: points that another of its own points beats on both counts are left out,
-//! so that nobody is compared with a badly tuned rival. Two frontiers are compared at the same
-//! totals, along the baseline's own range. A total below all that a policy reaches is not reachable
-//! for it, and said to be so; above its largest its best time stands, since spending less is
-//! allowed. Nothing is extrapolated.
+//! A policy run at several settings of its tuning parameter (a clock, a floor, a price) is a set of
+//! points. Its frontier is the set of points that no other of its points dominates, so that no
+//! policy is compared with a badly tuned one. Two frontiers are compared at equal totals over the
+//! baseline's range. A total below a policy's least is not reachable for it and is reported as
+//! such; above its largest total its best time holds, since using less is allowed. Nothing is
+//! extrapolated.
 //!
-//! Between two neighbouring points a frontier is drawn straight. That is how a knob between two
-//! settings is read, for both sides alike; the more settings were run, the less it matters.
-//!
-//! Pure arithmetic: it runs nothing and does not know what the totals are of.
+//! Between adjacent points a frontier is interpolated linearly, for both policies alike.
 
 use serde::Serialize;
 
 use crate::bound::BoundFrontier;
 
-/// Totals at which two frontiers are compared.
+/// Number of totals at which two frontiers are compared.
 pub const COMPARED: usize = 16;
 
-/// The least total compared, in units of the baseline's least: in the last per cents before a
-/// policy's least energy its completion time runs away, and ratios there say nothing.
+/// The least total compared, relative to the baseline's least. Close to a policy's least energy its
+/// completion time grows steeply, and ratios have no meaning.
 pub const FROM_LEAST: f64 = 1.1;
 
-/// One setting's outcome, and which setting it was.
+/// The outcome of one setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FrontierPoint {
-    /// What was spent: kWh or kg over the whole horizon, above zero.
+    /// Energy or emissions over the horizon, kWh or kg, above zero.
     pub total: f64,
     /// Mean completion time in seconds, above zero.
     pub jct_s: f64,
-    /// The caller's number for the setting.
+    /// The caller's index of the setting.
     pub setting: usize,
 }
 
-/// A policy's best points: the total rises, the time falls.
+/// A policy's points that none dominates: totals ascend, times descend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frontier {
     points: Vec<FrontierPoint>,
 }
 
 impl Frontier {
-    /// Leaves out dominated points, and points without a total or a time above zero (a run in which
-    /// nothing finished). None when nothing is left.
+    /// The frontier of these points. Points without a positive total and time are skipped. `None`
+    /// when none is left.
     #[must_use]
     pub fn of(points: impl IntoIterator<Item = FrontierPoint>) -> Option<Self> {
         let real = |value: f64| value.is_finite() && value > 0.0;
@@ -63,26 +60,25 @@ impl Frontier {
         (!points.is_empty()).then_some(Self { points })
     }
 
-    /// Its points, the thriftiest first.
+    /// Its points, by ascending total.
     #[must_use]
     pub fn points(&self) -> &[FrontierPoint] {
         &self.points
     }
 
-    /// The least total it reaches.
+    /// Its least total.
     #[must_use]
     pub fn least(&self) -> f64 {
         self.points[0].total
     }
 
-    /// The total of its fastest point: beyond it nothing is won.
+    /// The total of its fastest point.
     #[must_use]
     pub fn largest(&self) -> f64 {
         self.points[self.points.len() - 1].total
     }
 
-    /// The mean completion time in seconds when at most so much may be spent; none where that is
-    /// not reachable.
+    /// The mean completion time within a total, seconds; `None` where it is not reachable.
     #[must_use]
     pub fn jct_s_at(&self, total: f64) -> Option<f64> {
         if total.is_nan() {
@@ -95,9 +91,8 @@ impl Frontier {
         Some(from.jct_s + share * (to.jct_s - from.jct_s))
     }
 
-    /// The totals at which others are compared with it: evenly spread in ratio from
-    /// [`FROM_LEAST`] times its least to its largest. A frontier that ends before, a single point
-    /// say, is compared at its largest alone.
+    /// The totals at which policies are compared with it: geometrically spaced from [`FROM_LEAST`]
+    /// times its least to its largest. A shorter frontier is compared at its largest total only.
     #[must_use]
     pub fn compared_at(&self) -> Vec<f64> {
         let (from, to) = (self.least() * FROM_LEAST, self.largest());
@@ -105,7 +100,7 @@ impl Frontier {
             return vec![to];
         }
         let last = COMPARED - 1;
-        // The ends exactly as they are: a rounded last total could miss the last point.
+        // The last total is exact; a rounded one could miss the last point.
         (0..COMPARED)
             .map(|i| match i {
                 0 => from,
@@ -115,8 +110,8 @@ impl Frontier {
             .collect()
     }
 
-    /// How many times longer than a lower bound each of its points takes, as (total, ratio). A
-    /// ratio is none where the bound says that nobody spends so little.
+    /// Ratio of each of its points to a lower bound, as (total, ratio); `None` where the total is
+    /// below the bound's least.
     #[must_use]
     pub fn above_bound(&self, bound: &BoundFrontier) -> Vec<(f64, Option<f64>)> {
         self.points
@@ -129,23 +124,23 @@ impl Frontier {
 /// Two frontiers at one total.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatchedRatio {
-    /// What both may spend.
+    /// The total of both.
     pub total: f64,
-    /// The baseline's completion time over the policy's: above one, the policy is faster. None
-    /// where the policy does not reach so small a total.
+    /// The baseline's completion time over the policy's; above 1 the policy is faster. `None` where
+    /// the policy does not reach the total.
     pub ratio: Option<f64>,
 }
 
-/// How a policy compares with a baseline along the baseline's frontier.
+/// A policy against a baseline along the baseline's frontier.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Matched {
-    /// At each total, the smallest first.
+    /// By ascending total.
     pub ratios: Vec<MatchedRatio>,
-    /// Over the totals that are reachable; none where none is.
+    /// Over the reachable totals; `None` without any.
     pub spread: Option<RatioSpread>,
 }
 
-/// What some ratios come to.
+/// The range and the geometric mean of ratios.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RatioSpread {
     /// The smallest.
@@ -157,7 +152,7 @@ pub struct RatioSpread {
 }
 
 impl Matched {
-    /// Totals of the baseline that the policy does not reach.
+    /// Number of the baseline's totals that the policy does not reach.
     #[must_use]
     pub fn not_reachable(&self) -> usize {
         self.ratios.iter().filter(|matched| matched.ratio.is_none()).count()
@@ -165,7 +160,7 @@ impl Matched {
 }
 
 impl RatioSpread {
-    /// None of no ratios.
+    /// `None` without ratios.
     #[must_use]
     pub fn of(ratios: impl IntoIterator<Item = f64>) -> Option<Self> {
         let (mut smallest, mut largest, mut logs, mut count) = (f64::INFINITY, 0.0_f64, 0.0, 0_u32);
@@ -257,7 +252,7 @@ mod tests {
         for ratio in [spread.smallest, spread.largest, spread.geometric_mean] {
             assert!((ratio - 2.0).abs() < 1e-9, "{spread:?}");
         }
-        // The other way round: what the baseline needs at most is enough for all the policy has.
+        // Conversely, the baseline's largest total exceeds all of the policy's.
         assert_eq!(compare(&baseline, &policy).not_reachable(), 0);
         let dear = frontier(&[(100.0, 1.0)]);
         assert_eq!(compare(&dear, &baseline).spread, None);
@@ -289,7 +284,7 @@ mod tests {
         ) {
             let curve = frontier(&points);
             prop_assert!(curve.points().windows(2).all(|p| p[0].total < p[1].total && p[0].jct_s > p[1].jct_s));
-            // Nobody is beaten by a point that was left out.
+            // No point is dominated by a point that was left out.
             for &(total, jct_s) in &points {
                 prop_assert!(curve.jct_s_at(total).is_some_and(|best| best <= jct_s * (1.0 + 1e-12)));
             }

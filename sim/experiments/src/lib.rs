@@ -1,9 +1,10 @@
 //! Experiments on simulated runs: comparisons of policies, lower bounds on completion time, savings
 //! over seeds, and report pages.
 //!
-//! [`compare`] runs policies over their tuning parameters and compares their frontiers of completion
-//! time over energy ([`frontier`]) with each other and with lower bounds ([`bound`]). [`saving`]
-//! summarizes one command's runs over several seeds. [`report`] renders the results as HTML pages.
+//! [`compare`] runs policies over their tuning parameters and compares their frontiers of
+//! completion time over energy ([`frontier`]) with each other and with lower bounds ([`bound`]).
+//! [`saving`] summarizes one command's runs over several seeds. [`report`] renders the results as
+//! HTML pages.
 //!
 //! Nothing here is part of a service; only the command line depends on this crate.
 

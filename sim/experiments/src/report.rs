@@ -1,9 +1,9 @@
 //! HTML pages that show a comparison or a simulation.
 //!
-//! A page is one self-contained file: inline SVG plots, an inline style sheet, and a short script that
-//! sorts tables. Apart from the recordings, a page shows only numbers which the commands also print.
-//! The same input gives the same bytes. Templates ([`maud`]) escape all text, so names from traces
-//! cannot become markup.
+//! A page is one self-contained file: inline SVG plots, an inline style sheet, and a short script
+//! that sorts tables. Apart from the recordings, a page shows only numbers which the commands also
+//! print. The same input gives the same bytes. Templates ([`maud`]) escape all text, so names from
+//! traces cannot become markup.
 
 mod axes;
 mod captions;

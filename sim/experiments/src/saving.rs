@@ -1,7 +1,8 @@
 //! Savings of each policy against the first, over several seeds.
 //!
-//! A trace without models leaves each job's workload open, and every seed draws the workloads again.
-//! The spread over seeds is the part of the saving's uncertainty that comes from these draws.
+//! A trace without models leaves each job's workload open, and every seed draws the workloads
+//! again. The spread over seeds is the part of the saving's uncertainty that comes from these
+//! draws.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! How long FIFO and Tiresias take on 5,000 jobs and 32 nodes of 4 GPUs: parsed, built, simulated, checked.
+//! How long FIFO and Tiresias take on 5,000 jobs and 32 nodes of 4 GPUs: parsed, built, simulated,
+//! checked.
 //!
 //! Run with `cargo bench -p wattle-simulator`. With `$WATTLE_DATA` (or the folder beside the
 //! workspace) the trace is the public one of tests/peer.rs; without it, a seeded one of the same

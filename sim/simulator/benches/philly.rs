@@ -4,8 +4,9 @@
 //! `PHILLY_JOBS=10000` takes the first so many.
 //!
 //! As `wattle compare philly --oracle --world alone` runs them: true surfaces, lengths known, any
-//! number of GPUs from one to 64 where the policy is elastic. Needs the table below `WATTLE_DATA` (or
-//! the folder beside the workspace). The goals are 60 s for `wattle`, 2 s for `fifo`, 2 GB for all.
+//! number of GPUs from one to 64 where the policy is elastic. Needs the table below `WATTLE_DATA`
+//! (or the folder beside the workspace). The goals are 60 s for `wattle`, 2 s for `fifo`, 2 GB for
+//! all.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
 #![allow(clippy::print_stdout, reason = "a benchmark says what it ran on and what it took")]

@@ -1,9 +1,9 @@
 //! Carbon intensity over time, read from a CSV of instants and gCO2eq/kWh.
 //!
-//! Read are the forms of US EIA's hourly series (`timestamp_utc,gco2_per_kwh`), of WattTime's
-//! five-minute sample (`oootime,Caiso_North`), and a plain one (`at_s,g_per_kwh`). The first row
-//! falls on the trace's beginning; each value holds until the next; where the series is shorter
-//! than the run it begins anew. An empty cell keeps the value before it.
+//! Three formats are read: US EIA's hourly series (`timestamp_utc,gco2_per_kwh`), WattTime's
+//! five-minute sample (`oootime,Caiso_North`), and a plain one (`at_s,g_per_kwh`). The first row is
+//! at the start of the trace, and each value holds until the next. A series shorter than the run
+//! repeats. An empty cell keeps the previous value.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,15 +23,15 @@ const HEADERS: [[&str; 2]; 3] =
 pub struct CarbonSeries {
     /// The file's name.
     pub name: String,
-    /// From when on which intensity holds, in microseconds from the first row.
+    /// Start of each intensity, microseconds from the first row.
     steps: Vec<(u64, CarbonIntensity)>,
-    /// After how many microseconds it begins anew.
+    /// Period of the series, microseconds.
     period_us: u64,
-    /// Cells that were empty or no number, and kept the value before them.
+    /// Empty cells, which keep the previous value.
     pub cells_filled: usize,
 }
 
-/// Why a file is no carbon series.
+/// Why a carbon series cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CarbonError {
     /// It cannot be read.
@@ -39,30 +39,30 @@ pub enum CarbonError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Another header than the known ones.
-    #[error("{name}: header `{header}`; known are {}", HEADERS.map(|h| h.join(",")).join(" and "))]
+    /// The header is unknown.
+    #[error("{name}: unknown header `{header}`; use {}", HEADERS.map(|h| h.join(",")).join(" or "))]
     Header {
         /// The file.
         name: String,
         /// Its header.
         header: String,
     },
-    /// A row that is none.
+    /// A row is invalid.
     #[error("{name}, line {line}: {problem}")]
     Row {
         /// The file.
         name: String,
         /// The line, from 1.
         line: u64,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// No value in it.
-    #[error("{name}: holds no intensity")]
+    /// It has no value.
+    #[error("{name} has no carbon intensity")]
     Empty {
         /// The file.
         name: String,
@@ -73,7 +73,7 @@ impl CarbonSeries {
     /// Reads the series in the file at `path`.
     ///
     /// # Errors
-    /// [`CarbonError`] says what is wrong with it.
+    /// [`CarbonError`] describes the problem.
     pub fn read(path: &Path) -> Result<Self, CarbonError> {
         let unreadable = |source| CarbonError::Unreadable { path: path.to_owned(), source };
         let bytes = std::fs::read(path).map_err(unreadable)?;
@@ -87,7 +87,7 @@ impl CarbonSeries {
     /// Reads a series from the text of a file called `name`.
     ///
     /// # Errors
-    /// [`CarbonError`] says what is wrong with it.
+    /// [`CarbonError`] describes the problem.
     pub fn parse(name: &str, text: &str) -> Result<Self, CarbonError> {
         let name = name.to_owned();
         let mut lines = (1u64..).zip(text.lines());
@@ -104,26 +104,26 @@ impl CarbonSeries {
             let wrong = |problem: String| CarbonError::Row { name: name.clone(), line, problem };
             let (at, value) = row
                 .split_once(',')
-                .ok_or_else(|| wrong("needs an instant and an intensity".to_owned()))?;
+                .ok_or_else(|| wrong("a row needs a time and an intensity".to_owned()))?;
             let at = instant_us(at.trim(), in_seconds)
-                .ok_or_else(|| wrong(format!("`{}` is no instant", at.trim())))?;
+                .ok_or_else(|| wrong(format!("`{}` is not a time", at.trim())))?;
             if steps.last().is_some_and(|(last, _)| *last >= at) {
-                return Err(wrong("stands out of order; sort the rows".to_owned()));
+                return Err(wrong("the row is out of order; sort the rows by time".to_owned()));
             }
             let value = value.trim();
             let intensity = match value.parse::<f64>() {
                 Ok(grams) if grams.is_finite() && grams >= 0.0 => {
                     CarbonIntensity::from_g_per_kwh(grams)
                 }
-                Ok(_) => return Err(wrong(format!("`{value}` is no carbon intensity"))),
+                Ok(_) => return Err(wrong(format!("`{value}` is not a carbon intensity"))),
                 Err(_) if !value.is_empty() => {
-                    return Err(wrong(format!("`{value}` is no number")));
+                    return Err(wrong(format!("`{value}` is not a number")));
                 }
                 Err(_) => {
                     cells_filled += 1;
                     match steps.last() {
                         Some(&(_, before)) => before,
-                        // Nothing before it: the first value that comes holds from here on.
+                        // The first value also holds before its row.
                         None => {
                             missing_at_start.get_or_insert(at);
                             continue;
@@ -141,7 +141,7 @@ impl CarbonSeries {
             steps.insert(0, (start, intensity));
         }
         let last = steps.last().map_or(start, |(at, _)| *at);
-        // The last value holds as long as the one before it did; a lone one, for an hour.
+        // The last value holds as long as the previous one; a single value, for an hour.
         let spacing = match &steps[..] {
             [.., (before, _), (last, _)] => last - before,
             _ => 3_600_000_000,
@@ -150,19 +150,19 @@ impl CarbonSeries {
         Ok(Self { name, steps, period_us: (last + spacing).abs_diff(start), cells_filled })
     }
 
-    /// After how long it begins anew.
+    /// The period after which the series repeats.
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_micros(self.period_us)
     }
 
-    /// The same, beginning so much later: what comes before stands at its end.
+    /// The series from this time on; the part before it moves to the end.
     #[must_use]
     pub fn starting(&self, after: Duration) -> Self {
         let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
         let cut = us(after) % self.period_us;
         let from = self.steps.partition_point(|(at, _)| *at <= cut) - 1;
-        // The step that is cut in two begins the series, and ends it.
+        // The step at the cut is split into the first and the last step.
         let mut steps = vec![(0, self.steps[from].1)];
         steps.extend(self.steps[from + 1..].iter().map(|(at, g)| (at - cut, *g)));
         let before = self.steps[..=from].iter().filter(|(at, _)| *at < cut);
@@ -170,18 +170,18 @@ impl CarbonSeries {
         Self { name: self.name.clone(), steps, ..*self }
     }
 
-    /// The same as budgets read it, with the first row at `starts_at`.
+    /// The series for the placer's budgets, with the first row at `starts_at`.
     ///
     /// # Panics
-    /// Never: what was read begins at 0 and ascends, and what no grid has is cut off.
+    /// Never: the steps ascend from 0, and intensities are limited.
     #[must_use]
     pub fn to_series(&self, starts_at: Timestamp) -> Series {
         let most = |intensity: &CarbonIntensity| intensity.as_g_per_kwh().min(1e5);
         let steps = self.steps.iter().map(|(at, intensity)| (*at, most(intensity))).collect();
-        Series::new(starts_at, steps, self.period_us).expect("what was read ascends from 0")
+        Series::new(starts_at, steps, self.period_us).expect("steps ascend from 0")
     }
 
-    /// The same as the placer is told it, with the first row at `starts_at`.
+    /// The series as a message to the placer, with the first row at `starts_at_us`.
     #[must_use]
     pub fn to_message(&self, starts_at_us: Timestamp) -> IntensitySeries {
         let mut steps: Vec<(u64, CarbonIntensity)> = Vec::with_capacity(self.steps.len());
@@ -200,24 +200,23 @@ impl CarbonSeries {
         IntensitySeries { name: self.name.clone(), starts_at_us, steps, period_s }
     }
 
-    /// What spending `energy` evenly between two instants emits; instants count from the first row.
+    /// Emissions of `energy` drawn evenly between two times from the first row.
     #[must_use]
     pub fn emitted(&self, energy: Energy, from: Duration, until: Duration) -> Carbon {
         let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
         let (from, until) = (us(from), us(until));
-        // An instant has the intensity of its own step.
+        // An empty interval has the intensity of its step.
         let until = until.max(from + 1);
         let mean = self.integral(from, until) as f64 / (until - from) as f64;
         energy.carbon(CarbonIntensity::from_g_per_kwh(mean / 1_000.0))
     }
 
-    /// The mean intensity of all of it, and the least of a part, in g/kWh; instants count from the
-    /// first row.
+    /// The mean intensity of a period, g/kWh.
     pub fn mean_g_per_kwh(&self) -> f64 {
         self.integral(0, self.period_us) as f64 / self.period_us as f64 / 1_000.0
     }
 
-    /// See [`Self::mean_g_per_kwh`]. An interval as long as the series or longer holds all of it.
+    /// The least intensity between two times from the first row, g/kWh.
     pub fn least_g_per_kwh(&self, from: Duration, until: Duration) -> f64 {
         let us = |at: Duration| u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
         let (from, until) = (us(from), us(until).max(us(from).saturating_add(1)));
@@ -225,7 +224,7 @@ impl CarbonSeries {
         let start = if long { 0 } else { from % self.period_us };
         let end = start + (until - from).min(self.period_us);
         let ends = self.steps.iter().skip(1).map(|(at, _)| *at).chain([self.period_us]);
-        // A part that goes beyond the end goes on at the beginning.
+        // An interval beyond the end continues at the start.
         let there = |begins: u64, ends: u64| {
             (begins < end && ends > start) || begins + self.period_us < end
         };
@@ -233,11 +232,10 @@ impl CarbonSeries {
         within.map(|((_, grams), _)| grams.as_g_per_kwh()).fold(f64::INFINITY, f64::min)
     }
 
-    /// Sums intensity x time from `from_us` to `until_us`: milligrams per kilowatt-hour times
-    /// microseconds.
+    /// Integral of the intensity over time, mg/kWh x microseconds.
     #[must_use]
     pub(crate) fn integral(&self, from_us: u64, until_us: u64) -> u128 {
-        // Whole periods are all alike; a long run over a short series would take for ever.
+        // Full periods are multiplied, so that a long run over a short series stays cheap.
         let whole = until_us.saturating_sub(from_us) / self.period_us;
         let mut sum = 0u128;
         if whole > 0 {
@@ -262,7 +260,7 @@ impl CarbonSeries {
     }
 }
 
-/// Microseconds: since the Unix epoch, or as they stand.
+/// A time in microseconds, since the Unix epoch or, in seconds, as given.
 fn instant_us(text: &str, in_seconds: bool) -> Option<i64> {
     if in_seconds {
         let seconds: f64 = text.parse().ok()?;
@@ -271,7 +269,7 @@ fn instant_us(text: &str, in_seconds: bool) -> Option<i64> {
     if let Ok(at) = text.parse::<jiff::Timestamp>() {
         return Some(at.as_microsecond());
     }
-    // WattTime's sample writes UTC without saying so.
+    // WattTime's sample is in UTC without an offset.
     let civil: jiff::civil::DateTime = text.parse().ok()?;
     civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp().as_microsecond())
 }
@@ -292,10 +290,10 @@ mod tests {
         .unwrap();
         assert_eq!((series.period(), series.cells_filled), (Duration::from_secs(4 * 3_600), 2));
         let mean = |from: u64, until: u64| series.integral(from, until) / u128::from(until - from);
-        assert_eq!(mean(0, 3 * HOUR), 100_000, "two empty cells, filled from their neighbours");
+        assert_eq!(mean(0, 3 * HOUR), 100_000, "two empty cells, filled from adjacent cells");
         assert_eq!(mean(2 * HOUR, 4 * HOUR), 200_000);
         assert_eq!(mean(0, 4 * HOUR), 150_000);
-        assert_eq!(mean(4 * HOUR, 8 * HOUR), 150_000, "begun anew");
+        assert_eq!(mean(4 * HOUR, 8 * HOUR), 150_000, "the second period");
         assert_eq!(mean(HOUR, HOUR + 4_000_000 * HOUR), 150_000, "a million periods at once");
         let hours = |n: u64| Duration::from_secs(n * 3_600);
         let emitted = series.emitted(Energy::from_j(3_600_000), hours(2), hours(4));
@@ -307,11 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_a_part_is_that_of_its_steps() {
+    fn least_intensity_of_an_interval() {
         let text = "at_s,g_per_kwh\n0,100\n3600,200\n10800,50\n";
         let series = CarbonSeries::parse("a.csv", text).unwrap();
         let s = Duration::from_secs;
-        // The last step is as long as the one before it: the series is five hours long.
+        // The last step is as long as the previous one: the period is five hours.
         assert_eq!(series.period(), s(5 * 3_600));
         let least = |from, until| series.least_g_per_kwh(s(from), s(until));
         assert_eq!(
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_that_begins_later_is_the_same_one() {
+    fn a_shifted_series_has_the_same_values() {
         let text = "at_s,g_per_kwh\n0,100\n3600,200\n10800,50\n";
         let series = CarbonSeries::parse("a.csv", text).unwrap();
         for minutes in [0, 30, 60, 61, 150, 180, 299, 300, 1_000] {
@@ -349,18 +347,18 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_and_errors() {
+    fn other_formats_and_errors() {
         let five = "oootime,Caiso_North\n2023-06-08 00:00:00,425.5\n2023-06-08 00:05:00,430\n";
         assert_eq!(CarbonSeries::parse("w", five).unwrap().period(), Duration::from_secs(600));
         let plain = "at_s,g_per_kwh\n0,250\n";
         assert_eq!(CarbonSeries::parse("p", plain).unwrap().integral(7, 17), 2_500_000);
         let error = |text| CarbonSeries::parse("x.csv", text).unwrap_err().to_string();
         expect_test::expect![[r#"
-            x.csv: header `a,b`; known are timestamp_utc,gco2_per_kwh and oootime,Caiso_North and at_s,g_per_kwh
-            x.csv, line 3: stands out of order; sort the rows
-            x.csv, line 2: `much` is no number
-            x.csv, line 2: `noon` is no instant
-            x.csv: holds no intensity
+            x.csv: unknown header `a,b`; use timestamp_utc,gco2_per_kwh or oootime,Caiso_North or at_s,g_per_kwh
+            x.csv, line 3: the row is out of order; sort the rows by time
+            x.csv, line 2: `much` is not a number
+            x.csv, line 2: `noon` is not a time
+            x.csv has no carbon intensity
         "#]]
         .assert_eq(
             &[

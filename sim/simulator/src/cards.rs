@@ -115,7 +115,7 @@ impl<'w> Cards<'w> {
                 None => {
                     cards.kinds.push(
                         world.gpu(kind).ok_or_else(|| ScenarioError::UnknownGpu {
-                            kind: kind.to_owned(),
+                            gpu_type: kind.to_owned(),
                             known: world
                                 .gpus()
                                 .map(|g| g.gpu_type.as_str())

@@ -1,15 +1,15 @@
-//! Jobs drawn where there is no trace: arrivals, sizes, durations and repetition as in Microsoft's
-//! Philly traces.
+//! Synthetic traces with the arrivals, sizes, durations and repetition of Microsoft's Philly
+//! traces.
 //!
-//! Users start campaigns: jobs on as many GPUs, one after the other within seconds, of about the
-//! same length. Campaigns start as a Poisson process whose rate follows the hour, the day of the
-//! week and a level that each day inherits in part from the day before. A user's next campaign is
-//! often of the kind of the last one; then it is as long, give or take. Every distribution is
-//! tabulated in `catalog/generator.toml`, which `catalog/derive.py` prints from the public table.
+//! Users start campaigns: jobs on equal numbers of GPUs within seconds of each other and of similar
+//! duration. Campaigns start as a Poisson process whose rate depends on the hour, the day of the
+//! week, and a daily level that is correlated with the previous day's. A user's next campaign often
+//! repeats the kind of the last one, with correlated duration. Every distribution is tabulated in
+//! `catalog/generator.toml`, which `catalog/derive.py` prints from the public table.
 //!
-//! What a job computes nobody has published: like a trace without models, its workload is drawn
-//! from the catalog's mix, the same for all campaigns of one kind. The same number and seed give
-//! the same jobs; a larger number begins with the smaller one's.
+//! The public table has no workloads. As for a trace without models, they are drawn from the
+//! catalog's mix, one for all campaigns of a kind. The same number and seed give the same jobs; a
+//! larger number of jobs starts with the jobs of a smaller one.
 
 mod fitted;
 
@@ -27,19 +27,19 @@ use fitted::{Fitted, Tabulated};
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 24.0 * HOUR_S;
 
-/// What the generated trace is called.
+/// The name of a generated trace.
 pub const NAME: &str = "builtin";
 
-/// Most jobs that are drawn: more are no trace any more.
+/// Most jobs of a generated trace.
 pub const JOBS_MAX: usize = 10_000_000;
 
-/// The moments of the jobs that the distributions were fitted to.
+/// Moments of the jobs to which the distributions were fitted.
 #[must_use]
 pub fn fitted_moments() -> &'static Moments {
     &Fitted::get().moments
 }
 
-/// The first `jobs` jobs, at most [`JOBS_MAX`], that follow from `seed`.
+/// The first `jobs` jobs, at most [`JOBS_MAX`], drawn from `seed`.
 #[must_use]
 pub fn generate(jobs: usize, seed: u64) -> Trace {
     let wanted = jobs.min(JOBS_MAX);
@@ -51,7 +51,7 @@ pub fn generate(jobs: usize, seed: u64) -> Trace {
     let mut order = 0;
     while drafts.len() < wanted {
         let campaign = campaigns.next();
-        // Whatever is still to come arrives no earlier than this campaign begins.
+        // Later jobs arrive no earlier than the start of this campaign.
         while drafts.len() < wanted
             && waiting.peek().is_some_and(|Reverse(draft)| draft.at_us <= us(campaign.at_s))
         {
@@ -85,7 +85,7 @@ fn us(seconds: f64) -> u64 {
     (seconds * 1e6).round() as u64
 }
 
-/// A job that was drawn; by arrival, then as drawn.
+/// A drawn job, ordered by arrival, then by draw.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Draft {
     at_us: u64,
@@ -123,7 +123,7 @@ impl Draws {
         let score = self.normal();
         table.at(score)
     }
-    /// Which of several shares.
+    /// An index drawn with these weights.
     fn which(&mut self, shares: &[f64]) -> usize {
         let mut left = self.0.unit() * shares.iter().sum::<f64>();
         for (i, share) in shares.iter().enumerate() {
@@ -136,7 +136,7 @@ impl Draws {
     }
 }
 
-/// What a user ran last.
+/// A user's last campaign.
 #[derive(Clone, Copy)]
 struct Habit {
     gpus: u32,
@@ -144,17 +144,17 @@ struct Habit {
     kind: u64,
 }
 
-/// One campaign: when it begins, whose it is, and what its jobs are like.
+/// One campaign.
 struct Campaign {
     at_s: f64,
     user: usize,
     gpus: u32,
-    /// Where its durations stand in their distribution, as a normal score.
+    /// The normal score of its durations.
     score: f64,
     kind: u64,
 }
 
-/// Campaigns without end.
+/// An infinite sequence of campaigns.
 struct Campaigns {
     fitted: &'static Fitted,
     arrivals: Draws,
@@ -184,7 +184,7 @@ impl Campaigns {
         }
     }
 
-    /// Campaigns a second, now.
+    /// The current rate, campaigns per second.
     fn rate(&mut self) -> f64 {
         let arrivals = &self.fitted.arrivals;
         let day = (self.at_s / DAY_S) as u64;
@@ -195,14 +195,14 @@ impl Campaigns {
         }
         let hour = arrivals.hour[(self.at_s % DAY_S / HOUR_S) as usize % arrivals.hour.len()];
         let weekday = arrivals.weekday[day as usize % arrivals.weekday.len()];
-        // The mean of a lognormal's levels is 1.
+        // The lognormal levels have mean 1.
         let deviation = arrivals.day_deviation;
         let level = (deviation * self.level - deviation * deviation / 2.0).exp();
         arrivals.per_day / DAY_S * hour * weekday * level
     }
 
-    /// The next campaign. Within an hour the rate is constant, and what is left of a waiting time at
-    /// the hour's end is waited at the next hour's rate: exact for such a process.
+    /// The next campaign. The rate is constant within an hour; the rest of a waiting time at the
+    /// end of an hour is scaled to the next hour's rate, which is exact for this process.
     fn next(&mut self) -> Campaign {
         let mut expected = -(1.0 - self.arrivals.0.unit()).ln();
         loop {

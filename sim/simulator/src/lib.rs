@@ -1,9 +1,8 @@
-//! Replays a trace through the service libraries under a virtual clock.
+//! Simulates a trace under a virtual clock with the libraries of the services.
 //!
-//! The placer's problem, policies and checker and the predictor are the very ones that run live;
-//! the world says how fast jobs run and what they draw. There is no decision here, no wall clock
-//! and no draw that does not follow from the seed: the same trace, seed and policy give the same
-//! bytes.
+//! The placer's policies and plan checker and the predictor are those of the live services; the
+//! world determines speeds and powers. The simulator makes no decisions, reads no wall clock, and
+//! draws random numbers from the seed only: the same trace, seed and policy give identical results.
 //!
 //! ```
 //! use wattle_simulator::{Scenario, run, trace};
@@ -14,7 +13,7 @@
 //! let trace = trace::parse("two.csv", text.as_bytes())?;
 //! let scenario = Scenario::from_trace(&world, &trace, &"1x8:v100".parse()?, 7)?;
 //! let outcome = run(&world, &scenario, &["fifo"])?;
-//! // The second waits for the first: 3,540 s, then runs 1,800 s.
+//! // The second job waits 3,540 s for the first, then runs for 1,800 s.
 //! assert_eq!(outcome.policies[0].jct_s_mean, Some((3_600.0 + 5_340.0) / 2.0));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

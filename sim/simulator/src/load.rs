@@ -1,8 +1,8 @@
-//! How much a scenario asks of its cluster, and how to ask more or less, or in another order.
+//! Offered load of a scenario, and changes of its arrivals.
 //!
-//! The offered load is the GPU time that the jobs take alone on the GPUs they ask for, of the
-//! cluster's GPU time from the first arrival to the last. Compressing the arrivals raises it and
-//! changes nothing else: every job keeps its work, and the time from its arrival to its deadline.
+//! The offered load is the GPU time of the jobs on the requested GPUs without co-tenants, as a
+//! share of the cluster's GPU time from the first arrival to the last. Setting a load scales the
+//! arrival times; every job keeps its work and the time from its arrival to its deadline.
 
 use std::time::Duration;
 
@@ -11,46 +11,44 @@ use wattle_world::World;
 
 use crate::scenario::{Scenario, SimJob, Work};
 
-/// Why arrivals cannot be brought to a load.
+/// Why a load cannot be set.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LoadError {
-    /// No such load.
-    #[error("a load of {load} cannot be; give a number above 0, as in 0.8")]
+    /// The load is invalid.
+    #[error("invalid load {load}; give a number above 0, as in 0.8")]
     NoLoad {
-        /// What was asked for.
+        /// The given load.
         load: f64,
     },
-    /// There is nothing to stretch.
-    #[error(
-        "all jobs arrive at one instant or take no time: their load cannot be set; leave it out"
-    )]
+    /// The arrivals have no extent.
+    #[error("all jobs arrive at once or have no run time, so no load can be set; leave it out")]
     AllAtOnce,
-    /// The last arrival would be beyond all measure.
+    /// The last arrival would be too late.
     #[error("at a load of {load} the last job would arrive after more than a thousand years")]
     TooLong {
-        /// What was asked for.
+        /// The given load.
         load: f64,
     },
 }
 
 impl Scenario {
-    /// The GPU time that the jobs take alone on the GPUs they ask for, of the cluster's GPU time
-    /// from the first arrival to the last. `None` where they arrive at one instant. A job of more
-    /// GPUs than the cluster has of any kind is refused by everybody, and does not count.
+    /// The GPU time of the jobs on the requested GPUs without co-tenants, as a share of the
+    /// cluster's GPU time from the first arrival to the last. `None` where all arrive at once. Jobs
+    /// with more GPUs than the cluster has of one type are rejected by every policy and do not
+    /// count.
     ///
-    /// Work given in steps is timed on the first kind of card of the cluster, within one node as
-    /// far as it fits one.
+    /// Work in steps is timed on the cluster's first GPU type, on as few nodes as possible.
     #[must_use]
     pub fn offered_load(&self, world: &World) -> Option<f64> {
-        let gpu_s: f64 = (self.jobs.iter().filter(|job| self.may_hold(job)))
+        let gpu_s: f64 = (self.jobs.iter().filter(|job| self.can_hold(job)))
             .filter_map(|job| self.gpu_seconds(world, job))
             .sum();
         let span_s = self.arrivals()?.as_secs_f64();
         Some(gpu_s / (self.cluster.gpu_count() as f64 * span_s))
     }
 
-    /// Whether the cluster has as many GPUs of one kind, of the job's own where it names one.
-    fn may_hold(&self, job: &SimJob) -> bool {
+    /// Whether the cluster has enough GPUs of one type, of the required type where the job has one.
+    fn can_hold(&self, job: &SimJob) -> bool {
         let groups = self.cluster.groups();
         let of_kind = |kind: &str| -> u64 {
             let own = groups.iter().filter(|group| group.gpu_type == kind);
@@ -61,7 +59,8 @@ impl Scenario {
         kinds.any(|kind| own(kind) && of_kind(kind) >= u64::from(job.gpus.min))
     }
 
-    /// GPU time of one job alone, in seconds; `None` where the catalog does not have what it needs.
+    /// GPU time of one job without co-tenants, seconds; `None` where the catalog lacks its workload
+    /// or GPU type.
     fn gpu_seconds(&self, world: &World, job: &SimJob) -> Option<f64> {
         let alone_s = match job.work {
             Work::Lasts(span) => span.as_secs_f64(),
@@ -76,17 +75,17 @@ impl Scenario {
         Some(f64::from(job.gpus.min) * alone_s)
     }
 
-    /// From the first arrival to the last; `None` where that is no time.
+    /// Time from the first arrival to the last; `None` where zero.
     fn arrivals(&self) -> Option<Duration> {
         let first = self.jobs.iter().map(|job| job.submit).min()?;
         let last = self.jobs.iter().map(|job| job.submit).max()?;
         Some(last - first).filter(|span| !span.is_zero())
     }
 
-    /// Compresses or stretches the arrivals until the jobs offer this load.
+    /// Scales the arrival times to this offered load.
     ///
     /// # Errors
-    /// Where `load` is none, or the arrivals have no span.
+    /// Where `load` is invalid, or all jobs arrive at once.
     pub fn set_load(&mut self, world: &World, load: f64) -> Result<(), LoadError> {
         if !(load.is_finite() && load > 0.0) {
             return Err(LoadError::NoLoad { load });
@@ -108,8 +107,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Gives the arrivals to the jobs in another order, which follows from `order` alone; order 0 is
-    /// the trace's own.
+    /// Gives the arrivals to the jobs in another order, which follows from `order` alone; order 0
+    /// is the trace's own.
     ///
     /// The times of arrival stay, each job is whole, and its deadline stays as far from its
     /// arrival. So the load stays, and what a result owes to who came first is seen.

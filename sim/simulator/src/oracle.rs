@@ -1,9 +1,9 @@
-//! Surfaces that are true: the price of not knowing is what a policy does better with them.
+//! True surfaces, made from the world: an upper bound on the value of better predictions.
 //!
-//! They are the world's own answers in the message that policies always read, with intervals of no
-//! width and from a job's arrival on. Policies do not know who wrote them. A neighbour's effect
-//! depends on how many GPUs it has, so the classes named on the neighbours' axis are of workload and
-//! shape. They hold for one neighbour at a time; no policy here puts more than two jobs on a card.
+//! They have the form of predicted surfaces, with intervals of zero width, from a job's arrival on;
+//! policies cannot distinguish them. A co-tenant's effect depends on its number of GPUs, so the
+//! classes on the co-location axis consist of workload and shape. The surfaces cover one co-tenant
+//! at a time; no policy places more than two jobs on a GPU.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use wattle_world::{GpuModel, Setting, Tenant, Workload, World};
 use crate::scenario::Scenario;
 use crate::surface_noise::SurfaceNoise;
 
-/// Spreads over nodes of a job alone, at most: none packs worse than on four times as few.
+/// Largest number of nodes of a surface point, as a multiple of the fewest.
 const SPREADS: u32 = 4;
 
 /// A workload with its GPUs and nodes.
@@ -45,7 +45,7 @@ impl<'w> Shaped<'w> {
     }
 }
 
-/// What is true of one shape on one kind of card.
+/// The true values of one shape on one GPU type.
 struct Truth {
     utilization_gpu_percent: f64,
     utilization_memory_percent: f64,
@@ -53,22 +53,22 @@ struct Truth {
     points: Vec<SurfacePoint>,
 }
 
-/// A surface of every size and setting, with its menu.
-type Whole = (Arc<Surface>, Arc<OperatingPoints>);
+/// A surface of all GPU counts and settings, with its operating points.
+type FullSurface = (Arc<Surface>, Arc<OperatingPoints>);
 
-/// Makes true surfaces, or, where that is asked for, ones that err by a known share.
+/// Makes true surfaces, optionally with errors of a known size.
 pub(crate) struct Oracle<'w> {
     world: &'w World,
-    /// How what it says is wrong, where it is.
+    /// Errors of its surfaces, if any.
     surface_noise: Option<SurfaceNoise>,
     gpus_per_node: u32,
-    /// Everybody who could become a neighbour.
+    /// Every possible co-tenant.
     axis: Vec<Shaped<'w>>,
     known: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Truth>,
     name: PredictorId,
-    /// Whether surfaces are of every size and setting, whatever shape a job has.
+    /// Whether surfaces cover all GPU counts and settings.
     whole: bool,
-    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Whole>,
+    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), FullSurface>,
 }
 
 impl<'w> Oracle<'w> {
@@ -103,13 +103,13 @@ impl<'w> Oracle<'w> {
         oracle
     }
 
-    /// Whether its surfaces hold for every size and setting.
+    /// Whether its surfaces cover all GPU counts and settings.
     pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// The true surface of a job that may have any size of its request, under every clock that is
-    /// looked at; beside each workload, on as many GPUs as it has itself.
+    /// The true surface of a job at every GPU count of its request and every selectable clock, and
+    /// with each workload as a co-tenant on the same number of GPUs.
     pub(crate) fn whole(
         &mut self,
         now: Timestamp,
@@ -117,7 +117,7 @@ impl<'w> Oracle<'w> {
         shape: Shaped<'w>,
         request: GpuRequest,
         gpu: &'w GpuModel,
-    ) -> Option<Whole> {
+    ) -> Option<FullSurface> {
         if !self.whole {
             return None;
         }
@@ -163,12 +163,12 @@ impl<'w> Oracle<'w> {
         Some((surface, menu))
     }
 
-    /// The shape of a job that has no place yet: on as few nodes as may be.
+    /// The shape of a job without a placement: on the fewest nodes.
     pub(crate) fn expected_shape(&self, workload: &'w Workload, gpus: u32) -> Shaped<'w> {
         Shaped { workload, gpus, nodes: gpus.div_ceil(self.gpus_per_node).max(1) }
     }
 
-    /// The true surface of `job`, which has or would have that shape on cards of that kind.
+    /// The true surface of `job` with this shape on this GPU type.
     pub(crate) fn surface(
         &mut self,
         now: Timestamp,
@@ -261,7 +261,7 @@ impl<'w> Oracle<'w> {
     }
 }
 
-/// The sizes a job may have: powers of two between its limits, and both limits.
+/// The GPU counts considered for a job: powers of two between its limits, and both limits.
 pub fn gpu_counts(request: GpuRequest) -> impl Iterator<Item = u32> {
     let within = move |n: &u32| (request.min..=request.max).contains(n);
     let powers = (0..31).map(|k| 1 << k).filter(within);
@@ -271,10 +271,10 @@ pub fn gpu_counts(request: GpuRequest) -> impl Iterator<Item = u32> {
     all.into_iter()
 }
 
-/// The clocks a policy may choose from beside the unlocked one, highest first: evenly spread over
-/// the upper two fifths of the card's range, below which no measured job saves energy.
+/// The clocks a policy may choose besides the unlocked one, highest first: evenly spaced over the
+/// upper two fifths of the GPU's range, below which no measured job saves energy.
 pub fn selectable_clocks(gpu: &GpuModel) -> Vec<Frequency> {
-    /// As many as the comparisons sweep, with the unlocked one.
+    /// The number of clocks in comparisons, with the unlocked one.
     const CLOCKS: u32 = 12;
     /// 870 of 1410 MHz: the lowest that was measured on the A100 (perseus stage profile).
     const LOWEST: f64 = 870.0 / 1410.0;

@@ -1,7 +1,7 @@
-//! What came of a simulation: the figures, as JSON and as a table.
+//! The outcome of a simulation, as JSON and as a table.
 //!
-//! The names of the JSON's fields are a promise: later versions add fields and rename none. For
-//! the same trace, seed and policy everything but `wall_s` is the same to the byte.
+//! JSON field names are stable: later versions add fields and rename none. For the same trace, seed
+//! and policy, all values except `wall_s` are identical.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::scenario::WorkloadShare;
 use crate::spending::Spending;
 use crate::text::{pluralize, sanitize};
 
-/// What came of a simulation.
+/// The outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// The trace's name.
@@ -22,30 +22,30 @@ pub struct Outcome {
     pub cluster: String,
     /// The seed.
     pub seed: u64,
-    /// GPU time that the jobs ask for alone, of the cluster's from the first arrival to the last;
-    /// above 1 no policy that does not pack keeps up. Null where all jobs arrive at once.
+    /// Offered load: GPU time of the jobs without co-tenants, as a share of the cluster's from the
+    /// first arrival to the last. Above 1 the queue grows unless jobs share GPUs. Null where all
+    /// jobs arrive at once.
     pub load: Option<f64>,
-    /// One entry for each policy, in the order asked for.
+    /// One entry per policy, in the given order.
     pub policies: Vec<PolicyOutcome>,
-    /// What it cost each policy not to know; empty where no oracle was asked for.
+    /// Prediction regret of each policy; empty without oracle runs.
     pub prediction_regret: Vec<PredictionRegret>,
-    /// Which workloads the jobs were.
+    /// The jobs' workloads.
     pub workloads: Vec<WorkloadShare>,
-    /// What a reader should know of the input.
+    /// Notes on the input.
     pub notes: Vec<String>,
 }
 
-/// What came of one policy. Means over jobs are over those that finished, and null without any.
+/// The outcome of one policy. Means over jobs are over finished jobs, and null without any.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyOutcome {
     /// Its name.
     pub policy: String,
-    /// Whether its surfaces were true ones, made from the world: the same policy once more, with
-    /// nothing to learn.
+    /// Whether its surfaces were true ones, made from the world.
     pub oracle: bool,
-    /// Jobs of the trace.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Jobs that finished.
+    /// Number of finished jobs.
     pub finished: usize,
     /// Mean time from submission to completion.
     pub jct_s_mean: Option<f64>,
@@ -61,9 +61,9 @@ pub struct PolicyOutcome {
     pub runtime_s_mean: Option<f64>,
     /// From the first submission to the last completion.
     pub makespan_s: f64,
-    /// Whole nodes, awake or asleep as they were, over the makespan.
+    /// Energy of whole nodes, awake or asleep, over the makespan.
     pub energy_kwh: f64,
-    /// What cards drew above their idle power.
+    /// Energy of the GPUs above their idle power.
     pub energy_kwh_above_idle: f64,
     /// Emissions of that energy; null without a carbon series.
     pub carbon_kg: Option<f64>,
@@ -71,55 +71,57 @@ pub struct PolicyOutcome {
     pub active_nodes_mean: f64,
     /// Fragmentation: GPUs with no job on nodes that have one, mean over the makespan.
     pub fragmented_gpus_mean: f64,
-    /// Nodes that were not asleep, mean over the makespan.
+    /// Awake nodes, mean over the makespan.
     pub awake_nodes_mean: f64,
     /// Busy share of all GPUs, 0 to 1, mean over the makespan.
     pub gpu_utilization_mean: f64,
-    /// How often a job's number of GPUs was changed.
+    /// Changes of a job's number of GPUs.
     pub rescales: usize,
-    /// How often a job was stopped and placed anew.
+    /// Preemptions followed by a new placement.
     pub migrations: usize,
-    /// GPU hours spent on starting jobs anew, without progress.
+    /// GPU hours of restarts, without progress.
     pub restart_gpu_h: f64,
-    /// How long the simulation took; measured by the caller.
+    /// Duration of the simulation; measured by the caller.
     pub wall_s: f64,
-    /// Jobs that no placement on this cluster could hold.
+    /// Jobs that no placement on this cluster can hold.
     pub rejected: usize,
-    /// Jobs that were put beside another one when they started.
+    /// Starts on a GPU with another job.
     pub shared_starts: usize,
-    /// Placements taken back after an observation.
+    /// Co-locations undone after an observation.
     pub undone: usize,
-    /// Finished jobs that had a deadline and missed it.
+    /// Finished jobs that missed their deadline.
     pub deadlines_missed: usize,
-    /// Spent beyond the budget in the worst window, as a share of it; absent without one.
+    /// Overrun of the budget in the worst window, as a share of the budget; absent without a
+    /// budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_overrun: Option<f64>,
-    /// What was spent of the budget; absent without one.
+    /// Use of the budget; absent without a budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spending: Option<Spending>,
-    /// How long jobs waited for a cleaner grid, mean over all; absent where none may.
+    /// Mean carbon deferral over all jobs; absent where no job has slack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deferred_s_mean: Option<f64>,
-    /// What was foretold against what happened; null for a policy that reads no surfaces.
+    /// Prediction errors; null for a policy that reads no surfaces.
     pub prediction: Option<Prediction>,
-    /// What a reader should know of this run.
+    /// Notes on this run.
     pub notes: Vec<String>,
 }
 
-/// The price of not knowing: a policy on predictions over the same policy on true surfaces.
+/// The cost of prediction errors: a policy on predictions relative to the same policy on true
+/// surfaces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictionRegret {
     /// The policy.
     pub policy: String,
-    /// Mean completion time, as a ratio; above 1: knowing would have been faster. Null without a
-    /// finished job.
+    /// Ratio of the mean completion times; above 1 the oracle is faster. Null without a finished
+    /// job.
     pub jct_s_mean_ratio: Option<f64>,
-    /// Energy, as a ratio; above 1: knowing would have spent less. Null without any.
+    /// Ratio of the energies; above 1 the oracle uses less. Null without energy.
     pub energy_ratio: Option<f64>,
 }
 
 impl PredictionRegret {
-    /// For every policy that was run both ways.
+    /// The regret of every policy that was run on predictions and on true surfaces.
     pub(crate) fn of(policies: &[PolicyOutcome]) -> Vec<Self> {
         let ratio = |a: f64, b: f64| (b > 0.0).then(|| (a / b * 1e6).round() / 1e6);
         let pair = |knowing: &PolicyOutcome| {
@@ -143,7 +145,7 @@ pub(crate) struct Finished {
     pub(crate) ran_us: u64,
 }
 
-/// The four completion times and two parts of them.
+/// Statistics of completion times, and their mean parts.
 pub(crate) struct Times {
     pub(crate) mean: Option<f64>,
     pub(crate) p50: Option<f64>,
@@ -157,7 +159,7 @@ pub(crate) fn times(jobs: &[Finished]) -> Times {
     let mut jct: Vec<u64> = jobs.iter().map(|job| job.jct_us).collect();
     jct.sort_unstable();
     let mean = |sum: u128| (!jobs.is_empty()).then(|| seconds(sum as f64 / jobs.len() as f64));
-    // Nearest rank: the smallest value that so many per cent do not exceed.
+    // Nearest rank: the smallest value that is at least as large as `p` per cent of all.
     let percentile = |p: usize| {
         let rank = (jct.len() * p).div_ceil(100).max(1);
         jct.get(rank - 1).map(|&us| seconds(us as f64))
@@ -179,10 +181,10 @@ pub(crate) fn seconds(us: f64) -> f64 {
 }
 
 impl Outcome {
-    /// As one JSON object with a line break at its end.
+    /// One JSON object with a line break at its end.
     ///
     /// # Panics
-    /// Never: it is made of plain values.
+    /// Never: all fields are plain values.
     #[must_use]
     pub fn to_json(&self) -> String {
         let mut text = serde_json::to_string(self).expect("plain values become JSON");
@@ -190,7 +192,7 @@ impl Outcome {
         text
     }
 
-    /// As a table of at most 100 columns for people.
+    /// A table of at most 100 columns.
     #[must_use]
     pub fn to_table(&self) -> String {
         let load = self.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}"));
@@ -253,7 +255,7 @@ impl Outcome {
             }
         }
         text.push_str(&self.spending_table());
-        text.push_str(&self.foretold_table());
+        text.push_str(&self.prediction_table());
         text.push_str("\nworkloads: ");
         let shares: Vec<String> = self.workloads.iter().map(share).collect();
         text.push_str(&wrap(&shares, 100, 11));
@@ -264,8 +266,8 @@ impl Outcome {
         text
     }
 
-    /// What a reader should know, of the input and of each run. What holds under every policy is said
-    /// once, anything else with the names of those it holds under.
+    /// Notes on the input and on each run. A note of some policies starts with their names; a note
+    /// of all policies appears once.
     #[must_use]
     pub fn all_notes(&self) -> Vec<String> {
         let mut notes: Vec<&String> = self.policies.iter().flat_map(|run| &run.notes).collect();
@@ -286,7 +288,7 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// What each policy spent of its budget, and what waiting for a cleaner grid took.
+    /// Each policy's use of its budget and carbon deferral.
     fn spending_table(&self) -> String {
         let lines = self.policies.iter().flat_map(|p| {
             let name = p.row_name();
@@ -296,37 +298,38 @@ impl Outcome {
         if text.is_empty() { text } else { format!("\n{text}") }
     }
 
-    /// The errors of what was foretold, and what it cost not to know; empty where no policy reads
-    /// surfaces.
-    fn foretold_table(&self) -> String {
+    /// Prediction errors and prediction regret; empty where no policy reads surfaces.
+    fn prediction_table(&self) -> String {
         let mut text = String::new();
         if self.policies.iter().all(|p| p.prediction.is_none()) {
             return text;
         }
         let _ = writeln!(
             text,
-            "\n{:<13}{:>10}{:>10}{:>12}{:>9}{:>12}{:>9}{:>12}{:>9}",
-            "foretold",
-            "placed",
+            "\nprediction error\n{:<13}{:>10}{:>10}{:>12}{:>9}{:>12}{:>9}{:>12}{:>9}",
+            "policy",
+            "starts",
             "on prior",
             "speed",
             "in 90 %",
-            "beside",
+            "sharing",
             "in 90 %",
             "power",
             "in 90 %",
         );
         for p in &self.policies {
-            let told = p.prediction.as_ref();
+            let prediction = p.prediction.as_ref();
             let dash = || "-".to_owned();
-            let placed = told.map_or_else(dash, |told| told.placements.to_string());
-            let prior = told.and_then(|told| told.prior_share).map(|share| 100.0 * share);
+            let placed =
+                prediction.map_or_else(dash, |prediction| prediction.placements.to_string());
+            let prior =
+                prediction.and_then(|prediction| prediction.prior_share).map(|share| 100.0 * share);
             let prior = prior.map_or_else(dash, |share| format!("{share:.0} %"));
             let _ = write!(text, "{:<13}{placed:>10}{prior:>10}", p.row_name());
             for error in [
-                told.map(|told| told.speed),
-                told.map(|told| told.relative_speed),
-                told.map(|told| told.power),
+                prediction.map(|prediction| prediction.speed),
+                prediction.map(|prediction| prediction.relative_speed),
+                prediction.map(|prediction| prediction.power),
             ] {
                 let off = error.and_then(|error| error.mape);
                 let off = off.map_or_else(dash, |off| format!("{off:.1} %"));
@@ -337,19 +340,19 @@ impl Outcome {
             text.push('\n');
         }
         text.push_str(
-            "mean errors of what was foretold as a stretch began, and how often its 90 % interval held\n",
+            "mean absolute errors of predictions at the start of intervals, and coverage of 90 % intervals\n",
         );
         if !self.prediction_regret.is_empty() {
             text.push('\n');
         }
-        for price in &self.prediction_regret {
+        for regret in &self.prediction_regret {
             let percent = |ratio: Option<f64>| change(ratio, Some(1.0));
             let _ = writeln!(
                 text,
-                "{}: not knowing costs {} mean JCT and {} energy against the oracle",
-                price.policy,
-                percent(price.jct_s_mean_ratio),
-                percent(price.energy_ratio),
+                "{}: prediction regret {} mean JCT and {} energy against the oracle",
+                regret.policy,
+                percent(regret.jct_s_mean_ratio),
+                percent(regret.energy_ratio),
             );
         }
         text
@@ -357,7 +360,7 @@ impl Outcome {
 }
 
 impl PolicyOutcome {
-    /// What it spent of its budget, and what waiting for a cleaner grid took, a line each.
+    /// Its use of its budget and its carbon deferral, one line each.
     pub fn budget_lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(spending) = &self.spending {
@@ -365,9 +368,9 @@ impl PolicyOutcome {
             if let Some(overrun) = self.budget_overrun {
                 parts.push(pluralize(spending.windows.len(), "window"));
                 parts.push(format!("overrun at most {:.2} %", 100.0 * overrun));
-                parts.push(format!("price {:.2} of its range", spending.price_mean));
-                parts.push(format!("new jobs held back for {}", span(Some(spending.held_back_s))));
-                parts.push(pluralize(spending.pauses, "pause"));
+                parts.push(format!("energy price {:.2} of its range", spending.price_mean));
+                parts.push(format!("admission closed for {}", span(Some(spending.held_back_s))));
+                parts.push(pluralize(spending.pauses, "preemption"));
             }
             parts.push(format!("peak {:.2} kW", spending.power_kw_peak));
             if let Some(exceeded) = spending.power_exceeded_s {
@@ -376,17 +379,17 @@ impl PolicyOutcome {
             lines.push(parts.join(", "));
         }
         if self.deferred_s_mean.is_some() {
-            lines.push(format!("{} waited for a cleaner grid, mean", span(self.deferred_s_mean)));
+            lines.push(format!("carbon deferral {} mean", span(self.deferred_s_mean)));
         }
         lines
     }
 
-    /// What it is called where it stands alone.
+    /// Its policy, marked where it is the oracle's run.
     pub fn full_name(&self) -> String {
         if self.oracle { format!("{}, oracle", self.policy) } else { self.policy.clone() }
     }
 
-    /// That means and totals of the two are not over the same jobs, where they need not be.
+    /// A note where not all jobs finished in both runs, so that means are over different jobs.
     pub fn different_jobs(&self, first: &Self) -> Option<String> {
         let all = |run: &Self| run.finished == run.jobs;
         (!all(self) || !all(first)).then(|| {
@@ -397,7 +400,7 @@ impl PolicyOutcome {
         })
     }
 
-    /// What its row begins with: the oracle's stands below its policy's own.
+    /// The first cell of its row; the oracle's row follows its policy's.
     fn row_name(&self) -> String {
         if self.oracle { "  oracle".to_owned() } else { self.policy.clone() }
     }
@@ -434,7 +437,7 @@ fn wrap(words: &[String], width: usize, indent: usize) -> String {
     text
 }
 
-/// `12.3 h`: a time in the unit that reads best.
+/// A duration with a unit of its size: `12.3 h`.
 fn span(seconds: Option<f64>) -> String {
     let Some(seconds) = seconds else { return "-".to_owned() };
     match seconds {
@@ -445,7 +448,8 @@ fn span(seconds: Option<f64>) -> String {
     }
 }
 
-/// A number with the first unit in which it stays below ten thousand; each is a thousand of the last.
+/// A number with the first unit in which it is below ten thousand; each unit is a thousand of the
+/// last.
 fn scaled(mut value: f64, units: &[&str]) -> String {
     let mut chosen = 0;
     while value >= 10_000.0 && chosen + 1 < units.len() {

@@ -1,46 +1,44 @@
-//! How far what was foretold lay from what then happened.
+//! Errors of predictions against the simulated world.
 //!
-//! A stretch is the time a job spends on the same GPUs with the same tenants on each of them. When
-//! one begins, what the surface in the placer's hands says of it is kept; when it ends, that is
-//! compared with what the world did, which is constant over a stretch. The surface is read as the
-//! policies read it: a job is as slow as its slowest card. Every stretch counts once, however long.
+//! A stretch is the time a job spends on the same GPUs with the same co-tenants on each of them.
+//! The placer's surface at the start of a stretch is compared with the world's values, which are
+//! constant over the stretch. The surface is read as policies read it: a job is as slow as its
+//! slowest GPU. Every stretch counts once, whatever its length.
 
 use serde::Serialize;
 use wattle_common::messages::Estimate;
 
-/// Two floating-point numbers that differ by less, relatively, are the same: an interval of no
-/// width covers its own value.
-const SAME: f64 = 1e-9;
+/// Relative tolerance of coverage, so that an interval of zero width covers its own value.
+const TOLERANCE: f64 = 1e-9;
 
-/// How far what was foretold lay from what happened, over all stretches of a run.
+/// Prediction errors over all stretches of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
-    /// Steps a second.
+    /// Of steps per second.
     pub speed: PredictionError,
-    /// Speed relative to the job alone on the same GPUs, of shared stretches only: alone it is 1 by
-    /// definition.
+    /// Of the speed relative to exclusive use of the same GPUs, over shared stretches.
     pub relative_speed: PredictionError,
-    /// Power of one of the job's cards, all its tenants together; the mean over its cards.
+    /// Of the power of a GPU with all its tenants; the mean over the job's GPUs.
     pub power: PredictionError,
-    /// Placements that began.
+    /// Number of starts.
     pub placements: usize,
-    /// Share of them, 0 to 1, decided with no window of the job itself; null without a placement,
-    /// and for the oracle, which needs none.
+    /// Share of the starts, 0 to 1, without a window of the job itself; null without a start, and
+    /// for the oracle.
     pub prior_share: Option<f64>,
 }
 
 /// The errors of one quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PredictionError {
-    /// Stretches for which something was foretold.
+    /// Number of stretches with a prediction.
     pub n: usize,
-    /// Mean of |foretold - happened| / happened, per cent; null without any.
+    /// Mean of |predicted - actual| / actual, per cent; null without any.
     pub mape: Option<f64>,
-    /// Share of them, 0 to 1, that fell into the 90 % interval; null without any.
+    /// Share of actual values in the 90 % interval, 0 to 1; null without any.
     pub coverage90: Option<f64>,
 }
 
-/// What is foretold of a stretch, and what happens there.
+/// Predicted and actual values of a stretch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Stretch {
     pub(crate) speed: Option<(Estimate, f64)>,
@@ -66,20 +64,20 @@ struct Sum {
 }
 
 impl Tally {
-    /// A placement begins, with or without a window of the job having been seen.
+    /// A job starts; `on_prior` without a window of the job itself.
     pub(crate) fn placed(&mut self, on_prior: bool) {
         self.placements += 1;
         self.on_prior += usize::from(on_prior);
     }
 
-    /// A stretch has ended.
+    /// A stretch ends.
     pub(crate) fn ended(&mut self, stretch: &Stretch) {
         self.speed.add(stretch.speed);
         self.relative_speed.add(stretch.relative_speed);
         self.power.add(stretch.power_w);
     }
 
-    /// What comes of it. The oracle rests on no windows, so a share of priors says nothing of it.
+    /// The errors. The oracle uses no windows, so its share of priors is null.
     pub(crate) fn outcome(&self, oracle: bool) -> Prediction {
         let share = self.on_prior as f64 / self.placements as f64;
         Prediction {
@@ -94,14 +92,14 @@ impl Tally {
 
 impl Sum {
     fn add(&mut self, compared: Option<(Estimate, f64)>) {
-        // A standstill has no relative error.
-        let Some((foretold, happened)) = compared.filter(|(_, happened)| *happened > 0.0) else {
+        // An actual value of zero has no relative error.
+        let Some((predicted, actual)) = compared.filter(|(_, actual)| *actual > 0.0) else {
             return;
         };
-        let slack = SAME * happened;
+        let slack = TOLERANCE * actual;
         self.n += 1;
-        self.off += (foretold.mean - happened).abs() / happened;
-        let covers = foretold.low - slack <= happened && happened <= foretold.high + slack;
+        self.off += (predicted.mean - actual).abs() / actual;
+        let covers = predicted.low - slack <= actual && actual <= predicted.high + slack;
         self.covered += usize::from(covers);
     }
 
@@ -115,7 +113,7 @@ impl Sum {
     }
 }
 
-/// To six digits after the point: what comes after is noise of the summation.
+/// Rounds to six decimal places.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
@@ -128,9 +126,10 @@ mod tests {
         Estimate { mean, low: mean - half, high: mean + half }
     }
 
-    /// By hand: 10 % too high and covered; 20 % too low and not; exact, with no width.
+    /// Computed by hand: 10 % too high and covered; 20 % too low and not covered; exact with zero
+    /// width.
     #[test]
-    fn errors_and_coverage_are_those_made_by_hand() {
+    fn errors_and_coverage_equal_hand_computed_values() {
         let mut tally = Tally::default();
         tally.placed(true);
         tally.placed(false);
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_foretold_is_no_error_of_zero() {
+    fn stretches_without_a_prediction_are_not_counted() {
         let mut tally = Tally::default();
         tally.ended(&Stretch::default());
         let none = PredictionError { n: 0, mape: None, coverage90: None };

@@ -1,10 +1,10 @@
-//! What profiler and predictor would have told the placer, made from the world with noise.
+//! The profiler and the predictor of a simulation.
 //!
-//! Policies never see the world. Where one reads profiles, each running job yields windows (its
-//! step rate, power, utilisation and memory beside its neighbours, with measurement noise), the
-//! predictor's own library learns from them, and its surfaces are all that a policy gets. A job
-//! that has not run yet gets the prior of its class. Two windows are taken of each configuration,
-//! where a live profiler takes one a minute: more of the same would teach little and cost much.
+//! Policies have no access to the world. Each running job yields windows made from the world with
+//! measurement noise (step rate, power, utilization, memory, co-tenants); the predictor's library
+//! learns from them, and policies receive its surfaces. A job that has not run has the prior of its
+//! class. Each configuration yields two windows, where a live profiler yields one per minute:
+//! further windows would add little information and much cost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ use wattle_placer::Reads;
 use wattle_predictor::{Predictor, PredictorConfig};
 use wattle_world::GpuState;
 
-/// When the windows of a configuration close, in microseconds from its beginning: the first is the
-/// live profiler's first early window (15 s, after the second in which things settle), the second
-/// spans several counter updates of any card.
+/// End of a configuration's windows, microseconds from its start. The first is the live profiler's
+/// first early window (15 s, after a second of settling); the second spans several counter updates
+/// of any GPU.
 pub(crate) const WINDOWS_CLOSE_US: [u64; 2] = [16_000_000, 600_000_000];
 
-/// Deviation of a measured rate or power: single runs of the same job scatter by 1 to 3 % in the
+/// Relative standard deviation of a measured rate or power. Repeated runs differ by 1 to 3 % in the
 /// Zeus traces (ml-energy/zeus, NSDI'23), and a window averages over many steps.
 const NOISE: f64 = 0.015;
 
-/// Points of a surface. The predictor puts first what matters most: a job alone under every cap,
-/// then beside each class. The policies read no more than that, and three neighbours at once are
-/// what most of a surface's time goes into. Who changes sizes reads as many as the predictor ships
-/// with: every size and cap of a job alone are more than that already.
+/// Most points of a surface for policies that do not resize jobs. The predictor puts the exclusive
+/// points at every cap first, then one co-tenant of each class; these policies read no others, and
+/// points with several co-tenants cost the most time. Elastic policies use the predictor's default
+/// limit.
 const POINTS_MAX: u64 = 100;
 
-/// One job's part in a window.
-pub(crate) struct Seen<'a> {
+/// The measurements of one job for a window.
+pub(crate) struct WindowInput<'a> {
     pub(crate) job: &'a JobId,
     pub(crate) workload: &'a WorkloadId,
     pub(crate) node: NodeId,
@@ -46,7 +46,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) gpus: u32,
     pub(crate) nodes: u32,
     pub(crate) cap: wattle_common::Power,
-    /// The clock its cards are locked to.
+    /// The locked clock of its GPUs.
     pub(crate) clock_max: Option<Frequency>,
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) steps_per_s: f64,
@@ -59,7 +59,7 @@ pub(crate) struct Seen<'a> {
 pub(crate) struct Profiles {
     predictor: Predictor,
     noise: Stream,
-    /// Windows learned from, by class.
+    /// Number of windows by class.
     learned: BTreeMap<WorkloadId, u32>,
 }
 
@@ -70,7 +70,7 @@ impl Profiles {
         Self {
             predictor: Predictor::new(PredictorConfig {
                 points_max,
-                // Nobody here follows what is proposed.
+                // Proposed probes are not executed.
                 probe: false,
                 ..shipped
             }),
@@ -94,12 +94,12 @@ impl Profiles {
         self.predictor.forget(job);
     }
 
-    /// How many windows of that class have been learned from.
+    /// Number of windows of a class.
     pub(crate) fn learned(&self, class: &WorkloadId) -> u32 {
         self.learned.get(class).copied().unwrap_or(0)
     }
 
-    /// What is expected of a job on its kind of GPU, and on the others.
+    /// The surfaces of a job on its GPU type and on the others.
     pub(crate) fn surfaces<'a>(
         &'a self,
         now: Timestamp,
@@ -114,40 +114,40 @@ impl Profiles {
         own.into_iter().chain(others).map(Arc::new)
     }
 
-    /// A window has closed: what the predictor makes of it.
-    pub(crate) fn window(&mut self, seen: &Seen<'_>) -> Option<Arc<Surface>> {
-        let now = Timestamp::from_us(seen.until_us);
-        let own = seen.card.tenants[seen.place];
+    /// Closes a window; the surface that the predictor makes of it.
+    pub(crate) fn window(&mut self, input: &WindowInput<'_>) -> Option<Arc<Surface>> {
+        let now = Timestamp::from_us(input.until_us);
+        let own = input.card.tenants[input.place];
         let mut noisy = |value: f64| value * (1.0 + NOISE * self.noise.normal()).max(0.5);
-        let steps_per_s = noisy(seen.steps_per_s);
-        let power_w = noisy(seen.card.power.as_w()) * seen.gpus_here.len() as f64;
-        let busy = noisy(100.0 * seen.card.utilization_gpu).min(100.0);
+        let steps_per_s = noisy(input.steps_per_s);
+        let power_w = noisy(input.card.power.as_w()) * input.gpus_here.len() as f64;
+        let busy = noisy(100.0 * input.card.utilization_gpu).min(100.0);
         let own_busy = noisy(100.0 * own.utilization_gpu).min(busy);
-        let memory_busy = noisy(100.0 * seen.card.utilization_memory).min(100.0);
+        let memory_busy = noisy(100.0 * input.card.utilization_memory).min(100.0);
         let power = wattle_common::Power::from_w_f64(power_w);
-        let span_us = seen.until_us - seen.from_us;
+        let span_us = input.until_us - input.from_us;
         let window = JobWindow {
-            job: seen.job.clone(),
-            workload: Some(seen.workload.clone()),
-            node: seen.node.clone(),
-            gpu_type: seen.gpu_type.to_owned(),
-            attempt: seen.attempt,
-            from_us: Timestamp::from_us(seen.from_us),
+            job: input.job.clone(),
+            workload: Some(input.workload.clone()),
+            node: input.node.clone(),
+            gpu_type: input.gpu_type.to_owned(),
+            attempt: input.attempt,
+            from_us: Timestamp::from_us(input.from_us),
             until_us: now,
-            gpus: seen.gpus_here.clone(),
-            gpus_total: seen.gpus,
-            nodes_total: seen.nodes,
+            gpus: input.gpus_here.clone(),
+            gpus_total: input.gpus,
+            nodes_total: input.nodes,
             global_batch: None,
-            cap_mw: Some(seen.cap),
-            clock_mhz_mean: Some(seen.card.clock),
-            clock_mhz_max: seen.clock_max,
-            neighbours: seen.neighbours.clone(),
+            cap_mw: Some(input.cap),
+            clock_mhz_mean: Some(input.card.clock),
+            clock_mhz_max: input.clock_max,
+            neighbours: input.neighbours.clone(),
             steps: Some((steps_per_s * span_us as f64 / 1e6) as u64),
             steps_per_s: Some(steps_per_s),
-            // 90 % of a normal distribution lie within 1.645 deviations.
+            // 90 % of a normal distribution are within 1.645 standard deviations.
             steps_per_s_error: Some(1.645 * NOISE),
             steps_inferred: false,
-            step: Some(seen.step),
+            step: Some(input.step),
             epoch: None,
             early: true,
             power_mw_gpus: Some(power),
@@ -163,7 +163,7 @@ impl Profiles {
             samples: u32::try_from(span_us / 100_000).unwrap_or(u32::MAX),
         };
         let surface = self.predictor.observe(now, &window)?;
-        *self.learned.entry(seen.workload.clone()).or_default() += 1;
+        *self.learned.entry(input.workload.clone()).or_default() += 1;
         Some(Arc::new(surface))
     }
 }

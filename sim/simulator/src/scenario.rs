@@ -1,10 +1,9 @@
-//! What is simulated: jobs, a cluster, a seed.
+//! The input of a simulation: jobs, a cluster, a seed.
 //!
-//! A trace says how long its jobs ran, not what they computed. Where it names a model that the
-//! catalog has, the job is that workload; any other model, and a job without one, gets a workload
-//! from the catalog's mix, drawn with the seed and named in the outcome; runs of the same thing get
-//! the same one. Policies that read profiles are told the workload's name as if the owner had
-//! declared it.
+//! A trace contains the duration of its jobs, but often no workload. A job whose model is in the
+//! catalog has that workload. Any other job gets a workload from the catalog's mix, drawn with the
+//! seed and listed in the outcome; recurring jobs get the same workload. The predictor receives the
+//! workload's name as if the owner had declared it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,12 +19,12 @@ use crate::carbon::CarbonSeries;
 use crate::text::{pluralize, sanitize};
 use crate::trace::{DeadlineKind, Trace, TraceJob};
 
-/// How much a job has to do.
+/// A job's amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// So long, at its first placement, alone.
+    /// Run time at its first placement without co-tenants.
     Lasts(Duration),
-    /// So many steps, each as long as the world says.
+    /// Number of steps; the world determines their rate.
     Steps(u64),
 }
 
@@ -34,46 +33,46 @@ pub enum Work {
 pub struct SimJob {
     /// Its id.
     pub id: JobId,
-    /// When it is submitted, from the beginning.
+    /// Submission time, from the start.
     pub submit: Duration,
-    /// How many GPUs it asks for.
+    /// Requested GPUs.
     pub gpus: GpuRequest,
-    /// What it is, as the catalog calls it.
+    /// Its workload in the catalog.
     pub workload: WorkloadId,
-    /// How much it has to do.
+    /// Its amount of work.
     pub work: Work,
-    /// Steps in its epoch, where it differs from the workload's.
+    /// Steps per epoch, where they differ from the workload's.
     pub steps_per_epoch: Option<u64>,
-    /// When it must be done, from the beginning.
+    /// Deadline, from the start.
     pub deadline: Option<Duration>,
-    /// How long its owner lets it wait in all for a cleaner grid.
+    /// Longest total delay for a cleaner grid.
     pub slack: Option<Duration>,
-    /// How long its owner says it takes alone.
+    /// The owner's estimate of its run time without co-tenants.
     pub duration_estimate: Option<Duration>,
-    /// Never to share a GPU.
+    /// Whether it must not share a GPU.
     pub exclusive: bool,
-    /// Who has more is served first.
+    /// Priority; higher is served first.
     pub priority: u8,
-    /// The kind of GPU it must have.
+    /// The required GPU type.
     pub gpu_type: Option<String>,
-    /// Whether it can checkpoint and stop.
+    /// Whether it can be preempted.
     pub can_stop: bool,
 }
 
-/// Jobs of one workload in a scenario, and why they are of it.
+/// Jobs of one workload in a scenario, and the workload's origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkloadShare {
     /// The catalog's workload.
     pub workload: WorkloadId,
-    /// How many jobs.
+    /// Number of jobs.
     pub jobs: usize,
-    /// What the trace calls their model; absent where it says nothing.
+    /// Their model in the trace, where it names one.
     pub model: Option<String>,
-    /// Whether the seed chose it, since the catalog does not have the model.
+    /// Whether it was drawn with the seed, since the catalog does not have the model.
     pub drawn: bool,
 }
 
-/// What is simulated.
+/// The input of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// The trace's name.
@@ -84,44 +83,43 @@ pub struct Scenario {
     pub jobs: Vec<SimJob>,
     /// Carbon intensity, where one is given.
     pub carbon: Option<CarbonSeries>,
-    /// What somebody says of it beforehand, where a budget is to be held by that.
+    /// A day-ahead forecast of it, where budgets use one.
     pub day_ahead: Option<CarbonSeries>,
-    /// Every random draw follows from it.
+    /// The seed of all random draws.
     pub seed: u64,
-    /// Which workloads the jobs are.
+    /// The jobs' workloads.
     pub workloads: Vec<WorkloadShare>,
-    /// What a reader should know of the input.
+    /// Notes on the input.
     pub notes: Vec<String>,
-    /// The GPU time that the jobs ask for alone, of the cluster's from the first arrival to the
-    /// last; `None` where all arrive at once.
+    /// Offered load ([`Scenario::offered_load`]); `None` where all jobs arrive at once.
     pub load: Option<f64>,
 }
 
-/// Why a trace cannot be simulated.
+/// Why a scenario is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScenarioError {
-    /// The trace names a workload that the catalog does not have.
+    /// The trace names an unknown workload.
     #[error(
-        "job {job}: no workload `{workload}` in the catalog; leave the cell empty, or use one of {known}"
+        "job {job}: unknown workload `{workload}`; leave the cell empty, or use one of {known}"
     )]
     UnknownWorkload {
         /// The job.
         job: JobId,
-        /// What it asks for.
+        /// The workload.
         workload: String,
-        /// What there is.
+        /// The known ones.
         known: String,
     },
-    /// The cluster has GPUs that the catalog does not have.
-    #[error("no GPU `{kind}` in the catalog; use one of {known}")]
+    /// The cluster has an unknown GPU type.
+    #[error("unknown GPU type `{gpu_type}`; use one of {known}")]
     UnknownGpu {
-        /// The kind.
-        kind: String,
-        /// What there is.
+        /// The GPU type.
+        gpu_type: String,
+        /// The known ones.
         known: String,
     },
-    /// The catalog has no workload that fits the cluster's cards.
-    #[error("the catalog has no workload in its mix that fits the cards' memory")]
+    /// No workload of the mix fits the cluster's GPUs.
+    #[error("no workload of the catalog's mix fits the GPUs' memory")]
     NoMix,
 }
 
@@ -129,7 +127,7 @@ impl Scenario {
     /// The jobs of `trace` on `cluster`.
     ///
     /// # Errors
-    /// Where trace or cluster name what the catalog does not have.
+    /// Where the trace or the cluster names an unknown workload or GPU type.
     pub fn from_trace(
         world: &World,
         trace: &Trace,
@@ -144,7 +142,7 @@ impl Scenario {
         for job in &trace.jobs {
             let mut draw = || stream.pick(&mix).copied().ok_or(ScenarioError::NoMix);
             let model = job.model.as_deref();
-            // One model is one workload, however often it comes, and so is what recurs.
+            // All jobs of a model, and all runs of a recurring job, have one workload.
             let same = model.map(|model| (true, model));
             let same = same.or(job.recurs_as.as_deref().map(|name| (false, name)));
             let named = named(world, cluster, job)?;
@@ -175,11 +173,11 @@ impl Scenario {
                 steps_per_epoch: None,
                 deadline: job.deadline,
                 slack: None,
-                // Who sets a deadline knows how long the job takes.
+                // A deadline implies that the owner knows the run time.
                 duration_estimate: job.deadline.map(|_| job.duration),
                 exclusive: false,
                 priority: 0,
-                gpu_type: asked_kind(cluster, job),
+                gpu_type: requested_gpu_type(cluster, job),
                 can_stop: true,
             });
         }
@@ -188,7 +186,7 @@ impl Scenario {
             Some(WorkloadShare { workload, jobs, model: model.map(str::to_owned), drawn })
         };
         let mut notes: Vec<String> = trace.notes.iter().map(ToString::to_string).collect();
-        notes.extend(not_heeded(trace, cluster));
+        notes.extend(ignored_requests(trace, cluster));
         let mut scenario = Self {
             trace: trace.name.clone(),
             cluster: cluster.clone(),
@@ -205,15 +203,15 @@ impl Scenario {
     }
 }
 
-/// The kind of GPU the job asks for, as the cluster calls it, where that has it.
-fn asked_kind(cluster: &ClusterShape, job: &TraceJob) -> Option<String> {
-    let asked = job.gpu_type.as_deref()?;
-    let mut kinds = cluster.groups().iter().map(|group| &group.gpu_type);
-    kinds.find(|kind| kind.eq_ignore_ascii_case(asked)).cloned()
+/// The requested GPU type under the cluster's name, where the cluster has it.
+fn requested_gpu_type(cluster: &ClusterShape, job: &TraceJob) -> Option<String> {
+    let requested = job.gpu_type.as_deref()?;
+    let mut gpu_types = cluster.groups().iter().map(|group| &group.gpu_type);
+    gpu_types.find(|own| own.eq_ignore_ascii_case(requested)).cloned()
 }
 
-/// What the trace asks for and nothing here heeds.
-fn not_heeded(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
+/// Notes on properties of the trace that the simulation ignores.
+fn ignored_requests(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
     let mut notes = Vec::new();
     let there = |kind: &str| cluster.groups().iter().any(|g| g.gpu_type.eq_ignore_ascii_case(kind));
     let other = |job: &&TraceJob| job.gpu_type.as_deref().is_some_and(|kind| !there(kind));
@@ -223,7 +221,7 @@ fn not_heeded(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
             trace.jobs.iter().filter(other).filter_map(|job| job.gpu_type.as_deref()).collect();
         let kinds = kinds.into_iter().map(sanitize).collect::<Vec<_>>().join(", ");
         notes.push(format!(
-            "{} had GPUs that {cluster} does not have ({kinds}), taken to last as long on its own",
+            "{} ran on GPUs that {cluster} does not have ({kinds}); the same run time is used",
             pluralize(others, "job")
         ));
     }
@@ -231,14 +229,14 @@ fn not_heeded(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
     let soft = trace.jobs.iter().filter(soft).count();
     if soft > 0 {
         notes.push(format!(
-            "{} with a soft deadline, which is held like a strict one",
+            "{} with a soft deadline, treated as a strict one",
             pluralize(soft, "job")
         ));
     }
     notes
 }
 
-/// What the catalog may call a job of this model and batch, the likeliest first.
+/// Possible workload ids of a job with this model and batch, most specific first.
 fn ids_of_batch(cluster: &ClusterShape, job: &TraceJob) -> Vec<String> {
     let Some(model) = &job.model else { return Vec::new() };
     let Some(batch) = job.batch else { return vec![model.clone()] };
@@ -248,7 +246,7 @@ fn ids_of_batch(cluster: &ClusterShape, job: &TraceJob) -> Vec<String> {
     of_kind.chain([plain.clone()]).collect()
 }
 
-/// The workload that a job names, outright or by its model, where the catalog has it.
+/// The workload that a job names, by id or by model, where the catalog has it.
 fn named<'w>(
     world: &'w World,
     cluster: &ClusterShape,
@@ -270,7 +268,7 @@ fn named<'w>(
     Ok(of_batch.or_else(|| world.workload_for_model(job.model.as_deref()?)))
 }
 
-/// The catalog's mix, as far as one job of it fits every card of the cluster.
+/// The workloads of the catalog's mix that fit every GPU type of the cluster.
 fn fitting_mix<'w>(
     world: &'w World,
     cluster: &ClusterShape,
@@ -278,7 +276,7 @@ fn fitting_mix<'w>(
     let mut gpus = Vec::new();
     for group in cluster.groups() {
         gpus.push(world.gpu(&group.gpu_type).ok_or_else(|| ScenarioError::UnknownGpu {
-            kind: group.gpu_type.clone(),
+            gpu_type: group.gpu_type.clone(),
             known: world.gpus().map(|gpu| gpu.gpu_type.as_str()).collect::<Vec<_>>().join(", "),
         })?);
     }

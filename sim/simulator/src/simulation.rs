@@ -63,8 +63,8 @@ pub enum Lengths {
     Reported,
     /// Never: only how far it is.
     Unknown,
-    /// Never, but the cluster has a past: as many jobs as come, each drawn from those that come, have
-    /// ended before the first does.
+    /// Never, but the cluster has a past: as many jobs as come, each drawn from those that come,
+    /// have ended before the first does.
     Past,
 }
 
@@ -88,7 +88,8 @@ pub enum Forecast {
     Perfect,
 }
 
-/// Which restarts take time ([`wattle_placer::allocation::restart_cost`]). Policies reckon with all of them.
+/// Which restarts take time ([`wattle_placer::allocation::restart_cost`]). Policies reckon with all
+/// of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restarts {
     /// All.

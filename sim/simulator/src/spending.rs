@@ -1,39 +1,39 @@
-//! What a run spent of its budget, window by window.
+//! Use of a budget by a run, per window.
 
 use serde::Serialize;
 use wattle_common::Power;
 use wattle_placer::power::budget::BudgetController;
 
-/// What a run spent of its budget.
+/// Use of a budget by a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spending {
-    /// Each window, the last one as far as the run went.
+    /// The windows; the last one until the end of the run.
     pub windows: Vec<WindowSpent>,
-    /// The most that was drawn at one instant, whole nodes.
+    /// Peak power of whole nodes.
     pub power_kw_peak: f64,
-    /// For how long more was drawn than may be; null without a limit.
+    /// Time above the power limit; null without a limit.
     pub power_exceeded_s: Option<f64>,
-    /// The price of energy, from 0 (free) to 1 (all are at their thriftiest), mean over time.
+    /// Energy price from 0 (free) to 1 (all jobs at their most efficient operating point), mean
+    /// over time.
     pub price_mean: f64,
-    /// For how long nothing new was started for want of energy.
+    /// Time during which admission was closed for lack of energy.
     pub held_back_s: f64,
-    /// How often a running job was paused, since even at the thriftiest the rest of a window's budget
-    /// would not have fed it.
+    /// Preemptions because the rest of a window's budget did not suffice even at the lowest power.
     pub pauses: u32,
 }
 
-/// What was spent in one window.
+/// Use of the budget in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WindowSpent {
-    /// Whole nodes.
+    /// Energy of whole nodes.
     pub energy_kwh: f64,
     /// Emissions; 0 without a carbon series.
     pub carbon_kg: f64,
-    /// Spent beyond the budget, as a share of it.
+    /// Overrun, as a share of the budget.
     pub overrun: f64,
 }
 
-/// Counts what [`Spending`] tells.
+/// Accumulates [`Spending`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
     peak_mw: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// So much was drawn for a while, at a price.
+    /// Adds an interval of constant power at an energy price.
     pub(crate) fn saw(
         &mut self,
         power_mw: u64,
@@ -66,12 +66,12 @@ impl Watch {
         self.span_us += span_us;
     }
 
-    /// A running job was paused.
+    /// A running job was preempted.
     pub(crate) const fn paused(&mut self) {
         self.pauses += 1;
     }
 
-    /// What came of it.
+    /// The totals.
     pub(crate) fn outcome(&self, steering: &BudgetController) -> Spending {
         let tidy = |value: f64| (value * 1e6).round() / 1e6;
         let ledger = steering.ledger();

@@ -1,42 +1,39 @@
-//! Surfaces that err: true ones with errors of a known size, to see what a policy makes of them.
+//! Errors of a known size on true surfaces, to measure a policy's sensitivity.
 //!
-//! A predictor's errors come with its own history; these are drawn, the same for every policy, so
-//! that "how wrong may it be" has an answer. An error is a factor on speed, another on power, each
-//! `exp(share * z)` with `z` drawn from the seed; clocks keep their shape, as a size seen wrongly is
-//! wrong at every clock. Beside a neighbour the relative speed errs too, and no more is expected of
-//! it than of the job alone.
-//!
-//! It must not know what is done with the surfaces, and no policy that they err.
+//! Errors are drawn from the seed and equal for every policy. Speed and power have a factor
+//! `exp(share * z)` each, with standard normal `z`; the factor is the same at every clock. With a
+//! co-tenant the relative speed has a factor too, limited so that it does not exceed 1. Policies do
+//! not know of the errors.
 
 use wattle_common::rng::Stream;
 
-/// How errors of different sizes of one workload hang together.
+/// Correlation of the errors of one workload over GPU counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Not at all: each workload, number of GPUs and neighbour is wrong for itself.
+    /// Independent for each workload, number of GPUs and co-tenant.
     Independent,
-    /// Smoothly: each workload has a level and a slope over the logarithm of the number of GPUs.
+    /// A level and a slope over the logarithm of the number of GPUs, per workload.
     Smooth,
 }
 
-/// How surfaces err.
+/// Errors on surfaces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SurfaceNoise {
-    /// How errors hang together.
+    /// Their correlation.
     pub shape: Shape,
-    /// Their deviation, as a share: 0.1 for a tenth. Smooth ones have it at 1 and at 64 GPUs, and
-    /// the root of a half of it between.
+    /// Their relative standard deviation. Smooth errors have it at 1 and at 64 GPUs, and the root
+    /// of a half of it in the middle.
     pub share: f64,
-    /// They follow from it.
+    /// The seed of the draws.
     pub seed: u64,
 }
 
-/// The number of GPUs, as a power of two, up to which a slope is told.
+/// Range of a slope: doublings of the number of GPUs from 1 to 64.
 const DOUBLINGS: f64 = 6.0;
 
 impl SurfaceNoise {
-    /// The factor on `what` (a name) of a workload on so many GPUs, beside `other` where that is not
-    /// empty.
+    /// The factor on the quantity `what` of a workload on `gpus` GPUs, with the co-tenant `other`
+    /// where not empty.
     pub(crate) fn factor(&self, what: &str, workload: &str, gpus: u32, other: &str) -> f64 {
         let draw = |at: &str| {
             Stream::new(self.seed, &format!("surface_noise {what} {workload} {other} {at}"))
@@ -57,7 +54,7 @@ impl SurfaceNoise {
 mod tests {
     use super::*;
 
-    /// Deviation of the logarithm of many workloads' factors on so many GPUs.
+    /// Standard deviation of the logarithm of many workloads' factors.
     fn deviation(shape: Shape, gpus: u32) -> f64 {
         let surface_noise = SurfaceNoise { shape, share: 0.1, seed: 3 };
         let logs: Vec<f64> = (0..4_000)
@@ -67,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_as_large_as_asked_and_hang_together_as_asked() {
+    fn errors_have_the_given_size_and_correlation() {
         for (shape, gpus, expected) in [
             (Shape::Independent, 1, 0.1),
             (Shape::Independent, 64, 0.1),

@@ -1,9 +1,8 @@
-//! Traces: lists of jobs in files, one file here for each format.
+//! Trace files: readers for several formats, one module per format.
 //!
-//! The format is recognised by what the file holds, or named by the caller. A file that is none of
-//! the known ones is refused with the name of the column that is missing; a column that is not
-//! read, and a row that cannot be a job or is odd, is counted and named by its line, never dropped
-//! in silence.
+//! The format is recognized by the file's columns, or given by the caller. An error names the
+//! missing column of a file in no known format. Columns that are not read, and rows that are left
+//! out or unusual, are reported in notes with their lines.
 
 mod chronus;
 mod elasticflow;
@@ -27,64 +26,64 @@ use csv::{ByteRecord, StringRecord};
 use wattle_common::JobId;
 
 use format::{FORMATS, Format, known};
-use row::{Odd, Row};
+use row::{Row, RowNotes};
 
 use crate::text::{pluralize, sanitize};
 
-/// Largest trace read, uncompressed: a limit against a file that is no trace.
+/// Largest trace, uncompressed, bytes.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// Rows named one by one in a report; the rest are only counted.
+/// Most lines listed in a note; further rows are counted.
 const NAMED_MAX: usize = 5;
 
-/// What a job's deadline means to its owner.
+/// The kind of a job's deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeadlineKind {
-    /// Late is worth nothing.
+    /// A late job has no value.
     #[default]
     Strict,
-    /// Late is worth less.
+    /// A late job has less value.
     Soft,
-    /// There is none: whenever there is room.
+    /// No deadline.
     BestEffort,
 }
 
 /// One job of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceJob {
-    /// Its id, made fit to be one.
+    /// Its id, with invalid characters replaced.
     pub id: JobId,
-    /// When it is submitted, from the trace's beginning.
+    /// Submission time, from the start of the trace.
     pub submit: Duration,
-    /// How long it runs at its placement, alone.
+    /// Run time at its placement without co-tenants.
     pub duration: Duration,
-    /// How many GPUs.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// What the trace calls its model.
+    /// The model's name in the trace.
     pub model: Option<String>,
-    /// Samples in a step over all its GPUs.
+    /// Global batch size, samples.
     pub batch: Option<u32>,
-    /// Steps it trains.
+    /// Number of steps.
     pub iterations: Option<u64>,
-    /// The catalog's workload, where the trace names it outright.
+    /// The catalog's workload, where the trace names one.
     pub workload: Option<String>,
-    /// The workload that was measured as this very job, and how many steps it does as that; used
-    /// where the catalog has it.
+    /// The workload measured for this job type and its number of steps; used where the catalog has
+    /// it.
     pub measured_as: Option<(String, u64)>,
-    /// When it must be done, from the trace's beginning.
+    /// Deadline, from the start of the trace.
     pub deadline: Option<Duration>,
-    /// What that deadline means.
+    /// The kind of the deadline.
     pub deadline_kind: DeadlineKind,
-    /// Whose it is.
+    /// The owner.
     pub user: Option<String>,
-    /// Jobs with the same name here are runs of the same thing, whatever that is.
+    /// Recurring jobs have the same name here and get the same workload.
     pub recurs_as: Option<String>,
-    /// The kind of GPU that was asked for, as the trace calls it.
+    /// The requested GPU type, as named in the trace.
     pub gpu_type: Option<String>,
 }
 
 impl Trace {
-    /// Keeps its first jobs and says so; the others are not simulated.
+    /// Keeps only the first jobs, and adds a note.
     pub fn keep_first(&mut self, jobs: usize) {
         if jobs < self.jobs.len() {
             let what = format!("the first {jobs} of {}", pluralize(self.jobs.len(), "job"));
@@ -95,7 +94,7 @@ impl Trace {
 }
 
 impl TraceJob {
-    /// A job of which no more is known than every trace tells.
+    /// A job with only the required properties.
     #[must_use]
     pub const fn new(id: JobId, submit: Duration, duration: Duration, gpus: u32) -> Self {
         Self {
@@ -117,12 +116,12 @@ impl TraceJob {
     }
 }
 
-/// What is odd about some rows, and which.
+/// A note on some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowNote {
-    /// What is odd, and what was done about it.
+    /// The anomaly and how it is handled.
     pub what: String,
-    /// How many rows.
+    /// Number of rows.
     pub count: usize,
     /// Lines of the first few, from 1.
     pub lines: Vec<u64>,
@@ -149,11 +148,11 @@ pub struct Trace {
     pub format: &'static str,
     /// Its jobs in the order of their submission.
     pub jobs: Vec<TraceJob>,
-    /// What was odd.
+    /// Notes on columns and rows.
     pub notes: Vec<RowNote>,
 }
 
-/// Why a file is no trace.
+/// Why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// It cannot be read.
@@ -161,23 +160,23 @@ pub enum TraceError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },
     /// It is larger than [`BYTES_MAX`].
-    #[error("the trace {name} holds more than {BYTES_MAX} bytes; cut it")]
+    #[error("the trace {name} has more than {BYTES_MAX} bytes; shorten it")]
     TooLarge {
         /// The file.
         name: String,
     },
-    /// The caller names a format that there is not.
-    #[error("no trace format `{format}`; use one of {}", formats().collect::<Vec<_>>().join(", "))]
+    /// The given format is unknown.
+    #[error("unknown trace format `{format}`; use one of {}", formats().collect::<Vec<_>>().join(", "))]
     UnknownFormat {
-        /// What was asked for.
+        /// The given format.
         format: String,
     },
-    /// It begins with nothing that a known format begins with.
+    /// It has no column of a known format.
     #[error("{name}: unknown column `{column}`; known formats are {}", known())]
     UnknownColumn {
         /// The file.
@@ -185,39 +184,39 @@ pub enum TraceError {
         /// The column.
         column: String,
     },
-    /// It has rows of `sacct -P`, and nothing that says what their cells are.
+    /// It has rows of `sacct -P` without a header.
     #[error("{name}: no header line; export without -n (--noheader)")]
     NoHeader {
         /// The file.
         name: String,
     },
-    /// A column that the format needs is not there.
+    /// A required column is missing.
     #[error(
-        "{name}: column `{column}` of the {format} format is missing; it needs {columns}, and the file has {has}"
+        "{name}: column `{column}` of the {format} format is missing; required are {columns}; the file has {has}"
     )]
     MissingColumn {
         /// The file.
         name: String,
         /// The column.
         column: String,
-        /// The format it looks most like, or that was asked for.
+        /// The given format, or the most similar one.
         format: &'static str,
-        /// All columns it needs.
+        /// The required columns.
         columns: String,
-        /// Those that are there.
+        /// The file's columns.
         has: String,
     },
-    /// No row is a job.
-    #[error("{name}: no row is a job{}", first.as_ref().map_or(String::new(), |n| format!(": {n}")))]
+    /// No row is a valid job.
+    #[error("{name}: no row is a valid job{}", first.as_ref().map_or(String::new(), |n| format!(": {n}")))]
     Empty {
         /// The file.
         name: String,
-        /// What is odd about the first rows.
+        /// The first note on its rows.
         first: Option<RowNote>,
     },
 }
 
-/// The names of the known formats, as [`read_as`] takes them.
+/// The names of the known formats, for [`read_as`].
 pub fn formats() -> impl Iterator<Item = &'static str> {
     FORMATS.iter().map(|format| format.key)
 }
@@ -225,15 +224,15 @@ pub fn formats() -> impl Iterator<Item = &'static str> {
 /// Reads the trace in the file at `path`, plain or compressed with gzip.
 ///
 /// # Errors
-/// [`TraceError`] says what is wrong with it.
+/// [`TraceError`] describes the problem.
 pub fn read(path: &Path) -> Result<Trace, TraceError> {
     read_as(path, None)
 }
 
-/// Reads the trace in the file at `path` as of the format called so, or of the one it looks like.
+/// Reads the trace in the file at `path` in the given format, or in the recognized one.
 ///
 /// # Errors
-/// [`TraceError`] says what is wrong with it.
+/// [`TraceError`] describes the problem.
 pub fn read_as(path: &Path, format: Option<&str>) -> Result<Trace, TraceError> {
     let bytes = std::fs::read(path)
         .map_err(|source| TraceError::Unreadable { path: path.to_owned(), source })?;
@@ -244,19 +243,19 @@ pub fn read_as(path: &Path, format: Option<&str>) -> Result<Trace, TraceError> {
 /// Reads a trace from the bytes of a file called `name`, plain or compressed with gzip.
 ///
 /// # Errors
-/// [`TraceError`] says what is wrong with it.
+/// [`TraceError`] describes the problem.
 pub fn parse(name: &str, bytes: &[u8]) -> Result<Trace, TraceError> {
     parse_as(name, bytes, None)
 }
 
-/// Reads a trace from the bytes of a file called `name`, as of the format called `format`, or of
-/// the one it looks like.
+/// Reads a trace from the bytes of a file called `name`, in the given format or in the recognized
+/// one.
 ///
 /// # Errors
-/// [`TraceError`] says what is wrong with it.
+/// [`TraceError`] describes the problem.
 pub fn parse_as(name: &str, bytes: &[u8], format: Option<&str>) -> Result<Trace, TraceError> {
     let mut text = Vec::new();
-    // What gzip files begin with (RFC 1952), whatever their name.
+    // The magic number of gzip (RFC 1952).
     let unpacked = if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(BYTES_MAX + 1);
         reader
@@ -273,7 +272,7 @@ pub fn parse_as(name: &str, bytes: &[u8], format: Option<&str>) -> Result<Trace,
     rows(name, unpacked, format, &header)
 }
 
-/// Every row of a file of this format.
+/// Reads all rows of a file in this format.
 fn rows(
     name: &str,
     unpacked: &[u8],
@@ -294,9 +293,9 @@ fn rows(
         .map(|column| sanitize(column))
         .collect();
     if !unread.is_empty() {
-        notes.say(format!("columns that were not read: {}", unread.join(", ")));
+        notes.add_for_file(format!("columns not read: {}", unread.join(", ")));
     }
-    // The first of two columns with one name counts.
+    // Of two columns with one name the first is used.
     let columns: BTreeMap<String, usize> = header
         .iter()
         .enumerate()
@@ -307,7 +306,7 @@ fn rows(
     let mut lines_of: BTreeMap<JobId, u64> = BTreeMap::new();
     let mut ordered = true;
     let mut bytes = ByteRecord::new();
-    let mut odd = Odd::default();
+    let mut row_notes = RowNotes::default();
     loop {
         let line = reader.position().line();
         match reader.read_byte_record(&mut bytes) {
@@ -319,19 +318,19 @@ fn rows(
             }
         }
         let line = bytes.position().map_or(line, csv::Position::line);
-        // A name in another encoding is no reason to lose a job.
+        // A row with a name in another encoding is kept.
         let record = StringRecord::from_byte_record(bytes).unwrap_or_else(|error| {
-            notes.add("with bytes that are no UTF-8, each read as \u{fffd}", line);
+            notes.add("with bytes that are not UTF-8, each read as \u{fffd}", line);
             StringRecord::from_byte_record_lossy(error.into_byte_record())
         });
-        odd.clear();
-        match (format.row)(&Row { columns: &columns, record: &record, line }, &mut odd) {
+        row_notes.clear();
+        match (format.row)(&Row { columns: &columns, record: &record, line }, &mut row_notes) {
             Err(problem) => notes.add(&format!("left out: {problem}"), line),
             Ok(job) => {
                 if lines_of.insert(job.id.clone(), line).is_some() {
-                    notes.add("left out: the job_id stood in an earlier row", line);
+                    notes.add("left out: an earlier row has the same job_id", line);
                 } else {
-                    odd.iter().for_each(|what| notes.add(what, line));
+                    row_notes.iter().for_each(|what| notes.add(what, line));
                     if jobs.last().is_some_and(|last| last.submit > job.submit) {
                         ordered = false;
                         notes.add("out of order, sorted by submission", line);
@@ -362,13 +361,13 @@ fn rows(
 struct Notes(Vec<RowNote>);
 
 impl Notes {
-    /// About the whole file.
-    fn say(&mut self, what: String) {
+    /// Adds a note on the file.
+    fn add_for_file(&mut self, what: String) {
         self.0.push(RowNote { what, count: 0, lines: Vec::new() });
     }
 
     fn add(&mut self, what: &str, line: u64) {
-        /// Kinds of oddities told apart; more are one.
+        /// Most different notes; further ones share one.
         const GPU_TYPES_MAX: usize = 50;
         let place = self.0.iter().position(|note| note.what == what).unwrap_or_else(|| {
             let what =

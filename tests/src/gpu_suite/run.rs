@@ -10,7 +10,7 @@ use wattle_common::messages::{JobProcesses, JobRecord, LaunchReport, LaunchState
 use wattle_common::{JobId, Timestamp};
 use wattle_gpu::GpuReading;
 use wattle_profiler::Event;
-use wattle_profiler::rhythm::{Beat, Beats, Refusal, Rhythm};
+use wattle_profiler::period_detection::{NoPeriod, Period, Sample, SampleSeries};
 use wattle_profiler::steps::{StepMeter, StepRate};
 use wattle_runtime::{clock, testing};
 
@@ -55,7 +55,7 @@ pub struct Run {
     /// Processor time of this process, the profiler in it, as a share of one core.
     pub overhead: Option<f64>,
     /// The period seen in power and utilisation; of single jobs only.
-    pub rhythm: Option<Result<Rhythm, Refusal>>,
+    pub rhythm: Option<Result<Period, NoPeriod>>,
 }
 
 impl Run {
@@ -193,11 +193,11 @@ pub(super) async fn measure(
     for (at, model) in models.iter().enumerate() {
         let training = Training::start(plan, watch, folder, at, model)?;
         let record = record(watch, plan, &training.job, model)?;
-        watch.tell(Event::Recorded(Box::new(record)));
+        watch.tell(Event::JobRecorded(Box::new(record)));
         trainings.push(training);
     }
     let told = report(watch, plan, &trainings);
-    watch.tell(Event::Launched(told));
+    watch.tell(Event::LaunchReported(told));
 
     let failed = match ready(watch, plan, folder, &mut trainings).await? {
         Err(failed) => Some(failed),
@@ -216,7 +216,7 @@ pub(super) async fn measure(
     let spent = before.1.zip(own_cpu_ns()).map(|(before, after)| after.saturating_sub(before));
     // The last window closes as the jobs go.
     let nobody = report(watch, plan, &[]);
-    watch.tell(Event::Launched(nobody));
+    watch.tell(Event::LaunchReported(nobody));
     let run = seen(watch, models, &trainings, failed);
     for training in &mut trainings {
         training.end().await;
@@ -306,7 +306,8 @@ fn seen(
         })
         .collect();
     Run {
-        rhythm: (jobs.len() == 1 && failed.is_none()).then(|| beats(&samples).rhythm(false)),
+        rhythm: (jobs.len() == 1 && failed.is_none())
+            .then(|| series(&samples).detect_period(false)),
         jobs,
         failed,
         span_s: span.as_secs_f64(),
@@ -334,14 +335,14 @@ fn integrated(samples: &[(Timestamp, GpuReading)]) -> Option<f64> {
     (samples.len() > 1).then(|| samples.windows(2).map(one).sum()).flatten()
 }
 
-/// The same samples as the profiler listens to where a job says nothing.
-fn beats(samples: &[(Timestamp, GpuReading)]) -> Beats {
-    let mut beats = Beats::default();
+/// The series from which the profiler detects the period of a job that reports no steps.
+fn series(samples: &[(Timestamp, GpuReading)]) -> SampleSeries {
+    let mut series = SampleSeries::default();
     for pair in samples.windows(2) {
         let ((before, last), (at, reading)) = (&pair[0], &pair[1]);
         let seconds = at.since(*before).as_secs_f64();
         let spent = last.energy_total.zip(reading.energy_total);
-        beats.push(Beat {
+        series.push(Sample {
             at_s: at.since(samples[0].0).as_secs_f64(),
             power_w: reading.power.map(|power| power.as_w() as f32),
             spent_w: spent.map(|(a, b)| ((b.as_j() - a.as_j()) / seconds) as f32),
@@ -349,5 +350,5 @@ fn beats(samples: &[(Timestamp, GpuReading)]) -> Beats {
             memory_percent: reading.utilization_memory_percent.map(f32::from),
         });
     }
-    beats
+    series
 }

@@ -53,7 +53,7 @@ impl Watch {
             .context("the sampler's thread does not start")?;
         let node = NodeId::new("suite").context("an id")?;
         Ok(Self {
-            machine: ProfilerMachine::new(node.clone(), Settings::default().beside(rate), None),
+            machine: ProfilerMachine::new(node.clone(), Settings::default().at_rate(rate), None),
             node,
             gpu: plan.gpu,
             inbox,
@@ -69,7 +69,7 @@ impl Watch {
     /// Tells the profiler something.
     pub(super) fn tell(&mut self, event: Event) {
         match &event {
-            Event::Sampled { at, cards } => {
+            Event::Sampled { at, gpus: cards } => {
                 self.failed = None;
                 for card in cards.iter().filter(|card| card.gpu == self.gpu) {
                     match &card.reading {
@@ -79,7 +79,7 @@ impl Watch {
                 }
             }
             Event::Progressed { at, line } => self.lines.push((*at, line.clone())),
-            Event::DriverAway(error) => self.failed = Some(error.clone()),
+            Event::DriverFailed(error) => self.failed = Some(error.clone()),
             _ => {}
         }
         let mut actions = Vec::new();

@@ -1,12 +1,12 @@
-//! Made-up training loops, and what a card's sensors make of them.
+//! Made-up training loops, and what a GPU's sensors make of them.
 
 use wattle_common::rng::Stream;
-use wattle_profiler::rhythm::{Beat, Beats};
+use wattle_profiler::period_detection::{Sample, SampleSeries};
 
 /// Resolution of the made-up loops, seconds.
 pub(crate) const FINE_S: f64 = 0.005;
 
-/// How busy the card is by the part of the iteration that has passed: up to three bumps.
+/// How busy the GPU is by the part of the iteration that has passed: up to three bumps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wave {
     /// Busy for this share of the iteration, else waiting.
@@ -72,15 +72,15 @@ pub(crate) const PLAIN: Loop = Loop {
 };
 
 /// Busy share by time, in steps of [`FINE_S`].
-pub(crate) fn activity(of: &Loop, dice: &mut Stream) -> Vec<f64> {
+pub(crate) fn activity(of: &Loop, rng: &mut Stream) -> Vec<f64> {
     let count = ((of.window_s + 3.0) / FINE_S) as usize;
-    let (mut from, mut length) = (-dice.unit() * of.period_s, of.period_s);
+    let (mut from, mut length) = (-rng.unit() * of.period_s, of.period_s);
     let mut busy = Vec::with_capacity(count);
     for i in 0..count {
         let at = i as f64 * FINE_S;
         while at >= from + length {
             from += length;
-            length = of.period_s * (1.0 + of.uneven * dice.normal()).max(0.2);
+            length = of.period_s * (1.0 + of.uneven * rng.normal()).max(0.2);
         }
         let paused = of.pause.is_some_and(|(after, long)| at >= after && at < after + long);
         busy.push(if paused { 0.3 } else { of.wave.at((at - from) / length) });
@@ -103,17 +103,17 @@ fn mean(sums: &[f64], from: f64, until: f64) -> f64 {
     (sums[until] - sums[from]) / (until - from) as f64
 }
 
-/// What a card's sensors make of `busy`.
-pub(crate) fn sampled(of: &Loop, busy: &[f64], dice: &mut Stream) -> Beats {
+/// What a GPU's sensors make of `busy`.
+pub(crate) fn sampled(of: &Loop, busy: &[f64], rng: &mut Stream) -> SampleSeries {
     let sums = sums(busy);
-    let mut beats = Beats::default();
+    let mut series = SampleSeries::default();
     let mut last = 1.0;
     for i in 0..(of.window_s * 10.0) as u32 {
-        let at = 1.0 + 0.1 * (f64::from(i) + of.jitter * (2.0 * dice.unit() - 1.0));
-        if dice.unit() < of.missing || at <= last {
+        let at = 1.0 + 0.1 * (f64::from(i) + of.jitter * (2.0 * rng.unit() - 1.0));
+        if rng.unit() < of.missing || at <= last {
             continue;
         }
-        let noise = of.noise_w * dice.normal();
+        let noise = of.noise_w * rng.normal();
         let watts = |share: f64| (120.0 + of.swing_w * share) as f32;
         // Utilisation: a mean over a sixth of a second, made anew as often.
         let made = (at * 6.0).floor() / 6.0;
@@ -131,14 +131,14 @@ pub(crate) fn sampled(of: &Loop, busy: &[f64], dice: &mut Stream) -> Beats {
                 (0..=count).map(one).sum::<f64>() / f64::from(count + 1)
             }
         };
-        beats.push(Beat {
+        series.push(Sample {
             at_s: at,
             power_w: Some(watts(seen(at - of.averaged_s, at)) + noise as f32),
             spent_w: Some(watts(seen(last, at)) + 0.5 * noise as f32),
-            busy_percent: Some(percent(100.0, of.noise_w / 5.0 * dice.normal())),
-            memory_percent: Some(percent(40.0, of.noise_w / 10.0 * dice.normal())),
+            busy_percent: Some(percent(100.0, of.noise_w / 5.0 * rng.normal())),
+            memory_percent: Some(percent(40.0, of.noise_w / 10.0 * rng.normal())),
         });
         last = at;
     }
-    beats
+    series
 }

@@ -1,39 +1,39 @@
-//! The bound that forgets the other jobs: everybody runs alone, from arrival on.
+//! The bound without contention: every job runs from its arrival on.
 //!
-//! A job that does a part of its work in each of several configurations has, per step of work, the
-//! energy and time of a point between theirs. So what one job can reach is the lower left edge of
-//! the convex hull of its options' (joules, seconds) per step, and what all can reach is the sum of
-//! those edges: their pieces, the steepest first. That is exact for jobs alone, for every price of
-//! energy at once; no schedule of several jobs is below it, since others only take GPUs away.
+//! A job that divides its work between options has, per step, the energy and time of a convex
+//! combination of theirs. Its frontier is the lower left edge of the convex hull of its options'
+//! (joules, seconds) per step. The frontier of all jobs is the Minkowski sum of these edges: their
+//! segments, steepest first. It is exact without contention, for every energy price at once, and
+//! contention only removes options.
 
 use super::frontier::{BoundFrontier, Line};
 use super::{BoundError, BoundJob, BoundOption, Class, JOULES_PER_KWH, classes};
 
-/// The least mean completion time at each energy if every job ran alone from its arrival on, in a
-/// cluster of `gpus`.
+/// The least mean completion time over energy if every job runs from its arrival on without
+/// contention, in a cluster of `gpus` GPUs.
 ///
-/// Its first corner is the least energy, its last every job at its fastest.
+/// The first corner has the least energy; at the last corner every job runs at its fastest.
 ///
 /// # Errors
-/// When there are no jobs, a figure is not finite or has the wrong sign, or a job has no option
-/// that fits.
+/// Without jobs, for invalid values, and for a job without an option that fits.
 pub fn contention_free(jobs: &[BoundJob], gpus: u32) -> Result<BoundFrontier, BoundError> {
     Ok(of_classes(&classes(jobs, gpus)?).frontier())
 }
 
-/// Energies this close, relatively, are one: the slope between them would be rounding. Their least
-/// energy and least time are taken together, which can only lower the bound.
+/// Relative difference below which energies are equal, since the slope between them would be
+/// rounding noise. The least energy and the least time are combined, which can only lower the
+/// bound.
 const SAME_ENERGY: f64 = 1e-7;
 
-/// A share of the fastest mean completion time that is not worth a price of energy of its own.
-const NEXT_TO_NOTHING: f64 = 2e-3;
+/// Share of the fastest mean completion time below which energy prices are not resolved.
+const NEGLIGIBLE: f64 = 2e-3;
 
-/// The sum of all jobs' edges.
+/// The Minkowski sum of all jobs' edges.
 pub(super) struct Edges {
     jobs: f64,
-    /// Joules and seconds of all jobs, each at its thriftiest.
+    /// Joules and seconds of all jobs at least energy.
     start: (f64, f64),
-    /// Pieces, the steepest first: seconds won per joule as a slope (below zero), joules, seconds.
+    /// Segments, steepest first: slope in seconds per joule (negative), joules, seconds.
     pieces: Vec<(f64, f64, f64)>,
 }
 
@@ -73,13 +73,13 @@ impl Edges {
         BoundFrontier::from_corners(self.corners())
     }
 
-    /// The lowest and the highest price of energy, in seconds per joule, at which somebody changes
-    /// his mind; the last changes, which together win next to nothing, are left out. None where
-    /// energy buys no time.
+    /// The lowest and the highest energy price, seconds per joule, at which an optimal option
+    /// changes; the last changes, which together save a negligible time, are left out. `None` where
+    /// energy saves no time.
     pub(super) fn prices(&self) -> Option<(f64, f64)> {
         let won: f64 = self.pieces.iter().map(|&(.., seconds)| -seconds).sum();
         let fastest = self.start.1 - won;
-        let mut left = NEXT_TO_NOTHING * fastest;
+        let mut left = NEGLIGIBLE * fastest;
         let low = self.pieces.iter().rev().find(|&&(.., seconds)| {
             left += seconds;
             left < 0.0
@@ -88,7 +88,7 @@ impl Edges {
         Some((-low, -high))
     }
 
-    /// The lines whose highest the frontier is, the level one at its end included.
+    /// The lines of which the frontier is the maximum, with the level one at its end.
     pub(super) fn lines(&self) -> Vec<Line> {
         let corners = self.corners();
         let level = Line { slope: 0.0, intercept: corners[corners.len() - 1].1 };
@@ -100,15 +100,14 @@ impl Edges {
     }
 }
 
-/// The lower left edge of the hull of (joules, seconds) per step, from the thriftiest to the
-/// fastest.
+/// The lower left edge of the hull of (joules, seconds) per step, from least energy to least time.
 fn edge(options: &[BoundOption]) -> Vec<(f64, f64)> {
     let mut points: Vec<(f64, f64)> = options
         .iter()
         .map(|option| (option.power_w / option.steps_per_s, 1.0 / option.steps_per_s))
         .collect();
     points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    // What costs more must be faster.
+    // Keep points on which more energy saves time.
     let mut falling: Vec<(f64, f64)> = Vec::new();
     for point in points {
         match falling.last_mut() {
@@ -120,7 +119,7 @@ fn edge(options: &[BoundOption]) -> Vec<(f64, f64)> {
     let mut edge: Vec<(f64, f64)> = Vec::new();
     for point in falling {
         while let [.., a, b] = edge[..] {
-            // The corner b stays only below the straight way from a to the new point.
+            // The corner b stays only below the line from a to the new point.
             if (b.1 - a.1) * (point.0 - a.0) < (point.1 - a.1) * (b.0 - a.0) {
                 break;
             }

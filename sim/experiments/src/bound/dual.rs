@@ -1,34 +1,34 @@
-//! What a path of GPU prices proves: a number that no schedule's cost is below.
+//! The dual function: a lower bound on the cost of every schedule from a path of GPU prices.
 //!
-//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `mu w(t)` seconds, `w` being what it
-//! counts as then (one, or the grid's intensity). Whatever the prices, `nu >= 0`, no schedule has a
-//! smaller sum of flow times + `mu` times what its joules count as than
+//! Let a GPU-second cost `nu(t)` seconds at time `t`, and a joule `mu w(t)` seconds with weight `w`
+//! (one, or the grid's relative intensity). For all prices `nu >= 0`, the sum of flow times + `mu`
+//! * weighted joules of every schedule is at least
 //!
 //! ```text
 //! sum_j min_T max_p { T - a_j + p x_j - int_{a_j}^{T} h_j(p, t) dt }  -  G int nu dt,
 //! h_j(p, t) = max(0, max over options of p * speed - mu w(t) * power - nu(t) * GPUs)
 //! ```
 //!
-//! for jobs that arrive at `a_j` with `x_j` steps and for `G` GPUs: a schedule never uses more than
-//! `G`, so paying for what it uses and getting `G int nu` back costs it no more than before, and
-//! then every job minimises on its own; the inner part is the linear programme of finishing at `T`
-//! at least cost, written by its dual, `p` being the price of a step.
+//! for jobs that arrive at `a_j` with `x_j` steps, and `G` GPUs. A schedule uses at most `G` GPUs,
+//! so charging its use and refunding `G int nu` does not increase its cost; then every job
+//! minimizes independently. The inner part is the linear program of finishing at `T` at least cost,
+//! in its dual form with step price `p`.
 //!
-//! What is approximated here, and why the result stays a bound:
-//! * Prices are constant within a bucket and zero after the last. Any path is allowed, this one too.
-//! * Within a bucket the bracket is straight in `T`, concave in `p`: the least over `T` of the
-//!   greatest over `p` is the greatest over `p` of the smaller end. No finish time is left out, and
-//!   none between the ends is thought dearer than it is.
-//! * `p` runs over a grid. Every `p` bounds the cost from below, so leaving some out only lowers it.
-//! * Finishes after the last bucket are taken with one `p` only, the price of a step at free GPUs and
-//!   the least weight, at which the bracket no longer changes with `T`, or only rises.
-//! * A joule counts as no more than it does in the bucket ([`super::weights`]).
-//! * Energy and time are sums of some thousand terms; rounding is below a part in 10^11.
+//! Approximations, all of which keep the result a lower bound:
+//! * Prices are constant within a bucket and zero after the last. Any path is valid.
+//! * Within a bucket the bracket is linear in `T` and concave in `p`: the minimum over `T` of the
+//!   maximum over `p` is the maximum over `p` of the smaller end. No finish time is left out or
+//!   overestimated.
+//! * `p` is on a grid. Every `p` gives a lower bound, so omitting some only lowers it.
+//! * Finish times after the last bucket use one `p`, the step price at free GPUs and the least
+//!   weight, at which the bracket is constant or increasing in `T`.
+//! * Weights are rounded down ([`super::weights`]).
+//! * Energy and time are sums of some thousand terms; the rounding error is below 1e-11.
 
 use super::weights::Weights;
 use super::{BoundOption, Class};
 
-/// A straight line `value - gpus * nu`.
+/// A line `value - gpus * nu`.
 #[derive(Debug, Clone, Copy)]
 struct Worth {
     value: f64,
@@ -42,44 +42,44 @@ impl Worth {
     }
 }
 
-/// A class at one price of energy.
+/// A class at one energy price.
 struct Priceable<'c> {
     class: &'c Class,
-    /// Options by rising GPUs, as (GPUs, speed, mu * power).
+    /// Options by ascending GPUs, as (GPUs, speed, mu * power).
     options: Vec<(f64, f64, f64)>,
 }
 
-/// The bound as a function of the path of GPU prices, at one price of energy.
+/// The dual function at one energy price.
 pub(super) struct Dual<'c> {
     classes: Vec<Priceable<'c>>,
     gpus: f64,
-    /// When the first bucket begins, in seconds.
+    /// Start of the first bucket, seconds.
     origin_s: f64,
     bucket_s: f64,
     weights: &'c Weights,
     scratch: Scratch,
 }
 
-/// What is filled anew for each class.
+/// Buffers that are refilled for each class.
 #[derive(Default)]
 struct Scratch {
-    /// Per step price and weight: what running is worth at each number of GPUs, only where it is the
-    /// best for some GPU price.
+    /// Per step price and weight: the value of running at each GPU count that is optimal at some
+    /// GPU price.
     worth: Vec<Vec<Worth>>,
-    /// Weights there are.
+    /// Number of weights.
     levels: usize,
-    /// Step prices, rising.
+    /// Step prices, ascending.
     step_prices: Vec<f64>,
-    /// Per step price, one row of `int (1 - h) dt` up to each bucket's start.
+    /// Per step price, `int (1 - h) dt` up to each bucket's start.
     slack: Vec<f64>,
     row: Vec<f64>,
 }
 
-/// A dual's value at a path, and where to go from there.
+/// The dual function's value at a path, and its subgradient.
 pub(super) struct Answer {
-    /// Seconds: no schedule has a smaller sum of flow times + mu * joules.
+    /// The value, seconds.
     pub(super) value_s: f64,
-    /// GPUs that the jobs would take at these prices, per bucket: about the direction of ascent.
+    /// Demand for GPUs at these prices, per bucket.
     pub(super) demand: Vec<f64>,
 }
 
@@ -106,15 +106,15 @@ impl<'c> Dual<'c> {
         Self { classes, gpus: f64::from(gpus), origin_s, bucket_s, weights, scratch }
     }
 
-    /// The bound at a path, with so many step prices per class.
+    /// The value at a path, with `step_prices` step prices per class.
     pub(super) fn at(&mut self, path: &[f64], step_prices: usize) -> Answer {
-        let dearest = path.iter().copied().fold(0.0, f64::max);
+        let highest = path.iter().copied().fold(0.0, f64::max);
         let mut demand = vec![0.0; path.len()];
         let mut value_s = -self.gpus * self.bucket_s * path.iter().sum::<f64>();
         let (origin_s, bucket_s, weights) = (self.origin_s, self.bucket_s, self.weights);
         let grid = Grid { origin_s, bucket_s, path, ranked: ranked(path, weights), weights };
         for class in &self.classes {
-            self.scratch.fill(class, &grid, dearest, step_prices);
+            self.scratch.fill(class, &grid, highest, step_prices);
             for &(arrival_s, work) in &class.class.jobs {
                 value_s += self.scratch.job(arrival_s, work, &grid, &mut demand);
             }
@@ -131,12 +131,12 @@ struct Grid<'p> {
     origin_s: f64,
     bucket_s: f64,
     path: &'p [f64],
-    /// Prices and their buckets, those of one weight beside each other and by rising price.
+    /// Prices and their buckets, grouped by weight and ascending by price.
     ranked: Vec<(f64, usize)>,
     weights: &'p Weights,
 }
 
-/// Prices and their buckets, those of one weight beside each other and by rising price.
+/// Prices and their buckets, grouped by weight and ascending by price.
 fn ranked(path: &[f64], weights: &Weights) -> Vec<(f64, usize)> {
     let mut ranked: Vec<_> =
         weights.by_group().iter().map(|&bucket| (path[bucket], bucket)).collect();
@@ -147,8 +147,8 @@ fn ranked(path: &[f64], weights: &Weights) -> Vec<(f64, usize)> {
 }
 
 impl Priceable<'_> {
-    /// The price of a step at which running just repays a second of waiting, GPUs at `nu`, where a
-    /// joule counts as `weight`.
+    /// The step price at which running offsets a second of waiting, at GPU price `nu` and energy
+    /// weight `weight`.
     fn break_even(&self, nu: f64, weight: f64) -> f64 {
         let cost =
             |&(gpus, speed, energy): &(f64, f64, f64)| (1.0 + weight * energy + nu * gpus) / speed;
@@ -157,11 +157,11 @@ impl Priceable<'_> {
 }
 
 impl Scratch {
-    fn fill(&mut self, class: &Priceable<'_>, grid: &Grid<'_>, dearest: f64, step_prices: usize) {
-        // Outside these two the bracket only rises, or only falls, with the finish time: no other
-        // step price can be the one that decides.
+    fn fill(&mut self, class: &Priceable<'_>, grid: &Grid<'_>, highest: f64, step_prices: usize) {
+        // Outside these two the bracket is monotone in the finish time, so no other step price can
+        // be optimal.
         let (least, most) = (grid.weights.least(), grid.weights.most());
-        let (low, high) = (class.break_even(0.0, least), class.break_even(dearest, most));
+        let (low, high) = (class.break_even(0.0, least), class.break_even(highest, most));
         self.step_prices.clear();
         self.step_prices.push(low);
         if high > low {
@@ -182,7 +182,7 @@ impl Scratch {
             for (group, (weight, worth)) in grid.weights.levels().zip(worths).enumerate() {
                 useful(p, weight, &class.options, worth);
                 let Some((mut line, mut fewer)) = worth.split_last() else { continue };
-                // The dearer GPUs are, the fewer are best, until none are.
+                // The optimal number of GPUs is non-increasing in their price.
                 for &(nu, bucket) in &grid.ranked[grid.weights.range(group)] {
                     let mut gain = line.at(nu);
                     while let Some((next, rest)) = fewer.split_last()
@@ -205,19 +205,19 @@ impl Scratch {
         }
     }
 
-    /// What running is worth at a step price, by weight.
+    /// The value of running at a step price, by weight.
     fn worth(&self, price: usize) -> &[Vec<Worth>] {
         &self.worth[price * self.levels..(price + 1) * self.levels]
     }
 
-    /// The least cost of a job at these prices; adds the GPU-seconds it takes for it per bucket.
+    /// The least cost of a job at these prices; adds its demand for GPU-seconds per bucket.
     fn job(&self, arrival_s: f64, work: f64, grid: &Grid<'_>, demand: &mut [f64]) -> f64 {
         let buckets = grid.path.len();
         let since = (arrival_s - grid.origin_s) / grid.bucket_s;
         let first = (since as usize).min(buckets - 1);
         let into = (since - first as f64).clamp(0.0, 1.0);
         let row = |i: usize| &self.slack[i * (buckets + 1)..(i + 1) * (buckets + 1)];
-        // `int (1 - h)` up to the arrival, straight within its bucket.
+        // `int (1 - h)` up to the arrival, linear within its bucket.
         let before = |i: usize| {
             let row = row(i);
             row[first] + (row[first + 1] - row[first]) * into
@@ -229,7 +229,7 @@ impl Scratch {
         let (mut end, mut price) = (buckets, 0);
         let mut i = self.step_prices.len() - 1;
         for bucket in first..buckets {
-            // The lowest step price gives no more than the best one, and only rises with the finish.
+            // The lowest step price gives a lower bound that is increasing in the finish time.
             if bucket > first && cheap_base + cheap[bucket] >= least {
                 break;
             }
@@ -238,7 +238,7 @@ impl Scratch {
                 let start = if bucket == first { before } else { row[bucket] };
                 self.step_prices[i] * work - before + start.min(row[bucket + 1])
             };
-            // Concave in the step price, and the later the finish, the lower the best one.
+            // Concave in the step price; the optimal one is non-increasing in the finish time.
             let mut best = bracket(i);
             while i > 0 {
                 let lower = bracket(i - 1);
@@ -256,15 +256,14 @@ impl Scratch {
         least
     }
 
-    /// Adds the GPU-seconds that a job takes when it finishes in the span's last bucket with about
-    /// this step price.
+    /// Adds the demand of a job that finishes in the span's last bucket at about this step price.
     ///
-    /// One step price of a grid makes a little too much or too little; the least-cost way to make
-    /// just the work leaves the last bucket early, or mixes what two neighbouring prices do.
+    /// A step price on the grid completes slightly too much or too little work; the least-cost
+    /// solution leaves the last bucket early, or mixes the solutions of two adjacent prices.
     fn take(&self, span: &Span<'_>, price: usize, work: f64, demand: &mut [f64]) {
         if price == 0 || price + 1 == self.step_prices.len() {
-            // With the lowest or the highest step price the bracket may be level over many finish
-            // times, and says nothing of the end: the work does.
+            // At the lowest or highest step price the bracket may be constant over many finish
+            // times; the work then determines the end.
             let mut done = 0.0;
             for (bucket, sum) in demand.iter_mut().enumerate().skip(span.first) {
                 let (gpus, speed) = span.taken(self.worth(price), bucket);
@@ -307,7 +306,7 @@ impl Scratch {
 struct Span<'g> {
     grid: &'g Grid<'g>,
     first: usize,
-    /// How much of the first bucket is over when the job arrives, 0..1.
+    /// Elapsed share of the first bucket at the arrival, 0 to 1.
     into: f64,
     end: usize,
 }
@@ -318,12 +317,12 @@ impl Span<'_> {
         share * self.grid.bucket_s
     }
 
-    /// GPUs and speed of what is best in a bucket.
+    /// GPUs and speed of the optimal option in a bucket.
     fn taken(&self, worth: &[Vec<Worth>], bucket: usize) -> (f64, f64) {
         taken(&worth[self.grid.weights.group(bucket)], self.grid.path[bucket])
     }
 
-    /// Steps made in all of it, and in its last bucket.
+    /// Steps in the span, and in its last bucket.
     fn steps(&self, worth: &[Vec<Worth>]) -> (f64, f64) {
         let mut sum = 0.0;
         let mut last = 0.0;
@@ -349,7 +348,7 @@ impl Span<'_> {
     }
 }
 
-/// GPUs and speed of what is best at a GPU price; none where nothing is worth it.
+/// GPUs and speed of the optimal option at a GPU price; zero where running has no value.
 fn taken(worth: &[Worth], nu: f64) -> (f64, f64) {
     let mut chosen = (0.0, 0.0, 0.0);
     for line in worth {
@@ -361,12 +360,12 @@ fn taken(worth: &[Worth], nu: f64) -> (f64, f64) {
     (chosen.1, chosen.2)
 }
 
-/// The options that are the best at some GPU price `nu >= 0` if a step is worth `p` and a joule counts
-/// as `weight`: the upper envelope of their lines and of doing nothing.
+/// The options that are optimal at some GPU price `nu >= 0`, at step price `p` and energy weight
+/// `weight`: the upper envelope of their lines and of zero.
 fn useful(p: f64, weight: f64, options: &[(f64, f64, f64)], worth: &mut Vec<Worth>) {
     worth.clear();
-    // Options come by rising GPUs: from the flattest line to the steepest, so each line must be
-    // worth more at free GPUs than those before it.
+    // Options ascend by GPUs, from the flattest line to the steepest, so each line must have a
+    // higher value at free GPUs than those before it.
     for &(gpus, speed, energy) in options {
         let line = Worth { value: p * speed - weight * energy, gpus, speed };
         if line.value <= 0.0 || worth.last().is_some_and(|last| line.value <= last.value) {
@@ -376,7 +375,7 @@ fn useful(p: f64, weight: f64, options: &[(f64, f64, f64)], worth: &mut Vec<Wort
             worth.pop();
         }
         while let [.., a, b] = worth[..] {
-            // b is the best between where the new line falls below it and where it falls below a.
+            // b is optimal between its crossings with the new line and with a.
             let leaves_new = (line.value - b.value) * (b.gpus - a.gpus);
             let leaves_b = (b.value - a.value) * (line.gpus - b.gpus);
             if leaves_new < leaves_b {

@@ -1,10 +1,9 @@
-//! A bound as a curve: the least mean completion time at each energy.
+//! A bound as a curve: the least mean completion time over energy.
 //!
-//! Convex and falling, kept as its corners. Left of the first corner no schedule exists; right of
-//! the last one more energy buys nothing. Nothing is ever extrapolated beyond that.
+//! The curve is convex and decreasing, and stored as its corners. No schedule exists left of the
+//! first corner; right of the last one the curve is constant.
 
-/// Straight line `intercept + slope * kWh`, in seconds, that no schedule's mean completion time is
-/// below.
+/// A line `intercept + slope * kWh`, in seconds, below the mean completion time of every schedule.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Line {
     /// Seconds per kWh, at most zero.
@@ -18,8 +17,8 @@ impl Line {
         self.slope.mul_add(kwh, self.intercept)
     }
 
-    /// Where it meets a flatter line.
-    fn meets(self, flatter: Self) -> f64 {
+    /// The energy at which it crosses a flatter line.
+    fn crosses(self, flatter: Self) -> f64 {
         (self.intercept - flatter.intercept) / (flatter.slope - self.slope)
     }
 }
@@ -31,7 +30,7 @@ pub struct BoundFrontier {
 }
 
 impl BoundFrontier {
-    /// From corners whose energy rises and whose time falls, ever more slowly.
+    /// From the corners of a convex decreasing curve.
     pub(crate) fn from_corners(points: Vec<(f64, f64)>) -> Self {
         debug_assert!(
             points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1)
@@ -39,21 +38,21 @@ impl BoundFrontier {
         Self { points }
     }
 
-    /// The highest of some lines from an energy on. The flattest must be level, so that the curve
-    /// has an end.
+    /// The maximum of lines from an energy on. The flattest must be level, so that the curve has an
+    /// end.
     pub(crate) fn from_lines(mut lines: Vec<Line>, least_kwh: f64) -> Self {
         debug_assert!(lines.iter().any(|line| line.slope >= 0.0));
         lines.sort_by(|a, b| a.slope.total_cmp(&b.slope).then(b.intercept.total_cmp(&a.intercept)));
         lines.dedup_by(|later, kept| later.slope <= kept.slope);
         let mut hull: Vec<Line> = Vec::new();
         for line in lines {
-            // A line goes when, from the start on, another is always above it.
+            // Remove a line that is below another one everywhere.
             while let Some(&last) = hull.last() {
                 let starts = match hull.len() {
                     1 => least_kwh,
-                    n => hull[n - 2].meets(last),
+                    n => hull[n - 2].crosses(last),
                 };
-                if last.meets(line) > starts {
+                if last.crosses(line) > starts {
                     break;
                 }
                 hull.pop();
@@ -62,34 +61,33 @@ impl BoundFrontier {
         }
         let mut points = vec![(least_kwh, hull[0].at(least_kwh))];
         for pair in hull.windows(2) {
-            let kwh = pair[0].meets(pair[1]);
-            // Never above the corner before it, not even by the last bit.
+            let kwh = pair[0].crosses(pair[1]);
+            // Not above the previous corner, despite rounding.
             let before = points.last().map_or(f64::INFINITY, |&(_, time)| time);
             points.push((kwh, pair[1].at(kwh).min(before)));
         }
         Self { points }
     }
 
-    /// The corners, as (kWh, seconds): energy rises, time falls.
+    /// The corners, as (kWh, seconds), by ascending energy.
     #[must_use]
     pub fn points(&self) -> &[(f64, f64)] {
         &self.points
     }
 
-    /// The end of least energy, and the least time there.
+    /// The corner of least energy.
     #[must_use]
-    pub fn thriftiest(&self) -> (f64, f64) {
+    pub fn least_energy(&self) -> (f64, f64) {
         self.points[0]
     }
 
-    /// The end of least time, and the least energy it takes.
+    /// The corner of least time.
     #[must_use]
     pub fn fastest(&self) -> (f64, f64) {
         self.points[self.points.len() - 1]
     }
 
-    /// The least mean completion time in seconds when at most so much energy is spent; none where
-    /// no schedule is so thrifty. More energy than the fastest end's buys nothing.
+    /// The least mean completion time within an energy, seconds; `None` below the least energy.
     #[must_use]
     pub fn jct_s_at(&self, energy_kwh: f64) -> Option<f64> {
         if energy_kwh.is_nan() || energy_kwh < self.points[0].0 {
@@ -101,22 +99,21 @@ impl BoundFrontier {
         Some(from_s + (to_s - from_s) * (energy_kwh - from_kwh) / (to_kwh - from_kwh))
     }
 
-    /// How many times longer than the bound a policy's mean completion time is at its own energy:
-    /// 1.04 is 4 % above. None where the bound says that no schedule spends so little, or where the
-    /// bound is zero.
+    /// Ratio of a policy's mean completion time to the bound at its energy: 1.04 is 4 % above.
+    /// `None` below the least energy, or where the bound is zero.
     #[must_use]
     pub fn above(&self, energy_kwh: f64, jct_s: f64) -> Option<f64> {
         let bound = self.jct_s_at(energy_kwh)?;
         (bound > 0.0).then(|| jct_s / bound)
     }
 
-    /// The same curve told in another unit, of which a kilowatt-hour is so many.
+    /// The curve in another unit, with `per_kwh` units per kilowatt-hour.
     #[must_use]
     pub fn scaled(&self, per_kwh: f64) -> Self {
         Self { points: self.points.iter().map(|&(kwh, time)| (kwh * per_kwh, time)).collect() }
     }
 
-    /// The same curve with energy added that every schedule spends, whatever it does.
+    /// The curve with added energy that every schedule uses.
     #[must_use]
     pub fn shifted_kwh(&self, kwh: f64) -> Self {
         Self { points: self.points.iter().map(|&(energy, time)| (energy + kwh, time)).collect() }

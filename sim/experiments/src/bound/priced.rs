@@ -1,21 +1,19 @@
-//! The tighter bound: GPUs are scarce, and their price changes with time.
+//! The bound with a limited number of GPUs, by Lagrangian relaxation.
 //!
-//! For each of some prices `mu` of energy (seconds per joule) a path of GPU prices is sought that
-//! proves as much as it can; what a path proves, and why any path proves something valid, stands in
-//! `dual.rs`. From `sum of flow times + mu * joules >= value` for all schedules follows
-//! `mean completion time >= (value - mu * joules) / jobs`: a straight line over energy, and the
-//! bound is the highest of all lines. The contention-free bound's lines are among them, since GPUs
-//! may cost nothing, so this bound is never below that one.
+//! For each of several energy prices `mu` (seconds per joule), a path of GPU prices over time is
+//! optimized; the value of any path is a valid bound (`dual.rs`). From `sum of flow times + mu *
+//! joules >= value` for all schedules follows `mean completion time >= (value - mu * joules) /
+//! jobs`: a line over energy. The bound is the maximum of these lines. They include the lines of
+//! the bound without contention (GPU prices of zero), so this bound is never below it.
 //!
-//! Where a joule counts differently at different times ([`priced_over`]), every schedule counts at
-//! least its joules times the least weight of all, and what a path proves it proves of joules as they
-//! count; so the lines and the least total are those, and a total below the mean may be reached by
-//! waiting for cleaner hours, however long.
+//! Where energy is weighted over time ([`priced_over`]), the lines are over weighted joules, and
+//! the least total is the joules times the least weight; it may require waiting arbitrarily long
+//! for low weights.
 //!
-//! The search is a sub-gradient ascent: where the jobs would take more GPUs than there are the price
-//! rises, elsewhere it falls, each bucket by its own stride, which grows while the sign stays and
-//! shrinks where it turns. A poor search makes the bound looser, never wrong. Few prices of energy
-//! make it sag between their lines, likewise.
+//! The search is a subgradient ascent: a price rises where the demand for GPUs exceeds the supply,
+//! and falls elsewhere. Each bucket has its own step size, which grows while the sign of the
+//! subgradient stays and shrinks when it changes. A poor search, or few energy prices, makes the
+//! bound looser but keeps it valid.
 
 use super::contention_free::{self, Edges};
 use super::dual::Dual;
@@ -23,36 +21,36 @@ use super::frontier::{BoundFrontier, Line};
 use super::weights::Weights;
 use super::{BoundError, BoundJob, Class, JOULES_PER_KWH, classes};
 
-/// Step prices per class while searching; a path's final value is taken with the finer grid. On
-/// 876 jobs the two differ by less than a part in a thousand, the finer one and any finer still by
-/// less than one in ten thousand.
+/// Step prices per class during the search; a path's final value uses the finer grid. On 876 jobs
+/// the two grids differ by less than 0.1 %, and the finer one from still finer grids by less than
+/// 0.01 %.
 const COARSE: usize = 48;
 const FINE: usize = 384;
 
-/// Buckets at most; after them GPUs cost nothing, which is valid too.
+/// Most buckets; the GPU price after them is zero, which is valid.
 const MOST_BUCKETS: usize = 100_000;
 
-/// The stride of a price at the start and at most, in the price's natural unit; how it grows and
-/// shrinks.
+/// Initial and largest step size of a price, in the price's natural unit, and its growth and shrink
+/// factors.
 const FIRST_STRIDE: f64 = 0.1;
 const LONGEST_STRIDE: f64 = 0.2;
 const GROWTH: f64 = 1.2;
 const SHRINKAGE: f64 = 0.6;
 
-/// How hard to search. Every choice gives a valid bound; more work gives a tighter one.
+/// Precision of the search. All settings give a valid bound; more work gives a tighter one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PricedSearch {
-    /// How long a GPU price lasts, in seconds.
+    /// Length of a bucket of constant GPU price, seconds.
     pub bucket_s: f64,
-    /// Sub-gradient steps for each price of energy.
+    /// Subgradient steps per energy price.
     pub steps: usize,
-    /// Prices of energy to try, besides zero, when none are named.
+    /// Number of energy prices besides zero, where none are given.
     pub energy_prices: usize,
-    /// Prices of energy to try, in seconds per joule; empty: chosen from the jobs.
+    /// Energy prices, seconds per joule; empty: chosen from the jobs.
     pub mus_s_per_j: Vec<f64>,
-    /// How long GPUs may cost something, in seconds from the first arrival; none: long enough for
-    /// all arrivals and twice the time that the whole cluster needs for all work. After it a joule
-    /// counts as the least it ever does.
+    /// Time with positive GPU prices, seconds from the first arrival; `None`: until the last
+    /// arrival plus twice the time that the cluster needs for all work. Energy after it has the
+    /// least weight.
     pub horizon_s: Option<f64>,
 }
 
@@ -86,41 +84,41 @@ impl PricedSearch {
     }
 }
 
-/// What was found for one price of energy.
+/// The GPU prices found for one energy price.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PricePath {
-    /// The price of energy, in seconds per joule.
+    /// The energy price, seconds per joule.
     pub mu_s_per_j: f64,
-    /// No schedule's sum of flow times + `mu_s_per_j` times what its joules count as is below this
-    /// many seconds.
+    /// Lower bound on the sum of flow times + `mu_s_per_j` * weighted joules of any schedule,
+    /// seconds.
     pub value_s: f64,
-    /// The GPU prices that prove it: seconds per GPU-second, one per bucket from the first arrival.
+    /// The GPU prices, seconds per GPU-second, one per bucket from the first arrival.
     pub prices: Vec<f64>,
 }
 
-/// The tighter bound and what proves it.
+/// The bound, and the price paths that prove it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Priced {
     /// The bound on the mean completion time over energy.
     pub frontier: BoundFrontier,
-    /// One path per price of energy, dear energy first.
+    /// One path per energy price, descending.
     pub paths: Vec<PricePath>,
 }
 
-/// The least mean completion time at each energy that GPU prices can prove for a cluster of `gpus`.
+/// A lower bound on the mean completion time over energy for a cluster of `gpus` GPUs.
 ///
 /// # Errors
-/// As [`super::contention_free`], and when a setting is not a sensible number.
+/// As [`super::contention_free`], and for an invalid setting.
 pub fn priced(jobs: &[BoundJob], gpus: u32, search: &PricedSearch) -> Result<Priced, BoundError> {
     proved(jobs, gpus, search, None)
 }
 
-/// The same where a joule counts as more or less than a joule: `weight` is the least that it counts
-/// as between two instants, in seconds as arrivals are; the second may be infinite. With the grid's
-/// intensity over its mean as weight, kWh times that mean are emissions.
+/// The bound with weighted energy: `weight` is the least weight of a joule between two times, in
+/// seconds; the second may be infinite. With the grid's intensity over its mean as weight, kWh
+/// times that mean are emissions.
 ///
 /// # Errors
-/// As [`priced`], and where a weight is not above zero.
+/// As [`priced`], and for a weight that is not positive.
 pub fn priced_over(
     jobs: &[BoundJob],
     gpus: u32,
@@ -150,18 +148,18 @@ fn proved(
         None => Weights::one(buckets),
     };
     let mus = energy_prices(search, &edges, &weights);
-    // A second of a job is worth one second; the fewest GPUs that any takes share it.
+    // A second of a job has value one, divided by the fewest GPUs of any option.
     let fewest = classes.iter().flat_map(|class| &class.options).map(|option| option.gpus).min();
     let unit = 1.0 / f64::from(fewest.unwrap_or(1));
 
-    // So many joules, at the least they count as.
+    // The least weighted joules.
     let least = weights.least();
     let mut lines = edges.lines();
     lines.iter_mut().for_each(|line| line.slope /= least);
     let mut paths = Vec::with_capacity(mus.len());
     let mut prices = vec![0.0; buckets];
     for mu in mus {
-        // From one price of energy to the next the GPU prices change little.
+        // GPU prices change little between adjacent energy prices.
         let mut dual = Dual::new(&classes, gpus, mu, time, &weights);
         let path = ascend(&mut dual, prices, search.steps, f64::from(gpus), unit);
         prices = path.1.clone();
@@ -169,10 +167,10 @@ fn proved(
         lines.push(Line { slope: -mu * JOULES_PER_KWH / jobs, intercept: path.0 / jobs });
         paths.push(PricePath { mu_s_per_j: mu, value_s: path.0, prices: path.1 });
     }
-    Ok(Priced { frontier: BoundFrontier::from_lines(lines, alone.thriftiest().0 * least), paths })
+    Ok(Priced { frontier: BoundFrontier::from_lines(lines, alone.least_energy().0 * least), paths })
 }
 
-/// The best path found from a starting one, and its value in seconds.
+/// The best path found from an initial one, and its value in seconds.
 fn ascend(
     dual: &mut Dual<'_>,
     start: Vec<f64>,
@@ -207,12 +205,12 @@ fn ascend(
     if alone > found { (alone, free) } else { (found, best.1) }
 }
 
-/// Prices of energy to try, the dearest first, and zero.
+/// The energy prices, descending, and zero.
 fn energy_prices(search: &PricedSearch, edges: &Edges, weights: &Weights) -> Vec<f64> {
     let mut mus = search.mus_s_per_j.clone();
     if mus.is_empty() {
         if let Some((low, high)) = edges.prices() {
-            // Who waits for a clean hour weighs its time against what the others would cost.
+            // Deferral trades time against the difference of the weights.
             let (low, high) = (low / weights.most(), high / weights.least());
             let last = search.energy_prices.saturating_sub(1).max(1) as f64;
             let between = |i: usize| low * (high / low).powf(i as f64 / last);

@@ -1,4 +1,4 @@
-//! The bounds against exact solutions of small cases, and against schedules anyone could make.
+//! The bounds against exact solutions of small cases, and against random schedules.
 
 use std::sync::Arc;
 
@@ -28,8 +28,9 @@ fn close(a: f64, b: f64, relative: f64) -> bool {
 }
 
 #[test]
-fn one_job_has_both_bounds_where_it_really_is() {
-    // Joules and seconds per step: (100, 1), (150, .5), (400, .4); the last two trade 2,500 J a s.
+fn both_bounds_are_exact_for_one_job() {
+    // Joules and seconds per step: (100, 1), (150, .5), (400, .4); the last two trade 2,500 J per
+    // second.
     let options = [option(1, 1.0, 100.0), option(2, 2.0, 300.0), option(4, 2.5, 1_000.0)];
     let jobs = [job(50.0, 3_600.0, &options)];
     let alone = contention_free(&jobs, 4).unwrap();
@@ -43,14 +44,14 @@ fn one_job_has_both_bounds_where_it_really_is() {
 }
 
 #[test]
-fn an_option_that_costs_more_and_is_no_faster_is_no_corner() {
+fn dominated_options_are_not_corners() {
     let options = [option(1, 1.0, 100.0), option(2, 1.0, 90.0), option(2, 0.9, 300.0)];
     let bound = contention_free(&[job(0.0, 3.6e4, &options)], 4).unwrap();
     assert_eq!(bound.points(), [(0.9, 36_000.0)]);
 }
 
 #[test]
-fn jobs_that_never_meet_are_as_if_alone() {
+fn jobs_without_overlap_have_the_bound_without_contention() {
     let options = [option(1, 1.0, 100.0), option(2, 1.5, 300.0)];
     let jobs = [job(0.0, 100.0, &options), job(1_000.0, 300.0, &options)];
     let (alone, priced) = (contention_free(&jobs, 2).unwrap(), priced(&jobs, 2, &fine()).unwrap());
@@ -64,20 +65,20 @@ fn jobs_that_never_meet_are_as_if_alone() {
 }
 
 #[test]
-fn two_jobs_on_one_gpu_wait_for_each_other() {
-    // One way to run only: shortest first, 100 s and 100 + 200 s, and energy is what it is.
+fn two_jobs_on_one_gpu_are_serialized() {
+    // One option only: shortest first, 100 s and 100 + 200 s, at constant energy.
     let options = [option(1, 1.0, 360.0)];
     let jobs = [job(0.0, 100.0, &options), job(0.0, 200.0, &options)];
     let bound = priced(&jobs, 1, &fine()).unwrap().frontier;
     let bound = bound.jct_s_at(0.03).unwrap();
     assert!(bound <= 200.0 * (1.0 + ROUNDING), "{bound} s");
-    // The contention-free bound says 150 s.
+    // The bound without contention is 150 s.
     assert!(bound > 197.0, "{bound} s");
 }
 
 #[test]
-fn a_constant_price_is_answered_exactly() {
-    // At one price for good a job runs, at its own price of a step, where that pays best.
+fn the_dual_is_exact_at_a_constant_price() {
+    // At a constant price a job runs at its optimal option.
     let options = [option(1, 1.0, 100.0), option(2, 1.7, 300.0), option(4, 2.5, 900.0)];
     let jobs = [job(7.0, 400.0, &options), job(33.0, 120.0, &options)];
     let (gpus, mu, nu) = (4, 1e-3, 0.3);
@@ -98,7 +99,7 @@ fn a_constant_price_is_answered_exactly() {
 }
 
 #[test]
-fn the_same_input_gives_the_same_bytes_however_lists_are_shared() {
+fn results_do_not_depend_on_shared_option_lists() {
     let options = [option(1, 1.0, 100.0), option(2, 1.7, 300.0)];
     let shared: Arc<[BoundOption]> = options.into();
     let times = [(0.0, 90.0), (20.0, 40.0), (30.0, 200.0)];
@@ -111,7 +112,7 @@ fn the_same_input_gives_the_same_bytes_however_lists_are_shared() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn invalid_input_is_rejected_by_name() {
     let good = [option(1, 1.0, 100.0)];
     let text = |jobs: &[BoundJob], gpus| contention_free(jobs, gpus).unwrap_err().to_string();
     assert!(text(&[], 4).contains("at least one job"));
@@ -126,7 +127,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     assert!(priced(&[job(0.0, 1.0, &good)], 4, &search).is_err());
 }
 
-/// Up to three ways to run, of 1, 2 or 4 GPUs.
+/// Up to three options of 1, 2 or 4 GPUs.
 fn options() -> impl Strategy<Value = Arc<[BoundOption]>> {
     let option = (0_u32..3, 0.5_f64..1.2, 50.0_f64..400.0).prop_map(|(log, efficiency, watts)| {
         let gpus = 1 << log;
@@ -140,7 +141,7 @@ fn some_jobs(most: usize) -> impl Strategy<Value = (Vec<BoundJob>, u32)> {
     let job = (0.0_f64..150.0, 20.0_f64..300.0, options())
         .prop_map(|(arrival_s, work, options)| BoundJob { arrival_s, work, options });
     (prop::collection::vec(job, 2..=most), 1_u32..=4).prop_map(|(mut jobs, gpus)| {
-        // Every job has a way that fits.
+        // Every job has an option that fits.
         for job in &mut jobs {
             if job.options.iter().all(|option| option.gpus > gpus) {
                 job.options = job.options.iter().map(|o| BoundOption { gpus: 1, ..*o }).collect();
@@ -161,11 +162,11 @@ proptest! {
         for path in &bound.paths {
             let exact = least_cost(&jobs, gpus, path.mu_s_per_j, &[]);
             prop_assert!(path.value_s <= exact.cost_s * (1.0 + 1e-7), "{} above {exact:?}", path.value_s);
-            // Convexified over each job's own finish times: not far below.
+            // Convexification over finish times keeps it close.
             prop_assert!(path.value_s >= exact.cost_s * 0.8, "{} far below {exact:?}", path.value_s);
             let alone_s = cheapest(&fitting(&jobs, gpus), path.mu_s_per_j);
             prop_assert!(path.value_s >= alone_s * (1.0 - ROUNDING));
-            // The exact solution is a schedule too: its energy and time lie above both frontiers.
+            // The exact solution is a schedule, so it is above both frontiers.
             let (kwh, jct_s) = (exact.joules / JOULES_PER_KWH, exact.flow_s / jobs.len() as f64);
             let kwh = kwh * (1.0 + 1e-7);
             for frontier in [&alone, &bound.frontier] {
@@ -176,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn never_above_the_exact_solution_where_joules_count_as_more_or_less(
+    fn never_above_the_exact_solution_with_weights(
         (jobs, gpus) in some_jobs(2),
         (first_s, apart_s) in (0.0_f64..300.0, 10.0_f64..300.0),
         (dear, cheap) in (1.0_f64..3.0, 0.2_f64..1.0),
@@ -184,13 +185,14 @@ proptest! {
         let turns = [(first_s, dear), (first_s + apart_s, cheap)];
         let weight = |from_s, until_s| least_weight(&turns, from_s, until_s);
         let mus_s_per_j = vec![0.0, 1e-3, 1e-2, 1e-1];
-        // After the buckets a joule counts as the least it ever does.
+        // After the buckets energy has the least weight.
         let search = PricedSearch { mus_s_per_j, horizon_s: Some(1_200.0), ..fine() };
         let bound = priced_over(&jobs, gpus, &search, &weight).unwrap();
         for path in &bound.paths {
             let exact = least_cost(&jobs, gpus, path.mu_s_per_j, &turns);
             prop_assert!(path.value_s <= exact.cost_s * (1.0 + 1e-7), "{} above {exact:?}", path.value_s);
-            // And not below what each would cost alone, but for buckets in which a turn is.
+            // And not below the cost without contention, except for buckets in which the weight
+            // changes.
             let alone = |job: &BoundJob| least_cost(std::slice::from_ref(job), gpus, path.mu_s_per_j, &turns);
             let alone_s: f64 = jobs.iter().map(|job| alone(job).cost_s).sum();
             prop_assert!(path.value_s >= alone_s * 0.9, "{} far below {alone_s}", path.value_s);
@@ -201,45 +203,45 @@ proptest! {
     }
 
     #[test]
-    fn joules_that_all_count_twice_are_twice_as_many((jobs, gpus) in some_jobs(4)) {
+    fn doubled_weights_double_the_energy((jobs, gpus) in some_jobs(4)) {
         let (plain, twice) = (
             priced(&jobs, gpus, &fine()).unwrap(),
             priced_over(&jobs, gpus, &fine(), &|_, _| 2.0).unwrap(),
         );
         let plain = plain.frontier;
         for i in 0..20 {
-            let kwh = plain.thriftiest().0 * (1.0 + 0.1 * f64::from(i));
+            let kwh = plain.least_energy().0 * (1.0 + 0.1 * f64::from(i));
             let (a, b) = (plain.jct_s_at(kwh).unwrap(), twice.frontier.jct_s_at(2.0 * kwh).unwrap());
             prop_assert!(close(a, b, 1e-6), "{kwh} kWh: {a} s, {b} s");
         }
     }
 
     #[test]
-    fn no_schedule_made_by_hand_is_below((jobs, gpus) in some_jobs(6), salt in any::<u64>()) {
+    fn random_schedules_are_above_the_bounds((jobs, gpus) in some_jobs(6), salt in any::<u64>()) {
         let alone = contention_free(&jobs, gpus).unwrap();
         let bound = priced(&jobs, gpus, &fine()).unwrap().frontier;
-        let least = alone.thriftiest().0;
-        prop_assert!(close(least, bound.thriftiest().0, ROUNDING));
+        let least = alone.least_energy().0;
+        prop_assert!(close(least, bound.least_energy().0, ROUNDING));
         for i in 0..50 {
             let kwh = least * (1.0 + 0.1 * f64::from(i));
             let (a, b) = (alone.jct_s_at(kwh).unwrap(), bound.jct_s_at(kwh).unwrap());
             prop_assert!(a <= b * (1.0 + ROUNDING), "{kwh} kWh: {a} s alone, {b} s priced");
         }
         for round in 0..8 {
-            let (kwh, jct_s) = by_hand(&jobs, gpus, salt.wrapping_add(round));
+            let (kwh, jct_s) = random_schedule(&jobs, gpus, salt.wrapping_add(round));
             let above = bound.above(kwh * (1.0 + ROUNDING), jct_s);
             prop_assert!(above.is_some_and(|ratio| ratio >= 1.0 - ROUNDING), "{kwh} kWh, {jct_s} s: {above:?}");
         }
     }
 
     #[test]
-    fn a_frontier_falls_and_is_convex((jobs, gpus) in some_jobs(6)) {
+    fn frontiers_are_decreasing_and_convex((jobs, gpus) in some_jobs(6)) {
         let bound = priced(&jobs, gpus, &fine()).unwrap().frontier;
         let points = bound.points();
         for pair in points.windows(2) {
             prop_assert!(pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1, "{points:?}");
         }
-        let (first, last) = (bound.thriftiest(), bound.fastest());
+        let (first, last) = (bound.least_energy(), bound.fastest());
         let middle = bound.jct_s_at(f64::midpoint(first.0, last.0)).unwrap();
         prop_assert!(middle <= f64::midpoint(first.1, last.1) * (1.0 + ROUNDING));
         prop_assert_eq!(bound.jct_s_at(last.0 * 10.0), Some(last.1));
@@ -247,7 +249,7 @@ proptest! {
     }
 }
 
-/// The least that a joule counts as between two instants: one, and what each turn says from there on.
+/// The least weight between two times: one, changed at each turn.
 fn least_weight(turns: &[(f64, f64)], from_s: f64, until_s: f64) -> f64 {
     let starts = std::iter::once((0.0, 1.0)).chain(turns.iter().copied());
     let ends = turns.iter().map(|turn| turn.0).chain([f64::INFINITY]);
@@ -256,8 +258,8 @@ fn least_weight(turns: &[(f64, f64)], from_s: f64, until_s: f64) -> f64 {
 }
 
 #[test]
-fn one_job_waits_for_the_hour_in_which_its_joules_count_for_less() {
-    // 100 s at 36 W: 3.6 kJ, which count as a fifth from the 1,000th second on.
+fn one_job_waits_for_a_lower_weight() {
+    // 100 s at 36 W: 3.6 kJ, weighted by a fifth from the 1,000th second on.
     let jobs = [job(0.0, 100.0, &[option(1, 1.0, 36.0)])];
     let turns = [(1_000.0, 0.2)];
     let weight = |from_s, until_s| least_weight(&turns, from_s, until_s);
@@ -266,14 +268,14 @@ fn one_job_waits_for_the_hour_in_which_its_joules_count_for_less() {
     let bound = priced_over(&jobs, 1, &search, &weight).unwrap();
     for path in &bound.paths {
         let mu = path.mu_s_per_j;
-        // At once, or for the fifth of it.
+        // At once, or at a fifth of the weight.
         let exact = (100.0 + mu * 3_600.0).min(1_100.0 + mu * 720.0);
         assert!(close(path.value_s, exact, 1e-9), "{mu} s/J: {} of {exact}", path.value_s);
     }
     let frontier = bound.frontier;
-    assert!(close(frontier.thriftiest().0, 0.000_2, 1e-9), "{frontier:?}");
+    assert!(close(frontier.least_energy().0, 0.000_2, 1e-9), "{frontier:?}");
     assert!(close(frontier.jct_s_at(0.001).unwrap(), 100.0, 1e-9), "{frontier:?}");
-    // Half of it then, half now, on average over two such jobs.
+    // The mean of running now and waiting.
     assert!(close(frontier.jct_s_at(0.000_6).unwrap(), 600.0, 1e-6), "{frontier:?}");
 }
 
@@ -283,9 +285,9 @@ fn fitting(jobs: &[BoundJob], gpus: u32) -> Vec<BoundJob> {
     jobs.iter().map(|job| BoundJob { options: fits(job), ..job.clone() }).collect()
 }
 
-/// Energy (kWh) and mean completion time (s) of a schedule that picks, second by second, a random
-/// job first and a random option that still fits.
-fn by_hand(jobs: &[BoundJob], gpus: u32, salt: u64) -> (f64, f64) {
+/// Energy (kWh) and mean completion time (s) of a schedule that picks, each second, a random first
+/// job and random options that fit.
+fn random_schedule(jobs: &[BoundJob], gpus: u32, salt: u64) -> (f64, f64) {
     let mut state = salt | 1;
     let mut draw = move |n: usize| {
         state =

@@ -1,12 +1,11 @@
-//! Exact least cost of a few jobs, to test the bounds against: every order of events, each by a
-//! linear programme.
+//! Exact least cost of a few jobs, by enumeration of the order of events with a linear program
+//! each.
 //!
-//! Between two events (arrivals, completions, and instants from which on a joule counts as more or
-//! less) a schedule may as well do the same all the time,
-//! so with their order given, the lengths of the intervals and the seconds that each job spends in
-//! each option in each interval are the variables, and everything is linear in them. GPUs count on
-//! average over an interval, which is no harder than at every instant: what is found is at most the
-//! true optimum, and the bounds must be below even that.
+//! Between two events (arrivals, completions, and changes of the energy weight) an optimal schedule
+//! is constant. For a given order of events the variables are the lengths of the intervals and the
+//! seconds of each job in each option and interval; cost and constraints are linear. GPUs are
+//! limited on average over an interval, a relaxation: the result is at most the true optimum, and
+//! the bounds must be below it.
 
 use super::BoundJob;
 
@@ -16,11 +15,11 @@ pub(super) struct Exact {
     /// Sum of flow times + price of energy times joules.
     pub(super) cost_s: f64,
     pub(super) flow_s: f64,
-    /// As they count.
+    /// Weighted.
     pub(super) joules: f64,
 }
 
-/// The least sum of flow times + `mu` times joules if no job knew of another.
+/// The least sum of flow times + `mu` times joules without contention.
 pub(super) fn cheapest(jobs: &[BoundJob], mu: f64) -> f64 {
     let alone = |job: &BoundJob| {
         let costs = job.options.iter().map(|o| job.work * (1.0 + mu * o.power_w) / o.steps_per_s);
@@ -29,8 +28,8 @@ pub(super) fn cheapest(jobs: &[BoundJob], mu: f64) -> f64 {
     jobs.iter().map(alone).sum()
 }
 
-/// The least sum of flow times + `mu` times joules. `turns` are instants, ascending, and what a joule
-/// counts as from then on; before the first it is one.
+/// The least sum of flow times + `mu` times joules. `turns` are ascending times at which the energy
+/// weight changes, with the new weight; the initial weight is one.
 pub(super) fn least_cost(jobs: &[BoundJob], gpus: u32, mu: f64, turns: &[(f64, f64)]) -> Exact {
     let mut fixed: Vec<(f64, Event)> = (jobs.iter().enumerate())
         .map(|(job, facts)| (facts.arrival_s, Event::Arrives(job)))
@@ -56,8 +55,8 @@ enum Event {
     Turns(usize),
 }
 
-/// Every order in which what comes at its own time keeps its order, and nobody ends before he
-/// arrives. After the last end nothing matters, so no order goes on.
+/// Every order of events in which fixed events keep their order and no job ends before it arrives,
+/// until the last end.
 fn orders(fixed: &[Event], jobs: usize, so_far: &mut Vec<Event>) -> Vec<Vec<Event>> {
     let ended = so_far.iter().filter(|event| matches!(event, Event::Ends(_))).count();
     if ended == jobs {
@@ -90,7 +89,7 @@ fn of_order(
     order: &[Event],
 ) -> Option<Exact> {
     // Interval i ends with event i; variables: first the lengths, then seconds per (interval, job,
-    // option) of whoever is there.
+    // option) of the jobs present.
     let mut columns = Vec::new();
     for i in 0..order.len() {
         for (j, job) in jobs.iter().enumerate() {
@@ -139,7 +138,7 @@ fn of_order(
         comes[..=at].fill(1.0);
         equal.push((comes, at_s));
     }
-    // Who ends before the next turn really does.
+    // The last event precedes the next turn.
     let turned = order.iter().filter(|event| matches!(event, Event::Turns(_))).count();
     if let Some(&(at_s, _)) = turns.get(turned) {
         let mut all = row();
@@ -169,8 +168,8 @@ fn of_order(
     Some(Exact { cost_s, flow_s: cost_s - mu * joules, joules })
 }
 
-/// Least `cost . x` with `x >= 0`, rows `. x <=` and `=` their right side, all right sides at least
-/// zero; none where nothing fits. Two phases, the first improving column (Bland): slow and sure.
+/// Minimizes `cost . x` with `x >= 0` under `<=` and `=` constraints with non-negative right sides;
+/// `None` where infeasible. Two-phase simplex with Bland's rule.
 fn simplex(
     cost: &[f64],
     at_most: &[(Vec<f64>, f64)],

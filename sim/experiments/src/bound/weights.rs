@@ -1,34 +1,33 @@
-//! What a joule counts as over time, relative to what energy is told in: the grid's carbon intensity
-//! over its mean, say.
+//! Weights of energy over time, such as the grid's carbon intensity over its mean.
 //!
-//! A bound is sought over buckets of time, and what is worth doing hangs on a bucket's weight. So that
-//! it is found once for many buckets, those of nearly the same weight count as the least of them:
-//! [`LEVELS`] groups, by rank, and more where they would not be [`NEAR`]. Counting less than is true
-//! makes a bound looser, never wrong.
+//! Optimal options depend on a bucket's weight. To compute them once for many buckets, buckets of
+//! similar weight are grouped and get the least weight of the group: [`LEVELS`] groups by rank, and
+//! more where weights of a group would not be [`NEAR`]. Rounding weights down makes a bound looser
+//! but keeps it valid.
 
 use super::BoundError;
 
-/// Groups of buckets of one size. Of weights that swing by half a bucket then counts as less than
-/// 2 % too little on average (the test below).
+/// Number of groups. For weights that vary by half, the mean rounding error is below 2 % (tested
+/// below).
 const LEVELS: usize = 48;
-/// How far apart weights of one group may be, as a ratio.
+/// Largest ratio of weights within a group.
 const NEAR: f64 = 1.1;
 
-/// The weight of each bucket, and of all time after them.
+/// The weight of each bucket, and of the time after the last one.
 #[derive(Debug, Clone)]
 pub(super) struct Weights {
     /// The group of each bucket.
     group: Vec<usize>,
-    /// Buckets, those of one group beside each other.
+    /// Buckets by group.
     sorted: Vec<usize>,
-    /// What a joule counts as in each group, rising, and where in `sorted` it ends.
+    /// The weight of each group, ascending, and its end in `sorted`.
     levels: Vec<(f64, usize)>,
-    /// The least at any time, after the last bucket too.
+    /// The least weight, including the time after the last bucket.
     least: f64,
 }
 
 impl Weights {
-    /// `weight` is the least that a joule counts as between two instants, in seconds.
+    /// `weight` is the least weight between two times, in seconds.
     pub(super) fn over(
         (origin_s, bucket_s, buckets): (f64, f64, usize),
         weight: &dyn Fn(f64, f64) -> f64,
@@ -66,23 +65,23 @@ impl Weights {
         Ok(Self { group, sorted, levels, least })
     }
 
-    /// Everything counts as what it is.
+    /// All weights are one.
     pub(super) fn one(buckets: usize) -> Self {
         let levels = vec![(1.0, buckets)];
         Self { group: vec![0; buckets], sorted: (0..buckets).collect(), levels, least: 1.0 }
     }
 
-    /// The least at any time.
+    /// The least weight.
     pub(super) const fn least(&self) -> f64 {
         self.least
     }
 
-    /// The most at any time.
+    /// The largest weight.
     pub(super) fn most(&self) -> f64 {
         self.levels.last().map_or(self.least, |(weight, _)| weight.max(self.least))
     }
 
-    /// What a joule counts as in each group.
+    /// The weight of each group.
     pub(super) fn levels(&self) -> impl ExactSizeIterator<Item = f64> {
         self.levels.iter().map(|(weight, _)| *weight)
     }
@@ -92,12 +91,12 @@ impl Weights {
         self.group[bucket]
     }
 
-    /// All buckets, those of one group beside each other.
+    /// All buckets, by group.
     pub(super) fn by_group(&self) -> &[usize] {
         &self.sorted
     }
 
-    /// Where in that order the buckets of a group are.
+    /// The range of a group in that order.
     pub(super) fn range(&self, group: usize) -> std::ops::Range<usize> {
         let start = group.checked_sub(1).map_or(0, |before| self.levels[before].1);
         start..self.levels[group].1
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_bucket_counts_as_more_than_it_is() {
+    fn weights_are_rounded_down() {
         let true_weight = |hour: f64| 1.0 + 0.5 * (hour / 3.0).sin() + 0.001 * hour;
         let weight = |from: f64, until: f64| {
             if until.is_finite() { true_weight(from) } else { 0.6 }

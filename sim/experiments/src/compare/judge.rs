@@ -1,4 +1,4 @@
-//! Who is ahead where: frontiers of the runs, and their ratios at equal totals.
+//! Frontiers of the runs, and ratios between policies at equal totals.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::frontier::{Frontier, FrontierPoint, RatioSpread, compare};
 use crate::saving::ChangeSpread;
 use wattle_simulator::PolicyOutcome;
 
-/// Every run of every policy, and the frontiers of those that finished all jobs.
+/// All runs; frontiers use those that finished all jobs.
 struct Field<'a> {
     runs: &'a [Swept],
     orders: u64,
@@ -34,7 +34,7 @@ impl Field<'_> {
         }))
     }
 
-    /// Another figure along a frontier, at that total, as a knob between two settings is read.
+    /// Another quantity along a frontier, interpolated at a total.
     fn along(
         &self,
         frontier: &Frontier,
@@ -114,8 +114,7 @@ impl Field<'_> {
         frontier.above_bound(bound).into_iter().map(one).collect()
     }
 
-    /// Policies as they are without a knob: the first setting of those that are swept over clocks is
-    /// the top clock, at which nothing is asked of anybody.
+    /// Untuned policies: those swept over clocks, at their first setting, the top clock.
     fn untuned(&self, families: &[String]) -> Vec<Untuned> {
         let plain = |family: &str, order: u64| {
             let own = |run: &&Swept| run.family == family && run.order == order;
@@ -151,7 +150,7 @@ impl Field<'_> {
     }
 }
 
-/// Frontiers, and who is ahead where.
+/// Compares the policies of a case.
 pub(super) fn judge(
     case: &Case,
     options: &CompareOptions,
@@ -222,7 +221,7 @@ fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
     let unfinished = runs.iter().filter(|run| run.outcome.finished < run.outcome.jobs).count();
     if unfinished > 0 {
         notes.push(format!(
-            "{unfinished} of {} runs did not finish all jobs and stand on no frontier",
+            "{unfinished} of {} runs did not finish all jobs and are on no frontier",
             runs.len()
         ));
     }
@@ -234,15 +233,11 @@ fn notes(case: &Case, runs: &[Swept]) -> Vec<String> {
     });
     let overruns: Vec<String> = overruns.collect();
     if !overruns.is_empty() {
-        notes.push(format!(
-            "a window of the budget was overrun at most by: {}",
-            overruns.join(", ")
-        ));
+        notes.push(format!("largest overrun of a budget window: {}", overruns.join(", ")));
     }
     if case.world != Neighbours::Alone {
         notes.push(
-            "the bounds let every job share with whom it likes best, and are looser for it"
-                .to_owned(),
+            "the bounds give every job its best co-tenant, which makes them looser".to_owned(),
         );
     }
     notes

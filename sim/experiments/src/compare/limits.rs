@@ -1,10 +1,10 @@
-//! The lower bounds on a case's jobs, charged as its runs are.
+//! Lower bounds for a case's jobs, under the accounting of its runs.
 //!
-//! Where jobs may share, a job beside another has half of each GPU it is on, and of the card's power
-//! above idle its part by what both would draw alone; the two parts of a pair always add up to what
-//! the pair takes. So every schedule of pairs is, in GPUs and in energy, a schedule of such halves,
-//! and the bound that knows nothing of pairs holds of it. It is looser: no partner has to be there
-//! for a half to be taken. GPUs are then counted in halves.
+//! Where jobs may share, a co-located job takes half of each of its GPUs, and a part of the GPU's
+//! power above idle in proportion to the power of each job without co-tenants; the parts of a pair
+//! add up to the pair's power. Every schedule of pairs is therefore, in GPUs and in energy, a
+//! schedule of halves, for which the bound without sharing holds. The bound is looser, since a half
+//! needs no partner. GPUs are then counted in halves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,21 +22,20 @@ use wattle_simulator::carbon::CarbonSeries;
 use wattle_simulator::{Scenario, Work};
 use wattle_simulator::{gpu_counts, selectable_clocks};
 
-/// From so many jobs on the search for a bound takes coarser steps: it is looser, and done.
+/// Number of jobs from which the search for a bound is coarser, to limit its time.
 const MANY_JOBS: usize = 5_000;
 
-/// Both bounds, and that of emissions.
+/// The bounds over energy and over emissions.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     pub(super) alone: BoundFrontier,
     pub(super) tight: BoundFrontier,
-    /// Kilograms in place of kilowatt-hours, where there is a carbon series: knowing all hours to
-    /// come.
+    /// Over emissions in kg, where there is a carbon series; with perfect knowledge of it.
     pub(super) carbon: Option<BoundFrontier>,
 }
 
 impl Limits {
-    /// With what every schedule spends and emits, whatever it does.
+    /// Adds the energy and emissions of every schedule.
     pub(super) fn shifted(&self, kwh: f64, kg: f64) -> Self {
         Self {
             alone: self.alone.shifted_kwh(kwh),
@@ -47,28 +46,27 @@ impl Limits {
 
     pub(super) fn told(&self) -> Bounds {
         Bounds {
-            energy_kwh: self.tight.thriftiest().0,
+            energy_kwh: self.tight.least_energy().0,
             jct_s_mean: self.tight.fastest().1,
             frontier: self.tight.points().to_vec(),
             alone: self.alone.points().to_vec(),
-            carbon_kg: self.carbon.as_ref().map(|carbon| carbon.thriftiest().0),
+            carbon_kg: self.carbon.as_ref().map(|carbon| carbon.least_energy().0),
             carbon_frontier: self.carbon.as_ref().map_or_else(Vec::new, |c| c.points().to_vec()),
         }
     }
 }
 
-/// What a schedule is charged.
+/// The energy that a schedule is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Charged {
-    /// What cards draw above idle.
+    /// Energy of GPUs above idle.
     AboveIdle,
-    /// And for each GPU in use what it keeps awake: itself, and its part of the host.
+    /// Also the idle energy of each used GPU and of its share of the host.
     Awake,
 }
 
-/// The bounds on the jobs of `scenario`, whatever sizes within their requests they get, and whatever
-/// clocks; whatever caps, too, where anybody may choose one. How hard they are sought hangs on the
-/// number of jobs where nothing else is asked.
+/// Bounds for the jobs of `scenario` over all GPU counts of their requests and all clocks, and over
+/// all caps where a policy chooses caps. The default precision depends on the number of jobs.
 pub(super) fn limits(
     world: &World,
     scenario: &Scenario,
@@ -90,8 +88,8 @@ pub(super) fn limits(
     Limits { alone, tight: tight.frontier, carbon }
 }
 
-/// The least mean completion time at given emissions, kg. There is none where some hour is free of
-/// carbon: who waits for it emits nothing.
+/// The least mean completion time over emissions in kg. Empty where an hour has zero intensity,
+/// since waiting for it reduces emissions to zero.
 fn of_carbon(
     jobs: &[BoundJob],
     gpus: u32,
@@ -104,10 +102,10 @@ fn of_carbon(
     Ok(priced_over(jobs, gpus, search, &weight)?.frontier.scaled(mean / 1e3))
 }
 
-/// A GPU's, where two jobs may share it.
+/// Parts of a GPU where two jobs may share it.
 const HALVES: u32 = 2;
 
-/// The jobs as the bounds see them: what the world says of every size and setting.
+/// The jobs with the world's speed and power at every GPU count and setting.
 fn bound_jobs(
     world: &World,
     scenario: &Scenario,
@@ -123,7 +121,7 @@ fn bound_jobs(
         Charged::AboveIdle => 0.0,
         Charged::Awake => gpu.idle.as_w() + host_w / f64::from(per_node),
     };
-    // Every workload with every size that any of its jobs may have.
+    // Every workload at every GPU count of its jobs.
     let mut shapes: BTreeMap<(&str, u32), Tenant<'_>> = BTreeMap::new();
     for job in &scenario.jobs {
         let Some(workload) = world.workload(job.workload.as_str()) else { continue };
@@ -143,8 +141,8 @@ fn bound_jobs(
         let nodes = job.gpus.min.div_ceil(per_node);
         let work = match job.work {
             Work::Steps(steps) => steps as f64,
-            // It is as long as that at its first placement, which nobody knows: only where the
-            // size is fixed is that a number of steps.
+            // A run time refers to the first placement; it is a number of steps only where the GPU
+            // count is fixed.
             Work::Lasts(span) => {
                 span.as_secs_f64() * workload.steps_per_s(gpu, job.gpus.min, nodes)
             }
@@ -155,7 +153,7 @@ fn bound_jobs(
     jobs
 }
 
-/// Every clock a policy may choose, and caps finer than a predictor's surface has them.
+/// Every selectable clock, and caps on a finer grid than a predicted surface's.
 fn settings(gpu: &GpuModel, caps: bool) -> Vec<Setting> {
     let mut settings = vec![Setting::default()];
     settings.extend(
@@ -182,14 +180,14 @@ struct Ways<'w> {
 }
 
 impl<'w> Ways<'w> {
-    /// The ways to run a job that are the best at some prices.
+    /// The options of a job that are optimal at some prices.
     fn of(&self, workload: &'w Workload, request: GpuRequest) -> Vec<BoundOption> {
         let mut options = Vec::new();
         for gpus in gpu_counts(request) {
             let nodes = gpus.div_ceil(self.per_node);
             let own = Tenant { workload, gpus, nodes };
             let rate = workload.steps_per_s(self.gpu, gpus, nodes);
-            // By the GPUs it takes: whole ones or halves.
+            // By GPU count: full GPUs or halves.
             let mut whole = Vec::new();
             let mut halves = Vec::new();
             for &setting in &self.settings {
@@ -207,7 +205,7 @@ impl<'w> Ways<'w> {
                     let card = self.world.gpu_state(self.gpu, setting, &both);
                     let its = self.world.gpu_state(self.gpu, setting, &[*other]);
                     let its_w = (its.power.as_w() - self.gpu.idle.as_w()).max(0.0);
-                    // The same two numbers whoever of the two is asked.
+                    // The same values for both jobs of a pair.
                     let part =
                         if above_w + its_w > 0.0 { above_w / (above_w + its_w) } else { 0.5 };
                     let drawn_w = (card.power.as_w() - self.gpu.idle.as_w()).max(0.0);
@@ -230,7 +228,7 @@ impl<'w> Ways<'w> {
     }
 }
 
-/// Of (speed, watts), what no mixture of others is as fast as on as little: the upper hull.
+/// The upper hull of (speed, watts): options that no mixture of others dominates.
 fn best(mut ways: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     ways.retain(|(speed, _)| *speed > 0.0);
     ways.sort_by(|a, b| a.1.total_cmp(&b.1).then(b.0.total_cmp(&a.0)));

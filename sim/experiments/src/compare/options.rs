@@ -1,4 +1,4 @@
-//! What can be asked of a comparison: what counts, who slows whom, what policies see.
+//! Options of a comparison: energy accounting, co-location model, surfaces, parameters.
 
 use std::str::FromStr;
 
@@ -10,23 +10,24 @@ use crate::bound::PricedSearch;
 use wattle_simulator::{ErrorShape, SurfaceNoise};
 use wattle_simulator::{Forecast, Lengths};
 
-/// What counts as spent energy.
+/// The energy that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accounting {
-    /// What cards draw above idle; equal, for matching, to everything always on over one horizon.
+    /// Energy of GPUs above idle; for comparisons equivalent to always-on nodes over one horizon.
     AboveIdle,
-    /// Whole nodes, awake or asleep, with one sleep rule for every policy.
+    /// Whole nodes, with the same sleep rule for every policy.
     SleepAll,
     /// Whole nodes, always awake.
     SleepNone,
-    /// Whole nodes; only those of policies that pack to free nodes sleep, everybody else's idle on.
-    SleepOurs,
+    /// Whole nodes, which sleep only under policies that pack jobs to free nodes.
+    SleepPacking,
 }
 
 impl Accounting {
     /// All there are.
-    pub const ALL: [Self; 4] = [Self::AboveIdle, Self::SleepAll, Self::SleepNone, Self::SleepOurs];
+    pub const ALL: [Self; 4] =
+        [Self::AboveIdle, Self::SleepAll, Self::SleepNone, Self::SleepPacking];
 
     /// Its name in options and reports.
     #[must_use]
@@ -35,48 +36,48 @@ impl Accounting {
             Self::AboveIdle => "above-idle",
             Self::SleepAll => "sleep-all",
             Self::SleepNone => "sleep-none",
-            Self::SleepOurs => "sleep-ours",
+            Self::SleepPacking => "sleep-packing",
         }
     }
 
-    /// Whether unused nodes of this policy sleep.
+    /// Whether unused nodes sleep under this policy.
     pub(super) fn sleeps(self, family: &str) -> bool {
         match self {
             Self::AboveIdle | Self::SleepNone => false,
             Self::SleepAll => true,
-            Self::SleepOurs => ["eaco", "wattle"].contains(&name_of(family)),
+            Self::SleepPacking => ["eaco", "wattle"].contains(&name_of(family)),
         }
     }
 }
 
-/// A policy's own name, without what it is tuned by.
+/// A policy's name without its parameters.
 pub(super) fn name_of(family: &str) -> &str {
     family.split([':', '@', '+']).next().unwrap_or(family)
 }
 
-/// What a policy is called whose jobs may wait for a cleaner grid as long as they declare.
+/// The suffix of a policy whose jobs may be deferred within their slack.
 const DEFERS: &str = "+defer";
 
-/// The policy that a family runs, and whether its jobs may wait for a cleaner grid.
+/// The policy of a family, and whether its jobs may be deferred to a cleaner grid.
 #[must_use]
 pub fn policy_of(family: &str) -> (&str, bool) {
     family.strip_suffix(DEFERS).map_or((family, false), |policy| (policy, true))
 }
 
-/// Whether a policy ever puts two jobs on one GPU.
+/// Whether a policy co-locates jobs.
 pub(super) fn shares(family: &str) -> bool {
     ["fifo-packed", "gandiva", "eaco", "wattle"].contains(&name_of(family))
 }
 
-/// How jobs that share a GPU slow each other.
+/// The model of slowdown between jobs that share a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbours {
-    /// Nobody shares.
+    /// No sharing.
     Alone,
-    /// As pairs were measured on V100s.
+    /// Slowdowns of pairs measured on V100s.
     Pairs,
-    /// By one mild curve.
+    /// One mild slowdown curve.
     Mild,
 }
 
@@ -94,7 +95,7 @@ impl Neighbours {
         }
     }
 
-    /// What the world is asked to be.
+    /// The world's co-location model.
     pub(super) const fn interference(self) -> Interference {
         match self {
             Self::Alone | Self::Pairs => Interference::Pairs,
@@ -103,24 +104,24 @@ impl Neighbours {
     }
 }
 
-/// What policies see of speeds and powers.
+/// The surfaces that policies receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Surfaces {
-    /// The world's own.
+    /// True surfaces.
     Oracle,
-    /// What the predictor learns from noisy windows.
+    /// Surfaces that the predictor learns from noisy windows.
     #[default]
     Predicted,
-    /// The world's own with errors of this share, each number of GPUs for itself.
+    /// True surfaces with errors of this share, independent for each number of GPUs.
     Independent(f64),
-    /// The world's own with errors of this share that are a line over the number of GPUs.
+    /// True surfaces with errors of this share, linear over the logarithm of the number of GPUs.
     Smooth(f64),
 }
 
-/// A text that says no surfaces.
+/// An invalid name of surfaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no surfaces are called `{0}`; use oracle, predicted, independent:SHARE or smooth:SHARE, with a \
+    "unknown surfaces `{0}`; use oracle, predicted, independent:SHARE or smooth:SHARE, with a \
      share from 0 to 1, as in independent:0.1"
 )]
 pub struct SurfaceError(String);
@@ -159,15 +160,15 @@ impl Serialize for Surfaces {
 }
 
 impl Surfaces {
-    /// Whether they are made from the world.
+    /// Whether they are true surfaces, with or without errors.
     #[must_use]
     pub fn are_of_the_world(self) -> bool {
         self != Self::Predicted
     }
 
-    /// How they err in this order.
+    /// Their errors in this order.
     pub(super) fn surface_noise(self, order: u64) -> Option<SurfaceNoise> {
-        // Orders are few and seeds are many: no two orders err alike.
+        // Each order has its own seed.
         let seed = order;
         match self {
             Self::Oracle | Self::Predicted => None,
@@ -179,39 +180,39 @@ impl Surfaces {
     }
 }
 
-/// How densely knobs are turned.
+/// The density of the tuning parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Knobs {
     /// Every setting.
     #[default]
     Full,
-    /// Every third: to look at a scenario, not to quote it.
+    /// Every third setting: for a quick look, not for published results.
     Quick,
 }
 
-/// What is compared, and how far.
+/// Options of a comparison.
 #[derive(Clone, Debug)]
 pub struct CompareOptions {
-    /// Policies, without knobs; empty: those that a scenario asks about.
+    /// Policies without parameters; empty: the scenario's.
     pub policies: Vec<String>,
-    /// What they see.
+    /// Their surfaces.
     pub surfaces: Surfaces,
-    /// From when on a job's length is known.
+    /// Knowledge of job lengths.
     pub lengths: Lengths,
-    /// How densely knobs are turned.
+    /// The density of the tuning parameters.
     pub knobs: Knobs,
-    /// What is expected of the grid's carbon intensity.
+    /// The carbon forecast.
     pub forecast: Forecast,
-    /// What every run may spend, beside the price it is run at; absent: no matter.
+    /// A budget of every run, besides the energy price.
     pub budget: Option<Budget>,
-    /// How hard bounds are sought; absent: as hard as the number of jobs allows.
+    /// Precision of the bounds; absent: by the number of jobs.
     pub bound: Option<PricedSearch>,
-    /// Runs at a time.
+    /// Number of threads.
     pub threads: usize,
 }
 
 impl CompareOptions {
-    /// How `lengths` is called.
+    /// The name of `lengths` in output.
     pub(super) const fn lengths_said(&self) -> &'static str {
         match self.lengths {
             Lengths::Known => "known",
@@ -241,7 +242,7 @@ mod tests {
 
     #[test]
     fn only_who_packs_sleeps_where_only_ours_do() {
-        let sleep = |policy| Accounting::SleepOurs.sleeps(policy);
+        let sleep = |policy| Accounting::SleepPacking.sleeps(policy);
         assert!(sleep("eaco") && sleep("wattle") && !sleep("fifo") && !sleep("fifo-packed"));
         assert!(shares("gandiva") && shares("fifo-packed") && !shares("powerflow"));
         assert!(!shares("afs:0.5"), "a tuned policy is the same policy");

@@ -1,15 +1,14 @@
-//! Several runs at a time. What comes out does not depend on how many, nor on who is first.
+//! Parallel runs. Results do not depend on the number of threads or on scheduling.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 
-/// Does `work` on every task, up to `threads` at a time, and gives what came of them in the order of
-/// the tasks. After the first error no further task is begun.
-///
-/// `done` hears how many tasks are done whenever one is.
+/// Applies `work` to every task on up to `threads` threads and returns the results in the order of
+/// the tasks. No task starts after the first error. `done` receives the number of finished tasks
+/// whenever one finishes.
 ///
 /// # Errors
-/// The first task's in order that has one, of those that were begun.
+/// The error of the first failed task, in order.
 pub(super) fn in_parallel<T: Sync, R: Send, E: Send>(
     tasks: &[T],
     threads: usize,
@@ -43,7 +42,7 @@ pub(super) fn in_parallel<T: Sync, R: Send, E: Send>(
             done(count + 1);
         }
     });
-    // A task that was not begun comes after one that failed.
+    // A task that was not started follows a failed one.
     results.into_iter().flatten().collect()
 }
 

@@ -1,8 +1,8 @@
-//! The runs of a case: every policy over its knob, in every order.
+//! The runs of a case: every policy over its tuning parameter, in every order of the jobs.
 //!
-//! A run that does not hang on what differs between two cases of the same jobs is made once: who
-//! shares with nobody does the same in every world of neighbours, and whose nodes sleep does the
-//! same whatever is said of others'.
+//! Runs that are equal in several cases of the same jobs are made once: a policy that does not
+//! co-locate is independent of the co-location model, and a run depends on the sleep rule of its
+//! own policy only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,24 +25,24 @@ use wattle_simulator::carbon::CarbonSeries;
 use wattle_simulator::selectable_clocks;
 use wattle_simulator::{RunOptions, SimulationError, run_with};
 
-/// Prices of a joule that the stepwise policies are run at: the least time won per energy spent,
-/// both relative, that is still taken. From everything that helps to hardly anything.
+/// Energy prices of the greedy policies: the least accepted ratio of relative speedup to relative
+/// energy, from accepting nearly every step to almost none.
 const STEP_PRICES: [f64; 15] =
     [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.3, 1.8, 2.5, 4.0];
-/// The same for `wattle`, in seconds of completion time per joule.
+/// Energy prices of `wattle`, seconds of completion time per joule.
 const TIME_PRICES: [f64; 15] =
     [1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 5e-4, 8e-4, 1.2e-3, 2e-3, 3e-3, 5e-3, 1e-2, 3e-2, 1e-1, 3e-1];
-/// Least gains of a doubling that AFS is run with, relative.
+/// Least relative gains of a doubling for AFS.
 const FLOORS: [f64; 4] = [0.0, 0.25, 0.5, 0.8];
 
-/// A setting of a policy: how it is spelled, its price, and what of it was turned.
+/// A setting of a policy: its name, energy price and tuning parameter.
 pub(super) struct Setting {
     pub(super) spelled: String,
     price: f64,
     knob: f64,
 }
 
-/// The settings a policy is run at; what it is without any is the first.
+/// The settings of a policy; the first is the untuned one.
 fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setting> {
     let priced_at = |prices: &[f64]| -> Vec<Setting> {
         let setting = |&price| Setting { spelled: family.to_owned(), price, knob: price };
@@ -56,7 +56,7 @@ fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setti
         mhz.iter().map(setting).collect()
     };
     if family.contains('+') {
-        // Whose settings are not ours to turn stands as it is.
+        // A policy that chooses settings itself has one run.
         return vec![Setting { spelled: family.to_owned(), price: 0.0, knob: 0.0 }];
     }
     let all: Vec<Setting> = match name_of(family) {
@@ -72,23 +72,23 @@ fn settings(family: &str, elastic: bool, mhz: &[u32], knobs: Knobs) -> Vec<Setti
     all.into_iter().step_by(every).collect()
 }
 
-/// What makes one run differ from another of the same jobs.
+/// The properties that distinguish runs of the same jobs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Run {
     pub(super) order: usize,
     spelled: String,
     price_bits: u64,
     sleeps: bool,
-    /// Whether jobs may wait for a cleaner grid.
+    /// Whether jobs may be deferred to a cleaner grid.
     defers: bool,
-    /// `Alone` for who shares with nobody, in whatever world.
+    /// `Alone` for policies without co-location, in every case.
     world: Neighbours,
 }
 
-/// What a bound hangs on.
+/// The properties that a bound depends on.
 pub(super) type Bounded = (Charged, Neighbours);
 
-/// One thing to compute, and what came of it.
+/// A computation.
 enum Task {
     Run(Run),
     Bound(Bounded),
@@ -98,29 +98,29 @@ enum Done {
     Bound(Bounded, Limits),
 }
 
-/// Makes comparisons, and keeps what the next case of the same jobs can use.
+/// Makes comparisons, and caches results for further cases of the same jobs.
 pub struct Comparer<'w> {
     worlds: &'w Worlds,
     pub(super) options: CompareOptions,
-    /// The jobs that all that is kept is of.
+    /// The jobs of the cached results.
     jobs: Option<Arc<Orders>>,
     ran: BTreeMap<Run, PolicyOutcome>,
     bounds: BTreeMap<Bounded, Limits>,
 }
 
 impl<'w> Comparer<'w> {
-    /// Nothing is computed yet.
+    /// A comparer with an empty cache.
     #[must_use]
     pub fn new(worlds: &'w Worlds, options: CompareOptions) -> Self {
         let (ran, bounds) = (BTreeMap::new(), BTreeMap::new());
         Self { worlds, options, jobs: None, ran, bounds }
     }
 
-    /// Compares the policies on a case. `progress` hears how many of the case's computations are
-    /// done, and of how many.
+    /// Compares the policies on a case. `progress` receives the numbers of finished and of all
+    /// computations.
     ///
     /// # Errors
-    /// Where a policy or workload is not known.
+    /// Where a policy or a workload is unknown.
     pub fn compare(
         &mut self,
         case: &Case,
@@ -196,7 +196,7 @@ impl<'w> Comparer<'w> {
         let watts = match case.accounting {
             Accounting::AboveIdle => 0.0,
             Accounting::SleepNone => self.idle_w(case),
-            Accounting::SleepAll | Accounting::SleepOurs => self.asleep_w(case),
+            Accounting::SleepAll | Accounting::SleepPacking => self.asleep_w(case),
         };
         let kg = scenario.carbon.as_ref();
         let kg = kg.map(|series| emitted_kg(scenario, series, watts, (0.0, horizon_s)));
@@ -306,7 +306,8 @@ impl<'w> Comparer<'w> {
     }
 }
 
-/// What so many watts emit from one instant of a run to another, kg; seconds from its first arrival.
+/// What so many watts emit from one instant of a run to another, kg; seconds from its first
+/// arrival.
 fn emitted_kg(
     scenario: &Scenario,
     series: &CarbonSeries,
@@ -355,7 +356,7 @@ pub(super) fn run_of(case: &Case, order: usize, family: &str, setting: &Setting)
 pub(super) fn bounded(case: &Case) -> Bounded {
     let charged = match case.accounting {
         Accounting::AboveIdle | Accounting::SleepNone => Charged::AboveIdle,
-        Accounting::SleepAll | Accounting::SleepOurs => Charged::Awake,
+        Accounting::SleepAll | Accounting::SleepPacking => Charged::Awake,
     };
     (charged, case.world)
 }

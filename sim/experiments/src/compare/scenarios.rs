@@ -117,25 +117,25 @@ impl Worlds {
     }
 }
 
-/// Which cases of a scenario are wanted; empty: all.
+/// A selection of a scenario's cases; empty lists select all.
 #[derive(Clone, Debug)]
-pub struct Wanted<'a> {
+pub struct CaseFilter<'a> {
     /// The folder with measured files, for scenarios that need it.
     pub data: Option<&'a Path>,
     /// Offered loads.
     pub loads: &'a [f64],
-    /// What counts.
+    /// Energy accountings.
     pub accountings: &'a [Accounting],
-    /// How neighbours slow each other.
+    /// Co-location models.
     pub worlds: &'a [Neighbours],
     /// Variants of the workloads.
     pub workloads: &'a [String],
-    /// In how many orders the jobs come.
+    /// Number of orders of the jobs.
     pub orders: u64,
 }
 
-impl<'a> Wanted<'a> {
-    /// The loads asked for, or all.
+impl<'a> CaseFilter<'a> {
+    /// The selected loads.
     fn loads<'b>(&'b self, all: &'b [f64]) -> &'b [f64] {
         if self.loads.is_empty() { all } else { self.loads }
     }
@@ -145,27 +145,26 @@ impl<'a> Wanted<'a> {
     }
 
     fn worlds(&self, all: &[Neighbours]) -> Vec<Neighbours> {
-        let wanted = |world: &&Neighbours| self.worlds.is_empty() || self.worlds.contains(world);
-        all.iter().filter(wanted).copied().collect()
+        let selected = |world: &&Neighbours| self.worlds.is_empty() || self.worlds.contains(world);
+        all.iter().filter(selected).copied().collect()
     }
 
-    fn wants(&self, workload: &str) -> bool {
-        self.workloads.is_empty() || self.workloads.iter().any(|wanted| wanted == workload)
+    fn includes(&self, workload: &str) -> bool {
+        self.workloads.is_empty() || self.workloads.iter().any(|own| own == workload)
     }
 
     fn data(&self, scenario: &'static str) -> Result<&'a Path, CompareError> {
         self.data.ok_or(CompareError::NoData { scenario })
     }
 
-    /// The file of that name somewhere below the folder.
+    /// The file of this name in the data folder or its subfolders.
     fn file(&self, scenario: &'static str, file: &'static str) -> Result<PathBuf, CompareError> {
         let dir = self.data(scenario)?;
         find(dir, file, 0).ok_or_else(|| CompareError::NoFile { file, dir: dir.into() })
     }
 
-    /// A case for each way to count energy and each world of neighbours, of jobs without deadlines
-    /// whose sizes are open.
-    fn of_open_jobs(
+    /// A case for each accounting and co-location model, of elastic jobs without deadlines.
+    fn of_elastic_jobs(
         &self,
         scenario: &'static str,
         load: f64,
@@ -186,7 +185,7 @@ impl<'a> Wanted<'a> {
         cases
     }
 
-    /// A scenario in the orders wanted: the same arrivals, given to the jobs anew.
+    /// A scenario in the selected orders: the same arrival times, with the jobs permuted.
     fn permuted(&self, scenario: &Scenario) -> Vec<Scenario> {
         let in_order = |order| {
             let mut scenario = scenario.clone();
@@ -200,85 +199,85 @@ impl<'a> Wanted<'a> {
 /// Why a scenario cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
-    /// No such scenario.
-    #[error("no scenario is called `{name}`; use one of {}", NAMES.join(", "))]
+    /// The scenario is unknown.
+    #[error("unknown scenario `{name}`; use one of {}", NAMES.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The given name.
         name: String,
     },
-    /// Nothing is left of the scenario.
+    /// No case matches the selection.
     #[error("{scenario} has no case with these options; it has {has}")]
     NoCase {
         /// The scenario.
         scenario: String,
-        /// What it has, by option.
+        /// Its cases, by option.
         has: String,
     },
     /// It needs measured files.
     #[error(
         "{scenario} needs measured files; give their folder with --data DIR, or set WATTLE_DATA \
-         (docs/comparing.md says which files)"
+         (docs/comparing.md lists them)"
     )]
     NoData {
         /// The scenario.
         scenario: &'static str,
     },
-    /// A file is not there.
-    #[error("no {file} below {}; docs/comparing.md says where it is published", .dir.display())]
+    /// A file is missing.
+    #[error("no {file} in {}; docs/comparing.md names its source", .dir.display())]
     NoFile {
         /// The file's name.
         file: &'static str,
-        /// The folder looked through.
+        /// The data folder.
         dir: PathBuf,
     },
-    /// The measured files.
+    /// The measured files are invalid.
     #[error(transparent)]
     Measured(#[from] MeasuredError),
-    /// What was measured makes no catalog.
+    /// The measurements give an invalid catalog.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// The trace.
+    /// The trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The trace on the cluster.
+    /// The trace does not fit the cluster.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// The load.
+    /// The load is invalid.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The grid's carbon intensity.
+    /// The carbon series is invalid.
     #[error(transparent)]
     Carbon(#[from] CarbonError),
 }
 
-/// The cases of a scenario, those of the same jobs after each other, with the worlds they are judged
-/// by.
+/// The selected cases of a scenario, grouped by jobs, with their worlds.
 ///
 /// # Errors
-/// Where there is no such scenario, or what it needs is not there.
-pub fn cases(name: &str, wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
+/// Where the scenario is unknown, a file is missing, or no case matches.
+pub fn cases(name: &str, filter: &CaseFilter<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
     let (worlds, cases) = match name {
-        powerflow::NAME => powerflow::cases(wanted)?,
-        greenflow::NAME => greenflow::cases(wanted)?,
-        philly::NAME => philly::cases(wanted)?,
-        builtin::NAME => builtin::cases(wanted)?,
+        powerflow::NAME => powerflow::cases(filter)?,
+        greenflow::NAME => greenflow::cases(filter)?,
+        philly::NAME => philly::cases(filter)?,
+        builtin::NAME => builtin::cases(filter)?,
         _ => match eaco::CLUSTERS.iter().find(|(known, _)| *known == name) {
-            Some((name, cluster)) => eaco::cases(name, cluster, wanted)?,
+            Some((name, cluster)) => eaco::cases(name, cluster, filter)?,
             None => return Err(CompareError::Unknown { name: name.to_owned() }),
         },
     };
     if cases.is_empty() {
-        let all = Wanted { accountings: &[], worlds: &[], workloads: &[], orders: 1, ..*wanted };
-        let filtered = !(wanted.accountings.is_empty()
-            && wanted.worlds.is_empty()
-            && wanted.workloads.is_empty());
+        let all =
+            CaseFilter { accountings: &[], worlds: &[], workloads: &[], orders: 1, ..*filter };
+        let filtered = !(filter.accountings.is_empty()
+            && filter.worlds.is_empty()
+            && filter.workloads.is_empty());
         let there = if filtered { self::cases(name, &all)?.1 } else { Vec::new() };
         return Err(CompareError::NoCase { scenario: name.to_owned(), has: options_of(&there) });
     }
     Ok((worlds, cases))
 }
 
-/// The options that lead to these cases, as text.
+/// The options that select these cases, as text.
 fn options_of(cases: &[Case]) -> String {
     let listed = |option: &str, values: Vec<&'static str>| {
         let mut distinct: Vec<&str> = Vec::new();
@@ -301,8 +300,8 @@ fn options_of(cases: &[Case]) -> String {
     .join(", ")
 }
 
-/// The policies that a scenario asks about, in this world of neighbours; where nobody shares, none
-/// that is another one without sharing.
+/// The policies of a scenario under this co-location model. Without sharing, policies that differ
+/// from another one by sharing only are left out.
 #[must_use]
 pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
     let all: &[&str] = match scenario {
@@ -335,8 +334,7 @@ pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
     all.iter().filter(kept).map(|policy| (*policy).to_owned()).collect()
 }
 
-/// Gives jobs whose length alone is known as many steps as that is, so that they have as much to do
-/// whatever size they get.
+/// Converts run times to steps, so that a job's work is independent of its GPU count.
 fn in_steps(world: &World, scenario: &mut Scenario) {
     let Some(group) = scenario.cluster.groups().first() else { return };
     let Some(gpu) = world.gpu(&group.gpu_type) else { return };
@@ -350,9 +348,9 @@ fn in_steps(world: &World, scenario: &mut Scenario) {
     }
 }
 
-/// A file of that name anywhere below `dir`.
+/// A file of this name in `dir` or its subfolders.
 fn find(dir: &Path, name: &str, depth: usize) -> Option<PathBuf> {
-    /// Deeper folders are a loop.
+    /// Largest folder depth; guards against loops of links.
     const DEPTH_MAX: usize = 32;
     let direct = dir.join(name);
     if direct.is_file() {

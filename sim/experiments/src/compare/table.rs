@@ -1,4 +1,4 @@
-//! Comparisons as tables for people.
+//! Comparisons as text tables.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::{Comparison, Summary, Waterfall};
 use crate::frontier::RatioSpread;
 use wattle_simulator::PolicyOutcome;
 
-/// Wide enough for every policy's name.
+/// Width of the policy column.
 const NAME: usize = 15;
 
 /// The table of one comparison.
@@ -23,8 +23,8 @@ pub fn to_table(comparison: &Comparison) -> String {
         "mean JCT, h",
         "median, h",
         "99th, h",
-        "above the bound",
-        "above it, alone",
+        "ratio to bound",
+        "without contention",
     );
 
     for family in &families {
@@ -55,7 +55,7 @@ pub fn to_table(comparison: &Comparison) -> String {
         let missing = if summary.not_reachable > 0 { "*" } else { "" };
         format!("{}{missing}", shown(summary.spread.as_ref()))
     });
-    out.push_str("\nThe same of the median and of the 99th percentile: geometric means\n");
+    out.push_str("\nMedian and 99th percentile likewise: geometric means\n");
     matrix(&mut out, comparison, &families, |summary| {
         let mean = |spread: &Option<RatioSpread>| {
             spread.map_or_else(|| "-".to_owned(), |spread| format!("{:.2}", spread.geometric_mean))
@@ -78,7 +78,7 @@ pub fn to_table(comparison: &Comparison) -> String {
     if !short.is_empty() {
         let _ = writeln!(
             out,
-            "\n* the column does not spend so little at some of the row's totals: {}",
+            "\n* the column does not reach some of the row's energies: {}",
             short.join("; ")
         );
     }
@@ -88,8 +88,7 @@ pub fn to_table(comparison: &Comparison) -> String {
     out
 }
 
-/// What policies save with their knob left alone, under several accountings of the same jobs; empty
-/// where there is nothing to say.
+/// Savings of untuned policies under several accountings of the same jobs; empty without any.
 #[must_use]
 pub fn side_by_side(comparisons: &[Comparison]) -> String {
     let Some(first) = comparisons.first().filter(|first| first.untuned.len() > 1) else {
@@ -132,20 +131,20 @@ pub fn side_by_side(comparisons: &[Comparison]) -> String {
     out
 }
 
-/// What keeps a policy from the bound, a line for each cause.
+/// The causes of a policy's distance to the bound, one line each.
 #[must_use]
 pub fn waterfall_table(waterfall: &Waterfall) -> String {
-    /// Wide enough for every cause.
+    /// Width of the cause column.
     const CAUSE: usize = 62;
     let mut out = format!("what keeps {} from the bound", waterfall.policy);
     if waterfall.causes.is_empty() {
-        out.push_str(": there is no energy that all its runs and the bound reach\n");
+        out.push_str(": no energy is reached by all its runs and the bound\n");
         return out;
     }
     let _ = writeln!(
         out,
         ", mean JCT at equal energy ({} energies)\n{:CAUSE$} {:>9} {:>9} {:>21}",
-        waterfall.totals, "", "adds, h", "so far, h", "times the line before"
+        waterfall.totals, "", "added, h", "total, h", "ratio to line before"
     );
     for cause in &waterfall.causes {
         let _ = writeln!(
@@ -170,7 +169,7 @@ fn header(comparison: &Comparison) -> String {
     }
     let _ = write!(
         out,
-        "{deadlines}  neighbours {}  surfaces {}  lengths {}  {} jobs in {orders} order{}",
+        "{deadlines}  co-location {}  surfaces {}  lengths {}  {} jobs in {orders} order{}",
         comparison.world.as_str(),
         comparison.surfaces,
         comparison.lengths,
@@ -190,7 +189,7 @@ fn families(comparison: &Comparison) -> Vec<&str> {
     families
 }
 
-/// What each policy emits, and what its jobs have waited for a cleaner grid.
+/// Emissions and carbon deferral of each policy.
 fn emissions(out: &mut String, comparison: &Comparison, families: &[&str]) {
     if comparison.policies.iter().all(|run| run.counted_kg.is_none()) {
         return;
@@ -198,7 +197,7 @@ fn emissions(out: &mut String, comparison: &Comparison, families: &[&str]) {
     let _ = writeln!(
         out,
         "\n{:NAME$} {:>19} {:>19} {:>21}",
-        "", "emitted, kg", "deferred, h", "above the bound"
+        "", "emitted, kg", "deferred, h", "ratio to bound"
     );
     for family in families {
         let runs = || comparison.policies.iter().filter(|run| run.family == *family);

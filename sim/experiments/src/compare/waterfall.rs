@@ -1,16 +1,16 @@
-//! What keeps a policy from the bound, one cause after another.
+//! Decomposition of a policy's distance to the lower bound by cause.
 //!
-//! The lowest line is the bound of jobs that have the cluster to themselves; the next the tighter
-//! bound, in which GPUs are scarce. Then the policy itself is run over its knob, first with the truth
-//! known and restarts that take no time, and each following line takes one such ease away, until
-//! it runs under the comparison's own conditions. All are read at the same energies, those of the last
-//! line's frontier that every line reaches, so what each cause adds is a difference at equal energy,
-//! and the differences add up to the whole distance.
+//! The first line is the bound without contention, the second the tighter bound with a limited
+//! number of GPUs. The following lines are the policy's own runs over its tuning parameter, first
+//! with true surfaces, known lengths and free restarts; each line removes one of these
+//! idealizations, and the last has the comparison's own conditions. All lines are read at the same
+//! energies: those of the last line's frontier that every line reaches. The added times are
+//! therefore differences at equal energy, and their sum is the total distance.
 //!
-//! What a cause adds hangs on the order in which they are taken; this is the one order there is. A
-//! policy reckons with the time of restarts even where they take none: what its restraint costs
-//! stands in the line of its decisions. Whole GPUs on real nodes are in that line, too; of
-//! fragmentation only the moves that make room have a line of their own.
+//! The result depends on the order of the causes, which is fixed. A policy accounts for restart
+//! times even where restarts are free, so the cost of that restraint is in the line of its
+//! decisions, as are whole GPUs on real nodes. Of fragmentation, only moves that make room have a
+//! line of their own.
 
 use serde::Serialize;
 
@@ -24,27 +24,28 @@ use crate::frontier::{Frontier, FrontierPoint, RatioSpread};
 use wattle_simulator::PolicyOutcome;
 use wattle_simulator::{Lengths, Restarts, RunOptions, SimulationError};
 
-/// One cause.
+/// A cause of the distance to the bound.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cause {
-    /// What it is.
+    /// Its description.
     pub what: &'static str,
-    /// Mean completion time with it and all before it, seconds: over the compared energies and the
-    /// orders.
+    /// Mean completion time with this and all previous causes, over the energies and orders,
+    /// seconds.
     pub jct_s: f64,
-    /// How much of that it adds, seconds.
+    /// The time it adds, seconds.
     pub added_s: f64,
-    /// Completion time with it over that without, at equal energy; the first against nothing.
+    /// Ratio of the completion times with and without it at equal energy; absent for the first
+    /// line.
     pub ratio: Option<RatioSpread>,
 }
 
-/// A set of conditions that a policy is run under.
-struct Rung {
+/// The conditions of one line.
+struct Conditions {
     what: &'static str,
     options: RunOptions,
 }
 
-/// What a line of the waterfall is at an energy.
+/// A line of the waterfall, as completion time over energy.
 enum Line<'a> {
     Alone(&'a Limits),
     Scarce(&'a Limits),
@@ -55,7 +56,7 @@ impl Line<'_> {
     fn jct_s_at(&self, kwh: f64) -> Option<f64> {
         match self {
             Self::Alone(limits) => limits.alone.jct_s_at(kwh),
-            // Never below the line before it, not even by a rounding.
+            // Not below the previous line, despite rounding.
             Self::Scarce(limits) => {
                 let alone_s = limits.alone.jct_s_at(kwh)?;
                 limits.tight.jct_s_at(kwh).map(|tight_s| tight_s.max(alone_s))
@@ -65,7 +66,7 @@ impl Line<'_> {
     }
 }
 
-/// What there is to compute of it.
+/// A computation.
 enum Task {
     Bound(usize),
     Run { order: usize, rung: usize, setting: usize },
@@ -76,11 +77,11 @@ enum Done {
 }
 
 impl Comparer<'_> {
-    /// What keeps `family` from the bound in a case. `progress` hears how many of its computations
-    /// are done, and of how many.
+    /// The causes of the distance of `family` to the bound in a case. `progress` receives the
+    /// numbers of finished and of all computations.
     ///
     /// # Errors
-    /// Where the policy or a workload is not known.
+    /// Where the policy or a workload is unknown.
     pub fn waterfall(
         &self,
         case: &Case,
@@ -92,8 +93,8 @@ impl Comparer<'_> {
         let runs: Vec<Vec<Run>> = (0..orders)
             .map(|order| settings.iter().map(|s| run_of(case, order, family, s)).collect())
             .collect();
-        let rungs = |run: &Run| self.rungs(self.options_of(run));
-        let rung_count = rungs(&runs[0][0]).len();
+        let lines = |run: &Run| self.lines(self.options_of(run));
+        let rung_count = lines(&runs[0][0]).len();
         let mut tasks: Vec<Task> = (0..orders).map(Task::Bound).collect();
         for order in 0..orders {
             for rung in 0..rung_count {
@@ -108,7 +109,7 @@ impl Comparer<'_> {
                 }
                 Task::Run { order, rung, setting } => {
                     let run = &runs[order][setting];
-                    let outcome = self.run_as(&case.jobs, run, &rungs(run)[rung].options)?;
+                    let outcome = self.run_as(&case.jobs, run, &lines(run)[rung].options)?;
                     Ok(Done::Run(Box::new(outcome)))
                 }
             }
@@ -121,7 +122,7 @@ impl Comparer<'_> {
         for (task, done) in tasks.iter().zip(done) {
             match (task, done) {
                 (Task::Run { order, rung, setting }, Done::Run(outcome)) => {
-                    let options = rungs(&runs[*order][*setting])[*rung].options;
+                    let options = lines(&runs[*order][*setting])[*rung].options;
                     let run = swept_run(family, &settings[*setting], *order, *outcome, options);
                     ran[*order].push(run);
                 }
@@ -130,14 +131,14 @@ impl Comparer<'_> {
             }
         }
         let causes: Vec<&'static str> =
-            rungs(&runs[0][0]).into_iter().map(|rung| rung.what).collect();
+            lines(&runs[0][0]).into_iter().map(|rung| rung.what).collect();
         let mut sums = Sums::new(&causes);
         for (order, runs) in ran.iter_mut().enumerate() {
             let horizon_s = self.count(case, &case.jobs.rigid[order], runs);
             let floor = self.floor(case, &case.jobs.rigid[order], horizon_s);
             let limits = limits[order].shifted(floor.0, floor.1);
             let mut lines = vec![Line::Alone(&limits), Line::Scarce(&limits)];
-            // Rung after rung, as they were asked for.
+            // In the order of the lines.
             for runs in runs.chunks(settings.len()) {
                 lines.extend(frontier(runs).map(Line::Ran));
             }
@@ -148,33 +149,33 @@ impl Comparer<'_> {
         Ok(Waterfall { policy: family.to_owned(), totals: sums.totals, causes: sums.into_causes() })
     }
 
-    /// The conditions, from the easiest to the comparison's own.
-    fn rungs(&self, own: RunOptions) -> Vec<Rung> {
+    /// The conditions, from the most idealized to the comparison's own.
+    fn lines(&self, own: RunOptions) -> Vec<Conditions> {
         let known =
             RunOptions { oracle: true, surface_noise: None, lengths: Lengths::Known, ..own };
-        let mut rungs = vec![
-            Rung {
-                what: "deciding, not knowing who comes, in whole GPUs of whole nodes",
+        let mut lines = vec![
+            Conditions {
+                what: "online decisions, whole GPUs on nodes",
                 options: RunOptions { restarts: Restarts::Free, ..known },
             },
-            Rung {
-                what: "starting anew at other sizes",
+            Conditions {
+                what: "restarts at other GPU counts",
                 options: RunOptions { restarts: Restarts::MovesFree, ..known },
             },
-            Rung { what: "moving to make room (fragmentation)", options: known },
+            Conditions { what: "moves that make room (fragmentation)", options: known },
         ];
         if self.options.surfaces != Surfaces::Oracle {
             let options = RunOptions { lengths: Lengths::Known, ..own };
-            rungs.push(Rung { what: "speeds and powers not known, or wrong", options });
+            lines.push(Conditions { what: "prediction errors of speed and power", options });
         }
         if own.lengths != Lengths::Known {
-            rungs.push(Rung { what: "lengths not known", options: own });
+            lines.push(Conditions { what: "unknown lengths", options: own });
         }
-        rungs
+        lines
     }
 }
 
-/// The frontier of the runs that finished all jobs.
+/// The frontier of runs that finished all jobs.
 fn frontier(runs: &[Swept]) -> Option<Frontier> {
     let finished = |run: &&Swept| run.outcome.finished == run.outcome.jobs;
     Frontier::of(runs.iter().filter(finished).enumerate().filter_map(|(setting, run)| {
@@ -182,7 +183,7 @@ fn frontier(runs: &[Swept]) -> Option<Frontier> {
     }))
 }
 
-/// Completion times line by line, gathered over energies and orders.
+/// Completion times per line, summed over energies and orders.
 struct Sums {
     causes: Vec<&'static str>,
     jct_s: Vec<f64>,
@@ -191,15 +192,14 @@ struct Sums {
 }
 
 impl Sums {
-    fn new(rungs: &[&'static str]) -> Self {
-        let mut causes =
-            vec!["running, with the cluster to itself (bound)", "GPUs are scarce (bound)"];
-        causes.extend(rungs);
+    fn new(lines: &[&'static str]) -> Self {
+        let mut causes = vec!["bound without contention", "limited number of GPUs (bound)"];
+        causes.extend(lines);
         let lines = causes.len();
         Self { causes, jct_s: vec![0.0; lines], ratios: vec![Vec::new(); lines], totals: 0 }
     }
 
-    /// The energies of the last line that every line reaches.
+    /// The last line's energies that every line reaches.
     fn add(&mut self, lines: &[Line<'_>]) {
         let Some(Line::Ran(last)) = lines.last() else { return };
         for kwh in last.compared_at() {

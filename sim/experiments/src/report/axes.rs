@@ -1,8 +1,8 @@
 //! The axes of a plot: grid, tick labels, and labels at the ends of lines.
 //!
 //! A plot is as wide as the page and has a fixed height, and its text keeps its size. Horizontal
-//! positions are percentages, vertical positions are pixels; only lines and areas are in a stretched
-//! picture. One drawing therefore fits wide and narrow screens.
+//! positions are percentages, vertical positions are pixels; only lines and areas are in a
+//! stretched picture. One drawing therefore fits wide and narrow screens.
 
 use maud::{Markup, html};
 

@@ -9,7 +9,7 @@ pub(super) fn heading(comparison: &Comparison) -> String {
         Accounting::AboveIdle => "energy above idle",
         Accounting::SleepAll => "energy of whole nodes, unused ones asleep",
         Accounting::SleepNone => "energy of whole nodes, always awake",
-        Accounting::SleepOurs => {
+        Accounting::SleepPacking => {
             "energy of whole nodes, asleep when unused under packing policies only"
         }
     };

@@ -1,8 +1,8 @@
 //! Published results next to the results of these runs.
 //!
-//! A published result holds for its authors' jobs, cluster and baselines, which differ from these. A
-//! row appears only where the policy and the baseline both ran, and states the differences. The table
-//! does not decide whether a claim is reproduced; that needs the claim's own set-up.
+//! A published result holds for its authors' jobs, cluster and baselines, which differ from these.
+//! A row appears only where the policy and the baseline both ran, and states the differences. The
+//! table does not decide whether a claim is reproduced; that needs the claim's own set-up.
 
 use maud::{Markup, Render, html};
 
@@ -34,7 +34,8 @@ enum Measured {
     Energy(&'static str),
     /// Change of the mean time on GPUs against a baseline, at the default GPU settings.
     Runtime(&'static str),
-    /// Change of the mean number of nodes with a job against a baseline, at the default GPU settings.
+    /// Change of the mean number of nodes with a job against a baseline, at the default GPU
+    /// settings.
     ActiveNodes(&'static str),
 }
 

@@ -1,5 +1,5 @@
-//! The page of `wattle compare`: frontiers and bounds, ratios at equal energy, published claims, and
-//! one run of each policy in detail.
+//! The page of `wattle compare`: frontiers and bounds, ratios at equal energy, published claims,
+//! and one run of each policy in detail.
 
 use maud::{Markup, html};
 use wattle_simulator::text::pluralize;

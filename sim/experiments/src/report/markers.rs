@@ -1,8 +1,8 @@
 //! A colour and a mark for each policy, the same in every plot of a page.
 //!
-//! Colours have enough contrast to be read as text, on light and dark backgrounds, and stay apart for
-//! colour-blind readers. Marks differ too, so no information depends on colour alone. After eight
-//! policies the colours repeat with other marks.
+//! Colours have enough contrast to be read as text, on light and dark backgrounds, and stay apart
+//! for colour-blind readers. Marks differ too, so no information depends on colour alone. After
+//! eight policies the colours repeat with other marks.
 
 use maud::{Markup, html};
 

@@ -1,8 +1,8 @@
 //! Jobs on GPUs over time: a row per GPU, a band per node; sleeping nodes are hatched.
 //!
 //! A job has its workload's colour. A job that shares its GPUs covers the lower part of its
-//! co-tenants. The largest rectangles have tooltips; smaller ones are merged into paths, the shortest
-//! are drawn as grey stripes, and rectangles beyond the page's size limit are counted.
+//! co-tenants. The largest rectangles have tooltips; smaller ones are merged into paths, the
+//! shortest are drawn as grey stripes, and rectangles beyond the page's size limit are counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

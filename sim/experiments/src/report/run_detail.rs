@@ -1,5 +1,5 @@
-//! One run of each policy in detail: power, busy GPUs and queue over time, the map of nodes, and the
-//! jobs with the reasons of their starts.
+//! One run of each policy in detail: power, busy GPUs and queue over time, the map of nodes, and
+//! the jobs with the reasons of their starts.
 
 use maud::{Markup, html};
 
@@ -14,8 +14,8 @@ use super::{job_table, table};
 use wattle_simulator::text::pluralize;
 use wattle_simulator::{Level, Recording};
 
-/// Most rectangles with tooltips, other rectangles, and job rows of a page. They limit a page to about
-/// 3 MB.
+/// Most rectangles with tooltips, other rectangles, and job rows of a page. They limit a page to
+/// about 3 MB.
 const TITLED: usize = 3_600;
 const PLAIN: usize = 16_000;
 const ROWS: usize = 900;

@@ -1,4 +1,5 @@
-//! Scales and their ticks: where a value stands on an axis, and which numbers are written beside it.
+//! Scales and their ticks: where a value stands on an axis, and which numbers are written beside
+//! it.
 //!
 //! Ticks are numbers a person would choose: 1, 2, 2.5 or 5 times a power of ten on a linear scale,
 //! and a set of leading digits that gives enough of them on a logarithmic one.

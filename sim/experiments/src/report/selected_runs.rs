@@ -1,7 +1,7 @@
 //! Selection of the runs that a page shows in detail: one per policy, at about the same total.
 //!
-//! Runs of a comparison are not recorded; the selected ones are simulated again with a recording and
-//! give the same results.
+//! Runs of a comparison are not recorded; the selected ones are simulated again with a recording
+//! and give the same results.
 
 use wattle_placer::policy;
 use wattle_simulator::{
@@ -39,8 +39,8 @@ pub(super) fn families(comparison: &Comparison) -> Vec<&str> {
     families
 }
 
-/// A policy's frontier over `total` on one order of jobs; settings are indices into the comparison's
-/// runs.
+/// A policy's frontier over `total` on one order of jobs; settings are indices into the
+/// comparison's runs.
 pub(super) fn frontier(
     comparison: &Comparison,
     family: &str,
@@ -124,9 +124,9 @@ pub fn record(
 }
 
 impl Recorded {
-    /// Simulates `scenario` under the policy called `name`, with a recording; `slot` is the policy's
-    /// index on the page. `progress` receives the numbers of ended jobs and of all jobs whenever a
-    /// job ends.
+    /// Simulates `scenario` under the policy called `name`, with a recording; `slot` is the
+    /// policy's index on the page. `progress` receives the numbers of ended jobs and of all jobs
+    /// whenever a job ends.
     ///
     /// # Errors
     /// Where the policy or a workload is unknown.

@@ -1,5 +1,5 @@
-//! The page of `wattle simulate`: the outcome of each policy, its changes against the first, and the
-//! runs in detail.
+//! The page of `wattle simulate`: the outcome of each policy, its changes against the first, and
+//! the runs in detail.
 
 use maud::{Markup, Render, html};
 use wattle_common::topology::ClusterShape;

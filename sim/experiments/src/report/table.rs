@@ -1,7 +1,7 @@
 //! Tables: outcomes of the selected runs, and ratios between policies.
 //!
-//! On a narrow screen a row of a wide table becomes a card that repeats the headings; a matrix, whose
-//! columns are compared with each other, scrolls instead.
+//! On a narrow screen a row of a wide table becomes a card that repeats the headings; a matrix,
+//! whose columns are compared with each other, scrolls instead.
 
 use maud::{Markup, Render, html};
 
@@ -47,7 +47,8 @@ impl Render for Table {
                                     @if i == 0 {
                                         th scope="row" { (cell) }
                                     } @else {
-                                        // The style sheet shows the heading where the row is a card.
+                                        // The style sheet shows the heading where the row is a
+                                        // card.
                                         td data-is=(self.headings.get(i).unwrap_or(&"")) { (cell) }
                                     }
                                 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
-    Accounting, Case, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon, Knobs,
-    Neighbours, Summary, Surfaces, Wanted, Worlds, cases, to_table,
+    Accounting, Case, CaseFilter, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon,
+    Knobs, Neighbours, Summary, Surfaces, Worlds, cases, to_table,
 };
 use wattle_experiments::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
@@ -28,8 +28,14 @@ fn data() -> Option<PathBuf> {
     None
 }
 
-const WANTED: Wanted<'static> =
-    Wanted { data: None, loads: &[0.7], accountings: &[], worlds: &[], workloads: &[], orders: 1 };
+const ALL_CASES: CaseFilter<'static> = CaseFilter {
+    data: None,
+    loads: &[0.7],
+    accountings: &[],
+    worlds: &[],
+    workloads: &[],
+    orders: 1,
+};
 
 fn options(policies: &str) -> CompareOptions {
     CompareOptions {
@@ -50,8 +56,8 @@ fn compared(worlds: &Worlds, cases: &[Case], options: CompareOptions) -> Vec<Com
     cases.iter().map(|case| comparer.compare(case, &mut |_, _| ()).unwrap()).collect()
 }
 
-fn of_eaco_28(wanted: &Wanted<'_>, options: CompareOptions) -> Vec<Comparison> {
-    let (worlds, cases) = cases("eaco-28", wanted).unwrap();
+fn of_eaco_28(filter: &CaseFilter<'_>, options: CompareOptions) -> Vec<Comparison> {
+    let (worlds, cases) = cases("eaco-28", filter).unwrap();
     compared(&worlds, &cases, options)
 }
 
@@ -91,8 +97,8 @@ fn nobody_is_below_the_bound(comparison: &Comparison) {
 #[test]
 fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
     let accountings = [Accounting::SleepAll, Accounting::SleepNone];
-    let wanted = Wanted { accountings: &accountings, ..WANTED };
-    let all = of_eaco_28(&wanted, options("fifo,eaco,wattle"));
+    let filter = CaseFilter { accountings: &accountings, ..ALL_CASES };
+    let all = of_eaco_28(&filter, options("fifo,eaco,wattle"));
     // Published in two worlds, compute-bound in one; with and without deadlines; two accountings.
     assert_eq!(all.len(), 3 * 2 * 2);
     all.iter().for_each(nobody_is_below_the_bound);
@@ -104,8 +110,8 @@ fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
 #[test]
 fn what_keeps_a_policy_from_the_bound_adds_up() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
-    let wanted = Wanted { worlds: &only_mild, workloads: &published, ..WANTED };
-    let (worlds, cases) = cases("eaco-28", &wanted).unwrap();
+    let filter = CaseFilter { worlds: &only_mild, workloads: &published, ..ALL_CASES };
+    let (worlds, cases) = cases("eaco-28", &filter).unwrap();
     let case = cases.iter().find(|case| !case.deadlines).unwrap();
     let errs = CompareOptions { surfaces: Surfaces::Smooth(0.2), ..options("wattle") };
     let mut comparer = Comparer::new(&worlds, errs);
@@ -145,13 +151,13 @@ fn what_keeps_a_policy_from_the_bound_adds_up() {
 #[test]
 fn zeus_stands_as_one_point_beside_the_others() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
-    let wanted = Wanted {
+    let filter = CaseFilter {
         worlds: &only_mild,
         workloads: &published,
         accountings: &[Accounting::SleepAll],
-        ..WANTED
+        ..ALL_CASES
     };
-    let all = of_eaco_28(&wanted, options("fifo,fifo+zeus"));
+    let all = of_eaco_28(&filter, options("fifo,fifo+zeus"));
     let comparison = all.iter().find(|comparison| !comparison.deadlines).unwrap();
     nobody_is_below_the_bound(comparison);
     let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
@@ -213,15 +219,15 @@ fn the_keys_are_those_promised(comparison: &Comparison) {
 fn whose_nodes_sleep_is_what_the_accounting_says() {
     let worlds = [Neighbours::Pairs];
     let published = ["published".to_owned()];
-    let wanted = Wanted { worlds: &worlds, workloads: &published, ..WANTED };
-    let all = of_eaco_28(&wanted, options("fifo,eaco"));
+    let filter = CaseFilter { worlds: &worlds, workloads: &published, ..ALL_CASES };
+    let all = of_eaco_28(&filter, options("fifo,eaco"));
     let kwh = |accounting: Accounting, policy: &str| {
         let comparison = all.iter().find(|c| c.accounting == accounting && !c.deadlines).unwrap();
         let run = comparison.policies.iter().find(|run| run.family == policy).unwrap();
         run.outcome.energy_kwh
     };
     let [all_sleep, nobody, ours] =
-        [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+        [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepPacking];
     assert!((kwh(ours, "fifo") - kwh(nobody, "fifo")).abs() < 1e-6);
     assert!((kwh(ours, "eaco") - kwh(all_sleep, "eaco")).abs() < 1e-6);
     assert!(kwh(all_sleep, "fifo") < kwh(nobody, "fifo"));
@@ -232,9 +238,10 @@ fn whose_nodes_sleep_is_what_the_accounting_says() {
 fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none() {
     let published = ["published".to_owned()];
     let accountings = [Accounting::SleepAll];
-    let wanted = Wanted { workloads: &published, accountings: &accountings, orders: 2, ..WANTED };
-    let one = of_eaco_28(&wanted, CompareOptions { threads: 1, ..options("fifo,eaco") });
-    let three = of_eaco_28(&wanted, CompareOptions { threads: 3, ..options("fifo,eaco") });
+    let filter =
+        CaseFilter { workloads: &published, accountings: &accountings, orders: 2, ..ALL_CASES };
+    let one = of_eaco_28(&filter, CompareOptions { threads: 1, ..options("fifo,eaco") });
+    let three = of_eaco_28(&filter, CompareOptions { threads: 3, ..options("fifo,eaco") });
     assert_eq!(one, three);
     let runs = |world: Neighbours, family: &str| {
         let comparison = one.iter().find(|c| c.world == world && !c.deadlines).unwrap();
@@ -247,25 +254,25 @@ fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none
 
 #[test]
 fn what_is_not_there_is_named_with_the_remedy() {
-    let error = |name: &str, wanted: &Wanted<'_>| cases(name, wanted).unwrap_err();
-    let unknown = error("powerflow-17", &WANTED);
+    let error = |name: &str, filter: &CaseFilter<'_>| cases(name, filter).unwrap_err();
+    let unknown = error("powerflow-17", &ALL_CASES);
     assert!(matches!(unknown, CompareError::Unknown { .. }));
     expect_test::expect![
         "no scenario is called `powerflow-17`; use one of powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
     ]
     .assert_eq(&unknown.to_string());
     for name in ["powerflow-16", "philly"] {
-        let no_data = error(name, &WANTED).to_string();
+        let no_data = error(name, &ALL_CASES).to_string();
         assert!(no_data.contains(name) && no_data.contains("--data"), "{no_data}");
     }
     let empty = tempfile::tempdir().unwrap();
-    let wanted = Wanted { data: Some(empty.path()), ..WANTED };
-    let no_file = error("philly", &wanted).to_string();
+    let filter = CaseFilter { data: Some(empty.path()), ..ALL_CASES };
+    let no_file = error("philly", &filter).to_string();
     assert!(no_file.contains("philly_jobs.csv.gz") && no_file.contains("docs/"), "{no_file}");
-    assert!(matches!(error("powerflow-16", &wanted), CompareError::Measured(_)));
-    let nowhere = Wanted { worlds: &[Neighbours::Alone], ..WANTED };
+    assert!(matches!(error("powerflow-16", &filter), CompareError::Measured(_)));
+    let nowhere = CaseFilter { worlds: &[Neighbours::Alone], ..ALL_CASES };
     assert!(matches!(error("eaco-28", &nowhere), CompareError::NoCase { .. }));
-    let negative = Wanted { loads: &[-1.0], ..WANTED };
+    let negative = CaseFilter { loads: &[-1.0], ..ALL_CASES };
     assert!(matches!(error("eaco-64", &negative), CompareError::Load(_)));
 }
 
@@ -279,15 +286,15 @@ fn one_at_76(
     workloads: &[String],
     options: CompareOptions,
 ) -> Comparison {
-    let wanted = Wanted {
+    let filter = CaseFilter {
         data: Some(data),
         loads: &[0.76],
         accountings: &[Accounting::AboveIdle],
         worlds: &[Neighbours::Alone],
         workloads,
-        ..WANTED
+        ..ALL_CASES
     };
-    let (worlds, cases) = cases(scenario, &wanted).unwrap();
+    let (worlds, cases) = cases(scenario, &filter).unwrap();
     assert_eq!(cases.len(), 1);
     compared(&worlds, &cases, options).remove(0)
 }
@@ -325,8 +332,8 @@ fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     assert!(above.len() > 9 && above.iter().all(|ratio| (1.0..2.0).contains(ratio)), "{above:?}");
 }
 
-/// As measured with these few settings, one order and true surfaces; what is quoted, of all settings
-/// and five orders, stands in docs/results.md.
+/// As measured with these few settings, one order and true surfaces; what is quoted, of all
+/// settings and five orders, stands in docs/results.md.
 #[test]
 fn powerflow_stays_as_far_ahead_as_it_was() {
     let Some(data) = data() else { return };

@@ -1,5 +1,5 @@
-//! What happened in a run, kept for whoever wants to look at it: the cluster's levels over time, who
-//! was on which GPUs and why, and when nodes slept.
+//! What happened in a run, kept for whoever wants to look at it: the cluster's levels over time,
+//! who was on which GPUs and why, and when nodes slept.
 //!
 //! Off, it costs one test of a pointer for each event. On, levels are means over spans that double
 //! whenever there would be too many, so a run of any length takes a bounded place. It only listens:

@@ -1,6 +1,7 @@
 //! A budget in a simulation: the meter is read, the placer's own steering asked, the problem told.
 //!
-//! What live is a stream of ledger entries is here the meter of the whole cluster. Nothing is decided.
+//! What live is a stream of ledger entries is here the meter of the whole cluster. Nothing is
+//! decided.
 
 use std::collections::BTreeMap;
 use wattle_common::{Budget, Timestamp};

@@ -9,7 +9,7 @@ use wattle_placer::{JobKey, Progress, Reads};
 use wattle_world::GpuModel;
 
 use crate::engine::{Due, Engine, node_id};
-use crate::profiles::{Seen, WINDOWS_CLOSE_US};
+use crate::profiles::{WINDOWS_CLOSE_US, WindowInput};
 use crate::scenario::Work;
 use crate::simulation::Lengths;
 
@@ -62,9 +62,9 @@ impl Engine<'_> {
         }
     }
 
-    /// Jobs have ended before the first comes, where the cluster is to have a past: as many as come,
-    /// each drawn from them. So what is foretold of a job rests on jobs like those around it, and not
-    /// on these themselves.
+    /// Jobs have ended before the first comes, where the cluster is to have a past: as many as
+    /// come, each drawn from them. So what is foretold of a job rests on jobs like those around it,
+    /// and not on these themselves.
     pub(super) fn remember_past(&mut self) {
         let (true, Some(last)) =
             (self.options.lengths == Lengths::Past, self.jobs.len().checked_sub(1))
@@ -80,8 +80,8 @@ impl Engine<'_> {
         }
     }
 
-    /// How long a job is said to take alone on the GPUs it asks for: the truth, where the policy must
-    /// be told it.
+    /// How long a job is said to take alone on the GPUs it asks for: the truth, where the policy
+    /// must be told it.
     pub(super) fn duration_said(&self, job: u32) -> Option<Duration> {
         let spec = self.jobs[job as usize].spec;
         if !self.policy.capabilities().needs_exact_durations {
@@ -127,7 +127,7 @@ impl Engine<'_> {
         let spot = on.by_node[0];
         let model = self.cards.model(spot.node);
         let setting = self.cards.setting(spot.node, spot.gpus.trailing_zeros());
-        let surface = profiles.window(&Seen {
+        let surface = profiles.window(&WindowInput {
             job: &running.spec.id,
             workload: &running.spec.workload,
             node: node_id(spot.node.index()),

@@ -1,10 +1,10 @@
-//! The fitted distributions, as `catalog/generator.toml` holds them.
+//! The fitted distributions of `catalog/generator.toml`.
 
 use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-/// The moments of the jobs that the distributions were fitted to.
+/// Moments of the jobs to which the distributions were fitted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moments {
@@ -16,7 +16,7 @@ pub struct Moments {
     pub single_share: f64,
     /// GPUs times duration of a job, mean, in seconds.
     pub gpu_seconds_mean: f64,
-    /// Of the number of jobs in an hour: deviation over mean.
+    /// Coefficient of variation of the hourly number of jobs.
     pub hourly_variation: f64,
     /// Median duration in each class of GPU counts (1, 2, up to 4, up to 8, more), in seconds.
     pub duration_median_s: Vec<f64>,
@@ -37,17 +37,17 @@ pub(super) struct Arrivals {
 #[derive(Debug)]
 pub(super) struct InCampaigns {
     pub(super) gap_s: Tabulated,
-    /// How much of the variance of a duration's score is the campaign's.
+    /// Share of the variance of a duration's score that is common to a campaign.
     pub(super) alike: f64,
 }
 
-/// Jobs on about as many GPUs.
+/// A class of GPU counts.
 #[derive(Debug)]
 pub(super) struct Class {
     gpus_max: u32,
-    /// How many jobs a campaign has.
+    /// Number of jobs of a campaign.
     pub(super) length: Tabulated,
-    /// How long a job lasts.
+    /// Duration of a job.
     pub(super) seconds: Tabulated,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Fitted {
     pub(super) moments: Moments,
 }
 
-/// A distribution: its values at standard normal scores.
+/// A distribution, tabulated at standard normal scores.
 #[derive(Debug)]
 pub(super) struct Tabulated {
     scores: Vec<f64>,
@@ -86,7 +86,7 @@ pub(super) struct Tabulated {
 }
 
 impl Tabulated {
-    /// The value at a score; beyond the table the outermost one.
+    /// The value at a score; constant beyond the table.
     pub(super) fn at(&self, score: f64) -> f64 {
         let above = self.scores.partition_point(|own| *own < score);
         let log = match (above.checked_sub(1), self.scores.get(above)) {
@@ -141,7 +141,7 @@ impl Fitted {
         Ok(Self { arrivals, campaigns, users, sizes, classes, moments })
     }
 
-    /// The class of jobs on so many GPUs.
+    /// The class of a GPU count.
     pub(super) fn class(&self, gpus: u32) -> &Class {
         let class = self.classes.iter().find(|class| gpus <= class.gpus_max);
         class.or(self.classes.last()).expect("reading made sure that there is one")
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shipped_file_is_read_and_a_short_list_is_refused() {
+    fn the_shipped_file_is_valid_and_a_short_list_is_rejected() {
         let text = include_str!("../../catalog/generator.toml");
         let fitted = Fitted::read(text).unwrap();
         assert_eq!(fitted.classes.len(), fitted.moments.duration_mean_s.len());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_gives_its_values_back_and_ends_where_it_ends() {
+    fn tables_interpolate_and_are_constant_beyond_their_ends() {
         let table = Tabulated { scores: vec![-1.0, 0.0, 2.0], logs: vec![0.0, 1.0, 3.0] };
         let log = |score| table.at(score).ln_1p();
         for (score, wanted) in

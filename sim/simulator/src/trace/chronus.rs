@@ -1,15 +1,15 @@
 //! The format of Chronus' simulator (github.com/S-Lab-System-Group/ChronusArtifact): Tiresias'
 //! columns, a user, and deadlines.
 //!
-//! Times are minutes. Nothing in the artifact says so, its traces do: submissions end 9 minutes
-//! short of two weeks and no job is longer than three days, and its lease term of 60 is an hour.
-//! `expect_time_list` is the time allowed from the submission on, or several of them joined by `-`,
-//! of which the first counts, as there. A `best` job has its submission in that column, which
-//! means nothing; `iterations`, `interval`, the value of being done in time and `best_effort`,
-//! which repeats `job_type`, are not used.
+//! Times are minutes. The artifact does not document this, but its traces show it: submissions end
+//! 9 minutes before two weeks, no job is longer than three days, and its lease term of 60 is an
+//! hour. `expect_time_list` is the allowed time after submission, or several values joined by `-`,
+//! of which the first is used, as in the simulator. For a `best` job the column repeats the
+//! submission time and is ignored. `iterations`, `interval`, `expect_value_list` and `best_effort`
+//! are not used.
 
 use super::format::{CSV, Format};
-use super::row::{Odd, Row, span};
+use super::row::{Row, RowNotes, span};
 use super::{DeadlineKind, TraceJob};
 
 const MINUTE: u32 = 60;
@@ -32,7 +32,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
     let minutes = |column| row.seconds(column).map(|minutes| minutes.saturating_mul(MINUTE));
     let (id, submit) = (row.id("job_id")?, minutes("submit_time")?);
     let mut job = TraceJob::new(id, submit, minutes("duration")?, row.gpus("num_gpu")?);
@@ -43,7 +43,7 @@ fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
         Some("soft") => DeadlineKind::Soft,
         Some("best") => DeadlineKind::BestEffort,
         _ => {
-            odd.say("had a job_type other than strict, soft and best, and count as best");
+            notes.add("with a job_type other than strict, soft and best, read as best");
             DeadlineKind::BestEffort
         }
     };
@@ -54,7 +54,7 @@ fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
                 let allowed = span(allowed as f64 * f64::from(MINUTE));
                 job.deadline = allowed.map(|allowed| submit + allowed);
             }
-            _ => odd.say("had no time in expect_time_list, and so no deadline"),
+            _ => notes.add("without a time in expect_time_list, read as without a deadline"),
         }
     }
     Ok(job)

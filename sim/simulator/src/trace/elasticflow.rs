@@ -1,11 +1,12 @@
-//! The format of ElasticFlow's simulator (github.com/pkusys/ElasticFlow), times in seconds:
-//! `batch_size` is the global batch, `iteration` the steps that take `duration` on `num_gpu` GPUs
-//! by its own throughput tables, and `ddl` the deadline on the clock of `submit_time` (its own
-//! conversion to Chronus' format takes `ddl - submit_time` for the time allowed).
+//! The format of ElasticFlow's simulator (github.com/pkusys/ElasticFlow), times in seconds.
+//!
+//! `batch_size` is the global batch. `iteration` is the number of steps, which take `duration` on
+//! `num_gpu` GPUs by ElasticFlow's throughput tables. `ddl` is the deadline on the clock of
+//! `submit_time`: its conversion to Chronus' format uses `ddl - submit_time` as the allowed time.
 
 use super::TraceJob;
 use super::format::{CSV, Format};
-use super::row::{Odd, Row};
+use super::row::{Row, RowNotes};
 
 pub(super) static FORMAT: Format = Format {
     name: "ElasticFlow",
@@ -20,28 +21,28 @@ pub(super) static FORMAT: Format = Format {
         "iteration",
         "ddl",
     ],
-    // What its authors changed for tests of theirs; the same as the plain ones in what they publish.
+    // Equal to `iteration` and `duration` in the published traces.
     optional: &["real_iteration", "real_duration"],
     row,
     ..CSV
 };
 
-fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_time")?);
     let mut job = TraceJob::new(id, submit, row.seconds("duration")?, row.gpus("num_gpu")?);
     job.model = row.text("model_name").map(str::to_owned);
     job.batch = row.count("batch_size").and_then(|batch| u32::try_from(batch).ok());
     if job.batch.is_none() {
-        odd.say("had no batch size that is a whole number above 0");
+        notes.add("without a positive integer batch_size");
     }
     job.iterations = row.count("iteration");
     if job.iterations.is_none() {
-        odd.say("had no whole number of iterations above 0, so that `duration` counts");
+        notes.add("without a positive integer iteration, so that `duration` is used");
     }
     if row.text("ddl").is_some() {
         let deadline = row.seconds("ddl")?;
         if deadline <= submit {
-            odd.say("had a deadline no later than the submission, which was left out");
+            notes.add("with a deadline not after the submission, which is ignored");
         } else {
             job.deadline = Some(deadline);
         }

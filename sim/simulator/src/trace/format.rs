@@ -1,31 +1,31 @@
-//! What a format of traces is, and which one a file is of.
+//! Trace formats, and recognition of a file's format.
 //!
-//! Another format is one more file beside this one and one more line in [`FORMATS`].
+//! A new format is a new file in this folder and an entry in [`FORMATS`].
 
-use super::row::{Odd, Row};
+use super::row::{Row, RowNotes};
 use super::{TraceError, TraceJob, chronus, elasticflow, gavel, philly, slurm, tiresias};
 use crate::text::sanitize;
 
-/// One format: its columns, and how a row becomes a job. Names of columns are compared without
-/// case.
+/// A format: its columns, and the conversion of a row to a job. Column names are case-insensitive.
 pub(super) struct Format {
-    /// What people call it.
+    /// Its display name.
     pub(super) name: &'static str,
-    /// What the command line calls it.
+    /// Its name on the command line.
     pub(super) key: &'static str,
     pub(super) delimiter: u8,
-    /// Whether the first row names the columns; otherwise they are `required`, in that order.
+    /// Whether the first row names the columns; otherwise the columns are `required`, in that
+    /// order.
     pub(super) has_header: bool,
-    /// Whether times are dates; the first submission is then the trace's beginning.
+    /// Whether times are dates; the trace then starts at the first submission.
     pub(super) calendar: bool,
     pub(super) required: &'static [&'static str],
-    /// Of each of these groups one must be there.
+    /// Groups of columns of which one is required.
     pub(super) one_of: &'static [&'static [&'static str]],
     pub(super) optional: &'static [&'static str],
-    pub(super) row: fn(&Row<'_>, &mut Odd) -> Result<TraceJob, String>,
+    pub(super) row: fn(&Row<'_>, &mut RowNotes) -> Result<TraceJob, String>,
 }
 
-/// A file of comma-separated values with a header, and nothing more said.
+/// Comma-separated values with a header; the base of other formats.
 pub(super) const CSV: Format = Format {
     name: "",
     key: "",
@@ -35,7 +35,7 @@ pub(super) const CSV: Format = Format {
     required: &[],
     one_of: &[],
     optional: &[],
-    row: |_, _| Err("nobody reads it".to_owned()),
+    row: |_, _| Err("the format has no reader".to_owned()),
 };
 
 pub(super) static FORMATS: [&Format; 6] = [
@@ -48,14 +48,14 @@ pub(super) static FORMATS: [&Format; 6] = [
 ];
 
 impl Format {
-    /// Whether it has a use for the column, or knows that it has none.
+    /// Whether the format knows the column.
     pub(super) fn reads(&self, column: &str) -> bool {
         let groups = self.one_of.iter().flat_map(|group| group.iter());
         let mut all = self.required.iter().chain(groups).chain(self.optional);
         all.any(|own| own.eq_ignore_ascii_case(column))
     }
 
-    /// The columns it needs, for people.
+    /// The required columns, as text.
     fn needs(&self) -> String {
         let mut text = self.required.join(",");
         for group in self.one_of {
@@ -64,8 +64,8 @@ impl Format {
         text
     }
 
-    /// The first column that a file with this header lacks.
-    fn lacks(&self, header: &[String]) -> Option<String> {
+    /// The first required column that a file with this header lacks.
+    fn missing(&self, header: &[String]) -> Option<String> {
         if !self.has_header {
             return (header.len() < self.required.len())
                 .then(|| self.required[header.len()].to_owned());
@@ -78,13 +78,13 @@ impl Format {
             .or_else(|| group().map(|group| group.join(" or ")))
     }
 
-    /// How many of the columns it needs are there, in per mille.
+    /// Share of the required columns that the header has, per mille.
     fn likeness(&self, header: &[String]) -> usize {
         let has = |column: &&&str| header.iter().any(|own| own.eq_ignore_ascii_case(column));
         1_000 * self.required.iter().filter(has).count() / self.required.len().max(1)
     }
 
-    /// The first row as a format like this one splits it.
+    /// The first row, split as in this format.
     fn header(&self, bytes: &[u8]) -> Vec<String> {
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -100,15 +100,15 @@ impl Format {
     }
 }
 
-/// What there is, for people.
+/// All formats, as text.
 pub(super) fn known() -> String {
     let show = |format: &&Format| format!("{} ({})", format.name, format.needs());
     FORMATS.iter().map(show).collect::<Vec<_>>().join("; ")
 }
 
-/// The columns a file has, for people: of a file that is no trace there may be any number.
+/// A file's columns, as text of limited length.
 fn listed(header: &[String]) -> String {
-    /// No format has as many.
+    /// More than any format has.
     const LISTED_MAX: usize = 20;
     let mut all: Vec<String> =
         header.iter().take(LISTED_MAX).map(|column| sanitize(column)).collect();
@@ -118,20 +118,20 @@ fn listed(header: &[String]) -> String {
     all.join(",")
 }
 
-/// The format of a file's bytes, and its columns.
+/// The format of a file, and its columns.
 ///
-/// Of the formats whose every needed column is there it is the one that needs most; the columns of
-/// one format may be a part of another's.
+/// Of the formats whose required columns are all there, the one with the most required columns is
+/// chosen, since one format's columns may be a subset of another's.
 pub(super) fn recognise(
     name: &str,
     bytes: &[u8],
-    asked: Option<&str>,
+    requested: Option<&str>,
 ) -> Result<(&'static Format, Vec<String>), TraceError> {
-    let candidates: Vec<&'static Format> = match asked {
+    let candidates: Vec<&'static Format> = match requested {
         None => FORMATS.to_vec(),
-        Some(asked) => {
-            let unknown = || TraceError::UnknownFormat { format: asked.to_owned() };
-            vec![*FORMATS.iter().find(|format| format.key == asked).ok_or_else(unknown)?]
+        Some(key) => {
+            let unknown = || TraceError::UnknownFormat { format: key.to_owned() };
+            vec![*FORMATS.iter().find(|format| format.key == key).ok_or_else(unknown)?]
         }
     };
     let with_header = |format: &'static Format| (format, format.header(bytes));
@@ -144,9 +144,9 @@ pub(super) fn recognise(
         let own = || format.required.iter().map(|&column| column.to_owned()).collect();
         (format, if format.has_header { header } else { own() })
     };
-    let whole = candidates.iter().filter(|(format, header)| format.lacks(header).is_none());
+    let complete = candidates.iter().filter(|(format, header)| format.missing(header).is_none());
     if let Some((format, header)) =
-        whole.max_by_key(|(format, _)| format.required.len() + format.one_of.len())
+        complete.max_by_key(|(format, _)| format.required.len() + format.one_of.len())
     {
         return Ok(columns(format, header.clone()));
     }
@@ -161,13 +161,13 @@ pub(super) fn recognise(
     if candidates.iter().any(headless) {
         return Err(TraceError::NoHeader { name });
     }
-    if asked.is_none() && format.likeness(header) == 0 {
+    if requested.is_none() && format.likeness(header) == 0 {
         let column = sanitize(candidates[0].1.first().map_or("", String::as_str));
         return Err(TraceError::UnknownColumn { name, column });
     }
     Err(TraceError::MissingColumn {
         name,
-        column: format.lacks(header).unwrap_or_default(),
+        column: format.missing(header).unwrap_or_default(),
         format: format.name,
         columns: format.needs(),
         has: listed(header),

@@ -1,16 +1,15 @@
-//! The format of Gavel's simulator (github.com/stanford-futuredata/gavel): ten columns between
-//! tabs and no header, times in seconds.
+//! The format of Gavel's simulator (github.com/stanford-futuredata/gavel): ten tab-separated
+//! columns without a header, times in seconds.
 //!
-//! A job is a type, `ResNet-18 (batch size 64)`, and a number of steps; the batch is that of one
-//! GPU, and so many times larger over all of them. How long it takes follows from the steps a second
-//! that Gavel measured of that type, on the kind of GPU it gets where its workloads are in the
-//! catalog ([`crate::gavel`]), else on V100s of one node (`catalog/gavel.csv`). `SLO` is the time
-//! allowed on V100s as a multiple of that, or negative. The commands, the folder, and the weight of a
-//! job in fair sharing have no use here.
+//! A job has a type, such as `ResNet-18 (batch size 64)`, and a number of steps; the batch is per
+//! GPU. Its duration follows from the steps per second that Gavel measured: on the GPU type it runs
+//! on where the catalog has its workload ([`crate::gavel`]), else on V100s of one node
+//! (`catalog/gavel.csv`). `SLO` is the allowed time as a multiple of the duration on V100s; a
+//! negative value means none. The command, the folder, and the weight in fair sharing are not used.
 
 use super::TraceJob;
 use super::format::{CSV, Format};
-use super::row::{Odd, Row, fit_id, span};
+use super::row::{Row, RowNotes, fit_id, span};
 use crate::gavel::{model_and_batch, v100_rate, workload_id};
 use crate::text::{pluralize, sanitize};
 
@@ -35,29 +34,25 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
     if row.record.len() != FORMAT.required.len() {
         return Err(format!("it does not have {} columns", FORMAT.required.len()));
     }
-    let (job_type, gpus) = (row.needed("job_type")?, row.gpus("scale_factor")?);
+    let (job_type, gpus) = (row.required("job_type")?, row.gpus("scale_factor")?);
     let submit = row.seconds("arrival_time")?;
-    let steps = row.count("total_steps").ok_or("total_steps is no whole number above 0")?;
+    let steps = row.count("total_steps").ok_or("total_steps is not a positive integer")?;
     let rate = v100_rate(job_type, gpus).ok_or_else(|| {
-        format!(
-            "no steps a second are known of {} on {}",
-            sanitize(job_type),
-            pluralize(gpus, "GPU")
-        )
+        format!("no measured rate of {} on {}", sanitize(job_type), pluralize(gpus, "GPU"))
     })?;
     let duration = span(steps as f64 / rate).ok_or("total_steps take too long")?;
-    // The rows have no ids: they are numbered as they stand.
+    // Rows have no ids; a job's id is its row number.
     let id = fit_id(&format!("{}", row.line - 1)).ok_or("the file has too many lines")?;
     let mut job = TraceJob::new(id, submit, duration, gpus);
     let (model, batch) = model_and_batch(job_type);
     job.measured_as = Some((workload_id(job_type, gpus), steps));
     job.model = Some(model.to_owned());
     job.batch = batch.and_then(|batch: u32| batch.checked_mul(gpus));
-    // Beside others its steps are one GPU's, of a batch of its own; the measured time holds then.
+    // With several GPUs the steps are those of the per-GPU batch, and the duration is used.
     job.iterations = (gpus == 1).then_some(steps);
     match row.text("SLO").map(str::parse::<f64>) {
         Some(Ok(slo)) if slo > 0.0 && slo.is_finite() => {
@@ -65,7 +60,7 @@ fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
             job.deadline = allowed.map(|allowed| submit + allowed);
         }
         Some(Ok(slo)) if slo < 0.0 => {}
-        _ => odd.say("had an SLO that is no number other than 0, and so no deadline"),
+        _ => notes.add("with an invalid SLO, read as without a deadline"),
     }
     Ok(job)
 }

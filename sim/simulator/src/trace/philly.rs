@@ -1,9 +1,9 @@
 //! The Philly format: rows of Microsoft's Philly traces (Jeon et al., ATC'19) as CSV, times in
-//! seconds. They name no model; `vc`, the virtual cluster, stands for the user.
+//! seconds. Rows have no model; `vc`, the virtual cluster, is read as the user.
 
 use super::TraceJob;
 use super::format::{CSV, Format};
-use super::row::{Odd, Row};
+use super::row::{Row, RowNotes};
 
 pub(super) static FORMAT: Format = Format {
     name: "Philly",
@@ -14,7 +14,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, _: &mut Odd) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, String> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_s")?);
     Ok(TraceJob {
         user: row.text("vc").map(str::to_owned),

@@ -1,5 +1,4 @@
-//! One row of a trace, by the names of its columns. What a cell cannot be is said in words that
-//! name the column.
+//! One row of a trace, accessed by column name. Errors name the column.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,13 +6,13 @@ use std::time::Duration;
 use csv::StringRecord;
 use wattle_common::JobId;
 
-/// What is odd about a row that is a job all the same.
+/// Notes on a row that is read as a job.
 #[derive(Default)]
-pub(super) struct Odd(Vec<&'static str>);
+pub(super) struct RowNotes(Vec<&'static str>);
 
-impl Odd {
-    /// Says what is odd, and what was done about it.
-    pub(super) fn say(&mut self, what: &'static str) {
+impl RowNotes {
+    /// Adds a note: the anomaly and how it is handled.
+    pub(super) fn add(&mut self, what: &'static str) {
         self.0.push(what);
     }
     pub(super) fn clear(&mut self) {
@@ -26,15 +25,15 @@ impl Odd {
 
 /// One row.
 pub(super) struct Row<'a> {
-    /// Names in lower case, and where they stand.
+    /// Column indices by lower-case name.
     pub(super) columns: &'a BTreeMap<String, usize>,
     pub(super) record: &'a StringRecord,
-    /// The line of the file it begins on, from 1.
+    /// Its first line in the file, from 1.
     pub(super) line: u64,
 }
 
 impl<'a> Row<'a> {
-    /// A cell; `None` where it is empty or the column is not there.
+    /// A cell; `None` where it is empty or the column is missing.
     pub(super) fn text(&self, column: &str) -> Option<&'a str> {
         let place = match self.columns.get(column) {
             Some(place) => *place,
@@ -44,49 +43,50 @@ impl<'a> Row<'a> {
         (!cell.is_empty()).then_some(cell)
     }
 
-    /// A cell that must be there.
-    pub(super) fn needed(&self, column: &str) -> Result<&'a str, String> {
+    /// A required cell.
+    pub(super) fn required(&self, column: &str) -> Result<&'a str, String> {
         self.text(column).ok_or_else(|| format!("{column} is empty"))
     }
 
     /// A cell as an id.
     pub(super) fn id(&self, column: &str) -> Result<JobId, String> {
-        fit_id(self.needed(column)?).ok_or_else(|| format!("{column} is longer than an id may be"))
+        fit_id(self.required(column)?)
+            .ok_or_else(|| format!("{column} is longer than an id allows"))
     }
 
     /// A cell as seconds.
     pub(super) fn seconds(&self, column: &str) -> Result<Duration, String> {
-        let text = self.needed(column)?;
-        let seconds: f64 = text.parse().map_err(|_| format!("{column} is no number"))?;
+        let text = self.required(column)?;
+        let seconds: f64 = text.parse().map_err(|_| format!("{column} is not a number"))?;
         if seconds < 0.0 {
             return Err(format!("{column} is negative"));
         }
-        span(seconds).ok_or_else(|| format!("{column} is no time"))
+        span(seconds).ok_or_else(|| format!("{column} is not a time"))
     }
 
     /// A cell as a number of GPUs.
     pub(super) fn gpus(&self, column: &str) -> Result<u32, String> {
-        match self.needed(column)?.parse::<u32>() {
+        match self.required(column)?.parse::<u32>() {
             Ok(0) => Err(format!("{column} is 0")),
             Ok(gpus) => Ok(gpus),
-            Err(_) => Err(format!("{column} is no whole number of at least 1")),
+            Err(_) => Err(format!("{column} is not a positive integer")),
         }
     }
 
-    /// A cell as a whole number above 0, where it is one.
+    /// A cell as a positive integer; `None` where it is not one.
     pub(super) fn count(&self, column: &str) -> Option<u64> {
         self.text(column)?.parse().ok().filter(|&count| count > 0)
     }
 }
 
-/// An id: what an id cannot have becomes `-`.
+/// An id in which each invalid character is replaced by `-`.
 pub(super) fn fit_id(text: &str) -> Option<JobId> {
     let fit: String =
         text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).collect();
     JobId::new(&fit).ok()
 }
 
-/// Seconds as a span; `None` where they are none.
+/// Seconds as a duration; `None` where negative, too large or not a number.
 pub(super) fn span(seconds: f64) -> Option<Duration> {
     /// A thousand years, so that no sum of times overflows.
     const SECONDS_MAX: f64 = 3.2e10;

@@ -1,21 +1,20 @@
-//! What Slurm's accounting exports: `sacct -P`, columns between `|` under a header.
+//! The export of Slurm's accounting, `sacct -P`: columns separated by `|`, with a header.
 //!
 //! ```sh
 //! sacct -aPX -S 2024-05-01 -E 2024-06-01 \
 //!   -o JobID,JobName,User,Submit,Eligible,Start,End,Elapsed,State,AllocTRES,ReqTRES,NNodes
 //! ```
 //!
-//! Any of sacct's fields may stand there, in any order (slurm.schedmd.com/sacct.html). A job is
-//! its own row; its steps (`123.batch`, `123.extern`, `123.0`) are parts of it. A job that never
-//! ran left no length, and one that still ran has only run so far; both are said. Jobs of one user
-//! with one name are runs of the same thing. What a job computed Slurm does not know: its workload
-//! is drawn.
+//! Any of sacct's fields may be present, in any order (slurm.schedmd.com/sacct.html). Rows of steps
+//! (`123.batch`, `123.extern`, `123.0`) are skipped. A job that never ran has no duration and is
+//! left out; a job that was still running has its duration so far; both are noted. Jobs of one user
+//! with one name are recurring. Slurm does not record workloads; they are drawn.
 
 use std::time::Duration;
 
 use super::TraceJob;
 use super::format::{CSV, Format};
-use super::row::{Odd, Row, fit_id, span};
+use super::row::{Row, RowNotes, fit_id, span};
 use super::slurm_cells::{Gpus, elapsed, gres, instant, tres};
 
 pub(super) static FORMAT: Format = Format {
@@ -39,17 +38,17 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-/// Whether these cells are a job's and no header: a job's number stands first or so, a column's name
-/// nowhere.
+/// Whether these cells are a job's and not a header: one starts with a digit, and none is a column
+/// name.
 pub(super) fn is_row(cells: &[String]) -> bool {
     let number = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit());
     cells.len() > 2 && cells.iter().any(number) && !cells.iter().any(|cell| FORMAT.reads(cell))
 }
 
-fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
-    let id = row.needed("JobID")?;
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
+    let id = row.required("JobID")?;
     if id.contains('.') {
-        return Err("it is a step, which is part of its job".to_owned());
+        return Err("it is a step of a job".to_owned());
     }
     let state = row.text("State").and_then(|state| state.split_whitespace().next()).unwrap_or("");
     let started = row.text("Start").map(instant);
@@ -57,24 +56,24 @@ fn row(row: &Row<'_>, odd: &mut Odd) -> Result<TraceJob, String> {
     if id.contains('[') || state == "PENDING" || never(&started) {
         return Err("it never ran".to_owned());
     }
-    let submit = known("Submit", instant(row.needed("Submit")?))?.ok_or("Submit is unknown")?;
-    // A job that had to wait for another one, or for a time, could not have begun before.
+    let submit = known("Submit", instant(row.required("Submit")?))?.ok_or("Submit is unknown")?;
+    // A job with a dependency or a begin time could not have started earlier.
     let eligible = match row.text("Eligible").map(instant) {
         Some(Ok(Some(at))) if at > submit => {
-            odd.say("became eligible after the submission, and so arrived then");
+            notes.add("eligible after the submission, submitted at that time");
             at
         }
         _ => submit,
     };
-    let duration = duration(row, state, started, odd)?;
+    let duration = duration(row, state, started, notes)?;
     let Gpus { count, kind } = gpus(row)?;
     if count == 0 {
         return Err("it had no GPU".to_owned());
     }
     if kind.as_ref().is_some_and(|kind| kind.contains("g.")) {
-        odd.say("had slices of GPUs, which count as whole ones");
+        notes.add("with slices of GPUs, counted as full GPUs");
     }
-    let id = fit_id(id).ok_or("JobID is longer than an id may be")?;
+    let id = fit_id(id).ok_or("JobID is longer than an id allows")?;
     let mut job = TraceJob::new(id, eligible, duration, count);
     job.user = row.text("User").map(str::to_owned);
     let name = row.text("JobName");
@@ -87,23 +86,23 @@ fn known<T>(column: &str, cell: Result<T, String>) -> Result<T, String> {
     cell.map_err(|problem| format!("{column} {problem}"))
 }
 
-/// How long it ran.
+/// The job's duration.
 fn duration(
     row: &Row<'_>,
     state: &str,
     started: Option<Result<Option<Duration>, String>>,
-    odd: &mut Odd,
+    notes: &mut RowNotes,
 ) -> Result<Duration, String> {
     let ended = row.text("End").map(instant);
     let running =
         matches!(state, "RUNNING" | "SUSPENDED" | "COMPLETING") || matches!(ended, Some(Ok(None)));
     let ran = if let Some(raw) = row.text("ElapsedRaw") {
-        let seconds: f64 = raw.parse().map_err(|_| "ElapsedRaw is no number")?;
-        span(seconds).ok_or("ElapsedRaw is negative or no time")?
+        let seconds: f64 = raw.parse().map_err(|_| "ElapsedRaw is not a number")?;
+        span(seconds).ok_or("ElapsedRaw is negative or not a time")?
     } else if let Some(text) = row.text("Elapsed") {
         known("Elapsed", elapsed(text))?
     } else {
-        let start = known("Start", started.unwrap_or(Ok(None)))?.ok_or("Start is not there")?;
+        let start = known("Start", started.unwrap_or(Ok(None)))?.ok_or("Start is missing")?;
         let end = known("End", ended.unwrap_or(Ok(None)))?.ok_or("it has not ended")?;
         end.checked_sub(start).ok_or("End is before Start")?
     };
@@ -111,12 +110,12 @@ fn duration(
         return Err("it never ran".to_owned());
     }
     if running {
-        odd.say("still ran and count as ended when the table was made");
+        notes.add("still running, read as ended at the time of the export");
     }
     Ok(ran)
 }
 
-/// Its GPUs: what it got, or else what it asked for. The older columns count those of a node.
+/// The allocated GPUs, else the requested ones. The older GRES columns count GPUs per node.
 fn gpus(row: &Row<'_>) -> Result<Gpus, String> {
     for column in ["AllocTRES", "ReqTRES"] {
         if let Some(cell) = row.text(column) {

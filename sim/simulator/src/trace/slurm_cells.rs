@@ -1,7 +1,7 @@
-//! The cells of Slurm's accounting: times, spans and lists of resources.
+//! Cells of Slurm's accounting: dates, durations and lists of resources.
 //!
-//! Dates are read as they stand: without an offset they are the site's own clock, and the hour that
-//! a change to summer time skips or repeats is not mended.
+//! A date without an offset is in the site's local time; hours that a change to or from summer time
+//! skips or repeats are not corrected.
 
 use std::time::Duration;
 
@@ -12,20 +12,22 @@ use jiff::tz::TimeZone;
 use super::row::span;
 use crate::text::sanitize;
 
-/// How many GPUs, and of which kind where it is said.
+/// A number of GPUs, and their type where it is stated.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Gpus {
     pub(super) count: u32,
     pub(super) kind: Option<String>,
 }
 
-/// A date, since 1970; `None` for one that is not yet known, or never came.
+/// A date as the time since 1970; `None` for an unknown date.
 pub(super) fn instant(text: &str) -> Result<Option<Duration>, String> {
     if matches!(text, "Unknown" | "None" | "N/A" | "(null)") {
         return Ok(None);
     }
-    let no_date =
-        || "is no date as 2024-05-01T13:00:00; export with SLURM_TIME_FORMAT=standard".to_owned();
+    let no_date = || {
+        "is not a date such as 2024-05-01T13:00:00; export with SLURM_TIME_FORMAT=standard"
+            .to_owned()
+    };
     let at = if let Ok(seconds) = text.parse::<i64>() {
         // SLURM_TIME_FORMAT=%s
         seconds as f64
@@ -42,9 +44,9 @@ pub(super) fn instant(text: &str) -> Result<Option<Duration>, String> {
     span(at).map(Some).ok_or_else(no_date)
 }
 
-/// A span as Slurm writes it: `[days-]hours:minutes:seconds`, or without hours, or with fractions.
+/// A duration in Slurm's notation: `[days-][hours:]minutes:seconds`, with optional fractions.
 pub(super) fn elapsed(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{}` is no time as 1-02:03:04", sanitize(text));
+    let wrong = || format!("`{}` is not a duration such as 1-02:03:04", sanitize(text));
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let days: u32 = days.parse().map_err(|_| wrong())?;
     let mut seconds = 0.0;
@@ -64,7 +66,7 @@ pub(super) fn elapsed(text: &str) -> Result<Duration, String> {
 
 /// The GPUs in a list of trackable resources: `billing=8,gres/gpu:a100=4,gres/gpu=4,node=1`.
 ///
-/// Where kinds are counted too, they are parts of the plain number.
+/// Counts by GPU type are parts of the count without a type.
 pub(super) fn tres(text: &str) -> Result<Gpus, String> {
     let (mut plain, mut typed, mut kinds) = (None, 0u32, Vec::new());
     for resource in text.split(',') {
@@ -76,7 +78,7 @@ pub(super) fn tres(text: &str) -> Result<Gpus, String> {
         if name != "gres/gpu" {
             continue;
         }
-        let wrong = || format!("has a number of GPUs that is none: `{}`", sanitize(resource));
+        let wrong = || format!("has an invalid number of GPUs: `{}`", sanitize(resource));
         let count: u32 = count.trim().parse().map_err(|_| wrong())?;
         match kind {
             None => plain = Some(count),
@@ -90,7 +92,7 @@ pub(super) fn tres(text: &str) -> Result<Gpus, String> {
     Ok(Gpus { count: plain.unwrap_or(typed), kind })
 }
 
-/// The GPUs of one node in a list of generic resources as older versions write it: `gpu:4`,
+/// The GPUs of one node in a list of generic resources, in the notation of older versions: `gpu:4`,
 /// `gpu:a100:4`, `gres:gpu:2`, `gpu:2(S:0-1)`.
 pub(super) fn gres(text: &str) -> Result<Gpus, String> {
     let mut gpus = Gpus::default();
@@ -106,7 +108,7 @@ pub(super) fn gres(text: &str) -> Result<Gpus, String> {
             ["gpu", kind, count] => (Some(kind), count),
             _ => continue,
         };
-        let wrong = || format!("has a number of GPUs that is none: `{}`", sanitize(resource));
+        let wrong = || format!("has an invalid number of GPUs: `{}`", sanitize(resource));
         let count: u32 = count.parse().map_err(|_| wrong())?;
         gpus.count = gpus.count.checked_add(count).ok_or_else(wrong)?;
         kinds += 1;
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_read_as_slurm_writes_them() {
+    fn durations_in_slurms_notation() {
         let seconds = |text| elapsed(text).map(|span| span.as_secs_f64());
         assert_eq!(seconds("00:00:59"), Ok(59.0));
         assert_eq!(seconds("2-03:04:05"), Ok(183_845.0));
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_read_in_the_ways_a_site_may_set() {
+    fn dates_in_every_slurm_time_format() {
         let at = |text| instant(text).map(|at| at.map(|at| at.as_secs()));
         assert_eq!(at("2024-05-01T13:00:00"), Ok(Some(1_714_568_400)));
         assert_eq!(at("2024-05-01 13:00:00"), Ok(Some(1_714_568_400)));

@@ -1,4 +1,4 @@
-//! What any format must do; each format's own golden files are in `tests/traces`.
+//! Properties of all formats; golden files of each format are in `tests/traces`.
 
 use super::*;
 use proptest::strategy::Strategy as _;
@@ -9,7 +9,7 @@ fn notes(trace: &Trace) -> Vec<String> {
 }
 
 #[test]
-fn philly_rows_become_jobs_plain_and_packed() {
+fn philly_rows_are_read_plain_and_compressed() {
     let text = "job_id,submit_s,duration_s,num_gpus,vc\na.1,0,60,8,7f\nb,2.5,30,1,7f\n";
     let plain = parse("p.csv", text.as_bytes()).unwrap();
     assert_eq!((plain.format, plain.jobs.len()), ("Philly", 2));
@@ -21,7 +21,7 @@ fn philly_rows_become_jobs_plain_and_packed() {
 }
 
 #[test]
-fn tiresias_rows_become_jobs() {
+fn tiresias_rows_are_read() {
     let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,deadline,workload\n\
                 0,2,10,1000,vgg19,164,30,500,\n1,1,20,9,,5,10,,eaco-vgg16\n";
     let trace = parse("t.csv", text.as_bytes()).unwrap();
@@ -34,7 +34,7 @@ fn tiresias_rows_become_jobs() {
 }
 
 #[test]
-fn odd_rows_are_counted_and_named() {
+fn invalid_rows_are_counted_and_listed() {
     let text = "job_id,submit_s,duration_s,num_gpus,vc\n\
                 a,10,60,0,x\nb,-1,60,1,x\nc,20,60,1,x\nd,5,60,1,x\nc,30,1,1,x\n\
                 e,1,,1,x\nf,1\ng,40,nan,1,x\nh,50,1,0,x\ni,60,1,-2,x\n";
@@ -56,7 +56,7 @@ fn odd_rows_are_counted_and_named() {
 }
 
 #[test]
-fn what_is_no_trace_says_what_would_be_one() {
+fn errors_name_the_missing_columns() {
     let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
     expect_test::expect![[r#"
         x.csv: no row is a job
@@ -80,9 +80,9 @@ fn what_is_no_trace_says_what_would_be_one() {
     assert!(matches!(parse("x", &[0x1f, 0x8b, 0x00]), Err(TraceError::Unreadable { .. })));
 }
 
-/// A user's name in Latin-1 loses no job, and lines are the file's own.
+/// Rows with Latin-1 names are kept, and notes have the file's line numbers.
 #[test]
-fn bytes_that_are_no_text_are_named_by_their_lines() {
+fn rows_that_are_not_utf8_are_listed_by_line() {
     let rows: [&[u8]; 4] = [b"a,0,60,1,x", b"b\xe9,1,60,1,x", b"c,2,60,1,x", b"d,3,60,1,\xfc"];
     let text = [b"job_id,submit_s,duration_s,num_gpus,vc", &rows[..].join(&b'\n')[..]].join(&b'\n');
     let trace = parse("latin.csv", &text).unwrap();
@@ -95,7 +95,7 @@ fn bytes_that_are_no_text_are_named_by_their_lines() {
 }
 
 #[test]
-fn an_export_without_its_header_is_told_so() {
+fn a_missing_sacct_header_is_reported() {
     let error = |text: &str, format| {
         parse_as("sacct.txt", text.as_bytes(), format).unwrap_err().to_string()
     };
@@ -107,13 +107,13 @@ fn an_export_without_its_header_is_told_so() {
             "sacct.txt: no header line; export without -n (--noheader)"
         );
     }
-    // A header of other columns is one.
+    // A header of other columns is a header.
     let other = error("JobID|Elapsed|Nodes\n17|00:10:00|1\n", Some("sacct"));
     assert!(other.contains("`Submit`"), "{other}");
 }
 
 #[test]
-fn what_a_file_holds_reaches_no_terminal_as_it_is() {
+fn text_from_files_is_sanitized_in_errors() {
     let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
     let unknown = error(&format!("\u{1b}[2J{}\n1\n", "z".repeat(500)));
     assert!(unknown.contains("`\\u{1b}[2Jzzz") && !unknown.contains('\u{1b}'), "{unknown}");
@@ -123,7 +123,7 @@ fn what_a_file_holds_reaches_no_terminal_as_it_is() {
 }
 
 #[test]
-fn what_is_not_read_is_said_and_a_format_may_be_named() {
+fn unread_columns_are_noted_and_a_format_can_be_given() {
     let text = "job_id,submit_s,duration_s,num_gpus,color\na,0,1,1,red\n";
     let trace = parse("c.csv", text.as_bytes()).unwrap();
     assert_eq!(notes(&trace), ["columns that were not read: color"]);
@@ -138,9 +138,9 @@ fn what_is_not_read_is_said_and_a_format_may_be_named() {
 }
 
 proptest::proptest! {
-    /// Whatever stands in the cells, a reader says what is wrong and loses no row.
+    /// Any cells give either valid jobs or an error.
     #[test]
-    fn no_cell_breaks_a_reader(
+    fn arbitrary_cells_are_read_or_rejected(
         which in 0..FORMATS.len(),
         cells in proptest::collection::vec(
             proptest::collection::vec(

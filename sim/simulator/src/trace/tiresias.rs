@@ -1,11 +1,10 @@
 //! The format of Tiresias' simulator (github.com/SymbioticLab/Tiresias), times in seconds.
-//! `iterations` and `interval` follow from the other columns and are not read. Two columns of our
-//! own may be added: `workload`, an id of the catalog, and `deadline`, on the clock of
-//! `submit_time`.
+//! `iterations` and `interval` follow from the other columns and are not read. Two columns are an
+//! extension: `workload`, an id of the catalog, and `deadline`, on the clock of `submit_time`.
 
 use super::TraceJob;
 use super::format::{CSV, Format};
-use super::row::{Odd, Row};
+use super::row::{Row, RowNotes};
 
 pub(super) static FORMAT: Format = Format {
     name: "Tiresias",
@@ -24,7 +23,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, _: &mut Odd) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, String> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_time")?);
     Ok(TraceJob {
         model: row.text("model_name").map(str::to_owned),

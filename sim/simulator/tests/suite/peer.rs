@@ -1,9 +1,9 @@
 //! The simulator against one written elsewhere, on a public trace.
 //!
 //! The 5,000 jobs of Philly in Tiresias' format (github.com/SymbioticLab/Tiresias), 32 nodes of 4
-//! GPUs, under the peer's `fifo` and `dlas-gpu`: its mean completion times are 33,863 s and 7,977 s,
-//! its makespans 1,795,409 s and 1,797,553 s. The trace is not part of this repository: the tests
-//! look for it in `$WATTLE_DATA` or beside the workspace, and say loudly where it is not.
+//! GPUs, under the peer's `fifo` and `dlas-gpu`: its mean completion times are 33,863 s and 7,977
+//! s, its makespans 1,795,409 s and 1,797,553 s. The trace is not part of this repository: the
+//! tests look for it in `$WATTLE_DATA` or beside the workspace, and say loudly where it is not.
 
 #![allow(clippy::print_stdout, reason = "what it reached is shown with the test")]
 

@@ -284,7 +284,7 @@ fn the_table_fits_a_terminal() {
         "drawn for mystery",
         "1 row out of order, sorted by submission (line 3)",
         "rejected",
-        "foretold",
+        "prediction error",
     ] {
         assert!(table.contains(text), "`{text}` is not in\n{table}");
     }
@@ -317,7 +317,8 @@ fn the_table_fits_a_terminal() {
     assert!(json["policies"][0]["carbon_kg"].is_null());
 }
 
-/// Everyone who arrives at once is placed knowing what is known of its class, however many they are.
+/// Everyone who arrives at once is placed knowing what is known of its class, however many they
+/// are.
 #[test]
 fn a_crowd_that_arrives_at_once_is_known_to_the_last() {
     let mut jobs = vec![job("first", "eaco-alexnet", 0, 90_000)];
@@ -409,10 +410,10 @@ fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
         let outcome = gather(&scenario, vec![own, knowing]);
         let [price] = &outcome.prediction_regret[..] else { panic!("{outcome:?}") };
         assert!((price.jct_s_mean_ratio.unwrap() - ratio).abs() < 1e-6, "{price:?}");
-        assert!(outcome.to_table().contains("fifo-packed: not knowing costs "), "{outcome:?}");
+        assert!(outcome.to_table().contains("fifo-packed: prediction regret "), "{outcome:?}");
         worst = worst.max(ratio);
     }
-    assert!(worst > 1.02, "not knowing costs {worst}");
+    assert!(worst > 1.02, "prediction regret {worst}");
     let scenario = scenario("1x2:v100", vec![job("a", "eaco-vgg16", 0, 60)]);
     assert_eq!(run_oracle(world, &scenario, "fifo").unwrap(), None, "nothing would change for it");
 }

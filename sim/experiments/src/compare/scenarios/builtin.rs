@@ -1,11 +1,11 @@
-//! `builtin`: jobs drawn as in Microsoft's Philly traces ([`wattle_simulator::generator`]) on 16 nodes of 8
-//! V100; needs no files. What they compute is drawn from the catalog, and they have as many steps as
-//! their length is on the GPUs they ask for. Each order is another draw of everything.
+//! `builtin`: generated jobs ([`wattle_simulator::generator`]) on 16 nodes of 8 V100, without data
+//! files. Workloads are drawn from the catalog; the number of steps follows from the duration on
+//! the requested GPUs. Each order is a new draw.
 
 use wattle_common::topology::ClusterShape;
 use wattle_world::World;
 
-use super::{Case, CompareError, SEED, Wanted, Worlds, in_steps};
+use super::{Case, CaseFilter, CompareError, SEED, Worlds, in_steps};
 use wattle_simulator::Scenario;
 use wattle_simulator::generator;
 
@@ -15,11 +15,11 @@ const JOBS: usize = 2_000;
 const CLUSTER: &str = "16x8:v100";
 const LOADS: [f64; 3] = [0.5, 0.8, 1.1];
 
-pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
+pub(super) fn cases(filter: &CaseFilter<'_>) -> Result<(Worlds, Vec<Case>), CompareError> {
     let world = World::builtin();
     let cluster: ClusterShape = CLUSTER.parse().expect("a cluster is written so");
     let mut cases = Vec::new();
-    for &load in wanted.loads(&LOADS) {
+    for &load in filter.loads(&LOADS) {
         let in_order = |order: u64| {
             let trace = generator::generate(JOBS, SEED + order);
             let mut scenario = Scenario::from_trace(&world, &trace, &cluster, SEED + order)?;
@@ -27,8 +27,8 @@ pub(super) fn cases(wanted: &Wanted<'_>) -> Result<(Worlds, Vec<Case>), CompareE
             scenario.set_load(&world, load)?;
             Ok::<_, CompareError>(scenario)
         };
-        let orders: Result<Vec<_>, _> = (0..wanted.orders).map(in_order).collect();
-        cases.extend(wanted.of_open_jobs(NAME, load, "", orders?));
+        let orders: Result<Vec<_>, _> = (0..filter.orders).map(in_order).collect();
+        cases.extend(filter.of_elastic_jobs(NAME, load, "", orders?));
     }
     Ok((Worlds::new(world), cases))
 }

@@ -1,12 +1,12 @@
 //! `eaco-28`, `eaco-64`: 28 and 64 nodes of 8 V100, 600 jobs of EaCO's four workloads, each on a
 //! whole node (arXiv 2412.08294, section 6).
 //!
-//! What the paper says: the clusters, the four workloads, whole nodes. It names no trace, so these
-//! are our own: a quarter each of the workloads, lengths the published ones times 0.25, 0.5, 1 or
-//! 1.5, Poisson arrivals, and deadlines at 1.1 and 1.5 times a job's time alone for half of the
-//! jobs, or none. `published` are the four as measured, which hardly use a GPU; `compute-bound` is a
-//! what-if: the same with 1.9 times the utilisation, where neighbours slow each other by the mild
-//! curve. Sizes are fixed for every policy.
+//! The clusters, the four workloads and whole nodes are the paper's. It names no trace, so the
+//! following are our own choices: equal shares of the workloads, lengths of 0.25, 0.5, 1 or 1.5
+//! times the published ones, Poisson arrivals, and deadlines at 1.1 and 1.5 times a job's exclusive
+//! run time for half of the jobs, or none. `published` are the four workloads as measured, with low
+//! GPU utilization; `compute-bound` is a hypothetical variant with 1.9 times the utilization, in
+//! which co-located jobs slow each other by the mild curve. GPU counts are fixed for every policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use wattle_common::topology::ClusterShape;
 use wattle_common::{JobId, WorkloadId};
 use wattle_world::World;
 
-use super::{Case, CompareError, Orders, SEED, Wanted, Worlds};
+use super::{Case, CaseFilter, CompareError, Orders, SEED, Worlds};
 use crate::compare::options::{Accounting, Neighbours};
 use wattle_simulator::{Scenario, SimJob, Work};
 
@@ -30,37 +30,37 @@ const WORKLOADS: [&str; 4] = ["eaco-alexnet", "eaco-resnet18", "eaco-resnet50", 
 const LENGTHS: [f64; 4] = [0.25, 0.5, 1.0, 1.5];
 const SLACKS: [f64; 2] = [1.1, 1.5];
 const GPUS: u32 = 8;
-/// The variants: their name, what is added to a workload's, and the worlds they are judged in.
+/// The variants: name, suffix of the workload ids, and co-location models.
 const VARIANTS: [(&str, &str, &[Neighbours]); 2] = [
     ("published", "", &[Neighbours::Pairs, Neighbours::Mild]),
     ("compute-bound", "-compute-bound", &[Neighbours::Mild]),
 ];
 const ACCOUNTINGS: [Accounting; 3] =
-    [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepOurs];
+    [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepPacking];
 
 pub(super) fn cases(
     name: &'static str,
     cluster: &str,
-    wanted: &Wanted<'_>,
+    filter: &CaseFilter<'_>,
 ) -> Result<(Worlds, Vec<Case>), CompareError> {
     let world = World::builtin();
-    let cluster: ClusterShape = cluster.parse().expect("a cluster is written so");
+    let cluster: ClusterShape = cluster.parse().expect("a valid cluster");
     let mut cases = Vec::new();
     for (workload, suffix, judged_in) in VARIANTS {
-        if !wanted.wants(workload) {
+        if !filter.includes(workload) {
             continue;
         }
-        for &load in wanted.loads(&LOADS) {
+        for &load in filter.loads(&LOADS) {
             for deadlines in [false, true] {
                 let in_order = |order: u64| {
                     let mut scenario = drawn(&world, &cluster, suffix, deadlines, SEED + order)?;
                     scenario.set_load(&world, load)?;
                     Ok::<_, CompareError>(scenario)
                 };
-                let orders: Result<Vec<_>, _> = (0..wanted.orders).map(in_order).collect();
+                let orders: Result<Vec<_>, _> = (0..filter.orders).map(in_order).collect();
                 let jobs = Arc::new(Orders::rigid(orders?));
-                for world in wanted.worlds(judged_in) {
-                    for &accounting in wanted.accountings(&ACCOUNTINGS) {
+                for world in filter.worlds(judged_in) {
+                    for &accounting in filter.accountings(&ACCOUNTINGS) {
                         let (scenario, jobs) = (name, jobs.clone());
                         cases.push(Case {
                             scenario,
@@ -79,7 +79,7 @@ pub(super) fn cases(
     Ok((Worlds::new(world), cases))
 }
 
-/// The jobs that follow from `seed`, the same ones in every variant.
+/// The jobs drawn from `seed`, the same in every variant.
 fn drawn(
     world: &World,
     cluster: &ClusterShape,
@@ -115,7 +115,7 @@ fn drawn(
             gpu_type: None,
             can_stop: true,
         });
-        // An hour on average; the load stretches it.
+        // An hour on average; setting the load scales it.
         submit += Duration::from_secs_f64(-3_600.0 * (1.0 - stream.unit()).ln());
     }
     Ok(Scenario {

@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 
 use wattle_common::{GpuIndex, JobId, Timestamp};
 
-use crate::card::CardNow;
 use crate::config::Settings;
+use crate::gpu_tracker::AttributedSample;
 use crate::jobs::LocalJob;
 use crate::steps::StepMeter;
-use crate::window::{CardPart, Conditions, OpenWindow};
+use crate::window::{Conditions, JobGpuSample, OpenWindow};
 
 /// A window waits for a slow job's reports until it is so many times its length.
-const STRETCH: u32 = 4;
+const LENGTH_FACTOR_MAX: u32 = 4;
 /// Intervals between reports with which a window has a rate and an error.
-const INTERVALS: u32 = 2;
+const INTERVALS_MIN_FOR_RATE: u32 = 2;
 
 /// A window to keep, and whether it is an early one.
 type Closed = Option<(OpenWindow, bool)>;
@@ -29,7 +29,7 @@ pub(crate) fn sample(
     id: &JobId,
     now: Timestamp,
     conditions: Option<Conditions>,
-    cards: &BTreeMap<GpuIndex, CardNow>,
+    gpus: &BTreeMap<GpuIndex, AttributedSample>,
     settings: &Settings,
 ) -> Closed {
     let epoch_ended = std::mem::take(&mut job.epoch_ended);
@@ -47,8 +47,8 @@ pub(crate) fn sample(
         }
         return None;
     };
-    let parts: Vec<CardPart> =
-        conditions.declared.gpus.iter().map(|gpu| part(id, cards.get(gpu))).collect();
+    let parts: Vec<JobGpuSample> =
+        conditions.declared.gpus.iter().map(|gpu| part(id, gpus.get(gpu))).collect();
     window.add(now, &parts, job.pace.step.is_some());
     window.meter = job.meter;
     (window.step, window.epoch) = (job.pace.step, job.pace.epoch);
@@ -86,23 +86,24 @@ fn is_full(window: &OpenWindow, job: &LocalJob, epoch_ended: bool, settings: &Se
     }
     let early = is_early(job, settings);
     let length = if early { settings.window_early } else { settings.window };
-    let rated = job.pace.step.is_none() || window.meter.intervals() >= INTERVALS;
-    let long = window.length() >= length && (rated || window.length() >= length * STRETCH);
+    let rated = job.pace.step.is_none() || window.meter.intervals() >= INTERVALS_MIN_FOR_RATE;
+    let long =
+        window.length() >= length && (rated || window.length() >= length * LENGTH_FACTOR_MAX);
     long || (early && epoch_ended)
 }
 
-/// What a card's sample says of the job.
-fn part(id: &JobId, card: Option<&CardNow>) -> CardPart {
-    let Some(card) = card else { return CardPart::default() };
-    let mine = card.tenants.iter().find(|tenant| tenant.job.as_ref() == Some(id));
-    CardPart {
-        power: card.power,
-        energy: card.energy,
+/// What a GPU's sample says of the job.
+fn part(id: &JobId, tracker: Option<&AttributedSample>) -> JobGpuSample {
+    let Some(tracker) = tracker else { return JobGpuSample::default() };
+    let mine = tracker.tenants.iter().find(|tenant| tenant.job.as_ref() == Some(id));
+    JobGpuSample {
+        power: tracker.power,
+        energy: tracker.energy,
         energy_job: mine.and_then(|tenant| tenant.energy),
-        busy: card.busy,
+        busy: tracker.busy,
         busy_job: mine.and_then(|tenant| tenant.busy),
-        memory_busy: card.memory_busy,
+        memory_busy: tracker.memory_busy,
         memory_mib_job: mine.and_then(|tenant| tenant.memory_mib),
-        clock: card.clock,
+        clock: tracker.clock,
     }
 }

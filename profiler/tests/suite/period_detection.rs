@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use crate::loops::{FINE_S, Loop, PLAIN, Wave, activity, sampled};
 use proptest::prelude::*;
 use wattle_common::rng::Stream;
-use wattle_profiler::rhythm::{Beat, Beats, Refusal, Rhythm, SAMPLES_MAX};
+use wattle_profiler::period_detection::{NoPeriod, Period, SAMPLES_MAX, Sample, SampleSeries};
 
-fn look(of: &Loop, seed: u64) -> Result<Rhythm, Refusal> {
-    let mut dice = Stream::new(seed, "rhythm");
-    let busy = activity(of, &mut dice);
-    sampled(of, &busy, &mut dice).rhythm(false)
+fn sample_once(of: &Loop, seed: u64) -> Result<Period, NoPeriod> {
+    let mut rng = Stream::new(seed, "period");
+    let busy = activity(of, &mut rng);
+    sampled(of, &busy, &mut rng).detect_period(false)
 }
 
 /// What came of looking at many loops.
@@ -25,7 +25,7 @@ struct Shares {
     wrong: u32,
     /// Found, and within their own error.
     inside: u32,
-    refused: BTreeMap<Refusal, u32>,
+    refused: BTreeMap<NoPeriod, u32>,
 }
 
 impl Shares {
@@ -34,7 +34,7 @@ impl Shares {
         for of in loops {
             for seed in 0..seeds {
                 shares.looked += 1;
-                match look(of, seed) {
+                match sample_once(of, seed) {
                     Ok(found) => {
                         let off = (found.period_s / of.period_s - 1.0).abs();
                         shares.inside += u32::from(off <= found.error);
@@ -127,23 +127,23 @@ fn instants(window_s: f64) -> usize {
 }
 
 /// Activity that comes and goes by chance, with a memory of `tau` seconds.
-fn wandering(tau: f64, window_s: f64, dice: &mut Stream) -> Vec<f64> {
-    let (keep, mut x) = ((-FINE_S / tau).exp(), 0.0);
+fn wandering(tau: f64, window_s: f64, rng: &mut Stream) -> Vec<f64> {
+    let (update_saved, mut x) = ((-FINE_S / tau).exp(), 0.0);
     let mut next = || {
-        x = keep * x + (1.0 - keep * keep).sqrt() * dice.normal();
+        x = update_saved * x + (1.0 - update_saved * update_saved).sqrt() * rng.normal();
         (0.5 + 0.2 * x).clamp(0.0, 1.0)
     };
     (0..instants(window_s)).map(|_| next()).collect()
 }
 
 /// Work and waiting by turns, each of a random length.
-fn irregular(mean_s: f64, window_s: f64, dice: &mut Stream) -> Vec<f64> {
+fn irregular(mean_s: f64, window_s: f64, rng: &mut Stream) -> Vec<f64> {
     let (mut works, mut left) = (false, 0.0);
     let mut next = || {
         left -= FINE_S;
         if left <= 0.0 {
             works = !works;
-            left = -mean_s * (1.0 - dice.unit()).ln();
+            left = -mean_s * (1.0 - rng.unit()).ln();
         }
         f64::from(u8::from(works))
     };
@@ -155,12 +155,13 @@ fn what_has_no_rhythm_is_given_none() {
     let (mut alarms, mut all) = (0, 0);
     for window_s in [15.0, 60.0] {
         for seed in 0..60 {
-            let mut dice = Stream::new(seed, "noise");
+            let mut rng = Stream::new(seed, "noise");
             let mut series = vec![vec![0.5; instants(window_s)]];
-            series.extend([0.05, 0.3, 1.0, 5.0, 30.0].map(|t| wandering(t, window_s, &mut dice)));
-            series.extend([0.3, 1.0, 4.0].map(|t| irregular(t, window_s, &mut dice)));
+            series.extend([0.05, 0.3, 1.0, 5.0, 30.0].map(|t| wandering(t, window_s, &mut rng)));
+            series.extend([0.3, 1.0, 4.0].map(|t| irregular(t, window_s, &mut rng)));
             for busy in series {
-                let found = sampled(&Loop { window_s, ..PLAIN }, &busy, &mut dice).rhythm(false);
+                let found =
+                    sampled(&Loop { window_s, ..PLAIN }, &busy, &mut rng).detect_period(false);
                 alarms += u32::from(found.is_ok());
                 all += 1;
             }
@@ -175,44 +176,44 @@ fn two_loops_on_a_card_are_told_apart_or_refused() {
     for (own, other) in [(0.7, 1.1), (0.7, 3.1), (1.0, 1.2), (0.4, 0.9), (1.6, 2.7)] {
         let (mut seen, mut wrong) = (0, 0);
         for seed in 0..30 {
-            let mut dice = Stream::new(seed, "two");
-            let own_busy = activity(&Loop { period_s: own, ..PLAIN }, &mut dice);
-            let other_busy = activity(&Loop { period_s: other, ..PLAIN }, &mut dice);
+            let mut rng = Stream::new(seed, "two");
+            let own_busy = activity(&Loop { period_s: own, ..PLAIN }, &mut rng);
+            let other_busy = activity(&Loop { period_s: other, ..PLAIN }, &mut rng);
             let both: Vec<f64> =
                 own_busy.iter().zip(&other_busy).map(|(a, b)| 0.5 * (a + b)).collect();
             // Power is of both; the job's own share of the time is its own.
-            let mut dice_own = dice.clone();
-            let card = sampled(&PLAIN, &both, &mut dice);
+            let mut dice_own = rng.clone();
+            let tracker = sampled(&PLAIN, &both, &mut rng);
             let job = sampled(&PLAIN, &own_busy, &mut dice_own);
-            let mut beats = Beats::default();
-            for (card, job) in card.beats().iter().zip(job.beats()) {
+            let mut series = SampleSeries::default();
+            for (tracker, job) in tracker.series().iter().zip(job.series()) {
                 let busy_percent = job.busy_percent;
-                beats.push(Beat { busy_percent, memory_percent: None, ..*card });
+                series.push(Sample { busy_percent, memory_percent: None, ..*tracker });
             }
-            if let Ok(found) = beats.rhythm(true) {
+            if let Ok(found) = series.detect_period(true) {
                 seen += 1;
                 wrong += u32::from((found.period_s / own - 1.0).abs() > 0.05);
             }
         }
-        println!("{own} s beside {other} s: {seen} of 30 told, {wrong} wrong");
-        assert_eq!(wrong, 0, "{own} beside {other}");
+        println!("{own} s at_rate {other} s: {seen} of 30 published, {wrong} wrong");
+        assert_eq!(wrong, 0, "{own} at_rate {other}");
     }
 }
 
 /// One reading of each kind at uneven instants.
-fn made(of: impl Fn(f64) -> (f32, f32)) -> Beats {
-    let (mut beats, mut dice) = (Beats::default(), Stream::new(1, "made"));
+fn made(of: impl Fn(f64) -> (f32, f32)) -> SampleSeries {
+    let (mut series, mut rng) = (SampleSeries::default(), Stream::new(1, "made"));
     for i in 0..600 {
-        let at_s = 0.1 * (f64::from(i) + 0.25 * (2.0 * dice.unit() - 1.0));
+        let at_s = 0.1 * (f64::from(i) + 0.25 * (2.0 * rng.unit() - 1.0));
         let (watts, percent) = of(at_s);
-        beats.push(Beat {
+        series.push(Sample {
             at_s,
             power_w: Some(watts),
             busy_percent: Some(percent),
-            ..Beat::default()
+            ..Sample::default()
         });
     }
-    beats
+    series
 }
 
 #[test]
@@ -221,63 +222,63 @@ fn each_refusal_has_its_reason() {
     let wave =
         |at: f64, period: f64, low: f32, high: f32| if swings(at, period) { high } else { low };
     let both = |at: f64| (wave(at, 1.0, 100.0, 200.0), wave(at, 1.0, 20.0, 90.0));
-    assert!((made(both).rhythm(false).unwrap().period_s - 1.0).abs() < 0.01);
-    assert_eq!(Beats::default().rhythm(false), Err(Refusal::TooFew));
-    assert_eq!(made(|_| (250.0, 99.0)).rhythm(false), Err(Refusal::Constant));
+    assert!((made(both).detect_period(false).unwrap().period_s - 1.0).abs() < 0.01);
+    assert_eq!(SampleSeries::default().detect_period(false), Err(NoPeriod::TooFew));
+    assert_eq!(made(|_| (250.0, 99.0)).detect_period(false), Err(NoPeriod::Constant));
     // One sensor alone may have made it up.
-    let alone = |at| (wave(at, 1.0, 100.0, 200.0), 99.0);
-    assert_eq!(made(alone).rhythm(false), Err(Refusal::Unconfirmed));
+    let exclusive = |at| (wave(at, 1.0, 100.0, 200.0), 99.0);
+    assert_eq!(made(exclusive).detect_period(false), Err(NoPeriod::Unconfirmed));
     let apart = |at| (wave(at, 1.0, 100.0, 200.0), wave(at, 2.7, 20.0, 90.0));
-    assert_eq!(made(apart).rhythm(false), Err(Refusal::Ambiguous));
+    assert_eq!(made(apart).detect_period(false), Err(NoPeriod::Ambiguous));
     let fast = Loop { period_s: 0.19, wave: Wave::Sine, ..PLAIN };
-    assert_eq!(look(&fast, 1), Err(Refusal::TooFast));
+    assert_eq!(sample_once(&fast, 1), Err(NoPeriod::TooFast));
     // The loop ends half way.
     let half = |at| if at < 30.0 { both(at) } else { (100.0, 20.0) };
-    assert_eq!(made(half).rhythm(false), Err(Refusal::Unsteady));
+    assert_eq!(made(half).detect_period(false), Err(NoPeriod::Unsteady));
     let even = Loop { jitter: 0.01, ..PLAIN };
-    assert_eq!(look(&even, 1), Err(Refusal::TooEven));
+    assert_eq!(sample_once(&even, 1), Err(NoPeriod::TooEven));
 }
 
 /// A series recorded on a real machine, and the period its loop wrote down itself.
-fn recorded(text: &str) -> (Beats, Option<f64>) {
-    let mut beats = Beats::default();
+fn recorded(text: &str) -> (SampleSeries, Option<f64>) {
+    let mut series = SampleSeries::default();
     let period = text.lines().find_map(|l| l.strip_prefix("# period_s=")?.parse().ok());
     for line in text.lines().filter(|l| l.starts_with(|c: char| c.is_ascii_digit())) {
         let mut fields = line.split(',').map(|field| field.parse::<f64>().ok());
         let mut next = || fields.next().flatten();
-        beats.push(Beat {
+        series.push(Sample {
             at_s: next().unwrap(),
             spent_w: next().map(|share| (20.0 + 100.0 * share) as f32),
             busy_percent: next().map(|percent| percent as f32),
-            ..Beat::default()
+            ..Sample::default()
         });
     }
-    (beats, period)
+    (series, period)
 }
 
 #[test]
 fn recorded_loops_are_found_or_refused() {
-    let (beats, period) = recorded(include_str!("../data/loop-a.csv"));
-    let (found, period) = (beats.rhythm(false).unwrap(), period.unwrap());
+    let (series, period) = recorded(include_str!("../data/loop-a.csv"));
+    let (found, period) = (series.detect_period(false).unwrap(), period.unwrap());
     println!("recorded: {period:.4} s, found {found:?}");
     assert!((found.period_s / period - 1.0).abs() < 0.05, "{period} {found:?}");
     // Iterations whose length other programs made up are no rhythm.
-    let (beats, _) = recorded(include_str!("../data/loop-b.csv"));
-    assert_eq!(beats.rhythm(false), Err(Refusal::Unsteady));
+    let (series, _) = recorded(include_str!("../data/loop-b.csv"));
+    assert_eq!(series.detect_period(false), Err(NoPeriod::Unsteady));
 }
 
 proptest! {
     /// Whatever is pushed, it answers; what it answers is a period the window can hold.
     #[test]
     fn garbage_is_answered(readings in prop::collection::vec((any::<f64>(), any::<f32>(), any::<f32>()), 0..300), scale in 1e-3..1e3f64, shared in any::<bool>()) {
-        let mut beats = Beats::default();
+        let mut series = SampleSeries::default();
         for (i, (at, watts, percent)) in readings.into_iter().enumerate() {
             // Some in order, some anywhere.
             let at_s = if i % 7 == 0 { at } else { scale * (i as f64 + (at.abs() % 0.9)) };
-            beats.push(Beat { at_s, power_w: Some(watts), spent_w: Some(-watts), busy_percent: Some(percent), memory_percent: None });
+            series.push(Sample { at_s, power_w: Some(watts), spent_w: Some(-watts), busy_percent: Some(percent), memory_percent: None });
         }
-        prop_assert!(beats.len() <= SAMPLES_MAX);
-        if let Ok(found) = beats.rhythm(shared) {
+        prop_assert!(series.len() <= SAMPLES_MAX);
+        if let Ok(found) = series.detect_period(shared) {
             prop_assert!(found.period_s.is_finite() && found.period_s > 0.0 && found.error > 0.0);
         }
     }

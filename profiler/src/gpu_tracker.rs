@@ -1,8 +1,8 @@
-//! One card between two sampling instants: what it spent, and who was on it.
+//! One GPU between two sampling instants: what it spent, and who was on it.
 //!
-//! Tenants of a card are the jobs the launcher placed on it, every other job whose process is seen
-//! on it, and, as one, whatever processes belong to no job. A job placed on a card is a tenant from
-//! its first moment, though its process may not have opened the card yet: the card is kept for it.
+//! Tenants of a GPU are the jobs the launcher placed on it, every other job whose process is seen
+//! on it, and, as one, whatever processes belong to no job. A job placed on a GPU is a tenant from
+//! its first moment, though its process may not have opened the GPU yet: the GPU is kept for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use wattle_gpu::{GpuReading, ProcessReading};
 use crate::attribution;
 use crate::config::Settings;
 use crate::energy::EnergyMeasure;
-use crate::jobs::JobBook;
+use crate::jobs::JobTable;
 use crate::process_tree::ProcessOrigin;
 use crate::window::Mean;
 
 /// NVML samples a process's share a few times a second, and an idle one's not at all; so long a
 /// share is taken to hold.
-const BUSY_HOLDS: Duration = Duration::from_secs(2);
+const BUSY_VALID: Duration = Duration::from_secs(2);
 
-/// What a card is.
+/// What a GPU is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardFacts {
+pub struct GpuFacts {
     /// Its place on the node.
     pub gpu: GpuIndex,
     /// Its UUID.
     pub uuid: String,
     /// Its kind, as in `v100`.
-    pub kind: String,
+    pub gpu_type: String,
 }
 
-/// One sampling instant of one card.
+/// One sampling instant of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CardSample {
-    /// The card.
+pub struct SampledGpu {
+    /// The GPU.
     pub gpu: GpuIndex,
     /// What it read, or the driver's words.
     pub reading: Result<GpuReading, String>,
@@ -46,20 +46,20 @@ pub struct CardSample {
     pub origins: Vec<Arc<ProcessOrigin>>,
 }
 
-/// Somebody on a card, at one sampling instant.
+/// Somebody on a GPU, at one sampling instant.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
     /// The job; `None` for all who belong to none.
     pub(crate) job: Option<JobId>,
     pub(crate) busy: Option<u64>,
     pub(crate) memory_mib: Option<u64>,
-    /// Its part of what the card spent.
+    /// Its part of what the GPU spent.
     pub(crate) energy: Option<Energy>,
 }
 
-/// A card, at one sampling instant.
+/// A GPU, at one sampling instant.
 #[derive(Clone, Debug)]
-pub(crate) struct CardNow {
+pub(crate) struct AttributedSample {
     pub(crate) power: Option<Power>,
     pub(crate) energy: Option<Energy>,
     pub(crate) busy: Option<u8>,
@@ -69,11 +69,11 @@ pub(crate) struct CardNow {
     pub(crate) tenants: Vec<Tenant>,
 }
 
-/// A card, over time.
+/// A GPU, over time.
 #[derive(Clone, Debug)]
-pub(crate) struct Card {
+pub(crate) struct GpuTracker {
     pub(crate) uuid: String,
-    pub(crate) kind: String,
+    pub(crate) gpu_type: String,
     pub(crate) measure: EnergyMeasure,
     /// The lowest power it was seen with while nobody was on it.
     pub(crate) idle: Option<Power>,
@@ -83,15 +83,15 @@ pub(crate) struct Card {
     last: Option<GpuReading>,
     power: Mean,
     busy: Mean,
-    held: BTreeMap<u32, (Timestamp, u8)>,
+    recent_busy: BTreeMap<u32, (Timestamp, u8)>,
     jobs: Vec<JobId>,
 }
 
-impl Card {
+impl GpuTracker {
     pub(crate) fn new(gap_max: Duration) -> Self {
         Self {
             uuid: String::new(),
-            kind: String::new(),
+            gpu_type: String::new(),
             measure: EnergyMeasure::new(gap_max),
             idle: None,
             error: None,
@@ -99,18 +99,18 @@ impl Card {
             last: None,
             power: Mean::default(),
             busy: Mean::default(),
-            held: BTreeMap::new(),
+            recent_busy: BTreeMap::new(),
             jobs: Vec::new(),
         }
     }
 
     /// It could not be read; whether that is news.
     pub(crate) fn failed(&mut self, error: String) -> bool {
-        let news = self.error.is_none();
+        let core = self.error.is_none();
         self.error = Some(error);
         self.last = None;
-        self.held.clear();
-        news
+        self.recent_busy.clear();
+        core
     }
 
     /// Takes a reading.
@@ -120,20 +120,20 @@ impl Card {
         gpu: GpuIndex,
         reading: GpuReading,
         origins: &[Arc<ProcessOrigin>],
-        book: &JobBook,
+        table: &JobTable,
         settings: &Settings,
-    ) -> (CardNow, GpuSample) {
+    ) -> (AttributedSample, GpuSample) {
         self.error = None;
         let processes = reading.processes.as_deref().unwrap_or_default();
-        let jobs: Vec<Option<JobId>> =
-            (0..processes.len()).map(|at| book.owner(origins.get(at)?).cloned()).collect();
-        self.hold(now, processes);
-        let mut tenants = self.tenants(gpu, processes, &jobs, book);
+        let owners: Vec<Option<JobId>> =
+            (0..processes.len()).map(|at| table.owner(origins.get(at)?).cloned()).collect();
+        self.update_recent_busy(now, processes);
+        let mut tenants = self.tenants(gpu, processes, &owners, table);
         if tenants.is_empty() && reading.processes.is_some() {
             self.idle = [self.idle, reading.power].into_iter().flatten().min();
         }
         if let ([tenant], Some(busy)) = (tenants.as_mut_slice(), reading.utilization_gpu_percent) {
-            // Alone on the card, its share is the card's; NVML's own is a coarser sample of it.
+            // Alone on the GPU, its share is the GPU's; NVML's own is a coarser sample of it.
             tenant.busy = Some(busy.into());
         }
         let spent = self.measure.read(now, &reading);
@@ -167,7 +167,7 @@ impl Card {
             throttle_reasons: reading.throttle_reasons,
             tenants: processes
                 .iter()
-                .zip(jobs)
+                .zip(owners)
                 .map(|(process, job)| TenantSample {
                     job,
                     pid: process.pid,
@@ -176,7 +176,7 @@ impl Card {
                 })
                 .collect(),
         };
-        let card = CardNow {
+        let tracker = AttributedSample {
             power: reading.power,
             energy,
             busy: reading.utilization_gpu_percent,
@@ -186,17 +186,17 @@ impl Card {
             tenants,
         };
         self.last = Some(reading);
-        (card, sample)
+        (tracker, sample)
     }
 
     /// Remembers each process's share until it is old, and forgets processes that are gone.
-    fn hold(&mut self, now: Timestamp, processes: &[ProcessReading]) {
-        self.held.retain(|pid, (at, _)| {
-            now.since(*at) <= BUSY_HOLDS && processes.iter().any(|process| process.pid == *pid)
+    fn update_recent_busy(&mut self, now: Timestamp, processes: &[ProcessReading]) {
+        self.recent_busy.retain(|pid, (at, _)| {
+            now.since(*at) <= BUSY_VALID && processes.iter().any(|process| process.pid == *pid)
         });
         for process in processes {
             if let Some(busy) = process.utilization_gpu_percent {
-                self.held.insert(process.pid, (now, busy));
+                self.recent_busy.insert(process.pid, (now, busy));
             }
         }
     }
@@ -205,23 +205,23 @@ impl Card {
         &self,
         gpu: GpuIndex,
         processes: &[ProcessReading],
-        jobs: &[Option<JobId>],
-        book: &JobBook,
+        owners: &[Option<JobId>],
+        table: &JobTable,
     ) -> Vec<Tenant> {
         let tenant = |job| Tenant { job, busy: None, memory_mib: None, energy: None };
-        let mut tenants: Vec<Tenant> = book
+        let mut tenants: Vec<Tenant> = table
             .local
             .iter()
             .filter(|(_, job)| job.gpus.contains(&gpu))
             .map(|(id, _)| tenant(Some(id.clone())))
             .collect();
-        for (process, job) in processes.iter().zip(jobs) {
+        for (process, job) in processes.iter().zip(owners) {
             let at = tenants.iter().position(|t| t.job == *job).unwrap_or_else(|| {
                 tenants.push(tenant(job.clone()));
                 tenants.len() - 1
             });
             let tenant = &mut tenants[at];
-            let busy = self.held.get(&process.pid).map(|(_, busy)| u64::from(*busy));
+            let busy = self.recent_busy.get(&process.pid).map(|(_, busy)| u64::from(*busy));
             let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
                 (one, other) => one.or(other),

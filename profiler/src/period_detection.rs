@@ -1,4 +1,4 @@
-//! The period of a training loop, from what its cards draw and how busy they are.
+//! The period of a training loop, from what its GPUs draw and how busy they are.
 //!
 //! A job that reports no steps still shows them: each iteration loads, computes and communicates,
 //! and power and utilisation swing with it. This module finds the period of that swing, or says why
@@ -15,7 +15,7 @@
 //! * two rhythms that are no multiples of each other are two loops: whose is which is not known.
 //!
 //! What can be seen: periods from two sampling intervals to a quarter of the window; beyond, a rhythm
-//! is too often chance. NVML's power is a mean over a second on most cards since Ampere, and
+//! is too often chance. NVML's power is a mean over a second on most GPUs since Ampere, and
 //! utilisation over a sixth of a second to a second, so short steps show only faintly there.
 //! Of made-up loops at 10 Hz (four waves, iterations uneven by 2 %, noise of 5, 20 and 50 % of the
 //! swing; `cargo test -p wattle-profiler --test suite rhythm -- --nocapture`):
@@ -86,16 +86,16 @@ const CONFIRM_SIGNIFICANCE_MIN: f64 = 4.0;
 /// No rate is known better, as a share.
 const ERROR_MIN: f64 = 0.01;
 
-/// One sampling instant, over all the job's cards on the node. What was not read is `None`.
+/// One sampling instant, over all the job's GPUs on the node. What was not read is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Beat {
+pub struct Sample {
     /// Seconds since some beginning.
     pub at_s: f64,
     /// Power readings, summed, watts.
     pub power_w: Option<f32>,
     /// Energy since the instant before by the time since then, summed, watts.
     pub spent_w: Option<f32>,
-    /// Busy share, mean over the cards, per cent: the cards' own, or the job's part where it is not
+    /// Busy share, mean over the GPUs, per cent: the GPUs' own, or the job's part where it is not
     /// alone.
     pub busy_percent: Option<f32>,
     /// Memory traffic share, per cent; `None` where the job is not alone.
@@ -104,14 +104,14 @@ pub struct Beat {
 
 /// What was seen of a job in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Beats {
-    beats: Vec<Beat>,
+pub struct SampleSeries {
+    series: Vec<Sample>,
 }
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug)]
 enum Sensor {
-    Spent,
+    EnergySpent,
     Power,
     Busy,
     Memory,
@@ -119,7 +119,7 @@ enum Sensor {
 
 /// A rhythm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rhythm {
+pub struct Period {
     /// Seconds from one iteration to the next.
     pub period_s: f64,
     /// Half the width of its 90 % interval, as a share of it.
@@ -130,21 +130,21 @@ pub struct Rhythm {
 
 /// Why no period is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum Refusal {
+pub enum NoPeriod {
     /// Too few samples.
     #[error("fewer than {SAMPLES_MIN} samples")]
     TooFew,
     /// Aliases cannot be told from the truth.
-    #[error("the samples are too evenly spaced to tell an alias")]
+    #[error("the samples are too evenly spaced to publish_core an alias")]
     TooEven,
     /// Nothing swings.
     #[error("power does not swing")]
     Constant,
     /// Something swings, but not regularly.
-    #[error("no rhythm")]
+    #[error("no period")]
     None,
     /// A rhythm, but too fast for the sampling.
-    #[error("the rhythm is faster than two samples")]
+    #[error("the period is faster than two samples")]
     TooFast,
     /// Several periods are about as likely.
     #[error("several periods are about as likely")]
@@ -157,92 +157,92 @@ pub enum Refusal {
     Unsteady,
 }
 
-impl Beats {
+impl SampleSeries {
     /// Takes a sampling instant; those beyond [`SAMPLES_MAX`], and such as do not come after the
     /// last, are not kept.
-    pub fn push(&mut self, beat: Beat) {
-        let later = self.beats.last().is_none_or(|last| beat.at_s > last.at_s);
-        if self.beats.len() < SAMPLES_MAX && later && beat.at_s.is_finite() {
-            self.beats.push(beat);
+    pub fn push(&mut self, sample: Sample) {
+        let later = self.series.last().is_none_or(|last| sample.at_s > last.at_s);
+        if self.series.len() < SAMPLES_MAX && later && sample.at_s.is_finite() {
+            self.series.push(sample);
         }
     }
 
     /// What is kept, in order.
     #[must_use]
-    pub fn beats(&self) -> &[Beat] {
-        &self.beats
+    pub fn series(&self) -> &[Sample] {
+        &self.series
     }
 
     /// How many are kept.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.beats.len()
+        self.series.len()
     }
 
     /// Whether none is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.beats.is_empty()
+        self.series.is_empty()
     }
 
-    /// The period of the job's loop. `shared`: somebody else is on its cards, so power shows both,
+    /// The period of the job's loop. `shared`: somebody else is on its GPUs, so power shows both,
     /// and only the job's own share of the time can say which rhythm is its own.
     ///
     /// # Errors
     /// [`Refusal`] says why there is none, or why it cannot be told.
-    pub fn rhythm(&self, shared: bool) -> Result<Rhythm, Refusal> {
-        if self.beats.len() < SAMPLES_MIN {
-            return Err(Refusal::TooFew);
+    pub fn detect_period(&self, shared: bool) -> Result<Period, NoPeriod> {
+        if self.series.len() < SAMPLES_MIN {
+            return Err(NoPeriod::TooFew);
         }
         let interval = self.interval();
         let channels =
             |of: [Sensor; 2]| of.into_iter().filter_map(|of| self.channel(of)).collect::<Vec<_>>();
-        let power = channels([Sensor::Spent, Sensor::Power]);
+        let power = channels([Sensor::EnergySpent, Sensor::Power]);
         let used = channels([Sensor::Busy, Sensor::Memory]);
         if power.is_empty() {
-            return Err(Refusal::Constant);
+            return Err(NoPeriod::Constant);
         }
         if used.is_empty() {
-            return Err(Refusal::Unconfirmed);
+            return Err(NoPeriod::Unconfirmed);
         }
         if self.evenness(interval) > EVEN_MAX {
-            return Err(Refusal::TooEven);
+            return Err(NoPeriod::TooEven);
         }
         let (first, second) = if shared { (&used, &power) } else { (&power, &used) };
         // The first sensor that has a rhythm speaks for its kind, unless one before it has several.
         for channel in first {
             let peak = match find(channel, interval) {
                 Ok(peak) => peak,
-                Err(Refusal::None) => continue,
+                Err(NoPeriod::None) => continue,
                 Err(refusal) => return Err(refusal),
             };
             steady(channel, &peak)?;
             confirmed(&peak, second, interval)?;
-            return Ok(Rhythm {
+            return Ok(Period {
                 period_s: peak.period,
                 error: (peak.error / peak.period).max(ERROR_MIN),
                 height: peak.height,
             });
         }
-        Err(Refusal::None)
+        Err(NoPeriod::None)
     }
 
     /// The middle one of the times between samples.
     fn interval(&self) -> f64 {
         let mut spacings: Vec<f64> =
-            self.beats.windows(2).map(|pair| pair[1].at_s - pair[0].at_s).collect();
+            self.series.windows(2).map(|pair| pair[1].at_s - pair[0].at_s).collect();
         spacings.sort_by(f64::total_cmp);
         spacings.get(spacings.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
     /// How evenly the samples are spaced: 1 where each spacing is the interval or a multiple.
     fn evenness(&self, interval: f64) -> f64 {
-        let turn = |pair: &[Beat]| {
+        let turn = |pair: &[Sample]| {
             let angle = std::f64::consts::TAU * (pair[1].at_s - pair[0].at_s) / interval;
             (angle.cos(), angle.sin())
         };
-        let n = (self.beats.len() - 1) as f64;
-        let sum = self.beats.windows(2).map(turn).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        let n = (self.series.len() - 1) as f64;
+        let sum = self.series.windows(2).map(turn).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
         f64::hypot(sum.0, sum.1) / n
     }
 
@@ -250,30 +250,30 @@ impl Beats {
     fn channel(&self, sensor: Sensor) -> Option<Channel> {
         let mut channel = Channel::default();
         let mut before = None;
-        for beat in &self.beats {
+        for sample in &self.series {
             let (value, at) = match sensor {
                 // A mean over the time since the instant before: it belongs into the middle.
-                Sensor::Spent => {
-                    (beat.spent_w, f64::midpoint(before.unwrap_or(beat.at_s), beat.at_s))
+                Sensor::EnergySpent => {
+                    (sample.spent_w, f64::midpoint(before.unwrap_or(sample.at_s), sample.at_s))
                 }
-                Sensor::Power => (beat.power_w, beat.at_s),
-                Sensor::Busy => (beat.busy_percent, beat.at_s),
-                Sensor::Memory => (beat.memory_percent, beat.at_s),
+                Sensor::Power => (sample.power_w, sample.at_s),
+                Sensor::Busy => (sample.busy_percent, sample.at_s),
+                Sensor::Memory => (sample.memory_percent, sample.at_s),
             };
-            before = Some(beat.at_s);
+            before = Some(sample.at_s);
             if let Some(value) = value.filter(|value| value.is_finite()) {
                 channel.times.push(at);
                 channel.values.push(value.into());
             }
         }
         let n = channel.values.len() as f64;
-        if channel.values.len() < SAMPLES_MIN || n < MOST * self.beats.len() as f64 {
+        if channel.values.len() < SAMPLES_MIN || n < MOST * self.series.len() as f64 {
             return None;
         }
         let mean = channel.values.iter().sum::<f64>() / n;
         let variance = channel.values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
         let swing = match sensor {
-            Sensor::Spent | Sensor::Power => SWING_SHARE * mean.abs(),
+            Sensor::EnergySpent | Sensor::Power => SWING_SHARE * mean.abs(),
             Sensor::Busy | Sensor::Memory => SWING_PERCENT,
         };
         (variance.sqrt() > swing).then_some(channel)
@@ -281,7 +281,7 @@ impl Beats {
 }
 
 /// The rhythm of one channel.
-fn find(channel: &Channel, interval: f64) -> Result<Peak, Refusal> {
+fn find(channel: &Channel, interval: f64) -> Result<Peak, NoPeriod> {
     let longest = channel.span() / PERIODS_MIN;
     let bands = Band::all(INTERVALS_SEEN * interval, longest, interval);
     let correlations: Vec<Correlation> =
@@ -294,10 +294,10 @@ fn find(channel: &Channel, interval: f64) -> Result<Peak, Refusal> {
     let best = peaks.iter().map(|peak| peak.height).fold(0.0, f64::max);
     let Some(shortest) = peaks.iter().find(|peak| peak.height >= SHORTER_FROM * best).copied()
     else {
-        return Err(Refusal::None);
+        return Err(NoPeriod::None);
     };
     if shortest.period < INTERVALS_MIN * interval {
-        return Err(Refusal::TooFast);
+        return Err(NoPeriod::TooFast);
     }
     for other in &peaks {
         let (long, short) = (shortest.period.max(other.period), shortest.period.min(other.period));
@@ -306,7 +306,7 @@ fn find(channel: &Channel, interval: f64) -> Result<Peak, Refusal> {
         let multiple = off <= AGREE;
         let open = other.period < shortest.period && other.height >= SHORTER_OPEN_FROM * best;
         if (multiple && open && ratio > 1.5) || (!multiple && other.height >= OTHER_FROM * best) {
-            return Err(Refusal::Ambiguous);
+            return Err(NoPeriod::Ambiguous);
         }
     }
     // A part of the period that noise kept from standing out by itself.
@@ -316,14 +316,14 @@ fn find(channel: &Channel, interval: f64) -> Result<Peak, Refusal> {
         let between = between.and_then(|c| c.between(shortest.period, parts));
         let max = if part < 3.0 * interval { BETWEEN_MAX_FINE } else { BETWEEN_MAX };
         if between.is_some_and(|likeness| likeness >= max * shortest.height) {
-            return Err(Refusal::Ambiguous);
+            return Err(NoPeriod::Ambiguous);
         }
     }
     Ok(shortest)
 }
 
 /// Whether both halves of the window have the rhythm.
-fn steady(channel: &Channel, peak: &Peak) -> Result<(), Refusal> {
+fn steady(channel: &Channel, peak: &Peak) -> Result<(), NoPeriod> {
     let middle = channel.times.first().copied().unwrap_or(0.0) + channel.span() / 2.0;
     let has = |part: &dyn Fn(f64) -> bool| {
         let half = Correlation::of(channel, peak.band, part)?;
@@ -333,12 +333,12 @@ fn steady(channel: &Channel, peak: &Peak) -> Result<(), Refusal> {
     };
     match (has(&|at| at < middle), has(&|at| at >= middle)) {
         (Some(()), Some(())) => Ok(()),
-        _ => Err(Refusal::Unsteady),
+        _ => Err(NoPeriod::Unsteady),
     }
 }
 
 /// Whether a sensor of another kind has the rhythm, and none has another.
-fn confirmed(peak: &Peak, others: &[Channel], interval: f64) -> Result<(), Refusal> {
+fn confirmed(peak: &Peak, others: &[Channel], interval: f64) -> Result<(), NoPeriod> {
     let mut agreed = false;
     for channel in others {
         let same = Correlation::of(channel, peak.band, |_| true).is_some_and(|correlation| {
@@ -351,9 +351,9 @@ fn confirmed(peak: &Peak, others: &[Channel], interval: f64) -> Result<(), Refus
         if !same && let Ok(other) = find(channel, interval) {
             let ratio = peak.period.max(other.period) / peak.period.min(other.period);
             if (ratio - ratio.round()).abs() > AGREE * ratio {
-                return Err(Refusal::Ambiguous);
+                return Err(NoPeriod::Ambiguous);
             }
         }
     }
-    if agreed { Ok(()) } else { Err(Refusal::Unconfirmed) }
+    if agreed { Ok(()) } else { Err(NoPeriod::Unconfirmed) }
 }

@@ -37,7 +37,7 @@ impl Channel {
 
     /// What is left of it without what is slower than periods of `longest`, clipped, at mean 0 and
     /// deviation 1; `None` where nothing is left.
-    fn freed_of_slower(&self, longest: f64) -> Option<Self> {
+    fn high_passed(&self, longest: f64) -> Option<Self> {
         let (times, half) = (&self.times, 1.5 * longest);
         let (mut from, mut until, mut sum) = (0, 0, 0.0);
         let mut values = Vec::with_capacity(times.len());
@@ -118,14 +118,14 @@ pub(super) struct Peak {
 impl Correlation {
     /// Of `channel` within `band`, from those pairs whose middle `part` takes.
     pub(super) fn of(channel: &Channel, band: Band, part: impl Fn(f64) -> bool) -> Option<Self> {
-        let freed = channel.freed_of_slower(band.longest)?;
-        let kept: Vec<(f64, f64)> =
-            freed.times.iter().copied().zip(freed.values.iter().copied()).collect();
-        let lag_max = (band.longest * (MULTIPLES as f64 + 0.5)).min(LAG_SHARE * freed.span());
+        let filtered = channel.high_passed(band.longest)?;
+        let saved: Vec<(f64, f64)> =
+            filtered.times.iter().copied().zip(filtered.values.iter().copied()).collect();
+        let lag_max = (band.longest * (MULTIPLES as f64 + 0.5)).min(LAG_SHARE * filtered.span());
         let count = (lag_max / band.slot) as usize + 1;
         let mut sums = vec![(0.0, 0.0); count + 1];
-        for (i, (at, value)) in kept.iter().enumerate() {
-            for (later, other) in &kept[i + 1..] {
+        for (i, (at, value)) in saved.iter().enumerate() {
+            for (later, other) in &saved[i + 1..] {
                 let slot = ((later - at) / band.slot).round() as usize;
                 if slot > count {
                     break;
