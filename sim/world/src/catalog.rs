@@ -409,7 +409,7 @@ fn response(
         let not_binding = watts.partition_point(|cap| *cap < NOT_BINDING * row.power_w[n - 1]);
         let rates = pool_from(row.epoch_s.iter().map(|s| 1.0 / s).collect(), not_binding);
         let power_w = pool_from(row.power_w.clone(), not_binding);
-        let rates = crate::curve::non_decreasing(rates.into_iter());
+        let rates = crate::curve::monotone(rates.into_iter());
         let rate = |c: f64| watts.iter().zip(&rates).map(|(w, r)| (*w, *r)).find(|(w, _)| *w >= c);
         let top = rate(gpu.cap_default.as_w()).map_or(rates[n - 1], |(_, r)| r);
         let speeds: Vec<(f64, f64)> =
