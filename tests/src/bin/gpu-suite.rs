@@ -77,7 +77,9 @@ fn named(pair: &str, models: &[String]) -> Result<(String, String)> {
     };
     for model in [one, other] {
         if !models.iter().any(|known| known == model) {
-            bail!("invalid --pairs {pair}: {model} is not in --models, which its exclusive speed requires");
+            bail!(
+                "invalid --pairs {pair}: {model} is not in --models, which its exclusive speed requires"
+            );
         }
     }
     Ok((one.to_owned(), other.to_owned()))
@@ -118,10 +120,7 @@ async fn main() -> ExitCode {
             }
             let failed = record.runs.iter().filter(|run| run.failed.is_some()).count();
             if failed > 0 {
-                eprintln!(
-                    "error: {failed} of {} runs failed; see the record",
-                    record.runs.len()
-                );
+                eprintln!("error: {failed} of {} runs failed; see the record", record.runs.len());
                 return ExitCode::FAILURE;
             }
             ExitCode::SUCCESS

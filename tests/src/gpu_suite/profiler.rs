@@ -119,7 +119,10 @@ impl Profiler {
     }
 
     /// Readings of the GPU before any job starts.
-    pub(super) async fn measure_idle(&mut self, span: Duration) -> Result<Vec<(Timestamp, GpuReading)>> {
+    pub(super) async fn measure_idle(
+        &mut self,
+        span: Duration,
+    ) -> Result<Vec<(Timestamp, GpuReading)>> {
         self.clear();
         let until = clock::now() + span;
         self.run_until(|_| (clock::now() >= until).then_some(())).await?;

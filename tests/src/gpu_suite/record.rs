@@ -286,7 +286,11 @@ impl Record {
                 writeln!(out, "\n[[pair]]\ngpu = {gpu:?}\nfamily = {:?}", family(&mine.model))?;
                 writeln!(out, "neighbour = {:?}\nspeed = {speed:.3}", family(&neighbour.model))?;
                 writeln!(out, "workload = {:?}", mine.model)?;
-                writeln!(out, "neighbour_workload = {:?}\ngpu_power_w = {watts:.1}", neighbour.model)?;
+                writeln!(
+                    out,
+                    "neighbour_workload = {:?}\ngpu_power_w = {watts:.1}",
+                    neighbour.model
+                )?;
             }
         }
         Ok(out)
@@ -340,9 +344,7 @@ impl Files {
     pub(super) fn create(out: &Path, name: &str, now: Timestamp) -> Result<Self> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || !name.chars().all(fits) {
-            bail!(
-                "invalid --name {name}: expected letters, digits, `-`, `_` and `.`"
-            );
+            bail!("invalid --name {name}: expected letters, digits, `-`, `_` and `.`");
         }
         std::fs::create_dir_all(out)
             .with_context(|| format!("cannot create the directory {}", out.display()))?;

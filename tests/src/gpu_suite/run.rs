@@ -80,7 +80,13 @@ struct Training {
 }
 
 impl Training {
-    fn start(plan: &Plan, profiler: &Profiler, directory: &Path, at: usize, model: &str) -> Result<Self> {
+    fn start(
+        plan: &Plan,
+        profiler: &Profiler,
+        directory: &Path,
+        at: usize,
+        model: &str,
+    ) -> Result<Self> {
         let job = JobId::new(&format!("job-{at}"))?;
         let files = directory.join(format!("{job}-{}", clock::wall_now().as_us()));
         std::fs::create_dir_all(&files)?;
@@ -235,10 +241,12 @@ async fn ready(
     let deadline = clock::wall_now() + START_TIMEOUT;
     let started = profiler
         .run_until(|profiler| {
-            if let Some(ended) = trainings.iter_mut().find_map(|training| training.ended(directory)) {
+            if let Some(ended) = trainings.iter_mut().find_map(|training| training.ended(directory))
+            {
                 return Some(Err(ended));
             }
-            let has_reported = |t: &Training| profiler.reports.iter().any(|(_, line)| line.job == t.job);
+            let has_reported =
+                |t: &Training| profiler.reports.iter().any(|(_, line)| line.job == t.job);
             match trainings.iter().find(|training| !has_reported(training)) {
                 None => Some(Ok(())),
                 Some(silent) if clock::wall_now() >= deadline => {

@@ -89,7 +89,10 @@ fn simulated_gpu() {
         MODELS.iter().map(|model| number(row(&page, "Exclusive use", model)[3])).collect();
     let (speeds, together) = ([number(pair[2]), number(pair[3])], number(pair[5]));
     assert!(speeds.iter().all(|speed| (0.2..1.02).contains(speed)), "{pair:?}");
-    assert!(together > exclusive[0].min(exclusive[1]) && together < exclusive[0] + exclusive[1], "{pair:?}");
+    assert!(
+        together > exclusive[0].min(exclusive[1]) && together < exclusive[0] + exclusive[1],
+        "{pair:?}"
+    );
     let samples = file(&out, "-samples.csv");
     let of_pair = samples.lines().filter(|line| line.contains(" + ")).count();
     assert!(samples.lines().count() > 100 && of_pair > 30, "{}", samples.lines().count());
