@@ -1,4 +1,4 @@
-"""Trains a small model on made-up data, and reports its steps as any job of Wattle may.
+"""Trains a small model on random data and reports its steps to Wattle.
 
 Needs PyTorch. A model's name is `<family>-b<batch>[-<variant>]`:
 
@@ -7,9 +7,9 @@ Needs PyTorch. A model's name is `<family>-b<batch>[-<variant>]`:
 Families: mlp, cnn, resnet18, transformer. Variants:
 
     accumulated   a step is eight micro-batches, each an eighth of the batch
-    fed           each step waits 50 ms for its data, as a slow input pipeline makes it
+    fed           each step waits 50 ms for its data, like a slow input pipeline
 
-It trains until it is told to stop (SIGTERM, SIGUSR1) or has done --steps.
+It trains until SIGTERM or SIGUSR1, or until --steps are completed.
 """
 
 import argparse
@@ -28,17 +28,17 @@ REPORT_EVERY_S = 0.5
 def parse(name):
     found = re.fullmatch(r"(mlp|cnn|resnet18|transformer)-b(\d+)(?:-(accumulated|fed))?", name)
     if not found:
-        sys.exit(f"error: --model {name}: not of the form family-b<batch>[-variant]; "
+        sys.exit(f"error: invalid --model {name}: expected family-b<batch>[-variant]; "
                  "families are mlp, cnn, resnet18, transformer; variants accumulated, fed")
     family, batch, variant = found.group(1), int(found.group(2)), found.group(3)
     micro = MICRO if variant == "accumulated" else 1
     if batch < micro:
-        sys.exit(f"error: --model {name}: a batch of {batch} has no {micro} parts")
+        sys.exit(f"error: --model {name}: a batch of {batch} cannot be split into {micro} micro-batches")
     return family, batch, micro, WAIT_S if variant == "fed" else 0.0
 
 
 def build(family, size, torch):
-    """The model, and a batch of `size` with its labels."""
+    """Returns the model and a batch of `size` samples with labels."""
     nn = torch.nn
     if family == "mlp":
         layers = [nn.Linear(1024, 2048), nn.ReLU()]
@@ -59,10 +59,10 @@ def build(family, size, torch):
 
 
 def transformer(size, torch):
-    """Six layers over 128 tokens; each token is sorted into one of a thousand words."""
+    """Six layers over 128 tokens from a vocabulary of 1000, with a classification per token."""
     nn = torch.nn
 
-    class Words(nn.Module):
+    class TokenModel(nn.Module):
         def __init__(self):
             super().__init__()
             layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
@@ -73,7 +73,7 @@ def transformer(size, torch):
             return self.out(self.body(self.words(tokens))).flatten(0, 1)
 
     tokens = torch.randint(0, 1000, (size, 128))
-    return Words(), tokens, tokens.flatten()
+    return TokenModel(), tokens, tokens.flatten()
 
 
 def residual(torch):
@@ -86,14 +86,14 @@ def residual(torch):
             self.one = nn.Conv2d(a, b, 3, stride, 1, bias=False)
             self.two = nn.Conv2d(b, b, 3, 1, 1, bias=False)
             self.norm_one, self.norm_two = nn.BatchNorm2d(b), nn.BatchNorm2d(b)
-            self.past = None
+            self.shortcut = None
             if stride != 1 or a != b:
-                self.past = nn.Sequential(nn.Conv2d(a, b, 1, stride, bias=False), nn.BatchNorm2d(b))
+                self.shortcut = nn.Sequential(nn.Conv2d(a, b, 1, stride, bias=False), nn.BatchNorm2d(b))
 
         def forward(self, x):
             y = torch.relu(self.norm_one(self.one(x)))
             y = self.norm_two(self.two(y))
-            return torch.relu(y + (x if self.past is None else self.past(x)))
+            return torch.relu(y + (x if self.shortcut is None else self.shortcut(x)))
 
     stages, width = [], 64
     for depth, wider in enumerate((64, 128, 256, 512)):
@@ -105,7 +105,7 @@ def residual(torch):
 
 
 class Reporter:
-    """Says how far the job is, in one datagram each; nobody listening stops no training."""
+    """Reports progress, one datagram per report; a missing receiver does not stop training."""
 
     def __init__(self, batch):
         self.path, self.job = os.environ.get("WATTLE_PROGRESS"), os.environ.get("WATTLE_JOB")
@@ -131,27 +131,27 @@ def main():
     arguments.add_argument("--model", required=True)
     arguments.add_argument("--steps", type=int, default=None)
     arguments.add_argument("--device", default="cuda")
-    given = arguments.parse_args()
-    family, batch, micro, wait = parse(given.model)
+    options = arguments.parse_args()
+    family, batch, micro, wait = parse(options.model)
     try:
         import torch
     except ImportError:
         sys.exit("error: PyTorch is not installed for this Python")
-    if given.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("error: PyTorch sees no GPU; --device cpu trains without one")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("error: PyTorch finds no GPU; use --device cpu to train without one")
 
-    told = []
+    stop_signals = []
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: told.append(True))
+        signal.signal(number, lambda number, _: stop_signals.append(number))
 
     torch.manual_seed(1)
     model, inputs, labels = build(family, batch // micro, torch)
-    model, inputs, labels = (part.to(given.device) for part in (model, inputs, labels))
+    model, inputs, labels = (part.to(options.device) for part in (model, inputs, labels))
     loss_of = torch.nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     reporter = Reporter(batch // micro * micro)
     step = 0
-    while not told and (given.steps is None or step < given.steps):
+    while not stop_signals and (options.steps is None or step < options.steps):
         if wait:
             time.sleep(wait)
         for _ in range(micro):
@@ -160,11 +160,11 @@ def main():
         optimizer.zero_grad()
         step += 1
         if reporter.due():
-            if given.device == "cuda":
-                # What was only queued is not done.
+            if options.device == "cuda":
+                # Queued kernels do not count as completed steps.
                 torch.cuda.synchronize()
             reporter.report(step)
-    print(f"{given.model}: {step} steps", flush=True)
+    print(f"{options.model}: {step} steps", flush=True)
 
 
 if __name__ == "__main__":

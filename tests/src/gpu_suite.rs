@@ -1,14 +1,14 @@
-//! Real training on a card, watched by the profiler: what its sensors are worth, and what jobs do to
-//! each other on one card.
+//! Measurements of a GPU under real training: accuracy of its sensors, and interference of co-located
+//! jobs.
 //!
-//! The profiler's own sampler, socket and machine run in this process; training runs beside it. Which
-//! NVML library and which training command are arguments, so the same code runs on a real card with
-//! PyTorch and, in every test run, on a simulated one with `wattle-simjob`. It only reads the card:
-//! no cap and no clock is ever set.
+//! The profiler's sampler, socket and state machine run in this process; training runs in child
+//! processes. The NVML library and the training command are arguments, so the same code runs on a real
+//! GPU with PyTorch and, in every test run, on a simulated one with `wattle-simjob`. It never sets a
+//! cap or a clock.
 
+mod profiler;
 mod record;
 mod run;
-mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,61 +19,61 @@ use wattle_gpu::nvml::NvmlDriver;
 use wattle_runtime::clock;
 
 pub use record::{Machine, Record, family};
-pub use run::{JobSeen, Run};
+pub use run::{JobMeasurement, Run};
 
-/// What to do.
+/// The measurements to make.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The NVML library, where it is not the system's.
+    /// NVML library; default: the system's.
     pub library: Option<PathBuf>,
-    /// The card.
+    /// GPU index.
     pub gpu: u32,
-    /// The training command; `{model}` stands for the model.
+    /// Training command with the placeholder `{model}`.
     pub train: Vec<String>,
-    /// Models, each trained alone.
+    /// Models to train exclusively.
     pub models: Vec<String>,
-    /// Pairs of them, each trained together on the card.
+    /// Pairs of models to co-locate on the GPU.
     pub pairs: Vec<(String, String)>,
-    /// How long each is measured, in the system's time.
+    /// Duration of each measurement, seconds of system time.
     pub seconds: u64,
-    /// How long it runs before that, from the first report of every job.
+    /// Settling time before it, from the first report of every job, seconds of system time.
     pub settle: u64,
-    /// Where the record goes.
+    /// Output directory.
     pub out: PathBuf,
-    /// What the record is named after; the card's kind where it is not said.
+    /// Name of the record; default: the GPU type.
     pub name: Option<String>,
 }
 
-/// Wall time within which every job of a run must have reported: a first start compiles kernels.
-const START_WITHIN: Duration = Duration::from_secs(300);
-/// System's time for which the idle card is watched first.
+/// Timeout for the first report of every job (wall time); a first start compiles kernels.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// Duration of the initial idle measurement, seconds of system time.
 const IDLE_S: u64 = 5;
 
-/// Runs the plan and writes its record; where that lies.
+/// Makes the measurements and writes the record; returns its files.
 ///
 /// # Errors
-/// Where the driver does not answer, a file is there already or cannot be written. A training that
-/// fails does not end the suite: the record says so.
+/// If the driver fails, or a file exists or cannot be written. Failed training runs are part of the
+/// record.
 pub async fn perform(plan: &Plan) -> Result<(Record, Vec<PathBuf>)> {
     let driver = NvmlDriver::open(plan.library.as_deref())?;
     let count = driver.count()?;
     if plan.gpu >= count {
-        bail!("--gpu {}: this machine has {count} cards", plan.gpu);
+        bail!("--gpu {}: this machine has {count} GPUs", plan.gpu);
     }
     let info = driver.info(plan.gpu)?;
     drop(driver);
     let name = plan.name.clone().unwrap_or_else(|| info.gpu_type.clone());
-    let files = record::Files::claim(&plan.out, &name, clock::now())?;
+    let files = record::Files::create(&plan.out, &name, clock::now())?;
 
-    let folder = tempfile::tempdir().context("no temporary folder")?;
-    let mut watch = watch::Watch::start(plan, folder.path())?;
-    let idle = watch.idle(Duration::from_secs(IDLE_S)).await?;
+    let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
+    let mut profiler = profiler::Profiler::start(plan, directory.path())?;
+    let idle = profiler.measure_idle(Duration::from_secs(IDLE_S)).await?;
     let mut record = Record::new(Machine::of(&info), plan, &idle);
-    let alone = plan.models.iter().map(|model| vec![model.clone()]);
-    let together = plan.pairs.iter().map(|(one, other)| vec![one.clone(), other.clone()]);
-    for models in alone.chain(together) {
+    let exclusive = plan.models.iter().map(|model| vec![model.clone()]);
+    let co_located = plan.pairs.iter().map(|(one, other)| vec![one.clone(), other.clone()]);
+    for models in exclusive.chain(co_located) {
         tracing::info!(models = models.join(" + "), "training");
-        let run = run::measure(&mut watch, plan, folder.path(), &models).await?;
+        let run = run::measure(&mut profiler, plan, directory.path(), &models).await?;
         if let Some(failed) = &run.failed {
             tracing::warn!(models = models.join(" + "), failed, "training failed");
         }

@@ -291,8 +291,8 @@ impl Node {
         let wall = wall_us();
         let at = self.head.clock.system(wall);
         let sequence = self.shared.sequence();
-        let fresh = cache.state.as_ref().is_some_and(|(seen, _)| *seen == sequence);
-        if !fresh {
+        let is_current = cache.state.as_ref().is_some_and(|(cached, _)| *cached == sequence);
+        if !is_current {
             let (sequence, state) = self.load()?;
             cache.state = Some((sequence, Arc::new(state)));
             cache.checked_us = 0;

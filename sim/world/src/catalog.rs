@@ -98,7 +98,7 @@ pub(crate) fn read(files: &[(&str, &str)]) -> Result<World, CatalogError> {
             let workload = workload(entry, &world.gpus, &strong, &spread, &location)?;
             let index = world.workloads.len();
             if world.by_id.insert(entry.id.as_str().to_owned(), index).is_some() {
-                return Err(location.wrong("duplicate id; give each workload its own"));
+                return Err(location.wrong("duplicate id; give each workload its own id"));
             }
             for name in &entry.trace_names {
                 let name = crate::normalized(name);
@@ -188,6 +188,8 @@ fn gpu(entry: &GpuEntry, index: usize, location: &Location<'_>) -> Result<GpuMod
         cap_max: Power::from_w(max),
         clocks,
         memory_clock: Frequency::from_mhz(entry.memory_clock_mhz),
+        energy_counter: entry.energy_counter,
+        locked_clocks: entry.locked_clocks,
         node_gpus: entry.node_gpus,
         source: entry.source.clone(),
         sleep: node_sleep(&entry.sleep, entry, location)?,
@@ -409,7 +411,7 @@ fn response(
         let not_binding = watts.partition_point(|cap| *cap < NOT_BINDING * row.power_w[n - 1]);
         let rates = pool_from(row.epoch_s.iter().map(|s| 1.0 / s).collect(), not_binding);
         let power_w = pool_from(row.power_w.clone(), not_binding);
-        let rates = crate::curve::non_decreasing(rates.into_iter());
+        let rates = crate::curve::monotone(rates.into_iter());
         let rate = |c: f64| watts.iter().zip(&rates).map(|(w, r)| (*w, *r)).find(|(w, _)| *w >= c);
         let top = rate(gpu.cap_default.as_w()).map_or(rates[n - 1], |(_, r)| r);
         let speeds: Vec<(f64, f64)> =

@@ -6,6 +6,8 @@
 //!
 //! A job without an exclusive run is inferred from the co-located runs that contain it.
 
+use wattle_common::numerics::mean;
+
 use crate::sharing::{TENANTS_MAX, delays, mean_active};
 
 /// Iterations of the alternating estimates; jobs with an exclusive run need one.
@@ -162,9 +164,4 @@ fn line(runs: &[Run]) -> Option<(f64, f64)> {
     let determinant = aa * bb - ab * ab;
     (determinant > 1e-12 * aa * bb)
         .then(|| ((a * bb - b * ab) / determinant, (aa * b - ab * a) / determinant))
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
-    (count > 0).then(|| sum / f64::from(count))
 }

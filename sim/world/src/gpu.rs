@@ -28,6 +28,10 @@ pub struct GpuModel {
     pub clocks: Vec<Frequency>,
     /// Memory clock.
     pub memory_clock: Frequency,
+    /// Whether NVML offers an energy counter.
+    pub energy_counter: bool,
+    /// Whether the core clock can be locked.
+    pub locked_clocks: bool,
     /// Usual number of GPUs in a node; [`crate::World::host_power`] applies to this number.
     pub node_gpus: u32,
     /// Source of the figures.

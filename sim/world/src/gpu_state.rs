@@ -84,11 +84,11 @@ pub(crate) fn state(
     let mut exclusive =
         [Scaled { time: 1.0, busy: 0.0, active_w: 0.0, computing: 1.0 }; TENANTS_MAX];
     let (mut busy, mut delay) = ([0.0; TENANTS_MAX], [0.0; TENANTS_MAX]);
-    let mut free = [(0.0, 0.0); TENANTS_MAX];
+    let mut uncapped = [(0.0, 0.0); TENANTS_MAX];
     for (i, tenant) in counted.iter().enumerate() {
         exclusive[i] = tenant.workload.scaled(response(gpu, tenant), tenant.gpus, tenant.nodes);
         busy[i] = exclusive[i].busy;
-        free[i] = (exclusive[i].busy, exclusive[i].active_w);
+        uncapped[i] = (exclusive[i].busy, exclusive[i].active_w);
     }
     match sharing.interference {
         Interference::Mild => delay[..n].fill(sharing.mild.delay(&busy[..n])),
@@ -101,8 +101,8 @@ pub(crate) fn state(
         }
     }
 
-    let peak_w = peak_active(&free[..n]);
-    let (mut capped, mut active) = (free, free);
+    let peak_w = peak_active(&uncapped[..n]);
+    let (mut capped, mut active) = (uncapped, uncapped);
     let mut gpu_busy = 0.0;
     let mut memory_busy = 0.0;
     let mut states = Vec::with_capacity(tenants.len());
@@ -141,11 +141,11 @@ pub(crate) fn state(
     }));
 
     let (active_w, capped_w) = (mean_active(&active[..n]), mean_active(&capped[..n]));
-    let left = capped_w / mean_active(&free[..n]).max(1e-9);
-    let binds = left < CAPPED_BELOW;
+    let remaining = capped_w / mean_active(&uncapped[..n]).max(1e-9);
+    let binds = remaining < CAPPED_BELOW;
     GpuState {
         power: (gpu.idle + Power::from_w_f64(active_w)).min(limits.cap),
-        clock: if binds { clock_at(gpu, left).min(limits.clock) } else { limits.clock },
+        clock: if binds { clock_at(gpu, remaining).min(limits.clock) } else { limits.clock },
         utilization_gpu: f64::min(1.0, gpu_busy),
         utilization_memory: f64::min(1.0, memory_busy),
         power_capped: binds && active_w + 1e-9 >= capped_w,
@@ -212,12 +212,12 @@ fn response<'a>(gpu: &GpuModel, tenant: &Tenant<'a>) -> &'a Response {
 fn under_cap(gpu: &GpuModel, response: &Response, exclusive: Scaled, budget_w: f64) -> (f64, f64) {
     let demand_w = exclusive.active_w;
     let law = |budget_w: f64| {
-        let left = (budget_w / demand_w.max(1e-9)).min(1.0);
-        if left >= 1.0 {
+        let remaining = (budget_w / demand_w.max(1e-9)).min(1.0);
+        if remaining >= 1.0 {
             return 1.0;
         }
         let core = (response.core_bound * exclusive.computing).min(1.0);
-        1.0 / (1.0 - core + core / gpu.throttle.at(left).max(SPEED_MIN))
+        1.0 / (1.0 - core + core / gpu.throttle.at(remaining).max(SPEED_MIN))
     };
     let Some((speeds, actives)) = &response.caps else {
         return (law(budget_w), budget_w.min(demand_w));

@@ -29,6 +29,10 @@ pub(crate) struct GpuEntry {
     pub(crate) cap_w: Caps,
     pub(crate) clock_mhz: Clocks,
     pub(crate) memory_clock_mhz: u32,
+    #[serde(default = "supported")]
+    pub(crate) energy_counter: bool,
+    #[serde(default = "supported")]
+    pub(crate) locked_clocks: bool,
     pub(crate) active_w: f64,
     pub(crate) relative_speed: f64,
     pub(crate) node_gpus: u32,
@@ -37,6 +41,10 @@ pub(crate) struct GpuEntry {
     pub(crate) throttle: Vec<(f64, f64)>,
     pub(crate) clock: Vec<(u32, f64, f64)>,
     pub(crate) source: String,
+}
+
+fn supported() -> bool {
+    true
 }
 
 #[derive(Deserialize)]

@@ -1,6 +1,6 @@
-//! `wattle-gpu-suite`: measures a card under real training, and writes the record of it.
+//! `wattle-gpu-suite`: measures a GPU under real training and writes a record.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a tool speaks to whoever runs it")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "command-line output")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,55 +10,54 @@ use clap::Parser;
 use wattle_runtime::clock;
 use wattle_tests::gpu_suite::{Plan, perform};
 
-/// Trains small models on a card, alone and in pairs, with the profiler watching, and writes what
-/// its sensors are worth and what the jobs do to each other. It reads the card and never sets a cap
-/// or a clock.
+/// Trains small models on a GPU, exclusively and in co-located pairs, under the profiler. Writes a
+/// record of sensor accuracy, speed, power and interference. Never sets a cap or a clock.
 #[derive(Parser)]
 #[command(
     name = "wattle-gpu-suite",
     after_help = "Example, on a machine with a GPU and PyTorch:\n  wattle-gpu-suite --train 'python3 train.py --model {model}' --out docs/measurements"
 )]
 struct Cli {
-    /// The training command, words separated by spaces; `{model}` stands for the model. It finds
-    /// WATTLE_JOB, WATTLE_PROGRESS and CUDA_VISIBLE_DEVICES in its environment, and must report.
+    /// Training command, words separated by spaces, with the placeholder `{model}`. Its environment
+    /// contains WATTLE_JOB, WATTLE_PROGRESS and CUDA_VISIBLE_DEVICES; it must report progress.
     #[arg(
         long,
         env = "GPU_SUITE_TRAIN",
         default_value = "python3 tests/gpu/train.py --model {model}"
     )]
     train: String,
-    /// The models, each trained alone.
+    /// Models, each trained exclusively.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "mlp-b4096,cnn-b256,resnet18-b128,transformer-b32,resnet18-b512-accumulated"
     )]
     models: Vec<String>,
-    /// Pairs trained together, as in `a+b,a+c`; `all`: each with each other, `none`.
+    /// Co-located pairs, as in `a+b,a+c`; or `all`, or `none`.
     #[arg(long, default_value = "all")]
     pairs: String,
-    /// Seconds each is measured.
+    /// Duration of each measurement, seconds.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Seconds each runs before that, from its first report.
+    /// Settling time before it, from the first report, seconds.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3600))]
     settle: u64,
-    /// The card.
+    /// GPU index.
     #[arg(long, default_value_t = 0)]
     gpu: u32,
-    /// The NVML library, where it is not the system's.
+    /// NVML library; default: the system's.
     #[arg(long, env = wattle_gpu::LIBRARY_ENV)]
     nvml_library: Option<PathBuf>,
-    /// The folder of the record.
+    /// Output directory.
     #[arg(long, env = "GPU_SUITE_OUT")]
     out: PathBuf,
-    /// What the record is named after; the card's kind where it is not said.
+    /// Name of the record; default: the GPU type.
     #[arg(long)]
     name: Option<String>,
 }
 
 fn pairs(text: &str, models: &[String]) -> Result<Vec<(String, String)>> {
-    let each = || {
+    let all = || {
         let others = |at: usize| models.iter().skip(at + 1);
         let pair = |(at, one): (usize, &String)| {
             others(at).map(|other| (one.clone(), other.clone())).collect::<Vec<_>>()
@@ -66,7 +65,7 @@ fn pairs(text: &str, models: &[String]) -> Result<Vec<(String, String)>> {
         models.iter().enumerate().flat_map(pair).collect()
     };
     match text {
-        "all" => Ok(each()),
+        "all" => Ok(all()),
         "none" => Ok(Vec::new()),
         text => text.split(',').map(|pair| named(pair, models)).collect(),
     }
@@ -74,11 +73,13 @@ fn pairs(text: &str, models: &[String]) -> Result<Vec<(String, String)>> {
 
 fn named(pair: &str, models: &[String]) -> Result<(String, String)> {
     let Some((one, other)) = pair.split_once('+') else {
-        bail!("--pairs {pair}: not of the form one+other");
+        bail!("invalid --pairs {pair}: expected first+second");
     };
     for model in [one, other] {
         if !models.iter().any(|known| known == model) {
-            bail!("--pairs {pair}: {model} is none of --models, so its speed alone is not known");
+            bail!(
+                "invalid --pairs {pair}: {model} is not in --models, which its exclusive speed requires"
+            );
         }
     }
     Ok((one.to_owned(), other.to_owned()))
@@ -87,7 +88,7 @@ fn named(pair: &str, models: &[String]) -> Result<(String, String)> {
 fn plan(cli: Cli) -> Result<Plan> {
     let train: Vec<String> = cli.train.split_whitespace().map(str::to_owned).collect();
     if !train.iter().any(|word| word.contains("{model}")) {
-        bail!("--train `{}`: the word {{model}} is not in it", cli.train);
+        bail!("invalid --train `{}`: missing {{model}}", cli.train);
     }
     Ok(Plan {
         library: cli.nvml_library,
@@ -119,10 +120,7 @@ async fn main() -> ExitCode {
             }
             let failed = record.runs.iter().filter(|run| run.failed.is_some()).count();
             if failed > 0 {
-                eprintln!(
-                    "error: {failed} of {} runs failed; the record says why",
-                    record.runs.len()
-                );
+                eprintln!("error: {failed} of {} runs failed; see the record", record.runs.len());
                 return ExitCode::FAILURE;
             }
             ExitCode::SUCCESS

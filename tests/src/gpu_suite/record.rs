@@ -1,8 +1,8 @@
-//! The record: a page for people, tables for the catalog, and every sample as it was read.
+//! The record: a page for readers, tables for the catalog, and all samples.
 //!
 //! Three files, `gpu-<name>-<date>.md`, `.toml` and `-samples.csv`. Units are those of
-//! `sim/world/catalog`: watts, steps a second, shares of 1; `speed` is that of `family` beside `beside`,
-//! relative to alone. None is ever written over a file that is there.
+//! `sim/world/catalog`: watts, steps per second, shares of 1. `speed` is that of `family` co-located
+//! with `neighbour`, relative to exclusive use. Existing files are never overwritten.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,20 +14,20 @@ use wattle_common::Timestamp;
 use wattle_gpu::{GpuInfo, GpuReading};
 
 use super::Plan;
-use super::run::{JobSeen, Run};
+use super::run::{JobMeasurement, Run};
 
-/// What was measured on.
+/// The measured machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// The card's name, as NVML gives it.
-    pub card: String,
-    /// Its kind.
-    pub kind: String,
-    /// Its default cap, watts.
+    /// Name of the GPU reported by NVML.
+    pub gpu_name: String,
+    /// GPU type.
+    pub gpu_type: String,
+    /// Default cap, watts.
     pub cap_default_w: Option<f64>,
-    /// The driver's word of its version, where the machine tells it.
+    /// Driver version, if known.
     pub driver: Option<String>,
-    /// The processor.
+    /// CPU model, if known.
     pub processor: Option<String>,
 }
 
@@ -39,8 +39,8 @@ impl Machine {
             Some(line.split_once(": ").map_or(line, |(_, value)| value).trim().to_owned())
         };
         Self {
-            card: info.name.clone(),
-            kind: info.gpu_type.clone(),
+            gpu_name: info.name.clone(),
+            gpu_type: info.gpu_type.clone(),
             cap_default_w: info.cap_default.map(wattle_common::Power::as_w),
             driver: first("/proc/driver/nvidia/version", "NVRM"),
             processor: first("/proc/cpuinfo", "model name"),
@@ -48,22 +48,22 @@ impl Machine {
     }
 }
 
-/// What came of a plan.
+/// Results of a plan.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
     /// The training command.
     pub train: String,
-    /// Mean power of the card before anything ran, watts.
+    /// Mean idle power before the first run, watts.
     pub idle_w: Option<f64>,
-    /// Processes of others that were on the card then.
-    pub strangers: usize,
-    /// Every run, single ones first.
+    /// Other processes on the GPU at that time.
+    pub other_processes: usize,
+    /// All runs, exclusive ones first.
     pub runs: Vec<Run>,
 }
 
-/// The family of a workload's name: what stands before its batch.
+/// The family of a workload: the part of its name before the batch size.
 #[must_use]
 pub fn family(model: &str) -> &str {
     let is_batch = |token: &str| {
@@ -75,7 +75,7 @@ pub fn family(model: &str) -> &str {
     at.map_or(model, |at| &model[..at])
 }
 
-fn shown(value: Option<f64>, digits: usize) -> String {
+fn decimal(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
@@ -90,7 +90,7 @@ impl Record {
             machine,
             train: plan.train.join(" "),
             idle_w: (!watts.is_empty()).then(|| watts.iter().sum::<f64>() / watts.len() as f64),
-            strangers: idle
+            other_processes: idle
                 .last()
                 .and_then(|(_, r)| Some(r.processes.as_ref()?.len()))
                 .unwrap_or(0),
@@ -98,23 +98,23 @@ impl Record {
         }
     }
 
-    fn alone(&self, model: &str) -> Option<&Run> {
+    fn exclusive(&self, model: &str) -> Option<&Run> {
         let mine = |run: &&Run| run.jobs.len() == 1 && run.jobs[0].model == model;
         self.runs.iter().find(mine).filter(|run| run.failed.is_none())
     }
 
-    /// Speed of a job of a pair, relative to alone.
+    /// Speed of a co-located job relative to exclusive use.
     #[must_use]
-    pub fn speed(&self, job: &JobSeen) -> Option<f64> {
-        Some(job.rate?.per_s / self.alone(&job.model)?.jobs[0].rate?.per_s)
+    pub fn speed(&self, job: &JobMeasurement) -> Option<f64> {
+        Some(job.rate?.per_s / self.exclusive(&job.model)?.jobs[0].rate?.per_s)
     }
 
-    /// Energy of a pair by that of the same steps one after the other.
+    /// Energy of a pair relative to the same steps with exclusive use.
     #[must_use]
     pub fn energy_ratio(&self, run: &Run) -> Option<f64> {
-        let one = |job: &JobSeen| {
-            let alone = self.alone(&job.model)?;
-            Some(job.rate?.per_s * alone.power_w()? / alone.jobs[0].rate?.per_s)
+        let one = |job: &JobMeasurement| {
+            let exclusive = self.exclusive(&job.model)?;
+            Some(job.rate?.per_s * exclusive.power_w()? / exclusive.jobs[0].rate?.per_s)
         };
         Some(run.power_w()? / run.jobs.iter().map(one).sum::<Option<f64>>()?)
     }
@@ -122,34 +122,35 @@ impl Record {
     fn page(&self, date: &str) -> Result<String, std::fmt::Error> {
         let mut out = String::new();
         let m = &self.machine;
-        writeln!(out, "# {} ({}), {date}\n", m.card, m.kind)?;
-        writeln!(out, "Measured by `wattle-gpu-suite`, which only reads the card.")?;
+        writeln!(out, "# {} ({}), {date}\n", m.gpu_name, m.gpu_type)?;
+        writeln!(out, "Measured by `wattle-gpu-suite`, which changes no settings of the GPU.")?;
         writeln!(out, "Training command: `{}`.", self.train)?;
-        let unknown = || "not told".to_owned();
+        let unknown = || "unknown".to_owned();
         writeln!(out, "Driver: {}.", m.driver.clone().unwrap_or_else(unknown))?;
         writeln!(out, "Processor: {}.", m.processor.clone().unwrap_or_else(unknown))?;
         writeln!(
             out,
-            "Default cap {} W; idle {} W; processes of others on the card at the start: {}.\n",
-            shown(m.cap_default_w, 0),
-            shown(self.idle_w, 1),
-            self.strangers
+            "Default cap {} W; idle {} W; other processes on the GPU at the start: {}.\n",
+            decimal(m.cap_default_w, 0),
+            decimal(self.idle_w, 1),
+            self.other_processes
         )?;
-        writeln!(out, "## Each alone\n")?;
+        writeln!(out, "## Exclusive use\n")?;
         writeln!(
             out,
-            "| model | steps/s | its error | card W | J a step | busy % | memory busy % | MHz | MiB |"
+            "| model | steps/s | error | GPU W | J/step | busy % | memory busy % | MHz | MiB |"
         )?;
         writeln!(out, "|---|---|---|---|---|---|---|---|---|")?;
         for run in self.runs.iter().filter(|run| run.jobs.len() == 1) {
-            self.line_alone(&mut out, run)?;
+            self.exclusive_row(&mut out, run)?;
         }
-        writeln!(out, "\n## The sensors, and the profiler\n")?;
+        writeln!(out, "\n## Sensors and profiler\n")?;
         writeln!(
             out,
-            "Energy by the card's counter over that by integrating its power readings; processor time of \
-             the profiler, sampler and this suite included; the rate inferred from power and utilisation \
-             over the reported one (1 where an iteration seen is a step).\n"
+            "counter/integral: energy by the GPU's counter over that by integration of its power readings. \
+             % of a core: CPU time of the profiler, including the sampler and this suite. \
+             inferred/reported: the rate inferred from power and utilisation over the reported rate \
+             (1 if a detected iteration is a step).\n"
         )?;
         writeln!(
             out,
@@ -158,13 +159,13 @@ impl Record {
         writeln!(out, "|---|---|---|---|---|---|")?;
         for run in self.runs.iter().filter(|run| run.failed.is_none()) {
             let ratio = run.counted_j.zip(run.integrated_j).map(|(a, b)| a / b);
-            let inferred = match (&run.rhythm, run.jobs[0].rate) {
-                (Some(Ok(rhythm)), Some(rate)) => {
+            let inferred = match (&run.period, run.jobs[0].rate) {
+                (Some(Ok(period)), Some(rate)) => {
                     format!(
                         "{:.3} (period {:.3} s, error {:.1} %)",
-                        1.0 / rhythm.period_s / rate.per_s,
-                        rhythm.period_s,
-                        100.0 * rhythm.error
+                        1.0 / period.period_s / rate.per_s,
+                        period.period_s,
+                        100.0 * period.error
                     )
                 }
                 (Some(Err(refusal)), _) => format!("refused: {refusal}"),
@@ -176,23 +177,23 @@ impl Record {
                 name(run),
                 run.samples.len(),
                 run.span_s,
-                shown(ratio, 4),
-                shown(run.overhead.map(|share| 100.0 * share), 2)
+                decimal(ratio, 4),
+                decimal(run.overhead.map(|share| 100.0 * share), 2)
             )?;
         }
         self.pairs(&mut out)?;
         let failed: Vec<&Run> = self.runs.iter().filter(|run| run.failed.is_some()).collect();
         if !failed.is_empty() {
-            writeln!(out, "\n## What did not run\n")?;
+            writeln!(out, "\n## Failed runs\n")?;
             for run in failed {
-                let why = run.failed.as_deref().unwrap_or_default();
-                writeln!(out, "* {}: {}", name(run), why.replace('\n', " "))?;
+                let cause = run.failed.as_deref().unwrap_or_default();
+                writeln!(out, "* {}: {}", name(run), cause.replace('\n', " "))?;
             }
         }
         Ok(out)
     }
 
-    fn line_alone(&self, out: &mut String, run: &Run) -> std::fmt::Result {
+    fn exclusive_row(&self, out: &mut String, run: &Run) -> std::fmt::Result {
         let job = &run.jobs[0];
         let rate = job.rate.map(|rate| rate.per_s);
         let mhz = run.mean(|r| Some(f64::from(r.clock?.as_mhz())));
@@ -200,13 +201,13 @@ impl Record {
             out,
             "| {} | {} | {} % | {} | {} | {} | {} | {} | {} |",
             job.model,
-            shown(rate, 3),
-            shown(job.rate.map(|rate| 100.0 * rate.error), 1),
-            shown(run.power_w(), 1),
-            shown(run.power_w().zip(rate).map(|(watts, rate)| watts / rate), 3),
-            shown(run.mean(|r| percent(r.utilization_gpu_percent)), 1),
-            shown(run.mean(|r| percent(r.utilization_memory_percent)), 1),
-            shown(mhz, 0),
+            decimal(rate, 3),
+            decimal(job.rate.map(|rate| 100.0 * rate.error), 1),
+            decimal(run.power_w(), 1),
+            decimal(run.power_w().zip(rate).map(|(watts, rate)| watts / rate), 3),
+            decimal(run.mean(|r| percent(r.utilization_gpu_percent)), 1),
+            decimal(run.mean(|r| percent(r.utilization_memory_percent)), 1),
+            decimal(mhz, 0),
             job.memory_mib.map_or_else(|| "-".to_owned(), |mib| mib.to_string())
         )
     }
@@ -216,52 +217,52 @@ impl Record {
         if pairs.peek().is_none() {
             return Ok(());
         }
-        writeln!(out, "\n## Two on the card\n")?;
+        writeln!(out, "\n## Co-located pairs\n")?;
         writeln!(
             out,
-            "Speed is relative to alone. J a step is of the part of the card's power that the profiler \
-             gives the job. Energy ratio: that of both together by that of the same steps one after the \
-             other.\n"
+            "Speed is relative to exclusive use. J/step is based on the GPU power that the profiler \
+             attributes to the job. Energy ratio: energy of both co-located over that of the same steps \
+             with exclusive use.\n"
         )?;
         writeln!(
             out,
-            "| one | other | speed | speed | sum | card W | busy % | J a step | J a step | energy ratio |"
+            "| first | second | speed | speed | sum | GPU W | busy % | J/step | J/step | energy ratio |"
         )?;
         writeln!(out, "|---|---|---|---|---|---|---|---|---|---|")?;
         for run in pairs.filter(|run| run.failed.is_none()) {
             let [one, other] = [&run.jobs[0], &run.jobs[1]];
             let [fast, slow] = [self.speed(one), self.speed(other)];
-            let step = |job: &JobSeen| Some(job.power_w? / job.rate?.per_s);
+            let step = |job: &JobMeasurement| Some(job.power_w? / job.rate?.per_s);
             writeln!(
                 out,
                 "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 one.model,
                 other.model,
-                shown(fast, 3),
-                shown(slow, 3),
-                shown(fast.zip(slow).map(|(a, b)| a + b), 3),
-                shown(run.power_w(), 1),
-                shown(run.mean(|r| percent(r.utilization_gpu_percent)), 1),
-                shown(step(one), 3),
-                shown(step(other), 3),
-                shown(self.energy_ratio(run), 3)
+                decimal(fast, 3),
+                decimal(slow, 3),
+                decimal(fast.zip(slow).map(|(a, b)| a + b), 3),
+                decimal(run.power_w(), 1),
+                decimal(run.mean(|r| percent(r.utilization_gpu_percent)), 1),
+                decimal(step(one), 3),
+                decimal(step(other), 3),
+                decimal(self.energy_ratio(run), 3)
             )?;
         }
         Ok(())
     }
 
-    /// The same for the catalog.
+    /// The catalog tables.
     fn tables(&self) -> Result<String, std::fmt::Error> {
         let mut out = String::new();
-        let gpu = &self.machine.kind;
-        writeln!(out, "# Card: {}; idle {} W.", self.machine.card, shown(self.idle_w, 1))?;
+        let gpu = &self.machine.gpu_type;
+        writeln!(out, "# GPU: {}; idle {} W.", self.machine.gpu_name, decimal(self.idle_w, 1))?;
         for run in self.runs.iter().filter(|run| run.failed.is_none()) {
             let (Some(watts), [one, rest @ ..]) = (run.power_w(), run.jobs.as_slice()) else {
                 continue;
             };
             let Some(other) = rest.first() else {
                 let Some(rate) = one.rate else { continue };
-                writeln!(out, "\n[[solo]]\ngpu = {gpu:?}\nworkload = {:?}", one.model)?;
+                writeln!(out, "\n[[exclusive]]\ngpu = {gpu:?}\nworkload = {:?}", one.model)?;
                 writeln!(out, "steps_per_s = {:.4}\npower_w = {watts:.1}", rate.per_s)?;
                 let shares = [
                     ("busy", run.mean(|r| percent(r.utilization_gpu_percent))),
@@ -280,18 +281,22 @@ impl Record {
                 }
                 continue;
             };
-            for (mine, beside) in [(one, other), (other, one)] {
+            for (mine, neighbour) in [(one, other), (other, one)] {
                 let Some(speed) = self.speed(mine) else { continue };
                 writeln!(out, "\n[[pair]]\ngpu = {gpu:?}\nfamily = {:?}", family(&mine.model))?;
-                writeln!(out, "beside = {:?}\nspeed = {speed:.3}", family(&beside.model))?;
+                writeln!(out, "neighbour = {:?}\nspeed = {speed:.3}", family(&neighbour.model))?;
                 writeln!(out, "workload = {:?}", mine.model)?;
-                writeln!(out, "workload_beside = {:?}\ncard_power_w = {watts:.1}", beside.model)?;
+                writeln!(
+                    out,
+                    "neighbour_workload = {:?}\ngpu_power_w = {watts:.1}",
+                    neighbour.model
+                )?;
             }
         }
         Ok(out)
     }
 
-    /// Every sample of every run.
+    /// All samples of all runs.
     fn samples(&self) -> Result<String, std::fmt::Error> {
         let mut out = String::from(
             "run,at_s,power_mw,energy_mj_counter,utilization_gpu_percent,\
@@ -325,7 +330,7 @@ fn name(run: &Run) -> String {
     run.jobs.iter().map(|job| job.model.as_str()).collect::<Vec<_>>().join(" + ")
 }
 
-/// The record's files, kept free from the beginning.
+/// The record's files, created before the measurements.
 #[derive(Debug)]
 pub(super) struct Files {
     date: String,
@@ -335,34 +340,31 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Makes them, empty.
-    pub(super) fn claim(out: &Path, name: &str, now: Timestamp) -> Result<Self> {
+    /// Creates empty files.
+    pub(super) fn create(out: &Path, name: &str, now: Timestamp) -> Result<Self> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || !name.chars().all(fits) {
-            bail!(
-                "--name {name}: letters, digits, `-`, `_` and `.` only; it becomes a file's name"
-            );
+            bail!("invalid --name {name}: expected letters, digits, `-`, `_` and `.`");
         }
         std::fs::create_dir_all(out)
-            .with_context(|| format!("cannot make the folder {}", out.display()))?;
+            .with_context(|| format!("cannot create the directory {}", out.display()))?;
         let at = jiff::Timestamp::from_microsecond(i64::try_from(now.as_us())?)?;
         let date = at.strftime("%Y-%m-%d").to_string();
         let paths = [".md", ".toml", "-samples.csv"]
             .map(|ending| out.join(format!("gpu-{name}-{date}{ending}")));
-        if let Some(there) = paths.iter().find(|path| path.exists()) {
+        if let Some(existing) = paths.iter().find(|path| path.exists()) {
             bail!(
-                "{} is there already, and a record is never written over; name this one otherwise \
-                 (--name), or another folder (--out)",
-                there.display()
+                "{} exists, and records are never overwritten; choose another --name or --out",
+                existing.display()
             );
         }
-        let make = |path: PathBuf| -> Result<(PathBuf, File)> {
+        let create = |path: PathBuf| -> Result<(PathBuf, File)> {
             let file = File::create_new(&path);
-            let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+            let file = file.with_context(|| format!("cannot create {}", path.display()))?;
             Ok((path, file))
         };
         let [page, tables, samples] = paths;
-        Ok(Self { date, page: make(page)?, tables: make(tables)?, samples: make(samples)? })
+        Ok(Self { date, page: create(page)?, tables: create(tables)?, samples: create(samples)? })
     }
 
     pub(super) fn write(self, record: &Record) -> Result<Vec<PathBuf>> {
@@ -384,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_what_stands_before_the_batch() {
+    fn family_is_the_name_before_the_batch_size() {
         assert_eq!(family("ResNet-18-b16"), "ResNet-18");
         assert_eq!(family("cifar100-shufflenetv2-b1024-adadelta"), "cifar100-shufflenetv2");
         assert_eq!(family("lm-bs20"), "lm");
@@ -393,13 +395,13 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_there_stays() {
+    fn existing_records_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let now = Timestamp::from_s(1_790_000_000);
-        let files = Files::claim(folder.path(), "h200", now).unwrap();
+        let files = Files::create(folder.path(), "h200", now).unwrap();
         assert!(files.page.0.ends_with("gpu-h200-2026-09-21.md"), "{:?}", files.page.0);
-        let error = Files::claim(folder.path(), "h200", now).unwrap_err().to_string();
-        assert!(error.contains("never written over"), "{error}");
-        assert!(Files::claim(folder.path(), "../x", now).is_err());
+        let error = Files::create(folder.path(), "h200", now).unwrap_err().to_string();
+        assert!(error.contains("never overwritten"), "{error}");
+        assert!(Files::create(folder.path(), "../x", now).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! One run: start one or two trainings on the card, wait until they report, measure, stop them.
+//! One run: start one or two training jobs on the GPU, wait for their reports, measure, stop them.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,117 +14,123 @@ use wattle_profiler::period_detection::{NoPeriod, Period, Sample, SampleSeries};
 use wattle_profiler::steps::{StepMeter, StepRate};
 use wattle_runtime::{clock, testing};
 
-use super::watch::Watch;
-use super::{Plan, START_WITHIN};
+use super::profiler::Profiler;
+use super::{Plan, START_TIMEOUT};
 
-/// Wall time a training has to end by itself once it was told to.
-const END_WITHIN: Duration = Duration::from_secs(15);
-/// Lines of a failed training's output that the record keeps.
-const TAIL: usize = 12;
+/// Grace period after SIGTERM (wall time).
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// Lines of a failed job's output in the record.
+const LOG_LINES: usize = 12;
 
-/// What was seen of one job.
+/// Measurements of one job.
 #[derive(Clone, Debug)]
-pub struct JobSeen {
-    /// Its model, as it was asked for.
+pub struct JobMeasurement {
+    /// The model, as in the plan.
     pub model: String,
-    /// Steps a second, by its own reports.
+    /// Steps per second by its reports.
     pub rate: Option<StepRate>,
-    /// Samples in one step.
+    /// Global batch size.
     pub batch: Option<u32>,
-    /// Most device memory its processes held, MiB.
+    /// Peak device memory of its processes, MiB.
     pub memory_mib: Option<u64>,
-    /// The part of the card's power that the profiler gives it, watts.
+    /// GPU power that the profiler attributes to it, watts.
     pub power_w: Option<f64>,
 }
 
-/// What was seen of a run.
+/// Measurements of one run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// One or two.
-    pub jobs: Vec<JobSeen>,
-    /// Why there are no figures.
+    /// One or two jobs.
+    pub jobs: Vec<JobMeasurement>,
+    /// Cause of a failure.
     pub failed: Option<String>,
-    /// How long was measured, seconds.
+    /// Duration of the measurement, seconds.
     pub span_s: f64,
-    /// What the card read.
+    /// Readings of the GPU.
     pub samples: Vec<(Timestamp, GpuReading)>,
-    /// By the card's energy counter, joules.
+    /// Energy by the GPU's counter, joules.
     pub counted_j: Option<f64>,
-    /// By integrating its power readings over the same time, joules.
+    /// Energy by integration of its power readings, joules.
     pub integrated_j: Option<f64>,
-    /// Processor time of this process, the profiler in it, as a share of one core.
+    /// CPU time of this process, including the profiler, as a share of one core.
     pub overhead: Option<f64>,
-    /// The period seen in power and utilisation; of single jobs only.
-    pub rhythm: Option<Result<Period, NoPeriod>>,
+    /// Period detected in power and utilisation; exclusive jobs only.
+    pub period: Option<Result<Period, NoPeriod>>,
 }
 
 impl Run {
-    /// Mean of what the card read, where it did.
+    /// Mean of a reading over the samples that contain it.
     #[must_use]
-    pub fn mean(&self, of: impl Fn(&GpuReading) -> Option<f64>) -> Option<f64> {
-        let all: Vec<f64> = self.samples.iter().filter_map(|(_, reading)| of(reading)).collect();
+    pub fn mean(&self, reading: impl Fn(&GpuReading) -> Option<f64>) -> Option<f64> {
+        let all: Vec<f64> = self.samples.iter().filter_map(|(_, sample)| reading(sample)).collect();
         (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
     }
 
-    /// The card's mean power: by its counter, else by its readings, watts.
+    /// Mean GPU power by the counter, otherwise by the readings, watts.
     #[must_use]
     pub fn power_w(&self) -> Option<f64> {
         self.counted_j.or(self.integrated_j).map(|joules| joules / self.span_s)
     }
 }
 
-/// A training process with a session of its own, which ends with this.
+/// A training process in its own session, killed on drop.
 struct Training {
     job: JobId,
     child: Child,
 }
 
 impl Training {
-    fn start(plan: &Plan, watch: &Watch, folder: &Path, at: usize, model: &str) -> Result<Self> {
+    fn start(
+        plan: &Plan,
+        profiler: &Profiler,
+        directory: &Path,
+        at: usize,
+        model: &str,
+    ) -> Result<Self> {
         let job = JobId::new(&format!("job-{at}"))?;
-        let files = folder.join(format!("{job}-{}", clock::wall_now().as_us()));
+        let files = directory.join(format!("{job}-{}", clock::wall_now().as_us()));
         std::fs::create_dir_all(&files)?;
-        let log = std::fs::File::create(folder.join(format!("{job}.log")))?;
+        let log = std::fs::File::create(directory.join(format!("{job}.log")))?;
         let words = plan.train.iter().map(|word| word.replace("{model}", model));
-        // The profiler knows whose a process is by its session, as the launcher gives it one.
+        // The profiler attributes processes to jobs by session, as set up by the launcher.
         let child = Command::new("setsid")
             .args(words)
             .env(env::JOB, job.as_str())
             .env(env::ATTEMPT, "1")
-            .env(env::PROGRESS, &watch.socket)
+            .env(env::PROGRESS, &profiler.socket)
             .env(env::CHECKPOINT_DIR, &files)
             .env("CUDA_VISIBLE_DEVICES", plan.gpu.to_string())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
-            .context("setsid does not start; it is part of util-linux")?;
+            .context("cannot start setsid (part of util-linux)")?;
         Ok(Self { job, child })
     }
 
-    /// Its log's end, where it is gone.
-    fn gone(&mut self, folder: &Path) -> Option<String> {
+    /// Status and end of the log, if the process has ended.
+    fn ended(&mut self, directory: &Path) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
-        let log = std::fs::read_to_string(folder.join(format!("{}.log", self.job)));
+        let log = std::fs::read_to_string(directory.join(format!("{}.log", self.job)));
         let log = log.unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
-        let tail = lines[lines.len().saturating_sub(TAIL)..].join(" / ");
+        let tail = lines[lines.len().saturating_sub(LOG_LINES)..].join(" / ");
         Some(format!("{} ended with {status}: {tail}", self.job))
     }
 
-    /// Signals its whole session.
+    /// Signals its session.
     fn signal(&self, signal: &str) {
         let group = format!("-{}", self.child.id());
-        let mut tell = Command::new("kill");
-        tell.args([&format!("-{signal}"), "--", &group]).stderr(Stdio::null());
-        // Who is gone cannot be told.
-        let _ = tell.status();
+        let mut kill = Command::new("kill");
+        kill.args([&format!("-{signal}"), "--", &group]).stderr(Stdio::null());
+        // The session may have ended.
+        let _ = kill.status();
     }
 
-    async fn end(&mut self) {
+    async fn stop(&mut self) {
         self.signal("TERM");
         let ended = async || self.child.try_wait().ok().flatten();
-        if testing::until(END_WITHIN, ended).await.is_none() {
+        if testing::until(END_TIMEOUT, ended).await.is_none() {
             self.signal("KILL");
             let _ = self.child.wait();
         }
@@ -140,9 +146,9 @@ impl Drop for Training {
     }
 }
 
-/// What the placer would have written of it.
-fn record(watch: &Watch, plan: &Plan, job: &JobId, model: &str) -> Result<JobRecord> {
-    let share = serde_json::json!({ "node": watch.node, "gpus": [plan.gpu] });
+/// The job record that a placer would write.
+fn record(profiler: &Profiler, plan: &Plan, job: &JobId, model: &str) -> Result<JobRecord> {
+    let share = serde_json::json!({ "node": profiler.node, "gpus": [plan.gpu] });
     Ok(serde_json::from_value(serde_json::json!({
         "spec": {
             "job": job, "name": model, "workload": model, "gpus": { "min": 1, "max": 1 },
@@ -152,8 +158,8 @@ fn record(watch: &Watch, plan: &Plan, job: &JobId, model: &str) -> Result<JobRec
     }))?)
 }
 
-/// What the launcher would have said of all.
-fn report(watch: &Watch, plan: &Plan, trainings: &[Training]) -> LaunchReport {
+/// The report that a launcher would publish.
+fn report(profiler: &Profiler, plan: &Plan, trainings: &[Training]) -> LaunchReport {
     let now = clock::now();
     let launched = |training: &Training| LaunchedJob {
         job: training.job.clone(),
@@ -165,14 +171,14 @@ fn report(watch: &Watch, plan: &Plan, trainings: &[Training]) -> LaunchReport {
         log_path: String::new(),
     };
     LaunchReport {
-        node: watch.node.clone(),
+        node: profiler.node.clone(),
         at_us: now,
         observed_generation: 1,
         jobs: trainings.iter().map(launched).collect(),
     }
 }
 
-/// Processor time of all threads of this process, nanoseconds.
+/// CPU time of all threads of this process, nanoseconds.
 fn own_cpu_ns() -> Option<u64> {
     let one = |task: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
@@ -181,28 +187,28 @@ fn own_cpu_ns() -> Option<u64> {
     Some(std::fs::read_dir("/proc/self/task").ok()?.filter_map(one).sum())
 }
 
-/// Trains `models` together on the card and measures.
+/// Trains `models` together on the GPU and measures.
 pub(super) async fn measure(
-    watch: &mut Watch,
+    profiler: &mut Profiler,
     plan: &Plan,
-    folder: &Path,
+    directory: &Path,
     models: &[String],
 ) -> Result<Run> {
-    watch.begin();
+    profiler.clear();
     let mut trainings = Vec::new();
     for (at, model) in models.iter().enumerate() {
-        let training = Training::start(plan, watch, folder, at, model)?;
-        let record = record(watch, plan, &training.job, model)?;
-        watch.tell(Event::JobRecorded(Box::new(record)));
+        let training = Training::start(plan, profiler, directory, at, model)?;
+        let record = record(profiler, plan, &training.job, model)?;
+        profiler.handle(Event::JobRecorded(Box::new(record)));
         trainings.push(training);
     }
-    let told = report(watch, plan, &trainings);
-    watch.tell(Event::LaunchReported(told));
+    let launched = report(profiler, plan, &trainings);
+    profiler.handle(Event::LaunchReported(launched));
 
-    let failed = match ready(watch, plan, folder, &mut trainings).await? {
+    let failed = match ready(profiler, plan, directory, &mut trainings).await? {
         Err(failed) => Some(failed),
         Ok(()) => {
-            watch.begin();
+            profiler.clear();
             None
         }
     };
@@ -210,93 +216,95 @@ pub(super) async fn measure(
     let until = clock::now() + Duration::from_secs(plan.seconds);
     let failed = match failed {
         Some(failed) => Some(failed),
-        None => pass(watch, folder, &mut trainings, until).await?,
+        None => wait(profiler, directory, &mut trainings, until).await?,
     };
     let wall = clock::wall_now().since(before.0);
     let spent = before.1.zip(own_cpu_ns()).map(|(before, after)| after.saturating_sub(before));
-    // The last window closes as the jobs go.
-    let nobody = report(watch, plan, &[]);
-    watch.tell(Event::LaunchReported(nobody));
-    let run = seen(watch, models, &trainings, failed);
+    // Without jobs the profiler closes its last windows.
+    let no_jobs = report(profiler, plan, &[]);
+    profiler.handle(Event::LaunchReported(no_jobs));
+    let run = summarize(profiler, models, &trainings, failed);
     for training in &mut trainings {
-        training.end().await;
+        training.stop().await;
     }
     let wall_ns = wall.as_nanos() as f64;
     Ok(Run { overhead: spent.filter(|_| wall_ns > 0.0).map(|ns| ns as f64 / wall_ns), ..run })
 }
 
-/// Waits until every job has reported, and for the settling time; else why not.
+/// Waits until every job has reported, then for the settling time; `Err` if a job fails.
 async fn ready(
-    watch: &mut Watch,
+    profiler: &mut Profiler,
     plan: &Plan,
-    folder: &Path,
+    directory: &Path,
     trainings: &mut [Training],
 ) -> Result<Result<(), String>> {
-    let patience = clock::wall_now() + START_WITHIN;
-    let waited = watch
-        .listen(|watch| {
-            if let Some(gone) = trainings.iter_mut().find_map(|training| training.gone(folder)) {
-                return Some(Err(gone));
+    let deadline = clock::wall_now() + START_TIMEOUT;
+    let started = profiler
+        .run_until(|profiler| {
+            if let Some(ended) = trainings.iter_mut().find_map(|training| training.ended(directory))
+            {
+                return Some(Err(ended));
             }
-            let said = |t: &Training| watch.lines.iter().any(|(_, line)| line.job == t.job);
-            match trainings.iter().find(|training| !said(training)) {
+            let has_reported =
+                |t: &Training| profiler.reports.iter().any(|(_, line)| line.job == t.job);
+            match trainings.iter().find(|training| !has_reported(training)) {
                 None => Some(Ok(())),
-                Some(silent) if clock::wall_now() >= patience => {
-                    Some(Err(format!("{} reports no step within {START_WITHIN:?}", silent.job)))
+                Some(silent) if clock::wall_now() >= deadline => {
+                    Some(Err(format!("{} reports no step within {START_TIMEOUT:?}", silent.job)))
                 }
                 Some(_) => None,
             }
         })
         .await?;
-    if waited.is_err() {
-        return Ok(waited);
+    if started.is_err() {
+        return Ok(started);
     }
     let until = clock::now() + Duration::from_secs(plan.settle);
-    Ok(pass(watch, folder, trainings, until).await?.map_or(Ok(()), Err))
+    Ok(wait(profiler, directory, trainings, until).await?.map_or(Ok(()), Err))
 }
 
-/// Lets time pass; which training has ended in it, if one has.
-async fn pass(
-    watch: &mut Watch,
-    folder: &Path,
+/// Waits until `until`; returns early with the cause if a job ends.
+async fn wait(
+    profiler: &mut Profiler,
+    directory: &Path,
     trainings: &mut [Training],
     until: Timestamp,
 ) -> Result<Option<String>> {
-    watch
-        .listen(|_| {
-            let gone = trainings.iter_mut().find_map(|training| training.gone(folder));
-            gone.map(Some).or_else(|| (clock::now() >= until).then_some(None))
+    profiler
+        .run_until(|_| {
+            let ended = trainings.iter_mut().find_map(|training| training.ended(directory));
+            ended.map(Some).or_else(|| (clock::now() >= until).then_some(None))
         })
         .await
 }
 
-fn seen(
-    watch: &mut Watch,
+fn summarize(
+    profiler: &mut Profiler,
     models: &[String],
     trainings: &[Training],
     failed: Option<String>,
 ) -> Run {
-    let samples = std::mem::take(&mut watch.samples);
+    let samples = std::mem::take(&mut profiler.samples);
     let span = match (samples.first(), samples.last()) {
         (Some((first, _)), Some((last, _))) => last.since(*first),
         _ => Duration::ZERO,
     };
-    let jobs: Vec<JobSeen> = models
+    let jobs: Vec<JobMeasurement> = models
         .iter()
         .zip(trainings)
         .map(|(model, training)| {
             let mut meter = StepMeter::default();
-            let mine = || watch.lines.iter().filter(|(_, line)| line.job == training.job);
+            let mine = || profiler.reports.iter().filter(|(_, line)| line.job == training.job);
             for (at, line) in mine() {
                 meter.report(*at, line.step);
             }
-            let windows = || watch.windows.iter().filter(|window| window.job == training.job);
+            let windows = || profiler.windows.iter().filter(|window| window.job == training.job);
             let weighted = windows().filter_map(|window| {
                 let seconds = window.until_us.since(window.from_us).as_secs_f64();
                 Some((window.power_mw_job?.as_w() * seconds, seconds))
             });
             let (joules, seconds) = weighted.fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-            JobSeen {
+            JobMeasurement {
                 model: model.clone(),
                 rate: meter.rate(),
                 batch: mine().filter_map(|(_, line)| line.global_batch).next_back(),
@@ -306,7 +314,7 @@ fn seen(
         })
         .collect();
     Run {
-        rhythm: (jobs.len() == 1 && failed.is_none())
+        period: (jobs.len() == 1 && failed.is_none())
             .then(|| series(&samples).detect_period(false)),
         jobs,
         failed,
@@ -318,7 +326,7 @@ fn seen(
     }
 }
 
-/// What the energy counter says was spent; `None` where it is missing or fell.
+/// Energy by the counter, joules; `None` if it is missing or decreased.
 fn counted(samples: &[(Timestamp, GpuReading)]) -> Option<f64> {
     let counter: Vec<f64> =
         samples.iter().map(|(_, r)| Some(r.energy_total?.as_j())).collect::<Option<_>>()?;
@@ -326,7 +334,7 @@ fn counted(samples: &[(Timestamp, GpuReading)]) -> Option<f64> {
     Some(counter.last()? - counter.first()?).filter(|_| rises && counter.len() > 1)
 }
 
-/// What the power readings add up to, straight lines between them.
+/// Energy by trapezoidal integration of the power readings, joules.
 fn integrated(samples: &[(Timestamp, GpuReading)]) -> Option<f64> {
     let one = |pair: &[(Timestamp, GpuReading)]| {
         let watts = f64::midpoint(pair[0].1.power?.as_w(), pair[1].1.power?.as_w());

@@ -1,9 +1,8 @@
-//! The suite for real cards: on the simulated node in every run, on real ones where `GPU_TESTS=1`.
+//! The GPU suite: on the simulated node in every run, on real GPUs if `GPU_TESTS=1`.
 //!
-//! Both arms start the same binary; only the NVML library and the training command differ. The real
-//! arm needs PyTorch for the `python3` in the path, only reads the card, and leaves its record in
-//! `GPU_SUITE_OUT` (a folder of its own where that is not set, printed). An arm that does not run
-//! says so, and that is no failure.
+//! Both tests start the same binary with another NVML library and training command. The real test
+//! requires PyTorch for the `python3` in the path, changes no settings of the GPU, and writes its record
+//! to `GPU_SUITE_OUT` (default: a temporary directory, printed). A skipped test prints NOT RUN.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -12,7 +11,7 @@ use std::process::{Command, Output};
 use wattle_common::env;
 use wattle_tests::{program, repository};
 
-/// A wall second is so many of the system's.
+/// Seconds of system time per second of wall time.
 const RATE: &str = "20";
 const MODELS: [&str; 2] = ["resnet50-imagenet-b64", "bert-squad-b32"];
 
@@ -55,7 +54,7 @@ fn number(cell: &str) -> f64 {
 }
 
 #[test]
-fn simulated_card() {
+fn simulated_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let (state, out) = (folder.path().join("n0"), folder.path().join("out"));
     let mut create = Command::new(program("wattle-simnode"));
@@ -68,41 +67,43 @@ fn simulated_card() {
     let page = file(&out, ".md");
     let tables: toml::Table = toml::from_str(&file(&out, ".toml")).unwrap();
     let list = |key: &str| tables[key].as_array().unwrap().clone();
-    assert_eq!((list("solo").len(), list("pair").len()), (2, 2), "{page}");
+    assert_eq!((list("exclusive").len(), list("pair").len()), (2, 2), "{page}");
 
-    for solo in list("solo") {
-        let model = solo["workload"].as_str().unwrap();
+    for entry in list("exclusive") {
+        let model = entry["workload"].as_str().unwrap();
         let (rate, watts) =
-            (solo["steps_per_s"].as_float().unwrap(), solo["power_w"].as_float().unwrap());
-        assert!(rate > 0.1 && (30.0..250.0).contains(&watts), "{solo}");
-        assert!(solo["memory_mib"].as_integer().unwrap() > 0 && solo["batch_size"].is_integer());
-        let shown = row(&page, "Each alone", model);
+            (entry["steps_per_s"].as_float().unwrap(), entry["power_w"].as_float().unwrap());
+        assert!(rate > 0.1 && (30.0..250.0).contains(&watts), "{entry}");
+        assert!(entry["memory_mib"].as_integer().unwrap() > 0 && entry["batch_size"].is_integer());
+        let shown = row(&page, "Exclusive use", model);
         assert!((number(shown[4]) - watts / rate).abs() < 0.01 * watts / rate, "{shown:?}");
-        // A counter and power readings of one card tell the same energy.
-        let sensors = row(&page, "The sensors", model);
+        // The energy counter equals the integral of power.
+        let sensors = row(&page, "Sensors", model);
         assert!((number(sensors[3]) - 1.0).abs() < 0.01, "{sensors:?}");
         assert!(number(sensors[4]) < 50.0, "{sensors:?}");
-        // What a simulated card draws is constant between events: a rhythm would be made up.
+        // Simulated power is constant between events, so no period may be detected.
         assert!(sensors[5].starts_with("refused"), "{sensors:?}");
     }
-    let pair = row(&page, "Two on the card", MODELS[0]);
-    let alone: Vec<f64> =
-        MODELS.iter().map(|model| number(row(&page, "Each alone", model)[3])).collect();
+    let pair = row(&page, "Co-located pairs", MODELS[0]);
+    let exclusive: Vec<f64> =
+        MODELS.iter().map(|model| number(row(&page, "Exclusive use", model)[3])).collect();
     let (speeds, together) = ([number(pair[2]), number(pair[3])], number(pair[5]));
     assert!(speeds.iter().all(|speed| (0.2..1.02).contains(speed)), "{pair:?}");
-    assert!(together > alone[0].min(alone[1]) && together < alone[0] + alone[1], "{pair:?}");
-    // Samples are kept as they were read, for whoever wants to look again.
+    assert!(
+        together > exclusive[0].min(exclusive[1]) && together < exclusive[0] + exclusive[1],
+        "{pair:?}"
+    );
     let samples = file(&out, "-samples.csv");
     let of_pair = samples.lines().filter(|line| line.contains(" + ")).count();
     assert!(samples.lines().count() > 100 && of_pair > 30, "{}", samples.lines().count());
 
     let again = simulated(&state, &out, &MODELS, "60").output().unwrap();
-    assert!(!again.status.success() && text(&again).contains("never written over"));
+    assert!(!again.status.success() && text(&again).contains("never overwritten"));
     assert_eq!(file(&out, ".md"), page);
 }
 
 #[test]
-fn what_cannot_be_is_said() {
+fn usage_errors_state_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let fails = |arguments: &[&str], code: i32, words: &str| {
         let mut suite = suite();
@@ -112,12 +113,12 @@ fn what_cannot_be_is_said() {
         assert!(text(&done).contains(words), "{}", text(&done));
     };
     fails(&["--train", "python3 train.py"], 2, "{model}");
-    fails(&["--models", "a,b", "--pairs", "a+c"], 2, "c is none of --models");
+    fails(&["--models", "a,b", "--pairs", "a+c"], 2, "c is not in --models");
     fails(&["--nvml-library", "/nowhere/libnvidia-ml.so"], 1, "/nowhere/libnvidia-ml.so");
 }
 
 #[test]
-fn a_training_that_fails_is_in_the_record() {
+fn failed_training_is_part_of_the_record() {
     let folder = tempfile::tempdir().unwrap();
     let (state, out) = (folder.path().join("n0"), folder.path().join("out"));
     let mut create = Command::new(program("wattle-simnode"));
@@ -126,15 +127,15 @@ fn a_training_that_fails_is_in_the_record() {
     assert!(create.status().unwrap().success());
     let done = simulated(&state, &out, &["no-such-model"], "5").output().unwrap();
     assert_eq!(done.status.code(), Some(1), "{}", text(&done));
-    assert!(file(&out, ".md").contains("the catalog has no workload"), "{}", file(&out, ".md"));
+    assert!(file(&out, ".md").contains("unknown workload"), "{}", file(&out, ".md"));
 }
 
 #[test]
-fn real_cards() {
+fn real_gpus() {
     if std::env::var("GPU_TESTS").as_deref() != Ok("1") {
         let _ = writeln!(
             std::io::stderr(),
-            "\nNOT RUN: GPU_TESTS=1 runs the suite on this machine's own card, with PyTorch; it only reads"
+            "\nNOT RUN: set GPU_TESTS=1 to run the suite on a GPU of this machine, with PyTorch (read-only)"
         );
         return;
     }

@@ -1,13 +1,13 @@
-//! Habits that a reader relies on, held by reading the source tree.
+//! Conventions of the source tree, checked by reading it.
 
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Every file git would carry, below `folder`, with this ending.
-fn files(ending: &str) -> Vec<PathBuf> {
+/// Every tracked source file with this ending.
+pub(crate) fn files(ending: &str) -> Vec<PathBuf> {
     fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {
             let path = entry.path();
@@ -27,26 +27,26 @@ fn files(ending: &str) -> Vec<PathBuf> {
     found
 }
 
-fn shown(path: &Path) -> String {
+pub(crate) fn shown(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
 #[test]
-fn every_source_file_says_what_it_is() {
+fn every_source_file_starts_with_a_definition() {
     for path in files(".rs") {
         let text = std::fs::read_to_string(&path).unwrap();
         let first = text.lines().find(|l| !l.trim().is_empty() && !l.starts_with("#!"));
         assert!(
             first.is_some_and(|l| l.starts_with("//!")),
-            "{} does not begin with a `//!` that says what it is",
+            "{} does not start with a `//!` comment that defines it",
             shown(&path)
         );
     }
 }
 
-/// A file of one idea is short; what grows beyond this is split by noun.
+/// A longer file is split by idea.
 #[test]
-fn no_source_file_is_a_drawer() {
+fn source_files_are_short() {
     const LINES_MAX: usize = 700;
     for path in files(".rs") {
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
@@ -54,9 +54,9 @@ fn no_source_file_is_a_drawer() {
     }
 }
 
-/// Bus, driver and subjects are each known to one place.
+/// The NATS client, the NVML wrapper and the subjects are each used in one place.
 #[test]
-fn what_one_place_knows_stands_nowhere_else() {
+fn external_interfaces_are_used_in_one_place() {
     let rules: [(&str, &[&str]); 3] = [
         ("async_nats", &["runtime/"]),
         ("nvml_wrapper", &["gpu/src/nvml.rs", "gpu/src/nvml/", "sim/nvml-sim/tests/"]),
@@ -84,14 +84,14 @@ fn what_one_place_knows_stands_nowhere_else() {
     }
 }
 
-/// The exceptions to a ban each say why.
+/// Every exception to a lint states a reason.
 #[test]
-fn a_lifted_ban_says_why() {
+fn lint_exceptions_have_a_reason() {
     for path in files(".rs") {
         let text = std::fs::read_to_string(&path).unwrap();
         for (i, line) in text.lines().enumerate() {
             let bare = line.contains("allow(clippy::disallowed") && !text.contains("reason");
-            assert!(!bare, "{}:{} lifts a ban without a reason", shown(&path), i + 1);
+            assert!(!bare, "{}:{} allows a lint without a reason", shown(&path), i + 1);
         }
     }
 }

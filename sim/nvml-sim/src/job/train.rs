@@ -7,7 +7,7 @@ use std::time::Duration;
 use wattle_common::progress::Progress;
 
 use super::checkpoint::Checkpoint;
-use super::peers::Peers;
+use super::peers::{Peer, Peers};
 use super::report::Reporter;
 use super::signals::Signals;
 use super::{JobError, Setup};
@@ -202,14 +202,15 @@ impl Training<'_> {
             return Ok(Sync::Ready);
         };
         let present = peers.observe();
-        let ended = |rank_matters: &dyn Fn(u32) -> bool| {
-            present.iter().any(|peer| rank_matters(peer.rank) && peer.phase == Phase::Ended)
-        };
+        let has_ended = |peer: &Peer| peer.phase == Phase::Ended;
+        let peer_ended = present.iter().any(has_ended);
+        let leader_ended = present.iter().any(|peer| peer.rank == 0 && has_ended(peer));
         // Rank 0 ends if any peer has ended; other ranks end with rank 0.
-        if if request.rank == 0 { ended(&|_| true) } else { ended(&|rank| rank == 0) } {
+        let job_ended = if request.rank == 0 { peer_ended } else { leader_ended };
+        if job_ended {
             return Ok(Sync::Ended);
         }
-        if present.len() as u32 + 1 == request.nodes && !ended(&|_| true) {
+        if present.len() as u32 + 1 == request.nodes && !peer_ended {
             self.synced = true;
             self.synced_us = wall_us();
             let total = own + present.iter().map(|peer| peer.gpus).sum::<u32>();
@@ -298,9 +299,8 @@ impl Training<'_> {
         let is_leader = self.setup.request.rank == 0;
         while wall_us() < until {
             let present = peers.observe();
-            let known = |rank0_only: bool| present.iter().any(|p| !rank0_only || p.rank == 0);
             let awaited = if is_leader {
-                known(false)
+                !present.is_empty()
             } else {
                 present.iter().any(|peer| peer.rank == 0 && peer.phase != Phase::Ended)
             };

@@ -15,10 +15,6 @@ use crate::node::Node;
 /// Bytes per mebibyte.
 pub(super) const MIB: u64 = 1 << 20;
 
-/// GPU types before Volta: no energy counter and no locked clocks, as NVML's documentation of these
-/// functions states.
-const BEFORE_VOLTA: [&str; 6] = ["k80", "m40", "m60", "p4", "p40", "p100"];
-
 /// First PCI bus number; GPUs of real nodes rarely start at 0.
 const FIRST_BUS: u32 = 4;
 
@@ -112,10 +108,9 @@ fn chars<const N: usize>(text: &str) -> [c_char; N] {
     chars
 }
 
-/// Fails on GPU types before Volta.
-pub(super) fn require_volta(view: &GpuView) -> Result<(), Code> {
-    let old = BEFORE_VOLTA.contains(&view.model().gpu_type.as_str());
-    if old { Err(Code::NOT_SUPPORTED) } else { Ok(()) }
+/// Fails with `NOT_SUPPORTED` unless the GPU model supports a function.
+pub(super) fn require(supported: bool) -> Result<(), Code> {
+    if supported { Ok(()) } else { Err(Code::NOT_SUPPORTED) }
 }
 
 fn memory(device: Device) -> Result<Memory, Code> {
@@ -188,7 +183,7 @@ nvml! {
     /// Energy in millijoules since the node was created.
     value nvmlDeviceGetTotalEnergyConsumption(device: Device) -> c_ulonglong {
         let view = GpuView::observe(device, Some(Feature::Energy))?;
-        require_volta(&view)?;
+        require(view.model().energy_counter)?;
         Ok(view.node.energy_counter(&view.snapshot, view.index as usize).as_mj())
     }
 

@@ -7,7 +7,7 @@ use wattle_common::{Frequency, Power};
 use wattle_world::GpuModel;
 
 use super::code::Code;
-use super::device::{mw, require_volta};
+use super::device::{mw, require};
 use super::export::{nvml, return_value};
 use super::{Device, GpuView, index_of, node};
 use crate::fault::Feature;
@@ -149,7 +149,7 @@ nvml! {
     /// at the upper bound.
     action nvmlDeviceSetGpuLockedClocks(device: Device, min: c_uint, max: c_uint) {
         let view = GpuView::observe(device, Some(Feature::LockedClocks))?;
-        require_volta(&view)?;
+        require(view.model().locked_clocks)?;
         if min > max || (CLOCK_LIMIT_IDS..CLOCK_LIMIT_UNLIMITED).contains(&max) {
             return Err(Code::INVALID_ARGUMENT);
         }
@@ -161,7 +161,7 @@ nvml! {
     /// Unlocks the core clock.
     action nvmlDeviceResetGpuLockedClocks(device: Device) {
         let view = GpuView::observe(device, Some(Feature::LockedClocks))?;
-        require_volta(&view)?;
+        require(view.model().locked_clocks)?;
         set_clock_max(&view, None)
     }
 

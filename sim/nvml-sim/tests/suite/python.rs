@@ -111,20 +111,20 @@ fn nvidia_python_binding_reads_the_same_state() {
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let seen: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     let after = node.observe().unwrap();
 
-    assert!(seen["driver"].as_str().unwrap().contains("sim"));
-    assert_eq!(seen["cuda"], 12_040);
+    assert!(report["driver"].as_str().unwrap().contains("sim"));
+    assert_eq!(report["cuda"], 12_040);
     let model = node.model();
-    let gpus = seen["gpus"].as_array().unwrap();
+    let gpus = report["gpus"].as_array().unwrap();
     assert_eq!(gpus.len(), 2);
-    for (index, seen) in gpus.iter().enumerate() {
+    for (index, report) in gpus.iter().enumerate() {
         let gpu = &before.state.gpus[index];
-        let number = |name: &str| seen[name].as_u64().unwrap();
-        assert_eq!(seen["name"], model.nvml_name.as_str());
-        assert_eq!(seen["uuid"], nvml_sim::nvml::uuid_of(&node, index as u32));
-        assert_eq!(seen["bus"], format!("00000000:0{}:00.0", 4 + index));
+        let number = |name: &str| report[name].as_u64().unwrap();
+        assert_eq!(report["name"], model.nvml_name.as_str());
+        assert_eq!(report["uuid"], nvml_sim::nvml::uuid_of(&node, index as u32));
+        assert_eq!(report["bus"], format!("00000000:0{}:00.0", 4 + index));
         assert_eq!(number("total"), model.memory_mib << 20);
         assert_eq!(number("used"), before.state.memory_mib(gpu) << 20);
         assert_eq!(number("power"), gpu.power.as_mw());
@@ -135,13 +135,13 @@ fn nvidia_python_binding_reads_the_same_state() {
         assert_eq!(number("cap"), 250_000);
         assert_eq!((number("enforced"), number("default")), (250_000, model.cap_default.as_mw()));
         let limits = [model.cap_min.as_mw(), model.cap_max.as_mw()];
-        assert_eq!(seen["limits"], serde_json::json!(limits));
+        assert_eq!(report["limits"], serde_json::json!(limits));
         assert_eq!(number("clock"), u64::from(gpu.clock.as_mhz()));
-        assert_eq!(seen["clocks"].as_array().unwrap().len(), model.clocks.len());
+        assert_eq!(report["clocks"].as_array().unwrap().len(), model.clocks.len());
         assert_eq!(number("utilization"), (gpu.utilization_gpu * 100.0).round() as u64);
         assert!((30..90).contains(&number("temperature")));
-        assert_eq!((number("persistence"), &seen["capped"]), (1, &gpu.power_capped.into()));
-        assert_eq!(seen["idle"], index == 1);
+        assert_eq!((number("persistence"), &report["capped"]), (1, &gpu.power_capped.into()));
+        assert_eq!(report["idle"], index == 1);
     }
     let memory = before.state.memory_mib(&before.state.gpus[0]) << 20;
     let busy = (before.state.gpus[0].shares[0].utilization * 100.0).round() as u64;

@@ -1,8 +1,7 @@
-//! The committed figures are what the public measurements give.
+//! The committed catalog equals the output of catalog/derive.py.
 //!
-//! Runs catalog/derive.py on the measurements (folder in `WATTLE_DATA`, else `../shared/data` beside
-//! the workspace) and compares what it prints with the catalog. Where they or Python are not here,
-//! it says so and passes.
+//! Runs the script on the measurements (directory `WATTLE_DATA`, default `../shared/data` next to the
+//! workspace). Without them or Python the tests print NOT RUN and pass.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ fn derive(what: &str) -> Option<String> {
     let output = match Command::new("python3").arg(script).arg(data).arg(what).output() {
         Ok(output) => output,
         Err(error) => {
-            return not_run(&format!("python3 cannot be started ({error})"));
+            return not_run(&format!("cannot start python3 ({error})"));
         }
     };
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -29,9 +28,10 @@ fn derive(what: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).expect("derive.py prints ASCII"))
 }
 
-/// Says so past the test harness, which swallows what passing tests print.
-fn not_run(why: &str) -> Option<String> {
-    writeln!(std::io::stderr(), "NOT RUN, catalog/ is unchecked: {why}").expect("stderr is open");
+/// Bypasses the test harness, which hides the output of passing tests.
+fn not_run(reason: &str) -> Option<String> {
+    writeln!(std::io::stderr(), "NOT RUN, catalog/ is not verified: {reason}")
+        .expect("stderr is open");
     None
 }
 

@@ -1,7 +1,7 @@
-//! EaCO's own tables: the world, fitted on solo runs and pairs only, against the sets it never saw.
+//! EaCO's tables: the world, fitted to exclusive runs and pairs only, against the held-out sets.
 //!
 //! The rows are tables 1 to 4 of arXiv 2412.08294 (Haghshenas and Hashemi, 2024): four ImageNet
-//! jobs, each on all 8 V100s of one node, alone and together.
+//! jobs, each on all 8 V100s of one node, exclusive and co-located.
 
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ fn runs() -> Vec<Run> {
     ROWS.iter().map(run).collect()
 }
 
-fn solos_and_pairs() -> Parameters {
+fn fit_of_exclusive_runs_and_pairs() -> Parameters {
     let few: Vec<Run> = runs().into_iter().filter(|run| run.jobs.len() <= 2).collect();
     fit(4, &few).expect("seven rows determine four jobs")
 }
@@ -65,23 +65,23 @@ impl Table {
             run.time,
             100.0 * time_error
         )
-        .expect("a String takes every text");
+        .expect("writing to a String cannot fail");
         self.worst = self.worst.max(power_error.abs()).max(time_error.abs());
         assert!(self.worst.is_finite(), "{}", self.text);
     }
-    #[expect(clippy::print_stdout, reason = "the table is what a reader of the test wants to see")]
+    #[expect(clippy::print_stdout, reason = "the test prints the table")]
     fn within(&self, limit: f64) {
         println!("{}", self.text);
-        assert!(self.worst <= limit, "worse than {limit}:\n{}", self.text);
+        assert!(self.worst <= limit, "error above {limit}:\n{}", self.text);
     }
 }
 
-/// What the world answers for a node whose eight cards these jobs share.
+/// Node power and mean completion time of these jobs co-located on eight GPUs.
 fn node(world: &World, jobs: &[usize]) -> (f64, f64) {
     node_of(world, jobs, "")
 }
 
-/// The same for the jobs whose ids end so.
+/// The same for the workloads with this id suffix.
 fn node_of(world: &World, jobs: &[usize], variant: &str) -> (f64, f64) {
     let v100 = world.gpu("v100").expect("in the catalog");
     let id = |job: usize| format!("eaco-{}{variant}", NAMES[job]);
@@ -90,58 +90,55 @@ fn node_of(world: &World, jobs: &[usize], variant: &str) -> (f64, f64) {
         .iter()
         .map(|&job| Tenant { workload: workload(job), gpus: NODE_GPUS, nodes: 1 })
         .collect();
-    let card = world.gpu_state(v100, Setting::default(), &tenants);
-    let power_w = world.host_power(v100).as_w() + f64::from(NODE_GPUS) * card.power.as_w();
+    let state = world.gpu_state(v100, Setting::default(), &tenants);
+    let power_w = world.host_power(v100).as_w() + f64::from(NODE_GPUS) * state.power.as_w();
     let hours = |job: usize, speed: f64| {
         workload(job).epoch_s(v100, NODE_GPUS, 1) * f64::from(workload(job).epochs) / speed / 3600.0
     };
     let sum: f64 =
-        jobs.iter().zip(&card.tenants).map(|(&job, tenant)| hours(job, tenant.speed)).sum();
+        jobs.iter().zip(&state.tenants).map(|(&job, tenant)| hours(job, tenant.speed)).sum();
     (power_w, sum / jobs.len() as f64)
 }
 
-/// The catalog was fitted on solo runs and pairs; triples and all four are what it never saw.
+/// The catalog was fitted to exclusive runs and pairs; the other sets are held out.
 #[test]
 fn triples_and_all_four_are_within_five_percent() {
     let world = World::builtin();
-    let (mut unseen, mut all) = (Table::new(), Table::new());
+    let (mut held_out, mut all) = (Table::new(), Table::new());
     for run in runs() {
         let (power_w, time) = node(&world, &run.jobs);
         all.add(&run, power_w, time);
         if run.jobs.len() > 2 {
-            unseen.add(&run, power_w, time);
+            held_out.add(&run, power_w, time);
         }
     }
     all.within(0.05);
-    unseen.within(0.05);
+    held_out.within(0.05);
 }
 
-/// The committed figures are the fit's, not chosen by hand.
+/// The committed figures equal the fit.
 #[test]
-fn the_catalog_is_the_fit_of_solos_and_pairs() {
-    let fitted = solos_and_pairs();
+fn catalog_is_the_fit_of_exclusive_runs_and_pairs() {
+    let fitted = fit_of_exclusive_runs_and_pairs();
     let world = World::builtin();
     for run in runs() {
         let (power_w, time) = node(&world, &run.jobs);
         let (fit_power_w, fit_time) = (fitted.power_w(&run.jobs), fitted.time(&run.jobs));
-        assert!(
-            (power_w - fit_power_w).abs() < 0.1,
-            "{run:?}: {power_w} W, the fit says {fit_power_w}"
-        );
-        assert!((time - fit_time).abs() < 0.005, "{run:?}: {time} h, the fit says {fit_time}");
+        assert!((power_w - fit_power_w).abs() < 0.1, "{run:?}: {power_w} W, fitted {fit_power_w}");
+        assert!((time - fit_time).abs() < 0.005, "{run:?}: {time} h, fitted {fit_time}");
     }
     let v100 = world.gpu("v100").unwrap();
     let base_w = world.host_power(v100).as_w() + f64::from(NODE_GPUS) * v100.idle.as_w();
-    assert!((base_w - fitted.base_w).abs() < 0.01, "{base_w} W, the fit says {}", fitted.base_w);
+    assert!((base_w - fitted.base_w).abs() < 0.01, "{base_w} W, fitted {}", fitted.base_w);
     assert!(
         (world.delay_per_neighbour() - fitted.delay_per_neighbour).abs() < 1e-5,
-        "the fit says {}",
+        "fitted {}",
         fitted.delay_per_neighbour
     );
 }
 
 #[test]
-fn leaving_out_any_one_row_it_is_within_nine_percent() {
+fn leave_one_out_error_is_within_nine_percent() {
     let runs = runs();
     let mut table = Table::new();
     for left_out in &runs {
@@ -153,25 +150,24 @@ fn leaving_out_any_one_row_it_is_within_nine_percent() {
 }
 
 #[test]
-fn runs_that_do_not_determine_the_jobs_are_refused() {
+fn underdetermined_fits_are_refused() {
     let runs = runs();
     assert_eq!(fit(5, &runs), None, "a job in no run");
-    assert_eq!(fit(4, &runs[..4]), None, "no run of several jobs");
+    assert_eq!(fit(4, &runs[..4]), None, "no co-located run");
     assert_eq!(fit(3, &runs), None, "a run of a job beyond the count");
 }
 
-/// Node power as it is often quoted from the same ten rows, and the slowdowns that go with the number
-/// of tenants.
+/// Node power by the formula often quoted for these rows, and mean slowdown by the number of tenants.
 #[test]
-fn power_follows_the_root_of_utilization_and_time_the_tenants() {
+fn power_follows_the_root_of_utilization_and_slowdown_the_tenants() {
     let world = World::builtin();
-    let alone = |job: usize| node(&world, &[job]).1;
+    let exclusive = |job: usize| node(&world, &[job]).1;
     let mut slowdowns = [(0.0, 0.0); 5];
     for run in runs() {
         let (power_w, time) = node(&world, &run.jobs);
         let quoted_w = 392.0 + 158.5 * (100.0 * run.utilization).sqrt();
         assert!((power_w / quoted_w - 1.0).abs() < 0.07, "{run:?}: {power_w} W, {quoted_w} quoted");
-        let mean = run.jobs.iter().map(|&job| alone(job)).sum::<f64>() / run.jobs.len() as f64;
+        let mean = run.jobs.iter().map(|&job| exclusive(job)).sum::<f64>() / run.jobs.len() as f64;
         let (sum, count) = &mut slowdowns[run.jobs.len()];
         *sum += time / mean;
         *count += 1.0;
@@ -182,32 +178,32 @@ fn power_follows_the_root_of_utilization_and_time_the_tenants() {
     }
 }
 
-/// The what-if of busier jobs is the measured jobs with 1.9 times the utilisation, and nothing else;
-/// in the mild world it packs as the curve says.
+/// The compute-bound variant has 1.9 times the utilisation of the measured jobs and is otherwise equal;
+/// in the model `mild` its slowdown follows the curve.
 #[test]
-fn the_compute_bound_variant_is_the_same_jobs_busier() {
+fn compute_bound_variant_differs_only_in_utilization() {
     let world = World::builtin().with_interference(Interference::Mild);
     let v100 = world.gpu("v100").unwrap();
     for (job, name) in NAMES.iter().enumerate() {
-        let card = |id: &str| {
+        let state_of = |id: &str| {
             let workload = world.workload(id).unwrap();
             let tenant = [Tenant { workload, gpus: NODE_GPUS, nodes: 1 }];
             (workload.memory_mib, world.gpu_state(v100, Setting::default(), &tenant))
         };
-        let (memory, was) = card(&format!("eaco-{name}"));
-        let (memory_now, now) = card(&format!("eaco-{name}-compute-bound"));
+        let (memory, was) = state_of(&format!("eaco-{name}"));
+        let (memory_now, now) = state_of(&format!("eaco-{name}-compute-bound"));
         assert_eq!(memory, memory_now);
         assert!((now.utilization_gpu / was.utilization_gpu - 1.9).abs() < 0.003, "{was:?} {now:?}");
         let active = |power: wattle_common::Power| power.as_w() - v100.idle.as_w();
         let grown = active(now.power) / active(was.power);
         assert!((grown - 1.9f64.sqrt()).abs() < 1e-3, "{name}: {grown}");
-        let (time, busier) = (node(&world, &[job]).1, node_of(&world, &[job], "-compute-bound").1);
-        assert!((time - busier).abs() < 1e-9, "{name}: {time} h, {busier} h");
+        let (time, variant) = (node(&world, &[job]).1, node_of(&world, &[job], "-compute-bound").1);
+        assert!((time - variant).abs() < 1e-9, "{name}: {time} h, {variant} h");
     }
-    // 0.70 and 0.91 of the card: 1.61, between the curve's 0.80 at 1.5 and 0.73 at 1.7.
+    // Utilisation 0.70 and 0.91: 1.61, between the curve's 0.80 at 1.5 and 0.73 at 1.7.
     let slowdown = node_of(&world, &[2, 3], "-compute-bound").1 / node(&world, &[2, 3]).1;
-    let alone = (node(&world, &[2]).1 + node(&world, &[3]).1) / 2.0;
-    let speed = alone / node_of(&world, &[2, 3], "-compute-bound").1;
+    let exclusive = (node(&world, &[2]).1 + node(&world, &[3]).1) / 2.0;
+    let speed = exclusive / node_of(&world, &[2, 3], "-compute-bound").1;
     assert!((0.73..0.80).contains(&speed), "{speed}");
     assert!(slowdown > 1.2, "{slowdown}");
 }

@@ -1,4 +1,4 @@
-//! What must hold for every card of the catalog, whatever runs on it and however it is set.
+//! Properties of every GPU model for every workload and setting.
 
 use std::sync::LazyLock;
 
@@ -6,18 +6,18 @@ use proptest::prelude::*;
 use wattle_common::{Frequency, Power};
 use wattle_world::{GpuModel, GpuState, Interference, Setting, Tenant, Workload, World};
 
-/// Read once: a property looks at it thousands of times.
+/// Read once for thousands of queries.
 static WORLD: LazyLock<World> = LazyLock::new(World::builtin);
-/// The other world of neighbours.
+/// The same with the other interference model.
 static MILD: LazyLock<World> =
     LazyLock::new(|| World::builtin().with_interference(Interference::Mild));
 
-/// One of the two.
-fn either(mild: bool) -> &'static World {
+/// The world with one of the models.
+fn world_with(mild: bool) -> &'static World {
     if mild { &MILD } else { &WORLD }
 }
 
-/// A workload by any number, and GPUs and nodes it may have.
+/// A workload index, a GPU count and a node count.
 type Pick = (usize, u32, u32);
 
 fn picks(most: usize) -> impl Strategy<Value = Vec<Pick>> {
@@ -46,36 +46,37 @@ fn setting(gpu: &GpuModel, cap: f64, clock: Option<f64>) -> Setting {
     Setting { cap: Some(cap), clock_max }
 }
 
-fn sound(gpu: &GpuModel, setting: Setting, card: &GpuState) {
+fn check(gpu: &GpuModel, setting: Setting, state: &GpuState) {
     let cap = setting.cap.unwrap_or(gpu.cap_default);
-    assert!(card.power >= gpu.idle && card.power <= cap, "{card:?}");
-    for share in [card.utilization_gpu, card.utilization_memory] {
-        assert!((0.0..=1.0).contains(&share), "{card:?}");
+    assert!(state.power >= gpu.idle && state.power <= cap, "{state:?}");
+    for share in [state.utilization_gpu, state.utilization_memory] {
+        assert!((0.0..=1.0).contains(&share), "{state:?}");
     }
-    assert!(card.clock > Frequency::ZERO && card.clock <= gpu.clock_max(), "{card:?}");
-    assert!(setting.clock_max.is_none_or(|most| card.clock <= most), "{card:?}");
-    for tenant in &card.tenants {
-        assert!(tenant.speed > 0.0 && tenant.speed <= 1.0, "{card:?}");
-        assert!(tenant.steps_per_s.is_finite() && tenant.steps_per_s > 0.0, "{card:?}");
-        assert!((0.0..=1.0).contains(&tenant.utilization_gpu), "{card:?}");
+    assert!(state.clock > Frequency::ZERO && state.clock <= gpu.clock_max(), "{state:?}");
+    assert!(setting.clock_max.is_none_or(|max| state.clock <= max), "{state:?}");
+    for tenant in &state.tenants {
+        assert!(tenant.speed > 0.0 && tenant.speed <= 1.0, "{state:?}");
+        assert!(tenant.steps_per_s.is_finite() && tenant.steps_per_s > 0.0, "{state:?}");
+        assert!((0.0..=1.0).contains(&tenant.utilization_gpu), "{state:?}");
     }
 }
 
-/// Every workload on every card, alone: full speed at the defaults, sound at every cap and clock.
+/// Exclusive use of every GPU by every workload: full speed at the defaults, valid at every cap and
+/// clock.
 #[test]
-fn every_entry_is_sound() {
+fn every_entry_is_valid() {
     let world = &*WORLD;
     for gpu in world.gpus() {
         for workload in world.workloads() {
             for gpus in [1, 2, 3, 4, 7, 8, 16, 64, 512] {
                 let tenant = [Tenant { workload, gpus, nodes: gpus.div_ceil(8) }];
                 let free = world.gpu_state(gpu, Setting::default(), &tenant);
-                sound(gpu, Setting::default(), &free);
+                check(gpu, Setting::default(), &free);
                 let name = (&workload.id, &gpu.gpu_type, gpus);
                 assert!((free.tenants[0].speed - 1.0).abs() < 1e-9, "{name:?} {free:?}");
                 assert!(!free.power_capped && free.clock == gpu.clock_max(), "{name:?} {free:?}");
-                let alone = workload.steps_per_s(gpu, gpus, tenant[0].nodes);
-                assert!((free.tenants[0].steps_per_s / alone - 1.0).abs() < 1e-9, "{name:?}");
+                let exclusive = workload.steps_per_s(gpu, gpus, tenant[0].nodes);
+                assert!((free.tenants[0].steps_per_s / exclusive - 1.0).abs() < 1e-9, "{name:?}");
                 for step in 0..=20 {
                     let t = f64::from(step) / 20.0;
                     for setting in [
@@ -83,7 +84,7 @@ fn every_entry_is_sound() {
                         setting(gpu, 1.0, Some(t)),
                         setting(gpu, t, Some(t)),
                     ] {
-                        sound(gpu, setting, &world.gpu_state(gpu, setting, &tenant));
+                        check(gpu, setting, &world.gpu_state(gpu, setting, &tenant));
                     }
                 }
             }
@@ -91,7 +92,7 @@ fn every_entry_is_sound() {
     }
 }
 
-/// More GPUs never make a job slower than it is by more than spreading it costs.
+/// More GPUs of one node never slow a job; spreading it never speeds it up.
 #[test]
 fn more_gpus_of_one_node_never_slow_a_job() {
     let world = &*WORLD;
@@ -122,22 +123,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn more_watts_mean_more_power_and_more_speed(
-        kind in 0usize..3,
+    fn power_and_speed_increase_with_the_cap(
+        model in 0usize..3,
         mild in any::<bool>(),
         picks in picks(4),
         caps in (0.0f64..=1.0, 0.0f64..=1.0),
         clock in prop::option::of(0.0f64..=1.0),
     ) {
-        let world = either(mild);
+        let world = world_with(mild);
         let all: Vec<&Workload> = world.workloads().collect();
-        let gpu = world.gpus().nth(kind).unwrap();
+        let gpu = world.gpus().nth(model).unwrap();
         let tenants = tenants(&all, &picks);
         let (low, high) = (caps.0.min(caps.1), caps.0.max(caps.1));
         let (less, more) = (setting(gpu, low, clock), setting(gpu, high, clock));
         let (a, b) = (world.gpu_state(gpu, less, &tenants), world.gpu_state(gpu, more, &tenants));
-        sound(gpu, less, &a);
-        sound(gpu, more, &b);
+        check(gpu, less, &a);
+        check(gpu, more, &b);
         prop_assert!(a.power <= b.power, "{a:?} {b:?}");
         for (a, b) in a.tenants.iter().zip(&b.tenants) {
             prop_assert!(a.speed <= b.speed + 1e-9, "{a:?} {b:?}");
@@ -145,16 +146,16 @@ proptest! {
     }
 
     #[test]
-    fn one_more_tenant_never_speeds_another_up(
-        kind in 0usize..3,
+    fn adding_a_tenant_never_speeds_up_another(
+        model in 0usize..3,
         mild in any::<bool>(),
-        picks in picks(5).prop_filter("needs one to add", |picks| !picks.is_empty()),
+        picks in picks(5).prop_filter("at least one tenant", |picks| !picks.is_empty()),
         cap in 0.0f64..=1.0,
         clock in prop::option::of(0.0f64..=1.0),
     ) {
-        let world = either(mild);
+        let world = world_with(mild);
         let all: Vec<&Workload> = world.workloads().collect();
-        let gpu = world.gpus().nth(kind).unwrap();
+        let gpu = world.gpus().nth(model).unwrap();
         let tenants = tenants(&all, &picks);
         let setting = setting(gpu, cap, clock);
         let few = world.gpu_state(gpu, setting, &tenants[..tenants.len() - 1]);
@@ -165,15 +166,15 @@ proptest! {
     }
 
     #[test]
-    fn a_lower_clock_means_less_power_and_less_speed(
-        kind in 0usize..3,
+    fn power_and_speed_increase_with_the_clock(
+        model in 0usize..3,
         mild in any::<bool>(),
         picks in picks(3),
         clocks in (0.0f64..=1.0, 0.0f64..=1.0),
     ) {
-        let world = either(mild);
+        let world = world_with(mild);
         let all: Vec<&Workload> = world.workloads().collect();
-        let gpu = world.gpus().nth(kind).unwrap();
+        let gpu = world.gpus().nth(model).unwrap();
         let tenants = tenants(&all, &picks);
         let (a, b) = (setting(gpu, 1.0, Some(clocks.0)), setting(gpu, 1.0, Some(clocks.1)));
         let (low, high) = if a.clock_max <= b.clock_max { (a, b) } else { (b, a) };

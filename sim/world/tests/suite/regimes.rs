@@ -1,53 +1,53 @@
-//! Two regimes of neighbours are real, and both must come out; and a cap meets both.
+//! Compute-bound and input-bound co-location, caps, clocks, memory and host power.
 
 use wattle_common::{Frequency, Power};
 use wattle_world::{GpuState, Interference, Setting, Tenant, World};
 
-fn card(kind: &str, cap_w: Option<u64>, ids: &[&str]) -> GpuState {
-    card_of(&World::builtin(), kind, cap_w, ids)
+fn state(gpu_type: &str, cap_w: Option<u64>, ids: &[&str]) -> GpuState {
+    state_in(&World::builtin(), gpu_type, cap_w, ids)
 }
 
-fn card_of(world: &World, kind: &str, cap_w: Option<u64>, ids: &[&str]) -> GpuState {
+fn state_in(world: &World, gpu_type: &str, cap_w: Option<u64>, ids: &[&str]) -> GpuState {
     let tenant = |id: &&str| {
         let workload = world.workload(id).expect("in the catalog");
         Tenant { workload, gpus: workload.gpus, nodes: 1 }
     };
     let tenants: Vec<Tenant<'_>> = ids.iter().map(tenant).collect();
     let setting = Setting { cap: cap_w.map(Power::from_w), clock_max: None };
-    world.gpu_state(world.gpu(kind).expect("in the catalog"), setting, &tenants)
+    world.gpu_state(world.gpu(gpu_type).expect("in the catalog"), setting, &tenants)
 }
 
-fn summed_speed(card: &GpuState) -> f64 {
-    card.tenants.iter().map(|tenant| tenant.speed).sum()
+fn summed_speed(state: &GpuState) -> f64 {
+    state.tenants.iter().map(|tenant| tenant.speed).sum()
 }
 
 /// Gavel, V100 and P100, one GPU: mean over batch sizes of the summed normalised throughput.
 #[test]
-fn compute_bound_neighbours_lose_outright() {
-    let resnets = card("v100", None, &["resnet50-imagenet-b64", "resnet50-imagenet-b32"]);
+fn compute_bound_pairs_lose_throughput() {
+    let resnets = state("v100", None, &["resnet50-imagenet-b64", "resnet50-imagenet-b32"]);
     assert!((summed_speed(&resnets) - 0.77).abs() < 0.01, "{resnets:?}");
     let (resnet, bert) = ("resnet50-imagenet-b64", "bert-squad-b16");
-    let unlike = card("v100", None, &[resnet, bert]);
-    assert!((summed_speed(&unlike) - 0.74).abs() < 0.02, "{unlike:?}");
-    let three = card("v100", None, &[resnet, resnet, resnet]);
+    let mixed = state("v100", None, &[resnet, bert]);
+    assert!((summed_speed(&mixed) - 0.74).abs() < 0.02, "{mixed:?}");
+    let three = state("v100", None, &[resnet, resnet, resnet]);
     assert!(summed_speed(&three) < 0.77, "{three:?}");
-    let older = card("p100", None, &[resnet, resnet]);
-    assert!((summed_speed(&older) - 1.06).abs() < 0.01, "{older:?}");
+    let p100 = state("p100", None, &[resnet, resnet]);
+    assert!((summed_speed(&p100) - 1.06).abs() < 0.01, "{p100:?}");
 }
 
-/// EaCO: each slowed by a few percent. NCF hardly uses the card: nor does its neighbour feel it.
+/// EaCO: each job is slowed by a few percent. NCF hardly uses the GPU and hardly slows its co-tenant.
 #[test]
-fn input_bound_neighbours_barely_feel_each_other() {
-    let pair = card("v100", None, &["eaco-alexnet", "eaco-vgg16"]);
+fn input_bound_pairs_gain_throughput() {
+    let pair = state("v100", None, &["eaco-alexnet", "eaco-vgg16"]);
     assert!(summed_speed(&pair) > 1.9, "{pair:?}");
-    let beside = card("v100", None, &["ncf-movielens-b1024", "resnet50-imagenet-b64"]);
-    assert!(summed_speed(&beside) > 1.85, "{beside:?}");
+    let with_ncf = state("v100", None, &["ncf-movielens-b1024", "resnet50-imagenet-b64"]);
+    assert!(summed_speed(&with_ncf) > 1.85, "{with_ncf:?}");
 }
 
-/// Two worlds: a V100's table says two ResNet-50 lose outright, an RTX 3090's curve that
-/// two full jobs keep 0.68 each.
+/// Two ResNet-50 jobs lose throughput by the V100's table; by the RTX 3090's curve two saturating jobs
+/// keep 0.68 each.
 #[test]
-fn the_mild_world_is_another_one_and_the_default_stays() {
+fn mild_interference_differs_and_pairs_is_the_default() {
     let world = World::builtin();
     let (pairs, mild) = (
         world.clone().with_interference(Interference::Pairs),
@@ -55,7 +55,7 @@ fn the_mild_world_is_another_one_and_the_default_stays() {
     );
     assert_eq!(world.interference(), Interference::Pairs);
     let two = ["resnet50-imagenet-b64", "bert-squad-b16"];
-    let of = |world: &World, ids: &[&str]| card_of(world, "v100", None, ids);
+    let of = |world: &World, ids: &[&str]| state_in(world, "v100", None, ids);
     assert_eq!(of(&world, &two), of(&pairs, &two));
     assert_eq!(of(&mild, &two).power, of(&pairs, &two).power);
     let full = ["resnet50-imagenet-b256"; 2];
@@ -68,21 +68,22 @@ fn the_mild_world_is_another_one_and_the_default_stays() {
     assert_eq!(of(&mild, &two[..1]), of(&pairs, &two[..1]));
 }
 
-/// Zeus: NCF draws 38 W whatever the cap; ResNet-50 loses speed with every step of it.
+/// Zeus: NCF draws 38 W at every cap; ResNet-50 slows with every reduction.
 #[test]
-fn a_cap_slows_only_who_draws_power() {
-    let ncf = card("v100", Some(100), &["ncf-movielens-b1024"]);
+fn cap_slows_only_jobs_that_exceed_it() {
+    let ncf = state("v100", Some(100), &["ncf-movielens-b1024"]);
     assert!(ncf.tenants[0].speed > 0.999 && !ncf.power_capped, "{ncf:?}");
-    let resnet = card("v100", Some(100), &["resnet50-imagenet-b64"]);
+    let resnet = state("v100", Some(100), &["resnet50-imagenet-b64"]);
     assert!((0.5..0.6).contains(&resnet.tenants[0].speed) && resnet.power_capped, "{resnet:?}");
-    let eaco = card("v100", Some(100), &["eaco-vgg16"]);
+    let eaco = state("v100", Some(100), &["eaco-vgg16"]);
     assert!((0.6..0.95).contains(&eaco.tenants[0].speed) && eaco.power_capped, "{eaco:?}");
-    assert!(card("v100", Some(100), &["eaco-alexnet"]).tenants[0].speed > 0.999);
+    assert!(state("v100", Some(100), &["eaco-alexnet"]).tenants[0].speed > 0.999);
 }
 
-/// A clock ceiling costs a compute-bound job a little and saves more; an input-bound one feels less.
+/// A clock limit reduces the power of a compute-bound job more than its speed, and slows an
+/// input-bound one less.
 #[test]
-fn a_lower_clock_saves_more_than_it_costs() {
+fn clock_limit_saves_more_power_than_speed() {
     let world = World::builtin();
     let v100 = world.gpu("v100").unwrap();
     let at = |id: &str, mhz: u32| {
@@ -101,7 +102,7 @@ fn a_lower_clock_saves_more_than_it_costs() {
 }
 
 #[test]
-fn memory_is_known_and_hosts_scale() {
+fn memory_limits_co_location_and_host_power_scales() {
     let world = World::builtin();
     let (v100, p100) = (world.gpu("v100").unwrap(), world.gpu("p100").unwrap());
     let workload = world.workload("resnet50-imagenet-b128").unwrap();

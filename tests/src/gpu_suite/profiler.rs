@@ -1,4 +1,4 @@
-//! The profiler in this process: its sampler and its socket, and what they said.
+//! The profiler in this process: its sampler, its socket, and their results.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,43 +15,43 @@ use wattle_runtime::clock;
 
 use super::Plan;
 
-/// Samples a second, as the service takes by default.
+/// Sampling rate, the default of the service.
 const SAMPLE_HZ: u64 = 10;
 const SAMPLE_HZ_WALL_MAX: u64 = 100;
 const EVENTS_MAX: usize = 1_024;
-/// How often (wall) a condition is looked at where nothing arrives.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Interval between checks of a condition without events (wall time).
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The profiler and its ears.
-pub(super) struct Watch {
+/// A profiler and what it has received.
+pub(super) struct Profiler {
     pub(super) node: NodeId,
     gpu: u32,
     machine: ProfilerMachine,
     inbox: mpsc::Receiver<Event>,
     pub(super) socket: PathBuf,
     _sampler: sampler::Sampler,
-    /// What the card read, by instant.
+    /// Readings of the GPU by time.
     pub(super) samples: Vec<(Timestamp, GpuReading)>,
-    /// What jobs said, by arrival.
-    pub(super) lines: Vec<(Timestamp, Progress)>,
-    /// What the profiler made of it.
+    /// Progress reports by time of arrival.
+    pub(super) reports: Vec<(Timestamp, Progress)>,
+    /// Windows that the profiler closed.
     pub(super) windows: Vec<JobWindow>,
-    /// Why the card or the driver cannot be read, if it cannot.
-    failed: Option<String>,
+    /// Current error of the GPU or the driver.
+    error: Option<String>,
 }
 
-impl Watch {
-    pub(super) fn start(plan: &Plan, folder: &Path) -> Result<Self> {
+impl Profiler {
+    pub(super) fn start(plan: &Plan, directory: &Path) -> Result<Self> {
         let rate = clock::scale().rate;
         let own = Duration::from_secs(1) / SAMPLE_HZ as u32;
         let every = own.max(Duration::from_secs(1) / SAMPLE_HZ_WALL_MAX as u32 * rate);
-        let path = folder.join("progress.sock");
+        let path = directory.join("progress.sock");
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let listening = socket::open(&path, 0o600)?;
         tokio::spawn(socket::listen(listening, events.clone()));
         let sampler = sampler::start(plan.library.clone(), every, events)
-            .context("the sampler's thread does not start")?;
-        let node = NodeId::new("suite").context("an id")?;
+            .context("cannot start the sampler's thread")?;
+        let node = NodeId::new("suite").context("node id")?;
         Ok(Self {
             machine: ProfilerMachine::new(node.clone(), Settings::default().at_rate(rate), None),
             node,
@@ -60,26 +60,26 @@ impl Watch {
             socket: path,
             _sampler: sampler,
             samples: Vec::new(),
-            lines: Vec::new(),
+            reports: Vec::new(),
             windows: Vec::new(),
-            failed: None,
+            error: None,
         })
     }
 
-    /// Tells the profiler something.
-    pub(super) fn tell(&mut self, event: Event) {
+    /// Passes an event to the profiler.
+    pub(super) fn handle(&mut self, event: Event) {
         match &event {
-            Event::Sampled { at, gpus: cards } => {
-                self.failed = None;
-                for card in cards.iter().filter(|card| card.gpu == self.gpu) {
-                    match &card.reading {
+            Event::Sampled { at, gpus } => {
+                self.error = None;
+                for sample in gpus.iter().filter(|sample| sample.gpu == self.gpu) {
+                    match &sample.reading {
                         Ok(reading) => self.samples.push((*at, reading.clone())),
-                        Err(error) => self.failed = Some(error.clone()),
+                        Err(error) => self.error = Some(error.clone()),
                     }
                 }
             }
-            Event::Progressed { at, line } => self.lines.push((*at, line.clone())),
-            Event::DriverFailed(error) => self.failed = Some(error.clone()),
+            Event::Progressed { at, line } => self.reports.push((*at, line.clone())),
+            Event::DriverFailed(error) => self.error = Some(error.clone()),
             _ => {}
         }
         let mut actions = Vec::new();
@@ -91,8 +91,8 @@ impl Watch {
         }
     }
 
-    /// Listens until `done` says something.
-    pub(super) async fn listen<T>(
+    /// Processes events until `done` returns a value.
+    pub(super) async fn run_until<T>(
         &mut self,
         mut done: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T> {
@@ -100,29 +100,32 @@ impl Watch {
             if let Some(found) = done(self) {
                 return Ok(found);
             }
-            match tokio::time::timeout(LOOK_EVERY, self.inbox.recv()).await {
-                Ok(Some(event)) => self.tell(event),
-                Ok(None) => bail!("the sampler has ended"),
+            match tokio::time::timeout(CHECK_INTERVAL, self.inbox.recv()).await {
+                Ok(Some(event)) => self.handle(event),
+                Ok(None) => bail!("the sampler has stopped"),
                 Err(_) => {}
             }
-            if let Some(error) = &self.failed {
-                bail!("the card cannot be read: {error}");
+            if let Some(error) = &self.error {
+                bail!("cannot read the GPU: {error}");
             }
         }
     }
 
-    /// Forgets what was seen so far.
-    pub(super) fn begin(&mut self) {
+    /// Discards everything received so far.
+    pub(super) fn clear(&mut self) {
         self.samples.clear();
-        self.lines.clear();
+        self.reports.clear();
         self.windows.clear();
     }
 
-    /// What the card reads with nothing of ours on it.
-    pub(super) async fn idle(&mut self, span: Duration) -> Result<Vec<(Timestamp, GpuReading)>> {
-        self.begin();
+    /// Readings of the GPU before any job starts.
+    pub(super) async fn measure_idle(
+        &mut self,
+        span: Duration,
+    ) -> Result<Vec<(Timestamp, GpuReading)>> {
+        self.clear();
         let until = clock::now() + span;
-        self.listen(|_| (clock::now() >= until).then_some(())).await?;
+        self.run_until(|_| (clock::now() >= until).then_some(())).await?;
         Ok(std::mem::take(&mut self.samples))
     }
 }
