@@ -22,7 +22,7 @@ use wattle_runtime::bus::{
     Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Request, Requests, Service,
     Stored, StoredDelivery, Subscription, Watch,
 };
-use wattle_runtime::shell::Shutdown;
+use wattle_runtime::shell::{Shutdown, chain};
 use wattle_runtime::{clock, command};
 
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
@@ -284,7 +284,7 @@ impl PlacerService {
         let (command, woken) = (self.wake_command.clone(), self.woken.0.clone());
         tokio::spawn(async move {
             let ended = command::run(&command, &node, WAKE_WITHIN).await;
-            let error = ended.err().map(|error| command::told(&error));
+            let error = ended.err().map(|error| chain(&error));
             // Nobody is there any more where the placer was stopped meanwhile.
             let _ = woken.send(Event::WakeAnswered(node, error)).await;
         });

@@ -1,14 +1,14 @@
-//! The bus: NATS, as Wattle uses it. The only module of the project that names `async_nats`.
+//! The bus: Wattle's interface to NATS. The only module that names `async_nats`.
 //!
-//! What a caller can rely on:
-//! * Nothing waits for ever, except where it says so. NATS's own time-outs count wall time.
-//! * While the server is away, sending answers [`BusError::Away`] at once. (The client underneath
-//!   would say yes, and deliver when the server is back: an order could arrive long after it was
-//!   right.) The link may break after the check, so a receiver still judges a message by the time in
-//!   it, never by its arrival.
-//! * Watches, consumers and subscriptions survive the server's restart. A watch and a consumer may
-//!   then say again what they had said.
-//! * Everything works on nats-server 2.9.10, which distributions ship, and on the newest.
+//! Guarantees:
+//! * Every call has a time limit in wall time, unless its documentation states that it waits.
+//! * While the server is away, sending returns [`BusError::Disconnected`] at once. (The client library
+//!   would accept the message and deliver it after it reconnects, when it may be out of date.) The
+//!   connection may break after the check, so a receiver judges a message by the time in it, not by its
+//!   arrival.
+//! * Watches, consumers and subscriptions survive a restart of the server. A watch or consumer may
+//!   then repeat values.
+//! * All functions work with nats-server 2.9.10, which distributions ship, and with the newest.
 
 mod config;
 mod connect;
@@ -42,8 +42,8 @@ pub use pending::PendingWrites;
 pub use service::{FoundService, Request, Requests, Service};
 pub use stream::{Consumer, StoredDelivery};
 
-/// Longest wait for an answer, in wall time. A loopback answer takes 0.2 ms; two seconds are a busy
-/// server, and more would stall a service's loop.
+/// Time limit of a request, wall time. A loopback reply takes 0.2 ms; two seconds allow for a busy
+/// server without stalling a service's loop.
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// One cluster's messages on a NATS server. Clones share one connection.
@@ -57,30 +57,30 @@ struct Shared {
     jetstream: jetstream::Context,
     cluster: ClusterId,
     url: String,
-    /// How often the server was reached; 0 is never yet.
+    /// Number of connections so far.
     reached: watch::Receiver<u64>,
-    /// Streams that are known to be there, in the order of [`StreamName::ALL`].
+    /// Streams known to exist, in the order of [`StreamName::ALL`].
     streams_ready: [AtomicBool; StreamName::ALL.len()],
 }
 
-/// A message that arrived.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Its subject; [`Subject`]'s `FromStr` takes it apart.
+    /// Its subject; parse it with [`Subject`]'s `FromStr`.
     pub subject: String,
-    /// What was sent, as it was sent.
+    /// Its payload.
     pub payload: Bytes,
-    /// Whether it came with NATS headers.
+    /// Whether it has NATS headers.
     pub headers: bool,
 }
 
-/// What arrives on the subjects of a pattern.
+/// The messages on the subjects of a pattern.
 ///
-/// Holds at most 65,536 messages that nobody took; later ones are dropped and logged.
+/// It queues at most 65,536 messages; later ones are dropped and logged.
 pub struct Subscription(async_nats::Subscriber);
 
 impl Subscription {
-    /// The next message; `None` once the bus is closed for good.
+    /// The next message; `None` after the bus is closed.
     pub async fn next(&mut self) -> Option<Delivery> {
         let message = self.0.next().await?;
         Some(Delivery {
@@ -92,29 +92,28 @@ impl Subscription {
 }
 
 impl Bus {
-    /// The cluster whose messages these are.
+    /// The cluster.
     #[must_use]
     pub fn cluster(&self) -> &ClusterId {
         &self.shared.cluster
     }
 
-    /// The address it was told to connect to, without a password in it.
+    /// The server's address, without a password.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.shared.url
     }
 
-    /// Whether the server is there, as far as is known: a link that broke without a word is noticed
-    /// within seconds.
+    /// Whether the server is connected; a silently broken connection is detected within seconds.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.shared.client.connection_state() == async_nats::connection::State::Connected
     }
 
-    /// Sends a message as JSON, to whoever listens now.
+    /// Publishes a message as JSON to the current subscribers.
     ///
     /// # Errors
-    /// [`BusError::Away`], [`BusError::TooLarge`] or [`BusError::Busy`]; nothing was sent.
+    /// [`BusError::Disconnected`], [`BusError::TooLarge`] or [`BusError::Busy`]; nothing was sent.
     pub async fn publish<T: Serialize>(
         &self,
         subject: &Subject,
@@ -123,7 +122,7 @@ impl Bus {
         self.publish_bytes(subject, codec::encode_json(message)).await
     }
 
-    /// Sends bytes, to whoever listens now. What may be lost is dropped by ignoring the error.
+    /// Publishes bytes to the current subscribers. For a message that may be lost, ignore the error.
     ///
     /// # Errors
     /// As [`Self::publish`].
@@ -133,17 +132,17 @@ impl Bus {
         let sent = self.shared.client.publish(subject, payload.into());
         match tokio::time::timeout(ANSWER_WITHIN, sent).await {
             Ok(sent) => sent.map_err(|source| BusError::refused("publish", source)),
-            // The client's own queue is full: the server takes nothing.
+            // The client's queue is full: the server accepts nothing.
             Err(_) => Err(BusError::Busy),
         }
     }
 
-    /// Asks, and waits for the answer for at most two seconds of wall time.
+    /// Sends a request and waits for the reply for at most two seconds of wall time.
     ///
     /// # Errors
-    /// [`BusError::NoResponder`] where nobody serves the subject, [`BusError::Timeout`] where the
-    /// answer did not come (it may have been acted upon), [`BusError::Service`] where the service
-    /// answered with an error, [`BusError::Codec`] where the answer is none.
+    /// [`BusError::NoResponder`] without a service on the subject, [`BusError::Timeout`] without a
+    /// reply (the request may have been carried out), [`BusError::Service`] if the service replied
+    /// with an error, [`BusError::Codec`] if the reply cannot be decoded.
     pub async fn request<T: Serialize, R: DeserializeOwned>(
         &self,
         subject: &Subject,
@@ -151,40 +150,40 @@ impl Bus {
     ) -> Result<R, BusError> {
         let (subject, payload) = (subject.to_string(), codec::encode_json(message));
         self.check(&subject, payload.len())?;
-        let answer = self.shared.client.request(subject.clone(), payload.into());
-        let answer = match tokio::time::timeout(ANSWER_WITHIN, answer).await {
-            Err(_) => return Err(BusError::Timeout { what: format!("ask {subject}") }),
-            Ok(answer) => answer.map_err(|source| match source.kind() {
+        let reply = self.shared.client.request(subject.clone(), payload.into());
+        let reply = match tokio::time::timeout(ANSWER_WITHIN, reply).await {
+            Err(_) => return Err(BusError::Timeout { what: format!("request {subject}") }),
+            Ok(reply) => reply.map_err(|source| match source.kind() {
                 async_nats::RequestErrorKind::NoResponders => BusError::NoResponder { subject },
                 async_nats::RequestErrorKind::TimedOut => {
-                    BusError::Timeout { what: format!("ask {subject}") }
+                    BusError::Timeout { what: format!("request {subject}") }
                 }
-                _ => BusError::refused("ask", source),
+                _ => BusError::refused("request", source),
             })?,
         };
-        if let Some(error) = service::error_of(&answer) {
+        if let Some(error) = service::error_of(&reply) {
             return Err(error);
         }
-        Ok(codec::decode_json(&answer.payload)?)
+        Ok(codec::decode_json(&reply.payload)?)
     }
 
-    /// Listens to a subject or a pattern ([`wattle_common::subject::Topic::pattern`],
+    /// Subscribes to a subject or a pattern ([`wattle_common::subject::Topic::pattern`],
     /// [`Subject::everything`]).
     ///
     /// # Errors
-    /// Where the pattern is none.
+    /// If the pattern is invalid.
     pub async fn subscribe(&self, pattern: &str) -> Result<Subscription, BusError> {
         let subscriber = self.shared.client.subscribe(pattern.to_owned()).await;
         let subscriber = subscriber.map_err(|source| BusError::refused("subscribe", source))?;
-        // Subscribing only queues the command; written out, it precedes whatever is sent next.
+        // Subscribing queues the command; after a flush it precedes later messages.
         let _ = tokio::time::timeout(ANSWER_WITHIN, self.shared.client.flush()).await;
         Ok(Subscription(subscriber))
     }
 
-    /// Writes out what was sent. It is no proof that anybody has it.
+    /// Writes queued messages to the connection. It does not prove their delivery.
     pub async fn flush(&self) {
         if tokio::time::timeout(ANSWER_WITHIN, self.shared.client.flush()).await.is_err() {
-            tracing::debug!("not everything sent could be written out");
+            tracing::debug!("queued messages not written");
         }
     }
 
@@ -199,7 +198,7 @@ impl Bus {
         if self.is_connected() {
             Ok(())
         } else {
-            Err(BusError::Away { url: self.shared.url.clone() })
+            Err(BusError::Disconnected { url: self.shared.url.clone() })
         }
     }
 }

@@ -1,9 +1,8 @@
-//! The one clock.
+//! The system's clock.
 //!
-//! Beside real hardware the system's time is the wall's. Beside a simulated node it may run faster:
-//! the file that `WATTLE_CLOCK` names begins with a [`TimeScale`]. It is read once. Sampling rates,
-//! leases and everything else a service decides about count the system's time, which this module
-//! gives; what concerns NATS (time-outs, pings, retries) counts the wall's and does not come here.
+//! With real hardware the system's time is wall time. With a simulated node it may run faster: the
+//! file that `WATTLE_CLOCK` names begins with a [`TimeScale`], which is read once. Decisions, sampling
+//! rates and leases use the system's time; NATS time-outs, pings and retries use wall time.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -13,42 +12,42 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wattle_common::time::{TimeScale, TimeScaleError};
 use wattle_common::{Timestamp, env};
 
-/// Longest time slept at once, in wall time: after it the clock is asked again, so that a stepped
-/// wall clock is noticed within a minute.
-const NAP_MAX: Duration = Duration::from_secs(60);
+/// Longest single sleep, in wall time; then the clock is read again, so a stepped wall clock is
+/// detected within a minute.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 static SCALE: OnceLock<TimeScale> = OnceLock::new();
 
-/// Why there is no clock.
+/// Why the clock is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ClockError {
     /// The file that `WATTLE_CLOCK` names cannot be read.
-    #[error("cannot read {path}, which {} names; unset it to live by the wall clock", env::CLOCK)]
+    #[error("cannot read {path}, which {} names; unset it to use the wall clock", env::CLOCK)]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// It is no clock.
+    /// The file does not contain a clock.
     #[error(
-        "{path}, which {} names, holds no clock; unset it to live by the wall clock",
+        "{path}, which {} names, contains no clock; unset it to use the wall clock",
         env::CLOCK
     )]
     NoClock {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: TimeScaleError,
     },
 }
 
-/// Reads how the system's time follows the wall's. [`crate::config::load`] does it for a service.
+/// Reads the time scale. [`crate::config::load`] calls this for a service.
 ///
 /// # Errors
-/// Where `WATTLE_CLOCK` names a file that holds no clock.
+/// If `WATTLE_CLOCK` names a file without a clock.
 pub fn init() -> Result<TimeScale, ClockError> {
     if let Some(scale) = SCALE.get() {
         return Ok(*scale);
@@ -60,11 +59,11 @@ pub fn init() -> Result<TimeScale, ClockError> {
     Ok(*SCALE.get_or_init(|| scale))
 }
 
-/// Reads how the system's time follows the wall's from `path`, whatever the environment says; for
-/// a command that finds a running system on this machine.
+/// Reads the time scale from `path`, regardless of the environment; for a command that finds a running
+/// system on this machine.
 ///
 /// # Errors
-/// Where the file holds no clock.
+/// If the file contains no clock.
 pub fn use_file(path: &std::path::Path) -> Result<TimeScale, ClockError> {
     let scale = read_scale(path.to_owned())?;
     Ok(*SCALE.get_or_init(|| scale))
@@ -82,10 +81,10 @@ fn read_scale(path: PathBuf) -> Result<TimeScale, ClockError> {
     }
 }
 
-/// How the system's time follows the wall's.
+/// The time scale.
 ///
 /// # Panics
-/// Where `WATTLE_CLOCK` names no clock and nobody asked [`init`] first, which says so properly.
+/// If `WATTLE_CLOCK` names no clock and [`init`], which returns the error, was not called first.
 pub fn scale() -> TimeScale {
     match init() {
         Ok(scale) => scale,
@@ -93,13 +92,13 @@ pub fn scale() -> TimeScale {
     }
 }
 
-/// The system's time, now.
+/// The current system time.
 pub fn now() -> Timestamp {
     scale().system(wall_now().as_us())
 }
 
-/// What the wall shows, now; for whoever makes a clock, or measures what a person waits for.
-#[expect(clippy::disallowed_methods, reason = "this is the one reader of the clock")]
+/// The current wall time; for creating a clock, and for measuring how long a person waits.
+#[expect(clippy::disallowed_methods, reason = "the only reader of the clock")]
 pub fn wall_now() -> Timestamp {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     Timestamp::from_us(u64::try_from(wall.as_micros()).unwrap_or(u64::MAX))
@@ -112,7 +111,7 @@ pub async fn sleep_until(at: Timestamp) {
         if ahead.is_zero() {
             return;
         }
-        tokio::time::sleep(scale().wall_span(ahead).min(NAP_MAX)).await;
+        tokio::time::sleep(scale().wall_span(ahead).min(SLEEP_MAX)).await;
     }
 }
 
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_a_clock_is_an_error_that_says_what_to_do() {
+    fn file_without_clock_is_an_error_with_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let error = read_scale(path.clone()).unwrap_err();
@@ -143,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_passed_is_not_slept_for() {
+    async fn past_instants_return_at_once() {
         let before = now();
         sleep_until(before).await;
         sleep_until(Timestamp::EPOCH).await;

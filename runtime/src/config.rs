@@ -1,8 +1,8 @@
-//! Reads a service's TOML, and says where and how it is wrong.
+//! Reads a service's TOML configuration.
 //!
-//! A service has one file and every key in it is known (`deny_unknown_fields` in the services'
-//! types): a misspelt key must not quietly become a default. The error names the file, the line, the
-//! key, and what to do. Only credentials and addresses may also come from the environment.
+//! A service has one file; unknown keys are errors (`deny_unknown_fields` in the services' types), so
+//! a misspelt key does not become a default. Errors name the file, line, key and remedy. Credentials
+//! and addresses may also come from the environment.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 
 use crate::clock::{self, ClockError};
 
-/// A configuration is a page of text; a file larger than this is something else.
+/// Most bytes of a configuration.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Why there is no configuration. A service answers it with exit code 2.
+/// Why a configuration cannot be used. A service ends with exit code 2.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -22,7 +22,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -35,7 +35,7 @@ pub enum ConfigError {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What the parser says.
+        /// The parser's error.
         message: String,
         /// The line.
         text: String,
@@ -51,12 +51,12 @@ pub enum ConfigError {
         column: usize,
         /// The key with its tables, `nats.url`; empty at the top of the file.
         key: String,
-        /// What is wrong.
+        /// The problem.
         message: String,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The clock that the environment names is none.
+    /// The clock that the environment names is invalid.
     #[error(transparent)]
     Clock(#[from] ClockError),
 }
@@ -68,25 +68,25 @@ fn place(key: &str) -> String {
 /// Reads the configuration in the file at `path`, and the clock that the environment names.
 ///
 /// # Errors
-/// [`ConfigError`] says what is wrong with which key on which line of which file.
+/// [`ConfigError`] names the file, line, key and remedy.
 pub fn load<C: DeserializeOwned>(path: &Path) -> Result<C, ConfigError> {
     clock::init()?;
     let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
     let len = std::fs::metadata(path).map_err(unreadable)?.len();
     if len > FILE_LEN_MAX {
-        let message = format!("{len} bytes are no configuration");
+        let message = format!("{len} bytes are too large for a configuration");
         return Err(unreadable(std::io::Error::other(message)));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     parse(&text, path)
 }
 
-/// Reads a configuration from `text`; `path` is what errors call it.
+/// Parses a configuration from `text`; errors name `path`.
 ///
 /// # Errors
 /// As [`load`].
 pub fn parse<C: DeserializeOwned>(text: &str, path: &Path) -> Result<C, ConfigError> {
-    // Syntax first: a value error can then only be about keys and values.
+    // Syntax first: a later error is then about keys or values.
     if let Err(error) = text.parse::<toml::Table>() {
         let (line, column) = position(text, error.span().map_or(0, |span| span.start));
         return Err(ConfigError::Syntax {
@@ -118,7 +118,7 @@ fn remedy(message: &str) -> &'static str {
     } else if message.starts_with("unknown field") {
         "remove or respell the key; keys carry their unit, as in lease_ms"
     } else if message.starts_with("invalid type") {
-        "text stands in quotes, numbers and true or false do not"
+        "write text in quotes, numbers and true or false without"
     } else {
         "correct the value; the example in deploy/ explains it"
     }
@@ -132,7 +132,7 @@ fn position(text: &str, at: usize) -> (usize, usize) {
 }
 
 /// The dotted key that `span` lies in. The parser gives bytes only, so the key is read off the lines:
-/// the last table header before it, and what stands before the `=` of its own line.
+/// the last table header before it, and the text before the `=` of its line.
 fn key_at(text: &str, span: &Range<usize>) -> String {
     let line_end = text
         .get(span.start..)
@@ -201,7 +201,7 @@ url = \"nats://127.0.0.1:4222\"
     }
 
     #[test]
-    fn a_good_file_is_read() {
+    fn valid_file_is_parsed() {
         let example = read(GOOD).unwrap();
         assert_eq!((example.cluster.as_str(), example.node.as_str()), ("main", "n0"));
         assert_eq!(
@@ -210,9 +210,9 @@ url = \"nats://127.0.0.1:4222\"
         );
     }
 
-    /// Each kind of mistake: what is replaced, by what, and how the error begins and what it names.
+    /// For each mistake: replaced text, replacement, start of the error, text it contains.
     #[test]
-    fn each_mistake_names_its_place_and_what_to_do() {
+    fn errors_name_place_and_remedy() {
         for (right, wrong, starts, names) in [
             (
                 "lease_ms = 60_000",
@@ -254,7 +254,7 @@ url = \"nats://127.0.0.1:4222\"
     }
 
     #[test]
-    fn a_file_that_is_not_there_says_how_to_name_another() {
+    fn missing_file_error_names_the_option() {
         let error = load::<Example>(Path::new("/nowhere/power.toml")).unwrap_err();
         assert!(matches!(error, ConfigError::Unreadable { .. }));
         assert!(error.to_string().contains("--config"), "{error}");

@@ -1,8 +1,7 @@
-//! Drives a service's [`Machine`] with real time and real events.
+//! Drives a service's [`Machine`] with real time and events.
 //!
-//! The simulator drives the very same machines with its own clock; this is the other of the two
-//! drivers. It must not decide anything: it passes on events, wakes the machine when it asked to be
-//! woken, and hands its actions to the shell, one after the other and in their order.
+//! The driver makes no decisions: it passes events to the machine, wakes it at its requested time, and
+//! passes its actions to the shell, one at a time and in order.
 
 use tokio::sync::mpsc;
 use wattle_common::Machine;
@@ -10,13 +9,13 @@ use wattle_common::Machine;
 use crate::clock;
 use crate::shell::Shutdown;
 
-/// Events handled before their actions are carried out: bounds how late an action, or a wake, can
-/// come under a flood of events.
+/// Most events handled before their actions are carried out; bounds the delay of actions and wakes
+/// under load.
 const BURST_MAX: usize = 64;
 
-/// Runs `machine` until `shutdown` is asked for or all senders of `events` are gone.
+/// Runs `machine` until shutdown, or until all senders of `events` are gone.
 ///
-/// `act` carries out one action; while it does, events wait in their bounded channel.
+/// `act` carries out one action; events wait in their bounded channel meanwhile.
 pub async fn run<M, F>(
     machine: &mut M,
     events: &mut mpsc::Receiver<M::Event>,
@@ -66,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// Echoes numbers, and asks to be woken 5 ms after each; says "0" when woken.
+    /// Echoes numbers, requests a wake 5 ms after each, and returns 0 when woken.
     #[derive(Default)]
     struct Echo {
         wake: Option<Timestamp>,
@@ -84,7 +83,7 @@ mod tests {
             self.wake = None;
         }
         fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-            self.wake.map(|at| (at, "an echo is due"))
+            self.wake.map(|at| (at, "echo due"))
         }
     }
 
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_ends_when_nobody_can_send_any_more() {
+    async fn driver_ends_with_the_last_sender() {
         let (sender, mut events) = mpsc::channel(4);
         sender.send(1).await.unwrap();
         drop(sender);

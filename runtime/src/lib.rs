@@ -1,8 +1,7 @@
-//! The shell every Wattle service shares: the bus, the clock, config, logs, shutdown.
+//! I/O that all Wattle services share: bus, clock, configuration, logs, shutdown.
 //!
-//! Decisions live in the services' own libraries, which do no I/O and read no clock. What they are
-//! spared is here, once: [`bus`] is the only module of the project that names `async_nats`,
-//! [`clock`] the only one that reads the time. Nothing here knows what a message means.
+//! The services' decision libraries do no I/O and read no clock. [`bus`] is the only module that names
+//! `async_nats`, [`clock`] the only one that reads the time. The crate does not interpret messages.
 
 pub mod bus;
 pub mod clock;

@@ -1,11 +1,11 @@
-//! Where the NATS server's program is on this machine.
+//! Finds the nats-server program.
 
 use std::path::PathBuf;
 
-/// The environment variable that names the program, before `PATH` is searched.
+/// The environment variable with the path of the program; it has precedence over `PATH`.
 pub const SERVER_ENV: &str = "NATS_SERVER";
 
-/// Where nats-server is: what the environment names, or on `PATH`, or where Debian installs it.
+/// The path of nats-server: from the environment, on `PATH`, or where Debian installs it.
 #[must_use]
 pub fn find() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(SERVER_ENV).filter(|path| !path.is_empty()) {

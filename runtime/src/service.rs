@@ -1,5 +1,4 @@
-//! What every service's `main` does once its arguments are read: logs, configuration, signals, the
-//! service, and the exit code that says how it went.
+//! The common part of every service's `main`: logs, configuration, signals, exit code.
 
 use std::process::ExitCode;
 
@@ -7,19 +6,19 @@ use anyhow::Context as _;
 
 use crate::shell::{Shutdown, start_logging};
 
-/// Wrong usage or a wrong configuration, as clap has it.
+/// Exit code for wrong usage or configuration, as in clap.
 const EXIT_USAGE: u8 = 2;
 
-/// How many threads wait for a service's events.
+/// Threads of a service's async runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// One is enough: what blocks has a thread of its own.
+    /// One thread; blocking work has its own thread.
     One,
-    /// Two, where a decision may take so long that the bus must not wait for it.
+    /// Two threads, so that a long decision does not block the bus.
     Two,
 }
 
-/// Loads the configuration and serves until asked to stop; what goes wrong is logged here, once.
+/// Loads the configuration and runs the service until shutdown; errors are logged here, once.
 pub fn main<C, F>(
     threads: Threads,
     load: impl FnOnce() -> anyhow::Result<C>,
@@ -32,14 +31,14 @@ where
     let config = match load() {
         Ok(config) => config,
         Err(error) => {
-            tracing::error!(error = %format!("{error:#}"), "wrong configuration");
+            tracing::error!(error = %format!("{error:#}"), "invalid configuration");
             return ExitCode::from(EXIT_USAGE);
         }
     };
     match run(threads, config, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = %format!("{error:#}"), "the service cannot go on");
+            tracing::error!(error = %format!("{error:#}"), "service failed");
             ExitCode::FAILURE
         }
     }
@@ -60,9 +59,9 @@ where
     if threads == Threads::Two {
         builder.worker_threads(2);
     }
-    let runtime = builder.enable_all().build().context("no threads can be started")?;
+    let runtime = builder.enable_all().build().context("cannot start threads")?;
     runtime.block_on(async {
-        let shutdown = Shutdown::listen().context("signals cannot be listened for")?;
+        let shutdown = Shutdown::listen().context("cannot listen for signals")?;
         serve(config, shutdown).await
     })
 }

@@ -1,4 +1,4 @@
-//! What a service's `main` needs around its work: logs, and the wish to stop.
+//! Logging and shutdown.
 
 use std::io::IsTerminal;
 
@@ -7,16 +7,16 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use wattle_common::env;
 
-/// What is logged where `WATTLE_LOG` says nothing: our own news, and others' warnings.
+/// Default log filter: info for Wattle, warnings for the NATS client.
 const LOG_DEFAULT: &str = "info,async_nats=warn";
 
-/// Starts logging to stderr: text where a person reads it, one JSON object per line elsewhere.
+/// Starts logging to stderr: text on a terminal, one JSON object per line elsewhere.
 ///
-/// `WATTLE_LOG` says what is logged, as in `debug` or `info,wattle_placer=debug`. Calling it again
-/// changes nothing.
+/// `WATTLE_LOG` sets the filter, as in `debug` or `info,wattle_placer=debug`. A second call has no
+/// effect.
 pub fn start_logging() {
-    let wanted = std::env::var(env::LOG).ok().filter(|text| !text.is_empty());
-    let (filter, wrong) = match EnvFilter::try_new(wanted.as_deref().unwrap_or(LOG_DEFAULT)) {
+    let configured = std::env::var(env::LOG).ok().filter(|text| !text.is_empty());
+    let (filter, wrong) = match EnvFilter::try_new(configured.as_deref().unwrap_or(LOG_DEFAULT)) {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new(LOG_DEFAULT), Some(error)),
     };
@@ -29,11 +29,11 @@ pub fn start_logging() {
     if started.is_ok()
         && let Some(error) = wrong
     {
-        tracing::warn!(variable = env::LOG, %error, using = LOG_DEFAULT, "log filter not understood");
+        tracing::warn!(variable = env::LOG, %error, using = LOG_DEFAULT, "invalid log filter");
     }
 }
 
-/// An error with its causes, for a log line: an error's own text leaves out what caused it.
+/// An error with its causes in one line; the error's own text does not include them.
 ///
 /// ```
 /// let wrong: std::num::ParseIntError = "x".parse::<u8>().unwrap_err();
@@ -44,7 +44,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(this) = cause {
-        // Some libraries do repeat their cause.
+        // Some libraries repeat the cause in the error.
         let this_text = this.to_string();
         if !text.ends_with(&this_text) {
             text.push_str(": ");
@@ -55,15 +55,15 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The wish that this service stops. Clones share it.
+/// The shutdown signal of a service. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(CancellationToken);
 
 impl Shutdown {
-    /// Listens for SIGTERM and SIGINT from now on. Needs a tokio runtime.
+    /// Listens for SIGTERM and SIGINT. Requires a tokio runtime.
     ///
     /// # Errors
-    /// Where the system does not let it listen.
+    /// If the system refuses.
     pub fn listen() -> std::io::Result<Self> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -81,24 +81,24 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Asks for the stop, as a signal would.
+    /// Requests shutdown, like a signal.
     pub fn request(&self) {
         self.0.cancel();
     }
 
-    /// Whether it was asked for.
+    /// Whether shutdown was requested.
     #[must_use]
     pub fn requested(&self) -> bool {
         self.0.is_cancelled()
     }
 
-    /// The result of `work`, or `None` where the stop is asked for first: for what waits as long as
-    /// it takes, such as [`crate::bus::Bus::connect`].
+    /// The result of `work`, or `None` if shutdown comes first; for work without a time limit, such as
+    /// [`crate::bus::Bus::connect`].
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         self.0.run_until_cancelled(work).await
     }
 
-    /// Returns once it is asked for.
+    /// Returns when shutdown is requested.
     pub async fn wait(&self) {
         self.0.cancelled().await;
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_says_what_caused_it_once() {
+    fn chain_contains_each_cause_once() {
         use std::io::Error;
         let cause = Error::other(Error::other("disk full"));
         let error =
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wish_reaches_every_clone() {
+    async fn request_reaches_every_clone() {
         let shutdown = Shutdown::listen().unwrap();
         let clone = shutdown.clone();
         assert!(!clone.requested());
@@ -130,12 +130,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_signal_is_a_wish() {
+    async fn signal_requests_shutdown() {
         let shutdown = Shutdown::listen().unwrap();
         let id = std::process::id().to_string();
         let sent = std::process::Command::new("sh").args(["-c", "kill -TERM $0", &id]).status();
         assert!(sent.unwrap().success());
-        let heard = tokio::time::timeout(std::time::Duration::from_secs(30), shutdown.wait()).await;
-        heard.expect("the signal is heard");
+        let received =
+            tokio::time::timeout(std::time::Duration::from_secs(30), shutdown.wait()).await;
+        received.expect("the signal is received");
     }
 }

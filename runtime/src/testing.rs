@@ -1,7 +1,7 @@
-//! A real nats-server for tests: on a free port, with JetStream in a folder of its own.
+//! A real nats-server for tests, on a free port, with JetStream in its own folder.
 //!
-//! It can be killed as `kill -9` does and started again on the same port and store. Every wait is
-//! for a condition with a deadline. The server and its folder go when the value is dropped.
+//! It can be killed with SIGKILL and restarted on the same port and store. Every wait is for a
+//! condition with a deadline. Dropping the value ends the server and removes the folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use tokio::net::TcpStream;
 
 use crate::server::{SERVER_ENV, find};
 
-/// A server starts in about 30 ms; a machine under load may take many times that.
+/// Deadline of a start. A server starts in about 30 ms; a loaded machine may need much longer.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const POLL_EVERY: Duration = Duration::from_millis(10);
 
-/// Looks until there is something to see; `None` where there is nothing within `patience`.
+/// Polls `look` until it returns a value; `None` after `patience`.
 ///
-/// What other processes do cannot be awaited, only looked at again: this is the one place that does.
+/// The state of other processes can only be polled; this is the only function that polls.
 pub async fn until<T>(patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let found = async {
         loop {
@@ -46,16 +46,15 @@ pub struct NatsServer {
 }
 
 impl NatsServer {
-    /// Starts one.
+    /// Starts a server with JetStream.
     ///
     /// # Panics
-    /// Where there is no nats-server, with the package to install, or where it does not start, with
-    /// its log.
+    /// Without nats-server, naming the package to install; if it does not start, with its log.
     pub async fn start() -> Self {
         Self::start_as(true, "").await
     }
 
-    /// Starts one with JetStream and `configuration` (the text of a nats.conf, for accounts and
+    /// Starts a server with JetStream and `configuration` (the text of a nats.conf, for accounts and
     /// permissions; its port and store are set here).
     ///
     /// # Panics
@@ -64,7 +63,7 @@ impl NatsServer {
         Self::start_as(true, configuration).await
     }
 
-    /// Starts one without JetStream, as a server that nobody configured is.
+    /// Starts a server without JetStream.
     ///
     /// # Panics
     /// As [`Self::start`].
@@ -82,7 +81,7 @@ impl NatsServer {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder =
             std::env::temp_dir().join(format!("wattle-nats-{}-{number}", std::process::id()));
-        // A process id comes round again; what an earlier one left behind must not be read.
+        // An earlier process with the same id may have left a folder.
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).expect("the system's temporary folder takes a folder");
         std::fs::write(folder.join("nats.conf"), configuration)
@@ -92,7 +91,7 @@ impl NatsServer {
         server
     }
 
-    /// Where clients find it.
+    /// Its address.
     #[must_use]
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
@@ -104,19 +103,19 @@ impl NatsServer {
         self.port
     }
 
-    /// Ends it with SIGKILL, as a crash would; its store stays.
+    /// Ends it with SIGKILL; its store remains.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself; either way it is gone after this.
+            // It may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Starts it again on the same port and store; kills it first if it still runs.
+    /// Restarts it on the same port and store; kills it first if it runs.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub async fn restart(&mut self) {
         self.kill();
         self.launch().await;
@@ -125,7 +124,7 @@ impl NatsServer {
     /// As [`Self::restart`], but with an empty store, as after a lost disk.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub async fn restart_empty(&mut self) {
         self.kill();
         let _ = std::fs::remove_dir_all(self.folder.join("store"));
@@ -135,13 +134,13 @@ impl NatsServer {
     /// As [`Self::restart`], with or without JetStream from now on.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub async fn restart_with_jetstream(&mut self, jetstream: bool) {
         self.jetstream = jetstream;
         self.restart().await;
     }
 
-    /// What it has logged.
+    /// Its log.
     #[must_use]
     pub fn log(&self) -> String {
         logged(&self.folder)
@@ -149,8 +148,8 @@ impl NatsServer {
 
     async fn launch(&mut self) {
         let port = if self.port == 0 { "-1".to_owned() } else { self.port.to_string() };
-        // What is wrong with its configuration it says before it has a log.
-        let complaints = std::fs::File::create(self.folder.join("stderr"))
+        // Configuration errors are written to stderr, before the log is open.
+        let stderr = std::fs::File::create(self.folder.join("stderr"))
             .expect("the server's own folder takes a file");
         let child = Command::new(&self.binary)
             .arg("-c")
@@ -164,7 +163,7 @@ impl NatsServer {
             .arg(&self.folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(complaints)
+            .stderr(stderr)
             .spawn()
             .unwrap_or_else(|error| panic!("{} does not start: {error}", self.binary.display()));
         let ports = self.folder.join(format!("nats-server_{}.ports", child.id()));
@@ -179,7 +178,7 @@ impl NatsServer {
                     match greets(self.port).await {
                         Ok(jetstream) if jetstream == self.jetstream => return,
                         Ok(_) => {
-                            "its greeting says something else of JetStream".clone_into(&mut last);
+                            "its greeting states another JetStream setting".clone_into(&mut last);
                         }
                         Err(error) => last = error.to_string(),
                     }
@@ -206,7 +205,7 @@ impl Drop for NatsServer {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            // The log helps whoever reads the failure; the folder is in the system's care.
+            // The log helps to analyse the failure.
             tracing::error!(folder = %self.folder.display(), "nats-server's folder is kept");
         } else {
             let _ = std::fs::remove_dir_all(&self.folder);
@@ -220,14 +219,14 @@ fn logged(folder: &Path) -> String {
         .concat()
 }
 
-/// The port in the server's own ports file: `{"nats":["nats://127.0.0.1:4222"]}`.
+/// The port in the server's ports file: `{"nats":["nats://127.0.0.1:4222"]}`.
 fn read_port(file: &Path) -> Option<u16> {
     let text = std::fs::read_to_string(file).ok()?;
     let value: serde_json::Value = serde_json::from_str(&text).ok()?;
     value["nats"][0].as_str()?.rsplit(':').next()?.parse().ok()
 }
 
-/// Whether the server on `port` greets and has JetStream.
+/// Whether the server on `port` has JetStream; an error if it does not respond.
 async fn greets(port: u16) -> io::Result<bool> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await?;
     let mut line = String::new();
@@ -235,6 +234,6 @@ async fn greets(port: u16) -> io::Result<bool> {
     if line.starts_with("INFO ") {
         Ok(line.contains("\"jetstream\":true"))
     } else {
-        Err(io::Error::other("it does not greet"))
+        Err(io::Error::other("no greeting"))
     }
 }

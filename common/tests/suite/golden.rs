@@ -1,8 +1,7 @@
-//! Every message against its golden file: what was once published must be read for ever.
+//! Every message compared with its golden file: published messages must remain readable.
 //!
-//! A golden file is never edited, only added. Each test value is encoded and compared with the
-//! file, and the file is decoded and compared with the value. `UPDATE_GOLDEN=1` writes files that
-//! are not there yet; it never overwrites one.
+//! Each test value is encoded and compared with the file, and the file is decoded and compared with
+//! the value. `UPDATE_GOLDEN=1` writes missing files; it never overwrites one.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -37,19 +36,23 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value:
     fresh.push(b'\n');
     let golden = read_or_write(&format!("{name}.json"), &fresh);
     let decoded: T = decode_json(&golden).unwrap();
-    assert_eq!(&decoded, value, "{name}.json is read as something else");
+    assert_eq!(&decoded, value, "{name}.json decodes to another value");
     let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
     let fresh: serde_json::Value = serde_json::from_slice(&fresh).unwrap();
     assert_subset(name, &golden, &fresh);
 }
 
-/// What the golden file says must be said again; optional fields added since may stand beside it.
+/// Every field of the golden file must be present and equal; new optional fields are allowed.
 fn assert_subset(at: &str, golden: &serde_json::Value, fresh: &serde_json::Value) {
     match (golden, fresh) {
         (serde_json::Value::Object(golden), serde_json::Value::Object(fresh)) => {
             for (key, value) in golden {
                 let at = format!("{at}.{key}");
-                assert_subset(&at, value, fresh.get(key).unwrap_or_else(|| panic!("{at} is gone")));
+                assert_subset(
+                    &at,
+                    value,
+                    fresh.get(key).unwrap_or_else(|| panic!("{at} is missing")),
+                );
             }
         }
         (serde_json::Value::Array(golden), serde_json::Value::Array(fresh)) => {
@@ -197,7 +200,7 @@ fn actual() {
 }
 
 #[test]
-fn what_jobs_do() {
+fn job_measurements() {
     check(
         "job-window",
         &JobWindow {
@@ -261,7 +264,7 @@ fn what_jobs_do() {
 }
 
 #[test]
-fn what_is_predicted() {
+fn surfaces() {
     let estimate = |mean: f64| Estimate { mean, low: mean * 0.9, high: mean * 1.1 };
     let surface = Surface {
         job: job("train-7"),
@@ -295,7 +298,7 @@ fn what_is_predicted() {
 }
 
 #[test]
-fn who_predicts() {
+fn predictors() {
     let physical = PredictorId::new("physical").unwrap();
     check("champion", &Champion { predictor: physical.clone(), since_us: at(9) });
     let score = |mape_percent| Score { windows: 12, mape_percent, coverage90_percent: 91.5 };
@@ -370,7 +373,7 @@ fn budgets() {
 }
 
 #[test]
-fn what_people_ask_and_are_told() {
+fn requests_and_job_records() {
     check("submit-job", &SubmitJob { spec: spec() });
     let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
     check("submit-job-priority", &SubmitJob { spec: spec_of_more });
@@ -428,7 +431,7 @@ fn what_people_ask_and_are_told() {
 }
 
 #[test]
-fn what_nodes_read() {
+fn node_readings() {
     check(
         "node-summary",
         &NodeSummary {
@@ -479,6 +482,6 @@ fn what_nodes_read() {
     assert_eq!(
         encode_telemetry(&batch),
         golden,
-        "the layout changed: it needs a new schema number"
+        "the layout changed and needs a new schema number"
     );
 }

@@ -1,5 +1,4 @@
-//! `docs/messages.md` against the code: a subject, bucket or stream that one of them does not have
-//! fails here.
+//! `docs/messages.md` compared with the code: both must have the same subjects, buckets and streams.
 
 use std::collections::BTreeSet;
 
@@ -22,19 +21,19 @@ fn first_cells(heading: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A name with the cluster's place marked as the page marks it.
+/// A name with the cluster written as in the page.
 fn marked(name: &str) -> String {
     name.replace("CLUSTER", "<cluster>")
 }
 
 #[test]
-fn every_subject_is_in_the_table_and_none_else() {
+fn tables_have_exactly_the_subjects() {
     let ours: BTreeSet<String> = Topic::ALL.iter().map(|topic| topic.form()).collect();
     assert_eq!(first_cells("Subjects"), ours);
 }
 
 #[test]
-fn every_bucket_and_stream_is_in_its_table_and_none_else() {
+fn tables_have_exactly_the_buckets_and_streams() {
     let cluster = ClusterId::new("CLUSTER").unwrap();
     let buckets: BTreeSet<String> =
         Bucket::ALL.iter().map(|bucket| marked(&bucket.name(&cluster))).collect();
@@ -48,19 +47,19 @@ fn every_bucket_and_stream_is_in_its_table_and_none_else() {
 }
 
 #[test]
-fn every_payload_and_reporter_is_named() {
+fn payloads_and_keys_are_documented() {
     let page = page();
     let modules = concat!(env!("CARGO_MANIFEST_DIR"), "/src/messages/mod.rs");
     let source = std::fs::read_to_string(modules).unwrap();
-    // The message types are those whose names stand in a table: each must exist in the code.
+    // Each message type in a table must exist in the code.
     for cell in page.lines().filter(|l| l.starts_with("| `wattle")).flat_map(|l| l.split('|')) {
         let name = cell.trim().split('`').nth(1).unwrap_or_default();
         let is_type = name.starts_with(char::is_uppercase);
-        assert!(!is_type || source.contains(name), "{name} is on the page, not in the code");
+        assert!(!is_type || source.contains(name), "{name} is documented but not in the code");
     }
     let node = wattle_common::NodeId::new("NODE").unwrap();
-    for who in [Reporter::Launcher, Reporter::Power] {
-        let key = who.key(&node).replace("NODE", "<node>");
+    for reporter in [Reporter::Launcher, Reporter::Power] {
+        let key = reporter.key(&node).replace("NODE", "<node>");
         assert!(page.contains(&format!("`{key}`")), "{key}");
     }
     let named = wattle_common::id::PredictorId::new("NAME").unwrap();

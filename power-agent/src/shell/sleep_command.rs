@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use wattle_common::messages::SleepResult;
 use wattle_common::{NodeId, Timestamp};
 use wattle_runtime::command;
+use wattle_runtime::shell::chain;
 
 use crate::machine::Event;
 
@@ -33,7 +34,7 @@ impl SleepCommand {
         let events = self.events.clone();
         tokio::spawn(async move {
             let ended = command::run(&command, &node, SLEEP_WITHIN).await;
-            let error = ended.err().map(|error| command::told(&error));
+            let error = ended.err().map(|error| chain(&error));
             // Fails if the service has stopped.
             let _ = events.send(Event::SleepEnded(SleepResult { requested_at_us, error })).await;
         });

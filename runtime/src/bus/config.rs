@@ -10,24 +10,24 @@ use wattle_common::env;
 #[serde(deny_unknown_fields)]
 pub struct BusConfig {
     /// Its address, `nats://127.0.0.1:4222`; several are joined by commas. `WATTLE_NATS_URL` in the
-    /// environment stands above it.
+    /// environment overrides it.
     pub url: String,
-    /// File with this service's nkey seed, where the server asks for an identity.
+    /// File with this service's nkey seed, if the server requires an identity.
     #[serde(default)]
     pub nkey_seed_file: Option<PathBuf>,
-    /// File with the certificates to trust; switches TLS on.
+    /// File with the trusted certificates; enables TLS.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
 }
 
 impl BusConfig {
-    /// A server at `url` that asks for nothing.
+    /// A server at `url` without authentication.
     #[must_use]
     pub fn at(url: &str) -> Self {
         Self { url: url.to_owned(), nkey_seed_file: None, ca_file: None }
     }
 
-    /// The address that holds: the environment's, or this one's.
+    /// The address in use: from the environment, or this configuration.
     #[must_use]
     pub fn url_in_force(&self) -> String {
         std::env::var(env::NATS_URL)

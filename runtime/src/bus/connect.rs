@@ -1,8 +1,8 @@
-//! Reaching the server, and knowing whether it is there.
+//! Connection to the server.
 //!
-//! A service that starts before its server waits for it; one that loses it goes on trying for ever
-//! and says so. The client's defaults notice a half-open link only after minutes and wait ten
-//! seconds for an answer; a power agent cannot, so its pings are seconds apart.
+//! A service waits for its server at the start and reconnects indefinitely, with log messages. The
+//! client's defaults detect a half-open connection after minutes and wait ten seconds for a reply;
+//! this is too long for a power agent, so pings are seconds apart.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,29 +16,29 @@ use wattle_common::subject::StreamName;
 use super::{ANSWER_WITHIN, Bus, BusConfig, BusError, Shared};
 use crate::shell::chain;
 
-/// Two pings without an answer, and the link counts as lost: within six seconds.
+/// Interval of pings; two without a reply end the connection, within six seconds.
 const PING_EVERY: Duration = Duration::from_secs(3);
-/// Longest pause between two tries to reach the server.
+/// Longest pause between two connection attempts.
 const RETRY_EVERY_MAX: Duration = Duration::from_secs(2);
-/// How often a service that waits for its server says so.
-const SAY_EVERY: Duration = Duration::from_secs(10);
-/// Commands the client holds for the server; a full queue makes sending [`BusError::Busy`].
+/// Interval of log messages while waiting for the server.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// Length of the client's command queue; when it is full, sending returns [`BusError::Busy`].
 const COMMANDS_MAX: usize = 2_048;
-/// Acknowledgements of stored messages awaited at once.
+/// Most stored messages with a pending acknowledgement.
 const ACKS_MAX: usize = 1_024;
-/// A server just started greets before its JetStream answers; so often it is asked before it
-/// counts as having none: five seconds.
+/// Attempts before a server counts as without JetStream: five seconds, because a starting server accepts
+/// connections before JetStream is ready.
 const JETSTREAM_TRIES: u32 = 20;
-/// Every how many tries a service says that it still waits.
-const SAY_TRIES: u32 = 40;
+/// Attempts between two log messages.
+const LOG_TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Bus {
-    /// Connects; while the server is away it goes on trying, for ever, and logs that it does.
-    /// Cancel it by dropping the future (`tokio::select!` with a shutdown).
+    /// Connects; while the server is away it retries indefinitely and logs. Drop the future to cancel
+    /// (`tokio::select!` with a shutdown).
     ///
     /// # Errors
-    /// Where the configuration cannot work: no address, an unreadable file.
+    /// If the configuration is invalid: no address, an unreadable file.
     pub async fn connect(
         config: &BusConfig,
         cluster: ClusterId,
@@ -49,10 +49,10 @@ impl Bus {
         Ok(bus)
     }
 
-    /// As [`Self::connect`], for a person at a terminal: gives up after `patience` of wall time.
+    /// As [`Self::connect`], for interactive use: gives up after `patience` of wall time.
     ///
     /// # Errors
-    /// As [`Self::connect`], and [`BusError::Away`].
+    /// As [`Self::connect`], and [`BusError::Disconnected`].
     pub async fn connect_within(
         config: &BusConfig,
         cluster: ClusterId,
@@ -62,7 +62,7 @@ impl Bus {
         let bus = Self::prepare(config, cluster, client_name).await?;
         match tokio::time::timeout(patience, bus.wait_connected()).await {
             Ok(()) => Ok(bus),
-            Err(_) => Err(BusError::Away { url: bus.shared.url.clone() }),
+            Err(_) => Err(BusError::Disconnected { url: bus.shared.url.clone() }),
         }
     }
 
@@ -128,7 +128,7 @@ impl Bus {
             options = options.nkey(seed.trim().to_owned());
         }
         if let Some(path) = &config.ca_file {
-            // The client would look only when it connects, and say so to nobody.
+            // The client reads the file when it connects, and does not report an error.
             std::fs::read(path)
                 .map_err(|source| BusError::File { path: path.clone(), source: source.into() })?;
             options = options.add_root_certificates(path.clone()).require_tls(true);
@@ -136,26 +136,25 @@ impl Bus {
         Ok(options)
     }
 
-    /// Returns once the server is there; says now and then that it is not.
+    /// Returns when the server is connected; logs while it is not.
     pub(super) async fn wait_connected(&self) {
         let mut reached = self.shared.reached.clone();
         let connected = async {
             while !self.is_connected() {
-                // A change may come between the question and the wait, so the wait is short.
+                // A change may come between the check and the wait, so the wait is short.
                 let _ = tokio::time::timeout(PAUSE, reached.changed()).await;
             }
         };
         tokio::pin!(connected);
         let mut patience = ANSWER_WITHIN;
         while tokio::time::timeout(patience, &mut connected).await.is_err() {
-            tracing::warn!(url = %self.shared.url, "nats server does not answer; retrying");
-            patience = SAY_EVERY;
+            tracing::warn!(url = %self.shared.url, "nats server not connected; retrying");
+            patience = LOG_EVERY;
         }
     }
 
-    /// Does `work`, again and again, until it is done or cannot be: outlasts a server that is away
-    /// or just starting.
-    pub(super) async fn insist<T, F: Future<Output = Result<T, BusError>>>(
+    /// Repeats `work` while its error is transient, such as while the server is away or starting.
+    pub(super) async fn retry_until_done<T, F: Future<Output = Result<T, BusError>>>(
         &self,
         what: &str,
         work: impl Fn() -> F,
@@ -172,17 +171,17 @@ impl Bus {
                 return Err(error);
             }
             tries += 1;
-            if tries.is_multiple_of(SAY_TRIES) {
-                // A server that denies permission does not answer either.
+            if tries.is_multiple_of(LOG_TRIES) {
+                // A server also does not reply if it denies permission.
                 let error = chain(&error);
-                tracing::warn!(what, %error, tries, "nats server does not do it; retrying");
+                tracing::warn!(what, %error, tries, "nats server does not complete the operation; retrying");
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
 }
 
-/// `url` for people: without the user and password that may stand in it.
+/// `url` without user and password, for display.
 fn shown(url: &str) -> String {
     let address = |address: &str| match (address.split_once("://"), address.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
@@ -198,16 +197,13 @@ fn note(url: &str, reached: &watch::Sender<u64>, event: &Event) {
             reached.send_modify(|count| *count += 1);
             tracing::info!(url, "connected to nats server");
         }
-        Event::Disconnected => tracing::warn!(url, "nats server is away; retrying"),
-        Event::LameDuckMode => tracing::warn!(url, "nats server is about to stop"),
+        Event::Disconnected => tracing::warn!(url, "disconnected from nats server; retrying"),
+        Event::LameDuckMode => tracing::warn!(url, "nats server will stop"),
         Event::SlowConsumer(subscription) => {
-            tracing::warn!(
-                subscription,
-                "messages were dropped: this service takes them too slowly"
-            );
+            tracing::warn!(subscription, "messages dropped: this service is too slow");
         }
-        Event::ServerError(error) => tracing::warn!(url, %error, "nats server objects"),
-        Event::ClientError(error) => tracing::warn!(url, %error, "nats client objects"),
+        Event::ServerError(error) => tracing::warn!(url, %error, "nats server error"),
+        Event::ClientError(error) => tracing::warn!(url, %error, "nats client error"),
         Event::Draining | Event::Closed => tracing::debug!(url, %event, "nats client"),
     }
 }
@@ -217,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_password_is_shown() {
+    fn passwords_are_not_shown() {
         for (url, expected) in [
             ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
             ("nats://me:p@ss@host:4222, tls://b", "nats://host:4222,tls://b"),

@@ -1,31 +1,31 @@
-//! What can go wrong with the bus, by what the caller does about it.
+//! Errors of the bus, grouped by the caller's reaction.
 
 use std::path::PathBuf;
 
 use wattle_common::codec::{CodecError, PAYLOAD_LEN_MAX};
 
-/// Anything that the client underneath says.
+/// An error of the client library.
 pub(super) type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why the bus did not do as asked.
+/// Why a call of the bus failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// The server is away; nothing was sent. Try again, or live without.
-    #[error("nats server at {url} does not answer; nothing was sent")]
-    Away {
-        /// Where it should be.
+    /// The server is not connected; nothing was sent. Retry, or continue without.
+    #[error("nats server at {url} is not connected; nothing was sent")]
+    Disconnected {
+        /// Its address.
         url: String,
     },
-    /// The server takes nothing more for now; nothing was sent. As [`Self::Away`].
-    #[error("nats server takes no more messages for now; nothing was sent")]
+    /// The server accepts no messages now; nothing was sent. As [`Self::Disconnected`].
+    #[error("nats server accepts no messages now; nothing was sent")]
     Busy,
-    /// No answer in time. It may have been done: ask again in a way that does no harm then.
-    #[error("no answer in time to: {what}; it may have been done or not")]
+    /// No reply in time. The request may have been carried out; a retry must be idempotent.
+    #[error("timeout: {what}; it may have been carried out")]
     Timeout {
-        /// What was asked.
+        /// The operation.
         what: String,
     },
-    /// Somebody else was first: read again, decide again.
+    /// Another write came first: read the value and decide again.
     #[error("key `{key}` of bucket {bucket} has changed since it was read")]
     Conflict {
         /// The bucket.
@@ -33,18 +33,18 @@ pub enum BusError {
         /// The key.
         key: String,
     },
-    /// Nobody serves the subject.
-    #[error("nobody answers on {subject}; is the service running?")]
+    /// No service on the subject.
+    #[error("no service answers on {subject}; is it running?")]
     NoResponder {
         /// The subject.
         subject: String,
     },
-    /// The service that was asked answered with an error.
-    #[error("the service answered: {message} (code {code})")]
+    /// The service replied with an error.
+    #[error("the service replied with an error: {message} (code {code})")]
     Service {
-        /// Its code, as HTTP's.
+        /// Its code, as in HTTP.
         code: u16,
-        /// What it says.
+        /// The error text.
         message: String,
     },
     /// The message is too large to send.
@@ -57,44 +57,44 @@ pub enum BusError {
         /// Its size.
         len: usize,
     },
-    /// What arrived is not what it should be.
-    #[error("what arrived is not what was expected")]
+    /// The payload cannot be decoded.
+    #[error("received payload cannot be decoded")]
     Codec(#[from] CodecError),
-    /// The server has no JetStream, or not yet: one that starts greets before its streams answer.
+    /// The server has no JetStream; a starting server accepts connections before JetStream is ready.
     #[error(
         "nats server at {url} has no JetStream; start it with -js, or with a jetstream block in its configuration"
     )]
     NoJetStream {
-        /// Where it is.
+        /// Its address.
         url: String,
     },
-    /// A stream of that name is there and is not what Wattle needs.
+    /// A stream of that name exists with another configuration.
     #[error(
         "stream {stream} on the nats server has {found} where Wattle needs {needed}; rename or delete it (nats stream rm {stream})"
     )]
     Foreign {
         /// The stream.
         stream: String,
-        /// What it has.
+        /// Its configuration.
         found: String,
-        /// What it needs.
+        /// The required configuration.
         needed: String,
     },
-    /// A file that the configuration names cannot be used.
+    /// A file named in the configuration cannot be used.
     #[error("cannot use {}, which the nats table of the configuration names", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: Source,
     },
-    /// The server or the client refused: permissions, a wrong subject, a full store.
+    /// Refused by the server or client: permissions, a wrong subject, a full store.
     #[error("cannot {what}")]
     Refused {
-        /// What was asked.
+        /// The operation.
         what: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: Source,
     },
@@ -105,12 +105,15 @@ impl BusError {
         Self::Refused { what: what.into(), source: source.into() }
     }
 
-    /// Whether the same call may succeed later, without anybody changing anything.
+    /// Whether the same call may succeed later without intervention.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::Away { .. } | Self::Busy | Self::Timeout { .. } | Self::NoJetStream { .. }
+            Self::Disconnected { .. }
+                | Self::Busy
+                | Self::Timeout { .. }
+                | Self::NoJetStream { .. }
         )
     }
 }

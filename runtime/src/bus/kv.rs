@@ -1,9 +1,9 @@
 //! Key-value buckets: the state that services share.
 //!
-//! A bucket is a stream with one message per key. It is made through the stream API: the client's
-//! own call needs an account answer that nats-server 2.9 does not give. No key has a time to live
-//! (2.9 knows none); what expires carries its time in its value. A bucket refuses new values when
-//! it is full rather than forgetting old ones.
+//! A bucket is a stream with one message for each key. It is created through the stream API, because
+//! the client's own call needs an account reply that nats-server 2.9 does not give. Keys have no time
+//! to live (2.9 has none); a value that expires contains its expiry time. A full bucket refuses new
+//! values and keeps the old ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,13 +23,13 @@ use wattle_common::subject::Bucket;
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
 
-/// A job's record is a few kB: room for tens of thousands of jobs.
+/// Most bytes of a bucket. A job record is a few kB: enough for tens of thousands of jobs.
 const BUCKET_LEN_MAX: i64 = 128 << 20;
-/// Keys listed at once.
+/// Most keys of one listing.
 const KEYS_MAX: usize = 100_000;
-/// Changes that wait for whoever watches.
+/// Length of a watch's queue.
 const CHANGES_MAX: usize = 256;
-/// Pause before a watch that failed is begun again.
+/// Pause before a failed watch is restarted.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// One bucket of one cluster.
@@ -41,13 +41,13 @@ pub struct KvBucket {
 }
 
 impl Bus {
-    /// Opens a bucket; makes it if it is not there. Waits for the server.
+    /// Opens a bucket and creates it if necessary. Waits for the server.
     ///
     /// # Errors
-    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or a server that refuses.
+    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or if the server refuses.
     pub async fn bucket(&self, bucket: Bucket) -> Result<KvBucket, BusError> {
         let name = bucket.name(self.cluster());
-        let store = self.insist("bucket", || self.open_bucket(&name)).await?;
+        let store = self.retry_until_done("bucket", || self.open_bucket(&name)).await?;
         Ok(KvBucket { bus: self.clone(), name, store })
     }
 
@@ -79,10 +79,10 @@ impl Bus {
 }
 
 impl KvBucket {
-    /// The value of `key` and its revision; `None` where there is none.
+    /// The value of `key` and its revision; `None` without a value.
     ///
     /// # Errors
-    /// Where the server is away, or [`BusError::Codec`] where the value is no `T`.
+    /// If the server is away, or [`BusError::Codec`] if the value is not a `T`.
     pub async fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<(T, u64)>, BusError> {
         match self.get_bytes(key).await? {
             Some((bytes, revision)) => Ok(Some((codec::decode_json(&bytes)?, revision))),
@@ -90,10 +90,10 @@ impl KvBucket {
         }
     }
 
-    /// As [`Self::get`], for a reader that shows what is there, readable or not.
+    /// As [`Self::get`], without decoding.
     ///
     /// # Errors
-    /// Where the server is away.
+    /// If the server is away.
     pub async fn get_bytes(&self, key: &str) -> Result<Option<(Bytes, u64)>, BusError> {
         self.bus.check_connected()?;
         let what = self.what("read", key);
@@ -111,10 +111,10 @@ impl KvBucket {
         }))
     }
 
-    /// Writes, whatever was there; returns the new revision.
+    /// Writes unconditionally; returns the new revision.
     ///
     /// # Errors
-    /// After [`BusError::Timeout`] it may have been written or not.
+    /// After [`BusError::Timeout`] the value may have been written.
     pub async fn put<T: Serialize>(&self, key: &str, value: &T) -> Result<u64, BusError> {
         let (payload, what) = (self.payload(key, value)?, self.what("write", key));
         self.done(&what, self.store.put(key, payload)).await?.map_err(|source| {
@@ -125,10 +125,10 @@ impl KvBucket {
         })
     }
 
-    /// Writes only where there is no value; returns the new revision.
+    /// Writes only if there is no value; returns the new revision.
     ///
     /// # Errors
-    /// [`BusError::Conflict`] where there is one. As [`Self::put`].
+    /// [`BusError::Conflict`] if there is one. As [`Self::put`].
     pub async fn create<T: Serialize>(&self, key: &str, value: &T) -> Result<u64, BusError> {
         let (payload, what) = (self.payload(key, value)?, self.what("create", key));
         self.done(&what, self.store.create(key, payload)).await?.map_err(|source| {
@@ -139,11 +139,11 @@ impl KvBucket {
         })
     }
 
-    /// Writes only where the value still has this `revision`; returns the new one.
+    /// Writes only if the value has this `revision`; returns the new one.
     ///
     /// # Errors
-    /// [`BusError::Conflict`] where it has another. As [`Self::put`]; after a time-out a second try
-    /// may find its own first one: read again.
+    /// [`BusError::Conflict`] if it has another. As [`Self::put`]; after a time-out the conflict may be
+    /// with the caller's own first attempt: read the value.
     pub async fn update<T: Serialize>(
         &self,
         key: &str,
@@ -159,7 +159,7 @@ impl KvBucket {
         })
     }
 
-    /// Deletes; a key that is not there is no error.
+    /// Deletes; a missing key is not an error.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -173,13 +173,13 @@ impl KvBucket {
     /// Every key with a value, in order.
     ///
     /// # Errors
-    /// Where the server is away.
+    /// If the server is away.
     pub async fn keys(&self) -> Result<Vec<String>, BusError> {
         self.bus.check_connected()?;
         let what = format!("list bucket {}", self.name);
         let listed = async {
             let (mut messages, of) = self.replay(true).await?;
-            // Whether each has a value.
+            // Key, and whether it has a value.
             let mut keys: BTreeMap<String, bool> = BTreeMap::new();
             while keys.len() < of.min(KEYS_MAX) {
                 let Some(message) = messages.next().await else { break };
@@ -195,31 +195,30 @@ impl KvBucket {
             .map_err(|_| BusError::Timeout { what: what.clone() })?
     }
 
-    /// Says every last value, then every change as it happens. Waits for the server.
+    /// Watches the bucket: every current value, then every change. Waits for the server.
     ///
     /// # Errors
-    /// Where the server refuses.
+    /// If the server refuses.
     pub async fn watch(&self) -> Result<Watch, BusError> {
-        let first = self.bus.insist("watch", || self.replay(false)).await?;
+        let first = self.bus.retry_until_done("watch", || self.replay(false)).await?;
         let (sender, items) = mpsc::channel(CHANGES_MAX);
         let bucket = self.clone();
-        let watcher = Watcher { bucket, sender, caught_up: false, seen: BTreeSet::new() };
+        let watcher = Watcher { bucket, sender, caught_up: false, received: BTreeSet::new() };
         let reached = self.bus.shared.reached.clone();
         let task = tokio::spawn(watcher.run(first, reached));
         Ok(Watch { items, caught_up: false, _task: AbortOnDropHandle::new(task) })
     }
 
-    /// A consumer that says the last value of each key and then goes on; and how many keys there
-    /// are, deleted ones too. Once so many have been said, all there were at the beginning have: a
-    /// key's last message may be written anew meanwhile, but never vanishes. The server's count of
-    /// what is still to come goes wrong where that happens (seen with 2.9.10): a reader that waits
-    /// for its end waits for ever, or misses keys.
+    /// A consumer of the last value of each key and later changes, and the number of keys, including
+    /// deleted ones. After that many different keys, all initial values were received: a key's last
+    /// message may be replaced meanwhile but never disappears. The server's count of pending messages
+    /// is wrong in that case (observed with 2.9.10), so it is not used.
     async fn replay(&self, headers_only: bool) -> Result<(push::Ordered, usize), BusError> {
         self.bus.ensure_bucket(&self.name).await?;
         let what = format!("watch bucket {}", self.name);
         let config = push::OrderedConfig {
             deliver_subject: self.bus.shared.client.new_inbox(),
-            description: Some("a watch on the bucket".to_owned()),
+            description: Some("watch of the bucket".to_owned()),
             filter_subject: format!("$KV.{}.>", self.name),
             replay_policy: ReplayPolicy::Instant,
             deliver_policy: DeliverPolicy::LastPerSubject,
@@ -242,7 +241,7 @@ impl KvBucket {
         Ok((messages.map_err(|source| BusError::refused(what, source))?, keys))
     }
 
-    /// The key that a message of the bucket's stream is of.
+    /// The key of a message in the bucket's stream.
     fn key_of<'a>(&self, subject: &'a str) -> Option<&'a str> {
         subject.strip_prefix("$KV.")?.strip_prefix(self.name.as_str())?.strip_prefix('.')
     }
@@ -254,13 +253,13 @@ impl KvBucket {
     }
 
     async fn done<T>(&self, what: &str, work: impl Future<Output = T>) -> Result<T, BusError> {
-        // The client waits for the acknowledgement itself; this also bounds a full queue.
+        // The client waits for the acknowledgement; this limit also covers a full queue.
         tokio::time::timeout(ANSWER_WITHIN * 2, work)
             .await
             .map_err(|_| BusError::Timeout { what: what.to_owned() })
     }
 
-    /// What a failed write means; the client's errors bury the kind in their sources.
+    /// The error of a failed write; the client's errors have the kind in one of their sources.
     fn publish_error(
         &self,
         what: String,
@@ -291,30 +290,29 @@ impl KvBucket {
     }
 }
 
-/// Whether a message says that its key has no value any more.
+/// Whether a message deletes its key.
 fn is_deleted(message: &async_nats::Message) -> bool {
     let operation = message.headers.as_ref().and_then(|headers| headers.get("KV-Operation"));
     operation.is_some_and(|operation| operation.as_str() != "PUT")
 }
 
-/// A key's value, as it is now.
+/// A new value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The key.
     pub key: String,
-    /// Its value; `None`: it was deleted.
+    /// Its value; `None` if deleted.
     pub value: Option<Bytes>,
     /// Its revision, for [`KvBucket::update`].
     pub revision: u64,
-    /// Whether, with this one, every value that was there when the watch began has been said.
+    /// Whether all initial values have been returned, including this one.
     pub initial_done: bool,
 }
 
-/// What happens in a bucket, from its last values on.
+/// The values of a bucket and their changes.
 ///
-/// It survives the server's restart: then every last value is said again, so nothing that changed
-/// meanwhile is missed, and a value may be said twice. A bucket whose store was lost begins empty;
-/// the keys it had are not said to be deleted.
+/// After a restart of the server all current values are returned again, so no change is missed and a
+/// value may be repeated. If the server lost its store, the lost keys are not reported as deleted.
 pub struct Watch {
     items: mpsc::Receiver<Item>,
     caught_up: bool,
@@ -323,12 +321,12 @@ pub struct Watch {
 
 enum Item {
     Change(Change),
-    /// The bucket was empty: there is no last value to say it with.
+    /// All initial values were received; sent for an empty bucket.
     CaughtUp,
 }
 
 impl Watch {
-    /// The next change; waits for it. `None` only once the bus is gone. May be cancelled.
+    /// Waits for the next change; `None` after the bus is closed. Cancel-safe.
     pub async fn next(&mut self) -> Option<Change> {
         loop {
             match self.items.recv().await? {
@@ -341,9 +339,8 @@ impl Watch {
         }
     }
 
-    /// Every value that is there as the watch begins; none for an empty bucket. Call it before
-    /// [`Self::next`], where the beginning matters: an empty bucket says nothing there. Deleted keys
-    /// are left out.
+    /// All initial values, without deleted keys. Call it before [`Self::next`], which returns nothing
+    /// for an empty bucket.
     pub async fn initial(&mut self) -> Vec<Change> {
         let mut values = Vec::new();
         while !self.caught_up {
@@ -358,20 +355,20 @@ impl Watch {
         values
     }
 
-    /// Whether every value that was there when the watch began has been said.
+    /// Whether all initial values have been returned.
     #[must_use]
     pub const fn caught_up(&self) -> bool {
         self.caught_up
     }
 }
 
-/// Feeds a [`Watch`]; begins again whenever the server has been away.
+/// Feeds a [`Watch`]; restarts after each reconnection.
 struct Watcher {
     bucket: KvBucket,
     sender: mpsc::Sender<Item>,
     caught_up: bool,
-    /// The keys said so far, until it has caught up.
-    seen: BTreeSet<String>,
+    /// Keys received so far, until all initial values were received.
+    received: BTreeSet<String>,
 }
 
 impl Watcher {
@@ -380,7 +377,7 @@ impl Watcher {
         let mut replay = first;
         loop {
             let (messages, keys) = &mut replay;
-            self.seen.clear();
+            self.received.clear();
             if *keys == 0 && !self.caught_up {
                 self.caught_up = true;
                 if self.sender.send(Item::CaughtUp).await.is_err() {
@@ -391,7 +388,8 @@ impl Watcher {
                 return;
             }
             replay = loop {
-                match self.bucket.bus.insist("watch", || self.bucket.replay(false)).await {
+                match self.bucket.bus.retry_until_done("watch", || self.bucket.replay(false)).await
+                {
                     Ok(replay) => break replay,
                     Err(error) => {
                         let error = chain(&error);
@@ -403,7 +401,7 @@ impl Watcher {
         }
     }
 
-    /// Passes changes on until the server was away (`true`) or nobody watches (`false`).
+    /// Passes changes on until the connection was lost (`true`) or the watch is dropped (`false`).
     async fn follow(
         &mut self,
         messages: &mut push::Ordered,
@@ -420,7 +418,7 @@ impl Watcher {
                 Some(Ok(message)) => message,
                 failed => {
                     let error = failed.map(|failed| failed.err().map(|error| error.to_string()));
-                    tracing::debug!(bucket = %self.bucket.name, ?error, "watch begins again");
+                    tracing::debug!(bucket = %self.bucket.name, ?error, "watch restarts");
                     tokio::time::sleep(PAUSE).await;
                     return true;
                 }
@@ -429,8 +427,8 @@ impl Watcher {
             let revision = info.stream_sequence;
             let Some(key) = self.bucket.key_of(&message.subject) else { continue };
             if !self.caught_up {
-                self.seen.insert(key.to_owned());
-                self.caught_up = self.seen.len() >= keys;
+                self.received.insert(key.to_owned());
+                self.caught_up = self.received.len() >= keys;
             }
             let change = Change {
                 key: key.to_owned(),

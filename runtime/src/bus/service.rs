@@ -1,9 +1,9 @@
-//! The NATS service API: who is there, and requests to them.
+//! The NATS service API: registration, discovery and requests.
 //!
-//! Every service registers, also one that serves no request: so `nats micro ls` and a request to
-//! `$SRV.PING` show the whole system, with versions and error counts.
+//! Every service registers, including those without requests, so `nats micro ls` and `$SRV.PING` show
+//! the complete system with versions and error counts.
 
-// The client's signature, not ours, and never iterated here.
+// The client's signature; never iterated here.
 use std::collections::BTreeMap;
 #[expect(clippy::disallowed_types, reason = "async_nats takes metadata as a HashMap")]
 use std::collections::HashMap;
@@ -22,32 +22,32 @@ use wattle_common::codec::{self, CodecError};
 
 use super::{ANSWER_WITHIN, Bus, BusError};
 
-/// Answers of services read at one look.
+/// Most services of one discovery.
 const SERVICES_MAX: usize = 1_024;
 const ERROR: &str = "Nats-Service-Error";
 const ERROR_CODE: &str = "Nats-Service-Error-Code";
 
-/// A registered service; it is listed until this is stopped, or its process ends.
+/// A registered service, until it is stopped or the process ends.
 pub struct Service {
     bus: Bus,
     service: service::Service,
 }
 
-/// A service's answer to `$SRV.PING` or `$SRV.INFO`.
+/// A service's reply to `$SRV.PING` or `$SRV.INFO`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FoundService {
-    /// The name it registered under.
+    /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What else it says of itself.
+    /// Its metadata.
     #[serde(default)]
     pub metadata: BTreeMap<String, String>,
     #[serde(default)]
     endpoints: Vec<FoundEndpoint>,
 }
 
-/// What a service says of one of its endpoints.
+/// An endpoint of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 struct FoundEndpoint {
     subject: String,
@@ -60,7 +60,7 @@ pub struct Requests(Endpoint);
 pub struct Request {
     /// Its subject.
     pub subject: String,
-    /// What was asked.
+    /// Its payload.
     pub payload: Bytes,
     inner: service::Request,
 }
@@ -69,7 +69,7 @@ impl Bus {
     /// Registers this process as a service of the cluster.
     ///
     /// # Errors
-    /// Where `name` has other characters than letters, digits, `-` and `_`.
+    /// If `name` has other characters than letters, digits, `-` and `_`.
     pub async fn register(&self, name: &str, description: &str) -> Result<Service, BusError> {
         self.register_as(name, description, None).await
     }
@@ -87,8 +87,8 @@ impl Bus {
         self.register_as(name, description, Some(("node", node.as_str()))).await
     }
 
-    /// Registers this process as a service of the cluster of which there are several kinds: `word`
-    /// in its metadata says which.
+    /// Registers this process as a service of the cluster with the metadata entry `word`, which
+    /// distinguishes it from others of the same name.
     ///
     /// # Errors
     /// As [`Self::register`].
@@ -101,11 +101,10 @@ impl Bus {
         self.register_as(name, description, Some(word)).await
     }
 
-    /// Every process that answers as service `name` of this cluster within `patience`; those that
-    /// are slower are left out.
+    /// All processes that reply as service `name` of this cluster within `patience`.
     ///
     /// # Errors
-    /// Where the server is away, or refuses.
+    /// If the server is away, or refuses.
     pub async fn services(
         &self,
         name: &str,
@@ -114,8 +113,7 @@ impl Bus {
         self.found("PING", name, patience).await
     }
 
-    /// Whether a service `name` of this cluster answers within `patience` that it serves `subject`:
-    /// a request sent from now on reaches it.
+    /// Whether a service `name` of this cluster reports an endpoint on `subject` within `patience`.
     ///
     /// # Errors
     /// As [`Self::services`].
@@ -137,27 +135,27 @@ impl Bus {
         patience: Duration,
     ) -> Result<Vec<FoundService>, BusError> {
         self.check_connected()?;
-        let what = || format!("look for the services {name}");
+        let what = || format!("discover the services {name}");
         let client = &self.shared.client;
         let inbox = client.new_inbox();
         let answers = client.subscribe(inbox.clone()).await;
         let mut answers = answers.map_err(|source| BusError::refused(what(), source))?;
-        let asked = client.publish_with_reply(format!("$SRV.{verb}.{name}"), inbox, Bytes::new());
-        asked.await.map_err(|source| BusError::refused(what(), source))?;
+        let sent = client.publish_with_reply(format!("$SRV.{verb}.{name}"), inbox, Bytes::new());
+        sent.await.map_err(|source| BusError::refused(what(), source))?;
         let mut found = Vec::new();
         let gather = async {
             while let Some(answer) = answers.next().await {
-                let said = serde_json::from_slice::<FoundService>(&answer.payload);
+                let reply = serde_json::from_slice::<FoundService>(&answer.payload);
                 let ours = |found: &FoundService| {
                     found.metadata.get("cluster").map(String::as_str)
                         == Some(self.cluster().as_str())
                 };
                 if found.len() < SERVICES_MAX {
-                    found.extend(said.ok().filter(ours));
+                    found.extend(reply.ok().filter(ours));
                 }
             }
         };
-        // Nobody says that he is the last to answer.
+        // There is no last reply, so gathering ends by time.
         let _ = tokio::time::timeout(patience, gather).await;
         Ok(found)
     }
@@ -195,7 +193,7 @@ impl Service {
     /// subject share its requests.
     ///
     /// # Errors
-    /// Where the subject is none.
+    /// If the subject is invalid.
     pub async fn endpoint(&self, subject: impl fmt::Display) -> Result<Requests, BusError> {
         let subject = subject.to_string();
         let endpoint = self
@@ -209,14 +207,14 @@ impl Service {
         Ok(Requests(endpoint))
     }
 
-    /// Serves no longer.
+    /// Stops the service.
     pub async fn stop(self) {
-        // Its only failure is that nobody listens any more.
+        // It fails only if the connection is closed.
         let _ = self.service.stop().await;
     }
 }
 
-/// An endpoint's name: the subject's noun and verb.
+/// An endpoint's name: the subject's noun and participle.
 fn endpoint_name(subject: &str) -> String {
     let name: Vec<&str> = subject.split('.').skip(3).take(2).collect();
     let name = if name.is_empty() { subject.to_owned() } else { name.join("-") };
@@ -224,7 +222,7 @@ fn endpoint_name(subject: &str) -> String {
 }
 
 impl Requests {
-    /// The next request; `None` once the service is stopped. May be cancelled.
+    /// The next request; `None` after the service is stopped. Cancel-safe.
     pub async fn next(&mut self) -> Option<Request> {
         let inner = self.0.next().await?;
         Some(Request {
@@ -236,42 +234,42 @@ impl Requests {
 }
 
 impl Request {
-    /// Reads what was asked.
+    /// Decodes the request.
     ///
     /// # Errors
-    /// Where it is no `T`; [`Self::refuse`] it.
+    /// If it is not a `T`; [`Self::refuse`] it.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
         codec::decode_json(&self.payload)
     }
 
-    /// Answers.
+    /// Sends the reply.
     ///
     /// # Errors
-    /// Where the answer cannot be sent, or none was asked for.
+    /// If it cannot be sent, or none was requested.
     pub async fn respond<T: Serialize>(&self, answer: &T) -> Result<(), BusError> {
         self.send(Ok(codec::encode_json(answer).into())).await
     }
 
-    /// Answers with an error, counted in the service's statistics; `code` is as HTTP's: 400 for a
-    /// wrong request, 500 for our own failure.
+    /// Replies with an error, which the service's statistics count; `code` as in HTTP: 400 for a wrong
+    /// request, 500 for an internal error.
     ///
     /// # Errors
     /// As [`Self::respond`].
     pub async fn refuse(&self, code: u16, message: &str) -> Result<(), BusError> {
-        // It travels in a header, which is one line.
+        // A header is one line.
         let status = message.replace(['\r', '\n'], " ");
         self.send(Err(service::error::Error { status, code: usize::from(code) })).await
     }
 
     async fn send(&self, answer: Result<Bytes, service::error::Error>) -> Result<(), BusError> {
         match tokio::time::timeout(ANSWER_WITHIN, self.inner.respond(answer)).await {
-            Ok(sent) => sent.map_err(|source| BusError::refused("answer", source)),
+            Ok(sent) => sent.map_err(|source| BusError::refused("reply", source)),
             Err(_) => Err(BusError::Busy),
         }
     }
 }
 
-/// The error that an answer carries in its headers.
+/// The error in a reply's headers.
 pub(super) fn error_of(answer: &Message) -> Option<BusError> {
     let headers: &HeaderMap = answer.headers.as_ref()?;
     let message = headers.get(ERROR)?.to_string();

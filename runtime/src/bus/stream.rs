@@ -1,8 +1,7 @@
-//! JetStream streams: storing what must not be lost, and taking it in order.
+//! JetStream streams: durable storage and ordered consumption of messages.
 //!
-//! A stream is made by whoever needs it first. On a server that has one of that name already its
-//! limits are left alone, since an operator may have changed them on purpose; only what Wattle
-//! cannot work without is checked.
+//! The first user creates a stream. An existing stream keeps its limits, which an operator may have
+//! changed; only the settings that Wattle requires are checked.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,44 +22,44 @@ use wattle_common::subject::{StreamName, Subject};
 use super::{ANSWER_WITHIN, Bus, BusError};
 use crate::shell::chain;
 
-/// Windows teach the predictor; older ones than a month describe jobs long gone.
+/// Retention of windows: predictors do not need those of jobs that ended over a month ago.
 const WINDOWS_AGE_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// A window is about 1 kB: room for 250,000.
+/// Most bytes of windows: 250,000 windows of about 1 kB.
 const WINDOWS_LEN_MAX: i64 = 256 << 20;
-/// The ledger answers for a year and the month that is being closed.
+/// Retention of the ledger: a year, and the month whose accounts are being closed.
 const LEDGER_AGE_MAX: Duration = Duration::from_secs(400 * 86_400);
-/// An entry is about 1 kB: room for 500,000, which is 100 nodes for three days at one a minute, or
-/// ten for a month. A larger site raises it (`nats stream edit`); Wattle keeps what it finds.
+/// Most bytes of the ledger: 500,000 entries of about 1 kB, which is 100 nodes for three days at one a
+/// minute, or ten for a month. A larger site raises it (`nats stream edit`).
 const LEDGER_LEN_MAX: i64 = 512 << 20;
-/// Within so long the server recognises a message id it has stored before.
+/// Interval within which the server detects a repeated message id.
 const DUPLICATES_WITHIN: Duration = Duration::from_secs(120);
-/// A message that was not acknowledged comes again after this, in wall time.
+/// Time after which an unacknowledged message is delivered again, wall time.
 const ACK_WITHIN: Duration = Duration::from_secs(5);
-/// Messages asked of the server at once. They wait here, and their time to be acknowledged runs: a
-/// taker that needs up to 0.15 s for each keeps within it.
+/// Messages requested from the server at once. Their acknowledgement time runs while they are queued: a
+/// consumer may need up to 0.15 s for each.
 const BATCH: usize = 32;
-/// Messages given out and not acknowledged; the server holds back the rest.
+/// Most unacknowledged messages; the server holds back the rest.
 const UNACKED_MAX: i64 = 1_024;
-/// Pause before a consumer that failed is made again.
+/// Pause before a failed consumer is created again.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What arrives from a stream.
+/// A message from a stream.
 pub struct StoredDelivery {
     /// Its subject.
     pub subject: String,
-    /// What was stored.
+    /// Its payload.
     pub payload: Bytes,
-    /// Its place in the stream, from 1; the same message always has the same.
+    /// Its sequence number in the stream, from 1.
     pub sequence: u64,
     acker: jetstream::message::Acker,
 }
 
 impl StoredDelivery {
-    /// Says that it is dealt with and need not come again. A payload that cannot be read is dealt
-    /// with, too: it would be no better the next time.
+    /// Acknowledges the message, so it is not delivered again. Also acknowledge a payload that cannot be
+    /// decoded.
     ///
     /// # Errors
-    /// [`BusError::Refused`]; the message comes again.
+    /// If the acknowledgement is not sent; the message is delivered again.
     pub async fn ack(&self) -> Result<(), BusError> {
         match tokio::time::timeout(ANSWER_WITHIN, self.acker.ack()).await {
             Ok(done) => done.map_err(|source| BusError::refused("acknowledge", source)),
@@ -69,28 +68,29 @@ impl StoredDelivery {
     }
 }
 
-/// Takes a stream's messages, each at least once, from where this name last was.
+/// A durable consumer: delivers each message of a stream at least once, and continues after the last
+/// acknowledged one.
 ///
-/// They come in order, but for those that come again: what was not acknowledged in time, or whose
-/// acknowledgement a killed server had not written yet.
+/// Messages are in order, except for redeliveries: those not acknowledged in time, or whose
+/// acknowledgement a killed server had not stored.
 pub struct Consumer {
     messages: mpsc::Receiver<StoredDelivery>,
     _task: AbortOnDropHandle<()>,
 }
 
 impl Consumer {
-    /// The next message; waits for it. Survives the server's restart. May be cancelled.
+    /// Waits for the next message. Survives a restart of the server. Cancel-safe.
     pub async fn next(&mut self) -> Option<StoredDelivery> {
         self.messages.recv().await
     }
 }
 
 impl Bus {
-    /// Stores a message as JSON; returns once the server has it. Storing it again with the same
-    /// `message_id` within two minutes stores nothing.
+    /// Stores a message as JSON; returns after the server's acknowledgement. A repetition with the same
+    /// `message_id` within two minutes is ignored.
     ///
     /// # Errors
-    /// Where it [may pass](BusError::is_transient), store it again with the same id.
+    /// After a [transient](BusError::is_transient) error, repeat the call with the same id.
     pub async fn store<T: Serialize>(
         &self,
         subject: &Subject,
@@ -101,7 +101,7 @@ impl Bus {
             .into_iter()
             .find(|stream| stream.topic() == subject.topic())
             .ok_or_else(|| {
-            BusError::refused(format!("store {subject}"), "no stream keeps this topic")
+            BusError::refused(format!("store {subject}"), "no stream stores this topic")
         })?;
         let (subject, payload) = (subject.to_string(), codec::encode_json(message));
         self.check(&subject, payload.len())?;
@@ -119,7 +119,7 @@ impl Bus {
         match tokio::time::timeout(ANSWER_WITHIN * 2, stored).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(source)) => {
-                // Whatever it was, the next try looks whether the stream is there.
+                // The next attempt checks that the stream exists.
                 self.flag(stream).store(false, Ordering::Relaxed);
                 Err(match source.kind() {
                     PublishErrorKind::TimedOut | PublishErrorKind::StreamNotFound => {
@@ -133,13 +133,13 @@ impl Bus {
         }
     }
 
-    /// Takes the messages of a stream. `durable` is the taker's name: under it the server remembers
-    /// what is done, over restarts of both. Waits for the server.
+    /// Consumes the messages of a stream. Under the name `durable` the server stores the position, over
+    /// restarts of both. Waits for the server.
     ///
     /// # Errors
-    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or a server that refuses.
+    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or if the server refuses.
     pub async fn consume(&self, stream: StreamName, durable: &str) -> Result<Consumer, BusError> {
-        let first = self.insist("consume", || self.pull(stream, durable)).await?;
+        let first = self.retry_until_done("consume", || self.pull(stream, durable)).await?;
         let (sender, messages) = mpsc::channel(1);
         let (bus, durable) = (self.clone(), durable.to_owned());
         let task = tokio::spawn(async move {
@@ -147,10 +147,10 @@ impl Bus {
             loop {
                 let failure = forward(&mut messages, &sender).await;
                 let Some(failure) = failure else { return };
-                tracing::debug!(?stream, durable, failure, "consumer is made again");
+                tracing::debug!(?stream, durable, failure, "consumer is created again");
                 messages = loop {
                     tokio::time::sleep(PAUSE).await;
-                    match bus.insist("consume", || bus.pull(stream, &durable)).await {
+                    match bus.retry_until_done("consume", || bus.pull(stream, &durable)).await {
                         Ok(messages) => break messages,
                         Err(error) => {
                             let error = chain(&error);
@@ -228,11 +228,11 @@ impl Bus {
         &self.shared.streams_ready[stream as usize]
     }
 
-    /// Makes the stream unless it is there; a wrong one of that name is an error.
+    /// Creates the stream if necessary; an existing one with other settings is an error.
     pub(super) async fn ensure(&self, config: Config) -> Result<(), BusError> {
         self.check_connected()?;
         let name = config.name.clone();
-        let what = || format!("look for stream {name}");
+        let what = || format!("find stream {name}");
         let found = match self.shared.jetstream.get_stream(&name).await {
             Ok(stream) => stream.cached_info().config.clone(),
             Err(error) => match error.kind() {
@@ -254,11 +254,11 @@ impl Bus {
     }
 
     fn create_error(&self, name: &str, error: jetstream::context::CreateStreamError) -> BusError {
-        let what = format!("make stream {name}");
+        let what = format!("create stream {name}");
         match error.kind() {
             CreateStreamErrorKind::TimedOut => BusError::Timeout { what },
             CreateStreamErrorKind::JetStreamUnavailable => self.no_jetstream(),
-            // Somebody made it at this very moment: look again.
+            // Another process created it at the same time: check again.
             CreateStreamErrorKind::JetStream(reply)
                 if reply.error_code() == ErrorCode::STREAM_NAME_EXIST =>
             {
@@ -275,7 +275,7 @@ impl Bus {
         {
             return self.no_jetstream();
         }
-        // 5xx: the server is starting or moving its streams.
+        // 5xx: the server is starting, or moves its streams.
         if (500..600).contains(&reply.code())
             && reply.error_code() != ErrorCode::INSUFFICIENT_RESOURCES
         {
@@ -284,7 +284,7 @@ impl Bus {
         BusError::refused(what, reply)
     }
 
-    /// What a failed call of the JetStream API means; its errors bury the kind in their sources.
+    /// The error of a failed JetStream call; its errors have the kind in one of their sources.
     pub(super) fn api_error(
         &self,
         what: String,
@@ -300,7 +300,7 @@ impl Bus {
                     RequestErrorKind::InvalidSubject | RequestErrorKind::Other => {}
                 }
             }
-            // Reading a value goes past the API, straight to the stream.
+            // A value is read directly from the stream.
             if let Some(request) = this.downcast_ref::<async_nats::RequestError>() {
                 match request.kind() {
                     async_nats::RequestErrorKind::NoResponders => return self.no_jetstream(),
@@ -318,7 +318,7 @@ impl Bus {
     }
 }
 
-/// Passes messages on until it fails (and says how) or nobody takes them any more.
+/// Passes messages on until an error, which it returns, or until the receiver is dropped.
 async fn forward(
     messages: &mut pull::Stream,
     sender: &mpsc::Sender<StoredDelivery>,
@@ -331,7 +331,7 @@ async fn forward(
         let message = match message {
             Some(Ok(message)) => message,
             Some(Err(error)) => return Some(error.to_string()),
-            None => return Some("it ended".to_owned()),
+            None => return Some("the stream ended".to_owned()),
         };
         let sequence = match message.info() {
             Ok(info) => info.stream_sequence,
@@ -350,7 +350,7 @@ async fn forward(
     }
 }
 
-/// Checks what Wattle cannot work without.
+/// Checks the settings that Wattle requires.
 fn essentials(name: &str, needed: &Config, found: &Config) -> Result<(), BusError> {
     let show = |config: &Config| {
         format!(

@@ -32,7 +32,7 @@ fn progress(step: u64) -> JobProgressed {
 }
 
 #[tokio::test]
-async fn a_message_arrives_where_its_pattern_listens_and_in_no_other_cluster() {
+async fn messages_stay_within_their_cluster() {
     let server = NatsServer::start().await;
     let (east, west) = (connect(&server, "east").await, connect(&server, "west").await);
     let mut in_east = east.subscribe(&Topic::JobProgressed.pattern(east.cluster())).await.unwrap();
@@ -42,17 +42,17 @@ async fn a_message_arrives_where_its_pattern_listens_and_in_no_other_cluster() {
     east.publish(&to_east, &progress(1)).await.unwrap();
     west.publish(&to_west, &progress(2)).await.unwrap();
 
-    let delivery = within("east hears", in_east.next()).await.unwrap();
+    let delivery = within("east receives", in_east.next()).await.unwrap();
     assert_eq!(delivery.subject.parse::<Subject>(), Ok(to_east));
     assert!(!delivery.headers);
     assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap(), progress(1));
-    // West hears its own message first, though east's was sent before: it never comes.
-    let delivery = within("west hears", in_west.next()).await.unwrap();
+    // West receives only its own message, although east's was sent first.
+    let delivery = within("west receives", in_west.next()).await.unwrap();
     assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap(), progress(2));
 }
 
 #[tokio::test]
-async fn a_request_is_answered_refused_or_finds_nobody() {
+async fn request_is_answered_refused_or_without_responder() {
     let server = NatsServer::start().await;
     let (placer, asker) = (connect(&server, "main").await, connect(&server, "main").await);
     let subject = Subject::request(cluster("main"), RequestTopic::JobSubmitted);
@@ -92,7 +92,7 @@ async fn a_request_is_answered_refused_or_finds_nobody() {
 }
 
 #[tokio::test]
-async fn a_request_that_nobody_answers_ends_in_time() {
+async fn unanswered_request_times_out() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let subject = Subject::request(cluster("main"), RequestTopic::JobCancelled);
@@ -105,7 +105,7 @@ async fn a_request_that_nobody_answers_ends_in_time() {
 
 /// What `nats micro ls` does: any client asks `$SRV.PING`, and every service answers.
 #[tokio::test]
-async fn every_service_shows_itself_to_any_client() {
+async fn services_are_visible_to_any_client() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let node = NodeId::new("n3").unwrap();
@@ -131,7 +131,7 @@ async fn every_service_shows_itself_to_any_client() {
 
 /// Services of one name are found with what they say of themselves; another cluster's are not.
 #[tokio::test]
-async fn services_of_a_name_are_found() {
+async fn services_are_found_by_name() {
     let server = NatsServer::start().await;
     let (bus, other) = (connect(&server, "main").await, connect(&server, "other").await);
     let word = |name| ("predictor", name);
@@ -156,7 +156,7 @@ async fn services_of_a_name_are_found() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_late_to_a_server_that_was_away() {
+async fn messages_are_not_delivered_after_a_reconnect() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let subject = progress_subject(bus.cluster());
@@ -167,11 +167,11 @@ async fn nothing_is_sent_late_to_a_server_that_was_away() {
     server.kill();
     until("the loss is noticed", async || !bus.is_connected()).await;
     let error = bus.publish(&subject, &progress(2)).await.unwrap_err();
-    assert!(matches!(error, BusError::Away { .. }) && error.is_transient(), "{error:?}");
+    assert!(matches!(error, BusError::Disconnected { .. }) && error.is_transient(), "{error:?}");
     let error = bus.request::<_, Reply>(&subject, &progress(2)).await.unwrap_err();
-    assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+    assert!(matches!(error, BusError::Disconnected { .. }), "{error:?}");
     let error = bus.store(&crate::common::ledger_subject(&bus, "n0"), "x", &1).await.unwrap_err();
-    assert!(matches!(error, BusError::Away { .. }), "{error:?}");
+    assert!(matches!(error, BusError::Disconnected { .. }), "{error:?}");
 
     server.restart().await;
     // The subscription is the same one as before, and what was refused stays unsent.
@@ -181,13 +181,13 @@ async fn nothing_is_sent_late_to_a_server_that_was_away() {
 }
 
 #[tokio::test]
-async fn a_service_that_starts_before_its_server_waits_for_it() {
+async fn connect_waits_for_the_server() {
     let mut server = NatsServer::start().await;
     server.kill();
     let config = BusConfig::at(&server.url());
     let impatient =
         Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(50)).await;
-    assert!(matches!(impatient, Err(BusError::Away { .. })));
+    assert!(matches!(impatient, Err(BusError::Disconnected { .. })));
     let waiting = tokio::spawn({
         let config = config.clone();
         async move { Bus::connect(&config, cluster("main"), "test").await }
@@ -202,7 +202,7 @@ const NKEY: &str = "UAGSGECBL5IUJH4H5YXHBG7NV6ZQT5LFFGYPMHIUNBC6IQR4S4TC4NF6";
 const NKEY_SEED: &str = "SUAHOYLUORWGKJ3TEB2GK43UOMWCAZ3VMFZGI2LOM4QG433UNBUW4Z5MI4";
 
 #[tokio::test]
-async fn a_service_proves_who_it_is_and_may_do_no_more_than_its_part() {
+async fn nkey_permissions_are_enforced() {
     let forbidden = Topic::JobProgressed.pattern(&cluster("main"));
     let configuration = format!(
         "authorization: {{ users: [ {{ nkey: {NKEY}, permissions: {{ publish: {{ deny: \"{forbidden}\" }} }} }} ] }}"
@@ -215,7 +215,7 @@ async fn a_service_proves_who_it_is_and_may_do_no_more_than_its_part() {
     let mut config = BusConfig::at(&server.url());
     let unknown =
         Bus::connect_within(&config, cluster("main"), "test", Duration::from_millis(200)).await;
-    assert!(matches!(unknown, Err(BusError::Away { .. })), "a stranger is let in");
+    assert!(matches!(unknown, Err(BusError::Disconnected { .. })), "an unknown client is accepted");
 
     config.nkey_seed_file = Some(seed);
     let bus = within("it is let in", Bus::connect(&config, cluster("main"), "test")).await.unwrap();
@@ -234,7 +234,7 @@ async fn a_service_proves_who_it_is_and_may_do_no_more_than_its_part() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_said_at_once() {
+async fn invalid_configuration_fails_at_once() {
     let wrong = |change: fn(&mut BusConfig)| async move {
         let mut config = BusConfig::at("nats://127.0.0.1:4222");
         change(&mut config);

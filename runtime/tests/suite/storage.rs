@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use wattle_common::codec;
 use wattle_common::messages::LedgerEntry;
 use wattle_common::subject::{Bucket, StreamName};
-use wattle_runtime::bus::{Bus, BusError, Change, Consumer, Watch};
+use wattle_runtime::bus::{
+    Bus, BusError, Change, Consumer, ExclusiveBucket, ExclusiveError, Stored, Watch,
+};
+use wattle_runtime::shell::Shutdown;
 use wattle_runtime::testing::NatsServer;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +39,7 @@ async fn change_to(watch: &mut Watch, key: &str, n: Option<u64>) -> Change {
 }
 
 #[tokio::test]
-async fn a_value_is_written_by_whoever_knows_its_revision() {
+async fn update_requires_the_current_revision() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
@@ -66,7 +69,7 @@ async fn a_value_is_written_by_whoever_knows_its_revision() {
 }
 
 #[tokio::test]
-async fn a_bucket_is_made_once_and_each_cluster_has_its_own() {
+async fn buckets_are_separate_for_each_cluster() {
     let server = NatsServer::start().await;
     let (east, west) = (connect(&server, "east").await, connect(&server, "west").await);
     let in_east = east.bucket(Bucket::Desired).await.unwrap();
@@ -83,7 +86,7 @@ async fn a_bucket_is_made_once_and_each_cluster_has_its_own() {
 }
 
 #[tokio::test]
-async fn an_operators_limits_stay_and_a_foreign_stream_is_refused() {
+async fn existing_limits_are_kept_and_foreign_streams_refused() {
     let server = NatsServer::start().await;
     let client = async_nats::connect(server.url()).await.unwrap();
     let jetstream = async_nats::jetstream::new(client);
@@ -108,7 +111,7 @@ async fn an_operators_limits_stay_and_a_foreign_stream_is_refused() {
 }
 
 #[tokio::test]
-async fn a_watch_says_last_values_then_changes() {
+async fn watch_returns_current_values_then_changes() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let bucket = bus.bucket(Bucket::Desired).await.unwrap();
@@ -144,7 +147,7 @@ async fn a_watch_says_last_values_then_changes() {
 }
 
 #[tokio::test]
-async fn a_watch_outlives_the_servers_crash_and_misses_nothing() {
+async fn watch_survives_a_server_crash_without_gaps() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let bucket = bus.bucket(Bucket::Actual).await.unwrap();
@@ -169,7 +172,7 @@ async fn a_watch_outlives_the_servers_crash_and_misses_nothing() {
 }
 
 #[tokio::test]
-async fn a_watch_outlives_even_a_lost_store() {
+async fn watch_survives_a_lost_store() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let bucket = bus.bucket(Bucket::Jobs).await.unwrap();
@@ -185,7 +188,7 @@ async fn a_watch_outlives_even_a_lost_store() {
 }
 
 #[tokio::test]
-async fn a_server_without_jetstream_is_named_and_the_remedy_too() {
+async fn missing_jetstream_error_names_server_and_remedy() {
     let server = NatsServer::start_without_jetstream().await;
     let bus = connect(&server, "main").await;
     let Err(error) = within("it gives up", bus.bucket(Bucket::Jobs)).await else {
@@ -215,7 +218,7 @@ async fn stored(bus: &Bus, n: u64) {
 }
 
 #[tokio::test]
-async fn what_is_stored_twice_under_one_id_is_stored_once() {
+async fn repeated_message_id_is_stored_once() {
     let server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     stored(&bus, 1).await;
@@ -232,7 +235,7 @@ async fn what_is_stored_twice_under_one_id_is_stored_once() {
 }
 
 #[tokio::test]
-async fn a_consumer_goes_on_where_it_was_through_its_own_and_the_servers_crash() {
+async fn consumer_resumes_after_crashes() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let mut consumer = bus.consume(StreamName::Ledger, "budget").await.unwrap();
@@ -261,7 +264,7 @@ async fn a_consumer_goes_on_where_it_was_through_its_own_and_the_servers_crash()
 
 /// The beginning of a watch, and a list of keys, are known also while every value is written anew.
 #[tokio::test]
-async fn what_is_written_all_the_time_is_read_to_its_end() {
+async fn initial_values_are_complete_under_concurrent_writes() {
     let server = NatsServer::start().await;
     let (bus, other) = (connect(&server, "main").await, connect(&server, "main").await);
     let actual = bus.bucket(Bucket::Actual).await.unwrap();
@@ -290,4 +293,27 @@ async fn what_is_written_all_the_time_is_read_to_its_end() {
         };
         tokio::join!(writes, reads);
     }
+}
+
+#[tokio::test]
+async fn exclusive_bucket_detects_another_writer() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let shutdown = Shutdown::default();
+    let (mut bucket, values) = ExclusiveBucket::open(&bus, Bucket::Jobs).await.unwrap();
+    assert!(values.is_empty());
+    assert_eq!(bucket.put("a", &1_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(bucket.put("a", &2_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(bucket.delete("a", &shutdown).await.unwrap(), Stored::Immediately);
+    assert_eq!(bucket.put("a", &3_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    // A reopened bucket knows the revisions.
+    let (mut bucket, values) = ExclusiveBucket::open(&bus, Bucket::Jobs).await.unwrap();
+    assert_eq!(values.len(), 1);
+    assert_eq!(bucket.put("a", &4_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    let other = bus.bucket(Bucket::Jobs).await.unwrap();
+    other.put("a", &"not a number").await.unwrap();
+    assert_eq!(bucket.put("a", &5_u64, &shutdown).await.unwrap(), Stored::Immediately);
+    other.put("a", &6_u64).await.unwrap();
+    let error = bucket.put("a", &7_u64, &shutdown).await.unwrap_err();
+    assert!(matches!(error, ExclusiveError::OtherWriter { .. }), "{error:?}");
 }
