@@ -18,7 +18,7 @@ fn job() -> JobId {
     JobId::new("job").expect("an id")
 }
 
-/// A predictor that knows a job by so many windows, and 20 other jobs by 6 each.
+/// A predictor with this many windows of one job, and 6 windows of each of 20 others.
 fn trained(method: Method, windows: u64) -> Predictor {
     let mut predictor = predictor(method);
     for other in 0..20 {

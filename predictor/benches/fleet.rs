@@ -27,16 +27,16 @@ const WINDOWS: u64 = 20;
 /// Jobs that taught each class before.
 const TEACHERS: u64 = 8;
 
-/// The argument that asks for the limits.
+/// Argument that selects the limits.
 const LIMITS: &str = "limits";
 
 fn main() {
-    let asked = std::env::args().nth(1).unwrap_or_default();
-    if asked == LIMITS {
+    let argument = std::env::args().nth(1).unwrap_or_default();
+    if argument == LIMITS {
         let limits = PredictorConfig::shipped();
         return measure(Method::Physical, limits.jobs_max, limits.windows_per_job_max);
     }
-    if let Some(method) = METHODS.into_iter().find(|m| asked == name(*m)) {
+    if let Some(method) = METHODS.into_iter().find(|m| argument == name(*m)) {
         return measure(method, JOBS, WINDOWS);
     }
     let program = std::env::current_exe().expect("a program has a path");

@@ -40,7 +40,7 @@ const WHOLE: [Column; 6] = [
 ];
 
 /// What tells a row's configuration, after whose it is.
-const BEFORE: &str = "predictor,gpu_type,class,job,heard_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
+const BEFORE: &str = "predictor,gpu_type,class,job,updated_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
 /// What was seen in it, each followed by its deviation.
 const SEEN: [&str; 4] =
     ["steps_per_s", "speed_alone_over_here", "power_here_over_alone", "power_here_over_tenants"];
@@ -82,7 +82,7 @@ pub fn parse_key(key: &str) -> Option<(PredictorId, &str, WorkloadId)> {
 pub fn rows(predictor: &PredictorId, kind: &str, class: &WorkloadId, kept: &Class) -> Vec<String> {
     let mut lines = Vec::new();
     for (job, summary) in &kept.jobs {
-        let heard = kept.heard_at_us.as_us();
+        let heard = kept.updated_at_us.as_us();
         let mut push = |(at, seen): (String, Seen)| {
             let mut line = format!("{predictor},{kind},{class},{job},{heard},{at}");
             for stored in seen {
@@ -159,7 +159,7 @@ mod tests {
     fn class(jobs: Vec<Summary>) -> Class {
         let id = |i| JobId::new(&format!("j{i}")).unwrap();
         let jobs = jobs.into_iter().enumerate().map(|(i, s)| (id(i), s)).collect();
-        Class { heard_at_us: Timestamp::from_s(7), jobs, ..Class::default() }
+        Class { updated_at_us: Timestamp::from_s(7), jobs, ..Class::default() }
     }
 
     fn lines(kept: &Class) -> Vec<Vec<String>> {
@@ -199,7 +199,7 @@ mod tests {
         };
         for (line, name, value) in [
             (0, "class", "a"),
-            (0, "heard_at_us", "7000000"),
+            (0, "updated_at_us", "7000000"),
             (0, "gpus", "2"),
             (0, "global_batch", "512"),
             (0, "neighbours", ""),

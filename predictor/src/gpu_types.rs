@@ -1,4 +1,4 @@
-//! What is known of each GPU type from windows: its highest cap and clock, its lowest power.
+//! GPU types as seen in windows: highest cap and clock, lowest power.
 //!
 //! Data sheets ([`crate::prior`]) complete it. Bounded in GPU types.
 

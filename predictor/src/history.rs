@@ -129,7 +129,7 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Class {
     /// When it was last heard of.
-    pub heard_at_us: Timestamp,
+    pub updated_at_us: Timestamp,
     /// Its jobs.
     pub jobs: Vec<(JobId, Summary)>,
     /// What they did beside one other job.
@@ -352,7 +352,7 @@ impl History {
         let kept = self.kinds.entry(kind.to_owned()).or_default().entry(class.clone()).or_default();
         kept.profile.take();
         let entry = &mut kept.class;
-        entry.heard_at_us = now;
+        entry.updated_at_us = now;
         let news = entry.beside.take(now, job, std::mem::take(&mut summary.singles).into_iter());
         *self.pair_news.entry(kind.to_owned()).or_insert(0) += news;
         match entry.jobs.iter_mut().find(|(id, _)| id == job) {
@@ -393,7 +393,7 @@ impl History {
     fn shrink(&mut self, max: usize) {
         while self.len() > max {
             let all = self.kinds.iter().flat_map(|(kind, classes)| {
-                classes.iter().map(move |(name, kept)| (kind, name, kept.class.heard_at_us))
+                classes.iter().map(move |(name, kept)| (kind, name, kept.class.updated_at_us))
             });
             let oldest = all.min_by_key(|(_, _, heard)| *heard);
             let Some((kind, name)) = oldest.map(|(kind, name, _)| (kind.clone(), name.clone()))

@@ -13,7 +13,7 @@
 //!   jobs), [`model::cap_curve`] and [`model::clock`] (a job's own curves), [`model::throughput`]
 //!   (GPUs, nodes and batch), [`model::interference`] (co-located jobs), [`model::pairs`] (pairs of
 //!   workload classes). [`prior`]: constants from data sheets and published measurements.
-//! * [`gpu_types`]: what is known of each GPU type.
+//! * [`gpu_types`]: the limits of each GPU type.
 //! * [`history`]: what outlives a job, by workload class; [`pooled`]: models fitted to all of it.
 //! * [`job`]: one job's windows and fitted models; [`surface`]: its predictions; [`probe`]: the
 //!   configurations worth measuring; [`calibration`]: intervals from earlier prediction errors.

@@ -68,7 +68,7 @@ pub struct Subject<'a> {
     /// What is known of it.
     pub job: &'a Job,
     /// Its class, declared or surely alike.
-    pub taken_for: Option<&'a WorkloadId>,
+    pub class_id: Option<&'a WorkloadId>,
     /// The kind of card.
     pub kind: &'a str,
     /// The card.
@@ -125,7 +125,7 @@ impl Learner {
     ) {
         for (id, summary) in &kept.jobs {
             if !self.readings.knows(kind, id) {
-                let at = kept.heard_at_us;
+                let at = kept.updated_at_us;
                 let seen = SeenJob::of_summary(class, at, summary, card, profiles);
                 self.readings.put(kind, id, seen);
                 self.fitted.entry(kind.to_owned()).or_default().1 += 1;
@@ -161,7 +161,7 @@ impl Learner {
             return None;
         }
         let mut seen = SeenJob::of(of.job, of.card, of.class, of.profiles);
-        seen.class = of.taken_for.cloned();
+        seen.class = of.class_id.cloned();
         if seen.readings.is_empty() && of.class.ln_power.is_none() {
             // Of a job nobody knows, the power of any other is expected.
             let logs: Vec<f64> =

@@ -10,7 +10,7 @@
 //! Later intervals are multiplied by the 90 % quantile of the scores, the `ceil((n + 1) 0.9)`-th smallest
 //! of n: split conformal prediction, corrected for small samples (Vovk, Gammerman, Shafer, "Algorithmic
 //! Learning in a Random World", 2005). Scores are kept by stratum: what is new in the configuration
-//! ([`Aspect`]), what was seen of the job ([`Horizon`]), and the family of its class, because families
+//! ([`Aspect`]), the evidence on the job ([`Horizon`]), and the family of its class, because families
 //! differ in noise. A family with enough scores uses its own quantile, interpolated so that it covers
 //! 90 % and not more. Another family uses the scores of all families where the job itself is known.
 //! Where it is not, and for a new shape, where the form of the model errs, families differ by more than
@@ -73,7 +73,7 @@ pub fn score(seen: f64, expected: &Estimate) -> Option<f64> {
     score.is_finite().then_some(score.min(SCORE_MAX))
 }
 
-/// Hash that tells jobs apart (FNV-1a, folded).
+/// Hash that distinguishes jobs (FNV-1a, folded).
 fn tag(job: &str) -> u32 {
     let hash = fnv1a(job.as_bytes());
     (hash ^ (hash >> 32)) as u32
@@ -312,8 +312,8 @@ mod tests {
         let back: Scores = serde_json::from_str(&text).unwrap();
         let mut other = Calibration::default();
         assert!(other.restore(&gpu_type, &name, back.clone()));
-        let asked = place("f60", Horizon::NewAspect);
-        assert!((other.stretch("v100", Quantity::Power, &asked) - 1.5).abs() < 1e-6);
+        let unseen = place("f60", Horizon::NewAspect);
+        assert!((other.stretch("v100", Quantity::Power, &unseen) - 1.5).abs() < 1e-6);
         assert!(!other.restore(&gpu_type, "power-setting", back.clone()));
         let mut bad = back;
         bad.families.entry("f60".into()).or_default().push_back((1, f32::NAN));

@@ -92,8 +92,8 @@ fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
     jobs.sort_unstable();
     let weights: Vec<(u32, f64)> =
         jobs.chunk_by(|a, b| a == b).map(|same| (same[0], 1.0 / same.len() as f64)).collect();
-    let asked = COVERED * (weights.len() as f64 + 1.0);
-    if asked > weights.len() as f64 {
+    let rank = COVERED * (weights.len() as f64 + 1.0);
+    if rank > weights.len() as f64 {
         return None;
     }
     let weight = |job: u32| {
@@ -106,7 +106,7 @@ fn quantile_of_jobs(scores: &[(u32, f32)]) -> Option<f64> {
     sorted.into_iter().find_map(|(score, weight)| {
         below += weight;
         // Tolerance for rounding of the sum.
-        (below + 1e-9 >= asked).then_some(f64::from(score))
+        (below + 1e-9 >= rank).then_some(f64::from(score))
     })
 }
 
@@ -260,12 +260,15 @@ mod tests {
             if i % 400 == 399 {
                 scores.settle();
                 let families = scores.families.clone();
-                let mut anew = Scores { families, ..Scores::default() };
-                anew.settle();
+                let mut computed = Scores { families, ..Scores::default() };
+                computed.settle();
                 // Computed less often.
-                anew.quantiles.jobs = scores.quantiles.jobs;
-                anew.quantiles.new = scores.quantiles.new;
-                assert_eq!((&anew.quantiles, &anew.order), (&scores.quantiles, &scores.order));
+                computed.quantiles.jobs = scores.quantiles.jobs;
+                computed.quantiles.new = scores.quantiles.new;
+                assert_eq!(
+                    (&computed.quantiles, &computed.order),
+                    (&scores.quantiles, &scores.order)
+                );
             }
         }
         assert!(scores.families.len() == FAMILIES_MAX && scores.order.all.len() > PROMPT_MAX);

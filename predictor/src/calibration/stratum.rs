@@ -1,4 +1,4 @@
-//! Strata of predictions: what is new in the configuration, and what was seen of the job.
+//! Strata of predictions: what is new in the configuration, and the evidence on the job.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub enum Aspect {
     ColocationHistory,
 }
 
-/// What was seen of the job in that respect.
+/// Evidence on the job in that respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Horizon {
     /// The same configuration.
@@ -122,10 +122,10 @@ impl<'a> SeenConfigurations<'a> {
         }
         let cap_w = at.cap.map(wattle_common::Power::as_w);
         let clock = at.clock_max.map(|f| f64::from(f.as_mhz()));
-        let asked = setting(self.gpu, cap_w, clock);
+        let requested = setting(self.gpu, cap_w, clock);
         let again = self.windows.iter().any(|w| {
             here((w.gpus, w.nodes, w.global_batch))
-                && setting(self.gpu, w.cap_w, w.clock_mhz_max) == asked
+                && setting(self.gpu, w.cap_w, w.clock_mhz_max) == requested
                 && w.neighbours == at.neighbours
         });
         if again {

@@ -24,7 +24,7 @@ const NEWS: f64 = 0.5;
 /// Observations beside one partner class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Partner {
-    heard_at_us: Timestamp,
+    updated_at_us: Timestamp,
     /// Natural logarithm of each job's slowdown, oldest first.
     jobs: Vec<(JobId, Gaussian)>,
 }
@@ -60,7 +60,7 @@ impl ColocationHistory {
     ) -> u64 {
         let mut news = 0;
         for (class, stored) in singles.filter(|(class, _)| class.as_str() != UNKNOWN) {
-            let new = || Partner { heard_at_us: now, jobs: Vec::new() };
+            let new = || Partner { updated_at_us: now, jobs: Vec::new() };
             let partner = self.partners.entry(class).or_insert_with(new);
             match partner.jobs.iter_mut().find(|(id, _)| id == job) {
                 Some((_, kept)) if *kept == stored => continue,
@@ -76,10 +76,10 @@ impl ColocationHistory {
                     }
                 }
             }
-            partner.heard_at_us = now;
+            partner.updated_at_us = now;
         }
         while self.partners.len() > PARTNERS_MAX {
-            let oldest = self.partners.iter().min_by_key(|(_, p)| p.heard_at_us);
+            let oldest = self.partners.iter().min_by_key(|(_, p)| p.updated_at_us);
             if let Some(class) = oldest.map(|(class, _)| class.clone()) {
                 self.partners.remove(&class);
             }
@@ -91,7 +91,7 @@ impl ColocationHistory {
     /// jobs.
     pub fn iter(&self) -> impl Iterator<Item = (&WorkloadId, Timestamp, Gaussian)> {
         self.partners.iter().filter_map(|(class, partner)| {
-            partner.pooled().map(|pooled| (class, partner.heard_at_us, pooled))
+            partner.pooled().map(|pooled| (class, partner.updated_at_us, pooled))
         })
     }
 

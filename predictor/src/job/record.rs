@@ -22,7 +22,7 @@ pub struct Job {
     /// GPU type.
     pub gpu_type: Option<String>,
     /// Time of the last update.
-    pub heard_at_us: Timestamp,
+    pub updated_at_us: Timestamp,
     /// Windows, ordered by start and node.
     windows: Vec<Observation>,
 }
@@ -36,7 +36,7 @@ impl Job {
         gpus: GpuRequest,
         gpu_type: Option<String>,
     ) -> Self {
-        Self { workload, gpus, described: false, gpu_type, heard_at_us: now, windows: Vec::new() }
+        Self { workload, gpus, described: false, gpu_type, updated_at_us: now, windows: Vec::new() }
     }
 
     /// Windows, oldest first.

@@ -53,7 +53,7 @@ impl JobModel {
         let mut rows = self.held.class_rows(Output::Slow, &context.class.settings, levels);
         for (window, shift) in windows.iter().zip(shifts).rev().filter(|(w, _)| w.rate.is_some()) {
             // Shared windows set the level only where no exclusive window does. The slowdown that
-            // they are corrected by has a common error, so many are no more precise than one.
+            // they are corrected by has a common error, so a sum of them is no more precise than one.
             if !window.alone() && alone_in(window.shape()) {
                 continue;
             }

@@ -87,7 +87,7 @@ fn by_likeness<'a>(
             (sd * sd, same, other)
         })
         .collect();
-    others.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.2.heard_at_us.cmp(&a.2.heard_at_us)));
+    others.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.2.updated_at_us.cmp(&a.2.updated_at_us)));
     others
 }
 

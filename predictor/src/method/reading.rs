@@ -67,7 +67,7 @@ pub struct SeenJob {
     /// Its class, where declared.
     pub class: Option<WorkloadId>,
     /// When it was last heard of.
-    pub heard_at_us: Timestamp,
+    pub updated_at_us: Timestamp,
     /// Itself.
     pub traits: Traits,
     /// Whether its rates are inferred, and so no steps.
@@ -155,7 +155,7 @@ impl SeenJob {
         let ln = |seen| median(seen).map(f64::ln);
         Self {
             class: job.workload.clone(),
-            heard_at_us: job.heard_at_us,
+            updated_at_us: job.updated_at_us,
             traits,
             inferred,
             readings: groups
@@ -173,7 +173,7 @@ impl SeenJob {
     #[must_use]
     pub fn of_summary(
         class: &WorkloadId,
-        heard_at_us: Timestamp,
+        updated_at_us: Timestamp,
         kept: &Summary,
         card: &GpuSpec,
         profiles: &Profiles,
@@ -222,7 +222,7 @@ impl SeenJob {
             readings.push(Reading { place: at((1, 1, None), free, &[]), ln_rate: None, ln_power });
         }
         readings.truncate(READINGS_PER_JOB);
-        Self { class: Some(class.clone()), heard_at_us, traits, inferred: false, readings }
+        Self { class: Some(class.clone()), updated_at_us, traits, inferred: false, readings }
     }
 
     /// The job's own level of `what` beyond the crude formula, alone at the default on the GPUs it
@@ -277,7 +277,7 @@ impl Readings {
             let oldest = jobs
                 .iter()
                 .filter(|(_, seen)| fullest(seen))
-                .min_by_key(|(_, seen)| seen.heard_at_us)
+                .min_by_key(|(_, seen)| seen.updated_at_us)
                 .map(|(id, _)| id.clone());
             if let Some(oldest) = oldest {
                 jobs.remove(&oldest);
@@ -338,7 +338,7 @@ mod tests {
         let traits = Traits { busy: 0.5, memory_busy: 0.2, power_w: 100.0, global_batch: None };
         SeenJob {
             class: Some(WorkloadId::new(class).unwrap()),
-            heard_at_us: Timestamp::from_s(at),
+            updated_at_us: Timestamp::from_s(at),
             traits,
             inferred: false,
             readings: Vec::new(),

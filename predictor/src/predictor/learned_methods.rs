@@ -19,17 +19,17 @@ impl Predictor {
         wanted: &[Configuration],
         ask: impl FnOnce(Subject<'_>) -> T,
     ) -> T {
-        let taken_for = self.class_of(id, job);
-        let class = taken_for.as_ref().and_then(|w| self.history.profile(gpu_type, w, Some(id)));
+        let matched = self.class_of(id, job);
+        let class = matched.as_ref().and_then(|w| self.history.profile(gpu_type, w, Some(id)));
         let class = class.unwrap_or_default();
-        let asked = wanted.iter().flat_map(|at| &at.neighbours);
+        let of_wanted = wanted.iter().flat_map(|at| &at.neighbours);
         let seen = job.windows().iter().flat_map(|w| &w.neighbours);
-        let profiles = self.profiles(gpu_type, asked.chain(seen));
-        let taken_for = taken_for.as_ref();
+        let profiles = self.profiles(gpu_type, of_wanted.chain(seen));
+        let matched = matched.as_ref();
         ask(Subject {
             id,
             job,
-            taken_for,
+            class_id: matched,
             kind: gpu_type,
             card: gpu,
             class: &class,

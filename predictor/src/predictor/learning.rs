@@ -64,7 +64,7 @@ impl Predictor {
         let fresh = Job::new(now, window.workload.clone(), request, Some(gpu_type.clone()));
         self.gpu_types.see(&gpu_type, &observation);
         let job = self.enter(window.job.clone(), fresh);
-        job.heard_at_us = job.heard_at_us.max(now);
+        job.updated_at_us = job.updated_at_us.max(now);
         if job.gpu_type.as_ref() != Some(&gpu_type) {
             job.start_over();
             job.gpu_type = Some(gpu_type);

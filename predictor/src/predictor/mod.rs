@@ -1,6 +1,6 @@
 //! State of every job, and predictions from it.
 //!
-//! The predictor holds jobs, their history by class, what is known of each GPU type, and the fitted
+//! The predictor holds jobs, their history by class, the limits of each GPU type, and the fitted
 //! models; the formulas are in [`crate::model`]. It makes no placement decision.
 //!
 //! Memory is bounded: about 250 bytes for a window, 13 kB for a job's models and 104 kB at most for
@@ -181,7 +181,7 @@ impl Predictor {
     fn enter(&mut self, job: JobId, fresh: Job) -> &mut Job {
         if !self.jobs.contains_key(&job) {
             while self.jobs.len() >= self.config.jobs_max as usize {
-                let oldest = self.jobs.iter().min_by_key(|(_, j)| j.heard_at_us);
+                let oldest = self.jobs.iter().min_by_key(|(_, j)| j.updated_at_us);
                 let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
                 self.forget(&oldest);
             }

@@ -54,16 +54,16 @@ impl Predictor {
         let class = self.class_of(job, known);
         let twin = Job::new(now, class, known.gpus, Some(gpu_type.to_owned()));
         // An id that no job has, so that no model fitted to the job itself is used.
-        let nobody = JobId::new("--elsewhere--").ok()?;
-        Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &nobody, &twin) })
+        let placeholder = JobId::new("--elsewhere--").ok()?;
+        Some(Surface { job: job.clone(), probe: None, ..self.surface_of(now, &placeholder, &twin) })
     }
 
     pub(super) fn surface_of(&self, now: Timestamp, job: &JobId, known: &Job) -> Surface {
         let gpu_type = self.gpu_type_of(known);
         let gpu = self.gpu_types.spec(gpu_type);
         let axis = self.axis();
-        let taken_for = self.class_of(job, known);
-        let kept = self.class_seen(job, known, gpu_type, taken_for.as_ref());
+        let class_id = self.class_of(job, known);
+        let kept = self.class_seen(job, known, gpu_type, class_id.as_ref());
         let class = kept.as_deref();
         let mut sets: Vec<Vec<WorkloadId>> = Vec::new();
         let seen = class.into_iter().flat_map(|c| &c.jobs).flat_map(|(_, s)| &s.shared);
@@ -96,7 +96,7 @@ impl Predictor {
             gpu_type: gpu_type.to_owned(),
             windows: model.windows,
             basis: Some(self.basis(job, known, gpu_type, &model)),
-            class: taken_for,
+            class: class_id,
             utilization_gpu_percent: model.busy_seen.then_some(100.0 * model.busy.mean),
             utilization_memory_percent: model.memory_busy.map(|m| 100.0 * m),
             memory_mib_max: model.memory_mib,
@@ -140,8 +140,8 @@ impl Predictor {
         if let Some(points) = self.learned_points((job, known), (gpu_type, gpu), wanted) {
             return points;
         }
-        let taken_for = self.class_of(job, known);
-        let kept = self.class_seen(job, known, gpu_type, taken_for.as_ref());
+        let class_id = self.class_of(job, known);
+        let kept = self.class_seen(job, known, gpu_type, class_id.as_ref());
         let class = kept.as_deref();
         let profiles = self.profiles(gpu_type, wanted.iter().flat_map(|at| &at.neighbours));
         let model = self.model_of(job, known, gpu_type, gpu);

@@ -44,8 +44,9 @@ impl Predictor {
 
     /// Class of a job: the declared one, else a confident match.
     pub(super) fn class_of(&self, id: &JobId, job: &Job) -> Option<WorkloadId> {
-        let like = || self.match_of(id, job).filter(|like| like.confident).map(|like| like.class);
-        job.workload.clone().or_else(like)
+        let matched =
+            || self.match_of(id, job).filter(|found| found.confident).map(|found| found.class);
+        job.workload.clone().or_else(matched)
     }
 
     /// History of the class of `job`. An undeclared job's own readings are added, since its class
@@ -67,9 +68,9 @@ impl Predictor {
 
     /// Class of a window's neighbour where the window does not contain it.
     pub(super) fn neighbour_class(&self, id: &JobId) -> Option<WorkloadId> {
-        let like = || self.matches.get(id)?.as_ref().filter(|like| like.confident);
+        let matched = || self.matches.get(id)?.as_ref().filter(|found| found.confident);
         let declared = self.jobs.get(id).and_then(|job| job.workload.clone());
-        declared.or_else(|| like().map(|like| like.class.clone()))
+        declared.or_else(|| matched().map(|found| found.class.clone()))
     }
 
     /// Matches a job again after a window.
@@ -78,15 +79,15 @@ impl Predictor {
             Some(job) if job.workload.is_none() => Some(self.find_match(job)),
             _ => None,
         };
-        let sure = |like: &Option<ClassMatch>| {
-            like.as_ref().filter(|like| like.confident).map(|like| like.class.clone())
+        let confident = |matched: &Option<ClassMatch>| {
+            matched.as_ref().filter(|found| found.confident).map(|found| found.class.clone())
         };
-        let after = found.as_ref().and_then(sure);
+        let after = found.as_ref().and_then(confident);
         let before = match found {
             Some(found) => self.matches.insert(id.clone(), found),
             None => self.matches.remove(id),
         };
-        let before = before.as_ref().and_then(sure);
+        let before = before.as_ref().and_then(confident);
         if before != after {
             self.uncount(before.as_ref());
             self.count(after.as_ref());
@@ -101,23 +102,23 @@ impl Predictor {
         if alone < WINDOWS_MIN {
             return;
         }
-        let like = self.match_of(id, job);
-        let known = like.as_ref().filter(|like| like.probability > MATCH_MIN);
+        let matched = self.match_of(id, job);
+        let known = matched.as_ref().filter(|found| found.probability > MATCH_MIN);
         let class = match known {
-            Some(like) if like.confident && like.class.as_str().starts_with(PREFIX) => {
-                like.class.clone()
+            Some(found) if found.confident && found.class.as_str().starts_with(PREFIX) => {
+                found.class.clone()
             }
             Some(_) => return,
             None => self.new_anonymous(gpu_type),
         };
         let summary = model.summary(job);
-        let (heard, gpu_type) = (job.heard_at_us, gpu_type.clone());
+        let (at, gpu_type) = (job.updated_at_us, gpu_type.clone());
         let founded = known.is_none();
         if founded {
             self.history.remove(&gpu_type, &class);
         }
         let max = self.config.classes_max as usize;
-        self.history.remember(heard, &gpu_type, &class, id, summary, max);
+        self.history.remember(at, &gpu_type, &class, id, summary, max);
     }
 
     /// A free anonymous name, or that of the least recently updated anonymous class.
@@ -130,7 +131,7 @@ impl Predictor {
         let oldest = || {
             (1..=ANONYMOUS_MAX)
                 .map(name)
-                .min_by_key(|n| self.history.class(gpu_type, n).map(|class| class.heard_at_us))
+                .min_by_key(|n| self.history.class(gpu_type, n).map(|class| class.updated_at_us))
         };
         free.or_else(oldest).unwrap_or_else(|| name(1))
     }

@@ -34,16 +34,16 @@ fn ask(p: &Predictor, name: &str, cap: f64) -> SurfacePoint {
 
 /// Mean relative errors of rate and power over the unknown caps, and the mean width of the rate.
 fn errors(p: &Predictor, name: &str, truth: &Truth, known: &[f64]) -> [f64; 3] {
-    let asked: Vec<f64> = CAPS.into_iter().filter(|cap| !known.contains(cap)).collect();
+    let unknown: Vec<f64> = CAPS.into_iter().filter(|cap| !known.contains(cap)).collect();
     let mut sums = [0.0; 3];
-    for cap in &asked {
+    for cap in &unknown {
         let point = ask(p, name, *cap);
         let rate = point.steps_per_s.unwrap();
         sums[0] += (rate.mean / (truth.rate * truth.speed(*cap)) - 1.0).abs();
         sums[1] += (point.gpu_power_w.mean / truth.power(*cap) - 1.0).abs();
         sums[2] += rate.high / rate.low - 1.0;
     }
-    sums.map(|sum| sum / asked.len() as f64)
+    sums.map(|sum| sum / unknown.len() as f64)
 }
 
 /// Classes of similar steepness on a GPU where caps cost more than the prior expects.

@@ -5,7 +5,7 @@
 //! not run, and pass. The forms were compared on these files (pooled ones with the job's network left
 //! out), so the figures are a little better than on unseen files.
 
-#![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
+#![allow(clippy::print_stdout, reason = "prints what was measured, or that nothing was")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ impl Errors {
     fn print(&self, what: &str) -> [f64; 5] {
         let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
         let share = |inside: usize| inside as f64 / self.time.len() as f64;
-        let told = [
+        let errors = [
             mean(&self.time),
             mean(&self.power),
             mean(&self.energy),
@@ -88,13 +88,13 @@ impl Errors {
         println!(
             "{what}: {} predictions, time off by {:.2} % (covered {:.2}), power by {:.2} % (covered {:.2}), energy by {:.2} %",
             self.time.len(),
-            100.0 * told[0],
-            told[3],
-            100.0 * told[1],
-            told[4],
-            100.0 * told[2],
+            100.0 * errors[0],
+            errors[3],
+            100.0 * errors[1],
+            errors[4],
+            100.0 * errors[2],
         );
-        told
+        errors
     }
 }
 

@@ -3,7 +3,7 @@
 //! Reads the Gavel throughput tables (stanford-futuredata/gavel, MIT) from the folder in `WATTLE_DATA`, or
 //! `../shared/data` next to the repository; without it the tests print that they did not run, and pass.
 
-#![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
+#![allow(clippy::print_stdout, reason = "prints what was measured, or that nothing was")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -110,7 +110,8 @@ fn score(kind: &str, all: &[Tenant], out: impl Fn(&Tenant) -> bool) -> Score {
         let sum = sums.entry(unordered(t)).or_default();
         *sum = (sum.0 + times * speed.mean, sum.1 + times * t.share);
     }
-    let right = sums.values().filter(|(said, seen)| (*said > 1.0) == (*seen > 1.0)).count();
+    let right =
+        sums.values().filter(|(predicted, seen)| (*predicted > 1.0) == (*seen > 1.0)).count();
     // As a share of pairs, in units of tenants.
     score.worth_right = right * score.error.len() / sums.len().max(1);
     score
@@ -162,12 +163,12 @@ fn each_job_left_out_is_off_by_at_most(error_max: f64, kind: &str) {
 }
 
 #[test]
-fn a_job_left_out_on_a_v100_is_told_by_its_solo_rate_and_its_relatives() {
+fn left_out_job_on_v100_is_predicted_by_its_rate_and_its_relatives() {
     each_job_left_out_is_off_by_at_most(0.085, "v100");
 }
 
 #[test]
-fn a_job_left_out_on_a_p100_is_told_by_its_solo_rate_and_its_relatives() {
+fn left_out_job_on_p100_is_predicted_by_its_rate_and_its_relatives() {
     each_job_left_out_is_off_by_at_most(0.043, "p100");
 }
 

@@ -5,7 +5,7 @@
 //! (petuum/adaptdl, both Apache-2.0) from the folder in `WATTLE_DATA`, or `../shared/data` next to the
 //! repository; without it the tests print that they did not run, and pass.
 
-#![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
+#![allow(clippy::print_stdout, reason = "prints what was measured, or that nothing was")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

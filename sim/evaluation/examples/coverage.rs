@@ -5,7 +5,7 @@
 //! Rows of one group have correlated errors, so the precision of a share follows from the number of groups:
 //! `give or take` is twice the standard deviation of a mean over groups.
 
-#![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
+#![allow(clippy::unwrap_used, reason = "a developer's tool; it fails with what is missing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
 
 mod files;

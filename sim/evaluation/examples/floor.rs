@@ -21,7 +21,7 @@
 //!
 //! No predictor and no model of Wattle is used.
 
-#![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
+#![allow(clippy::unwrap_used, reason = "a developer's tool; it fails with what is missing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
 
 mod files;
@@ -228,10 +228,10 @@ fn pairs(file: &str, text: &str) {
     let mut lines: BTreeMap<[String; 4], Curve> = BTreeMap::new();
     for row in rows(text) {
         for (me, other) in [("a", "b"), ("b", "a")] {
-            let get = |what: &str, who: &str| number(&row, &format!("{what}_{who}"));
+            let get = |what: &str, side: &str| number(&row, &format!("{what}_{side}"));
             let (Some(batch), Some(alone)) = (get("bs", other), get("iso", me)) else { continue };
             let Some(packed) = get("packed", me).filter(|p| *p > 0.0) else { continue };
-            let cell = |what: &str, who: &str| row[format!("{what}_{who}").as_str()].to_owned();
+            let cell = |what: &str, side: &str| row[format!("{what}_{side}").as_str()].to_owned();
             let key =
                 [row["gpu"].to_owned(), cell("model", me), cell("bs", me), cell("model", other)];
             lines.entry(key).or_default().push((batch, packed / alone));

@@ -4,7 +4,7 @@
 //! each constant: the largest change of error and of coverage, with its row. It shows how much could have
 //! been tuned. A process can vary one constant once, so the example runs itself for each.
 
-#![allow(clippy::unwrap_used, reason = "a developer's tool; it says what is missing by failing")]
+#![allow(clippy::unwrap_used, reason = "a developer's tool; it fails with what is missing")]
 #![allow(clippy::print_stdout, reason = "prints its table")]
 
 mod files;

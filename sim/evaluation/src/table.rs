@@ -238,9 +238,9 @@ mod tests {
         let rows = table.rows(|row| Ok(Some((row.count("x")?, row.positive("y")?))));
         let kept = unique(&mut table, rows, |r| r.0);
         assert_eq!(kept, [(1, 2.0)]);
-        let said: Vec<String> = table.into_problems().iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = table.into_problems().iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "f.csv:3: has 1 cells, the header has 2",
                 "f.csv:5: `y` is `nan`, not a number above zero",

@@ -10,7 +10,7 @@ use wattle_runtime::testing::NatsServer;
 use wattle_tests::{PATIENCE, program};
 
 fn class() -> Value {
-    json!({"heard_at_us": 7, "jobs": [["j1", {
+    json!({"updated_at_us": 7, "jobs": [["j1", {
         "levels": [{"gpus": 2, "nodes": 1, "ln_rate": {"mean": 0.0, "sd": 0.02}}],
         "busy": {"mean": 0.5, "sd": 0.03}, "memory_busy": null, "memory_mib": 9000,
         "ln_power": null, "shared": [],
@@ -42,7 +42,10 @@ async fn what_was_learned_comes_out_as_csv() {
     let lines: Vec<&str> = all.lines().collect();
     assert_eq!(lines.len(), 3, "{all}");
     let columns = lines[0].split(',').count();
-    assert!(lines[0].starts_with("predictor,gpu_type,class,job,heard_at_us,gpus,nodes,"), "{all}");
+    assert!(
+        lines[0].starts_with("predictor,gpu_type,class,job,updated_at_us,gpus,nodes,"),
+        "{all}"
+    );
     assert!(lines.iter().all(|line| line.split(',').count() == columns), "{all}");
     assert!(lines[1].starts_with("other,v100,bert-b8,j1,7,2,1,,,,,1,2,"), "{all}");
     let (_, one, _) = history(&["--predictor", "physical"]);

@@ -406,10 +406,10 @@ mod tests {
     fn job_with_a_constant_local_batch_does_not_gain() {
         let t = fitted(vec![known(1, 1, None, 10.0), known(4, 1, None, 9.4)]);
         assert!((rate(&t, 8, 1, None) / 9.3 - 1.0).abs() < 0.1, "{}", rate(&t, 8, 1, None));
-        let said = fitted(vec![known(1, 1, Some(32), 10.0), known(4, 1, Some(128), 9.4)]);
-        let eight = rate(&said, 8, 1, Some(256));
+        let reported = fitted(vec![known(1, 1, Some(32), 10.0), known(4, 1, Some(128), 9.4)]);
+        let eight = rate(&reported, 8, 1, Some(256));
         assert!((eight / 9.2 - 1.0).abs() < 0.1, "{eight}");
-        assert!(rate(&said, 8, 1, Some(64)) > eight, "a smaller batch has a shorter step");
+        assert!(rate(&reported, 8, 1, Some(64)) > eight, "a smaller batch has a shorter step");
     }
 
     #[test]
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_said() {
+    fn without_readings_there_is_no_prediction() {
         assert!(fitted(Vec::new()).ln_rate(JobShape { gpus: 1, nodes: 1, batch: None }).is_none());
     }
 }

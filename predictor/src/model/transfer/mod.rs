@@ -246,7 +246,7 @@ impl Transfer {
         self.bins.len()
     }
 
-    /// Prior of a job with exclusive power e^`ln_power` (W) at the default; `kin`: whether others of its
+    /// Prior of a job with exclusive power e^`ln_power` (W) at the default; `same_family`: whether others of its
     /// family were seen under caps.
     #[must_use]
     pub fn effect(&self, gpu: &GpuSpec, ln_power: f64, cap_w: f64, same_family: bool) -> CapEffect {

@@ -100,7 +100,7 @@ fn three(n: usize) -> [usize; 3] {
 pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
     let jobs: Vec<&CapJob> = caps.jobs.iter().filter(|j| j.readings.len() >= CAPS_MIN).collect();
     let known = |job: &'_ CapJob| three(job.readings.len()).map(|i| job.readings[i]);
-    let asked = |job: &CapJob| {
+    let unknown = |job: &CapJob| {
         let rest = job.readings.iter().enumerate();
         let rest = rest.filter(|(i, _)| !three(job.readings.len()).contains(i));
         rest.map(|(_, r)| *r).collect::<Vec<_>>()
@@ -110,7 +110,7 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
         .map(|job| KnownJob {
             class: &job.class,
             known: known(job).iter().map(|r| shown(job, r)).collect(),
-            asked: asked(job).iter().map(|r| shown(job, r)).collect(),
+            unknown: unknown(job).iter().map(|r| shown(job, r)).collect(),
         })
         .collect();
     let mut samples = Samples::default();
@@ -120,7 +120,7 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
             known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
         };
         let (speed, power) = (by(&|r| 1.0 / r.time_s), by(&|r| r.power_w));
-        for reading in &asked(job) {
+        for reading in &unknown(job) {
             let cap = reading.cap_w;
             let speeds = simple(&speed, cap).into_iter();
             let both =

@@ -39,7 +39,7 @@ fn four(n: usize) -> [usize; KNOWN] {
 pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
     let jobs: Vec<&StageJob> = stages.jobs.iter().filter(|j| j.readings.len() > KNOWN).collect();
     let known = |job: &StageJob| four(job.readings.len()).map(|i| job.readings[i]);
-    let asked = |job: &StageJob| {
+    let unknown = |job: &StageJob| {
         let rest = job.readings.iter().enumerate();
         let rest = rest.filter(|(i, _)| !four(job.readings.len()).contains(i));
         rest.map(|(_, r)| *r).collect::<Vec<_>>()
@@ -49,7 +49,7 @@ pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
         .map(|job| KnownJob {
             class: &job.class,
             known: known(job).iter().map(|r| shown(job, r)).collect(),
-            asked: asked(job).iter().map(|r| shown(job, r)).collect(),
+            unknown: unknown(job).iter().map(|r| shown(job, r)).collect(),
         })
         .collect();
     let (mut times, mut energies) = (Vec::new(), Vec::new());
@@ -59,7 +59,7 @@ pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()
         };
         let (time, energy) = (by(&|r| r.time_s), by(&|r| r.energy_j));
-        for reading in &asked(job) {
+        for reading in &unknown(job) {
             let Some(point) = trial.predict(&job.class, &at(reading)) else { continue };
             let Some(rate) = &point.steps_per_s else { continue };
             let mhz = f64::from(reading.mhz);

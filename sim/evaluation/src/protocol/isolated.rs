@@ -33,8 +33,9 @@ fn split(model: &Readings) -> Split<'_> {
         let few = if r.shape == TOGETHER { [1, 2, 4].contains(&r.gpus) } else { r.gpus == 2 };
         few && (Some(local(r)) == smallest || Some(local(r)) == largest)
     };
-    let (known, asked): (Vec<&Reading>, Vec<&Reading>) = model.readings.iter().partition(is_known);
+    let (known, unknown): (Vec<&Reading>, Vec<&Reading>) =
+        model.readings.iter().partition(is_known);
     // A model that only ran on one number of GPUs cannot be evaluated.
     let one = model.readings.iter().all(|r| r.gpus == 1);
-    Split { known, asked: if one { Vec::new() } else { asked } }
+    Split { known, unknown: if one { Vec::new() } else { unknown } }
 }

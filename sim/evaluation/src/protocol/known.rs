@@ -15,7 +15,7 @@ use crate::trial::{Shown, Trial};
 pub(crate) struct KnownJob<'a> {
     pub(crate) class: &'a WorkloadId,
     pub(crate) known: Vec<Shown<'a>>,
-    pub(crate) asked: Vec<Shown<'a>>,
+    pub(crate) unknown: Vec<Shown<'a>>,
 }
 
 /// Predictors for each of `jobs`, in order.
@@ -32,7 +32,7 @@ pub(crate) fn trials<'a>(
         trial.again(job.class, &job.known);
         trial
     };
-    let scores: Vec<Calibration> = jobs.iter().map(|job| trial(job).scores(&job.asked)).collect();
+    let scores: Vec<Calibration> = jobs.iter().map(|job| trial(job).scores(&job.unknown)).collect();
     jobs.iter().enumerate().map(move |(me, job)| {
         let mut trial = trial(job);
         trial.calibrate(all_but(&scores, me));

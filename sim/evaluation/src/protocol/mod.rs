@@ -1,5 +1,5 @@
-//! The protocols, one file each: which readings are known, which are predicted, and what is known of
-//! other jobs. No split, seed or constant here was chosen by the result.
+//! The protocols, one file each: which readings are known, which are predicted, and what the predictor
+//! knows of other jobs. No split, seed or constant here was chosen by the result.
 
 pub(crate) mod caps;
 pub(crate) mod clocks;

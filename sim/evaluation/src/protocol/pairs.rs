@@ -80,22 +80,22 @@ fn without<'a>(
         let has = |c: &&Cell| group.contains(&c.0) || group.contains(&c.1);
         pairs.cells.keys().filter(has).copied().collect()
     };
-    let asked = groups.map(|(name, group)| (Some(name), cells(group)));
-    asked.filter(|(_, c)| !c.is_empty() && c.len() < pairs.cells.len()).collect()
+    let unknown = groups.map(|(name, group)| (Some(name), cells(group)));
+    unknown.filter(|(_, c)| !c.is_empty() && c.len() < pairs.cells.len()).collect()
 }
 
 /// A row for each named set of cells, and one over all.
 fn rows(
     pairs: &Pairs,
     protocol: &'static str,
-    asked: &[(Option<&str>, BTreeSet<Cell>)],
+    unknown: &[(Option<&str>, BTreeSet<Cell>)],
     out: &mut Outcome,
 ) {
     let (mut speeds, mut worth) = (Vec::new(), Vec::new());
     let why = "two groups of pairs or more are needed";
     let of = |model, quantity| Of { card: &pairs.card, model, protocol, quantity };
-    let cells: Vec<&BTreeSet<Cell>> = asked.iter().map(|(_, cells)| cells).collect();
-    for (me, (name, _)) in asked.iter().enumerate() {
+    let cells: Vec<&BTreeSet<Cell>> = unknown.iter().map(|(_, cells)| cells).collect();
+    for (me, (name, _)) in unknown.iter().enumerate() {
         let (own_speeds, own_worth) = one(pairs, cells[me], &scores(pairs, &cells, me));
         if name.is_some() {
             out.add(of(*name, "relative_speed"), Measure::Absolute, &own_speeds, why);
@@ -133,21 +133,21 @@ fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
 
 /// Scores of predictions of the other sets of cells, without them and without the evaluated set `me`. Many
 /// sets are left out in [`INNER`] seeded groups, which is slightly harder than leaving out each one.
-fn scores(pairs: &Pairs, asked: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
-    let mut others: Vec<usize> = (0..asked.len()).filter(|i| *i != me).collect();
+fn scores(pairs: &Pairs, unknown: &[&BTreeSet<Cell>], me: usize) -> Vec<Calibration> {
+    let mut others: Vec<usize> = (0..unknown.len()).filter(|i| *i != me).collect();
     let mut rng = Stream::new(SEED, "scores");
     for i in (1..others.len()).rev() {
         others.swap(i, rng.below(i as u64 + 1) as usize);
     }
     let groups = INNER.min(others.len());
-    let group = |g: usize| others.iter().skip(g).step_by(groups.max(1)).map(|i| asked[*i]);
+    let group = |g: usize| others.iter().skip(g).step_by(groups.max(1)).map(|i| unknown[*i]);
     (0..groups)
         .map(|g| {
-            let hidden = |c: &Cell| asked[me].contains(c) || group(g).any(|set| set.contains(c));
+            let hidden = |c: &Cell| unknown[me].contains(c) || group(g).any(|set| set.contains(c));
             let rows: Vec<Shown<'_>> = pairs
                 .cells
                 .iter()
-                .filter(|(c, _)| !asked[me].contains(c))
+                .filter(|(c, _)| !unknown[me].contains(c))
                 // Cells of exactly one set: two unknown jobs are harder than what is evaluated.
                 .filter(|(c, _)| group(g).filter(|set| set.contains(c)).count() == 1)
                 .map(|((i, j), speed)| {
@@ -186,12 +186,12 @@ fn one(
     }
     for ((i, j), a) in predicted.iter().filter(|((i, j), _)| i <= j) {
         let Some(b) = predicted.get(&(*j, *i)) else { continue };
-        let says = |a: f64, b: f64| f64::from(u8::from(a + b > 1.0));
-        let share = says(a.predicted.mean, b.predicted.mean);
+        let decides = |a: f64, b: f64| f64::from(u8::from(a + b > 1.0));
+        let share = decides(a.predicted.mean, b.predicted.mean);
         worth.push(Sample {
-            seen: says(a.seen, b.seen),
+            seen: decides(a.seen, b.seen),
             predicted: Estimate { mean: share, low: share, high: share },
-            simple: a.simple.iter().zip(&b.simple).map(|(a, b)| (a.0, says(a.1, b.1))).collect(),
+            simple: a.simple.iter().zip(&b.simple).map(|(a, b)| (a.0, decides(a.1, b.1))).collect(),
         });
     }
     (predicted.into_values().collect(), worth)

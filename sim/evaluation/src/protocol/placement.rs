@@ -36,12 +36,12 @@ fn split(model: &Readings) -> Split<'_> {
     let two = [batches.len() / 4, 3 * batches.len() / 4].map(|i| batches.get(i).copied());
     let is_known =
         |r: &&Reading| KNOWN.contains(&r.shape.as_str()) && two.contains(&Some(local(r)));
-    let (known, mut asked): (Vec<&Reading>, Vec<&Reading>) =
+    let (known, mut unknown): (Vec<&Reading>, Vec<&Reading>) =
         model.readings.iter().partition(is_known);
     // Shuffled, because only the newest scores are kept.
     let mut rng = Stream::new(SEED, &model.model);
-    for i in (1..asked.len()).rev() {
-        asked.swap(i, rng.below(i as u64 + 1) as usize);
+    for i in (1..unknown.len()).rev() {
+        unknown.swap(i, rng.below(i as u64 + 1) as usize);
     }
-    Split { known, asked }
+    Split { known, unknown }
 }

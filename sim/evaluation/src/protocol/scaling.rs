@@ -61,7 +61,7 @@ fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
 /// Known and predicted readings of a model.
 pub(crate) struct Split<'a> {
     pub(crate) known: Vec<&'a Reading>,
-    pub(crate) asked: Vec<&'a Reading>,
+    pub(crate) unknown: Vec<&'a Reading>,
 }
 
 /// Predicts readings of `models[me]` after `split`. The other models are split and predicted too, without
@@ -72,8 +72,8 @@ pub(crate) fn ask(
     split: &dyn Fn(&Readings) -> Split<'_>,
 ) -> Vec<Sample> {
     let model = &models[me];
-    let Split { known, asked } = split(model);
-    if known.is_empty() || asked.is_empty() {
+    let Split { known, unknown } = split(model);
+    if known.is_empty() || unknown.is_empty() {
         return Vec::new();
     }
     fn rows<'a>(model: &'a Readings, readings: &[&Reading]) -> Vec<Shown<'a>> {
@@ -88,10 +88,10 @@ pub(crate) fn ask(
             continue;
         }
         names.push(name);
-        let Split { known, asked } = split(other);
+        let Split { known, unknown } = split(other);
         let mut trial = others(models, &[model, other]);
         trial.learn(&rows(other, &known), false);
-        scores.push(trial.scores(&rows(other, &asked)));
+        scores.push(trial.scores(&rows(other, &unknown)));
     }
     trial.calibrate(scores.iter());
     trial.learn(&rows(model, &known), false);
@@ -104,7 +104,7 @@ pub(crate) fn ask(
         x(a).iter().zip(x(b)).map(|(a, b)| (a - b).powi(2)).sum()
     };
     let mut samples = Vec::new();
-    for reading in asked {
+    for reading in unknown {
         let Some(point) = trial.predict(&model.class, &at(reading)) else { continue };
         let Some(rate) = &point.steps_per_s else { continue };
         let near = known.iter().min_by(|a, b| far(a, reading).total_cmp(&far(b, reading)));
@@ -146,5 +146,5 @@ fn split(model: &Readings, further: bool) -> Split<'_> {
             || (further && r.gpus == FURTHER && least(r))
     };
     let (known, rest): (Vec<&Reading>, Vec<&Reading>) = model.readings.iter().partition(is_known);
-    Split { known, asked: rest.into_iter().filter(|r| r.gpus <= GPUS_MAX).collect() }
+    Split { known, unknown: rest.into_iter().filter(|r| r.gpus <= GPUS_MAX).collect() }
 }

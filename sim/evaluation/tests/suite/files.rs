@@ -18,7 +18,7 @@ fn row<'a>(report: &'a Report, protocol: &str, quantity: &str) -> &'a Row {
         .unwrap_or_else(|| panic!("no row {protocol} {quantity}: {:?}", report.problems))
 }
 
-fn said(report: &Report) -> Vec<String> {
+fn messages(report: &Report) -> Vec<String> {
     report.problems.iter().map(ToString::to_string).collect()
 }
 
@@ -150,7 +150,7 @@ fn every_format_runs_its_protocols_on_unknown_gpus_and_models() {
         source("README.md", "# nothing of the kind\n"),
     ];
     let report = wattle_evaluation::run(&sources);
-    assert_eq!((report.files, said(&report)), (7, Vec::new()));
+    assert_eq!((report.files, messages(&report)), (7, Vec::new()));
     for (file, gpu, model, protocol, quantity, n) in [
         ("summary_power_z9.csv", Some("z9"), None, "caps-3", "time", 9),
         ("summary_power_z9.csv", Some("z9"), None, "caps-1", "power", 15),
@@ -232,8 +232,8 @@ fn faulty_rows_are_reported_with_their_line_and_the_others_used() {
     }
     let report = run("c.csv", &text);
     assert_eq!(report.rows, good.rows);
-    let said = said(&report);
-    assert_eq!(said.len(), 9, "{said:?}");
+    let messages = messages(&report);
+    assert_eq!(messages.len(), 9, "{messages:?}");
     for (line, what) in [
         (20, "`time_per_epoch` is `NaN`"),
         (21, "`time_per_epoch` is `-3`"),
@@ -246,7 +246,10 @@ fn faulty_rows_are_reported_with_their_line_and_the_others_used() {
         (28, "cells"),
     ] {
         let start = format!("c.csv:{line}: ");
-        assert!(said.iter().any(|s| s.starts_with(&start) && s.contains(what)), "{line} {said:?}");
+        assert!(
+            messages.iter().any(|s| s.starts_with(&start) && s.contains(what)),
+            "{line} {messages:?}"
+        );
     }
     // A header only.
     let empty = run("c.csv", header);
@@ -265,7 +268,7 @@ fn too_few_readings_are_reported_and_give_no_row() {
     ] {
         let report = run(file, &text);
         assert!(report.rows.iter().all(|r| r.n > 0), "{file}");
-        assert!(said(&report).iter().any(|s| s.contains(what)), "{file}: {:?}", said(&report));
+        assert!(messages(&report).iter().any(|s| s.contains(what)), "{file}: {:?}", messages(&report));
     }
 }
 
@@ -273,13 +276,13 @@ fn too_few_readings_are_reported_and_give_no_row() {
 fn a_faulty_cell_does_not_affect_its_row() {
     let text = throughputs(0.5).replacen("64,", "64,x,", 1).replacen(",64\n", ",64,128\n", 1);
     let report = run("throughputs_Z9/m.csv", &text);
-    assert_eq!(report.problems.len(), 3, "{:?}", said(&report));
+    assert_eq!(report.problems.len(), 3, "{:?}", messages(&report));
     let bad = "placement,local_bsz,step_time\n1,8,1\n0,8,1\n1x,8,1\n,8,1\n11,8.5,1\n2,8,inf\n";
-    let said = said(&run("m/placements.csv", bad));
+    let messages = messages(&run("m/placements.csv", bad));
     assert_eq!(
-        said.iter().filter(|s| s.starts_with("m/placements.csv:")).count(),
+        messages.iter().filter(|s| s.starts_with("m/placements.csv:")).count(),
         5 + 1,
-        "{said:?}"
+        "{messages:?}"
     );
 }
 

@@ -4,7 +4,7 @@
 //! that they did not run, and pass. `cargo test -p wattle-evaluation --test suite protocols -- --nocapture`
 //! shows the rows.
 
-#![allow(clippy::print_stdout, reason = "says what was measured, and that nothing was")]
+#![allow(clippy::print_stdout, reason = "prints what was measured, or that nothing was")]
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -67,8 +67,8 @@ fn every_protocol_has_its_rows() {
         );
     }
     // Some models of that file ran on one number of GPUs only.
-    let said = report.problems.iter().filter(|p| p.file != "gavel/isolated.csv");
-    assert_eq!(said.collect::<Vec<_>>(), Vec::<&wattle_evaluation::Problem>::new());
+    let problems = report.problems.iter().filter(|p| p.file != "gavel/isolated.csv");
+    assert_eq!(problems.collect::<Vec<_>>(), Vec::<&wattle_evaluation::Problem>::new());
     for protocol in
         ["caps-3", "caps-1", "clocks-4", "scaling", "placement", "pairs-out", "jobs-out"]
     {
