@@ -1,6 +1,6 @@
 //! Settings of the predictor's library: its name and its limits.
 //!
-//! The constants of the models are beside their formulas, with their sources. The service reads these keys
+//! The constants of the models are next to their formulas, with their sources. The service reads these keys
 //! from the `[model]` table of `deploy/predictor.toml`.
 
 use std::time::Duration;

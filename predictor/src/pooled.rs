@@ -118,7 +118,7 @@ impl Pooled {
         self.pairs.as_ref().map_or(0, |p| p.news) != history.pair_news(gpu_type)
     }
 
-    /// Natural logarithm of the slowdown of `me` beside `partner` only, and its variance: the
+    /// Natural logarithm of the slowdown of `me` co-located with `partner` only, and its variance: the
     /// expectation from busy shares, corrected by the pairs seen. `shares_known`: both busy shares were
     /// observed.
     #[must_use]

@@ -20,7 +20,7 @@ pub(crate) fn predictor(method: Method) -> Predictor {
     Predictor::new(PredictorConfig { method, ..PredictorConfig::shipped() })
 }
 
-/// A minute of a job: a third of them free, a third under caps, a third beside a neighbour.
+/// A minute of a job: a third of them free, a third under caps, a third co-located with a neighbour.
 pub(crate) fn window_of(job: &str, class: &str, minute: u64) -> JobWindow {
     let from = Timestamp::from_s(60 * minute);
     let neighbour = Neighbour {

@@ -1,6 +1,6 @@
-//! Slowdowns of a class's jobs beside one job of another class: the pairs that outlive their jobs.
+//! Slowdowns of a class's jobs co-located with one job of another class: the pairs that outlive their jobs.
 //!
-//! Each class keeps a table by its partner's class, with the last jobs seen beside it. A job's entry is
+//! Each class keeps a table by its partner's class, with the last jobs seen co-located with it. A job's entry is
 //! replaced as its estimate improves, so that no window counts twice. Bounded in partners and jobs.
 
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::history::Gaussian;
 pub const PARTNERS_MAX: usize = 64;
 /// Jobs kept of each pair.
 const JOBS_MAX: usize = 3;
-/// Standard deviation between two jobs of the same classes beside each other, of a logarithm.
+/// Standard deviation between two jobs of the same classes sharing a GPU, of a logarithm.
 const JOB_SD: f64 = 0.02;
 /// A change of more than this share of an entry's standard deviation counts as news.
 const NEWS: f64 = 0.5;
 
-/// Observations beside one partner class.
+/// Observations co-located with one partner class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Partner {
     updated_at_us: Timestamp,
@@ -50,7 +50,7 @@ pub struct ColocationHistory {
 }
 
 impl ColocationHistory {
-    /// Updates the slowdowns of `job` beside single partners; returns the number of news. An undeclared
+    /// Updates the slowdowns of `job` co-located with single partners; returns the number of news. An undeclared
     /// partner has no class and is not kept.
     pub fn take(
         &mut self,
@@ -95,7 +95,7 @@ impl ColocationHistory {
         })
     }
 
-    /// Pooled ln slowdown beside `partner`.
+    /// Pooled ln slowdown co-located with `partner`.
     #[must_use]
     pub fn of(&self, partner: &WorkloadId) -> Option<Gaussian> {
         self.partners.get(partner)?.pooled()

@@ -62,7 +62,7 @@ pub struct ClassMatch {
     pub class: WorkloadId,
     /// Probability, 0 to 1.
     pub probability: f64,
-    /// Whether the probability is at least [`SURE`].
+    /// Whether the probability is at least [`CONFIDENT`].
     pub confident: bool,
 }
 

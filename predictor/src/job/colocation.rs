@@ -15,7 +15,7 @@ use crate::prior;
 use crate::statistics::regression::{Gaussian, Row, fit};
 
 impl JobModel {
-    /// Natural logarithm of the slowdown beside one job of `class`, and its variance, from all pairs
+    /// Natural logarithm of the slowdown co-located with one job of `class`, and its variance, from all pairs
     /// seen; `me` are this job's traits. The job's own readings of that pair are not used.
     #[must_use]
     pub fn pair_slow(

@@ -108,7 +108,7 @@ pub struct JobModel {
     pub inferred: bool,
     /// PairTraits for comparison with other jobs.
     traits: PairTraits,
-    /// Observed slowdown beside one neighbour at a time.
+    /// Observed slowdown co-located with one neighbour at a time.
     singles: Vec<(WorkloadId, Gaussian)>,
 }
 

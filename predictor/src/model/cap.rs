@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn low_power_job_is_not_slowed_by_a_cap() {
-        // An embedding model at 40 W under 100 W: measured at no loss on every card of the traces.
+        // An embedding model at 40 W under 100 W: measured at no loss on every GPU of the traces.
         let x = features(&GPU, 40.0, capped(100.0));
         assert!(prior(x, &TIME) < 0.001);
         assert!(is_free(&GPU, 40.0, capped(100.0)) && !is_free(&GPU, 99.0, capped(100.0)));

@@ -15,7 +15,7 @@
 //! from its own windows, with shrinkage.
 //!
 //! A set that was not seen is composed from its pairs ([`super::pairs`], or observations of them), each
-//! with the natural logarithm p of the slowdown beside that neighbour only:
+//! with the natural logarithm p of the slowdown co-located with that neighbour only:
 //!
 //! ```text
 //! ln slow = ln(1 + sum (e^p - 1))  +  b2 [ max(0, S - 0.9) - sum max(0, S pair - 0.9) ], if positive
@@ -176,7 +176,7 @@ impl TenantLoad {
 pub struct SetReadings<'a> {
     /// Of this very set.
     pub set: &'a [SetObservation],
-    /// Of the same job beside one of the neighbours only, for each neighbour seen so.
+    /// Of the same job co-located with one of the neighbours only, for each neighbour seen so.
     pub singles: &'a [SetObservation],
 }
 

@@ -1,4 +1,4 @@
-//! Slowdown of one tenant beside one other, from all pairs seen on a GPU type: a Gaussian process over
+//! Slowdown of one tenant co-located with one other, from all pairs seen on a GPU type: a Gaussian process over
 //! ordered pairs of workload classes.
 //!
 //! z is the deviation of an observed ln slowdown from the expectation of [`super::interference`], in
@@ -308,7 +308,7 @@ impl Pairs {
         self.rows.len()
     }
 
-    /// z of `me` beside `partner` and its predictive variance, noise included. Costs one solve,
+    /// z of `me` co-located with `partner` and its predictive variance, noise included. Costs one solve,
     /// quadratic in the number of rows.
     #[must_use]
     pub fn at(&self, me: &PairTraits, partner: &PairTraits, shares_known: bool) -> (f64, f64) {

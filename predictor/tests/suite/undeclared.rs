@@ -30,7 +30,7 @@ fn of(shape: Shape, name: &str, declared: Option<&str>, minute: u64) -> JobWindo
     w
 }
 
-/// Two classes, three jobs each; `vision` halves under 100 W and beside `ranking`.
+/// Two classes, three jobs each; `vision` halves under 100 W and co-located with `ranking`.
 fn school(p: &mut Predictor) {
     for i in 0..3u64 {
         for (shape, name, at) in [(VISION, "vision", 0), (RANKING, "ranking", 50)] {

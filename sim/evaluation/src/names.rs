@@ -110,7 +110,7 @@ fn is_gpu(word: &str) -> bool {
 }
 
 /// GPU type of a GPU's name, as in windows.
-pub(crate) fn kind(gpu: Option<&str>) -> String {
+pub(crate) fn gpu_type(gpu: Option<&str>) -> String {
     gpu.map_or_else(|| "unknown".to_owned(), |gpu| id(&gpu.to_ascii_lowercase()))
 }
 
@@ -170,6 +170,6 @@ mod tests {
         assert!(
             class(&[&long]).as_str().len() == ID_LEN_MAX && class(&[&long]) != class(&[&other])
         );
-        assert_eq!(kind(Some("A100")), "a100");
+        assert_eq!(gpu_type(Some("A100")), "a100");
     }
 }

@@ -66,7 +66,7 @@ pub fn model_rates(source: &Source) -> Option<(ModelRates, Vec<Problem>)> {
         steps_per_s: 1.0 / r.time_s,
     };
     let rates = read.readings.iter().map(rate).collect();
-    let rates = ModelRates { model: read.model, gpu_type: read.card.kind, rates };
+    let rates = ModelRates { model: read.model, gpu_type: read.file_gpu.gpu_type, rates };
     Some((rates, table.into_problems()))
 }
 
@@ -91,7 +91,7 @@ pub fn clock_sweep(source: &Source) -> Option<(ClockSweep, Vec<Problem>)> {
         });
     }
     let model = names::stem(context.place).split('+').next().unwrap_or_default().to_owned();
-    Some((ClockSweep { model, gpu_type: read.card.kind, clocks }, table.into_problems()))
+    Some((ClockSweep { model, gpu_type: read.file_gpu.gpu_type, clocks }, table.into_problems()))
 }
 
 #[cfg(test)]

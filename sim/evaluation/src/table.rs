@@ -8,6 +8,19 @@ use super::Problem;
 /// Largest number of rows of one file, ten times that of any of these formats.
 pub(crate) const ROWS_MAX: usize = 20_000;
 
+/// Why a row is unusable.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum RowError {
+    #[error("`{0}` is empty")]
+    Empty(String),
+    #[error("`{column}` is `{text}`, not {expected}")]
+    Invalid { column: String, text: String, expected: &'static str },
+    #[error("`{0}` is over ten times `{1}`")]
+    Implausible(String, String),
+    #[error("`{job}` alone is {here} here and {before} before")]
+    Contradiction { job: String, here: f64, before: f64 },
+}
+
 /// Rows of a file.
 pub(crate) struct Table<'a> {
     file: &'a str,
@@ -114,7 +127,7 @@ impl<'a> Table<'a> {
     /// order of the file and have their line numbers.
     pub(crate) fn rows<T>(
         &mut self,
-        read: impl Fn(&Cells<'_>) -> Result<Option<T>, String>,
+        read: impl Fn(&Cells<'_>) -> Result<Option<T>, RowError>,
     ) -> Vec<(u64, T)> {
         let mut out = Vec::new();
         let mut wrong = Vec::new();
@@ -122,7 +135,7 @@ impl<'a> Table<'a> {
             match read(&Cells { table: &self.columns, record }) {
                 Ok(Some(value)) => out.push((*line, value)),
                 Ok(None) => {}
-                Err(what) => wrong.push((*line, what)),
+                Err(error) => wrong.push((*line, error.to_string())),
             }
         }
         for (line, what) in wrong {
@@ -144,37 +157,42 @@ impl<'t> Cells<'t> {
     }
 
     /// A finite number above zero.
-    pub(crate) fn positive(&self, column: &str) -> Result<f64, String> {
+    pub(crate) fn positive(&self, column: &str) -> Result<f64, RowError> {
         let text = self.text(column);
         match text.parse::<f64>() {
             // Beyond these limits a ratio could overflow.
             Ok(value) if (1e-12..=1e12).contains(&value) => Ok(value),
-            _ if text.is_empty() => Err(format!("`{column}` is empty")),
-            _ => Err(format!("`{column}` is `{}`, not a number above zero", short(text))),
+            _ if text.is_empty() => Err(RowError::Empty(column.to_owned())),
+            _ => Err(invalid(column, text, "a number above zero")),
         }
     }
 
     /// An integer above zero.
-    pub(crate) fn count(&self, column: &str) -> Result<u32, String> {
+    pub(crate) fn count(&self, column: &str) -> Result<u32, RowError> {
         let value = self.positive(column)?;
         if value.fract() == 0.0 && value <= f64::from(1u32 << 30) {
             Ok(value as u32)
         } else {
-            Err(format!("`{column}` is `{}`, not a whole number", short(self.text(column))))
+            Err(invalid(column, self.text(column), "a whole number"))
         }
     }
 
     /// A non-empty name.
-    pub(crate) fn name(&self, column: &str) -> Result<&'t str, String> {
+    pub(crate) fn name(&self, column: &str) -> Result<&'t str, RowError> {
         match self.text(column) {
-            "" => Err(format!("`{column}` is empty")),
+            "" => Err(RowError::Empty(column.to_owned())),
             text => Ok(text),
         }
     }
 }
 
+/// An error for a cell with another value than `expected`.
+pub(crate) fn invalid(column: &str, text: &str, expected: &'static str) -> RowError {
+    RowError::Invalid { column: column.to_owned(), text: short(text), expected }
+}
+
 /// Text shortened for a message.
-pub(crate) fn short(text: &str) -> String {
+fn short(text: &str) -> String {
     let mut out: String = text.chars().take(40).collect();
     if out.len() < text.len() {
         out.push('…');

@@ -33,7 +33,7 @@ pub(crate) struct Shown<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
     predictor: Predictor,
-    kind: String,
+    gpu_type: String,
     minutes: u64,
 }
 
@@ -65,13 +65,13 @@ pub(crate) fn job_of(class: &WorkloadId) -> JobId {
 }
 
 impl Trial {
-    pub(crate) fn new(card: &FileGpu) -> Self {
+    pub(crate) fn new(file_gpu: &FileGpu) -> Self {
         let config = PredictorConfig {
             windows_per_job_max: WINDOWS_MAX,
-            method: card.method,
+            method: file_gpu.method,
             ..PredictorConfig::shipped()
         };
-        Self { predictor: Predictor::new(config), kind: card.kind.clone(), minutes: 0 }
+        Self { predictor: Predictor::new(config), gpu_type: file_gpu.gpu_type.clone(), minutes: 0 }
     }
 
     /// Learns `readings`; with `pool`, fits the pooled models again.
@@ -131,7 +131,7 @@ impl Trial {
             job: job_of(shown.class),
             workload: Some(shown.class.clone()),
             node: NodeId::new("node").expect("letters only"),
-            gpu_type: self.kind.clone(),
+            gpu_type: self.gpu_type.clone(),
             attempt: 1,
             from_us: from,
             until_us: from + Duration::from_secs(60),

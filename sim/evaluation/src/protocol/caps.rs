@@ -76,7 +76,7 @@ impl Samples {
             let of = |keep: &dyn Fn(&str) -> bool| -> Vec<Sample> {
                 samples.iter().filter(|(n, _)| keep(n)).map(|(_, s)| s.clone()).collect()
             };
-            let row = |protocol, model| Of { card: &caps.card, model, protocol, quantity };
+            let row = |protocol, model| Of { file_gpu: &caps.file_gpu, model, protocol, quantity };
             let relative = Measure::Relative;
             out.add(row(names[0], None), relative, &of(&|_| true), why);
             let networks: BTreeSet<&str> = samples.iter().map(|(n, _)| n.as_str()).collect();
@@ -114,7 +114,7 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
         })
         .collect();
     let mut samples = Samples::default();
-    for (job, trial) in jobs.iter().zip(trials(&caps.card, &split)) {
+    for (job, trial) in jobs.iter().zip(trials(&caps.file_gpu, &split)) {
         let known = known(job);
         let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
@@ -136,7 +136,7 @@ pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
 fn without(caps: &Caps, left_out: &[&str]) -> Trial {
     let others = caps.jobs.iter().filter(|j| !left_out.contains(&j.network.as_str()));
     let all: Vec<Shown<'_>> = others.flat_map(|j| j.readings.iter().map(|r| shown(j, r))).collect();
-    let mut trial = Trial::new(&caps.card);
+    let mut trial = Trial::new(&caps.file_gpu);
     trial.learn(&all, true);
     trial
 }

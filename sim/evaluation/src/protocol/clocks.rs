@@ -53,7 +53,7 @@ pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
         })
         .collect();
     let (mut times, mut energies) = (Vec::new(), Vec::new());
-    for (job, trial) in jobs.iter().zip(trials(&stages.card, &split)) {
+    for (job, trial) in jobs.iter().zip(trials(&stages.file_gpu, &split)) {
         let known = known(job);
         let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()
@@ -75,7 +75,7 @@ pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
     }
     for (quantity, samples) in [("time", times), ("energy", energies)] {
         let why = "no stage has five clocks or more";
-        let of = Of { card: &stages.card, model: None, protocol: "clocks-4", quantity };
+        let of = Of { file_gpu: &stages.file_gpu, model: None, protocol: "clocks-4", quantity };
         out.add(of, Measure::Relative, &samples, why);
     }
 }

@@ -16,10 +16,10 @@ fn local(reading: &Reading) -> u32 {
 
 pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
     for (me, model) in models.iter().enumerate() {
-        let (card, name) = (&model.card, Some(model.model.as_str()));
-        let of = Of { card, model: name, protocol: "isolated", quantity: "time" };
+        let (file_gpu, name) = (&model.file_gpu, Some(model.model.as_str()));
+        let of = Of { file_gpu, model: name, protocol: "isolated", quantity: "time" };
         let samples = ask(models, me, &split);
-        let gpu = card.gpu.as_deref().unwrap_or("an unnamed GPU");
+        let gpu = file_gpu.gpu.as_deref().unwrap_or("an unnamed GPU");
         let why =
             format!("{name} on {gpu} has readings at one number of GPUs only", name = model.model);
         out.add(of, Measure::Relative, &samples, &why);

@@ -20,10 +20,10 @@ pub(crate) struct KnownJob<'a> {
 
 /// Predictors for each of `jobs`, in order.
 pub(crate) fn trials<'a>(
-    card: &FileGpu,
+    file_gpu: &FileGpu,
     jobs: &'a [KnownJob<'a>],
 ) -> impl Iterator<Item = Trial> + use<'a> {
-    let mut base = Trial::new(card);
+    let mut base = Trial::new(file_gpu);
     let all: Vec<Shown<'_>> = jobs.iter().flat_map(|j| j.known.iter().cloned()).collect();
     base.learn(&all, true);
     let trial = move |job: &KnownJob<'_>| {

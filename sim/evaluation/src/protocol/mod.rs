@@ -17,7 +17,7 @@ use super::reader::FileGpu;
 /// Identity of a row.
 #[derive(Clone, Copy)]
 pub(crate) struct Of<'a> {
-    pub(crate) card: &'a FileGpu,
+    pub(crate) file_gpu: &'a FileGpu,
     pub(crate) model: Option<&'a str>,
     pub(crate) protocol: &'static str,
     pub(crate) quantity: &'static str,
@@ -35,8 +35,8 @@ impl Outcome {
     /// Adds a row of `samples`, or records the reason `why` if there are none.
     pub(crate) fn add(&mut self, of: Of<'_>, measure: Measure, samples: &[Sample], why: &str) {
         let label = Label {
-            file: of.card.file.clone(),
-            gpu: of.card.gpu.clone(),
+            file: of.file_gpu.file.clone(),
+            gpu: of.file_gpu.gpu.clone(),
             model: of.model.map(str::to_owned),
             protocol: of.protocol,
             quantity: of.quantity,
@@ -45,7 +45,7 @@ impl Outcome {
             Some(row) => self.rows.push(row),
             None => {
                 let what = format!("no row for {} {}: {why}", of.protocol, of.quantity);
-                self.omitted.push((of.card.file.clone(), what));
+                self.omitted.push((of.file_gpu.file.clone(), what));
             }
         }
     }

@@ -93,7 +93,7 @@ fn rows(
 ) {
     let (mut speeds, mut worth) = (Vec::new(), Vec::new());
     let why = "two groups of pairs or more are needed";
-    let of = |model, quantity| Of { card: &pairs.card, model, protocol, quantity };
+    let of = |model, quantity| Of { file_gpu: &pairs.file_gpu, model, protocol, quantity };
     let cells: Vec<&BTreeSet<Cell>> = unknown.iter().map(|(_, cells)| cells).collect();
     for (me, (name, _)) in unknown.iter().enumerate() {
         let (own_speeds, own_worth) = one(pairs, cells[me], &scores(pairs, &cells, me));
@@ -126,7 +126,7 @@ fn trial(pairs: &Pairs, hidden: &dyn Fn(&Cell) -> bool) -> Trial {
             shown(job, beside(&pairs.jobs[*partner]), speed * job.alone)
         }));
     }
-    let mut trial = Trial::new(&pairs.card);
+    let mut trial = Trial::new(&pairs.file_gpu);
     trial.learn(&rows, true);
     trial
 }

@@ -23,8 +23,8 @@ pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
     for (me, model) in models.iter().enumerate() {
         let samples = ask(models, me, &split);
         let why = "it needs readings at the placements 1, 2, 4, 11, 22 or 111 and at others";
-        let (card, name) = (&model.card, Some(model.model.as_str()));
-        let of = Of { card, model: name, protocol: "placement", quantity: "time" };
+        let (file_gpu, name) = (&model.file_gpu, Some(model.model.as_str()));
+        let of = Of { file_gpu, model: name, protocol: "placement", quantity: "time" };
         out.add(of, Measure::Relative, &samples, why);
     }
 }

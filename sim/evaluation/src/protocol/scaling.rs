@@ -41,13 +41,13 @@ pub(crate) fn shown<'a>(model: &'a Readings, reading: &Reading) -> Shown<'a> {
 /// A predictor that knows the complete tables of the models on the same GPU, except for those with the
 /// names of `left_out`.
 fn others(models: &[Readings], left_out: &[&Readings]) -> Trial {
-    let kind = &left_out[0].card.kind;
-    let mut trial = Trial::new(&left_out[0].card);
+    let gpu_type = &left_out[0].file_gpu.gpu_type;
+    let mut trial = Trial::new(&left_out[0].file_gpu);
     let is_out = |m: &Readings| left_out.iter().any(|l| l.model.eq_ignore_ascii_case(&m.model));
     // A second file of the same model would repeat the first.
     let mut names: Vec<String> = Vec::new();
     let mut all = Vec::new();
-    for model in models.iter().filter(|m| m.card.kind == *kind && !is_out(m)) {
+    for model in models.iter().filter(|m| m.file_gpu.gpu_type == *gpu_type && !is_out(m)) {
         let name = model.model.to_ascii_lowercase();
         if !names.contains(&name) {
             names.push(name);
@@ -82,7 +82,7 @@ pub(crate) fn ask(
     let mut trial = others(models, &[model]);
     let mut scores = Vec::new();
     let mut names = vec![model.model.to_ascii_lowercase()];
-    for other in models.iter().filter(|m| m.card.kind == model.card.kind) {
+    for other in models.iter().filter(|m| m.file_gpu.gpu_type == model.file_gpu.gpu_type) {
         let name = other.model.to_ascii_lowercase();
         if names.contains(&name) {
             continue;
@@ -122,7 +122,7 @@ pub(crate) fn ask(
 pub(crate) fn run(models: &[Readings], out: &mut Outcome) {
     for (me, model) in models.iter().enumerate() {
         let of = |protocol| Of {
-            card: &model.card,
+            file_gpu: &model.file_gpu,
             model: Some(model.model.as_str()),
             protocol,
             quantity: "time",

@@ -15,7 +15,7 @@ pub(crate) const COLUMNS: &[&str] =
 
 /// Contents of one file.
 pub(crate) struct Caps {
-    pub(crate) card: FileGpu,
+    pub(crate) file_gpu: FileGpu,
     pub(crate) jobs: Vec<CapJob>,
 }
 
@@ -65,5 +65,5 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Caps {
             readings,
         }
     });
-    Caps { card: context.card(), jobs: jobs.collect() }
+    Caps { file_gpu: context.file_gpu(), jobs: jobs.collect() }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::{Context, FileGpu, Reading, Readings};
 use crate::names;
-use crate::table::{Table, short, unique};
+use crate::table::{Table, invalid, unique};
 
 pub(crate) const COLUMNS: &[&str] =
     &["gpu", "consolidated", "model", "batch_size", "num_gpus", "steps_per_s"];
@@ -26,14 +26,14 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Readings
             // The file contains one GPU both as consolidated and as spread.
             "0" if gpus == 1 => return Ok(None),
             "0" => (gpus, SPREAD),
-            other => return Err(format!("`consolidated` is `{}`, not 0 or 1", short(other))),
+            other => return Err(invalid("consolidated", other, "0 or 1")),
         };
         let batch = match row.text("batch_size") {
             "" => 1,
             _ => row.count("batch_size")?,
         };
         let Some(batch) = batch.checked_mul(gpus) else {
-            return Err("`batch_size` is beyond any batch".to_owned());
+            return Err(invalid("batch_size", row.text("batch_size"), "a possible batch size"));
         };
         let model = row.name("model")?.to_owned();
         let time_s = f64::from(gpus) / row.positive("steps_per_s")?;
@@ -50,8 +50,9 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Readings
     let models = models.into_iter().map(|((gpu, model), mut readings)| {
         readings.sort_by_key(|r| (r.batch, r.gpus, r.nodes));
         let gpu = Some(gpu).filter(|g| !g.is_empty());
-        let card = FileGpu { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
-        Readings { card, class: names::class(&[&model]), model, readings }
+        let file_gpu =
+            FileGpu { gpu_type: names::gpu_type(gpu.as_deref()), gpu, ..context.file_gpu() };
+        Readings { file_gpu, class: names::class(&[&model]), model, readings }
     });
     models.collect()
 }

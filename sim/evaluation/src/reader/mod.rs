@@ -60,10 +60,10 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    pub(crate) fn card(&self) -> FileGpu {
+    pub(crate) fn file_gpu(&self) -> FileGpu {
         let gpu = names::gpu(self.place);
-        let kind = names::kind(gpu.as_deref());
-        FileGpu { file: self.file.to_owned(), kind, gpu, method: self.method }
+        let gpu_type = names::gpu_type(gpu.as_deref());
+        FileGpu { file: self.file.to_owned(), gpu_type, gpu, method: self.method }
     }
 }
 
@@ -74,14 +74,14 @@ pub(crate) struct FileGpu {
     /// As written in the file.
     pub(crate) gpu: Option<String>,
     /// As in windows.
-    pub(crate) kind: String,
+    pub(crate) gpu_type: String,
     /// Prediction method.
     pub(crate) method: Method,
 }
 
 /// A model's readings over GPUs, nodes and batches.
 pub(crate) struct Readings {
-    pub(crate) card: FileGpu,
+    pub(crate) file_gpu: FileGpu,
     pub(crate) model: String,
     pub(crate) class: WorkloadId,
     pub(crate) readings: Vec<Reading>,

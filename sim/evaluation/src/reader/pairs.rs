@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{Context, FileGpu};
 use crate::names;
-use crate::table::{Cells, Table};
+use crate::table::{Cells, RowError, Table, invalid};
 use wattle_common::id::WorkloadId;
 
 pub(crate) const COLUMNS: &[&str] =
@@ -19,7 +19,7 @@ const SAME: f64 = 1e-3;
 
 /// Contents of one file for one GPU.
 pub(crate) struct Pairs {
-    pub(crate) card: FileGpu,
+    pub(crate) file_gpu: FileGpu,
     pub(crate) jobs: Vec<PairJob>,
     /// Relative speed of job `.0` beside job `.1`, by their indices in `jobs`.
     pub(crate) cells: BTreeMap<(usize, usize), f64>,
@@ -42,7 +42,7 @@ struct Tenant {
     packed: f64,
 }
 
-fn tenant(row: &Cells<'_>, side: &str) -> Result<Option<Tenant>, String> {
+fn tenant(row: &Cells<'_>, side: &str) -> Result<Option<Tenant>, RowError> {
     let of = |column: &str| format!("{column}_{side}");
     let family = row.name(&of("model"))?.to_owned();
     let batch = match row.text(&of("bs")) {
@@ -50,14 +50,15 @@ fn tenant(row: &Cells<'_>, side: &str) -> Result<Option<Tenant>, String> {
         _ => Some(row.count(&of("bs"))?),
     };
     if !matches!(row.text(&of("gpus")), "" | "1") {
-        return Err(format!("`{}` is not 1: only pairs on one GPU are read", of("gpus")));
+        let column = of("gpus");
+        return Err(invalid(&column, row.text(&column), "1 (pairs on one GPU)"));
     }
     if row.text(&of("packed")).parse::<f64>() == Ok(0.0) {
         return Ok(None);
     }
     let (alone, packed) = (row.positive(&of("iso"))?, row.positive(&of("packed"))?);
     if packed > 10.0 * alone {
-        return Err(format!("`{}` is over ten times `{}`", of("packed"), of("iso")));
+        return Err(RowError::Implausible(of("packed"), of("iso")));
     }
     Ok(Some(Tenant { family, batch, alone, packed }))
 }
@@ -72,8 +73,8 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Pairs> {
         let builder = by_gpu.entry(gpu).or_default();
         let (i, j) = match (builder.job(&a), builder.job(&b)) {
             (Ok(i), Ok(j)) => (i, j),
-            (Err(what), _) | (_, Err(what)) => {
-                table.complain(Some(line), what);
+            (Err(error), _) | (_, Err(error)) => {
+                table.complain(Some(line), error.to_string());
                 continue;
             }
         };
@@ -90,8 +91,9 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Vec<Pairs> {
         .into_iter()
         .map(|(gpu, builder)| {
             let gpu = Some(gpu).filter(|g| !g.is_empty());
-            let card = FileGpu { kind: names::kind(gpu.as_deref()), gpu, ..context.card() };
-            Pairs { card, jobs: builder.jobs, cells: builder.cells }
+            let file_gpu =
+                FileGpu { gpu_type: names::gpu_type(gpu.as_deref()), gpu, ..context.file_gpu() };
+            Pairs { file_gpu, jobs: builder.jobs, cells: builder.cells }
         })
         .collect()
 }
@@ -104,15 +106,16 @@ struct Builder {
 
 impl Builder {
     /// Index of a tenant among the jobs.
-    fn job(&mut self, tenant: &Tenant) -> Result<usize, String> {
+    fn job(&mut self, tenant: &Tenant) -> Result<usize, RowError> {
         let same = |j: &PairJob| j.family == tenant.family && j.batch == tenant.batch;
         if let Some(i) = self.jobs.iter().position(same) {
             let known = self.jobs[i].alone;
             return if (known / tenant.alone - 1.0).abs() > SAME {
-                Err(format!(
-                    "`{}` alone is {} here and {known} before",
-                    self.jobs[i].class, tenant.alone
-                ))
+                Err(RowError::Contradiction {
+                    job: self.jobs[i].class.to_string(),
+                    here: tenant.alone,
+                    before: known,
+                })
             } else {
                 Ok(i)
             };

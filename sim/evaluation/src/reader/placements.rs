@@ -6,7 +6,7 @@
 
 use super::{Context, Reading, Readings};
 use crate::names;
-use crate::table::{Table, short, unique};
+use crate::table::{Table, invalid, unique};
 
 pub(crate) const COLUMNS: &[&str] = &["placement", "local_bsz", "step_time"];
 
@@ -16,12 +16,12 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Readings {
         let digits: Option<Vec<u32>> = shape.chars().map(|c| c.to_digit(10)).collect();
         let on_nodes = digits.filter(|d| d.len() <= 64 && d.iter().all(|n| *n > 0));
         let Some(on_nodes) = on_nodes else {
-            return Err(format!("`placement` is `{}`, not a digit 1 to 9 a node", short(shape)));
+            return Err(invalid("placement", shape, "a digit from 1 to 9 for each node"));
         };
         let local = row.count("local_bsz")?;
         let gpus: u32 = on_nodes.iter().sum();
         let Some(batch) = local.checked_mul(gpus) else {
-            return Err(format!("`local_bsz` is `{local}`, which is beyond any batch"));
+            return Err(invalid("local_bsz", row.text("local_bsz"), "a possible batch size"));
         };
         let time_s = row.positive("step_time")?;
         let nodes = on_nodes.len() as u32;
@@ -34,5 +34,5 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Readings {
     let stem = names::stem(context.place);
     let own = (!stem.to_ascii_lowercase().starts_with("placement")).then_some(stem);
     let model = own.or_else(|| names::folder(context.place)).unwrap_or(stem).to_owned();
-    Readings { card: context.card(), class: names::class(&[&model]), model, readings }
+    Readings { file_gpu: context.file_gpu(), class: names::class(&[&model]), model, readings }
 }

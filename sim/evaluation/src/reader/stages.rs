@@ -14,7 +14,7 @@ pub(crate) const COLUMNS: &[&str] = &["stage", "instruction", "frequency", "time
 
 /// Contents of one file.
 pub(crate) struct Stages {
-    pub(crate) card: FileGpu,
+    pub(crate) file_gpu: FileGpu,
     pub(crate) jobs: Vec<StageJob>,
 }
 
@@ -53,5 +53,5 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>) -> Stages {
         let stage = format!("stage{stage}");
         StageJob { class: names::class(&[model, &stage, &instruction]), readings }
     });
-    Stages { card: context.card(), jobs: jobs.collect() }
+    Stages { file_gpu: context.file_gpu(), jobs: jobs.collect() }
 }

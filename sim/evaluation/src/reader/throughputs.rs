@@ -5,7 +5,7 @@
 
 use super::{Context, FileGpu, Reading, Readings};
 use crate::names;
-use crate::table::{Table, unique};
+use crate::table::{RowError, Table, unique};
 
 pub(crate) const FIRST: &str = "global_batch_size";
 /// GPUs of one node in this data set.
@@ -20,7 +20,7 @@ pub(crate) fn is(columns: &[String]) -> bool {
 pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>, columns: &[String]) -> Readings {
     let rows = table.rows(|row| {
         let batch = row.count(FIRST)?;
-        let cells: Vec<(u32, Result<f64, String>)> = columns[1..]
+        let cells: Vec<(u32, Result<f64, RowError>)> = columns[1..]
             .iter()
             .filter(|c| !row.text(c).is_empty())
             .map(|c| (c.parse().expect("checked by the header"), row.positive(c)))
@@ -34,7 +34,7 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>, columns: &[Stri
         for (gpus, cell) in cells {
             match cell {
                 Ok(rate) => good.push((gpus, rate)),
-                Err(what) => table.complain(Some(line), what),
+                Err(error) => table.complain(Some(line), error.to_string()),
             }
         }
         lines.push((line, (batch, good)));
@@ -49,6 +49,6 @@ pub(crate) fn read(table: &mut Table<'_>, context: &Context<'_>, columns: &[Stri
     readings.sort_by_key(|r| (r.batch, r.gpus));
     readings.dedup_by_key(|r| (r.batch, r.gpus));
     let model = names::stem(context.place).to_owned();
-    let card: FileGpu = context.card();
-    Readings { card, class: names::class(&[&model]), model, readings }
+    let file_gpu: FileGpu = context.file_gpu();
+    Readings { file_gpu, class: names::class(&[&model]), model, readings }
 }
