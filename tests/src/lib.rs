@@ -3,7 +3,7 @@
 //! A test starts `wattle up`, uses the command line and the bus, and waits for conditions. Each
 //! condition has a deadline after which the test fails and prints the logs.
 
-#![allow(clippy::missing_panics_doc, reason = "a test says what broke by panicking")]
+#![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
 pub mod gpu_suite;
 

@@ -52,7 +52,7 @@ async fn killing_any_service_loses_no_job() {
         let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
         assert_eq!(end.attempt, 1, "{job} was started {} times\n{}", end.attempt, system.logs());
-        // The output of a doubled job would say twice that it began.
+        // A duplicated job would start twice in its output.
         let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
         let begun = output.lines().filter(|line| line.contains(" attempt ")).count();
         assert!(begun <= 1, "{job}: {output}");
@@ -113,8 +113,7 @@ async fn no_training_continues_after_the_end() {
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it still runs");
 }
 
-/// With the placer gone its leases run out, and the cards go back to their default; the job on them
-/// goes on.
+/// Without a placer its leases expire and the GPUs return to their default cap; the job continues.
 #[tokio::test]
 async fn no_cap_outlives_its_lease() {
     let system = System::up(&[

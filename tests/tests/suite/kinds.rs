@@ -1,5 +1,5 @@
-//! Two kinds of GPU on the whole system: who names a kind lands there, and everybody else is foretold
-//! on both.
+//! Two GPU types on the whole system: a requested type is honoured, and other jobs are predicted on
+//! both types.
 
 use std::collections::BTreeSet;
 
