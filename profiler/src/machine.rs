@@ -421,7 +421,7 @@ impl Machine for ProfilerMachine {
                 out.extend(progress.map(Action::PublishProgress));
             }
             Event::LaunchReported(report) if report.node == self.node => {
-                self.launched(&report, out)
+                self.launched(&report, out);
             }
             Event::PowerReported(report) if report.node == self.node => {
                 let lock = |gpu: &AppliedGpu| Some((gpu.gpu, gpu.clock_mhz_max?));

@@ -6,16 +6,14 @@
 //!
 //! * A period must repeat over its multiples and in both halves of the window.
 //! * Power and utilisation come from different sensors and must show the same period. A sensor that
-//!   takes instants itself aliases a step that is too short for it to a slow one, and another
-//! sensor
-//!   with another rate aliases it differently.
+//!   takes instants itself aliases a step that is too short for it to a slow one, and a sensor with
+//!   another rate aliases it differently.
 //! * The sampling instants must be uneven, as the service's sampler makes them. Otherwise an alias
 //!   cannot be distinguished from the true period.
-//! * Of a period and its multiples the shortest counts, if it is nearly as clear as the clearest.
-//! If
+//! * Of a period and its multiples the shortest counts, if it is nearly as clear as the clearest. If
 //!   noise may hide a fraction of it, the result is ambiguous.
 //! * Two periods that are not multiples of each other belong to two loops, which cannot be
-//! assigned.
+//!   assigned.
 //!
 //! Detectable periods range from two sampling intervals to a quarter of the window; a longer one
 //! is too often chance. On most GPUs since Ampere NVML's power is a mean over one second, and

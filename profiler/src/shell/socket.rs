@@ -65,7 +65,7 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
             Ok(line) => match events.try_send(Event::Progressed { at, line }) {
                 Ok(()) => {}
                 Err(mpsc::error::TrySendError::Full(_)) => {
-                    rejected.add(at, "the event channel is full")
+                    rejected.add(at, "the event channel is full");
                 }
                 Err(mpsc::error::TrySendError::Closed(_)) => return,
             },
