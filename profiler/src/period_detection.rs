@@ -19,8 +19,8 @@
 //! is too often chance. On most GPUs since Ampere NVML's power is a mean over one second, and
 //! utilisation is a mean over a sixth of a second to a second, so short steps are attenuated.
 //! Results for synthetic loops at 10 Hz (four waveforms, iterations uneven by 2 %, noise of 5, 20
-//! and 50 % of the amplitude; `cargo test -p wattle-profiler --test suite period_detection --
-//! --nocapture`):
+//! and 50 % of the amplitude), printed by
+//! `cargo test -p wattle-profiler --test suite period_detection -- --nocapture`:
 //!
 //! | period, s | found in a minute | in 15 s | wrong |
 //! |---|---|---|---|
