@@ -299,8 +299,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/throughputs_Z9/b");
         std::fs::create_dir_all(&deep).unwrap();
-        let run_on =
-            |path: &Path| run(Evaluate { data: path.to_owned(), method: By::Physical, json: true });
+        let run_on = |path: &Path| {
+            run(Evaluate { data: path.to_owned(), method: PredictorName::Physical, json: true })
+        };
         for path in [dir.path().to_owned(), dir.path().join("none")] {
             let error = run_on(&path).unwrap_err();
             assert!(error.is::<crate::output::UsageError>(), "{error}");
