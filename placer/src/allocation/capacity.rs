@@ -213,6 +213,13 @@ impl<'a> TypeCounts<'a> {
         self.types.iter().map(|known| (known.name, known.gpus)).collect()
     }
 
+    /// Withholds GPUs of a type that are free but awaited by other jobs.
+    pub(crate) fn withhold(&mut self, gpu_type: &str, gpus: u32) {
+        for known in self.types.iter_mut().filter(|known| known.name == gpu_type) {
+            known.subtract(gpus);
+        }
+    }
+
     /// Takes this many GPUs of the type; false, with nothing taken, if fewer are free.
     pub(crate) fn take(&mut self, gpu_type: &str, gpus: u32) -> bool {
         let mut types = self.types.iter_mut();
