@@ -86,6 +86,11 @@ impl<'a> FreeCapacity<'a> {
         Self { state, scope, taken: Vec::new(), classes: OnceCell::new() }
     }
 
+    /// The same record in another scope.
+    pub(crate) fn with_scope(&self, scope: Scope) -> Self {
+        Self { state: self.state, scope, taken: self.taken.clone(), classes: OnceCell::new() }
+    }
+
     /// The cluster whose GPUs these are.
     #[must_use]
     pub const fn state(&self) -> &'a ClusterState {

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::NodeDecision;
 use crate::plan::input::PlanningInput;
-use crate::plan::{NodeDecision, Plan};
 use crate::policies::Policy;
 use crate::power::energy_cost::Charge;
 use crate::power::step::least_energy;
@@ -288,8 +288,7 @@ pub(crate) fn alone_w(input: PlanningInput<'_>, reduction: PowerEstimate, job: &
     let baseline: f64 = input.state.nodes().iter().map(least).sum();
     let added = input.state.nodes().iter().map(|node| {
         let job = JobGpus { job, gpu_type: &node.facts.gpu_type, gpus };
-        let (gpus, gpu_w) =
-            reduction.minimum(input, job, GpuSetting::DEFAULT, Estimate::Expected);
+        let (gpus, gpu_w) = reduction.minimum(input, job, GpuSetting::DEFAULT, Estimate::Expected);
         let nodes = gpus.div_ceil(node.facts.gpus.max(1));
         let waking = (node_baseline_w(input, node, false) - least(node)).max(0.0);
         f64::from(gpus) * (gpu_w - idle_w(input, node)).max(0.0) + f64::from(nodes) * waking

@@ -208,8 +208,7 @@ pub(super) fn clear(gpus: u32, count: usize, demand: impl Fn(usize, f64) -> u64)
         return 0.0;
     }
     let (mut low, mut high) = (0.0, 0.1);
-    let evaluate =
-        |bidder| Undecided { bidder, at_low: u64::MAX, at_high: demand(bidder, 0.1) };
+    let evaluate = |bidder| Undecided { bidder, at_low: u64::MAX, at_high: demand(bidder, 0.1) };
     let mut undecided: Vec<Undecided> = (0..count).map(evaluate).collect();
     while undecided.iter().map(|bidder| bidder.at_high).sum::<u64>() > gpus {
         (low, high) = (high, 4.0 * high);

@@ -36,7 +36,10 @@ impl Allotment {
     fn moves_just_started(&self, bidders: &[Bidder<'_>], pairs: &[Pair]) -> bool {
         let moves = |started: Option<u32>, gpus: u32| started.is_some_and(|size| size != gpus);
         self.exclusive.iter().any(|&(index, gpus)| moves(bidders[index].just_started, gpus))
-            || self.pairs.iter().any(|&(index, gpus)| moves(pairs[index].just_started(bidders), gpus))
+            || self
+                .pairs
+                .iter()
+                .any(|&(index, gpus)| moves(pairs[index].just_started(bidders), gpus))
     }
 }
 

@@ -37,7 +37,8 @@ pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan)
     let is_limited = [limits.power_max, limits.admission_limit, limits.preemption_limit]
         .iter()
         .any(Option::is_some);
-    let has_setting = |job: &Job| matches!(&job.state, State::Running { setting, .. } if !setting.is_default());
+    let has_setting =
+        |job: &Job| matches!(&job.state, State::Running { setting, .. } if !setting.is_default());
     let chooses_settings = !policy.capabilities().sets_cards
         && (limits.price_sets_clocks
             || is_limited
@@ -206,7 +207,8 @@ impl<'a> LimitedPlan<'a> {
             let (node, setting) = (self.input.state.node(here.node), ladder[0].0);
             self.reduction.minimum_above_idle_w(self.input, node, gpus, setting, estimate)
         };
-        let (minimum_w, minimum_expected_w) = (minimum(Estimate::Upper), minimum(Estimate::Expected));
+        let (minimum_w, minimum_expected_w) =
+            (minimum(Estimate::Upper), minimum(Estimate::Expected));
         let job = gpus.job;
         self.items.push(Item {
             key,

@@ -215,7 +215,11 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
         site.limits.price = 8.0;
         rest(&mut site, &*policy);
         assert_eq!(setting(&site, job), at(1_080), "{name}");
-        assert_eq!(min_power(site.input(), PowerEstimate::Settings), expected_power(site.input()), "{name}");
+        assert_eq!(
+            min_power(site.input(), PowerEstimate::Settings),
+            expected_power(site.input()),
+            "{name}"
+        );
     }
 }
 
