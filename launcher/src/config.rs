@@ -37,7 +37,7 @@ pub struct Config {
     #[serde(default = "default_terminate_grace_ms", deserialize_with = "non_zero")]
     pub terminate_grace_ms: u64,
     /// Interval of reports while nothing changes: at most a third of the placer's
-    /// `node_patience_ms`.
+    /// `node_stale_after_ms`.
     #[serde(default = "default_heartbeat_ms", deserialize_with = "non_zero")]
     pub heartbeat_ms: u64,
     /// First of the ports at which the processes of a job meet.

@@ -14,7 +14,7 @@ use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
 use crate::policies::Policy;
 use crate::power::carbon_deferral::Deferrals;
-use crate::power::limits::keep;
+use crate::power::limits::enforce;
 use crate::power::model::{PowerEstimate, alone_w};
 use crate::state::gpu_set::JobKey;
 
@@ -31,7 +31,7 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
     if !deferred.is_empty() {
         deferred.add_to(&mut plan);
     }
-    let mut plan = keep(policy, seen, plan);
+    let mut plan = enforce(policy, seen, plan);
     plan.deferred = deferred.waiting.len() as u32;
     if plan.blocked.is_none() {
         let first = hidden.iter().next();

@@ -42,7 +42,7 @@ impl Default for Settings {
     }
 }
 
-/// A third of the placer's default `node_patience_ms`.
+/// A third of the placer's default `node_stale_after_ms`.
 const DEFAULT_HEARTBEAT_MS: u64 = 10_000;
 /// A GPU reaches a new cap within tens of milliseconds.
 const DEFAULT_RAMP_MS: u64 = 250;

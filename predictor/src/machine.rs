@@ -1,9 +1,8 @@
-//! The predictor as a [`Machine`]: windows in, surfaces out, no job's more often than allowed.
+//! The predictor as a [`Machine`]: windows in, surfaces out, at a limited rate per job.
 //!
-//! A window only marks its job; the surface is computed when it is due, so that a burst of windows
-//! costs one surface. It speaks of each kind of GPU that a node or a window has named. Jobs that wait
-//! in the queue have no windows: theirs are published anew when their class is known better. Nothing
-//! here predicts.
+//! A window marks its job; the surface is computed when it is due, so that a burst of windows costs
+//! one surface. It covers each GPU type that a node or a window has named. Queued jobs have no
+//! windows: their surfaces are published again as their class gains windows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,44 +17,43 @@ use crate::config::PredictorConfig;
 use crate::history::Class;
 use crate::predictor::{Learned, Predictor};
 
-/// What happened.
+/// An input.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A job is known: what its owner says of it.
+    /// A job's record was read: what its owner declares.
     JobDescribed {
         /// The job.
         job: JobId,
         /// Its declared workload.
         workload: Option<WorkloadId>,
-        /// How many GPUs it takes.
+        /// Number of GPUs it requests.
         gpus: GpuRequest,
-        /// The kind of GPU it must have, where its owner names one.
+        /// The GPU type it requires, if any.
         gpu_type: Option<String>,
     },
-    /// A node of the cluster has cards of this kind.
-    KindSeen(String),
+    /// A node of the cluster has GPUs of this type.
+    GpuTypeFound(String),
     /// A window was closed.
     WindowClosed(Box<JobWindow>),
-    /// A job has ended, in whatever way.
+    /// A job ended, in whatever way.
     JobEnded(JobId),
-    /// Somebody wants to hear of every job again: a predictor was promoted, or the registry has
-    /// just started.
-    AllWanted,
+    /// All surfaces are requested: a predictor was promoted, or the registry started.
+    AllRequested,
 }
 
-/// What must be done.
+/// An output.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Propose it.
+    /// Propose this surface.
     PublishSurface(Box<Surface>),
-    /// The job is no more; take away what is stored of it.
+    /// Delete what is stored of a job that ended.
     ForgetJob(JobId),
-    /// A window that says nothing a predictor can use: log it.
+    /// Log that a window cannot be used.
     ReportUnusable {
-        /// The job it was of.
+        /// Its job.
         job: JobId,
         /// What is wrong with it.
-        why: UnusableWindow,
+        error: UnusableWindow,
     },
 }
 
@@ -65,53 +63,52 @@ pub struct PredictorMachine {
     predictor: Predictor,
     /// When each job's surface was last published; bounded with the predictor's jobs.
     published: BTreeMap<JobId, Timestamp>,
-    /// Jobs with something new to say, by the instant they may say it.
+    /// Jobs whose surface changed, by the time at which it may be published.
     due: BTreeSet<(Timestamp, JobId)>,
-    /// Windows learned from by class, and how many there were when its waiting jobs were last told.
+    /// By class: its windows, and their number when its queued jobs were last published.
     learned: BTreeMap<WorkloadId, (u64, u64)>,
-    /// Jobs that must have the kind of GPU that their owner names; bounded with the predictor's.
-    bound: BTreeSet<JobId>,
-    /// Jobs that ended, oldest first: a window that comes after its job's end must not bring the
-    /// job back.
+    /// Jobs that require a GPU type; bounded with the predictor's.
+    fixed_type: BTreeSet<JobId>,
+    /// Ended jobs, oldest first, whose late windows are ignored.
     ended: VecDeque<JobId>,
 }
 
-/// Surfaces computed at one waking, so that windows do not wait for those of a whole cluster.
+/// Surfaces computed at one wake-up, so that windows are not delayed by a large cluster's.
 const PUBLISHED_AT_ONCE: usize = 64;
-/// Ended jobs remembered. A last window comes seconds after its job's end.
+/// Ended jobs remembered; a job's last window arrives within seconds of its end.
 const ENDED_MAX: usize = 4_096;
 
 impl PredictorMachine {
-    /// A machine that knows nothing yet.
+    /// A machine without data.
     #[must_use]
     pub fn new(config: PredictorConfig) -> Self {
-        Self::around(Predictor::new(config))
+        Self::with(Predictor::new(config))
     }
 
-    /// A machine around what was learned before.
+    /// A machine with a restored predictor.
     #[must_use]
-    pub fn around(predictor: Predictor) -> Self {
+    pub fn with(predictor: Predictor) -> Self {
         Self {
             predictor,
             published: BTreeMap::new(),
             due: BTreeSet::new(),
             learned: BTreeMap::new(),
-            bound: BTreeSet::new(),
+            fixed_type: BTreeSet::new(),
             ended: VecDeque::new(),
         }
     }
 
-    /// What it has learned.
+    /// The predictor.
     #[must_use]
     pub fn predictor(&self) -> &Predictor {
         &self.predictor
     }
 
-    /// What is to be proposed of `job`: on every kind of GPU that the cluster has, unless its owner
-    /// names one; `None` where it is not known.
+    /// The surface to propose of `job`: on the GPU type that it requires, or else on every type;
+    /// `None` for an unknown job.
     #[must_use]
     pub fn surface(&self, now: Timestamp, job: &JobId) -> Option<Surface> {
-        if self.bound.contains(job) {
+        if self.fixed_type.contains(job) {
             return self.predictor.surface(now, job);
         }
         self.predictor.surface_on_all(now, job)
@@ -127,7 +124,7 @@ impl PredictorMachine {
         self.predictor.take_changed_classes()
     }
 
-    /// Marks `job` and publishes it, now or as soon as it may.
+    /// Publishes `job` now or as soon as its interval allows.
     fn mark(&mut self, now: Timestamp, job: JobId, out: &mut Vec<Action>) {
         let interval = self.predictor.config().publish_interval();
         match self.published.get(&job) {
@@ -138,24 +135,24 @@ impl PredictorMachine {
         }
     }
 
-    /// Marks the waiting jobs of `job`'s class once it has a quarter more windows than when they
-    /// were last told: early on every window counts, later few do.
-    fn mark_waiting(&mut self, now: Timestamp, job: &JobId, out: &mut Vec<Action>) {
+    /// Publishes the queued jobs of `job`'s class once the class has a quarter more windows than at
+    /// their last publication.
+    fn mark_queued(&mut self, now: Timestamp, job: &JobId, out: &mut Vec<Action>) {
         let Some(class) = self.predictor.workload_of(job).cloned() else { return };
         if self.learned.len() >= self.predictor.config().classes_max as usize
             && !self.learned.contains_key(&class)
         {
-            // Counting begins anew, which costs some surfaces that say nothing new.
+            // Restarting the counts costs some redundant surfaces.
             self.learned.clear();
         }
-        let (windows, told) = self.learned.entry(class.clone()).or_default();
+        let (windows, published) = self.learned.entry(class.clone()).or_default();
         *windows += 1;
-        if *windows * 4 <= *told * 5 {
+        if *windows * 4 <= *published * 5 {
             return;
         }
-        *told = *windows;
-        let waiting: Vec<JobId> = self.predictor.unseen_of(&class).cloned().collect();
-        for job in waiting {
+        *published = *windows;
+        let queued: Vec<JobId> = self.predictor.without_windows(&class).cloned().collect();
+        for job in queued {
             self.mark(now, job, out);
         }
     }
@@ -166,24 +163,24 @@ impl PredictorMachine {
                 out.push(Action::PublishSurface(Box::new(surface)));
                 self.published.insert(job, now);
             }
-            // Forgotten in between, to make room for others.
+            // Dropped in between to make room.
             None => {
                 self.published.remove(&job);
             }
         }
     }
 
-    fn want_all(&mut self, now: Timestamp) {
+    fn request_all(&mut self, now: Timestamp) {
         self.due.clear();
         self.due.extend(self.predictor.jobs().map(|job| (now, job.clone())));
     }
 
-    /// Drops what is kept here of jobs the predictor no longer knows.
+    /// Drops entries of jobs that the predictor no longer keeps.
     fn shrink(&mut self) {
         if self.published.len() > self.predictor.job_count() {
             self.published.retain(|job, _| self.predictor.knows(job));
             self.due.retain(|(_, job)| self.predictor.knows(job));
-            self.bound.retain(|job| self.predictor.knows(job));
+            self.fixed_type.retain(|job| self.predictor.knows(job));
         }
     }
 }
@@ -196,11 +193,11 @@ impl Machine for PredictorMachine {
         match event {
             Event::JobDescribed { job, .. } if self.ended.contains(&job) => {}
             Event::JobDescribed { job, workload, gpus, gpu_type } => {
-                let kind = gpu_type.as_deref();
-                if kind.is_some() {
-                    self.bound.insert(job.clone());
+                let gpu_type = gpu_type.as_deref();
+                if gpu_type.is_some() {
+                    self.fixed_type.insert(job.clone());
                 }
-                if self.predictor.describe(now, job.clone(), workload, gpus, kind) {
+                if self.predictor.describe(now, job.clone(), workload, gpus, gpu_type) {
                     self.mark(now, job, out);
                 }
             }
@@ -208,13 +205,13 @@ impl Machine for PredictorMachine {
             Event::WindowClosed(window) => match self.predictor.learn(now, &window) {
                 Learned::Something => {
                     let new = self.predictor.add_gpu_type(&window.gpu_type);
-                    // The first one says nothing new of any job.
+                    // The first type adds no other surface.
                     if new && self.predictor.gpu_types().len() > 1 {
-                        self.want_all(now);
+                        self.request_all(now);
                     }
-                    self.mark_waiting(now, &window.job, out);
-                    // The first window takes the place of a guess about its kind: that does not
-                    // wait for the interval. It happens once in a job's life.
+                    self.mark_queued(now, &window.job, out);
+                    // The first window replaces a guess of its GPU type, so the interval does not
+                    // apply.
                     let known = self.predictor.knowledge_of(&window.job);
                     if known.is_some_and(|job| job.windows().len() == 1) {
                         self.publish(now, window.job, out);
@@ -223,14 +220,14 @@ impl Machine for PredictorMachine {
                     }
                 }
                 Learned::Nothing => {}
-                Learned::Unusable(why) => {
-                    out.push(Action::ReportUnusable { job: window.job, why });
+                Learned::Unusable(error) => {
+                    out.push(Action::ReportUnusable { job: window.job, error });
                 }
             },
             Event::JobEnded(job) => {
                 self.due.retain(|(_, due)| *due != job);
                 self.published.remove(&job);
-                self.bound.remove(&job);
+                self.fixed_type.remove(&job);
                 if self.predictor.forget(&job) {
                     out.push(Action::ForgetJob(job.clone()));
                 }
@@ -241,12 +238,12 @@ impl Machine for PredictorMachine {
                     }
                 }
             }
-            Event::KindSeen(kind) => {
-                if self.predictor.add_gpu_type(&kind) {
-                    self.want_all(now);
+            Event::GpuTypeFound(gpu_type) => {
+                if self.predictor.add_gpu_type(&gpu_type) {
+                    self.request_all(now);
                 }
             }
-            Event::AllWanted => self.want_all(now),
+            Event::AllRequested => self.request_all(now),
         }
         self.shrink();
     }
@@ -263,6 +260,6 @@ impl Machine for PredictorMachine {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        self.due.first().map(|(at, _)| (*at, "a surface may be published again"))
+        self.due.first().map(|(at, _)| (*at, "a surface is due"))
     }
 }

@@ -1,16 +1,13 @@
-//! Which setting a job should be looked at in next, because it would teach the most for its cost.
+//! Selects the next probe of a job: the setting whose measurement gains most for its cost.
 //!
-//! Each candidate is tried in thought: a reading at the value expected there is added to the job's
-//! windows, the models are fitted again, and the mean width of the intervals over the axis is
-//! compared with what it is now. A reading at the expected value moves no mean, so what changes is
-//! only how sure the models are. The gain is set against what the look costs: the work lost while
-//! the job runs slower, and the energy each step takes more.
+//! Each candidate is evaluated hypothetically: a reading at its predicted value is added to the job's
+//! windows, the models are fitted again, and the mean interval width over the axis is compared with
+//! the current one. A reading at the predicted value moves no mean, so only the uncertainty changes.
+//! The gain is divided by the cost: work lost while the job is slower, and extra energy per step.
 //!
-//! Caps and locked clocks come first, whichever teaches more for its cost: they cost a job no
-//! restart. Each is judged by its own axis, since a look under a cap shows nothing of a clock. GPU
-//! counts follow, for jobs that may change theirs.
-//! Whether a proposal is followed is the placer's to say, who knows how long the job is and who
-//! else needs the cards; nothing here orders anything.
+//! Caps and locked clocks come first, because they need no restart. Each is evaluated on its own
+//! axis, since a reading under a cap is not informative of clocks. GPU counts follow, for elastic
+//! jobs. The placer decides whether a probe is made.
 
 use wattle_common::messages::{Estimate, Probe, SurfacePoint};
 use wattle_common::observation::Observation;
@@ -21,41 +18,40 @@ use crate::job::Job;
 use crate::model::cap::GpuSpec;
 use crate::surface::{CAP_SHARES, Configuration, GPUS_PER_NODE, clock_axis};
 
-/// Windows alone in the usual setting before anything else is looked at: without a level, a reading
-/// under a cap says little.
+/// Exclusive windows in the usual setting that precede a probe: they fix the level to which readings
+/// under a cap are compared.
 const WINDOWS_MIN: usize = 2;
 
-/// A proposal must promise that the mean interval shrinks by this share: a tenth of an interval is
-/// within what the next ordinary windows bring by themselves.
+/// Least expected reduction of the mean interval width, as a share: ordinary windows reduce it by
+/// about a tenth.
 const GAIN_MIN: f64 = 0.1;
 
-/// Cost of a look that loses no work at all, as a share of its duration: orders, and a surface that
-/// is being learned while the job runs on.
+/// Fixed cost of a probe, as a share of its duration.
 const COST_MIN: f64 = 0.05;
 
-/// Two caps, or two clocks, that differ by less are one reading, as a share.
+/// Caps, or clocks, that differ by less than this share are equal.
 const SAME: f64 = 0.03;
 
-/// The size to look at beside what was seen, from the scaling curves of ElasticFlow's models
-/// (ASPLOS'23): with one reading at 16 GPUs their mean error falls from 8 to 6.5 %.
-const SIZE: u32 = 16;
+/// The GPU count to probe, from the scaling curves of ElasticFlow's models (ASPLOS'23): with one
+/// reading at 16 GPUs their mean error falls from 8 to 6.5 %.
+const GPUS_PROBED: u32 = 16;
 
-/// A candidate, with what it would teach and cost.
-struct Thought {
+/// A candidate with its expected gain and cost.
+struct ScoredProbe {
     at: Configuration,
     gain: f64,
     cost_time: f64,
     score: f64,
 }
 
-/// What to look at next of `job`, if anything is worth its cost and the budget is not spent.
-/// `believe` fits a job and says what it expects in each of some configurations.
+/// The next probe of `job`, if one is worth its cost and within the energy budget. `predict` fits a
+/// job and returns its predictions for some configurations.
 #[must_use]
 pub fn propose(
     config: &PredictorConfig,
     job: &Job,
     card: &GpuSpec,
-    believe: impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
+    predict: impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
 ) -> Option<Probe> {
     if !config.probe {
         return None;
@@ -71,8 +67,8 @@ pub fn propose(
     }
     let seconds = config.probe_ms as f64 / 1e3;
     let kwh = |cap_w: f64, gpus: u32| cap_w * f64::from(gpus) * seconds / 3.6e6;
-    let looked_at = looked_at(job, card, usual);
-    let probed_kwh: f64 = looked_at.iter().map(|(held, gpus)| kwh(held.cap_w, *gpus)).sum();
+    let past_probes = past_probes(job, card, usual);
+    let probed_kwh: f64 = past_probes.iter().map(|(held, gpus)| kwh(held.cap_w, *gpus)).sum();
     let affordable = |at: &&&Configuration| {
         let most = at.cap.map_or(card.cap_default_w, Power::as_w);
         probed_kwh + kwh(most, last.gpus) <= config.probe_energy_wh_max as f64 / 1e3
@@ -87,9 +83,9 @@ pub fn propose(
     let opens: Vec<Vec<&Configuration>> = axes
         .iter()
         .map(|axis| {
-            // Descending; what is above the setting that stands was never to be looked at.
+            // Descending, below the usual setting.
             let open: Vec<&Configuration> = axis.lower.iter().filter(|at| !seen(at)).collect();
-            // The lowest pins the curve's far end, the middle its bend.
+            // The lowest determines the curve's end, the middle one its bend.
             let ends = [open.last(), open.get(open.len() / 2)];
             let mut candidates: Vec<&Configuration> =
                 ends.into_iter().flatten().filter(affordable).copied().collect();
@@ -100,24 +96,24 @@ pub fn propose(
     if other_sizes.is_empty() && opens.iter().all(Vec::is_empty) {
         return None;
     }
-    // What is believed now, of all axes and the usual setting at once: each fit is dear.
+    // Predictions for all axes and the usual setting at once, since each fit is costly.
     let along = axes.iter().flat_map(|axis| &axis.all);
     let wanted: Vec<Configuration> = along.chain(&sizes).cloned().chain([at(level)]).collect();
-    let mut now = believe(job, &wanted);
+    let mut now = predict(job, &wanted);
     let expected = now.pop()?;
-    let look = Look { job, level, usual: &expected };
+    let baseline = Baseline { job, level, usual: &expected };
     let mut rest = now.as_slice();
-    let mut thoughts = Vec::new();
+    let mut probes = Vec::new();
     for (axis, candidates) in axes.iter().zip(&opens) {
         let (of_axis, others) = rest.split_at(axis.all.len().min(rest.len()));
         rest = others;
-        thoughts.extend(look.best_of(&axis.all, of_axis, candidates, &believe));
+        probes.extend(baseline.best_of(&axis.all, of_axis, candidates, &predict));
     }
-    let best = thoughts.into_iter().max_by(|a, b| a.score.total_cmp(&b.score));
-    let best = best.or_else(|| look.best_of(&sizes, rest, &other_sizes, &believe))?;
+    let best = probes.into_iter().max_by(|a, b| a.score.total_cmp(&b.score));
+    let best = best.or_else(|| baseline.best_of(&sizes, rest, &other_sizes, &predict))?;
     let other_size = best.at.gpus != last.gpus;
     let clock_mhz_max = best.at.clock_max.filter(|_| !other_size && usual.mhz > mhz(&best.at));
-    // What is not looked at stays as it stands.
+    // Only one setting changes.
     let cap_mw = best.at.cap.filter(|_| !other_size && clock_mhz_max.is_none());
     let what = match (cap_mw, clock_mhz_max) {
         (_, Some(clock)) => format!("{clock}"),
@@ -133,7 +129,7 @@ pub fn propose(
         gain: best.gain,
         cost_time: best.cost_time,
         reason: Some(format!(
-            "a look at {what} would narrow what is expected by {:.0} % for {:.0} % of its time",
+            "a probe at {what} reduces interval widths by {:.0} % and costs {:.0} % of its time",
             100.0 * best.gain,
             100.0 * best.cost_time
         )),
@@ -155,21 +151,21 @@ impl Held {
         }
     }
 
-    /// Whether a reading of one is a reading of the other.
+    /// Whether both are the same setting.
     fn is(self, other: Self) -> bool {
         same(self.cap_w, other.cap_w) && same(self.mhz, other.mhz)
     }
 }
 
-/// One setting that is varied while the other stands.
+/// One setting that varies while the other is constant.
 struct Axis {
-    /// What the gain is counted over.
+    /// The configurations over which the gain is computed.
     all: Vec<Configuration>,
-    /// What of it lies below the setting that stands, descending.
+    /// Those below the usual setting, descending.
     lower: Vec<Configuration>,
 }
 
-/// The caps of the axis, where it is known what a cap of this card is worth.
+/// The caps of the axis, where the default cap is known.
 fn caps(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
     if !card.cap_known {
         return Axis { all: Vec::new(), lower: Vec::new() };
@@ -184,8 +180,8 @@ fn caps(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
     Axis { all, lower }
 }
 
-/// The clocks of the axis, where the card's top clock was seen. One that the job does not reach as
-/// it runs (because of its cap, or of heat) would hold nothing back.
+/// The clocks of the axis, where the GPU's top clock is known. A clock that the job does not reach
+/// (because of its cap or temperature) has no effect.
 fn clocks(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
     let under = |clock_max: Option<Frequency>| Configuration { clock_max, ..at(level) };
     let all: Vec<_> = std::iter::once(None).chain(clock_axis(card)).map(under).collect();
@@ -195,32 +191,32 @@ fn clocks(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
     Axis { all, lower }
 }
 
-/// What every candidate is compared with.
-struct Look<'a> {
+/// The state with which candidates are compared.
+struct Baseline<'a> {
     job: &'a Job,
-    /// The newest window in the usual setting, and what is expected there.
+    /// The newest window in the usual setting, and the prediction there.
     level: &'a Observation,
     usual: &'a SurfacePoint,
 }
 
-impl Look<'_> {
-    /// The candidate that teaches most for its cost, where one teaches enough; `now` is what is
-    /// expected on the `axis`.
+impl Baseline<'_> {
+    /// The candidate with the largest gain for its cost, where one gains enough; `now` holds the
+    /// predictions on the `axis`.
     fn best_of(
         &self,
         axis: &[Configuration],
         now: &[SurfacePoint],
         candidates: &[&Configuration],
-        believe: &impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
-    ) -> Option<Thought> {
+        predict: &impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
+    ) -> Option<ScoredProbe> {
         let (level, usual) = (self.level, self.usual);
         let width_now = mean_width(now)?;
-        let thought = |candidate: &&Configuration| {
+        let score = |candidate: &&Configuration| {
             let i = axis.iter().position(|at| at == *candidate)?;
             let expected = now.get(i)?;
             let mut known = self.job.clone();
-            known.add(in_thought(level, candidate, expected), usize::MAX);
-            let width = mean_width(&believe(&known, axis))?;
+            known.add(hypothetical(level, candidate, expected), usize::MAX);
+            let width = mean_width(&predict(&known, axis))?;
             let gain = 1.0 - width / width_now;
             let speed = match (expected.steps_per_s, usual.steps_per_s) {
                 (Some(there), Some(here)) if here.mean > 0.0 => there.mean / here.mean,
@@ -232,14 +228,14 @@ impl Look<'_> {
             let cost_energy = watts / speed.max(1e-6) - 1.0;
             let cost = cost_time.max(0.0) + cost_energy.max(0.0) + COST_MIN;
             let at = (**candidate).clone();
-            (gain >= GAIN_MIN).then_some(Thought { at, gain, cost_time, score: gain / cost })
+            (gain >= GAIN_MIN).then_some(ScoredProbe { at, gain, cost_time, score: gain / cost })
         };
-        candidates.iter().filter_map(thought).max_by(|a, b| a.score.total_cmp(&b.score))
+        candidates.iter().filter_map(score).max_by(|a, b| a.score.total_cmp(&b.score))
     }
 }
 
-/// A reading of `expected` at `at`, as noisy as `level` was.
-fn in_thought(level: &Observation, at: &Configuration, expected: &SurfacePoint) -> Observation {
+/// A reading of `expected` at `at`, with the noise of `level`.
+fn hypothetical(level: &Observation, at: &Configuration, expected: &SurfacePoint) -> Observation {
     Observation {
         from_us: level.from_us + std::time::Duration::from_micros(1),
         gpus: at.gpus,
@@ -265,16 +261,15 @@ fn at(window: &Observation) -> Configuration {
     }
 }
 
-/// The sizes an elastic job could be looked at in, what it runs on first; one more than that only
-/// where it was seen on no other.
+/// The sizes to compare: the current one, and for an elastic job that ran on no other size one more.
 fn sizes(job: &Job, level: &Observation) -> Vec<Configuration> {
     let mut out = vec![at(level)];
     let elastic = job.described && job.gpus.max > job.gpus.min;
-    let seen_elsewhere = job.windows().iter().any(|w| w.gpus != level.gpus);
-    if !elastic || seen_elsewhere {
+    let ran_on_other_size = job.windows().iter().any(|w| w.gpus != level.gpus);
+    if !elastic || ran_on_other_size {
         return out;
     }
-    let size = job.gpus.max.min(SIZE).max(job.gpus.min);
+    let size = job.gpus.max.min(GPUS_PROBED).max(job.gpus.min);
     if size != level.gpus {
         let nodes = size.div_ceil(GPUS_PER_NODE).max(1);
         out.push(Configuration { gpus: size, nodes, ..at(level) });
@@ -293,7 +288,7 @@ fn mean_width(points: &[SurfacePoint]) -> Option<f64> {
     (width.is_finite() && width > 0.0).then_some(width)
 }
 
-/// How the job's cards usually are: as in most of `windows`, the higher of two.
+/// The most frequent setting of `windows`; of two equally frequent ones the higher.
 fn usual(windows: &[&Observation], card: &GpuSpec) -> Option<Held> {
     let held: Vec<Held> = windows.iter().map(|w| Held::of(w, card)).collect();
     let count = |at: Held| held.iter().filter(|other| at.is(**other)).count();
@@ -303,26 +298,26 @@ fn usual(windows: &[&Observation], card: &GpuSpec) -> Option<Held> {
         .max_by(|a, b| key(a).partial_cmp(&key(b)).expect("watts and clocks are numbers"))
 }
 
-/// The looks there were: each cap below the usual one and each clock, once, with the job's GPUs.
-fn looked_at(job: &Job, card: &GpuSpec, usual: Held) -> Vec<(Held, u32)> {
-    let mut looks: Vec<(Held, u32)> = Vec::new();
+/// Past probes: each distinct cap or clock below the usual one, with the number of GPUs.
+fn past_probes(job: &Job, card: &GpuSpec, usual: Held) -> Vec<(Held, u32)> {
+    let mut probes: Vec<(Held, u32)> = Vec::new();
     for window in job.windows().iter().filter(|w| w.alone()) {
         let held = Held::of(window, card);
         let lower = held.cap_w < usual.cap_w * (1.0 - SAME) || held.mhz < usual.mhz * (1.0 - SAME);
-        if lower && !looks.iter().any(|(other, _)| held.is(*other)) {
-            looks.push((held, window.gpus));
+        if lower && !probes.iter().any(|(other, _)| held.is(*other)) {
+            probes.push((held, window.gpus));
         }
     }
-    looks
+    probes
 }
 
-/// The locked clock of a configuration, MHz; infinite where there is none.
+/// The locked clock of a configuration, MHz; infinite without one.
 fn mhz(at: &Configuration) -> f64 {
     at.clock_max.map_or(f64::INFINITY, |clock| f64::from(clock.as_mhz()))
 }
 
 fn same(a: f64, b: f64) -> bool {
-    // Two clocks that are not locked are equal.
+    // Infinite clocks are equal.
     a.total_cmp(&b).is_eq() || (a / b - 1.0).abs() < SAME
 }
 
@@ -393,12 +388,12 @@ mod tests {
         }
     }
 
-    /// The window that following `probe` gives.
+    /// The window measured during `probe`.
     fn followed(number: u64, probe: &Probe) -> JobWindow {
         match (probe.cap_mw, probe.clock_mhz_max) {
             (Some(cap), None) => window(number, cap.as_mw() / 1_000, false),
             (None, Some(clock)) => locked(number, clock.as_mhz()),
-            _ => panic!("{probe:?} is no look at one thing"),
+            _ => panic!("{probe:?} changes more than one setting"),
         }
     }
 
@@ -430,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_proposed_until_there_is_nothing_to_learn() {
+    fn probes_are_proposed_until_nothing_is_gained() {
         let mut predictor = predictor(PredictorConfig::shipped());
         let first = after(&mut predictor, [window(1, 250, false)]);
         assert_eq!(first.probe, None, "its level is not known yet");
@@ -453,31 +448,31 @@ mod tests {
             let before = widths(&surface)[axis];
             surface = after(&mut predictor, [window]);
             let fell = 1.0 - widths(&surface)[axis] / before;
-            assert!(fell > 0.0, "it promised {} and taught {fell}", probe.gain);
-            assert!(looks.iter().all(|looks| looks.len() < 6), "it never has enough: {looks:?}");
+            assert!(fell > 0.0, "expected gain {}, measured {fell}", probe.gain);
+            assert!(looks.iter().all(|looks| looks.len() < 6), "probing does not end: {looks:?}");
         }
-        assert!(looks.iter().all(|looks| !looks.is_empty()), "nobody saw either curve: {looks:?}");
+        assert!(looks.iter().all(|looks| !looks.is_empty()), "an axis was not probed: {looks:?}");
         let narrow = widths(&surface);
         for (narrow, wide) in narrow.iter().zip(wide) {
             assert!(*narrow < 0.8 * wide, "{narrow} from {wide}");
         }
     }
 
-    /// A card whose highest clock nobody has read, or that does not reach it under its cap.
+    /// The top clock is unknown, or not reached under the cap.
     #[test]
-    fn a_clock_that_holds_nothing_back_is_not_looked_at() {
+    fn clock_without_effect_is_not_probed() {
         let at = |clock: Option<u32>, window: JobWindow| JobWindow {
             clock_mhz_mean: clock.map(Frequency::from_mhz),
             ..window
         };
-        // The job runs at `clock`, unless it is looked at under another.
+        // The job runs at `clock`, except during a probe.
         let looks = |predictor: &mut Predictor, clock: Option<u32>| {
             let known = (1..4).map(|number| at(clock, window(number, 250, false)));
             let mut surface = after(predictor, known);
             let mut looks = Vec::new();
             for number in 10.. {
                 let Some(probe) = surface.probe.clone() else { break };
-                assert!(number < 25, "it never has enough: {looks:?}");
+                assert!(number < 25, "probing does not end: {looks:?}");
                 let locked = probe.clock_mhz_max.map(Frequency::as_mhz);
                 looks.extend(locked);
                 surface = after(predictor, [at(locked.or(clock), followed(number, &probe))]);
@@ -493,9 +488,9 @@ mod tests {
         assert!(!slow.is_empty() && slow.iter().all(|mhz| *mhz < 970), "{slow:?}");
     }
 
-    /// A site's own lock is no look: what is proposed lies below it, and caps are looked at too.
+    /// A clock locked by the site is no probe: proposed clocks lie below it.
     #[test]
-    fn below_a_sites_clock_there_is_still_something_to_look_at() {
+    fn probes_lie_below_the_sites_clock() {
         let mut predictor = predictor(PredictorConfig::shipped());
         after(&mut predictor, [window(1, 250, false)]);
         let mut surface = after(&mut predictor, (2..6).map(|number| locked(number, 1_100)));
@@ -506,12 +501,12 @@ mod tests {
             let mut window = followed(number, &probe);
             window.clock_mhz_max = probe.clock_mhz_max.or(Some(Frequency::from_mhz(1_100)));
             surface = after(&mut predictor, [window]);
-            assert!(number < 20, "it never has enough");
+            assert!(number < 20, "probing does not end");
         }
     }
 
     #[test]
-    fn nothing_is_proposed_beside_others_or_beyond_the_budget_or_when_off() {
+    fn no_probe_when_colocated_over_budget_or_disabled() {
         let known = || (1..4).map(|number| window(number, 250, false));
         let shipped = PredictorConfig::shipped;
         assert!(after(&mut predictor(shipped()), known()).probe.is_some());
@@ -523,19 +518,19 @@ mod tests {
         assert_eq!(after(&mut predictor(poor), known()).probe, None);
     }
 
-    /// A site's own cap is no look, and nothing above it is proposed.
+    /// A cap set by the site is no probe: proposed caps lie below it.
     #[test]
-    fn below_a_sites_cap_there_is_still_something_to_look_at() {
+    fn probes_lie_below_the_sites_cap() {
         let mut predictor = predictor(PredictorConfig::shipped());
         after(&mut predictor, [window(1, 250, false)]);
         let surface = after(&mut predictor, (2..6).map(|number| window(number, 150, false)));
         let lower = |p: Probe| p.cap_mw.is_none_or(|cap| cap < Power::from_w(146));
-        assert!(surface.probe.is_none_or(lower), "what was ordered for all stands above a look");
+        assert!(surface.probe.is_none_or(lower), "a probe above the cap of the site");
     }
 
-    /// A job that could have more GPUs is worth a look on more, once its caps and clocks are.
+    /// Once caps and clocks are known, an elastic job is probed on more GPUs.
     #[test]
-    fn an_elastic_job_is_looked_at_on_more_gpus_at_last() {
+    fn elastic_job_is_probed_on_more_gpus_last() {
         let mut predictor = Predictor::new(PredictorConfig::shipped());
         let gpus = GpuRequest { min: 1, max: 16 };
         let workload = WorkloadId::new("some-net").ok();
@@ -545,7 +540,7 @@ mod tests {
         let clocks = (10..).zip([1_170, 1_035, 900, 780]).map(|(number, mhz)| locked(number, mhz));
         let back = (20..24).map(|number| window(number, 250, false));
         let surface = after(&mut predictor, windows.chain(clocks).chain(back));
-        let probe = surface.probe.expect("nobody knows how it scales");
+        let probe = surface.probe.expect("its scaling is unknown");
         assert_eq!((probe.gpus, probe.nodes), (16, 2), "{probe:?}");
         assert!(probe.cost_time < 0.0, "it runs faster there: {probe:?}");
     }

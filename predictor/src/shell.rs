@@ -1,18 +1,16 @@
-//! The service around the machine: windows, job records and the nodes' kinds of card in, proposed
+//! Connects the [`PredictorMachine`] to the bus: windows, job records and GPU types in, proposed
 //! surfaces out.
 //!
-//! One task. A window is acknowledged once it is learned from; one that cannot be read is logged
-//! and acknowledged, since it would be no better the next time. What cannot be written while the
-//! bus is away waits, by job, and is written anew when it is back: a surface is whole, so only the
-//! newest counts.
+//! One task. A window is acknowledged after it is learned; one that cannot be read is logged and
+//! acknowledged. While the server is unreachable writes are pending, by job: a surface is complete,
+//! so only the newest is written.
 //!
-//! What was learned outlives the process in the bucket `knowledge` (see [`store`]), so a restart
-//! need not read the windows' stream again. Windows acknowledged in the last moments before a kill
-//! may be lost to it; they cost accuracy only.
+//! What was learned is stored in the bucket `knowledge` (see [`store`]), so that a restart does not
+//! read the stream of windows again. Windows acknowledged immediately before a crash may be lost,
+//! which costs only accuracy.
 //!
-//! Whether anybody acts by its surfaces is the registry's to say (the crate `wattle-registry`): it
-//! proposes them all the same, and all of them anew whenever the registry writes down who serves.
-//! This module decides nothing.
+//! The registry decides whether the surfaces are in force (the crate `wattle-registry`). Whenever it
+//! writes the champion, all surfaces are proposed again.
 
 mod store;
 
@@ -42,26 +40,25 @@ use store::Store;
 pub struct ServiceConfig {
     /// The cluster it predicts for.
     pub cluster: ClusterId,
-    /// Milliseconds of the wall's time between two surfaces of one job at the least. Where the
-    /// system's time runs faster than the wall's, this bounds what is written.
+    /// Least wall time between two surfaces of one job, milliseconds. It limits the write rate where
+    /// the system's time runs faster than the wall's.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
     pub write_interval_wall_ms: u64,
-    /// The library's part.
+    /// Configuration of the library.
     pub model: PredictorConfig,
     /// The bus.
     pub nats: BusConfig,
 }
 
-/// Pause between two tries of what could not be written, in wall time; also how often changed
-/// classes are stored.
+/// Interval at which pending writes are repeated and changed classes are stored, wall time.
 const TICK: Duration = Duration::from_secs(2);
 /// Most jobs with a pending write.
 const PENDING_MAX: usize = 100_000;
 
-/// Runs the service until it is told to stop.
+/// Runs the service until shutdown.
 ///
 /// # Errors
-/// Where the configuration cannot work, or the server refuses what the service cannot live without.
+/// Where the configuration is invalid or the server refuses a required operation.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
     match shutdown.or(open(&config)).await {
         Some(Ok(mut service)) => service.serve(shutdown).await,
@@ -70,7 +67,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusEr
     }
 }
 
-/// Connects and takes up what was learned before.
+/// Connects and restores what was learned.
 async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     let name = &config.model.name;
     let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
@@ -91,17 +88,17 @@ async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     Ok(Service {
         bus,
         store,
-        machine: PredictorMachine::around(predictor),
+        machine: PredictorMachine::with(predictor),
         pending: PendingWrites::new(PENDING_MAX),
         durable: format!("predictor-{name}"),
     })
 }
 
-/// What still has to be written of a job.
+/// A pending write of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
     Surface,
-    Forgetting,
+    Removal,
 }
 
 struct Service {
@@ -119,22 +116,23 @@ impl Service {
             let words = format!("predicts speed and power: {name}");
             let word = (PREDICTOR_NAME_KEY, name);
             let registered = self.bus.register_one_of(PREDICTOR_SERVICE, &words, word).await;
-            let service =
-                registered.inspect_err(|error| tracing::warn!(%error, "not registered")).ok();
+            let service = registered
+                .inspect_err(|error| tracing::warn!(%error, "service not registered"))
+                .ok();
             let mut jobs = self.bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
             let windows = self.bus.consume(StreamName::Windows, &self.durable).await?;
-            let contest = self.bus.bucket(Bucket::Predictors).await?.watch().await?;
+            let champion = self.bus.bucket(Bucket::Predictors).await?.watch().await?;
             let mut nodes = self.bus.bucket(Bucket::Actual).await?.watch().await?;
-            let there = nodes.initial().await;
-            Ok::<_, BusError>((service, (jobs, first), windows, contest, (nodes, there)))
+            let reports = nodes.initial().await;
+            Ok::<_, BusError>((service, (jobs, first), windows, champion, (nodes, reports)))
         };
         let Some(begun) = shutdown.or(begin).await else { return Ok(()) };
-        let (service, (mut jobs, first), mut windows, mut contest, (mut nodes, there)) = begun?;
+        let (service, (mut jobs, first), mut windows, mut champion, (mut nodes, reports)) = begun?;
         self.catch_up(&first).await;
         let mut actions = Vec::new();
-        // Before any job: what is said of it first is of every kind.
-        there.iter().for_each(|change| self.on_node(change, &mut actions));
+        // Before any job, so that its first surface covers every GPU type.
+        reports.iter().for_each(|change| self.on_node(change, &mut actions));
         for change in first {
             self.on_job(change, &mut actions);
             self.act(&mut actions).await;
@@ -154,9 +152,9 @@ impl Service {
                     Some(delivery) => self.on_window(&delivery, &mut actions).await,
                     None => break,
                 },
-                change = contest.next() => match change {
-                    Some(change) if wants_all(&change) => {
-                        self.machine.handle(clock::now(), Event::AllWanted, &mut actions);
+                change = champion.next() => match change {
+                    Some(change) if requests_all(&change) => {
+                        self.machine.handle(clock::now(), Event::AllRequested, &mut actions);
                     }
                     Some(_) => {}
                     None => break,
@@ -177,7 +175,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes away what is stored of jobs that ended while this service was not there.
+    /// Deletes what is stored of jobs that ended while the service was down.
     async fn catch_up(&mut self, jobs: &[Change]) {
         let live: BTreeSet<&str> = jobs
             .iter()
@@ -215,7 +213,7 @@ impl Service {
         self.machine.handle(clock::now(), event, actions);
     }
 
-    /// Which kinds of card a node has; all else that it reports is others' business.
+    /// Reads the GPU types of a node.
     fn on_node(&mut self, change: &Change, actions: &mut Vec<Action>) {
         if !matches!(Reporter::parse(&change.key), Some((Reporter::Power, _))) {
             return;
@@ -223,13 +221,13 @@ impl Service {
         let Some(value) = &change.value else { return };
         match codec::decode_json::<PowerReport>(value) {
             Ok(report) => {
-                let kinds: BTreeSet<String> =
+                let gpu_types: BTreeSet<String> =
                     report.gpus.into_iter().map(|gpu| gpu.gpu_type).collect();
-                for kind in kinds {
-                    self.machine.handle(clock::now(), Event::KindSeen(kind), actions);
+                for gpu_type in gpu_types {
+                    self.machine.handle(clock::now(), Event::GpuTypeFound(gpu_type), actions);
                 }
             }
-            Err(error) => tracing::debug!(key = change.key, %error, "node's report not read"),
+            Err(error) => tracing::debug!(key = change.key, %error, "power report not readable"),
         }
     }
 
@@ -241,11 +239,11 @@ impl Service {
             }
             Err(error) => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(subject = delivery.subject, %error, source, "window not read");
+                tracing::warn!(subject = delivery.subject, %error, source, "window not readable");
             }
         }
         if let Err(error) = delivery.ack().await {
-            tracing::debug!(%error, "not acknowledged: the window comes again and is known then");
+            tracing::debug!(%error, "window not acknowledged; it is delivered again");
         }
     }
 
@@ -260,16 +258,16 @@ impl Service {
                 }
                 Action::ForgetJob(job) => {
                     let written = self.store.remove(&job).await;
-                    self.pending.record(job, Write::Forgetting, written);
+                    self.pending.record(job, Write::Removal, written);
                 }
-                Action::ReportUnusable { job, why } => {
-                    tracing::warn!(%job, %why, "window not usable");
+                Action::ReportUnusable { job, error } => {
+                    tracing::warn!(%job, %error, "window not usable");
                 }
             }
         }
     }
 
-    /// Writes what waits, and the classes that changed.
+    /// Repeats pending writes and stores changed classes.
     async fn on_tick(&mut self) {
         for (job, write) in self.pending.take() {
             let written = match (write, self.machine.surface(clock::now(), &job)) {
@@ -278,7 +276,7 @@ impl Service {
                     self.store.propose(&surface, knowledge).await
                 }
                 (Write::Surface, None) => Ok(()),
-                (Write::Forgetting, _) => self.store.remove(&job).await,
+                (Write::Removal, _) => self.store.remove(&job).await,
             };
             self.pending.record(job, write, written);
         }
@@ -304,8 +302,8 @@ fn read_record(change: &Change) -> Option<JobRecord> {
     }
 }
 
-/// Whether the registry has written down who serves: every predictor then proposes all its jobs.
-fn wants_all(change: &Change) -> bool {
+/// Whether the registry wrote the champion, which requests all surfaces.
+fn requests_all(change: &Change) -> bool {
     change.value.is_some() && PredictorKey::parse(&change.key) == Some(PredictorKey::Champion)
 }
 

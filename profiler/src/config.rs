@@ -1,8 +1,8 @@
 //! The service's configuration, as in `deploy/profiler.toml`.
 //!
-//! Durations and rates are of the system's time, which is the wall's but beside simulated hardware.
-//! Where that time runs faster, what is sent and sampled follows it only up to a rate of the wall's
-//! ([`Settings::beside`]): a faster clock must not cost more of the machine.
+//! Durations and rates are in system time (`wattle_common::time::TimeScale`). If system time runs
+//! faster than wall time, sampling and publishing are limited by a wall-time rate
+//! ([`Settings::at_rate`]), so that a faster clock does not cost more processor time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,43 +10,42 @@ use std::time::Duration;
 use serde::Deserialize;
 use wattle_common::{ClusterId, NodeId, Power};
 
-/// What the machine needs to know.
+/// The settings of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How often telemetry batches go out.
+    /// Time between telemetry batches.
     pub batch_every: Duration,
-    /// How often the node's summary goes out.
+    /// Time between summaries.
     pub summary_every: Duration,
-    /// How often a job's progress goes out, beside every epoch's end.
+    /// Time between reports of a job's progress, besides those at an epoch's end.
     pub progress_every: Duration,
     /// Length of a window.
     pub window: Duration,
     /// Length of a window in a job's early epochs.
     pub window_early: Duration,
-    /// How long after a change nothing is taken into a window.
+    /// Time after a change that belongs to no window.
     pub settle: Duration,
-    /// Fewest sampling instants of a window that is kept.
+    /// Fewest sampling instants of a window that is stored.
     pub samples_min: u32,
     /// Epochs after which a job's profile may be settled.
     pub early_epochs: u32,
     /// Windows on one placement before which no profile is settled.
     pub early_windows: u32,
-    /// How often a ledger entry is made.
+    /// Time between ledger entries.
     pub ledger_every: Duration,
-    /// What an idle GPU draws, until it has been seen idle.
+    /// Power of an idle GPU, until it has been measured.
     pub idle: Option<Power>,
-    /// What the node draws beside its GPUs.
+    /// Power of the node without its GPUs.
     pub host_power: Power,
     /// Longest gap between two samples over which power is integrated and energy attributed.
     pub gap_max: Duration,
 }
 
-/// Training's power swings within seconds, so two samples further apart say little of what lies
-/// between.
+/// Training power varies within seconds, so a longer gap cannot be interpolated.
 const GAP_MAX: Duration = Duration::from_secs(5);
 
 impl Default for Settings {
-    /// What a configuration file that names no key gives.
+    /// The settings of a configuration file without keys.
     fn default() -> Self {
         let ms = Duration::from_millis;
         Self {
@@ -68,8 +67,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// These settings where the system's time runs `rate` times as fast as the wall's: at most 20
-    /// batches, 10 summaries and 10 reports of progress for each job in a second of the wall's.
+    /// These settings for system time that runs `rate` times as fast as wall time: at most 20
+    /// batches, 10 summaries and 10 progress reports per job in a second of wall time.
     #[must_use]
     pub fn at_rate(mut self, rate: u32) -> Self {
         let wall = |ms: u64| Duration::from_millis(ms) * rate;
@@ -77,7 +76,7 @@ impl Settings {
             self.batch_every = self.batch_every.max(wall(50));
             self.summary_every = self.summary_every.max(wall(100));
             self.progress_every = self.progress_every.max(wall(100));
-            // A quarter of the wall's second: a busy machine may miss some of its samples.
+            // A quarter of a wall second: a busy machine may miss some samples.
             self.gap_max = self.gap_max.max(wall(250));
         }
         self
@@ -110,7 +109,7 @@ default_values! {
     state_dir: PathBuf = PathBuf::from("/var/lib/wattle/profiler");
 }
 
-/// The configuration file. `B` is the table `[nats]`, which only the shell can read.
+/// The configuration file. `B` is the table `[nats]`, whose type only the shell knows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config<B> {
@@ -121,10 +120,10 @@ pub struct Config<B> {
     /// The NVML library; absent: the system's.
     #[serde(default)]
     pub nvml_library: Option<PathBuf>,
-    /// Samples a second of each GPU.
+    /// Samples per second of each GPU.
     #[serde(default = "sample_hz")]
     pub sample_hz: u32,
-    /// Most samples of each GPU in a second of the wall's time, where that is not the system's.
+    /// Most samples per second of wall time of each GPU.
     #[serde(default = "sample_hz_wall_max")]
     pub sample_hz_wall_max: u32,
     /// Milliseconds between telemetry batches.
@@ -145,7 +144,7 @@ pub struct Config<B> {
     /// Milliseconds after a change that belong to no window.
     #[serde(default = "settle_ms")]
     pub settle_ms: u64,
-    /// Fewest sampling instants of a window that is kept.
+    /// Fewest sampling instants of a window that is stored.
     #[serde(default = "samples_min")]
     pub samples_min: u32,
     /// Epochs after which a job's profile may be settled.
@@ -157,27 +156,28 @@ pub struct Config<B> {
     /// Milliseconds between ledger entries.
     #[serde(default = "ledger_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub ledger_ms: u64,
-    /// What an idle GPU draws, in watts, until it has been seen idle.
+    /// Power of an idle GPU in watts, until it has been measured.
     #[serde(default)]
     pub idle_w: Option<u32>,
-    /// What the node draws beside its GPUs, in watts.
+    /// Power of the node without its GPUs, in watts.
     #[serde(default)]
     pub host_power_w: u32,
-    /// The socket that jobs send their progress to.
+    /// The socket to which jobs send their progress.
     #[serde(default = "progress_socket")]
     pub progress_socket: PathBuf,
-    /// The socket's permission bits: who may send.
+    /// The socket's permission bits.
     #[serde(default = "progress_socket_mode")]
     pub progress_socket_mode: u32,
-    /// A folder for what must outlive the service: the GPUs' counters at the last ledger entry.
+    /// The folder for the state that outlives the service: the GPUs' counters at the last ledger
+    /// entry.
     #[serde(default = "state_dir")]
     pub state_dir: PathBuf,
-    /// Where the bus is.
+    /// The bus.
     pub nats: B,
 }
 
 impl<B> Config<B> {
-    /// The part that the machine needs.
+    /// The settings of the machine.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let ms = Duration::from_millis;
@@ -198,8 +198,7 @@ impl<B> Config<B> {
         }
     }
 
-    /// Time between two samples, in the system's time, where that runs `rate` times as fast as the
-    /// wall's.
+    /// Time between two samples, in system time that runs `rate` times as fast as wall time.
     #[must_use]
     pub fn sample_every(&self, rate: u32) -> Duration {
         let own = Duration::from_secs(1) / self.sample_hz.max(1);

@@ -1,9 +1,9 @@
-//! What a GPU has spent since its last reading.
+//! The energy of a GPU since its last reading.
 //!
-//! From the GPU's energy counter where it has one, otherwise by integrating power. Three things go
-//! wrong in the field and are told apart here: a counter that starts again (the driver was loaded
-//! anew), one that stands still under load (then power is integrated until it moves again), and a
-//! gap too long to integrate over. What is not known is `None`, never zero.
+//! It comes from the GPU's energy counter if there is one, otherwise from integrating power. Three
+//! faults occur in practice and are distinguished: a counter that restarts (the driver was
+//! reloaded), one that does not advance under load (power is integrated until it does), and a gap
+//! too long to integrate over. An unknown energy is `None`, never zero.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{Power, Timestamp};
 use wattle_gpu::{EnergyCounter, EnergyStep, GpuReading};
 
-/// How long a counter may stand still while the GPU draws power. Counters are refreshed every
-/// 20 to 100 ms (arXiv 2312.02741 measured the boards of ten years).
+/// Longest time a counter may not advance while the GPU draws power. Counters are refreshed every
+/// 20 to 100 ms (arXiv 2312.02741, boards of ten years).
 const STILL_MAX: Duration = Duration::from_secs(10);
 
-/// One GPU's energy.
+/// Measures one GPU's energy.
 #[derive(Clone, Debug)]
 pub struct EnergyMeasure {
     /// Longest gap between two readings over which power is integrated.
@@ -26,17 +26,17 @@ pub struct EnergyMeasure {
     power: Option<Power>,
     meter: EnergyMeter,
     metered: Energy,
-    /// Since when the counter stands still, and what power says was spent meanwhile.
+    /// Since when the counter does not advance, and the energy integrated since.
     still_since: Option<(Timestamp, Energy)>,
     stuck: bool,
 }
 
-/// What a reading says was spent.
+/// The energy since the last reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnergySpent {
-    /// Energy since the reading before.
+    /// The energy.
     pub energy: Energy,
-    /// How long that was.
+    /// The time since the last reading.
     pub span: Duration,
 }
 
@@ -57,7 +57,8 @@ impl EnergyMeasure {
         }
     }
 
-    /// A measure that goes on from a counter's reading at `at`, by an earlier run of the service.
+    /// A measure that continues from the counter's reading at `at` of an earlier run of the
+    /// service.
     #[must_use]
     pub fn resumed(gap_max: Duration, at: Timestamp, counter: Energy) -> Self {
         let mut measure = Self::new(gap_max);
@@ -72,13 +73,13 @@ impl EnergyMeasure {
         self.counter_last
     }
 
-    /// Whether the counter is taken to be stuck.
+    /// Whether the counter is considered stuck.
     #[must_use]
     pub const fn stuck(&self) -> bool {
         self.stuck
     }
 
-    /// Takes a reading; what was spent since the last one, where that can be known.
+    /// Applies a reading; returns the energy since the last one, if it is known.
     pub fn read(&mut self, now: Timestamp, reading: &GpuReading) -> Option<EnergySpent> {
         let span = self.at.map(|at| now.since(at));
         let integrated = span.and_then(|span| self.integrate(span, reading.power));
@@ -100,7 +101,7 @@ impl EnergyMeasure {
         if span > self.gap_max {
             return None;
         }
-        // The mean of both ends; a constant power stays itself.
+        // The mean of both ends, which is exact for constant power.
         let mean = Power::from_mw((self.power?.as_mw() + power?.as_mw()) / 2);
         self.meter.add(mean, span);
         let energy = self.meter.total() - self.metered;
@@ -123,7 +124,7 @@ impl EnergyMeasure {
             }
             EnergyStep::Spent(energy) if energy > Energy::ZERO => {
                 self.still_since = None;
-                // What it counts for the time it stood still has been integrated already.
+                // The energy counted for the stuck time has been integrated already.
                 if std::mem::take(&mut self.stuck) { integrated } else { Some(energy) }
             }
             EnergyStep::Spent(_) if self.stuck => integrated,
@@ -162,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_is_believed_before_power() {
+    fn the_counter_has_precedence_over_power() {
         let mut measure = EnergyMeasure::new(GAP);
         assert_eq!(measure.read(at(0), &reading(Some(100), Some(5_000))), None);
         let spent = measure.read(at(100), &reading(Some(100), Some(36_000))).unwrap();
         assert_eq!((spent.energy, spent.span), (Energy::from_j(31), Duration::from_millis(100)));
-        // Over any gap, too.
+        // Over any gap.
         let spent = measure.read(at(3_600_000), &reading(None, Some(1_036_000))).unwrap();
         assert_eq!(spent.energy, Energy::from_j(1_000));
-        // And after the driver was loaded anew, it is at least what it shows.
+        // After the driver was reloaded, at least the counter's value.
         let spent = measure.read(at(3_600_100), &reading(None, Some(7))).unwrap();
         assert_eq!(spent.energy, Energy::from_mj(7));
     }
@@ -196,7 +197,7 @@ mod tests {
         }
         assert!(measure.stuck());
         assert_eq!(total, Power::from_w(250).over(Duration::from_millis(20_000)));
-        // It jumps by all it had missed: counted by power already.
+        // The counter jumps by the missed energy, which was integrated already.
         let spent = measure.read(at(20_100), &reading(Some(250), Some(6_026_000))).unwrap();
         assert_eq!((spent.energy, measure.stuck()), (Energy::from_j(25), false));
         let spent = measure.read(at(20_200), &reading(Some(250), Some(6_050_000))).unwrap();
@@ -211,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        /// Without a counter, constant power for t gives P x t to the millijoule, however it is cut.
+        /// Without a counter, constant power for t gives P x t to the millijoule, for any sampling.
         #[test]
         fn constant_power_is_exact(mw in 0u64..1_000_000, cuts in prop::collection::vec(1u64..5_000_000, 1..100)) {
             let reading = GpuReading { power: Some(Power::from_mw(mw)), ..GpuReading::default() };

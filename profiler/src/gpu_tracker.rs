@@ -1,8 +1,8 @@
-//! One GPU between two sampling instants: what it spent, and who was on it.
+//! The energy and the tenants of one GPU between two sampling instants.
 //!
-//! Tenants of a GPU are the jobs the launcher placed on it, every other job whose process is seen
-//! on it, and, as one, whatever processes belong to no job. A job placed on a GPU is a tenant from
-//! its first moment, though its process may not have opened the GPU yet: the GPU is kept for it.
+//! The tenants of a GPU are the jobs that the launcher placed on it, every other job with a
+//! process on it, and one tenant for all processes of no job. A placed job is a tenant before its
+//! process opens the GPU, because the GPU is reserved for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::jobs::JobTable;
 use crate::process_tree::ProcessOrigin;
 use crate::window::Mean;
 
-/// NVML samples a process's share a few times a second, and an idle one's not at all; so long a
-/// share is taken to hold.
+/// How long a process's utilisation stays valid: NVML samples it a few times per second, and does
+/// not sample an idle process.
 const BUSY_VALID: Duration = Duration::from_secs(2);
 
-/// What a GPU is.
+/// The identity of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// Its place on the node.
+    /// Its index on the node.
     pub gpu: GpuIndex,
     /// Its UUID.
     pub uuid: String,
-    /// Its kind, as in `v100`.
+    /// Its type, such as `v100`.
     pub gpu_type: String,
 }
 
@@ -40,24 +40,24 @@ pub struct GpuFacts {
 pub struct SampledGpu {
     /// The GPU.
     pub gpu: GpuIndex,
-    /// What it read, or the driver's words.
+    /// The reading, or the driver's error.
     pub reading: Result<GpuReading, String>,
     /// The origin of each of the reading's processes.
     pub origins: Vec<Arc<ProcessOrigin>>,
 }
 
-/// Somebody on a GPU, at one sampling instant.
+/// A tenant of a GPU at one sampling instant.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
-    /// The job; `None` for all who belong to none.
+    /// The job; `None` for all processes of no job.
     pub(crate) job: Option<JobId>,
     pub(crate) busy: Option<u64>,
     pub(crate) memory_mib: Option<u64>,
-    /// Its part of what the GPU spent.
+    /// Its part of the GPU's energy since the instant before.
     pub(crate) energy: Option<Energy>,
 }
 
-/// A GPU, at one sampling instant.
+/// A GPU's sample with its energy attributed to tenants.
 #[derive(Clone, Debug)]
 pub(crate) struct AttributedSample {
     pub(crate) power: Option<Power>,
@@ -69,15 +69,15 @@ pub(crate) struct AttributedSample {
     pub(crate) tenants: Vec<Tenant>,
 }
 
-/// A GPU, over time.
+/// The state of one GPU over time.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuTracker {
     pub(crate) uuid: String,
     pub(crate) gpu_type: String,
     pub(crate) measure: EnergyMeasure,
-    /// The lowest power it was seen with while nobody was on it.
+    /// Lowest power read while it had no process.
     pub(crate) idle: Option<Power>,
-    /// Why it cannot be read, while it cannot.
+    /// Why it cannot be read, while that is so.
     pub(crate) error: Option<String>,
     energy: Option<Energy>,
     last: Option<GpuReading>,
@@ -104,7 +104,7 @@ impl GpuTracker {
         }
     }
 
-    /// It could not be read; whether that is news.
+    /// Records that it could not be read; returns whether it could before.
     pub(crate) fn failed(&mut self, error: String) -> bool {
         let core = self.error.is_none();
         self.error = Some(error);
@@ -113,7 +113,7 @@ impl GpuTracker {
         core
     }
 
-    /// Takes a reading.
+    /// Applies a reading.
     pub(crate) fn read(
         &mut self,
         now: Timestamp,
@@ -133,7 +133,7 @@ impl GpuTracker {
             self.idle = [self.idle, reading.power].into_iter().flatten().min();
         }
         if let ([tenant], Some(busy)) = (tenants.as_mut_slice(), reading.utilization_gpu_percent) {
-            // Alone on the GPU, its share is the GPU's; NVML's own is a coarser sample of it.
+            // The utilisation of a single tenant is the GPU's, which NVML samples more finely.
             tenant.busy = Some(busy.into());
         }
         let spent = self.measure.read(now, &reading);
@@ -189,7 +189,8 @@ impl GpuTracker {
         (tracker, sample)
     }
 
-    /// Remembers each process's share until it is old, and forgets processes that are gone.
+    /// Updates the utilisation of each process and forgets values that are old or of ended
+    /// processes.
     fn update_recent_busy(&mut self, now: Timestamp, processes: &[ProcessReading]) {
         self.recent_busy.retain(|pid, (at, _)| {
             now.since(*at) <= BUSY_VALID && processes.iter().any(|process| process.pid == *pid)
@@ -232,7 +233,7 @@ impl GpuTracker {
         tenants
     }
 
-    /// What there is to say of it since the last summary.
+    /// The summary since the last one.
     pub(crate) fn summarize(&mut self, gpu: GpuIndex) -> GpuSummary {
         let last = self.last.as_ref();
         let percent = std::mem::take(&mut self.busy).rounded();

@@ -1,9 +1,9 @@
-//! What the profiler knows of the jobs on its node, put together from three sources.
+//! The jobs of this node, joined from three sources.
 //!
-//! The launcher's report says which job runs on which GPUs, and which session its processes
-//! share; the placer's record says of what workload it is and how far it is spread; the job itself
-//! says how far it is. They come in any order, and what came first waits for the rest. All of it
-//! is bounded: a job that neither runs here nor is placed here is forgotten.
+//! The launcher reports which job runs on which GPUs and how its processes are recognised. The
+//! placer's record contains the workload and the complete placement. The job reports its progress.
+//! These arrive in any order, and each waits for the others. All state is bounded: a job that
+//! neither runs nor is placed on this node is forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,12 +15,12 @@ use crate::process_tree::ProcessOrigin;
 use crate::steps::StepMeter;
 use crate::window::{Conditions, OpenWindow};
 
-/// Reports that the published pace rests on.
+/// Number of reports from which the published step rate is computed.
 const RATE_REPORTS: usize = 16;
-/// Jobs whose progress is kept though nobody has said yet that they run here.
+/// Most jobs whose progress is kept before the launcher reports them.
 const UNPLACED_MAX: usize = 64;
 
-/// What the placer's record says of a job that is placed here.
+/// The placer's record of a job that is placed on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeclaredJob {
     pub(crate) workload: Option<WorkloadId>,
@@ -30,7 +30,7 @@ pub(crate) struct DeclaredJob {
     pub(crate) nodes_total: u32,
 }
 
-/// How far a job is, by its own word.
+/// A job's progress as it reports it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportedProgress {
     pub(crate) step: Option<u64>,
@@ -43,7 +43,7 @@ pub(crate) struct ReportedProgress {
 }
 
 impl ReportedProgress {
-    /// Takes a line; whether an epoch ended with it.
+    /// Adds a line; returns whether it ended an epoch.
     pub(crate) fn report(&mut self, now: Timestamp, line: &Progress) -> bool {
         self.steps_total = line.steps_total.or(self.steps_total);
         self.steps_per_epoch = line.steps_per_epoch.or(self.steps_per_epoch);
@@ -77,7 +77,7 @@ impl ReportedProgress {
     }
 }
 
-/// A job whose processes run here.
+/// A job whose processes run on this node.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalJob {
     pub(crate) attempt: u32,
@@ -85,18 +85,18 @@ pub(crate) struct LocalJob {
     pub(crate) processes: Option<JobProcesses>,
     pub(crate) pace: ReportedProgress,
     pub(crate) meter: StepMeter,
-    /// What it ran under at the last sampling instant; `None`: not all of it was known.
+    /// Its conditions at the last sampling instant; `None` if they were not known completely.
     pub(crate) conditions: Option<Conditions>,
     pub(crate) window: Option<OpenWindow>,
-    /// Not before this a window may open.
+    /// Earliest opening of a window.
     pub(crate) settled_at: Timestamp,
-    /// Windows kept on this placement.
+    /// Number of windows stored on this placement.
     pub(crate) windows: u32,
-    /// An epoch ended since the last sample.
+    /// Whether an epoch ended since the last sample.
     pub(crate) epoch_ended: bool,
 }
 
-/// All jobs the node has to do with.
+/// All jobs of this node.
 #[derive(Clone, Debug)]
 pub(crate) struct JobTable {
     node: NodeId,
@@ -110,13 +110,12 @@ impl JobTable {
         Self { node, local: BTreeMap::new(), declared: BTreeMap::new(), unplaced: BTreeMap::new() }
     }
 
-    /// Takes the launcher's report. Jobs that do not run any more are handed back, for their last
-    /// window to be closed.
+    /// Applies the launcher's report. Returns the jobs that no longer run, for their last windows.
     pub(crate) fn launched(&mut self, report: &LaunchReport) -> Vec<(JobId, LocalJob)> {
         let mut before = std::mem::take(&mut self.local);
         let mut ended = Vec::new();
         for job in &report.jobs {
-            // A job that writes its last checkpoint still draws power, but its pace says nothing.
+            // A stopping job still draws power while it writes its checkpoint.
             if !matches!(job.state, LaunchState::Running | LaunchState::Stopping) {
                 continue;
             }
@@ -149,7 +148,7 @@ impl JobTable {
         ended
     }
 
-    /// Takes the placer's record of a job.
+    /// Applies the placer's record of a job.
     pub(crate) fn recorded(&mut self, record: &JobRecord) {
         let here = record.placement.as_ref().filter(|_| !record.phase.is_final()).and_then(|all| {
             let share = all.shares.iter().find(|share| share.node == self.node)?;
@@ -168,12 +167,12 @@ impl JobTable {
         };
     }
 
-    /// Forgets a record that was deleted.
+    /// Removes a deleted record.
     pub(crate) fn forgotten(&mut self, job: &JobId) {
         self.declared.remove(job);
     }
 
-    /// Takes a job's own word; what to publish, if it is time.
+    /// Applies a job's progress line; returns the message to publish, if one is due.
     pub(crate) fn progressed(
         &mut self,
         now: Timestamp,
@@ -184,7 +183,7 @@ impl JobTable {
             if self.unplaced.len() < UNPLACED_MAX || self.unplaced.contains_key(&line.job) {
                 self.unplaced.entry(line.job.clone()).or_default().report(now, line);
             } else {
-                // A flood of made-up names pushes out other made-up names.
+                // A flood of invented names displaces other invented names.
                 self.unplaced.pop_first();
             }
             return None;

@@ -1,10 +1,10 @@
-//! What the node has spent since the last ledger entry.
+//! Accounts the node's energy in ledger entries, each counted exactly once.
 //!
-//! An entry is counted exactly once. Before it is published it is written to the state file,
-//! together with the GPUs' counters at its end; when the bus has acknowledged it, it is struck
-//! out there. A service that is killed in between finds it at its next start and publishes it
-//! again under the same message id. While an entry waits, no other is made: the interval grows. So
-//! a bus that is away for a day makes one long entry, and no queue.
+//! An entry is written to the state file before it is published, together with the GPUs' counters
+//! at its end, and is removed there once the bus has acknowledged it. A service that is killed in
+//! between finds the entry at its next start and publishes it again under the same message id.
+//! While an entry is pending no other is closed, so that a bus that is away for a day causes one
+//! long entry and no queue.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use wattle_common::messages::{JobEnergy, LedgerEntry};
 use wattle_common::units::{Energy, EnergyMeter};
 use wattle_common::{GpuIndex, JobId, NodeId, Power, Timestamp};
 
-/// What must outlive the service.
+/// The state that outlives the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// End of the last entry.
@@ -28,22 +28,22 @@ pub struct State {
 /// One GPU at the end of the last entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuCounter {
-    /// Its UUID: a GPU keeps it over a reboot, its index it may not.
+    /// Its UUID, which is stable over a reboot; its index is not.
     pub uuid: String,
-    /// What its energy counter read, if it has one.
+    /// The reading of its energy counter, if it has one.
     #[serde(default)]
     pub energy_mj_counter: Option<Energy>,
-    /// The lowest power it has been seen with while idle.
+    /// The lowest power read while it was idle.
     #[serde(default)]
     pub idle_mw: Option<Power>,
 }
 
-/// The interval that is being counted.
+/// The open interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger {
     node: NodeId,
     host_power: Power,
-    /// Begins with the first reading.
+    /// Start of the interval: the first reading.
     from: Option<Timestamp>,
     gpus: BTreeMap<GpuIndex, Energy>,
     jobs: BTreeMap<JobId, Energy>,
@@ -62,7 +62,7 @@ impl Ledger {
         }
     }
 
-    /// The interval begins here, unless it has begun.
+    /// Starts the first interval.
     pub(crate) fn begin(&mut self, at: Timestamp) {
         self.from.get_or_insert(at);
     }
@@ -71,7 +71,7 @@ impl Ledger {
         self.from
     }
 
-    /// The GPU gave a reading, by which it spent so much since the one before.
+    /// Adds energy of a GPU.
     pub(crate) fn spend(&mut self, gpu: GpuIndex, energy: Energy) {
         *self.gpus.entry(gpu).or_default() += energy;
     }
@@ -84,14 +84,14 @@ impl Ledger {
         }
     }
 
-    /// Closes the interval and begins the next; the entry is pending until
+    /// Closes the interval and opens the next; the entry is pending until
     /// [`Ledger::acknowledged`]. `None` while another is pending, or for an empty interval.
     pub(crate) fn close(&mut self, now: Timestamp, gpu_count: u32) -> Option<&LedgerEntry> {
         let from = self.from.filter(|from| *from < now)?;
         if self.pending.is_some() {
             return None;
         }
-        // Metered from the epoch, so that the entries sum to power x time, to the millijoule.
+        // Metered from the epoch, so that the entries sum to power x time to the millijoule.
         let host = |at: Timestamp| {
             let mut meter = EnergyMeter::default();
             meter.add(self.host_power, at.since(Timestamp::EPOCH));
@@ -113,7 +113,7 @@ impl Ledger {
         Some(self.pending.insert(entry))
     }
 
-    /// The bus has stored the entry that begins at `from`; whether it was the pending one.
+    /// Removes the pending entry that begins at `from`; returns whether there was one.
     pub(crate) fn acknowledged(&mut self, from: Timestamp) -> bool {
         self.pending.take_if(|entry| entry.from_us == from).is_some()
     }

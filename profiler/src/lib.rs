@@ -1,13 +1,12 @@
-//! Watches GPUs and jobs: samples, step rates, windows, attribution.
+//! Samples GPUs, detects step rates, attributes energy to jobs and closes windows.
 //!
-//! The profiler turns what GPUs read and jobs say into three kinds of news: what the node looks
-//! like (telemetry, summaries), how jobs run under which conditions (windows, for the predictor),
-//! and what was spent by whom (the ledger). Missing readings stay missing; nothing is ever made up
-//! to be zero.
+//! The profiler turns GPU readings and the jobs' progress into telemetry and summaries of the
+//! node, windows (how jobs run under which conditions, for the predictor) and the energy ledger. A
+//! missing reading stays missing and never becomes zero.
 //!
-//! The library decides ([`ProfilerMachine`]); the shell (feature `service`) reads the GPUs, listens
-//! to the jobs' socket and talks to the bus. The library must not do I/O and must not read a clock,
-//! and the profiler must not change a GPU: it has no way to.
+//! [`ProfilerMachine`] decides, without I/O and without a clock of its own. The shell (feature
+//! `service`) reads the GPUs, receives the jobs' progress and uses the bus. The profiler cannot
+//! change a GPU.
 
 pub mod attribution;
 pub mod config;

@@ -1,8 +1,10 @@
-//! The profiler's decisions: what a sampling instant means, and what is worth telling.
+//! Decides what samples, progress and reports mean, and what is published.
 //!
-//! Told of samples, of the jobs' own lines and of who runs where, it tells of samples (batches,
-//! summaries), of jobs (progress, windows) and of energy (the ledger). Everything it keeps is
-//! bounded by the node's GPUs and jobs, whatever arrives.
+//! Inputs are GPU samples, the jobs' progress lines, the launcher's and the power agent's reports
+//! and
+//! the placer's records. Outputs are telemetry (batches, summaries), job progress, windows and
+//! ledger
+//! entries. All state is bounded by the node's GPUs and jobs.
 
 use std::collections::BTreeMap;
 
@@ -21,28 +23,28 @@ use crate::note::Note;
 use crate::window::{Conditions, OpenWindow};
 use crate::windowing;
 
-/// Samples in one batch; some 100 bytes each, so a batch stays far below NATS's megabyte.
+/// Most samples in one batch: at some 100 bytes each, a batch stays far below NATS's limit of 1 MB.
 const BATCH_SAMPLES_MAX: usize = 2_048;
-/// An entry that the bus did not take is tried again after this part of the ledger's interval.
+/// Share of the ledger's interval after which an entry that was not stored is sent again: 1/10.
 const LEDGER_RETRY_PARTS: u32 = 10;
 
-/// What happened.
+/// An input of the profiler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// These are the node's GPUs.
+    /// The node's GPUs were found.
     GpusFound(Vec<GpuFacts>),
-    /// Every GPU was read, or tried to be.
+    /// Every GPU was read; a reading may have failed.
     Sampled {
-        /// When, which is a little before it is told.
+        /// When, slightly before the event.
         at: Timestamp,
-        /// What they said.
+        /// The readings.
         gpus: Vec<SampledGpu>,
     },
-    /// No GPU can be read: the driver is not there.
+    /// No GPU can be read: there is no driver.
     DriverFailed(String),
-    /// A job said how far it is.
+    /// A job reported progress.
     Progressed {
-        /// When its line arrived.
+        /// When the line was received.
         at: Timestamp,
         /// The line.
         line: Progress,
@@ -51,41 +53,41 @@ pub enum Event {
     LaunchReported(LaunchReport),
     /// The power agent of this node reported.
     PowerReported(PowerReport),
-    /// The placer's record of a job is this now.
+    /// The placer's record of a job changed.
     JobRecorded(Box<JobRecord>),
     /// The placer's record of a job was deleted.
     RecordDeleted(JobId),
-    /// The bus has stored the ledger entry that begins then, or has not.
+    /// A ledger entry was stored, or could not be stored.
     LedgerStored {
-        /// The entry's beginning.
+        /// The entry's start.
         from: Timestamp,
         /// Whether it is stored.
         stored: bool,
     },
-    /// The service is being stopped.
+    /// The service is shutting down.
     StopRequested,
 }
 
-/// What must be done.
+/// An output of the profiler.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Publish these samples.
     PublishBatch(TelemetryBatch),
-    /// Publish this second.
+    /// Publish this summary.
     PublishSummary(NodeSummary),
-    /// Publish how far a job is.
+    /// Publish a job's progress.
     PublishProgress(JobProgressed),
     /// Store this window.
     StoreWindow(Box<JobWindow>),
-    /// Write this where it outlives the service, before the next action.
+    /// Store this in the state file, before the next action.
     SaveState(State),
-    /// Store this entry, and answer with [`Event::LedgerStored`].
+    /// Store this entry; the result is [`Event::LedgerStored`].
     StoreLedger(LedgerEntry),
-    /// Say this in the log.
+    /// Write this to the log.
     Log(Note),
 }
 
-/// The decisions of one node's profiler.
+/// The profiler of one node.
 #[derive(Clone, Debug)]
 pub struct ProfilerMachine {
     node: NodeId,
@@ -94,16 +96,16 @@ pub struct ProfilerMachine {
     gpus: BTreeMap<GpuIndex, GpuTracker>,
     locks: BTreeMap<GpuIndex, Frequency>,
     ledger: Ledger,
-    /// What is in the state file: the GPUs at the last entry's end.
+    /// The content of the state file: the GPUs at the end of the last entry.
     saved: State,
-    /// What an earlier run left; taken with the first reading of each GPU.
+    /// The state of an earlier run, used at the first reading of each GPU.
     earlier: Option<State>,
     batch: Vec<GpuSample>,
     sequence: u64,
     batch_at: Timestamp,
     summary_at: Timestamp,
     ledger_at: Timestamp,
-    /// A ledger entry is with the bus.
+    /// Whether a ledger entry was sent and its result is awaited.
     storing: bool,
     samples: u32,
     readings_failed: u32,
@@ -111,7 +113,7 @@ pub struct ProfilerMachine {
 }
 
 impl ProfilerMachine {
-    /// A machine that continues from what an earlier run left, if it left something.
+    /// A machine that continues from the state of an earlier run, if there is one.
     #[must_use]
     pub fn new(node: NodeId, settings: Settings, earlier: Option<State>) -> Self {
         let mut ledger = Ledger::new(node.clone(), settings.host_power);
@@ -137,7 +139,7 @@ impl ProfilerMachine {
         }
     }
 
-    /// Whether a ledger entry is still on its way to the bus.
+    /// Whether the result of a ledger entry is awaited.
     #[must_use]
     pub const fn ledger_pending(&self) -> bool {
         self.storing
@@ -150,9 +152,9 @@ impl ProfilerMachine {
             if tracker.uuid == facts.uuid {
                 continue;
             }
-            // Another GPU in this place, or the first.
+            // The first GPU at this index, or another one.
             *tracker = GpuTracker::new(gap_max);
-            // A state from the future is another clock's.
+            // A state from the future belongs to another clock.
             let earlier = self.earlier.as_ref().filter(|state| state.until_us <= now);
             let same = |state: &&GpuCounter| state.uuid == facts.uuid;
             if let Some(earlier) = earlier
@@ -215,8 +217,8 @@ impl ProfilerMachine {
         self.sample_windows(now, &gpus, out);
     }
 
-    /// The ledger goes on where the earlier run's ended, if a GPU's counter shows that the node
-    /// has run since; otherwise it begins now.
+    /// Continues the earlier run's ledger if a GPU's counter shows that the node has not been
+    /// restarted; otherwise starts a new interval.
     fn begin_ledger(&mut self, now: Timestamp, samples: &[SampledGpu]) {
         let counter = |sample: &SampledGpu| {
             let total = sample.reading.as_ref().ok()?.energy_total?;
@@ -254,8 +256,8 @@ impl ProfilerMachine {
         out.push(Action::StoreWindow(Box::new(window)));
     }
 
-    /// The conditions under which a job runs, where all of them are known: its record agrees with
-    /// the launcher, and each of its GPUs was read.
+    /// The conditions under which a job runs; `None` unless its record agrees with the launcher
+    /// and each of its GPUs was read.
     fn conditions(
         &self,
         id: &JobId,
@@ -313,7 +315,7 @@ impl ProfilerMachine {
         }));
     }
 
-    /// What a later run must know of the entry that ends now.
+    /// Updates the state for a later run with the entry that ends now.
     fn update_saved(&mut self, until: Timestamp) {
         let gpus = self.gpus.values().filter(|tracker| !tracker.uuid.is_empty());
         self.saved = State {
@@ -329,7 +331,7 @@ impl ProfilerMachine {
         };
     }
 
-    /// Makes the next entry, or sends the one that waits once more.
+    /// Closes an entry and sends it, or sends the pending one again.
     fn advance_ledger(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if self.storing {
             self.ledger_at = now + self.settings.ledger_every;
@@ -354,13 +356,13 @@ impl ProfilerMachine {
     fn ledger_stored(&mut self, from: Timestamp, stored: bool, out: &mut Vec<Action>) {
         self.storing = false;
         if stored && self.ledger.acknowledged(from) {
-            // The counters stay what they were at the entry's end.
+            // The counters stay those of the entry's end.
             self.saved.pending = None;
             out.push(Action::SaveState(self.saved.clone()));
         }
     }
 
-    /// What is due at `now`, by the clock alone.
+    /// Carries out what is due at `now`.
     fn settle(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if now >= self.batch_at || self.batch.len() >= BATCH_SAMPLES_MAX {
             self.flush(now, out);
@@ -410,7 +412,7 @@ impl Machine for ProfilerMachine {
                     out.push(Action::Log(Note::DriverFailed(error.clone())));
                     self.driver_error = Some(error);
                 }
-                // No GPU, no conditions: what is open ends here.
+                // Without GPUs the conditions are unknown, which closes open windows.
                 self.sample_windows(now, &BTreeMap::new(), out);
             }
             Event::Progressed { at, line } => {
@@ -419,7 +421,7 @@ impl Machine for ProfilerMachine {
                 out.extend(progress.map(Action::PublishProgress));
             }
             Event::LaunchReported(report) if report.node == self.node => {
-                self.launched(&report, out)
+                self.launched(&report, out);
             }
             Event::PowerReported(report) if report.node == self.node => {
                 let lock = |gpu: &AppliedGpu| Some((gpu.gpu, gpu.clock_mhz_max?));

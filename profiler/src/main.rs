@@ -7,11 +7,11 @@ use clap::Parser;
 use wattle_profiler::shell;
 use wattle_runtime::service::{self, Threads};
 
-/// Watches this node's GPUs and the jobs on them: telemetry, windows, and the energy ledger.
+/// Samples this node's GPUs and jobs: telemetry, windows and the energy ledger.
 #[derive(Parser)]
 #[command(version, after_help = "Example:\n  wattle-profiler --config /etc/wattle/profiler.toml")]
 struct Arguments {
-    /// The configuration; deploy/profiler.toml explains every key
+    /// The configuration file; deploy/profiler.toml explains every key
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }

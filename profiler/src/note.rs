@@ -1,17 +1,17 @@
-//! What the machine wants said in the log: once, when it becomes so.
+//! Log messages of the machine, which does no I/O itself: one for each change.
 
 use std::fmt;
 
 use wattle_common::GpuIndex;
 
-/// Something a person who reads the log should know.
+/// A log message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// A GPU cannot be read.
     Lost(GpuIndex, String),
     /// It can be read again.
     Recovered(GpuIndex),
-    /// Its energy counter stands still under load; power is integrated instead.
+    /// Its energy counter does not advance under load; power is integrated instead.
     CounterStuck(GpuIndex),
     /// No GPU can be read.
     DriverFailed(String),
@@ -20,15 +20,12 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Lost(gpu, error) => write!(f, "gpu {gpu} cannot be read: {error}"),
-            Self::Recovered(gpu) => write!(f, "gpu {gpu} can be read again"),
+            Self::Lost(gpu, error) => write!(f, "GPU {gpu} cannot be read: {error}"),
+            Self::Recovered(gpu) => write!(f, "GPU {gpu} can be read again"),
             Self::CounterStuck(gpu) => {
-                write!(
-                    f,
-                    "gpu {gpu}'s energy counter stands still_since: power is integrated instead"
-                )
+                write!(f, "GPU {gpu}: energy counter does not advance; power is integrated instead")
             }
-            Self::DriverFailed(error) => write!(f, "no tracker can be read: {error}"),
+            Self::DriverFailed(error) => write!(f, "no GPU can be read: {error}"),
         }
     }
 }

@@ -1,24 +1,26 @@
-//! The period of a training loop, from what its GPUs draw and how busy they are.
+//! Detects the period of a training loop from the power and utilisation of its GPUs.
 //!
-//! A job that reports no steps still shows them: each iteration loads, computes and communicates,
-//! and power and utilisation swing with it. This module finds the period of that swing, or says why
-//! it cannot. A wrong period would teach the predictor nonsense, so whatever is doubtful is refused:
+//! Each iteration of a job loads, computes and communicates, and power and utilisation vary with
+//! it. So the iterations of a job that reports no steps can be detected. A wrong period would
+//! corrupt the predictor's data, so every doubtful case is rejected:
 //!
-//! * a rhythm must repeat over its multiples and in both halves of the window;
-//! * power and utilisation, which different sensors take, must show the same one. A sensor that
-//!   takes instants itself turns a step that is too short for it into a slow one; another with
-//!   another pace turns it into another;
-//! * the sampling instants must be uneven, as the service's sampler makes them, or an alias cannot
-//!   be told from the truth;
-//! * of a period and its multiples the shortest counts, where it is nearly as clear as any, and parts
-//!   of it that noise may hide leave it open;
-//! * two rhythms that are no multiples of each other are two loops: whose is which is not known.
+//! * A period must repeat over its multiples and in both halves of the window.
+//! * Power and utilisation come from different sensors and must show the same period. A sensor that
+//!   takes instants itself aliases a step that is too short for it to a slow one, and a sensor with
+//!   another rate aliases it differently.
+//! * The sampling instants must be uneven, as the service's sampler makes them. Otherwise an alias
+//!   cannot be distinguished from the true period.
+//! * Of a period and its multiples the shortest counts, if it is nearly as clear as the clearest. If
+//!   noise may hide a fraction of it, the result is ambiguous.
+//! * Two periods that are not multiples of each other belong to two loops, which cannot be
+//!   assigned.
 //!
-//! What can be seen: periods from two sampling intervals to a quarter of the window; beyond, a rhythm
-//! is too often chance. NVML's power is a mean over a second on most GPUs since Ampere, and
-//! utilisation over a sixth of a second to a second, so short steps show only faintly there.
-//! Of made-up loops at 10 Hz (four waves, iterations uneven by 2 %, noise of 5, 20 and 50 % of the
-//! swing; `cargo test -p wattle-profiler --test suite rhythm -- --nocapture`):
+//! Detectable periods range from two sampling intervals to a quarter of the window; a longer one
+//! is too often chance. On most GPUs since Ampere NVML's power is a mean over one second, and
+//! utilisation is a mean over a sixth of a second to a second, so short steps are attenuated.
+//! Results for synthetic loops at 10 Hz (four waveforms, iterations uneven by 2 %, noise of 5, 20
+//! and 50 % of the amplitude), printed by
+//! `cargo test -p wattle-profiler --test suite period_detection -- --nocapture`:
 //!
 //! | period, s | found in a minute | in 15 s | wrong |
 //! |---|---|---|---|
@@ -28,13 +30,14 @@
 //! | 1.3 to 2.9 | 100, 100, 94 % | 96, 93, 71 % | none |
 //! | 4.5 to 11 | 99, 92, 66 % | 0 % | none |
 //!
-//! "Wrong" is off by more than 5 %; 92 % of those found lie within their own 90 % error. Of 2,160
-//! series without a rhythm (white and wandering noise, irregular work) none was given one.
-//! A job whose utilisation stands at 100 % throughout shows one sensor's swing only, and is refused.
-//! The period is that of a usual iteration: a stall now and then is not in it.
+//! "Wrong" is off by more than 5 %; 92 % of the detected periods lie within their own 90 % error.
+//! Of 2,160 series without a period (white and drifting noise, irregular work) no period was
+//! detected.
+//! A job with a constant utilisation of 100 % varies in one sensor only and is rejected. The
+//! period is that of a typical iteration: occasional stalls are not part of it.
 //!
-//! An iteration may be several steps (or micro-batches) or a part of one: the rate compares with
-//! other inferred rates of the same job only.
+//! An iteration may be several steps (or micro-batches) or a part of one: an inferred rate is
+//! comparable only with other inferred rates of the same job.
 //!
 //! Pure: no clock, no I/O, bounded by [`SAMPLES_MAX`].
 
@@ -42,73 +45,74 @@ mod correlation;
 
 use correlation::{Band, Channel, Correlation, Peak};
 
-/// Samples kept of a window; what comes later in it is not looked at.
+/// Most samples kept of a window; later ones are dropped.
 pub const SAMPLES_MAX: usize = 1_024;
-/// Fewer samples say nothing.
+/// Fewest samples.
 const SAMPLES_MIN: usize = 60;
-/// A window holds at least so many periods.
+/// Fewest periods in a window.
 const PERIODS_MIN: f64 = 4.0;
-/// A period holds at least so many sampling intervals (Nyquist).
+/// Fewest sampling intervals in a period (Nyquist).
 const INTERVALS_MIN: f64 = 2.0;
-/// Periods are looked for from so many sampling intervals, to know those that are too short.
+/// Shortest period that is searched, in sampling intervals, to recognise periods that are too
+/// short.
 const INTERVALS_SEEN: f64 = 0.8;
-/// Sampling is too even where the mean of exp(2 pi i spacing / interval) is longer than this: with
-/// a jitter of a quarter of the interval either way it is 0.41.
+/// Largest length of the mean of exp(2 pi i spacing / interval); above it sampling is too even.
+/// With a jitter of a quarter of the interval either way it is 0.41.
 const EVEN_MAX: f64 = 0.8;
-/// A sensor counts that was read in this share of the samples.
+/// Least share of samples with a reading of a sensor.
 const MOST: f64 = 0.7;
-/// Power must swing by this share of its mean, and percentages by so many points, as deviations.
+/// Least standard deviation: of power as a share of its mean, of percentages in points.
 const SWING_SHARE: f64 = 0.015;
 const SWING_PERCENT: f64 = 1.0;
-/// Least likeness of a rhythm's multiples, and what is added to it by the share of the window that
-/// a period takes: what comes only a few times is easily like itself by chance.
+/// Least correlation at a period's multiples, and its increase by the period's share of the
+/// window: few repetitions correlate easily by chance.
 const HEIGHT_MIN: f64 = 0.25;
 const HEIGHT_MIN_SLOPE: f64 = 1.2;
-/// Least height in deviations of what noise gives.
+/// Least correlation in standard deviations of noise.
 const SIGNIFICANCE_MIN: f64 = 7.0;
-/// A shorter period at least this close to the clearest is the period; one that is less, but closer
-/// than the second figure, leaves it open.
+/// Relative correlation from which a shorter period is the period, and from which it makes the
+/// result ambiguous.
 const SHORTER_FROM: f64 = 0.85;
 const SHORTER_OPEN_FROM: f64 = 0.70;
-/// Parts of a period that are looked at, and what they may have of its height.
+/// Largest divisor of a period that is examined, and the largest relative correlation there.
 const PARTS_MAX: u32 = 6;
 const BETWEEN_MAX: f64 = 0.3;
-/// The same for parts shorter than three sampling intervals, which sensors blur.
+/// The same for fractions shorter than three sampling intervals, which sensors blur.
 const BETWEEN_MAX_FINE: f64 = 0.1;
-/// Another rhythm this close to the clearest, and no multiple of it, is another loop's.
+/// Relative correlation from which another period, not a multiple, belongs to another loop.
 const OTHER_FROM: f64 = 0.6;
-/// Two estimates of one period agree within this share.
+/// Largest relative difference of two estimates of one period.
 const AGREE: f64 = 0.05;
-/// What another sensor, or half of the window, must show of the height.
+/// Least relative correlation in another sensor, or in half of the window.
 const HALF_FROM: f64 = 0.5;
 const CONFIRM_HEIGHT_MIN: f64 = 0.15;
 const CONFIRM_SIGNIFICANCE_MIN: f64 = 4.0;
-/// No rate is known better, as a share.
+/// Least relative error of a rate.
 const ERROR_MIN: f64 = 0.01;
 
-/// One sampling instant, over all the job's GPUs on the node. What was not read is `None`.
+/// One sampling instant, over all the job's GPUs on the node. A missing reading is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Seconds since some beginning.
+    /// Seconds from an arbitrary origin.
     pub at_s: f64,
-    /// Power readings, summed, watts.
+    /// Sum of the power readings, W.
     pub power_w: Option<f32>,
-    /// Energy since the instant before by the time since then, summed, watts.
+    /// Sum of the mean powers since the instant before, by the energy counters, W.
     pub spent_w: Option<f32>,
-    /// Busy share, mean over the GPUs, per cent: the GPUs' own, or the job's part where it is not
-    /// alone.
+    /// Utilisation, mean over the GPUs, percent: the GPUs' own, or the job's part if it shares
+    /// them.
     pub busy_percent: Option<f32>,
-    /// Memory traffic share, per cent; `None` where the job is not alone.
+    /// Memory utilisation, percent; `None` if the job shares its GPUs.
     pub memory_percent: Option<f32>,
 }
 
-/// What was seen of a job in a window.
+/// The samples of a job in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleSeries {
     series: Vec<Sample>,
 }
 
-/// What is looked at.
+/// A sensor whose readings form a channel.
 #[derive(Clone, Copy, Debug)]
 enum Sensor {
     EnergySpent,
@@ -117,39 +121,39 @@ enum Sensor {
     Memory,
 }
 
-/// A rhythm.
+/// A detected period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Period {
     /// Seconds from one iteration to the next.
     pub period_s: f64,
     /// Half the width of its 90 % interval, as a share of it.
     pub error: f64,
-    /// How alike the series is to itself a period later, 0 to 1.
+    /// Autocorrelation at the period, 0 to 1.
     pub height: f64,
 }
 
-/// Why no period is told.
+/// Why no period was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum NoPeriod {
     /// Too few samples.
     #[error("fewer than {SAMPLES_MIN} samples")]
     TooFew,
-    /// Aliases cannot be told from the truth.
-    #[error("the samples are too evenly spaced to publish_core an alias")]
+    /// Aliases cannot be distinguished.
+    #[error("the samples are too evenly spaced to recognise an alias")]
     TooEven,
-    /// Nothing swings.
-    #[error("power does not swing")]
+    /// Power is constant.
+    #[error("power is constant")]
     Constant,
-    /// Something swings, but not regularly.
+    /// Power varies without a period.
     #[error("no period")]
     None,
-    /// A rhythm, but too fast for the sampling.
-    #[error("the period is faster than two samples")]
+    /// The period is too short for the sampling.
+    #[error("the period is shorter than two sampling intervals")]
     TooFast,
-    /// Several periods are about as likely.
-    #[error("several periods are about as likely")]
+    /// Several periods are similarly likely.
+    #[error("several periods are similarly likely")]
     Ambiguous,
-    /// Power has one that utilisation does not have.
+    /// Utilisation does not have the period of power.
     #[error("power and utilisation do not agree")]
     Unconfirmed,
     /// The halves of the window do not agree.
@@ -158,8 +162,7 @@ pub enum NoPeriod {
 }
 
 impl SampleSeries {
-    /// Takes a sampling instant; those beyond [`SAMPLES_MAX`], and such as do not come after the
-    /// last, are not kept.
+    /// Adds a sample. Samples beyond [`SAMPLES_MAX`], or not later than the last, are dropped.
     pub fn push(&mut self, sample: Sample) {
         let later = self.series.last().is_none_or(|last| sample.at_s > last.at_s);
         if self.series.len() < SAMPLES_MAX && later && sample.at_s.is_finite() {
@@ -167,29 +170,29 @@ impl SampleSeries {
         }
     }
 
-    /// What is kept, in order.
+    /// The samples, in order.
     #[must_use]
     pub fn series(&self) -> &[Sample] {
         &self.series
     }
 
-    /// How many are kept.
+    /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.series.len()
     }
 
-    /// Whether none is kept.
+    /// Whether there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.series.is_empty()
     }
 
-    /// The period of the job's loop. `shared`: somebody else is on its GPUs, so power shows both,
-    /// and only the job's own share of the time can say which rhythm is its own.
+    /// The period of the job's loop. If the GPUs are `shared`, power contains the co-tenants'
+    /// loops, and the job's own utilisation determines the period.
     ///
     /// # Errors
-    /// [`Refusal`] says why there is none, or why it cannot be told.
+    /// [`NoPeriod`] if none can be determined.
     pub fn detect_period(&self, shared: bool) -> Result<Period, NoPeriod> {
         if self.series.len() < SAMPLES_MIN {
             return Err(NoPeriod::TooFew);
@@ -209,7 +212,7 @@ impl SampleSeries {
             return Err(NoPeriod::TooEven);
         }
         let (first, second) = if shared { (&used, &power) } else { (&power, &used) };
-        // The first sensor that has a rhythm speaks for its kind, unless one before it has several.
+        // The first sensor with a period determines it, unless an earlier sensor is ambiguous.
         for channel in first {
             let peak = match find(channel, interval) {
                 Ok(peak) => peak,
@@ -227,7 +230,7 @@ impl SampleSeries {
         Err(NoPeriod::None)
     }
 
-    /// The middle one of the times between samples.
+    /// Median time between samples.
     fn interval(&self) -> f64 {
         let mut spacings: Vec<f64> =
             self.series.windows(2).map(|pair| pair[1].at_s - pair[0].at_s).collect();
@@ -235,7 +238,7 @@ impl SampleSeries {
         spacings.get(spacings.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// How evenly the samples are spaced: 1 where each spacing is the interval or a multiple.
+    /// Evenness of the sampling: 1 if each spacing is a multiple of the interval.
     fn evenness(&self, interval: f64) -> f64 {
         let turn = |pair: &[Sample]| {
             let angle = std::f64::consts::TAU * (pair[1].at_s - pair[0].at_s) / interval;
@@ -246,13 +249,13 @@ impl SampleSeries {
         f64::hypot(sum.0, sum.1) / n
     }
 
-    /// One reading over time, if most samples have it and it swings at all.
+    /// The readings of one sensor; `None` if too many are missing or they are constant.
     fn channel(&self, sensor: Sensor) -> Option<Channel> {
         let mut channel = Channel::default();
         let mut before = None;
         for sample in &self.series {
             let (value, at) = match sensor {
-                // A mean over the time since the instant before: it belongs into the middle.
+                // A mean over the time since the instant before belongs to the middle of that time.
                 Sensor::EnergySpent => {
                     (sample.spent_w, f64::midpoint(before.unwrap_or(sample.at_s), sample.at_s))
                 }
@@ -280,7 +283,7 @@ impl SampleSeries {
     }
 }
 
-/// The rhythm of one channel.
+/// The period of one channel.
 fn find(channel: &Channel, interval: f64) -> Result<Peak, NoPeriod> {
     let longest = channel.span() / PERIODS_MIN;
     let bands = Band::all(INTERVALS_SEEN * interval, longest, interval);
@@ -309,7 +312,7 @@ fn find(channel: &Channel, interval: f64) -> Result<Peak, NoPeriod> {
             return Err(NoPeriod::Ambiguous);
         }
     }
-    // A part of the period that noise kept from standing out by itself.
+    // A fraction of the period whose own peak is hidden by noise.
     for parts in 2..=PARTS_MAX {
         let part = shortest.period / f64::from(parts);
         let between = correlations.iter().find(|c| c.holds(part));
@@ -322,7 +325,7 @@ fn find(channel: &Channel, interval: f64) -> Result<Peak, NoPeriod> {
     Ok(shortest)
 }
 
-/// Whether both halves of the window have the rhythm.
+/// Checks that both halves of the window have the period.
 fn steady(channel: &Channel, peak: &Peak) -> Result<(), NoPeriod> {
     let middle = channel.times.first().copied().unwrap_or(0.0) + channel.span() / 2.0;
     let has = |part: &dyn Fn(f64) -> bool| {
@@ -337,7 +340,7 @@ fn steady(channel: &Channel, peak: &Peak) -> Result<(), NoPeriod> {
     }
 }
 
-/// Whether a sensor of another kind has the rhythm, and none has another.
+/// Checks that a sensor of the other kind has the period, and that none has another one.
 fn confirmed(peak: &Peak, others: &[Channel], interval: f64) -> Result<(), NoPeriod> {
     let mut agreed = false;
     for channel in others {

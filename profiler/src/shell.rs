@@ -1,13 +1,13 @@
-//! The service around the machine: its tasks, and how they hang together.
+//! Connects the machine with the GPUs, the jobs' socket, the state file and the bus.
 //!
 //! ```text
 //! GPUs' thread ---samples--.              .--> core messages: dropped while the bus is away
-//! jobs' socket ----lines----+--> machine --+--> windows: a bounded queue, stored when it is there
-//! bus: `actual`, `jobs` ----'              +--> ledger: one entry at a time, answered
+//! jobs' socket ----lines----+--> machine --+--> windows: a bounded queue until the bus is back
+//! bus: `actual`, `jobs` ----'              +--> ledger: one entry at a time, acknowledged
 //!                                          '--> state file
 //! ```
 //!
-//! The machine runs from the first moment, bus or no bus. This module decides nothing.
+//! The machine runs with or without the bus. This module decides nothing.
 
 mod bus;
 pub mod sampler;
@@ -27,19 +27,19 @@ use crate::config::Config;
 use crate::machine::{Action, Event, ProfilerMachine};
 use crate::note::Note;
 
-/// The service's whole configuration.
+/// The service's configuration.
 pub type ServiceConfig = Config<BusConfig>;
 
-/// Events that wait for the machine: some seconds of samples and of many jobs' lines. What comes
-/// when it is full is dropped; energy is not lost by it, for counters go on counting.
+/// Capacity of the event channel: some seconds of samples and of many jobs' lines. An event that
+/// finds it full is dropped; no energy is lost, because counters continue.
 const EVENTS_MAX: usize = 1_024;
-/// Longest wait, in wall time, for the last ledger entry and windows to be stored at a stop.
+/// Longest wait for the last ledger entry and windows to be stored at shutdown: wall time.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(3);
 
-/// Reads the configuration. The environment names the NVML library where the file does not.
+/// Reads the configuration. The environment names the NVML library if the file does not.
 ///
 /// # Errors
-/// Names file, key and line.
+/// The file, key and line.
 pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::ConfigError> {
     let mut config: ServiceConfig = wattle_runtime::config::load(path)?;
     let named = || std::env::var_os(wattle_gpu::LIBRARY_ENV).filter(|path| !path.is_empty());
@@ -47,7 +47,7 @@ pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::Config
     Ok(config)
 }
 
-/// Runs the service until it is told to stop.
+/// Runs the service until shutdown.
 ///
 /// # Errors
 /// Where the jobs' socket cannot be opened or a thread cannot be started.
@@ -94,12 +94,12 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
         }
     };
     if tokio::time::timeout(SHUTDOWN_MAX, last).await.is_err() {
-        tracing::warn!("the last ledger entry is not stored yet; it is saved for the next start");
+        tracing::warn!("the last ledger entry is not stored; it is kept for the next start");
     }
     if tokio::time::timeout(SHUTDOWN_MAX, bus.close()).await.is_err() {
-        tracing::warn!("not every window could be stored");
+        tracing::warn!("not every window is stored");
     }
-    // A socket nobody listens to tells a job sooner that its lines are lost.
+    // Without the socket a job notices sooner that its lines are lost.
     let _ = std::fs::remove_file(&config.progress_socket);
     Ok(())
 }

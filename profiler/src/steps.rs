@@ -1,16 +1,16 @@
-//! How fast a job steps, from the lines it sends.
+//! The step rate of a job, from its progress lines.
 //!
-//! The rate is (last step - first step) / (last arrival - first arrival). Its error comes from how
-//! unevenly the steps came between: taking progress as a process with independent increments, the
+//! The rate is (last step - first step) / (last arrival - first arrival). Its error follows from
+//! the unevenness of the steps: with progress as a process with independent increments, the
 //! variance per second is estimated from the intervals between reports (degrees of freedom:
-//! intervals - 1), and to it comes half a step of uncertainty at each end, because a report says a
-//! whole number of steps. Sums suffice for that, so a meter's size does not grow with its reports.
+//! intervals - 1). Half a step of uncertainty at each end is added, because a report contains a
+//! whole number of steps. Sums suffice for that, so a meter has constant size.
 
 use std::time::Duration;
 
 use wattle_common::Timestamp;
 
-/// Reports closer together than this are one: arrival times within it say nothing of pace.
+/// Least time between two reports: closer arrival times carry no information about the rate.
 const APART_MIN: Duration = Duration::from_micros(500);
 
 /// Student's t for a two-sided 90 % interval, by degrees of freedom from 1; beyond, 1.65.
@@ -38,8 +38,8 @@ pub struct StepRate {
 }
 
 impl StepMeter {
-    /// Takes a report of `step` steps in all, which arrived at `at`. One that goes back in time or
-    /// steps is ignored: of several ranks that report, some are always behind.
+    /// Adds a report of `step` steps in total, received at `at`. A report that goes back in time
+    /// or steps is ignored: of several ranks that report, some are behind.
     pub fn report(&mut self, at: Timestamp, step: u64) {
         let Some((last_at, last_step)) = self.last else {
             self.first = Some((at, step));
@@ -55,13 +55,13 @@ impl StepMeter {
         self.last = Some((at, step));
     }
 
-    /// A meter that goes on where this one stands: its first report is this one's last.
+    /// A meter that continues from this one: its first report is this one's last.
     #[must_use]
     pub fn continued(&self) -> Self {
         Self { first: self.last, last: self.last, ..Self::default() }
     }
 
-    /// How many intervals between reports it has seen.
+    /// Number of intervals between reports.
     #[must_use]
     pub const fn intervals(&self) -> u32 {
         self.intervals
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_even_pace_is_known_to_a_step() {
+    fn an_even_rate_is_exact_to_a_step() {
         let mut meter = StepMeter::default();
         for i in 0..=10 {
             meter.report(at(i * 1_000), 500 + 20 * i);
@@ -114,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn an_uneven_pace_is_known_less_well() {
+    fn an_uneven_rate_has_a_larger_error() {
         let mut meter = StepMeter::default();
-        // 10 and 30 steps a second by turns.
+        // 10 and 30 steps per second alternately.
         for (i, step) in [0, 10, 40, 50, 80, 90, 120].into_iter().enumerate() {
             meter.report(at(i as u64 * 1_000), step);
         }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_says_nothing() {
+    fn too_few_reports_give_no_rate() {
         let mut meter = StepMeter::default();
         assert_eq!(meter.rate(), None);
         meter.report(at(0), 7);
@@ -136,12 +136,12 @@ mod tests {
         meter.report(at(0), 8); // another rank, at the same instant
         meter.report(at(10), 6); // a rank that is behind
         assert_eq!(meter.rate(), None);
-        meter.report(at(1_000), 7); // it stands still
+        meter.report(at(1_000), 7); // no progress
         assert_eq!(meter.rate(), None);
     }
 
     proptest! {
-        /// However reports are spaced, rate x time is the steps, and the error is a number.
+        /// For any spacing of reports, rate x time equals the steps, and the error is finite.
         #[test]
         fn rate_is_steps_by_time(gaps in prop::collection::vec((1u64..60_000, 0u64..1_000), 1..200)) {
             let mut meter = StepMeter::default();
@@ -161,7 +161,7 @@ mod tests {
             }
         }
 
-        /// Cutting a stream of reports into meters that continue loses no step.
+        /// Splitting reports into meters that continue loses no step.
         #[test]
         fn continued_meters_lose_no_step(steps in prop::collection::vec(0u64..50, 2..100), cut in 1usize..99) {
             let (mut meter, mut total, mut step) = (StepMeter::default(), 0, 0);

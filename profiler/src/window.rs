@@ -1,8 +1,7 @@
-//! A window being filled: what one job did under one set of conditions.
+//! An open window: the samples of one job under constant conditions.
 //!
-//! Samples go in while nothing changes; the machine closes it at its length, at an epoch's end or
-//! at a change. A window begins and ends at a sampling instant, and energy, steps and busy time are
-//! all counted between those two, so its figures belong together.
+//! A window begins and ends at a sampling instant. Energy, steps and utilisation are all counted
+//! between those two instants, so that they are consistent.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::jobs::DeclaredJob;
 use crate::period_detection::{Period, Sample, SampleSeries};
 use crate::steps::StepMeter;
 
-/// What must not change within a window.
+/// The conditions that are constant within a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
     pub(crate) declared: DeclaredJob,
@@ -24,7 +23,7 @@ pub(crate) struct Conditions {
     /// The clock lock of each of its GPUs.
     pub(crate) locks: Vec<Option<Frequency>>,
     pub(crate) neighbours: Vec<Neighbour>,
-    /// Whether somebody who is no job of ours is on a GPU.
+    /// Whether a process of no job is on a GPU.
     pub(crate) unknown_processes: bool,
 }
 
@@ -34,18 +33,18 @@ impl Conditions {
         first.filter(|_| all.iter().all(|one| *one == first))
     }
 
-    /// The cap, where it is known and the same on all GPUs.
+    /// The cap, if it is known and equal on all GPUs.
     pub(crate) fn cap(&self) -> Option<Power> {
         Self::equal(&self.caps)
     }
 
-    /// The lock, where one stands and is the same on all GPUs.
+    /// The lock, if it is equal on all GPUs.
     pub(crate) fn lock(&self) -> Option<Frequency> {
         Self::equal(&self.locks)
     }
 }
 
-/// Sum and count of readings of which some may be missing.
+/// The mean of readings, some of which may be missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mean {
     sum: u64,
@@ -69,11 +68,11 @@ impl Mean {
     }
 }
 
-/// What one sampling instant says of one of the job's GPUs.
+/// The job's part of one GPU's sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JobGpuSample {
     pub(crate) power: Option<Power>,
-    /// Energy since the instant before, all tenants together.
+    /// Energy since the instant before, of all tenants.
     pub(crate) energy: Option<Energy>,
     /// The job's part of it.
     pub(crate) energy_job: Option<Energy>,
@@ -84,7 +83,7 @@ pub(crate) struct JobGpuSample {
     pub(crate) clock: Option<Frequency>,
 }
 
-/// A window being filled.
+/// An open window.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenWindow {
     pub(crate) conditions: Conditions,
@@ -93,7 +92,7 @@ pub(crate) struct OpenWindow {
     pub(crate) samples: u32,
     /// The job's reports up to `until`.
     pub(crate) meter: StepMeter,
-    /// Sums of energy; `None` once a part of it is not known.
+    /// Sums of energy; `None` once a part is unknown.
     energy: Option<Energy>,
     energy_job: Option<Energy>,
     power: Mean,
@@ -105,13 +104,13 @@ pub(crate) struct OpenWindow {
     pub(crate) step: Option<u64>,
     pub(crate) epoch: Option<u32>,
     pub(crate) global_batch: Option<u32>,
-    /// What its rhythm may be found in, where the job reports no steps.
+    /// Samples for period detection, if the job reports no steps.
     series: SampleSeries,
 }
 
 impl OpenWindow {
-    /// A window that begins at a sampling instant; `meter` holds the job's last report, if the
-    /// conditions have stood since then.
+    /// A window that begins at a sampling instant; `meter` holds the job's last report under the
+    /// same conditions.
     pub(crate) fn new(now: Timestamp, conditions: Conditions, meter: StepMeter) -> Self {
         Self {
             conditions,
@@ -134,12 +133,12 @@ impl OpenWindow {
         }
     }
 
-    /// Whether the job's GPUs are its alone.
+    /// Whether the job has its GPUs exclusively.
     fn exclusive(&self) -> bool {
         self.conditions.neighbours.is_empty() && !self.conditions.unknown_processes
     }
 
-    /// What an instant says of the rhythm of a job that reports no steps.
+    /// Adds a sample for period detection.
     fn listen(&mut self, now: Timestamp, parts: &[JobGpuSample]) {
         let exclusive = self.exclusive();
         let span_s = now.since(self.until).as_secs_f64();
@@ -162,8 +161,8 @@ impl OpenWindow {
         });
     }
 
-    /// Takes a sampling instant, with one part for each GPU of the job, which `reports` steps or
-    /// does not.
+    /// Adds a sampling instant with one part for each of the job's GPUs. `reports`: whether the
+    /// job reports steps.
     pub(crate) fn add(&mut self, now: Timestamp, parts: &[JobGpuSample], reports: bool) {
         if reports {
             self.series = SampleSeries::default();
@@ -189,7 +188,7 @@ impl OpenWindow {
         self.until.since(self.from)
     }
 
-    /// The message it becomes.
+    /// The message of the closed window.
     pub(crate) fn into_message(
         self,
         job: JobId,
@@ -201,7 +200,7 @@ impl OpenWindow {
         let gpus = self.conditions.declared.gpus.len() as u64;
         let sampled = self.power.rounded().map(|mw| Power::from_mw(mw * gpus));
         let rate = self.meter.rate();
-        // Only a job that says nothing is listened to.
+        // A reported rate takes precedence over a detected one.
         let period: Option<Period> =
             if rate.is_none() { self.series.detect_period(!self.exclusive()).ok() } else { None };
         JobWindow {

@@ -1,9 +1,10 @@
-//! When a job's window opens, when it closes, and whether it is kept.
+//! Opens and closes the windows of jobs.
 //!
-//! It opens once its conditions have stood for the settling time (an averaged power reading still
-//! shows what was before), closes at its length, at an epoch's end while the job is early, and at
-//! any change. The sample that shows the change is not in it, nor are the job's reports since the
-//! sample before: so no window spans a change. One with too few samples is dropped.
+//! A window opens once its conditions have been constant for the settling time (an averaged power
+//! reading still contains the time before). It closes at its length, at an epoch's end while the
+//! job is early, and at any change of conditions. The sample that shows the change and the job's
+//! reports since the sample before it are not part of the window, so no window spans a change. A
+//! window with too few samples is dropped.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +16,15 @@ use crate::jobs::LocalJob;
 use crate::steps::StepMeter;
 use crate::window::{Conditions, JobGpuSample, OpenWindow};
 
-/// A window waits for a slow job's reports until it is so many times its length.
+/// Longest wait for a slow job's reports, in window lengths.
 const LENGTH_FACTOR_MAX: u32 = 4;
-/// Intervals between reports with which a window has a rate and an error.
+/// Fewest intervals between reports that give a rate and an error.
 const INTERVALS_MIN_FOR_RATE: u32 = 2;
 
-/// A window to keep, and whether it is an early one.
+/// A window to store, and whether it is early.
 type Closed = Option<(OpenWindow, bool)>;
 
-/// Takes a sampling instant of a job; a window that closed with it and is to be kept.
+/// Adds a sampling instant of a job; returns the window that it closed.
 pub(crate) fn sample(
     job: &mut LocalJob,
     id: &JobId,
@@ -65,7 +66,7 @@ pub(crate) fn sample(
     closed
 }
 
-/// Closes a job's window, if one is open.
+/// Closes a job's open window.
 pub(crate) fn end(job: &mut LocalJob, settings: &Settings) -> Closed {
     let window = job.window.take().filter(|window| window.samples >= settings.samples_min)?;
     let early = is_early(job, settings);
@@ -73,8 +74,8 @@ pub(crate) fn end(job: &mut LocalJob, settings: &Settings) -> Closed {
     Some((window, early))
 }
 
-/// Whether the job's profile is not settled: its first epochs, and the first windows on this
-/// placement. A job that names no epochs is judged by its windows alone.
+/// Whether the job's profile is not settled: during its first epochs and its first windows on this
+/// placement. For a job that reports no epochs the windows alone count.
 fn is_early(job: &LocalJob, settings: &Settings) -> bool {
     job.windows < settings.early_windows
         || job.pace.epoch.is_some_and(|epoch| epoch < settings.early_epochs)
@@ -92,7 +93,7 @@ fn is_full(window: &OpenWindow, job: &LocalJob, epoch_ended: bool, settings: &Se
     long || (early && epoch_ended)
 }
 
-/// What a GPU's sample says of the job.
+/// The job's part of a GPU's sample.
 fn part(id: &JobId, tracker: Option<&AttributedSample>) -> JobGpuSample {
     let Some(tracker) = tracker else { return JobGpuSample::default() };
     let mine = tracker.tenants.iter().find(|tenant| tenant.job.as_ref() == Some(id));

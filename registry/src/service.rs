@@ -1,9 +1,9 @@
-//! The service around the registry: windows, proposals, job records and requests in; surfaces,
+//! Connects the [`Registry`] to the bus: windows, proposals, job records and promotions in; surfaces,
 //! statuses and the champion out.
 //!
-//! Windows come by a core subscription: one that came while nobody was here cannot be scored, since
-//! nobody kept what was said before it. What cannot be written while the bus is away waits, by key,
-//! and only the newest is written. This module decides nothing.
+//! Windows arrive by a core subscription: a window closed while the registry was down cannot be
+//! scored, because the proposals before it were not received. While the server is unreachable the
+//! newest write of each key is pending.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use wattle_runtime::shell::{Shutdown, chain};
 use crate::check::InvalidSurface;
 use crate::config::RegistryConfig;
 use crate::event::{Action, Event, Notice};
-use crate::lease::{self, Held, Lease, Tried};
+use crate::lease::{self, Acquired, Held, Lease};
 use crate::registry::{Registry, is_trouble};
 use crate::score::Record;
 
@@ -36,39 +36,37 @@ use crate::score::Record;
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// The cluster whose predictors it looks after.
+    /// The cluster.
     pub cluster: ClusterId,
-    /// Milliseconds of the wall's time between two looks for predictors among the services.
+    /// Wall time between two discoveries of predictors, milliseconds.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
     pub discovery_interval_wall_ms: u64,
-    /// For how long this registry holds the cluster against another, milliseconds of the wall's
-    /// time; a third into it, it is renewed.
+    /// Length of the lease on the cluster, wall time, milliseconds; it is renewed after a third.
     #[serde(default = "lease_wall_ms", deserialize_with = "wattle_common::config::non_zero")]
     pub lease_wall_ms: u64,
-    /// The library's part.
+    /// Configuration of the library.
     pub registry: RegistryConfig,
     /// The bus.
     pub nats: BusConfig,
 }
 
-/// Long enough for a busy machine to renew it, short enough to wait for after a crash.
 const fn lease_wall_ms() -> u64 {
     10_000
 }
 
-/// How long predictors may take to answer, wall time.
+/// Time limit for answers to a discovery, wall time.
 const ANSWER_WITHIN: Duration = Duration::from_millis(700);
-/// Pause between two tries of what could not be written, wall time.
+/// Interval of lease renewal and of repeated writes, wall time.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
-/// Pause between two looks of one that stands by, wall time.
-const STAND_BY: Duration = Duration::from_millis(250);
+/// Interval at which a standby registry checks the lease, wall time.
+const STANDBY_INTERVAL: Duration = Duration::from_millis(250);
 /// Most pending writes.
 const PENDING_MAX: usize = 20_000;
 
-/// Runs the service until it is told to stop.
+/// Runs the service until shutdown.
 ///
 /// # Errors
-/// Where the configuration cannot work, or the server refuses what the service cannot live without.
+/// Where the configuration is invalid or the server refuses a required operation.
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusError> {
     let instance = lease::instance();
     let connect = Bus::connect(&config.nats, config.cluster.clone(), "wattle-registry");
@@ -76,9 +74,9 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusEr
     let bus = bus?;
     let Some(bucket) = shutdown.or(bus.bucket(Bucket::Predictors)).await else { return Ok(()) };
     let bucket = bucket?;
-    // Again and again, because another may take over while this one is cut off.
+    // Repeated, because another registry may take over during an outage.
     loop {
-        let Some(held) = shutdown.or(stand_by(&config, &bucket, &instance)).await else {
+        let Some(held) = shutdown.or(acquire(&config, &bucket, &instance)).await else {
             return Ok(());
         };
         let mut service = match shutdown.or(open(&config, &bus, held)).await {
@@ -87,44 +85,44 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusEr
         };
         match service.serve(&config, shutdown).await? {
             Ended::Stopped => {
-                service.lease.give_up(&bucket).await;
+                service.lease.release(&bucket).await;
                 bus.flush().await;
                 return Ok(());
             }
             Ended::Replaced(other) => tracing::error!(
                 cluster = %config.cluster,
                 other = other.instance,
-                "another registry has taken over this cluster; standing by"
+                "another registry has taken over this cluster; on standby"
             ),
         }
     }
 }
 
-/// Waits until no other registry holds the cluster, and holds it.
-async fn stand_by(config: &ServiceConfig, bucket: &KvBucket, instance: &str) -> Held {
+/// Waits until the lease is free and acquires it.
+async fn acquire(config: &ServiceConfig, bucket: &KvBucket, instance: &str) -> Held {
     let length = Duration::from_millis(config.lease_wall_ms) * clock::scale().rate;
-    let mut told = false;
+    let mut logged = false;
     loop {
         match lease::take(bucket, instance, length).await {
-            Ok(Tried::Held(held)) => return held,
-            Ok(Tried::Others(other)) if !told => {
-                told = true;
+            Ok(Acquired::Own(held)) => return held,
+            Ok(Acquired::Other(other)) if !logged => {
+                logged = true;
                 tracing::warn!(
                     cluster = %config.cluster,
                     other = other.instance,
                     until = %other.until_us,
-                    "another registry looks after this cluster; standing by until its lease ends. \
-                     Stop one of the two, or give them clusters of their own"
+                    "another registry holds this cluster; on standby until its lease ends. Stop one of \
+                     the two or configure different clusters"
                 );
             }
-            Ok(Tried::Others(_)) => {}
-            Err(error) => tracing::debug!(%error, "the registry's lease cannot be taken yet"),
+            Ok(Acquired::Other(_)) => {}
+            Err(error) => tracing::debug!(%error, "lease not acquired yet"),
         }
-        tokio::time::sleep(STAND_BY).await;
+        tokio::time::sleep(STANDBY_INTERVAL).await;
     }
 }
 
-/// Takes up what was kept.
+/// Restores the champion and the records.
 async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service, BusError> {
     let bus = bus.clone();
     let (surfaces, predictors) =
@@ -139,7 +137,7 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
             Some(PredictorKey::Scores(name)) => {
                 codec::decode_json::<Record>(value).map(|read| drop(records.insert(name, read)))
             }
-            // One that was never scored is listed all the same, and forgotten in its time.
+            // A predictor without scores is listed until it is removed.
             Some(PredictorKey::Status(name)) => {
                 records.entry(name).or_default();
                 Ok(())
@@ -148,12 +146,13 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
         };
         if let Err(error) = read {
             let error = chain(&error);
-            tracing::warn!(key = entry.key, error, "not read; it begins anew");
+            tracing::warn!(key = entry.key, error, "stored value not readable; ignored");
         }
     }
     let mut registry_config = config.registry.clone();
-    let looks = config.discovery_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
-    registry_config.status_interval_ms = registry_config.status_interval_ms.max(looks);
+    let discovery_ms =
+        config.discovery_interval_wall_ms.saturating_mul(u64::from(clock::scale().rate));
+    registry_config.status_interval_ms = registry_config.status_interval_ms.max(discovery_ms);
     let kept = records.len();
     let records = records.into_iter().collect();
     let registry = Registry::new(clock::now(), registry_config, champion, records);
@@ -169,34 +168,34 @@ async fn open(config: &ServiceConfig, bus: &Bus, lease: Held) -> Result<Service,
     })
 }
 
-/// What has still to be written.
+/// A write to a bucket.
 #[derive(Clone, Debug)]
 enum Write {
     Surface(Box<Surface>),
-    NoSurface(JobId),
+    RemoveSurface(JobId),
     Champion(Champion),
     Status(Box<PredictorStatus>),
     Scores(PredictorId, Box<Record>),
-    NoPredictor(PredictorId),
+    RemovePredictor(PredictorId),
 }
 
 impl Write {
-    /// What is written for the same takes its place.
+    /// Writes with the same key replace each other.
     fn key(&self) -> String {
         match self {
             Self::Surface(surface) => format!("surfaces.{}", surface.job),
-            Self::NoSurface(job) => format!("surfaces.{job}"),
+            Self::RemoveSurface(job) => format!("surfaces.{job}"),
             Self::Champion(_) => PredictorKey::Champion.to_string(),
             Self::Status(status) => PredictorKey::Status(status.name.clone()).to_string(),
             Self::Scores(name, _) => PredictorKey::Scores(name.clone()).to_string(),
-            Self::NoPredictor(name) => format!("gone.{name}"),
+            Self::RemovePredictor(name) => format!("gone.{name}"),
         }
     }
 }
 
-/// Why it serves no longer.
+/// Why the service stopped serving.
 enum Ended {
-    /// It was told to stop.
+    /// Shutdown was requested.
     Stopped,
     /// Another registry holds the cluster.
     Replaced(Lease),
@@ -219,13 +218,17 @@ impl Service {
     ) -> Result<Ended, BusError> {
         let begin = async {
             let bus = &self.bus;
-            // Windows first: a proposal that follows one is never here before it.
+            // Windows first, so that no proposal is received before the window it answers.
             let windows = bus.subscribe(&Topic::WindowClosed.pattern(bus.cluster())).await?;
             let proposals = bus.subscribe(&Topic::SurfaceProposed.pattern(bus.cluster())).await?;
             let mut jobs = bus.bucket(Bucket::Jobs).await?.watch().await?;
             let first = jobs.initial().await;
-            let service =
-                bus.register("wattle-registry", "keeps the evaluation of predictors").await?;
+            let service = bus
+                .register(
+                    "wattle-registry",
+                    "serves the champion predictor and scores all predictors",
+                )
+                .await?;
             let subject = Subject::request(bus.cluster().clone(), RequestTopic::PredictorPromoted);
             let requests = service.endpoint(subject).await?;
             Ok::<_, BusError>((windows, proposals, jobs, first, service, requests))
@@ -233,16 +236,18 @@ impl Service {
         let Some(begun) = shutdown.or(begin).await else { return Ok(Ended::Stopped) };
         let (mut windows, mut proposals, mut jobs, first, service, mut requests) = begun?;
         let mut actions = Vec::new();
-        self.take_up(&first, &mut actions).await;
-        // Written again at every start: predictors then propose whatever was lost meanwhile.
+        self.restore_jobs(&first, &mut actions).await;
+        // Predictors then propose all their jobs, which replaces proposals lost while down.
         actions.push(Action::WriteChampion(self.registry.champion().clone()));
         self.act(&mut actions).await;
-        let mut found = look(&self.bus, Duration::from_millis(config.discovery_interval_wall_ms));
+        let mut found =
+            discover(&self.bus, Duration::from_millis(config.discovery_interval_wall_ms));
         let mut retry = tokio::time::interval(RETRY_EVERY);
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ended = Ended::Stopped;
         loop {
-            let (wake, _) = self.registry.next_wake().expect("it always looks around again");
+            let (wake, _) =
+                self.registry.next_wake().expect("the registry always has a next check");
             tokio::select! {
                 biased;
                 () = shutdown.wait() => break,
@@ -261,12 +266,11 @@ impl Service {
                 () = clock::sleep_until(wake) => self.registry.wake(clock::now(), &mut actions),
                 _ = retry.tick() => {
                     if let Err(other) = self.lease.renew(&self.predictors).await {
-                        // What was to be written is the other's to say now.
                         self.pending.clear();
                         ended = Ended::Replaced(other);
                         break;
                     }
-                    self.write_again().await;
+                    self.repeat_pending().await;
                 }
                 Some(services) = found.recv() => {
                     let event = Event::ServicesFound(services);
@@ -279,15 +283,15 @@ impl Service {
             }
             self.act(&mut actions).await;
         }
-        self.write_again().await;
+        self.repeat_pending().await;
         service.stop().await;
         self.bus.flush().await;
         Ok(ended)
     }
 
-    /// Takes up the jobs there are and the surfaces that stand, and takes away those of jobs that
-    /// ended while nobody was here.
-    async fn take_up(&mut self, jobs: &[Change], actions: &mut Vec<Action>) {
+    /// Restores the jobs and their surfaces, and deletes surfaces of jobs that ended while the
+    /// registry was down.
+    async fn restore_jobs(&mut self, jobs: &[Change], actions: &mut Vec<Action>) {
         let mut live = BTreeSet::new();
         for change in jobs {
             if read_record(change).is_some_and(|record| !record.phase.is_final()) {
@@ -295,7 +299,7 @@ impl Service {
                 self.on_job(change, actions);
             }
         }
-        let tidied = async {
+        let cleaned = async {
             let mut gone = 0;
             for key in self.surfaces.keys().await? {
                 match JobId::new(&key) {
@@ -310,10 +314,10 @@ impl Service {
             }
             Ok::<_, BusError>(gone)
         };
-        match tidied.await {
+        match cleaned.await {
             Ok(0) => {}
-            Ok(jobs) => tracing::info!(jobs, "took away the surfaces of jobs long ended"),
-            Err(error) => tracing::warn!(%error, "could not tidy up after ended jobs"),
+            Ok(jobs) => tracing::info!(jobs, "deleted surfaces of ended jobs"),
+            Err(error) => tracing::warn!(%error, "surfaces of ended jobs not deleted"),
         }
     }
 
@@ -323,8 +327,10 @@ impl Service {
                 let event = Event::WindowClosed(Box::new(window));
                 self.registry.handle(clock::now(), event, actions);
             }
-            // The predictors say it too; it is one window.
-            Err(error) => tracing::debug!(subject = delivery.subject, %error, "window not read"),
+            // Predictors log it as a warning.
+            Err(error) => {
+                tracing::debug!(subject = delivery.subject, %error, "window not readable")
+            }
         }
     }
 
@@ -332,7 +338,7 @@ impl Service {
         let subject = match delivery.subject.parse::<Subject>() {
             Ok(subject) => subject,
             Err(error) => {
-                return tracing::warn!(subject = delivery.subject, %error, "proposal not read");
+                return tracing::warn!(subject = delivery.subject, %error, "proposal not readable");
             }
         };
         let (Some(predictor), Some(job)) = (subject.predictor(), subject.job()) else { return };
@@ -368,11 +374,11 @@ impl Service {
             Err(error) => PromoteReply::Refused { error: chain(&error) },
         };
         if let Err(error) = request.respond(&reply).await {
-            tracing::warn!(%error, "whoever asked for a promotion has no answer");
+            tracing::warn!(%error, "reply to a promotion not sent");
         }
     }
 
-    /// Lets a predictor serve: stored first, then done, then answered.
+    /// Promotes a predictor: stored first, then in effect, then acknowledged.
     async fn promote(&mut self, predictor: PredictorId, actions: &mut Vec<Action>) -> PromoteReply {
         let before = self.registry.champion().clone();
         if let Err(error) = self.registry.may_promote(&predictor) {
@@ -381,14 +387,15 @@ impl Service {
         let now = clock::now();
         let warning = |registry: &Registry| {
             let status = registry.status(now, &predictor)?;
-            let trouble = status.error.filter(|_| is_trouble(status.state))?;
-            Some(format!("{predictor} serves, but {trouble}"))
+            let problem = status.error.filter(|_| is_trouble(status.state))?;
+            Some(format!("{predictor} is champion, but has a problem: {problem}"))
         };
         if before.predictor != predictor {
             let champion = Champion { predictor: predictor.clone(), since_us: now };
             let key = PredictorKey::Champion.to_string();
             if let Err(error) = self.predictors.put(&key, &champion).await {
-                let error = format!("nothing has changed, it cannot be stored: {}", chain(&error));
+                let error =
+                    format!("not promoted, the champion cannot be stored: {}", chain(&error));
                 return PromoteReply::Refused { error };
             }
             self.pending.discard(&key);
@@ -403,11 +410,11 @@ impl Service {
         for action in actions.drain(..) {
             let write = match action {
                 Action::WriteSurface(surface) => Write::Surface(surface),
-                Action::RemoveSurface(job) => Write::NoSurface(job),
+                Action::RemoveSurface(job) => Write::RemoveSurface(job),
                 Action::WriteChampion(champion) => Write::Champion(champion),
                 Action::WriteStatus(status) => Write::Status(status),
                 Action::WriteScores(name, record) => Write::Scores(name, record),
-                Action::RemovePredictor(name) => Write::NoPredictor(name),
+                Action::RemovePredictor(name) => Write::RemovePredictor(name),
                 Action::Log(notice) => {
                     log(&notice);
                     continue;
@@ -418,8 +425,8 @@ impl Service {
     }
 
     async fn write(&mut self, write: Write) {
-        // Another may have taken over meanwhile: first the lease is renewed.
-        if !self.lease.stands() {
+        // Without the lease another registry may have taken over.
+        if !self.lease.is_valid() {
             self.pending.insert(write.key(), write);
             return;
         }
@@ -427,26 +434,26 @@ impl Service {
             Write::Surface(surface) => {
                 self.surfaces.put(surface.job.as_str(), surface).await.map(drop)
             }
-            Write::NoSurface(job) => self.surfaces.delete(job.as_str()).await,
+            Write::RemoveSurface(job) => self.surfaces.delete(job.as_str()).await,
             Write::Champion(champion) => {
                 self.predictors.put(&write.key(), champion).await.map(drop)
             }
             Write::Status(status) => self.predictors.put(&write.key(), status).await.map(drop),
             Write::Scores(_, record) => self.predictors.put(&write.key(), record).await.map(drop),
-            Write::NoPredictor(name) => {
+            Write::RemovePredictor(name) => {
                 let keys = [PredictorKey::Status(name.clone()), PredictorKey::Scores(name.clone())];
-                let mut gone = Ok(());
+                let mut deleted = Ok(());
                 for key in keys {
-                    gone = gone.and(self.predictors.delete(&key.to_string()).await);
+                    deleted = deleted.and(self.predictors.delete(&key.to_string()).await);
                 }
-                gone
+                deleted
             }
         };
         self.pending.record(write.key(), write, written);
     }
 
     /// Repeats pending writes until one fails.
-    async fn write_again(&mut self) {
+    async fn repeat_pending(&mut self) {
         while self.bus.is_connected()
             && let Some((key, write)) = self.pending.pop_first()
         {
@@ -458,8 +465,8 @@ impl Service {
     }
 }
 
-/// Looks for predictors among the services, again and again; ends with its receiver.
-fn look(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, String>> {
+/// Discovers predictors among the services of the bus, periodically, until the receiver is dropped.
+fn discover(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, String>> {
     let (sender, found) = mpsc::channel(1);
     let bus = bus.clone();
     tokio::spawn(async move {
@@ -470,7 +477,7 @@ fn look(bus: &Bus, every: Duration) -> mpsc::Receiver<BTreeMap<PredictorId, Stri
                 () = sender.closed() => return,
                 _ = interval.tick() => {}
             }
-            // Nobody is gone because the bus is.
+            // During an outage of the bus no predictor counts as gone.
             let Ok(services) = bus.services(PREDICTOR_SERVICE, ANSWER_WITHIN).await else {
                 continue;
             };
@@ -516,7 +523,7 @@ fn read_record(change: &Change) -> Option<JobRecord> {
     match codec::decode_json::<JobRecord>(change.value.as_ref()?) {
         Ok(record) => Some(record),
         Err(error) => {
-            tracing::warn!(key = change.key, %error, "job record not read");
+            tracing::warn!(key = change.key, %error, "job record not readable");
             None
         }
     }

@@ -4,7 +4,7 @@
 //! `cargo bench -p wattle-tests --bench profiler`. It fails where the profiler takes 1 % of a core or
 //! 30 MB, the limits it is built to.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 #![allow(clippy::print_stdout, reason = "its figures are its output")]
 
 use std::path::{Path, PathBuf};

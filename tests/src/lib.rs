@@ -1,10 +1,9 @@
-//! What the system tests share: the real binaries on a real nats-server, with simulated GPUs.
+//! Shared code of the system tests: the real binaries on a real nats-server, with simulated GPUs.
 //!
-//! A test starts `wattle up` as a person would, speaks to it through the command line and the bus,
-//! and awaits conditions, each with a deadline that fails the test and shows the logs. Nothing here
-//! sleeps to let something happen.
+//! A test starts `wattle up`, uses the command line and the bus, and waits for conditions. Each
+//! condition has a deadline after which the test fails and prints the logs.
 
-#![allow(clippy::missing_panics_doc, reason = "a test says what broke by panicking")]
+#![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
 pub mod gpu_suite;
 
@@ -22,10 +21,10 @@ use wattle_common::{ClusterId, JobId};
 use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::{clock, testing};
 
-/// How long a condition may take before the test fails; far more than it ever needs.
+/// Deadline of a condition, far above the expected time.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// One of the project's programs, as `cargo build --workspace` left it.
+/// The path of a program built by `cargo build --workspace`.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let me = std::env::current_exe().expect("a test knows its own path");
@@ -33,7 +32,7 @@ pub fn program(name: &str) -> PathBuf {
     let path = folder.join(name);
     assert!(
         path.is_file(),
-        "{} is not there; run `cargo build --workspace --bins --lib` first (tests/run does)",
+        "{} is missing; run `cargo build --workspace --bins --lib` first (tests/run does)",
         path.display()
     );
     path
@@ -45,10 +44,10 @@ pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// Waits until `condition` gives something.
+/// Waits until `condition` returns a value.
 ///
 /// # Panics
-/// After [`PATIENCE`], naming `what` was awaited.
+/// After [`PATIENCE`], with `what` in the message.
 pub async fn until<T, F>(what: &str, condition: F) -> T
 where
     F: AsyncFnMut() -> Option<T>,
@@ -59,30 +58,30 @@ where
     }
 }
 
-/// Starts `wattle up` and waits until it says that it is up.
+/// Starts `wattle up` and waits until it is ready.
 async fn start(folder: &Path, cluster: &ClusterId, args: &[&str]) -> (Child, Bus) {
-    let said = folder.join("up.err");
+    let log = folder.join("up.err");
     let mut up = Command::new(program("wattle"))
         .args(["up", "--cluster", cluster.as_str(), "--dir"])
         .arg(folder)
         .args(args)
-        // Other tests' systems must not be found by ours.
+        // The systems of other tests must not be found.
         .env("XDG_STATE_HOME", folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(std::fs::File::create(&said).expect("a log file"))
+        .stderr(std::fs::File::create(&log).expect("a log file"))
         .spawn()
         .expect("wattle starts");
     let out = up.stdout.take().expect("it is piped");
     let mut line = String::new();
     BufReader::new(out).read_line(&mut line).expect("wattle prints text");
     let url = line.trim().to_owned();
-    let error = || std::fs::read_to_string(&said).unwrap_or_default();
+    let error = || std::fs::read_to_string(&log).unwrap_or_default();
     assert!(url.starts_with("nats://"), "first line `{url}`; {}", error());
     let bus = Bus::connect_within(&BusConfig::at(&url), cluster.clone(), "test", PATIENCE)
         .await
         .expect("the bus answers");
-    until("wattle up says it is up", async || error().contains(" is up: ").then_some(())).await;
+    until("wattle up is ready", async || error().contains(" is up: ").then_some(())).await;
     (up, bus)
 }
 
@@ -96,12 +95,12 @@ pub struct System {
 }
 
 impl System {
-    /// Starts `wattle up` with these arguments beside `--dir` and `--cluster test`.
+    /// Starts `wattle up` with these arguments, `--dir` and `--cluster test`.
     pub async fn up(args: &[&str]) -> Self {
         Self::up_as("test", args).await
     }
 
-    /// As [`Self::up`], under another cluster's name.
+    /// As [`Self::up`], with a cluster name.
     pub async fn up_as(cluster: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let cluster = ClusterId::new(cluster).expect("an id");
@@ -109,12 +108,12 @@ impl System {
         Self { up, folder, cluster, bus }
     }
 
-    /// Kills `wattle up` itself without warning, waits until its services have ended, and starts it
-    /// again in the same folder.
+    /// Kills `wattle up` with SIGKILL, waits until its services have ended, and restarts it in the same
+    /// folder.
     pub async fn kill_9_up_and_start_again(&mut self, args: &[&str]) {
         self.up.kill().expect("it is our child");
         self.up.wait().expect("it is our child");
-        until("everything that wattle up started has ended", async || {
+        until("all processes of wattle up have ended", async || {
             let ours = ["nats-server", "wattle-placer", "wattle-launcher", "wattle-profiler"];
             ours.iter().all(|program| self.anywhere(program).is_empty()).then_some(())
         })
@@ -128,7 +127,7 @@ impl System {
         self.bus.url()
     }
 
-    /// The folder everything lies in.
+    /// The state folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -151,7 +150,7 @@ impl System {
             .expect("wattle runs")
     }
 
-    /// Runs a command that must succeed, and reads what it prints as JSON.
+    /// Runs a command that must succeed, and parses its output as JSON.
     pub fn json<S: AsRef<OsStr>>(&self, args: &[S]) -> Value {
         let output = self.wattle(args);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -159,7 +158,7 @@ impl System {
         serde_json::from_slice(&output.stdout).expect("--json prints JSON")
     }
 
-    /// Submits a job that trains in numbers; `options` are of `wattle submit`, `training` of simjob.
+    /// Submits a simulated job with options of `wattle submit` and arguments of simjob.
     pub fn submit(&self, job: &str, options: &[&str], training: &[&str]) -> JobId {
         let simjob = program("wattle-simjob");
         let mut args = vec!["submit", "--job", job, "--checkpoint-signal", "SIGUSR1"];
@@ -197,8 +196,8 @@ impl System {
         }
     }
 
-    /// The processes of this system that run `program`: `wattle-placer`, `nats-server`. The
-    /// supervisors of jobs are not counted as launchers: they are there to outlive one.
+    /// The processes of this system that run `program`, as `wattle-placer`. Supervisors of jobs are
+    /// not counted as launchers.
     #[must_use]
     pub fn processes(&self, program: &str) -> Vec<u32> {
         let mut found = Vec::new();
@@ -220,8 +219,8 @@ impl System {
         found
     }
 
-    /// The processes that run `program` on this system's behalf, whoever started them: a job is no
-    /// child of a launcher that came after it.
+    /// All processes that run `program` for this system, also those that are not its children: a job
+    /// outlives its launcher.
     #[must_use]
     pub fn anywhere(&self, program: &str) -> Vec<u32> {
         let ours = self.folder.path().to_string_lossy().into_owned();
@@ -237,7 +236,7 @@ impl System {
             .collect()
     }
 
-    /// Kills every process of this system that runs `program`, at once and without warning.
+    /// Kills every process of this system that runs `program` with SIGKILL.
     pub fn kill_9(&self, program: &str) {
         let found = self.processes(program);
         assert!(!found.is_empty(), "no {program} runs");
@@ -246,7 +245,7 @@ impl System {
         }
     }
 
-    /// What `wattle up` and the services have logged, the last lines of each.
+    /// The last log lines of `wattle up` and of each service.
     #[must_use]
     pub fn logs(&self) -> String {
         let folder = self.folder.path();
@@ -265,7 +264,7 @@ impl System {
         text
     }
 
-    /// The system's time, now: what its services' clocks show.
+    /// The current system time.
     #[must_use]
     pub fn now(&self) -> wattle_common::Timestamp {
         let head = std::fs::read(self.node_state("n0")).expect("a node has a state");
@@ -278,13 +277,13 @@ impl System {
         kill(self.up.id(), signal);
     }
 
-    /// What `wattle up` has said to the person who runs it.
+    /// The stderr of `wattle up`.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn stderr(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("up.err")).unwrap_or_default()
     }
 
-    /// Asks the system to end, waits until it has, and returns how.
+    /// Terminates the system, waits for its end and returns the exit status.
     pub async fn end(&mut self) -> std::process::ExitStatus {
         kill(self.up.id(), "TERM");
         until("wattle up ends", async || self.up.try_wait().expect("it is our child")).await
@@ -292,13 +291,13 @@ impl System {
 }
 
 impl Drop for System {
-    #[expect(clippy::print_stdout, reason = "what a failed test leaves of its services")]
+    #[expect(clippy::print_stdout, reason = "logs of a failed test")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("{}", self.logs());
         }
         if self.up.try_wait().is_ok_and(|status| status.is_none()) {
-            // In order if it can, so that no process of a failed test stays behind.
+            // A clean end leaves no process of a failed test.
             kill(self.up.id(), "TERM");
             let ended = (0..1_000).any(|_| {
                 let ended = self.up.try_wait().is_ok_and(|status| status.is_some());
@@ -325,7 +324,7 @@ pub fn kill(pid: u32, signal: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{signal} {pid}");
 }
 
-/// A bare NATS client of a few lines, for payloads no part of ours would send.
+/// A minimal NATS client for payloads that the project itself would not send.
 pub struct Raw(tokio::sync::Mutex<tokio::net::TcpStream>);
 
 impl Raw {

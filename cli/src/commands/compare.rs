@@ -1,4 +1,4 @@
-//! `wattle compare`: policies against each other at equal energy, and against the limit.
+//! `wattle compare`: compares policies at equal energy with each other and with a lower bound.
 
 use std::path::PathBuf;
 
@@ -18,8 +18,8 @@ use crate::output::{note, print, usage};
 
 /// Compare policies at equal energy on a fixed scenario
 ///
-/// Each policy is run over its own knob and stands on its own frontier of completion time over
-/// energy. docs/comparing.md says what the scenarios are, and which of them need which files.
+/// Each policy runs at several settings of its parameter, which gives a frontier of completion time over
+/// energy. docs/comparing.md describes the scenarios and the files they need.
 #[derive(Args)]
 #[command(
     after_help = "Scenarios: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin\n\nExamples:\n  wattle compare powerflow-16 --data measurements --load 0.76 --world alone --orders 1 --quick --oracle\n  wattle compare powerflow-16 --data measurements --surfaces smooth:0.1 --lengths unknown --json\n  wattle compare eaco-28 --oracle --policy fifo,fifo-packed,eaco --load 0.7 --report out.html\n\nA full comparison takes hours, one load in one world with --orders 1 --quick a minute or two."
@@ -27,56 +27,52 @@ use crate::output::{note, print, usage};
 pub(crate) struct Compare {
     /// The scenario: powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin
     scenario: String,
-    /// The folder with the measured files, at any depth
+    /// Folder with the measured files, searched recursively
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// Policies, separated by commas, as NAME+zeus with the caps that Zeus chooses, as NAME+defer where
-    /// jobs may wait for a cleaner grid; those that the scenario asks about where none is given
+    /// Policies, separated by commas; NAME+zeus selects caps by Zeus, NAME+defer defers jobs with slack
+    /// [default: those of the scenario]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Offered loads, separated by commas; all of the scenario's where none is given
+    /// Loads, separated by commas [default: all of the scenario]
     #[arg(long, value_name = "LOADS", value_delimiter = ',')]
     load: Vec<f64>,
-    /// What counts as spent: above-idle, sleep-all, sleep-none, sleep-packing; the scenario's where
-    /// none is given
+    /// Energy accounting: above-idle, sleep-all, sleep-none, sleep-packing [default: that of the scenario]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     accounting: Vec<String>,
-    /// How jobs on one GPU slow each other: alone (nobody shares), pairs, mild; all where none is
-    /// given
+    /// Interference between co-tenants: alone (no sharing), pairs, mild [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     world: Vec<String>,
-    /// Variants of a scenario: published, compute-bound; CA-winter, AZ-spring, TX-summer, WA-autumn
-    /// and so on; all where none is given
+    /// Variants of the scenario: published, compute-bound; CA-winter, AZ-spring, TX-summer, WA-autumn
+    /// and so on [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
-    /// In how many orders the jobs arrive, or how many draws of them there are
+    /// Number of arrival orders or random draws of the jobs
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100))]
     orders: u64,
-    /// What policies see: oracle, predicted, independent:SHARE, smooth:SHARE
+    /// Predictions: oracle, predicted, or exact ones with errors as independent:SHARE, smooth:SHARE
     #[arg(long, value_name = "WHICH", default_value = "predicted")]
     surfaces: String,
     /// The same as --surfaces oracle
     #[arg(long, conflicts_with = "surfaces")]
     oracle: bool,
-    /// From when on a job's length is known: known, reported (from its first report), unknown, past
-    /// (unknown, but like jobs have ended before); known with surfaces of the world, reported with
-    /// predicted ones
+    /// Knowledge of job durations: known, reported (from the first report), unknown, past (unknown, with
+    /// a history of similar jobs) [default: known with exact, reported with learned predictions]
     #[arg(long, value_name = "WHEN")]
     lengths: Option<String>,
-    /// Turn knobs coarsely: to look at a scenario, not to quote it
+    /// Use few settings per policy: for exploration, not for publication
     #[arg(long)]
     quick: bool,
-    /// Write one page with plots, node maps and reasons to this file; it needs no network
+    /// Write a self-contained page with plots, node maps and reasons to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
-    /// What is expected of the carbon intensity: persistence (the last day again), perfect (what
-    /// will be)
+    /// Forecast of the carbon intensity: persistence (the previous day), perfect (the actual values)
     #[arg(long, value_name = "HOW", default_value = "persistence")]
     forecast: String,
-    /// Also tell for these policies, separated by commas, what keeps them from the bound, cause by
-    /// cause: each takes three to five times the runs
+    /// Also attribute the distance of these policies to the bound to its causes; needs three to five
+    /// times the runs
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     waterfall: Vec<String>,
     /// Print a JSON array
@@ -88,18 +84,18 @@ pub(crate) struct Compare {
 pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     if !NAMES.contains(&command.scenario.as_str()) {
         let names = NAMES.join(", ");
-        let asked = &command.scenario;
-        return Err(usage(format!("no scenario is called `{asked}`; use one of {names}")));
+        let scenario = &command.scenario;
+        return Err(usage(format!("unknown scenario `{scenario}`: expected one of {names}")));
     }
     for name in command.policy.iter().chain(&command.waterfall) {
         wattle_placer::policy(policy_of(name).0).map_err(usage_chain)?;
     }
-    nothing_twice("--policy", &command.policy)?;
-    nothing_twice("--load", &command.load)?;
-    nothing_twice("--accounting", &command.accounting)?;
-    nothing_twice("--world", &command.world)?;
-    nothing_twice("--workload", &command.workload)?;
-    nothing_twice("--waterfall", &command.waterfall)?;
+    reject_duplicates("--policy", &command.policy)?;
+    reject_duplicates("--load", &command.load)?;
+    reject_duplicates("--accounting", &command.accounting)?;
+    reject_duplicates("--world", &command.world)?;
+    reject_duplicates("--workload", &command.workload)?;
+    reject_duplicates("--waterfall", &command.waterfall)?;
     let options = command.options()?;
     let accountings =
         named(&command.accounting, "accounting", Accounting::ALL, Accounting::as_str)?;
@@ -114,11 +110,11 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     };
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let (worlds, cases) = cases(&command.scenario, &wanted).map_err(usage_chain)?;
-    let on_a_grid =
+    let has_grid =
         cases.iter().any(|case| case.jobs.rigid.iter().any(|jobs| jobs.carbon.is_some()));
-    if !on_a_grid && let Some(option) = command.needs_a_grid() {
+    if !has_grid && let Some(option) = command.needs_a_grid() {
         return Err(usage(format!(
-            "{option} needs a carbon intensity, and {} has none: use greenflow-16, or leave it out",
+            "{option} needs a carbon intensity, but {} has none: use greenflow-16, or omit the option",
             command.scenario
         )));
     }
@@ -126,14 +122,14 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
     let mut comparisons: Vec<Comparison> = Vec::new();
     let mut together_from = 0;
     for (number, case) in cases.iter().enumerate() {
-        let what = format!("{} of {}: {}", number + 1, cases.len(), told(case));
+        let what = format!("{} of {}: {}", number + 1, cases.len(), case_name(case));
         let comparison = comparer.compare(case, &mut |done, of| progress(&what, done, of));
         let mut comparison = comparison.map_err(usage_chain)?;
         for family in &command.waterfall {
-            let what = format!("{what}, what keeps {family} from the bound");
-            let fallen =
+            let what = format!("{what}, distance of {family} to the bound");
+            let waterfall =
                 comparer.waterfall(case, family, &mut |done, of| progress(&what, done, of));
-            comparison.waterfalls.push(fallen.map_err(usage_chain)?);
+            comparison.waterfalls.push(waterfall.map_err(usage_chain)?);
         }
         if !command.json {
             print(&to_table(&comparison))?;
@@ -144,7 +140,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
             }
         }
         comparisons.push(comparison);
-        // Cases of the same jobs that are counted in different ways stand beside each other.
+        // Cases that differ only in energy accounting share one table.
         if cases.get(number + 1).is_none_or(|next| !differ_in_accounting(case, next)) {
             let table = side_by_side(&comparisons[together_from..]);
             if !command.json && !table.is_empty() {
@@ -168,7 +164,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
 }
 
 impl Compare {
-    /// What was asked for that means nothing without a grid's carbon intensity.
+    /// The first option that requires a carbon intensity.
     fn needs_a_grid(&self) -> Option<String> {
         let defers = self.policy.iter().find(|policy| policy.ends_with("+defer"));
         let forecast = (self.forecast != "persistence").then(|| "--forecast".to_owned());
@@ -181,7 +177,7 @@ impl Compare {
         if let Some(policy) = self.policy.iter().find(set) {
             let plain = policy.split('@').next().unwrap_or_default();
             return Err(usage(format!(
-                "--policy {policy}: `compare` turns clocks itself; give `{plain}`"
+                "--policy {policy}: `compare` varies the clocks itself; give `{plain}`"
             )));
         }
         let surfaces = if self.oracle {
@@ -220,20 +216,20 @@ impl Compare {
     }
 }
 
-/// What a case is, in a line of progress.
-fn told(case: &Case) -> String {
+/// The name of a case in progress lines.
+fn case_name(case: &Case) -> String {
     let (load, accounting, world) = (case.load, case.accounting.as_str(), case.world.as_str());
     let workload = if case.workload.is_empty() { "jobs" } else { case.workload };
     let deadlines = if case.deadlines { " with deadlines" } else { "" };
-    format!("load {load:.2}, {accounting}, neighbours {world}, {workload}{deadlines}")
+    format!("load {load:.2}, {accounting}, interference {world}, {workload}{deadlines}")
 }
 
 fn differ_in_accounting(a: &Case, b: &Case) -> bool {
     std::sync::Arc::ptr_eq(&a.jobs, &b.jobs) && a.world == b.world
 }
 
-/// What is named twice would be run twice and stand beside itself.
-fn nothing_twice<T: PartialEq + std::fmt::Display>(
+/// Refuses duplicates in a list option.
+fn reject_duplicates<T: PartialEq + std::fmt::Display>(
     option: &str,
     named: &[T],
 ) -> anyhow::Result<()> {
@@ -243,7 +239,7 @@ fn nothing_twice<T: PartialEq + std::fmt::Display>(
     }
 }
 
-/// Says now and then how far a case is.
+/// Prints the progress of a case in tenths.
 fn progress(what: &str, done: usize, of: usize) {
     let step = (of / 10).max(1);
     if done.is_multiple_of(step) || done == of {
@@ -251,7 +247,7 @@ fn progress(what: &str, done: usize, of: usize) {
     }
 }
 
-/// Each of `names` as what is called so.
+/// The values with these names.
 fn named<T: Copy, const N: usize>(
     names: &[String],
     what: &str,
@@ -261,7 +257,7 @@ fn named<T: Copy, const N: usize>(
     let one = |name: &String| {
         all.into_iter().find(|known| name_of(*known) == name).ok_or_else(|| {
             let known = all.map(name_of).join(", ");
-            usage(format!("no {what} is called `{name}`; use one of {known}"))
+            usage(format!("unknown {what} `{name}`: expected one of {known}"))
         })
     };
     names.iter().map(one).collect()

@@ -1,4 +1,4 @@
-//! `wattle evaluate`: how well the predictor predicts measured runs; needs no server and no GPU.
+//! `wattle evaluate`: the prediction errors on measured runs, without server or GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,51 +12,51 @@ use wattle_predictor::Method;
 
 use crate::output::{Align, Table, colour, note, print, print_json, usage};
 
-/// Measure the predictor on files of measured runs; needs no server and no GPU.
+/// Measure the predictors on files of measured runs, without server or GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle evaluate --data measurements\n  wattle evaluate --data measurements --json\n  wattle evaluate --data measurements --method statistical\n\nFiles are known by their columns, whatever they are called:\n  time and power by power cap    network, batch_size, power_limit, time_per_epoch, average_power\n  time and energy by clock       stage, instruction, frequency, time, energy\n  iterations/s by batch, GPUs    global_batch_size, then one column for each number of GPUs\n  step time by placement         placement, local_bsz, step_time\n  two jobs on one GPU            gpu, model_a, bs_a, model_b, bs_b, iso_a, iso_b, packed_a, packed_b\n  one job alone                  gpu, consolidated, model, batch_size, num_gpus, steps_per_s\n\nThe table shows per cent; --json has fractions (0.02 is 2 %). mae is in the quantity's unit (s, W, J, share of the speed alone); of worth_pairing it is the share decided wrongly. What could not be read is told on stderr, with file and line."
+    after_help = "Examples:\n  wattle evaluate --data measurements\n  wattle evaluate --data measurements --json\n  wattle evaluate --data measurements --method statistical\n\nThe format of a file is detected by its columns:\n  time and power by power cap    network, batch_size, power_limit, time_per_epoch, average_power\n  time and energy by clock       stage, instruction, frequency, time, energy\n  iterations/s by batch, GPUs    global_batch_size, then one column for each number of GPUs\n  step time by placement         placement, local_bsz, step_time\n  two jobs on one GPU            gpu, model_a, bs_a, model_b, bs_b, iso_a, iso_b, packed_a, packed_b\n  one exclusive job              gpu, consolidated, model, batch_size, num_gpus, steps_per_s\n\nThe table is in per cent, --json in fractions (0.02 is 2 %). mae is in the unit of the quantity (s, W, J, share of the exclusive speed); for worth_pairing it is the share of wrong decisions. Unreadable rows are listed on stderr with file and line."
 )]
 pub(crate) struct Evaluate {
-    /// The folder with the files, however deep they lie
+    /// Folder with the files, searched recursively
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Which of the shipped predictors is asked
-    #[arg(long, value_enum, default_value_t = By::Physical, value_name = "NAME")]
-    method: By,
+    /// The predictor
+    #[arg(long, value_enum, default_value_t = PredictorName::Physical, value_name = "NAME")]
+    method: PredictorName,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// The shipped predictors, by their names.
+/// The shipped predictors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum By {
+enum PredictorName {
     /// Models of the hardware, fitted to each job.
     Physical,
     /// An elastic net on engineered features over all jobs.
     Statistical,
-    /// The most like readings of any job.
+    /// The most similar readings of any job.
     Neighbour,
 }
 
-impl From<By> for Method {
-    fn from(by: By) -> Self {
-        match by {
-            By::Physical => Self::Physical,
-            By::Statistical => Self::Statistical,
-            By::Neighbour => Self::Neighbour,
+impl From<PredictorName> for Method {
+    fn from(name: PredictorName) -> Self {
+        match name {
+            PredictorName::Physical => Self::Physical,
+            PredictorName::Statistical => Self::Statistical,
+            PredictorName::Neighbour => Self::Neighbour,
         }
     }
 }
 
-/// A file larger than this is none of these formats.
+/// Largest file, bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// A header is within so many bytes.
+/// Largest header, bytes.
 const HEADER_BYTES: usize = 64 << 10;
-/// Folders below each other at most; deeper ones are a loop.
+/// Largest folder depth, against loops.
 const DEPTH_MAX: usize = 32;
-/// Complaints shown of one file.
+/// Largest number of problems printed per file.
 const PROBLEMS_SHOWN: usize = 20;
 
 /// Runs the command.
@@ -76,7 +76,7 @@ pub(crate) fn run(command: Evaluate) -> anyhow::Result<()> {
             command.data.display()
         )));
     }
-    complain(&report);
+    print_problems(&report);
     if command.json {
         print_json(&report)
     } else {
@@ -122,8 +122,8 @@ fn read(root: &Path, path: &Path, bytes: u64) -> Option<Source> {
     Some(Source { file, place: place.to_string_lossy().into_owned(), text })
 }
 
-/// What was wrong, at most [`PROBLEMS_SHOWN`] of each file and how many more there were.
-fn complain(report: &Report) {
+/// Prints the problems, at most [`PROBLEMS_SHOWN`] per file, and their number.
+fn print_problems(report: &Report) {
     let mut by_file: BTreeMap<&str, usize> = BTreeMap::new();
     for problem in &report.problems {
         let count = by_file.entry(&problem.file).or_default();
@@ -134,34 +134,40 @@ fn complain(report: &Report) {
     }
     for (file, count) in by_file {
         if count > PROBLEMS_SHOWN {
-            note(&format!("{file}: {} more like these", count - PROBLEMS_SHOWN));
+            note(&format!("{file}: {} further problems", count - PROBLEMS_SHOWN));
         }
     }
     if !report.problems.is_empty() {
-        note(&format!("{} lines or rows left out", report.problems.len()));
+        note(&format!("{} lines or rows were skipped", report.problems.len()));
     }
 }
 
-/// What each protocol asks, in the order of reading.
+/// The protocols with their questions, in display order.
 const PROTOCOLS: [(&str, &str); 15] = [
-    ("caps-3", "three caps of a job known, its others asked"),
+    ("caps-3", "three caps of a job are known, its other caps are predicted"),
     ("caps-3-without-ncf", "the same without ncf, whose readings are mostly noise"),
-    ("caps-1", "a network never seen, its highest cap known"),
+    ("caps-1", "a new network, only its highest cap is known"),
     ("caps-1-without-ncf", "the same without ncf"),
-    ("clocks-4", "four clocks of a pipeline stage known, its others asked"),
-    ("scaling", "1, 2 and 4 GPUs at two batches known, up to 64 asked; the model never seen"),
-    ("scaling+16", "the same, and 16 GPUs at the smallest batch"),
-    ("placement", "six placements at two batches known, all others asked; the model never seen"),
-    ("isolated", "1, 2 and 4 GPUs, and 2 spread ones, known; the model never seen"),
-    ("pairs-out", "a fifth of the pairs asked"),
-    ("jobs-out", "a job known alone, its pairs asked; its family seen at other batches"),
-    ("families-out", "the same, no job of its family seen beside others"),
-    ("caps-3-by-network", "caps-3, network by network"),
-    ("caps-1-by-network", "caps-1, network by network"),
+    ("clocks-4", "four clocks of a pipeline stage are known, its other clocks are predicted"),
+    (
+        "scaling",
+        "a new model, 1, 2 and 4 GPUs at two batches are known, up to 64 GPUs are predicted",
+    ),
+    ("scaling+16", "the same with 16 GPUs at the smallest batch"),
+    ("placement", "a new model, six placements at two batches are known, all others are predicted"),
+    ("isolated", "a new model, 1, 2 and 4 GPUs and 2 spread GPUs are known"),
+    ("pairs-out", "a fifth of the pairs is predicted"),
+    (
+        "jobs-out",
+        "only the exclusive speed of a job is known, its pairs are predicted; its family is known at other batches",
+    ),
+    ("families-out", "the same without pairs of its family"),
+    ("caps-3-by-network", "caps-3 per network"),
+    ("caps-1-by-network", "caps-1 per network"),
     ("", "further protocols"),
 ];
 
-/// One table for each protocol, and for those by model their mean and worst.
+/// One table per protocol, with the mean and the worst model where rows are per model.
 fn text(report: &Report, colour: bool) -> String {
     let mut text = String::new();
     for (protocol, about) in PROTOCOLS {
@@ -191,11 +197,11 @@ fn text(report: &Report, colour: bool) -> String {
         text.push('\n');
     }
     text += "error: mean of |predicted / measured - 1|; of relative_speed mean of |predicted - measured|.\n";
-    text += "inside: the share measured inside the 90 % interval. constant, nearest, linear: the error of simple means that know the same.\n";
+    text += "inside: share of measurements within the 90 % interval. constant, nearest, linear: errors of simple baselines with the same data.\n";
     text
 }
 
-/// A file's name, with its folder where another file is called the same.
+/// The name of a file, with its folder if the name is ambiguous.
 fn short<'a>(report: &Report, file: &'a str) -> &'a str {
     let last = |f: &str| f.rsplit('/').next().unwrap_or(f).to_owned();
     let same = |r: &Row| r.file != file && last(&r.file) == last(file);
@@ -293,8 +299,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("a/throughputs_Z9/b");
         std::fs::create_dir_all(&deep).unwrap();
-        let run_on =
-            |path: &Path| run(Evaluate { data: path.to_owned(), method: By::Physical, json: true });
+        let run_on = |path: &Path| {
+            run(Evaluate { data: path.to_owned(), method: PredictorName::Physical, json: true })
+        };
         for path in [dir.path().to_owned(), dir.path().join("none")] {
             let error = run_on(&path).unwrap_err();
             assert!(error.is::<crate::output::UsageError>(), "{error}");

@@ -1,4 +1,4 @@
-//! `wattle simulate`: replays a trace under one or more policies, with no server and no GPU.
+//! `wattle simulate`: simulates a trace under one or more policies, without server or GPU.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,79 +24,76 @@ use crate::commands::submit::parse_span;
 use crate::output::{note, print, usage};
 use crate::progress::Progress;
 
-/// Jobs of the generator where nothing is said.
+/// Default number of generated jobs.
 const JOBS: usize = 2_000;
-/// The load they offer, and the cluster they come to, where nothing is said.
+/// Default load and cluster of generated jobs.
 const LOAD: f64 = 0.8;
 const CLUSTER: &str = "16x8:v100";
-/// Most seeds of one run: each simulates everything once more.
+/// Largest number of seeds.
 const SEEDS_MAX: u64 = 1_000;
 
-/// Replay a trace, or jobs that are drawn, under one or more policies; needs no server and no GPU.
+/// Simulate a trace or generated jobs under one or more policies, without server or GPU.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10"
 )]
 pub(crate) struct Simulate {
-    /// The trace: Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or
-    /// `builtin`: jobs drawn as in Microsoft's Philly traces
+    /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or `builtin`:
+    /// jobs generated from the distributions of Microsoft's Philly traces
     #[arg(long, value_name = "FILE", default_value = generator::NAME)]
     trace: PathBuf,
-    /// Read the trace as of this format, not as of the one it looks like: philly, tiresias, gavel,
-    /// elasticflow, chronus, sacct
+    /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct [default: detected]
     #[arg(long, value_name = "NAME")]
     trace_format: Option<String>,
-    /// Only so many jobs: the trace's first, or as many drawn [default: all, or 2000 drawn]
+    /// Number of jobs: the first of the trace, or generated ones [default: all, or 2000 generated]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Compress or stretch the arrivals until the jobs offer this load: their GPU time alone, of
-    /// the cluster's from the first arrival to the last [default: the trace's own, or 0.8]
+    /// Rescale the arrival times to this load: exclusive GPU time of the jobs divided by that of the
+    /// cluster from the first to the last arrival [default: that of the trace, or 0.8]
     #[arg(long, value_name = "SHARE")]
     load: Option<f64>,
-    /// Give the same arrivals to the jobs in another order: 1, 2, ...; 0 is the trace's own
+    /// Permutation of the jobs over the arrival times: 1, 2, ...; 0 keeps the order of the trace
     #[arg(long, value_name = "K", default_value_t = 0)]
     order: u64,
-    /// Folder of measured files, however deep they lie: of them the A100 jobs of ElasticFlow's trace
-    /// are made
+    /// Folder with measured files, searched recursively; needed for the A100 jobs of ElasticFlow's trace
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// The cluster, with /N nodes below each leaf switch where that is known, or a TOML file that says
-    /// so; needed with a trace [default: 16x8:v100]
-    #[arg(long, value_name = "NODESxGPUS:KIND|FILE.toml", value_parser = crate::cluster_file::cluster)]
+    /// The cluster, optionally with /N nodes per leaf switch, or a TOML file; required with a trace
+    /// [default: 16x8:v100]
+    #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
     cluster: Option<ClusterShape>,
     /// Policies, separated by commas: fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco,
     /// powerflow, greenflow, wattle; each also as NAME@MHZ or NAME+zeus
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco")]
     policy: Vec<String>,
-    /// Carbon intensity over time: at_s,g_per_kwh (or EIA's or WattTime's columns)
+    /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
     #[arg(long, value_name = "FILE")]
     carbon: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
-    /// What is expected of the carbon intensity: persistence (the last day again), perfect (what
-    /// will be), or a file of what was said beforehand
+    /// Forecast of the carbon intensity: persistence (the previous day), perfect (the actual values), or
+    /// a file with day-ahead values
     #[arg(long, value_name = "HOW|FILE", default_value = "persistence")]
     forecast: String,
-    /// Every job may wait so long in all for a cleaner grid; needs --carbon
+    /// Slack of every job for carbon deferral; needs --carbon
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     slack: Option<Duration>,
-    /// The price of energy, in the policy's own unit, where no budget sets it; 0: energy is free
+    /// Energy price in the unit of the policy, without a budget; 0: energy is free
     #[arg(long, value_name = "PRICE", default_value_t = 0.0)]
     price: f64,
-    /// Nodes that nobody is on sleep
+    /// Let unused nodes sleep
     #[arg(long)]
     sleep: bool,
-    /// Everything that is drawn follows from it
+    /// Random seed
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// Run with so many seeds, this and the next ones, and tell what each policy saves against the
-    /// first over all of them
+    /// Number of consecutive seeds; with several, print the saving of each policy against the first one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
-    /// Run each policy once more with true predictions, and tell the price of not knowing
+    /// Also run each policy with exact predictions, and print the prediction regret
     #[arg(long)]
     oracle: bool,
-    /// Write one page with plots, node maps and reasons to this file; it needs no network
+    /// Write a self-contained page with plots, node maps and reasons to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print one JSON object
@@ -105,26 +102,26 @@ pub(crate) struct Simulate {
 }
 
 impl Simulate {
-    /// Whether the jobs are drawn.
+    /// Whether the jobs are generated.
     fn is_builtin(&self) -> bool {
         self.trace == Path::new(generator::NAME)
     }
 
-    /// The jobs under this seed; a file's are the same under every one.
+    /// The jobs under this seed; those of a file do not depend on it.
     fn jobs(&self, seed: u64) -> anyhow::Result<Trace> {
         if self.jobs == Some(0) {
-            return Err(usage("--jobs 0 leaves nothing to simulate; give at least 1"));
+            return Err(usage("--jobs 0: give at least 1"));
         }
         if self.is_builtin() {
             if let Some(format) = &self.trace_format {
                 return Err(usage(format!(
-                    "--trace-format {format} says how to read a file; name it with --trace"
+                    "--trace-format {format} needs a file: give it with --trace"
                 )));
             }
             let jobs = self.jobs.unwrap_or(JOBS);
             if jobs > generator::JOBS_MAX {
                 return Err(usage(format!(
-                    "--jobs {jobs}: at most {} are drawn",
+                    "--jobs {jobs}: at most {} can be generated",
                     generator::JOBS_MAX
                 )));
             }
@@ -149,8 +146,8 @@ impl Simulate {
         match &self.data {
             Some(dir) if named > 0 => {
                 let measured = Measured::find(dir).map_err(usage_chain)?;
-                let said = measured.problems.iter().map(ToString::to_string).collect();
-                Ok((measured.world().map_err(usage_chain)?, said))
+                let notes = measured.problems.iter().map(ToString::to_string).collect();
+                Ok((measured.world().map_err(usage_chain)?, notes))
             }
             None if named > 0 => Ok((
                 World::builtin(),
@@ -179,7 +176,7 @@ impl Simulate {
         scenario.set_order(self.order);
         if let Some(load) = self.load.or(self.is_builtin().then_some(LOAD)) {
             match scenario.set_load(world, load) {
-                // One job has no load; nobody asked for one.
+                // One job has no load, which matters only if a load was requested.
                 Err(LoadError::AllAtOnce) if self.load.is_none() => {}
                 other => other.map_err(usage_chain)?,
             }
@@ -187,7 +184,7 @@ impl Simulate {
         Ok(scenario)
     }
 
-    /// What is foreseen of the grid, and who may wait for it.
+    /// The forecast of the carbon intensity, and the slack of the jobs.
     fn set_grid(&self, scenario: &mut Scenario) -> anyhow::Result<()> {
         if self.carbon.is_none() && (self.budget.carbon_kg.is_some() || self.slack.is_some()) {
             let what = if self.slack.is_some() { "--slack" } else { "--carbon-kg" };
@@ -196,14 +193,14 @@ impl Simulate {
             )));
         }
         if self.forecast_kind() == Forecast::DayAhead {
-            let said = CarbonSeries::read(Path::new(&self.forecast)).map_err(|error| {
+            let day_ahead = CarbonSeries::read(Path::new(&self.forecast)).map_err(|error| {
                 let file = &self.forecast;
                 let why = chain(&error);
                 usage(format!(
                     "--forecast {file} is neither persistence, perfect nor a file: {why}"
                 ))
             })?;
-            scenario.day_ahead = Some(said);
+            scenario.day_ahead = Some(day_ahead);
         }
         for job in &mut scenario.jobs {
             job.slack = self.slack.or(job.slack);
@@ -211,7 +208,7 @@ impl Simulate {
         Ok(())
     }
 
-    /// What can be said of the policies and their options before anything is read.
+    /// Validates the policies and their options before any file is read.
     fn check_policies(&self) -> anyhow::Result<()> {
         let mut prices = false;
         for (i, name) in self.policy.iter().enumerate() {
@@ -229,7 +226,7 @@ impl Simulate {
         }
         if self.seeds > 1 && self.policy.len() < 2 {
             return Err(usage(
-                "--seeds tells what policies save against the first one: name at least two with \
+                "--seeds compares policies with the first one: give at least two with \
                  --policy",
             ));
         }
@@ -277,8 +274,8 @@ impl Simulate {
         })
     }
 
-    /// The policies' runs; on true surfaces too where `oracle`. Where it is asked for, what happened
-    /// in their own runs is kept.
+    /// Runs the policies, with `oracle` also under exact predictions. `recorded` collects the recordings
+    /// of the runs under predictions.
     fn runs(
         &self,
         world: &World,
@@ -295,17 +292,19 @@ impl Simulate {
                 number = format!("{number}, seed {}", scenario.seed);
             }
             let run = |options: &RunOptions| {
-                let who = if options.oracle { "its oracle, " } else { "" };
+                let oracle = if options.oracle { "exact predictions, " } else { "" };
                 let mut progress =
-                    Progress::start(format!("{name}, {who}{number}"), "jobs have ended");
-                let mut heard = |ended, of| progress.update(ended, of);
-                timed(|| run_heard(world, scenario, policy.as_ref(), options, &mut heard).map(Some))
+                    Progress::start(format!("{name}, {oracle}{number}"), "jobs have ended");
+                let mut report = |ended, of| progress.update(ended, of);
+                timed(|| {
+                    run_heard(world, scenario, policy.as_ref(), options, &mut report).map(Some)
+                })
             };
             if let Some(recorded) = &mut recorded {
                 let mut progress = Progress::start(format!("{name}, {number}"), "jobs have ended");
-                let mut heard = |ended, of| progress.update(ended, of);
+                let mut report = |ended, of| progress.update(ended, of);
                 let outcome = timed(|| {
-                    let run = Recorded::run(world, scenario, name, slot, &options, &mut heard)?;
+                    let run = Recorded::run(world, scenario, name, slot, &options, &mut report)?;
                     let outcome = run.outcome.clone();
                     recorded.push(run);
                     Ok(Some(outcome))
@@ -335,7 +334,7 @@ impl Simulate {
     }
 }
 
-/// Reads a trace and a carbon series; what is wrong with them is the user's to mend.
+/// Reads a trace and a carbon series; their errors are usage errors.
 pub(crate) fn scenario(
     world: &World,
     trace: &Path,
@@ -391,10 +390,10 @@ fn timed(
 pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     command.check_policies()?;
     let mut trace = command.jobs(command.seed)?;
-    let (world, said) = command.world(&trace)?;
+    let (world, notes) = command.world(&trace)?;
     let mut scenario = command.scenario(&world, &trace, command.seed)?;
     command.check_clocks(&world, &scenario)?;
-    scenario.notes.extend(said);
+    scenario.notes.extend(notes);
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let mut recorded = Vec::new();
     let policies = command.runs(
@@ -416,7 +415,7 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
         }
         study.savings = savings(&seeds);
     }
-    // What was computed is told first: a page that cannot be written takes nothing with it.
+    // The result is printed first, so a failure to write the page does not lose it.
     if command.json {
         print(&study.to_json())?;
     } else {

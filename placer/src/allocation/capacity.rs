@@ -86,6 +86,11 @@ impl<'a> FreeCapacity<'a> {
         Self { state, scope, taken: Vec::new(), classes: OnceCell::new() }
     }
 
+    /// The same record in another scope.
+    pub(crate) fn with_scope(&self, scope: Scope) -> Self {
+        Self { state: self.state, scope, taken: self.taken.clone(), classes: OnceCell::new() }
+    }
+
     /// The cluster whose GPUs these are.
     #[must_use]
     pub const fn state(&self) -> &'a ClusterState {
@@ -211,6 +216,13 @@ impl<'a> TypeCounts<'a> {
     /// The types in the order of their names, with their free GPUs.
     pub(crate) fn by_name(&self) -> BTreeMap<&'a str, u32> {
         self.types.iter().map(|known| (known.name, known.gpus)).collect()
+    }
+
+    /// Withholds GPUs of a type that are free but awaited by other jobs.
+    pub(crate) fn withhold(&mut self, gpu_type: &str, gpus: u32) {
+        for known in self.types.iter_mut().filter(|known| known.name == gpu_type) {
+            known.subtract(gpus);
+        }
     }
 
     /// Takes this many GPUs of the type; false, with nothing taken, if fewer are free.

@@ -17,7 +17,7 @@ use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 use crate::live::{Action, Placer};
 use crate::policies::RELATIVE_PRICES;
 use crate::power::budget::{BudgetController, ForecastSource, Grid, Series, Spent};
-use crate::power::model::{PowerEstimate, drawn, empty, enforced_cap, min_power};
+use crate::power::model::{PowerEstimate, enforced_cap, expected_power, least_baseline, min_power};
 use crate::{CardPower, PlanningInput};
 
 /// The lowest mean power of an idle card is looked for in entries at least so long.
@@ -268,8 +268,8 @@ impl Placer {
             overrun_previous: ledger.closed().last().map(|window| steering.overrun(window)),
             price: standing.position,
             policy_price: self.limits.price,
-            power_mw_expected: drawn(self.input()),
-            power_mw_baseline: empty(self.input()),
+            power_mw_expected: expected_power(self.input()),
+            power_mw_baseline: least_baseline(self.input()),
             power_mw_budget_mean: has_window.then(|| Power::from_w_f64(steering.mean_w(now))),
             intensity_mg_per_kwh: now_g.map(CarbonIntensity::from_g_per_kwh),
             counted_until_us: standing.counted.clone(),

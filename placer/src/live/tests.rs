@@ -22,22 +22,9 @@ fn job_id(job: &str) -> JobId {
 
 fn spec(job: &str, gpus: u32) -> JobSpec {
     JobSpec {
-        job: job_id(job),
-        name: job.to_owned(),
-        workload: None,
-        gpus: GpuRequest::exactly(gpus),
-        exclusive: false,
-        priority: 0,
-        deadline_at_us: None,
-        slack_ms: None,
-        duration_ms_estimate: None,
         memory_mib_max: Some(1_000),
-        gpu_type: None,
         checkpoint_signal: Some("SIGUSR1".to_owned()),
-        command: vec!["train".to_owned()],
-        environment: vec![],
-        working_dir: None,
-        submitted_at_us: Timestamp::EPOCH,
+        ..wattle_testkit::job_spec(job, gpus)
     }
 }
 

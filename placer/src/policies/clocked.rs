@@ -1,8 +1,8 @@
-//! Any policy with one clock for everybody, and what all rules about settings share.
+//! Any policy with one clock for all jobs, and the part that all rules about settings share.
 //!
-//! `NAME@MHZ`: the policy decides who runs where; every job's cards are locked to that clock. It is
-//! how a site without an energy-aware scheduler saves energy, and each baseline of a comparison is
-//! swept over it. Settings that the policy itself chose are replaced.
+//! `NAME@MHZ`: the policy decides placements; the GPUs of every job are locked to that clock. A site without an
+//! energy-aware scheduler saves energy this way, and each baseline of a comparison is swept over it. Settings
+//! that the policy chose are replaced.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::policies::{Capabilities, Policy};
 use crate::state::gpu_set::GpuSet;
 use crate::state::job::{Job, State};
 
-/// A policy with one clock for everybody.
+/// A policy with one clock for all jobs.
 pub struct Clocked {
     name: String,
     inner: Box<dyn Policy>,
@@ -24,7 +24,7 @@ pub struct Clocked {
 }
 
 impl Clocked {
-    /// `inner` with every card locked to `clock`.
+    /// `inner` with every GPU locked to `clock`.
     #[must_use]
     pub fn new(inner: Box<dyn Policy>, clock: Frequency) -> Self {
         let name = format!("{}@{}", inner.name(), clock.as_mhz());
@@ -45,30 +45,29 @@ impl Policy for Clocked {
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        reset(input, self.inner.solve(input), |_, _, _| Some(self.setting))
+        override_settings(input, self.inner.solve(input), |_, _, _| Some(self.setting))
     }
 }
 
-/// `plan` with the settings that `wanted` says for a job on so many GPUs of a kind, for those who start and
-/// those who run; where it says nothing, those who run keep theirs and others start as the site
-/// sets cards.
-pub(crate) fn reset(
+/// `plan` with the settings that `setting_for` states for a job on a number of GPUs of a type, for starting and
+/// running jobs. Without a statement running jobs keep their setting and others start at the default.
+pub(crate) fn override_settings(
     input: PlanningInput<'_>,
     mut plan: Plan,
-    wanted: impl Fn(&Job, &str, u32) -> Option<GpuSetting>,
+    setting_for: impl Fn(&Job, &str, u32) -> Option<GpuSetting>,
 ) -> Plan {
     plan.decisions.retain(|decision| !matches!(decision, Decision::Set { .. }));
     let of = |job: &Job, on: &GpuSet| {
-        let kind = &input.state.node(on.by_node.first()?.node).facts.gpu_type;
-        wanted(job, kind, on.gpu_count())
+        let gpu_type = &input.state.node(on.by_node.first()?.node).facts.gpu_type;
+        setting_for(job, gpu_type, on.gpu_count())
     };
     let mut leaving = BTreeSet::new();
     for decision in &mut plan.decisions {
         match decision {
             Decision::Start { job, on, setting, .. } => {
                 let known = input.state.job(*job);
-                let wanted = known.and_then(|known| of(known, on));
-                *setting = wanted.unwrap_or(GpuSetting::DEFAULT);
+                let chosen = known.and_then(|known| of(known, on));
+                *setting = chosen.unwrap_or(GpuSetting::DEFAULT);
             }
             Decision::Stop { job, .. } | Decision::Undo { job, .. } => {
                 leaving.insert(*job);

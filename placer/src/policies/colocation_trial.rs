@@ -1,20 +1,18 @@
-//! Early observation: whoever is put beside others is watched for an epoch and taken off again where
-//! the promise does not hold.
+//! Co-location trials: a new co-tenant is observed for an epoch and undone if sharing does not pay.
 //!
-//! The idea is EaCO's (arXiv 2412.08294, Algorithm 1), and every policy that packs does it. A
-//! newcomer beside others starts observed; once everybody on those GPUs has run an epoch, the
-//! placement stands, or the newcomer is undone. EaCO asks whether deadlines hold at the measured
-//! speeds ([`broken_deadline`]). The others, whom [`Watched`] wraps, promise that jobs do more together
-//! than in turns: the sum of their speeds, each measured over the observation and relative to what
-//! its surface says of it alone on those GPUs so set, must not be below 1; and a deadline that a job
-//! alone could meet must hold, too.
+//! The idea is EaCO's (arXiv 2412.08294, Algorithm 1); every policy that shares GPUs uses it. A job that
+//! starts on occupied GPUs is observed. Once every job on those GPUs has run an epoch, its placement is settled
+//! or the job is undone. EaCO checks whether deadlines hold at the measured speeds ([`broken_deadline`]). For
+//! the other policies, which [`Watched`] wraps, two conditions must hold. The sum of the jobs' speeds, each
+//! measured over the observation and relative to its exclusive speed on those GPUs at that setting, is at least
+//! 1: together they are no slower than in turns. And no deadline breaks that a job could meet exclusively.
 //!
-//! A policy with a higher bar for new pairs keeps one that fell below its bar but not below 1: it
-//! does more than it would apart, and undoing costs what was done since the last epoch.
+//! A policy with a higher threshold for new pairs keeps a pair that is below it but not below 1: undoing
+//! costs the work since the last epoch.
 //!
-//! What keeps it from doing and undoing for ever: a set that a job was undone on is not tried again
-//! for it, nor with the job that is there, and after three undos it runs alone ([`may_share`],
-//! [`were_parted`]). Of whom nothing is known alone, or who cannot stop, nothing is undone.
+//! Trials end: a set on which a job was undone is not tried again for it, nor with the job there, and after
+//! three undos the job runs exclusively ([`may_share`], [`were_parted`]). A job without a known exclusive speed
+//! or that cannot stop is not undone.
 
 use std::time::Duration;
 
@@ -29,19 +27,19 @@ use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, Mark, Observation, State};
 use crate::state::job_forecast::{end, measured_end, measured_rate};
 
-/// A job undone so often runs alone.
+/// The number of undos after which a job runs exclusively.
 pub(crate) const UNDOS_MAX: usize = 3;
 /// How long a job that reports no epochs is observed.
 pub(crate) const WITHOUT_EPOCHS: Duration = Duration::from_secs(600);
-/// Together as much as in turns, as a sum of relative speeds.
+/// The sum of relative speeds of jobs that run in turns.
 const IN_TURNS: f64 = 1.0;
 
-/// Whether a job was undone too rarely to run alone for good.
+/// Whether a job may still share, after its undos.
 pub(crate) fn may_share(job: &Job) -> bool {
     job.undone_on.len() < UNDOS_MAX
 }
 
-/// Whether one of them was undone on the GPUs that the other has, and is not there again.
+/// Whether one of them was undone on the GPUs that the other has, and does not run there again.
 pub(crate) fn were_parted(a: &Job, b: &Job) -> bool {
     let runs_there =
         |a: &Job, there: &GpuSet| matches!(&a.state, State::Running { on, .. } if on == there);
@@ -52,21 +50,21 @@ pub(crate) fn were_parted(a: &Job, b: &Job) -> bool {
     undone(a, b) || undone(b, a)
 }
 
-/// What came of an observation.
+/// The result of an observation.
 pub(crate) enum Verdict {
-    /// The placement stands.
+    /// The placement is settled.
     Holds(Reason),
-    /// It does not, if the job can be stopped.
+    /// The job is undone if it can be stopped.
     Broken {
-        /// Why it would be undone.
+        /// Why it is undone.
         reason: Reason,
-        /// Why it stands where it cannot be.
+        /// Why it is settled if it cannot be stopped.
         otherwise: Reason,
     },
 }
 
-/// What becomes of an observed placement; `None` while the observation goes on. `verdict` is asked
-/// once everybody there has run an epoch.
+/// The decision about an observed placement; `None` while the observation continues. `verdict` is evaluated
+/// once every job there has run an epoch.
 pub(crate) fn judge(
     input: PlanningInput<'_>,
     key: JobKey,
@@ -100,13 +98,13 @@ fn has_run_an_epoch(
     };
     match (mark.from, progress.steps_per_epoch) {
         (Some((_, step)), Some(epoch)) => progress.step.saturating_sub(step) >= epoch,
-        // It reports epochs, but has not been heard since: wait for it.
+        // It reports epochs, but not since the observation began.
         (None, Some(_)) => false,
         (_, None) => after >= without,
     }
 }
 
-/// The first deadline that would be broken at the speeds measured, of jobs that `at_stake` names.
+/// The first deadline that breaks at the measured speeds, of the jobs that `at_stake` selects.
 pub(crate) fn broken_deadline(
     input: PlanningInput<'_>,
     seen: &Observation,
@@ -124,7 +122,7 @@ pub(crate) fn broken_deadline(
     })
 }
 
-/// A policy that packs, whose newcomers beside others are observed.
+/// A policy that shares GPUs, with co-location trials.
 pub(crate) struct Watched<P> {
     inner: P,
 }
@@ -160,8 +158,8 @@ impl<P: Policy> Policy for Watched<P> {
             plan.again_at = plan.again_at.into_iter().chain(look_at).min();
             return plan;
         }
-        // Who is settled counts as everybody does; who is undone still holds its GPUs until it has
-        // stopped, and nobody is put beside it.
+        // A settled job counts like any other. An undone one holds its GPUs until it has stopped and gets
+        // no co-tenant.
         let mut then = input.state.clone();
         judged.apply_to(&mut then);
         // The verdicts void what was allocated before them.
@@ -171,7 +169,7 @@ impl<P: Policy> Policy for Watched<P> {
         if judged.decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
             plan.cache = None;
         }
-        // Whoever is stopped is not settled first.
+        // A job that is stopped is not settled first.
         let stopped = |key: JobKey| {
             let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
             plan.decisions.iter().any(stops)
@@ -184,7 +182,7 @@ impl<P: Policy> Policy for Watched<P> {
     }
 }
 
-/// When the observation of a job will be over for those who report no epochs, if there are any.
+/// The end of an observation for jobs that report no epochs, if there are any.
 fn silent_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let seen = job.state.observation()?;
     let silent = |mark: &Mark| {
@@ -195,7 +193,7 @@ fn silent_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     (then > input.now() && seen.marks.iter().any(silent)).then_some(then)
 }
 
-/// Whether those observed do more together than in turns, and deadlines hold.
+/// Whether the observed jobs are no slower than in turns, and deadlines hold.
 fn verdict(input: PlanningInput<'_>, seen: &Observation, after: Duration) -> Verdict {
     let tenants = seen.marks.len() as u32;
     let sum = measured_sum(input, seen);
@@ -213,8 +211,8 @@ fn verdict(input: PlanningInput<'_>, seen: &Observation, after: Duration) -> Ver
     }
 }
 
-/// The sum of all measured speeds, each relative to what the job does alone there; `None` where one
-/// of them is not known.
+/// The sum of the measured speeds, each relative to the job's exclusive speed there; `None` if one is
+/// unknown.
 fn measured_sum(input: PlanningInput<'_>, seen: &Observation) -> Option<f64> {
     let relative = |mark: &Mark| {
         let job = input.state.job(mark.job)?;
@@ -225,13 +223,13 @@ fn measured_sum(input: PlanningInput<'_>, seen: &Observation) -> Option<f64> {
     sum.is_finite().then_some(sum)
 }
 
-/// Steps a second alone on these GPUs so set, as its menu says.
+/// Predicted steps per second exclusively on these GPUs at this setting.
 fn alone(job: &Job, on: &GpuSet, setting: GpuSetting) -> Option<f64> {
     let choice = job.menu.as_ref()?.choice(on.gpu_count(), setting)?;
     (choice.nodes == on.node_count()).then_some(choice.steps_per_s)
 }
 
-/// Whoever is started where somebody is already is observed, if it can be stopped again.
+/// Marks jobs that start on occupied GPUs as observed, if they can be stopped.
 fn observe_newcomers(input: PlanningInput<'_>, plan: &mut Plan) {
     let mut started: Vec<u64> = vec![0; input.state.nodes().len()];
     for decision in &mut plan.decisions {

@@ -1,29 +1,28 @@
-//! EaCO: put jobs together as long as everybody's deadline holds, watch, and undo what was wrong.
+//! EaCO: jobs share GPUs as long as all deadlines hold; they are observed, and undone otherwise.
 //!
-//! The rule is that of EaCO (arXiv 2412.08294, Algorithms 1 and 2). Jobs are taken in the order of
-//! their arrival. Candidates for a job are GPU sets of its size on which every GPU is within a
-//! threshold of utilisation and one of peak memory, and has memory left for it. The fullest
-//! candidate on which all predicted deadlines hold, the newcomer's and its neighbours', is taken.
-//! Then one epoch of every job there is observed; if at the measured speeds all deadlines still
-//! hold, the placement is final, otherwise the newcomer is undone at its epoch's end and placed
-//! anew. A job that is exclusive gets free GPUs.
+//! The rule is that of EaCO (arXiv 2412.08294, Algorithms 1 and 2). Jobs are served in arrival order.
+//! Candidates for a job are GPU sets of its size on which every GPU is below thresholds of utilisation and
+//! peak memory and has enough memory left. The fullest candidate on which all predicted deadlines hold, the
+//! job's and its co-tenants', is chosen. Every job there is then observed for an epoch. If all deadlines hold
+//! at the measured speeds the placement is final; otherwise the new job is undone at its epoch's end and
+//! placed again. An exclusive job gets free GPUs.
 //!
-//! What the paper leaves open, and what we chose:
-//! * It prints no thresholds. Ours: a GPU takes a newcomer up to 70 % busy and 90 % of its memory,
-//!   and holds two jobs: above about 70 % the published pairs begin to slow each other.
-//! * It enumerates all subsets of GPUs. We look at those that can come first in its own order:
-//!   within a node, the GPUs of each group with the same tenants, and the fullest ones of all; for a
-//!   job larger than a node, the exact sets of running jobs of that size. Free GPUs come last, by
-//!   first fit; a set is never part occupied and part free.
-//! * PersistedState is tested on each GPU, since our jobs are data-parallel.
-//! * When no candidate is left and no GPU is free the job waits, and so does everybody behind it.
-//! * A job whose profile nobody knows runs alone until it is known; a prior for its declared class
-//!   counts as history. A job with a deadline whose end cannot be predicted is not put with others.
-//! * A job whose surface has not come yet, which takes the predictor a moment, is waited for a few
-//!   seconds before it counts as unknown; otherwise nobody would ever share while a GPU is free.
-//! * While a placement is observed, its jobs get no further neighbour: that would falsify it.
-//! * A job that cannot be stopped is put with others only where nobody has a deadline.
-//! * A set a job was undone on is not tried again for it, and after three undos it runs alone.
+//! Our own choices, where the paper leaves them open:
+//! * Thresholds: a GPU accepts a further job up to 70 % utilisation and 90 % of its memory, and holds two
+//!   jobs. Above about 70 % the published pairs begin to slow each other.
+//! * The paper enumerates all subsets of GPUs. Here the candidates are those that can be first in its own
+//!   order: within a node the GPUs of each group with the same tenants, and the fullest GPUs of all groups;
+//!   for a job larger than a node the exact sets of running jobs of that size. Free GPUs come last, by first
+//!   fit. A set is never partly occupied and partly free.
+//! * Memory is checked on each GPU, since jobs are data-parallel.
+//! * If no candidate and no free GPUs remain the job waits, and so do all jobs behind it.
+//! * A job without a profile runs exclusively until it has one; a prior for its declared class counts. A job
+//!   with a deadline and no predicted completion does not share.
+//! * A new job whose surface has not arrived yet is held for a few seconds before it counts as unknown;
+//!   otherwise no job would share while a GPU is free.
+//! * Jobs under observation get no further co-tenant, which would falsify the measurement.
+//! * A job that cannot be stopped shares only if no job there has a deadline.
+//! * A set on which a job was undone is not tried again for it. After three undos it runs exclusively.
 //! * A job that reports no epochs counts as observed after ten minutes.
 
 mod candidates;
@@ -46,18 +45,18 @@ use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::{end, profile, relative_speed};
 
-/// What the paper leaves to whoever builds it.
+/// Parameters that the paper leaves open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EacoConfig {
-    /// A GPU that is busier takes no newcomer, per cent.
+    /// Utilisation above which a GPU accepts no further job, per cent.
     pub utilization_percent_max: f64,
-    /// A GPU whose peak memory is fuller takes no newcomer, per cent.
+    /// Peak memory above which a GPU accepts no further job, per cent.
     pub memory_percent_max: f64,
-    /// A job undone so often runs alone.
+    /// The number of undos after which a job runs exclusively.
     pub undos_max: usize,
     /// How long a job that reports no epochs is observed.
     pub observation_without_epochs: Duration,
-    /// How long after its submission a job's first surface is waited for.
+    /// How long after its submission a job waits for its first surface.
     pub surface_patience: Duration,
 }
 
@@ -68,8 +67,8 @@ impl Default for EacoConfig {
             memory_percent_max: 90.0,
             undos_max: UNDOS_MAX,
             observation_without_epochs: WITHOUT_EPOCHS,
-            // The way over the bus and back takes tens of milliseconds; a demonstration's clock may
-            // run a hundred times as fast.
+            // A surface takes tens of milliseconds over the bus; a demonstration's clock may run a
+            // hundred times faster.
             surface_patience: Duration::from_secs(10),
         }
     }
@@ -78,7 +77,7 @@ impl Default for EacoConfig {
 /// EaCO.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Eaco {
-    /// Its thresholds.
+    /// Its parameters.
     pub config: EacoConfig,
 }
 
@@ -101,44 +100,44 @@ impl Policy for Eaco {
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let mut growing = Growing::new(input);
+        let mut partial = PartialPlan::new(input);
         for (key, job) in input.state.observed() {
             match self.judge(input, key, job) {
                 Some(decision) => plan.decisions.push(decision),
-                None => growing.watch(job),
+                None => partial.watch(job),
             }
         }
-        // Who is settled now may get a neighbour in the same round; who is undone still holds its
-        // GPUs until it has stopped, and nobody is put beside it.
+        // A job whose placement is settled may get a co-tenant in the same round. One that is undone
+        // holds its GPUs until it has stopped and gets none.
         for decision in &plan.decisions {
             if matches!(decision, Decision::Undo { .. }) {
-                growing.watched.insert(decision.job());
+                partial.watched.insert(decision.job());
             }
         }
         for (key, job) in input.state.queue() {
-            if self.surface_may_come(&growing, job) {
+            if self.surface_may_come(&partial, job) {
                 plan.blocked = Some(Blocked { job: key, reason: Reason::SurfaceAwaited });
                 break;
             }
-            let alone = match self.shared_place(&growing, key, job) {
+            let alone = match self.shared_placement(&partial, key, job) {
                 Ok(start) => {
-                    growing.add(key, &start);
+                    partial.add(key, &start);
                     plan.decisions.push(start);
                     continue;
                 }
                 Err(alone) => alone,
             };
-            if let Some((on, _)) = first_fit(&growing.capacity, job) {
+            if let Some((on, _)) = first_fit(&partial.capacity, job) {
                 let reason = Reason::Idle { alone };
                 let start = Decision::start(key, on, reason);
-                growing.add(key, &start);
+                partial.add(key, &start);
                 plan.decisions.push(start);
             } else if let Some(reason) = infeasible(input.state, job) {
                 plan.decisions.push(Decision::Reject { job: key, reason });
             } else {
                 plan.blocked = Some(Blocked {
                     job: key,
-                    reason: no_room(&growing.capacity, job, Some(alone)),
+                    reason: no_room(&partial.capacity, job, Some(alone)),
                 });
                 break;
             }
@@ -148,18 +147,18 @@ impl Policy for Eaco {
 }
 
 impl Eaco {
-    /// Whether a surface that could still come might put the job beside somebody.
-    fn surface_may_come(&self, growing: &Growing<'_>, job: &Job) -> bool {
-        let input = growing.input;
-        let somebody = input.state.running().next().is_some() || !growing.placed.is_empty();
-        // A submission that lies ahead is another machine's clock, and nothing to wait for.
+    /// Whether a surface that may still arrive could make the job share.
+    fn surface_may_come(&self, partial: &PartialPlan<'_>, job: &Job) -> bool {
+        let input = partial.input;
+        let some_job_runs = input.state.running().next().is_some() || !partial.placed.is_empty();
+        // A submission in the future comes from a wrong clock and is not waited for.
         let fresh = job.facts.submitted_at <= input.now()
             && input.now().since(job.facts.submitted_at) < self.config.surface_patience;
         let never_shares = job.facts.exclusive || job.undone_on.len() >= self.config.undos_max;
-        job.surface.is_none() && fresh && somebody && !never_shares
+        job.surface.is_none() && fresh && some_job_runs && !never_shares
     }
 
-    /// What becomes of an observed placement; `None` while the observation goes on.
+    /// The decision about an observed placement; `None` while the observation continues.
     fn judge(&self, input: PlanningInput<'_>, key: JobKey, job: &Job) -> Option<Decision> {
         let without_epochs = self.config.observation_without_epochs;
         judge(input, key, job, without_epochs, |seen, after| {
@@ -171,10 +170,10 @@ impl Eaco {
         })
     }
 
-    /// A place beside others, or why there is none.
-    fn shared_place(
+    /// A placement with co-tenants, or why there is none.
+    fn shared_placement(
         &self,
-        growing: &Growing<'_>,
+        partial: &PartialPlan<'_>,
         key: JobKey,
         job: &Job,
     ) -> Result<Decision, Alone> {
@@ -185,23 +184,23 @@ impl Eaco {
             return Err(Alone::UndoneOften);
         }
         let known = |node: &crate::Node| profile(job, &node.facts.gpu_type).is_some();
-        if !growing.input.state.nodes().iter().any(known) {
+        if !partial.input.state.nodes().iter().any(known) {
             return Err(Alone::Unknown);
         }
-        let candidates = self.candidates(growing, job);
+        let candidates = self.candidates(partial, job);
         let mut cannot_stop = false;
         for (i, candidate) in candidates.iter().enumerate() {
             if job.undone_on.contains(&candidate.on) {
                 continue;
             }
-            let beside = growing.jobs_on(&candidate.on);
+            let beside = partial.jobs_on(&candidate.on);
             let at_stake = job.facts.deadline.is_some()
                 || beside.iter().any(|(_, other)| other.facts.deadline.is_some());
             if at_stake && !job.facts.can_stop {
                 cannot_stop = true;
                 continue;
             }
-            if at_stake && !self.deadlines_hold(growing, key, job, candidate, &beside) {
+            if at_stake && !self.deadlines_hold(partial, key, job, candidate, &beside) {
                 continue;
             }
             return Ok(Decision::Start {
@@ -214,7 +213,7 @@ impl Eaco {
                     utilization_percent: candidate.utilization_percent,
                     choice: i as u32 + 1,
                     candidates: candidates.len() as u32,
-                    speed: growing.speed(key, job, &candidate.on, None).filter(|_| at_stake),
+                    speed: partial.speed(key, job, &candidate.on, None).filter(|_| at_stake),
                 },
             });
         }
@@ -223,42 +222,42 @@ impl Eaco {
 
     fn deadlines_hold(
         &self,
-        growing: &Growing<'_>,
+        partial: &PartialPlan<'_>,
         key: JobKey,
         job: &Job,
         candidate: &candidates::Candidate,
         beside: &[(JobKey, &Job)],
     ) -> bool {
-        let now = growing.input.now();
+        let now = partial.input.now();
         let holds = |tenant: &Job, on: &GpuSet, speed: Option<f64>| {
             let Some(deadline) = tenant.facts.deadline else { return true };
             speed
                 .and_then(|speed| end(now, tenant, on.gpu_count(), on.node_count(), speed))
                 .is_some_and(|end| end <= deadline)
         };
-        holds(job, &candidate.on, growing.speed(key, job, &candidate.on, None))
+        holds(job, &candidate.on, partial.speed(key, job, &candidate.on, None))
             && beside.iter().all(|&(other_key, other)| {
-                growing.set_of(other_key, other).is_some_and(|on| {
+                partial.set_of(other_key, other).is_some_and(|on| {
                     let newcomer = Some((job, &candidate.on));
-                    holds(other, on, growing.speed(other_key, other, on, newcomer))
+                    holds(other, on, partial.speed(other_key, other, on, newcomer))
                 })
             })
     }
 }
 
-/// The input with what the plan has decided so far.
-struct Growing<'a> {
+/// The input with the decisions made so far.
+struct PartialPlan<'a> {
     input: PlanningInput<'a>,
     capacity: FreeCapacity<'a>,
     added: BTreeMap<(NodeKey, u32), Vec<JobKey>>,
     placed: BTreeMap<JobKey, GpuSet>,
-    /// Jobs that get no further neighbour.
+    /// Jobs that get no further co-tenant.
     watched: BTreeSet<JobKey>,
 }
 
-impl<'a> Growing<'a> {
+impl<'a> PartialPlan<'a> {
     fn new(input: PlanningInput<'a>) -> Self {
-        // A job that is being stopped will not be a neighbour for long enough to predict anything.
+        // A stopping job is no co-tenant for long enough to predict anything.
         let stopping =
             |(key, job): (JobKey, &Job)| matches!(job.state, State::Stopping { .. }).then_some(key);
         Self {
@@ -296,7 +295,7 @@ impl<'a> Growing<'a> {
         self.input.state.node(node).tenants(gpu).iter().chain(added).copied()
     }
 
-    /// Everyone on some GPU of `on`, each once.
+    /// The jobs on any GPU of `on`, each once.
     fn jobs_on(&self, on: &GpuSet) -> Vec<(JobKey, &'a Job)> {
         let keys: BTreeSet<JobKey> =
             on.gpus().flat_map(|(node, gpu)| self.tenants(node, gpu)).collect();
@@ -307,7 +306,7 @@ impl<'a> Growing<'a> {
         self.placed.get(&key).or_else(|| job.state.gpus())
     }
 
-    /// The predicted speed of a job on `on`, as slow as its slowest GPU, with `newcomer` there too.
+    /// The predicted speed of a job on `on`, that of its slowest GPU, with `newcomer` there as well.
     fn speed(
         &self,
         key: JobKey,
@@ -337,8 +336,8 @@ impl<'a> Growing<'a> {
                 .chain(with.map(|(job, _)| job))
                 .collect();
             let (gpus, nodes) = (on.gpu_count(), on.node_count());
-            let kind = &self.input.state.node(node).facts.gpu_type;
-            let there = relative_speed(job, kind, gpus, nodes, &neighbours)?;
+            let gpu_type = &self.input.state.node(node).facts.gpu_type;
+            let there = relative_speed(job, gpu_type, gpus, nodes, &neighbours)?;
             slowest = slowest.min(there);
             last = Some(others);
             last_joined = with.is_some();

@@ -1,10 +1,10 @@
-//! FIFO: first come, first served, alone.
+//! FIFO: first come, first served, exclusively.
 //!
-//! The rule: jobs start in the order of their arrival; while the first one does not fit, nobody
-//! behind it starts. First fit in node order ([`crate::allocation::first_fit`]). This is the base policy of Gavel
+//! Jobs start in arrival order; a job that does not fit blocks those behind it. Placement is first fit in node
+//! order ([`crate::allocation::first_fit`]). This is the base policy of Gavel
 //! (github.com/stanford-futuredata/gavel) and of EaCO's comparison (arXiv 2412.08294).
 //!
-//! Our own choice: a job that asks for a range gets its least.
+//! Our own choice: a job with a range of sizes gets its minimum.
 
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::feasibility::infeasible;
@@ -13,7 +13,7 @@ use crate::plan::input::PlanningInput;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::{Build, Policy, PolicyEntry};
 
-/// First come, first served, alone.
+/// First come, first served, exclusively.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo;
 

@@ -1,16 +1,15 @@
-//! FIFO-packed: first come, first served; when the cluster is full, pairs.
+//! FIFO-packed: first come, first served; pairs once the cluster is full.
 //!
-//! The rule is Gavel's (github.com/stanford-futuredata/gavel, its packing FIFO policy): fill free
-//! GPUs first; then, for each job at the head of the queue, try every running job that has its GPUs
-//! for itself and has as many of them; take the one with which the sum of both normalised speeds
-//! is largest, if that sum is above 1.5; stop at the first head that cannot be packed. At most two
-//! jobs share a GPU, and a pair stays until one of them ends.
+//! The rule is Gavel's packing FIFO (github.com/stanford-futuredata/gavel). Free GPUs are filled first. Then
+//! the first queued job is tried with every running exclusive job of the same size. It shares with the one with
+//! which the sum of both normalised speeds is largest, if that sum exceeds 1.5. The first job that cannot be
+//! packed blocks the rest. At most two jobs share a GPU, and a pair lasts until one of them completes.
 //!
-//! Our own choices: the speeds are predicted ones, from surfaces (Gavel reads them from its table);
-//! a job of which nothing is known is not packed; peak memory of both must fit; after a head was
-//! packed, the next one is again tried on free GPUs first, so that a plan leaves nothing to do. A
-//! cluster of which nodes sleep is not full: a job that they could hold waits until they are awake.
-//! A new pair is observed for an epoch and undone if it does less than in turns ([`crate::policies::colocation_trial`]).
+//! Our own choices: speeds are predicted (Gavel reads them from its table); a job without a prediction is not
+//! packed; the peak memory of both must fit. After a job was packed, the next one is again tried on free GPUs
+//! first, so that a plan leaves nothing to do. A cluster with sleeping nodes is not full: a job that they
+//! could hold waits for them. A new pair is observed for an epoch and undone if it is slower than the jobs in
+//! turns ([`super::colocation_trial`]).
 
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::feasibility::{infeasible, suits};
@@ -27,7 +26,7 @@ use crate::state::job_forecast::{profile, relative_speed};
 /// The sum of normalised speeds a pair must exceed: Gavel's own figure.
 pub const PACK_ABOVE: f64 = 1.5;
 
-/// First come, first served; in pairs once the cluster is full.
+/// First come, first served; pairs once the cluster is full.
 #[derive(Clone, Copy, Debug)]
 pub struct FifoPacked {
     /// The sum of normalised speeds a pair must exceed.
@@ -60,7 +59,7 @@ impl Policy for FifoPacked {
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
         let mut capacity = FreeCapacity::new(input.state, Scope::Idle);
-        // Jobs that have their GPUs for themselves; found only once somebody does not fit.
+        // Exclusive jobs; collected once a job does not fit.
         let mut singles: Option<Vec<(JobKey, GpuSet)>> = None;
         for (key, job) in input.state.queue() {
             if let Some((on, reason)) = first_fit(&capacity, job) {
@@ -75,7 +74,7 @@ impl Policy for FifoPacked {
                 plan.decisions.push(Decision::Reject { job: key, reason });
                 continue;
             }
-            if fits_once_awake(input, &capacity, job) {
+            if fits_once_awake(&capacity.with_scope(Scope::IdleOrAsleep), job) {
                 plan.blocked = Some(Blocked { job: key, reason: no_room(&capacity, job, None) });
                 break;
             }
@@ -125,7 +124,7 @@ impl FifoPacked {
         Some((chosen, Reason::Packed { beside, sum, threshold: self.pack_above, tried }))
     }
 
-    /// What both would do together; `None` where it is not known or their memory does not fit.
+    /// The sum of their normalised speeds; `None` if unknown or their memory does not fit.
     fn normalised_sum(
         &self,
         input: PlanningInput<'_>,
@@ -137,7 +136,7 @@ impl FifoPacked {
         for spot in &on.by_node {
             let facts = &input.state.node(spot.node).facts;
             let (a, b) = (profile(a, &facts.gpu_type)?, profile(b, &facts.gpu_type)?);
-            // A card that does not answer takes no newcomer.
+            // An unhealthy GPU accepts no further job.
             if a.memory_mib + b.memory_mib > facts.memory_mib || spot.gpus & !facts.healthy != 0 {
                 return None;
             }
@@ -150,22 +149,23 @@ impl FifoPacked {
     }
 }
 
-/// Whether nodes that sleep or are waking, with what is free on the others, could hold `job`.
-fn fits_once_awake(input: PlanningInput<'_>, capacity: &FreeCapacity<'_>, job: &Job) -> bool {
+/// Whether the job would fit once sleeping and waking nodes, whose GPUs `capacity` includes, are awake.
+fn fits_once_awake(capacity: &FreeCapacity<'_>, job: &Job) -> bool {
     let asked = job.facts.request.min;
-    let (mut on_whole_nodes, mut asleep) = (0, false);
-    for (key, node) in input.state.keyed_nodes().filter(|(_, node)| suits(&node.facts, job)) {
-        let there = if node.is_awake() { capacity.free(key) } else { node.facts.healthy };
+    let (mut on_entire_nodes, mut some_asleep) = (0, false);
+    let nodes = capacity.state().keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
+    for (key, node) in nodes {
+        let free = capacity.free(key).count_ones();
         if node.facts.gpus >= asked {
-            if !node.is_awake() && there.count_ones() >= asked {
+            if !node.is_awake() && free >= asked {
                 return true;
             }
-        } else if there.count_ones() == node.facts.gpus {
-            on_whole_nodes += node.facts.gpus;
-            asleep |= !node.is_awake();
+        } else if free == node.facts.gpus {
+            on_entire_nodes += node.facts.gpus;
+            some_asleep |= !node.is_awake();
         }
     }
-    asleep && on_whole_nodes >= asked
+    some_asleep && on_entire_nodes >= asked
 }
 
 fn find_singles(input: PlanningInput<'_>, plan: &Plan) -> Vec<(JobKey, GpuSet)> {

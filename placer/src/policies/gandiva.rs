@@ -1,22 +1,21 @@
-//! Gandiva: pairs by trial once the cluster is too small.
+//! Gandiva: random pairs once the cluster is too small.
 //!
 //! The rule is that of Gavel's packing Gandiva (`Gandiva_Packing` in
-//! github.com/stanford-futuredata/gavel, after Xiao et al., Gandiva, OSDI 2018): while all jobs
-//! together ask for no more GPUs than there are, nobody shares. Otherwise jobs of equal size are
-//! paired at random, and a pair is dissolved once the sum of both normalised speeds is below 1.
+//! github.com/stanford-futuredata/gavel, after Xiao et al., Gandiva, OSDI 2018). While all jobs together
+//! request no more GPUs than exist, no GPU is shared. Otherwise jobs of equal size are paired at random, and
+//! a pair is dissolved once the sum of both normalised speeds is below 1.
 //!
 //! Our own choices:
-//! * *At random* means: by a hash of both ids. The same input gives the same pairs.
-//! * Gavel pairs blindly and looks at the speeds a round later. Here a pair that is foretold below 1
-//!   is not formed, one of which nothing is known is not formed either, and a pair that turns out so
-//!   when its surfaces are corrected is dissolved.
-//! * Somebody in a pair must wait: two jobs that run are not put together.
-//! * Gavel shares time equally among all pairs and singles, in rounds. Here nobody is stopped to let
-//!   others have a turn: room goes to those who wait in the order of arrival, passing over those
-//!   that do not fit.
-//! * Where Gavel dissolves a pair a round later, a new pair is observed for an epoch and undone if it
-//!   does less than in turns ([`crate::policies::colocation_trial`]).
-//! * Peak memory of both must fit: otherwise their speeds count as 0. Exclusive jobs stay alone.
+//! * *At random* is by a hash of both ids, so the same input gives the same pairs.
+//! * Gavel pairs blindly and reads the speeds a round later. Here a pair with a predicted sum below 1 or
+//!   without a prediction is not formed, and a pair whose prediction falls below 1 is dissolved.
+//! * At least one job of a new pair is queued: two running jobs are not put together.
+//! * Gavel shares time equally among all pairs and singles, in rounds. Here no job is stopped for another
+//!   job's turn: free GPUs go to queued jobs in arrival order, and jobs that do not fit are passed over.
+//! * A new pair is observed for an epoch and undone if it is slower than the jobs in turns
+//!   ([`super::colocation_trial`]).
+//! * The peak memory of both must fit; otherwise the sum of their speeds counts as 0. Exclusive jobs do not
+//!   share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +24,12 @@ use wattle_common::hash::fnv1a;
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::capacity::{FreeCapacity, Scope, TypeCounts};
-use crate::allocation::feasibility::{HealthyCluster, infeasible};
+use crate::allocation::feasibility::{HealthyCluster, infeasible, suits};
 use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::colocation_trial::{Watched, may_share};
-use crate::policies::preemptive::{fewest_nodes, least_memory};
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
@@ -40,7 +38,7 @@ use crate::state::job_forecast::{profile, relative_speed};
 /// The sum of normalised speeds below which a pair is dissolved: Gavel's own figure.
 pub const DISSOLVE_BELOW: f64 = 1.0;
 
-/// Pairs by trial once the cluster is too small.
+/// Random pairs once the cluster is too small.
 #[derive(Clone, Copy, Debug)]
 pub struct Gandiva {
     /// The sum of normalised speeds below which a pair is dissolved.
@@ -53,17 +51,17 @@ impl Default for Gandiva {
     }
 }
 
-/// Everybody at one instant, and what has been settled so far.
+/// A round while it is being planned.
 struct Round<'a> {
     input: PlanningInput<'a>,
     dissolve_below: f64,
     targets: Vec<Target>,
-    /// GPUs nobody is meant to have yet.
-    left: TypeCounts<'a>,
-    /// Jobs that have their GPUs to themselves.
+    /// GPUs that no target has.
+    free: TypeCounts<'a>,
+    /// Jobs that are exclusive on their GPUs.
     singles: Vec<(JobKey, &'a GpuSet)>,
-    /// Jobs that lose their place beside another.
-    parted: Vec<JobKey>,
+    /// Jobs that are separated from a co-tenant.
+    separated: Vec<JobKey>,
 }
 
 /// Its line in the table of policies.
@@ -84,32 +82,32 @@ impl Policy for Gandiva {
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let places = HealthyCluster::of(input.state);
+        let healthy = HealthyCluster::of(input.state);
         let mut rejected = Vec::new();
         let mut waiting: Vec<(JobKey, &Job)> = Vec::new();
         for (key, job) in input.state.queue() {
             if let Some(reason) = infeasible(input.state, job) {
                 rejected.push(Decision::Reject { job: key, reason });
-            } else if places.could_start(job) {
+            } else if healthy.could_start(job) {
                 waiting.push((key, job));
             }
         }
         let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
-        let mut left = FreeCapacity::new(input.state, Scope::All).type_counts();
-        waiting.iter().for_each(|(_, job)| left.expect(input.state, job, job.facts.request.min));
+        let mut free = FreeCapacity::new(input.state, Scope::All).type_counts();
+        waiting.iter().for_each(|(_, job)| free.expect(input.state, job, job.facts.request.min));
         let asked = input.state.running().map(|(_, job)| has(job)).sum::<u32>()
             + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
-        let crowded = asked > left.total();
+        let crowded = asked > free.total();
         let mut round = Round {
             input,
             dissolve_below: self.dissolve_below,
             targets: Vec::new(),
-            left,
+            free,
             singles: Vec::new(),
-            parted: Vec::new(),
+            separated: Vec::new(),
         };
         round.keep(crowded);
-        round.place_parted();
+        round.place_separated();
         let first_waiting = round.admit(&waiting, crowded);
         let before = round.targets.len() as u32;
         let mut plan = plan_transition(input, &round.targets, &Reason::Outranked { before });
@@ -123,7 +121,7 @@ impl Policy for Gandiva {
 }
 
 impl<'a> Round<'a> {
-    /// Those who run stay where they are; a pair that is worth nothing, or not needed, parts.
+    /// Running jobs keep their GPUs. A pair is separated if it is too slow, or if there are enough GPUs.
     fn keep(&mut self, crowded: bool) {
         let mut there: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
         let mut moving: BTreeMap<&'a GpuSet, Vec<(JobKey, &'a Job)>> = BTreeMap::new();
@@ -137,27 +135,27 @@ impl<'a> Round<'a> {
             }
         }
         for (&on, jobs) in &mut there {
-            // Who cannot stop, and then who came first, keeps the place.
+            // The job that cannot stop keeps the GPUs, otherwise the earlier one.
             jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
-            self.left.take_kept(self.input.state, jobs[0].1, on.gpu_count());
+            self.free.take_kept(self.input.state, jobs[0].1, on.gpu_count());
             let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
             if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
-                self.targets.push(together(jobs, on));
+                self.targets.push(target_for(jobs, on));
             } else {
-                self.targets.push(together(&jobs[..1], on));
-                self.parted.extend(jobs[1..].iter().map(|&(key, _)| key));
+                self.targets.push(target_for(&jobs[..1], on));
+                self.separated.extend(jobs[1..].iter().map(|&(key, _)| key));
             }
             if let [(key, _)] = jobs[..] {
                 self.singles.push((key, on));
             }
         }
         for (on, jobs) in moving {
-            // Both are being moved, or one was parted from the other.
+            // Both are being moved, or one of them is.
             let both = !there.contains_key(on) && crowded && self.is_worth(&jobs, on);
-            if both && self.left.take_for(self.input.state, jobs[0].1, on.gpu_count()).is_some() {
-                self.targets.push(together(&jobs, on));
+            if both && self.free.take_for(self.input.state, jobs[0].1, on.gpu_count()).is_some() {
+                self.targets.push(target_for(&jobs, on));
             } else {
-                self.parted.extend(jobs.iter().map(|&(key, _)| key));
+                self.separated.extend(jobs.iter().map(|&(key, _)| key));
             }
         }
     }
@@ -169,22 +167,22 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Those who lose their place get one of their own where there is one.
-    fn place_parted(&mut self) {
-        let mut parted = std::mem::take(&mut self.parted);
-        parted.sort_by_key(|&key| self.input.state.job(key).map(|job| job.arrival));
-        for key in parted {
+    /// Separated jobs get GPUs of their own, if there are some.
+    fn place_separated(&mut self) {
+        let mut separated = std::mem::take(&mut self.separated);
+        separated.sort_by_key(|&key| self.input.state.job(key).map(|job| job.arrival));
+        for key in separated {
             let Some(job) = self.input.state.job(key) else { continue };
             let Some(gpus) = job.state.gpus().map(GpuSet::gpu_count) else { continue };
-            if let Some(kind) = self.left.take_for(self.input.state, job, gpus) {
+            if let Some(kind) = self.free.take_for(self.input.state, job, gpus) {
                 self.targets
                     .push(Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) });
             }
         }
     }
 
-    /// Those who wait, in the order of arrival, each with a partner where it is crowded. The first
-    /// that finds no place is given back.
+    /// Queued jobs in arrival order, each with a partner if the cluster is crowded. Returns the first one
+    /// without GPUs.
     fn admit(&mut self, waiting: &[(JobKey, &'a Job)], crowded: bool) -> Option<JobKey> {
         let mut settled: BTreeSet<JobKey> = BTreeSet::new();
         let mut first = None;
@@ -193,28 +191,28 @@ impl<'a> Round<'a> {
                 continue;
             }
             let gpus = job.facts.request.min;
-            let fits = self.left.fits(self.input.state, job, gpus);
+            let fits = self.free.fits(self.input.state, job, gpus);
             let may = !job.facts.exclusive && may_share(job);
             let shares = crowded && may && self.input.limits.tenants_max >= 2;
-            let beside = if shares { self.single_for(job, gpus) } else { None };
+            let running = if shares { self.running_partner(job, gpus) } else { None };
             let others = waiting[index + 1..].iter().filter(|(key, _)| !settled.contains(key));
-            let mate = if shares && fits {
-                self.mate_for(job, gpus, others, beside.as_ref())
+            let queued = if shares && fits {
+                self.queued_partner(job, gpus, others, running.as_ref())
             } else {
                 None
             };
-            if let Some((mate, target)) = mate {
-                self.left.take(&target.gpu_type, gpus);
-                settled.insert(mate);
-                self.targets.push(Target { jobs: vec![key, mate], ..target });
-            } else if let Some(Partner { at, reason, .. }) = beside {
+            if let Some((other, target)) = queued {
+                self.free.take(&target.gpu_type, gpus);
+                settled.insert(other);
+                self.targets.push(Target { jobs: vec![key, other], ..target });
+            } else if let Some(Partner { at, reason, .. }) = running {
                 let (single, _) = self.singles.remove(at);
                 let target = self.targets.iter_mut().find(|target| target.jobs == [single]);
                 if let Some(target) = target {
                     target.jobs.push(key);
                     target.reason = reason;
                 }
-            } else if let Some(kind) = self.left.take_for(self.input.state, job, gpus) {
+            } else if let Some(kind) = self.free.take_for(self.input.state, job, gpus) {
                 self.targets
                     .push(Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) });
             } else {
@@ -224,8 +222,8 @@ impl<'a> Round<'a> {
         first
     }
 
-    /// The single job that chance puts beside `job`.
-    fn single_for(&self, job: &Job, gpus: u32) -> Option<Partner> {
+    /// The running exclusive job that chance pairs with `job`.
+    fn running_partner(&self, job: &Job, gpus: u32) -> Option<Partner> {
         let candidates = self.singles.iter().enumerate().filter_map(|(at, &(key, on))| {
             let other = self.input.state.job(key)?;
             let may = !other.facts.exclusive && may_share(other) && !job.undone_on.contains(on);
@@ -240,9 +238,8 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// The waiting job that chance puts beside `job`, if before the single one it has found, and
-    /// where they would go.
-    fn mate_for<'b>(
+    /// The queued job that chance pairs with `job`, if it comes before the running one, and their target.
+    fn queued_partner<'b>(
         &self,
         job: &Job,
         gpus: u32,
@@ -253,7 +250,7 @@ impl<'a> Round<'a> {
         'a: 'b,
     {
         let kind = job.surface.as_ref()?.gpu_type.as_str();
-        if self.left.of_type(kind) < gpus {
+        if self.free.of_type(kind) < gpus {
             return None;
         }
         let memory = least_memory(self.input, kind)?;
@@ -279,7 +276,7 @@ impl<'a> Round<'a> {
         Reason::Paired { beside, sum, threshold: self.dissolve_below }
     }
 
-    /// What both do together on these GPUs; `None` where it is not known or a card does not answer.
+    /// The sum of their normalised speeds on these GPUs; `None` if unknown or a GPU is unhealthy.
     fn sum(&self, a: &Job, b: &Job, on: &GpuSet) -> Option<f64> {
         let mut total = None;
         for spot in &on.by_node {
@@ -294,8 +291,8 @@ impl<'a> Round<'a> {
     }
 }
 
-/// A target for jobs that have the same GPUs.
-fn together(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
+/// A target for jobs on these GPUs.
+fn target_for(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
     let gpus = on.gpu_count();
     Target {
         jobs: jobs.iter().map(|&(key, _)| key).collect(),
@@ -306,16 +303,16 @@ fn together(jobs: &[(JobKey, &Job)], on: &GpuSet) -> Target {
     }
 }
 
-/// A single job found for one that waits.
+/// A running exclusive job as a partner.
 struct Partner {
     chance: u64,
-    /// Its place among the singles.
+    /// Its index among the singles.
     at: usize,
     reason: Reason,
 }
 
-/// The sum of both jobs' normalised speeds beside each other: 0 where their memory does not fit,
-/// `None` where nothing is known.
+/// The sum of both jobs' normalised speeds when co-located: 0 if their memory does not fit, `None` if
+/// unknown.
 fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
     let needed = profile(a, kind)?.memory_mib + profile(b, kind)?.memory_mib;
     if needed > memory_mib {
@@ -324,7 +321,20 @@ fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> 
     Some(relative_speed(a, kind, gpus, nodes, &[b])? + relative_speed(b, kind, gpus, nodes, &[a])?)
 }
 
-/// A number for two jobs that says nothing of them: FNV-1a over both ids, whichever comes first.
+/// The least device memory of the GPUs of a type, MiB.
+fn least_memory(input: PlanningInput<'_>, gpu_type: &str) -> Option<u64> {
+    let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
+    nodes.map(|node| node.facts.memory_mib).min()
+}
+
+/// The fewest nodes of a type on which a job can have this many GPUs.
+fn fewest_nodes(input: PlanningInput<'_>, gpu_type: &str, job: &Job, gpus: u32) -> u32 {
+    let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
+    let sizes = nodes.filter(|node| suits(&node.facts, job)).map(|node| node.facts.gpus);
+    gpus.div_ceil(sizes.max().unwrap_or(1).max(1)).max(1)
+}
+
+/// A pseudo-random number for two jobs: FNV-1a over both ids in either order.
 fn chance(a: &JobId, b: &JobId) -> u64 {
     let (a, b) = (a.as_str().min(b.as_str()), a.as_str().max(b.as_str()));
     fnv1a(a.as_bytes().iter().chain(b"/").chain(b.as_bytes()))
@@ -335,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_is_the_same_both_ways_and_differs_between_pairs() {
+    fn chance_is_symmetric_and_differs_between_pairs() {
         let id = |name: &str| JobId::new(name).unwrap();
         assert_eq!(chance(&id("a"), &id("b")), chance(&id("b"), &id("a")));
         assert_ne!(chance(&id("a"), &id("b")), chance(&id("a"), &id("c")));

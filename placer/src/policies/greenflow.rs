@@ -1,19 +1,18 @@
 //! GreenFlow: PowerFlow's steps under a carbon budget.
 //!
-//! GreenFlow (IEEE TPDS 36(2), 2025) is known by its abstract: it lowers completion time under a
-//! budget of carbon, with PowerFlow's kind of models and the grid's intensity. The rest is our own.
-//! A step's relative spending of carbon is that of energy as long as the intensity is what it is
-//! now, so the order of steps is PowerFlow's, and only the price follows the grid: it is multiplied
-//! by the intensity now over its expected mean ([`crate::PlanningLimits::carbon_ratio`]). A power of one needs no
-//! forecast, and more of it gains nothing on the measured series. Under constant intensity the plans
-//! are PowerFlow's own.
+//! GreenFlow (IEEE TPDS 36(2), 2025) is known from its abstract: it lowers completion time under a carbon
+//! budget, with models like PowerFlow's and the grid's intensity. The rest is our own. The relative carbon of a
+//! step equals its relative energy while the intensity stays the same, so the order of steps is PowerFlow's.
+//! Only the price follows the grid: it is multiplied by the intensity now over its expected mean
+//! ([`crate::PlanningLimits::carbon_ratio`]). A power of one needs no forecast; a higher power gains nothing on
+//! the measured series. At constant intensity the plans are PowerFlow's.
 
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
 use crate::policies::powerflow::{PowerFlow, plan_at};
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry};
 
-/// Most time per carbon, step by step.
+/// Most time saved per carbon, step by step.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GreenFlow;
 

@@ -1,20 +1,19 @@
-//! What preemptive policies over sizes as asked share: whoever ranks first is served first.
+//! What preemptive policies with fixed sizes share: jobs are served in the order of a rank.
 //!
-//! Jobs are taken in the order of their rank as long as the GPUs last; one that does not fit is
-//! passed over, and smaller ones behind it may go. Who runs and is not taken stops. GPUs are counted
-//! over the whole cluster, asleep or awake, each kind for itself ([`crate::policies::remaining_capacity`]), and
-//! [`crate::allocation::transition`] finds the places of those who have none yet. A running job
-//! that cannot stop is taken before all others; one that no set of healthy nodes could hold waits
-//! and takes nothing from anybody.
+//! Jobs get GPUs in the order of their rank as long as GPUs are left. A job that does not fit is passed over,
+//! and smaller ones behind it may run. A running job that gets none is stopped. GPUs are counted per type
+//! over the entire cluster, asleep or awake ([`crate::allocation::type_choice`]); jobs without GPUs are then
+//! placed by [`crate::allocation::transition`]. A running job that cannot stop is served before all others. A
+//! job that no set of healthy nodes could hold waits and is not counted.
 //!
-//! Among equals a job that runs should rank before one that waits: then what was taken is taken
-//! again when the plan is made anew, whatever was started in between.
+//! Of jobs with equal rank a running one should come before a queued one. Then the same jobs are served when
+//! the plan is made again.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::allocation::capacity::{FreeCapacity, Scope};
-use crate::allocation::feasibility::{HealthyCluster, infeasible, suits};
+use crate::allocation::feasibility::{HealthyCluster, infeasible};
 use crate::allocation::transition::{Target, is_in_place, plan_partial_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
@@ -22,133 +21,118 @@ use crate::plan::{Blocked, Decision, Plan};
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 
-/// A job that asks for GPUs, or for those that it has.
-struct Asks<'a> {
+/// A job that requests GPUs, or those it has.
+struct Request<'a> {
     job: &'a Job,
     key: JobKey,
     gpus: u32,
-    is_taken: bool,
+    is_served: bool,
 }
 
-/// What came of it.
+/// The outcome of a round.
 pub(crate) struct Served {
     pub(crate) plan: Plan,
-    /// Who was taken, with how many GPUs.
-    pub(crate) taken: Vec<(JobKey, u32)>,
-    /// Whether anybody was passed over.
-    pub(crate) short: bool,
+    /// The jobs that get GPUs, with their numbers.
+    pub(crate) served: Vec<(JobKey, u32)>,
+    /// Whether some job was passed over.
+    pub(crate) is_short: bool,
 }
 
-/// Serves everybody in the order of priority, then of `rank`, then of arrival.
+/// Serves jobs in the order of priority, then of `rank`, then of arrival.
 pub(crate) fn serve<R: Ord>(input: PlanningInput<'_>, rank: impl Fn(&Job) -> R) -> Served {
-    let empty = HealthyCluster::of(input.state);
-    let mut left = FreeCapacity::new(input.state, Scope::All).type_counts();
-    let mut taken: Vec<(JobKey, u32)> = Vec::new();
-    let mut kinds: Vec<&str> = Vec::new();
+    let healthy = HealthyCluster::of(input.state);
+    let mut free = FreeCapacity::new(input.state, Scope::All).type_counts();
+    // Jobs with their GPUs and GPU type.
+    let mut served: Vec<(JobKey, u32)> = Vec::new();
+    let mut types: Vec<&str> = Vec::new();
     let mut rejected = Vec::new();
-    let mut open: Vec<Asks<'_>> = Vec::new();
-    let mut asked = 0;
+    let mut requests: Vec<Request<'_>> = Vec::new();
     for (key, job) in input.state.running() {
         let gpus = match &job.state {
             State::Running { on, .. } if !job.facts.can_stop => {
                 let gpus = on.gpu_count();
-                left.take_kept(input.state, job, gpus);
-                taken.push((key, gpus));
-                kinds.push("");
+                free.take_kept(input.state, job, gpus);
+                served.push((key, gpus));
+                types.push("");
                 continue;
             }
             State::Running { on, .. } => on.gpu_count(),
-            // It was stopped to be moved, and is one of those served.
+            // It was stopped to be moved, and is served as if it ran.
             State::Stopping { .. } | State::Queued => match job.next_gpus {
                 Some(gpus) => gpus,
                 None => continue,
             },
         };
-        asked += gpus;
-        left.expect(input.state, job, gpus);
-        open.push(Asks { job, key, gpus, is_taken: false });
+        requests.push(Request { job, key, gpus, is_served: false });
     }
     for (key, job) in input.state.queue() {
-        if empty.could_start(job) {
+        if healthy.could_start(job) {
             let gpus = job.facts.request.min;
-            asked += gpus;
-            left.expect(input.state, job, gpus);
-            open.push(Asks { job, key, gpus, is_taken: false });
+            requests.push(Request { job, key, gpus, is_served: false });
         } else if let Some(reason) = infeasible(input.state, job) {
             rejected.push(Decision::Reject { job: key, reason });
         }
     }
-    let mut short = asked > left.total();
+    requests.iter().for_each(|request| free.expect(input.state, request.job, request.gpus));
+    let demand: u32 = requests.iter().map(|request| request.gpus).sum();
+    let mut is_short = demand > free.total();
     let mut first_passed = None;
-    // Where everybody is served, rank makes no difference. A long queue is sorted only as far as
-    // there is something left to serve.
-    let matters = short || left.has_several_types();
+    // If every job is served, the rank is irrelevant. A long queue is sorted only as far as GPUs last.
+    let rank_matters = is_short || free.has_several_types();
     let mut groups: BTreeMap<_, Vec<(u64, usize)>> = BTreeMap::new();
-    for (at, Asks { job, .. }) in open.iter().enumerate() {
-        let group = matters.then(|| (Reverse(job.facts.priority), rank(job)));
-        groups.entry(group).or_default().push((job.arrival, at));
+    for (index, Request { job, .. }) in requests.iter().enumerate() {
+        let group = rank_matters.then(|| (Reverse(job.facts.priority), rank(job)));
+        groups.entry(group).or_default().push((job.arrival, index));
     }
     let ranked = groups.into_values().flat_map(|mut group| {
         group.sort();
         group
     });
-    for (_, at) in ranked {
-        let Asks { job, key, gpus, .. } = open[at];
-        if let Some(kind) = left.take_for(input.state, job, gpus) {
-            taken.push((key, gpus));
-            kinds.push(kind);
-            open[at].is_taken = true;
+    for (_, index) in ranked {
+        let Request { job, key, gpus, .. } = requests[index];
+        if let Some(gpu_type) = free.take_for(input.state, job, gpus) {
+            served.push((key, gpus));
+            types.push(gpu_type);
+            requests[index].is_served = true;
             continue;
         }
-        short = true;
+        is_short = true;
         if first_passed.is_none() && job.state == State::Queued {
-            first_passed = Some((key, taken.len() as u32));
+            first_passed = Some((key, served.len() as u32));
         }
-        if first_passed.is_some() && left.total() == 0 {
+        if first_passed.is_some() && free.total() == 0 {
             break;
         }
     }
-    let loses =
-        |asks: &&Asks<'_>| !asks.is_taken && matches!(asks.job.state, State::Running { .. });
-    let losers: Vec<JobKey> = open.iter().filter(loses).map(|asks| asks.key).collect();
-    let mut plan = placed(input, &taken, &kinds, &losers);
+    let stops = |request: &&Request<'_>| {
+        !request.is_served && matches!(request.job.state, State::Running { .. })
+    };
+    let stopped: Vec<JobKey> = requests.iter().filter(stops).map(|request| request.key).collect();
+    let mut plan = plan_for(input, &served, &types, &stopped);
     plan.decisions.extend(rejected);
     if plan.blocked.is_none() {
-        let passed = |(job, before)| Blocked { job, reason: Reason::Outranked { before } };
-        plan.blocked = first_passed.map(passed);
+        let outranked = |(job, before)| Blocked { job, reason: Reason::Outranked { before } };
+        plan.blocked = first_passed.map(outranked);
     }
-    Served { plan, taken, short }
+    Served { plan, served, is_short }
 }
 
-/// The plan that gives everybody taken a place, and stops the losers.
-fn placed(
+/// The plan that places the served jobs and stops others.
+fn plan_for(
     input: PlanningInput<'_>,
-    taken: &[(JobKey, u32)],
-    kinds: &[&str],
-    losers: &[JobKey],
+    served: &[(JobKey, u32)],
+    types: &[&str],
+    stopped: &[JobKey],
 ) -> Plan {
-    let target = |(&(key, gpus), &kind): (&(JobKey, u32), &&str)| {
-        let open = !is_in_place(input, key, gpus, kind);
-        open.then(|| Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) })
+    let target = |(&(key, gpus), &gpu_type): (&(JobKey, u32), &&str)| {
+        let is_open = !is_in_place(input, key, gpus, gpu_type);
+        is_open.then(|| Target { gpu_type: gpu_type.to_owned(), ..Target::exclusive(key, gpus) })
     };
-    let open: Vec<Target> = taken.iter().zip(kinds).filter_map(target).collect();
+    let open: Vec<Target> = served.iter().zip(types).filter_map(target).collect();
     // At most instants nothing changes.
-    if open.is_empty() && losers.is_empty() {
+    if open.is_empty() && stopped.is_empty() {
         return Plan::default();
     }
-    let before = taken.len() as u32;
-    plan_partial_transition(input, &open, losers, &Reason::Outranked { before })
-}
-
-/// The least memory of the cards of `kind`, MiB.
-pub(crate) fn least_memory(input: PlanningInput<'_>, kind: &str) -> Option<u64> {
-    let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
-    nodes.map(|node| node.facts.memory_mib).min()
-}
-
-/// The fewest nodes of `kind` on which a job of so many GPUs finds place.
-pub(crate) fn fewest_nodes(input: PlanningInput<'_>, kind: &str, job: &Job, gpus: u32) -> u32 {
-    let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == kind);
-    let sizes = nodes.filter(|node| suits(&node.facts, job)).map(|node| node.facts.gpus);
-    gpus.div_ceil(sizes.max().unwrap_or(1).max(1)).max(1)
+    let before = served.len() as u32;
+    plan_partial_transition(input, &open, stopped, &Reason::Outranked { before })
 }

@@ -1,15 +1,15 @@
-//! SRTF: the shortest remaining time first. An oracle: it must be told how long jobs take.
+//! SRTF: the shortest remaining time first. An oracle: it needs the exact duration of each job.
 //!
-//! The rule: at any instant the jobs with least time left have the GPUs; jobs with more left are
-//! stopped for them, and smaller ones fill what a larger one leaves. On one machine nothing gives a
-//! shorter mean completion time (Schrage, Operations Research 16(3), 1968), so it shows what knowing
-//! the future is worth. What is left is the job's steps to go at the speed that its surface foretells
-//! on the GPUs it asks for; without a surface, that share of the time its owner says it takes alone;
-//! without a count of steps, that time less the time it has had its GPUs.
+//! At any instant the jobs with the least remaining time have the GPUs. Jobs with more remaining time are
+//! stopped for them, and smaller jobs fill the GPUs that a larger one cannot use. On one machine no rule has
+//! a shorter mean completion time (Schrage, Operations Research 16(3), 1968), so it shows the value of
+//! knowing durations. The remaining time is the number of remaining steps over the predicted speed on the
+//! requested GPUs; without a surface, that share of the owner's duration; without a step count, that duration
+//! less the time on GPUs.
 //!
-//! Our own choices: a job of which none of this is known counts as the longest; equals go in the
-//! order of arrival; time is compared, not time times GPUs, as in the schedulers' usual baseline; a
-//! restart is not weighed, though it costs; a job that asks for a range gets its least.
+//! Our own choices: a job of which none of this is known counts as the longest. Equal jobs are served in
+//! arrival order. Time is compared and not time multiplied by GPUs, as in the usual baseline. The cost of a
+//! restart is not considered, although it is paid. A job with a range of sizes gets its minimum.
 
 use std::time::Duration;
 
@@ -51,13 +51,13 @@ impl Policy for Srtf {
     }
 }
 
-/// What a job has left alone on the GPUs it asks for.
+/// The remaining time of a job, exclusively on its GPUs.
 fn remaining(now: Timestamp, job: &Job) -> Option<Duration> {
     let gpus = job.state.gpus().map_or(job.facts.request.min, crate::GpuSet::gpu_count);
-    let whole = job.facts.duration_alone;
+    let duration = job.facts.duration_alone;
     let steps = job.progress.and_then(|progress| {
         let total = progress.steps_total.filter(|&total| total > 0)? as f64;
-        // Carried on from the last report, also while it writes its checkpoint.
+        // Extrapolated from the last report, also while the job writes its checkpoint.
         let since = match &job.state {
             State::Queued => 0.0,
             State::Running { .. } | State::Stopping { .. } => now.since(progress.at).as_secs_f64(),
@@ -66,11 +66,11 @@ fn remaining(now: Timestamp, job: &Job) -> Option<Duration> {
         Some(((total - done).max(0.0), total))
     });
     let Some((left, total)) = steps else {
-        return Some(whole?.saturating_sub(job.gpu_time(now) / gpus.max(1)));
+        return Some(duration?.saturating_sub(job.gpu_time(now) / gpus.max(1)));
     };
-    let foretold = job.menu.as_ref().and_then(|menu| menu.choice(gpus, GpuSetting::DEFAULT));
-    let by_owner = whole.map(|whole| total / whole.as_secs_f64().max(1e-6));
-    let rate = foretold.map(|choice| choice.steps_per_s).or(by_owner)?;
+    let predicted = job.menu.as_ref().and_then(|menu| menu.choice(gpus, GpuSetting::DEFAULT));
+    let by_owner = duration.map(|duration| total / duration.as_secs_f64().max(1e-6));
+    let rate = predicted.map(|choice| choice.steps_per_s).or(by_owner)?;
     Some(Duration::try_from_secs_f64(left / rate).unwrap_or(Duration::MAX))
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use wattle_common::job::GpuRequest;
 
     #[test]
-    fn what_is_left_is_the_share_of_steps_of_the_time_alone() {
+    fn the_remaining_time_is_the_remaining_share_of_steps_of_the_duration() {
         let mut job = Job::new(
             JobFacts {
                 id: "j".parse().unwrap(),

@@ -1,18 +1,17 @@
-//! Tiresias: who has had least comes first, in steps.
+//! Tiresias: jobs with the least attained GPU time first, in discrete queues.
 //!
 //! The rule is two-dimensional least attained service, discretised (Gu et al., Tiresias, NSDI 2019;
-//! `dlas-gpu` of its simulator, github.com/SymbioticLab/Tiresias): a job's attained service is its
-//! GPUs times the time it has had them. Thresholds on it divide the jobs into queues; queues are
-//! served in order, first come first served within each, and smaller jobs fill what a larger one
-//! leaves. A job that crosses a threshold may so lose its GPUs to others. Nobody knows how long a job
-//! takes, and nobody is asked. The simulator has three queues, parted at 3,250 and 7,200 GPU seconds
-//! (`queue_limit` in its `jobs.py`, of which `num_queue` = 3 uses the first two), and promotes nobody
-//! who waits long unless it is told to; so does this.
+//! `dlas-gpu` of its simulator, github.com/SymbioticLab/Tiresias). A job's attained service is the product of
+//! its GPUs and the time it has had them. Thresholds divide jobs into queues. Queues are served in order,
+//! each first come first served, and smaller jobs fill the GPUs that a larger one cannot use. A job that
+//! crosses a threshold may lose its GPUs. Durations are neither known nor used. The simulator has three
+//! queues with thresholds at 3,250 and 7,200 GPU seconds (`queue_limit` in its `jobs.py`, of which
+//! `num_queue` = 3 uses the first two) and by default promotes no job for its waiting time; neither does
+//! this policy.
 //!
-//! Our own choices: whoever runs ranks before those who wait in its queue, also at the instant in
-//! which it enters that queue, where the simulator lets those who wait there go first; and GPUs
-//! lie together in blocks, where the simulator only counts them. Time that a restart takes counts as
-//! attained, since the GPUs are held.
+//! Our own choices: a running job comes before the queued jobs of its queue, also at the instant at which it
+//! enters that queue, where the simulator serves the queued jobs first. GPUs are allocated in blocks; the
+//! simulator only counts them. The time of a restart counts as attained, since the GPUs are held.
 
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ impl Default for Tiresias {
 }
 
 impl Tiresias {
-    /// Two queues, parted at so many GPU seconds.
+    /// Two queues, separated at this many GPU seconds.
     #[must_use]
     pub fn two_queues(gpu_s: f64) -> Self {
         Self { thresholds: vec![Duration::try_from_secs_f64(gpu_s).unwrap_or(Duration::MAX)] }
@@ -51,7 +50,7 @@ impl Tiresias {
         self.thresholds.iter().take_while(|threshold| attained >= **threshold).count()
     }
 
-    /// When a job that has `gpus` from `now` on crosses its next threshold.
+    /// When a job with `gpus` from `now` on crosses its next threshold.
     fn crosses(&self, now: Timestamp, job: &Job, gpus: u32) -> Option<Timestamp> {
         let attained = job.gpu_time(now);
         let next = self.thresholds.get(self.queue(attained))?;
@@ -78,13 +77,12 @@ impl Policy for Tiresias {
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let now = input.now();
-        let served =
-            serve(input, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
-        let mut plan = served.plan;
-        // Where everybody is served, queues make no difference.
-        if served.short {
+        let round = serve(input, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
+        let mut plan = round.plan;
+        // If every job is served, queues are irrelevant.
+        if round.is_short {
             let crossing = |&(key, gpus): &_| self.crosses(now, input.state.job(key)?, gpus);
-            plan.again_at = served.taken.iter().filter_map(crossing).min();
+            plan.again_at = round.served.iter().filter_map(crossing).min();
         }
         plan
     }

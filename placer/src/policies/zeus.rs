@@ -1,16 +1,14 @@
 //! Any policy with Zeus's power cap for each job.
 //!
-//! `NAME+zeus`: the policy decides who runs where; the cap of each job's cards is the one with the
-//! least cost `eta E + (1 - eta) P_max T` (You et al., Zeus, NSDI 2023; docs of
-//! github.com/ml-energy/zeus), energy `E` and time `T` being those of a step on the GPUs it has, and
-//! `P_max` the most its cards may draw. Zeus weighs its own job alone, so it knows neither queue nor
-//! budget, and the choice never depends on others.
+//! `NAME+zeus`: the policy decides placements; the cap of each job's GPUs is the one with the least cost
+//! `eta E + (1 - eta) P_max T` (You et al., Zeus, NSDI 2023; docs of github.com/ml-energy/zeus). `E` and `T`
+//! are the energy and time of a training step on the GPUs it has, and `P_max` is their highest power. Zeus
+//! optimises each job separately, so it considers neither queue nor budget.
 //!
-//! Our own choices: `eta` = 0.5, Zeus's default; batch sizes, which Zeus also searches, stay as the
-//! job's owner chose them; where a surface knows no caps but clocks, the clock is chosen instead;
-//! `P_max` is the largest cap of the job's menu, or where it has no caps, the most a card draws under
-//! any of its choices; choices come from the job's surface and are not tried out one by one; a
-//! card with two jobs obeys the lower of both settings.
+//! Our own choices: `eta` = 0.5, Zeus's default. Batch sizes, which Zeus also searches, stay as submitted.
+//! Where a surface has no caps but clocks, the clock is chosen instead. `P_max` is the largest cap of the job's
+//! operating points or, without caps, the highest power of a GPU under any of them. Operating points come from
+//! the job's surface and are not tried one by one. A GPU with two jobs obeys the lower of both settings.
 
 use std::cmp::Ordering;
 
@@ -18,7 +16,7 @@ use wattle_common::job::GpuSetting;
 
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
-use crate::policies::clocked::reset;
+use crate::policies::clocked::override_settings;
 use crate::policies::{Capabilities, Policy, Reads};
 use crate::state::job::Job;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
@@ -34,7 +32,7 @@ pub struct Zeus {
 }
 
 impl Zeus {
-    /// `inner` with the settings of least cost, energy weighing `eta` and time the rest.
+    /// `inner` with the settings of least cost, with weight `eta` for energy and the rest for time.
     #[must_use]
     pub fn new(inner: Box<dyn Policy>, eta: f64) -> Self {
         Self { name: format!("{}+zeus", inner.name()), inner, eta }
@@ -61,11 +59,11 @@ impl Policy for Zeus {
         let wanted = |job: &Job, kind: &str, gpus: u32| {
             job.menu_on(kind).and_then(|menu| least_cost(menu, gpus, self.eta))
         };
-        reset(input, self.inner.solve(input), wanted)
+        override_settings(input, self.inner.solve(input), wanted)
     }
 }
 
-/// The setting of least cost on so many GPUs; `None` where the menu has no such size.
+/// The setting of least cost on this number of GPUs; `None` if it has no operating point.
 fn least_cost(menu: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
     let cap = |choice: &OperatingPoint| choice.setting.cap_mw.map(wattle_common::Power::as_w);
     let most = |a: f64, b: f64| a.max(b);
@@ -79,7 +77,7 @@ fn least_cost(menu: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting>
     let choices = menu.with_gpus(gpus).iter();
     let choices = choices.filter(|choice| !caps_only || choice.setting.clock_mhz_max.is_none());
     let cheapest = choices.min_by(|a, b| match cost(a).total_cmp(&cost(b)) {
-        // As the site sets cards, where that costs no more.
+        // Of equal costs the default setting.
         Ordering::Equal => b.setting.is_default().cmp(&a.setting.is_default()),
         unequal => unequal,
     });
@@ -93,7 +91,7 @@ mod tests {
     use wattle_common::messages::{Estimate, Surface, SurfacePoint};
     use wattle_common::{Frequency, Power, Timestamp};
 
-    /// A menu of (cap in watts, clock in megahertz, steps a second, watts).
+    /// Operating points from (cap in watts, clock in megahertz, steps per second, watts).
     fn menu(rows: &[(Option<u64>, Option<u32>, f64, f64)]) -> OperatingPoints {
         let exactly = |mean| Estimate { mean, low: mean, high: mean };
         let points = rows.iter().map(|&(cap, clock, rate, watts)| SurfacePoint {
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cap_of_least_cost_is_chosen_and_clocks_only_where_there_are_no_caps() {
+    fn the_cap_of_least_cost_is_chosen_and_clocks_only_without_caps() {
         // Costs at 250 W: (240 + 250) / 2 = 245; at 150 W: (150 + 250) / 2 / 0.9 = 222; at 100 W:
         // (100 + 250) / 2 / 0.5 = 350. The clock would cost (100 + 250) / 2 / 0.99 = 177.
         let caps = [
@@ -137,7 +135,7 @@ mod tests {
         ];
         let chosen = least_cost(&menu(&caps), 2, ETA).unwrap();
         assert_eq!(chosen.to_string(), "150 W");
-        // Time alone counts.
+        // Only time counts.
         assert_eq!(least_cost(&menu(&caps), 2, 0.0).unwrap().to_string(), "250 W");
         let clocks = [(None, None, 1.0, 240.0), (None, Some(900), 0.9, 150.0)];
         assert_eq!(least_cost(&menu(&clocks), 2, ETA).unwrap().to_string(), "900 MHz");

@@ -1,36 +1,43 @@
-//! What the cluster is expected to draw, whole nodes: as it is, and once a plan is carried out.
+//! The power model: what GPUs, nodes and the cluster draw, entire nodes included.
 //!
-//! A node that is awake draws its host and its idle cards; a card with a job draws what the job's menu
-//! says of its setting, and where nothing is known of the job, the most that such a card draws. Jobs
-//! that share a card add what each draws above idle. A cap is never exceeded: the card holds it.
-//! Nothing is decided here.
+//! | quantity | meaning | used for |
+//! |---|---|---|
+//! | **baseline** | all nodes without jobs: hosts and idle GPUs, sleeping nodes asleep | every sum |
+//! | **expected** | baseline plus the expected power above idle of each job at its setting | the power limit |
+//! | **minimum** | the same with every job at its lowest-power operating point ([`PowerEstimate`]) | admission, preemption, the budget |
+//! | **reserved** | the expected power of one GPU with all its jobs, at least the lowest cap | the cap of that GPU |
+//!
+//! The power of a job comes from its operating points. Without one it is the GPU's highest power. Co-located
+//! jobs add their power above idle. No GPU exceeds its cap. With enforced caps no GPU counts less than its
+//! lowest cap. Nothing is decided here.
 
 use std::collections::BTreeMap;
 
 use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
+use crate::plan::NodeDecision;
 use crate::plan::input::PlanningInput;
-use crate::plan::{NodeDecision, Plan};
 use crate::policies::Policy;
 use crate::power::energy_cost::Charge;
-use crate::state::gpu_set::{GpuSet, NodeKey};
+use crate::power::step::least_energy;
+use crate::state::gpu_set::{GpuSet, NodeKey, bits};
 use crate::state::job::{Job, State};
 use crate::state::node::{Node, Wakefulness};
 use crate::state::operating_points::OperatingPoint;
 
-/// What a card of this kind draws idle, watts.
+/// Power of one idle GPU of a node, watts.
 pub(crate) fn idle_w(input: PlanningInput<'_>, node: &Node) -> f64 {
-    let said = node.facts.watts.map(|watts| watts.card_idle);
-    let kind = input.state.gpu_power(&node.facts.gpu_type).map(|draw| draw.idle);
-    said.or(kind).unwrap_or(Power::ZERO).as_w()
+    let by_node = node.facts.watts.map(|watts| watts.card_idle);
+    let by_type = input.state.gpu_power(&node.facts.gpu_type).map(|power| power.idle);
+    by_node.or(by_type).unwrap_or(Power::ZERO).as_w()
 }
 
-/// What a node draws with no job on it, awake or asleep, watts.
-fn empty_node_w(input: PlanningInput<'_>, node: &Node, asleep: bool) -> f64 {
-    let kind = input.state.gpu_power(&node.facts.gpu_type);
-    let host = node.facts.watts.map(|watts| watts.host).or(kind.map(|draw| draw.host));
-    match node.facts.watts.filter(|_| asleep) {
+/// Power of a node without jobs, watts.
+fn node_baseline_w(input: PlanningInput<'_>, node: &Node, is_asleep: bool) -> f64 {
+    let by_type = input.state.gpu_power(&node.facts.gpu_type);
+    let host = node.facts.watts.map(|watts| watts.host).or(by_type.map(|power| power.host));
+    match node.facts.watts.filter(|_| is_asleep) {
         Some(watts) => watts.asleep.as_w(),
         None => {
             host.unwrap_or(Power::ZERO).as_w() + f64::from(node.facts.gpus) * idle_w(input, node)
@@ -38,76 +45,158 @@ fn empty_node_w(input: PlanningInput<'_>, node: &Node, asleep: bool) -> f64 {
     }
 }
 
-/// What all nodes draw with no job on them once the plan's nodes sleep and wake, watts.
-pub(crate) fn baseline_w(input: PlanningInput<'_>, plan: &Plan) -> f64 {
-    let mut ordered = BTreeMap::new();
-    for decision in &plan.nodes {
-        let sleeps = matches!(decision, NodeDecision::Sleep { .. });
-        ordered.insert(decision.node(), sleeps);
-    }
-    let asleep = |key, node: &Node| {
-        ordered.get(&key).copied().unwrap_or(node.wakefulness == Wakefulness::Asleep)
+/// Baseline power of the cluster once these node decisions are carried out, watts.
+pub(crate) fn baseline_w<'n>(
+    input: PlanningInput<'_>,
+    decisions: impl Iterator<Item = &'n NodeDecision>,
+) -> f64 {
+    let sleeps = |decision: &NodeDecision| matches!(decision, NodeDecision::Sleep { .. });
+    let decided: BTreeMap<NodeKey, bool> =
+        decisions.map(|decision| (decision.node(), sleeps(decision))).collect();
+    let is_asleep = |key, node: &Node| {
+        decided.get(&key).copied().unwrap_or(node.wakefulness == Wakefulness::Asleep)
     };
     let nodes = input.state.keyed_nodes();
-    nodes.map(|(key, node)| empty_node_w(input, node, asleep(key, node))).sum()
+    nodes.map(|(key, node)| node_baseline_w(input, node, is_asleep(key, node))).sum()
 }
 
-/// What a card of `kind` draws with this job alone on it, watts; infinite where nothing bounds it.
-pub(crate) fn card_w(
-    input: PlanningInput<'_>,
-    job: &Job,
-    kind: &str,
-    gpus: u32,
-    setting: GpuSetting,
-) -> f64 {
-    card_w_by(|choice| choice.gpu_power_w, input, job, kind, gpus, setting)
+/// The least baseline power: nodes that may sleep are asleep. `None` if it is unknown for some node.
+#[must_use]
+pub fn least_baseline(input: PlanningInput<'_>) -> Option<Power> {
+    let is_known = |node: &Node| {
+        node.facts.watts.is_some() || input.state.gpu_power(&node.facts.gpu_type).is_some()
+    };
+    let nodes = input.state.nodes();
+    let all_known = !nodes.is_empty() && nodes.iter().all(is_known);
+    let watts =
+        nodes.iter().map(|node| node_baseline_w(input, node, input.limits.nodes_sleep)).sum();
+    all_known.then(|| Power::from_w_f64(watts))
 }
 
-/// The same by what is told of a choice.
-fn card_w_by(
-    watts: impl Fn(&OperatingPoint) -> f64,
-    input: PlanningInput<'_>,
-    job: &Job,
-    kind: &str,
-    gpus: u32,
-    setting: GpuSetting,
-) -> f64 {
-    let menu = job.menu_on(kind);
-    let uncapped = GpuSetting { cap_mw: None, ..setting };
-    let known = menu.and_then(|menu| {
-        let choice = |setting| menu.choice(gpus, setting);
-        choice(setting).or_else(|| choice(uncapped)).or_else(|| choice(GpuSetting::DEFAULT))
-    });
-    let most = input.state.gpu_power(kind).map_or(f64::INFINITY, |draw| draw.most.as_w());
-    let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
-    let least = input.state.gpu_power(kind).and_then(|draw| draw.cap_least);
-    let least = least.filter(|_| input.limits.caps_enforced).unwrap_or(Power::ZERO).as_w();
-    known.map_or(most, watts).max(least).min(cap).min(most)
+/// Which power of an operating point counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Estimate {
+    /// The mean.
+    Expected,
+    /// The upper end of the prediction interval.
+    Upper,
 }
 
-/// What a card may draw with the jobs that are on it, or none, watts: all of it that is counted.
-/// `None` where nothing bounds it.
-fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f64> {
-    let facts = input.state.node(node);
-    let kind = &facts.facts.gpu_type;
-    let draw = input.state.gpu_power(kind)?;
-    let idle = idle_w(input, facts);
-    let above = facts.tenants(gpu).iter().filter_map(|&key| {
-        let job = input.state.job(key)?;
-        let (on, setting) = match &job.state {
-            State::Running { on, setting, .. } => (on, *setting),
-            State::Stopping { on } => (on, GpuSetting::DEFAULT),
-            State::Queued => return None,
+impl Estimate {
+    fn of(self, point: &OperatingPoint) -> f64 {
+        match self {
+            Self::Expected => point.gpu_power_w,
+            Self::Upper => point.gpu_power_w_most,
+        }
+    }
+}
+
+/// GPUs of one type for one job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JobGpus<'j> {
+    pub(crate) job: &'j Job,
+    pub(crate) gpu_type: &'j str,
+    pub(crate) gpus: u32,
+}
+
+impl JobGpus<'_> {
+    /// Expected power of one GPU at a setting with this job exclusively, watts; infinite if unbounded.
+    pub(crate) fn expected_w(&self, input: PlanningInput<'_>, setting: GpuSetting) -> f64 {
+        self.power_w(input, setting, Estimate::Expected)
+    }
+
+    fn power_w(&self, input: PlanningInput<'_>, setting: GpuSetting, estimate: Estimate) -> f64 {
+        let uncapped = GpuSetting { cap_mw: None, ..setting };
+        let known = self.job.menu_on(self.gpu_type).and_then(|points| {
+            let point = |setting| points.choice(self.gpus, setting);
+            point(setting).or_else(|| point(uncapped)).or_else(|| point(GpuSetting::DEFAULT))
+        });
+        let limits = input.state.gpu_power(self.gpu_type);
+        let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
+        let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
+        let least = limits.and_then(|power| power.cap_least);
+        let least = least.filter(|_| input.limits.caps_enforced).unwrap_or(Power::ZERO).as_w();
+        known.map_or(most, |point| estimate.of(point)).max(least).min(cap).min(most)
+    }
+}
+
+/// The GPUs that a job holds, and their setting.
+fn held_gpus(job: &Job) -> Option<(&GpuSet, GpuSetting)> {
+    match &job.state {
+        State::Running { on, setting, .. } => Some((on, *setting)),
+        State::Stopping { on } => Some((on, GpuSetting::DEFAULT)),
+        State::Queued => None,
+    }
+}
+
+/// Power above idle of the GPUs of the cluster, watts, as jobs are added.
+pub(crate) struct PowerSum<'a> {
+    input: PlanningInput<'a>,
+    above_idle_w: Vec<Vec<f64>>,
+}
+
+impl<'a> PowerSum<'a> {
+    pub(crate) fn new(input: PlanningInput<'a>) -> Self {
+        let gpus = |node: &Node| vec![0.0; node.facts.gpus as usize];
+        Self { input, above_idle_w: input.state.nodes().iter().map(gpus).collect() }
+    }
+
+    /// Adds a job with this power of each GPU, idle power included.
+    pub(crate) fn add(&mut self, on: &GpuSet, gpu_w: f64) {
+        for here in &on.by_node {
+            let node = self.input.state.node(here.node);
+            let above_idle = (gpu_w - idle_w(self.input, node)).max(0.0);
+            for gpu in bits(here.gpus) {
+                if let Some(watts) = self.above_idle_w[here.node.index()].get_mut(gpu as usize) {
+                    *watts += above_idle;
+                }
+            }
+        }
+    }
+
+    /// The sum over all GPUs, each at most at its highest power.
+    pub(crate) fn total_w(&self) -> f64 {
+        let of_node = |(node, gpus): (&Node, &Vec<f64>)| {
+            let limits = self.input.state.gpu_power(&node.facts.gpu_type);
+            let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
+            let most = (most - idle_w(self.input, node)).max(0.0);
+            gpus.iter().map(|watts| watts.min(most)).sum::<f64>()
         };
-        Some((card_w(input, job, kind, on.gpu_count(), setting) - idle).max(0.0))
-    });
-    let watts = (idle + above.sum::<f64>()).min(draw.most.as_w());
-    // No cap is lower, and an idle card draws less than any.
-    Some(watts.max(draw.cap_least.unwrap_or(Power::ZERO).as_w()))
+        self.input.state.nodes().iter().zip(&self.above_idle_w).map(of_node).sum()
+    }
 }
 
-/// The cap that holds a card to what it may draw, where a power limit stands. Whole watts: cards take
-/// no finer ones, and neither does a window's configuration.
+/// Expected power of the cluster as it is.
+#[must_use]
+pub fn expected_power(input: PlanningInput<'_>) -> Power {
+    let mut sum = PowerSum::new(input);
+    for (_, job) in input.state.running() {
+        let Some((on, setting)) = held_gpus(job) else { continue };
+        let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
+        let watts = JobGpus { job, gpu_type, gpus: on.gpu_count() }.expected_w(input, setting);
+        sum.add(on, if watts.is_finite() { watts } else { 0.0 });
+    }
+    Power::from_w_f64(baseline_w(input, std::iter::empty()) + sum.total_w())
+}
+
+/// Power reserved for a GPU with its present jobs, watts. `None` if unbounded.
+fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f64> {
+    let node = input.state.node(node);
+    let gpu_type = &node.facts.gpu_type;
+    let limits = input.state.gpu_power(gpu_type)?;
+    let idle = idle_w(input, node);
+    let above_idle = node.tenants(gpu).iter().filter_map(|&key| {
+        let job = input.state.job(key)?;
+        let (on, setting) = held_gpus(job)?;
+        let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+        Some((gpus.expected_w(input, setting) - idle).max(0.0))
+    });
+    let watts = (idle + above_idle.sum::<f64>()).min(limits.most.as_w());
+    Some(watts.max(limits.cap_least.unwrap_or(Power::ZERO).as_w()))
+}
+
+/// The cap that enforces the power reserved for a GPU, where a power limit is in force. Entire watts: GPUs
+/// accept no finer caps.
 #[must_use]
 pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<Power> {
     input.limits.power_max?;
@@ -115,191 +204,94 @@ pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option
     Some(Power::from_w(watts.ceil().max(1.0) as u64))
 }
 
-/// Watts of cards above idle, by node and GPU.
-pub(crate) struct Cards<'a> {
-    input: PlanningInput<'a>,
-    above_w: Vec<Vec<f64>>,
-}
-
-impl<'a> Cards<'a> {
-    pub(crate) fn new(input: PlanningInput<'a>) -> Self {
-        let cards = |node: &Node| vec![0.0; node.facts.gpus as usize];
-        Self { input, above_w: input.state.nodes().iter().map(cards).collect() }
-    }
-
-    /// A job draws so much, idle and all, on each of these.
-    pub(crate) fn add(&mut self, on: &GpuSet, card_w: f64) {
-        for spot in &on.by_node {
-            let node = self.input.state.node(spot.node);
-            let above = (card_w - idle_w(self.input, node)).max(0.0);
-            for gpu in crate::state::gpu_set::bits(spot.gpus) {
-                if let Some(watts) = self.above_w[spot.node.index()].get_mut(gpu as usize) {
-                    *watts += above;
-                }
-            }
-        }
-    }
-
-    /// All of them, none above what such a card draws at most.
-    pub(crate) fn above_idle_w(&self) -> f64 {
-        let of = |(node, cards): (&Node, &Vec<f64>)| {
-            let most = self.input.state.gpu_power(&node.facts.gpu_type);
-            let most = most.map_or(f64::INFINITY, |draw| draw.most.as_w());
-            let most = (most - idle_w(self.input, node)).max(0.0);
-            cards.iter().map(|watts| watts.min(most)).sum::<f64>()
-        };
-        self.input.state.nodes().iter().zip(&self.above_w).map(of).sum()
-    }
-}
-
-/// What is drawn now, by what is expected of each job as it is set.
-#[must_use]
-pub fn drawn(input: PlanningInput<'_>) -> Power {
-    let mut cards = Cards::new(input);
-    for (_, job) in input.state.running() {
-        let (on, setting) = match &job.state {
-            State::Running { on, setting, .. } => (on, *setting),
-            State::Stopping { on } => (on, GpuSetting::DEFAULT),
-            State::Queued => continue,
-        };
-        let Some(kind) = input.state.gpu_type_of(job) else { continue };
-        let watts = card_w(input, job, kind, on.gpu_count(), setting);
-        cards.add(on, if watts.is_finite() { watts } else { 0.0 });
-    }
-    Power::from_w_f64(baseline_w(input, &Plan::default()) + cards.above_idle_w())
-}
-
-/// How far a job's draw can be brought down while it goes on.
+/// How far the power of a running job can be reduced under a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerEstimate {
-    /// Not at all: somebody has chosen its setting for good.
+    /// Not at all: its setting does not depend on the price.
     Fixed,
-    /// To its min_power setting.
+    /// To its lowest-power setting.
     Settings,
-    /// To its min_power setting on the fewest GPUs it may have, where it can be stopped.
+    /// To its lowest-power setting on its fewest GPUs, if it can be stopped.
     Sizes,
 }
 
 impl PowerEstimate {
-    /// What can be done under a policy.
+    /// The reduction that a policy can make.
     #[must_use]
     pub fn under(policy: &dyn Policy) -> Self {
-        match (policy.capabilities().prices, policy.capabilities().sets_cards) {
+        let capabilities = policy.capabilities();
+        match (capabilities.prices, capabilities.sets_cards) {
             (Some(_), _) => Self::Sizes,
             (None, true) => Self::Fixed,
             (None, false) => Self::Settings,
         }
     }
 
-    /// The GPUs of a job that has so many, so set, and the watts of each once it is at its min_power:
-    /// at the least energy a step. Where its power is not sure, the most that it may be: a budget that
-    /// is reserved_power to hold is not to be overrun by what was foretold too low.
-    pub(crate) fn of(
+    /// The number of GPUs of a job at its lowest-power operating point (least energy of a training step),
+    /// and the power of each, watts.
+    fn minimum(
         self,
         input: PlanningInput<'_>,
-        job: &Job,
-        kind: &str,
-        gpus: u32,
+        job: JobGpus<'_>,
         setting: GpuSetting,
+        estimate: Estimate,
     ) -> (u32, f64) {
-        self.of_by(|choice| choice.card_power_w_most, input, job, kind, gpus, setting)
-    }
-
-    /// The same as it is expected to be, where its power is not sure.
-    pub(crate) fn expected(
-        self,
-        input: PlanningInput<'_>,
-        job: &Job,
-        kind: &str,
-        gpus: u32,
-        setting: GpuSetting,
-    ) -> (u32, f64) {
-        self.of_by(|choice| choice.gpu_power_w, input, job, kind, gpus, setting)
-    }
-
-    fn of_by(
-        self,
-        power_w: impl Fn(&OperatingPoint) -> f64,
-        input: PlanningInput<'_>,
-        job: &Job,
-        kind: &str,
-        gpus: u32,
-        setting: GpuSetting,
-    ) -> (u32, f64) {
-        let as_it_is = (gpus, card_w_by(&power_w, input, job, kind, gpus, setting));
-        let Some(menu) = job.menu_on(kind) else {
-            return as_it_is;
-        };
+        let present = (job.gpus, job.power_w(input, setting, estimate));
+        let Some(points) = job.job.menu_on(job.gpu_type) else { return present };
         let size = match self {
-            Self::Fixed => return as_it_is,
-            Self::Settings => gpus,
-            Self::Sizes if job.facts.can_stop => menu.sizes().next().unwrap_or(gpus),
-            Self::Sizes => gpus,
+            Self::Fixed => return present,
+            Self::Sizes if job.job.facts.can_stop => points.sizes().next().unwrap_or(job.gpus),
+            Self::Settings | Self::Sizes => job.gpus,
         };
-        let charge = Charge::on(input, kind);
-        let joules = |choice: &&OperatingPoint| charge.joules_a_step(choice);
-        let choices = menu.with_gpus(size).iter();
-        let least = choices.min_by(|a, b| joules(a).total_cmp(&joules(b)));
-        let least = least.map(|choice| (size, power_w(choice)));
-        least.filter(|(_, watts)| *watts <= as_it_is.1 || size < gpus).unwrap_or(as_it_is)
+        let least = least_energy(&Charge::on(input, job.gpu_type), points.with_gpus(size));
+        let least = least.map(|point| (size, estimate.of(point)));
+        least.filter(|(_, watts)| *watts <= present.1 || size < job.gpus).unwrap_or(present)
+    }
+
+    /// The minimum power of a job above idle on nodes like `node`, watts.
+    pub(crate) fn minimum_above_idle_w(
+        self,
+        input: PlanningInput<'_>,
+        node: &Node,
+        job: JobGpus<'_>,
+        setting: GpuSetting,
+        estimate: Estimate,
+    ) -> f64 {
+        let (gpus, gpu_w) = self.minimum(input, job, setting, estimate);
+        f64::from(gpus) * (gpu_w - idle_w(input, node)).max(0.0)
     }
 }
 
-/// What would be drawn if every running job were at its min_power.
+/// Minimum power of the cluster, by the upper end of each prediction: a budget must not be exceeded because
+/// a prediction was too low.
 #[must_use]
-pub fn min_power(input: PlanningInput<'_>, thrift: PowerEstimate) -> Power {
-    of_running(input, |job, gpus, setting| {
-        Some(thrift.of(input, job, input.state.gpu_type_of(job)?, gpus, setting))
-    })
-}
-
-/// What the whole cluster draws at least with nobody on it, the nodes asleep that may sleep; `None`
-/// where that is not known of every node.
-#[must_use]
-pub fn empty(input: PlanningInput<'_>) -> Option<Power> {
-    let is_known = |node: &Node| {
-        node.facts.watts.is_some() || input.state.gpu_power(&node.facts.gpu_type).is_some()
-    };
-    let nodes = input.state.nodes();
-    let known = !nodes.is_empty() && nodes.iter().all(is_known);
-    let watts = nodes.iter().map(|node| empty_node_w(input, node, input.limits.nodes_sleep)).sum();
-    known.then(|| Power::from_w_f64(watts))
-}
-
-/// What the whole cluster is expected to draw at least with this waiting job on it, at its min_power,
-/// and nobody else: on the nodes that need least for it, the others asleep where they may sleep. Not
-/// the most that may be: of a job that never runs nothing surer will ever be known.
-pub(crate) fn alone_w(input: PlanningInput<'_>, thrift: PowerEstimate, job: &Job) -> f64 {
-    let gpus = job.facts.request.min;
-    let rest = |node: &Node| empty_node_w(input, node, input.limits.nodes_sleep);
-    let all: f64 = input.state.nodes().iter().map(rest).sum();
-    let on_one_kind = input.state.nodes().iter().map(|node| {
-        let kind = &node.facts.gpu_type;
-        let (gpus, card_w) = thrift.expected(input, job, kind, gpus, GpuSetting::DEFAULT);
-        let nodes = gpus.div_ceil(node.facts.gpus.max(1));
-        let wakes = (empty_node_w(input, node, false) - rest(node)).max(0.0);
-        f64::from(gpus) * (card_w - idle_w(input, node)).max(0.0) + f64::from(nodes) * wakes
-    });
-    all + on_one_kind.reduce(f64::min).unwrap_or(0.0)
-}
-
-/// The empty cluster and what each running job adds: `of` says on how many GPUs, and what each draws.
-fn of_running(
-    input: PlanningInput<'_>,
-    of: impl Fn(&Job, u32, GpuSetting) -> Option<(u32, f64)>,
-) -> Power {
-    let mut watts = baseline_w(input, &Plan::default());
+pub fn min_power(input: PlanningInput<'_>, reduction: PowerEstimate) -> Power {
+    let mut watts = baseline_w(input, std::iter::empty());
     for (_, job) in input.state.running() {
-        let (on, setting) = match &job.state {
-            State::Running { on, setting, .. } => (on, *setting),
-            State::Stopping { on } => (on, GpuSetting::DEFAULT),
-            State::Queued => continue,
-        };
-        let Some((gpus, card_w)) = of(job, on.gpu_count(), setting) else { continue };
-        let idle =
-            on.by_node.first().map_or(0.0, |spot| idle_w(input, input.state.node(spot.node)));
-        let above = if card_w.is_finite() { (card_w - idle).max(0.0) } else { 0.0 };
-        watts += f64::from(gpus) * above;
+        let Some((on, setting)) = held_gpus(job) else { continue };
+        let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
+        let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+        let (gpus, gpu_w) = reduction.minimum(input, gpus, setting, Estimate::Upper);
+        let first = on.by_node.first();
+        let idle = first.map_or(0.0, |here| idle_w(input, input.state.node(here.node)));
+        let above_idle = if gpu_w.is_finite() { (gpu_w - idle).max(0.0) } else { 0.0 };
+        watts += f64::from(gpus) * above_idle;
     }
     Power::from_w_f64(watts)
+}
+
+/// Least expected power of the cluster with this queued job as the only one, watts, on the nodes where it
+/// needs least. By the mean of its prediction: only a run could narrow it.
+pub(crate) fn alone_w(input: PlanningInput<'_>, reduction: PowerEstimate, job: &Job) -> f64 {
+    let gpus = job.facts.request.min;
+    let least = |node: &Node| node_baseline_w(input, node, input.limits.nodes_sleep);
+    let baseline: f64 = input.state.nodes().iter().map(least).sum();
+    let added = input.state.nodes().iter().map(|node| {
+        let job = JobGpus { job, gpu_type: &node.facts.gpu_type, gpus };
+        let (gpus, gpu_w) = reduction.minimum(input, job, GpuSetting::DEFAULT, Estimate::Expected);
+        let nodes = gpus.div_ceil(node.facts.gpus.max(1));
+        let waking = (node_baseline_w(input, node, false) - least(node)).max(0.0);
+        f64::from(gpus) * (gpu_w - idle_w(input, node)).max(0.0) + f64::from(nodes) * waking
+    });
+    baseline + added.reduce(f64::min).unwrap_or(0.0)
 }

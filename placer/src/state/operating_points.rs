@@ -36,7 +36,7 @@ pub struct OperatingPoint {
     /// Power of one of its cards, idle power and all, watts.
     pub gpu_power_w: f64,
     /// The most that is, where the surface is not sure of it, watts.
-    pub card_power_w_most: f64,
+    pub gpu_power_w_most: f64,
 }
 
 /// All ways to run a job alone that its surface knows.
@@ -92,7 +92,7 @@ impl OperatingPoints {
                 setting,
                 steps_per_s: rate,
                 gpu_power_w: power,
-                card_power_w_most: power.max(point.gpu_power_w.high.min(*POWERS_W.end())),
+                gpu_power_w_most: power.max(point.gpu_power_w.high.min(*POWERS_W.end())),
             };
             best.entry((point.gpus, setting))
                 .and_modify(|known| {

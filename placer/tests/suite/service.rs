@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
+use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{
-    AppliedGpu, CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired,
-    PowerReport, Reply, SubmitJob,
+    CancelJob, JobRecord, LaunchReport, LaunchState, LaunchedJob, NodeDesired, Reply, SubmitJob,
 };
 use wattle_common::subject::{Bucket, Reporter, RequestTopic, Subject};
-use wattle_common::{ClusterId, JobId, NodeId, Timestamp};
+use wattle_common::{ClusterId, JobId, NodeId};
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
 use wattle_runtime::clock;
 use wattle_runtime::testing::{NatsServer, until};
+use wattle_testkit::{applied_gpu, job_spec, power_report};
 
 /// The machine that runs the tests may be busy with many of them.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -40,24 +40,7 @@ fn cluster() -> ClusterId {
 }
 
 fn spec(job: &str, gpus: u32) -> JobSpec {
-    JobSpec {
-        job: JobId::new(job).unwrap(),
-        name: job.to_owned(),
-        workload: None,
-        gpus: GpuRequest::exactly(gpus),
-        exclusive: false,
-        priority: 0,
-        deadline_at_us: None,
-        slack_ms: None,
-        duration_ms_estimate: None,
-        memory_mib_max: None,
-        gpu_type: None,
-        checkpoint_signal: Some("SIGUSR1".to_owned()),
-        command: vec!["train".to_owned()],
-        environment: vec![],
-        working_dir: None,
-        submitted_at_us: Timestamp::EPOCH,
-    }
+    JobSpec { checkpoint_signal: Some("SIGUSR1".to_owned()), ..job_spec(job, gpus) }
 }
 
 impl Site {
@@ -147,33 +130,8 @@ impl Site {
     }
 
     async fn power(&self, gpus: u32) {
-        let report = PowerReport {
-            node: node(),
-            at_us: clock::now(),
-            observed_generation: 0,
-            lease_until_us: None,
-            gpus: (0..gpus)
-                .map(|gpu| AppliedGpu {
-                    gpu,
-                    uuid: format!("GPU-{gpu}"),
-                    gpu_type: "v100".to_owned(),
-                    memory_mib: 32_768,
-                    healthy: true,
-                    cap_mw: None,
-                    cap_mw_default: None,
-                    cap_mw_min: None,
-                    cap_mw_max: None,
-                    clock_mhz_max: None,
-                    clock_mhz_supported_min: None,
-                    clock_mhz_supported_max: None,
-                    last_error: None,
-                })
-                .collect(),
-            can_sleep: false,
-            sleep_result: None,
-            switch: None,
-            gpus_per_board: None,
-        };
+        let report =
+            power_report("n0", clock::now(), (0..gpus).map(|gpu| applied_gpu(gpu, "v100")));
         self.actual.put(&Reporter::Power.key(&node()), &report).await.unwrap();
     }
 

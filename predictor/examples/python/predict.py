@@ -1,7 +1,6 @@
-"""A predictor in Python: what a job did in a configuration, it will do again.
+"""A predictor in Python: the moving mean of each configuration, with its scatter.
 
-It knows a moving mean of the newest windows of each configuration and how they spread, and nothing
-else. It takes part in the contest like any other: see docs/predictors.md.
+It predicts only configurations that the job ran in. See docs/extending/predictor.md.
 
     python3 predict.py --nats nats://127.0.0.1:4222 --cluster main
 """
@@ -15,7 +14,7 @@ from collections import deque
 import nats
 import nats.micro
 
-NEWEST = 20  # windows remembered of each configuration
+NEWEST = 20  # windows kept per configuration
 JOBS_MAX = 1000
 CONFIGURATIONS_MAX = 64
 
@@ -25,7 +24,7 @@ def estimate(values):
     n = len(values)
     mean = sum(values) / n
     variance = sum((v - mean) ** 2 for v in values) / max(n - 1, 1)
-    # As if one more reading had been 5 % off: one window alone must not look certain.
+    # One more reading with an error of 5 % is assumed, so that a single window is not certain.
     spread = math.sqrt((variance * (n - 1) + (0.05 * mean) ** 2) / n)
     half = 1.645 * spread * math.sqrt(1 + 1 / n)
     return {"mean": mean, "low": max(mean - half, 0.0), "high": mean + half}
@@ -37,7 +36,7 @@ class Job:
         self.newest = None
 
     def learn(self, window):
-        """Takes in a window; true where it says something new and usable."""
+        """Adds a window; true where it is new and usable."""
         rate, power = window.get("steps_per_s"), window.get("power_mw_gpus")
         if not rate or not power or window.get("steps_inferred"):
             return False
@@ -54,7 +53,7 @@ class Job:
         readings = self.seen.setdefault(key, deque(maxlen=NEWEST))
         reading = (window["node"], window["from_us"], rate, power / 1000 / len(window["gpus"]))
         if any(reading[:2] == known[:2] for known in readings):
-            return False  # this window came before
+            return False  # duplicate
         readings.append(reading)
         self.newest = window
         return True
@@ -121,7 +120,7 @@ async def main():
             await propose(job)
 
     async def on_champion(_):
-        # Somebody was promoted, or the registry has just started: all is wanted anew.
+        # A predictor was promoted, or the registry started: all jobs are requested.
         for job in [job for job, known in jobs.items() if known.newest]:
             await propose(job)
 

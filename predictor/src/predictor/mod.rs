@@ -111,7 +111,7 @@ impl Predictor {
     }
 
     /// Jobs of `class` without a window of their own; their predictions are those of the class.
-    pub fn unseen_of<'a>(&'a self, class: &'a WorkloadId) -> impl Iterator<Item = &'a JobId> {
+    pub fn without_windows<'a>(&'a self, class: &'a WorkloadId) -> impl Iterator<Item = &'a JobId> {
         let unseen = |job: &Job| job.workload.as_ref() == Some(class) && job.windows().is_empty();
         self.jobs.iter().filter(move |(_, job)| unseen(job)).map(|(id, _)| id)
     }

@@ -1,10 +1,10 @@
-//! Where surfaces go, and where what was learned is kept.
+//! Proposes surfaces and stores what was learned.
 //!
-//! Surfaces are proposed on a subject of their own. The bucket `knowledge`:
-//! `<predictor>.job.<job>` holds a job's description and windows,
-//! `<predictor>.class.<gpu kind>.<class>` what jobs of a class were,
-//! `<predictor>.scores.<gpu kind>.<what>` how far predictions were off. An entry that cannot
-//! be read, or that another version wrote, is skipped and counted; it is written anew in time.
+//! Surfaces are proposed on the predictor's subject. Keys of the bucket `knowledge`:
+//! `<predictor>.job.<job>` holds a job's description and windows, `<predictor>.class.<gpu type>.<class>`
+//! the history of a workload class, `<predictor>.scores.<gpu type>.<quantity>` prediction errors. An
+//! entry that cannot be read, or that another version wrote, is skipped and counted; it is replaced
+//! by the next write.
 
 use wattle_common::codec;
 use wattle_common::id::{JobId, PredictorId, WorkloadId};
@@ -17,7 +17,7 @@ use crate::history::Class;
 use crate::job::Job;
 use crate::predictor::Predictor;
 
-/// What was taken up from an earlier run.
+/// Numbers of entries restored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Restored {
     pub(super) jobs: usize,
@@ -56,17 +56,17 @@ impl Store {
                     restored.jobs += usize::from(fine);
                     fine
                 }
-                (Some("class"), Some(kind), Some(class)) => {
+                (Some("class"), Some(gpu_type), Some(class)) => {
                     let stored =
                         WorkloadId::new(class).ok().zip(codec::decode_json::<Class>(value).ok());
                     let fine = stored.is_some_and(|(class, stored)| {
-                        predictor.restore_class(kind, class, stored)
+                        predictor.restore_class(gpu_type, class, stored)
                     });
                     restored.classes += usize::from(fine);
                     fine
                 }
-                (Some("scores"), Some(kind), Some(name)) => codec::decode_json::<Scores>(value)
-                    .is_ok_and(|stored| predictor.restore_scores(kind, name, stored)),
+                (Some("scores"), Some(gpu_type), Some(name)) => codec::decode_json::<Scores>(value)
+                    .is_ok_and(|stored| predictor.restore_scores(gpu_type, name, stored)),
                 _ => false,
             };
             restored.unreadable += usize::from(!fine);
@@ -96,8 +96,8 @@ impl Store {
         &self,
         classes: Vec<(String, WorkloadId, Class)>,
     ) -> Result<(), BusError> {
-        for (kind, class, kept) in classes {
-            let key = format!("{}.class.{kind}.{class}", self.predictor);
+        for (gpu_type, class, kept) in classes {
+            let key = format!("{}.class.{gpu_type}.{class}", self.predictor);
             self.knowledge.put(&key, &kept).await?;
         }
         Ok(())
@@ -107,8 +107,8 @@ impl Store {
         &self,
         scores: Vec<(String, String, Scores)>,
     ) -> Result<(), BusError> {
-        for (kind, name, kept) in scores {
-            let key = format!("{}.scores.{kind}.{name}", self.predictor);
+        for (gpu_type, name, kept) in scores {
+            let key = format!("{}.scores.{gpu_type}.{name}", self.predictor);
             self.knowledge.put(&key, &kept).await?;
         }
         Ok(())

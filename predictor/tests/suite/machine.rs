@@ -34,7 +34,7 @@ fn short(out: Vec<Action>) -> Vec<String> {
         .map(|action| match action {
             Action::PublishSurface(s) => format!("{} after {}", s.job, s.windows),
             Action::ForgetJob(job) => format!("remove {job}"),
-            Action::ReportUnusable { job, why } => format!("{job}: {why}"),
+            Action::ReportUnusable { job, error } => format!("{job}: {error}"),
         })
         .collect()
 }
@@ -137,7 +137,7 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
         gpus: GpuRequest::exactly(1),
         gpu_type: None,
     };
-    let seen = |kind: &str| Event::KindSeen(kind.to_owned());
+    let seen = |kind: &str| Event::GpuTypeFound(kind.to_owned());
     assert!(told(&mut m, 90, seen("v100")).is_empty());
     assert_eq!(told(&mut m, 100, any("waits")), ["waits on v100"]);
     assert_eq!(told(&mut m, 100, described("bound")), ["bound on v100"]);

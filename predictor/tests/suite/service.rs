@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{class, job, point, window};
 use wattle_common::id::PredictorId;
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
+use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{JobRecord, JobWindow, Surface};
 use wattle_common::subject::{Bucket, JobTopic, Subject};
 use wattle_common::{ClusterId, Timestamp};
@@ -20,6 +20,7 @@ use wattle_registry::service as registry;
 use wattle_runtime::bus::{Bus, BusConfig, BusError, KvBucket};
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::testing::{NatsServer, until};
+use wattle_testkit::{job_record, job_spec};
 
 /// Far more than any of it takes on a busy machine.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -65,31 +66,12 @@ impl Bench {
     }
 
     async fn record(&self, name: &str, phase: JobPhase) {
-        let record = JobRecord {
-            phase,
-            ..serde_json::from_value(serde_json::json!({
-                "spec": JobSpec {
-                    job: job(name),
-                    name: name.into(),
-                    workload: Some(class("a")),
-                    gpus: GpuRequest::exactly(1),
-                    exclusive: false,
-                    priority: 0,
-                    deadline_at_us: None,
-                    slack_ms: None,
-                    duration_ms_estimate: None,
-                    memory_mib_max: None,
-                    gpu_type: None,
-                    checkpoint_signal: None,
-                    command: vec!["train".into()],
-                    environment: Vec::new(),
-                    working_dir: None,
-                    submitted_at_us: Timestamp::from_s(1),
-                },
-                "phase": phase, "phase_since_us": 1, "attempt": 1,
-            }))
-            .unwrap()
+        let spec = JobSpec {
+            workload: Some(class("a")),
+            submitted_at_us: Timestamp::from_s(1),
+            ..job_spec(name, 1)
         };
+        let record = JobRecord { attempt: 1, ..job_record(spec, phase) };
         self.jobs.put(name, &record).await.unwrap();
     }
 

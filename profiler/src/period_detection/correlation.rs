@@ -1,29 +1,29 @@
-//! How alike a series is to itself some time later, for samples that come at uneven instants.
+//! The autocorrelation of a series with uneven sampling instants.
 //!
-//! Pairs of samples are sorted by the time between them, so no grid is needed and nothing is
-//! interpolated: where the sampling instants are jittered, pairs lie at every distance, and what
-//! swings faster than the samples come shows at its own period instead of at an alias of it (slotted
-//! autocorrelation: Edelson and Krolik 1988, Astrophysical Journal 333, 646). A series is looked at
-//! in bands of periods, each freed of what is slower than the band, so that an evaluation pause or a
-//! drift does not hide a fine rhythm.
+//! Pairs of samples are grouped into slots by the time between them, without a grid and without
+//! interpolation (slotted autocorrelation: Edelson and Krolik 1988, Astrophysical Journal 333,
+//! 646). With jittered sampling, pairs exist at every distance, so a variation faster than the
+//! sampling appears at its own period instead of an alias. A series is examined in bands of
+//! periods, each high-pass filtered, so that an evaluation pause or a drift does not hide a short
+//! period.
 
-/// Longest period of a band, as a multiple of its shortest.
+/// Ratio of a band's longest to its shortest period.
 const BAND: f64 = 3.0;
-/// Multiples of the period over which a peak is followed.
+/// Number of multiples of the period at which a peak is confirmed.
 const MULTIPLES: usize = 3;
-/// Slots within the shortest period of a band.
+/// Number of slots within the shortest period of a band.
 const SLOTS: f64 = 10.0;
-/// Lags beyond this share of the span have too few pairs.
+/// Longest lag, as a share of the span; longer ones have too few pairs.
 const LAG_SHARE: f64 = 0.8;
-/// Share of values clipped at either end: one outlier must not be the series.
+/// Share of values clipped at either end, against outliers.
 const CLIPPED: f64 = 0.02;
 
-/// One reading over time.
+/// The readings of one sensor over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Channel {
     /// Seconds, ascending.
     pub(super) times: Vec<f64>,
-    /// Any unit, one for each time.
+    /// Any unit, one value for each time.
     pub(super) values: Vec<f64>,
 }
 
@@ -35,8 +35,8 @@ impl Channel {
         }
     }
 
-    /// What is left of it without what is slower than periods of `longest`, clipped, at mean 0 and
-    /// deviation 1; `None` where nothing is left.
+    /// The channel without variations slower than periods of `longest`, clipped, with mean 0 and
+    /// deviation 1; `None` if it is constant.
     fn high_passed(&self, longest: f64) -> Option<Self> {
         let (times, half) = (&self.times, 1.5 * longest);
         let (mut from, mut until, mut sum) = (0, 0, 0.0);
@@ -60,7 +60,7 @@ impl Channel {
         values.iter_mut().for_each(|v| *v = v.clamp(low, high));
         let mean = values.iter().sum::<f64>() / n;
         let sd = (values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n).sqrt();
-        // What rounding leaves of a constant is no signal.
+        // Rounding errors of a constant are not a signal.
         let scale = self.values.iter().fold(0.0_f64, |all, v| all.max(v.abs()));
         if sd.is_nan() || sd <= 1e-6 * scale {
             return None;
@@ -79,7 +79,7 @@ pub(super) struct Band {
 }
 
 impl Band {
-    /// The bands from `shortest` to `longest`, for samples `interval` apart, all in seconds.
+    /// The bands from `shortest` to `longest`, for samples `interval` apart, in seconds.
     pub(super) fn all(shortest: f64, longest: f64, interval: f64) -> impl Iterator<Item = Self> {
         let band = move |shortest: f64| Self {
             shortest,
@@ -92,31 +92,31 @@ impl Band {
     }
 }
 
-/// Likeness by lag within one band.
+/// Autocorrelation by lag within one band.
 #[derive(Clone, Debug)]
 pub(super) struct Correlation {
     band: Band,
-    /// By slot, smoothed over its neighbours: likeness, and its deviation if there were none.
+    /// By slot, smoothed over its neighbours: correlation, and its deviation without a period.
     slots: Vec<(f64, f64)>,
 }
 
-/// A lag at which a series is like itself.
+/// A peak of the autocorrelation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peak {
     /// Seconds.
     pub(super) period: f64,
-    /// Mean likeness at the period and its multiples.
+    /// Mean correlation at the period and its multiples.
     pub(super) height: f64,
     /// Half the width of the period's 90 % interval, seconds.
     pub(super) error: f64,
-    /// Height by its deviation if there were no rhythm.
+    /// Height in deviations without a period.
     pub(super) significance: f64,
     /// The band it was found in.
     pub(super) band: Band,
 }
 
 impl Correlation {
-    /// Of `channel` within `band`, from those pairs whose middle `part` takes.
+    /// Autocorrelation of `channel` within `band`, from the pairs whose midpoint `part` selects.
     pub(super) fn of(channel: &Channel, band: Band, part: impl Fn(f64) -> bool) -> Option<Self> {
         let filtered = channel.high_passed(band.longest)?;
         let saved: Vec<(f64, f64)> =
@@ -157,8 +157,8 @@ impl Correlation {
         self.slots.get(slot).map_or(f64::NEG_INFINITY, |(r, _)| *r)
     }
 
-    /// The highest place within `reach` of `lag`: lag, likeness, deviation; `None` where that is at
-    /// the edge of what was looked at.
+    /// The highest slot within `reach` of `lag`: lag, correlation, deviation; `None` at the edge
+    /// of the examined lags.
     fn top(&self, lag: f64, reach: f64) -> Option<(f64, f64, f64)> {
         let slot = |lag: f64| (lag / self.band.slot).round().max(1.0) as usize;
         let best = (slot(lag - reach)..=slot(lag + reach))
@@ -168,7 +168,7 @@ impl Correlation {
         if !(is_top && (before + after).is_finite()) {
             return None;
         }
-        // A parabola through the three.
+        // The vertex of a parabola through the three slots.
         let bend = before - 2.0 * here + after;
         let shift = if bend < 0.0 { 0.5 * (before - after) / bend } else { 0.0 };
         let (_, sd) = *self.slots.get(best)?;
@@ -182,7 +182,7 @@ impl Correlation {
             .fold(f64::INFINITY, |low, (r, _)| low.min(*r))
     }
 
-    /// The rhythm near `period`, followed over its multiples as far as there are pairs.
+    /// The peak near `period`, confirmed at its multiples as far as there are pairs.
     pub(super) fn near(&self, period: f64, reach: f64) -> Option<Peak> {
         let (first, r, sd) = self.top(period, reach)?;
         let longest = self.slots.len().saturating_sub(2) as f64 * self.band.slot;
@@ -202,7 +202,7 @@ impl Correlation {
             lowest = lowest.min(r);
             places.push(lag / m);
         }
-        // Each multiple must be as good as a rhythm would make it.
+        // The correlation must persist at each multiple and fall between them.
         let trough = self.lowest(0.2 * best, 0.8 * best);
         if lowest < 0.35 * r || r - trough < 0.8 * r || r <= 0.0 || count < 2.0 {
             return None;
@@ -219,8 +219,8 @@ impl Correlation {
         })
     }
 
-    /// How alike it is at `period` and as many of its multiples as there are pairs for: the mean, that
-    /// by its deviation if there were no rhythm, and how far it falls between them.
+    /// The mean correlation at `period` and its multiples, the mean in deviations without a
+    /// period, and its contrast to the minimum between the multiples.
     pub(super) fn comb(&self, period: f64) -> (f64, f64, f64) {
         let (mut sum, mut variance, mut count) = (0.0, 0.0, 0.0);
         let mut lag = period;
@@ -232,8 +232,8 @@ impl Correlation {
         (mean, sum / variance.sqrt(), mean - self.lowest(0.2 * period, 0.8 * period))
     }
 
-    /// How alike it is at those multiples of `period` over `parts` that are no multiples of `period`:
-    /// as high as at the period itself where the loop is really that much shorter.
+    /// The mean correlation at the multiples of `period / parts` that are not multiples of
+    /// `period`: as high as at the period itself if the loop is that much shorter.
     pub(super) fn between(&self, period: f64, parts: u32) -> Option<f64> {
         let part = period / f64::from(parts);
         let at = |j: u32| self.slots.get((part * f64::from(j) / self.band.slot).round() as usize);
@@ -243,17 +243,17 @@ impl Correlation {
         (count > 0.0).then(|| found.iter().sum::<f64>() / count)
     }
 
-    /// Whether periods like this one are the band's.
+    /// Whether the band contains this period.
     pub(super) fn holds(&self, period: f64) -> bool {
         period >= self.band.shortest && period < self.band.shortest * BAND
     }
 
-    /// The place of the peak at `period`, and how high it is.
+    /// Lag and height of the peak at `period`.
     pub(super) fn first(&self, period: f64, reach: f64) -> Option<(f64, f64)> {
         self.top(period, reach).map(|(lag, r, _)| (lag, r))
     }
 
-    /// Every rhythm of the band, shortest first.
+    /// Every peak of the band, shortest first.
     pub(super) fn peaks(&self) -> Vec<Peak> {
         let slot = |lag: f64| (lag / self.band.slot).round().max(1.0) as usize;
         let mut peaks: Vec<Peak> = Vec::new();

@@ -1,8 +1,8 @@
-//! What the profiler says and hears on the bus.
+//! Publishes the profiler's messages and receives reports and records.
 //!
-//! Core messages are told to whoever listens and dropped while the bus is away. Windows wait in a
-//! bounded queue. A ledger entry is tried once and answered either way: the machine tries again. It
-//! hears the launcher's and the power agent's reports of its own node, and the placer's records.
+//! Core messages are dropped while the bus is away. Windows wait in a bounded queue. A ledger
+//! entry is sent once and its result reported; the machine retries. Received are the launcher's
+//! and the power agent's reports of this node, and the placer's records.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use wattle_runtime::bus::{Bus, BusError, Change, Watch};
 use super::ServiceConfig;
 use crate::machine::Event;
 
-/// Core messages on their way out: a second of them at the highest rate.
+/// Capacity for core messages: one second at the highest rate.
 const CORE_MAX: usize = 64;
-/// Windows that wait for the bus: an hour of a node with four busy jobs.
+/// Capacity for windows: one hour of a node with four busy jobs.
 const WINDOWS_MAX: usize = 256;
-/// Pause, in wall time, before something that failed is tried again.
+/// Pause before a failed operation is retried: wall time.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A core message.
@@ -31,7 +31,7 @@ pub(super) enum CoreMessage {
     Progress(JobProgressed),
 }
 
-/// The ways out.
+/// Sends messages to the bus task.
 pub(super) struct Outbox {
     core: mpsc::Sender<CoreMessage>,
     windows: mpsc::Sender<Box<JobWindow>>,
@@ -41,24 +41,24 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn publish_core(&self, core: CoreMessage) {
-        // Nobody waits for it: a full queue drops it.
+        // A full queue drops it.
         let _ = self.core.try_send(core);
     }
 
     pub(super) fn store_window(&self, window: Box<JobWindow>) {
         if let Err(error) = self.windows.try_send(window) {
-            tracing::warn!(%error, "a window is lost: the bus has been driver_error for long");
+            tracing::warn!(%error, "window lost: the bus was away for too long");
         }
     }
 
     pub(super) fn store_ledger(&self, entry: LedgerEntry) {
-        // The machine sends the next entry only when this one is answered, so there is room.
+        // The machine sends an entry only after the result of the last, so there is room.
         if let Err(error) = self.ledger.try_send(entry) {
-            tracing::error!(%error, "a ledger entry waits already");
+            tracing::error!(%error, "a ledger entry is pending already");
         }
     }
 
-    /// Returns when everything that can be stored is.
+    /// Returns when everything that can be stored is stored.
     pub(super) async fn close(self) {
         let Self { core, windows, ledger, task } = self;
         drop((core, windows, ledger));
@@ -108,7 +108,7 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
     Outbox { core, windows, ledger, task }
 }
 
-/// Connects, registers, listens; never returns.
+/// Connects, registers and receives; never returns.
 async fn serve(
     config: &ServiceConfig,
     sender: watch::Sender<Option<Bus>>,
@@ -118,7 +118,7 @@ async fn serve(
         match open(config).await {
             Ok(open) => break open,
             Err(error) => {
-                tracing::error!(%error, source = source(&error), "no bus; trying again");
+                tracing::error!(%error, source = source(&error), "no bus; retrying");
                 tokio::time::sleep(RETRY).await;
             }
         }
@@ -150,7 +150,7 @@ async fn follow(
     while let Some(change) = watch.next().await {
         match read(&change) {
             Ok(Some(event)) => {
-                // Here waiting is right: the watch holds what comes meanwhile.
+                // Waits for room; the watch holds later changes.
                 if events.send(event).await.is_err() {
                     break;
                 }
@@ -161,7 +161,7 @@ async fn follow(
             }
         }
     }
-    // The watch ends only with the bus itself.
+    // The watch ends only with the bus client.
     std::future::pending::<()>().await;
 }
 
@@ -205,7 +205,8 @@ async fn publish_core(
                 bus.publish(&subject, progress).await
             }
         };
-        // While the bus is away this happens twice a second, and the bus itself says that it is.
+        // Not a warning: it occurs twice per second while the bus is away, which the bus client
+        // logs.
         if let Err(error) = published {
             tracing::debug!(%error, "not published");
         }
@@ -246,10 +247,10 @@ async fn store_ledger(
         let id = format!("{}.{}", names.node, from.as_us());
         let stored = bus.store(&names.of_node(NodeTopic::EnergyMetered), &id, &entry).await;
         if let Err(error) = &stored {
-            tracing::warn!(%error, source = source(error), "ledger entry not stored; it is tried again");
+            tracing::warn!(%error, source = source(error), "ledger entry not stored; retrying");
         }
-        let answer = Event::LedgerStored { from, stored: stored.is_ok() };
-        if events.send(answer).await.is_err() {
+        let result = Event::LedgerStored { from, stored: stored.is_ok() };
+        if events.send(result).await.is_err() {
             return;
         }
     }

@@ -1,8 +1,8 @@
-//! The thread that reads the GPUs, for driver calls block.
+//! The thread that reads the GPUs, because driver calls block.
 //!
-//! It keeps to a grid of instants, from which each sample strays a little on purpose. An instant it is too late for, because the machine is busy or a
-//! GPU answers slowly, is skipped and never made up for: two samples at once would say nothing.
-//! The driver is loaded at the start, and again after it has gone away.
+//! It samples at a regular grid with a deliberate jitter. An instant that is missed, because the
+//! machine is busy or a GPU answers slowly, is skipped. The driver is loaded at the start and
+//! again after it has failed.
 
 use std::path::PathBuf;
 use std::sync::mpsc as blocking;
@@ -19,19 +19,19 @@ use crate::gpu_tracker::{GpuFacts, SampledGpu};
 use crate::machine::Event;
 use crate::process_tree::reader::OriginReader;
 
-/// Pause, in wall time, before a driver that is away is looked for again.
+/// Pause before a failed driver is loaded again: wall time.
 const DRIVER_RETRY: Duration = Duration::from_secs(2);
 
 /// Ends the thread when it is dropped.
 #[derive(Debug)]
 pub struct Sampler(
-    #[expect(dead_code, reason = "dropping it is the message")] blocking::SyncSender<()>,
+    #[expect(dead_code, reason = "dropping it ends the thread")] blocking::SyncSender<()>,
 );
 
-/// Starts the thread: it reads every GPU about `every`, in the system's time, and tells `events`.
+/// Starts the thread, which reads every GPU about `every` (system time) and sends `events`.
 ///
 /// # Errors
-/// Where the system gives no thread.
+/// Where no thread can be created.
 pub fn start(
     library: Option<PathBuf>,
     every: Duration,
@@ -75,22 +75,23 @@ fn next(at: Timestamp, every: Duration, now: Timestamp) -> Timestamp {
     at + Duration::from_micros(step.saturating_mul(steps))
 }
 
-/// Up to a quarter of the interval before or after its place on the grid: evenly spaced samples
-/// could not tell a step that is shorter than their interval from a long one ([`crate::rhythm`]).
+/// Jitters a grid instant by up to a quarter of the interval either way: evenly spaced samples
+/// cannot distinguish a step shorter than their interval from a long one
+/// ([`crate::period_detection`]).
 fn jittered(at: Timestamp, every: Duration, unit: f64) -> Timestamp {
     let quarter = every / 4;
     let early = at.as_us().saturating_sub(u64::try_from(quarter.as_micros()).unwrap_or(u64::MAX));
     Timestamp::from_us(early) + quarter.mul_f64(2.0 * unit)
 }
 
-/// Nobody takes samples any more.
+/// The receiver of events has ended.
 struct Ended;
 
 struct SamplerThread {
     library: Option<PathBuf>,
     driver: Option<Box<dyn Driver>>,
     gpus: u32,
-    /// Which GPUs have said what they are.
+    /// Whether each GPU has been announced.
     known: Vec<bool>,
     origins: OriginReader,
 }
@@ -106,7 +107,7 @@ impl SamplerThread {
         };
         match events.try_send(event) {
             Err(mpsc::error::TrySendError::Closed(_)) => Err(Ended),
-            // A sample dropped for want of room is a gap like any other.
+            // A sample dropped from a full channel is a gap like any other.
             Ok(()) | Err(mpsc::error::TrySendError::Full(_)) => Ok(()),
         }
     }
@@ -145,7 +146,7 @@ impl SamplerThread {
     }
 }
 
-/// Tells what GPUs are that have not said so yet: all at first, later those that were lost then.
+/// Announces the GPUs that have not been: all at first, later those that could not be read then.
 fn announce(driver: &dyn Driver, known: &mut [bool], events: &mpsc::Sender<Event>) {
     let mut found = Vec::new();
     for (gpu, known) in (0..).zip(known.iter_mut()).filter(|(_, known)| !**known) {
@@ -169,21 +170,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_late_is_skipped() {
+    fn late_instants_are_skipped() {
         let (at, ms) = (Timestamp::from_us, Duration::from_millis);
         assert_eq!(next(at(0), ms(100), at(5_000)), at(100_000));
         assert_eq!(next(at(0), ms(100), at(100_000)), at(200_000));
         assert_eq!(next(at(0), ms(100), at(950_000)), at(1_000_000));
-        // A clock that was set back: the grid waits for it.
+        // A clock set back: the grid waits for it.
         assert_eq!(next(at(500_000), ms(100), at(0)), at(600_000));
     }
 
     #[test]
-    fn samples_stray_but_keep_their_order() {
+    fn jittered_samples_keep_their_order() {
         let (at, every) = (Timestamp::from_us, Duration::from_millis(100));
         assert_eq!(jittered(at(500_000), every, 0.0), at(475_000));
         assert_eq!(jittered(at(500_000), every, 0.5), at(500_000));
-        // One that came early is not taken twice.
+        // An early sample is not taken twice.
         assert_eq!(next(at(500_000), every, at(475_000)), at(600_000));
     }
 }

@@ -1,8 +1,8 @@
-//! The Unix datagram socket that jobs send their progress to.
+//! The Unix datagram socket to which jobs send their progress.
 //!
-//! Whoever may write to it may send anything: lines are bounded, parsed and counted, and what is
-//! wrong is said now and then, not each time. A line that finds no room is dropped; the job's next
-//! one says more.
+//! Any process with write permission may send anything. Lines are bounded and parsed; invalid ones
+//! are counted and logged at a bounded rate. A line that finds the channel full is dropped, since
+//! the job's next line supersedes it.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
@@ -16,13 +16,14 @@ use wattle_runtime::clock;
 
 use crate::machine::Event;
 
-/// How often wrong lines are said, in wall time at most: the system's runs no slower.
+/// Least time between two warnings: wall time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Opens the socket at `path`, in place of one that a killed service has left there.
+/// Opens the socket at `path`, replacing one that a killed service has left.
 ///
 /// # Errors
-/// Where another listens there, or the folder takes no socket; the path is named.
+/// Where another process listens there, or no socket can be created in the folder. The error names
+/// the path.
 pub fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
     let named = |error: std::io::Error| {
         let what =
@@ -45,16 +46,16 @@ pub fn open(path: &Path, mode: u32) -> std::io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Tells `events` every line that is one, for as long as it is polled.
+/// Sends every valid line to `events`.
 pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
-    // One byte more than a line may have, so that a longer one is seen to be.
+    // One byte more than the longest line, to detect longer ones.
     let mut buffer = [0; LINE_LEN_MAX + 1];
     let mut rejected = RejectedLines::default();
     loop {
         let length = match socket.recv(&mut buffer).await {
             Ok(length) => length,
             Err(error) => {
-                tracing::error!(%error, "the jobs' socket fails; listening again");
+                tracing::error!(%error, "the jobs' socket fails; retrying");
                 tokio::time::sleep(WARN_INTERVAL).await;
                 continue;
             }
@@ -63,7 +64,9 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
         match Progress::parse(&buffer[..length]) {
             Ok(line) => match events.try_send(Event::Progressed { at, line }) {
                 Ok(()) => {}
-                Err(mpsc::error::TrySendError::Full(_)) => rejected.add(at, "no room for it"),
+                Err(mpsc::error::TrySendError::Full(_)) => {
+                    rejected.add(at, "the event channel is full");
+                }
                 Err(mpsc::error::TrySendError::Closed(_)) => return,
             },
             Err(error) => rejected.add(at, error),
@@ -71,7 +74,7 @@ pub async fn listen(socket: UnixDatagram, events: mpsc::Sender<Event>) {
     }
 }
 
-/// Counts what is wrong, and says it at a bounded rate.
+/// Counts rejected lines and logs them at a bounded rate.
 #[derive(Default)]
 struct RejectedLines {
     pending: u64,
@@ -94,10 +97,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn lines_arrive_and_nonsense_does_no_harm() {
+    async fn valid_lines_arrive_and_invalid_ones_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/progress.sock");
-        drop(open(&path, 0o666).unwrap()); // what a kill leaves behind
+        // Left by a killed service.
+        drop(open(&path, 0o666).unwrap());
         let socket = open(&path, 0o622).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o622);
@@ -109,7 +113,7 @@ mod tests {
         }
         let Some(Event::Progressed { line, .. }) = events.recv().await else { panic!("no line") };
         assert_eq!((line.job.as_str(), line.step), ("a", 7));
-        // A second service on the same socket is refused rather than made deaf.
+        // A second service on the same socket is refused.
         let error = open(&path, 0o666).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains("progress_socket"), "{error}");

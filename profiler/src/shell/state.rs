@@ -1,7 +1,7 @@
-//! The file with what must outlive the service: see [`crate::ledger`].
+//! The file with the state that outlives the service ([`crate::ledger`]).
 //!
-//! It is replaced as a whole, so a kill leaves the old one or the new one. It is not forced to the
-//! disk: a power failure restarts the GPUs' counters too, and an unreadable file counts as none.
+//! It is replaced atomically. It is not synced: a power failure resets the GPUs' counters too, and
+//! an unreadable file is ignored.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(super) struct StateFile {
 impl StateFile {
     pub(super) fn open(config: &ServiceConfig) -> Self {
         if let Err(error) = std::fs::create_dir_all(&config.state_dir) {
-            tracing::error!(folder = %config.state_dir.display(), %error, "state_dir cannot be made");
+            tracing::error!(folder = %config.state_dir.display(), %error, "state_dir cannot be created");
         }
         Self::at(config.state_dir.join(format!("energy.{}.{}.json", config.cluster, config.node)))
     }
@@ -41,14 +41,14 @@ impl StateFile {
     pub(super) fn save(&self, state: &State) {
         if let Err(error) = self.replace(state) {
             let path = self.path.display();
-            tracing::error!(%path, %error, "state not written: energy spent while no profiler runs would be lost");
+            tracing::error!(%path, %error, "state not written: energy used while no profiler runs would be lost");
         }
     }
 
     fn replace(&self, state: &State) -> std::io::Result<()> {
-        let at_rate: &Path = &self.path.with_extension("new");
-        std::fs::write(at_rate, serde_json::to_vec(state)?)?;
-        std::fs::rename(at_rate, &self.path)
+        let unfinished: &Path = &self.path.with_extension("new");
+        std::fs::write(unfinished, serde_json::to_vec(state)?)?;
+        std::fs::rename(unfinished, &self.path)
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use wattle_common::Timestamp;
 
     #[test]
-    fn what_was_saved_is_loaded_and_nonsense_is_none() {
+    fn saved_state_is_loaded_and_invalid_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let file = StateFile::at(folder.path().join("energy.main.n0.json"));
         assert_eq!(file.load(), None);

@@ -1,4 +1,4 @@
-//! The example configuration is one, and its mistakes are told by key and line.
+//! The example configuration is valid, and errors name key and line.
 
 #![cfg(feature = "service")]
 
@@ -12,11 +12,11 @@ use wattle_profiler::shell::{ServiceConfig, load};
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/profiler.toml");
 
 #[test]
-fn the_example_holds_the_defaults() {
+fn the_example_states_the_defaults() {
     let config = load(Path::new(EXAMPLE)).unwrap();
     assert_eq!(config.settings(), Settings::default());
     assert_eq!(config.sample_every(1).as_millis(), 100);
-    // A hundred times a wall second at most: every 600 ms of a system sixty times as fast.
+    // At most 100 samples per wall second: every 600 ms of system time at 60 times the rate.
     assert_eq!(config.sample_every(60).as_millis(), 600);
     let short = "cluster = \"c\"\nnode = \"n\"\n[nats]\nurl = \"nats://127.0.0.1\"\n";
     let config: ServiceConfig = parse(short, Path::new("short.toml")).unwrap();
@@ -24,7 +24,7 @@ fn the_example_holds_the_defaults() {
 }
 
 #[test]
-fn beside_a_fast_clock_news_are_larger_not_more() {
+fn a_fast_clock_makes_messages_larger_and_not_more_frequent() {
     let settings = Settings::default().at_rate(60);
     assert_eq!(settings.batch_every.as_millis(), 3_000);
     assert_eq!(settings.summary_every.as_millis(), 6_000);

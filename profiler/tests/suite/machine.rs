@@ -1,30 +1,31 @@
-//! The profiler's machine on a node in memory: what it tells, and what it never does.
+//! The profiler's machine on a node in memory: windows, ledger, progress and faults.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
     JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob, LedgerEntry,
     NodeSummary,
 };
 use wattle_common::progress::Progress;
 use wattle_common::units::Energy;
-use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp, WorkloadId};
+use wattle_common::{GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 use wattle_gpu::fake::{FakeDriver, FaultMode};
 use wattle_gpu::{Driver, ProcessReading};
 use wattle_profiler::{
     Action, Event, GpuFacts, ProcessOrigin, ProfilerMachine, SampledGpu, Settings, State,
 };
+use wattle_testkit as kit;
 
 fn id(text: &str) -> JobId {
-    JobId::new(text).expect("an id")
+    kit::job(text)
 }
 
 fn node_id() -> NodeId {
-    NodeId::new("n0").expect("an id")
+    kit::node("n0")
 }
 
 fn settings() -> Settings {
@@ -40,11 +41,11 @@ fn origin(pid: u32) -> Arc<ProcessOrigin> {
     Arc::new(ProcessOrigin { sessions: vec![pid, 1], cgroups: vec![] })
 }
 
-/// A node whose GPUs draw what the test says, and whose bus takes everything unless told not to.
+/// A node with GPUs of given power and a bus that can be absent.
 struct Node {
     machine: ProfilerMachine,
     driver: FakeDriver,
-    /// What each GPU draws; its counter follows.
+    /// Power of each GPU; its counter follows.
     draws: Vec<Power>,
     now: Timestamp,
     jobs: BTreeMap<JobId, (u32, Vec<GpuIndex>)>,
@@ -52,7 +53,7 @@ struct Node {
     bus: bool,
     file: Option<State>,
     windows: Vec<JobWindow>,
-    /// As JetStream keeps them: the first of each id.
+    /// The first entry of each id, as in JetStream.
     ledger: BTreeMap<Timestamp, LedgerEntry>,
     summaries: Vec<NodeSummary>,
     batches: Vec<wattle_common::messages::TelemetryBatch>,
@@ -93,7 +94,7 @@ impl Node {
         self.event(Event::GpusFound((0..).zip(&self.driver.gpus).map(facts).collect()));
     }
 
-    /// As kill -9 and a restart do.
+    /// A kill and a restart.
     fn crash(&mut self) {
         self.machine = ProfilerMachine::new(node_id(), settings(), self.file.clone());
         self.find();
@@ -171,31 +172,17 @@ impl Node {
         let (_, gpus) = &self.jobs[job];
         let share = NodeShare { node: node_id(), gpus: gpus.clone() };
         let spec = JobSpec {
-            job: job.clone(),
-            name: "a job".into(),
-            workload: Some(WorkloadId::new("resnet50").expect("an id")),
-            gpus: GpuRequest::exactly(gpus.len() as u32),
-            exclusive: false,
-            priority: 0,
-            deadline_at_us: None,
-            slack_ms: None,
-            duration_ms_estimate: None,
-            memory_mib_max: None,
-            gpu_type: None,
-            checkpoint_signal: None,
-            command: vec!["true".into()],
-            environment: Vec::new(),
-            working_dir: None,
-            submitted_at_us: Timestamp::EPOCH,
+            workload: Some(kit::workload("resnet50")),
+            ..kit::job_spec(job.as_str(), gpus.len() as u32)
         };
-        let record = serde_json::from_value::<JobRecord>(serde_json::json!({
-            "spec": spec, "phase": JobPhase::Running, "phase_since_us": 0, "attempt": 1,
-            "placement": Placement { shares: vec![share] },
-        }));
-        self.event(Event::JobRecorded(Box::new(record.expect("a record"))));
+        let record = JobRecord {
+            placement: Some(Placement { shares: vec![share] }),
+            ..kit::job_record(spec, JobPhase::Running)
+        };
+        self.event(Event::JobRecorded(Box::new(record)));
     }
 
-    /// Samples at 10 Hz for `seconds`; jobs report as `pace` says (steps a second) each second.
+    /// Samples at 10 Hz for `seconds`; jobs report at `pace` (steps per second) each second.
     fn run(&mut self, seconds: u64, pace: &[(&str, u64)]) {
         for tick in 1..=seconds * 10 {
             self.tick();
@@ -254,7 +241,7 @@ impl Node {
 }
 
 #[test]
-fn a_job_alone_is_seen_as_it_runs() {
+fn an_exclusive_job_is_measured() {
     let mut node = Node::new(2);
     node.run(5, &[]);
     node.draws[0] = Power::from_w(250);
@@ -266,7 +253,7 @@ fn a_job_alone_is_seen_as_it_runs() {
     assert_eq!(window.gpu_type, "v100");
     assert_eq!(window.until_us.since(window.from_us), Duration::from_secs(15));
     assert_eq!(window.power_mw_gpus, Some(Power::from_w(250)));
-    assert_eq!(window.power_mw_job, Some(Power::from_w(250)), "exclusive, it pays for all");
+    assert_eq!(window.power_mw_job, Some(Power::from_w(250)), "an exclusive job gets all energy");
     assert_eq!(window.energy_mj_gpus, Some(Energy::from_j(250 * 15)));
     assert!((window.steps_per_s.unwrap() - 20.0).abs() < 0.01, "{:?}", window.steps_per_s);
     assert!(window.steps_per_s_error.unwrap() < 0.02);
@@ -274,14 +261,14 @@ fn a_job_alone_is_seen_as_it_runs() {
     assert_eq!(window.workload.as_ref().unwrap().as_str(), "resnet50");
     assert_eq!((window.gpus_total, window.nodes_total), (1, 1));
     assert!(window.early);
-    // An idle GPU stays idle: nobody is billed for it.
+    // The energy of an idle GPU belongs to no job.
     let entry = node.ledger.values().next().unwrap();
     assert_eq!(entry.jobs.len(), 1);
     assert!(entry.energy_mj_gpus[1].is_some());
 }
 
 #[test]
-fn two_tenants_share_the_bill() {
+fn the_energy_of_two_tenants_is_split() {
     let mut node = Node::new(1);
     node.run(3, &[]);
     node.draws[0] = Power::from_w(240);
@@ -301,10 +288,10 @@ fn two_tenants_share_the_bill() {
 }
 
 #[test]
-fn an_early_epochs_end_closes_a_window() {
+fn the_end_of_an_early_epoch_closes_a_window() {
     let mut node = Node::new(1);
     node.place("a", 100, &[0]);
-    // Epochs of 1000 steps at 100 steps a second: one in 10 s, shorter than an early window.
+    // Epochs of 1000 steps at 100 steps per second: one in 10 s, shorter than an early window.
     node.run(11, &[]);
     node.now = Timestamp::from_s(2_000);
     let first = node.windows.len();
@@ -317,7 +304,7 @@ fn an_early_epochs_end_closes_a_window() {
     let lengths: Vec<u64> =
         node.windows[first..].iter().map(|w| w.until_us.since(w.from_us).as_secs()).collect();
     assert!(lengths.contains(&10), "{lengths:?}");
-    // Each epoch is told of at once.
+    // Each epoch is published at once.
     let epochs: Vec<Option<u32>> = node.progress.iter().map(|p| p.epoch).collect();
     for epoch in 1..=4 {
         assert!(epochs.contains(&Some(epoch)), "{epochs:?}");
@@ -327,12 +314,12 @@ fn an_early_epochs_end_closes_a_window() {
 }
 
 #[test]
-fn a_job_that_says_nothing_is_listened_to() {
+fn the_rate_of_a_job_without_reports_is_detected() {
     let mut node = Node::new(2);
     node.place("silent", 100, &[0]);
     node.place("speaks", 200, &[1]);
     let mut rng = wattle_common::rng::Stream::new(3, "instants");
-    // Sampled as the service does it: not quite evenly. Both work 0.7 of each 0.9 s.
+    // Sampled with the jitter of the service. Both work 0.7 of each 0.9 s.
     let begin = node.now;
     for tick in 1..=1_200_u64 {
         let at = begin + Duration::from_micros(100_000 * tick + rng.below(50_000));
@@ -355,7 +342,7 @@ fn a_job_that_says_nothing_is_listened_to() {
         assert!((0.005..0.1).contains(&window.steps_per_s_error.unwrap()));
         assert_eq!((window.steps, window.step, window.global_batch), (None, None, None));
     }
-    // Whoever speaks is taken at its word, from its first report on.
+    // From its first report on, the reported rate counts.
     let spoken = node.of("speaks").last().unwrap();
     assert!(!spoken.steps_inferred);
     assert!((spoken.steps_per_s.unwrap() - 3.33).abs() < 0.1);
@@ -373,7 +360,7 @@ fn a_settled_job_has_long_windows() {
 }
 
 #[test]
-fn what_is_missing_stays_missing() {
+fn missing_readings_stay_missing() {
     let mut node = Node::new(1);
     let reading = &mut node.driver.gpus[0].reading;
     (reading.energy_total, reading.clock, reading.cap) = (None, None, None);
@@ -390,7 +377,7 @@ fn what_is_missing_stays_missing() {
 }
 
 #[test]
-fn one_lost_card_leaves_the_others() {
+fn one_lost_gpu_does_not_affect_the_others() {
     let mut node = Node::new(2);
     node.place("a", 100, &[0]);
     node.place("b", 200, &[1]);
@@ -399,7 +386,7 @@ fn one_lost_card_leaves_the_others() {
     let (a, b) = (node.of("a").count(), node.of("b").count());
     node.run(40, &[]);
     let summary = node.summaries.last().unwrap();
-    assert!(summary.gpus[0].error.as_ref().unwrap().contains("gone"));
+    assert!(summary.gpus[0].error.as_ref().unwrap().contains("lost"));
     assert_eq!(summary.gpus[0].power_mw_mean, None);
     assert_eq!(summary.gpus[1].error, None);
     assert_eq!(summary.readings_failed, 10);
@@ -414,7 +401,7 @@ fn one_lost_card_leaves_the_others() {
 }
 
 #[test]
-fn the_whole_driver_away_is_said_and_outlived() {
+fn a_missing_driver_is_logged_and_survived() {
     let mut node = Node::new(2);
     node.run(2, &[]);
     node.event(Event::DriverFailed("no NVIDIA driver".into()));
@@ -429,7 +416,7 @@ fn the_whole_driver_away_is_said_and_outlived() {
 }
 
 #[test]
-fn a_bus_that_is_away_makes_one_long_entry() {
+fn an_absent_bus_causes_one_long_entry() {
     let mut node = Node::new(1);
     node.draws[0] = Power::from_w(100);
     node.bus = false;
@@ -448,7 +435,7 @@ fn a_bus_that_is_away_makes_one_long_entry() {
 }
 
 #[test]
-fn made_up_jobs_fill_nothing() {
+fn invented_jobs_fill_nothing() {
     let mut node = Node::new(1);
     for i in 0..10_000 {
         node.line(&format!("job=x{i} step={i}"));
@@ -510,7 +497,7 @@ impl Node {
                     changes.extend(gpus.iter().map(|gpu| (now, *gpu)));
                 }
                 self.remove(JOBS[job]);
-                // Nobody goes and comes back between two samples.
+                // No job leaves and returns between two samples.
                 self.tick();
             }
             Step::Lose(gpu, lost) => {
@@ -525,8 +512,8 @@ impl Node {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// No window spans a change on its GPUs; windows of one job do not overlap; their figures hold
-    /// together.
+    /// No window spans a change on its GPUs; windows of one job do not overlap; their figures are
+    /// consistent.
     #[test]
     fn no_window_spans_a_change(steps in prop::collection::vec(step(), 1..25)) {
         let mut node = Node::new(3);
@@ -551,9 +538,9 @@ proptest! {
     }
 
     /// Through crashes, an absent bus and lost GPUs: the entries join without gap or overlap, and
-    /// what they say each GPU spent is what its counter says, to the millijoule.
+    /// the energy of each GPU equals its counter, to the millijoule.
     #[test]
-    fn the_ledger_is_the_counter(steps in prop::collection::vec(step(), 1..25)) {
+    fn the_ledger_equals_the_counters(steps in prop::collection::vec(step(), 1..25)) {
         let mut node = Node::new(3);
         let mut changes = Vec::new();
         node.tick();

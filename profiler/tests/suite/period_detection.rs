@@ -1,8 +1,8 @@
-//! Periods of training loops, made up and recorded: told right or refused.
+//! Periods of synthetic and recorded training loops are detected correctly or rejected.
 //!
-//! `cargo test -p wattle-profiler --test suite rhythm -- --nocapture` prints the shares that the
-//! documentation of [`wattle_profiler::rhythm`] states.
-#![allow(clippy::print_stdout, reason = "its figures are stated elsewhere")]
+//! `cargo test -p wattle-profiler --test suite period_detection -- --nocapture` prints the shares
+//! that the documentation of [`wattle_profiler::period_detection`] states.
+#![allow(clippy::print_stdout, reason = "its figures are part of the documentation")]
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use proptest::prelude::*;
 use wattle_common::rng::Stream;
 use wattle_profiler::period_detection::{NoPeriod, Period, SAMPLES_MAX, Sample, SampleSeries};
 
-fn sample_once(of: &Loop, seed: u64) -> Result<Period, NoPeriod> {
-    let mut rng = Stream::new(seed, "period");
+fn detect(of: &Loop, seed: u64) -> Result<Period, NoPeriod> {
+    let mut rng = Stream::new(seed, "rhythm");
     let busy = activity(of, &mut rng);
     sampled(of, &busy, &mut rng).detect_period(false)
 }
 
-/// What came of looking at many loops.
+/// Results of the detection on many loops.
 #[derive(Debug, Default)]
 struct Shares {
-    looked: u32,
+    total: u32,
     right: u32,
     wrong: u32,
-    /// Found, and within their own error.
+    /// Found within their own error.
     inside: u32,
-    refused: BTreeMap<NoPeriod, u32>,
+    rejected: BTreeMap<NoPeriod, u32>,
 }
 
 impl Shares {
@@ -33,15 +33,15 @@ impl Shares {
         let mut shares = Self::default();
         for of in loops {
             for seed in 0..seeds {
-                shares.looked += 1;
-                match sample_once(of, seed) {
+                shares.total += 1;
+                match detect(of, seed) {
                     Ok(found) => {
                         let off = (found.period_s / of.period_s - 1.0).abs();
                         shares.inside += u32::from(off <= found.error);
                         shares.right += u32::from(off < 0.05);
                         shares.wrong += u32::from(off >= 0.05);
                     }
-                    Err(refusal) => *shares.refused.entry(refusal).or_default() += 1,
+                    Err(reason) => *shares.rejected.entry(reason).or_default() += 1,
                 }
             }
         }
@@ -49,26 +49,26 @@ impl Shares {
     }
 
     fn right(&self) -> f64 {
-        f64::from(self.right) / f64::from(self.looked)
+        f64::from(self.right) / f64::from(self.total)
     }
 
     fn wrong(&self) -> f64 {
-        f64::from(self.wrong) / f64::from(self.looked)
+        f64::from(self.wrong) / f64::from(self.total)
     }
 }
 
 const WAVES: [Wave; 4] = [Wave::Pulse(0.7), Wave::Pulse(0.9), Wave::Two, Wave::Sine];
 
-/// Loops of every wave with these periods.
+/// Loops of every waveform with these periods.
 fn loops(periods_s: &[f64], of: Loop) -> Vec<Loop> {
     periods_s.iter().flat_map(|p| WAVES.map(|wave| Loop { period_s: *p, wave, ..of })).collect()
 }
 
-/// Of 80 W of swing, 5, 20 and 50 % of noise.
+/// Noise of 5, 20 and 50 % of an amplitude of 80 W.
 const NOISE_W: [f64; 3] = [4.0, 16.0, 40.0];
 
 #[test]
-fn periods_are_found_and_not_guessed() {
+fn periods_are_found_or_rejected() {
     // Periods; least share found at each noise in a window of 15 s, and in one of 60 s.
     let rows: [(&[f64], [f64; 3], [f64; 3]); 5] = [
         (&[0.087, 0.13, 0.19, 0.25], [0.0; 3], [0.0; 3]),
@@ -101,7 +101,7 @@ fn periods_are_found_and_not_guessed() {
 }
 
 #[test]
-fn what_happens_in_training_does_not_mislead() {
+fn training_artefacts_do_not_cause_wrong_periods() {
     let cases: [(&str, Loop); 6] = [
         ("an evaluation", Loop { pause: Some((20.0, 10.0)), ..PLAIN }),
         ("power as a mean over a second", Loop { averaged_s: 1.0, ..PLAIN }),
@@ -115,7 +115,7 @@ fn what_happens_in_training_does_not_mislead() {
         println!("{name}: found {:.2}, wrong {:.3}", shares.right(), shares.wrong());
         assert!(shares.right() > 0.75, "{name}: {shares:?}");
         assert_eq!(shares.wrong, 0, "{name}: {shares:?}");
-        // Steps shorter than a sample turn into no long ones.
+        // Steps shorter than a sample are not aliased to long ones.
         let shares = Shares::of(5, &loops(&[0.06, 0.087, 0.11, 0.13, 0.19], of));
         println!("{name}, too fast: found {:.2}, wrong {:.3}", shares.right(), shares.wrong());
         assert!(shares.wrong() <= 0.01, "{name}, too fast: {shares:?}");
@@ -126,17 +126,17 @@ fn instants(window_s: f64) -> usize {
     ((window_s + 3.0) / FINE_S) as usize
 }
 
-/// Activity that comes and goes by chance, with a memory of `tau` seconds.
+/// Autocorrelated noise with a time constant of `tau` seconds.
 fn wandering(tau: f64, window_s: f64, rng: &mut Stream) -> Vec<f64> {
-    let (update_saved, mut x) = ((-FINE_S / tau).exp(), 0.0);
+    let (decay, mut x) = ((-FINE_S / tau).exp(), 0.0);
     let mut next = || {
-        x = update_saved * x + (1.0 - update_saved * update_saved).sqrt() * rng.normal();
+        x = decay * x + (1.0 - decay * decay).sqrt() * rng.normal();
         (0.5 + 0.2 * x).clamp(0.0, 1.0)
     };
     (0..instants(window_s)).map(|_| next()).collect()
 }
 
-/// Work and waiting by turns, each of a random length.
+/// Work and waiting alternately, each of a random length.
 fn irregular(mean_s: f64, window_s: f64, rng: &mut Stream) -> Vec<f64> {
     let (mut works, mut left) = (false, 0.0);
     let mut next = || {
@@ -151,7 +151,7 @@ fn irregular(mean_s: f64, window_s: f64, rng: &mut Stream) -> Vec<f64> {
 }
 
 #[test]
-fn what_has_no_rhythm_is_given_none() {
+fn noise_has_no_period() {
     let (mut alarms, mut all) = (0, 0);
     for window_s in [15.0, 60.0] {
         for seed in 0..60 {
@@ -172,7 +172,7 @@ fn what_has_no_rhythm_is_given_none() {
 }
 
 #[test]
-fn two_loops_on_a_card_are_told_apart_or_refused() {
+fn two_loops_on_a_gpu_are_distinguished_or_rejected() {
     for (own, other) in [(0.7, 1.1), (0.7, 3.1), (1.0, 1.2), (0.4, 0.9), (1.6, 2.7)] {
         let (mut seen, mut wrong) = (0, 0);
         for seed in 0..30 {
@@ -181,27 +181,27 @@ fn two_loops_on_a_card_are_told_apart_or_refused() {
             let other_busy = activity(&Loop { period_s: other, ..PLAIN }, &mut rng);
             let both: Vec<f64> =
                 own_busy.iter().zip(&other_busy).map(|(a, b)| 0.5 * (a + b)).collect();
-            // Power is of both; the job's own share of the time is its own.
-            let mut dice_own = rng.clone();
-            let tracker = sampled(&PLAIN, &both, &mut rng);
-            let job = sampled(&PLAIN, &own_busy, &mut dice_own);
+            // Power is that of both loops; utilisation is the job's own.
+            let mut own_rng = rng.clone();
+            let gpu = sampled(&PLAIN, &both, &mut rng);
+            let job = sampled(&PLAIN, &own_busy, &mut own_rng);
             let mut series = SampleSeries::default();
-            for (tracker, job) in tracker.series().iter().zip(job.series()) {
+            for (gpu, job) in gpu.series().iter().zip(job.series()) {
                 let busy_percent = job.busy_percent;
-                series.push(Sample { busy_percent, memory_percent: None, ..*tracker });
+                series.push(Sample { busy_percent, memory_percent: None, ..*gpu });
             }
             if let Ok(found) = series.detect_period(true) {
                 seen += 1;
                 wrong += u32::from((found.period_s / own - 1.0).abs() > 0.05);
             }
         }
-        println!("{own} s at_rate {other} s: {seen} of 30 published, {wrong} wrong");
-        assert_eq!(wrong, 0, "{own} at_rate {other}");
+        println!("{own} s shared with {other} s: {seen} of 30 detected, {wrong} wrong");
+        assert_eq!(wrong, 0, "{own} shared with {other}");
     }
 }
 
-/// One reading of each kind at uneven instants.
-fn made(of: impl Fn(f64) -> (f32, f32)) -> SampleSeries {
+/// A series of `of` at uneven instants.
+fn series_of(of: impl Fn(f64) -> (f32, f32)) -> SampleSeries {
     let (mut series, mut rng) = (SampleSeries::default(), Stream::new(1, "made"));
     for i in 0..600 {
         let at_s = 0.1 * (f64::from(i) + 0.25 * (2.0 * rng.unit() - 1.0));
@@ -217,29 +217,29 @@ fn made(of: impl Fn(f64) -> (f32, f32)) -> SampleSeries {
 }
 
 #[test]
-fn each_refusal_has_its_reason() {
+fn each_rejection_has_its_reason() {
     let swings = |at: f64, period: f64| (at / period).fract() < 0.6;
     let wave =
         |at: f64, period: f64, low: f32, high: f32| if swings(at, period) { high } else { low };
     let both = |at: f64| (wave(at, 1.0, 100.0, 200.0), wave(at, 1.0, 20.0, 90.0));
-    assert!((made(both).detect_period(false).unwrap().period_s - 1.0).abs() < 0.01);
+    assert!((series_of(both).detect_period(false).unwrap().period_s - 1.0).abs() < 0.01);
     assert_eq!(SampleSeries::default().detect_period(false), Err(NoPeriod::TooFew));
-    assert_eq!(made(|_| (250.0, 99.0)).detect_period(false), Err(NoPeriod::Constant));
-    // One sensor alone may have made it up.
-    let exclusive = |at| (wave(at, 1.0, 100.0, 200.0), 99.0);
-    assert_eq!(made(exclusive).detect_period(false), Err(NoPeriod::Unconfirmed));
+    assert_eq!(series_of(|_| (250.0, 99.0)).detect_period(false), Err(NoPeriod::Constant));
+    // The period of one sensor may be an alias.
+    let one_sensor = |at| (wave(at, 1.0, 100.0, 200.0), 99.0);
+    assert_eq!(series_of(one_sensor).detect_period(false), Err(NoPeriod::Unconfirmed));
     let apart = |at| (wave(at, 1.0, 100.0, 200.0), wave(at, 2.7, 20.0, 90.0));
-    assert_eq!(made(apart).detect_period(false), Err(NoPeriod::Ambiguous));
+    assert_eq!(series_of(apart).detect_period(false), Err(NoPeriod::Ambiguous));
     let fast = Loop { period_s: 0.19, wave: Wave::Sine, ..PLAIN };
-    assert_eq!(sample_once(&fast, 1), Err(NoPeriod::TooFast));
-    // The loop ends half way.
+    assert_eq!(detect(&fast, 1), Err(NoPeriod::TooFast));
+    // The loop ends in the middle of the window.
     let half = |at| if at < 30.0 { both(at) } else { (100.0, 20.0) };
-    assert_eq!(made(half).detect_period(false), Err(NoPeriod::Unsteady));
+    assert_eq!(series_of(half).detect_period(false), Err(NoPeriod::Unsteady));
     let even = Loop { jitter: 0.01, ..PLAIN };
-    assert_eq!(sample_once(&even, 1), Err(NoPeriod::TooEven));
+    assert_eq!(detect(&even, 1), Err(NoPeriod::TooEven));
 }
 
-/// A series recorded on a real machine, and the period its loop wrote down itself.
+/// A series recorded on a real machine, and the period that its loop recorded.
 fn recorded(text: &str) -> (SampleSeries, Option<f64>) {
     let mut series = SampleSeries::default();
     let period = text.lines().find_map(|l| l.strip_prefix("# period_s=")?.parse().ok());
@@ -257,23 +257,23 @@ fn recorded(text: &str) -> (SampleSeries, Option<f64>) {
 }
 
 #[test]
-fn recorded_loops_are_found_or_refused() {
+fn recorded_loops_are_found_or_rejected() {
     let (series, period) = recorded(include_str!("../data/loop-a.csv"));
     let (found, period) = (series.detect_period(false).unwrap(), period.unwrap());
     println!("recorded: {period:.4} s, found {found:?}");
     assert!((found.period_s / period - 1.0).abs() < 0.05, "{period} {found:?}");
-    // Iterations whose length other programs made up are no rhythm.
+    // Iterations whose length other programs disturb have no period.
     let (series, _) = recorded(include_str!("../data/loop-b.csv"));
     assert_eq!(series.detect_period(false), Err(NoPeriod::Unsteady));
 }
 
 proptest! {
-    /// Whatever is pushed, it answers; what it answers is a period the window can hold.
+    /// For any readings, detection ends, and a detected period is finite and positive.
     #[test]
-    fn garbage_is_answered(readings in prop::collection::vec((any::<f64>(), any::<f32>(), any::<f32>()), 0..300), scale in 1e-3..1e3f64, shared in any::<bool>()) {
+    fn arbitrary_readings_are_handled(readings in prop::collection::vec((any::<f64>(), any::<f32>(), any::<f32>()), 0..300), scale in 1e-3..1e3f64, shared in any::<bool>()) {
         let mut series = SampleSeries::default();
         for (i, (at, watts, percent)) in readings.into_iter().enumerate() {
-            // Some in order, some anywhere.
+            // Mostly in order.
             let at_s = if i % 7 == 0 { at } else { scale * (i as f64 + (at.abs() % 0.9)) };
             series.push(Sample { at_s, power_w: Some(watts), spent_w: Some(-watts), busy_percent: Some(percent), memory_percent: None });
         }

@@ -1,17 +1,16 @@
-//! The contest on a real nats-server: predictors side by side, promoted and back again, silent and
-//! stood in for; one of them in Python, in an environment of its own.
+//! The registry on a real nats-server: several predictors, promotion, silence, priors, restarts; one
+//! predictor is in Python, in its own environment.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{class, job, window};
 use tokio::task::JoinHandle;
 use wattle_common::id::PredictorId;
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
+use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{
-    JobRecord, PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Surface,
+    JobRecord, JobWindow, PredictorState, PredictorStatus, PromotePredictor, PromoteReply, Surface,
 };
 use wattle_common::subject::{Bucket, JobTopic, PredictorKey, RequestTopic, Subject};
 use wattle_common::{ClusterId, Timestamp};
@@ -24,6 +23,7 @@ use wattle_runtime::bus::{Bus, BusConfig, BusError};
 use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::testing::NatsServer;
+use wattle_testkit::{job, job_record, job_spec, job_window, workload};
 
 /// Far more than any of it takes on a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -95,8 +95,10 @@ impl Bench {
 
     /// Closes a window of job `one` that ends now.
     async fn close(&mut self) {
-        let mut window = window("one", Some("a"), 0);
-        (window.from_us, window.until_us) = (self.from, clock::now());
+        let window = JobWindow {
+            workload: Some(workload("a")),
+            ..job_window("one", self.from, clock::now())
+        };
         self.from = window.until_us;
         let id = format!("one-{}", window.from_us);
         let (cluster, node) = (self.bus.cluster().clone(), window.node.clone());
@@ -167,28 +169,8 @@ impl Bench {
 }
 
 fn record(name: &str, phase: JobPhase) -> JobRecord {
-    let spec = JobSpec {
-        job: job(name),
-        name: name.into(),
-        workload: Some(class("a")),
-        gpus: GpuRequest::exactly(1),
-        exclusive: false,
-        priority: 0,
-        deadline_at_us: None,
-        slack_ms: None,
-        duration_ms_estimate: None,
-        memory_mib_max: None,
-        gpu_type: None,
-        checkpoint_signal: None,
-        command: vec!["train".into()],
-        environment: Vec::new(),
-        working_dir: None,
-        submitted_at_us: Timestamp::from_s(1),
-    };
-    let record = serde_json::json!({
-        "spec": spec, "phase": phase, "phase_since_us": 1, "attempt": 0,
-    });
-    serde_json::from_value(record).unwrap()
+    let workload = Some(workload("a"));
+    JobRecord { attempt: 0, ..job_record(JobSpec { workload, ..job_spec(name, 1) }, phase) }
 }
 
 fn promoted(reply: &PromoteReply) -> (&str, &str) {
@@ -201,9 +183,9 @@ fn promoted(reply: &PromoteReply) -> (&str, &str) {
 }
 
 #[tokio::test]
-async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
+async fn champion_is_served_challengers_are_scored_and_both_survive_a_restart() {
     let mut bench = Bench::new().await;
-    let contest = bench.registry();
+    let registry = bench.registry();
     let (first, second) = (bench.predictor("physical"), bench.predictor("rival"));
     bench.until_surface("one", "physical").await;
     bench.until_surface("waits", "physical").await;
@@ -228,10 +210,10 @@ async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
     bench.until_surface("waits", "rival").await;
     bench.until_status("physical", "it is a challenger", |s| !s.champion).await;
 
-    // The registry ends and begins again: who serves and what was scored is still known.
+    // After a restart of the registry champion and scores are restored.
     let scores = bench.until_status("rival", "it serves", |s| s.champion).await;
-    contest.stop().await;
-    let contest = bench.registry();
+    registry.stop().await;
+    let registry = bench.registry();
     let after = bench
         .until_status("rival", "the new registry speaks", |s| s.proposals > scores.proposals)
         .await;
@@ -249,15 +231,14 @@ async fn one_serves_the_others_are_scored_and_all_that_outlives_the_registry() {
     bench.until_surface("waits", "rival").await;
     assert_eq!(promoted(&bench.promote("physical").await), ("physical", "rival"));
     bench.until_surface("waits", "physical").await;
-    for running in [first, second, contest] {
+    for running in [first, second, registry] {
         running.stop().await;
     }
 }
 
-/// Two registries would write over each other: the second waits, whether the first one is told to
-/// stop or is simply gone.
+/// The second registry takes over after a crash of the first and after its shutdown.
 #[tokio::test]
-async fn a_second_registry_stands_by_until_the_first_ones_lease_ends() {
+async fn second_registry_is_on_standby_until_the_lease_ends() {
     let mut bench = Bench::new().await;
     let predictor = bench.predictor("physical");
     let first = bench.registry();
@@ -273,7 +254,7 @@ async fn a_second_registry_stands_by_until_the_first_ones_lease_ends() {
         .await;
     assert_eq!(renewed.instance, held.instance);
     let services = bench.bus.services("wattle-registry", Duration::from_millis(500)).await.unwrap();
-    assert_eq!(services.len(), 1, "who stands by answers nobody: {services:?}");
+    assert_eq!(services.len(), 1, "a standby registry does not answer: {services:?}");
 
     // Killed, it gives nothing up; the lease ends by itself.
     first.1.abort();
@@ -321,7 +302,7 @@ impl Python {
                 Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
                 Err(error) => error.to_string(),
             };
-            // Past the test's captured output, so that nobody takes it for tested.
+            // Written past the captured output, so that the skipped test is visible.
             let _ = writeln!(
                 std::io::stderr(),
                 "\n*** NOT TESTED: the predictor in Python. {step:?} failed:\n{}\n",
@@ -356,14 +337,14 @@ fn run(python: &PathBuf, program: &Path, url: &str) -> Child {
 }
 
 #[tokio::test]
-async fn a_predictor_in_python_takes_part_like_any_other() {
+async fn predictor_in_python_is_scored_and_promoted() {
     let mut bench = Bench::new().await;
     let url = bench.server.url();
     let Some(mut python) = tokio::task::spawn_blocking(move || Python::start(&url)).await.unwrap()
     else {
         return;
     };
-    let (contest, physical) = (bench.registry(), bench.predictor("physical"));
+    let (registry, physical) = (bench.registry(), bench.predictor("physical"));
     bench.until_surface("one", "physical").await;
     let scored = |status: &PredictorStatus| {
         status.speed.same_config.is_some_and(|s| s.windows >= 3) && status.version.is_some()
@@ -393,5 +374,5 @@ async fn a_predictor_in_python_takes_part_like_any_other() {
     let back = bench.until_surface("one", "physical").await;
     assert!(back.windows > 0, "what it learned meanwhile it still knows");
     physical.stop().await;
-    contest.stop().await;
+    registry.stop().await;
 }

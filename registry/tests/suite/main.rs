@@ -1,8 +1,7 @@
 //! The registry: its decisions, and the service on a real nats-server.
 
-#![allow(clippy::unwrap_used, reason = "a test says what broke by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
 #[cfg(feature = "service")]
 mod evaluation;
 mod registry;

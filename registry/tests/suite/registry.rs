@@ -1,10 +1,8 @@
-//! The contest's machine by itself: who is passed on, who is scored how, who is silent, and what
-//! stands then.
+//! The registry's decisions: surfaces in force, scores, states and priors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{job, window};
 use proptest::prelude::*;
 use wattle_common::id::{JobId, PredictorId};
 use wattle_common::job::GpuRequest;
@@ -15,55 +13,37 @@ use wattle_common::{Frequency, Machine, Power, Timestamp};
 use wattle_registry::RegistryConfig;
 use wattle_registry::score::Record;
 use wattle_registry::{Action, Event, Notice, Registry};
-
-fn named(name: &str) -> PredictorId {
-    PredictorId::new(name).unwrap()
-}
+use wattle_testkit::{job, job_window, predictor as named};
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_s(1_000 + seconds)
 }
 
 fn estimate(mean: f64) -> Estimate {
-    Estimate { mean, low: 0.95 * mean, high: 1.05 * mean }
+    wattle_testkit::estimate(mean, 0.05)
 }
 
-/// A surface of one GPU under some caps: (watts, steps a second, card's watts).
-fn surface(who: &str, of: &str, when: Timestamp, caps: &[(Option<u64>, f64, f64)]) -> Surface {
+/// A surface of one GPU under some caps: (watts, steps per second, watts of the GPU).
+fn surface(name: &str, of: &str, when: Timestamp, caps: &[(Option<u64>, f64, f64)]) -> Surface {
     let point = |(cap, rate, power): &(Option<u64>, f64, f64)| SurfacePoint {
-        gpus: 1,
-        nodes: 1,
         cap_mw: cap.map(Power::from_w),
-        clock_mhz_max: None,
-        global_batch: None,
-        neighbours: Vec::new(),
         steps_per_s: Some(estimate(*rate)),
         relative_speed: estimate(0.9),
         gpu_power_w: estimate(*power),
+        ..wattle_testkit::point(1, *rate, *power)
     };
     Surface {
-        job: job(of),
-        predictor: named(who),
+        predictor: named(name),
         at_us: when,
-        gpu_type: "v100".into(),
         windows: 1,
-        basis: None,
-        class: None,
-        utilization_gpu_percent: None,
-        utilization_memory_percent: None,
-        memory_mib_max: None,
-        points: caps.iter().map(point).collect(),
-        other_gpu_types: Vec::new(),
-        probe: None,
+        ..wattle_testkit::surface(of, "v100", caps.iter().map(point))
     }
 }
 
-/// A window of ten steps a second and 180 W under a cap, closed at `until`.
+/// A window of ten steps per second and 180 W under a cap, closed at `until`.
 fn closed(of: &str, until: Timestamp, cap: u64) -> JobWindow {
-    let mut window = window(of, None, 0);
-    (window.from_us, window.until_us) = (until - Duration::from_secs(15), until);
-    window.cap_mw = Some(Power::from_w(cap));
-    window
+    let from = until - Duration::from_secs(15);
+    JobWindow { cap_mw: Some(Power::from_w(cap)), ..job_window(of, from, until) }
 }
 
 struct Bench {
@@ -117,8 +97,8 @@ impl Bench {
         self.registry.wake(at(seconds), &mut self.out);
     }
 
-    /// The surfaces that reach the placer since last asked: who says what of whom.
-    fn passed_on(&mut self) -> Vec<Surface> {
+    /// The surfaces written for the placer since the last call.
+    fn written(&mut self) -> Vec<Surface> {
         let written = self.out.drain(..).filter_map(|action| match action {
             Action::WriteSurface(surface) => Some(*surface),
             _ => None,
@@ -132,11 +112,11 @@ impl Bench {
 }
 
 #[test]
-fn only_the_champion_reaches_the_placer_until_another_is_promoted() {
+fn only_the_champions_surfaces_are_in_force() {
     let mut bench = Bench::new();
     bench.propose(1, surface("physical", "a", at(1), &[(None, 10.0, 180.0)]));
     bench.propose(1, surface("rival", "a", at(1), &[(None, 9.0, 170.0)]));
-    let passed: Vec<_> = bench.passed_on().into_iter().map(|s| s.predictor).collect();
+    let passed: Vec<_> = bench.written().into_iter().map(|s| s.predictor).collect();
     assert_eq!(passed, [named("physical")]);
     assert_eq!(bench.registry.may_promote(&named("rival")), Ok(()));
     let error = bench.registry.may_promote(&named("rivla")).unwrap_err();
@@ -145,31 +125,31 @@ fn only_the_champion_reaches_the_placer_until_another_is_promoted() {
     let champion = Champion { predictor: named("rival"), since_us: at(2) };
     bench.event(2, Event::Promoted(champion));
     bench.propose(3, surface("physical", "a", at(3), &[(None, 10.0, 180.0)]));
-    // Said once more as asked for, with nothing new in it: it is the champion's now.
+    // Proposed again on request, unchanged: it is now the champion's.
     bench.propose(3, surface("rival", "a", at(1), &[(None, 9.0, 170.0)]));
-    let passed: Vec<_> = bench.passed_on().into_iter().map(|s| s.predictor).collect();
+    let passed: Vec<_> = bench.written().into_iter().map(|s| s.predictor).collect();
     assert_eq!(passed, [named("rival")]);
     assert_eq!(bench.status(3, "rival").state, PredictorState::Champion);
     assert_eq!(bench.status(3, "physical").state, PredictorState::Challenger);
 
-    // Doubled and late ones change nothing; what is newer does.
+    // Duplicate and late proposals have no effect; newer ones do.
     bench.propose(4, surface("rival", "a", at(1), &[(None, 9.0, 170.0)]));
     bench.propose(4, surface("rival", "a", at(0), &[(None, 8.0, 170.0)]));
-    assert_eq!(bench.passed_on(), []);
+    assert_eq!(bench.written(), []);
     bench.propose(5, surface("rival", "a", at(5), &[(None, 9.5, 170.0)]));
-    assert_eq!(bench.passed_on().len(), 1);
-    // What comes after the job's end brings nothing back.
+    assert_eq!(bench.written().len(), 1);
+    // A proposal after the job's end has no effect.
     bench.event(6, Event::JobEnded(job("a")));
     bench.propose(7, surface("rival", "a", at(7), &[(None, 9.5, 170.0)]));
-    assert_eq!(bench.passed_on(), []);
+    assert_eq!(bench.written(), []);
 }
 
 #[test]
-fn what_was_said_before_is_scored_by_what_then_came() {
+fn proposal_is_scored_against_later_windows() {
     let mut bench = Bench::new();
     let caps = [(None, 20.0, 180.0), (Some(200), 9.0, 160.0), (Some(100), 8.0, 90.0)];
     bench.propose(1, surface("rival", "a", at(1), &caps));
-    // Of a job never seen: a prior. 20 foretold, 10 seen: 100 % off; power is right.
+    // No window yet: a prior. 20 predicted, 10 measured: error 100 %; power is exact.
     bench.close(16, closed("a", at(16), 250));
     let status = bench.status(16, "rival");
     let prior = status.speed.prior.unwrap();
@@ -178,7 +158,7 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     let power = status.power.prior.unwrap();
     assert!(power.mape_percent < 0.01 && power.coverage90_percent > 99.9, "{power:?}");
 
-    // Said again two seconds after: once the configuration is known, and once under another cap.
+    // Proposed again two seconds later: one window in the same configuration, one under another cap.
     bench.propose(18, surface("rival", "a", at(18), &caps));
     let latency = bench.status(18, "rival").latency.unwrap();
     assert_eq!((latency.proposals, latency.ms_p50), (1, 2_000));
@@ -189,28 +169,27 @@ fn what_was_said_before_is_scored_by_what_then_came() {
     let elsewhere = speed.new_config.unwrap();
     assert!((elsewhere.mape_percent - 10.0).abs() < 0.01, "{elsewhere:?}");
 
-    // The same window again, and one that is too late, count no second time.
+    // A duplicate window and a late one are not scored.
     bench.close(47, closed("a", at(46), 200));
     bench.close(47, closed("a", at(31), 250));
     assert_eq!(bench.status(47, "rival").speed, speed);
-    // A cap between two that were said: between them, by the logarithm.
+    // A cap between two points: interpolated in the logarithm.
     bench.close(61, closed("a", at(61), 141));
     let elsewhere = bench.status(61, "rival").speed.new_config.unwrap();
     assert_eq!(elsewhere.windows, 2);
     let between = 100.0 * (1.0 - (9.0f64 * 8.0).sqrt() / 10.0);
     assert!((elsewhere.mape_percent - (10.0 + between) / 2.0).abs() < 0.1, "{elsewhere:?}");
-    // A cap beyond all that were said: no answer, which is counted.
+    // A cap beyond all points is counted as uncovered.
     bench.close(76, closed("a", at(76), 80));
     let status = bench.status(76, "rival");
     assert_eq!((status.windows_uncovered, status.speed.new_config.unwrap().windows), (1, 2));
-    // Who said nothing has no scores.
+    // A predictor without proposals has no scores.
     assert_eq!(bench.status(76, "physical").speed, Default::default());
 }
 
-/// Points of another batch, and of a locked clock, are scored by windows in that batch and under that
-/// clock, and by no others.
+/// A point of another batch, or of a locked clock, is scored only by windows with that batch or clock.
 #[test]
-fn batches_and_clocks_are_scored_each_by_their_own_windows() {
+fn batches_and_clocks_are_scored_by_matching_windows() {
     let mut bench = Bench::new();
     let mut said = surface("rival", "a", at(1), &[(None, 10.0, 180.0); 4]);
     let rates = [10.0, 40.0, 9.0, 4.0];
@@ -242,14 +221,14 @@ fn batches_and_clocks_are_scored_each_by_their_own_windows() {
         bench.close(until, window);
         sum(bench.status(until, "rival").speed.new_config) - before
     };
-    // 9 foretold under the lock, 10 seen.
+    // 9 predicted under the lock, 10 seen.
     let off = elsewhere(&mut bench, 31, window(31, None, Some(1_200), 10.0));
     assert!((off - 10.0).abs() < 0.01, "{off}");
     // Between two clocks, along the logarithm.
     let middle = (600.0f64 * 1_200.0).sqrt();
     let off = elsewhere(&mut bench, 46, window(46, None, Some(middle.round() as u32), 6.0));
     assert!(off < 0.2, "{off}");
-    // 40 foretold of the batch, 50 seen.
+    // 40 predicted of the batch, 50 seen.
     let off = elsewhere(&mut bench, 61, window(61, Some(32), None, 50.0));
     assert!((off - 20.0).abs() < 0.01, "{off}");
     // A batch that no point names is the job's own.
@@ -261,10 +240,9 @@ fn batches_and_clocks_are_scored_each_by_their_own_windows() {
     assert_eq!((bench.status(91, "rival").windows_uncovered, off), (1, 0.0));
 }
 
-/// A proposal that comes after a window's end may rest on the window itself, in whatever order the
-/// two arrive: the one before it is scored.
+/// A proposal received after a window's end may depend on the window; the one before it is scored.
 #[test]
-fn nobody_is_scored_by_what_he_knew() {
+fn proposal_received_after_the_window_is_not_scored() {
     let mut bench = Bench::new();
     bench.propose(1, surface("rival", "a", at(1), &[(None, 20.0, 180.0)]));
     bench.propose(17, surface("rival", "a", at(17), &[(None, 10.0, 180.0)]));
@@ -273,14 +251,14 @@ fn nobody_is_scored_by_what_he_knew() {
     assert!((prior.mape_percent - 100.0).abs() < 0.01, "{prior:?}");
 }
 
-/// A predictor that says no rates is scored by its relative speeds, once the job was seen alone.
+/// A predictor without step rates is scored by relative speed, once the exclusive speed is known.
 #[test]
-fn relative_speeds_are_scored_where_no_rates_are_said() {
+fn relative_speed_is_scored_where_no_rate_is_predicted() {
     let mut bench = Bench::new();
     let mut relative = surface("rival", "a", at(1), &[(None, 1.0, 180.0), (Some(100), 1.0, 95.0)]);
     relative.points.iter_mut().for_each(|point| point.steps_per_s = None);
     bench.propose(1, relative.clone());
-    // Alone at the default a relative speed is 1 by definition: nothing to score.
+    // On exclusive GPUs at the default the relative speed is 1 by definition.
     bench.close(16, closed("a", at(16), 250));
     assert_eq!(bench.status(16, "rival").speed.prior, None);
     relative.at_us = at(17);
@@ -289,7 +267,7 @@ fn relative_speeds_are_scored_where_no_rates_are_said() {
     slow.steps_per_s = Some(8.0);
     bench.close(31, slow);
     let elsewhere = bench.status(31, "rival").speed.new_config.unwrap();
-    // 0.9 foretold, 0.8 seen.
+    // 0.9 predicted, 0.8 seen.
     assert!((elsewhere.mape_percent - 12.5).abs() < 0.01, "{elsewhere:?}");
 }
 
@@ -297,23 +275,23 @@ fn on(kind: &str, surface: Surface) -> Surface {
     Surface { gpu_type: kind.into(), ..surface }
 }
 
-/// What was said of a job on other kinds of card is passed on with the rest, and scored where the job
-/// then runs; a prior that stands in speaks of the same kinds.
+/// Surfaces of other GPU types reach the placer, are scored on the type on which the job runs, and
+/// determine the types of a prior.
 #[test]
-fn what_is_said_of_other_kinds_of_card_counts_there() {
+fn surfaces_of_other_gpu_types_are_scored_there() {
     let mut bench = Bench::new();
     let there = on("p100", surface("physical", "a", at(1), &[(None, 8.0, 180.0)]));
     let said = surface("physical", "a", at(1), &[(None, 20.0, 180.0)]);
     let said = Surface { other_gpu_types: vec![there], ..said };
     bench.propose(1, said.clone());
-    assert_eq!(bench.passed_on(), std::slice::from_ref(&said));
+    assert_eq!(bench.written(), std::slice::from_ref(&said));
 
     let window =
         |until: u64, kind: &str| JobWindow { gpu_type: kind.into(), ..closed("a", at(until), 250) };
     bench.close(16, window(16, "p100"));
     let prior = bench.status(16, "physical").speed.prior.unwrap();
-    assert!((prior.mape_percent - 20.0).abs() < 0.01, "8 foretold, 10 seen: {prior:?}");
-    // The same configuration on another kind of card is another configuration.
+    assert!((prior.mape_percent - 20.0).abs() < 0.01, "8 predicted, 10 measured: {prior:?}");
+    // The same configuration on another GPU type is a different one.
     bench.propose(17, Surface { at_us: at(17), ..said.clone() });
     bench.close(31, window(31, "v100"));
     let speed = bench.status(31, "physical").speed;
@@ -321,14 +299,14 @@ fn what_is_said_of_other_kinds_of_card_counts_there() {
 
     bench.describe(32, "b");
     bench.wake(60);
-    let prior = bench.passed_on().pop().unwrap();
+    let prior = bench.written().pop().unwrap();
     assert_eq!((prior.predictor.as_str(), prior.job.as_str()), ("prior", "b"));
     let kinds: Vec<String> = prior.by_gpu_type().map(|on| on.gpu_type).collect();
     assert_eq!(kinds, ["v100", "p100"]);
 }
 
 #[test]
-fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
+fn invalid_surfaces_are_refused_and_three_make_a_predictor_failing() {
     let mut bench = Bench::new();
     let good = surface("rival", "a", at(1), &[(None, 10.0, 180.0)]);
     let wrong = |change: &dyn Fn(&mut Surface)| {
@@ -344,7 +322,7 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
             wrong(&|s| s.other_gpu_types = vec![there("p100"), there("p100")]),
         ),
         (
-            "an elsewhere of its own",
+            "has other_gpu_types of its own",
             wrong(&|s| {
                 s.other_gpu_types =
                     vec![Surface { other_gpu_types: vec![there("a")], ..there("p100") }];
@@ -381,21 +359,21 @@ fn nonsense_is_refused_and_whoever_talks_it_is_failing() {
     let status = bench.status(2, "rival");
     assert_eq!(status.state, PredictorState::Failing);
     assert!(status.error.unwrap().contains("gpu_type"));
-    // The registry's own name is nobody else's.
+    // The registry's own name is reserved.
     let prior = surface("prior", "a", at(1), &[(None, 10.0, 180.0)]);
     bench.propose(2, prior);
     assert_eq!(bench.status(2, "prior").refused, 1);
-    // One good word, and it is taken seriously again.
+    // A valid proposal ends the failure.
     bench.propose(3, good);
     assert_eq!(bench.status(3, "rival").state, PredictorState::Challenger);
 }
 
 #[test]
-fn a_silent_champion_is_stood_in_for_and_comes_back() {
+fn prior_replaces_a_silent_champion_until_it_proposes_again() {
     let mut bench = Bench::new();
     bench.propose(1, surface("physical", "a", at(1), &[(None, 10.0, 180.0)]));
-    bench.passed_on();
-    // Windows go unanswered; the registry hears it answer as a service all the while.
+    bench.written();
+    // Windows are unanswered, although its service answers.
     bench.close(16, closed("a", at(16), 250));
     for seconds in 17..80 {
         bench.found(seconds, &["physical", "rival"]);
@@ -411,56 +389,60 @@ fn a_silent_champion_is_stood_in_for_and_comes_back() {
         };
         out.iter().filter(is).count()
     };
-    assert_eq!(changes(&bench.out, PredictorState::Silent), 1, "it is said once");
-    // Its last surface stands; then a prior takes its place, once.
-    assert_eq!(bench.passed_on(), []);
+    assert_eq!(changes(&bench.out, PredictorState::Silent), 1, "logged once");
+    // Its last surface stays in force; then a prior replaces it, once.
+    assert_eq!(bench.written(), []);
     (600..620).for_each(|seconds| bench.wake(seconds));
-    let stood_in = bench.passed_on();
-    assert_eq!(stood_in.len(), 1, "{stood_in:?}");
-    assert_eq!((stood_in[0].predictor.as_str(), stood_in[0].windows), ("prior", 0));
-    let basis = stood_in[0].basis.as_ref().unwrap();
+    let priors = bench.written();
+    assert_eq!(priors.len(), 1, "{priors:?}");
+    assert_eq!((priors[0].predictor.as_str(), priors[0].windows), ("prior", 0));
+    let basis = priors[0].basis.as_ref().unwrap();
     assert_eq!(basis, "prior: predictor physical silent since 00:16:56 UTC");
-    // It speaks again: its surface is back at once, and it is asked for all the others.
+    // It proposes again: its surface replaces the prior and all others are requested.
     bench.propose(700, surface("physical", "a", at(700), &[(None, 10.0, 180.0)]));
     assert_eq!(changes(&bench.out, PredictorState::Champion), 1);
-    assert_eq!(bench.passed_on()[0].predictor, named("physical"));
+    assert_eq!(bench.written()[0].predictor, named("physical"));
     bench.wake(701);
-    assert_eq!(bench.passed_on(), []);
+    assert_eq!(bench.written(), []);
 }
 
 #[test]
-fn a_champion_that_is_gone_is_silent_at_once_and_asked_for_everything_when_it_is_back() {
+fn champion_whose_service_is_gone_is_silent_at_once_and_proposes_all_jobs_on_return() {
     let mut bench = Bench::new();
     bench.describe(0, "b");
     for name in ["a", "b"] {
         bench.propose(1, surface("physical", name, at(1), &[(None, 10.0, 180.0)]));
     }
     bench.found(2, &["rival"]);
-    assert_eq!(bench.status(2, "physical").state, PredictorState::Champion, "one answer got lost");
+    assert_eq!(
+        bench.status(2, "physical").state,
+        PredictorState::Champion,
+        "one answer may be lost"
+    );
     bench.found(4, &["rival"]);
     let status = bench.status(4, "physical");
     assert_eq!(status.state, PredictorState::Silent);
     assert!(status.error.unwrap().starts_with("its service is gone"));
     bench.wake(5);
-    bench.passed_on();
-    // A job that comes now has no last good surface.
+    bench.written();
+    // A new job has no surface.
     bench.describe(6, "c");
     bench.wake(12);
-    let given = bench.passed_on();
+    let given = bench.written();
     assert_eq!(given.len(), 1);
     assert_eq!((given[0].job.as_str(), given[0].predictor.as_str()), ("c", "prior"));
     assert!(given[0].basis.as_ref().unwrap().contains("physical has proposed no surface"));
     bench.wake(610);
-    assert_eq!(bench.passed_on().len(), 2);
+    assert_eq!(bench.written().len(), 2);
     bench.found(620, &["physical", "rival"]);
     bench.wake(621);
     assert_eq!(bench.status(621, "physical").state, PredictorState::Champion);
-    let asked = |action: &Action| matches!(action, Action::WriteChampion(_));
-    assert_eq!(bench.out.iter().filter(|action| asked(action)).count(), 1);
+    let requested = |action: &Action| matches!(action, Action::WriteChampion(_));
+    assert_eq!(bench.out.iter().filter(|action| requested(action)).count(), 1);
 }
 
 #[test]
-fn scores_and_the_champion_survive_the_registry() {
+fn scores_and_champion_survive_a_restart() {
     let mut bench = Bench::new();
     bench.propose(1, surface("rival", "a", at(1), &[(None, 20.0, 180.0)]));
     bench.close(16, closed("a", at(16), 250));
@@ -484,13 +466,13 @@ fn scores_and_the_champion_survive_the_registry() {
 }
 
 #[test]
-fn challengers_long_gone_are_forgotten_and_a_crowd_is_turned_away() {
+fn lost_challengers_are_removed_and_predictors_beyond_the_limit_ignored() {
     let mut bench = Bench::new();
     for i in 0..20 {
         bench.propose(1, surface(&format!("p{i}"), "a", at(1), &[(None, 10.0, 180.0)]));
     }
     assert!(bench.registry.may_promote(&named("p5")).is_ok());
-    assert!(bench.registry.may_promote(&named("p6")).is_err(), "eight are listened to");
+    assert!(bench.registry.may_promote(&named("p6")).is_err(), "the limit is eight");
     let turned = |action: &Action| matches!(action, Action::Log(Notice::TooManyPredictors(_)));
     assert!(bench.out.iter().any(turned));
     bench.wake(90_000);
@@ -498,22 +480,21 @@ fn challengers_long_gone_are_forgotten_and_a_crowd_is_turned_away() {
     assert_eq!(
         error.to_string(),
         "no predictor `rival`; known predictors: physical",
-        "the champion is never forgotten"
+        "the champion is never removed"
     );
 }
 
-/// One thing that may happen, from a handful of jobs, predictors and values.
+/// An event with one of a few jobs, predictors and values.
 fn any_event() -> impl Strategy<Value = (u64, Event)> {
-    let who = prop::sample::select(vec!["physical", "rival", "p1", "p2", "p3", "prior"]);
+    let predictor = prop::sample::select(vec!["physical", "rival", "p1", "p2", "p3", "prior"]);
     let of = prop::sample::select((0..12).map(|i| format!("j{i}")).collect::<Vec<_>>());
     let value = prop_oneof![4 => 0.1f64..100.0, 1 => any::<f64>()];
-    let proposed = (who.clone(), of.clone(), 0u64..2_000, value.clone(), value.clone()).prop_map(
-        |(who, of, when, rate, power)| {
+    let proposed = (predictor.clone(), of.clone(), 0u64..2_000, value.clone(), value.clone())
+        .prop_map(|(name, of, when, rate, power)| {
             let caps = [(None, rate, power), (Some(100), rate, power)];
-            let surface = Ok(Box::new(surface(who, &of, at(when), &caps)));
-            Event::Proposed { predictor: named(who), job: job(&of), surface }
-        },
-    );
+            let surface = Ok(Box::new(surface(name, &of, at(when), &caps)));
+            Event::Proposed { predictor: named(name), job: job(&of), surface }
+        });
     let closed = (of.clone(), 0u64..2_000, 50u64..300, value).prop_map(|(of, until, cap, rate)| {
         let mut window = closed(&of, at(until), cap);
         window.steps_per_s = Some(rate);
@@ -526,7 +507,7 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
         gpu_type: started.then(|| "p100".to_owned()),
         started,
     });
-    let found = prop::collection::btree_map(who.prop_map(named), Just("1".to_owned()), 0..4);
+    let found = prop::collection::btree_map(predictor.prop_map(named), Just("1".to_owned()), 0..4);
     let event = prop_oneof![
         8 => proposed,
         8 => closed,
@@ -539,11 +520,10 @@ fn any_event() -> impl Strategy<Value = (u64, Event)> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: what reaches the placer is sound and the champion's or a
-    /// prior, nothing is kept beyond its bounds, no status has a value that is no number, and a
-    /// job that ended has no surface after its end.
+    /// For any sequence of events: surfaces in force are valid and the champion's or a prior, memory
+    /// is bounded, statuses contain only finite numbers, and an ended job has no surface.
     #[test]
-    fn whatever_happens(mut events in prop::collection::vec(any_event(), 1..150), ordered: bool) {
+    fn invariants_hold_for_any_events(mut events in prop::collection::vec(any_event(), 1..150), ordered: bool) {
         if ordered {
             events.sort_by_key(|(seconds, _)| *seconds);
         }
@@ -574,13 +554,13 @@ proptest! {
                     Action::WriteStatus(status) => {
                         let text = serde_json::to_string(&status).unwrap();
                         let back: PredictorStatus = serde_json::from_str(&text).unwrap();
-                        prop_assert_eq!(back, *status, "a value that is no number reads as none");
+                        prop_assert_eq!(back, *status, "a value is not finite");
                     }
                     _ => {}
                 }
             }
-            let (jobs, asked, said) = bench.registry.kept();
-            prop_assert!(jobs <= 8 && asked <= 8 * 8 && said <= 2 * 4 * 8, "{jobs} {asked} {said}");
+            let (jobs, windows, proposals) = bench.registry.kept();
+            prop_assert!(jobs <= 8 && windows <= 8 * 8 && proposals <= 2 * 4 * 8, "{jobs} {windows} {proposals}");
         }
         for job in &ended {
             prop_assert!(!standing.contains_key(job));

@@ -85,7 +85,7 @@ async fn request_is_answered_refused_or_without_responder() {
     let refused = asker.request::<_, Reply>(&subject, &"no job").await.unwrap_err();
     let BusError::Service { code, message } = &refused else { panic!("{refused:?}") };
     assert_eq!(*code, 400);
-    assert!(message.contains("not the JSON of a SubmitJob"), "{message}");
+    assert!(message.contains("invalid JSON for SubmitJob"), "{message}");
 
     service.stop().await;
     within("the service stops", serve).await.unwrap();

@@ -1,5 +1,4 @@
-//! What comes from outside and is wrong: a clear error, exit code 2 where a person asked, and every
-//! service stays up.
+//! Invalid input gives a clear error and, for wrong usage, exit code 2; every service keeps running.
 
 use std::process::{Command, Output};
 
@@ -14,25 +13,25 @@ fn run(name: &str, args: &[&str]) -> (i32, String) {
 }
 
 #[track_caller]
-fn refused(name: &str, args: &[&str], says: &[&str]) {
+fn refused(name: &str, args: &[&str], expected: &[&str]) {
     let (code, error) = run(name, args);
     assert_eq!(code, 2, "{name} {args:?}: {error}");
-    for word in says {
-        assert!(error.contains(word), "{name} {args:?} does not say `{word}`: {error}");
+    for word in expected {
+        assert!(error.contains(word), "{name} {args:?} lacks `{word}`: {error}");
     }
 }
 
 #[test]
-fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
+fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let simulate = |trace: &str, cluster: &str, policy: &str, says: &[&str]| {
+    let simulate = |trace: &str, cluster: &str, policy: &str, expected: &[&str]| {
         let args = ["simulate", "--trace", trace, "--cluster", cluster, "--policy", policy];
-        refused("wattle", &args, says);
+        refused("wattle", &args, expected);
     };
     let good = repository("deploy/demo/trace.csv");
     let good = good.to_str().unwrap();
@@ -42,24 +41,36 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     simulate(good, "two nodes", "fifo", &["28x8:v100"]);
     simulate(good, "2x4:voodoo2", "fifo", &["voodoo2", "v100"]);
     simulate(good, "2x4:v100", "clairvoyant", &["clairvoyant", "eaco"]);
-    let asked = |args: &[&str], says: &[&str]| {
-        refused("wattle", &[&["simulate"], args].concat(), says);
+    let simulate_is_refused = |args: &[&str], expected: &[&str]| {
+        refused("wattle", &[&["simulate"], args].concat(), expected);
     };
-    asked(&["--trace", good], &["--cluster", "28x8:v100"]);
-    asked(&["--trace", good, "--cluster", "2x4:v100", "--load", "0"], &["load of 0", "0.8"]);
-    asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"], &["pai", "sacct"]);
-    asked(&["--trace", good, "--cluster", "2x4:v100", "--trace-format", "sacct"], &["JobID"]);
-    asked(&["--jobs", "0"], &["at least 1"]);
-    asked(&["--policy", "fifo,eaco,fifo"], &["fifo", "twice"]);
-    asked(&["--policy", "fifo", "--price", "0.3"], &["0.3", "powerflow"]);
-    asked(&["--policy", "fifo", "--seeds", "3"], &["at least two", "--policy"]);
-    asked(&["--policy", "fifo@99999"], &["99999", "405 to 1380"]);
-    asked(&["--forecast", "perfect"], &["--carbon"]);
+    simulate_is_refused(&["--trace", good], &["--cluster", "28x8:v100"]);
+    simulate_is_refused(
+        &["--trace", good, "--cluster", "2x4:v100", "--load", "0"],
+        &["load of 0", "0.8"],
+    );
+    simulate_is_refused(
+        &["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"],
+        &["pai", "sacct"],
+    );
+    simulate_is_refused(
+        &["--trace", good, "--cluster", "2x4:v100", "--trace-format", "sacct"],
+        &["JobID"],
+    );
+    simulate_is_refused(&["--jobs", "0"], &["at least 1"]);
+    simulate_is_refused(&["--policy", "fifo,eaco,fifo"], &["fifo", "twice"]);
+    simulate_is_refused(&["--policy", "fifo", "--price", "0.3"], &["0.3", "powerflow"]);
+    simulate_is_refused(&["--policy", "fifo", "--seeds", "3"], &["at least two", "--policy"]);
+    simulate_is_refused(&["--policy", "fifo@99999"], &["99999", "405 to 1380"]);
+    simulate_is_refused(&["--forecast", "perfect"], &["--carbon"]);
     let grid = file("grid.csv", "at_s,g_per_kwh\n0,250\n3600,260\n");
-    asked(&["--carbon", &grid, "--forecast", "nope"], &["nope", "persistence", "perfect"]);
-    asked(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
-    asked(&["--seeds", "0"], &["1..=1000"]);
-    asked(&["--trace-format", "philly"], &["--trace"]);
+    simulate_is_refused(
+        &["--carbon", &grid, "--forecast", "nope"],
+        &["nope", "persistence", "perfect"],
+    );
+    simulate_is_refused(&["--report", "/no/such/folder/page.html"], &["/no/such/folder/page.html"]);
+    simulate_is_refused(&["--seeds", "0"], &["1..=1000"]);
+    simulate_is_refused(&["--trace-format", "philly"], &["--trace"]);
     let twice = ["compare", "builtin", "--load", "0.8,0.5,0.8"];
     refused("wattle", &twice, &["--load", "0.8", "twice"]);
     refused("wattle", &["compare", "builtin", "--policy", "fifo,fifo"], &["fifo", "twice"]);
@@ -84,10 +95,10 @@ fn wrong_usage_ends_with_code_2_and_says_what_to_do() {
     }
 }
 
-/// A disk that fills up while the page is written: what was simulated is told, and the page that
-/// stood there stays.
+/// If the disk fills up while the page is written, the result is still printed and the old page is
+/// kept.
 #[test]
-fn a_page_that_cannot_be_written_takes_no_result_with_it() {
+fn result_is_printed_although_the_page_cannot_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     std::fs::write(&page, "before").unwrap();
@@ -99,16 +110,16 @@ fn a_page_that_cannot_be_written_takes_no_result_with_it() {
         .current_dir(folder.path())
         .output()
         .unwrap();
-    let (said, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let (output, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert_eq!(status.code(), Some(1), "{error}");
     assert!(error.contains("cannot write page.html"), "{error}");
-    assert!(said.contains("fifo") && said.contains("workloads:"), "{said}");
+    assert!(output.contains("fifo") && output.contains("workloads:"), "{output}");
     assert_eq!(std::fs::read_to_string(&page).unwrap(), "before");
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }
 
 #[test]
-fn what_is_odd_about_a_trace_is_said_once() {
+fn trace_warning_is_printed_once() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("odd.csv");
     std::fs::write(&trace, "job_id,submit_s,duration_s,num_gpus\na,0,60,1\nb,1,60,0\n").unwrap();
@@ -122,7 +133,7 @@ fn what_is_odd_about_a_trace_is_said_once() {
 }
 
 #[tokio::test]
-async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
+async fn services_survive_corrupt_messages_and_a_lost_gpu() {
     let mut system =
         System::up(&["--simulated", "1x2:v100", "--rate", "120", "--policy", "fifo"]).await;
     let services = [
@@ -135,12 +146,12 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
     ];
     let before: Vec<Vec<u32>> = services.map(|name| system.processes(name)).to_vec();
 
-    // Nonsense on every subject and in every bucket.
+    // Invalid payloads on every subject and in every bucket.
     let cluster = system.bus.cluster().clone();
     let mut lines = system.bus.subscribe(&Topic::NodeSummarized.pattern(&cluster)).await.unwrap();
-    let nonsense: [&[u8]; 4] = [b"", b"{", b"{\"node\":\"n0\"}", &[0xE5, 1, 1, 0, 255, 255, 255]];
+    let invalid: [&[u8]; 4] = [b"", b"{", b"{\"node\":\"n0\"}", &[0xE5, 1, 1, 0, 255, 255, 255]];
     let raw = wattle_tests::Raw::connect(system.url()).await;
-    for payload in nonsense {
+    for payload in invalid {
         for topic in Topic::ALL {
             let subject = topic.pattern(&cluster).replace('*', "n0");
             raw.publish(&subject, payload).await;
@@ -158,13 +169,13 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
             raw.publish(&format!("$KV.{}.{key}", bucket.name(&cluster)), payload).await;
         }
     }
-    // Progress that is none, on the profiler's socket.
+    // Invalid progress reports on the profiler's socket.
     let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
     for line in ["", "step=1", "job=a step=x", "job=../x step=1", &"x".repeat(4_000)] {
         let _ = socket.send_to(line.as_bytes(), system.folder().join("state/n0.sock"));
     }
 
-    // A card is lost: it is shown, not hidden, and the other goes on.
+    // A lost GPU is reported, and the other one keeps running jobs.
     let state = system.node_state("n0");
     let status = Command::new(program("wattle-simnode"))
         .args(["fault", "--gpu", "1", "--state"])
@@ -173,7 +184,7 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
         .status()
         .unwrap();
     assert!(status.success());
-    until("the summary says that GPU 1 is lost", async || {
+    until("the summary reports GPU 1 as lost", async || {
         let delivery = lines.next().await?;
         let summary: wattle_common::messages::NodeSummary =
             wattle_common::codec::decode_json(&delivery.payload).ok()?;
@@ -181,7 +192,7 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
         lost.error.is_some().then_some(())
     })
     .await;
-    until("the node's list says so too", async || {
+    until("`wattle nodes` reports it too", async || {
         let nodes = system.json(&["nodes", "--json"]);
         let node = nodes.as_array()?.iter().find(|node| node["node"] == "n0")?.clone();
         (node["power"]["gpus"][1]["healthy"] == false).then_some(())
@@ -195,11 +206,11 @@ async fn corrupt_messages_and_a_lost_gpu_leave_every_service_up() {
     let after: Vec<Vec<u32>> = services.map(|name| system.processes(name)).to_vec();
     assert_eq!(before, after, "a service ended: {}", system.logs());
 
-    // More than the cluster has is said at once, not queued for ever.
+    // A request beyond the size of the cluster is refused at once.
     let simjob = program("wattle-simjob");
-    let asked = system.wattle(&["submit", "--gpus", "64", "--", simjob.to_str().unwrap()]);
-    assert_eq!(asked.status.code(), Some(2));
-    let error = String::from_utf8_lossy(&asked.stderr).into_owned();
+    let refused = system.wattle(&["submit", "--gpus", "64", "--", simjob.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(error.contains("64"), "{error}");
     assert!(system.end().await.success());
 }

@@ -13,7 +13,7 @@ fn caps(system: &System) -> Vec<Power> {
 }
 
 #[tokio::test]
-async fn a_power_limit_holds_and_what_was_spent_outlives_the_placer() {
+async fn power_limit_and_spending_survive_a_placer_restart() {
     let mut system =
         System::up(&["--simulated", "1x2:v100", "--rate", "60", "--policy", "fifo"]).await;
     assert_eq!(system.wattle(&["budget", "show"]).status.code(), Some(0));
@@ -42,7 +42,7 @@ async fn a_power_limit_holds_and_what_was_spent_outlives_the_placer() {
     };
     let before = spent("the ledger counts", 0).await;
 
-    // Killed, the placer takes up where it was: the window goes on.
+    // After a kill the placer continues the window.
     let old = system.processes("wattle-placer");
     system.kill_9("wattle-placer");
     until("a placer runs again", async || {
@@ -50,7 +50,7 @@ async fn a_power_limit_holds_and_what_was_spent_outlives_the_placer() {
         (new.len() == 1 && new != old).then_some(())
     })
     .await;
-    spent("the window goes on", before).await;
+    spent("the window continues", before).await;
     let shown = system.json(&["budget", "show", "--json"]);
     assert_eq!(shown["set"]["budget"]["power_mw"], 650_000, "{shown}");
 
@@ -61,9 +61,9 @@ async fn a_power_limit_holds_and_what_was_spent_outlives_the_placer() {
 }
 
 #[tokio::test]
-async fn what_nobody_can_keep_to_is_refused() {
+async fn infeasible_budgets_are_refused() {
     let mut system = System::up(&["--simulated", "1x1:v100", "--rate", "60"]).await;
-    for (args, says) in [
+    for (args, expected) in [
         (&["budget", "set"][..], "--energy-kwh"),
         (&["budget", "set", "--carbon-kg", "3"], "--carbon FILE"),
         (&["budget", "set", "--energy-kwh", "0"], "energy"),
@@ -71,9 +71,9 @@ async fn what_nobody_can_keep_to_is_refused() {
         (&["budget", "set", "--carbon-kg", "3", "--carbon", "/no/such.csv"], "/no/such.csv"),
     ] {
         let output = system.wattle(args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(says), "{args:?}: {said}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
     }
     let shown = system.json(&["budget", "show", "--json"]);
     assert!(shown["set"].is_null(), "{shown}");

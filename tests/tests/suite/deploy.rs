@@ -106,19 +106,19 @@ async fn every_example_starts_its_service_on_its_own() {
     let raw = Raw::connect(&server.url()).await;
     let mut found = BTreeSet::new();
     let mut wanted: BTreeSet<String> = SERVICES.map(|service| format!("wattle-{service}")).into();
-    // The predictors are one program; each says by which name it predicts.
+    // The predictors are one program; each reports its name.
     wanted.extend(["physical", "statistical", "neighbour"].map(str::to_owned));
     let mut answers = bus.subscribe("test.answers").await.unwrap();
     until("every service answers $SRV.PING", async || {
         raw.publish("$SRV.PING test.answers", b"").await;
         let wait = std::time::Duration::from_millis(200);
         while let Ok(Some(answer)) = tokio::time::timeout(wait, answers.next()).await {
-            let said: Value = serde_json::from_slice(&answer.payload).unwrap();
-            let name = said["name"].as_str().unwrap().to_owned();
-            assert_eq!(said["version"], env!("CARGO_PKG_VERSION"), "{said}");
-            assert!(said["metadata"]["cluster"].is_string(), "{said}");
+            let info: Value = serde_json::from_slice(&answer.payload).unwrap();
+            let name = info["name"].as_str().unwrap().to_owned();
+            assert_eq!(info["version"], env!("CARGO_PKG_VERSION"), "{info}");
+            assert!(info["metadata"]["cluster"].is_string(), "{info}");
             found.insert(name);
-            found.extend(said["metadata"]["predictor"].as_str().map(str::to_owned));
+            found.extend(info["metadata"]["predictor"].as_str().map(str::to_owned));
         }
         for (name, child) in &mut running {
             let ended = child.0.try_wait().unwrap();
@@ -129,7 +129,7 @@ async fn every_example_starts_its_service_on_its_own() {
     })
     .await;
 
-    // Asked to end, each ends in order.
+    // Each service ends cleanly after SIGTERM.
     for (name, mut child) in running {
         kill(child.0.id(), "TERM");
         let what = format!("{name} ends");
@@ -160,8 +160,8 @@ fn the_servers_example_is_one() {
         .arg(repository("deploy/nats.conf"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
-    assert!(checked.status.success(), "{said}");
+    let info = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.status.success(), "{info}");
 }
 
 /// Each unit starts the program it is named after, with the configuration of that name.

@@ -1,4 +1,4 @@
-//! Which room may use which: `cargo metadata` against ARCHITECTURE.md's table.
+//! Dependencies between crates: `cargo metadata` against the table of ARCHITECTURE.md.
 //!
 //! Reads what the manifests declare and fails on any edge the table does not have. Features count:
 //! a service's library may use less than its binary, and only `gpu` may name the NVML wrapper, only
@@ -61,7 +61,7 @@ const TABLE: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// Packages that pure rooms must not name, and who may.
+/// External packages that only some crates may use.
 const FOREIGN: &[(&str, &[&str])] = &[
     ("async-nats", &["runtime"]),
     // nvml-sim's own tests load it through the unchanged wrapper; its library does not.

@@ -31,14 +31,14 @@ async fn what_was_learned_comes_out_as_csv() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (out.status.success(), text(&out.stdout), text(&out.stderr))
     };
-    let (fine, empty, said) = history(&[]);
-    assert!(fine && empty.lines().count() == 1 && said.contains("nothing was learned"), "{said}");
+    let (fine, empty, notes) = history(&[]);
+    assert!(fine && empty.lines().count() == 1 && notes.contains("no history yet"), "{notes}");
     bucket.put("physical.class.v100.bert-b8", &class()).await.unwrap();
     bucket.put("other.class.v100.bert-b8", &class()).await.unwrap();
     bucket.put("physical.job.j1", &json!({"windows": []})).await.unwrap();
     bucket.put("python.class.v100.bert-b8", &json!({"weights": [1, 2]})).await.unwrap();
-    let (fine, all, said) = history(&[]);
-    assert!(fine && said.contains("1 classes are kept in a form of their own"), "{said}");
+    let (fine, all, notes) = history(&[]);
+    assert!(fine && notes.contains("1 classes in an unknown format"), "{notes}");
     let lines: Vec<&str> = all.lines().collect();
     assert_eq!(lines.len(), 3, "{all}");
     let columns = lines[0].split(',').count();
@@ -50,6 +50,6 @@ async fn what_was_learned_comes_out_as_csv() {
     assert!(lines[1].starts_with("other,v100,bert-b8,j1,7,2,1,,,,,1,2,"), "{all}");
     let (_, one, _) = history(&["--predictor", "physical"]);
     assert_eq!(one.lines().skip(1).collect::<Vec<_>>(), lines[2..], "{one}");
-    let (fine, _, said) = history(&["--predictor", "no name"]);
-    assert!(!fine && said.contains("no name"), "{said}");
+    let (fine, _, notes) = history(&["--predictor", "no name"]);
+    assert!(!fine && notes.contains("no name"), "{notes}");
 }

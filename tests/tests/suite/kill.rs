@@ -39,7 +39,7 @@ async fn killing_any_service_loses_no_job() {
         })
         .await;
     }
-    // A job handed in now is taken: whoever was killed is back at work.
+    // The restarted services accept a new job.
     until("the placer takes jobs again", async || {
         let simjob = program("wattle-simjob");
         let mut args = vec!["submit", "--job", "late", "--", simjob.to_str().unwrap()];
@@ -52,16 +52,16 @@ async fn killing_any_service_loses_no_job() {
         let end = system.until_job(&job, "it is finished", |r| r.phase.is_final()).await;
         assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
         assert_eq!(end.attempt, 1, "{job} was started {} times\n{}", end.attempt, system.logs());
-        // The output of a doubled job would say twice that it began.
+        // A duplicated job would start twice in its output.
         let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
         let begun = output.lines().filter(|line| line.contains(" attempt ")).count();
         assert!(begun <= 1, "{job}: {output}");
     }
-    assert!(system.anywhere("wattle-simjob").is_empty(), "nobody trains any more");
+    assert!(system.anywhere("wattle-simjob").is_empty(), "no training process is left");
     assert!(system.end().await.success());
 }
 
-/// `wattle up` itself is killed with everything it runs; started again in the same folder, it goes on
+/// `wattle up` is killed with all its processes; restarted in the same folder, it continues
 /// with the same jobs, from their checkpoints.
 #[tokio::test]
 async fn killing_wattle_up_loses_no_job() {
@@ -82,10 +82,9 @@ async fn killing_wattle_up_loses_no_job() {
     assert!(system.end().await.success());
 }
 
-/// A job that takes no notice of any wish to stop holds its GPUs no longer than `wattle up` runs;
-/// while that runs nobody else is master of its folder.
+/// A job that ignores termination ends with `wattle up`; meanwhile the folder is locked.
 #[tokio::test]
-async fn nothing_goes_on_training_after_the_end() {
+async fn no_training_continues_after_the_end() {
     let shape = ["--simulated", "1x1:v100"];
     let mut system = System::up(&shape).await;
     let deaf =
@@ -99,14 +98,14 @@ async fn nothing_goes_on_training_after_the_end() {
 
     let folder = system.folder().to_str().unwrap().to_owned();
     let second = system.wattle(&[&["up", "--dir", &folder][..], &shape].concat());
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert_eq!(second.status.code(), Some(2), "{said}");
-    assert!(said.contains("choose another --dir"), "{said}");
+    let error = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert_eq!(second.status.code(), Some(2), "{error}");
+    assert!(error.contains("choose another --dir"), "{error}");
 
-    // It is given time for a checkpoint; whoever will not wait says so a second time.
+    // The job has time for a checkpoint; a second signal ends the wait.
     system.signal("INT");
-    until("it says what it waits for", async || {
-        system.said().contains("Ctrl-C ends them at once").then_some(())
+    until("it prints what it waits for", async || {
+        system.stderr().contains("Ctrl-C ends them at once").then_some(())
     })
     .await;
     system.signal("INT");
@@ -114,8 +113,7 @@ async fn nothing_goes_on_training_after_the_end() {
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists(), "it still runs");
 }
 
-/// With the placer gone its leases run out, and the cards go back to their default; the job on them
-/// goes on.
+/// Without a placer its leases expire and the GPUs return to their default cap; the job continues.
 #[tokio::test]
 async fn no_cap_outlives_its_lease() {
     let system = System::up(&[
@@ -152,7 +150,7 @@ async fn no_cap_outlives_its_lease() {
     let desired = system.bus.bucket(Bucket::Desired).await.unwrap();
     let (last, _): (NodeDesired, u64) = desired.get(node.as_str()).await.unwrap().unwrap();
     let safe = until("the card has its default cap again", async || capped(250).await).await;
-    // The report says when it saw so; that is soon after the lease's end, not before it.
+    // The report has the time of the change, shortly after the end of the lease.
     assert!(safe.at_us >= last.expires_at_us, "{safe:?}");
     let late = safe.at_us.since(last.expires_at_us);
     let heartbeat_and_load = Duration::from_secs(60 * 10);

@@ -1,5 +1,5 @@
-//! Two kinds of GPU on the whole system: who names a kind lands there, and everybody else is foretold
-//! on both.
+//! Two GPU types on the whole system: a requested type is honoured, and other jobs are predicted on
+//! both types.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ async fn surface(system: &System, job: &JobId) -> Option<Surface> {
 }
 
 #[tokio::test]
-async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
+async fn requested_gpu_type_is_honoured_and_other_jobs_are_predicted_on_both() {
     let args = ["--simulated", "1x2:v100,1x2:p100", "--rate", "120", "--policy", "afs"];
     let mut system = System::up(&args).await;
     let training = ["--workload", "eaco-alexnet", "--steps", "400000", "--steps-per-epoch", "500"];
@@ -31,12 +31,12 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
     .await;
     assert_eq!((seen.gpu_type.as_str(), seen.other_gpu_types.len()), ("p100", 0));
 
-    // What was seen of its class there is foretold of the next, whichever cards that is on.
+    // Measurements of the class on one type predict the next job on both types.
     let any = system.submit("any", &of_class, &training);
     let runs = system.until_job(&any, "it runs", |r| r.phase == JobPhase::Running).await;
     let node = runs.placement.unwrap().shares[0].node.clone();
     let (here, there) = if node.as_str() == "n1" { ("p100", "v100") } else { ("v100", "p100") };
-    let both = until("it is measured on one kind and foretold on the other", async || {
+    let both = until("it is measured on one type and predicted on the other", async || {
         surface(&system, &any).await.filter(|surface| surface.windows >= 1)
     })
     .await;
@@ -48,17 +48,17 @@ async fn who_names_a_kind_lands_there_and_others_are_foretold_on_both() {
     assert!(known(&p100), "{:?}", p100.basis);
 
     // What a person sees of it.
-    let told = |args: &[&str]| {
+    let stdout_of = |args: &[&str]| {
         let output = system.wattle(args);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let explained = told(&["explain", "any"]);
+    let explained = stdout_of(&["explain", "any"]);
     assert!(explained.contains(&format!("on {there} instead: ")), "{explained}");
-    assert!(told(&["explain", "picky"]).contains("requests 1 GPU of type p100"));
-    assert!(told(&["jobs"]).contains("1 p100"));
+    assert!(stdout_of(&["explain", "picky"]).contains("requests 1 GPU of type p100"));
+    assert!(stdout_of(&["jobs"]).contains("1 p100"));
     let refused = system.wattle(&["submit", "--gpu-type", "k80", "--", "true"]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(2), "{said}");
-    assert!(said.contains("must have GPUs of kind k80; no node has any, there are: p100, v100"));
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{error}");
+    assert!(error.contains("must have GPUs of kind k80; no node has any, there are: p100, v100"));
     assert!(system.end().await.success());
 }

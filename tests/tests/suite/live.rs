@@ -46,9 +46,9 @@ async fn a_job_goes_from_submit_to_finish() {
     // What a person sees of it.
     let jobs = system.json(&["jobs", "--all", "--json"]);
     assert_eq!(jobs[0]["spec"]["job"], "first");
-    let told = system.wattle(&["explain", "first"]);
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.contains("fifo:") && told.contains("n0:0,1"), "{told}");
+    let explained = system.wattle(&["explain", "first"]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(explained.contains("fifo:") && explained.contains("n0:0,1"), "{explained}");
     let output = std::fs::read_to_string(&record.log_paths[0]).unwrap();
     assert!(output.contains("epoch"), "the job's own output: {output}");
 
@@ -76,15 +76,15 @@ async fn two_jobs_share_a_card_and_both_reports_show_it() {
 
     let shared = until_gpu0(&system, "both jobs are on GPU 0", |gpu| gpu.jobs.len() == 2).await;
     assert_eq!(shared.jobs.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&a, &b]));
-    let mut told = BTreeSet::new();
+    let mut explained = BTreeSet::new();
     let window = until("a window of each names the other", async || {
         let delivery = windows.next().await?;
         let window: JobWindow = codec::decode_json(&delivery.payload).unwrap();
         let other = if window.job == a { &b } else { &a };
         if window.neighbours.iter().any(|n| n.job == *other) {
-            told.insert(window.job.clone());
+            explained.insert(window.job.clone());
         }
-        (told.len() == 2).then_some(window)
+        (explained.len() == 2).then_some(window)
     })
     .await;
     // What the card drew is divided between the two, and neither has all of it.
@@ -171,10 +171,10 @@ async fn eaco_undoes_a_placement_that_breaks_a_deadline() {
     let tight = system.until_job(&tight, "it is finished", |r| r.phase.is_final()).await;
     assert_eq!((tight.phase, tight.attempt), (JobPhase::Finished, 1), "{}", system.logs());
     assert!(tight.ended_at_us <= tight.spec.deadline_at_us, "the deadline was kept: {tight:#?}");
-    // The impostor goes on from its checkpoint, alone.
+    // The misdeclared job continues exclusively from its checkpoint.
     let end = system.until_job(&impostor, "it is finished too", |r| r.phase.is_final()).await;
     assert_eq!((end.phase, end.attempt), (JobPhase::Finished, 2), "{end:#?}\n{}", system.logs());
     let output = std::fs::read_to_string(&end.log_paths[0]).unwrap();
     let resumed = output.lines().skip_while(|line| !line.contains("attempt 2")).nth(1).unwrap();
-    assert!(!resumed.contains("step 0 of"), "it began anew: {output}");
+    assert!(!resumed.contains("step 0 of"), "it restarted from step 0: {output}");
 }

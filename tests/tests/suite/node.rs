@@ -1,7 +1,6 @@
-//! The two services of a node, each on its own: real binaries, a real nats-server, simulated cards.
+//! Power agent and profiler in isolation: real binaries, a real nats-server, simulated GPUs.
 //!
-//! Nobody else is there: the test itself writes what placer and launcher would. So what fails here
-//! is the power agent's or the profiler's doing.
+//! The test itself writes the messages of placer and launcher.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -168,7 +167,7 @@ impl Node {
         desired.expires_at_us
     }
 
-    /// Awaits a report that says so.
+    /// Waits for a report that satisfies `enough`.
     async fn report(&self, what: &str, enough: impl Fn(&PowerReport) -> bool) -> PowerReport {
         let mut watch = self.actual.watch().await.unwrap();
         let mut last = None;
@@ -192,7 +191,7 @@ impl Node {
         }
     }
 
-    /// Awaits a summary that says so.
+    /// Waits for a summary that satisfies `enough`.
     async fn summary(&self, what: &str, enough: impl Fn(&NodeSummary) -> bool) -> NodeSummary {
         let pattern = Topic::NodeSummarized.pattern(self.bus.cluster());
         let mut summaries = self.bus.subscribe(&pattern).await.unwrap();
@@ -213,7 +212,7 @@ impl Node {
         }
     }
 
-    /// What is stored in a stream, until there is enough.
+    /// Reads a stream until the messages satisfy `enough`.
     async fn stored<T: std::fmt::Debug>(
         &self,
         stream: StreamName,
@@ -242,7 +241,7 @@ impl Node {
             .concat()
     }
 
-    /// Starts a job as the launcher would, and tells of it as launcher and placer would.
+    /// Starts a job and publishes the messages of launcher and placer about it.
     async fn job(&self, name: &str, gpus: &[u32]) -> Running {
         let job = JobId::new(name).unwrap();
         let cards: Vec<String> = gpus.iter().map(ToString::to_string).collect();
@@ -332,7 +331,7 @@ async fn a_cap_ordered_is_a_cap_applied_and_shows_in_power() {
     })
     .await;
 
-    // Nobody renews the lease.
+    // The lease is not renewed.
     let safe = node.report("the lease ends", |r| r.lease_until_us.is_none()).await;
     assert!(safe.at_us >= until, "not before its time");
     let safe =
@@ -380,7 +379,7 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
     })
     .await;
 
-    // A stop in good order is safe, and says so.
+    // A clean stop sets the safe cap and reports it.
     agent.signal(libc::SIGTERM);
     assert!(agent.0.wait().unwrap().success());
     let last = node.report("the last word", |r| r.lease_until_us.is_none()).await;
@@ -459,8 +458,8 @@ async fn windows_say_how_a_job_runs() {
     assert!(slow.power_mw_gpus.unwrap() <= w(141), "{slow:?}");
     assert!(slow.steps_per_s.unwrap() < window.steps_per_s.unwrap(), "{slow:?}\n{window:?}");
 
-    // Killed and started again: the ledger goes on where it was, and what was spent meanwhile is in
-    // it; the next windows are of the same job.
+    // After a kill and a restart the ledger continues without a gap, and the next windows belong to
+    // the same job.
     profiler.kill();
     let killed = node.now();
     node.fault("0", "lost");

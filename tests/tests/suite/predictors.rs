@@ -8,7 +8,7 @@ use wattle_tests::{System, until};
 
 const SHIPPED: [&str; 3] = ["neighbour", "physical", "statistical"];
 
-/// Who is listed, and who of them serves; `None` while not all that are shipped are at work.
+/// The listed predictors and the champion; `None` until all shipped ones are active.
 fn listed(system: &System) -> Option<(Vec<Value>, String)> {
     let all = system.json(&["predictors", "--json"]);
     let all = all.as_array()?.clone();
@@ -41,25 +41,25 @@ async fn a_predictor_is_promoted_and_taken_back_while_jobs_run() {
     .await;
 
     let unknown = system.wattle(&["predictors", "promote", "oracle"]);
-    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
-    assert_eq!(unknown.status.code(), Some(2), "{said}");
-    assert!(SHIPPED.iter().all(|name| said.contains(name)), "{said}");
+    let output = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(2), "{output}");
+    assert!(SHIPPED.iter().all(|name| output.contains(name)), "{output}");
 
     let promoted = system.wattle(&["predictors", "promote", "statistical"]);
-    let said = String::from_utf8_lossy(&promoted.stdout).into_owned();
+    let output = String::from_utf8_lossy(&promoted.stdout).into_owned();
     assert!(promoted.status.success(), "{}", String::from_utf8_lossy(&promoted.stderr));
-    assert_eq!(said.trim(), "statistical is now the champion; it replaced physical");
+    assert_eq!(output.trim(), "statistical is now the champion; it replaced physical");
     until("its surface is the job's", async || surface("statistical").await).await;
 
-    // Who serves is stored: a registry that comes back knows it, and the scores.
+    // Champion and scores survive a restart of the registry.
     system.kill_9("wattle-registry");
     until("the registry takes requests again", async || {
         let again = system.wattle(&["predictors", "promote", "statistical"]);
-        let said = String::from_utf8_lossy(&again.stdout).into_owned();
+        let output = String::from_utf8_lossy(&again.stdout).into_owned();
         again
             .status
             .success()
-            .then(|| assert_eq!(said.trim(), "statistical is already the champion"))
+            .then(|| assert_eq!(output.trim(), "statistical is already the champion"))
     })
     .await;
     let (all, serves) = until("all are listed again", async || listed(&system)).await;

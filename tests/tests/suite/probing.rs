@@ -64,7 +64,11 @@ async fn a_probed_jobs_surface_becomes_narrow_and_neither_cap_nor_clock_stays() 
             }
             Some(clock) => {
                 assert!((405..1_380).contains(&clock.as_mhz()), "{probe:?}");
-                assert_eq!(probe.cap_mw, Power::from_w(250), "the default stood: {probe:?}");
+                assert_eq!(
+                    probe.cap_mw,
+                    Power::from_w(250),
+                    "the previous cap was the default: {probe:?}"
+                );
             }
         }
     }
@@ -81,10 +85,10 @@ async fn a_probed_jobs_surface_becomes_narrow_and_neither_cap_nor_clock_stays() 
         assert!(narrow < 0.5 * wide, "{narrow} from {wide}: {after:#?}");
     }
 
-    // What was done is told, and the card is as it was before while the job goes on.
-    let told = system.wattle(&["explain", "hot"]);
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.contains("probes ") && told.contains("would narrow"), "{told}");
+    // The probe is explained, and the GPU has its previous cap while the job continues.
+    let explained = system.wattle(&["explain", "hot"]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(explained.contains("probes ") && explained.contains("would narrow"), "{explained}");
     until("the card has its default cap and a free clock again", async || {
         let nodes = system.json(&["nodes", "--json"]);
         let card = &nodes[0]["power"]["gpus"][0];

@@ -1,4 +1,4 @@
-//! Nodes that nobody needs sleep, and wake when a job waits for them, on the whole system.
+//! Node sleep on the whole system: unused nodes sleep, and wake for a queued job.
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::NodeDesired;
@@ -42,7 +42,7 @@ async fn simulated_nodes_sleep_and_wake_for_a_job() {
     assert_eq!(end.phase, JobPhase::Finished, "{end:#?}\n{}", system.logs());
     assert_eq!(end.attempt, 1, "{end:#?}");
     until("all nodes sleep again", async || (asleep(&system).await == 2).then_some(())).await;
-    // Who sleeps hears of the end, too.
+    // Sleeping nodes are terminated too.
     assert!(system.end().await.success());
     assert!(system.anywhere("wattle-launcher").is_empty());
 }

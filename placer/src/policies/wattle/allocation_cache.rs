@@ -1,10 +1,9 @@
-//! The last allocation among all jobs, which stays valid for a while.
+//! The last allocation among all jobs, which stays in force for a while.
 //!
-//! One job more or less among many changes the other jobs' allocation very little, so the policy does
-//! not solve from scratch at every event. The cache holds the allocation, its prices and the
-//! conditions under which it was made. It travels with the plan as a
-//! [`crate::plan::input::PolicyCache`], so the same input still gives the same plan; without it (after
-//! a restart) the policy solves from scratch.
+//! One job more or less among many changes the other jobs' allocation very little, so the policy does not
+//! solve from scratch at every event. The cache holds the allocation, its prices and the conditions under
+//! which it was made. It travels with the plan as a [`crate::plan::input::PolicyCache`], so the same input
+//! still gives the same plan; without it (after a restart) the policy solves from scratch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,91 +12,81 @@ use wattle_common::Timestamp;
 
 use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
+use crate::policies::wattle::market::ClearedMarket;
 use crate::state::cluster::ClusterState;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::Job;
 
-/// What was last shared out.
+/// An allocation and the conditions under which it was made.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AllocationCache {
-    /// When.
-    pub at: Timestamp,
-    /// When it is to be weighed anew, if anything happens to anybody.
-    pub until: Timestamp,
-    /// Whether it is to be looked at again some time, even if nothing happens.
-    pub(crate) look_again: bool,
-    /// How many jobs had ever come.
-    pub(crate) arrivals: u64,
-    /// How many jobs there were, if nothing has changed since but they.
-    pub(crate) jobs: usize,
-    pub(crate) under: Under,
+    /// When it was made.
+    pub(super) at: Timestamp,
+    /// From when on any change leads to a full round.
+    pub(super) until: Timestamp,
+    /// Whether the remaining work of some job was estimated, so that a later round differs in any case.
+    pub(super) estimates_work: bool,
+    /// Number of jobs that had ever arrived.
+    pub(super) arrivals: u64,
+    /// Number of jobs present; [`usize::MAX`] once anything else has changed.
+    pub(super) jobs: usize,
+    pub(super) conditions: Conditions,
     /// [`ClusterState::surface_revision`] when it was made.
-    pub(crate) surface_revision: u64,
-    /// Who was given GPUs, then and since.
-    pub(crate) given: Vec<Arc<Given>>,
-    /// By kind of GPU.
-    pub(crate) cleared: BTreeMap<String, Cleared>,
+    pub(super) surface_revision: u64,
+    /// The targets of the full round, then those of later rounds.
+    pub(super) grants: Vec<Arc<Grants>>,
+    /// By GPU type.
+    pub(super) markets: BTreeMap<String, ClearedMarket>,
 }
 
 impl AllocationCache {
-    /// It is not any more as it was when everybody was weighed.
-    pub(crate) const fn something_changed(&mut self) {
+    /// Records that the allocation is no longer the one of the full round.
+    pub(super) const fn mark_changed(&mut self) {
         self.jobs = usize::MAX;
     }
 }
 
-/// Targets given at one time.
+/// The targets of one round.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Given {
+pub(super) struct Grants {
     targets: Vec<Target>,
-    /// The places in the queue of all jobs of all targets: a key may be given to another job.
-    places: Vec<u64>,
+    /// The arrival numbers of all jobs of all targets: a key may be given to another job.
+    arrivals: Vec<u64>,
 }
 
-impl Given {
-    pub(crate) fn new(state: &ClusterState, targets: Vec<Target>) -> Arc<Self> {
-        let place = |&key: &JobKey| state.job(key).map_or(u64::MAX, |job| job.arrival);
-        let places = targets.iter().flat_map(|target| &target.jobs).map(place).collect();
-        Arc::new(Self { targets, places })
+impl Grants {
+    pub(super) fn new(state: &ClusterState, targets: Vec<Target>) -> Arc<Self> {
+        let arrival = |&key: &JobKey| state.job(key).map_or(u64::MAX, |job| job.arrival);
+        let arrivals = targets.iter().flat_map(|target| &target.jobs).map(arrival).collect();
+        Arc::new(Self { targets, arrivals })
     }
 
-    /// How many targets.
-    pub(crate) fn len(&self) -> usize {
+    /// Number of targets.
+    pub(super) fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// The targets with their jobs, `None` for those that are there no more.
-    pub(crate) fn members<'a>(
+    /// The targets with their jobs; `None` for jobs that have left.
+    pub(super) fn members<'a>(
         &'a self,
         state: &'a ClusterState,
     ) -> impl Iterator<Item = (&'a Target, impl Iterator<Item = (JobKey, Option<&'a Job>)> + Clone)>
     {
-        let mut places = self.places.as_slice();
+        let mut arrivals = self.arrivals.as_slice();
         self.targets.iter().map(move |target| {
-            let (here, rest) = places.split_at(target.jobs.len());
-            places = rest;
-            let member = move |(&key, &place): (&JobKey, &u64)| {
-                (key, state.job(key).filter(|job| job.arrival == place))
+            let (here, rest) = arrivals.split_at(target.jobs.len());
+            arrivals = rest;
+            let member = move |(&key, &arrival): (&JobKey, &u64)| {
+                (key, state.job(key).filter(|job| job.arrival == arrival))
             };
             (target, target.jobs.iter().zip(here).map(member))
         })
     }
 }
 
-/// The market of one kind of GPU as it cleared.
+/// Everything apart from jobs that an allocation depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Cleared {
-    /// What a GPU-second is worth, s.
-    pub(crate) price: f64,
-    /// For how long that is remembered, s.
-    pub(crate) tau_s: f64,
-    /// The largest set that one job could have.
-    pub(crate) most: u32,
-}
-
-/// Everything but jobs that weighs on what is shared out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Under {
+pub(super) struct Conditions {
     price: f64,
     price_now: f64,
     tenants_max: u32,
@@ -105,8 +94,8 @@ pub(crate) struct Under {
     allocation_revision: u64,
 }
 
-impl Under {
-    pub(crate) fn of(input: PlanningInput<'_>) -> Self {
+impl Conditions {
+    pub(super) fn of(input: PlanningInput<'_>) -> Self {
         Self {
             price: input.limits.price,
             price_now: input.limits.price_now(),

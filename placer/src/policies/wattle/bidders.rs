@@ -1,291 +1,304 @@
-//! Jobs as the market sees them: how much work is left, which sizes they may have, what a change of
-//! size costs them.
+//! Jobs as bidders: their remaining work, the sizes they may have and the cost of a change of size.
 
 use std::collections::BTreeMap;
 
 use crate::plan::input::PlanningInput;
 use crate::policies::elastic::ElasticJob;
-use crate::policies::wattle::knapsack::{MUST, Moves, Opt, Wish};
-use crate::policies::wattle::market::{Bid, Forecast, Lot, Market, WORK_STEP, age_of, age_step};
-use crate::policies::wattle::upper_envelope::{Joule, Shape};
+use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENALTY};
+use crate::policies::wattle::market::{
+    Bid, BidderClass, Market, PriceForecast, WORK_STEPS, age_of, age_step,
+};
+use crate::policies::wattle::upper_envelope::{JoulePrice, OperatingCurve};
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::steps_done;
 use crate::state::operating_points::OperatingPoints;
 
-/// Work left is at least so much, s.
+/// The least remaining work, s.
 const WORK_MIN_S: f64 = 1.0;
-/// Work of a job of which nothing is known while none has ended yet, s.
-const FIRST_GUESS_S: f64 = 3_600.0;
-/// Who has waited for so many times its own time alone, and for [`PATIENCE_S`] more, gets its least
-/// size before others get more than theirs.
+/// The remaining work of a job of unknown length before any job has completed, s.
+const WORK_PRIOR_S: f64 = 3_600.0;
+/// A job that has waited for this many times its exclusive run time plus [`PATIENCE_S`] gets its least size
+/// before other jobs get more than theirs.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_S: f64 = 3_600.0;
-/// A size is taken to stay for so long, or until the job is done, s: what a change costs is spread
-/// over that time.
-const SIZE_STAYS_S: f64 = 3_600.0;
-/// No change costs more than this share of what the job earns meanwhile.
-const CHANGE_MAX: f64 = 0.5;
+/// A size is expected to last this long or until the job completes, s. The cost of a change is spread over
+/// that time.
+const SIZE_LASTS_S: f64 = 3_600.0;
+/// The greatest cost of a change, as a share of the job's earnings during that time.
+const CHANGE_COST_MAX: f64 = 0.5;
+/// The share of its age that does not count for a job of unknown length. Its remaining work is estimated
+/// from its age, so an old job already counts as a long one.
+const ESTIMATED_AGE: f64 = 0.8;
 
-/// So much less of a job's age counts where nobody knows how long it is and past jobs tell. What it
-/// has left is then guessed from its age, so that an old job already counts as one with much left:
-/// counting all of its age besides would keep GPUs with those that are thought longest.
-const GUESSED_AGE: f64 = 0.8;
-
-/// One job.
-pub(super) struct Trader<'a> {
+/// One job in the market.
+pub(super) struct Bidder<'a> {
     pub(super) key: JobKey,
     pub(super) job: &'a Job,
-    pub(super) shape: usize,
-    pub(super) lot: usize,
-    /// Whether it is known how much work is left.
-    pub(super) known: bool,
-    /// Work left, rounded, s.
+    /// Index of its operating curve.
+    pub(super) curve: usize,
+    /// Index of its class.
+    pub(super) class: usize,
+    /// Whether its remaining work is known rather than estimated.
+    pub(super) work_is_known: bool,
+    /// Remaining work, rounded, s.
     pub(super) work: f64,
-    /// Work left, in steps of the rounding.
-    bucket: i32,
-    /// How long it has been here, in steps of the rounding.
+    /// Remaining work in steps of the rounding.
+    work_step: i32,
+    /// Time since submission in steps of the rounding.
     age_step: i32,
-    /// How long it has been here, s.
+    /// Time since submission, s.
     age_s: f64,
-    /// The whole of its work, done and left, seconds on one GPU.
-    whole: f64,
-    /// It runs and cannot stop: its size.
-    pub(super) held: Option<u32>,
-    /// It must have so many, for its deadline or since it has waited for long.
-    pub(super) floor: u32,
-    /// It must be so fast, for its deadline.
-    pub(super) need: f64,
-    /// It was started at this very instant and keeps its size: nothing was learned since.
-    pub(super) fresh: Option<u32>,
-    owed: bool,
+    /// All its work, done and remaining, s.
+    total_work: f64,
+    /// Its size if it runs and cannot stop.
+    pub(super) fixed_size: Option<u32>,
+    /// The least size it must get, for its deadline or after a long wait.
+    pub(super) gpus_min: u32,
+    /// The least speed with which it meets its deadline.
+    pub(super) speed_min: f64,
+    /// Its size if it started at this instant. It keeps it, since nothing has been learned since.
+    pub(super) just_started: Option<u32>,
+    /// Whether it has priority or has waited for too long.
+    is_overdue: bool,
 }
 
-impl Trader<'_> {
+impl Bidder<'_> {
     pub(super) fn has_run(&self) -> bool {
         self.job.state != State::Queued || !self.job.attained.is_zero()
     }
 
-    /// The sizes of its shape that it may have, by index.
-    pub(super) fn may_have(&self, gpus: u32) -> bool {
-        gpus >= self.floor && self.held.is_none_or(|held| held == gpus)
+    /// Whether it may get this many GPUs.
+    fn may_have(&self, gpus: u32) -> bool {
+        gpus >= self.gpus_min && self.fixed_size.is_none_or(|size| size == gpus)
     }
 }
 
-/// Those of one kind of GPU, with their market.
-pub(super) fn gather<'a>(
+/// Phase 1: the bidders for one GPU type, and their market.
+pub(super) fn build_bids<'a>(
     input: PlanningInput<'_>,
-    contenders: &[ElasticJob<'a>],
+    jobs: &[ElasticJob<'a>],
     charge: Charge,
-    forecast: Forecast,
-    room: u32,
-    most: u32,
-) -> (Vec<Trader<'a>>, Market<'a>) {
-    let mut shapes: Vec<Shape<'a>> = Vec::new();
-    // Looked up by address, and numbered by first appearance, so that addresses decide nothing.
+    forecast: PriceForecast,
+    free: u32,
+    largest_set: u32,
+) -> (Vec<Bidder<'a>>, Market<'a>) {
+    let mut curves: Vec<OperatingCurve<'a>> = Vec::new();
+    // Looked up by address and numbered by first appearance, so that addresses decide nothing.
     let mut known: BTreeMap<*const OperatingPoints, Option<usize>> = BTreeMap::new();
-    let mut traders = Vec::with_capacity(contenders.len());
-    for contender in contenders {
-        let menu = contender.points;
-        let shape = *known.entry(std::ptr::from_ref(menu)).or_insert_with(|| {
-            let unit = menu.unit_rate()?;
-            let most = most.max(contender.fixed_size.unwrap_or(0));
-            shapes.push(Shape::new(menu, unit, charge, Joule::of(input), most)?);
-            Some(shapes.len() - 1)
+    let mut bidders = Vec::with_capacity(jobs.len());
+    for elastic in jobs {
+        let curve = *known.entry(std::ptr::from_ref(elastic.points)).or_insert_with(|| {
+            let unit = elastic.points.unit_rate()?;
+            let gpus_max = largest_set.max(elastic.fixed_size.unwrap_or(0));
+            let joule = JoulePrice::of(input);
+            curves.push(OperatingCurve::new(elastic.points, unit, charge, joule, gpus_max)?);
+            Some(curves.len() - 1)
         });
-        if let Some(shape) = shape {
-            let trader = trader(input, contender, shape, &shapes[shape]);
-            let held = trader.held;
-            if held.is_none_or(|held| shapes[shape].sizes.iter().any(|size| size.gpus == held)) {
-                traders.push(trader);
+        if let Some(index) = curve {
+            let bidder = bidder(input, elastic, index, &curves[index]);
+            let sizes = &curves[index].sizes;
+            if bidder.fixed_size.is_none_or(|gpus| sizes.iter().any(|size| size.gpus == gpus)) {
+                bidders.push(bidder);
             }
         }
     }
-    guess_ages(input, &mut traders);
-    set_floors(&mut traders, &shapes, room);
-    let mut lots: Vec<Lot> = Vec::new();
+    discount_estimated_ages(input, &mut bidders);
+    set_least_sizes(&mut bidders, &curves, free);
+    let mut classes: Vec<BidderClass> = Vec::new();
     let mut numbers: BTreeMap<(usize, i32, u32, u32, u64, i32), usize> = BTreeMap::new();
-    for trader in &mut traders {
-        let most = trader.held.unwrap_or(u32::MAX);
-        let need = trader.need.to_bits();
-        let key = (trader.shape, trader.bucket, trader.floor, most, need, trader.age_step);
-        trader.lot = *numbers.entry(key).or_insert_with(|| {
-            lots.push(lot_of(trader));
-            lots.len() - 1
+    for bidder in &mut bidders {
+        let gpus_max = bidder.fixed_size.unwrap_or(u32::MAX);
+        let speed_min = bidder.speed_min.to_bits();
+        let bounds = (bidder.gpus_min, gpus_max, speed_min, bidder.age_step);
+        let key = (bidder.curve, bidder.work_step, bounds.0, bounds.1, bounds.2, bounds.3);
+        bidder.class = *numbers.entry(key).or_insert_with(|| {
+            classes.push(class_of(bidder));
+            classes.len() - 1
         });
-        // Who holds what it has takes no part.
-        lots[trader.lot].jobs += u32::from(trader.held.is_none());
+        // A job of fixed size takes no part in the market.
+        classes[bidder.class].jobs += u32::from(bidder.fixed_size.is_none());
     }
-    (traders, Market { shapes, lots, forecast })
+    (bidders, Market { curves, classes, forecast })
 }
 
-/// A job that nobody holds anything of, and a lot of it alone.
-pub(super) fn alone<'a>(
+/// A job as the only bidder, and the class of it alone.
+pub(super) fn single_bidder<'a>(
     input: PlanningInput<'_>,
-    contender: &ElasticJob<'a>,
-    shape: &Shape<'_>,
-) -> (Trader<'a>, Lot) {
-    let trader = trader(input, contender, 0, shape);
-    let lot = Lot { jobs: 1, ..lot_of(&trader) };
-    (trader, lot)
+    elastic: &ElasticJob<'a>,
+    curve: &OperatingCurve<'_>,
+) -> (Bidder<'a>, BidderClass) {
+    let bidder = bidder(input, elastic, 0, curve);
+    let class = BidderClass { jobs: 1, ..class_of(&bidder) };
+    (bidder, class)
 }
 
-/// The lot of those that are like it, with nobody in it yet.
-fn lot_of(trader: &Trader<'_>) -> Lot {
-    Lot {
-        shape: trader.shape,
-        work: trader.work,
-        least: trader.floor,
-        most: trader.held.unwrap_or(u32::MAX),
-        may_wait: trader.floor == 0,
-        need: trader.need,
-        age_s: age_of(trader.age_step),
+/// The class of bidders like this one, still without jobs.
+fn class_of(bidder: &Bidder<'_>) -> BidderClass {
+    BidderClass {
+        curve: bidder.curve,
+        work: bidder.work,
+        gpus_min: bidder.gpus_min,
+        gpus_max: bidder.fixed_size.unwrap_or(u32::MAX),
+        may_wait: bidder.gpus_min == 0,
+        speed_min: bidder.speed_min,
+        age_s: age_of(bidder.age_step),
         jobs: 0,
-        fades_to: 1.0,
+        decay: 1.0,
     }
 }
 
-fn trader<'a>(
+fn bidder<'a>(
     input: PlanningInput<'_>,
-    contender: &ElasticJob<'a>,
-    shape: usize,
-    laid_out: &Shape<'_>,
-) -> Trader<'a> {
-    let job = contender.job;
-    let (left, whole, known) = work_left(input, job, laid_out.unit);
-    let bucket = (left.ln() * WORK_STEP).round();
-    let work = (bucket / WORK_STEP).exp();
-    let least = f64::from(laid_out.sizes[0].gpus.max(1));
+    elastic: &ElasticJob<'a>,
+    index: usize,
+    curve: &OperatingCurve<'_>,
+) -> Bidder<'a> {
+    let job = elastic.job;
+    let remaining = remaining_work(input, job, curve.unit);
+    let work_step = (remaining.left_s.ln() * WORK_STEPS).round();
+    let work = (work_step / WORK_STEPS).exp();
+    let least = f64::from(curve.sizes[0].gpus.max(1));
     let ran_s = job.gpu_time(input.now()).as_secs_f64() / least;
     let age_s = input.now().since(job.facts.submitted_at).as_secs_f64();
     let waited_s = age_s - ran_s;
-    let owed = job.facts.priority > 0 || waited_s > PATIENCE * whole / least + PATIENCE_S;
-    let need = job.facts.deadline.map_or(0.0, |deadline| {
+    let is_overdue =
+        job.facts.priority > 0 || waited_s > PATIENCE * remaining.total_s / least + PATIENCE_S;
+    let speed_min = job.facts.deadline.map_or(0.0, |deadline| {
         let window_s = deadline.since(input.now()).as_secs_f64();
-        let fastest = laid_out
-            .sizes
-            .iter()
-            .map(crate::policies::wattle::upper_envelope::Size::fastest)
-            .fold(0.0, f64::max);
-        let restart_s = laid_out.sizes.iter().map(|size| size.restart_s).fold(0.0, f64::max);
-        // With time for one change of size, or just so, or not at all any more.
-        let needs = [window_s - restart_s, window_s].map(|window_s| work / window_s.max(1e-9));
-        let possible = |need: &f64| *need > 0.0 && window_s > restart_s && *need <= fastest;
-        needs.into_iter().find(possible).unwrap_or(0.0)
+        let restart_s = curve.sizes.iter().map(|size| size.restart_s).fold(0.0, f64::max);
+        // With time for one change of size; else without; else the deadline is lost.
+        let speeds = [window_s - restart_s, window_s].map(|window_s| work / window_s.max(1e-9));
+        let possible =
+            |speed: &f64| *speed > 0.0 && window_s > restart_s && *speed <= curve.speed_max();
+        speeds.into_iter().find(possible).unwrap_or(0.0)
     });
-    let fresh = match &job.state {
+    let just_started = match &job.state {
         State::Running { on, since, .. } if *since == input.now() => Some(on.gpu_count()),
         _ => None,
     };
-    let kept = fresh.and_then(|gpus| laid_out.sizes.iter().find(|size| size.gpus == gpus));
-    let need = if kept.is_some_and(|size| size.fastest() < need) { 0.0 } else { need };
-    Trader {
-        key: contender.key,
+    let kept = just_started.and_then(|gpus| curve.sizes.iter().find(|size| size.gpus == gpus));
+    let is_too_slow = kept.is_some_and(|size| size.speed_max() < speed_min);
+    Bidder {
+        key: elastic.key,
         job,
-        shape,
-        lot: 0,
-        known,
+        curve: index,
+        class: 0,
+        work_is_known: remaining.is_known,
         work,
-        bucket: bucket as i32,
+        work_step: work_step as i32,
         age_step: age_step(age_s),
         age_s,
-        whole,
-        held: contender.fixed_size,
-        floor: contender.fixed_size.unwrap_or(0),
-        need,
-        fresh: kept.map(|size| size.gpus),
-        owed,
+        total_work: remaining.total_s,
+        fixed_size: elastic.fixed_size,
+        gpus_min: elastic.fixed_size.unwrap_or(0),
+        speed_min: if is_too_slow { 0.0 } else { speed_min },
+        just_started: kept.map(|size| size.gpus),
+        is_overdue,
     }
 }
 
-/// How much less of the age of jobs of unknown length counts. Past jobs are those that have ended, the
-/// short ones first: they tell of those that are there as far as they were more work than these are.
-fn guess_ages(input: PlanningInput<'_>, traders: &mut [Trader<'_>]) {
-    let ended_s = input.state.work_history().len() as f64
-        * input.state.work_history().mean_s().unwrap_or(0.0);
-    let there_s: f64 = traders.iter().filter(|job| !job.known).map(|job| job.whole).sum();
-    let counts = 1.0 - GUESSED_AGE * ended_s / (ended_s + there_s).max(1.0);
-    for trader in traders.iter_mut().filter(|job| !job.known) {
-        trader.age_step = age_step(trader.age_s * counts);
+/// Discounts the age of jobs of unknown length. The estimate rests on completed jobs, which are the shorter
+/// ones at first, so the discount grows with their work relative to the work of the jobs present.
+fn discount_estimated_ages(input: PlanningInput<'_>, bidders: &mut [Bidder<'_>]) {
+    let history = input.state.work_history();
+    let completed_s = history.len() as f64 * history.mean_s().unwrap_or(0.0);
+    let estimated = bidders.iter().filter(|bidder| !bidder.work_is_known);
+    let present_s: f64 = estimated.map(|bidder| bidder.total_work).sum();
+    let weight = 1.0 - ESTIMATED_AGE * completed_s / (completed_s + present_s).max(1.0);
+    for bidder in bidders.iter_mut().filter(|bidder| !bidder.work_is_known) {
+        bidder.age_step = age_step(bidder.age_s * weight);
     }
 }
 
-/// Work that is left, the whole of it, in seconds on one GPU, and whether anybody knows.
-fn work_left(input: PlanningInput<'_>, job: &Job, unit: f64) -> (f64, f64, bool) {
+/// The work of a job, in seconds on one GPU.
+struct Work {
+    left_s: f64,
+    total_s: f64,
+    /// Whether the job or its owner states its length.
+    is_known: bool,
+}
+
+fn remaining_work(input: PlanningInput<'_>, job: &Job, unit: f64) -> Work {
     let done = steps_done(input.now(), job).unwrap_or(0.0) / unit;
-    let told = job.progress.and_then(|progress| progress.steps_total);
-    if let Some(total) = told {
-        let whole = total as f64 / unit;
-        return ((whole - done).max(WORK_MIN_S), whole, true);
+    if let Some(steps) = job.progress.and_then(|progress| progress.steps_total) {
+        let total_s = steps as f64 / unit;
+        return Work { left_s: (total_s - done).max(WORK_MIN_S), total_s, is_known: true };
     }
     if let Some(alone) = job.facts.duration_alone {
-        // An owner's guess that has run out is not at its end.
-        let whole = alone.as_secs_f64() * f64::from(job.facts.request.min);
-        return ((whole - done).max(0.05 * whole).max(WORK_MIN_S), whole, true);
+        // An estimate of the owner that has run out does not mean that the job is at its end.
+        let total_s = alone.as_secs_f64() * f64::from(job.facts.request.min);
+        let left_s = (total_s - done).max(0.05 * total_s).max(WORK_MIN_S);
+        return Work { left_s, total_s, is_known: true };
     }
-    let left =
-        input.state.work_history().remaining_s(done).unwrap_or(FIRST_GUESS_S).max(WORK_MIN_S);
-    (left, done + left, false)
+    let estimate = input.state.work_history().remaining_s(done);
+    let left_s = estimate.unwrap_or(WORK_PRIOR_S).max(WORK_MIN_S);
+    Work { left_s, total_s: done + left_s, is_known: false }
 }
 
-/// Who must have GPUs gets its least number set, while there is room beside those that hold theirs:
-/// deadlines, the earliest first, then those that have waited for too long.
-fn set_floors(traders: &mut [Trader<'_>], shapes: &[Shape<'_>], room: u32) {
-    let mut left = room.saturating_sub(held(traders));
-    let mut first: Vec<usize> =
-        (0..traders.len()).filter(|&i| traders[i].need > 0.0 || traders[i].owed).collect();
+/// Sets the least sizes of jobs that must get GPUs, while GPUs are free: jobs with deadlines by deadline,
+/// then overdue jobs by arrival.
+fn set_least_sizes(bidders: &mut [Bidder<'_>], curves: &[OperatingCurve<'_>], free: u32) {
+    let mut left = free.saturating_sub(fixed_gpus(bidders));
+    let must = |bidder: &Bidder<'_>| bidder.speed_min > 0.0 || bidder.is_overdue;
+    let mut first: Vec<usize> = (0..bidders.len()).filter(|&i| must(&bidders[i])).collect();
     first.sort_by_key(|&i| {
-        let deadline = traders[i].job.facts.deadline.filter(|_| traders[i].need > 0.0);
-        (deadline.is_none(), deadline, traders[i].job.arrival)
+        let deadline = bidders[i].job.facts.deadline.filter(|_| bidders[i].speed_min > 0.0);
+        (deadline.is_none(), deadline, bidders[i].job.arrival)
     });
     for index in first {
-        let trader = &mut traders[index];
-        let sizes = &shapes[trader.shape].sizes;
-        let enough = sizes.iter().find(|size| size.fastest() >= trader.need);
-        match enough.filter(|size| trader.held.is_none() && size.gpus <= left) {
+        let bidder = &mut bidders[index];
+        let sizes = &curves[bidder.curve].sizes;
+        let fast_enough = sizes.iter().find(|size| size.speed_max() >= bidder.speed_min);
+        match fast_enough.filter(|size| bidder.fixed_size.is_none() && size.gpus <= left) {
             Some(size) => {
                 left -= size.gpus;
-                trader.floor = size.gpus;
+                bidder.gpus_min = size.gpus;
             }
-            // No room: it competes as everybody does.
-            None if trader.held.is_none() => trader.need = 0.0,
+            // Without room it competes like every other job.
+            None if bidder.fixed_size.is_none() => bidder.speed_min = 0.0,
             None => {
-                let held = sizes.iter().find(|size| Some(size.gpus) == trader.held);
-                if held.is_none_or(|size| size.fastest() < trader.need) {
-                    trader.need = 0.0;
+                let fixed = sizes.iter().find(|size| Some(size.gpus) == bidder.fixed_size);
+                if fixed.is_none_or(|size| size.speed_max() < bidder.speed_min) {
+                    bidder.speed_min = 0.0;
                 }
             }
         }
     }
 }
 
-/// GPUs of those that cannot stop.
-pub(super) fn held(traders: &[Trader<'_>]) -> u32 {
-    traders.iter().filter_map(|trader| trader.held).sum()
+/// GPUs of jobs that cannot stop.
+pub(super) fn fixed_gpus(bidders: &[Bidder<'_>]) -> u32 {
+    bidders.iter().filter_map(|bidder| bidder.fixed_size).sum()
 }
 
-/// What each number of GPUs is worth to a job at the price of its work, and what a change costs it.
-pub(super) fn wish(trader: &Trader<'_>, shape: &Shape<'_>, bid: &Bid, price: f64) -> Wish {
-    let none = if trader.floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
-    let options = 1 + shape.sizes.len();
-    let (mut item, mut cost) = (Vec::with_capacity(options), Vec::with_capacity(options));
-    item.push(Opt { gpus: 0, worth: none });
-    cost.push(0.0);
-    for size in shape.sizes.iter().filter(|size| trader.may_have(size.gpus)) {
-        let Some(way) = size.way(bid.work_price, trader.need) else { continue };
-        let worth = way.at(bid.work_price);
-        item.push(Opt { gpus: size.gpus, worth });
-        cost.push(change(worth, size.restart_s, bid.done_in_s));
+/// The value of each size to a job at the value of its work, and the cost of each change.
+pub(super) fn knapsack_item(
+    bidder: &Bidder<'_>,
+    curve: &OperatingCurve<'_>,
+    bid: &Bid,
+    price: f64,
+) -> Item {
+    let unserved = if bidder.gpus_min > 0 { -UNSERVED_PENALTY * (1.0 + price) } else { 0.0 };
+    let count = 1 + curve.sizes.len();
+    let (mut choices, mut costs) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    choices.push(Choice { gpus: 0, value: unserved });
+    costs.push(0.0);
+    for size in curve.sizes.iter().filter(|size| bidder.may_have(size.gpus)) {
+        let Some(point) = size.best_point(bid.work_price, bidder.speed_min) else { continue };
+        let value = point.at(bid.work_price);
+        choices.push(Choice { gpus: size.gpus, value });
+        costs.push(change_cost(value, size.restart_s, bid.done_in_s));
     }
-    let moves = Moves { cost, has_run: trader.has_run() };
-    let meant = trader.job.gpus_meant().unwrap_or(0);
-    let stay = item.iter().position(|option| option.gpus == meant).unwrap_or(0);
-    let from_now = (0..item.len()).map(|to| moves.between(stay, to)).collect();
-    Wish { item, from_now, stay, moves: vec![moves] }
+    let changes = ChangeCost { costs, has_run: bidder.has_run() };
+    let meant = bidder.job.gpus_meant().unwrap_or(0);
+    let present = choices.iter().position(|choice| choice.gpus == meant).unwrap_or(0);
+    let cost_from_now = (0..choices.len()).map(|to| changes.between(present, to)).collect();
+    Item { choices, cost_from_now, present, changes: vec![changes] }
 }
 
-/// What a start costs, as a share of what is earned while the size stays.
-pub(super) fn change(worth: f64, restart_s: f64, done_in_s: f64) -> f64 {
-    worth.max(0.0) * (restart_s / done_in_s.min(SIZE_STAYS_S)).min(CHANGE_MAX)
+/// The cost of a start: the share of the earnings at that size which the restart takes.
+pub(super) fn change_cost(earnings: f64, restart_s: f64, done_in_s: f64) -> f64 {
+    earnings.max(0.0) * (restart_s / done_in_s.min(SIZE_LASTS_S)).min(CHANGE_COST_MAX)
 }

@@ -1,176 +1,179 @@
-//! Whole GPUs for everybody: the numbers that are worth most together.
+//! The multiple-choice knapsack: one number of GPUs for each item, with the greatest sum of values.
 //!
-//! Each item has options: a number of GPUs and what that is worth. Small problems are solved exactly,
-//! large ones by taking the best gain per GPU first, over each item's concave hull, and then filling
-//! what is left. What a change costs is in the worths already; who knows a plan to be as good as
-//! another keeps the one it has, so that a plan carried out is not made anew.
+//! Small problems are solved exactly by dynamic programming, large ones greedily over the concave hull of
+//! each item and then filled up. Values include the cost of changes. If the present choices are as good as
+//! the new ones they are kept, so that a plan that was applied is not made again.
 
 use crate::allocation::capacity::NodeCounts;
 
-/// Exact up to so many items times GPUs.
+/// The largest product of items and GPUs that is solved exactly.
 const EXACT_MAX: usize = 1 << 17;
-/// Rounds in which what was allotted may still better itself.
+/// Rounds in which a solution is improved from itself.
 const ROUNDS_MAX: usize = 8;
-/// What an item that must have GPUs is out of pocket without them, for each second that a GPU-second
-/// costs: more than anything is worth, little enough that the rest is not lost in rounding.
-pub(super) const MUST: f64 = 1e6;
+/// The penalty of an item that must get GPUs and gets none, per unit of the GPU price: more than any value,
+/// and small enough not to lose the other values in rounding.
+pub(super) const UNSERVED_PENALTY: f64 = 1e6;
 
-/// A number of GPUs and its worth.
+/// A number of GPUs and its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Opt {
+pub(super) struct Choice {
     pub(super) gpus: u32,
-    pub(super) worth: f64,
+    pub(super) value: f64,
 }
 
-/// One who gets GPUs: its options, ascending, the first of which is none at all.
-pub(super) type Item = Vec<Opt>;
+/// The choices of one item, ascending; the first is no GPUs.
+pub(super) type Choices = Vec<Choice>;
 
-/// One who gets GPUs: what each number is worth, and what a change costs.
+/// A job or a pair: the value of each number of GPUs and the cost of changes.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) item: Item,
-    /// What it costs to come from how things are to each option.
-    pub(super) from_now: Vec<f64>,
-    /// The option that it has, or comes closest to.
-    pub(super) stay: usize,
-    /// For each job of it, what each option costs to come to.
-    pub(super) moves: Vec<Moves>,
+pub(super) struct Item {
+    pub(super) choices: Choices,
+    /// The cost of each choice from the present allocation.
+    pub(super) cost_from_now: Vec<f64>,
+    /// The present choice, or the one closest to it.
+    pub(super) present: usize,
+    /// The cost of changes of each of its jobs.
+    pub(super) changes: Vec<ChangeCost>,
 }
 
-/// What changes cost one job.
+/// The cost of changes of one job.
 #[derive(Clone, Debug)]
-pub(super) struct Moves {
-    /// By option; none at all is free.
-    pub(super) cost: Vec<f64>,
+pub(super) struct ChangeCost {
+    /// The cost of a start at each choice; 0 for no GPUs.
+    pub(super) costs: Vec<f64>,
     /// Whether it has ever run: the first start is free.
     pub(super) has_run: bool,
 }
 
-impl Moves {
-    /// The cost of a change of options: the dearer end's. So no detour is cheaper than the direct
-    /// way, and what was best is still the best once it is so.
+impl ChangeCost {
+    /// The cost of a change: that of the costlier end. So a detour never costs less than the direct change,
+    /// and the best choice remains the best once it is made.
     pub(super) fn between(&self, from: usize, to: usize) -> f64 {
         if from == to || (from == 0 && !self.has_run) {
             0.0
         } else {
-            self.cost[from].max(self.cost[to])
+            self.costs[from].max(self.costs[to])
         }
     }
 }
 
-/// Nodes come whole: what the GPUs cost that nobody uses on a node that is awake for others.
+/// The cost of unused GPUs of nodes that other jobs keep awake.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct WholeNodes {
+pub(super) struct UnusedGpuCost {
     /// GPUs of a node.
-    pub(super) gpus: u32,
-    /// GPUs taken beside what is given out.
+    pub(super) node_gpus: u32,
+    /// GPUs that are used apart from those of the items.
     pub(super) taken: u32,
-    /// What an unused one costs, s/s: as much as a used one is charged for being used at all.
-    pub(super) unused: f64,
+    /// The cost of one unused GPU, s/s: equal to the charge of a used one for keeping its node awake.
+    pub(super) per_gpu: f64,
 }
 
-impl WholeNodes {
-    /// What is unused beside so many, on as few nodes as hold them, costs.
+impl UnusedGpuCost {
+    /// The cost of the unused GPUs if the items use this many on as few nodes as possible.
     fn cost(&self, used: u32) -> f64 {
         let used = self.taken + used;
-        f64::from(used.next_multiple_of(self.gpus) - used) * self.unused
+        f64::from(used.next_multiple_of(self.node_gpus) - used) * self.per_gpu
     }
 }
 
-/// Which option each item gets, with at most `room` GPUs in all; where nodes are paid for `whole`,
-/// small problems leave as little of one unused as is worth it. In large ones one node is nothing.
-pub(super) fn allot(
-    wishes: &[Wish],
-    room: u32,
-    blocks: &NodeCounts,
-    whole: Option<WholeNodes>,
+/// The choice of each item, with at most `gpus` in all that fit the nodes. Small problems also minimise the
+/// cost of `unused` GPUs; in large ones a single node is negligible.
+pub(super) fn solve(
+    items: &[Item],
+    gpus: u32,
+    nodes: &NodeCounts,
+    unused: Option<UnusedGpuCost>,
 ) -> Vec<usize> {
-    let mut stay: Vec<usize> = wishes.iter().map(|wish| wish.stay).collect();
-    let mut has_run: Vec<bool> = vec![false; wishes.len()];
-    let mut items: Vec<Item> = wishes.iter().map(|wish| wish.item.clone()).collect();
+    let mut current: Vec<usize> = items.iter().map(|item| item.present).collect();
+    let mut has_started: Vec<bool> = vec![false; items.len()];
+    let mut net: Vec<Choices> = items.iter().map(|item| item.choices.clone()).collect();
     for round in 0..ROUNDS_MAX {
-        for (index, (item, wish)) in items.iter_mut().zip(wishes).enumerate() {
+        for (index, (choices, item)) in net.iter_mut().zip(items).enumerate() {
             let cost = |to: usize| match round {
-                0 => wish.from_now[to],
-                _ if stay[index] == to => 0.0,
-                _ => (wish.moves.iter())
-                    .filter(|moves| moves.has_run || stay[index] > 0 || has_run[index])
-                    .map(|moves| moves.cost[stay[index]].max(moves.cost[to]))
+                0 => item.cost_from_now[to],
+                _ if current[index] == to => 0.0,
+                _ => (item.changes.iter())
+                    .filter(|change| change.has_run || current[index] > 0 || has_started[index])
+                    .map(|change| change.costs[current[index]].max(change.costs[to]))
                     .sum(),
             };
-            for (to, option) in item.iter_mut().enumerate() {
-                option.worth = wish.item[to].worth - cost(to);
+            for (to, choice) in choices.iter_mut().enumerate() {
+                choice.value = item.choices[to].value - cost(to);
             }
         }
-        let exact = items.len() * (room as usize + 1) <= EXACT_MAX;
-        let whole = whole.filter(|_| exact);
-        let mut chosen = if exact { best(&items, room, whole) } else { good(&items, room) };
-        let fitted = fit(&items, &mut chosen, blocks.clone());
-        let worth = |options: &[usize]| -> f64 {
-            let chosen = || items.iter().zip(options).map(|(item, &option)| item[option]);
-            let unused = whole.map_or(0.0, |w| w.cost(chosen().map(|option| option.gpus).sum()));
-            chosen().map(|option| option.worth).sum::<f64>() - unused
+        let is_exact = net.len() * (gpus as usize + 1) <= EXACT_MAX;
+        let unused = unused.filter(|_| is_exact);
+        let mut chosen =
+            if is_exact { solve_exact(&net, gpus, unused) } else { solve_greedy(&net, gpus) };
+        let fitted = repair(&net, &mut chosen, nodes.clone());
+        let value = |chosen: &[usize]| -> f64 {
+            let choices = || net.iter().zip(chosen).map(|(choices, &choice)| choices[choice]);
+            let used = || choices().map(|choice| choice.gpus).sum();
+            let unused = unused.map_or(0.0, |unused| unused.cost(used()));
+            choices().map(|choice| choice.value).sum::<f64>() - unused
         };
-        let possible = || {
-            let gpus = items.iter().zip(&stay).map(|(item, &option)| u64::from(item[option].gpus));
-            gpus.sum::<u64>() <= u64::from(room) && fit(&items, &mut stay.clone(), blocks.clone())
+        let is_feasible = || {
+            let used = net.iter().zip(&current).map(|(choices, &c)| u64::from(choices[c].gpus));
+            used.sum::<u64>() <= u64::from(gpus)
+                && repair(&net, &mut current.clone(), nodes.clone())
         };
-        let (new, old) = (worth(&chosen), worth(&stay));
-        if new <= old + 1e-9 * (1.0 + old.abs()) && possible() {
-            return stay;
+        let (new, old) = (value(&chosen), value(&current));
+        if new <= old + 1e-9 * (1.0 + old.abs()) && is_feasible() {
+            return current;
         }
-        for (has_run, option) in has_run.iter_mut().zip(&chosen) {
-            *has_run |= *option > 0;
+        for (has_started, choice) in has_started.iter_mut().zip(&chosen) {
+            *has_started |= *choice > 0;
         }
-        stay = chosen;
-        if exact && fitted {
-            return stay;
+        current = chosen;
+        if is_exact && fitted {
+            return current;
         }
     }
-    stay
+    current
 }
 
-/// The best of all, exactly: over items, then over GPUs. What nodes cost as a whole decides about
-/// sizes, and who runs besides, but nobody waits for it: sooner or later it needs a node all the same.
-fn best(items: &[Item], room: u32, whole: Option<WholeNodes>) -> Vec<usize> {
-    let plain = whole.map(|_| best(items, room, None));
-    let runs = |index: usize| plain.as_ref().is_some_and(|plain| plain[index] > 0);
-    let width = room as usize + 1;
-    // What the items so far are worth with at most so many GPUs; with just so many, where it matters
-    // how many are left.
-    let mut worth = vec![if whole.is_some() { f64::NEG_INFINITY } else { 0.0 }; width];
-    worth[0] = 0.0;
-    let mut choices: Vec<u8> = Vec::with_capacity(items.len() * width);
+/// The best choices, by dynamic programming over items and GPUs. The cost of unused GPUs may change sizes
+/// and add items, but no item that gets GPUs without that cost loses them: it would need a node sooner or
+/// later.
+fn solve_exact(items: &[Choices], gpus: u32, unused: Option<UnusedGpuCost>) -> Vec<usize> {
+    let without_cost = unused.map(|_| solve_exact(items, gpus, None));
+    let must_run = |index: usize| without_cost.as_ref().is_some_and(|chosen| chosen[index] > 0);
+    let width = gpus as usize + 1;
+    // The value of the items so far with at most this many GPUs; with exactly as many, if the number of
+    // unused GPUs matters.
+    let mut value = vec![if unused.is_some() { f64::NEG_INFINITY } else { 0.0 }; width];
+    value[0] = 0.0;
+    let mut decisions: Vec<u8> = Vec::with_capacity(items.len() * width);
     let mut next = vec![0.0; width];
-    for (index, item) in items.iter().enumerate() {
-        let first = usize::from(runs(index));
+    for (index, choices) in items.iter().enumerate() {
+        let first = usize::from(must_run(index));
         for (gpus, next) in next.iter_mut().enumerate() {
             let (mut most, mut which) = (f64::NEG_INFINITY, 0);
-            for (index, option) in item.iter().enumerate().skip(first) {
-                let Some(left) = gpus.checked_sub(option.gpus as usize) else { break };
-                let sum = worth[left] + option.worth;
+            for (index, choice) in choices.iter().enumerate().skip(first) {
+                let Some(left) = gpus.checked_sub(choice.gpus as usize) else { break };
+                let sum = value[left] + choice.value;
                 if sum > most {
                     (most, which) = (sum, index);
                 }
             }
             *next = most;
-            choices.push(which as u8);
+            decisions.push(which as u8);
         }
-        std::mem::swap(&mut worth, &mut next);
+        std::mem::swap(&mut value, &mut next);
     }
-    let mut left = whole.map_or(width - 1, |whole| {
-        let net = |used: &usize| worth[*used] - whole.cost(*used as u32);
+    let mut left = unused.map_or(width - 1, |unused| {
+        let net = |used: &usize| value[*used] - unused.cost(*used as u32);
         (0..width).max_by(|a, b| net(a).total_cmp(&net(b)).then(b.cmp(a))).unwrap_or(0)
     });
     let mut chosen = vec![0; items.len()];
-    for (index, item) in items.iter().enumerate().rev() {
-        chosen[index] = usize::from(choices[index * width + left]);
-        left -= item[chosen[index]].gpus as usize;
+    for (index, choices) in items.iter().enumerate().rev() {
+        chosen[index] = usize::from(decisions[index * width + left]);
+        left -= choices[chosen[index]].gpus as usize;
     }
     chosen
 }
 
-/// One step of an item from an option to a larger one.
+/// A step of an item to a larger choice.
 struct Step {
     gain: f64,
     item: u32,
@@ -178,36 +181,36 @@ struct Step {
     to: u8,
 }
 
-/// The steps of an item's concave hull from `from` on.
-fn hull(item: &[Opt], index: usize, from: usize, steps: &mut Vec<Step>) {
+/// Adds the steps of an item's concave hull from one choice on.
+fn add_hull_steps(choices: &[Choice], item: usize, from: usize, steps: &mut Vec<Step>) {
     let gain = |a: usize, b: usize| {
-        (item[b].worth - item[a].worth) / f64::from(item[b].gpus - item[a].gpus)
+        (choices[b].value - choices[a].value) / f64::from(choices[b].gpus - choices[a].gpus)
     };
     let mut at = from;
-    while let Some((to, best)) = (at + 1..item.len())
+    while let Some((to, best)) = (at + 1..choices.len())
         .map(|to| (to, gain(at, to)))
         .reduce(|best, next| if next.1 >= best.1 { next } else { best })
         .filter(|(_, best)| *best > 0.0)
     {
-        steps.push(Step { gain: best, item: index as u32, from: at as u8, to: to as u8 });
+        steps.push(Step { gain: best, item: item as u32, from: at as u8, to: to as u8 });
         at = to;
     }
 }
 
-/// The best gains per GPU first, while there is room.
-fn good(items: &[Item], room: u32) -> Vec<usize> {
+/// Steps in the order of their gain per GPU, while GPUs are left. Items whose steps did not fit are tried
+/// again with smaller ones.
+fn solve_greedy(items: &[Choices], gpus: u32) -> Vec<usize> {
     let mut chosen = vec![0; items.len()];
-    let mut left = room;
-    // What did not fit is tried anew with smaller steps, until nothing fits.
+    let mut left = gpus;
     let mut steps = Vec::with_capacity(2 * items.len());
     while left > 0 {
         steps.clear();
-        for (index, item) in items.iter().enumerate() {
+        for (index, choices) in items.iter().enumerate() {
             let at = chosen[index];
-            let fits = |option: &&Opt| option.gpus - item[at].gpus <= left;
-            let within = at + item[at..].iter().take_while(fits).count();
+            let fits = |choice: &&Choice| choice.gpus - choices[at].gpus <= left;
+            let within = at + choices[at..].iter().take_while(fits).count();
             if within > at + 1 {
-                hull(&item[..within], index, at, &mut steps);
+                add_hull_steps(&choices[..within], index, at, &mut steps);
             }
         }
         steps.sort_unstable_by(|a, b| {
@@ -215,12 +218,12 @@ fn good(items: &[Item], room: u32) -> Vec<usize> {
         });
         let before = left;
         for step in &steps {
-            let item = &items[step.item as usize];
-            let more = item[usize::from(step.to)].gpus - item[usize::from(step.from)].gpus;
+            let choices = &items[step.item as usize];
+            let added = choices[usize::from(step.to)].gpus - choices[usize::from(step.from)].gpus;
             let at = &mut chosen[step.item as usize];
-            if *at == usize::from(step.from) && more <= left {
+            if *at == usize::from(step.from) && added <= left {
                 *at = usize::from(step.to);
-                left -= more;
+                left -= added;
             }
         }
         if left == before {
@@ -230,15 +233,15 @@ fn good(items: &[Item], room: u32) -> Vec<usize> {
     chosen
 }
 
-/// Whoever no node or set of nodes can hold beside the larger ones gets less. True where all fit.
-fn fit(items: &[Item], chosen: &mut [usize], mut blocks: NodeCounts) -> bool {
-    let largest = blocks.largest_in_node();
+/// Reduces the choices that fit no node or set of nodes after the larger ones. True if all fit.
+fn repair(items: &[Choices], chosen: &mut [usize], mut nodes: NodeCounts) -> bool {
+    let largest_in_node = nodes.largest_in_node();
     let mut by_size: Vec<usize> = (0..items.len()).filter(|&i| chosen[i] > 0).collect();
     by_size.sort_by_key(|&i| std::cmp::Reverse(items[i][chosen[i]].gpus));
     let mut all_fit = true;
     for index in by_size {
-        let item = &items[index];
-        while chosen[index] > 0 && !blocks.take_set(item[chosen[index]].gpus, largest) {
+        let choices = &items[index];
+        while chosen[index] > 0 && !nodes.take_set(choices[chosen[index]].gpus, largest_in_node) {
             chosen[index] -= 1;
             all_fit = false;
         }
@@ -250,129 +253,123 @@ fn fit(items: &[Item], chosen: &mut [usize], mut blocks: NodeCounts) -> bool {
 mod tests {
     use super::*;
 
-    fn item(worths: &[f64]) -> Item {
+    fn choices(values: &[f64]) -> Choices {
         let sizes = [0, 1, 2, 4, 8, 16];
-        worths.iter().zip(sizes).map(|(&worth, gpus)| Opt { gpus, worth }).collect()
+        values.iter().zip(sizes).map(|(&value, gpus)| Choice { gpus, value }).collect()
     }
 
-    fn total(items: &[Item], chosen: &[usize]) -> f64 {
-        items.iter().zip(chosen).map(|(item, &option)| item[option].worth).sum()
+    fn total(items: &[Choices], chosen: &[usize]) -> f64 {
+        items.iter().zip(chosen).map(|(choices, &choice)| choices[choice].value).sum()
     }
 
-    fn brute(items: &[Item], room: u32) -> f64 {
+    fn brute_force(items: &[Choices], gpus: u32) -> f64 {
         let Some((first, rest)) = items.split_first() else { return 0.0 };
-        let options = first.iter().filter(|option| option.gpus <= room);
-        options.map(|o| o.worth + brute(rest, room - o.gpus)).fold(f64::MIN, f64::max)
+        let fitting = first.iter().filter(|choice| choice.gpus <= gpus);
+        fitting.map(|c| c.value + brute_force(rest, gpus - c.gpus)).fold(f64::MIN, f64::max)
+    }
+
+    /// Uniform numbers from 0 to 1.
+    fn uniform(state: &mut u64) -> f64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*state >> 40) as f64 / f64::from(1 << 24)
     }
 
     #[test]
     fn small_problems_are_solved_exactly_and_large_ones_nearly() {
         let mut state = 7_u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 40) as f64 / f64::from(1 << 24)
-        };
         for _ in 0..50 {
-            // Not concave, as costs of changes make them.
-            let made = |random: &mut dyn FnMut() -> f64| {
-                let mut worths = vec![0.0];
-                (0..4).for_each(|_| worths.push(worths[worths.len() - 1] + random() - 0.1));
-                item(&worths)
-            };
-            let items: Vec<Item> = (0..5).map(|_| made(&mut random)).collect();
-            for room in [0, 3, 7, 12, 40] {
-                let exact = brute(&items, room);
-                let best = best(&items, room, None);
-                assert!((total(&items, &best) - exact).abs() < 1e-9);
-                let good = good(&items, room);
-                let gpus: u32 = items.iter().zip(&good).map(|(i, &o)| i[o].gpus).sum();
-                assert!(gpus <= room);
-                assert!(total(&items, &good) >= 0.75 * exact - 1e-9, "{items:?} {room}");
+            // Not concave, like values less the cost of changes.
+            let items: Vec<Choices> = (0..5)
+                .map(|_| {
+                    let mut values = vec![0.0];
+                    (0..4).for_each(|i| values.push(values[i] + uniform(&mut state) - 0.1));
+                    choices(&values)
+                })
+                .collect();
+            for gpus in [0, 3, 7, 12, 40] {
+                let best = brute_force(&items, gpus);
+                let exact = solve_exact(&items, gpus, None);
+                assert!((total(&items, &exact) - best).abs() < 1e-9);
+                let greedy = solve_greedy(&items, gpus);
+                let used: u32 = items.iter().zip(&greedy).map(|(i, &c)| i[c].gpus).sum();
+                assert!(used <= gpus);
+                assert!(total(&items, &greedy) >= 0.75 * best - 1e-9, "{items:?} {gpus}");
             }
         }
     }
 
-    /// What is unused on nodes that are awake is paid for: the exact answer is the best by that, too.
     #[test]
-    fn of_a_node_as_little_is_left_as_is_worth_it() {
-        // The second GPU is not worth what it is charged; left unused it is charged all the same.
-        let items = vec![item(&[0.0, 1.0, 0.8]); 3];
-        let whole = |taken, unused| Some(WholeNodes { gpus: 8, taken, unused });
-        assert_eq!(best(&items, 16, None), [1, 1, 1]);
-        assert_eq!(best(&items, 16, whole(0, 0.3)), [2, 2, 2]);
-        assert_eq!(best(&items, 16, whole(5, 0.3)), [1, 1, 1], "the node is full");
-        assert_eq!(best(&items, 16, whole(0, 0.1)), [1, 1, 1], "it would win too little");
-        // However much a node costs, who would run does.
-        assert_eq!(best(&items, 16, whole(6, 2.0)), [2, 2, 2]);
-        assert_eq!(best(&items, 16, whole(1, 2.0)), [2, 2, 2]);
-        let mut random = 7_u64;
+    fn the_cost_of_unused_gpus_is_part_of_the_exact_optimum() {
+        // The value of the second GPU is below its charge; unused it is charged as well.
+        let items = vec![choices(&[0.0, 1.0, 0.8]); 3];
+        let unused = |taken, per_gpu| Some(UnusedGpuCost { node_gpus: 8, taken, per_gpu });
+        assert_eq!(solve_exact(&items, 16, None), [1, 1, 1]);
+        assert_eq!(solve_exact(&items, 16, unused(0, 0.3)), [2, 2, 2]);
+        assert_eq!(solve_exact(&items, 16, unused(5, 0.3)), [1, 1, 1], "the node is full");
+        assert_eq!(solve_exact(&items, 16, unused(0, 0.1)), [1, 1, 1], "it would gain too little");
+        // An item that runs without that cost runs at any cost.
+        assert_eq!(solve_exact(&items, 16, unused(6, 2.0)), [2, 2, 2]);
+        assert_eq!(solve_exact(&items, 16, unused(1, 2.0)), [2, 2, 2]);
+        let mut state = 7_u64;
         for _ in 0..200 {
-            let mut next = || {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (random >> 40) as f64 / f64::from(1 << 24)
+            let mut next = || uniform(&mut state);
+            let items: Vec<Choices> =
+                (0..4).map(|_| choices(&[0.0, next(), next(), next()])).collect();
+            let unused = UnusedGpuCost { node_gpus: 4, taken: 3, per_gpu: 0.5 * next() };
+            let used = |chosen: &[usize]| -> u32 {
+                items.iter().zip(chosen).map(|(choices, &choice)| choices[choice].gpus).sum()
             };
-            let items: Vec<Item> = (0..4).map(|_| item(&[0.0, next(), next(), next()])).collect();
-            let whole = WholeNodes { gpus: 4, taken: 3, unused: 0.5 * next() };
-            let net = |chosen: &[usize]| {
-                let used = items.iter().zip(chosen).map(|(item, &option)| item[option].gpus).sum();
-                total(&items, chosen) - whole.cost(used)
-            };
-            let found = net(&best(&items, 9, Some(whole)));
+            let net = |chosen: &[usize]| total(&items, chosen) - unused.cost(used(chosen));
+            let found = net(&solve_exact(&items, 9, Some(unused)));
+            let plain = solve_exact(&items, 9, None);
             let all = (0..256_usize).map(|n| [n % 4, n / 4 % 4, n / 16 % 4, n / 64]);
-            let fits = |chosen: &[usize; 4]| {
-                let gpus = items.iter().zip(chosen).map(|(item, &option)| item[option].gpus);
-                gpus.sum::<u32>() <= 9
-            };
-            let plain = best(&items, 9, None);
-            let run = |chosen: &[usize; 4]| (0..4).all(|i| plain[i] == 0 || chosen[i] > 0);
-            let all = all.filter(fits).filter(run);
+            let all = all.filter(|chosen| used(chosen) <= 9);
+            let all = all.filter(|chosen| (0..4).all(|i| plain[i] == 0 || chosen[i] > 0));
             let most = all.map(|chosen| net(&chosen)).fold(f64::MIN, f64::max);
-            assert!((found - most).abs() < 1e-9, "{found} {most} {items:?} {whole:?}");
+            assert!((found - most).abs() < 1e-9, "{found} {most} {items:?} {unused:?}");
         }
     }
 
     #[test]
-    fn who_must_have_gpus_has_them() {
-        let must = item(&[-MUST, 0.1, 0.2]);
-        let items = vec![item(&[0.0, 5.0, 11.0]), must, item(&[0.0, 5.0, 9.0])];
-        assert_eq!(best(&items, 3, None), [2, 1, 0]);
-        assert_eq!(good(&items, 3)[1], 1);
+    fn an_item_that_must_be_served_is_served() {
+        let must = choices(&[-UNSERVED_PENALTY, 0.1, 0.2]);
+        let items = vec![choices(&[0.0, 5.0, 11.0]), must, choices(&[0.0, 5.0, 9.0])];
+        assert_eq!(solve_exact(&items, 3, None), [2, 1, 0]);
+        assert_eq!(solve_greedy(&items, 3)[1], 1);
     }
 
     #[test]
-    fn numbers_are_cut_to_what_nodes_can_hold() {
-        let mut blocks = NodeCounts::default();
+    fn choices_are_reduced_to_what_nodes_can_hold() {
+        let mut nodes = NodeCounts::default();
         for (gpus, healthy) in [(8, 8), (8, 8), (8, 3), (2, 2)] {
-            blocks.add_node(gpus, healthy);
+            nodes.add_node(gpus, healthy);
         }
-        assert_eq!(blocks.largest_set(), 16);
-        let items = vec![item(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]); 2];
+        assert_eq!(nodes.largest_set(), 16);
+        let items = vec![choices(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]); 2];
         let mut chosen = vec![5, 4];
-        // 16 take both whole nodes; of 8, 2 are left together.
-        assert!(!fit(&items, &mut chosen, blocks.clone()));
+        // 16 use both entire nodes; for 8 only 2 are left together.
+        assert!(!repair(&items, &mut chosen, nodes.clone()));
         assert_eq!(chosen, [5, 2]);
         let mut chosen = vec![4, 4];
-        assert!(fit(&items, &mut chosen, blocks));
+        assert!(repair(&items, &mut chosen, nodes));
     }
 
     #[test]
-    fn what_is_as_good_stays() {
-        let mut blocks = NodeCounts::default();
-        blocks.add_node(8, 8);
-        let wish = |stay: usize| {
-            let cost = vec![0.0, 0.1, 0.1, 0.1];
-            let moves = Moves { cost, has_run: stay > 0 };
-            let from_now = (0..4).map(|to| moves.between(stay, to)).collect();
-            Wish { item: item(&[0.0, 1.0, 2.0, 4.0]), from_now, stay, moves: vec![moves] }
+    fn the_present_choice_is_kept_unless_a_change_gains_more_than_it_costs() {
+        let mut nodes = NodeCounts::default();
+        nodes.add_node(8, 8);
+        let item = |present: usize| {
+            let changes = ChangeCost { costs: vec![0.0, 0.1, 0.1, 0.1], has_run: present > 0 };
+            let cost_from_now = (0..4).map(|to| changes.between(present, to)).collect();
+            let choices = choices(&[0.0, 1.0, 2.0, 4.0]);
+            Item { choices, cost_from_now, present, changes: vec![changes] }
         };
-        let wishes = [0, 3, 0, 3].map(wish);
-        assert_eq!(allot(&wishes, 8, &blocks, None), [0, 3, 0, 3]);
-        // A change is made where it wins more than it costs.
-        let mut wishes = wishes;
-        wishes[0].item[3].worth = 4.3;
-        let chosen = allot(&wishes, 8, &blocks, None);
+        let mut items = [0, 3, 0, 3].map(item);
+        assert_eq!(solve(&items, 8, &nodes, None), [0, 3, 0, 3]);
+        items[0].choices[3].value = 4.3;
+        let chosen = solve(&items, 8, &nodes, None);
         assert_eq!((chosen[0], chosen[1] + chosen[3]), (3, 3));
-        wishes[0].item[3].worth = 4.05;
-        assert_eq!(allot(&wishes, 8, &blocks, None), [0, 3, 0, 3]);
+        items[0].choices[3].value = 4.05;
+        assert_eq!(solve(&items, 8, &nodes, None), [0, 3, 0, 3]);
     }
 }

@@ -1,230 +1,243 @@
-//! What a GPU-second is worth now, so that no more GPUs are wanted than there are, and what each
-//! job's work is worth at the price expected when it will be done.
+//! The market for the GPUs of one type: bids at a price, and the price that clears.
 //!
-//! A job's own time counts too: what it has been here is taken off what it still needs
-//! ([`AGE_COUNTS`]), so that long jobs are priced as short ones are before they have been here for ever.
-//!
-//! Jobs of one kind with nearly the same work left (within [`WORK_STEP`]) and the same bounds are one
-//! lot: they want the same, so each lot is asked once. Nothing here knows who runs or waits: prices
-//! must not depend on it, or a plan just carried out would be made anew.
+//! Jobs with the same operating points, nearly the same remaining work ([`WORK_STEPS`]) and the same bounds
+//! have the same demand and form one class, so each class bids once. A bid does not depend on whether a
+//! job runs or is queued: otherwise prices would change as soon as a plan was applied, and so would the
+//! plan.
 
 use crate::plan::reason::GPU_PRICE_MAX;
-use crate::policies::wattle::upper_envelope::Shape;
+use crate::policies::wattle::upper_envelope::OperatingCurve;
 
-/// Work left is rounded to so many steps for each factor of e: 3 % apart. Wrong by a factor of two it
-/// costs a hundredth of what it brings.
-pub(super) const WORK_STEP: f64 = 32.0;
+/// Steps per factor of e to which remaining work is rounded: 3 % apart. An error of a factor of two costs
+/// a hundredth of the gain.
+pub(super) const WORK_STEPS: f64 = 32.0;
 
-/// So much of the time a job has been here is taken off the time it still needs when its work is
-/// priced. 0: long jobs pay for short ones, and the slowest completion times grow by a third to a half
-/// where GPUs are short; 2: nothing is left of what the rule gains.
-const AGE_COUNTS: f64 = 0.8;
+/// The share of a job's age that is subtracted from its time to completion when its work is priced. At 0
+/// long jobs pay for short ones, and the slowest completion times grow by a third to a half where GPUs are
+/// scarce; at 2 nothing of the gain is left.
+const AGE_WEIGHT: f64 = 0.8;
 
-/// At least this share of the time a job needs counts, however old it is: one that ended at the
-/// present price would pay any price, and then none clears.
-const LEFT_LEAST: f64 = 0.1;
+/// The least share of the time to completion that counts at any age. A job priced at the present price
+/// alone would pay any price, and no price would clear.
+const HORIZON_MIN: f64 = 0.1;
 
-/// Ages are rounded to so many steps for each factor of e, from an hour on.
-const AGE_STEP: f64 = 4.0;
+/// Steps per factor of e to which ages are rounded, from an hour on.
+const AGE_STEPS: f64 = 4.0;
 const AGE_FIRST_S: f64 = 3_600.0;
 
 /// The step of an age in seconds.
 pub(super) fn age_step(age_s: f64) -> i32 {
-    ((age_s.max(AGE_FIRST_S) / AGE_FIRST_S).ln() * AGE_STEP).round() as i32
+    ((age_s.max(AGE_FIRST_S) / AGE_FIRST_S).ln() * AGE_STEPS).round() as i32
 }
 
-/// The age of a step, s; the first step is none.
+/// The age of a step, s; the first step is age 0.
 pub(super) fn age_of(step: i32) -> f64 {
-    if step == 0 { 0.0 } else { AGE_FIRST_S * (f64::from(step) / AGE_STEP).exp() }
+    if step == 0 { 0.0 } else { AGE_FIRST_S * (f64::from(step) / AGE_STEPS).exp() }
 }
 
-/// The price is found to within this share.
-pub(super) const CLOSE: f64 = 1e-3;
-/// No GPU-second is worth more, s: a bound for the search. Two that share may ask for their GPUs
-/// beyond it: what their work is worth rises with the price, and together they do more than one.
+/// The relative accuracy of the clearing price.
+pub(super) const PRICE_TOLERANCE: f64 = 1e-3;
+/// The highest price of a GPU-second in the search, s. Pairs may demand GPUs beyond it: the value of their
+/// work grows with the price.
 const PRICE_MAX: f64 = GPU_PRICE_MAX;
 
-/// How GPU prices are expected to change.
+/// The expected price of GPU-seconds over time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Forecast {
-    /// What a GPU-second costs in the long run, s.
-    pub(super) later: f64,
-    /// Over what time the present price is forgotten, s.
+pub(super) struct PriceForecast {
+    /// The long-run price of a GPU-second, s.
+    pub(super) long_run: f64,
+    /// The time constant with which the present price decays to it, s.
     pub(super) tau_s: f64,
 }
 
-impl Forecast {
-    /// The price of a GPU-second expected after so long.
+impl PriceForecast {
+    /// The expected price after this time.
     pub(super) fn after(&self, now: f64, seconds: f64) -> f64 {
-        self.faded(now, self.left_of_it(seconds))
+        self.decayed(now, self.decay(seconds))
     }
 
-    /// How much of the present price is left after so long, as a share.
-    fn left_of_it(&self, seconds: f64) -> f64 {
+    /// The weight of the present price after this time.
+    fn decay(&self, seconds: f64) -> f64 {
         (-seconds / self.tau_s).exp()
     }
 
-    fn faded(&self, now: f64, left_of_it: f64) -> f64 {
-        self.later + (now - self.later) * left_of_it
+    fn decayed(&self, now: f64, decay: f64) -> f64 {
+        self.long_run + (now - self.long_run) * decay
     }
 }
 
-/// Jobs that want the same.
+/// The outcome of a market.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ClearedMarket {
+    /// The price of a GPU-second, s.
+    pub(super) price: f64,
+    /// The time constant of its forecast, s.
+    pub(super) tau_s: f64,
+    /// The largest set of GPUs that one job could get.
+    pub(super) largest_set: u32,
+}
+
+/// Jobs with the same demand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lot {
-    pub(super) shape: usize,
-    /// Work left, seconds on one GPU.
+pub(super) struct BidderClass {
+    /// Index of the operating curve.
+    pub(super) curve: usize,
+    /// Remaining work, seconds on one GPU.
     pub(super) work: f64,
-    /// Sizes it may have, beside none at all: at least, at most.
-    pub(super) least: u32,
-    pub(super) most: u32,
-    /// Whether it may have none at all.
+    /// The least and the greatest size, apart from none at all.
+    pub(super) gpus_min: u32,
+    pub(super) gpus_max: u32,
+    /// Whether it may get no GPUs.
     pub(super) may_wait: bool,
-    /// It must be at least so fast to meet its deadline.
-    pub(super) need: f64,
-    /// How long it has been here, s.
+    /// The least speed with which it meets its deadline.
+    pub(super) speed_min: f64,
+    /// Time since submission, s.
     pub(super) age_s: f64,
-    /// How many jobs.
+    /// Number of jobs.
     pub(super) jobs: u32,
-    /// How much of the present price is left when it would be done at two GPUs' speed, as a share.
-    pub(super) fades_to: f64,
+    /// The weight of the present price at its completion with the speed of two GPUs.
+    pub(super) decay: f64,
 }
 
-impl Lot {
-    /// The time for which it is priced, where it would be done in so long, s.
-    fn counts_s(&self, done_in_s: f64) -> f64 {
-        (done_in_s - AGE_COUNTS * self.age_s).max(LEFT_LEAST * done_in_s)
+impl BidderClass {
+    /// The time to completion that counts when its work is priced, s.
+    fn horizon_s(&self, done_in_s: f64) -> f64 {
+        (done_in_s - AGE_WEIGHT * self.age_s).max(HORIZON_MIN * done_in_s)
     }
 }
 
-/// What a lot would do at some price of a GPU-second.
+/// What a class would do at a price of a GPU-second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bid {
-    /// What a unit of its work is worth, s.
+    /// The value of a unit of its work, s.
     pub(super) work_price: f64,
-    /// How many GPUs it would take.
+    /// The number of GPUs it demands.
     pub(super) gpus: u32,
-    /// What it would gain, s/s.
+    /// Its surplus, s/s.
     pub(super) surplus: f64,
-    /// When it would be done, s from now.
+    /// The time to its completion, s.
     pub(super) done_in_s: f64,
 }
 
-/// Everybody's menus and wishes.
+/// The demand for the GPUs of one type.
 #[derive(Debug)]
 pub(super) struct Market<'a> {
-    pub(super) shapes: Vec<Shape<'a>>,
-    pub(super) lots: Vec<Lot>,
-    pub(super) forecast: Forecast,
+    pub(super) curves: Vec<OperatingCurve<'a>>,
+    pub(super) classes: Vec<BidderClass>,
+    pub(super) forecast: PriceForecast,
 }
 
 impl Market<'_> {
-    /// Prices are remembered for so long, s.
-    pub(super) fn remember_for(&mut self, tau_s: f64) {
+    /// Sets the time constant of the price forecast, s.
+    pub(super) fn set_tau(&mut self, tau_s: f64) {
         self.forecast.tau_s = tau_s;
-        for lot in &mut self.lots {
-            lot.fades_to = self.forecast.left_of_it(lot.counts_s(lot.work / 2.0));
+        for class in &mut self.classes {
+            class.decay = self.forecast.decay(class.horizon_s(class.work / 2.0));
         }
     }
 
-    /// What a lot would do at that price: the price of its work follows from when it is done, and
-    /// when it is done from that price, so both are found in two rounds.
-    pub(super) fn bid(&self, lot: &Lot, gpu_price: f64) -> Bid {
+    /// The bid of a class at a price. The value of its work depends on its completion time and the
+    /// completion time on that value, so both are found in two rounds.
+    pub(super) fn bid(&self, class: &BidderClass, gpu_price: f64) -> Bid {
         let mut bid = Bid::default();
         for round in 0..2 {
-            let later = match round {
-                0 => self.forecast.faded(gpu_price, lot.fades_to),
-                _ => self.forecast.after(gpu_price, lot.counts_s(bid.done_in_s)),
+            let price_at_completion = match round {
+                0 => self.forecast.decayed(gpu_price, class.decay),
+                _ => self.forecast.after(gpu_price, class.horizon_s(bid.done_in_s)),
             };
             let (work_price, speed);
-            work_price = self.shapes[lot.shape].cost(later);
-            (bid.gpus, speed, bid.surplus) = self.best(lot, work_price, gpu_price);
+            work_price = self.curves[class.curve].work_cost(price_at_completion);
+            (bid.gpus, speed, bid.surplus) = self.best_size(class, work_price, gpu_price);
             bid.work_price = work_price;
-            // Who waits is taken to go at half a GPU's speed.
-            bid.done_in_s = lot.work / if bid.gpus > 0 { speed } else { 0.5 };
+            // A waiting job is assumed to run at half the speed of one GPU.
+            bid.done_in_s = class.work / if bid.gpus > 0 { speed } else { 0.5 };
         }
         bid
     }
 
-    /// The best number of GPUs at these prices, the speed there, and what is gained.
-    fn best(&self, lot: &Lot, work_price: f64, gpu_price: f64) -> (u32, f64, f64) {
-        let none = if lot.may_wait { 0.0 } else { f64::NEG_INFINITY };
-        let mut best = (0, 0.0, none);
-        for size in &self.shapes[lot.shape].sizes {
-            if size.gpus < lot.least || size.gpus > lot.most {
+    /// The bids of all classes at a price.
+    pub(super) fn bids_at(&self, gpu_price: f64) -> Vec<Bid> {
+        self.classes.iter().map(|class| self.bid(class, gpu_price)).collect()
+    }
+
+    /// The number of GPUs with the greatest surplus, the speed there, and the surplus.
+    fn best_size(&self, class: &BidderClass, work_price: f64, gpu_price: f64) -> (u32, f64, f64) {
+        let waiting = if class.may_wait { 0.0 } else { f64::NEG_INFINITY };
+        let mut best = (0, 0.0, waiting);
+        for size in &self.curves[class.curve].sizes {
+            if size.gpus < class.gpus_min || size.gpus > class.gpus_max {
                 continue;
             }
-            let Some(way) = size.way(work_price, lot.need) else { continue };
-            let surplus = way.at(work_price) - gpu_price * f64::from(size.gpus);
+            let Some(point) = size.best_point(work_price, class.speed_min) else { continue };
+            let surplus = point.at(work_price) - gpu_price * f64::from(size.gpus);
             if surplus > best.2 {
-                best = (size.gpus, way.slope, surplus);
+                best = (size.gpus, point.slope, surplus);
             }
         }
         best
     }
 
-    /// How many GPUs all jobs of a lot together would take.
-    pub(super) fn wanted(&self, lot: usize, gpu_price: f64) -> u64 {
-        let lot = &self.lots[lot];
-        match lot.jobs {
+    /// The GPUs that all jobs of a class demand at a price.
+    pub(super) fn demand(&self, class: usize, gpu_price: f64) -> u64 {
+        let class = &self.classes[class];
+        match class.jobs {
             0 => 0,
-            jobs => u64::from(jobs) * u64::from(self.bid(lot, gpu_price).gpus),
+            jobs => u64::from(jobs) * u64::from(self.bid(class, gpu_price).gpus),
         }
     }
 }
 
-/// One whose answer differs at the ends of the range in which the price is looked for.
-struct Open {
-    who: usize,
+/// A bidder whose demand differs between the ends of the search interval.
+struct Undecided {
+    bidder: usize,
     at_low: u64,
     at_high: u64,
 }
 
-/// The least price at which no more than `room` GPUs are wanted in all by `count` of them, of whom
-/// `wanted` says how many each wants at a price. Nobody wants more where it is dearer: who wants the
-/// same at both ends of a range is not asked again within it.
-pub(super) fn clear(room: u32, count: usize, wanted: impl Fn(usize, f64) -> u64) -> f64 {
-    let room = u64::from(room);
-    // Somebody wants something for nothing, mostly more than there is long before all are asked.
-    let for_nothing = (0..count).try_fold(0, |sum, who| {
-        let sum = sum + wanted(who, 0.0);
-        if sum > room { None } else { Some(sum) }
+/// The least price at which `count` bidders together demand at most `gpus` GPUs. `demand` is the demand of
+/// one bidder at a price and does not increase with the price, so a bidder with the same demand at both
+/// ends of an interval is not evaluated again within it.
+pub(super) fn clear(gpus: u32, count: usize, demand: impl Fn(usize, f64) -> u64) -> f64 {
+    let gpus = u64::from(gpus);
+    // At price zero demand usually exceeds supply; stop early.
+    let at_zero = (0..count).try_fold(0, |sum, bidder| {
+        let sum = sum + demand(bidder, 0.0);
+        if sum > gpus { None } else { Some(sum) }
     });
-    if for_nothing.is_some() {
+    if at_zero.is_some() {
         return 0.0;
     }
     let (mut low, mut high) = (0.0, 0.1);
-    let ask = |who| Open { who, at_low: u64::MAX, at_high: wanted(who, 0.1) };
-    let mut open: Vec<Open> = (0..count).map(ask).collect();
-    while open.iter().map(|open| open.at_high).sum::<u64>() > room {
+    let evaluate = |bidder| Undecided { bidder, at_low: u64::MAX, at_high: demand(bidder, 0.1) };
+    let mut undecided: Vec<Undecided> = (0..count).map(evaluate).collect();
+    while undecided.iter().map(|bidder| bidder.at_high).sum::<u64>() > gpus {
         (low, high) = (high, 4.0 * high);
         if high > PRICE_MAX {
             return high;
         }
-        for open in &mut open {
-            open.at_low = open.at_high;
-            // Who wants none wants none where it is dearer.
-            open.at_high = if open.at_low == 0 { 0 } else { wanted(open.who, high) };
+        for entry in &mut undecided {
+            entry.at_low = entry.at_high;
+            // Demand is non-increasing in price.
+            entry.at_high = if entry.at_low == 0 { 0 } else { demand(entry.bidder, high) };
         }
     }
-    let mut settled = 0;
-    let mut answers: Vec<u64> = Vec::with_capacity(open.len());
-    while high - low > CLOSE * high && high > 1.0 / PRICE_MAX {
-        open.retain(|open| {
-            let stays = open.at_low != open.at_high;
-            settled += if stays { 0 } else { open.at_low };
-            stays
+    let mut decided = 0;
+    let mut at_middle: Vec<u64> = Vec::with_capacity(undecided.len());
+    while high - low > PRICE_TOLERANCE * high && high > 1.0 / PRICE_MAX {
+        undecided.retain(|entry| {
+            let differs = entry.at_low != entry.at_high;
+            decided += if differs { 0 } else { entry.at_low };
+            differs
         });
-        // By factors, once there is a lower end to go by.
+        // Geometric bisection, once the lower end is above zero.
         let middle = if low > 0.0 { f64::sqrt(low * high) } else { high / 4.0 };
-        answers.clear();
-        answers.extend(open.iter().map(|open| wanted(open.who, middle)));
-        let sum = settled + answers.iter().sum::<u64>();
-        let dearer = sum > room;
-        for (open, &answer) in open.iter_mut().zip(&answers) {
-            *(if dearer { &mut open.at_low } else { &mut open.at_high }) = answer;
+        at_middle.clear();
+        at_middle.extend(undecided.iter().map(|entry| demand(entry.bidder, middle)));
+        let exceeds = decided + at_middle.iter().sum::<u64>() > gpus;
+        for (entry, &demanded) in undecided.iter_mut().zip(&at_middle) {
+            *(if exceeds { &mut entry.at_low } else { &mut entry.at_high }) = demanded;
         }
-        *(if dearer { &mut low } else { &mut high }) = middle;
+        *(if exceeds { &mut low } else { &mut high }) = middle;
     }
     high
 }
@@ -235,23 +248,23 @@ mod tests {
 
     #[test]
     fn the_price_is_the_least_that_clears() {
-        for (wanted, room) in [(100.0, 10), (100.0, 99), (1e6, 3), (0.2, 1)] {
-            // Someone wants wanted / (1 + price) GPUs.
-            let price = clear(room, 1, |_, price| (wanted / (1.0 + price)) as u64);
-            let exact = (wanted / f64::from(room + 1) - 1.0).max(0.0);
+        for (scale, gpus) in [(100.0, 10), (100.0, 99), (1e6, 3), (0.2, 1)] {
+            // One bidder that demands scale / (1 + price) GPUs.
+            let price = clear(gpus, 1, |_, price| (scale / (1.0 + price)) as u64);
+            let exact = (scale / f64::from(gpus + 1) - 1.0).max(0.0);
             assert!((price - exact).abs() <= 2e-3 * exact + 1e-6, "{price} {exact}");
         }
-        // Many who each want one up to a price of their own: the dearest of them set it.
-        let price = clear(3, 10, |who, price| u64::from(price < 1.0 + who as f64));
+        // Many bidders, each with a demand of one up to its own price.
+        let price = clear(3, 10, |bidder, price| u64::from(price < 1.0 + bidder as f64));
         assert!((price - 7.0).abs() < 0.01, "{price}");
-        // Who asks at any price lets none clear.
+        // With demand at any price no price clears.
         let bound = clear(0, 1, |_, _| 1);
         assert!(bound.is_finite() && bound > GPU_PRICE_MAX, "{bound}");
     }
 
     #[test]
-    fn prices_are_forgotten() {
-        let forecast = Forecast { later: 0.1, tau_s: 100.0 };
+    fn the_price_forecast_returns_to_the_long_run_price() {
+        let forecast = PriceForecast { long_run: 0.1, tau_s: 100.0 };
         assert!((forecast.after(2.0, 0.0) - 2.0).abs() < 1e-12);
         assert!((forecast.after(2.0, 1e6) - 0.1).abs() < 1e-12);
     }

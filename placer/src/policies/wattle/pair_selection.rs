@@ -1,61 +1,64 @@
-//! Which of the pairs share after all: pairs are sought at the price that clears where nobody shares,
-//! and every one that is made leaves GPUs to others, so that the price falls and the next saves less.
+//! Phase 3, second part: which pairs remain once the market has cleared with them.
 //!
-//! So each pair is asked at every price whether it is still better than its two apart, and the price
-//! is the least at which no more GPUs are wanted than there are. Pairs of like jobs change their mind
-//! all at once: of those to whom it is all the same there, the ones that save least are parted as far
-//! as there is room. Otherwise a cluster that is one job short would be half empty.
+//! Pairs are matched at the price that clears without pairs. Each pair frees GPUs, so the price falls and
+//! further pairs gain less. Here every pair bids at every price either together or as two exclusive jobs,
+//! whichever has the greater surplus, and the price is the least at which demand does not exceed supply.
+//!
+//! Identical pairs flip together at one price. Of the pairs that are indifferent at the clearing price,
+//! those with the least surplus are split as long as GPUs are free; otherwise a cluster that is one job
+//! short would be half empty.
 
-use crate::policies::wattle::bidders::Trader;
-use crate::policies::wattle::market::{CLOSE, Market, clear};
-use crate::policies::wattle::pairing::{Pairing, Stance};
+use crate::policies::wattle::bidders::Bidder;
+use crate::policies::wattle::market::{Market, PRICE_TOLERANCE, clear};
+use crate::policies::wattle::pairing::{PairBid, Pairing};
 
-/// To whom it is all the same at a price, it is so within a few times what the price is found to.
-const ALL_THE_SAME: f64 = 4.0 * CLOSE;
+/// A pair is indifferent if it would not share at a price lower by this share.
+const INDIFFERENCE: f64 = 4.0 * PRICE_TOLERANCE;
 
 impl Pairing {
-    /// Keeps the pairs that are worth it at the price that clears, and says that price. In the market
-    /// their jobs are counted off their lots.
-    pub(super) fn settle(
+    /// Keeps the pairs that gain at the clearing price and returns that price. Their jobs are subtracted
+    /// from their classes in the market.
+    pub(super) fn select_pairs(
         &mut self,
         market: &mut Market<'_>,
-        traders: &[Trader<'_>],
-        room: u32,
+        bidders: &[Bidder<'_>],
+        gpus: u32,
     ) -> f64 {
-        for trader in self.paired() {
-            market.lots[traders[trader].lot].jobs -= 1;
+        for bidder in self.paired() {
+            market.classes[bidders[bidder].class].jobs -= 1;
         }
-        let lots = market.lots.len();
-        let price =
-            clear(room, lots + self.pairs.len(), |who, price| match who.checked_sub(lots) {
-                Some(pair) => self.stance(pair, market, traders, price).wanted(),
-                None => market.wanted(who, price),
-            });
-        let stances: Vec<Stance> =
-            (0..self.pairs.len()).map(|pair| self.stance(pair, market, traders, price)).collect();
-        let singles: u64 = (0..lots).map(|lot| market.wanted(lot, price)).sum();
-        let wanted = singles + stances.iter().map(Stance::wanted).sum::<u64>();
-        let mut left = u64::from(room).saturating_sub(wanted);
-        let mut share: Vec<bool> = stances.iter().map(Stance::share).collect();
-        let just_below = price * (1.0 - ALL_THE_SAME);
-        let mut by_surplus: Vec<usize> = (0..stances.len())
-            .filter(|&pair| share[pair])
-            .filter(|&pair| !self.stance(pair, market, traders, just_below).share())
+        let classes = market.classes.len();
+        let price = clear(gpus, classes + self.pairs.len(), |bidder, price| {
+            match bidder.checked_sub(classes) {
+                Some(pair) => self.bid(pair, market, bidders, price).demand(),
+                None => market.demand(bidder, price),
+            }
+        });
+        let bids: Vec<PairBid> =
+            (0..self.pairs.len()).map(|pair| self.bid(pair, market, bidders, price)).collect();
+        let by_classes: u64 = (0..classes).map(|class| market.demand(class, price)).sum();
+        let demand = by_classes + bids.iter().map(PairBid::demand).sum::<u64>();
+        let mut free = u64::from(gpus).saturating_sub(demand);
+        let mut shares: Vec<bool> = bids.iter().map(PairBid::shares).collect();
+        let just_below = price * (1.0 - INDIFFERENCE);
+        let mut indifferent: Vec<usize> = (0..bids.len())
+            .filter(|&pair| shares[pair])
+            .filter(|&pair| !self.bid(pair, market, bidders, just_below).shares())
             .collect();
-        by_surplus.sort_by(|&x, &y| stances[x].surplus.total_cmp(&stances[y].surplus));
-        for pair in by_surplus {
-            let more = stances[pair].apart.saturating_sub(stances[pair].together);
-            if more <= left {
-                left -= more;
-                share[pair] = false;
+        indifferent.sort_by(|&x, &y| bids[x].surplus.total_cmp(&bids[y].surplus));
+        for pair in indifferent {
+            let added = bids[pair].gpus_apart.saturating_sub(bids[pair].gpus_together);
+            if added <= free {
+                free -= added;
+                shares[pair] = false;
             }
         }
-        let parted = self.pairs.iter().zip(&share).filter(|(_, share)| !**share);
-        for trader in parted.flat_map(|(pair, _)| [pair.a, pair.b]) {
-            market.lots[traders[trader].lot].jobs += 1;
+        let split = self.pairs.iter().zip(&shares).filter(|(_, shares)| !**shares);
+        for bidder in split.flat_map(|(pair, _)| [pair.a, pair.b]) {
+            market.classes[bidders[bidder].class].jobs += 1;
         }
-        let mut share = share.into_iter();
-        self.pairs.retain(|_| share.next().unwrap_or(true));
+        let mut shares = shares.into_iter();
+        self.pairs.retain(|_| shares.next().unwrap_or(true));
         price
     }
 }

@@ -1,12 +1,9 @@
-//! Who shares GPUs with whom: the pairs that save most at the present price of a GPU-second.
+//! Phase 3, first part: which jobs could share GPUs, matched by surplus at the present price.
 //!
-//! A pair's surplus is what both earn on the same GPUs, less energy and the price of the GPUs, less
-//! what each would gain on its own. Pairs are made by surplus, the greatest first; matchings that are
-//! truly the best save hardly more. Mates are kept unless others save clearly more ([`KEEP`]).
-//!
-//! Both get the same GPUs and setting. Surfaces say how fast each runs beside the other as the site
-//! sets the cards; at another clock it is slowed by its clock and by its neighbour, each as if the
-//! other were not there, and the pair's power above idle falls as theirs alone does.
+//! The surplus of a pair is the value of both jobs' work on the same GPUs, less energy and the price of the
+//! GPUs, less the surplus of the two exclusive jobs. Pairs are matched greedily, the greatest surplus first;
+//! optimal matchings save hardly more. Co-tenants stay together unless other pairs gain clearly more
+//! ([`KEEP_BONUS`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,460 +12,397 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::policies::colocation_trial::{may_share, were_parted};
 use crate::policies::wattle::Supply;
-use crate::policies::wattle::bidders::{Trader, change};
-use crate::policies::wattle::knapsack::{MUST, Moves, Opt, Wish};
+use crate::policies::wattle::bidders::{Bidder, change_cost};
+use crate::policies::wattle::joint_curve::JointCurve;
+use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENALTY};
 use crate::policies::wattle::market::{Bid, Market};
-use crate::policies::wattle::upper_envelope::Shape;
-use crate::power::energy_cost::Charge;
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
-use crate::state::job_forecast::expected_on;
-use crate::state::operating_points::OperatingPoint;
 
-/// Up to so many jobs are paired one by one; more are taken by kind and by work left.
+/// Up to this many jobs are matched one by one, more in groups of equal operating points and similar work.
 const ONE_BY_ONE_MAX: usize = 200;
-/// So many groups of jobs are looked at, at most.
+/// The greatest number of groups.
 const GROUPS_MAX: usize = 256;
-/// What staying together counts for, s/s.
-const KEEP: f64 = 0.1;
-/// Two that run no faster together than in turns, by the sum of their relative speeds, never share.
-const SUM_MIN: f64 = 1.0;
+/// The value of staying together, s/s.
+const KEEP_BONUS: f64 = 0.1;
 
-/// Two that share.
+/// Two jobs that are to share GPUs.
 pub(super) struct Pair {
-    /// Traders; the first is of the lower shape.
+    /// Indices of the bidders; the first has the lower operating curve.
     pub(super) a: usize,
     pub(super) b: usize,
-    joint: usize,
-    /// What staying together counts for, s/s.
+    /// Index of the joint curve.
+    curve: usize,
+    /// The value of staying together, s/s; infinite for a pair that must.
     keep: f64,
 }
 
-/// What two do at a price of a GPU-second: together, or each for itself.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stance {
-    /// What being together gains over being apart, s/s.
-    pub(super) surplus: f64,
-    /// GPUs that they take together, and apart.
-    pub(super) together: u64,
-    pub(super) apart: u64,
+impl Pair {
+    /// The size that both keep because they started together at this instant.
+    pub(super) fn just_started(&self, bidders: &[Bidder<'_>]) -> Option<u32> {
+        bidders[self.a].just_started.or(bidders[self.b].just_started)
+    }
 }
 
-impl Stance {
-    pub(super) fn share(&self) -> bool {
+/// What a pair would do at a price: share, or run as two exclusive jobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PairBid {
+    /// The gain of sharing, s/s.
+    pub(super) surplus: f64,
+    pub(super) gpus_together: u64,
+    pub(super) gpus_apart: u64,
+}
+
+impl PairBid {
+    pub(super) fn shares(&self) -> bool {
         self.surplus > 0.0
     }
 
-    /// GPUs that they take the better way.
-    pub(super) fn wanted(&self) -> u64 {
-        if self.share() { self.together } else { self.apart }
+    /// The GPUs it demands.
+    pub(super) fn demand(&self) -> u64 {
+        if self.shares() { self.gpus_together } else { self.gpus_apart }
     }
 }
 
-impl Pair {
-    /// The size that both keep: they were put together at this very instant.
-    pub(super) fn fresh(&self, traders: &[Trader<'_>]) -> Option<u32> {
-        traders[self.a].fresh.or(traders[self.b].fresh)
-    }
-}
-
-/// What two shapes do together.
-struct Joint {
-    sizes: Vec<JointSize>,
-}
-
-struct JointSize {
-    gpus: u32,
-    restart_s: f64,
-    ways: Vec<Together>,
-    /// The greatest speeds of any way, and the least cost.
-    fastest: [f64; 2],
-    cheapest: f64,
-}
-
-struct Together {
-    speeds: [f64; 2],
-    cost: f64,
-    setting: GpuSetting,
-}
-
-/// All pairs.
+/// The pairs for one GPU type.
 pub(super) struct Pairing {
     pub(super) pairs: Vec<Pair>,
-    joints: Vec<Joint>,
+    curves: Vec<JointCurve>,
 }
 
-/// Jobs that are paired alike.
-struct Group {
-    /// Traders, by arrival.
-    members: Vec<usize>,
+/// A possible pair and its surplus.
+struct Candidate {
+    surplus: f64,
+    keep: f64,
+    a: usize,
+    b: usize,
+    curve: usize,
+    kind: CandidateKind,
+}
+
+#[derive(Clone, Copy)]
+enum CandidateKind {
+    /// Two co-tenants.
+    CoTenants,
+    /// Any job of one group with any of another.
+    Groups(usize, usize),
+}
+
+/// What the evaluation of a possible pair reads, and the joint curves found so far.
+struct Evaluation<'e, 'a> {
+    input: PlanningInput<'e>,
+    supply: &'e Supply<'a>,
+    market: &'e Market<'a>,
+    bidders: &'e [Bidder<'a>],
+    bids: &'e [Bid],
+    price: f64,
+    curves: Vec<JointCurve>,
+    /// Indices of joint curves by the pair of operating curves.
+    known: BTreeMap<(usize, usize), Option<usize>>,
+}
+
+impl Evaluation<'_, '_> {
+    /// The candidate of two jobs, if it has a positive surplus.
+    fn candidate(
+        &mut self,
+        a: usize,
+        b: usize,
+        keep: f64,
+        kind: CandidateKind,
+    ) -> Option<Candidate> {
+        let (a, b) = ordered(a, b, self.bidders);
+        let (one, two) = (&self.bidders[a], &self.bidders[b]);
+        if were_parted(one.job, two.job) {
+            return None;
+        }
+        let memory_mib = one.job.memory_mib_max()? + two.job.memory_mib_max()?;
+        if memory_mib > self.supply.memory_mib {
+            return None;
+        }
+        let curve = self.joint_curve(a, b)?;
+        let bids = [&self.bids[one.class], &self.bids[two.class]];
+        let apart = bids[0].surplus + bids[1].surplus;
+        let gpus_min = one.gpus_min.max(two.gpus_min);
+        let mut together = apart;
+        for size in self.curves[curve].sizes.iter().filter(|size| size.gpus >= gpus_min) {
+            let rent = self.price * f64::from(size.gpus);
+            // The bound saves the evaluation of sizes that cannot be better.
+            if size.value_bound(bids) - rent > together
+                && let Some((_, value)) = size.best_point(bids, [one.speed_min, two.speed_min])
+            {
+                together = together.max(value - rent);
+            }
+        }
+        let keep = if started_together(one, two) { f64::INFINITY } else { keep };
+        let surplus = if keep.is_infinite() { keep } else { together - apart + keep };
+        let is_valid = (apart.is_finite() || keep.is_infinite()) && surplus > 0.0;
+        is_valid.then_some(Candidate { surplus, keep, a, b, curve, kind })
+    }
+
+    fn joint_curve(&mut self, a: usize, b: usize) -> Option<usize> {
+        let (one, two) = (&self.bidders[a], &self.bidders[b]);
+        *self.known.entry((one.curve, two.curve)).or_insert_with(|| {
+            let curves = [&self.market.curves[one.curve], &self.market.curves[two.curve]];
+            self.curves.push(JointCurve::new(
+                curves,
+                [one.job, two.job],
+                self.supply.charge,
+                self.input.limits.price_now(),
+                self.supply.nodes.largest_set(),
+            )?);
+            Some(self.curves.len() - 1)
+        })
+    }
 }
 
 impl Pairing {
-    /// The pairs for the present price, where `bids` are what every lot would do alone.
+    /// The pairs at a price, given the bids of all classes as exclusive jobs. Pairs of `moved` jobs are not
+    /// kept together.
     pub(super) fn of(
         input: PlanningInput<'_>,
         supply: &Supply<'_>,
         market: &Market<'_>,
-        traders: &[Trader<'_>],
+        bidders: &[Bidder<'_>],
         moved: &BTreeSet<JobKey>,
         bids: &[Bid],
         price: f64,
     ) -> Self {
-        let mut pairing = Self { pairs: Vec::new(), joints: Vec::new() };
         if input.limits.tenants_max < 2 {
-            return pairing;
+            return Self { pairs: Vec::new(), curves: Vec::new() };
         }
-        let groups = groups(traders);
-        let mut known: BTreeMap<(usize, usize), Option<usize>> = BTreeMap::new();
-        let mut offers: Vec<Offer> = Vec::new();
-        let mut offer = |a: usize, b: usize, keep: f64, joints: &mut Vec<Joint>| -> Option<Offer> {
-            let (a, b) = if traders[a].shape <= traders[b].shape { (a, b) } else { (b, a) };
-            let (one, two) = (&traders[a], &traders[b]);
-            if were_parted(one.job, two.job) {
-                return None;
-            }
-            let memory = one.job.memory_mib_max()? + two.job.memory_mib_max()?;
-            if memory > supply.memory_mib {
-                return None;
-            }
-            let joint = (*known.entry((one.shape, two.shape)).or_insert_with(|| {
-                let shapes = [&market.shapes[one.shape], &market.shapes[two.shape]];
-                let most = supply.blocks.largest_set();
-                let joint = joint(
-                    shapes,
-                    [one.job, two.job],
-                    supply.charge,
-                    input.limits.price_now(),
-                    most,
-                );
-                joints.push(joint?);
-                Some(joints.len() - 1)
-            }))?;
-            let both = [&bids[one.lot], &bids[two.lot]];
-            let alone = both[0].surplus + both[1].surplus;
-            let floor = one.floor.max(two.floor);
-            // The most that any size gains; only one that could be better yet is looked into.
-            let mut together = alone;
-            for size in joints[joint].sizes.iter().filter(|size| size.gpus >= floor) {
-                let rent = price * f64::from(size.gpus);
-                if size.worth_at_most(both) - rent > together
-                    && let Some((_, worth)) = size.best(both, [one.need, two.need])
-                {
-                    together = together.max(worth - rent);
-                }
-            }
-            let keep = if are_fresh(one, two) { f64::INFINITY } else { keep };
-            let surplus = if keep.is_infinite() { keep } else { together - alone + keep };
-            let sound = (alone.is_finite() || keep.is_infinite()) && surplus > 0.0;
-            sound.then_some(Offer { surplus, keep, a, b, joint, who: Who::Mates })
-        };
-        let joints = &mut pairing.joints;
-        for (a, b) in mates(traders, moved) {
-            offers.extend(offer(a, b, KEEP, joints));
+        let (curves, known) = (Vec::new(), BTreeMap::new());
+        let mut evaluation =
+            Evaluation { input, supply, market, bidders, bids, price, curves, known };
+        let groups = groups(bidders);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for (a, b) in co_tenants(bidders, moved) {
+            candidates.extend(evaluation.candidate(a, b, KEEP_BONUS, CandidateKind::CoTenants));
         }
         for (i, one) in groups.iter().enumerate() {
             for (j, two) in groups.iter().enumerate().skip(i) {
-                let a = one.members[0];
-                let b = two.members[usize::from(i == j).min(two.members.len() - 1)];
-                if a != b
-                    && let Some(found) = offer(a, b, 0.0, joints)
-                {
-                    offers.push(Offer { who: Who::Groups(i, j), ..found });
+                let a = one[0];
+                let b = two[usize::from(i == j).min(two.len() - 1)];
+                if a != b {
+                    let kind = CandidateKind::Groups(i, j);
+                    candidates.extend(evaluation.candidate(a, b, 0.0, kind));
                 }
             }
         }
-        offers.sort_by(|x, y| y.surplus.total_cmp(&x.surplus).then((x.a, x.b).cmp(&(y.a, y.b))));
-        pairing.pairs = matched(&offers, &groups, traders);
-        pairing
+        let by_surplus = |x: &Candidate, y: &Candidate| {
+            y.surplus.total_cmp(&x.surplus).then((x.a, x.b).cmp(&(y.a, y.b)))
+        };
+        candidates.sort_by(by_surplus);
+        let pairs = match_greedily(&candidates, &groups, bidders);
+        Self { pairs, curves: evaluation.curves }
     }
 
-    /// The traders that share.
+    /// The bidders that are in a pair.
     pub(super) fn paired(&self) -> impl Iterator<Item = usize> {
         self.pairs.iter().flat_map(|pair| [pair.a, pair.b])
     }
 
-    /// What two would do at that price.
-    pub(super) fn stance(
+    /// The bid of a pair at a price.
+    pub(super) fn bid(
         &self,
         pair: usize,
         market: &Market<'_>,
-        traders: &[Trader<'_>],
+        bidders: &[Bidder<'_>],
         price: f64,
-    ) -> Stance {
+    ) -> PairBid {
         let pair = &self.pairs[pair];
-        let (a, b) = (&traders[pair.a], &traders[pair.b]);
-        let bids = [a, b].map(|trader| market.bid(&market.lots[trader.lot], price));
-        let floor = a.floor.max(b.floor);
-        let mut best = (0, if floor > 0 { f64::NEG_INFINITY } else { 0.0 });
-        for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
-            let Some((_, worth)) = size.best([&bids[0], &bids[1]], [a.need, b.need]) else {
-                continue;
-            };
-            let gain = worth - price * f64::from(size.gpus);
+        let (a, b) = (&bidders[pair.a], &bidders[pair.b]);
+        let bids = [a, b].map(|bidder| market.bid(&market.classes[bidder.class], price));
+        let gpus_min = a.gpus_min.max(b.gpus_min);
+        let mut best = (0, if gpus_min > 0 { f64::NEG_INFINITY } else { 0.0 });
+        for size in self.curves[pair.curve].sizes.iter().filter(|size| size.gpus >= gpus_min) {
+            let point = size.best_point([&bids[0], &bids[1]], [a.speed_min, b.speed_min]);
+            let Some((_, value)) = point else { continue };
+            let gain = value - price * f64::from(size.gpus);
             if gain > best.1 {
                 best = (size.gpus, gain);
             }
         }
-        let gains = best.1 - bids[0].surplus - bids[1].surplus;
-        Stance {
-            // Whatever they lose by it, where neither has anything to gain.
-            surplus: if pair.keep.is_infinite() { pair.keep } else { gains + pair.keep },
-            together: u64::from(best.0),
-            apart: u64::from(bids[0].gpus) + u64::from(bids[1].gpus),
+        let gain = best.1 - bids[0].surplus - bids[1].surplus;
+        PairBid {
+            // A pair that must stay together does so at any loss.
+            surplus: if pair.keep.is_infinite() { pair.keep } else { gain + pair.keep },
+            gpus_together: u64::from(best.0),
+            gpus_apart: u64::from(bids[0].gpus) + u64::from(bids[1].gpus),
         }
     }
 
-    /// What each number of GPUs is worth to a pair, and what changes cost.
-    pub(super) fn wish(
+    /// The value of each number of GPUs to a pair, and the cost of changes.
+    pub(super) fn knapsack_item(
         &self,
         pair: &Pair,
-        traders: &[Trader<'_>],
+        bidders: &[Bidder<'_>],
         bids: &[Bid],
         price: f64,
-    ) -> Wish {
-        let both = [&traders[pair.a], &traders[pair.b]];
-        let floor = both[0].floor.max(both[1].floor);
-        let none = if floor > 0 { -MUST * (1.0 + price) } else { 0.0 };
-        let mut item = vec![Opt { gpus: 0, worth: none }];
-        let bid = both.map(|trader| &bids[trader.lot]);
-        let mut moves = both.map(|trader| Moves { cost: vec![0.0], has_run: trader.has_run() });
-        for size in self.joints[pair.joint].sizes.iter().filter(|size| size.gpus >= floor) {
-            let need = both.map(|trader| trader.need);
-            let Some((way, worth)) = size.best(bid, need) else { continue };
-            item.push(Opt { gpus: size.gpus, worth });
-            for (k, moves) in moves.iter_mut().enumerate() {
-                let earned = bid[k].work_price * way.speeds[k];
-                moves.cost.push(change(earned, size.restart_s, bid[k].done_in_s));
+    ) -> Item {
+        let both = [&bidders[pair.a], &bidders[pair.b]];
+        let bids = both.map(|bidder| &bids[bidder.class]);
+        let gpus_min = both[0].gpus_min.max(both[1].gpus_min);
+        let speeds_min = both.map(|bidder| bidder.speed_min);
+        let unserved = if gpus_min > 0 { -UNSERVED_PENALTY * (1.0 + price) } else { 0.0 };
+        let mut choices = vec![Choice { gpus: 0, value: unserved }];
+        let mut changes =
+            both.map(|bidder| ChangeCost { costs: vec![0.0], has_run: bidder.has_run() });
+        for size in self.curves[pair.curve].sizes.iter().filter(|size| size.gpus >= gpus_min) {
+            let Some((point, value)) = size.best_point(bids, speeds_min) else { continue };
+            choices.push(Choice { gpus: size.gpus, value });
+            for (k, change) in changes.iter_mut().enumerate() {
+                let earnings = bids[k].work_price * point.speeds[k];
+                change.costs.push(change_cost(earnings, size.restart_s, bids[k].done_in_s));
             }
         }
-        let has = both.map(|trader| {
-            let meant = trader.job.gpus_meant().unwrap_or(0);
-            item.iter().position(|option| option.gpus == meant).unwrap_or(0)
+        let present = both.map(|bidder| {
+            let meant = bidder.job.gpus_meant().unwrap_or(0);
+            choices.iter().position(|choice| choice.gpus == meant).unwrap_or(0)
         });
-        let apart = are_apart(both[0].job, both[1].job);
-        let from_now: Vec<f64> = (0..item.len())
-            .map(|to| {
-                let each: f64 = (0..2).map(|k| moves[k].between(has[k], to)).sum();
-                // Both have it already, but elsewhere: one of them moves.
-                let one = if apart && has == [to; 2] && to > 0 {
-                    moves[0].cost[to].min(moves[1].cost[to])
-                } else {
-                    0.0
-                };
-                each + one
-            })
-            .collect();
-        let stay =
-            (0..item.len()).min_by(|&x, &y| from_now[x].total_cmp(&from_now[y])).unwrap_or(0);
-        Wish { item, from_now, stay, moves: moves.into() }
+        let run_apart = run_on_different_gpus(both[0].job, both[1].job);
+        let cost_from_now = |to: usize| {
+            let each: f64 = (0..2).map(|k| changes[k].between(present[k], to)).sum();
+            // Both have this size already, but on different GPUs: one of them moves.
+            let one_moves = if run_apart && present == [to; 2] && to > 0 {
+                changes[0].costs[to].min(changes[1].costs[to])
+            } else {
+                0.0
+            };
+            each + one_moves
+        };
+        let cost_from_now: Vec<f64> = (0..choices.len()).map(cost_from_now).collect();
+        let closest = (0..choices.len())
+            .min_by(|&x, &y| cost_from_now[x].total_cmp(&cost_from_now[y]))
+            .unwrap_or(0);
+        Item { choices, cost_from_now, present: closest, changes: changes.into() }
     }
 
-    /// The best setting of a pair on so many GPUs, and what it is worth.
+    /// The best setting of a pair on this many GPUs, and its value.
     pub(super) fn setting(
         &self,
         pair: &Pair,
-        traders: &[Trader<'_>],
+        bidders: &[Bidder<'_>],
         bids: &[Bid],
         gpus: u32,
     ) -> Option<(GpuSetting, f64)> {
-        let (a, b) = (&traders[pair.a], &traders[pair.b]);
-        let size = self.joints[pair.joint].sizes.iter().find(|size| size.gpus == gpus)?;
-        let best = size.best([&bids[a.lot], &bids[b.lot]], [a.need, b.need])?;
-        Some((best.0.setting, best.1))
+        let (a, b) = (&bidders[pair.a], &bidders[pair.b]);
+        let size = self.curves[pair.curve].sizes.iter().find(|size| size.gpus == gpus)?;
+        let bids = [&bids[a.class], &bids[b.class]];
+        let (point, value) = size.best_point(bids, [a.speed_min, b.speed_min])?;
+        Some((point.setting, value))
     }
 }
 
-impl JointSize {
-    fn new(gpus: u32, restart_s: f64, ways: Vec<Together>) -> Self {
-        let fastest = [0, 1].map(|k| ways.iter().map(|way| way.speeds[k]).fold(0.0, f64::max));
-        let cheapest = ways.iter().map(|way| way.cost).fold(f64::INFINITY, f64::min);
-        Self { gpus, restart_s, ways, fastest, cheapest }
-    }
-
-    /// No way is worth more, at the prices of both jobs' work.
-    fn worth_at_most(&self, bids: [&Bid; 2]) -> f64 {
-        let earned: f64 = (0..2).map(|k| bids[k].work_price * self.fastest[k]).sum();
-        earned - self.cheapest
-    }
-
-    /// The way that is worth most, at the prices of both jobs' work.
-    fn best(&self, bids: [&Bid; 2], need: [f64; 2]) -> Option<(&Together, f64)> {
-        let enough = |way: &&Together| way.speeds[0] >= need[0] && way.speeds[1] >= need[1];
-        let worth = |way: &Together| {
-            bids[0].work_price * way.speeds[0] + bids[1].work_price * way.speeds[1] - way.cost
-        };
-        let worths = self.ways.iter().filter(enough).map(|way| (way, worth(way)));
-        worths.reduce(|best, next| if next.1 > best.1 { next } else { best })
-    }
+/// The bidder with the lower operating curve first.
+fn ordered(a: usize, b: usize, bidders: &[Bidder<'_>]) -> (usize, usize) {
+    if bidders[a].curve <= bidders[b].curve { (a, b) } else { (b, a) }
 }
 
-/// Two that could share, and what that saves.
-struct Offer {
-    surplus: f64,
-    /// What of it is that they stay together.
-    keep: f64,
-    a: usize,
-    b: usize,
-    joint: usize,
-    who: Who,
-}
-
-#[derive(Clone, Copy)]
-enum Who {
-    /// Two that share already.
-    Mates,
-    /// Any of one group with any of another.
-    Groups(usize, usize),
-}
-
-/// Who may share, in groups of alike ones, or each for itself where there are few.
-fn groups(traders: &[Trader<'_>]) -> Vec<Group> {
-    let one_by_one = traders.len() <= ONE_BY_ONE_MAX;
+/// The bidders that may share, by arrival, in groups of equal ones; few bidders each in their own group.
+fn groups(bidders: &[Bidder<'_>]) -> Vec<Vec<usize>> {
+    let one_by_one = bidders.len() <= ONE_BY_ONE_MAX;
     let mut numbers: BTreeMap<(usize, i64, u64), usize> = BTreeMap::new();
-    let mut groups: Vec<Group> = Vec::new();
-    for (index, trader) in traders.iter().enumerate() {
-        let memory = trader.job.memory_mib_max();
-        let bound = trader.floor > 0 || trader.need > 0.0;
-        // Who cannot stop could not be parted again.
-        let may = !trader.job.facts.exclusive
-            && trader.job.facts.can_stop
-            && trader.fresh.is_none()
-            && may_share(trader.job)
-            && memory.is_some();
-        if !may || (bound && !one_by_one) {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, bidder) in bidders.iter().enumerate() {
+        let memory_mib = bidder.job.memory_mib_max();
+        let has_bounds = bidder.gpus_min > 0 || bidder.speed_min > 0.0;
+        // A pair of which one job cannot stop could not be undone.
+        let may_share = !bidder.job.facts.exclusive
+            && bidder.job.facts.can_stop
+            && bidder.just_started.is_none()
+            && may_share(bidder.job)
+            && memory_mib.is_some();
+        if !may_share || (has_bounds && !one_by_one) {
             continue;
         }
         let key = if one_by_one {
             (index, 0, 0)
         } else {
-            (trader.shape, trader.work.ln().round() as i64, memory.unwrap_or(0))
+            (bidder.curve, bidder.work.ln().round() as i64, memory_mib.unwrap_or(0))
         };
         if !numbers.contains_key(&key) && groups.len() >= GROUPS_MAX {
             continue;
         }
         let group = *numbers.entry(key).or_insert_with(|| {
-            groups.push(Group { members: Vec::new() });
+            groups.push(Vec::new());
             groups.len() - 1
         });
-        groups[group].members.push(index);
+        groups[group].push(index);
     }
     groups
 }
 
-/// Those that run on the very same GPUs and stay there, two and two; or that are being moved from
-/// there with the sizes they have: on their way they are still who they were.
-fn mates(traders: &[Trader<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, usize)> {
-    let mut on: BTreeMap<&crate::state::gpu_set::GpuSet, usize> = BTreeMap::new();
-    let mut mates = Vec::new();
-    for (index, trader) in traders.iter().enumerate() {
-        if trader.job.facts.can_stop
-            && !trader.job.facts.exclusive
-            && !moved.contains(&trader.key)
-            && let Some(set) = trader.job.state.gpus()
-            && trader.job.gpus_meant() == Some(set.gpu_count())
-            && let Some(first) = on.insert(set, index)
+/// Pairs that run on the same GPUs and stay there, or that are being moved from there with their sizes.
+fn co_tenants(bidders: &[Bidder<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, usize)> {
+    let mut first_on: BTreeMap<&GpuSet, usize> = BTreeMap::new();
+    let mut pairs = Vec::new();
+    for (index, bidder) in bidders.iter().enumerate() {
+        if bidder.job.facts.can_stop
+            && !bidder.job.facts.exclusive
+            && !moved.contains(&bidder.key)
+            && let Some(set) = bidder.job.state.gpus()
+            && bidder.job.gpus_meant() == Some(set.gpu_count())
+            && let Some(first) = first_on.insert(set, index)
         {
-            mates.push((first, index));
+            pairs.push((first, index));
         }
     }
-    mates
+    pairs
 }
 
-/// Mates that were put together at this very instant: they stay so.
-fn are_fresh(a: &Trader<'_>, b: &Trader<'_>) -> bool {
-    (a.fresh.is_some() || b.fresh.is_some()) && a.job.state.gpus() == b.job.state.gpus()
+/// Whether co-tenants started together at this instant. They stay together.
+fn started_together(a: &Bidder<'_>, b: &Bidder<'_>) -> bool {
+    let just_started = a.just_started.is_some() || b.just_started.is_some();
+    just_started && a.job.state.gpus() == b.job.state.gpus()
 }
 
-/// Both run, and not on the same GPUs.
-fn are_apart(a: &Job, b: &Job) -> bool {
+fn run_on_different_gpus(a: &Job, b: &Job) -> bool {
     match (&a.state, &b.state) {
         (State::Running { on, .. }, State::Running { on: other, .. }) => on != other,
         _ => false,
     }
 }
 
-/// The best offers first, nobody twice.
-fn matched(offers: &[Offer], groups: &[Group], traders: &[Trader<'_>]) -> Vec<Pair> {
+/// Takes candidates in order; each bidder is in at most one pair.
+fn match_greedily(
+    candidates: &[Candidate],
+    groups: &[Vec<usize>],
+    bidders: &[Bidder<'_>],
+) -> Vec<Pair> {
     let mut taken: BTreeSet<usize> = BTreeSet::new();
     let mut pairs = Vec::new();
-    let mut pair = |a: usize, b: usize, offer: &Offer, taken: &mut BTreeSet<usize>| {
-        // A group has been asked about by one of it.
-        if were_parted(traders[a].job, traders[b].job) {
+    let mut add = |a: usize, b: usize, candidate: &Candidate, taken: &mut BTreeSet<usize>| {
+        // A group was evaluated by its first member only.
+        if were_parted(bidders[a].job, bidders[b].job) {
             return;
         }
         taken.extend([a, b]);
-        let (a, b) = if traders[a].shape <= traders[b].shape { (a, b) } else { (b, a) };
-        pairs.push(Pair { a, b, joint: offer.joint, keep: offer.keep });
+        let (a, b) = ordered(a, b, bidders);
+        pairs.push(Pair { a, b, curve: candidate.curve, keep: candidate.keep });
     };
-    for offer in offers {
-        match offer.who {
-            Who::Mates => {
-                if !taken.contains(&offer.a) && !taken.contains(&offer.b) {
-                    pair(offer.a, offer.b, offer, &mut taken);
+    for candidate in candidates {
+        match candidate.kind {
+            CandidateKind::CoTenants => {
+                if !taken.contains(&candidate.a) && !taken.contains(&candidate.b) {
+                    add(candidate.a, candidate.b, candidate, &mut taken);
                 }
             }
-            Who::Groups(i, j) => {
-                let free = |group: &Group, taken: &BTreeSet<usize>| -> Vec<usize> {
-                    group.members.iter().filter(|m| !taken.contains(m)).copied().collect()
+            CandidateKind::Groups(i, j) => {
+                let free = |group: &[usize], taken: &BTreeSet<usize>| -> Vec<usize> {
+                    group.iter().filter(|member| !taken.contains(member)).copied().collect()
                 };
                 let one = free(&groups[i], &taken);
                 if i == j {
                     for two in one.chunks_exact(2) {
-                        pair(two[0], two[1], offer, &mut taken);
+                        add(two[0], two[1], candidate, &mut taken);
                     }
                 } else {
                     for (a, b) in one.into_iter().zip(free(&groups[j], &taken)) {
-                        pair(a, b, offer, &mut taken);
+                        add(a, b, candidate, &mut taken);
                     }
                 }
             }
         }
     }
     pairs
-}
-
-/// What two jobs do together on every size that both may have; `None` where none is known to pay.
-fn joint(
-    shapes: [&Shape<'_>; 2],
-    jobs: [&Job; 2],
-    charge: Charge,
-    joule: f64,
-    most: u32,
-) -> Option<Joint> {
-    let mut sizes = Vec::new();
-    let kind = &shapes[0].menu.gpu_type;
-    for size in shapes[0].sizes.iter().filter(|size| size.gpus <= most) {
-        let gpus = size.gpus;
-        let choices = shapes.map(|shape| shape.menu.with_gpus(gpus));
-        let Some(nodes) = choices[0].first().map(|choice| choice.nodes) else { continue };
-        let beside = [(jobs[0], jobs[1]), (jobs[1], jobs[0])]
-            .map(|(job, other)| expected_on(job, kind, gpus, nodes, &[other]));
-        let [Some(a), Some(b)] = beside else { continue };
-        let slowed = [a.relative_speed.mean, b.relative_speed.mean];
-        let power_w = f64::midpoint(a.gpu_power_w.mean, b.gpu_power_w.mean);
-        let sound = slowed.iter().all(|s| s.is_finite() && *s > 0.0) && power_w.is_finite();
-        if !sound || slowed[0] + slowed[1] <= SUM_MIN {
-            continue;
-        }
-        let usual = shapes.map(|shape| shape.menu.choice(gpus, GpuSetting::DEFAULT));
-        let [Some(usual_a), Some(usual_b)] = usual else { continue };
-        let above = |choice: &OperatingPoint| (choice.gpu_power_w - charge.idle_w()).max(1.0);
-        let mut ways = Vec::new();
-        for one in choices[0] {
-            let Some(two) = shapes[1].menu.choice(gpus, one.setting) else { continue };
-            let falls = f64::midpoint(above(one) / above(usual_a), above(two) / above(usual_b));
-            let gpu_power_w = charge.idle_w() + (power_w - charge.idle_w()) * falls;
-            let speeds = [
-                slowed[0] * one.steps_per_s / shapes[0].unit,
-                slowed[1] * two.steps_per_s / shapes[1].unit,
-            ];
-            let cost = joule * charge.watts(&OperatingPoint { gpu_power_w, ..*one });
-            ways.push(Together { speeds, cost, setting: one.setting });
-        }
-        if !ways.is_empty() {
-            sizes.push(JointSize::new(gpus, size.restart_s, ways));
-        }
-    }
-    (!sizes.is_empty()).then_some(Joint { sizes })
 }

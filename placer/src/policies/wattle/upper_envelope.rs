@@ -1,11 +1,13 @@
-//! A job's menu at the present price of energy, laid out so that its best choice at any price of
-//! work or of GPUs is found by one search.
+//! A job's operating points at the present energy price, as upper envelopes of straight lines.
 //!
-//! Choices are charged what energy costs now; what a unit of work is worth where the job ends goes by
-//! what energy costs in the mean. With both fixed, every choice is a straight line: of what it earns by the price of
-//! work, and of what a unit of work costs by the price of a GPU-second. Of all lines only those are
-//! kept that are best somewhere. Work is counted in seconds on one GPU ([`crate::Job::unit_rate`]),
-//! earnings in seconds of completion time a second.
+//! At a fixed energy price an operating point with speed `v`, power `P` and `n` GPUs is a line twice:
+//! its surplus `v p - lambda P` is linear in the value of work `p`, and the cost of a unit of work
+//! `(1 + lambda P + n nu) / v` is linear in the GPU price `nu`. Only lines on the upper envelope are ever
+//! best, and the best one is found by binary search.
+//!
+//! The surplus uses the energy price at the grid's present carbon intensity, the cost of work its mean
+//! price. Work is counted in seconds on one GPU ([`crate::Job::unit_rate`]), surplus in seconds of
+//! completion time per second.
 
 use wattle_common::job::GpuSetting;
 
@@ -14,31 +16,30 @@ use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
 use crate::state::operating_points::OperatingPoints;
 
-/// A line `slope * x - cost`, and from which `x` on it is the highest.
+/// A line `slope * x - cost`, with the least `x` at which it is the highest of its envelope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<T> {
     pub(super) slope: f64,
     pub(super) cost: f64,
     from: f64,
-    pub(super) what: T,
+    pub(super) label: T,
 }
 
 impl<T> Line<T> {
-    pub(super) fn new(slope: f64, cost: f64, what: T) -> Self {
-        Self { slope, cost, from: 0.0, what }
+    pub(super) fn new(slope: f64, cost: f64, label: T) -> Self {
+        Self { slope, cost, from: 0.0, label }
     }
 
     pub(super) fn at(&self, x: f64) -> f64 {
         self.slope * x - self.cost
     }
 
-    /// The same line of something else.
-    fn with<U>(&self, what: U) -> Line<U> {
-        Line { slope: self.slope, cost: self.cost, from: self.from, what }
+    fn with_label<U>(&self, label: U) -> Line<U> {
+        Line { slope: self.slope, cost: self.cost, from: self.from, label }
     }
 }
 
-/// The lines that are highest somewhere at `x >= 0`, by slope. Of equal lines the first stays.
+/// The lines that are highest somewhere at `x >= 0`, by slope. Of equal lines the first remains.
 pub(super) fn envelope<T>(mut lines: Vec<Line<T>>) -> Vec<Line<T>> {
     lines.sort_by(|a, b| a.slope.total_cmp(&b.slope).then(a.cost.total_cmp(&b.cost)));
     lines.dedup_by(|next, kept| next.slope <= kept.slope);
@@ -58,114 +59,115 @@ pub(super) fn envelope<T>(mut lines: Vec<Line<T>>) -> Vec<Line<T>> {
     kept
 }
 
-/// Which of an envelope's lines is the highest at `x >= 0`.
+/// The index of the highest line of an envelope at `x >= 0`.
 pub(super) fn highest<T>(envelope: &[Line<T>], x: f64) -> usize {
     envelope.partition_point(|line| line.from <= x).saturating_sub(1)
 }
 
-/// All that is worth doing with so many GPUs.
+/// The operating points with one number of GPUs.
 #[derive(Clone, Debug)]
-pub(super) struct Size {
+pub(super) struct SizeCurve {
     pub(super) gpus: u32,
     /// Seconds without progress after a start on them.
     pub(super) restart_s: f64,
-    /// By the price of work: slope is speed, cost the energy's.
-    pub(super) ways: Vec<Line<GpuSetting>>,
+    /// The envelope of surplus over the value of work: the slope is the speed, the cost that of energy.
+    pub(super) points: Vec<Line<GpuSetting>>,
 }
 
-impl Size {
-    /// The best way at a price of work, among those at least so fast.
-    pub(super) fn way(&self, price: f64, need: f64) -> Option<&Line<GpuSetting>> {
-        let best = highest(&self.ways, price);
-        if self.ways.get(best)?.slope >= need {
-            return self.ways.get(best);
+impl SizeCurve {
+    /// The point with the greatest surplus among those with at least this speed.
+    pub(super) fn best_point(&self, work_price: f64, speed_min: f64) -> Option<&Line<GpuSetting>> {
+        let best = highest(&self.points, work_price);
+        if self.points.get(best)?.slope >= speed_min {
+            return self.points.get(best);
         }
-        self.ways.get(self.ways.partition_point(|way| way.slope < need))
+        self.points.get(self.points.partition_point(|point| point.slope < speed_min))
     }
 
-    /// Speed at its fastest.
-    pub(super) fn fastest(&self) -> f64 {
-        self.ways.last().map_or(0.0, |way| way.slope)
+    pub(super) fn speed_max(&self) -> f64 {
+        self.points.last().map_or(0.0, |point| point.slope)
     }
 }
 
-/// What a joule is worth, seconds of completion time.
+/// The price of a joule, seconds of completion time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Joule {
-    /// At the grid's present intensity.
+pub(super) struct JoulePrice {
+    /// At the grid's present carbon intensity.
     pub(super) now: f64,
     /// At its mean.
-    pub(super) usual: f64,
+    pub(super) mean: f64,
 }
 
-impl Joule {
-    /// As the budget has it.
+impl JoulePrice {
     pub(super) fn of(input: PlanningInput<'_>) -> Self {
-        Self { now: input.limits.price_now(), usual: input.limits.price }
+        Self { now: input.limits.price_now(), mean: input.limits.price }
     }
 }
 
-/// A menu at the present price of energy.
+/// The operating points of a job at the present energy price.
 #[derive(Clone, Debug)]
-pub(super) struct Shape<'a> {
-    pub(super) menu: &'a OperatingPoints,
-    /// Steps in a unit of work.
+pub(super) struct OperatingCurve<'a> {
+    pub(super) known: &'a OperatingPoints,
+    /// Training steps in a unit of work.
     pub(super) unit: f64,
-    /// Ascending, never empty.
-    pub(super) sizes: Vec<Size>,
-    /// What a unit of work costs, negative, by the price of a GPU-second; with the speed.
+    /// By number of GPUs, ascending; never empty.
+    pub(super) sizes: Vec<SizeCurve>,
+    /// The envelope of the negative cost of a unit of work over the GPU price, with the speed.
     cheapest: Vec<Line<f64>>,
 }
 
-impl<'a> Shape<'a> {
-    /// `None` where no size of the menu is at most `most`.
+impl<'a> OperatingCurve<'a> {
+    /// `None` if no operating point has at most `gpus_max` GPUs.
     pub(super) fn new(
-        menu: &'a OperatingPoints,
+        known: &'a OperatingPoints,
         unit: f64,
         charge: Charge,
-        joule: Joule,
-        most: u32,
+        joule: JoulePrice,
+        gpus_max: u32,
     ) -> Option<Self> {
-        let mut sizes = Vec::with_capacity(menu.sizes().count());
-        let mut costs = Vec::with_capacity(menu.choices().len());
-        for choices in menu.choices().chunk_by(|a, b| a.gpus == b.gpus) {
-            let gpus = choices[0].gpus;
-            if gpus > most || gpus == 0 {
+        let mut sizes = Vec::with_capacity(known.sizes().count());
+        let mut costs = Vec::with_capacity(known.choices().len());
+        for points in known.choices().chunk_by(|a, b| a.gpus == b.gpus) {
+            let gpus = points[0].gpus;
+            if gpus > gpus_max || gpus == 0 {
                 continue;
             }
-            let lines = choices.iter().map(|choice| {
-                let watts = charge.watts(choice);
-                Line::new(choice.steps_per_s / unit, joule.now * watts, (choice.setting, watts))
+            let lines = points.iter().map(|point| {
+                let watts = charge.watts(point);
+                Line::new(point.steps_per_s / unit, joule.now * watts, (point.setting, watts))
             });
-            let mut ways = envelope(lines.collect());
-            // What is never worth it at any price of work is no cheapest way to do it either, as
-            // long as a joule is worth anything at both times or at neither.
-            let alike = (joule.now > 0.0) == (joule.usual > 0.0);
-            let mut costs_of = |speed: f64, watts: f64| {
-                let cost = (1.0 + joule.usual * watts) / speed;
+            let envelope = envelope(lines.collect());
+            let mut add_cost = |speed: f64, watts: f64| {
+                let cost = (1.0 + joule.mean * watts) / speed;
                 costs.push(Line::new(-f64::from(gpus) / speed, cost, speed));
             };
-            if alike {
-                ways.iter().for_each(|way| costs_of(way.slope, way.what.1));
+            // A point below the surplus envelope is never the cheapest either, if energy has a price at
+            // both intensities or at neither.
+            if (joule.now > 0.0) == (joule.mean > 0.0) {
+                envelope.iter().for_each(|line| add_cost(line.slope, line.label.1));
             } else {
-                choices.iter().for_each(|c| costs_of(c.steps_per_s / unit, charge.watts(c)));
+                points.iter().for_each(|p| add_cost(p.steps_per_s / unit, charge.watts(p)));
             }
-            let ways = ways.drain(..).map(|way| way.with(way.what.0)).collect();
+            let points = envelope.iter().map(|line| line.with_label(line.label.0)).collect();
             let restart_s = restart_cost::restart(gpus).as_secs_f64();
-            sizes.push(Size { gpus, restart_s, ways });
+            sizes.push(SizeCurve { gpus, restart_s, points });
         }
-        let sound = unit.is_finite() && unit > 0.0 && !sizes.is_empty();
-        sound.then(|| Self { menu, unit, sizes, cheapest: envelope(costs) })
+        let is_valid = unit.is_finite() && unit > 0.0 && !sizes.is_empty();
+        is_valid.then(|| Self { known, unit, sizes, cheapest: self::envelope(costs) })
     }
 
-    /// What a unit of work costs at its cheapest, where a GPU-second costs so much.
-    pub(super) fn cost(&self, gpu_price: f64) -> f64 {
+    /// The least cost of a unit of work at a GPU price.
+    pub(super) fn work_cost(&self, gpu_price: f64) -> f64 {
         -self.cheapest[highest(&self.cheapest, gpu_price)].at(gpu_price)
     }
 
-    /// How fast it goes where a unit of work costs least.
-    pub(super) fn thrifty_speed(&self, gpu_price: f64) -> f64 {
-        self.cheapest[highest(&self.cheapest, gpu_price)].what
+    /// The speed at which a unit of work costs least.
+    pub(super) fn cheapest_speed(&self, gpu_price: f64) -> f64 {
+        self.cheapest[highest(&self.cheapest, gpu_price)].label
+    }
+
+    pub(super) fn speed_max(&self) -> f64 {
+        self.sizes.iter().map(SizeCurve::speed_max).fold(0.0, f64::max)
     }
 }
 
@@ -185,9 +187,9 @@ mod tests {
             let found = kept[highest(&kept, x)].at(x);
             assert!((found - best).abs() < 1e-9, "{found} {best} at {x}");
         }
-        // What costs nothing is decided by speed alone, and of equals the first stays.
+        // Without costs the slope alone decides, and of equal lines the first remains.
         let free = vec![Line::new(1.0, 0.0, 1), Line::new(2.0, 0.0, 2), Line::new(2.0, 0.0, 3)];
         let free = envelope(free);
-        assert_eq!((free.len(), free[0].what), (1, 2));
+        assert_eq!((free.len(), free[0].label), (1, 2));
     }
 }

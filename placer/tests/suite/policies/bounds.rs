@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::{Capabilities, NAMES};
-use wattle_placer::power::model::{PowerEstimate, drawn, min_power};
+use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
     CardPower, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
     Reason, State, check, policy, solve,
@@ -43,7 +43,7 @@ fn rest(site: &mut Site, policy: &dyn Policy) -> Power {
     for _ in 0..60 {
         let plan = round(site, policy);
         stopping(site).iter().for_each(|&key| site.job_stopped(key));
-        most = most.max(drawn(site.input()));
+        most = most.max(expected_power(site.input()));
         if plan.is_empty() {
             return most;
         }
@@ -75,14 +75,14 @@ fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
     // Less than four at the least: who came last is not there any more.
     site.limits.power_max = Some(Power::from_w(650));
     rest(&mut site, &*fifo);
-    assert!(drawn(site.input()) <= Power::from_w(650), "{}", drawn(site.input()));
+    assert!(expected_power(site.input()) <= Power::from_w(650), "{}", expected_power(site.input()));
     assert_eq!(setting(&site, keys[3]), None);
     assert!(setting(&site, keys[0]).is_some());
     // Gone, and all is as it was.
     site.limits.power_max = None;
     rest(&mut site, &*fifo);
     assert!(keys.iter().all(|&key| setting(&site, key) == Some(GpuSetting::DEFAULT)));
-    assert_eq!(drawn(site.input()), Power::from_w(1_100));
+    assert_eq!(expected_power(site.input()), Power::from_w(1_100));
 }
 
 #[test]
@@ -215,7 +215,11 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
         site.limits.price = 8.0;
         rest(&mut site, &*policy);
         assert_eq!(setting(&site, job), at(1_080), "{name}");
-        assert_eq!(min_power(site.input(), PowerEstimate::Settings), drawn(site.input()), "{name}");
+        assert_eq!(
+            min_power(site.input(), PowerEstimate::Settings),
+            expected_power(site.input()),
+            "{name}"
+        );
     }
 }
 
@@ -342,7 +346,7 @@ proptest! {
     ) {
         let policy = policy(NAMES[which]).unwrap();
         let mut site = bounded(&sizes);
-        let empty = drawn(site.input());
+        let empty = expected_power(site.input());
         site.limits.nodes_sleep = sleeps;
         site.limits.price_sets_clocks = priced.is_some();
         site.limits.price = priced.unwrap_or(0.0);

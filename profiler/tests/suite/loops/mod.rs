@@ -1,12 +1,12 @@
-//! Made-up training loops, and what a GPU's sensors make of them.
+//! Synthetic training loops, and the readings of a GPU's sensors.
 
 use wattle_common::rng::Stream;
 use wattle_profiler::period_detection::{Sample, SampleSeries};
 
-/// Resolution of the made-up loops, seconds.
+/// Resolution of the synthetic loops, seconds.
 pub(crate) const FINE_S: f64 = 0.005;
 
-/// How busy the GPU is by the part of the iteration that has passed: up to three bumps.
+/// Utilisation over an iteration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wave {
     /// Busy for this share of the iteration, else waiting.
@@ -29,14 +29,14 @@ impl Wave {
     }
 }
 
-/// A loop and how it is looked at.
+/// A loop and its sampling.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loop {
     /// Seconds of one iteration.
     pub(crate) period_s: f64,
-    /// What one looks like.
+    /// Waveform of one iteration.
     pub(crate) wave: Wave,
-    /// Watts between waiting and computing.
+    /// Difference in power between waiting and computing, W.
     pub(crate) swing_w: f64,
     /// Deviation of the power reading, watts; a percentage's is a fiftieth of it.
     pub(crate) noise_w: f64,
@@ -44,19 +44,19 @@ pub(crate) struct Loop {
     pub(crate) uneven: f64,
     /// Seconds over which the power reading is a mean.
     pub(crate) averaged_s: f64,
-    /// How far a sample strays from its place, as a share of the interval, either way.
+    /// Jitter of a sample either way, as a share of the interval.
     pub(crate) jitter: f64,
     /// Share of samples that are missing.
     pub(crate) missing: f64,
-    /// Evaluation after so many seconds, for so many.
+    /// An evaluation: start and duration in seconds.
     pub(crate) pause: Option<(f64, f64)>,
-    /// Where the power sensor takes instants of its own, so many seconds apart: how far.
+    /// Interval of the power sensor, in seconds, if it takes instants.
     pub(crate) instants_s: Option<f64>,
-    /// How long it is looked at, seconds.
+    /// Length of the window, seconds.
     pub(crate) window_s: f64,
 }
 
-/// A second an iteration, seen well, for a minute.
+/// Iterations of one second, low noise, for a minute.
 pub(crate) const PLAIN: Loop = Loop {
     period_s: 1.0,
     wave: Wave::Pulse(0.7),
@@ -71,7 +71,7 @@ pub(crate) const PLAIN: Loop = Loop {
     window_s: 60.0,
 };
 
-/// Busy share by time, in steps of [`FINE_S`].
+/// Utilisation over time, in steps of [`FINE_S`].
 pub(crate) fn activity(of: &Loop, rng: &mut Stream) -> Vec<f64> {
     let count = ((of.window_s + 3.0) / FINE_S) as usize;
     let (mut from, mut length) = (-rng.unit() * of.period_s, of.period_s);
@@ -88,7 +88,7 @@ pub(crate) fn activity(of: &Loop, rng: &mut Stream) -> Vec<f64> {
     busy
 }
 
-/// Sums up to each place, to take means by.
+/// Cumulative sums, from which means are computed.
 fn sums(values: &[f64]) -> Vec<f64> {
     let mut sums = vec![0.0];
     for value in values {
@@ -103,7 +103,7 @@ fn mean(sums: &[f64], from: f64, until: f64) -> f64 {
     (sums[until] - sums[from]) / (until - from) as f64
 }
 
-/// What a GPU's sensors make of `busy`.
+/// The readings of a GPU's sensors for `busy`.
 pub(crate) fn sampled(of: &Loop, busy: &[f64], rng: &mut Stream) -> SampleSeries {
     let sums = sums(busy);
     let mut series = SampleSeries::default();
@@ -115,7 +115,7 @@ pub(crate) fn sampled(of: &Loop, busy: &[f64], rng: &mut Stream) -> SampleSeries
         }
         let noise = of.noise_w * rng.normal();
         let watts = |share: f64| (120.0 + of.swing_w * share) as f32;
-        // Utilisation: a mean over a sixth of a second, made anew as often.
+        // Utilisation: a mean over a sixth of a second, updated as often.
         let made = (at * 6.0).floor() / 6.0;
         let used = mean(&sums, made - 1.0 / 6.0, made);
         let percent =

@@ -1,0 +1,372 @@
+//! Power limits, enforced on the plan of any policy.
+//!
+//! * [`PlanningLimits::power_max`](crate::PlanningLimits::power_max) bounds the expected power at any
+//!   instant. Settings are lowered first, to the highest power per GPU at which the plan fits. If the lowest
+//!   settings do not suffice, no node is woken, then the last starts of the plan are held back, then the
+//!   jobs that arrived last are stopped with a checkpoint, if they can be.
+//! * [`PlanningLimits::admission_limit`](crate::PlanningLimits::admission_limit) holds back new jobs with
+//!   which the minimum power would exceed it. Jobs that change their size continue.
+//! * [`PlanningLimits::preemption_limit`](crate::PlanningLimits::preemption_limit) pauses the jobs that
+//!   arrived last while the minimum power of running jobs exceeds it.
+//! * Where energy has a price and the policy chooses no settings, they are chosen here by PowerFlow's rule
+//!   ([`settings`]), so that a budget can steer every policy.
+//!
+//! Settings that were lowered here are raised here. The same input gives the same plan, so a plan that was
+//! applied leaves nothing to do.
+
+mod amended_plan;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wattle_common::Power;
+use wattle_common::job::GpuSetting;
+
+use crate::plan::input::PlanningInput;
+use crate::plan::reason::Reason;
+use crate::plan::{Blocked, Decision, NodeDecision, Plan};
+use crate::policies::Policy;
+use crate::power::limits::settings::{ladder, priced_setting};
+use crate::power::model::{Estimate, JobGpus, PowerEstimate, PowerSum, baseline_w};
+use crate::state::gpu_set::{GpuSet, JobKey};
+use crate::state::job::{Job, State};
+
+/// The plan within all limits.
+pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan) -> Plan {
+    let limits = input.limits;
+    let is_limited = [limits.power_max, limits.admission_limit, limits.preemption_limit]
+        .iter()
+        .any(Option::is_some);
+    let has_setting =
+        |job: &Job| matches!(&job.state, State::Running { setting, .. } if !setting.is_default());
+    let chooses_settings = !policy.capabilities().sets_cards
+        && (limits.price_sets_clocks
+            || is_limited
+            || input.state.running().any(|(_, job)| has_setting(job)));
+    if !is_limited && !chooses_settings {
+        return plan;
+    }
+    let mut limited = LimitedPlan::new(policy, input, &plan);
+    if let Some(limit) = limits.preemption_limit {
+        limited.pause_newest(limit.as_w());
+    }
+    if let Some(limit) = limits.admission_limit {
+        limited.hold_back_new(limit.as_w());
+    }
+    if let Some(limit) = limits.power_max {
+        limited.fit(limit.as_w());
+    }
+    limited.into_plan()
+}
+
+/// What the plan does with a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// It runs and continues.
+    Continues,
+    /// It draws power until it has stopped.
+    Stops,
+    /// It starts. A job that changes its size is not new.
+    Starts { is_new: bool },
+}
+
+/// A job that draws power under the plan.
+struct Item<'a> {
+    key: JobKey,
+    job: &'a Job,
+    on: &'a GpuSet,
+    role: Role,
+    /// Settings with the expected power of each GPU in watts: the desired one first, then descending.
+    ladder: Vec<(GpuSetting, f64)>,
+    /// Index of the chosen setting.
+    chosen: usize,
+    /// Its minimum power above idle, watts, by the upper end of its prediction and by the mean.
+    minimum_w: f64,
+    minimum_expected_w: f64,
+}
+
+impl Item<'_> {
+    /// Expected power of each GPU at the chosen setting, watts.
+    fn chosen_w(&self) -> f64 {
+        self.ladder[self.chosen].1
+    }
+    /// Expected power of each GPU at the lowest setting, watts.
+    fn lowest_w(&self) -> f64 {
+        self.ladder.last().map_or(0.0, |rung| rung.1)
+    }
+    /// The index of the first setting of at most this power, or of the last one.
+    fn rung_at(&self, gpu_w: f64) -> usize {
+        self.ladder.iter().position(|rung| rung.1 <= gpu_w).unwrap_or(self.ladder.len() - 1)
+    }
+    fn is_new(&self) -> bool {
+        self.role == Role::Starts { is_new: true }
+    }
+    fn starts(&self) -> bool {
+        matches!(self.role, Role::Starts { .. })
+    }
+}
+
+/// A plan and the changes that the limits make to it.
+struct LimitedPlan<'a> {
+    input: PlanningInput<'a>,
+    reduction: PowerEstimate,
+    plan: &'a Plan,
+    items: Vec<Item<'a>>,
+    /// How many of the nodes that the plan wakes are woken, the first ones.
+    wakes: usize,
+    /// Starts that are held back, and why the first of them is.
+    held_back: BTreeSet<JobKey>,
+    blocked: Option<Blocked>,
+    /// Running jobs that are stopped.
+    stopped: BTreeMap<JobKey, Reason>,
+}
+
+fn is_wake(decision: &NodeDecision) -> bool {
+    matches!(decision, NodeDecision::Wake { .. })
+}
+
+/// The node decisions with only the first `wakes` wake-ups.
+fn first_wakes(decisions: &[NodeDecision], wakes: usize) -> impl Iterator<Item = &NodeDecision> {
+    let mut seen = 0;
+    decisions.iter().filter(move |decision| {
+        seen += usize::from(is_wake(decision));
+        !is_wake(decision) || seen <= wakes
+    })
+}
+
+impl<'a> LimitedPlan<'a> {
+    fn new(policy: &dyn Policy, input: PlanningInput<'a>, plan: &'a Plan) -> Self {
+        let mut limited = Self {
+            input,
+            reduction: PowerEstimate::under(policy),
+            plan,
+            items: Vec::new(),
+            wakes: plan.nodes.iter().filter(|decision| is_wake(decision)).count(),
+            held_back: BTreeSet::new(),
+            blocked: None,
+            stopped: BTreeMap::new(),
+        };
+        let by_policy = policy.capabilities().sets_cards;
+        let desired = |gpus: JobGpus<'_>, setting: GpuSetting| {
+            if by_policy {
+                setting
+            } else if input.limits.price_sets_clocks {
+                priced_setting(input, gpus)
+            } else {
+                GpuSetting::DEFAULT
+            }
+        };
+        let stops = |d: &&Decision| matches!(d, Decision::Stop { .. } | Decision::Undo { .. });
+        let stopping: BTreeSet<JobKey> =
+            plan.decisions.iter().filter(stops).map(Decision::job).collect();
+        for (key, job) in input.state.running() {
+            let Some(gpu_type) = input.state.gpu_type_of(job) else { continue };
+            let (on, present, role) = match &job.state {
+                State::Running { on, setting, .. } if stopping.contains(&key) => {
+                    (on, *setting, Role::Stops)
+                }
+                State::Running { on, setting, .. } => (on, *setting, Role::Continues),
+                State::Stopping { on } => (on, GpuSetting::DEFAULT, Role::Stops),
+                State::Queued => continue,
+            };
+            let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+            let ladder = if role == Role::Stops {
+                vec![(present, gpus.expected_w(input, present))]
+            } else {
+                let set = plan.decisions.iter().find_map(|decision| match decision {
+                    Decision::Set { job, setting, .. } if *job == key => Some(*setting),
+                    _ => None,
+                });
+                ladder(input, gpus, desired(gpus, set.unwrap_or(present)))
+            };
+            limited.add(key, gpus, on, role, ladder);
+        }
+        for decision in &plan.decisions {
+            let Decision::Start { job: key, on, setting, .. } = decision else { continue };
+            let (Some(job), Some(here)) = (input.state.job(*key), on.by_node.first()) else {
+                continue;
+            };
+            let gpu_type = &input.state.node(here.node).facts.gpu_type;
+            let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };
+            let role = Role::Starts { is_new: job.next_gpus.is_none() };
+            limited.add(*key, gpus, on, role, ladder(input, gpus, desired(gpus, *setting)));
+        }
+        limited
+    }
+
+    fn add(
+        &mut self,
+        key: JobKey,
+        gpus: JobGpus<'a>,
+        on: &'a GpuSet,
+        role: Role,
+        ladder: Vec<(GpuSetting, f64)>,
+    ) {
+        let minimum = |estimate| {
+            let Some(here) = on.by_node.first() else { return 0.0 };
+            let (node, setting) = (self.input.state.node(here.node), ladder[0].0);
+            self.reduction.minimum_above_idle_w(self.input, node, gpus, setting, estimate)
+        };
+        let (minimum_w, minimum_expected_w) =
+            (minimum(Estimate::Upper), minimum(Estimate::Expected));
+        let job = gpus.job;
+        self.items.push(Item {
+            key,
+            job,
+            on,
+            role,
+            ladder,
+            chosen: 0,
+            minimum_w,
+            minimum_expected_w,
+        });
+    }
+
+    /// Expected power of the cluster if each job that is neither held back nor stopped has this power of
+    /// each GPU, watts.
+    fn total_w(&self, gpu_w: impl Fn(&Item<'a>) -> f64) -> f64 {
+        let mut sum = PowerSum::new(self.input);
+        for item in &self.items {
+            if !self.held_back.contains(&item.key) && !self.stopped.contains_key(&item.key) {
+                sum.add(item.on, gpu_w(item));
+            }
+        }
+        self.baseline_w(self.wakes) + sum.total_w()
+    }
+
+    /// Baseline power of the cluster if this many nodes are woken, watts.
+    fn baseline_w(&self, wakes: usize) -> f64 {
+        baseline_w(self.input, first_wakes(&self.plan.nodes, wakes))
+    }
+
+    /// Minimum power above idle of the job that waits for a node to wake, watts.
+    fn awaiting_w(&self, estimate: Estimate) -> f64 {
+        let blocked = self.plan.blocked.as_ref().map(|blocked| blocked.job);
+        let first = blocked.or_else(|| self.input.state.queue().next().map(|(key, _)| key));
+        let job = first.and_then(|key| self.input.state.job(key));
+        let to_wake = self.plan.nodes.iter().find(|decision| is_wake(decision));
+        let (Some(job), Some(to_wake)) = (job, to_wake) else { return 0.0 };
+        let node = self.input.state.node(to_wake.node());
+        let gpus = JobGpus { job, gpu_type: &node.facts.gpu_type, gpus: job.facts.request.min };
+        let setting = GpuSetting::DEFAULT;
+        self.reduction.minimum_above_idle_w(self.input, node, gpus, setting, estimate)
+    }
+
+    /// Admission. From the first new job on with which the minimum power would exceed `limit_w`, no new job
+    /// starts and no node wakes. Otherwise as many nodes wake as leave room for the job that waits for them.
+    /// A job alone is admitted on its mean power; otherwise it is never measured.
+    fn hold_back_new(&mut self, limit_w: f64) {
+        let stays = |item: &&Item<'_>| !item.is_new() && !self.stopped.contains_key(&item.key);
+        let mut jobs_w: f64 = self.items.iter().filter(stays).map(|item| item.minimum_w).sum();
+        let baseline_w = self.baseline_w(0);
+        let mut is_first = !self.items.iter().any(|item| stays(&item));
+        for i in 0..self.items.len() {
+            let item = &self.items[i];
+            if !item.is_new() {
+                continue;
+            }
+            let is_alone = std::mem::take(&mut is_first);
+            jobs_w += if is_alone { item.minimum_expected_w } else { item.minimum_w };
+            if baseline_w + jobs_w > limit_w {
+                self.hold_back(i, baseline_w + jobs_w, limit_w);
+                let rest = self.items[i..].iter().filter(|item| item.is_new());
+                self.held_back.extend(rest.map(|item| item.key));
+                self.wakes = 0;
+                return;
+            }
+        }
+        let awaiting_w =
+            self.awaiting_w(if is_first { Estimate::Expected } else { Estimate::Upper });
+        let with_wakes = |wakes: usize| self.baseline_w(wakes) + jobs_w + awaiting_w;
+        let most = self.wakes;
+        let wakes = (1..=most).rev().find(|&wakes| with_wakes(wakes) <= limit_w).unwrap_or(0);
+        if wakes < most {
+            let waiting = self.plan.blocked.as_ref().map(|blocked| blocked.job);
+            let reason = held_back(with_wakes(most), limit_w);
+            self.blocked = waiting.map(|job| Blocked { job, reason });
+        }
+        self.wakes = wakes;
+    }
+
+    fn hold_back(&mut self, item: usize, power_w: f64, limit_w: f64) {
+        let job = self.items[item].key;
+        self.held_back.insert(job);
+        self.blocked = Some(Blocked { job, reason: held_back(power_w, limit_w) });
+    }
+
+    /// The power limit: wakes fewer nodes, holds back starts, stops jobs, and lowers settings until the
+    /// expected power is at most `limit_w`.
+    fn fit(&mut self, limit_w: f64) {
+        if self.total_w(Item::chosen_w) <= limit_w {
+            return;
+        }
+        while self.wakes > 0 && self.total_w(Item::lowest_w) > limit_w {
+            self.wakes -= 1;
+        }
+        let starts: Vec<usize> =
+            (0..self.items.len()).rev().filter(|&i| self.items[i].starts()).collect();
+        for i in starts {
+            let lowest_w = self.total_w(Item::lowest_w);
+            if lowest_w <= limit_w {
+                break;
+            }
+            if !self.held_back.contains(&self.items[i].key) {
+                self.hold_back(i, lowest_w, limit_w);
+            }
+        }
+        for i in self.newest_stoppable() {
+            if self.total_w(Item::lowest_w) <= limit_w {
+                break;
+            }
+            let reason = Reason::PowerLimit { most: self.input.limits.power_max };
+            self.stopped.entry(self.items[i].key).or_insert(reason);
+        }
+        let rungs = self.items.iter().flat_map(|item| item.ladder.iter().map(|rung| rung.1));
+        let mut levels: Vec<f64> = rungs.collect();
+        levels.sort_by(f64::total_cmp);
+        levels.dedup();
+        // The highest power per GPU that fits, or the lowest one if none does.
+        let fits = |gpu_w: f64| self.total_w(|item| item.ladder[item.rung_at(gpu_w)].1) <= limit_w;
+        let level = levels.partition_point(|&gpu_w| fits(gpu_w)).saturating_sub(1);
+        let gpu_w = levels.get(level).copied().unwrap_or(0.0);
+        for item in &mut self.items {
+            item.chosen = item.rung_at(gpu_w);
+        }
+    }
+
+    /// Preemption. Stops the jobs that arrived last while the minimum power of running jobs exceeds
+    /// `limit_w`. A job alone counts with its mean power, as at its admission.
+    fn pause_newest(&mut self, limit_w: f64) {
+        let baseline_w = self.baseline_w(0);
+        for i in self.newest_stoppable() {
+            let continues = |item: &&Item<'_>| {
+                matches!(item.role, Role::Continues | Role::Starts { is_new: false })
+                    && !self.stopped.contains_key(&item.key)
+            };
+            let running: Vec<&Item<'_>> = self.items.iter().filter(continues).collect();
+            let jobs_w = match running[..] {
+                [alone] => alone.minimum_expected_w,
+                _ => running.iter().map(|item| item.minimum_w).sum::<f64>(),
+            };
+            let power_w = baseline_w + jobs_w;
+            if power_w <= limit_w {
+                return;
+            }
+            let (drawn, above) = (Power::from_w_f64(power_w), Power::from_w_f64(limit_w));
+            self.stopped.insert(self.items[i].key, Reason::Paused { drawn, above });
+        }
+    }
+
+    /// The running jobs that can stop, the last arrival first.
+    fn newest_stoppable(&self) -> Vec<usize> {
+        let can_stop = |item: &Item<'_>| item.role == Role::Continues && item.job.facts.can_stop;
+        let mut found: Vec<usize> =
+            (0..self.items.len()).filter(|&i| can_stop(&self.items[i])).collect();
+        found.sort_unstable_by_key(|&i| std::cmp::Reverse(self.items[i].job.arrival));
+        found
+    }
+}
+
+fn held_back(power_w: f64, limit_w: f64) -> Reason {
+    Reason::HeldBack { drawn: Power::from_w_f64(power_w), below: Power::from_w_f64(limit_w) }
+}

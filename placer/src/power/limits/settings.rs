@@ -1,0 +1,64 @@
+//! The settings that the limits choose from: a ladder of falling power, and the setting at a price.
+
+use wattle_common::Power;
+use wattle_common::job::GpuSetting;
+
+use crate::plan::input::PlanningInput;
+use crate::power::energy_cost::Charge;
+use crate::power::model::JobGpus;
+use crate::power::step::{best_step, least_energy};
+
+/// Caps on the ladder below the known operating points, as fractions of the highest power.
+const CAP_STEPS: u32 = 20;
+
+/// The desired setting and, under a power limit, all settings of less power, each with the expected power of
+/// one GPU in watts, descending.
+pub(super) fn ladder(
+    input: PlanningInput<'_>,
+    gpus: JobGpus<'_>,
+    desired: GpuSetting,
+) -> Vec<(GpuSetting, f64)> {
+    let rung = |setting: GpuSetting| (setting, gpus.expected_w(input, setting));
+    let mut ladder = vec![rung(desired)];
+    if input.limits.power_max.is_none() {
+        return ladder;
+    }
+    let points = gpus.job.menu_on(gpus.gpu_type);
+    let points = points.map_or(&[][..], |points| points.with_gpus(gpus.gpus));
+    let mut lower: Vec<(GpuSetting, f64)> =
+        points.iter().map(|point| rung(point.setting)).collect();
+    lower.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    if let Some(power) = input.state.gpu_power(gpus.gpu_type)
+        && let Some(least) = power.cap_least
+    {
+        let fraction = |k: u32| power.most.scale(f64::from(k) / f64::from(CAP_STEPS));
+        let caps = (1..CAP_STEPS).rev().map(fraction).filter(|cap| *cap > least).chain([least]);
+        let lowest_w = lower.last().map_or(f64::INFINITY, |rung| rung.1);
+        let clock_mhz_max = lower.last().map_or(desired, |rung| rung.0).clock_mhz_max;
+        let capped = |cap: Power| (GpuSetting { cap_mw: Some(cap), clock_mhz_max }, cap.as_w());
+        lower.extend(caps.filter(|cap| cap.as_w() < lowest_w).map(capped));
+    }
+    for rung in lower {
+        if ladder.last().is_some_and(|last| rung.1 < last.1) {
+            ladder.push(rung);
+        }
+    }
+    ladder
+}
+
+/// The setting by PowerFlow's rule: from the least energy of a training step up, as long as the best step
+/// saves at least the price in relative time per relative energy.
+pub(super) fn priced_setting(input: PlanningInput<'_>, gpus: JobGpus<'_>) -> GpuSetting {
+    let price = input.limits.price;
+    if price <= 0.0 {
+        return GpuSetting::DEFAULT;
+    }
+    let points = gpus.job.menu_on(gpus.gpu_type);
+    let points = points.map_or(&[][..], |points| points.with_gpus(gpus.gpus));
+    let charge = Charge::on(input, gpus.gpu_type);
+    let Some(mut at) = least_energy(&charge, points) else { return GpuSetting::DEFAULT };
+    while let Some(step) = best_step(&charge, at, points.iter()).filter(|s| s.ratio >= price) {
+        at = step.to;
+    }
+    at.setting
+}
