@@ -42,7 +42,7 @@ fn at(gpus: u32, cap: Option<f64>) -> Configuration {
 
 /// Of another job of the class, of which nothing is known but its name.
 #[test]
-fn what_cards_draw_on_some_counts_is_not_taken_for_what_they_draw_on_others() {
+fn power_on_some_numbers_of_gpus_is_not_used_for_others() {
     let mut rng = Stream::new(5, "noise");
     let mut p = Predictor::new(PredictorConfig::shipped());
     // Each ran on one number of GPUs, the last of them on eight.
