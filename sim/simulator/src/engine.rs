@@ -238,7 +238,7 @@ impl<'s> Engine<'s> {
     }
 
     /// Tells `progress` how many jobs have ended, and of how many, whenever one has.
-    pub(crate) fn heard_by(mut self, progress: &'s mut dyn FnMut(usize, usize)) -> Self {
+    pub(crate) fn with_progress(mut self, progress: &'s mut dyn FnMut(usize, usize)) -> Self {
         self.progress = Some(progress);
         self
     }
@@ -376,7 +376,7 @@ impl<'s> Engine<'s> {
             priority: spec.priority,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
-            slack: spec.slack.filter(|_| !self.options.nobody_waits),
+            slack: spec.slack.filter(|_| !self.options.no_deferral),
             duration_alone: self.duration_said(job),
             memory_mib_max: self.memory_said(job),
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),

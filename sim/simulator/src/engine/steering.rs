@@ -36,9 +36,8 @@ impl Steered {
         first_us: u64,
     ) -> Option<Self> {
         let has_grid = scenario.carbon.is_some();
-        let may_wait = has_grid
-            && !options.nobody_waits
-            && scenario.jobs.iter().any(|job| job.slack.is_some());
+        let may_wait =
+            has_grid && !options.no_deferral && scenario.jobs.iter().any(|job| job.slack.is_some());
         let follows = has_grid && policy.capabilities().follows_grid;
         let budget = match options.budget {
             None if !may_wait && !follows => return None,

@@ -46,7 +46,7 @@ fn invalid_rows_are_counted_and_listed() {
             "2 rows left out: num_gpus is 0 (lines 2, 10)",
             "1 row left out: submit_s is negative (line 3)",
             "1 row out of order, sorted by submission (line 5)",
-            "1 row left out: the job_id stood in an earlier row (line 6)",
+            "1 row left out: an earlier row has the same job_id (line 6)",
             "2 rows left out: duration_s is empty (lines 7, 8)",
             "1 row left out: duration_s is no time (line 9)",
             "1 row left out: num_gpus is no whole number of at least 1 (line 11)",
