@@ -89,8 +89,8 @@ pub struct Waterfall {
     pub policy: String,
     /// Number of compared energies over all orders; 0 where no energy is reached by all lines.
     pub totals: usize,
-    /// From the bound of jobs that have the cluster to themselves to the policy as it ran; what
-    /// each adds sums up to the last one's completion time.
+    /// From the bound without contention to the policy's own run; the added times sum up to the last
+    /// one's completion time.
     pub causes: Vec<Cause>,
 }
 

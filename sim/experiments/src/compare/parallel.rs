@@ -21,22 +21,22 @@ pub(super) fn in_parallel<T: Sync, R: Send, E: Send>(
     let mut results: Vec<Option<Result<R, E>>> = Vec::new();
     results.resize_with(tasks.len(), || None);
     std::thread::scope(|scope| {
-        let (results, received) = mpsc::sync_channel(threads);
+        let (sender, received) = mpsc::sync_channel(threads);
         for _ in 0..threads {
-            let (results, next, failed, work) = (results.clone(), &next, &failed, &work);
+            let (sender, next, failed, work) = (sender.clone(), &next, &failed, &work);
             scope.spawn(move || {
                 while !failed.load(Ordering::Relaxed) {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(task) = tasks.get(at) else { break };
                     let result = work(task);
                     failed.fetch_or(result.is_err(), Ordering::Relaxed);
-                    if results.send((at, result)).is_err() {
+                    if sender.send((at, result)).is_err() {
                         break;
                     }
                 }
             });
         }
-        drop(results);
+        drop(sender);
         for (count, (at, result)) in received.iter().enumerate() {
             results[at] = Some(result);
             done(count + 1);

@@ -83,7 +83,7 @@ fn bound_without_contention_agrees_with_the_prototype() {
 
 /// Arrivals five and seven times closer: loads .76 and 1.07.
 #[test]
-#[ignore = "takes a minute: `cargo test --release -p wattle-simulator --test suite bounds -- --ignored`"]
+#[ignore = "takes a minute: `cargo test --release -p wattle-experiments --test suite bounds -- --ignored`"]
 #[expect(clippy::disallowed_methods, reason = "a speed is measured")]
 fn bound_with_contention_agrees_with_the_prototype() {
     for (closer, expected) in [

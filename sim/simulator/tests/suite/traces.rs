@@ -1,7 +1,6 @@
-//! Every format of traces on a small file of our own making: the jobs it gives, and what is said
-//! of its odd rows.
+//! Golden tests of every trace format on a small file: its jobs and notes.
 //!
-//! `UPDATE_EXPECT=1` writes what is read now; the files of a format are never changed otherwise.
+//! `UPDATE_EXPECT=1` updates the expected files.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/traces").join(name)
 }
 
-/// One line for each job, what is not known left out, and one for each note.
+/// One line per job, without missing properties, and one per note.
 fn shown(trace: &Trace) -> String {
     let mut text = format!("{}\n", trace.format);
     for job in &trace.jobs {
@@ -194,8 +193,8 @@ fn the_public_traces_are_read_completely() {
         let noted: usize = noted.map(|note| note.count).sum();
         assert_eq!((trace.format, trace.jobs.len(), noted), (format, jobs, left_out), "{name}");
     }
-    // On the measured files ElasticFlow's jobs have their iterations to do, which take as long as
-    // the trace says: VGG-16's rates are rounded.
+    // On the measured files the run time of ElasticFlow's iterations equals the traced duration;
+    // VGG-16's rates are rounded.
     let world = Measured::find(&data).unwrap().world().unwrap();
     let trace = trace::read(&file("elasticflow_philly_103959.csv")).unwrap();
     let cluster = "16x8:a100".parse().unwrap();
