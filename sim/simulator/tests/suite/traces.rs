@@ -90,7 +90,7 @@ fn recurring_jobs_share_a_workload_and_unknown_gpu_types_are_noted() {
     assert!(scenario.workloads.iter().all(|share| share.drawn));
     assert_eq!(
         scenario.notes,
-        ["40 jobs had GPUs that 2x4:v100 does not have (h100), taken to last as long on its own"]
+        ["40 jobs ran on GPUs that 2x4:v100 does not have (h100); the same run time is used"]
     );
 }
 
