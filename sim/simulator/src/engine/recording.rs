@@ -276,7 +276,7 @@ impl Engine<'_> {
     /// Time goes on to `now_us`; until there everything was as it is.
     pub(super) fn record_levels(&mut self, now_us: u64) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.was(self.now_us, now_us, &self.cards, self.state.queue_len());
+            recorder.was(self.now_us, now_us, &self.cards, self.controller.state().queue_len());
         }
     }
 
