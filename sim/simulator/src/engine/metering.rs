@@ -30,7 +30,7 @@ pub(super) fn put_in_force(
 ) -> Option<Reading> {
     let has_grid = scenario.carbon.is_some();
     let may_wait =
-        has_grid && !options.nobody_waits && scenario.jobs.iter().any(|job| job.slack.is_some());
+        has_grid && !options.no_deferral && scenario.jobs.iter().any(|job| job.slack.is_some());
     let follows = has_grid && controller.capabilities().follows_grid;
     if options.budget.is_none() && !may_wait && !follows {
         return None;
