@@ -128,6 +128,15 @@ impl GpuSetting {
     pub const fn is_default(&self) -> bool {
         self.cap_mw.is_none() && self.clock_mhz_max.is_none()
     }
+
+    /// The lower cap and the lower clock of both.
+    #[must_use]
+    pub fn lower_of(self, other: Self) -> Self {
+        Self {
+            cap_mw: self.cap_mw.into_iter().chain(other.cap_mw).min(),
+            clock_mhz_max: self.clock_mhz_max.into_iter().chain(other.clock_mhz_max).min(),
+        }
+    }
 }
 
 impl fmt::Display for GpuSetting {

@@ -7,6 +7,7 @@
 
 pub mod allocation;
 pub mod config;
+pub mod controller;
 pub mod live;
 mod pipeline;
 pub mod plan;

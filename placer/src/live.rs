@@ -57,13 +57,12 @@ use wattle_common::messages::{
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
 use crate::config::Config;
-use crate::{
-    ClusterState, JobFacts, JobKey, PlanningInput, PlanningLimits, Policy, PolicyCache, Progress,
-};
+use crate::controller::Controller;
+use crate::{ClusterState, JobFacts, JobKey, Policy, Progress};
 
-use budget::{ActiveBudget, Seen};
+use budget::{LedgerPower, StoredBudget};
 use inventory::NodeState;
-use probes::{Refused, UnderWay};
+use probes::Refused;
 
 /// Which request, by the shell's own count.
 pub type RequestNumber = u64;
@@ -162,10 +161,7 @@ impl Tracked {
 /// The live placer.
 pub struct Placer {
     config: Config,
-    policy: Box<dyn Policy>,
-    state: ClusterState,
-    limits: PlanningLimits,
-    cache: Option<PolicyCache>,
+    controller: Controller<Box<dyn Policy>>,
     jobs: BTreeMap<JobId, Tracked>,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Before it, no heartbeat is missed: the placer or the bus was away.
@@ -173,8 +169,6 @@ pub struct Placer {
     started_at: Timestamp,
     round_at: Option<Timestamp>,
     tick_at: Timestamp,
-    /// Jobs whose cards are under another cap for a while.
-    probes: BTreeMap<JobId, UnderWay>,
     /// Ended jobs, the oldest first.
     ended: BTreeSet<(Timestamp, JobId)>,
     // What the handling under way has touched.
@@ -186,9 +180,9 @@ pub struct Placer {
     budget_answers: Vec<(RequestNumber, BudgetReply)>,
     alarms: Vec<String>,
     last_alarm: String,
-    /// The budget that stands, and what the ledger has shown.
-    budget: Option<ActiveBudget>,
-    seen: Seen,
+    /// The budget in force.
+    budget: Option<StoredBudget>,
+    ledger_power: LedgerPower,
     store_budget: bool,
     store_status: bool,
 }
@@ -203,16 +197,13 @@ impl Placer {
         now: Timestamp,
     ) -> Self {
         let mut placer = Self {
-            state: ClusterState::new(),
-            limits: PlanningLimits::default(),
-            cache: None,
+            controller: Controller::new(config.controller(), policy),
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             heard_from: now,
             started_at: now,
             round_at: Some(now + config.round_delay()),
             tick_at: now,
-            probes: BTreeMap::new(),
             ended: BTreeSet::new(),
             to_judge: BTreeSet::new(),
             to_store: BTreeSet::new(),
@@ -221,28 +212,20 @@ impl Placer {
             answers: Vec::new(),
             budget_answers: Vec::new(),
             budget: None,
-            seen: Seen::default(),
+            ledger_power: LedgerPower::default(),
             store_budget: false,
             store_status: false,
             alarms: Vec::new(),
             last_alarm: String::new(),
             config,
-            policy,
         };
-        placer.limits.tenants_max = placer.config.tenants_max;
-        placer.limits.nodes_sleep = placer.config.sleep.is_on();
-        placer.limits.idle_before_sleep = placer.config.sleep.stays();
-        placer.state.advance_to(now);
+        placer.controller.advance_to(now);
         placer.restore(memory, now);
         placer
     }
 
-    fn input(&self) -> PlanningInput<'_> {
-        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
-    }
-
     fn restore(&mut self, memory: PersistedState, now: Timestamp) {
-        self.recall_budget(now, memory.budget, memory.budget_status);
+        self.restore_budget(now, memory.budget, memory.budget_status);
         for report in memory.power {
             let heard = report.at_us.min(now);
             self.power_reported(heard, report);
@@ -265,16 +248,18 @@ impl Placer {
         // What past jobs were tells of those to come.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
         past.sort_by_key(|record| record.ended_at_us);
-        past.iter().filter_map(|r| r.work_s).for_each(|work_s| self.state.work_remembered(work_s));
+        past.iter()
+            .filter_map(|r| r.work_s)
+            .for_each(|work_s| self.controller.events().work_remembered(work_s));
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
                 self.recall_placement(record);
             }
         }
         for record in &records {
-            let Some(key) = self.state.job_key(&record.spec.job) else { continue };
+            let Some(key) = self.controller.state().job_key(&record.spec.job) else { continue };
             let had = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
-            self.state.job_usage_restored(key, had(record.gpu_time_ms), had(record.run_time_ms));
+            self.controller.restore_usage(key, had(record.gpu_time_ms), had(record.run_time_ms));
         }
         for surface in memory.surfaces {
             self.surface_known(surface);
@@ -296,7 +281,7 @@ impl Placer {
     fn recall_job(&mut self, record: &JobRecord) {
         let job = record.spec.job.clone();
         let key = (!record.phase.is_final())
-            .then(|| self.state.job_arrived(JobFacts::from(&record.spec)));
+            .then(|| self.controller.restore(JobFacts::from(&record.spec), &record.probes));
         if record.phase.is_final() {
             self.ended.insert((record.ended_at_us.unwrap_or_default(), job.clone()));
         }
@@ -311,7 +296,7 @@ impl Placer {
     }
 
     fn recall_placement(&mut self, record: &JobRecord) {
-        let Some(key) = self.state.job_key(&record.spec.job) else { return };
+        let Some(key) = self.controller.state().job_key(&record.spec.job) else { return };
         let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
             return;
         };
@@ -319,19 +304,19 @@ impl Placer {
             self.know_at_least(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
             self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
         }
-        if let Some(on) = self.state.gpu_set(placement) {
+        if let Some(on) = self.controller.state().gpu_set(placement) {
             let (setting, since) = (record.setting, record.phase_since_us);
-            self.state.job_restored(key, on, setting, since, record.observing);
+            self.controller.events().job_restored(key, on, setting, since, record.observing);
             if record.phase == JobPhase::Stopping {
-                self.state.job_stopping(key);
+                self.controller.events().job_stopping(key);
             }
         }
     }
 
     fn surface_known(&mut self, surface: Surface) {
-        if let Some(key) = self.state.job_key(&surface.job) {
+        if let Some(key) = self.controller.state().job_key(&surface.job) {
             for on_kind in surface.by_gpu_type() {
-                self.state.surface_known(key, Arc::new(on_kind));
+                self.controller.events().surface_known(key, Arc::new(on_kind));
             }
         }
     }
@@ -345,7 +330,7 @@ impl Placer {
         {
             return;
         }
-        self.state.job_progressed(key, Progress::from(message));
+        self.controller.events().job_progressed(key, Progress::from(message));
         let new_epoch = message.epoch.is_some() && record.epoch < message.epoch;
         record.step = Some(message.step);
         record.epoch = message.epoch.or(record.epoch);
@@ -354,7 +339,7 @@ impl Placer {
         if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
             self.to_store.insert(message.job.clone());
         }
-        if self.policy.capabilities().reads != crate::Reads::Nothing {
+        if self.controller.capabilities().reads != crate::Reads::Nothing {
             self.plan_soon(now);
         }
     }
@@ -372,7 +357,7 @@ impl Placer {
         self.end_probes(now);
         for job in std::mem::take(&mut self.to_store) {
             if let Some(tracked) = self.jobs.get_mut(&job) {
-                tracked.count(&self.state);
+                tracked.count(self.controller.state());
                 tracked.stored_at = now;
                 tracked.unsaved = false;
                 out.push(Action::StoreJob(Box::new(tracked.record.clone())));
@@ -434,6 +419,7 @@ impl Machine for Placer {
     type Action = Action;
 
     fn handle(&mut self, now: Timestamp, event: Event, out: &mut Vec<Action>) {
+        self.controller.advance_to(now);
         match event {
             Event::Submitted(number, request) => {
                 let reply = self.submitted(now, request.spec);
@@ -464,7 +450,7 @@ impl Machine for Placer {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
                 self.consider_probe(now, &job);
-                if self.policy.capabilities().reads != crate::Reads::Nothing {
+                if self.controller.capabilities().reads != crate::Reads::Nothing {
                     self.plan_soon(now);
                 }
             }
@@ -476,11 +462,12 @@ impl Machine for Placer {
     }
 
     fn wake(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        self.controller.advance_to(now);
         if now >= self.tick_at {
             self.tick(now);
         }
         self.renew(now);
-        self.steer(now);
+        self.control_budget(now);
         // What has ended must be known before anything is planned on its GPUs.
         self.flush(now, out);
         if self.round_at.is_some_and(|at| now >= at) {
@@ -493,8 +480,9 @@ impl Machine for Placer {
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
         let round = self.round_at.map(|at| (at, "a round of planning is due"));
         let renewal = self.renewal().map(|at| (at, "a lease is to be renewed"));
-        let probe = self.probe_end().map(|at| (at, "a probe ends"));
-        let steers = self.steers_at().map(|at| (at, "the price of energy is to be looked at"));
+        let probe = self.controller.probe_end().map(|at| (at, "a probe ends"));
+        let steers =
+            self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
         [Some((self.tick_at, "tick")), round, renewal, probe, steers]
             .into_iter()
             .flatten()

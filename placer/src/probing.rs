@@ -118,6 +118,23 @@ pub struct Granted {
     pub length: Duration,
 }
 
+impl Granted {
+    /// The probe, begun now, as a record keeps it.
+    #[must_use]
+    pub fn made(&self, now: Timestamp) -> ProbeRecord {
+        ProbeRecord {
+            at_us: now,
+            cap_mw: self.cap,
+            clock_mhz_max: match self.look {
+                Look::Cap(_) => None,
+                Look::Clock(clock) => Some(clock),
+            },
+            duration_ms: u64::try_from(self.span.as_millis()).unwrap_or(u64::MAX),
+            energy_mj_max: self.energy_max,
+        }
+    }
+}
+
 /// Why a proposal is not followed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Refusal {

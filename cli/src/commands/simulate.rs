@@ -14,7 +14,7 @@ use wattle_simulator::measured::{self, Measured};
 use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
     CarbonSeries, Forecast, LoadError, PolicyOutcome, RunOptions, Scenario, SimulationError,
-    gather, generator, run_heard, run_policy,
+    gather, generator, run_policy, run_with_progress,
 };
 use wattle_world::World;
 
@@ -297,7 +297,8 @@ impl Simulate {
                     Progress::start(format!("{name}, {oracle}{number}"), "jobs have ended");
                 let mut report = |ended, of| progress.update(ended, of);
                 timed(|| {
-                    run_heard(world, scenario, policy.as_ref(), options, &mut report).map(Some)
+                    run_with_progress(world, scenario, policy.as_ref(), options, &mut report)
+                        .map(Some)
                 })
             };
             if let Some(recorded) = &mut recorded {

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use wattle_common::config::non_zero;
+use wattle_common::job::GpuSetting;
 use wattle_common::{ClusterId, Frequency, Power};
 
 use crate::config::node_sleep::SleepConfig;
+use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
 use crate::probing::ProbeConfig;
 
@@ -137,6 +139,17 @@ impl Config {
         }
         self.sleep.check(self.node_patience())?;
         self.probe.check()
+    }
+    pub(crate) fn controller(&self) -> ControllerConfig {
+        ControllerConfig {
+            tenants_max: self.tenants_max,
+            jobs_max: self.jobs_max,
+            price: 0.0,
+            nodes_sleep: self.sleep.is_on(),
+            idle_before_sleep: self.sleep.stays(),
+            site_setting: GpuSetting { cap_mw: self.gpu_cap(), clock_mhz_max: self.gpu_clock() },
+            probe: self.probe,
+        }
     }
     pub(crate) const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)

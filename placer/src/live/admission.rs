@@ -1,17 +1,16 @@
-//! Requests from people: what is taken, what is refused and why.
+//! Requests of users: submissions and cancellations.
 
-use wattle_common::job::{GpuSetting, JobPhase, JobSpec, check_signal};
+use wattle_common::job::{GpuSetting, JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply};
 use wattle_common::{JobId, Timestamp, codec, id};
 
 use crate::JobFacts;
-use crate::allocation::feasibility::infeasible;
+use crate::controller::admission::NotAdmitted;
 use crate::live::lifecycle::PLACER;
 use crate::live::{Placer, Tracked, has_gpus};
-use crate::state::job::Job;
 
-/// Largest specification taken, as JSON. A node's order holds the commands of all jobs there, and
-/// must stay below NATS's own limit of 1 MiB.
+/// The largest specification accepted, as JSON. A node's order holds the commands of all its jobs
+/// and must stay below NATS's limit of 1 MiB.
 pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
 impl Placer {
@@ -36,10 +35,15 @@ impl Placer {
             };
         }
         spec.submitted_at_us = now;
-        if let Err(error) = self.acceptable(now, &spec) {
-            return Reply::Refused { error };
-        }
-        let key = self.state.job_arrived(JobFacts::from(&spec));
+        let inventory_complete = self.inventory_complete(now);
+        self.controller.events().inventory_known(inventory_complete);
+        let admitted = check_spec(&spec).and_then(|()| {
+            self.controller.admit(JobFacts::from(&spec)).map_err(SpecError::NotAdmitted)
+        });
+        let key = match admitted {
+            Ok(key) => key,
+            Err(error) => return Reply::Refused { error: error.to_string() },
+        };
         let record = JobRecord {
             spec,
             phase: JobPhase::Queued,
@@ -71,54 +75,6 @@ impl Placer {
         Reply::Accepted { job }
     }
 
-    fn acceptable(&mut self, now: Timestamp, spec: &JobSpec) -> Result<(), String> {
-        let len = codec::encode_json(spec).len();
-        if len > SPEC_LEN_MAX {
-            return Err(format!(
-                "its specification has {len} bytes, at most {SPEC_LEN_MAX} are taken: put the \
-                 command into a script"
-            ));
-        }
-        if self.jobs.len() - self.ended.len() >= self.config.jobs_max {
-            return Err(format!(
-                "{} jobs wait or run already; wait until some have ended, or raise jobs_max",
-                self.config.jobs_max
-            ));
-        }
-        if spec.gpus.min == 0 || spec.gpus.min > spec.gpus.max {
-            return Err(format!(
-                "invalid number of GPUs `{}`: expected a number or a range, as in 4 or 1..8",
-                spec.gpus
-            ));
-        }
-        if let Some(kind) = spec.gpu_type.as_deref().filter(|kind| id::check(kind).is_err()) {
-            return Err(format!(
-                "`{kind}` is no kind of GPU; `wattle nodes` shows those there are"
-            ));
-        }
-        if spec.command.first().is_none_or(String::is_empty) {
-            return Err("the command is empty: write it behind --".to_owned());
-        }
-        let nul = |text: &String| text.contains('\0');
-        let bad_variable = |(key, value): &(String, String)| {
-            key.is_empty() || key.contains('=') || nul(key) || nul(value)
-        };
-        if spec.command.iter().any(nul) || spec.environment.iter().any(bad_variable) {
-            return Err("command and environment are text without zero bytes, and a variable's \
-                        name is not empty and has no `=`"
-                .to_owned());
-        }
-        if let Some(deadline) = spec.deadline_at_us.filter(|deadline| *deadline <= now) {
-            return Err(format!("its deadline {deadline} has passed; it is {now} now"));
-        }
-        if let Some(signal) = &spec.checkpoint_signal {
-            check_signal(signal).map_err(|error| error.to_string())?;
-        }
-        self.state.inventory_known(self.inventory_complete(now));
-        let alone = Job::new(JobFacts::from(spec), 0);
-        infeasible(&self.state, &alone).map_or(Ok(()), |reason| Err(reason.to_string()))
-    }
-
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
         let Some(tracked) = self.jobs.get(job) else {
             return Reply::Refused {
@@ -143,4 +99,52 @@ impl Placer {
         self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
         accepted
     }
+}
+
+/// Why a job's specification is refused.
+#[derive(Debug, thiserror::Error)]
+enum SpecError {
+    #[error(
+        "its specification has {len} bytes and the limit is {SPEC_LEN_MAX}: put the command into \
+         a script"
+    )]
+    TooLong { len: usize },
+    #[error("invalid GPU type `{0}`: `wattle nodes` lists the GPU types")]
+    GpuType(String),
+    #[error("the command is empty: write it behind --")]
+    NoCommand,
+    #[error(
+        "command and environment must be text without zero bytes, and a variable's name must not \
+         be empty or contain `=`"
+    )]
+    Text,
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    #[error(transparent)]
+    NotAdmitted(NotAdmitted),
+}
+
+/// Checks what the controller does not read: the command and its environment.
+fn check_spec(spec: &JobSpec) -> Result<(), SpecError> {
+    let len = codec::encode_json(spec).len();
+    if len > SPEC_LEN_MAX {
+        return Err(SpecError::TooLong { len });
+    }
+    if let Some(kind) = spec.gpu_type.as_deref().filter(|kind| id::check(kind).is_err()) {
+        return Err(SpecError::GpuType(kind.to_owned()));
+    }
+    if spec.command.first().is_none_or(String::is_empty) {
+        return Err(SpecError::NoCommand);
+    }
+    let nul = |text: &String| text.contains('\0');
+    let bad_variable = |(key, value): &(String, String)| {
+        key.is_empty() || key.contains('=') || nul(key) || nul(value)
+    };
+    if spec.command.iter().any(nul) || spec.environment.iter().any(bad_variable) {
+        return Err(SpecError::Text);
+    }
+    if let Some(signal) = &spec.checkpoint_signal {
+        check_signal(signal)?;
+    }
+    Ok(())
 }

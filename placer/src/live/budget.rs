@@ -1,8 +1,9 @@
-//! The budget that stands, live: set by a person, steered by the energy ledger, told in a status.
+//! The budget in force, live: set by a user, charged from the energy ledger, reported in a status.
 //!
-//! Stored before it is acknowledged; the status says which entries of the ledger it has counted, so
-//! that one that comes again after a restart counts once. What a node draws beside its cards, and what
-//! an idle card draws, is learned from the ledger; until then nothing new starts under a power limit.
+//! The record is stored before it is acknowledged. The status names the ledger entries it has
+//! counted, so that an entry that arrives again after a restart counts once. The ledger also shows
+//! the power of each node's host and of an idle GPU; until both are known, a power limit admits no
+//! new job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,89 +15,103 @@ use wattle_common::messages::{
 };
 use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 
+use crate::CardPower;
 use crate::live::{Action, Placer};
-use crate::policies::RELATIVE_PRICES;
-use crate::power::budget::{BudgetController, ForecastSource, Grid, Series, Spent};
-use crate::power::model::{PowerEstimate, enforced_cap, expected_power, least_baseline, min_power};
-use crate::{CardPower, PlanningInput};
+use crate::power::budget::{BudgetController, ForecastSource, Grid, Series, SeriesError, Spent};
+use crate::power::model::{expected_power, least_baseline};
 
-/// The lowest mean power of an idle card is looked for in entries at least so long.
-const LONG_ENOUGH: Duration = Duration::from_secs(10);
+/// Ledger entries shorter than this say nothing about idle power.
+const IDLE_SPAN_MIN: Duration = Duration::from_secs(10);
 
-/// A budget under way.
-pub(super) struct ActiveBudget {
+/// The budget in force, as it is stored.
+pub(super) struct StoredBudget {
     pub(super) record: BudgetRecord,
-    steering: BudgetController,
-    next: Timestamp,
-    position: f64,
+    /// Until when each node's energy is counted.
     counted: BTreeMap<NodeId, Timestamp>,
 }
 
-/// What the ledger has shown of nodes.
+/// The power of nodes as the energy ledger shows it.
 #[derive(Default)]
-pub(super) struct Seen {
-    /// What each node draws beside its cards.
+pub(super) struct LedgerPower {
+    /// The last mean power of each node's host.
     hosts: BTreeMap<NodeId, Power>,
-    /// The least a card of a node drew over an entry.
+    /// The lowest mean power of a GPU of each node.
     idle: BTreeMap<NodeId, Power>,
 }
 
+/// Why a budget is refused.
+#[derive(Debug, thiserror::Error)]
+enum BudgetError {
+    #[error(
+        "a budget's quantities must be greater than 0 and its window from {} s to a year",
+        WINDOW_MIN.as_secs()
+    )]
+    Invalid,
+    #[error("{0} intensities; the limit is {STEPS_MAX}")]
+    TooManySteps(usize),
+    #[error(transparent)]
+    Series(#[from] SeriesError),
+    #[error("a carbon budget needs the grid's intensity: give --carbon FILE")]
+    NoIntensity,
+}
+
 /// The series of a message.
-fn series(said: &IntensitySeries) -> Result<Series, String> {
-    if said.steps.len() > STEPS_MAX {
-        return Err(format!("{} intensities; at most {STEPS_MAX} are taken", said.steps.len()));
+fn series(message: &IntensitySeries) -> Result<Series, BudgetError> {
+    if message.steps.len() > STEPS_MAX {
+        return Err(BudgetError::TooManySteps(message.steps.len()));
     }
     let us = |s: u64| s.saturating_mul(1_000_000);
-    let steps = said.steps.iter().map(|(at, g)| (us(*at), g.as_g_per_kwh())).collect();
-    Series::new(said.starts_at_us, steps, us(said.period_s)).map_err(|error| error.to_string())
+    let steps = message.steps.iter().map(|(at, g)| (us(*at), g.as_g_per_kwh())).collect();
+    Ok(Series::new(message.starts_at_us, steps, us(message.period_s))?)
 }
 
 fn grid(record: &BudgetRecord) -> Option<Grid> {
     let series = series(record.intensity.as_ref()?).ok()?;
-    let seen_from = series.starts_at();
-    Some(Grid::new(series, ForecastSource::Persistence, seen_from))
+    let known_from = series.starts_at();
+    Some(Grid::new(series, ForecastSource::Persistence, known_from))
 }
 
 impl Placer {
-    /// A person sets a budget, or one without limits to end the one that stands.
-    pub(super) fn budget_set(&mut self, now: Timestamp, asked: SetBudget) -> BudgetReply {
-        let refused = |error: String| BudgetReply::Refused { error };
-        let budget = asked.budget;
-        if !budget.is_valid() {
-            return refused(format!(
-                "a budget's quantities must be greater than 0 and its window from {} s to a year",
-                WINDOW_MIN.as_secs()
-            ));
+    /// A user sets a budget; one without limits ends the budget in force.
+    pub(super) fn budget_set(&mut self, now: Timestamp, request: SetBudget) -> BudgetReply {
+        let budget = request.budget;
+        match self.replace_budget(now, request) {
+            Ok(()) => BudgetReply::Stored { budget },
+            Err(error) => BudgetReply::Refused { error: error.to_string() },
         }
-        if let Some(Err(error)) = asked.intensity.as_ref().map(series) {
-            return refused(error);
-        }
-        let before = self.budget.as_ref().map(|standing| &standing.record);
-        let intensity = asked.intensity.or_else(|| before.and_then(|b| b.intensity.clone()));
-        if budget.carbon_ug.is_some() && intensity.is_none() {
-            return refused(
-                "a carbon budget needs the grid's intensity: give --carbon FILE".into(),
-            );
-        }
-        // The same budget again goes on with its window.
-        let since_us =
-            before.filter(|before| before.budget == budget).map_or(now, |before| before.since_us);
-        let goes_on = before.is_some_and(|before| before.budget == budget);
-        let record = BudgetRecord { budget, since_us, intensity };
-        let kept = self.budget.take().filter(|_| goes_on);
-        let (open, position, counted) = match kept {
-            Some(kept) => {
-                (Some(*kept.steering.ledger().open()), kept.steering.position(), kept.counted)
-            }
-            None => (None, 0.0, BTreeMap::new()),
-        };
-        self.budget_stands(now, record, open, position, counted);
-        self.store_budget = true;
-        BudgetReply::Stored { budget }
     }
 
-    /// What lies in the bucket when the placer starts.
-    pub(super) fn recall_budget(
+    fn replace_budget(&mut self, now: Timestamp, request: SetBudget) -> Result<(), BudgetError> {
+        let budget = request.budget;
+        if !budget.is_valid() {
+            return Err(BudgetError::Invalid);
+        }
+        request.intensity.as_ref().map(series).transpose()?;
+        let before = self.budget.take();
+        let known = before.as_ref().and_then(|before| before.record.intensity.clone());
+        let intensity = request.intensity.or(known);
+        if budget.carbon_ug.is_some() && intensity.is_none() {
+            self.budget = before;
+            return Err(BudgetError::NoIntensity);
+        }
+        // The same budget continues its window.
+        let same = before.filter(|before| before.record.budget == budget);
+        let since_us = same.as_ref().map_or(now, |same| same.record.since_us);
+        let record = BudgetRecord { budget, since_us, intensity };
+        let active =
+            self.controller.budget().map(crate::controller::budget::ActiveBudget::controller);
+        let (open, position) = match active.filter(|_| same.is_some()) {
+            Some(controller) => (Some(*controller.ledger().open()), controller.position()),
+            None => (None, 0.0),
+        };
+        let counted = same.map(|same| same.counted).unwrap_or_default();
+        self.put_in_force(now, record, open, position, counted);
+        self.store_budget = true;
+        Ok(())
+    }
+
+    /// Restores the budget that was in force before a restart.
+    pub(super) fn restore_budget(
         &mut self,
         now: Timestamp,
         record: Option<BudgetRecord>,
@@ -112,10 +127,10 @@ impl Placer {
         });
         let position = status.as_ref().map_or(0.0, |status| status.price);
         let counted = status.map(|status| status.counted_until_us).unwrap_or_default();
-        self.budget_stands(now, record, open, position, counted);
+        self.put_in_force(now, record, open, position, counted);
     }
 
-    fn budget_stands(
+    fn put_in_force(
         &mut self,
         now: Timestamp,
         record: BudgetRecord,
@@ -123,156 +138,121 @@ impl Placer {
         position: f64,
         counted: BTreeMap<NodeId, Timestamp>,
     ) {
-        let grid = grid(&record);
-        let budget = record.budget;
         let open = open.unwrap_or(Spent {
             from_us: record.since_us,
             until_us: record.since_us,
             ..Spent::default()
         });
-        let steering = BudgetController::resumed(budget, grid, open, position, now);
-        self.budget = Some(ActiveBudget { record, steering, next: now, position, counted });
+        let controller =
+            BudgetController::resumed(record.budget, grid(&record), open, position, now);
+        self.controller.set_budget(controller, now);
+        self.budget = Some(StoredBudget { record, counted });
         self.to_order.extend(self.nodes.keys().cloned());
         self.plan_soon(now);
     }
 
-    /// A node says what it has spent.
+    /// A node's entry in the energy ledger arrived.
     pub(super) fn metered(&mut self, now: Timestamp, entry: &LedgerEntry) {
         let span = entry.until_us.since(entry.from_us);
         if span.is_zero() {
             return;
         }
         if let Some(host) = entry.energy_mj_host.mean_power(span) {
-            self.seen.hosts.insert(entry.node.clone(), host);
+            self.ledger_power.hosts.insert(entry.node.clone(), host);
         }
-        if span >= LONG_ENOUGH {
-            let cards = entry.energy_mj_gpus.iter().flatten();
-            let least = cards.filter_map(|energy| energy.mean_power(span)).min();
+        if span >= IDLE_SPAN_MIN {
+            let gpus = entry.energy_mj_gpus.iter().flatten();
+            let least = gpus.filter_map(|energy| energy.mean_power(span)).min();
             if let Some(least) = least {
-                let known = self.seen.idle.entry(entry.node.clone()).or_insert(least);
+                let known = self.ledger_power.idle.entry(entry.node.clone()).or_insert(least);
                 *known = (*known).min(least);
             }
         }
-        let Some(standing) = &mut self.budget else { return };
-        let counted = standing.counted.entry(entry.node.clone()).or_default();
-        // What was spent before the budget stood does not count, nor does an entry that comes again.
-        let from = entry.from_us.max(*counted).max(standing.record.since_us);
+        let Some(stored) = &mut self.budget else { return };
+        let counted = stored.counted.entry(entry.node.clone()).or_default();
+        // Energy from before the budget, or counted already, does not count.
+        let from = entry.from_us.max(*counted).max(stored.record.since_us);
         if entry.until_us <= from {
             return;
         }
         *counted = entry.until_us;
-        let cards: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
+        let gpus: Energy = entry.energy_mj_gpus.iter().flatten().copied().sum();
         let share = entry.until_us.since(from).as_secs_f64() / span.as_secs_f64();
-        let joules = (cards + entry.energy_mj_host).as_j() * share;
-        standing.steering.spent(from, entry.until_us, joules);
-        standing.next = now;
-        self.steer(now);
+        let joules = (gpus + entry.energy_mj_host).as_j() * share;
+        self.controller.metered(from, entry.until_us, joules);
+        self.controller.control_soon(now);
+        self.control_budget(now);
         self.store_status = true;
     }
 
-    /// Asks the steering, if its time has come, and tells the problem.
-    pub(super) fn steer(&mut self, now: Timestamp) {
-        self.know_draws();
-        let Some(standing) = &mut self.budget else { return };
-        self.limits.power_max = standing.record.budget.power_mw;
-        self.limits.caps_enforced = self.limits.power_max.is_some();
-        if now < standing.next {
-            return;
-        }
-        let prices = self.policy.capabilities().prices;
-        let least = min_power(
-            PlanningInput::new(&self.state, &self.limits),
-            PowerEstimate::under(self.policy.as_ref()),
-        );
-        let orders = standing.steering.steer(now, least);
-        standing.next = orders.again_at;
-        let has_window = standing.record.budget.has_window();
-        let price =
-            if has_window { prices.unwrap_or(RELATIVE_PRICES).at(orders.position) } else { 0.0 };
-        let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
-        let changed = differs(price, self.limits.price)
-            || orders.admission_limit != self.limits.admission_limit
-            || orders.preemption_limit.is_some()
-            || differs(orders.carbon_ratio, self.limits.carbon_ratio);
-        standing.position = orders.position;
-        self.limits.price = price;
-        self.limits.price_sets_clocks = has_window;
-        self.limits.admission_limit = orders.admission_limit;
-        self.limits.preemption_limit = orders.preemption_limit;
-        self.limits.carbon_ratio = orders.carbon_ratio;
-        self.limits.grid = orders.outlook;
-        if changed {
-            self.store_status = true;
+    /// Takes the budget's control step, if one is due.
+    pub(super) fn control_budget(&mut self, now: Timestamp) {
+        let gpu_power = self.gpu_power();
+        self.controller.events().gpu_power_known(gpu_power);
+        let controlled = self.controller.control(now);
+        self.store_status |= controlled.limits_changed;
+        if controlled.plan_again {
             self.plan_soon(now);
         }
     }
 
-    /// When the steering is to be asked.
-    pub(super) fn steers_at(&self) -> Option<Timestamp> {
-        self.budget.as_ref().map(|standing| standing.next)
-    }
-
-    /// What cards of each kind draw, as reports and the ledger have it.
-    fn know_draws(&mut self) {
-        let mut draws: BTreeMap<String, CardPower> = BTreeMap::new();
+    /// The power of each GPU type, from the nodes' reports and the ledger: the highest of all nodes.
+    fn gpu_power(&self) -> BTreeMap<String, CardPower> {
+        let mut by_type: BTreeMap<String, CardPower> = BTreeMap::new();
         for (id, state) in &self.nodes {
             let Some((report, _)) = &state.power else { continue };
-            let Some(host) = self.seen.hosts.get(id).copied() else { continue };
-            let idle = self.seen.idle.get(id).copied().unwrap_or(Power::ZERO);
-            for card in &report.gpus {
-                // A card that cannot be capped may draw anything.
-                let Some(most) = card.cap_mw_default.or(card.cap_mw_max) else { continue };
-                let draw = CardPower { idle, most, cap_least: card.cap_mw_min, host };
-                draws
-                    .entry(card.gpu_type.clone())
+            let Some(host) = self.ledger_power.hosts.get(id).copied() else { continue };
+            let idle = self.ledger_power.idle.get(id).copied().unwrap_or(Power::ZERO);
+            for gpu in &report.gpus {
+                // The power of a GPU without caps is unbounded.
+                let Some(most) = gpu.cap_mw_default.or(gpu.cap_mw_max) else { continue };
+                let power = CardPower { idle, most, cap_least: gpu.cap_mw_min, host };
+                by_type
+                    .entry(gpu.gpu_type.clone())
                     .and_modify(|known| {
-                        known.idle = known.idle.max(draw.idle);
-                        known.most = known.most.max(draw.most);
-                        known.cap_least = known.cap_least.max(draw.cap_least);
-                        known.host = known.host.max(draw.host);
+                        known.idle = known.idle.max(power.idle);
+                        known.most = known.most.max(power.most);
+                        known.cap_least = known.cap_least.max(power.cap_least);
+                        known.host = known.host.max(power.host);
                     })
-                    .or_insert(draw);
+                    .or_insert(power);
             }
         }
-        self.state.gpu_power_known(draws);
+        by_type
     }
 
-    /// The cap that holds a card to what it was reserved_power to draw, where a power limit stands.
-    pub(super) fn enforced_cap(&self, node: &NodeId, gpu: u32) -> Option<Power> {
-        enforced_cap(self.input(), self.state.node_key(node)?, gpu)
-    }
-
-    /// Writes what has changed.
+    /// Stores the budget and its status where they have changed.
     pub(super) fn store_spending(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        let (set, told) =
+        let (set, changed) =
             (std::mem::take(&mut self.store_budget), std::mem::take(&mut self.store_status));
-        let Some(standing) = &self.budget else { return };
+        let (Some(stored), Some(active)) = (&self.budget, self.controller.budget()) else { return };
         if set {
-            out.push(Action::StoreBudget(Box::new(standing.record.clone())));
+            out.push(Action::StoreBudget(Box::new(stored.record.clone())));
         }
-        if !set && !told {
+        if !set && !changed {
             return;
         }
-        let (steering, ledger) = (&standing.steering, standing.steering.ledger());
+        let (controller, limits) = (active.controller(), self.controller.limits());
+        let (ledger, input) = (controller.ledger(), self.controller.input());
         let open = ledger.open();
-        let grid = standing.record.intensity.is_some();
-        let has_window = standing.record.budget.has_window();
+        let has_grid = stored.record.intensity.is_some();
+        let has_window = stored.record.budget.has_window();
         let grams = |g: f64| Carbon::from_ug((g * 1e6).round() as u64);
-        let now_g = self.limits.grid.as_ref().map(|grid| grid.now);
+        let intensity = limits.grid.as_ref().map(|grid| grid.now);
         out.push(Action::StoreBudgetStatus(Box::new(BudgetStatus {
             at_us: now,
             window_from_us: open.from_us,
             window_until_us: ledger.ends(),
             energy_mj: Energy::from_mj((open.energy_j * 1e3).round() as u64),
-            carbon_ug: grid.then(|| grams(open.carbon_g)),
-            overrun_previous: ledger.closed().last().map(|window| steering.overrun(window)),
-            price: standing.position,
-            policy_price: self.limits.price,
-            power_mw_expected: expected_power(self.input()),
-            power_mw_baseline: least_baseline(self.input()),
-            power_mw_budget_mean: has_window.then(|| Power::from_w_f64(steering.mean_w(now))),
-            intensity_mg_per_kwh: now_g.map(CarbonIntensity::from_g_per_kwh),
-            counted_until_us: standing.counted.clone(),
+            carbon_ug: has_grid.then(|| grams(open.carbon_g)),
+            overrun_previous: ledger.closed().last().map(|window| controller.overrun(window)),
+            price: active.position(),
+            policy_price: limits.price,
+            power_mw_expected: expected_power(input),
+            power_mw_baseline: least_baseline(input),
+            power_mw_budget_mean: has_window.then(|| Power::from_w_f64(controller.mean_w(now))),
+            intensity_mg_per_kwh: intensity.map(CarbonIntensity::from_g_per_kwh),
+            counted_until_us: stored.counted.clone(),
         })));
     }
 }

@@ -60,7 +60,11 @@ impl Placer {
 
     /// A placement names this GPU, so it is there, whatever else is known of the node.
     pub(super) fn know_at_least(&mut self, node: &NodeId, gpus: u32) {
-        let known = self.state.node_key(node).map(|key| (*self.state.node(key).facts).clone());
+        let known = self
+            .controller
+            .state()
+            .node_key(node)
+            .map(|key| (*self.controller.state().node(key).facts).clone());
         let facts = known.unwrap_or_else(|| NodeFacts {
             watts: None,
             id: node.clone(),
@@ -70,7 +74,7 @@ impl Placer {
             healthy: 0,
         });
         if facts.gpus < gpus {
-            self.state.node_known(NodeFacts { gpus, ..facts });
+            self.controller.events().node_known(NodeFacts { gpus, ..facts });
         }
     }
 
@@ -83,7 +87,11 @@ impl Placer {
         if power.gpus.is_empty() {
             return;
         }
-        let before = self.state.node_key(node).map(|key| &self.state.node(key).facts);
+        let before = self
+            .controller
+            .state()
+            .node_key(node)
+            .map(|key| &self.controller.state().node(key).facts);
         // A card that never answered has no kind; the node has what its others say, or said.
         let is_known = |gpu: &&AppliedGpu| !gpu.gpu_type.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
         let known = || power.gpus.iter().filter(is_known);
@@ -116,22 +124,22 @@ impl Placer {
             healthy,
         };
         if before.is_none_or(|before| **before != facts) {
-            self.state.node_known(facts);
+            self.controller.events().node_known(facts);
             // A new node gets its first order, new cards the site's cap.
             self.to_order.insert(node.clone());
             self.plan_soon(now);
         }
-        let Some(key) = self.state.node_key(node) else { return };
-        self.state.node_has_boards(key, board);
+        let Some(key) = self.controller.state().node_key(node) else { return };
+        self.controller.events().node_has_boards(key, board);
         if self.nodes.get(node).is_some_and(|state| state.switch != switch) {
             let number = switch.as_ref().map(|switch| self.number_of(switch, node));
-            self.state.node_is_below(key, number);
+            self.controller.events().node_is_below(key, number);
             self.node_mut(node).switch = switch;
         }
-        if self.state.node(key).wakefulness != wakefulness {
+        if self.controller.state().node(key).wakefulness != wakefulness {
             // From now on it counts as idle.
-            self.state.advance_to(now);
-            self.state.node_is(key, wakefulness);
+            self.controller.events().advance_to(now);
+            self.controller.events().node_is(key, wakefulness);
         }
     }
 
@@ -140,8 +148,10 @@ impl Placer {
     fn number_of(&self, switch: &SwitchId, node: &NodeId) -> u32 {
         let mut taken = BTreeSet::new();
         for (other, state) in self.nodes.iter().filter(|(other, _)| *other != node) {
-            let key = self.state.node_key(other);
-            let Some(number) = key.and_then(|key| self.state.node(key).switch) else { continue };
+            let key = self.controller.state().node_key(other);
+            let Some(number) = key.and_then(|key| self.controller.state().node(key).switch) else {
+                continue;
+            };
             if state.switch.as_ref() == Some(switch) {
                 return number;
             }
@@ -199,7 +209,7 @@ impl Placer {
 
     /// Whether every node that there is has been heard of.
     pub(super) fn inventory_complete(&self, now: Timestamp) -> bool {
-        let known = self.state.nodes().len();
+        let known = self.controller.state().nodes().len();
         match self.config.nodes_expected {
             Some(expected) => known >= expected as usize,
             None => known > 0 && now.since(self.started_at) >= self.config.node_patience(),

@@ -181,7 +181,7 @@ impl Placer {
         record.next_phase = Some(next);
         record.observing = false;
         if let Some(key) = tracked.key {
-            self.state.job_stopping(key);
+            self.controller.events().job_stopping(key);
         }
         for share in tracked.record.placement.iter().flat_map(|placement| &placement.shares) {
             self.to_order.insert(share.node.clone());
@@ -217,13 +217,13 @@ impl Placer {
             self.ended.insert((now, job.clone()));
             if let Some(key) = tracked.key.take() {
                 if phase == JobPhase::Finished {
-                    record.work_s = self.state.job_finished(key);
+                    record.work_s = self.controller.job_completed(key);
                 } else {
-                    self.state.job_ended(key);
+                    self.controller.job_ended(key);
                 }
             }
         } else if let Some(key) = tracked.key {
-            self.state.job_stopped(key);
+            self.controller.job_stopped(key);
         }
         for share in placement.iter().flat_map(|placement| &placement.shares) {
             self.node_mut(&share.node).jobs.remove(job);

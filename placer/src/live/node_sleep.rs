@@ -30,7 +30,7 @@ use wattle_common::{NodeId, Timestamp};
 
 use crate::live::Placer;
 use crate::live::inventory::NodeState;
-use crate::{NodeDecision, Plan, Wakefulness};
+use crate::{NodeDecision, Wakefulness};
 
 impl NodeState {
     /// What policies are told. One that did not wake is as one that is lost: awake, without cards.
@@ -54,18 +54,20 @@ impl NodeState {
 }
 
 impl Placer {
-    /// Strikes from a plan what cannot be done now: it is decided again in a later round.
-    pub(super) fn strike_impossible(&self, now: Timestamp, plan: &mut Plan) {
-        plan.nodes.retain(|decision| {
-            let node = &self.state.node(decision.node()).facts.id;
-            match decision {
-                NodeDecision::Sleep { .. } => self.may_sleep(now, node),
-                // While it falls asleep a wake command would come too early, and be lost.
-                NodeDecision::Wake { .. } => {
-                    self.nodes.get(node).is_some_and(|state| state.is_in(SleepState::Asleep))
-                }
+    /// Whether a decision about a node can be carried out now.
+    pub(super) fn is_possible(
+        &self,
+        now: Timestamp,
+        node: &NodeId,
+        decision: &NodeDecision,
+    ) -> bool {
+        match decision {
+            NodeDecision::Sleep { .. } => self.may_sleep(now, node),
+            // While the node falls asleep, a wake command would be lost.
+            NodeDecision::Wake { .. } => {
+                self.nodes.get(node).is_some_and(|state| state.is_in(SleepState::Asleep))
             }
-        });
+        }
     }
 
     /// Whether the node can sleep, is heard of, and really has no process of any job.
@@ -81,7 +83,7 @@ impl Placer {
 
     /// Takes a decision over into the node's state. The problem does not know of it yet.
     pub(super) fn node_decided(&mut self, now: Timestamp, decision: &NodeDecision) {
-        let node = self.state.node(decision.node()).facts.id.clone();
+        let node = self.controller.state().node(decision.node()).facts.id.clone();
         let is = match decision {
             NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,

@@ -1,11 +1,10 @@
 //! What each node is ordered to do: worked out from the records, numbered, leased.
 
-use wattle_common::job::{GpuSetting, JobPhase};
+use wattle_common::job::JobPhase;
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
-use wattle_common::{GpuIndex, NodeId, Timestamp};
+use wattle_common::{NodeId, Timestamp};
 
 use crate::live::{Action, Placer, has_gpus};
-use crate::probing::Look;
 
 impl Placer {
     /// Writes the node's order where it is not what the records say, or its lease is to be renewed.
@@ -81,56 +80,26 @@ impl Placer {
         jobs
     }
 
-    /// The site's cap and clock, for every card of the node; lower ones where a job on it is set so
-    /// or probed.
+    /// The cap and clock of each GPU of the node that has any.
     fn caps_of(&self, node: &NodeId) -> Vec<DesiredGpu> {
-        let (cap_mw, clock_mhz_max) = (self.config.gpu_cap(), self.config.gpu_clock());
-        let settings = self.settings_on(node);
-        if cap_mw.is_none()
-            && clock_mhz_max.is_none()
-            && settings.is_empty()
-            && self.probe_end().is_none()
-            && self.limits.power_max.is_none()
-        {
+        if !self.controller.sets_gpus() {
             return Vec::new();
         }
+        let key = self.controller.state().node_key(node);
         let power = self.nodes.get(node).and_then(|state| state.power.as_ref());
-        power
-            .into_iter()
-            .flat_map(|(report, _)| &report.gpus)
-            .map(|card| {
-                let (cap, clock) = match self.probe_of(node, card.gpu) {
-                    Some(Look::Cap(cap)) => (Some(cap), None),
-                    Some(Look::Clock(clock)) => (None, Some(clock)),
-                    None => (None, None),
-                };
-                let set = || settings.iter().filter(|(gpus, _)| gpus.contains(&card.gpu));
-                let caps = set().filter_map(|(_, setting)| setting.cap_mw);
-                let clocks = set().filter_map(|(_, setting)| setting.clock_mhz_max);
-                let enforced_cap = self.enforced_cap(node, card.gpu);
-                let cap_mw = cap.into_iter().chain(cap_mw).chain(caps).chain(enforced_cap).min();
-                let clock_mhz_max = clock.into_iter().chain(clocks).chain(clock_mhz_max).min();
-                DesiredGpu { gpu: card.gpu, cap_mw, clock_mhz_max }
-            })
-            .filter(|card| card.cap_mw.is_some() || card.clock_mhz_max.is_some())
-            .collect()
+        let reported = power.into_iter().flat_map(|(report, _)| &report.gpus);
+        let desired = reported.map(|reported| {
+            let gpu = reported.gpu;
+            let setting = match key {
+                Some(key) => self.controller.gpu_setting(key, gpu),
+                None => self.config.controller().site_setting,
+            };
+            DesiredGpu { gpu, cap_mw: setting.cap_mw, clock_mhz_max: setting.clock_mhz_max }
+        });
+        desired.filter(|gpu| gpu.cap_mw.is_some() || gpu.clock_mhz_max.is_some()).collect()
     }
 
-    /// What the jobs of the node are set to, with their GPUs there; where jobs of one card are set
-    /// differently, the lower cap and the lower clock hold.
-    fn settings_on(&self, node: &NodeId) -> Vec<(Vec<GpuIndex>, GpuSetting)> {
-        let Some(state) = self.nodes.get(node) else { return Vec::new() };
-        let records = state.jobs.iter().filter_map(|job| self.jobs.get(job)).map(|t| &t.record);
-        records
-            .filter(|record| has_gpus(record.phase) && !record.setting.is_default())
-            .flat_map(|record| record.placement.iter().map(|placed| (placed, record.setting)))
-            .flat_map(|(placed, setting)| placed.shares.iter().map(move |s| (s, setting)))
-            .filter(|(share, _)| share.node == *node)
-            .map(|(share, setting)| (share.gpus.clone(), setting))
-            .collect()
-    }
-
-    /// ControlOutput anew what is a third through its lease.
+    /// Writes again the orders of which a third of the lease is over.
     pub(super) fn renew(&mut self, now: Timestamp) {
         let third = self.config.lease() / 3;
         let due = self.nodes.iter().filter(|(_, state)| {

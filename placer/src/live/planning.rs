@@ -6,23 +6,25 @@ use wattle_common::messages::RecordedReason;
 use wattle_common::messages::job_record::REASONS_MAX;
 
 use crate::live::Placer;
-use crate::{Decision, JobKey, Plan, check, solve};
+use crate::{Decision, JobKey, Plan};
 
 /// What a record says of a job whose turn has come and that finds no room.
 const WAITS: &str = "waits";
 
 impl Placer {
     pub(super) fn round(&mut self, now: Timestamp) {
-        self.state.advance_to(now);
-        self.state.inventory_known(self.inventory_complete(now));
-        let mut plan = solve(self.policy.as_ref(), self.input());
-        self.strike_impossible(now, &mut plan);
-        let violations = check(self.input(), &plan);
+        let inventory_complete = self.inventory_complete(now);
+        self.controller.events().inventory_known(inventory_complete);
+        let mut plan = self.controller.plan();
+        self.controller.keep_possible(&mut plan, |node, decision| {
+            self.is_possible(now, &node.facts.id, decision)
+        });
+        let violations = self.controller.check(&plan);
         if !violations.is_empty() {
-            // Rather no change than a wrong one: what runs goes on.
+            // No change rather than an invalid one.
             self.alarms.push(format!(
                 "policy {} made a plan that breaks rules and is not carried out: {violations:?}",
-                self.policy.name()
+                self.controller.policy().name()
             ));
             return;
         }
@@ -37,23 +39,24 @@ impl Placer {
             let at = at.max(now + self.config.round_delay());
             self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
         }
-        plan.apply_to(&mut self.state);
-        self.cache = plan.cache;
-        if self.limits.power_max.is_some() {
-            // Cards are held to what they were reserved_power, which may have changed.
+        self.controller.apply(&plan);
+        if self.controller.limits().power_max.is_some() {
+            // The power reserved for each GPU may have changed, and its cap with it.
             self.to_order.extend(self.nodes.keys().cloned());
         }
     }
 
     /// Puts one decision into the job's record. The problem does not know of it yet.
     fn record(&mut self, now: Timestamp, decision: &Decision) {
-        let Some(facts) = self.state.job(decision.job()).map(|job| job.facts.id.clone()) else {
+        let Some(facts) =
+            self.controller.state().job(decision.job()).map(|job| job.facts.id.clone())
+        else {
             return;
         };
         let reason = decision.reason().to_string();
-        let policy = self.policy.name().to_owned();
+        let policy = self.controller.policy().name().to_owned();
         let placement = match decision {
-            Decision::Start { on, .. } => Some(self.state.placement(on)),
+            Decision::Start { on, .. } => Some(self.controller.state().placement(on)),
             _ => None,
         };
         let Some(tracked) = self.jobs.get_mut(&facts) else { return };
@@ -117,7 +120,7 @@ impl Placer {
         let Some(blocked) = &plan.blocked else { return };
         let Some(id) = self.id_of(blocked.job) else { return };
         let reason = blocked.reason.to_string();
-        let policy = self.policy.name().to_owned();
+        let policy = self.controller.policy().name().to_owned();
         let Some(tracked) = self.jobs.get_mut(&id) else { return };
         let reason = RecordedReason {
             at_us: now,
@@ -141,7 +144,7 @@ impl Placer {
     }
 
     fn id_of(&self, key: JobKey) -> Option<wattle_common::JobId> {
-        self.state.job(key).map(|job| job.facts.id.clone())
+        self.controller.state().job(key).map(|job| job.facts.id.clone())
     }
 
     /// Adds a reason to the job's record, and has it stored.

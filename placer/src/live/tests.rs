@@ -359,7 +359,7 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
         fn name(&self) -> &'static str {
             "wrong"
         }
-        fn solve(&self, input: PlanningInput<'_>) -> crate::Plan {
+        fn solve(&self, input: crate::PlanningInput<'_>) -> crate::Plan {
             let mut plan = crate::Plan::default();
             for (job, _) in input.state.queue() {
                 plan.decisions.push(crate::Decision::Start {

@@ -128,7 +128,7 @@ impl<'a> Round<'a> {
         for (key, job) in self.input.state.running() {
             match &job.state {
                 State::Running { on, .. } => there.entry(on).or_default().push((key, job)),
-                State::Stopping { on } if job.next_gpus.is_some() => {
+                State::Stopping { on, .. } if job.next_gpus.is_some() => {
                     moving.entry(on).or_default().push((key, job));
                 }
                 State::Stopping { .. } | State::Queued => {}

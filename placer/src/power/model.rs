@@ -124,7 +124,7 @@ impl JobGpus<'_> {
 fn held_gpus(job: &Job) -> Option<(&GpuSet, GpuSetting)> {
     match &job.state {
         State::Running { on, setting, .. } => Some((on, *setting)),
-        State::Stopping { on } => Some((on, GpuSetting::DEFAULT)),
+        State::Stopping { on, .. } => Some((on, GpuSetting::DEFAULT)),
         State::Queued => None,
     }
 }

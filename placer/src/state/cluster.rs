@@ -41,6 +41,7 @@ pub struct ClusterState {
     work_history: Arc<SizeHistory>,
     allocation_revision: u64,
     surface_revision: u64,
+    has_settings: bool,
 }
 
 impl ClusterState {
@@ -173,6 +174,12 @@ impl ClusterState {
     #[must_use]
     pub const fn surface_revision(&self) -> u64 {
         self.surface_revision
+    }
+
+    /// Whether any job ever had another cap or clock than the site's.
+    #[must_use]
+    pub const fn has_settings(&self) -> bool {
+        self.has_settings
     }
 
     /// The same cluster without these queued jobs.
@@ -406,6 +413,7 @@ impl ClusterState {
             one_of(&mut self.jobs, key)
         {
             *current = setting;
+            self.has_settings |= !setting.is_default();
             self.restart_observations_with(key);
         }
     }
@@ -460,12 +468,12 @@ impl ClusterState {
         job.attained = job.gpu_time(self.now);
         job.ran = job.run_time(self.now);
         (job.next_gpus, job.next_kind) = (None, None);
-        if let State::Running { on, .. } = &mut job.state {
-            let on = std::mem::take(on);
+        if let State::Running { on, setting, .. } = &mut job.state {
+            let (on, setting) = (std::mem::take(on), *setting);
             if undone && job.undone_on.len() < UNDONE_SETS_MAX {
                 job.undone_on.push(on.clone());
             }
-            job.state = State::Stopping { on };
+            job.state = State::Stopping { on, setting };
         }
     }
 
@@ -497,6 +505,7 @@ impl ClusterState {
             marks.dedup_by_key(|mark| mark.job);
             Observation { since, marks }
         });
+        self.has_settings |= !setting.is_default();
         (job.next_gpus, job.next_kind) = (None, None);
         if !job.elsewhere.is_empty()
             && let Some(spot) = on.by_node.first()

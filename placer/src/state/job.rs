@@ -81,6 +81,8 @@ pub enum State {
     Stopping {
         /// Its GPUs.
         on: GpuSet,
+        /// Their cap and clock until it has stopped.
+        setting: GpuSetting,
     },
 }
 
@@ -90,7 +92,7 @@ impl State {
     pub fn gpus(&self) -> Option<&GpuSet> {
         match self {
             Self::Queued => None,
-            Self::Running { on, .. } | Self::Stopping { on } => Some(on),
+            Self::Running { on, .. } | Self::Stopping { on, .. } => Some(on),
         }
     }
     /// The observation that runs, if one does.

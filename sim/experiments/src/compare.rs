@@ -1,13 +1,12 @@
-//! Policies against each other at equal energy, and against the limit, on scenarios fixed here.
+//! Comparison of policies at equal energy, and with lower bounds, on fixed scenarios.
 //!
-//! Every policy is run over its own knob: the elastic ones over the price of a joule, the others
-//! over a fixed clock (AFS over its floor too). What they reach are frontiers of completion time
-//! over energy, on which dominated points are left out, and only frontiers are compared, at matched
-//! totals ([`crate::frontier`]). Everybody has the same cluster, jobs and horizon, and, where the
-//! accounting does not say otherwise, the same sleep rule. Beside the policies stands the lower
-//! bound ([`crate::bound`]) of the same jobs in the same world.
+//! Every policy is run over its tuning parameter: PowerFlow, GreenFlow and Wattle over the energy
+//! price, the others over a fixed clock (AFS over its floor too). Policies are compared by their
+//! frontiers of completion time over energy, at equal totals ([`crate::frontier`]). All policies have
+//! the same cluster, jobs and horizon, and the same sleep rule unless the accounting differs. The
+//! lower bounds ([`crate::bound`]) are for the same jobs in the same world.
 //!
-//! What it must not do: bend a scenario to a policy, extrapolate, or hide a run that was not good.
+//! Scenarios are not tuned to a policy, nothing is extrapolated, and all runs are reported.
 
 mod judge;
 mod limits;
@@ -33,105 +32,105 @@ pub use scenarios::{Case, CaseFilter, CompareError, NAMES, Orders, Worlds, cases
 pub use table::{side_by_side, to_table, waterfall_table};
 pub use waterfall::Cause;
 
-/// Policies of one case beside each other.
+/// The comparison of policies on one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// The scenario's name.
     pub scenario: &'static str,
     /// Offered load.
     pub load: f64,
-    /// What counts as spent.
+    /// The energy that counts.
     pub accounting: Accounting,
-    /// How neighbours slow each other; `alone` where nobody shares.
+    /// The co-location model; `alone` without sharing.
     pub world: Neighbours,
-    /// Which workloads, where the scenario has variants.
+    /// The variant of the workloads, where the scenario has several.
     pub workload: &'static str,
     /// Whether some jobs have deadlines.
     pub deadlines: bool,
-    /// The orders of the jobs over the arrivals, or of the draws.
+    /// The orders of the jobs, or the draws.
     pub seeds: Vec<u64>,
     /// Jobs of the first order.
     pub jobs: usize,
-    /// Whether the policies saw true surfaces.
+    /// Whether the surfaces were true.
     pub oracle: bool,
-    /// What the policies saw.
+    /// The surfaces that policies received.
     pub surfaces: Surfaces,
-    /// From when on a job's length was known: `known`, `reported`, `unknown`.
+    /// Knowledge of job lengths: `known`, `reported`, `unknown` or `past`.
     pub lengths: &'static str,
-    /// Over how long every run of the first order is charged, seconds.
+    /// Horizon of the first order, seconds.
     pub horizon_s: f64,
-    /// The tighter lower bound, of the first order.
+    /// Lower bounds of the first order.
     pub bounds: Bounds,
     /// Every run.
     pub policies: Vec<Swept>,
-    /// Completion times at equal energy: each policy against each other one.
+    /// Completion times at equal energy, for each pair of policies.
     pub equal_energy: Vec<EqualEnergy>,
     /// The same at equal emissions; empty without a carbon series.
     pub equal_carbon: Vec<EqualCarbon>,
-    /// How these spread, over totals and orders.
+    /// Spreads of these ratios over totals and orders.
     pub summary: Vec<Summary>,
     /// Distance to the bound, of each frontier point of the first order.
     pub above_bound: Vec<AboveBound>,
     /// The same over emissions; empty without a carbon series.
     pub above_carbon_bound: Vec<AboveCarbonBound>,
-    /// Policies with their knob left alone, against the first of them.
+    /// Untuned policies against the first of them.
     pub untuned: Vec<Untuned>,
-    /// What keeps policies from the bound, of those it was asked of.
+    /// Causes of the distance to the bound, of the requested policies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waterfalls: Vec<Waterfall>,
-    /// What a reader should know.
+    /// Notes.
     pub notes: Vec<String>,
 }
 
-/// What keeps a policy from the bound, at equal energy.
+/// Causes of a policy's distance to the bound, at equal energy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Waterfall {
     /// The policy.
     pub policy: String,
-    /// Energies at which every line was read, over all orders; 0: there was none that all reach.
+    /// Number of compared energies over all orders; 0 where no energy is reached by all lines.
     pub totals: usize,
-    /// From the bound of jobs that have the cluster to themselves to the policy as it ran; what
-    /// each adds sums up to the last one's completion time.
+    /// From the bound without contention to the policy's own run; the added times sum up to the last
+    /// one's completion time.
     pub causes: Vec<Cause>,
 }
 
 /// Lower bounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bounds {
-    /// The least energy any schedule spends.
+    /// Least energy of any schedule.
     pub energy_kwh: f64,
-    /// The least mean completion time any schedule reaches.
+    /// Least mean completion time of any schedule.
     pub jct_s_mean: f64,
-    /// Completion time that no schedule goes below, over energy.
+    /// The bound with contention, over energy.
     pub frontier: Vec<(f64, f64)>,
-    /// The same, were there no other jobs.
+    /// The bound without contention.
     pub alone: Vec<(f64, f64)>,
-    /// The least any schedule emits, however long it waits, where there is a carbon series.
+    /// Least emissions of any schedule, where there is a carbon series.
     pub carbon_kg: Option<f64>,
-    /// Completion time that no schedule goes below, over emissions in kg; empty without a series.
+    /// The bound over emissions in kg; empty without a carbon series.
     pub carbon_frontier: Vec<(f64, f64)>,
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Swept {
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: PolicyOutcome,
-    /// The policy without its knob.
+    /// The policy without its tuning parameter.
     pub family: String,
-    /// What was turned: a price, or a clock in MHz; 0 where nothing is, as under `+zeus`.
+    /// The tuning parameter: an energy price, or a clock in MHz; 0 without one, as under `+zeus`.
     pub knob: f64,
     /// The order of the jobs.
     pub order: u64,
-    /// What counts as spent, kWh over the horizon all runs of an order share.
+    /// Counted energy over the order's horizon, kWh.
     pub counted_kwh: f64,
-    /// What counts as emitted, kg over that horizon; null without a carbon series.
+    /// Counted emissions over the horizon, kg; null without a carbon series.
     pub counted_kg: Option<f64>,
-    /// How it was run, besides its jobs and its policy.
+    /// The options of the run.
     #[serde(skip)]
     pub options: RunOptions,
-    /// Spent beyond a budget, as a share; null without one.
+    /// Overrun of a budget, as a share; null without one.
     pub budget_overrun: Option<f64>,
 }
 
@@ -144,10 +143,10 @@ pub struct EqualEnergy {
     pub baseline: String,
     /// The order of the jobs.
     pub order: u64,
-    /// What both may spend.
+    /// The energy of both.
     pub energy_kwh: f64,
-    /// The baseline's mean completion time over the policy's; null: the policy does not spend so
-    /// little.
+    /// The baseline's mean completion time over the policy's; null where the policy does not reach
+    /// the energy.
     pub jct_ratio: Option<f64>,
     /// The same of the medians, at the same settings.
     pub jct_p50_ratio: Option<f64>,
@@ -164,7 +163,7 @@ pub struct EqualCarbon {
     pub baseline: String,
     /// The order of the jobs.
     pub order: u64,
-    /// What both may emit.
+    /// The emissions of both.
     pub carbon_kg: f64,
     /// As in [`EqualEnergy`].
     pub jct_ratio: Option<f64>,
@@ -177,7 +176,7 @@ pub struct Summary {
     pub policy: String,
     /// The baseline.
     pub baseline: String,
-    /// Over all totals that both reach, in every order.
+    /// Over the totals that both reach, in all orders.
     pub spread: Option<RatioSpread>,
     /// The same of the medians.
     pub spread_p50: Option<RatioSpread>,
@@ -185,9 +184,9 @@ pub struct Summary {
     pub spread_p99: Option<RatioSpread>,
     /// At equal emissions.
     pub spread_carbon: Option<RatioSpread>,
-    /// Totals of energy that were compared.
+    /// Number of compared energies.
     pub totals: usize,
-    /// Those of them that the policy does not reach.
+    /// Number of these that the policy does not reach.
     pub not_reachable: usize,
 }
 
@@ -196,11 +195,11 @@ pub struct Summary {
 pub struct AboveBound {
     /// The policy.
     pub policy: String,
-    /// What it spent.
+    /// Its energy.
     pub energy_kwh: f64,
-    /// Its completion time over the bound's; null where the bound says nobody spends so little.
+    /// Ratio of its completion time to the bound; null below the bound's least energy.
     pub ratio: Option<f64>,
-    /// The same over the bound of jobs that have the cluster to themselves.
+    /// Ratio to the bound without contention.
     pub ratio_alone: Option<f64>,
 }
 
@@ -209,20 +208,20 @@ pub struct AboveBound {
 pub struct AboveCarbonBound {
     /// The policy.
     pub policy: String,
-    /// What it emitted.
+    /// Its emissions.
     pub carbon_kg: f64,
-    /// Its completion time over the bound's; null where the bound says nobody emits so little.
+    /// Ratio of its completion time to the bound; null below the bound's least emissions.
     pub ratio: Option<f64>,
 }
 
-/// A policy at the top clock against the first such one, as a relative change over the orders.
+/// A policy at the top clock against the first of them: relative changes over the orders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Untuned {
     /// The policy.
     pub policy: String,
-    /// What it is compared with.
+    /// The policy it is compared with.
     pub baseline: String,
-    /// Energy that counts.
+    /// Counted energy.
     pub energy: Option<ChangeSpread>,
     /// Mean time on GPUs.
     pub runtime: Option<ChangeSpread>,

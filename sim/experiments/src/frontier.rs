@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_is_not_reachable_and_more_than_enough_is_spent_by_nobody() {
+    fn small_totals_are_not_reachable_and_large_ones_are_capped() {
         let curve = frontier(&[(10.0, 50.0), (20.0, 30.0)]);
         assert_eq!(curve.jct_s_at(9.9), None);
         assert_eq!(curve.jct_s_at(f64::NAN), None);
@@ -254,8 +254,8 @@ mod tests {
         }
         // Conversely, the baseline's largest total exceeds all of the policy's.
         assert_eq!(compare(&baseline, &policy).not_reachable(), 0);
-        let dear = frontier(&[(100.0, 1.0)]);
-        assert_eq!(compare(&dear, &baseline).spread, None);
+        let costly = frontier(&[(100.0, 1.0)]);
+        assert_eq!(compare(&costly, &baseline).spread, None);
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn points_stand_above_the_bound_or_where_nobody_gets() {
+    fn points_below_the_bounds_least_total_have_no_ratio() {
         let options: Arc<[BoundOption]> =
             [BoundOption { gpus: 1, steps_per_s: 1.0, power_w: 100.0 }].into();
         let bound =

@@ -5,8 +5,8 @@
 //! workspace) the trace is the public one of tests/peer.rs; without it, a seeded one of the same
 //! shape. The goal is 0.16 s for the simulation; the peer takes 8.0 s.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
-#![allow(clippy::print_stdout, reason = "a benchmark says on which trace it ran")]
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its trace and results")]
 
 use std::path::PathBuf;
 

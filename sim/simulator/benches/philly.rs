@@ -1,15 +1,15 @@
 //! How long all 82,247 jobs of the Philly table take on 320 nodes of 8 A100, and how much memory:
 //! `cargo bench -p wattle-simulator --bench philly -- fifo` (or `wattle`, `tiresias`, `srtf`).
 //!
-//! `PHILLY_JOBS=10000` takes the first so many.
+//! `PHILLY_JOBS=10000` uses the first 10,000 jobs.
 //!
 //! As `wattle compare philly --oracle --world alone` runs them: true surfaces, lengths known, any
 //! number of GPUs from one to 64 where the policy is elastic. Needs the table below `WATTLE_DATA`
 //! (or the folder beside the workspace). The goals are 60 s for `wattle`, 2 s for `fifo`, 2 GB for
 //! all.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark says what broke by panicking")]
-#![allow(clippy::print_stdout, reason = "a benchmark says what it ran on and what it took")]
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a benchmark prints its trace and results")]
 
 use std::path::PathBuf;
 

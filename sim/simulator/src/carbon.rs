@@ -190,7 +190,7 @@ impl CarbonSeries {
             match steps.last_mut() {
                 // Two in one second: the later holds.
                 Some(last) if last.0 == s => last.1 = *intensity,
-                // What changes nothing need not be said.
+                // Unchanged values are omitted.
                 Some(last) if last.1 == *intensity => {}
                 _ => steps.push((s, *intensity)),
             }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 use wattle_common::topology::ClusterShape;
 use wattle_placer::state::gpu_set::bits;
@@ -30,11 +29,8 @@ pub(crate) struct Part {
 struct Card {
     /// Jobs in the order they came, with their shapes.
     tenants: Vec<(u32, Shape)>,
-    /// What its tenants set it to, or it is held to; the lower cap and the lower clock where they
-    /// differ.
+    /// Its cap and clock, by their place in `settings`.
     setting: u32,
-    /// The cap that holds it to what it was promised to draw, where there is a power limit.
-    enforced_cap: Option<Power>,
     /// Which of the known states it is in.
     state: u32,
 }
@@ -69,8 +65,6 @@ pub(crate) struct Cards<'w> {
     known_alone: BTreeMap<(u32, u32, Shape), u32>,
     /// Every setting there was; the first is the default.
     settings: Vec<GpuSetting>,
-    /// What each running job set its cards to, where it did.
-    set: BTreeMap<u32, GpuSetting>,
     states: Vec<GpuState>,
     /// Power of all cards and hosts, mW.
     pub(crate) power_mw: u64,
@@ -100,7 +94,6 @@ impl<'w> Cards<'w> {
             known: BTreeMap::new(),
             known_alone: BTreeMap::new(),
             settings: vec![GpuSetting::DEFAULT],
-            set: BTreeMap::new(),
             states: Vec::new(),
             power_mw: 0,
             above_idle_mw: 0,
@@ -130,12 +123,7 @@ impl<'w> Cards<'w> {
             let state = cards.state_of(kind as u32, 0, &[]);
             let idle_mw = cards.states[state as usize].power.as_mw();
             cards.power_mw += idle_mw * u64::from(gpus);
-            let empty = (0..gpus).map(|_| Card {
-                tenants: Vec::new(),
-                setting: 0,
-                enforced_cap: None,
-                state,
-            });
+            let empty = (0..gpus).map(|_| Card { tenants: Vec::new(), setting: 0, state });
             let empty = empty.collect();
             cards.nodes.push(NodeCards {
                 kind: kind as u32,
@@ -179,53 +167,23 @@ impl<'w> Cards<'w> {
         self.world.host_power_of(model, gpus).as_mw() + model.idle.as_mw() * u64::from(gpus)
     }
 
-    /// What a job's cards are set to from now on; appends every job whose speed may have changed.
+    /// A GPU has this cap and clock from now on; appends every job whose speed may have changed.
     pub(crate) fn set(
-        &mut self,
-        job: u32,
-        setting: GpuSetting,
-        on: &GpuSet,
-        touched: &mut Vec<u32>,
-    ) {
-        if setting.is_default() {
-            self.set.remove(&job);
-        } else {
-            self.set.insert(job, setting);
-        }
-        for (node, gpu) in on.gpus() {
-            self.refresh(node.index(), gpu as usize, touched);
-        }
-    }
-
-    /// A card draws no more than that from now on; appends every job whose speed may have changed.
-    pub(crate) fn hold(
         &mut self,
         node: NodeKey,
         gpu: u32,
-        to: Option<Power>,
+        setting: GpuSetting,
         touched: &mut Vec<u32>,
     ) {
-        let card = &mut self.nodes[node.index()].cards[gpu as usize];
-        if std::mem::replace(&mut card.enforced_cap, to) != to {
-            self.refresh(node.index(), gpu as usize, touched);
-        }
-    }
-
-    /// The setting of a card with these tenants, held to that.
-    fn setting_of(&mut self, tenants: &[(u32, Shape)], enforced_cap: Option<Power>) -> u32 {
-        if self.set.is_empty() && enforced_cap.is_none() {
-            return 0;
-        }
-        let settings = || tenants.iter().filter_map(|(job, _)| self.set.get(job));
-        let setting = GpuSetting {
-            cap_mw: settings().filter_map(|setting| setting.cap_mw).chain(enforced_cap).min(),
-            clock_mhz_max: settings().filter_map(|setting| setting.clock_mhz_max).min(),
-        };
         let known = self.settings.iter().position(|known| *known == setting);
-        known.unwrap_or_else(|| {
+        let setting = known.unwrap_or_else(|| {
             self.settings.push(setting);
             self.settings.len() - 1
-        }) as u32
+        }) as u32;
+        let card = &mut self.nodes[node.index()].cards[gpu as usize];
+        if std::mem::replace(&mut card.setting, setting) != setting {
+            self.refresh(node.index(), gpu as usize, touched);
+        }
     }
 
     /// What a card is set to.
@@ -234,17 +192,7 @@ impl<'w> Cards<'w> {
     }
 
     /// Puts a job on its GPUs; appends every job whose speed may have changed.
-    pub(crate) fn add(
-        &mut self,
-        job: u32,
-        shape: Shape,
-        setting: GpuSetting,
-        on: &GpuSet,
-        touched: &mut Vec<u32>,
-    ) {
-        if !setting.is_default() {
-            self.set.insert(job, setting);
-        }
+    pub(crate) fn add(&mut self, job: u32, shape: Shape, on: &GpuSet, touched: &mut Vec<u32>) {
         for spot in &on.by_node {
             let node = spot.node.index();
             let free_before = self.nodes[node].free_beside();
@@ -263,7 +211,6 @@ impl<'w> Cards<'w> {
 
     /// Takes a job off its GPUs; appends every other job whose speed may have changed.
     pub(crate) fn remove(&mut self, job: u32, on: &GpuSet, touched: &mut Vec<u32>) {
-        self.set.remove(&job);
         for spot in &on.by_node {
             let node = spot.node.index();
             let free_before = self.nodes[node].free_beside();
@@ -343,12 +290,10 @@ impl<'w> Cards<'w> {
         let card = &mut cards[gpu];
         touched.extend(card.tenants.iter().map(|(tenant, _)| *tenant));
         let tenants = std::mem::take(&mut card.tenants);
-        let (before, enforced_cap) = (card.state, card.enforced_cap);
-        let setting = self.setting_of(&tenants, enforced_cap);
+        let (before, setting) = (card.state, card.setting);
         let after = self.state_of(kind, setting, &tenants);
         let card = &mut self.nodes[node].cards[gpu];
         card.tenants = tenants;
-        card.setting = setting;
         card.state = after;
         let (before, after) = (&self.states[before as usize], &self.states[after as usize]);
         self.power_mw = self.power_mw + after.power.as_mw() - before.power.as_mw();

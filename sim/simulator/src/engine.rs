@@ -7,10 +7,11 @@
 
 mod comparing;
 mod deciding;
+mod metering;
 mod nodes;
 pub(crate) mod recording;
 mod running;
-mod steering;
+
 mod watching;
 
 use std::cmp::Reverse;
@@ -19,16 +20,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wattle_common::{NodeId, Timestamp};
-use wattle_placer::{
-    ClusterState, JobFacts, NodeFacts, PlanningInput, PlanningLimits, Policy, PolicyCache, Reads,
-};
+use wattle_placer::controller::budget::ActiveBudget;
+use wattle_placer::controller::{Controller, ControllerConfig};
+use wattle_placer::{JobFacts, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
 use crate::cards::Cards;
+use crate::engine::metering::{Reading, put_in_force, starvation};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
 use crate::engine::running::Running;
-use crate::engine::steering::{Steered, budget_of};
 use crate::meter::Meter;
 use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
@@ -60,11 +61,8 @@ enum Due {
 /// One policy's run through a scenario.
 pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
-    policy: &'s dyn Policy,
     options: &'s RunOptions,
-    state: ClusterState,
-    limits: PlanningLimits,
-    cache: Option<PolicyCache>,
+    controller: Controller<&'s dyn Policy>,
     cards: Cards<'s>,
     meter: Meter<'s>,
     /// The meter as it stood at the last completion, where the run ends: jobs that come later and
@@ -87,8 +85,8 @@ pub(crate) struct Engine<'s> {
     idle_looks: usize,
     /// What the policy, or what stands around it, reads of surfaces.
     reads: Reads,
-    /// A budget, where one is to be held.
-    steered: Option<Steered>,
+    /// The meter's last reading, under a budget.
+    reading: Option<Reading>,
     watch: Watch,
     /// Whether somebody waits for want of energy or power.
     held_back: bool,
@@ -165,12 +163,14 @@ impl<'s> Engine<'s> {
             });
         }
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
-        let mut state = ClusterState::new();
-        let mut limits = PlanningLimits {
+        let mut config = ControllerConfig {
             price: options.price,
             nodes_sleep: options.nodes_sleep,
-            ..PlanningLimits::default()
+            ..ControllerConfig::default()
         };
+        config.tenants_max = options.tenants_max.unwrap_or(config.tenants_max);
+        let mut controller = Controller::new(config, policy);
+        let state = controller.events();
         let below = scenario.cluster.switches().zip(scenario.cluster.boards());
         for (i, ((gpus, kind), (switch, board))) in scenario.cluster.nodes().zip(below).enumerate()
         {
@@ -186,15 +186,9 @@ impl<'s> Engine<'s> {
             state.node_has_boards(node, board);
         }
         state.inventory_known(true);
-        if let Some(tenants_max) = options.tenants_max {
-            limits.tenants_max = tenants_max;
-        }
         let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(first_us, scenario.carbon.as_ref());
-        let steered = Steered::of(scenario, policy, options, first_us);
-        if let Some(steered) = &steered {
-            steered.prepare(&mut state, &mut limits, world, scenario);
-        }
+        let reading = put_in_force(&mut controller, world, scenario, options, first_us);
         // Bounds on what is drawn read what everybody draws.
         let reads_what =
             if options.budget.is_some() { Reads::All } else { policy.capabilities().reads };
@@ -203,11 +197,8 @@ impl<'s> Engine<'s> {
         let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed, reads_what));
         Ok(Self {
             scenario,
-            policy,
             options,
-            state,
-            limits,
-            cache: None,
+            controller,
             cards,
             until_last: meter.clone(),
             meter,
@@ -223,7 +214,7 @@ impl<'s> Engine<'s> {
             again_us: None,
             idle_looks: 0,
             reads: reads_what,
-            steered,
+            reading,
             watch: Watch::default(),
             held_back: false,
             deferred: 0,
@@ -238,7 +229,7 @@ impl<'s> Engine<'s> {
     }
 
     /// Tells `progress` how many jobs have ended, and of how many, whenever one has.
-    pub(crate) fn heard_by(mut self, progress: &'s mut dyn FnMut(usize, usize)) -> Self {
+    pub(crate) fn with_progress(mut self, progress: &'s mut dyn FnMut(usize, usize)) -> Self {
         self.progress = Some(progress);
         self
     }
@@ -266,12 +257,14 @@ impl<'s> Engine<'s> {
         loop {
             let arrival = arrivals.peek().map(|&job| us(self.jobs[job as usize].spec.submit));
             let due = self.due.peek().map(|Reverse((at, ..))| *at);
-            let steers = self.steered.as_ref().map(|steered| steered.next_us);
+            let steers = self.controller.control_at().map(Timestamp::as_us);
             let again = self.again_us.into_iter().chain(steers).min();
             let again = again.filter(|_| self.may_look_again(arrival.is_some()));
             let Some(now_us) = arrival.into_iter().chain(due).chain(again).min() else { break };
             if now_us > US_MAX {
-                return Err(SimulationError::TooLong { policy: self.policy.name().to_owned() });
+                return Err(SimulationError::TooLong {
+                    policy: self.controller.policy().name().to_owned(),
+                });
             }
             let mut something = false;
             // Void events must not move the meter: after the last completion nothing counts.
@@ -281,7 +274,7 @@ impl<'s> Engine<'s> {
                 self.again_us = self.again_us.filter(|at| *at > now_us);
                 reached = true;
                 self.reach(now_us);
-                something |= self.steer();
+                something |= self.control();
                 // However often the price is looked at, a queue of which nothing runs is stuck.
                 self.idle_looks += usize::from(!something);
             }
@@ -342,24 +335,20 @@ impl<'s> Engine<'s> {
     fn reach(&mut self, now_us: u64) {
         self.record_levels(now_us);
         let span_us = now_us.saturating_sub(self.now_us);
-        if let Some(steered) = &self.steered {
-            let most = steered.steering.budget().power_mw;
-            let (drawn, position) = (self.cards.power_mw, steered.position);
+        if let Some(budget) = self.controller.budget() {
+            let most = budget.controller().budget().power_mw;
+            let (drawn, position) = (self.cards.power_mw, budget.position());
             self.watch.saw(drawn, span_us, most, position, self.held_back);
         }
         self.deferred_us += u64::from(self.deferred) * span_us;
         self.meter.advance(now_us, &self.cards);
         self.now_us = now_us;
-        self.state.advance_to(Timestamp::from_us(now_us));
+        self.controller.advance_to(Timestamp::from_us(now_us));
     }
 
     /// Whether the policy reads surfaces, and is told of progress.
     fn is_informed(&self) -> bool {
         self.tally.is_some()
-    }
-
-    fn input(&self) -> PlanningInput<'_> {
-        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
     }
 
     fn now(&self) -> Timestamp {
@@ -368,7 +357,7 @@ impl<'s> Engine<'s> {
 
     fn arrive(&mut self, job: u32) {
         let spec = self.jobs[job as usize].spec;
-        let key = self.state.job_arrived(JobFacts {
+        let facts = JobFacts {
             id: spec.id.clone(),
             workload: Some(spec.workload.clone()),
             request: spec.gpus,
@@ -376,12 +365,13 @@ impl<'s> Engine<'s> {
             priority: spec.priority,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
-            slack: spec.slack.filter(|_| !self.options.nobody_waits),
+            slack: spec.slack.filter(|_| !self.options.no_deferral),
             duration_alone: self.duration_said(job),
             memory_mib_max: self.memory_said(job),
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
             submitted_at: self.now(),
-        });
+        };
+        let key = self.controller.events().job_arrived(facts);
         if self.by_key.len() <= key.index() {
             self.by_key.resize(key.index() + 1, u32::MAX);
         }
@@ -417,11 +407,15 @@ impl<'s> Engine<'s> {
             progress(self.finished.len(), self.scenario.jobs.len());
         }
         let key = running.key.take();
-        if let Some(on) = on {
-            self.cards.remove(job, &on, &mut self.touched);
+        if let Some(on) = &on {
+            self.cards.remove(job, on, &mut self.touched);
         }
         if let Some(key) = key {
-            self.state.job_finished(key);
+            self.controller.job_completed(key);
+        }
+        // Under a power limit the next plan sets every GPU.
+        if let Some(on) = on.filter(|_| self.controller.limits().power_max.is_none()) {
+            self.set_gpus(on.gpus());
         }
         if let Some(profiles) = &mut self.profiles {
             profiles.ended(&spec.id);
@@ -460,11 +454,12 @@ impl<'s> Engine<'s> {
     }
 
     fn finish(mut self, last_completion_us: u64) -> PolicyOutcome {
-        self.count_the_rest(last_completion_us);
-        let steered = self.steered.as_ref().filter(|_| self.options.budget.is_some());
-        let spending = steered.map(|steered| self.watch.outcome(&steered.steering));
+        self.meter_the_rest(last_completion_us);
+        let budget = self.controller.budget().filter(|_| self.options.budget.is_some());
+        let budget = budget.map(ActiveBudget::controller);
+        let spending = budget.map(|controller| self.watch.outcome(controller));
         let budget_overrun =
-            budget_of(steered).filter(|budget| budget.has_window()).and_then(|_| {
+            budget.filter(|controller| controller.budget().has_window()).and_then(|_| {
                 let windows = spending.iter().flat_map(|spending| &spending.windows);
                 windows.map(|window| window.overrun).reduce(f64::max)
             });
@@ -482,7 +477,7 @@ impl<'s> Engine<'s> {
             notes.push(format!("rejected besides: {}", pluralize(more, "job")));
         }
         if waiting > 0 {
-            let why = self.steered.as_ref().and_then(|steered| steered.starves(self.input()));
+            let why = starvation(&self.controller);
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             notes.push(format!("{} never found a place{why}", pluralize(waiting, "job")));
         }
@@ -497,7 +492,7 @@ impl<'s> Engine<'s> {
             ));
         }
         PolicyOutcome {
-            policy: self.policy.name().to_owned(),
+            policy: self.controller.policy().name().to_owned(),
             oracle: self.oracle.is_some(),
             jobs,
             finished: self.finished.len(),

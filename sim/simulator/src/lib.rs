@@ -38,15 +38,17 @@ pub mod text;
 pub mod trace;
 
 pub use carbon::CarbonSeries;
-pub use engine::recording::{Level, Nap, RecordedJob, RecordedNode, RecordedPlacement, Recording};
+pub use engine::recording::{
+    Level, RecordedJob, RecordedNode, RecordedPlacement, Recording, SleepInterval,
+};
 pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};
 pub use prediction_error::{Prediction, PredictionError};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_heard, run_oracle,
-    run_policy, run_recorded, run_with,
+    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_oracle, run_policy,
+    run_recorded, run_with, run_with_progress,
 };
 pub use spending::{Spending, WindowSpent};
 pub use surface_noise::{Shape as ErrorShape, SurfaceNoise};

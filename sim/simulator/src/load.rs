@@ -111,7 +111,7 @@ impl Scenario {
     /// is the trace's own.
     ///
     /// The times of arrival stay, each job is whole, and its deadline stays as far from its
-    /// arrival. So the load stays, and what a result owes to who came first is seen.
+    /// arrival. The load is unchanged, which shows the effect of the order of arrivals.
     pub fn set_order(&mut self, order: u64) {
         if order == 0 {
             return;

@@ -369,8 +369,11 @@ impl PolicyOutcome {
                 parts.push(pluralize(spending.windows.len(), "window"));
                 parts.push(format!("overrun at most {:.2} %", 100.0 * overrun));
                 parts.push(format!("energy price {:.2} of its range", spending.price_mean));
-                parts.push(format!("admission closed for {}", span(Some(spending.held_back_s))));
-                parts.push(pluralize(spending.pauses, "preemption"));
+                parts.push(format!(
+                    "admission closed for {}",
+                    span(Some(spending.admission_closed_s))
+                ));
+                parts.push(pluralize(spending.preemptions, "preemption"));
             }
             parts.push(format!("peak {:.2} kW", spending.power_kw_peak));
             if let Some(exceeded) = spending.power_exceeded_s {

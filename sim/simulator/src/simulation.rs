@@ -123,7 +123,7 @@ pub struct RunOptions {
     /// What is expected of the grid.
     pub forecast: Forecast,
     /// Whether no job waits for a cleaner grid, whatever slack it declares.
-    pub nobody_waits: bool,
+    pub no_deferral: bool,
 }
 
 /// Runs `scenario` under `policy`.
@@ -144,14 +144,14 @@ pub fn run_with(
 ///
 /// # Errors
 /// Where a workload is not known, or the policy breaks a rule.
-pub fn run_heard(
+pub fn run_with_progress(
     world: &World,
     scenario: &Scenario,
     policy: &dyn Policy,
     options: &RunOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<PolicyOutcome, SimulationError> {
-    Engine::new(world, scenario, policy, options)?.heard_by(progress).run()
+    Engine::new(world, scenario, policy, options)?.with_progress(progress).run()
 }
 
 /// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome, and records the run.
@@ -166,7 +166,7 @@ pub fn run_recorded(
     options: &RunOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(PolicyOutcome, Recording), SimulationError> {
-    Engine::new(world, scenario, policy, options)?.heard_by(progress).run_recorded()
+    Engine::new(world, scenario, policy, options)?.with_progress(progress).run_recorded()
 }
 
 /// Runs `scenario` under one policy. Its `wall_s` is 0: this library takes no clock, the caller may

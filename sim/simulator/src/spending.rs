@@ -17,9 +17,9 @@ pub struct Spending {
     /// over time.
     pub price_mean: f64,
     /// Time during which admission was closed for lack of energy.
-    pub held_back_s: f64,
+    pub admission_closed_s: f64,
     /// Preemptions because the rest of a window's budget did not suffice even at the lowest power.
-    pub pauses: u32,
+    pub preemptions: u32,
 }
 
 /// Use of the budget in one window.
@@ -41,7 +41,7 @@ pub(crate) struct Watch {
     priced_us: f64,
     held_us: u64,
     span_us: u64,
-    pauses: u32,
+    preemptions: u32,
 }
 
 impl Watch {
@@ -68,7 +68,7 @@ impl Watch {
 
     /// A running job was preempted.
     pub(crate) const fn paused(&mut self) {
-        self.pauses += 1;
+        self.preemptions += 1;
     }
 
     /// The totals.
@@ -87,8 +87,8 @@ impl Watch {
             power_kw_peak: tidy(self.peak_mw as f64 / 1e6),
             power_exceeded_s: limited.then(|| tidy(self.exceeded_us as f64 / 1e6)),
             price_mean: tidy(self.priced_us / self.span_us.max(1) as f64),
-            held_back_s: tidy(self.held_us as f64 / 1e6),
-            pauses: self.pauses,
+            admission_closed_s: tidy(self.held_us as f64 / 1e6),
+            preemptions: self.preemptions,
         }
     }
 }

@@ -150,6 +150,6 @@ fn how_much_work_past_jobs_were_outlives_a_restart() {
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     assert_eq!(world.record("a").work_s, Some(200.0));
     world.restart();
-    let sizes = &world.placer.state.work_history();
+    let sizes = &world.placer.controller.state().work_history();
     assert_eq!((sizes.len(), sizes.mean_s()), (1, Some(200.0)));
 }

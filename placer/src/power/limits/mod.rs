@@ -166,7 +166,7 @@ impl<'a> LimitedPlan<'a> {
                     (on, *setting, Role::Stops)
                 }
                 State::Running { on, setting, .. } => (on, *setting, Role::Continues),
-                State::Stopping { on } => (on, GpuSetting::DEFAULT, Role::Stops),
+                State::Stopping { on, .. } => (on, GpuSetting::DEFAULT, Role::Stops),
                 State::Queued => continue,
             };
             let gpus = JobGpus { job, gpu_type, gpus: on.gpu_count() };

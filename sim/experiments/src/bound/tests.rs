@@ -180,9 +180,9 @@ proptest! {
     fn never_above_the_exact_solution_with_weights(
         (jobs, gpus) in some_jobs(2),
         (first_s, apart_s) in (0.0_f64..300.0, 10.0_f64..300.0),
-        (dear, cheap) in (1.0_f64..3.0, 0.2_f64..1.0),
+        (high, low) in (1.0_f64..3.0, 0.2_f64..1.0),
     ) {
-        let turns = [(first_s, dear), (first_s + apart_s, cheap)];
+        let turns = [(first_s, high), (first_s + apart_s, low)];
         let weight = |from_s, until_s| least_weight(&turns, from_s, until_s);
         let mus_s_per_j = vec![0.0, 1e-3, 1e-2, 1e-1];
         // After the buckets energy has the least weight.

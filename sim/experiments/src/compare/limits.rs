@@ -44,7 +44,7 @@ impl Limits {
         }
     }
 
-    pub(super) fn told(&self) -> Bounds {
+    pub(super) fn bounds(&self) -> Bounds {
         Bounds {
             energy_kwh: self.tight.least_energy().0,
             jct_s_mean: self.tight.fastest().1,

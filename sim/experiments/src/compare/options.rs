@@ -213,7 +213,7 @@ pub struct CompareOptions {
 
 impl CompareOptions {
     /// The name of `lengths` in output.
-    pub(super) const fn lengths_said(&self) -> &'static str {
+    pub(super) const fn lengths_name(&self) -> &'static str {
         match self.lengths {
             Lengths::Known => "known",
             Lengths::Reported => "reported",
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_packs_sleeps_where_only_ours_do() {
+    fn only_packing_policies_sleep_under_sleep_packing() {
         let sleep = |policy| Accounting::SleepPacking.sleeps(policy);
         assert!(sleep("eaco") && sleep("wattle") && !sleep("fifo") && !sleep("fifo-packed"));
         assert!(shares("gandiva") && shares("fifo-packed") && !shares("powerflow"));

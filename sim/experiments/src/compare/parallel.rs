@@ -21,23 +21,23 @@ pub(super) fn in_parallel<T: Sync, R: Send, E: Send>(
     let mut results: Vec<Option<Result<R, E>>> = Vec::new();
     results.resize_with(tasks.len(), || None);
     std::thread::scope(|scope| {
-        let (said, heard) = mpsc::sync_channel(threads);
+        let (sender, received) = mpsc::sync_channel(threads);
         for _ in 0..threads {
-            let (said, next, failed, work) = (said.clone(), &next, &failed, &work);
+            let (sender, next, failed, work) = (sender.clone(), &next, &failed, &work);
             scope.spawn(move || {
                 while !failed.load(Ordering::Relaxed) {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(task) = tasks.get(at) else { break };
                     let result = work(task);
                     failed.fetch_or(result.is_err(), Ordering::Relaxed);
-                    if said.send((at, result)).is_err() {
+                    if sender.send((at, result)).is_err() {
                         break;
                     }
                 }
             });
         }
-        drop(said);
-        for (count, (at, result)) in heard.iter().enumerate() {
+        drop(sender);
+        for (count, (at, result)) in received.iter().enumerate() {
             results[at] = Some(result);
             done(count + 1);
         }
@@ -54,11 +54,11 @@ mod tests {
     fn results_stand_in_the_order_of_the_tasks() {
         let tasks: Vec<u64> = (0..100).collect();
         for threads in [1, 2, 7, 1_000] {
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             let squares =
-                in_parallel(&tasks, threads, |n| Ok::<_, ()>(n * n), &mut |n| heard.push(n));
+                in_parallel(&tasks, threads, |n| Ok::<_, ()>(n * n), &mut |n| received.push(n));
             assert_eq!(squares.unwrap(), tasks.iter().map(|n| n * n).collect::<Vec<_>>());
-            assert_eq!(heard, (1..=100).collect::<Vec<_>>());
+            assert_eq!(received, (1..=100).collect::<Vec<_>>());
         }
         let none: Vec<u64> = Vec::new();
         assert_eq!(in_parallel(&none, 2, |n| Ok::<_, ()>(*n), &mut |_| ()), Ok(Vec::new()));

@@ -250,7 +250,7 @@ impl<'w> Comparer<'w> {
             tenants_max: (run.world == Neighbours::Alone).then_some(1),
             budget: self.options.budget,
             forecast: self.options.forecast,
-            nobody_waits: !run.defers,
+            no_deferral: !run.defers,
             ..RunOptions::default()
         }
     }
@@ -306,7 +306,7 @@ impl<'w> Comparer<'w> {
     }
 }
 
-/// What so many watts emit from one instant of a run to another, kg; seconds from its first
+/// Emissions of a constant power from one instant of a run to another, kg; seconds from its first
 /// arrival.
 fn emitted_kg(
     scenario: &Scenario,
@@ -328,7 +328,7 @@ pub(super) fn swept_run(
     mut outcome: PolicyOutcome,
     options: RunOptions,
 ) -> Swept {
-    // Said once: of the swept run.
+    // Stated once, for the swept run.
     let budget_overrun = outcome.budget_overrun.take();
     Swept {
         outcome,

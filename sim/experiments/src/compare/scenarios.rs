@@ -36,7 +36,7 @@ const SEED: u64 = 7;
 pub struct Case {
     /// The scenario's name.
     pub scenario: &'static str,
-    /// The load asked for.
+    /// The offered load.
     pub load: f64,
     /// What counts as spent.
     pub accounting: Accounting,

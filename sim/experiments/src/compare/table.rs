@@ -82,8 +82,8 @@ pub fn to_table(comparison: &Comparison) -> String {
             short.join("; ")
         );
     }
-    for said in &comparison.notes {
-        let _ = writeln!(out, "note: {said}");
+    for text in &comparison.notes {
+        let _ = writeln!(out, "note: {text}");
     }
     out
 }

@@ -209,7 +209,7 @@ fn background(layout: &Layout<'_>, number: usize) -> Markup {
     let end = layout.x(recording.until_us);
     let drawn = layout.tops.len();
     let mut asleep = String::new();
-    for sleep in recording.naps.iter().filter(|sleep| sleep.node < drawn) {
+    for sleep in recording.sleep_intervals.iter().filter(|sleep| sleep.node < drawn) {
         let rect = layout.node(sleep.node, layout.x(sleep.from_us), layout.x(sleep.until_us));
         if rect.width >= 0.2 {
             rect.add_to(&mut asleep);

@@ -67,7 +67,8 @@ impl Scale {
         self.log
     }
 
-    /// Where a value stands: 0 at the beginning, 1 at the end. Beyond them it goes on, but not far.
+    /// Where a value stands: 0 at the beginning, 1 at the end. Values beyond are extrapolated
+    /// within limits.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = if self.log {
             (value.max(f64::MIN_POSITIVE) / self.low).ln() / (self.high / self.low).ln()

@@ -42,7 +42,7 @@ fn options(world: &World, id: &str) -> Arc<[BoundOption]> {
     options.into()
 }
 
-/// The trace's jobs, arrivals so many times closer; none where there are no files.
+/// The trace's jobs with arrival times divided by `closer`; `None` without files.
 fn jobs(closer: f64) -> Option<Vec<BoundJob>> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let data = std::env::var_os("WATTLE_DATA").map_or_else(beside, PathBuf::from);
@@ -70,21 +70,22 @@ fn near(what: &str, value: f64, expected: f64, share: f64) {
 }
 
 #[test]
-fn alone_the_jobs_take_what_the_prototype_found() {
+fn bound_without_contention_agrees_with_the_prototype() {
     let Some(jobs) = jobs(1.0) else { return };
     let bound = contention_free(&jobs, GPUS).unwrap();
     let (least_kwh, slow_s) = bound.least_energy();
     near("least kWh", least_kwh, 4_980.0, 0.005);
     near("its hours", slow_s / 3_600.0, 51.4, 0.005);
-    // Dearer ends differ: the catalog's VGG-16 gains more from many GPUs than the prototype's.
+    // The high-energy ends differ: the catalog's VGG-16 gains more from many GPUs than the
+    // prototype's.
     near("hours", bound.jct_s_at(5_500.0).unwrap() / 3_600.0, 13.0, 0.02);
 }
 
 /// Arrivals five and seven times closer: loads .76 and 1.07.
 #[test]
-#[ignore = "takes a minute: `cargo test --release -p wattle-simulator --test suite bounds -- --ignored`"]
+#[ignore = "takes a minute: `cargo test --release -p wattle-experiments --test suite bounds -- --ignored`"]
 #[expect(clippy::disallowed_methods, reason = "a speed is measured")]
-fn gpu_prices_prove_what_the_prototype_proved() {
+fn bound_with_contention_agrees_with_the_prototype() {
     for (closer, expected) in [
         (5.0, [(5_600.0, 16.1), (6_500.0, 14.3), (7_500.0, 13.5), (10_000.0, 12.7)]),
         (7.0, [(5_600.0, 21.4), (6_500.0, 19.3), (7_500.0, 18.0), (10_000.0, 16.8)]),

@@ -1,4 +1,4 @@
-//! What must hold of every comparison, and ratios that must not change unnoticed.
+//! Properties of every comparison, and golden ratios.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use wattle_simulator::{Forecast, Lengths};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The folder of measured files; `None` says loudly that there is none.
+/// The folder of measured files; `None` with a message without one.
 fn data() -> Option<PathBuf> {
     let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let data = std::env::var_os("WATTLE_DATA").map_or_else(beside, PathBuf::from);
@@ -62,8 +62,8 @@ fn of_eaco_28(filter: &CaseFilter<'_>, options: CompareOptions) -> Vec<Compariso
 }
 
 /// No run of the first order lies below the bound, and the tighter bound not below the other.
-fn nobody_is_below_the_bound(comparison: &Comparison) {
-    let told = format!(
+fn no_run_is_below_the_bound(comparison: &Comparison) {
+    let case = format!(
         "{} {} {} {}",
         comparison.scenario,
         comparison.accounting.as_str(),
@@ -81,17 +81,17 @@ fn nobody_is_below_the_bound(comparison: &Comparison) {
         let tight = at(&comparison.bounds.frontier, kwh);
         let alone = at(&comparison.bounds.alone, kwh);
         let (Some(tight), Some(alone)) = (tight, alone) else {
-            panic!("{told}: {} spends {kwh} kWh, less than can be", run.outcome.policy);
+            panic!("{case}: {} spends {kwh} kWh, less than the bound", run.outcome.policy);
         };
-        assert!(tight >= alone * (1.0 - 1e-9), "{told}: {tight} {alone}");
+        assert!(tight >= alone * (1.0 - 1e-9), "{case}: {tight} {alone}");
         assert!(
             tight <= jct_s * (1.0 + 1e-9),
-            "{told}: {} takes {jct_s} s on {kwh} kWh, the bound says {tight} s",
+            "{case}: {} takes {jct_s} s on {kwh} kWh, the bound is {tight} s",
             run.outcome.policy
         );
         seen += 1;
     }
-    assert!(seen > 0, "{told}");
+    assert!(seen > 0, "{case}");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
     let all = of_eaco_28(&filter, options("fifo,eaco,wattle"));
     // Published in two worlds, compute-bound in one; with and without deadlines; two accountings.
     assert_eq!(all.len(), 3 * 2 * 2);
-    all.iter().for_each(nobody_is_below_the_bound);
+    all.iter().for_each(no_run_is_below_the_bound);
     let missed = |comparison: &&Comparison| comparison.untuned.iter().any(|u| u.missed_share > 0.0);
     let deadlines: Vec<_> = all.iter().filter(missed).map(|c| c.deadlines).collect();
     assert!(!deadlines.is_empty() && deadlines.iter().all(|has| *has), "{deadlines:?}");
@@ -126,7 +126,7 @@ fn what_keeps_a_policy_from_the_bound_adds_up() {
         sum_s += cause.added_s;
         assert!((sum_s - cause.jct_s).abs() < 1e-6 * sum_s, "{cause:?}");
     }
-    // Nobody is below the bound, and the last line is the policy as it was compared.
+    // No run is below the bound, and the last line equals the compared policy.
     assert!(causes[1].added_s >= 0.0 && causes[2].added_s > 0.0, "{causes:?}");
     let points = comparison.policies.iter().enumerate().map(|(setting, run)| FrontierPoint {
         total: run.counted_kwh,
@@ -159,7 +159,7 @@ fn zeus_stands_as_one_point_beside_the_others() {
     };
     let all = of_eaco_28(&filter, options("fifo,fifo+zeus"));
     let comparison = all.iter().find(|comparison| !comparison.deadlines).unwrap();
-    nobody_is_below_the_bound(comparison);
+    no_run_is_below_the_bound(comparison);
     let of = |family: &'static str| comparison.policies.iter().filter(move |r| r.family == family);
     let zeus: Vec<_> = of("fifo+zeus").collect();
     assert_eq!(zeus.len(), 1);
@@ -216,7 +216,7 @@ fn the_keys_are_those_promised(comparison: &Comparison) {
 }
 
 #[test]
-fn whose_nodes_sleep_is_what_the_accounting_says() {
+fn sleep_follows_the_accounting() {
     let worlds = [Neighbours::Pairs];
     let published = ["published".to_owned()];
     let filter = CaseFilter { worlds: &worlds, workloads: &published, ..ALL_CASES };
@@ -226,16 +226,16 @@ fn whose_nodes_sleep_is_what_the_accounting_says() {
         let run = comparison.policies.iter().find(|run| run.family == policy).unwrap();
         run.outcome.energy_kwh
     };
-    let [all_sleep, nobody, ours] =
+    let [all_sleep, none_sleep, packing] =
         [Accounting::SleepAll, Accounting::SleepNone, Accounting::SleepPacking];
-    assert!((kwh(ours, "fifo") - kwh(nobody, "fifo")).abs() < 1e-6);
-    assert!((kwh(ours, "eaco") - kwh(all_sleep, "eaco")).abs() < 1e-6);
-    assert!(kwh(all_sleep, "fifo") < kwh(nobody, "fifo"));
-    assert!(kwh(all_sleep, "eaco") < kwh(nobody, "eaco"));
+    assert!((kwh(packing, "fifo") - kwh(none_sleep, "fifo")).abs() < 1e-6);
+    assert!((kwh(packing, "eaco") - kwh(all_sleep, "eaco")).abs() < 1e-6);
+    assert!(kwh(all_sleep, "fifo") < kwh(none_sleep, "fifo"));
+    assert!(kwh(all_sleep, "eaco") < kwh(none_sleep, "eaco"));
 }
 
 #[test]
-fn the_number_of_threads_changes_nothing_and_neighbours_nothing_for_who_has_none() {
+fn results_do_not_depend_on_threads_or_on_unused_colocation_models() {
     let published = ["published".to_owned()];
     let accountings = [Accounting::SleepAll];
     let filter =
@@ -258,7 +258,7 @@ fn what_is_not_there_is_named_with_the_remedy() {
     let unknown = error("powerflow-17", &ALL_CASES);
     assert!(matches!(unknown, CompareError::Unknown { .. }));
     expect_test::expect![
-        "no scenario is called `powerflow-17`; use one of powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
+        "unknown scenario `powerflow-17`; use one of powerflow-16, greenflow-16, eaco-28, eaco-64, philly, builtin"
     ]
     .assert_eq(&unknown.to_string());
     for name in ["powerflow-16", "philly"] {
@@ -300,7 +300,7 @@ fn one_at_76(
 }
 
 /// Following the grid by the price costs nothing at equal emissions; waiting for it emits less and
-/// takes longer. Nobody is below the bound, which knows all hours to come.
+/// takes longer. No run is below the bound, which has perfect knowledge.
 #[test]
 fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     let Some(data) = data() else { return };
@@ -324,7 +324,7 @@ fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
     for (blind, waits) in of("powerflow").zip(of("powerflow+defer")) {
         assert!(waits.outcome.jct_s_mean > blind.outcome.jct_s_mean);
     }
-    nobody_is_below_the_bound(&comparison);
+    no_run_is_below_the_bound(&comparison);
     let least_kg = comparison.bounds.carbon_kg.unwrap();
     assert!(comparison.policies.iter().all(|run| run.counted_kg.unwrap() > least_kg));
     let above: Vec<f64> =
@@ -338,7 +338,7 @@ fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
 fn powerflow_stays_as_far_ahead_as_it_was() {
     let Some(data) = data() else { return };
     let comparison = of_powerflow_16(&data, options("powerflow,fifo,tiresias,srtf"));
-    nobody_is_below_the_bound(&comparison);
+    no_run_is_below_the_bound(&comparison);
     for (baseline, expected) in [("fifo", 2.14), ("tiresias", 1.54), ("srtf", 1.28)] {
         let of = |s: &&Summary| s.policy == "powerflow" && s.baseline == baseline;
         let summary = comparison.summary.iter().find(of).unwrap();
@@ -349,7 +349,7 @@ fn powerflow_stays_as_far_ahead_as_it_was() {
 }
 
 #[test]
-fn erring_surfaces_err_as_much_as_asked_and_cost_something() {
+fn surface_noise_has_the_given_size_and_a_cost() {
     let Some(data) = data() else { return };
     let mape = |surfaces: Surfaces| {
         let one = CompareOptions { surfaces, ..options("powerflow") };

@@ -1,4 +1,4 @@
-//! The pages: whole, escaped, the same again, and of nothing that is elsewhere.
+//! Report pages are well-formed, escaped, reproducible and self-contained.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use wattle_simulator::{
 };
 use wattle_world::World;
 
-/// The text of each element of these names, in order; fails where tags do not close one another, an
-/// entity is none, or an attribute is not quoted.
+/// The text of each element of these names, in order; panics on unbalanced tags, invalid entities
+/// and unquoted attributes.
 fn texts_of(page: &str, names: &[&str]) -> Vec<String> {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").unwrap();
     let mut open: Vec<(&str, String)> = Vec::new();
@@ -50,8 +50,8 @@ fn texts_of(page: &str, names: &[&str]) -> Vec<String> {
     found
 }
 
-/// What no page that stands alone has.
-fn is_alone(page: &str) {
+/// Asserts that a page has no external references and no invalid numbers.
+fn assert_self_contained(page: &str) {
     for reference in ["http:", "https:", "src=", "@import", "<link", "<img", "<iframe"] {
         assert!(!page.contains(reference), "{reference}");
     }
@@ -93,7 +93,7 @@ fn elastic_jobs() -> Scenario {
 }
 
 #[test]
-fn a_comparison_is_one_whole_page() {
+fn a_comparison_page_is_complete() {
     let worlds = Worlds::new(World::builtin());
     let mut orders = vec![elastic_jobs(); 2];
     orders[1].set_order(1);
@@ -122,14 +122,14 @@ fn a_comparison_is_one_whole_page() {
     let recorded = record(worlds.of(case.world), &case, &comparison).unwrap();
     assert_eq!(recorded.len(), 2);
     for run in &recorded {
-        // What was run once more came out as the first time.
+        // The second run equals the first.
         let same = comparison.policies.iter().filter(|first| first.outcome == run.outcome);
         assert_eq!(same.count(), 1, "{}", run.name);
     }
     let comparisons = [comparison.clone(), comparison];
     let page = comparison_page(&comparisons, &recorded);
     assert_eq!(page, comparison_page(&comparisons, &recorded));
-    is_alone(&page);
+    assert_self_contained(&page);
     let headings = texts_of(&page, &["h1", "h2"]);
     assert_eq!(
         headings,
@@ -162,7 +162,7 @@ fn a_comparison_is_one_whole_page() {
 }
 
 #[test]
-fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
+fn a_simulation_page_is_complete_and_escaped() {
     let world = World::builtin();
     let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,8,x\nb,60,1800,4,x\nc,70,9,4,x\n";
     let trace = trace::parse("<script>alert('x')</script>&\".csv", text.as_bytes()).unwrap();
@@ -177,20 +177,21 @@ fn a_simulation_is_one_whole_page_whatever_its_trace_is_called() {
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
     let under = ["20 kWh in 24 h <here>".to_owned()];
     let page = simulation_page(&gather(&scenario, outcomes).into(), &recorded, &under);
-    is_alone(&page);
+    assert_self_contained(&page);
     let headings = texts_of(&page, &["h1", "h2"]);
     assert_eq!(headings[0], "Wattle: &lt;script&gt;alert('x')&lt;/script&gt;&amp;&quot;.csv");
     assert_eq!(headings[1..3], ["Policies", "Claimed, and measured here"]);
-    assert!(page.contains("asks for 4 GPUs; 0 free"), "why b waited is told");
-    assert!(page.contains("; 20 kWh in 24 h &lt;here&gt;.</p>"), "what it was held to is told");
+    assert!(page.contains("asks for 4 GPUs; 0 free"), "the reason of b's wait");
+    assert!(page.contains("; 20 kWh in 24 h &lt;here&gt;.</p>"), "the limits of the runs");
     assert!(page.contains("makespan") && !page.contains("jobs finished"));
     // After 3,600 s of a and 1,800 s of its own.
-    assert!(page.contains("<small>6.67\u{a0}min too late</small>"), "that b was late is told");
+    assert!(page.contains("<small>6.67\u{a0}min too late</small>"), "the delay of b");
 }
 
-/// A power limit that nothing fits below: who did not finish is told, and what was drawn.
+/// Under a power limit that one job does not fit, the page lists the unfinished job and the peak
+/// power.
 #[test]
-fn what_was_spent_and_who_is_not_done_are_told() {
+fn unfinished_jobs_and_budget_use_are_listed() {
     let world = World::builtin();
     let text = "job_id,submit_s,duration_s,num_gpus,vc\na,0,3600,1,x\nb,60,1800,8,x\n";
     let trace = trace::parse("two.csv", text.as_bytes()).unwrap();
@@ -206,7 +207,7 @@ fn what_was_spent_and_who_is_not_done_are_told() {
 }
 
 #[test]
-fn a_large_simulation_stays_a_page() {
+fn a_large_simulation_page_has_a_limited_size() {
     let world = World::builtin();
     let drawn = generator::generate(4_000, 7);
     let cluster = "40x8:v100".parse().unwrap();

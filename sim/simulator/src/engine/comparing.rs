@@ -19,7 +19,7 @@ impl Engine<'_> {
     pub(super) fn placed(&mut self, job: u32, on: &GpuSet) {
         let running = &self.jobs[job as usize];
         let Some(key) = running.key else { return };
-        let surface = self.state.job(key).and_then(|job| job.surface.as_ref());
+        let surface = self.controller.state().job(key).and_then(|job| job.surface.as_ref());
         if let Some(tally) = &mut self.tally {
             tally.placed(surface.is_none_or(|surface| surface.windows == 0));
         }
@@ -29,8 +29,9 @@ impl Engine<'_> {
             let workload = running.workload;
             let shape = Shaped { workload, gpus: on.gpu_count(), nodes: on.node_count() };
             let model = self.cards.model(on.by_node[0].node);
-            let surface = oracle.surface(self.state.now(), &running.spec.id, shape, model);
-            self.state.surface_known(key, surface);
+            let surface =
+                oracle.surface(self.controller.state().now(), &running.spec.id, shape, model);
+            self.controller.events().surface_known(key, surface);
         }
     }
 
@@ -49,7 +50,7 @@ impl Engine<'_> {
         };
         let compared = running
             .key
-            .and_then(|key| self.state.job(key))
+            .and_then(|key| self.controller.state().job(key))
             .map(|told| self.compare(told, on, &parts, &happens))
             .unwrap_or_default();
         self.end_stretch(job);
@@ -80,7 +81,7 @@ impl Engine<'_> {
             .map(|part| {
                 let other = |other: &u32| {
                     let key = self.jobs[*other as usize].key?;
-                    self.state.job(key)
+                    self.controller.state().job(key)
                 };
                 let others: Option<Vec<&Job>> = part.others.iter().map(other).collect();
                 said(told, gpus, nodes, &others?)

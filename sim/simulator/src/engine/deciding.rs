@@ -3,9 +3,8 @@
 //! Nothing is decided here.
 
 use wattle_common::Timestamp;
-use wattle_common::job::GpuSetting;
 use wattle_placer::allocation::restart_cost::restart;
-use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason, check};
+use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason};
 
 use crate::cards::Shape;
 use crate::engine::Engine;
@@ -24,10 +23,10 @@ impl Engine<'_> {
     pub(super) fn decide(&mut self) -> Result<(), SimulationError> {
         for _ in 0..ROUNDS_MAX {
             let plan = self.plan();
-            let violations = check(self.input(), &plan);
+            let violations = self.controller.check(&plan);
             if !violations.is_empty() {
                 return Err(SimulationError::Violation {
-                    policy: self.policy.name().to_owned(),
+                    policy: self.controller.policy().name().to_owned(),
                     at: self.now(),
                     violations,
                 });
@@ -39,15 +38,15 @@ impl Engine<'_> {
             self.held_back = matches!(held, Some(Reason::HeldBack { .. }));
             if plan.is_empty() {
                 self.idle_looks += 1;
-                self.apply(&plan);
-                self.hold_cards();
+                self.controller.apply(&plan);
+                self.enforce_caps();
                 self.reconfigure();
                 return Ok(());
             }
             // Nodes that only sleep and wake bring nobody on.
             self.idle_looks = if plan.decisions.is_empty() { self.idle_looks + 1 } else { 0 };
             let undone = self.carry_out(&plan);
-            self.hold_cards();
+            self.enforce_caps();
             self.reconfigure();
             // Without undone jobs or fresh priors an applied plan leaves nothing to do.
             let stands = self.oracle.as_ref().is_some_and(Oracle::is_whole);
@@ -55,7 +54,10 @@ impl Engine<'_> {
                 return Ok(());
             }
         }
-        Err(SimulationError::Restless { policy: self.policy.name().to_owned(), at: self.now() })
+        Err(SimulationError::Restless {
+            policy: self.controller.policy().name().to_owned(),
+            at: self.now(),
+        })
     }
 
     /// What the policy says once every job of the queue that it got to has its newest prior.
@@ -64,19 +66,17 @@ impl Engine<'_> {
         let mut heads = if reads_all { usize::MAX } else { HEADS_FRESH };
         loop {
             self.refresh_heads(heads);
-            let plan = wattle_placer::solve(self.policy, self.input());
+            let plan = self.controller.plan();
             // The jobs it decided on, and the one it stopped at.
             let reached = plan.decisions.len() + 1;
-            if !self.is_informed() || reached <= heads || heads >= self.state.queue_len() {
+            if !self.is_informed()
+                || reached <= heads
+                || heads >= self.controller.state().queue_len()
+            {
                 return plan;
             }
             heads = reached.max(2 * heads);
         }
-    }
-
-    fn apply(&mut self, plan: &Plan) {
-        plan.apply_to(&mut self.state);
-        self.cache.clone_from(&plan.cache);
     }
 
     /// Applies a plan to the problem and to the cards; true where somebody was undone.
@@ -89,35 +89,37 @@ impl Engine<'_> {
                 self.rejected.push(format!("job {id} was rejected: {reason}"));
             }
         }
-        self.apply(plan);
+        self.controller.apply(plan);
         let mut undone = false;
         for decision in &plan.decisions {
             match decision {
-                Decision::Start { job, on, setting, .. } => {
+                Decision::Start { job, on, .. } => {
                     let job = self.by_key[job.index()];
                     if self.cards.is_occupied(on) {
                         self.outcome.shared_starts += 1;
                     }
-                    self.start(job, on, *setting);
+                    self.start(job, on);
                 }
                 Decision::Stop { job: key, reason, .. } => {
                     if matches!(reason, Reason::Paused { .. }) {
                         self.watch.paused();
                     }
-                    self.stop(self.by_key[key.index()]);
-                    self.state.job_stopped(*key);
+                    let job = self.by_key[key.index()];
+                    self.controller.job_stopped(*key);
+                    self.stop(job);
                     undone = true;
                 }
-                Decision::Set { job, setting, .. } => {
+                Decision::Set { job, .. } => {
                     let job = self.by_key[job.index()];
-                    if let Some(on) = &self.jobs[job as usize].on {
-                        self.cards.set(job, *setting, on, &mut self.touched);
+                    if let Some(on) = self.jobs[job as usize].on.clone() {
+                        self.set_gpus(on.gpus());
                         self.touched.push(job);
                     }
                 }
                 Decision::Undo { job: key, .. } => {
-                    self.undo(self.by_key[key.index()]);
-                    self.state.job_stopped(*key);
+                    let job = self.by_key[key.index()];
+                    self.controller.job_stopped(*key);
+                    self.undo(job);
                     self.outcome.undone += 1;
                     undone = true;
                 }
@@ -128,7 +130,7 @@ impl Engine<'_> {
         undone
     }
 
-    fn start(&mut self, job: u32, on: &GpuSet, setting: GpuSetting) {
+    fn start(&mut self, job: u32, on: &GpuSet) {
         let (gpus, nodes) = (on.gpu_count(), on.node_count());
         let model = self.cards.model(on.by_node[0].node);
         let now_us = self.now_us;
@@ -167,7 +169,8 @@ impl Engine<'_> {
         running.rate = 0.0;
         running.on = Some(on.clone());
         let shape: Shape = (running.workload_index, gpus, nodes);
-        self.cards.add(job, shape, setting, on, &mut self.touched);
+        self.set_gpus(on.gpus());
+        self.cards.add(job, shape, on, &mut self.touched);
         self.placed(job, on);
     }
 
@@ -200,6 +203,7 @@ impl Engine<'_> {
         running.ran_us += now_us - running.started_us;
         let on = running.on.take()?;
         self.cards.remove(job, &on, &mut self.touched);
+        self.set_gpus(on.gpus());
         Some(on.gpu_count())
     }
 }

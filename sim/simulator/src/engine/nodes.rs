@@ -24,8 +24,8 @@ pub(super) fn watts(world: &World, gpu: &GpuModel, gpus: u32) -> NodeWatts {
 impl Engine<'_> {
     /// Whether asking again can still change anything.
     pub(super) fn may_look_again(&self, more_to_come: bool) -> bool {
-        let anyone_runs = self.state.running().next().is_some();
-        let anyone_waits = self.state.queue_len() > 0;
+        let anyone_runs = self.controller.state().running().next().is_some();
+        let anyone_waits = self.controller.state().queue_len() > 0;
         // Nodes may still go to sleep while jobs are to come.
         anyone_runs || more_to_come || (anyone_waits && self.idle_looks < IDLE_LOOKS_MAX)
     }
@@ -34,7 +34,7 @@ impl Engine<'_> {
     pub(super) fn order_nodes(&mut self, plan: &Plan) {
         for decision in &plan.nodes {
             let key = decision.node();
-            let watts = self.state.node(key).facts.watts;
+            let watts = self.controller.state().node(key).facts.watts;
             match decision {
                 NodeDecision::Sleep { .. } => {
                     let asleep_mw = watts.map(|watts| watts.asleep.as_mw());
@@ -51,6 +51,6 @@ impl Engine<'_> {
     }
 
     pub(super) fn woken(&mut self, node: u32) {
-        self.state.node_is(NodeKey::at(node as usize), Wakefulness::Awake);
+        self.controller.events().node_is(NodeKey::at(node as usize), Wakefulness::Awake);
     }
 }

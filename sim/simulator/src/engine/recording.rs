@@ -35,8 +35,8 @@ pub struct Recording {
     /// Every job, in the scenario's order.
     pub jobs: Vec<RecordedJob>,
     /// When nodes slept.
-    pub naps: Vec<Nap>,
-    /// Placements and naps that were too many to keep.
+    pub sleep_intervals: Vec<SleepInterval>,
+    /// Placements and sleep_intervals that were too many to keep.
     pub left_out: usize,
 }
 
@@ -108,7 +108,7 @@ pub struct RecordedPlacement {
 
 /// A node asleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nap {
+pub struct SleepInterval {
     /// Which node, as in [`Recording::nodes`].
     pub node: usize,
     /// From when on.
@@ -161,7 +161,7 @@ impl Recorder {
                 levels: Vec::new(),
                 level_us: 1_000_000,
                 jobs: scenario.jobs.iter().map(job).collect(),
-                naps: Vec::new(),
+                sleep_intervals: Vec::new(),
                 left_out: 0,
             },
         }
@@ -224,8 +224,8 @@ impl Recorder {
 
     fn woke(&mut self, node: usize, now_us: u64) {
         let Some(from_us) = self.asleep_since[node].take() else { return };
-        if self.kept.naps.len() < PLACEMENTS_MAX {
-            self.kept.naps.push(Nap { node, from_us, until_us: now_us });
+        if self.kept.sleep_intervals.len() < PLACEMENTS_MAX {
+            self.kept.sleep_intervals.push(SleepInterval { node, from_us, until_us: now_us });
         } else {
             self.kept.left_out += 1;
         }
@@ -241,11 +241,11 @@ impl Recorder {
         for placement in kept.jobs.iter_mut().flat_map(|job| &mut job.placements) {
             placement.until_us = placement.until_us.min(until_us);
         }
-        kept.naps.retain(|nap| nap.from_us < until_us);
-        for nap in &mut kept.naps {
-            nap.until_us = nap.until_us.min(until_us);
+        kept.sleep_intervals.retain(|interval| interval.from_us < until_us);
+        for interval in &mut kept.sleep_intervals {
+            interval.until_us = interval.until_us.min(until_us);
         }
-        kept.naps.sort_by_key(|nap| (nap.node, nap.from_us));
+        kept.sleep_intervals.sort_by_key(|interval| (interval.node, interval.from_us));
         let spans = (until_us - kept.from_us).div_ceil(kept.level_us) as usize;
         let mean = |(span, sum): (u64, &Level)| {
             // The last span ends before it is full.
@@ -276,7 +276,7 @@ impl Engine<'_> {
     /// Time goes on to `now_us`; until there everything was as it is.
     pub(super) fn record_levels(&mut self, now_us: u64) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.was(self.now_us, now_us, &self.cards, self.state.queue_len());
+            recorder.was(self.now_us, now_us, &self.cards, self.controller.state().queue_len());
         }
     }
 

@@ -25,7 +25,7 @@ impl Engine<'_> {
         let running = &mut self.jobs[job as usize];
         running.catch_up(now.as_us());
         if let Some(key) = running.key {
-            self.state.job_progressed(key, running.progress(now, lengths));
+            self.controller.events().job_progressed(key, running.progress(now, lengths));
         }
     }
 
@@ -36,7 +36,9 @@ impl Engine<'_> {
         let running = &self.jobs[job as usize];
         if let Some(key) = running.key {
             let said = running.progress(now, lengths);
-            self.state.job_progressed(key, Progress { steps_per_s: Some(0.0), ..said });
+            self.controller
+                .events()
+                .job_progressed(key, Progress { steps_per_s: Some(0.0), ..said });
         }
     }
 
@@ -51,7 +53,7 @@ impl Engine<'_> {
             steps_per_s: Some(0.0),
             ..Progress::default()
         };
-        self.state.job_progressed(key, progress);
+        self.controller.events().job_progressed(key, progress);
     }
 
     /// The steps of its whole work.
@@ -76,7 +78,8 @@ impl Engine<'_> {
             let job = drawn.below(last as u64 + 1) as u32;
             // In the unit of `wattle_placer::OperatingPoints::unit_rate`.
             let gpus = f64::from(self.jobs[job as usize].spec.gpus.min);
-            self.state.work_remembered(self.steps_of(job) * gpus / self.steps_per_s_alone(job));
+            let work_s = self.steps_of(job) * gpus / self.steps_per_s_alone(job);
+            self.controller.events().work_remembered(work_s);
         }
     }
 
@@ -84,7 +87,7 @@ impl Engine<'_> {
     /// must be told it.
     pub(super) fn duration_said(&self, job: u32) -> Option<Duration> {
         let spec = self.jobs[job as usize].spec;
-        if !self.policy.capabilities().needs_exact_durations {
+        if !self.controller.capabilities().needs_exact_durations {
             return spec.duration_estimate;
         }
         Some(match spec.work {
@@ -113,7 +116,7 @@ impl Engine<'_> {
 
     /// The fewest nodes that hold so many GPUs.
     fn nodes_for(&self, gpus: u32) -> u32 {
-        let size = self.state.nodes().first().map_or(1, |node| node.facts.gpus.max(1));
+        let size = self.controller.state().nodes().first().map_or(1, |node| node.facts.gpus.max(1));
         gpus.div_ceil(size).max(1)
     }
 
@@ -153,7 +156,7 @@ impl Engine<'_> {
             place,
         });
         if let Some(surface) = surface {
-            self.state.surface_known(key, surface);
+            self.controller.events().surface_known(key, surface);
         }
         let running = &mut self.jobs[job as usize];
         running.window_from_us = self.now_us;
@@ -179,9 +182,9 @@ impl Engine<'_> {
             return;
         }
         let all = self.reads == Reads::All;
-        let heads = if all { self.state.queue_len() } else { heads };
+        let heads = if all { self.controller.state().queue_len() } else { heads };
         let mut fresh = Vec::new();
-        for (key, _) in self.state.queue().take(heads) {
+        for (key, _) in self.controller.state().queue().take(heads) {
             let job = &mut self.jobs[self.by_key[key.index()] as usize];
             let learned =
                 self.profiles.as_ref().map_or(0, |profiles| profiles.learned(&job.spec.workload));
@@ -191,24 +194,26 @@ impl Engine<'_> {
             job.prior_of = Some(learned);
             fresh.push((key, &job.spec.id, job.workload, job.spec.gpus));
         }
-        let now = self.state.now();
+        let now = self.controller.state().now();
         for (key, id, workload, request) in fresh {
             if let Some(oracle) = &mut self.oracle {
                 let shape = oracle.expected_shape(workload, request.min);
                 for gpu in self.cards.models() {
                     match oracle.whole(now, id, shape, request, gpu) {
                         Some((surface, menu)) => {
-                            self.state.surface_and_menu_known(key, surface, menu);
+                            self.controller.events().surface_and_menu_known(key, surface, menu);
                         }
                         None => {
-                            self.state.surface_known(key, oracle.surface(now, id, shape, gpu));
+                            self.controller
+                                .events()
+                                .surface_known(key, oracle.surface(now, id, shape, gpu));
                         }
                     }
                 }
             } else if let Some(profiles) = &self.profiles {
                 let kinds = self.cards.models().map(|gpu| gpu.gpu_type.as_str());
                 for surface in profiles.surfaces(now, id, kinds) {
-                    self.state.surface_known(key, surface);
+                    self.controller.events().surface_known(key, surface);
                 }
             }
         }
@@ -216,7 +221,7 @@ impl Engine<'_> {
 
     /// When each of `touched` will have run an epoch since an observation of it began.
     pub(super) fn expect_epochs(&mut self, touched: &[u32]) {
-        for (_, observed) in self.state.observed() {
+        for (_, observed) in self.controller.state().observed() {
             let Some(seen) = observed.state.observation() else { continue };
             for mark in &seen.marks {
                 let job = self.by_key[mark.job.index()];

@@ -46,10 +46,10 @@ fn invalid_rows_are_counted_and_listed() {
             "2 rows left out: num_gpus is 0 (lines 2, 10)",
             "1 row left out: submit_s is negative (line 3)",
             "1 row out of order, sorted by submission (line 5)",
-            "1 row left out: the job_id stood in an earlier row (line 6)",
+            "1 row left out: an earlier row has the same job_id (line 6)",
             "2 rows left out: duration_s is empty (lines 7, 8)",
-            "1 row left out: duration_s is no time (line 9)",
-            "1 row left out: num_gpus is no whole number of at least 1 (line 11)",
+            "1 row left out: duration_s is not a time (line 9)",
+            "1 row left out: num_gpus is not a positive integer (line 11)",
         ]
     "#]]
     .assert_debug_eq(&notes(&trace));
@@ -59,11 +59,11 @@ fn invalid_rows_are_counted_and_listed() {
 fn errors_name_the_missing_columns() {
     let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();
     expect_test::expect![[r#"
-        x.csv: no row is a job
-        x.csv: column `num_gpus` of the Philly format is missing; it needs job_id,submit_s,duration_s,num_gpus, and the file has job_id,submit_s,duration_s,vc
-        x.csv: no row is a job
-        x.csv: no row is a job: 1 row left out: num_gpus is 0 (line 2)
-        x.csv: no row is a job
+        x.csv: no row is a valid job
+        x.csv: column `num_gpus` of the Philly format is missing; required are job_id,submit_s,duration_s,num_gpus; the file has job_id,submit_s,duration_s,vc
+        x.csv: no row is a valid job
+        x.csv: no row is a valid job: 1 row left out: num_gpus is 0 (line 2)
+        x.csv: no row is a valid job
     "#]]
     .assert_eq(
         &[
@@ -90,7 +90,7 @@ fn rows_that_are_not_utf8_are_listed_by_line() {
     assert_eq!(ids, ["a", "b-", "c", "d"]);
     assert_eq!(
         notes(&trace),
-        ["2 rows with bytes that are no UTF-8, each read as \u{fffd} (lines 3, 5)"]
+        ["2 rows with bytes that are not UTF-8, each read as \u{fffd} (lines 3, 5)"]
     );
 }
 
@@ -126,13 +126,13 @@ fn text_from_files_is_sanitized_in_errors() {
 fn unread_columns_are_noted_and_a_format_can_be_given() {
     let text = "job_id,submit_s,duration_s,num_gpus,color\na,0,1,1,red\n";
     let trace = parse("c.csv", text.as_bytes()).unwrap();
-    assert_eq!(notes(&trace), ["columns that were not read: color"]);
+    assert_eq!(notes(&trace), ["columns not read: color"]);
     assert_eq!(parse_as("c.csv", text.as_bytes(), Some("philly")).unwrap(), trace);
     let error = |format| parse_as("c.csv", text.as_bytes(), Some(format)).unwrap_err().to_string();
     expect_test::expect![[r#"
-        no trace format `helios`; use one of philly, tiresias, gavel, elasticflow, chronus, sacct
-        c.csv: column `num_gpu` of the Tiresias format is missing; it needs job_id,num_gpu,submit_time,iterations,model_name,duration,interval, and the file has job_id,submit_s,duration_s,num_gpus,color
-        c.csv: column `command` of the Gavel format is missing; it needs job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time, and the file has job_id,submit_s,duration_s,num_gpus,color
+        unknown trace format `helios`; use one of philly, tiresias, gavel, elasticflow, chronus, sacct
+        c.csv: column `num_gpu` of the Tiresias format is missing; required are job_id,num_gpu,submit_time,iterations,model_name,duration,interval; the file has job_id,submit_s,duration_s,num_gpus,color
+        c.csv: column `command` of the Gavel format is missing; required are job_type,command,working_directory,num_steps_arg,needs_data_dir,total_steps,scale_factor,priority_weight,SLO,arrival_time; the file has job_id,submit_s,duration_s,num_gpus,color
     "#]]
     .assert_eq(&["helios", "tiresias", "gavel"].map(|format| error(format) + "\n").concat());
 }

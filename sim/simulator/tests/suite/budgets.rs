@@ -1,5 +1,5 @@
-//! Budgets in whole simulations: GreenFlow is PowerFlow where the grid never changes, a power limit
-//! holds, and so does a carbon budget whatever the forecast.
+//! Budgets in simulations: GreenFlow equals PowerFlow on a constant grid, and power limits and
+//! carbon budgets hold whatever the forecast.
 
 use wattle_common::job::GpuRequest;
 use wattle_common::{Budget, Carbon, Energy, Power};
@@ -14,7 +14,7 @@ fn scenario(world: &World, seed: u64) -> Scenario {
     let trace = generator::generate(120, seed);
     let cluster = "4x8:v100".parse().unwrap();
     let mut scenario = Scenario::from_trace(world, &trace, &cluster, seed).unwrap();
-    // Nobody needs more than such a budget feeds.
+    // No job exceeds the budget's power.
     for job in &mut scenario.jobs {
         job.gpus = GpuRequest::exactly(job.gpus.min.min(8));
     }
@@ -31,9 +31,9 @@ fn energy(kwh: u64) -> Budget {
     Budget { energy_mj: Some(Energy::from_j(kwh * 3_600_000)), ..Budget::default() }
 }
 
-/// An energy budget, and the carbon budget that it is at one intensity: the very same run.
+/// An energy budget and the equivalent carbon budget at constant intensity give the same run.
 #[test]
-fn greenflow_is_powerflow_under_a_budget_where_the_grid_never_changes() {
+fn greenflow_equals_powerflow_on_a_constant_grid() {
     let world = World::builtin();
     let mut scenario = scenario(&world, 3);
     let by_energy = RunOptions { budget: Some(energy(20)), ..RunOptions::default() };
@@ -51,9 +51,9 @@ fn greenflow_is_powerflow_under_a_budget_where_the_grid_never_changes() {
     assert!(spending.price_mean > 0.1, "the budget binds: {}", spending.price_mean);
 }
 
-/// On predictions, too, which are wrong: cards are held to what they were promised.
+/// Also with predicted surfaces, which have errors: caps enforce the reserved power.
 #[test]
-fn what_is_drawn_never_exceeds_the_limit() {
+fn power_never_exceeds_the_limit() {
     let world = World::builtin();
     let scenario = scenario(&world, 4);
     let limit = Budget { power_mw: Some(Power::from_w(4_000)), ..Budget::default() };
@@ -77,10 +77,9 @@ fn what_is_drawn_never_exceeds_the_limit() {
     }
 }
 
-/// What a job draws is not known before it runs: one that is expected to fit alone is not held back
-/// for ever because it might draw more.
+/// A job whose expected power fits the budget is admitted although its power interval exceeds it.
 #[test]
-fn what_a_budget_feeds_is_not_starved_by_what_is_not_known() {
+fn uncertain_power_does_not_starve_jobs_that_fit_the_budget() {
     let world = World::builtin();
     let trace = generator::generate(60, 3);
     let mut scenario =
@@ -99,16 +98,16 @@ fn what_a_budget_feeds_is_not_starved_by_what_is_not_known() {
     }
 }
 
-/// Every other day is twice as dirty as the day before, from noon on, and persistence never knows.
+/// The intensity doubles every other day at noon, which persistence never predicts.
 #[test]
-fn a_carbon_budget_is_kept_under_a_wrong_forecast() {
+fn a_carbon_budget_holds_under_a_wrong_forecast() {
     let world = World::builtin();
     let mut scenario = scenario(&world, 5);
     let hour = |i: u64| if i % 48 >= 36 { 400 } else { 200 };
     let rows: String = (0..48).map(|i| format!("{},{}\n", i * 3_600, hour(i))).collect();
     let rows = format!("at_s,g_per_kwh\n{rows}");
     scenario.carbon = Some(CarbonSeries::parse("swings.csv", &rows).unwrap());
-    let mut pauses = 0;
+    let mut preemptions = 0;
     for name in ["fifo", "tiresias", "greenflow", "wattle"] {
         let free = run(&world, &scenario, name, RunOptions::default());
         let budget =
@@ -117,24 +116,21 @@ fn a_carbon_budget_is_kept_under_a_wrong_forecast() {
         let kept = run(&world, &scenario, name, options);
         assert!(kept.budget_overrun.unwrap() <= 0.01, "{name}: {:?}", kept.budget_overrun);
         assert_eq!(kept.finished, free.finished, "{name}");
-        pauses += kept.spending.unwrap().pauses;
+        preemptions += kept.spending.unwrap().preemptions;
     }
-    assert!(pauses > 0, "the forecast is wrong enough");
+    assert!(preemptions > 0, "the forecast is wrong enough");
 }
 
-/// Not as the oracle's.
-fn as_its_own(outcome: PolicyOutcome) -> PolicyOutcome {
+/// The outcome without the oracle mark.
+fn without_oracle_mark(outcome: PolicyOutcome) -> PolicyOutcome {
     PolicyOutcome { oracle: false, ..outcome }
 }
 
-/// Beside a run that finished all its jobs.
-fn the_table_says_whose_jobs_are_missing(
-    world: &World,
-    scenario: &Scenario,
-    starved: &PolicyOutcome,
-) {
+/// The table names the policy with unfinished jobs next to a run that finished all.
+fn assert_table_names_unfinished_jobs(world: &World, scenario: &Scenario, starved: &PolicyOutcome) {
     let tiresias = run(world, scenario, "tiresias", RunOptions::default());
-    let table = gather(scenario, [tiresias, starved.clone()].map(as_its_own).to_vec()).to_table();
+    let table =
+        gather(scenario, [tiresias, starved.clone()].map(without_oracle_mark).to_vec()).to_table();
     let (jobs, finished) = (starved.jobs, starved.finished);
     let other =
         format!("not over the same jobs: {finished} of {jobs} finished, {jobs} under tiresias");
@@ -144,17 +140,17 @@ fn the_table_says_whose_jobs_are_missing(
 }
 
 #[test]
-fn a_budget_that_feeds_nobody_is_named() {
+fn an_insufficient_budget_is_reported() {
     let world = World::builtin();
     let scenario = scenario(&world, 6);
-    // Four nodes that may sleep still draw something. What is kept in hand is not fed.
+    // Four sleeping nodes still draw power, and a reserve is withheld.
     for (kwh, why) in
         [(1, "the budget feeds 0.04 kW in the mean; a larger"), (8, "each of them needs more")]
     {
         let options = RunOptions { budget: Some(energy(kwh)), ..RunOptions::default() };
         let starved = run(&world, &scenario, "fifo", options);
         assert!(starved.finished < starved.jobs);
-        the_table_says_whose_jobs_are_missing(&world, &scenario, &starved);
+        assert_table_names_unfinished_jobs(&world, &scenario, &starved);
         let note = starved.notes.iter().find(|note| note.contains("never found a place"));
         assert!(note.is_some_and(|note| note.contains(why)), "{kwh} kWh: {:?}", starved.notes);
     }

@@ -74,7 +74,7 @@ fn a_seed_gives_the_same_jobs_and_more_of_them_begin_alike() {
     assert!(generate(0, 7).jobs.is_empty());
 }
 
-/// Whoever resubmits runs the same thing again: one workload, and about as long.
+/// A recurring job has one workload and similar durations.
 #[test]
 fn users_repeat_themselves() {
     let world = World::builtin();

@@ -13,13 +13,13 @@ fn data() -> PathBuf {
     std::env::var_os("WATTLE_DATA").map_or_else(beside, PathBuf::from)
 }
 
-/// Says so past the test harness, which swallows what passing tests print.
+/// Prints past the test harness, which captures the output of passing tests.
 fn not_run(why: &str) {
     writeln!(std::io::stderr(), "NOT RUN, the A100 jobs are unchecked: {why}")
         .expect("stderr is open");
 }
 
-/// The world with the measured entries; `None` says loudly that there are no files.
+/// The world with the measured entries; `None` with a message without files.
 fn world() -> Option<World> {
     let data = data();
     if !data.join("elasticflow").is_dir() {
@@ -207,7 +207,7 @@ fn what_is_missing_is_named_with_its_source() {
         sweep,
         table("a/throughputs_A100/bert.csv", 2.0),
         table("b/throughputs_A100/bert.csv", 2.5),
-        // Another card's is not asked.
+        // Curves of other GPUs are not used.
         table("b/throughputs_T4/bert.csv", 9.0),
     ];
     let error = Measured::from_sources(&copies).unwrap_err();

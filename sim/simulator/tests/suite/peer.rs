@@ -33,8 +33,7 @@ fn of_file(world: &World, file: &str, cluster: &str) -> Option<Scenario> {
     if !path.exists() {
         let why = format!("{} is not there; set WATTLE_DATA to the folder of data", path.display());
         // Past what a passing test's output is swallowed by.
-        writeln!(std::io::stderr(), "NOT RUN, its peers are not asked: {why}")
-            .expect("stderr is open");
+        writeln!(std::io::stderr(), "NOT RUN, peers are unchecked: {why}").expect("stderr is open");
         return None;
     }
     let trace = trace::read(&path).unwrap();
@@ -129,9 +128,9 @@ impl Policy for AnyKind {
         let mut capacity = FreeCapacity::new(input.state, Scope::Idle);
         for (key, job) in input.state.queue() {
             let on = |kind: &str| {
-                let mut asks = job.clone();
-                asks.facts.gpu_type = Some(kind.into());
-                first_fit(&capacity, &asks)
+                let mut request = job.clone();
+                request.facts.gpu_type = Some(kind.into());
+                first_fit(&capacity, &request)
             };
             let mut found: Vec<_> = ["k80", "p100", "v100"].into_iter().filter_map(on).collect();
             if found.is_empty() {

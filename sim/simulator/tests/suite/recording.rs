@@ -1,8 +1,9 @@
-//! A recording changes nothing, and agrees with what the meter and the outcome say.
+//! A recording does not change the run, and agrees with the meter and the outcome.
 
 use wattle_placer::policy;
 use wattle_simulator::{
-    PolicyOutcome, Recording, RunOptions, Scenario, generator, run_heard, run_recorded, run_with,
+    PolicyOutcome, Recording, RunOptions, Scenario, generator, run_recorded, run_with,
+    run_with_progress,
 };
 use wattle_world::World;
 
@@ -20,15 +21,16 @@ fn recorded(name: &str, options: &RunOptions) -> (PolicyOutcome, PolicyOutcome, 
 }
 
 #[test]
-fn who_listens_hears_each_job_end_and_changes_nothing() {
+fn progress_reports_each_job_end_and_does_not_change_the_run() {
     let world = World::builtin();
     let trace = generator::generate(40, 7);
     let scenario = Scenario::from_trace(&world, &trace, &"2x8:v100".parse().unwrap(), 7).unwrap();
     let (policy, options) = (policy("fifo").unwrap(), RunOptions::default());
-    let mut heard = Vec::new();
-    let mut hear = |ended, of| heard.push((ended, of));
-    let outcome = run_heard(&world, &scenario, policy.as_ref(), &options, &mut hear).unwrap();
-    assert_eq!(heard, (1..=40).map(|ended| (ended, 40)).collect::<Vec<_>>());
+    let mut received = Vec::new();
+    let mut progress = |ended, of| received.push((ended, of));
+    let outcome =
+        run_with_progress(&world, &scenario, policy.as_ref(), &options, &mut progress).unwrap();
+    assert_eq!(received, (1..=40).map(|ended| (ended, 40)).collect::<Vec<_>>());
     assert_eq!(outcome, run_with(&world, &scenario, policy.as_ref(), &options).unwrap());
 }
 
@@ -69,8 +71,11 @@ fn agrees(outcome: &PolicyOutcome, recording: &Recording) {
         }
     }
     close(ran_s / outcome.jobs as f64, outcome.runtime_s_mean.unwrap(), 1e-6);
-    let napped_s: f64 =
-        recording.naps.iter().map(|nap| (nap.until_us - nap.from_us) as f64 / 1e6).sum();
+    let napped_s: f64 = recording
+        .sleep_intervals
+        .iter()
+        .map(|interval| (interval.until_us - interval.from_us) as f64 / 1e6)
+        .sum();
     let nodes = recording.nodes.len() as f64;
     close(nodes - napped_s / span_s, outcome.awake_nodes_mean, 1e-4);
     assert_eq!(recording.left_out, 0);
@@ -81,19 +86,19 @@ fn a_recording_changes_nothing_and_adds_up() {
     let (plain, outcome, recording) = recorded("fifo", &RunOptions::default());
     assert_eq!(plain, outcome);
     agrees(&outcome, &recording);
-    assert!(recording.naps.is_empty());
-    // Somebody waited, and the placer said why.
+    assert!(recording.sleep_intervals.is_empty());
+    // A queued job has the placer's reason.
     let waited = recording.jobs.iter().find_map(|job| job.waited.as_ref()).unwrap();
     assert!(waited.to_string().contains("asks for"), "{waited}");
 }
 
 #[test]
-fn naps_and_stops_are_kept() {
+fn sleep_intervals_and_preemptions_are_recorded() {
     let options = RunOptions { oracle: true, nodes_sleep: true, ..RunOptions::default() };
     let (plain, outcome, recording) = recorded("afs", &options);
     assert_eq!(plain, outcome);
     agrees(&outcome, &recording);
-    assert!(!recording.naps.is_empty());
+    assert!(!recording.sleep_intervals.is_empty());
     let placements: usize = recording.jobs.iter().map(|job| job.placements.len()).sum();
     assert_eq!(placements, outcome.jobs + outcome.migrations);
     let stopped = |job: &&wattle_simulator::RecordedJob| job.placements.len() > 1;

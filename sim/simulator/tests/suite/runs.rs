@@ -84,10 +84,10 @@ fn jobs(workloads: Vec<String>) -> impl Strategy<Value = Vec<SimJob>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Every job finishes or is told to be too large, under every policy; no plan breaks a rule;
-    /// and a second run gives the same bytes.
+    /// Every job finishes or is rejected as too large, under every policy; no plan breaks a rule;
+    /// and a second run is identical.
     #[test]
-    fn every_job_comes_to_its_end(
+    fn every_job_finishes_or_is_rejected(
         jobs in jobs(world().workloads().map(|w| w.id.to_string()).collect()),
         cluster in prop::sample::select(vec!["1x1:v100", "3x4:v100", "2x8:v100,1x4:p100", "5x2:v100"]),
         seed in any::<u64>(),
@@ -99,18 +99,18 @@ proptest! {
             prop_assert_eq!(p.finished + p.rejected, p.jobs, "{:?}", p);
             prop_assert!((0.0..=1.0).contains(&p.gpu_utilization_mean), "{:?}", p);
             prop_assert!(p.active_nodes_mean <= scenario.cluster.node_count() as f64, "{:?}", p);
-            prop_assert!(p.undone <= p.migrations, "who was undone was placed anew: {:?}", p);
+            prop_assert!(p.undone <= p.migrations, "an undone job is placed again: {:?}", p);
         }
         let again = run(world, &scenario, &NAMES).unwrap();
         prop_assert_eq!(outcome.to_json(), again.to_json());
         for name in NAMES {
             let Some(knowing) = run_oracle(world, &scenario, name).unwrap() else { continue };
             prop_assert_eq!(knowing.finished + knowing.rejected, knowing.jobs, "{:?}", knowing);
-            // What it says is what happens, alone and beside others, wherever it says anything.
-            let told = knowing.prediction.as_ref().unwrap();
-            for error in [told.speed, told.relative_speed, told.power] {
-                prop_assert_eq!(error.n > 0, error.mape == Some(0.0), "{:?}", told);
-                prop_assert_eq!(error.n > 0, error.coverage90 == Some(1.0), "{:?}", told);
+            // The oracle's predictions are exact, with and without co-tenants.
+            let errors = knowing.prediction.as_ref().unwrap();
+            for error in [errors.speed, errors.relative_speed, errors.power] {
+                prop_assert_eq!(error.n > 0, error.mape == Some(0.0), "{:?}", errors);
+                prop_assert_eq!(error.n > 0, error.coverage90 == Some(1.0), "{:?}", errors);
             }
             prop_assert_eq!(Some(knowing), run_oracle(world, &scenario, name).unwrap());
         }
@@ -183,7 +183,7 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
     let eaco = run_policy(world, &scenario("1x2:v100", jobs), "eaco").unwrap();
     assert_eq!((eaco.finished, eaco.shared_starts), (3, 1), "{eaco:?}");
     assert_eq!((eaco.undone, eaco.migrations, eaco.deadlines_missed), (1, 1, 0), "{eaco:?}");
-    assert!(eaco.restart_gpu_h > 0.0, "who was undone starts anew: {eaco:?}");
+    assert!(eaco.restart_gpu_h > 0.0, "an undone job restarts: {eaco:?}");
     // It kept what it had done up to its epoch's end and lost what came after: it ran longer than
     // alone, and by less than the whole time it was observed and slowed.
     let alone = (1_200.0 + 10_000.0 + 20_000.0) / 3.0;
@@ -191,10 +191,10 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
     assert!(lost > 0.0 && lost < 2_000.0, "{lost} s lost");
 }
 
-/// Surfaces that err: where more is expected of two together than comes of it, whoever packs puts
-/// them together, sees what comes, and takes the newcomer off again. On true ones nobody is undone.
+/// With noisy surfaces, packing policies co-locate a pair whose speed is overestimated, observe it,
+/// and undo the co-location. With true surfaces nothing is undone.
 #[test]
-fn whoever_packs_undoes_a_pair_that_loses_and_both_finish() {
+fn packing_policies_undo_a_losing_pair_and_both_jobs_finish() {
     let world = world();
     let id = "deepspeech2-librispeech-b8";
     let epochs = |job: SimJob| SimJob { steps_per_epoch: Some(100), ..job };
@@ -214,8 +214,8 @@ fn whoever_packs_undoes_a_pair_that_loses_and_both_finish() {
             })
             .collect();
         assert!(fooled.iter().all(|run| run.finished == 2), "{name}");
-        assert!(fooled.iter().any(|run| run.undone > 0), "{name}: nobody is undone");
-        // On one GPU there is one set, and nobody is undone there twice.
+        assert!(fooled.iter().any(|run| run.undone > 0), "{name}: nothing is undone");
+        // On one GPU there is one pair, which is undone at most twice.
         assert!(fooled.iter().all(|run| run.undone <= 2), "{name}: {fooled:?}");
     }
 }
@@ -244,7 +244,7 @@ fn eaco_puts_light_jobs_together() {
 }
 
 #[test]
-fn too_large_a_job_is_reported_and_nobody_waits_for_it() {
+fn a_job_that_is_too_large_is_rejected_and_does_not_block() {
     let world = world();
     let large = SimJob { gpus: GpuRequest::exactly(9), ..job("large", "eaco-vgg16", 0, 60) };
     let scenario = scenario("2x4:v100", vec![large, job("small", "eaco-vgg16", 1, 60)]);
@@ -259,7 +259,7 @@ fn too_large_a_job_is_reported_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn a_job_given_in_steps_takes_as_long_as_the_world_says() {
+fn work_in_steps_runs_at_the_worlds_rate() {
     let world = world();
     let workload = world.workload("resnet50-imagenet-b128").unwrap();
     let rate = workload.steps_per_s(world.gpu("v100").unwrap(), 1, 1);
@@ -317,10 +317,9 @@ fn the_table_fits_a_terminal() {
     assert!(json["policies"][0]["carbon_kg"].is_null());
 }
 
-/// Everyone who arrives at once is placed knowing what is known of its class, however many they
-/// are.
+/// All jobs that arrive at once have the prior of their class, whatever their number.
 #[test]
-fn a_crowd_that_arrives_at_once_is_known_to_the_last() {
+fn simultaneous_arrivals_all_have_their_class_prior() {
     let mut jobs = vec![job("first", "eaco-alexnet", 0, 90_000)];
     jobs.extend((0..8).map(|i| job(&format!("j{i}"), "eaco-alexnet", 50_000, 9_000)));
     let outcome = run_policy(world(), &scenario("2x8:v100", jobs), "eaco").unwrap();
@@ -328,19 +327,18 @@ fn a_crowd_that_arrives_at_once_is_known_to_the_last() {
     assert_eq!(outcome.shared_starts, 4, "{outcome:?}");
 }
 
-/// A run of geological length is refused in words.
+/// A run of excessive length is rejected.
 #[test]
-fn times_beyond_all_measure_are_an_error() {
+fn excessive_times_are_an_error() {
     let lasts_s = 31_000_000_000;
     let jobs = (0..200).map(|i| job(&format!("j{i}"), "eaco-vgg16", i, lasts_s)).collect();
     let error = run_policy(world(), &scenario("1x1:v100", jobs), "eaco").unwrap_err().to_string();
     assert!(error.contains("times in seconds"), "{error}");
 }
 
-/// Two classes that the predictor has never seen beside each other: what it expects is wrong, and
-/// the figures of the report are those made here from the world.
+/// Prediction errors of an unobserved class equal those computed here from the world.
 #[test]
-fn what_was_foretold_is_compared_with_what_the_world_did() {
+fn prediction_errors_equal_hand_computed_values() {
     let world = world();
     let outcome = run(
         world,
@@ -350,11 +348,11 @@ fn what_was_foretold_is_compared_with_what_the_world_did() {
     .unwrap();
     let [fifo, eaco] = &outcome.policies[..] else { panic!("{outcome:?}") };
     assert_eq!(fifo.prediction, None, "it reads no surfaces");
-    let told = eaco.prediction.as_ref().unwrap();
-    assert_eq!((told.placements, told.prior_share), (1, Some(1.0)));
-    // Nobody knows steps a second of a class that was never seen, and alone is alone.
-    assert_eq!((told.speed.n, told.speed.mape), (0, None));
-    assert_eq!((told.relative_speed.n, told.relative_speed.coverage90), (0, None));
+    let errors = eaco.prediction.as_ref().unwrap();
+    assert_eq!((errors.placements, errors.prior_share), (1, Some(1.0)));
+    // An unobserved class has no predicted rate, and there is no shared stretch.
+    assert_eq!((errors.speed.n, errors.speed.mape), (0, None));
+    assert_eq!((errors.relative_speed.n, errors.relative_speed.coverage90), (0, None));
     // The prior of power, read as the policy does, against the one card's.
     let mut predictor =
         wattle_predictor::Predictor::new(wattle_predictor::PredictorConfig::shipped());
@@ -371,17 +369,17 @@ fn what_was_foretold_is_compared_with_what_the_world_did() {
     let gpu = world.gpu("v100").unwrap();
     let drawn = world.gpu_state(gpu, Setting::default(), &[tenant]).power.as_w();
     let off = 100.0 * (expected.mean - drawn).abs() / drawn;
-    assert_eq!(told.power.n, 1);
-    assert!((told.power.mape.unwrap() - off).abs() < 1e-5, "{told:?}, by hand {off} %");
+    assert_eq!(errors.power.n, 1);
+    assert!((errors.power.mape.unwrap() - off).abs() < 1e-5, "{errors:?}, by hand {off} %");
     assert!(off > 1.0, "the prior cannot be right by chance: {off} %");
     let held = expected.low <= drawn && drawn <= expected.high;
-    assert_eq!(told.power.coverage90, Some(f64::from(u8::from(held))));
+    assert_eq!(errors.power.coverage90, Some(f64::from(u8::from(held))));
 }
 
-/// Nobody has seen these pairs, and of some of them the prior expects more interference than there
-/// is: they stay apart and wait. The oracle knows better, and its own surfaces are never wrong.
+/// For some unobserved pairs the prior overestimates interference, so they are not co-located and
+/// wait. The oracle co-locates them, and its surfaces are exact.
 #[test]
-fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
+fn a_wrong_prior_has_a_cost_against_the_oracle() {
     let world = world();
     let pairs = [
         ("shufflenetv2-cifar100-b512", "shufflenetv2-cifar100-b512"),
@@ -398,18 +396,18 @@ fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
         let own = run_policy(world, &scenario, "fifo-packed").unwrap();
         let knowing = run_oracle(world, &scenario, "fifo-packed").unwrap().unwrap();
         assert!(!own.oracle && knowing.oracle);
-        let told = knowing.prediction.as_ref().unwrap();
-        for error in [told.speed, told.power] {
-            assert_eq!((error.mape, error.coverage90), (Some(0.0), Some(1.0)), "{told:?}");
-            assert!(error.n >= 6, "{told:?}");
+        let errors = knowing.prediction.as_ref().unwrap();
+        for error in [errors.speed, errors.power] {
+            assert_eq!((error.mape, error.coverage90), (Some(0.0), Some(1.0)), "{errors:?}");
+            assert!(error.n >= 6, "{errors:?}");
         }
-        assert_eq!(told.prior_share, None);
+        assert_eq!(errors.prior_share, None);
         assert!(own.prediction.as_ref().unwrap().power.mape.unwrap() > 0.0, "{own:?}");
         let ratio = own.jct_s_mean.unwrap() / knowing.jct_s_mean.unwrap();
         assert!(ratio > 0.97, "{even} and {odd}: knowing is slower, {ratio}");
         let outcome = gather(&scenario, vec![own, knowing]);
-        let [price] = &outcome.prediction_regret[..] else { panic!("{outcome:?}") };
-        assert!((price.jct_s_mean_ratio.unwrap() - ratio).abs() < 1e-6, "{price:?}");
+        let [regret] = &outcome.prediction_regret[..] else { panic!("{outcome:?}") };
+        assert!((regret.jct_s_mean_ratio.unwrap() - ratio).abs() < 1e-6, "{regret:?}");
         assert!(outcome.to_table().contains("fifo-packed: prediction regret "), "{outcome:?}");
         worst = worst.max(ratio);
     }
@@ -418,10 +416,10 @@ fn a_wrong_prior_costs_and_the_oracle_does_not_pay_it() {
     assert_eq!(run_oracle(world, &scenario, "fifo").unwrap(), None, "nothing would change for it");
 }
 
-/// SRTF knows from its arrival on that the second job is shorter; the first one goes on after it,
-/// with nothing lost but the time its restart takes.
+/// SRTF knows at its arrival that the second job is shorter; the first resumes after it and loses
+/// only the restart time.
 #[test]
-fn srtf_stops_the_longer_job_for_the_shorter() {
+fn srtf_preempts_the_longer_job() {
     let id = "resnet50-imagenet-b128";
     let jobs = vec![job("long", id, 0, 10_000), job("short", id, 100, 1_000)];
     let scenario = scenario("1x1:v100", jobs);
@@ -432,7 +430,7 @@ fn srtf_stops_the_longer_job_for_the_shorter() {
     assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(10_000.0), Some(10_900.0)));
 }
 
-/// FIFO, and what it finds of past jobs when it is asked for the first time.
+/// FIFO that stores the work history of its first planning.
 struct Remembers(Fifo, Mutex<Option<SizeHistory>>);
 
 impl Policy for Remembers {
@@ -448,9 +446,9 @@ impl Policy for Remembers {
     }
 }
 
-/// A cluster has a past only where it is given one, and then of jobs as long as those that come.
+/// The work history is empty unless configured, and then resembles the trace's jobs.
 #[test]
-fn a_past_is_of_jobs_like_those_that_come() {
+fn the_past_resembles_the_traces_jobs() {
     let world = world();
     // No two are as much work, which is counted on one GPU, however many the job takes.
     let (gpus, lasts_s) = (|i| if i % 2 == 0 { 4 } else { 1 }, |i: u64| 3_600 + 90 * i);

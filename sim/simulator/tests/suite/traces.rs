@@ -1,7 +1,6 @@
-//! Every format of traces on a small file of our own making: the jobs it gives, and what is said
-//! of its odd rows.
+//! Golden tests of every trace format on a small file: its jobs and notes.
 //!
-//! `UPDATE_EXPECT=1` writes what is read now; the files of a format are never changed otherwise.
+//! `UPDATE_EXPECT=1` updates the expected files.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/traces").join(name)
 }
 
-/// One line for each job, what is not known left out, and one for each note.
+/// One line per job, without missing properties, and one per note.
 fn shown(trace: &Trace) -> String {
     let mut text = format!("{}\n", trace.format);
     for job in &trace.jobs {
@@ -75,7 +74,7 @@ fn every_format_reads_what_it_should() {
 }
 
 #[test]
-fn jobs_that_recur_are_one_workload_and_other_kinds_of_gpus_are_said() {
+fn recurring_jobs_share_a_workload_and_unknown_gpu_types_are_noted() {
     let world = World::builtin();
     let mut text = "JobID|JobName|User|Submit|Elapsed|AllocTRES\n".to_owned();
     for i in 0..40 {
@@ -91,7 +90,7 @@ fn jobs_that_recur_are_one_workload_and_other_kinds_of_gpus_are_said() {
     assert!(scenario.workloads.iter().all(|share| share.drawn));
     assert_eq!(
         scenario.notes,
-        ["40 jobs had GPUs that 2x4:v100 does not have (h100), taken to last as long on its own"]
+        ["40 jobs ran on GPUs that 2x4:v100 does not have (h100); the same run time is used"]
     );
 }
 
@@ -99,7 +98,7 @@ fn jobs_that_recur_are_one_workload_and_other_kinds_of_gpus_are_said() {
 fn work_is_counted_in_steps_where_the_catalog_has_model_and_batch() {
     let world = World::builtin();
     let header = "job_id,submit_time,model_name,ddl,batch_size,num_gpu,duration,iteration\n";
-    // No such batch is in the catalog, so the model's own workload lasts as long as the trace says.
+    // The catalog lacks this batch, so the model's workload runs for the trace's duration.
     let text =
         format!("{header}0,0,resnet50-imagenet,90,128,2,60,500\n1,0,resnet50,90,77,2,60,500\n");
     let trace = trace::parse("e", text.as_bytes()).unwrap();
@@ -112,7 +111,7 @@ fn work_is_counted_in_steps_where_the_catalog_has_model_and_batch() {
 
 /// By hand: 2 GPUs for 100 s and 4 for 50 s, on 8 GPUs over 100 s of arrivals.
 #[test]
-fn load_is_told_and_set() {
+fn load_is_reported_and_set() {
     let world = World::builtin();
     let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,workload,deadline\n\
                 a,2,50,1,,100,0,eaco-vgg16,250\nb,4,150,1,,50,0,eaco-vgg16,\n";
@@ -166,9 +165,9 @@ fn another_order_moves_whole_jobs_over_the_same_arrivals() {
     }
 }
 
-/// The public traces, where they are: read whole, what is left out is told.
+/// The public traces, where available, are read completely; rows left out are noted.
 #[test]
-fn the_public_traces_are_read_whole() {
+fn the_public_traces_are_read_completely() {
     let data = std::env::var_os("WATTLE_DATA").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
         PathBuf::from,
@@ -190,12 +189,12 @@ fn the_public_traces_are_read_whole() {
         ("trace_job_Philly_MIX1.csv.gz", "Chronus", 30_756, 184),
     ] {
         let trace = trace::read(&file(name)).unwrap();
-        let told = trace.notes.iter().filter(|note| note.what.starts_with("left out"));
-        let told: usize = told.map(|note| note.count).sum();
-        assert_eq!((trace.format, trace.jobs.len(), told), (format, jobs, left_out), "{name}");
+        let noted = trace.notes.iter().filter(|note| note.what.starts_with("left out"));
+        let noted: usize = noted.map(|note| note.count).sum();
+        assert_eq!((trace.format, trace.jobs.len(), noted), (format, jobs, left_out), "{name}");
     }
-    // On the measured files ElasticFlow's jobs have their iterations to do, which take as long as
-    // the trace says: VGG-16's rates are rounded.
+    // On the measured files the run time of ElasticFlow's iterations equals the traced duration;
+    // VGG-16's rates are rounded.
     let world = Measured::find(&data).unwrap().world().unwrap();
     let trace = trace::read(&file("elasticflow_philly_103959.csv")).unwrap();
     let cluster = "16x8:a100".parse().unwrap();
@@ -213,7 +212,7 @@ fn the_public_traces_are_read_whole() {
     assert!((load - 0.15).abs() < 0.005, "natural load {load}");
 }
 
-/// A row that asks for more than the cluster has is refused, and offers no load.
+/// A job larger than the cluster is rejected and does not count in the load.
 #[test]
 fn a_job_that_no_cluster_holds_offers_no_load() {
     let world = World::builtin();

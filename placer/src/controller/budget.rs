@@ -1,0 +1,144 @@
+//! From metered energy to the price and the power limits of the next rounds.
+//!
+//! The caller meters energy and calls [`Controller::control`] when [`Controller::control_at`] is due.
+
+use std::sync::Arc;
+
+use wattle_common::{Power, Timestamp};
+
+use crate::controller::{Controller, PolicyHandle};
+use crate::plan::input::GridForecast;
+use crate::policies::RELATIVE_PRICES;
+use crate::power::budget::BudgetController;
+use crate::power::model::{PowerEstimate, enforced_cap, min_power};
+use crate::state::gpu_set::NodeKey;
+
+/// The budget in force.
+#[derive(Clone, Debug)]
+pub struct ActiveBudget {
+    controller: BudgetController,
+    next: Timestamp,
+    position: f64,
+}
+
+impl ActiveBudget {
+    /// The feedback controller with its ledger.
+    #[must_use]
+    pub const fn controller(&self) -> &BudgetController {
+        &self.controller
+    }
+
+    /// The price's position in the policy's range, from 0 to 1.
+    #[must_use]
+    pub const fn position(&self) -> f64 {
+        self.position
+    }
+}
+
+/// What a control step changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Controlled {
+    /// Whether the limits changed at all.
+    pub limits_changed: bool,
+    /// Whether they changed so that a plan may differ.
+    pub plan_again: bool,
+}
+
+impl<P: PolicyHandle> Controller<P> {
+    /// Puts a budget in force.
+    pub fn set_budget(&mut self, controller: BudgetController, now: Timestamp) {
+        let position = controller.position();
+        self.limits.power_max = controller.budget().power_mw;
+        self.limits.caps_enforced = self.limits.power_max.is_some();
+        self.budget = Some(ActiveBudget { controller, next: now, position });
+    }
+
+    /// The budget in force.
+    #[must_use]
+    pub const fn budget(&self) -> Option<&ActiveBudget> {
+        self.budget.as_ref()
+    }
+
+    /// Energy was metered, spread evenly between two instants, joules.
+    pub fn metered(&mut self, from: Timestamp, until: Timestamp, joules: f64) {
+        if let Some(budget) = &mut self.budget {
+            budget.controller.spent(from, until, joules);
+        }
+    }
+
+    /// When the next control step is due.
+    #[must_use]
+    pub fn control_at(&self) -> Option<Timestamp> {
+        self.budget.as_ref().map(|budget| budget.next)
+    }
+
+    /// Makes the next control step due at once.
+    pub const fn control_soon(&mut self, now: Timestamp) {
+        if let Some(budget) = &mut self.budget {
+            budget.next = now;
+        }
+    }
+
+    /// Takes a control step if it is due: sets the price and the limits for the next rounds.
+    pub fn control(&mut self, now: Timestamp) -> Controlled {
+        if self.budget.as_ref().is_none_or(|budget| now < budget.next) {
+            return Controlled::default();
+        }
+        let needed = min_power(self.input(), PowerEstimate::under(self.policy.policy()));
+        let Some(budget) = &mut self.budget else { return Controlled::default() };
+        let output = budget.controller.steer(now, needed);
+        (budget.next, budget.position) = (output.again_at, output.position);
+        let has_window = budget.controller.budget().has_window();
+        let mut price = self.config.price;
+        if has_window {
+            let range = self.can.prices.unwrap_or(RELATIVE_PRICES);
+            price = price.max(range.at(output.position));
+        }
+        let limits = &mut self.limits;
+        let differs = |a: f64, b: f64| a.total_cmp(&b).is_ne();
+        let intensity = |grid: &Option<Arc<GridForecast>>| grid.as_ref().map(|grid| grid.now);
+        let admission_changed = output.admission_limit != limits.admission_limit;
+        let others_changed = differs(price, limits.price)
+            || differs(output.carbon_ratio, limits.carbon_ratio)
+            || output.preemption_limit.is_some()
+            || intensity(&output.outlook) != intensity(&limits.grid);
+        limits.price = price;
+        limits.price_sets_clocks = has_window;
+        limits.carbon_ratio = output.carbon_ratio;
+        limits.admission_limit = output.admission_limit;
+        limits.preemption_limit = output.preemption_limit;
+        limits.grid = output.outlook;
+        Controlled {
+            limits_changed: admission_changed || others_changed,
+            plan_again: others_changed || (admission_changed && self.state.queue_len() > 0),
+        }
+    }
+
+    /// The cap that keeps a GPU within the power reserved for it, under a power limit.
+    #[must_use]
+    pub fn enforced_cap(&self, node: NodeKey, gpu: u32) -> Option<Power> {
+        enforced_cap(self.input(), node, gpu)
+    }
+
+    /// Why no queued job ever starts under this budget on an empty cluster: the cluster's baseline
+    /// power and the mean power that the budget supplies. `None` where the budget is not the cause.
+    #[must_use]
+    pub fn starved(&self) -> Option<Starved> {
+        self.limits.admission_limit?;
+        let controller = self.budget.as_ref()?.controller();
+        Some(Starved {
+            baseline: min_power(self.input(), PowerEstimate::Fixed),
+            // A full window's mean: the open window may be spent.
+            supplied_w: controller.mean_w(self.state.now()),
+        })
+    }
+}
+
+/// A cluster on which the budget lets nothing start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Starved {
+    /// The power of the cluster without jobs.
+    pub baseline: Power,
+    /// The mean power that a full window's budget supplies, watts.
+    pub supplied_w: f64,
+}

@@ -1,0 +1,45 @@
+//! What happens to jobs beside planning: restored after a restart, stopped, completed, ended.
+
+use std::time::Duration;
+
+use wattle_common::messages::job_record::ProbeRecord;
+
+use crate::controller::{Controller, PolicyHandle};
+use crate::state::gpu_set::JobKey;
+use crate::state::job::JobFacts;
+
+impl<P: PolicyHandle> Controller<P> {
+    /// A job that was accepted before a restart, with the probes made of it.
+    pub fn restore(&mut self, facts: JobFacts, probes: &[ProbeRecord]) -> JobKey {
+        self.probes.restore(&facts.id, probes);
+        self.state.job_arrived(facts)
+    }
+
+    /// The usage of a restored job before its present placement.
+    pub fn restore_usage(&mut self, key: JobKey, gpu_time: Duration, run_time: Duration) {
+        self.state.job_usage_restored(key, gpu_time, run_time);
+    }
+
+    /// All processes of a preempted, undone or lost job are gone: it returns to the queue.
+    pub fn job_stopped(&mut self, key: JobKey) {
+        self.state.job_stopped(key);
+    }
+
+    /// A job completed its work. Returns the work in seconds on one GPU, where that is known.
+    pub fn job_completed(&mut self, key: JobKey) -> Option<f64> {
+        self.forget_probes(key);
+        self.state.job_finished(key)
+    }
+
+    /// A job failed or was cancelled, and all its processes are gone.
+    pub fn job_ended(&mut self, key: JobKey) {
+        self.forget_probes(key);
+        self.state.job_ended(key);
+    }
+
+    fn forget_probes(&mut self, key: JobKey) {
+        if let Some(job) = self.state.job(key) {
+            self.probes.forget(&job.facts.id);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The placer's decisions, driven by the live service and by the simulator alike.
+//!
+//! A [`Controller`] holds the cluster's state, the limits in force and the policy. Its caller feeds
+//! it events, requests a plan, carries the plan out and reports what came of it. The live placer adds
+//! records, generations and leases; the simulator adds a clock, a world and measurements. Neither
+//! decides anything itself.
+//!
+//! * [`admission`]: which jobs are accepted;
+//! * [`lifecycle`]: restored, stopped, completed and ended jobs;
+//! * [`budget`]: from metered energy to a price and power limits;
+//! * [`planning`]: plan, check, apply; which cap and clock each GPU gets;
+//! * [`probes`]: experiments with lower caps and clocks on running jobs;
+//! * [`sleep`]: which decisions about nodes can be carried out now.
+//!
+//! The controller does no I/O and reads no clock: the same calls give the same answers.
+
+pub mod admission;
+pub mod budget;
+pub mod lifecycle;
+pub mod planning;
+pub mod probes;
+pub mod sleep;
+
+use std::time::Duration;
+
+use wattle_common::Timestamp;
+use wattle_common::job::GpuSetting;
+
+use crate::plan::input::{
+    IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
+};
+use crate::policies::Capabilities;
+use crate::policies::Policy;
+use crate::state::cluster::ClusterState;
+
+use budget::ActiveBudget;
+use probes::{ProbeConfig, Probes};
+
+/// What the operator sets for a controller.
+#[derive(Clone, Debug)]
+pub struct ControllerConfig {
+    /// Most jobs on one GPU.
+    pub tenants_max: u32,
+    /// Most queued and running jobs.
+    pub jobs_max: usize,
+    /// The least price of a joule, in the policy's unit. A budget may raise it.
+    pub price: f64,
+    /// Whether idle nodes may sleep.
+    pub nodes_sleep: bool,
+    /// How long a node must have been idle before it sleeps.
+    pub idle_before_sleep: Duration,
+    /// The site's cap and clock, upper limits for every GPU.
+    pub site_setting: GpuSetting,
+    /// Whether running jobs are probed, and what that may cost.
+    pub probe: ProbeConfig,
+}
+
+impl Default for ControllerConfig {
+    fn default() -> Self {
+        Self {
+            tenants_max: TENANTS_MAX_DEFAULT,
+            jobs_max: usize::MAX,
+            price: 0.0,
+            nodes_sleep: false,
+            idle_before_sleep: IDLE_BEFORE_SLEEP,
+            site_setting: GpuSetting::DEFAULT,
+            probe: ProbeConfig::default(),
+        }
+    }
+}
+
+/// An owned or borrowed policy.
+pub trait PolicyHandle {
+    /// The policy.
+    fn policy(&self) -> &dyn Policy;
+}
+
+impl PolicyHandle for Box<dyn Policy> {
+    fn policy(&self) -> &dyn Policy {
+        self.as_ref()
+    }
+}
+
+impl PolicyHandle for &dyn Policy {
+    fn policy(&self) -> &dyn Policy {
+        *self
+    }
+}
+
+/// Decides for one cluster.
+pub struct Controller<P> {
+    config: ControllerConfig,
+    policy: P,
+    can: Capabilities,
+    state: ClusterState,
+    limits: PlanningLimits,
+    cache: Option<PolicyCache>,
+    budget: Option<ActiveBudget>,
+    probes: Probes,
+}
+
+impl<P: PolicyHandle> Controller<P> {
+    /// A controller of an empty cluster.
+    #[must_use]
+    pub fn new(config: ControllerConfig, policy: P) -> Self {
+        let limits = PlanningLimits {
+            tenants_max: config.tenants_max,
+            price: config.price,
+            nodes_sleep: config.nodes_sleep,
+            idle_before_sleep: config.idle_before_sleep,
+            ..PlanningLimits::default()
+        };
+        Self {
+            can: policy.policy().capabilities(),
+            config,
+            policy,
+            state: ClusterState::new(),
+            limits,
+            cache: None,
+            budget: None,
+            probes: Probes::default(),
+        }
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &dyn Policy {
+        self.policy.policy()
+    }
+
+    /// What the policy needs and controls.
+    #[must_use]
+    pub const fn capabilities(&self) -> &Capabilities {
+        &self.can
+    }
+
+    /// The cluster's state.
+    #[must_use]
+    pub const fn state(&self) -> &ClusterState {
+        &self.state
+    }
+
+    /// The cluster's state, to record an event in it. Jobs are admitted, restored and ended through
+    /// the controller's own methods.
+    pub const fn events(&mut self) -> &mut ClusterState {
+        &mut self.state
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub const fn limits(&self) -> &PlanningLimits {
+        &self.limits
+    }
+
+    /// What the policy would plan from now.
+    #[must_use]
+    pub const fn input(&self) -> PlanningInput<'_> {
+        PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
+    }
+
+    /// Time has reached `now`.
+    pub const fn advance_to(&mut self, now: Timestamp) {
+        self.state.advance_to(now);
+    }
+}

@@ -1,0 +1,74 @@
+//! One round: plan, check, apply; and the cap and clock that each GPU gets.
+
+use wattle_common::job::GpuSetting;
+
+use crate::controller::{Controller, PolicyHandle};
+use crate::pipeline;
+use crate::plan::Plan;
+use crate::plan::check::{Violation, check};
+use crate::probing::Look;
+use crate::state::gpu_set::NodeKey;
+use crate::state::job::State;
+
+impl<P: PolicyHandle> Controller<P> {
+    /// The plan of this round. Nothing is changed.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        pipeline::solve(self.policy.policy(), self.input())
+    }
+
+    /// The rules that a plan breaks. A plan that breaks one must not be applied.
+    #[must_use]
+    pub fn check(&self, plan: &Plan) -> Vec<Violation> {
+        check(self.input(), plan)
+    }
+
+    /// Applies a plan made from the present state. The caller carries it out.
+    pub fn apply(&mut self, plan: &Plan) {
+        plan.apply_to(&mut self.state);
+        self.cache.clone_from(&plan.cache);
+    }
+
+    /// Whether GPUs may have other settings than the site's.
+    #[must_use]
+    pub fn sets_gpus(&self) -> bool {
+        self.state.has_settings()
+            || self.limits.power_max.is_some()
+            || !self.config.site_setting.is_default()
+            || self.probes.any_active()
+    }
+
+    /// The cap and clock of one GPU: the lowest of the site's, its jobs', a probe's, and of the cap
+    /// that enforces the power limit.
+    #[must_use]
+    pub fn gpu_setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
+        if !self.sets_gpus() {
+            return GpuSetting::DEFAULT;
+        }
+        let mut setting = self.config.site_setting;
+        for &key in self.state.node(node).tenants(gpu) {
+            if let Some(own) = self.state.job(key).and_then(|job| setting_of(&job.state)) {
+                setting = setting.lower_of(own);
+            }
+        }
+        match self.probes.look_at(&self.state, node, gpu) {
+            Some(Look::Cap(cap)) => {
+                setting = setting.lower_of(GpuSetting { cap_mw: Some(cap), clock_mhz_max: None });
+            }
+            Some(Look::Clock(clock)) => {
+                setting = setting.lower_of(GpuSetting { cap_mw: None, clock_mhz_max: Some(clock) });
+            }
+            None => {}
+        }
+        let cap_mw = self.enforced_cap(node, gpu);
+        setting.lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
+    }
+}
+
+/// The setting of a job that holds GPUs.
+fn setting_of(state: &State) -> Option<GpuSetting> {
+    match state {
+        State::Queued => None,
+        State::Running { setting, .. } | State::Stopping { setting, .. } => Some(*setting),
+    }
+}
