@@ -36,7 +36,7 @@ impl SurfaceNoise {
     /// where not empty.
     pub(crate) fn factor(&self, what: &str, workload: &str, gpus: u32, other: &str) -> f64 {
         let draw = |at: &str| {
-            Stream::new(self.seed, &format!("surface_noise {what} {workload} {other} {at}"))
+            Stream::new(self.seed, &format!("erring {what} {workload} {other} {at}"))
                 .normal()
         };
         let deviations = match self.shape {

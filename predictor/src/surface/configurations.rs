@@ -1,0 +1,281 @@
+//! The configurations of a surface, the most important first, because their number is limited.
+//!
+//! In order: exclusive GPUs over counts, nodes and caps, then under the locked clocks of past
+//! windows, then other batch sizes; one co-tenant of each class, past sets of co-tenants, pairs and
+//! triples; one co-tenant under caps; other clocks. A reader uses the nearest configuration for one
+//! that is absent: relative speed hardly depends on the number of nodes.
+
+use std::collections::BTreeSet;
+
+use wattle_common::id::WorkloadId;
+use wattle_common::job::GpuRequest;
+use wattle_common::observation::JobShape;
+use wattle_common::{Frequency, Power};
+
+use crate::model::cap::GpuSpec;
+
+/// Caps of the axis as shares of the default cap; the traces contain no cap below 40 %.
+pub(crate) const CAP_SHARES: [f64; 6] = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
+/// Clocks of the axis as shares of the top clock.
+const CLOCK_SHARES: [f64; 4] = [0.9, 0.8, 0.7, 0.6];
+/// Step of clocks, MHz (NVML on data-centre GPUs).
+const CLOCK_STEP_MHZ: f64 = 15.0;
+/// Largest number of locked clocks of past windows on the axis.
+const CLOCKS_SEEN_MAX: usize = 4;
+/// Largest number of other global batch sizes on the axis.
+const BATCHES_MAX: usize = 4;
+/// Largest number of GPU counts on the axis.
+const COUNTS_MAX: usize = 16;
+/// Assumed number of GPUs of a node.
+pub(crate) const GPUS_PER_NODE: u32 = 8;
+
+/// One configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    /// GPUs on all nodes.
+    pub gpus: u32,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// The cap; `None`: the default.
+    pub cap: Option<Power>,
+    /// Highest locked clock; `None`: not locked.
+    pub clock_max: Option<Frequency>,
+    /// Global batch size; `None`: the job's own, as last reported.
+    pub global_batch: Option<u32>,
+    /// Classes of the co-tenants, sorted; `unknown` for an unknown one.
+    pub neighbours: Vec<WorkloadId>,
+}
+
+impl Configuration {
+    /// GPUs, nodes and batch.
+    #[must_use]
+    pub fn shape(&self) -> JobShape {
+        JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
+    }
+}
+
+/// What determines the axes other than GPUs and neighbours.
+#[derive(Clone, Copy, Debug)]
+pub struct Axes<'a> {
+    /// The GPU type.
+    pub card: &'a GpuSpec,
+    /// Locked clocks of past windows, MHz.
+    pub clocks_seen: &'a [f64],
+    /// Past global batch sizes of the job or its class, without its current one.
+    pub batches_seen: &'a [u32],
+}
+
+/// The configurations of a surface, the most important first, at most `max`.
+#[must_use]
+pub fn configurations(
+    gpus: GpuRequest,
+    seen: &[(u32, u32)],
+    sets_seen: &[Vec<WorkloadId>],
+    classes: &[WorkloadId],
+    Axes { card, clocks_seen, batches_seen }: Axes<'_>,
+    max: usize,
+) -> Vec<Configuration> {
+    let shapes = shapes(gpus, seen);
+    // On the fewest nodes or as it ran: the slow-down hardly depends on the number of nodes.
+    let is_usual = |s: &&(u32, u32)| s.1 == s.0.div_ceil(GPUS_PER_NODE) || seen.contains(s);
+    let caps: Vec<Option<Power>> = if card.cap_known {
+        let share = |s: &f64| Some(Power::from_w((card.cap_default_w * s).round() as u64));
+        CAP_SHARES.iter().map(share).collect()
+    } else {
+        Vec::new()
+    };
+    let mut out = Vec::new();
+    // Returns whether there is room for more.
+    let mut push = |shape: &(u32, u32), set: Set, neighbours: &[WorkloadId], batch: Option<u32>| {
+        if out.len() < max {
+            out.push(Configuration {
+                gpus: shape.0,
+                nodes: shape.1,
+                cap: set.0,
+                clock_max: set.1,
+                global_batch: batch,
+                neighbours: neighbours.to_vec(),
+            });
+        }
+        out.len() < max
+    };
+    for shape in &shapes {
+        push(shape, (None, None), &[], None);
+        for cap in &caps {
+            push(shape, (*cap, None), &[], None);
+        }
+    }
+    let clocks = clocks(card, clocks_seen);
+    let (locked, others) =
+        clocks.split_at(clocks_seen.len().min(CLOCKS_SEEN_MAX).min(clocks.len()));
+    for shape in shapes.iter().filter(is_usual) {
+        for clock in locked {
+            push(shape, (None, *clock), &[], None);
+        }
+    }
+    for shape in shapes.iter().filter(is_usual) {
+        for batch in batches_seen.iter().take(BATCHES_MAX) {
+            push(shape, (None, None), &[], Some(*batch));
+        }
+    }
+    let singles: Vec<Vec<WorkloadId>> = classes.iter().map(|c| vec![c.clone()]).collect();
+    let from = |i: usize| classes.iter().enumerate().skip(i);
+    let pairs = from(0).flat_map(|(i, a)| from(i).map(move |(_, b)| vec![a.clone(), b.clone()]));
+    let triples = from(0).flat_map(|(i, a)| {
+        from(i).flat_map(move |(j, b)| {
+            from(j).map(move |(_, c)| vec![a.clone(), b.clone(), c.clone()])
+        })
+    });
+    let seen_sets = sets_seen.iter().filter(|s| s.len() > 1).cloned();
+    // Lazily: with many classes triples alone exceed the limit.
+    let sets = singles.iter().cloned().chain(seen_sets).chain(pairs).chain(triples);
+    let mut done = BTreeSet::new();
+    'full: for mut set in sets {
+        set.sort();
+        if done.contains(&set) {
+            continue;
+        }
+        for shape in shapes.iter().filter(|s| set.len() == 1 || is_usual(s)) {
+            if !push(shape, (None, None), &set, None) {
+                break 'full;
+            }
+        }
+        done.insert(set);
+    }
+    for set in &singles {
+        for shape in shapes.iter().filter(|s| is_usual(s)) {
+            for cap in &caps {
+                push(shape, (*cap, None), set, None);
+            }
+        }
+    }
+    for shape in shapes.iter().filter(is_usual) {
+        for clock in others {
+            push(shape, (None, *clock), &[], None);
+        }
+    }
+    out
+}
+
+/// A cap and a clock.
+type Set = (Option<Power>, Option<Frequency>);
+
+/// The clocks of the axis: past ones, then the others.
+fn clocks(card: &GpuSpec, seen: &[f64]) -> Vec<Option<Frequency>> {
+    let locked = |mhz: f64| Some(Frequency::from_mhz(mhz.round() as u32));
+    let seen = seen.iter().take(CLOCKS_SEEN_MAX).filter(|mhz| **mhz >= CLOCK_STEP_MHZ);
+    let mut clocks: Vec<Option<Frequency>> = Vec::new();
+    for clock in seen.map(|mhz| locked(*mhz)).chain(clock_axis(card)) {
+        if !clocks.contains(&clock) {
+            clocks.push(clock);
+        }
+    }
+    clocks
+}
+
+/// The clocks common to all jobs, descending; none where the top clock is unknown.
+pub(crate) fn clock_axis(card: &GpuSpec) -> impl Iterator<Item = Option<Frequency>> {
+    let top = card.clock_mhz_top.unwrap_or(0.0);
+    let stepped = CLOCK_SHARES
+        .iter()
+        .map(move |share| (top * share / CLOCK_STEP_MHZ).floor() * CLOCK_STEP_MHZ)
+        .filter(|mhz| *mhz >= CLOCK_STEP_MHZ);
+    stepped.map(|mhz| Some(Frequency::from_mhz(mhz.round() as u32)))
+}
+
+/// Pairs of (gpus, nodes): powers of two within the request and its ends, each on the fewest nodes
+/// and on two and four times as many, and past shapes.
+fn shapes(request: GpuRequest, seen: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let mut counts = vec![request.min, request.max];
+    counts.extend((0..32).map(|i| 1u32 << i).filter(|g| (request.min..=request.max).contains(g)));
+    counts.sort_unstable();
+    counts.dedup();
+    counts.truncate(COUNTS_MAX);
+    let mut shapes: Vec<(u32, u32)> = seen.iter().copied().take(COUNTS_MAX).collect();
+    for gpus in counts {
+        let few = gpus.div_ceil(GPUS_PER_NODE);
+        shapes
+            .extend([few, 2 * few, 4 * few].into_iter().filter(|n| *n <= gpus).map(|n| (gpus, n)));
+    }
+    shapes.sort_unstable();
+    shapes.dedup();
+    shapes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: GpuSpec = GpuSpec {
+        cap_default_w: 250.0,
+        cap_known: true,
+        idle_w: 35.0,
+        clock_mhz_top: None,
+        power_carried: true,
+    };
+
+    fn id(text: &str) -> WorkloadId {
+        WorkloadId::new(text).unwrap()
+    }
+
+    #[test]
+    fn shapes_contain_the_request_and_past_shapes() {
+        assert_eq!(shapes(GpuRequest::exactly(1), &[]), [(1, 1)]);
+        assert_eq!(
+            shapes(GpuRequest { min: 2, max: 8 }, &[(3, 3)]),
+            [(2, 1), (2, 2), (3, 3), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4)]
+        );
+        assert!(shapes(GpuRequest { min: 1, max: u32::MAX }, &[]).len() <= 3 * COUNTS_MAX);
+    }
+
+    #[test]
+    fn most_important_configurations_come_first() {
+        let classes: Vec<WorkloadId> = (0..16).map(|i| id(&format!("c{i:02}"))).collect();
+        let seen = [vec![id("c00"), id("c01"), id("c02")]];
+        let all =
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&CARD, &[]), 100_000);
+        let mut unique: Vec<String> = all.iter().map(|c| format!("{c:?}")).collect();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), all.len(), "duplicate configurations");
+        let few =
+            configurations(GpuRequest::exactly(8), &[], &seen, &classes, axes(&CARD, &[]), 72);
+        assert_eq!(few, all[..72]);
+        assert!(few.iter().any(|c| c.neighbours == seen[0]), "a past set comes early");
+        assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
+    }
+
+    fn axes<'a>(card: &'a GpuSpec, clocks_seen: &'a [f64]) -> Axes<'a> {
+        Axes { card, clocks_seen, batches_seen: &[] }
+    }
+
+    #[test]
+    fn past_batches_come_before_neighbours() {
+        let axes = Axes { batches_seen: &[32, 64], ..axes(&CARD, &[]) };
+        let all = configurations(GpuRequest::exactly(1), &[], &[], &[id("a")], axes, 1_000);
+        let batches = |c: &&Configuration| c.global_batch.is_some();
+        let beside = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
+        assert_eq!(all[..beside].iter().filter(batches).count(), 2);
+        assert_eq!(all.iter().filter(batches).count(), 2);
+    }
+
+    #[test]
+    fn past_clocks_come_early_and_others_last() {
+        let card = GpuSpec { clock_mhz_top: Some(1_410.0), ..CARD };
+        let classes = [id("a"), id("b")];
+        let all = configurations(
+            GpuRequest::exactly(1),
+            &[],
+            &[],
+            &classes,
+            axes(&card, &[1_275.0, 1_050.0]),
+            1_000,
+        );
+        let at =
+            |mhz| all.iter().position(|c| c.clock_max == Some(Frequency::from_mhz(mhz))).unwrap();
+        let beside = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
+        assert!(at(1_275) < beside && at(1_050) < beside && at(1_125) > beside);
+        assert_eq!(all.iter().filter(|c| c.clock_max.is_some()).count(), 2 + CLOCK_SHARES.len());
+        assert!(all.iter().all(|c| c.clock_max.is_none() || c.neighbours.is_empty()));
+    }
+}
