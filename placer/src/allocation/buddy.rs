@@ -2,7 +2,7 @@
 //!
 //! A **block** is 2^k GPUs of one node that start at a multiple of 2^k, or 2^k entire nodes that start
 //! at a multiple of 2^k. Two halves of a block are buddies. GPUs given out in blocks fragment little:
-//! what is left of a node is again a set of blocks.
+//! the rest of a node is again a set of blocks.
 //!
 //! * The state is the bitmap of free GPUs ([`FreeCapacity`]). A block is free if all its bits are set.
 //!   Taking part of a block thereby splits it, and releasing the part coalesces it with its buddy at

@@ -35,10 +35,10 @@ pub fn infeasible(state: &ClusterState, job: &Job) -> Option<Reason> {
     if !state.inventory_complete() {
         return None;
     }
-    let asked = job.facts.request.min;
+    let requested = job.facts.request.min;
     let nodes = state.nodes();
     // The usual case, decided by the first node.
-    if nodes.first().is_some_and(|node| node.facts.gpus >= asked && suits(&node.facts, job)) {
+    if nodes.first().is_some_and(|node| node.facts.gpus >= requested && suits(&node.facts, job)) {
         return None;
     }
     // The GPU type of a node is unknown until one of its GPUs has answered.
@@ -54,18 +54,18 @@ pub fn infeasible(state: &ClusterState, job: &Job) -> Option<Reason> {
         let there = there.into_iter().map(str::to_owned).collect();
         return Some(Reason::NoSuchKind { kind: kind.clone(), there });
     }
-    if let Some(asked_mib) = job.facts.memory_mib_max
-        && !nodes.iter().filter(has_type).any(|node| node.facts.memory_mib >= asked_mib)
+    if let Some(requested_mib) = job.facts.memory_mib_max
+        && !nodes.iter().filter(has_type).any(|node| node.facts.memory_mib >= requested_mib)
     {
-        return Some(Reason::TooMuchMemory { asked_mib, kind });
+        return Some(Reason::TooMuchMemory { asked_mib: requested_mib, kind });
     }
     let enough = nodes.iter().filter(|node| suits(&node.facts, job)).any(|first| {
         let equal = nodes.iter().filter(|node| same_shape(&node.facts, &first.facts));
-        equal.map(|node| node.facts.gpus).sum::<u32>() >= asked
+        equal.map(|node| node.facts.gpus).sum::<u32>() >= requested
     });
     (!enough).then(|| {
         let gpus = nodes.iter().filter(has_type).map(|node| node.facts.gpus).sum();
-        Reason::TooLarge { asked, gpus, kind: kind.clone() }
+        Reason::TooLarge { asked: requested, gpus, kind: kind.clone() }
     })
 }
 
@@ -93,14 +93,14 @@ impl<'a> HealthyCluster<'a> {
     /// Whether the empty cluster could start the job on its minimum of GPUs. A job that fits one node
     /// is never spread over several.
     pub(crate) fn could_start(&self, job: &Job) -> bool {
-        let asked = job.facts.request.min;
+        let requested = job.facts.request.min;
         let (mut fits_a_node, mut fits_entire_nodes) = (false, false);
         for (shape, counts) in self.shapes.iter().filter(|(shape, _)| suits(shape, job)) {
-            if counts.largest_in_node() >= asked {
+            if counts.largest_in_node() >= requested {
                 return true;
             }
-            fits_a_node |= shape.gpus >= asked;
-            fits_entire_nodes |= counts.largest_set() >= asked;
+            fits_a_node |= shape.gpus >= requested;
+            fits_entire_nodes |= counts.largest_set() >= requested;
         }
         fits_entire_nodes && !fits_a_node
     }

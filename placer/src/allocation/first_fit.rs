@@ -13,23 +13,23 @@ use crate::state::job::Job;
 /// The first free GPUs in node order that hold the job's minimum, with the reason.
 #[must_use]
 pub fn first_fit(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reason)> {
-    let asked = job.facts.request.min;
+    let requested = job.facts.request.min;
     let mut fits_a_node = false;
     for (key, node) in capacity.state().keyed_nodes() {
-        if node.facts.gpus < asked || !suits(&node.facts, job) {
+        if node.facts.gpus < requested || !suits(&node.facts, job) {
             continue;
         }
         fits_a_node = true;
         let free = capacity.free(key);
-        if free.count_ones() >= asked {
-            return Some((GpuSet::on(key, lowest(free, asked)), Reason::FirstFit));
+        if free.count_ones() >= requested {
+            return Some((GpuSet::on(key, lowest(free, requested)), Reason::FirstFit));
         }
     }
     if fits_a_node { None } else { entire_nodes(capacity, job) }
 }
 
 fn entire_nodes(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reason)> {
-    let asked = job.facts.request.min;
+    let requested = job.facts.request.min;
     let nodes = capacity.state().nodes();
     for (i, first) in nodes.iter().enumerate() {
         // Each shape is tried once, at its first node.
@@ -40,11 +40,11 @@ fn entire_nodes(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reaso
             continue;
         }
         let size = first.facts.gpus;
-        let count = asked.div_ceil(size);
+        let count = requested.div_ceil(size);
         let free = (i as u32..).map(NodeKey).zip(&nodes[i..]).filter(|(key, node)| {
             same_shape(&node.facts, &first.facts) && capacity.free(*key) == ones(size)
         });
-        let mut left = asked;
+        let mut left = requested;
         let by_node: Vec<NodeGpus> = free
             .take(count as usize)
             .map(|(node, _)| {
@@ -66,6 +66,6 @@ pub fn no_room(capacity: &FreeCapacity<'_>, job: &Job, alone: Option<Alone>) -> 
     let nodes = capacity.state().keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
     let free = nodes.map(|(key, _)| capacity.free(key).count_ones());
     let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
-    let (asked, kind) = (job.facts.request.min, job.facts.gpu_type.clone());
-    Reason::NoRoom { asked, kind, free, free_on_one_node, alone }
+    let (requested, kind) = (job.facts.request.min, job.facts.gpu_type.clone());
+    Reason::NoRoom { asked: requested, kind, free, free_on_one_node, alone }
 }

@@ -151,13 +151,13 @@ impl FifoPacked {
 
 /// Whether the job would fit once sleeping and waking nodes, whose GPUs `capacity` includes, are awake.
 fn fits_once_awake(capacity: &FreeCapacity<'_>, job: &Job) -> bool {
-    let asked = job.facts.request.min;
+    let requested = job.facts.request.min;
     let (mut on_entire_nodes, mut some_asleep) = (0, false);
     let nodes = capacity.state().keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
     for (key, node) in nodes {
         let free = capacity.free(key).count_ones();
-        if node.facts.gpus >= asked {
-            if !node.is_awake() && free >= asked {
+        if node.facts.gpus >= requested {
+            if !node.is_awake() && free >= requested {
                 return true;
             }
         } else if free == node.facts.gpus {
@@ -165,7 +165,7 @@ fn fits_once_awake(capacity: &FreeCapacity<'_>, job: &Job) -> bool {
             some_asleep |= !node.is_awake();
         }
     }
-    some_asleep && on_entire_nodes >= asked
+    some_asleep && on_entire_nodes >= requested
 }
 
 fn find_singles(input: PlanningInput<'_>, plan: &Plan) -> Vec<(JobKey, GpuSet)> {

@@ -95,9 +95,9 @@ impl Policy for Gandiva {
         let has = |job: &Job| job.state.gpus().map_or(0, GpuSet::gpu_count);
         let mut free = FreeCapacity::new(input.state, Scope::All).type_counts();
         waiting.iter().for_each(|(_, job)| free.expect(input.state, job, job.facts.request.min));
-        let asked = input.state.running().map(|(_, job)| has(job)).sum::<u32>()
+        let demand = input.state.running().map(|(_, job)| has(job)).sum::<u32>()
             + waiting.iter().map(|(_, job)| job.facts.request.min).sum::<u32>();
-        let crowded = asked > free.total();
+        let crowded = demand > free.total();
         let mut round = Round {
             input,
             dissolve_below: self.dissolve_below,

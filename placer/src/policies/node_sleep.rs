@@ -126,26 +126,26 @@ impl<'a> AfterPlan<'a> {
     /// The nodes that a job would get: one node, or entirely free nodes of one shape. Of several choices the
     /// one with the fewest nodes to wait for, then to wake. `None` if the job needs more than exists.
     fn nodes_for(&self, job: &Job, free: &FreeCapacity<'_>) -> Option<Vec<NodeKey>> {
-        let asked = job.facts.request.min;
+        let requested = job.facts.request.min;
         let node = |key: NodeKey| self.input.state.node(key);
         let suitable = || {
             let nodes = self.input.state.keyed_nodes();
             nodes.filter(|(_, node)| suits(&node.facts, job)).map(|(key, _)| key)
         };
         let has_share = |key: &NodeKey| {
-            let share = asked.min(node(*key).facts.gpus);
+            let share = requested.min(node(*key).facts.gpus);
             let stays_asleep =
                 node(*key).wakefulness == Wakefulness::Asleep && self.ordered.contains(key);
             share > 0 && free.free(*key).count_ones() >= share && !stays_asleep
         };
-        let fits_a_node = suitable().any(|key| node(key).facts.gpus >= asked);
+        let fits_a_node = suitable().any(|key| node(key).facts.gpus >= requested);
         let mut groups: Vec<Vec<NodeKey>> = Vec::new();
         for key in suitable().filter(has_share) {
             let is_same =
                 |group: &&mut Vec<NodeKey>| same_shape(&node(group[0]).facts, &node(key).facts);
             match groups.iter_mut().find(is_same) {
                 Some(group) if !fits_a_node => group.push(key),
-                _ if !fits_a_node || node(key).facts.gpus >= asked => groups.push(vec![key]),
+                _ if !fits_a_node || node(key).facts.gpus >= requested => groups.push(vec![key]),
                 _ => {}
             }
         }
@@ -156,7 +156,7 @@ impl<'a> AfterPlan<'a> {
         };
         let chosen = groups.into_iter().filter_map(|mut group| {
             group.sort_by_key(delay);
-            let count = asked.div_ceil(node(group[0]).facts.gpus) as usize;
+            let count = requested.div_ceil(node(group[0]).facts.gpus) as usize;
             group.truncate(count);
             (group.len() == count).then_some(group)
         });

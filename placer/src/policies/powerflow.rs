@@ -103,8 +103,9 @@ pub(super) fn plan_at(input: PlanningInput<'_>, price: f64) -> Plan {
     let first = unserved.iter().find(|unserved| unserved.job.job.state == State::Queued);
     let blocked = first.map(|unserved| {
         let (facts, free) = (&unserved.job.job.facts, unserved.free);
-        let (asked, kind) = (facts.request.min, facts.gpu_type.clone());
-        let reason = Reason::NoRoom { asked, kind, free, free_on_one_node: free, alone: None };
+        let (requested, kind) = (facts.request.min, facts.gpu_type.clone());
+        let reason =
+            Reason::NoRoom { asked: requested, kind, free, free_on_one_node: free, alone: None };
         Blocked { job: unserved.job.key, reason }
     });
     take_best_steps(&mut grants, &mut sizing.free, |grant, free| {

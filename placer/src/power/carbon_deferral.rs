@@ -1,17 +1,16 @@
-//! Jobs whose owners let them wait do so while the grid is dirty: one rule for every policy.
+//! Carbon deferral: jobs with declared slack wait while the grid is dirty, under every policy.
 //!
-//! A job that declares slack may start later, or pause at an epoch's end, while the grid's carbon
-//! intensity is above the quantile [`CLEAN_SHARE`] of what is expected of the next day, and only if
-//! it is expected to fall to that before the job's patience ends. Patience is the slack less all that
-//! the job has waited so far, for whatever reason; and where it has a deadline, what is left of it
-//! once the rest of the work, with a quarter to spare, is taken off; where the policy, a price of energy
-//! or a power limit chooses settings, the rest of the work at the slowest that there is. A job with a
-//! deadline of which nobody knows how long it may take never waits. Where nothing is known of the grid, or nothing new has
-//! been heard of it for a day, nobody waits: a signal that does not come holds nothing up.
+//! A job with slack may start later, or pause at the end of an epoch, while the grid's carbon intensity exceeds the
+//! quantile [`CLEAN_QUANTILE`] of the next day's forecast, if the forecast falls to that quantile before the job's
+//! patience ends. Patience is the slack less all time that the job has waited so far for any reason. For a job with
+//! a deadline it also ends when the rest of the work, with a quarter in reserve, fits the time to the deadline; if
+//! the policy, an energy price or a power limit chooses settings, the rest of the work counts at the slowest
+//! setting. A job with a deadline and an unknown duration is never deferred. Without a grid signal, or with one
+//! older than a day, no job is deferred: a missing signal delays nothing.
 //!
-//! Source: suspending above a quantile of the day's intensities is Wait Awhile (Wiesner et al.,
-//! Middleware 2021) with declared bounds; the quantile is our own choice. Waiting always costs
-//! completion time: how much is told in every outcome.
+//! Source: suspending above a quantile of the day's intensities is Wait Awhile (Wiesner et al., Middleware 2021)
+//! with declared bounds; the quantile is our own choice. Deferral always costs completion time, which every result
+//! reports.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,32 +29,32 @@ use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
 
-/// The share of the next day's instants that count as clean.
-const CLEAN_SHARE: f64 = 0.6;
-/// A running job pauses only for an intensity so much above a clean one: pausing costs a restart.
-const WORTH_PAUSING: f64 = 1.1;
-/// What is kept in hand of a deadline: a share of the time the rest of the work takes.
-const TO_SPARE: f64 = 0.25;
-/// A job whose epoch began no longer ago than this is at an epoch's end, as far as pausing goes.
-const AT_EPOCHS_END: Duration = Duration::from_secs(60);
-/// A job that is done so soon is not paused.
+/// The quantile of the next day's intensities up to which the grid counts as clean.
+const CLEAN_QUANTILE: f64 = 0.6;
+/// A running job pauses only above this multiple of the clean intensity: pausing costs a restart.
+const PAUSE_RATIO: f64 = 1.1;
+/// The reserve before a deadline, as a share of the time for the rest of the work.
+const DEADLINE_RESERVE: f64 = 0.25;
+/// A job whose epoch began at most this long ago counts as at the end of an epoch.
+const EPOCH_END_TOLERANCE: Duration = Duration::from_secs(60);
+/// A job with at most this remaining time is not paused.
 const NEARLY_DONE: Duration = Duration::from_secs(900);
 
-/// Who waits for a cleaner grid, and until when at most.
+/// The jobs that wait for a cleaner grid, each with the end of its patience.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deferrals {
-    /// Queued jobs that are not to start yet.
+    /// Queued jobs that do not start yet.
     pub waiting: BTreeMap<JobKey, Timestamp>,
-    /// Running jobs that are to pause now.
+    /// Running jobs that pause now.
     pub pausing: BTreeMap<JobKey, Timestamp>,
-    /// When to look again.
+    /// When the next job may change.
     pub again_at: Option<Timestamp>,
     now: f64,
     clean: f64,
 }
 
 impl Deferrals {
-    /// Who waits now under this policy.
+    /// The deferrals now under this policy.
     #[must_use]
     pub fn of(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
         let mut found = Self::default();
@@ -79,7 +78,7 @@ impl Deferrals {
                     found.waiting.insert(key, until);
                     found.look_at(until);
                 }
-                State::Running { .. } if grid.now >= WORTH_PAUSING * found.clean => {
+                State::Running { .. } if grid.now >= PAUSE_RATIO * found.clean => {
                     match epochs_end(input, job) {
                         Some(at) if at > input.now() => found.look_at(at),
                         Some(_) => {
@@ -94,7 +93,7 @@ impl Deferrals {
         found
     }
 
-    /// Whether nobody waits and nobody is to be looked at.
+    /// Whether no job waits and none will.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.pausing.is_empty() && self.again_at.is_none()
@@ -104,7 +103,7 @@ impl Deferrals {
         self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
-    /// Pauses those who are to, whatever the plan says of them.
+    /// Pauses jobs, overriding the plan.
     pub(crate) fn add_to(&self, plan: &mut Plan) {
         if !self.pausing.is_empty() {
             plan.decisions.retain(|decision| !self.pausing.contains_key(&decision.job()));
@@ -117,7 +116,7 @@ impl Deferrals {
         plan.again_at = again;
     }
 
-    /// Why a job waits, where it does.
+    /// Why a job waits, if it does.
     #[must_use]
     pub fn reason(&self, job: JobKey) -> Option<Reason> {
         let until = *self.waiting.get(&job)?;
@@ -125,12 +124,12 @@ impl Deferrals {
     }
 }
 
-/// The intensity up to which an instant of the next day counts as clean.
+/// The intensity up to which the grid counts as clean.
 fn clean(grid: &GridForecast) -> f64 {
     let mut expected: Vec<f64> = grid.expected.iter().map(|(_, g)| *g).collect();
     expected.sort_by(f64::total_cmp);
-    let rank = (expected.len() as f64 * CLEAN_SHARE).ceil() as usize;
-    // Nothing expected: every instant is as clean as another.
+    let rank = (expected.len() as f64 * CLEAN_QUANTILE).ceil() as usize;
+    // Without a forecast every instant counts as clean.
     expected.get(rank.saturating_sub(1)).copied().unwrap_or(f64::INFINITY)
 }
 
@@ -138,14 +137,14 @@ fn is_cleaner_before(grid: &GridForecast, clean: f64, now: Timestamp, until: Tim
     grid.expected.iter().any(|(at, g)| *at > now && *at < until && *g <= clean)
 }
 
-/// How fast jobs go once they run.
+/// The slowest speed of a job once it runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// As the site sets its cards.
-    Usual,
-    /// As slowly as anything on their menus, at worst.
-    OnTheMenu,
-    /// At a setting that was chosen for good and that no menu need have.
+    /// At the default setting.
+    Default,
+    /// At the slowest of its operating points.
+    SlowestPoint,
+    /// At a fixed setting that no operating point need have.
     Unknown,
 }
 
@@ -156,17 +155,17 @@ impl Pace {
             || input.limits.power_max.is_some();
         match PowerEstimate::under(policy) {
             PowerEstimate::Fixed => Self::Unknown,
-            PowerEstimate::Settings | PowerEstimate::Sizes if sets => Self::OnTheMenu,
-            PowerEstimate::Settings | PowerEstimate::Sizes => Self::Usual,
+            PowerEstimate::Settings | PowerEstimate::Sizes if sets => Self::SlowestPoint,
+            PowerEstimate::Settings | PowerEstimate::Sizes => Self::Default,
         }
     }
 
-    /// How many times as long as usual a job on so many GPUs takes at worst; `None` where nobody knows.
-    fn times_as_long(self, job: &Job, gpus: u32) -> Option<f64> {
+    /// The greatest factor by which the run time exceeds that at the default setting; `None` if unknown.
+    fn slowdown_max(self, job: &Job, gpus: u32) -> Option<f64> {
         match self {
-            Self::Usual => Some(1.0),
+            Self::Default => Some(1.0),
             Self::Unknown => None,
-            Self::OnTheMenu => {
+            Self::SlowestPoint => {
                 let menu = job.menu.as_deref()?;
                 let usual = menu.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
                 let speeds = menu.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
@@ -177,7 +176,7 @@ impl Pace {
     }
 }
 
-/// Until when a job may wait, if nothing more is done for it before; `None` where it may not at all.
+/// The end of a job's patience; `None` if it may not wait.
 fn patience(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Timestamp> {
     let slack = job.facts.slack?;
     let by_slack = job.facts.submitted_at + job.run_time(input.now()) + slack;
@@ -185,13 +184,13 @@ fn patience(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Timestamp
     let gpus = job.facts.request.min;
     let node = input.state.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
     let left = remaining_alone(input.now(), job, gpus, gpus.div_ceil(node))?;
-    let longest = left.mul_f64(pace.times_as_long(job, gpus)?);
-    let needs = longest.mul_f64(1.0 + TO_SPARE) + restart(gpus);
+    let longest = left.mul_f64(pace.slowdown_max(job, gpus)?);
+    let needs = longest.mul_f64(1.0 + DEADLINE_RESERVE) + restart(gpus);
     Some(by_slack.min(deadline - needs))
 }
 
-/// When a running job next ends an epoch: now, if it has just ended one, or says nothing of them.
-/// `None` where it is not to be paused: it cannot be, or is nearly done.
+/// When a running job next ends an epoch: now, if it has just ended one or reports none. `None` if it cannot be
+/// paused or is nearly done.
 fn epochs_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let State::Running { on, since, observation: None, .. } = &job.state else { return None };
     let started = *since + restart(on.gpu_count());
@@ -202,16 +201,17 @@ fn epochs_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     if left.is_some_and(|left| left <= NEARLY_DONE) {
         return None;
     }
-    let said = job.progress.and_then(|p| Some((p, p.steps_per_epoch?, p.steps_per_s?)));
-    let Some((progress, epoch, rate)) = said.filter(|(_, epoch, rate)| *epoch > 0 && *rate > 0.0)
+    let reported = job.progress.and_then(|p| Some((p, p.steps_per_epoch?, p.steps_per_s?)));
+    let Some((progress, epoch, rate)) =
+        reported.filter(|(_, epoch, rate)| *epoch > 0 && *rate > 0.0)
     else {
         return Some(input.now());
     };
     let ahead = input.now().since(progress.at).as_secs_f64() * rate;
     let into_s = ((progress.step as f64 + ahead) % epoch as f64) / rate;
     let epoch_s = epoch as f64 / rate;
-    // An epoch shorter than what counts as its end is always at its end.
-    if into_s <= AT_EPOCHS_END.as_secs_f64() || epoch_s <= AT_EPOCHS_END.as_secs_f64() {
+    // An epoch shorter than the tolerance is always at its end.
+    if into_s <= EPOCH_END_TOLERANCE.as_secs_f64() || epoch_s <= EPOCH_END_TOLERANCE.as_secs_f64() {
         return Some(input.now());
     }
     Some(input.now() + Duration::from_secs_f64((epoch_s - into_s).clamp(1.0, 1e9)))

@@ -1,4 +1,4 @@
-//! What jobs and nodes draw, what energy costs, and the bounds on both.
+//! Power and energy: the power model, the cost of energy, the budget controller and the power limits.
 
 pub mod budget;
 pub mod carbon_deferral;

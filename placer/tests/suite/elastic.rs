@@ -1,58 +1,35 @@
-//! The elastic policies on small problems, by hand, and their arrangement on random ones.
+//! The elastic policies in small examples with known results, and their transitions on random ones.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::Site;
+use crate::support::{Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_common::{Frequency, NodeId, Power, Timestamp};
-use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Policy, State, check, policy,
-};
+use wattle_common::{Frequency, Timestamp};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check, policy};
+use wattle_testkit::point;
 
-fn exactly(value: f64) -> Estimate {
-    Estimate { mean: value, low: value, high: value }
-}
-
-/// Sizes 1 to 16, each doubling worth `gain`; a lower clock is 0.8 times as fast for 0.6 the power.
+/// Sizes 1 to 16 on an A100, each doubling with this speed-up; the lower clock has 0.8 times the speed and two
+/// thirds of the power.
 fn surface(gain: f64) -> Surface {
     surface_on("a100", 1.0, gain)
 }
 
-/// The same on a kind of GPU that is so much faster.
-fn surface_on(kind: &str, faster: f64, gain: f64) -> Surface {
-    let mut points = Vec::new();
-    for doublings in 0..5u32 {
-        for (clock, speed, watts) in [(None, 1.0, 360.0), (Some(1_080), 0.8, 240.0)] {
-            points.push(SurfacePoint {
-                gpus: 1 << doublings,
-                nodes: (1 << doublings) / 8 + u32::from(doublings < 3),
-                cap_mw: None,
-                clock_mhz_max: clock.map(Frequency::from_mhz),
-                global_batch: None,
-                neighbours: Vec::new(),
-                steps_per_s: Some(exactly(faster * gain.powi(doublings as i32) * speed)),
-                relative_speed: exactly(1.0),
-                gpu_power_w: exactly(watts),
-            });
-        }
-    }
+/// The same on a GPU type with this relative speed.
+fn surface_on(gpu_type: &str, speed: f64, gain: f64) -> Surface {
+    let clocks = [(None, 1.0, 360.0), (Some(1_080), 0.8, 240.0)];
+    let points = (0..5).flat_map(|doublings| {
+        clocks.map(|(clock, slower, watts)| SurfacePoint {
+            clock_mhz_max: clock.map(Frequency::from_mhz),
+            ..point(1 << doublings, speed * gain.powi(doublings) * slower, watts)
+        })
+    });
     Surface {
-        job: "any".parse().unwrap(),
-        predictor: "test".parse().unwrap(),
-        at_us: Timestamp::EPOCH,
-        gpu_type: kind.to_owned(),
-        windows: 3,
-        basis: None,
-        class: None,
         utilization_gpu_percent: Some(90.0),
-        utilization_memory_percent: None,
         memory_mib_max: Some(8_000),
-        points,
-        other_gpu_types: Vec::new(),
-        probe: None,
+        ..wattle_testkit::surface("any", gpu_type, points)
     }
 }
 
@@ -64,21 +41,10 @@ fn cluster(nodes: u32, price: f64) -> Site {
     site
 }
 
-fn add_nodes(site: &mut Site, kind: &str, nodes: u32, gpus: u32) {
+fn add_nodes(site: &mut Site, gpu_type: &str, nodes: u32, gpus: u32) {
     for i in 0..nodes {
-        site.node_known(NodeFacts {
-            id: NodeId::new(&format!("{kind}-n{i}")).unwrap(),
-            gpu_type: kind.to_owned(),
-            gpus,
-            memory_mib: 81_920,
-            healthy: u64::MAX,
-            watts: Some(NodeWatts {
-                card_idle: Power::from_w(60),
-                host: Power::from_w(1_000),
-                asleep: Power::from_w(60),
-                wakes_in: Duration::from_secs(180),
-            }),
-        });
+        let facts = node_facts(&format!("{gpu_type}-n{i}"), gpu_type, gpus, 81_920);
+        site.node_known(NodeFacts { watts: Some(node_watts(60, 1_000, 60, 180)), ..facts });
     }
 }
 
@@ -90,25 +56,12 @@ fn arrive(site: &mut Site, name: &str, request: GpuRequest, gain: f64) -> JobKey
 
 fn submit(site: &mut Site, name: &str, request: GpuRequest) -> JobKey {
     let submitted_at = site.now();
-    site.job_arrived(JobFacts {
-        id: name.parse().unwrap(),
-        workload: None,
-        request,
-        exclusive: false,
-        priority: 0,
-        can_stop: true,
-        deadline: None,
-        slack: None,
-        duration_alone: None,
-        memory_mib_max: None,
-        gpu_type: None,
-        submitted_at,
-    })
+    site.job_arrived(JobFacts { submitted_at, ..job_facts(name, request) })
 }
 
 const ANY: GpuRequest = GpuRequest { min: 1, max: 16 };
 
-/// Solves and applies until nothing is left to do, stopping at once whoever is stopped.
+/// Solves and applies until a plan is empty, with immediate stops. Returns the number of plans.
 fn settle(site: &mut Site, policy: &dyn Policy) -> usize {
     for round in 0..40 {
         let plan: Plan = policy.solve(site.input());
@@ -124,61 +77,54 @@ fn settle(site: &mut Site, policy: &dyn Policy) -> usize {
             }
         }
     }
-    panic!("{} does not come to rest", policy.name());
-}
-
-fn size(site: &Site, key: JobKey) -> (u32, GpuSetting) {
-    match &site.job(key).unwrap().state {
-        State::Running { on, setting, .. } => (on.gpu_count(), *setting),
-        _ => (0, GpuSetting::DEFAULT),
-    }
+    panic!("{} does not settle", policy.name());
 }
 
 #[test]
-fn who_scales_gets_the_gpus_and_a_price_takes_them_away() {
+fn gpus_go_to_jobs_that_scale_until_energy_is_costly() {
     let powerflow = policy("powerflow").unwrap();
     let mut site = cluster(2, 0.0);
     let scales = arrive(&mut site, "scales", ANY, 1.9);
     let flat = arrive(&mut site, "flat", ANY, 1.1);
     settle(&mut site, powerflow.as_ref());
-    let (most, little) = (size(&site, scales).0, size(&site, flat).0);
+    let (most, little) = (site.size(scales).0, site.size(flat).0);
     assert!(most == 8 && little <= 8, "{most} {little}");
-    // A price that no step meets: everybody is back at the least, at the thrifty clock.
+    // A price that no step meets: every job is at its least size and lowest-power clock.
     site.limits.price = 100.0;
     settle(&mut site, powerflow.as_ref());
-    let thrifty = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
-    assert_eq!(size(&site, scales), (1, thrifty));
-    assert_eq!(size(&site, flat), (1, thrifty));
+    let lowest = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
+    assert_eq!(site.size(scales), (1, lowest));
+    assert_eq!(site.size(flat), (1, lowest));
 }
 
 #[test]
-fn equal_jobs_share_equally_whatever_they_have_left() {
+fn equal_jobs_share_equally_at_any_remaining_work() {
     let mut site = cluster(2, 0.0);
     let keys: Vec<JobKey> = (0..4).map(|i| arrive(&mut site, &format!("j{i}"), ANY, 1.8)).collect();
     settle(&mut site, policy("powerflow").unwrap().as_ref());
-    assert!(keys.iter().all(|&key| size(&site, key).0 == 4));
+    assert!(keys.iter().all(|&key| site.size(key).0 == 4));
 }
 
 #[test]
-fn a_rigid_job_stays_as_asked_and_one_too_many_waits() {
+fn a_rigid_job_keeps_its_size_and_the_last_one_waits() {
     let mut site = cluster(1, 0.0);
     let rigid = arrive(&mut site, "rigid", GpuRequest::exactly(8), 1.9);
     let late = arrive(&mut site, "late", ANY, 1.9);
     let powerflow = policy("powerflow").unwrap();
     settle(&mut site, powerflow.as_ref());
-    assert_eq!((size(&site, rigid).0, size(&site, late).0), (8, 0));
+    assert_eq!((site.size(rigid).0, site.size(late).0), (8, 0));
     let blocked = powerflow.solve(site.input()).blocked.unwrap();
     assert_eq!(blocked.job, late);
 }
 
 #[test]
-fn greenflow_is_powerflow_under_constant_intensity_and_thriftier_when_the_grid_is_dirty() {
+fn greenflow_is_powerflow_at_constant_intensity_and_saves_while_the_grid_is_dirty() {
     let plan = |name: &str, ratio: f64| {
         let mut site = cluster(2, 1.0);
         site.limits.carbon_ratio = ratio;
         let keys = [arrive(&mut site, "a", ANY, 1.9), arrive(&mut site, "b", ANY, 1.4)];
         settle(&mut site, policy(name).unwrap().as_ref());
-        keys.map(|key| size(&site, key))
+        keys.map(|key| site.size(key))
     };
     assert_eq!(plan("greenflow", 1.0), plan("powerflow", 1.0));
     assert_eq!(plan("powerflow", 3.0), plan("powerflow", 1.0));
@@ -187,7 +133,7 @@ fn greenflow_is_powerflow_under_constant_intensity_and_thriftier_when_the_grid_i
 }
 
 #[test]
-fn a_node_that_sleeps_is_woken_for_who_waits() {
+fn a_sleeping_node_is_woken_for_a_queued_job() {
     let mut site = cluster(2, 0.0);
     for node in 0..2 {
         site.node_is(wattle_placer::NodeKey::at(node), wattle_placer::Wakefulness::Asleep);
@@ -200,12 +146,12 @@ fn a_node_that_sleeps_is_woken_for_who_waits() {
     assert!(powerflow.solve(site.input()).is_empty(), "one is waking already");
     site.node_is(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
     settle(&mut site, powerflow.as_ref());
-    assert_eq!(size(&site, job).0, 8);
+    assert_eq!(site.size(job).0, 8);
 }
 
 /// Something every ten minutes: a job ends, where it is its turn and any is there, or one arrives; and
-/// each time plans must come to rest.
-fn come_and_go(
+/// each time plans must settle.
+fn arrive_and_leave(
     site: &mut Site,
     policy: &dyn Policy,
     ends: impl Iterator<Item = bool>,
@@ -227,9 +173,9 @@ fn come_and_go(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Jobs come and go in any order; at every instant the plans hold, and come to rest.
+    /// Jobs arrive and leave in any order; at every instant the plans are valid and settle.
     #[test]
-    fn plans_hold_and_come_to_rest(
+    fn plans_are_valid_and_settle(
         nodes in 1u32..6,
         price in prop_oneof![Just(0.0), 0.1f64..3.0],
         events in prop::collection::vec((0u32..4, 1u32..6, 1.05f64..2.0, any::<bool>()), 1..40),
@@ -238,7 +184,7 @@ proptest! {
             let policy = policy(name).unwrap();
             let mut site = cluster(nodes, price);
             let ends = events.iter().map(|event| event.0 == 0);
-            come_and_go(&mut site, policy.as_ref(), ends, |site, i| {
+            arrive_and_leave(&mut site, policy.as_ref(), ends, |site, i| {
                 let (_, doublings, gain, rigid) = events[i];
                 let max = 1 << (doublings - 1);
                 let min = if rigid { max } else { 1 };
@@ -250,34 +196,34 @@ proptest! {
 
 /// A setting that a guess recommends may be one that never shows it was wrong.
 #[test]
-fn who_was_never_measured_is_first_looked_at_as_the_site_sets_its_cards() {
-    let thrifty = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
+fn a_job_without_a_measurement_starts_at_the_default_setting() {
+    let lowest = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
     for name in ["powerflow", "wattle"] {
         let policy = policy(name).unwrap();
         let mut site = cluster(1, 100.0);
         let key = arrive(&mut site, "new", ANY, 1.9);
-        let said = |windows: u32, width: f64| {
-            let mut said = surface(1.9);
-            said.windows = windows;
-            for point in &mut said.points {
+        let measured = |windows: u32, width: f64| {
+            let mut surface = surface(1.9);
+            surface.windows = windows;
+            for point in &mut surface.points {
                 let watts = point.gpu_power_w.mean;
                 point.gpu_power_w =
                     Estimate { mean: watts, low: watts / width, high: watts * width };
             }
-            Arc::new(said)
+            Arc::new(surface)
         };
-        site.surface_known(key, said(0, 1.5));
+        site.surface_known(key, measured(0, 1.5));
         settle(&mut site, policy.as_ref());
-        assert_eq!(size(&site, key), (1, GpuSetting::DEFAULT), "{name}, of a guess");
+        assert_eq!(site.size(key), (1, GpuSetting::DEFAULT), "{name}, of a guess");
         site.pass(Duration::from_secs(60));
-        site.surface_known(key, said(1, 1.5));
+        site.surface_known(key, measured(1, 1.5));
         settle(&mut site, policy.as_ref());
-        assert_eq!(size(&site, key), (1, thrifty), "{name}, once measured");
+        assert_eq!(site.size(key), (1, lowest), "{name}, once measured");
         // What is surely known needs no look.
         let sure = arrive(&mut site, "sure", ANY, 1.9);
-        site.surface_known(sure, said(0, 1.0));
+        site.surface_known(sure, measured(0, 1.0));
         settle(&mut site, policy.as_ref());
-        assert_eq!(size(&site, sure), (1, thrifty), "{name}, of what is sure");
+        assert_eq!(site.size(sure), (1, lowest), "{name}, of what is sure");
     }
 }
 
@@ -310,7 +256,7 @@ fn kind(site: &Site, key: JobKey) -> Option<&str> {
 const OF_KINDS: [&str; 5] = ["afs", "powerflow", "greenflow", "powerflow@1080", "wattle"];
 
 #[test]
-fn the_kind_goes_to_who_gains_most_by_it_whoever_came_first() {
+fn a_gpu_type_goes_to_the_job_that_gains_most_from_it() {
     for name in OF_KINDS {
         let policy = policy(name).unwrap();
         for price in [0.0, 0.5] {
@@ -329,14 +275,14 @@ fn the_kind_goes_to_who_gains_most_by_it_whoever_came_first() {
 }
 
 #[test]
-fn who_runs_changes_its_kind_only_where_that_pays_for_a_restart() {
+fn a_running_job_changes_its_gpu_type_only_if_that_pays_for_a_restart() {
     for name in OF_KINDS {
         let policy = policy(name).unwrap();
         let one = GpuRequest::exactly(1);
         let mut site = mixed(1, 1, 0.0);
         let slight = arrive_on_both(&mut site, "slight", one, 1.2, 1.0);
         settle(&mut site, policy.as_ref());
-        assert_eq!(kind(&site, slight), Some("v100"), "{name}: nobody else wants it");
+        assert_eq!(kind(&site, slight), Some("v100"), "{name}: no other job needs it");
         // Hardly more is gained by the change than a restart takes of an hour.
         site.pass(Duration::from_secs(600));
         let hardly = arrive_on_both(&mut site, "hardly", one, 1.205, 1.0);
@@ -358,7 +304,7 @@ fn who_runs_changes_its_kind_only_where_that_pays_for_a_restart() {
 }
 
 #[test]
-fn elastic_jobs_do_not_crowd_onto_the_fast_cards() {
+fn elastic_jobs_do_not_crowd_onto_the_fast_gpus() {
     for name in ["afs", "powerflow"] {
         let mut site = mixed(1, 8, 0.0);
         let keys: Vec<JobKey> =
@@ -366,12 +312,12 @@ fn elastic_jobs_do_not_crowd_onto_the_fast_cards() {
         settle(&mut site, policy(name).unwrap().as_ref());
         let on_k80 = keys.iter().filter(|&&key| kind(&site, key) == Some("k80")).count();
         assert_eq!(on_k80, 1, "{name}");
-        assert_eq!(keys.iter().map(|&key| size(&site, key).0).sum::<u32>(), 16, "{name}");
+        assert_eq!(keys.iter().map(|&key| site.size(key).0).sum::<u32>(), 16, "{name}");
     }
 }
 
 #[test]
-fn who_is_known_on_one_kind_only_does_not_wait_while_another_is_free() {
+fn a_job_with_one_surface_does_not_wait_while_another_gpu_type_is_free() {
     for name in ["afs", "powerflow", "wattle"] {
         let mut site = mixed(1, 2, 0.0);
         let one = GpuRequest::exactly(1);
@@ -393,7 +339,7 @@ proptest! {
 
     /// The same on two kinds, where some jobs are known on one of them only, and some cannot stop.
     #[test]
-    fn plans_for_two_kinds_hold_and_come_to_rest(
+    fn plans_for_two_gpu_types_are_valid_and_settle(
         nodes in 1u32..3,
         price in prop_oneof![Just(0.0), 0.1f64..3.0],
         events in prop::collection::vec((0u32..5, 1u32..5, 1.05f64..2.0, 0.3f64..5.0, 0u32..5), 1..30),
@@ -402,7 +348,7 @@ proptest! {
             let policy = policy(name).unwrap();
             let mut site = mixed(nodes, 4, price);
             let ends = events.iter().map(|event| event.0 == 0);
-            come_and_go(&mut site, policy.as_ref(), ends, |site, i| {
+            arrive_and_leave(&mut site, policy.as_ref(), ends, |site, i| {
                 let (what, doublings, gain, faster, known) = events[i];
                 let max = 1 << (doublings - 1);
                 let request = GpuRequest { min: if what == 1 { max } else { 1 }, max };

@@ -5,7 +5,12 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use wattle_placer::{ClusterState, Plan, PlanningInput, PlanningLimits, PolicyCache};
+use wattle_common::job::{GpuRequest, GpuSetting};
+use wattle_common::{Power, Timestamp};
+use wattle_placer::{
+    ClusterState, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, PlanningInput, PlanningLimits,
+    PolicyCache, State,
+};
 
 /// What a controller holds, without a controller.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +34,25 @@ impl Site {
     pub(crate) fn pass(&mut self, span: Duration) {
         let then = self.now() + span;
         self.advance_to(then);
+    }
+
+    /// The jobs that are stopping and still hold GPUs.
+    pub(crate) fn stopping(&self) -> Vec<JobKey> {
+        let stops = |job: &wattle_placer::Job| matches!(job.state, State::Stopping { .. });
+        self.running().filter(|(_, job)| stops(job)).map(|(key, _)| key).collect()
+    }
+
+    /// Completes all stops.
+    pub(crate) fn complete_stops(&mut self) {
+        self.stopping().into_iter().for_each(|key| self.job_stopped(key));
+    }
+
+    /// The number of GPUs and the setting of a job; none if it does not run.
+    pub(crate) fn size(&self, key: JobKey) -> (u32, GpuSetting) {
+        match &self.job(key).unwrap().state {
+            State::Running { on, setting, .. } => (on.gpu_count(), *setting),
+            _ => (0, GpuSetting::DEFAULT),
+        }
     }
 
     /// Ends a job, whatever it was doing.
@@ -55,5 +79,45 @@ impl Deref for Site {
 impl DerefMut for Site {
     fn deref_mut(&mut self) -> &mut ClusterState {
         &mut self.state
+    }
+}
+
+/// A job that can stop, submitted at the start.
+pub(crate) fn job_facts(name: &str, request: GpuRequest) -> JobFacts {
+    JobFacts {
+        id: name.parse().unwrap(),
+        workload: None,
+        request,
+        exclusive: false,
+        priority: 0,
+        can_stop: true,
+        deadline: None,
+        slack: None,
+        duration_alone: None,
+        memory_mib_max: None,
+        gpu_type: None,
+        submitted_at: Timestamp::EPOCH,
+    }
+}
+
+/// A node of healthy GPUs, without known power.
+pub(crate) fn node_facts(id: &str, gpu_type: &str, gpus: u32, memory_mib: u64) -> NodeFacts {
+    NodeFacts {
+        id: id.parse().unwrap(),
+        gpu_type: gpu_type.to_owned(),
+        gpus,
+        memory_mib,
+        healthy: u64::MAX,
+        watts: None,
+    }
+}
+
+/// The power of a node: one idle GPU, the host and the sleeping node in watts, and seconds to wake.
+pub(crate) fn node_watts(gpu_idle: u64, host: u64, asleep: u64, wakes_in_s: u64) -> NodeWatts {
+    NodeWatts {
+        card_idle: Power::from_w(gpu_idle),
+        host: Power::from_w(host),
+        asleep: Power::from_w(asleep),
+        wakes_in: Duration::from_secs(wakes_in_s),
     }
 }

@@ -1,79 +1,62 @@
-//! What the policy `wattle` decides, in small examples and in random problems.
+//! The policy `wattle` in small examples and on random problems.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::Site;
+use crate::support::{Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
-use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
-use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, Progress, Reason, State, check, policy,
-};
+use wattle_common::messages::{Surface, SurfacePoint};
+use wattle_common::{Frequency, JobId, Timestamp};
+use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Progress, Reason, check, policy};
+use wattle_testkit::{exactly, id, point};
 
 const CLOCKS: [u32; 4] = [1_335, 1_215, 1_080, 900];
 const IDLE_W: f64 = 60.0;
 
-/// How a job answers to GPUs, clock and neighbours.
+/// How the speed of a job depends on GPUs, clock and co-tenants.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     /// Speed grows with GPUs to the power of this, up to `peak` GPUs.
     grows: f64,
     peak: u32,
-    /// Steps a second on one GPU.
+    /// Steps per second on one GPU.
     rate: f64,
-    /// Relative speed beside anybody.
-    beside: f64,
+    /// Relative speed with a co-tenant.
+    shared: f64,
     memory_mib: u64,
 }
 
-const ROOT: Kind = Kind { grows: 0.5, peak: 1_024, rate: 1.0, beside: 0.4, memory_mib: 20_000 };
+const ROOT: Kind = Kind { grows: 0.5, peak: 1_024, rate: 1.0, shared: 0.4, memory_mib: 20_000 };
 
 impl Kind {
-    fn point(self, gpus: u32, clock: Option<u32>, shared: bool) -> SurfacePoint {
-        let exactly = |mean| Estimate { mean, low: mean, high: mean };
+    fn point(self, gpus: u32, clock: Option<u32>, is_shared: bool) -> SurfacePoint {
         let slower = clock.map_or(1.0, |mhz| f64::from(mhz) / 1_410.0);
         let n = f64::from(gpus);
         let grown = n.min(f64::from(self.peak)).powf(self.grows);
-        let relative = if shared { self.beside } else { 1.0 };
+        let relative = if is_shared { self.shared } else { 1.0 };
         let rate = self.rate * grown * slower.sqrt() * relative;
         let power = IDLE_W + 300.0 * (0.35 + 0.65 * grown / n) * slower.powi(2);
         SurfacePoint {
-            gpus,
-            nodes: gpus.div_ceil(8),
-            cap_mw: None,
             clock_mhz_max: clock.map(Frequency::from_mhz),
-            global_batch: None,
-            neighbours: shared.then(|| WorkloadId::new("any").unwrap()).into_iter().collect(),
-            steps_per_s: Some(exactly(rate)),
+            neighbours: is_shared.then(|| id::workload("any")).into_iter().collect(),
             relative_speed: exactly(relative),
-            gpu_power_w: exactly(if shared { 1.2 * power } else { power }),
+            ..point(gpus, rate, if is_shared { 1.2 * power } else { power })
         }
     }
 
     fn surface(self, job: &JobId) -> Surface {
-        let mut points = Vec::new();
-        for gpus in (0..7).map(|k| 1 << k) {
-            points.push(self.point(gpus, None, false));
-            points.extend(CLOCKS.map(|clock| self.point(gpus, Some(clock), false)));
-            points.push(self.point(gpus, None, true));
-        }
+        let points = (0..7).map(|k| 1 << k).flat_map(|gpus| {
+            let clocks = CLOCKS.map(|clock| self.point(gpus, Some(clock), false));
+            let default = [self.point(gpus, None, false)];
+            default.into_iter().chain(clocks).chain([self.point(gpus, None, true)])
+        });
         Surface {
-            job: job.clone(),
-            predictor: "test".parse().unwrap(),
-            at_us: Timestamp::EPOCH,
-            gpu_type: "a100".into(),
-            windows: 3,
-            basis: None,
-            class: Some(WorkloadId::new("any").unwrap()),
+            class: Some(id::workload("any")),
             utilization_gpu_percent: Some(50.0),
-            utilization_memory_percent: None,
             memory_mib_max: Some(self.memory_mib),
-            other_gpu_types: Vec::new(),
-            probe: None,
-            points,
+            ..wattle_testkit::surface(job.as_str(), "a100", points)
         }
     }
 }
@@ -81,19 +64,8 @@ impl Kind {
 fn cluster(sizes: &[u32]) -> Site {
     let mut site = Site::new();
     for (i, &gpus) in sizes.iter().enumerate() {
-        site.node_known(NodeFacts {
-            id: NodeId::new(&format!("n{i}")).unwrap(),
-            gpu_type: "a100".into(),
-            gpus,
-            memory_mib: 80_000,
-            healthy: u64::MAX,
-            watts: Some(NodeWatts {
-                card_idle: Power::from_w(60),
-                host: Power::from_w(1_000),
-                asleep: Power::from_w(50),
-                wakes_in: Duration::from_secs(120),
-            }),
-        });
+        let facts = node_facts(&format!("n{i}"), "a100", gpus, 80_000);
+        site.node_known(NodeFacts { watts: Some(node_watts(60, 1_000, 50, 120)), ..facts });
     }
     site.inventory_known(true);
     site.limits.tenants_max = 1;
@@ -101,23 +73,10 @@ fn cluster(sizes: &[u32]) -> Site {
 }
 
 fn facts(name: &str, min: u32, max: u32) -> JobFacts {
-    JobFacts {
-        id: JobId::new(name).unwrap(),
-        workload: None,
-        request: GpuRequest { min, max },
-        exclusive: false,
-        priority: 0,
-        can_stop: true,
-        deadline: None,
-        slack: None,
-        duration_alone: None,
-        memory_mib_max: None,
-        gpu_type: None,
-        submitted_at: Timestamp::EPOCH,
-    }
+    job_facts(name, GpuRequest { min, max })
 }
 
-/// A job with so many steps to go, or of unknown length.
+/// A job with this number of steps, or of unknown length.
 fn arrive(site: &mut Site, facts: JobFacts, kind: Kind, steps: Option<u64>) -> JobKey {
     let key = site.job_arrived(facts);
     let id = site.job(key).unwrap().facts.id.clone();
@@ -142,50 +101,38 @@ fn settle(site: &mut Site) -> Vec<Plan> {
         let plan = wattle.solve(site.input());
         assert_eq!(check(site.input(), &plan), [], "{plan:?}");
         if plan.is_empty() {
-            // What was started at this very instant would stay as it is.
+            // A job that started at this instant keeps its GPUs.
             site.pass(Duration::from_secs(1));
             return plans;
         }
         site.apply(&plan);
         let again = wattle.solve(site.input());
         assert!(again.is_empty(), "{plan:?}\nleft to do: {again:?}");
-        let stopping: Vec<JobKey> = site
-            .running()
-            .filter(|(_, job)| matches!(job.state, State::Stopping { .. }))
-            .map(|(key, _)| key)
-            .collect();
-        stopping.into_iter().for_each(|key| site.job_stopped(key));
+        site.complete_stops();
         plans.push(plan);
-        assert!(plans.len() < 20, "it does not come to rest: {plans:?}");
+        assert!(plans.len() < 20, "it does not settle: {plans:?}");
     }
 }
 
-/// GPUs and setting of a running job.
-fn has(site: &Site, key: JobKey) -> (u32, GpuSetting) {
-    match &site.job(key).unwrap().state {
-        State::Running { on, setting, .. } => (on.gpu_count(), *setting),
-        _ => (0, GpuSetting::DEFAULT),
-    }
-}
-
+/// GPUs of a running job.
 fn gpus(site: &Site, key: JobKey) -> u32 {
-    has(site, key).0
+    site.size(key).0
 }
 
 #[test]
-fn one_job_alone_takes_as_many_as_pay() {
+fn a_single_job_gets_the_gpus_that_pay() {
     for (peak, expected) in [(64, 16), (8, 8), (1, 1)] {
         let mut site = cluster(&[8, 8]);
         let job = arrive(&mut site, facts("j", 1, 64), Kind { peak, ..ROOT }, Some(9_000));
         let plans = settle(&mut site);
         assert_eq!(plans.len(), 1);
         // Energy is free: the fastest clock.
-        assert_eq!(has(&site, job), (expected, GpuSetting::DEFAULT));
+        assert_eq!(site.size(job), (expected, GpuSetting::DEFAULT));
     }
 }
 
 #[test]
-fn equal_jobs_share_equally_and_growth_is_carried_out_in_one_go() {
+fn equal_jobs_get_equal_sizes_in_one_transition() {
     let mut site = cluster(&[8, 8]);
     let one = arrive(&mut site, facts("one", 1, 64), ROOT, Some(90_000));
     settle(&mut site);
@@ -193,7 +140,7 @@ fn equal_jobs_share_equally_and_growth_is_carried_out_in_one_go() {
     let two = arrive(&mut site, facts("two", 1, 64), ROOT, Some(90_000));
     let plans = settle(&mut site);
     assert_eq!([gpus(&site, one), gpus(&site, two)], [8, 8]);
-    // Stopped to go on at once on eight, then both start.
+    // Stopped to be moved to eight, then both start.
     assert!(
         matches!(plans[0].decisions[..], [Decision::Stop { next_gpus: Some(8), .. }]),
         "{plans:?}"
@@ -206,14 +153,14 @@ fn equal_jobs_share_equally_and_growth_is_carried_out_in_one_go() {
 }
 
 #[test]
-fn dear_energy_means_few_gpus_and_low_clocks() {
+fn costly_energy_leads_to_few_gpus_and_low_clocks() {
     let mut last = f64::INFINITY;
     for (price, expected) in [(0.0, None), (0.001, Some(16)), (0.3, Some(1))] {
         let mut site = cluster(&[8, 8]);
         site.limits.price = price;
         let job = arrive(&mut site, facts("j", 1, 64), ROOT, Some(9_000));
         settle(&mut site);
-        let (gpus, setting) = has(&site, job);
+        let (gpus, setting) = site.size(job);
         let clock = setting.clock_mhz_max.map(Frequency::as_mhz);
         let watts = f64::from(gpus) * (ROOT.point(gpus, clock, false).gpu_power_w.mean - IDLE_W);
         assert!(watts < last, "{watts} W at {price}");
@@ -235,7 +182,7 @@ fn short_jobs_go_first_when_gpus_are_short() {
 }
 
 #[test]
-fn where_nobody_knows_the_young_go_first() {
+fn young_jobs_go_first_when_lengths_are_unknown() {
     let mut site = cluster(&[1]);
     let old = arrive(&mut site, facts("old", 1, 1), ROOT, None);
     // Three hours of work are behind it.
@@ -251,20 +198,20 @@ fn where_nobody_knows_the_young_go_first() {
 
 /// An old job that needs 27 hours more goes before one that needs 20, if that is known.
 #[test]
-fn how_long_it_has_been_here_counts_less_for_a_job_of_unknown_length() {
+fn age_counts_less_for_a_job_of_unknown_length() {
     let hours = |hours: u64| hours * 3_600;
     for (known, first) in [(true, [1, 0]), (false, [0, 1])] {
-        let said = |length_s: u64| known.then_some(length_s);
+        let stated = |length_s: u64| known.then_some(length_s);
         let mut site = cluster(&[1]);
-        let old = arrive(&mut site, facts("old", 1, 1), ROOT, said(hours(30)));
+        let old = arrive(&mut site, facts("old", 1, 1), ROOT, stated(hours(30)));
         site.advance_to(Timestamp::from_s(hours(20)));
-        progress(&mut site, old, hours(3), said(hours(30)));
+        progress(&mut site, old, hours(3), stated(hours(30)));
         // Half of all past jobs were of 20 hours or more, half of those beyond three of 30 or more.
         for size in [1, 1, 4, 8, 15, 20, 30, 50, 60, 70, 80] {
             site.work_remembered(f64::from(size) * 3_600.0);
         }
         let young = JobFacts { submitted_at: site.now(), ..facts("young", 1, 1) };
-        let young = arrive(&mut site, young, ROOT, said(hours(20)));
+        let young = arrive(&mut site, young, ROOT, stated(hours(20)));
         settle(&mut site);
         assert_eq!([gpus(&site, old), gpus(&site, young)], first, "known: {known}");
     }
@@ -276,7 +223,7 @@ fn a_small_gain_is_not_worth_a_restart() {
     let jobs =
         ["a", "b", "c"].map(|name| arrive(&mut site, facts(name, 1, 64), ROOT, Some(50_000)));
     settle(&mut site);
-    // One is done soon: nobody is moved for its last seconds.
+    // One is nearly done: no job is moved for its last seconds.
     progress(&mut site, jobs[2], 49_990, Some(50_000));
     let before = jobs.map(|job| gpus(&site, job));
     settle(&mut site);
@@ -287,7 +234,7 @@ fn a_small_gain_is_not_worth_a_restart() {
 }
 
 #[test]
-fn deadlines_are_bought_and_long_waits_end() {
+fn deadlines_are_met_and_long_waits_end() {
     let mut site = cluster(&[8]);
     for i in 0..8 {
         arrive(&mut site, facts(&format!("j{i}"), 1, 1), ROOT, Some(2_000));
@@ -310,7 +257,7 @@ fn deadlines_are_bought_and_long_waits_end() {
 }
 
 #[test]
-fn a_stranger_gets_its_least() {
+fn a_job_without_a_surface_gets_its_minimum() {
     let mut site = cluster(&[8]);
     let known = arrive(&mut site, facts("known", 1, 8), ROOT, Some(9_000));
     let stranger = site.job_arrived(facts("stranger", 2, 8));
@@ -319,11 +266,11 @@ fn a_stranger_gets_its_least() {
 }
 
 #[test]
-fn pairs_are_made_where_they_save() {
-    let light = Kind { beside: 0.95, ..ROOT };
+fn pairs_are_formed_only_where_they_gain() {
+    let light = Kind { shared: 0.95, ..ROOT };
     for (kinds, exclusive, tenants_max, running) in [
         ([light; 4], false, 2, 4),
-        // Two that lose, one that wants to be alone, too much memory for two, not allowed.
+        // Pairs that lose, an exclusive job, too much memory for two, sharing not allowed.
         ([ROOT; 4], false, 2, 2),
         ([light; 4], true, 2, 3),
         ([Kind { memory_mib: 50_000, ..light }; 4], false, 2, 2),
@@ -341,15 +288,15 @@ fn pairs_are_made_where_they_save() {
         settle(&mut site);
         let there = keys.iter().filter(|&&key| gpus(&site, key) > 0).count();
         assert_eq!(there, running, "{kinds:?} {exclusive} {tenants_max}");
-        // Mates stay together while nothing changes.
+        // Co-tenants stay together while nothing changes.
         site.advance_to(Timestamp::from_s(60));
         assert!(settle(&mut site).is_empty());
     }
 }
 
 #[test]
-fn no_more_pairs_are_made_than_gpus_are_short() {
-    let light = Kind { beside: 0.95, ..ROOT };
+fn no_more_pairs_are_formed_than_gpus_are_short() {
+    let light = Kind { shared: 0.95, ..ROOT };
     for (jobs, alike) in [(5, true), (5, false), (7, true), (7, false)] {
         let mut site = cluster(&[4]);
         site.limits.tenants_max = 2;
@@ -362,7 +309,7 @@ fn no_more_pairs_are_made_than_gpus_are_short() {
         settle(&mut site);
         assert!(keys.iter().all(|&key| gpus(&site, key) == 1), "{jobs} {alike}");
         assert_eq!(used(&site, &keys), 4, "{jobs} {alike}");
-        // Nor do they stay beside each other once there is room again.
+        // Nor do they stay shared each other once there is room again.
         for &key in &keys[4..] {
             site.job_finished(key);
         }
@@ -400,11 +347,11 @@ enum Step {
 
 fn kind() -> impl Strategy<Value = Kind> {
     (0.1f64..1.0, 0u32..7, 0.1f64..20.0, 0.3f64..1.0, 1_000u64..60_000).prop_map(
-        |(grows, peak, rate, beside, memory_mib)| Kind {
+        |(grows, peak, rate, shared, memory_mib)| Kind {
             grows,
             peak: 1 << peak,
             rate,
-            beside,
+            shared,
             memory_mib,
         },
     )
@@ -436,9 +383,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     /// Whatever happens: no plan breaks a rule, no more GPUs are given than there are, and what was
-    /// carried out is not made anew, however many stops and starts it took.
+    /// applied is not made again, after any number of stops and starts.
     #[test]
-    fn plans_are_sound_and_come_to_rest(
+    fn plans_are_valid_and_settle(
         sizes in prop_oneof![Just(vec![8; 4]), Just(vec![8; 2]), Just(vec![4, 4, 8]), Just(vec![2, 6])],
         price in prop_oneof![Just(0.0), 1e-5f64..0.3],
         tenants_max in 1u32..3,
@@ -482,9 +429,9 @@ proptest! {
         }
     }
 
-    /// The dearer energy, the less power a job alone is given.
+    /// The costlier energy is, the less power a single job gets.
     #[test]
-    fn dearer_energy_never_takes_more_power(kind in kind(), prices in prop::collection::vec(1e-6f64..1.0, 2..8)) {
+    fn costlier_energy_never_leads_to_more_power(kind in kind(), prices in prop::collection::vec(1e-6f64..1.0, 2..8)) {
         let mut prices = prices;
         prices.sort_by(f64::total_cmp);
         let mut last = f64::INFINITY;
@@ -493,7 +440,7 @@ proptest! {
             site.limits.price = price;
             let job = arrive(&mut site, facts("j", 1, 64), kind, Some(100));
             settle(&mut site);
-            let (gpus, setting) = has(&site, job);
+            let (gpus, setting) = site.size(job);
             let point = kind.point(gpus, setting.clock_mhz_max.map(Frequency::as_mhz), false);
             let watts = f64::from(gpus) * (point.gpu_power_w.mean - IDLE_W).max(1.0);
             prop_assert!(watts <= last + 1e-9, "{watts} W after {last} W at {price}");

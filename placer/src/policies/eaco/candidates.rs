@@ -22,23 +22,23 @@ struct Group {
 impl Eaco {
     /// Candidates for `job`, the fullest first; of equally full ones in node order.
     pub(super) fn candidates(&self, partial: &PartialPlan<'_>, job: &Job) -> Vec<Candidate> {
-        let asked = job.facts.request.min;
+        let requested = job.facts.request.min;
         let mut found = Vec::new();
         let mut larger_than_a_node = true;
         for (key, node) in partial.input.state.keyed_nodes() {
-            if node.facts.gpus < asked {
+            if node.facts.gpus < requested {
                 continue;
             }
             larger_than_a_node = false;
             let mut groups = self.groups(partial, job, key);
             groups.sort_by(|a, b| b.utilization_percent.total_cmp(&a.utilization_percent));
-            for group in groups.iter().filter(|group| group.gpus.count_ones() >= asked) {
+            for group in groups.iter().filter(|group| group.gpus.count_ones() >= requested) {
                 found.push(Candidate {
-                    on: GpuSet::on(key, lowest(group.gpus, asked)),
+                    on: GpuSet::on(key, lowest(group.gpus, requested)),
                     utilization_percent: group.utilization_percent,
                 });
             }
-            found.extend(fullest_of_all(key, &groups, asked));
+            found.extend(fullest_of_all(key, &groups, requested));
         }
         if larger_than_a_node {
             found.extend(self.exact_sets(partial, job));
@@ -120,17 +120,17 @@ impl Eaco {
 }
 
 /// The fullest GPUs of a node over all its groups; `None` if one group has enough.
-fn fullest_of_all(node: NodeKey, groups: &[Group], asked: u32) -> Option<Candidate> {
-    if groups.first().is_none_or(|group| group.gpus.count_ones() >= asked) {
+fn fullest_of_all(node: NodeKey, groups: &[Group], requested: u32) -> Option<Candidate> {
+    if groups.first().is_none_or(|group| group.gpus.count_ones() >= requested) {
         return None;
     }
-    let (mut gpus, mut left, mut sum) = (0, asked, 0.0);
+    let (mut gpus, mut left, mut sum) = (0, requested, 0.0);
     for group in groups {
         let taken = lowest(group.gpus, left);
         gpus |= taken;
         left -= taken.count_ones();
         sum += group.utilization_percent * f64::from(taken.count_ones());
     }
-    let utilization_percent = sum / f64::from(asked);
+    let utilization_percent = sum / f64::from(requested);
     (left == 0).then(|| Candidate { on: GpuSet::on(node, gpus), utilization_percent })
 }

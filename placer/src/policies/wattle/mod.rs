@@ -1,3 +1,5 @@
+//! The policy `wattle`: a market for GPU-seconds.
+//!
 #![doc = include_str!("README.md")]
 
 mod allocation_cache;

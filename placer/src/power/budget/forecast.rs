@@ -1,9 +1,8 @@
-//! What is known of the grid's carbon intensity: what was and is, and what is expected.
+//! The grid's carbon intensity: past, present and forecast.
 //!
-//! A forecast may be wrong. Three are here: *persistence* (tomorrow is as the last day was; until a
-//! day has been seen, as what has been seen was in the mean), a *day-ahead* series from somebody who
-//! says so beforehand, and a *perfect* one, which only a comparison can have: it shows what being
-//! wrong costs. What has been is never taken from a forecast.
+//! A forecast may be wrong. There are three: *persistence* repeats the last day (until a day has passed, the mean so
+//! far), *day-ahead* is a published series, and *perfect* is available only to comparisons and shows the cost of
+//! forecast errors. Past values never come from a forecast.
 
 use std::time::Duration;
 
@@ -11,35 +10,35 @@ use wattle_common::Timestamp;
 
 use crate::power::budget::series::Series;
 
-/// A day: what persistence repeats.
+/// The period that persistence repeats.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What is expected of the grid.
+/// Where the forecast comes from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ForecastSource {
-    /// The last day again.
+    /// The last day repeated.
     #[default]
     Persistence,
-    /// What somebody said beforehand.
+    /// A published series.
     DayAhead(Series),
-    /// What will be.
+    /// The actual future.
     Perfect,
 }
 
-/// The grid's intensity as it is, and as it is expected.
+/// The grid's intensity and its forecast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grid {
     actual: Series,
-    foreseen: ForecastSource,
-    /// Nothing is known of what was before.
+    forecast: ForecastSource,
+    /// The start of the known past.
     seen_from: Timestamp,
 }
 
 impl Grid {
-    /// The grid of which everything since `seen_from` is known.
+    /// A grid with a known past since `seen_from`.
     #[must_use]
-    pub const fn new(actual: Series, foreseen: ForecastSource, seen_from: Timestamp) -> Self {
-        Self { actual, foreseen, seen_from }
+    pub const fn new(actual: Series, forecast: ForecastSource, seen_from: Timestamp) -> Self {
+        Self { actual, forecast, seen_from }
     }
 
     /// The intensity at an instant that is not in the future, g/kWh.
@@ -48,61 +47,61 @@ impl Grid {
         self.actual.at(now)
     }
 
-    /// The mean intensity of a span that is over, g/kWh.
+    /// The mean intensity of a past span, g/kWh.
     #[must_use]
     pub fn mean(&self, from: Timestamp, until: Timestamp) -> f64 {
         self.actual.mean(from, until)
     }
 
-    /// When the intensity is next looked at.
+    /// When the intensity may next change.
     #[must_use]
     pub fn changes_after(&self, now: Timestamp) -> Timestamp {
         self.actual.changes_after(now)
     }
 
-    /// What is expected at `now` of the intensity at `at`, g/kWh.
+    /// The forecast made at `now` of the intensity at `at`, g/kWh.
     #[must_use]
     pub fn expected(&self, now: Timestamp, at: Timestamp) -> f64 {
         if at <= now {
             return self.actual.at(at);
         }
-        match &self.foreseen {
+        match &self.forecast {
             ForecastSource::Perfect => self.actual.at(at),
             ForecastSource::DayAhead(series) => series.at(at),
             ForecastSource::Persistence => {
                 let back = DAY * days_back(now, at);
                 let seen = at.since(self.seen_from) >= back;
-                if seen { self.actual.at(at - back) } else { self.usual(now) }
+                if seen { self.actual.at(at - back) } else { self.past_mean(now) }
             }
         }
     }
 
-    /// What is expected at `now` of the mean from `now` until `until`, g/kWh.
+    /// The forecast made at `now` of the mean intensity until `until`, g/kWh.
     #[must_use]
     pub fn mean_expected(&self, now: Timestamp, until: Timestamp) -> f64 {
         if until <= now {
             return self.actual.at(now);
         }
-        match &self.foreseen {
+        match &self.forecast {
             ForecastSource::Perfect => self.actual.mean(now, until),
             ForecastSource::DayAhead(series) => series.mean(now, until),
             ForecastSource::Persistence => self.mean_persisting(now, until),
         }
     }
 
-    /// Whole days repeat the last one; what is left repeats its beginning.
+    /// Full days repeat the last one; the rest repeats its beginning.
     fn mean_persisting(&self, now: Timestamp, until: Timestamp) -> f64 {
         let (span, day) = (until.since(now).as_micros(), DAY.as_micros());
         let rest = Duration::from_micros((span % day) as u64);
-        let whole = if span >= day { (span / day) as f64 * self.last_day(now, DAY) } else { 0.0 };
-        (whole + self.last_day(now, rest)) / span as f64
+        let full = if span >= day { (span / day) as f64 * self.last_day(now, DAY) } else { 0.0 };
+        (full + self.last_day(now, rest)) / span as f64
     }
 
-    /// Intensity times time over the first `part` of the last day: as it was where it has been seen,
-    /// as usual before.
+    /// Intensity times time over the first `part` of the last day; before the known past, the mean of the known
+    /// past.
     fn last_day(&self, now: Timestamp, part: Duration) -> f64 {
         let unseen = DAY.saturating_sub(now.since(self.seen_from));
-        let guessed = self.usual(now) * part.min(unseen).as_micros() as f64;
+        let guessed = self.past_mean(now) * part.min(unseen).as_micros() as f64;
         let known = part.saturating_sub(unseen);
         if known.is_zero() {
             return guessed;
@@ -111,13 +110,13 @@ impl Grid {
         guessed + self.actual.integral(from, from + known)
     }
 
-    /// The mean of what has been seen.
-    fn usual(&self, now: Timestamp) -> f64 {
+    /// The mean of the known past.
+    fn past_mean(&self, now: Timestamp) -> f64 {
         self.actual.mean(self.seen_from.min(now), now)
     }
 }
 
-/// How many days before `at` lies what was seen last.
+/// The number of days from `at` back to the known past.
 fn days_back(now: Timestamp, at: Timestamp) -> u32 {
     let ahead = at.since(now).as_micros();
     u32::try_from(ahead.div_ceil(DAY.as_micros()).max(1)).unwrap_or(u32::MAX)
@@ -152,7 +151,7 @@ mod tests {
         assert_eq!(grid.expected(hours(24), hours(40)), 300.0);
         assert_eq!(grid.mean_expected(hours(24), hours(48)), 200.0);
         assert_eq!(grid.mean_expected(hours(24), hours(60)), (24.0 * 200.0 + 12.0 * 100.0) / 36.0);
-        // What has been is never foretold.
+        // Past values never come from a forecast.
         assert_eq!(grid.expected(hours(30), hours(25)), 200.0);
         // Half a day seen: the last half of the day before it is as usual.
         let late = Grid::new(two_days(), ForecastSource::Persistence, hours(12));
@@ -160,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn who_says_so_beforehand_is_believed_and_perfection_is_right() {
-        let said = ForecastSource::DayAhead(Series::constant(50.0).unwrap());
-        let grid = Grid::new(two_days(), said, Timestamp::EPOCH);
+    fn day_ahead_and_perfect_forecasts_return_their_series() {
+        let day_ahead = ForecastSource::DayAhead(Series::constant(50.0).unwrap());
+        let grid = Grid::new(two_days(), day_ahead, Timestamp::EPOCH);
         assert_eq!((grid.at(hours(1)), grid.expected(hours(1), hours(30))), (100.0, 50.0));
         assert_eq!(grid.mean_expected(hours(1), hours(30)), 50.0);
         let grid = Grid::new(two_days(), ForecastSource::Perfect, Timestamp::EPOCH);
@@ -171,18 +170,18 @@ mod tests {
     }
 
     proptest! {
-        /// A mean is the mean of what is expected at each instant, whatever the forecast.
+        /// The forecast of a mean is the mean of the forecasts, for every source.
         #[test]
-        fn means_are_of_what_is_expected(
+        fn the_mean_forecast_is_the_mean_of_forecasts(
             now in 0u64..100, span in 1u64..80, seen in 0u64..50, which in 0usize..3,
         ) {
-            let foreseen = match which {
+            let forecast = match which {
                 0 => ForecastSource::Persistence,
                 1 => ForecastSource::DayAhead(two_days()),
                 _ => ForecastSource::Perfect,
             };
             let seen = seen.min(now);
-            let grid = Grid::new(two_days(), foreseen, hours(seen));
+            let grid = Grid::new(two_days(), forecast, hours(seen));
             let until = hours(now + span);
             // An instant inside each hour stands for it.
             let at = |i: u64| Timestamp::from_us((now + i) * HOUR + HOUR / 2);
@@ -190,9 +189,9 @@ mod tests {
             prop_assert!((grid.mean_expected(hours(now), until) - mean).abs() < 1e-6 * mean.max(1.0));
         }
 
-        /// With one intensity every forecast says that one.
+        /// At constant intensity every forecast is that intensity.
         #[test]
-        fn what_never_changes_is_foretold(now in 0u64..1_000, span in 1u64..1_000, seen in 0u64..1_000) {
+        fn a_constant_intensity_is_predicted_exactly(now in 0u64..1_000, span in 1u64..1_000, seen in 0u64..1_000) {
             let series = Series::constant(321.0).unwrap();
             let grid = Grid::new(series, ForecastSource::Persistence, hours(seen.min(now)));
             prop_assert!((grid.mean_expected(hours(now), hours(now + span)) - 321.0).abs() < 1e-9);

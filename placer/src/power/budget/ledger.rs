@@ -1,7 +1,7 @@
-//! What has been spent in each window, from what was measured.
+//! The ledger: energy and carbon spent in each window, from measurements.
 //!
-//! It counts and does not judge. Windows follow one another from when the budget was set; energy
-//! that is told over a boundary is split by time.
+//! Windows follow one another from the instant at which the budget was set. Energy that was reported over a window
+//! boundary is split by time.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use wattle_common::Timestamp;
 use crate::power::budget::forecast::Grid;
 use crate::power::budget::series::grams;
 
-/// Windows remembered, the newest.
+/// The number of completed windows kept.
 const KEPT: usize = 400;
 
-/// What was spent in one window.
+/// Energy and carbon spent in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
     /// When the window began.
     pub from_us: Timestamp,
-    /// When it ended, or until when it is counted.
+    /// When it ended, or up to when it is counted.
     pub until_us: Timestamp,
     /// Energy, joules.
     pub energy_j: f64,
-    /// Emissions, grams; 0 where no intensity is known.
+    /// Emissions, grams; 0 without a known intensity.
     pub carbon_g: f64,
 }
 
-/// What has been spent.
+/// The windows of a budget.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ledger {
     window: Duration,
@@ -36,39 +36,39 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Nothing spent yet; the first window begins at `from`.
+    /// An empty ledger whose first window begins at `from`.
     #[must_use]
     pub fn new(from: Timestamp, window: Duration) -> Self {
         let open = Spent { from_us: from, until_us: from, ..Spent::default() };
         Self { window: window.max(Duration::from_secs(1)), open, closed: Vec::new() }
     }
 
-    /// Goes on from a window that was written down.
+    /// Restores a ledger from its open window.
     #[must_use]
     pub fn resumed(open: Spent, window: Duration) -> Self {
         Self { open, ..Self::new(open.from_us, window) }
     }
 
-    /// The window that runs.
+    /// The open window.
     #[must_use]
     pub const fn open(&self) -> &Spent {
         &self.open
     }
 
-    /// The windows that are over, oldest first.
+    /// The completed windows, oldest first.
     #[must_use]
     pub fn closed(&self) -> &[Spent] {
         &self.closed
     }
 
-    /// When the window that runs ends.
+    /// When the open window ends.
     #[must_use]
     pub fn ends(&self) -> Timestamp {
         self.open.from_us + self.window
     }
 
-    /// Energy was spent evenly from `from` until `until`. What lies before the window that runs was
-    /// told too late for its own, and counts in this one.
+    /// Records energy that was spent evenly from `from` until `until`. The part before the open window was reported
+    /// too late for its own window, and counts in this one.
     pub fn add(&mut self, from: Timestamp, until: Timestamp, joules: f64, grid: Option<&Grid>) {
         let span = until.since(from).as_secs_f64();
         let joules = if joules.is_finite() { joules.max(0.0) } else { 0.0 };
@@ -96,7 +96,7 @@ impl Ledger {
         }
     }
 
-    /// The clock shows `now`: windows that are over are closed, however little was told of them.
+    /// Closes the windows that have ended by `now`, with or without reports.
     pub fn reach(&mut self, now: Timestamp) {
         while now >= self.ends() {
             self.close();
@@ -133,26 +133,26 @@ mod tests {
         assert_eq!((ledger.closed()[0].energy_j, ledger.open().energy_j), (20.0, 20.0));
         assert_eq!(ledger.open().carbon_g, grams(20.0, grid.at(Timestamp::EPOCH)));
         assert_eq!(ledger.ends(), Timestamp::from_s(220));
-        // Days in which nothing was told.
+        // Windows without reports.
         ledger.reach(Timestamp::from_s(100 + 60 * 5));
         assert_eq!(ledger.closed().len(), 5);
         assert_eq!(ledger.open().energy_j, 0.0);
     }
 
     proptest! {
-        /// However it is told, what was spent is what was told.
+        /// The sum of all windows is the sum of all reports.
         #[test]
-        fn nothing_is_lost(parts in prop::collection::vec((0u64..500, 0.0f64..1e6), 1..40)) {
+        fn no_energy_is_lost(parts in prop::collection::vec((0u64..500, 0.0f64..1e6), 1..40)) {
             let mut ledger = Ledger::new(Timestamp::EPOCH, Duration::from_secs(77));
-            let (mut at, mut told) = (0, 0.0);
+            let (mut at, mut reported) = (0, 0.0);
             for (span, joules) in parts {
                 let from = Timestamp::from_s(at);
                 at += span;
                 ledger.add(from, Timestamp::from_s(at), joules, None);
-                told += if span > 0 { joules } else { 0.0 };
+                reported += if span > 0 { joules } else { 0.0 };
             }
             let spent: f64 = ledger.closed().iter().chain([ledger.open()]).map(|w| w.energy_j).sum();
-            prop_assert!((spent - told).abs() <= 1e-9 * told.max(1.0));
+            prop_assert!((spent - reported).abs() <= 1e-9 * reported.max(1.0));
             prop_assert!(ledger.closed().windows(2).all(|w| w[0].until_us == w[1].from_us));
         }
     }

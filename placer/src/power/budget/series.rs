@@ -1,4 +1,4 @@
-//! Carbon intensity over time: each value holds until the next, and after its end it begins anew.
+//! Carbon intensity over time: a periodic step function.
 
 use std::time::Duration;
 
@@ -11,34 +11,33 @@ pub(super) const KWH_J: f64 = 3.6e6;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     starts_at: Timestamp,
-    /// From when on (microseconds from the start) which intensity holds, g/kWh.
+    /// Steps: microseconds from the start, intensity from then on in g/kWh.
     steps: Vec<(u64, f64)>,
     /// Integral of the intensity from the start to each step, g/kWh x microseconds.
     before: Vec<f64>,
     period_us: u64,
 }
 
-/// Why steps are no series.
+/// Why steps are not a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesError {
     /// No step.
     #[error("a carbon series needs at least one intensity")]
     Empty,
-    /// The first step is not at the start, one is not after the one before, or the end is not
-    /// after the last.
+    /// The first step is not at the start, steps do not ascend, or the end is not after the last.
     #[error("the steps of a carbon series must begin at 0 and ascend to before its end")]
     Order,
-    /// An intensity that cannot be.
+    /// An intensity out of range.
     #[error("a carbon intensity must be a number from 0 to 100,000 g/kWh")]
     Intensity,
 }
 
 impl Series {
     /// A series whose first value holds from `starts_at` on; `steps` are microseconds from there
-    /// and grams per kilowatt-hour, and it begins anew after `period_us`.
+    /// and grams per kilowatt-hour, repeated after `period_us`.
     ///
     /// # Errors
-    /// Where the steps are no series.
+    /// If the steps are not a series.
     pub fn new(
         starts_at: Timestamp,
         steps: Vec<(u64, f64)>,
@@ -64,15 +63,15 @@ impl Series {
         Ok(Self { starts_at, steps, before, period_us })
     }
 
-    /// One intensity for ever, g/kWh.
+    /// A constant intensity, g/kWh.
     ///
     /// # Errors
-    /// Where it cannot be.
+    /// If it is out of range.
     pub fn constant(g_per_kwh: f64) -> Result<Self, SeriesError> {
         Self::new(Timestamp::EPOCH, vec![(0, g_per_kwh)], 3_600_000_000)
     }
 
-    /// When its first value holds.
+    /// When its first step begins.
     #[must_use]
     pub const fn starts_at(&self) -> Timestamp {
         self.starts_at
@@ -84,7 +83,7 @@ impl Series {
         self.steps[self.step(self.offset(at) % self.period_us)].1
     }
 
-    /// When the intensity may next be another than at `at`.
+    /// When the intensity may next differ from that at `at`.
     #[must_use]
     pub fn changes_after(&self, at: Timestamp) -> Timestamp {
         let offset = self.offset(at);
@@ -106,20 +105,20 @@ impl Series {
     /// Intensity times time, g/kWh x microseconds.
     #[must_use]
     pub(super) fn integral(&self, from: Timestamp, until: Timestamp) -> f64 {
-        // Before the start its first value holds.
+        // Before the start the first value counts.
         let early = self.starts_at.since(from).saturating_sub(self.starts_at.since(until));
         let early = self.steps[0].1 * early.as_micros() as f64;
         early + (self.until(self.offset(until)) - self.until(self.offset(from)))
     }
 
     fn until(&self, offset: u64) -> f64 {
-        let (whole, inside) = (offset / self.period_us, offset % self.period_us);
+        let (periods, inside) = (offset / self.period_us, offset % self.period_us);
         let last = self.steps.len() - 1;
         let period =
             self.before[last] + self.steps[last].1 * (self.period_us - self.steps[last].0) as f64;
         let step = self.step(inside);
         let (at, g) = self.steps[step];
-        whole as f64 * period + self.before[step] + g * (inside - at) as f64
+        periods as f64 * period + self.before[step] + g * (inside - at) as f64
     }
 
     fn offset(&self, at: Timestamp) -> u64 {
@@ -131,7 +130,7 @@ impl Series {
     }
 }
 
-/// What an energy at an intensity emits, grams.
+/// Emissions of an energy at an intensity, grams.
 #[must_use]
 pub fn grams(joules: f64, g_per_kwh: f64) -> f64 {
     joules * g_per_kwh / KWH_J
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn values_hold_until_the_next_and_the_series_begins_anew() {
+    fn a_series_is_a_periodic_step_function() {
         let series =
             Series::new(hours(10), vec![(0, 100.0), (HOUR, 300.0), (2 * HOUR, 200.0)], 3 * HOUR)
                 .unwrap();
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_series_is_refused() {
+    fn invalid_steps_are_refused() {
         let new = |steps, period| Series::new(Timestamp::EPOCH, steps, period);
         assert_eq!(new(vec![], 1).unwrap_err(), SeriesError::Empty);
         assert_eq!(new(vec![(1, 1.0)], 2).unwrap_err(), SeriesError::Order);

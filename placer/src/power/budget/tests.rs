@@ -1,4 +1,4 @@
-//! A steering over days of a cluster that is reckoned by one line.
+//! The budget controller over days of a cluster with a one-line model.
 
 use proptest::prelude::*;
 use wattle_common::{Carbon, Energy};
@@ -19,9 +19,9 @@ fn constant(g_per_kwh: f64) -> Grid {
     Grid::new(Series::constant(g_per_kwh).unwrap(), ForecastSource::Persistence, Timestamp::EPOCH)
 }
 
-/// Days of a cluster of which `full` watts are asked for at no price, and that draws `1 / e^0.9` of
-/// that at the dearest. No more is started than `admission_limit` lets, and a tenth of what runs ends in
-/// an hour; what does not fit below `preemption_limit` is paused. Returns the steering and all orders.
+/// Days of a cluster with a demand of `full` watts at price 0 and `1 / e^0.9` of that at the highest price. Jobs
+/// start up to `admission_limit`, a tenth of the running ones completes in an hour, and those above
+/// `preemption_limit` are paused. Returns the controller and all its outputs.
 fn days(
     mut steering: BudgetController,
     n: u64,
@@ -29,22 +29,22 @@ fn days(
 ) -> (BudgetController, Vec<ControlOutput>) {
     let mut now = Timestamp::EPOCH;
     let mut all = Vec::new();
-    let thrifty = (-0.9f64).exp();
+    let lowest = (-0.9f64).exp();
     // What runs, by what it would draw at no price.
     let mut running: f64 = 0.0;
     let mut orders = steering.steer(now, Power::ZERO);
     while now < Timestamp::from_s(n * DAY_S) {
         let next = orders.again_at;
         running *= 1.0 - 0.1 * next.since(now).as_secs_f64() / 3_600.0;
-        let below = orders.admission_limit.map_or(f64::INFINITY, |below| below.as_w() / thrifty);
+        let below = orders.admission_limit.map_or(f64::INFINITY, |below| below.as_w() / lowest);
         // Jobs are no fluid: the last bit stays empty.
         running = running.max(full(now.as_us() / 1_000_000).min(0.97 * below));
-        let above = orders.preemption_limit.map_or(f64::INFINITY, |above| above.as_w() / thrifty);
+        let above = orders.preemption_limit.map_or(f64::INFINITY, |above| above.as_w() / lowest);
         running = running.min(above);
         let watts = running * (-0.9 * orders.position).exp();
         steering.spent(now, next, watts * next.since(now).as_secs_f64());
         now = next;
-        orders = steering.steer(now, Power::from_w_f64(running * thrifty));
+        orders = steering.steer(now, Power::from_w_f64(running * lowest));
         all.push(orders.clone());
     }
     (steering, all)
@@ -86,33 +86,33 @@ fn a_carbon_budget_lasts_through_dirty_evenings() {
     let day = |i: u64| if i % 24 < 16 { 150.0 } else { 400.0 };
     let steps = (0..24).map(|i| (i * 3_600_000_000, day(i))).collect();
     let series = Series::new(Timestamp::EPOCH, steps, DAY_S * 1_000_000).unwrap();
-    for foreseen in [
+    for forecast in [
         ForecastSource::Perfect,
         ForecastSource::Persistence,
         ForecastSource::DayAhead(series.clone()),
     ] {
-        let grid = Grid::new(series.clone(), foreseen.clone(), Timestamp::EPOCH);
+        let grid = Grid::new(series.clone(), forecast.clone(), Timestamp::EPOCH);
         // 24 kWh at a mean of 233 g are 5.6 kg.
         let steering = BudgetController::new(carbon(4.0), Some(grid), Timestamp::EPOCH);
         let (steering, orders) = days(steering, 5, |_| 1e3);
         for window in steering.ledger().closed() {
-            assert!(steering.overrun(window) <= 0.01, "{foreseen:?} {window:?}");
-            assert!(window.carbon_g > 0.9 * 4_000.0, "{foreseen:?} {window:?}");
+            assert!(steering.overrun(window) <= 0.01, "{forecast:?} {window:?}");
+            assert!(window.carbon_g > 0.9 * 4_000.0, "{forecast:?} {window:?}");
         }
         // On the first day persistence has not seen an evening yet, and work is paused in it; after
-        // that nobody is surprised any more.
+        // that the forecast no longer differs.
         let paused = orders.iter().rposition(|o| o.preemption_limit.is_some());
         let last = paused.map(|i| orders[i].again_at);
-        let surprised = foreseen == ForecastSource::Persistence;
-        assert_eq!(last.is_some(), surprised, "{foreseen:?}");
-        assert!(last.is_none_or(|at| at <= Timestamp::from_s(DAY_S)), "{foreseen:?} {last:?}");
+        let is_surprised = forecast == ForecastSource::Persistence;
+        assert_eq!(last.is_some(), is_surprised, "{forecast:?}");
+        assert!(last.is_none_or(|at| at <= Timestamp::from_s(DAY_S)), "{forecast:?} {last:?}");
         let dirty = orders.iter().map(|o| o.carbon_ratio).fold(0.0, f64::max);
         assert!(dirty > 1.5, "{dirty}");
     }
 }
 
 #[test]
-fn a_steering_that_is_resumed_goes_on() {
+fn a_restored_controller_continues() {
     let steering = BudgetController::new(energy(15.0), None, Timestamp::EPOCH);
     let (mut steering, _) = days(steering, 1, |_| 1e3);
     let now = Timestamp::from_s(DAY_S + 3_600);
@@ -134,17 +134,17 @@ fn without_limits_over_a_window_there_is_no_price() {
 
 #[test]
 fn work_is_paused_where_the_rest_of_the_budget_does_not_feed_it() {
-    // What is known of powers is a third too high, as an upper bound may be: it is drawn that counts.
+    // Predicted powers are a third too high, as an upper bound may be: the power draw counts.
     let mut steering = BudgetController::new(energy(24.0), None, Timestamp::EPOCH);
     let half = Timestamp::from_s(DAY_S / 2);
     steering.steer(Timestamp::EPOCH, Power::ZERO);
     steering.spent(Timestamp::EPOCH, half, 15.0 * KWH_J);
     let orders = steering.steer(half, Power::from_w(1_500));
-    // 9 kWh feed 750 W for half a day, and 1,250 W are drawn: six tenths go on.
+    // 9 kWh feed 750 W for half a day, and the power draw is 1,250 W: six tenths continue.
     assert_eq!(orders.position, 1.0);
     assert_eq!(orders.preemption_limit, Some(Power::from_w(900)));
     assert!(orders.admission_limit.unwrap() < Power::from_w(750));
-    // What the rest feeds goes on. A little more than that has a quarter of an hour to settle.
+    // Jobs that the rest of the budget feeds continue. A small excess has a quarter of an hour to settle.
     assert_eq!(steering.steer(half, Power::from_w(740)).preemption_limit, None);
     assert_eq!(steering.steer(half, Power::from_w(800)).preemption_limit, None);
     let soon = Timestamp::from_s(DAY_S / 2 + 901);
@@ -185,7 +185,7 @@ proptest! {
     ) {
         let full = |s: u64| 1e3 * (1.0 + swing * (s as f64 / 9_000.0).sin());
         // No odd tenths of a kilowatt-hour: some of them are half a milliwatt in the mean, which two
-        // ways to reckon may round either way.
+        // computations may round either way.
         let (g, tenths) = (g_per_kwh as f64, 2 * fifths);
         let joules = Energy::from_mj(tenths * 360_000_000);
         let energy = Budget { energy_mj: Some(joules), ..Budget::default() };

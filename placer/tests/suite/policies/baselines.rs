@@ -22,7 +22,7 @@ fn pass(site: &mut Site, s: u64) {
 }
 
 #[test]
-fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
+fn srtf_stops_the_longest_job_and_fills_gaps() {
     let srtf = policy("srtf").unwrap();
     let mut site = cluster(&[4]);
     arrive(&mut site, facts("unknown", 1), None);
@@ -32,7 +32,7 @@ fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
         unknown on n0:3: its share is 1 GPU
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
-    // The long one has 900 s left and does not fit beside the short one; who has more does.
+    // The long job has 900 s left and does not fit with the short one; a longer one does.
     pass(&mut site, 100);
     report(&mut site, long, 10, 100);
     arrive(&mut site, lasting("nearly", 2, 950), None);
@@ -57,12 +57,12 @@ fn srtf_stops_the_longest_and_fills_gaps_with_what_is_short_enough_to_fit() {
 }
 
 #[test]
-fn tiresias_takes_gpus_from_who_had_enough_and_is_asked_when_somebody_will_have() {
+fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     let tiresias = policy("tiresias").unwrap();
     let mut site = cluster(&[4]);
     arrive(&mut site, facts("first", 4), None);
     let plan = decide(&mut site, &*tiresias);
-    assert_eq!(plan.again_at, None, "nobody waits");
+    assert_eq!(plan.again_at, None, "no job waits");
     pass(&mut site, 100);
     arrive(&mut site, facts("second", 2), None);
     arrive(&mut site, facts("third", 2), None);
@@ -80,7 +80,7 @@ fn tiresias_takes_gpus_from_who_had_enough_and_is_asked_when_somebody_will_have(
         first waits: 2 jobs come first
     "#]]
     .assert_eq(&settle(&mut site, &*tiresias));
-    // Both others have had as much now: whoever runs goes on, until they leave.
+    // Both others have attained as much now: running jobs continue until they complete.
     pass(&mut site, 2_000);
     assert!(decide(&mut site, &*tiresias).is_empty());
     site.end("second");
@@ -91,9 +91,9 @@ fn tiresias_takes_gpus_from_who_had_enough_and_is_asked_when_somebody_will_have(
     .assert_eq(&settle(&mut site, &*tiresias));
 }
 
-/// Also where nobody comes or goes.
+/// Also without arrivals and completions.
 #[test]
-fn tiresias_parts_those_whom_another_policy_put_together() {
+fn tiresias_separates_co_tenants_of_another_policy() {
     let mut site = cluster(&[4]);
     let jobs = ["one", "other"].map(|name| arrive(&mut site, facts(name, 2), Some(0)));
     let together = |key| (key, GpuSet::on(NodeKey::at(0), 0b11));
@@ -108,7 +108,7 @@ fn tiresias_parts_those_whom_another_policy_put_together() {
 }
 
 #[test]
-fn tiresias_takes_other_thresholds() {
+fn tiresias_accepts_other_thresholds() {
     let mut site = cluster(&[1]);
     arrive(&mut site, facts("a", 1), None);
     arrive(&mut site, facts("b", 1), None);
@@ -117,7 +117,7 @@ fn tiresias_takes_other_thresholds() {
 }
 
 #[test]
-fn gandiva_pairs_only_when_more_is_asked_for_than_there_is() {
+fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
     let gandiva = policy("gandiva").unwrap();
     let mut site = cluster(&[2]);
     for name in ["a", "b"] {
@@ -150,7 +150,7 @@ fn gandiva_pairs_only_when_more_is_asked_for_than_there_is() {
 }
 
 #[test]
-fn gandiva_parts_pairs_once_there_is_room_for_all() {
+fn gandiva_separates_pairs_once_all_jobs_fit() {
     let gandiva = policy("gandiva").unwrap();
     let mut site = cluster(&[1, 1]);
     for name in ["a", "b", "c"] {
@@ -158,7 +158,7 @@ fn gandiva_parts_pairs_once_there_is_room_for_all() {
     }
     settle(&mut site, &*gandiva);
     let of = |site: &Site, name: &str| site.job_key(&name.parse().unwrap()).unwrap();
-    // Whoever is alone ends.
+    // The exclusive job completes.
     let alone: Vec<JobKey> = ["a", "b", "c"]
         .into_iter()
         .map(|name| of(&site, name))
@@ -175,7 +175,7 @@ fn gandiva_parts_pairs_once_there_is_room_for_all() {
 }
 
 #[test]
-fn afs_doubles_whoever_gains_most_for_each_gpu_and_shrinks_for_newcomers() {
+fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
     let afs = policy("afs").unwrap();
     let mut site = cluster(&[8]);
     // Each doubling makes the light one 1.3 times as fast, and the heavy one 1.9 times.
@@ -213,7 +213,7 @@ fn afs_leaves_gpus_free_that_gain_less_than_its_floor() {
 }
 
 #[test]
-fn one_clock_is_for_everybody_and_zeus_chooses_for_each() {
+fn one_clock_applies_to_all_jobs_and_zeus_chooses_for_each() {
     let mut site = cluster(&[2]);
     let a = arrive(&mut site, facts("a", 1), Some(0));
     expect_test::expect![[r#"

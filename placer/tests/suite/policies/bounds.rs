@@ -14,7 +14,7 @@ use wattle_placer::{
     Reason, State, check, policy, solve,
 };
 
-use crate::policies::helpers::{arrive, cluster, facts, stopping, surface};
+use crate::policies::helpers::{arrive, cluster, facts, surface};
 
 /// Cards of 250 W that idle at 40 W, in nodes of 300 W.
 fn bounded(sizes: &[u32]) -> Site {
@@ -29,7 +29,7 @@ fn bounded(sizes: &[u32]) -> Site {
     site
 }
 
-/// One round, checked and applied; who is to stop still holds its GPUs.
+/// One round, checked and applied; stopping jobs still hold their GPUs.
 fn round(site: &mut Site, policy: &dyn Policy) -> Plan {
     let plan = solve(policy, site.input());
     assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
@@ -37,18 +37,18 @@ fn round(site: &mut Site, policy: &dyn Policy) -> Plan {
     plan
 }
 
-/// Rounds until nothing is left to do; everybody stops at once. What was drawn at most between them.
+/// Rounds until a plan is empty, with immediate stops. Returns the highest expected power between them.
 fn rest(site: &mut Site, policy: &dyn Policy) -> Power {
     let mut most = Power::ZERO;
     for _ in 0..60 {
         let plan = round(site, policy);
-        stopping(site).iter().for_each(|&key| site.job_stopped(key));
+        site.complete_stops();
         most = most.max(expected_power(site.input()));
         if plan.is_empty() {
             return most;
         }
     }
-    panic!("{} does not come to rest", policy.name());
+    panic!("{} does not settle", policy.name());
 }
 
 fn setting(site: &Site, key: JobKey) -> Option<GpuSetting> {
@@ -63,7 +63,7 @@ fn at(mhz: u32) -> Option<GpuSetting> {
 }
 
 #[test]
-fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
+fn clocks_are_lowered_before_jobs_wait_and_raised_when_power_is_left() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[4]);
     let keys: Vec<JobKey> =
@@ -72,7 +72,7 @@ fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
     site.limits.power_max = Some(Power::from_w(1_000));
     assert_eq!(rest(&mut site, &*fifo), Power::from_w(940));
     assert!(keys.iter().all(|&key| setting(&site, key) == at(1_200)));
-    // Less than four at the least: who came last is not there any more.
+    // Less than the minimum of four: the last arrival is stopped.
     site.limits.power_max = Some(Power::from_w(650));
     rest(&mut site, &*fifo);
     assert!(expected_power(site.input()) <= Power::from_w(650), "{}", expected_power(site.input()));
@@ -86,7 +86,7 @@ fn clocks_are_lowered_before_anybody_waits_and_raised_when_there_is_room() {
 }
 
 #[test]
-fn who_is_not_known_is_counted_as_the_most_it_may_be_and_capped() {
+fn a_job_without_a_surface_counts_with_the_highest_power_and_is_capped() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[2]);
     let keys = ["a", "b"].map(|name| arrive(&mut site, facts(name, 1), None));
@@ -104,7 +104,7 @@ fn who_is_not_known_is_counted_as_the_most_it_may_be_and_capped() {
 }
 
 #[test]
-fn new_jobs_are_held_back_and_those_that_run_go_on() {
+fn new_jobs_are_held_back_and_running_jobs_continue() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[4]);
     let first = arrive(&mut site, facts("first", 1), Some(2));
@@ -125,9 +125,9 @@ fn new_jobs_are_held_back_and_those_that_run_go_on() {
     assert!(setting(&site, first).is_some(), "no work is stopped");
 }
 
-/// What a job may draw at most is only known once it runs: alone it starts by what is expected.
+/// Only a run narrows the upper power of a job: alone it is admitted on its mean.
 #[test]
-fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
+fn a_job_alone_is_admitted_on_its_mean_power() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[4]);
     // 460 W empty; it adds 90 W at its min_power, and perhaps 210.
@@ -142,7 +142,7 @@ fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     });
     rest(&mut site, &*fifo);
     let runs = |site: &Site| keys.map(|key| setting(site, key).is_some());
-    assert_eq!(runs(&site), [true, false], "beside somebody what may be drawn counts");
+    assert_eq!(runs(&site), [true, false], "with another job the upper power counts");
     site.job_ended(keys[0]);
     site.limits.admission_limit = Some(Power::from_w(540));
     let plan = round(&mut site, &*fifo);
@@ -151,9 +151,9 @@ fn who_may_draw_too_much_starts_alone_if_it_is_expected_to_fit() {
     assert_eq!(reason, "with it 0.55 kW would be drawn, and 0.54 kW may be");
 }
 
-/// The node that is left unused sleeps as late as an operator wants all to.
+/// The unused node sleeps after the time that the operator has set for all.
 #[test]
-fn a_held_back_jobs_node_stays_as_long_as_it_is_to() {
+fn the_node_of_a_job_held_back_sleeps_after_the_usual_time() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[1, 1]);
     site.limits.nodes_sleep = true;
@@ -172,7 +172,7 @@ fn a_held_back_jobs_node_stays_as_long_as_it_is_to() {
 }
 
 #[test]
-fn who_came_last_is_paused_and_goes_on_once_there_is_more() {
+fn the_last_arrival_is_paused_and_resumed() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[4]);
     let keys = ["a", "b", "c"].map(|name| arrive(&mut site, facts(name, 1), Some(2)));
@@ -189,7 +189,7 @@ fn who_came_last_is_paused_and_goes_on_once_there_is_more() {
     rest(&mut site, &*fifo);
     let runs = |site: &Site| keys.map(|key| setting(site, key).is_some());
     assert_eq!(runs(&site), [true, true, false]);
-    // While it stops it is not counted on; nobody goes in its place.
+    // While it stops no other job starts in its place.
     let late = arrive(&mut site, facts("late", 1), Some(2));
     rest(&mut site, &*fifo);
     assert_eq!(setting(&site, late), None);
@@ -223,12 +223,12 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
     }
 }
 
-/// A policy that always says the same.
-struct Says(Vec<Decision>);
+/// A policy with constant decisions.
+struct Constant(Vec<Decision>);
 
-impl Policy for Says {
+impl Policy for Constant {
     fn name(&self) -> &str {
-        "says"
+        "constant"
     }
     fn capabilities(&self) -> Capabilities {
         Capabilities { reads: Reads::All, is_elastic: true, ..Capabilities::default() }
@@ -246,37 +246,37 @@ fn starts(job: JobKey, gpus: u64, observe: bool) -> Decision {
 }
 
 #[test]
-fn nobody_is_observed_beside_a_job_that_is_held_back() {
+fn no_job_is_observed_with_a_job_that_is_held_back() {
     let mut site = bounded(&[4]);
     site.limits.tenants_max = 3;
     let [runs, moved, new] =
         ["runs", "moved", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
-    round(&mut site, &Says(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
+    round(&mut site, &Constant(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
     let reason = Reason::Share { gpus: 1 };
     let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_kind: None, reason };
-    round(&mut site, &Says(vec![stop]));
+    round(&mut site, &Constant(vec![stop]));
     site.job_stopped(moved);
-    // Nothing new starts; who is moved goes on.
+    // No new job starts; a job that is moved continues.
     site.limits.admission_limit = Some(Power::from_w(1));
     let observes = |gpus: u64| {
-        let plan = Says(vec![starts(new, gpus, false), starts(moved, gpus, true)]);
+        let plan = Constant(vec![starts(new, gpus, false), starts(moved, gpus, true)]);
         let plan = round(&mut site.clone(), &plan);
         assert_eq!(plan.decisions.iter().map(Decision::job).collect::<Vec<_>>(), [moved]);
         matches!(plan.decisions[0], Decision::Start { observe: true, .. })
     };
     assert!(!observes(0b1), "alone");
-    assert!(observes(0b10), "beside who runs");
+    assert!(observes(0b10), "with a running job");
 }
 
 #[test]
-fn nobody_is_started_beside_a_job_that_is_paused() {
+fn no_job_starts_with_a_job_that_is_paused() {
     let mut site = bounded(&[4]);
     let [old, runs, new] =
         ["old", "runs", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
-    round(&mut site, &Says(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
+    round(&mut site, &Constant(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
     // 460 W empty, and 90 W for one of them.
     site.limits.preemption_limit = Some(Power::from_w(560));
-    let beside = |gpus: u64| round(&mut site.clone(), &Says(vec![starts(new, gpus, true)]));
+    let beside = |gpus: u64| round(&mut site.clone(), &Constant(vec![starts(new, gpus, true)]));
     let jobs = |plan: Plan| plan.decisions.iter().map(Decision::job).collect::<Vec<_>>();
     assert_eq!(jobs(beside(0b10)), [runs], "only paused");
     assert_eq!(jobs(beside(0b1)), [new, runs]);
@@ -295,10 +295,10 @@ fn lasting(i: usize, request: GpuRequest, site: &Site) -> JobFacts {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever the policy, what goes on needs no more at its min_power than it may, or cannot stop;
-    /// and all come to rest, with nodes asleep or awake.
+    /// Under every policy the minimum power of continuing jobs stays within the limit or they cannot stop, and
+    /// plans settle, with nodes asleep or awake.
     #[test]
-    fn what_runs_is_paused_down_to_what_may_be(
+    fn running_jobs_are_paused_down_to_the_limit(
         sizes in prop::collection::vec(1u32..9, 1..4),
         which in 0..NAMES.len(),
         above_w in 200u64..4_000,
@@ -315,7 +315,7 @@ proptest! {
         }
         rest(&mut site, &*policy);
         let above = Power::from_w(above_w);
-        // Who comes just now may be planned beside somebody who is paused.
+        // A new job may be planned with a job that is paused.
         let mut just_now = site.clone();
         for i in 0..4 {
             arrive(&mut just_now, facts(&format!("late{i}"), 1), Some(i % 3));
@@ -332,9 +332,9 @@ proptest! {
     }
 
     /// Whatever comes and goes, whatever the policy: no plan draws more than may be, unless what is
-    /// there with nobody on it, or what cannot be stopped, draws that already.
+    /// power exceeds it without jobs, or jobs cannot be stopped.
     #[test]
-    fn no_plan_exceeds_the_limit(
+    fn no_plan_exceeds_the_power_limit(
         sizes in prop::collection::vec(1u32..9, 1..4),
         which in 0..NAMES.len(),
         limit_w in 200u64..6_000,
@@ -352,7 +352,7 @@ proptest! {
         site.limits.price = priced.unwrap_or(0.0);
         let mut keys = Vec::new();
         for (i, (gpus, times, class, ends, after)) in jobs.into_iter().enumerate() {
-            // Half-way, somebody lowers it.
+            // Half-way the limit is lowered.
             let limit = Power::from_w(limit_w).scale(if i > 6 { tighter } else { 1.0 });
             site.limits.power_max = Some(limit);
             site.pass(Duration::from_secs(after));

@@ -8,7 +8,7 @@ use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Reason, check};
 use crate::policies::helpers::{arrive, cluster, facts, node};
 
 #[test]
-fn the_checker_sees_what_policies_must_not_do() {
+fn the_checker_finds_every_violation() {
     use wattle_placer::{GpuSet, Violation};
     let mut site = cluster(&[2, 2]);
     let n0 = site.node_key(&NodeId::new("n0").unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Jobs that may wait for a cleaner grid: who does, how long, and who does not.
+//! Carbon deferral: which jobs wait for a cleaner grid, and how long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use wattle_common::Timestamp;
 use wattle_placer::power::budget::GridForecast;
 use wattle_placer::{Decision, JobFacts, JobKey, Progress, State, check, policy, solve};
 
-use crate::policies::helpers::{arrive, cluster, facts, stopping};
+use crate::policies::helpers::{arrive, cluster, facts};
 
 const HOUR: u64 = 3_600;
 
-/// KnownSurface at `now`: dirty for the first so many hours, then clean, for a day.
+/// A forecast at `now`: dirty for the first hours, then clean, for a day.
 fn outlook(now: Timestamp, dirty_hours: u64) -> Option<Arc<GridForecast>> {
     let g = |hour: u64| if hour < dirty_hours { 400.0 } else { 100.0 };
     let expected = (0..24).map(|h| (now + Duration::from_secs(h * HOUR), g(h))).collect();
@@ -34,12 +34,12 @@ fn step(site: &mut Site, policy: &str) -> Option<Timestamp> {
         let plan = solve(&*policy, site.input());
         assert_eq!(check(site.input(), &plan), [], "{plan:?}");
         site.apply(&plan);
-        stopping(site).iter().for_each(|&key| site.job_stopped(key));
+        site.complete_stops();
         if plan.is_empty() {
             return plan.again_at;
         }
     }
-    panic!("{} does not come to rest", policy.name());
+    panic!("{} does not settle", policy.name());
 }
 
 fn runs(site: &Site, key: JobKey) -> bool {
@@ -47,7 +47,7 @@ fn runs(site: &Site, key: JobKey) -> bool {
 }
 
 #[test]
-fn who_may_waits_while_the_grid_is_dirty_and_others_go_ahead() {
+fn jobs_with_slack_wait_while_the_grid_is_dirty() {
     for name in ["fifo", "eaco", "powerflow", "wattle", "tiresias"] {
         let mut site = cluster(&[1]);
         let waits = arrive(&mut site, patient("waits", 8), Some(0));
@@ -68,7 +68,7 @@ fn who_may_waits_while_the_grid_is_dirty_and_others_go_ahead() {
 }
 
 #[test]
-fn nobody_waits_for_what_does_not_come() {
+fn no_job_waits_for_a_clean_grid_beyond_its_patience() {
     let starts = |slack_h: u64, grid: Option<Arc<GridForecast>>, now_h: u64| {
         let mut site = cluster(&[1]);
         let key = arrive(&mut site, patient("a", slack_h), Some(0));
@@ -83,20 +83,20 @@ fn nobody_waits_for_what_does_not_come() {
         starts(3, outlook(Timestamp::EPOCH, 4), 0),
         "its patience ends before the grid is clean"
     );
-    assert!(starts(48, outlook(Timestamp::EPOCH, 4), 24), "nothing has been heard for a day");
+    assert!(starts(48, outlook(Timestamp::EPOCH, 4), 24), "the signal is a day old");
     assert!(starts(48, outlook(Timestamp::EPOCH, 24), 0), "every instant is as dirty as this");
-    // The forecast was wrong, and goes on saying so: its patience ends all the same.
+    // The forecast was wrong and stays wrong: patience ends all the same.
     assert!(!starts(8, outlook(Timestamp::from_s(6 * HOUR), 1), 6));
     assert!(starts(8, outlook(Timestamp::from_s(8 * HOUR), 1), 8));
 }
 
 #[test]
-fn a_running_job_pauses_at_its_epochs_end() {
+fn a_running_job_pauses_at_the_end_of_its_epoch() {
     let mut site = cluster(&[1]);
     let key = arrive(&mut site, patient("a", 8), Some(0));
     step(&mut site, "fifo");
     let report = |site: &mut Site, step: u64| {
-        let said = Progress {
+        let progress = Progress {
             at: site.now(),
             step,
             steps_total: Some(1_000_000),
@@ -104,7 +104,7 @@ fn a_running_job_pauses_at_its_epochs_end() {
             steps_per_s: Some(1.0),
             ..Progress::default()
         };
-        site.job_progressed(key, said);
+        site.job_progressed(key, progress);
     };
     site.advance_to(Timestamp::from_s(2_400));
     report(&mut site, 2_400);
@@ -131,7 +131,7 @@ proptest! {
     /// However the forecast errs, a job alone on its GPU is done by its deadline if it would have
     /// been without waiting, and never waits longer than its slack.
     #[test]
-    fn no_deadline_is_missed_by_waiting(
+    fn no_deadline_is_missed_by_deferral(
         lasts in 600u64..50_000,
         margin in 1.3f64..5.0,
         slack_h in 1u64..60,
@@ -145,7 +145,7 @@ proptest! {
             duration_alone: Some(Duration::from_secs(lasts)),
             ..patient("a", slack_h)
         };
-        // Nothing is known of it but what its owner says: one step is a second.
+        // Only the owner's duration is known: one step per second.
         let key = arrive(&mut site, facts, None);
         let (mut done, mut waited, mut starts) = (0u64, 0u64, 0u64);
         let minute = 60;
@@ -159,10 +159,10 @@ proptest! {
             step(&mut site, "fifo");
             if runs(&site, key) {
                 starts += u64::from(!before);
-                // A start anew costs half a minute: a whole one is lost here.
+                // A restart costs half a minute; here a full minute is lost.
                 let lost = u64::from(!before && starts > 1);
                 done += minute * (1 - lost);
-                let said = Progress {
+                let progress = Progress {
                     at: site.now() + Duration::from_secs(minute),
                     step: done,
                     steps_total: Some(lasts),
@@ -170,7 +170,7 @@ proptest! {
                     steps_per_s: Some(1.0),
                     ..Progress::default()
                 };
-                site.job_progressed(key, said);
+                site.job_progressed(key, progress);
             } else {
                 waited += minute;
             }
@@ -186,9 +186,9 @@ proptest! {
 }
 
 /// With a deadline a job waits as far as its slowest setting leaves time, and not at all where a
-/// setting is chosen for good of which nobody knows what it does.
+/// setting is fixed and its effect unknown.
 #[test]
-fn who_may_be_set_slower_waits_less_for_its_deadline() {
+fn a_job_that_may_be_slowed_waits_less_before_its_deadline() {
     let waits = |name: &str, price: f64, deadline_s: u64| {
         let mut site = cluster(&[1]);
         (site.limits.price, site.limits.price_sets_clocks) = (price, price > 0.0);
@@ -215,7 +215,7 @@ fn who_may_be_set_slower_waits_less_for_its_deadline() {
 }
 
 #[test]
-fn the_reason_says_until_when() {
+fn the_reason_states_the_end_of_the_wait() {
     let mut site = cluster(&[1]);
     arrive(&mut site, patient("a", 8), Some(0));
     site.limits.grid = outlook(site.now(), 4);

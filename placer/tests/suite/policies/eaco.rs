@@ -13,7 +13,7 @@ fn eaco_waits_a_moment_for_a_surface() {
     let mut site = cluster(&[1, 1]);
     site.advance_to(Timestamp::from_s(100));
     let new = |name: &str| JobFacts { submitted_at: Timestamp::from_s(100), ..facts(name, 1) };
-    // Nobody is there it could share with.
+    // There is no job to share with.
     arrive(&mut site, new("first"), None);
     let mine = JobFacts { exclusive: true, ..new("mine") };
     let policy = policy("eaco").unwrap();
@@ -30,7 +30,7 @@ fn eaco_waits_a_moment_for_a_surface() {
     learn(&mut site, light, 0);
     let plan = decide(&mut site, &*policy);
     assert!(show(&site, &plan).starts_with("light on n0:0, observed"), "{plan:?}");
-    // Whoever is exclusive does not wait; whose surface does not come waits ten seconds.
+    // An exclusive job does not wait; one without a surface waits ten seconds.
     arrive(&mut site, mine, None);
     assert_eq!(decide(&mut site, &*policy).decisions.len(), 1);
     never.advance_to(Timestamp::from_s(109));
@@ -41,13 +41,13 @@ fn eaco_waits_a_moment_for_a_surface() {
 }
 
 #[test]
-fn eaco_fills_the_fullest_and_watches() {
+fn eaco_fills_the_fullest_gpus_and_observes() {
     let mut site = cluster(&[1, 1, 1]);
-    // Later than anybody's surface is waited for.
+    // Later than any surface is waited for.
     site.advance_to(Timestamp::from_s(60));
     arrive(&mut site, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
     arrive(&mut site, facts("light", 1), Some(0));
-    // The heavy one is above 70 % busy, which matters only to who comes after it: it joins.
+    // The heavy job exceeds 70 % utilisation, which matters only to later jobs: it joins.
     arrive(&mut site, facts("heavy", 1), Some(2));
     arrive(&mut site, facts("middle", 1), Some(1));
     arrive(&mut site, facts("stranger", 1), None);
@@ -63,7 +63,7 @@ fn eaco_fills_the_fullest_and_watches() {
 }
 
 #[test]
-fn eaco_undoes_what_breaks_a_deadline_and_does_not_try_it_again() {
+fn eaco_undoes_a_placement_that_breaks_a_deadline() {
     let eaco = policy("eaco").unwrap();
     let mut site = cluster(&[1]);
     // 1,000 steps at one a second: done at 1,000 s. Its deadline leaves 10 %; light beside light
@@ -111,7 +111,7 @@ fn eaco_undoes_what_breaks_a_deadline_and_does_not_try_it_again() {
 }
 
 #[test]
-fn eaco_settles_when_deadlines_hold_or_the_neighbour_has_gone() {
+fn eaco_settles_when_deadlines_hold_or_the_co_tenant_has_left() {
     let eaco = policy("eaco").unwrap();
     for neighbour_ends in [false, true] {
         let mut site = cluster(&[1]);
@@ -145,7 +145,7 @@ fn eaco_settles_when_deadlines_hold_or_the_neighbour_has_gone() {
 }
 
 #[test]
-fn a_job_that_cannot_stop_joins_only_where_no_deadline_is_at_stake() {
+fn a_job_that_cannot_stop_shares_only_without_deadlines() {
     let eaco = policy("eaco").unwrap();
     for deadline in [None, Some(Timestamp::from_s(1_000_000))] {
         let mut site = cluster(&[1, 1]);

@@ -5,7 +5,7 @@ use wattle_placer::policy;
 use crate::policies::helpers::{arrive, cluster, decide, facts, node, show};
 
 #[test]
-fn fifo_blocks_at_its_head_and_rejects_what_can_never_run() {
+fn fifo_blocks_at_its_head_and_rejects_infeasible_jobs() {
     let mut site = cluster(&[4, 4, 4]);
     for (name, gpus) in [("a", 3), ("b", 2), ("huge", 13), ("c", 6), ("d", 1)] {
         site.job_arrived(facts(name, gpus));
@@ -41,7 +41,7 @@ fn nothing_is_rejected_before_all_nodes_are_known() {
 }
 
 #[test]
-fn fifo_packed_fills_first_then_takes_the_best_partner() {
+fn fifo_packed_fills_free_gpus_then_chooses_the_best_partner() {
     let mut site = cluster(&[2]);
     arrive(&mut site, facts("middle", 1), Some(1));
     arrive(&mut site, facts("light", 1), Some(0));

@@ -1,48 +1,35 @@
 //! Small clusters, jobs of three classes, and plans as text.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::support::Site;
+use crate::support::{Site, job_facts, node_facts, node_watts};
 use wattle_common::job::GpuRequest;
-use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_common::{Frequency, JobId, NodeId, Power, Timestamp, WorkloadId};
+use wattle_common::messages::{Surface, SurfacePoint};
+use wattle_common::{Frequency, JobId};
 use wattle_placer::{
-    Decision, JobFacts, JobKey, NodeDecision, NodeFacts, NodeWatts, Plan, Policy, Progress, State,
-    Wakefulness, check,
+    Decision, JobFacts, JobKey, NodeDecision, NodeFacts, Plan, Policy, Progress, Wakefulness, check,
 };
+use wattle_testkit::{exactly, workload};
 
-/// Name, busy share alone in per cent, peak memory in MiB.
+/// Name, exclusive utilisation in per cent, peak memory in MiB.
 const CLASSES: [(&str, f64, u64); 3] =
     [("light", 10.0, 2_000), ("middle", 45.0, 6_000), ("heavy", 95.0, 9_000)];
 
-/// How fast a job of one class runs beside one of another.
-fn beside(class: usize, other: usize) -> f64 {
+/// Relative speed of a job of one class with a co-tenant of another.
+fn shared_speed(class: usize, other: usize) -> f64 {
     [[0.98, 0.95, 0.70], [0.96, 0.85, 0.50], [0.90, 0.60, 0.38]][class][other]
 }
 
-/// What each doubling of its GPUs makes of a job's speed.
+/// The speed-up of each doubling of GPUs.
 const SCALING: [f64; 3] = [1.3, 1.6, 1.9];
 
-/// Clock in megahertz, relative speed, watts: the first is as the site sets cards.
+/// Clock in megahertz, relative speed, watts; the first is the default setting.
 const CLOCKS: [(Option<u32>, f64, f64); 3] =
     [(None, 1.0, 200.0), (Some(1_200), 0.95, 160.0), (Some(1_080), 0.85, 130.0)];
 
 pub(crate) fn node(i: usize, gpus: u32) -> NodeFacts {
-    let id = NodeId::new(&format!("n{i}")).unwrap();
-    NodeFacts {
-        id,
-        gpu_type: "v100".into(),
-        gpus,
-        memory_mib: 16_384,
-        healthy: u64::MAX,
-        watts: Some(NodeWatts {
-            card_idle: Power::from_mw(40_000),
-            host: Power::from_mw(300_000),
-            asleep: Power::from_mw(30_000),
-            wakes_in: Duration::from_secs(120),
-        }),
-    }
+    let facts = node_facts(&format!("n{i}"), "v100", gpus, 16_384);
+    NodeFacts { watts: Some(node_watts(40, 300, 30, 120)), ..facts }
 }
 
 pub(crate) fn cluster(sizes: &[u32]) -> Site {
@@ -55,25 +42,11 @@ pub(crate) fn cluster(sizes: &[u32]) -> Site {
 }
 
 pub(crate) fn facts(name: &str, gpus: u32) -> JobFacts {
-    JobFacts {
-        id: JobId::new(name).unwrap(),
-        workload: None,
-        request: GpuRequest::exactly(gpus),
-        exclusive: false,
-        priority: 0,
-        can_stop: true,
-        deadline: None,
-        slack: None,
-        duration_alone: None,
-        memory_mib_max: None,
-        gpu_type: None,
-        submitted_at: Timestamp::EPOCH,
-    }
+    job_facts(name, GpuRequest::exactly(gpus))
 }
 
-/// A surface of every size that the job may have, alone under three clocks and beside each class.
+/// A surface with every size of the job, exclusively at three clocks and with a co-tenant of each class.
 pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface {
-    let exactly = |mean| Estimate { mean, low: mean, high: mean };
     let sizes = (request.min..=request.max)
         .filter(|n| n.is_power_of_two() || *n == request.min || *n == request.max);
     let mut points = Vec::new();
@@ -82,41 +55,26 @@ pub(crate) fn surface(job: &JobId, class: usize, request: GpuRequest) -> Surface
         let point = |neighbour: Option<usize>, clock: usize| {
             let (clock_mhz, slower, watts) = CLOCKS[clock];
             SurfacePoint {
-                gpus,
                 nodes: 1,
-                cap_mw: None,
                 clock_mhz_max: clock_mhz.map(Frequency::from_mhz),
-                global_batch: None,
-                neighbours: neighbour
-                    .map(|n| WorkloadId::new(CLASSES[n].0).unwrap())
-                    .into_iter()
-                    .collect(),
+                neighbours: neighbour.map(|n| workload(CLASSES[n].0)).into_iter().collect(),
                 steps_per_s: neighbour.is_none().then(|| exactly(speed * slower)),
-                relative_speed: exactly(neighbour.map_or(slower, |n| beside(class, n))),
-                gpu_power_w: exactly(watts),
+                relative_speed: exactly(neighbour.map_or(slower, |n| shared_speed(class, n))),
+                ..wattle_testkit::point(gpus, speed * slower, watts)
             }
         };
         points.extend((0..CLOCKS.len()).map(|clock| point(None, clock)));
         points.extend((0..CLASSES.len()).map(|other| point(Some(other), 0)));
     }
     Surface {
-        job: job.clone(),
-        predictor: "test".parse().unwrap(),
-        at_us: Timestamp::EPOCH,
-        gpu_type: "v100".into(),
-        windows: 3,
-        basis: None,
-        class: Some(WorkloadId::new(CLASSES[class].0).unwrap()),
+        class: Some(workload(CLASSES[class].0)),
         utilization_gpu_percent: Some(CLASSES[class].1),
-        utilization_memory_percent: None,
         memory_mib_max: Some(CLASSES[class].2),
-        other_gpu_types: Vec::new(),
-        probe: None,
-        points,
+        ..wattle_testkit::surface(job.as_str(), "v100", points)
     }
 }
 
-/// Somebody says what is to be expected of a job.
+/// The surface of a job arrives.
 pub(crate) fn learn(site: &mut Site, key: JobKey, class: usize) {
     let facts = site.job(key).unwrap().facts.clone();
     site.surface_known(key, Arc::new(surface(&facts.id, class, facts.request)));
@@ -130,13 +88,13 @@ pub(crate) fn arrive(site: &mut Site, facts: JobFacts, class: Option<usize>) -> 
     key
 }
 
-/// The job has done so many of so many steps, and does one a second.
+/// The job reports its steps, at one per second.
 pub(crate) fn report(site: &mut Site, key: JobKey, step: u64, steps_total: u64) {
     let at = site.now();
     let steps_per_s = Some(1.0);
-    let said =
+    let progress =
         Progress { at, step, steps_total: Some(steps_total), steps_per_s, ..Progress::default() };
-    site.job_progressed(key, said);
+    site.job_progressed(key, progress);
 }
 
 /// Solves, checks, applies, and solves again.
@@ -149,24 +107,24 @@ pub(crate) fn decide(site: &mut Site, policy: &dyn Policy) -> Plan {
     plan
 }
 
-/// Decides, and lets everybody who is asked to stop do so at once, until there is nothing to do.
+/// Decides, with immediate stops, until a plan is empty.
 /// The plans as text.
 pub(crate) fn settle(site: &mut Site, policy: &dyn Policy) -> String {
     let mut text = String::new();
     for _ in 0..10 {
         let before = site.clone();
         let plan = decide(site, policy);
-        let stopping = stopping(site);
-        stopping.iter().for_each(|&key| site.job_stopped(key));
+        let stopping = site.stopping();
+        site.complete_stops();
         if plan.is_empty() || stopping.is_empty() {
             return text + &show(&before, &plan);
         }
         text += &show(&before, &Plan { blocked: None, ..plan });
     }
-    panic!("{} does not come to rest: {text}", policy.name());
+    panic!("{} does not settle: {text}", policy.name());
 }
 
-/// Whoever wakes is awake.
+/// Completes all wake-ups.
 pub(crate) fn wake(site: &mut Site) {
     let waking = |site: &Site| {
         let mut nodes = site.keyed_nodes();
@@ -177,13 +135,7 @@ pub(crate) fn wake(site: &mut Site) {
     }
 }
 
-/// Who was asked to stop and holds its GPUs still.
-pub(crate) fn stopping(site: &Site) -> Vec<JobKey> {
-    let stops = site.running().filter(|(_, job)| matches!(job.state, State::Stopping { .. }));
-    stops.map(|(key, _)| key).collect()
-}
-
-/// The plan as text: who goes where, and why.
+/// The plan as text.
 pub(crate) fn show(site: &Site, plan: &Plan) -> String {
     let name =
         |key: JobKey| site.job(key).map_or("(gone)".to_owned(), |job| job.facts.id.to_string());

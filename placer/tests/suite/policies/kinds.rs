@@ -29,9 +29,9 @@ fn asleep(site: &mut Site, nodes: &[usize]) {
 fn named(site: &mut Site, name: &str, kind: &str, gpus: u32) -> JobKey {
     let gpu_type = Some(kind.into());
     let key = arrive(site, JobFacts { gpu_type, ..facts(name, gpus) }, None);
-    let mut said = surface(&name.parse().unwrap(), 0, GpuRequest::exactly(gpus));
-    said.gpu_type = kind.to_owned();
-    site.surface_known(key, said.into());
+    let mut surface = surface(&name.parse().unwrap(), 0, GpuRequest::exactly(gpus));
+    surface.gpu_type = kind.to_owned();
+    site.surface_known(key, surface.into());
     key
 }
 
@@ -45,7 +45,7 @@ fn runs(site: &Site, key: JobKey) -> bool {
 }
 
 #[test]
-fn who_names_a_kind_wakes_nodes_of_that_kind() {
+fn a_job_that_names_a_gpu_type_wakes_nodes_of_that_type() {
     for name in ["fifo", "srtf", "fifo-packed", "powerflow", "afs", "wattle"] {
         let mut site = of_kinds(&["v100", "kind1", "kind2"]);
         asleep(&mut site, &[1, 2]);
@@ -58,7 +58,7 @@ fn who_names_a_kind_wakes_nodes_of_that_kind() {
 }
 
 #[test]
-fn who_needs_large_cards_wakes_nodes_that_have_them() {
+fn a_job_that_needs_memory_wakes_nodes_that_have_it() {
     for name in ["fifo", "srtf", "gandiva", "fifo-packed", "powerflow", "afs", "wattle"] {
         let mut site = cluster(&[4, 4, 4]);
         site.node_known(NodeFacts { memory_mib: 32_768, ..node(2, 4) });
@@ -74,7 +74,7 @@ fn who_needs_large_cards_wakes_nodes_that_have_them() {
 }
 
 #[test]
-fn whole_nodes_are_woken_where_there_are_enough_alike() {
+fn entire_nodes_are_woken_where_enough_are_equal() {
     for name in ["fifo", "srtf", "fifo-packed", "tiresias", "gandiva"] {
         let mut site = of_kinds(&["p100", "v100", "v100"]);
         asleep(&mut site, &[2]);
@@ -88,7 +88,7 @@ fn whole_nodes_are_woken_where_there_are_enough_alike() {
 }
 
 #[test]
-fn one_node_is_not_woken_for_two() {
+fn one_node_is_not_woken_for_a_job_of_two() {
     for name in ["fifo", "srtf", "tiresias", "gandiva", "fifo-packed"] {
         let mut site = of_kinds(&["p100", "v100", "v100"]);
         asleep(&mut site, &[1, 2]);
@@ -105,11 +105,11 @@ fn one_node_is_not_woken_for_two() {
 }
 
 #[test]
-fn who_names_a_kind_takes_no_gpus_of_others() {
+fn a_job_that_names_a_gpu_type_gets_no_other() {
     for name in ["srtf", "tiresias", "gandiva"] {
         let mut site = of_kinds(&["v100", "p100"]);
         site.limits.tenants_max = 1;
-        // Who may go anywhere goes where nobody waits for just that kind.
+        // A job without a GPU type gets the type that no queued job names.
         let mut keys: Vec<JobKey> =
             (0..8).map(|i| named(&mut site, &format!("picky{i}"), "p100", 1)).collect();
         let any: Vec<JobKey> =

@@ -1,4 +1,4 @@
-//! What must hold of every policy, and what each one's rule says in small examples.
+//! Properties of every policy, and the rule of each in small examples.
 
 mod baselines;
 mod bounds;

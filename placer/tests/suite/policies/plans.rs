@@ -8,7 +8,7 @@ use wattle_common::job::GpuRequest;
 use wattle_placer::policies::NAMES;
 use wattle_placer::{JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness, policy};
 
-use crate::policies::helpers::{arrive, cluster, decide, facts, learn, node, stopping};
+use crate::policies::helpers::{arrive, cluster, decide, facts, learn, node};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -22,7 +22,7 @@ enum Step {
         deadline_s: Option<u64>,
     },
     Ends(prop::sample::Index),
-    /// Somebody other than the policy takes it off its GPUs.
+    /// The user, not the policy, stops it.
     IsStopped(prop::sample::Index),
     Advances {
         s: u64,
@@ -122,14 +122,14 @@ fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
                 site.running().map(|(key, job)| (key, done(key, job))).collect();
             for (key, step) in reports {
                 let at = site.now();
-                let said = Progress {
+                let progress = Progress {
                     at,
                     step,
                     steps_total: Some(3_000),
                     steps_per_epoch: Some(100),
                     ..Progress::default()
                 };
-                site.job_progressed(key, said);
+                site.job_progressed(key, progress);
             }
             let waking = |(_, node): &(_, &wattle_placer::Node)| {
                 node.wakefulness == Wakefulness::Waking && s > 120
@@ -154,7 +154,7 @@ fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
 proptest! {
     /// Whatever happens: no plan breaks a rule, and an applied plan leaves nothing to do.
     #[test]
-    fn plans_are_sound_and_complete(
+    fn plans_are_valid_and_complete(
         sizes in prop::collection::vec(prop_oneof![Just(2u32), Just(4), Just(8)], 1..5),
         tenants_max in 1u32..4,
         nodes_sleep in any::<bool>(),
@@ -168,13 +168,13 @@ proptest! {
         for (i, step) in steps.into_iter().enumerate() {
             happen(&mut site, &sizes, format!("j{i}"), step);
             decide(&mut site, &*policy);
-            // Who was asked to stop has stopped before the next thing happens.
+            // Stops complete before the next event.
             for round in 0.. {
-                let stopping = stopping(&site);
+                let stopping = site.stopping();
                 if stopping.is_empty() {
                     break;
                 }
-                prop_assert!(round < 20, "{name} stops and starts for ever");
+                prop_assert!(round < 20, "{name} does not settle");
                 for key in stopping {
                     site.job_stopped(key);
                     decide(&mut site, &*policy);

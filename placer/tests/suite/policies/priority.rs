@@ -1,4 +1,4 @@
-//! Who has priority is served first, whatever the policy.
+//! Priority under every policy.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::support::Site;
 use wattle_placer::policies::NAMES;
 use wattle_placer::{JobFacts, JobKey, State, policy};
 
-use crate::policies::helpers::{arrive, cluster, decide, facts, stopping};
+use crate::policies::helpers::{arrive, cluster, decide, facts};
 
 fn runs(site: &Site, key: JobKey) -> bool {
     matches!(site.job(key).unwrap().state, State::Running { .. })
@@ -15,15 +15,15 @@ fn runs(site: &Site, key: JobKey) -> bool {
 fn settled(site: &mut Site, name: &str) {
     for _ in 0..8 {
         decide(site, &*policy(name).unwrap());
-        stopping(site).iter().for_each(|&key| site.job_stopped(key));
+        site.complete_stops();
     }
 }
 
 #[test]
-fn whoever_has_priority_goes_first_when_a_gpu_is_free() {
+fn the_job_with_priority_goes_first_when_a_gpu_is_free() {
     for name in NAMES {
         let mut site = cluster(&[1]);
-        // Nobody shares a GPU of whom nothing is known.
+        // A job without a profile does not share.
         let first = arrive(&mut site, JobFacts { can_stop: false, ..facts("first", 1) }, Some(2));
         settled(&mut site, name);
         assert!(runs(&site, first), "{name}");
@@ -47,7 +47,7 @@ fn whoever_has_priority_goes_first_when_a_gpu_is_free() {
 }
 
 #[test]
-fn who_has_priority_takes_gpus_where_a_policy_takes_any() {
+fn priority_preempts_where_a_policy_preempts() {
     for name in ["srtf", "tiresias", "afs", "powerflow", "greenflow", "wattle"] {
         let mut site = cluster(&[2]);
         let known = |name: &str, gpus, priority, hours: u64| JobFacts {

@@ -8,7 +8,7 @@ use wattle_placer::{NodeKey, Wakefulness, policy};
 use crate::policies::helpers::{arrive, cluster, decide, facts, settle, show, wake};
 
 #[test]
-fn a_node_that_nobody_uses_sleeps_after_five_minutes_and_wakes_for_who_waits() {
+fn an_idle_node_sleeps_after_five_minutes_and_wakes_for_a_queued_job() {
     for name in ["fifo", "srtf"] {
         let policy = policy(name).unwrap();
         let mut site = cluster(&[4, 4, 4]);
@@ -25,7 +25,7 @@ fn a_node_that_nobody_uses_sleeps_after_five_minutes_and_wakes_for_who_waits() {
             show(&site, &plan),
             "n1 sleeps: nobody was on it for 300 s\nn2 sleeps: nobody was on it for 300 s\n"
         );
-        // Room for one is awake; one node is enough for the next two; nobody can have 20.
+        // One job fits awake nodes; one node is enough for the next two; 20 GPUs are infeasible.
         site.advance_to(Timestamp::from_s(400));
         for (job, gpus) in [("fits", 2), ("waits", 2), ("too", 2)] {
             arrive(&mut site, facts(job, gpus), None);
@@ -42,7 +42,7 @@ fn a_node_that_nobody_uses_sleeps_after_five_minutes_and_wakes_for_who_waits() {
 }
 
 #[test]
-fn whoever_waits_for_more_than_there_is_wakes_and_keeps_awake_nobody() {
+fn an_infeasible_job_neither_wakes_nodes_nor_keeps_them_awake() {
     let mut site = cluster(&[4, 4]);
     site.limits.nodes_sleep = true;
     let fifo = policy("fifo").unwrap();
@@ -74,7 +74,7 @@ fn whoever_waits_for_more_than_there_is_wakes_and_keeps_awake_nobody() {
 }
 
 #[test]
-fn what_takes_long_to_wake_stays_awake_as_long() {
+fn a_node_stays_awake_as_long_as_it_takes_to_wake() {
     let mut site = cluster(&[4]);
     site.limits.nodes_sleep = true;
     let mut facts = (*site.node(NodeKey::at(0)).facts).clone();

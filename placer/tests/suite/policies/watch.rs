@@ -1,4 +1,4 @@
-//! Whoever packs watches: new pairs are observed, and those that lose are undone, once.
+//! Co-location trials: new pairs are observed, and slow ones are undone once.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::policies::helpers::{arrive, cluster, decide, facts, learn};
 
 const PACKERS: [&str; 3] = ["fifo-packed", "gandiva", "wattle"];
 
-/// All of them report so many steps, of 50 in an epoch.
+/// All jobs report this many steps, with 50 in an epoch.
 fn report(site: &mut Site, jobs: &[JobKey], step: u64) {
     let at = site.now();
     for &key in jobs {
-        let said = Progress {
+        let progress = Progress {
             at,
             step,
             steps_total: Some(100_000),
             steps_per_epoch: Some(50),
             ..Progress::default()
         };
-        site.job_progressed(key, said);
+        site.job_progressed(key, progress);
     }
 }
 
@@ -56,7 +56,7 @@ fn paired(name: &str) -> (Site, JobKey, JobKey) {
 }
 
 #[test]
-fn a_pair_that_loses_is_undone_and_not_tried_again() {
+fn a_pair_slower_than_in_turns_is_undone_and_not_tried_again() {
     for name in PACKERS {
         let packer = policy(name).unwrap();
         let (mut site, old, new) = paired(name);
@@ -80,7 +80,7 @@ fn a_pair_that_loses_is_undone_and_not_tried_again() {
             pass(&mut site, 60);
         }
         assert!(runs(&site, old), "{name}");
-        // It may go where it was undone once nobody is there.
+        // It may return to those GPUs once they are free.
         site.job_ended(old);
         decide(&mut site, &*packer);
         assert!(runs(&site, new), "{name}");
@@ -88,7 +88,7 @@ fn a_pair_that_loses_is_undone_and_not_tried_again() {
 }
 
 #[test]
-fn a_pair_that_does_more_than_in_turns_stays() {
+fn a_pair_faster_than_in_turns_is_kept() {
     for name in PACKERS {
         let packer = policy(name).unwrap();
         let (mut site, old, new) = paired(name);
@@ -110,23 +110,23 @@ fn a_pair_that_does_more_than_in_turns_stays() {
 }
 
 #[test]
-fn who_was_undone_three_times_runs_alone() {
+fn a_job_undone_three_times_runs_exclusively() {
     for name in ["fifo-packed", "gandiva"] {
         let packer = policy(name).unwrap();
         let mut site = cluster(&[1, 1, 1, 1]);
-        let mut everybody: Vec<JobKey> =
+        let mut all_jobs: Vec<JobKey> =
             (0..4).map(|i| arrive(&mut site, facts(&format!("old{i}"), 1), Some(0))).collect();
-        report(&mut site, &everybody, 0);
+        report(&mut site, &all_jobs, 0);
         decide(&mut site, &*packer);
         let new = arrive(&mut site, facts("new", 1), Some(0));
-        everybody.push(new);
+        all_jobs.push(new);
         for (undone, step) in [(0, 0), (1, 100), (2, 200)] {
             assert_eq!(site.job(new).unwrap().undone_on.len(), undone, "{name}");
             decide(&mut site, &*packer);
             assert!(runs(&site, new), "{name} tries another set");
-            report(&mut site, &everybody, step);
+            report(&mut site, &all_jobs, step);
             pass(&mut site, 300);
-            report(&mut site, &everybody, step + 100);
+            report(&mut site, &all_jobs, step + 100);
             decide(&mut site, &*packer);
             site.job_stopped(new);
         }
@@ -135,9 +135,9 @@ fn who_was_undone_three_times_runs_alone() {
     }
 }
 
-/// Nothing is undone of whom nobody knows how fast it is alone.
+/// A job without a known exclusive speed is not undone.
 #[test]
-fn wattle_undoes_for_a_deadline_that_could_be_met_alone() {
+fn wattle_undoes_a_pair_for_a_deadline_that_could_be_met_exclusively() {
     let wattle = policy("wattle").unwrap();
     for (deadline_s, undone) in [(110_000, true), (200_000, false), (50_000, false)] {
         let mut site = cluster(&[1]);
