@@ -1,8 +1,8 @@
-//! What it costs to stop a job and start it elsewhere.
+//! The restart cost of a job: time on its new GPUs without progress.
 //!
 //! ElasticFlow (pkusys/ElasticFlow, Apache-2.0) charges a change of size, measured on A100 nodes:
-//! `2 + 2 (log2 n + 1)` seconds to regroup on `n` GPUs, and 27 s for a restart of the process. Both
-//! the policies and the simulator's engine count it as time on the new GPUs without progress.
+//! `2 + 2 (log2 n + 1)` seconds to regroup on `n` GPUs, and 27 s for a restart of the process. The policies and
+//! the simulator's engine use the same cost.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restart_costs_what_elasticflow_measured() {
+    fn the_cost_of_a_restart_is_that_of_elasticflow() {
         assert_eq!(restart(1).as_secs(), 31);
         assert_eq!(restart(8).as_secs(), 37);
         assert_eq!(restart(0), restart(1));

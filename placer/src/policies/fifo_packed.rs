@@ -141,10 +141,10 @@ impl FifoPacked {
                 return None;
             }
         }
-        let kind = &input.state.node(on.by_node.first()?.node).facts.gpu_type;
+        let gpu_type = &input.state.node(on.by_node.first()?.node).facts.gpu_type;
         Some(
-            relative_speed(a, kind, gpus, nodes, &[b])?
-                + relative_speed(b, kind, gpus, nodes, &[a])?,
+            relative_speed(a, gpu_type, gpus, nodes, &[b])?
+                + relative_speed(b, gpu_type, gpus, nodes, &[a])?,
         )
     }
 }

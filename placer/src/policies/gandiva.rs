@@ -174,9 +174,9 @@ impl<'a> Round<'a> {
         for key in separated {
             let Some(job) = self.input.state.job(key) else { continue };
             let Some(gpus) = job.state.gpus().map(GpuSet::gpu_count) else { continue };
-            if let Some(kind) = self.free.take_for(self.input.state, job, gpus) {
+            if let Some(gpu_type) = self.free.take_for(self.input.state, job, gpus) {
                 self.targets
-                    .push(Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) });
+                    .push(Target { gpu_type: gpu_type.to_owned(), ..Target::exclusive(key, gpus) });
             }
         }
     }
@@ -212,9 +212,9 @@ impl<'a> Round<'a> {
                     target.jobs.push(key);
                     target.reason = reason;
                 }
-            } else if let Some(kind) = self.free.take_for(self.input.state, job, gpus) {
+            } else if let Some(gpu_type) = self.free.take_for(self.input.state, job, gpus) {
                 self.targets
-                    .push(Target { gpu_type: kind.to_owned(), ..Target::exclusive(key, gpus) });
+                    .push(Target { gpu_type: gpu_type.to_owned(), ..Target::exclusive(key, gpus) });
             } else {
                 first.get_or_insert(key);
             }
@@ -249,12 +249,12 @@ impl<'a> Round<'a> {
     where
         'a: 'b,
     {
-        let kind = job.surface.as_ref()?.gpu_type.as_str();
-        if self.free.of_type(kind) < gpus {
+        let gpu_type = job.surface.as_ref()?.gpu_type.as_str();
+        if self.free.of_type(gpu_type) < gpus {
             return None;
         }
-        let memory = least_memory(self.input, kind)?;
-        let nodes = fewest_nodes(self.input, kind, job, gpus);
+        let memory = least_memory(self.input, gpu_type)?;
+        let nodes = fewest_nodes(self.input, gpu_type, job, gpus);
         let mut candidates: Vec<_> = others
             .filter(|(_, other)| other.facts.request.min == gpus)
             .filter(|(_, other)| !other.facts.exclusive && may_share(other))
@@ -263,10 +263,17 @@ impl<'a> Round<'a> {
             .collect();
         candidates.sort_by_key(|&(chance, key, _)| (chance, key));
         candidates.into_iter().find_map(|(_, key, other)| {
-            let sum = sum(job, other, kind, memory, gpus, nodes)?;
+            let sum = sum(job, other, gpu_type, memory, gpus, nodes)?;
             let reason = self.paired(other, sum);
             (sum >= self.dissolve_below).then(|| {
-                (key, Target { gpu_type: kind.to_owned(), reason, ..Target::exclusive(key, gpus) })
+                (
+                    key,
+                    Target {
+                        gpu_type: gpu_type.to_owned(),
+                        reason,
+                        ..Target::exclusive(key, gpus)
+                    },
+                )
             })
         })
     }
@@ -313,12 +320,15 @@ struct Partner {
 
 /// The sum of both jobs' normalised speeds when co-located: 0 if their memory does not fit, `None` if
 /// unknown.
-fn sum(a: &Job, b: &Job, kind: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
-    let needed = profile(a, kind)?.memory_mib + profile(b, kind)?.memory_mib;
+fn sum(a: &Job, b: &Job, gpu_type: &str, memory_mib: u64, gpus: u32, nodes: u32) -> Option<f64> {
+    let needed = profile(a, gpu_type)?.memory_mib + profile(b, gpu_type)?.memory_mib;
     if needed > memory_mib {
         return Some(0.0);
     }
-    Some(relative_speed(a, kind, gpus, nodes, &[b])? + relative_speed(b, kind, gpus, nodes, &[a])?)
+    Some(
+        relative_speed(a, gpu_type, gpus, nodes, &[b])?
+            + relative_speed(b, gpu_type, gpus, nodes, &[a])?,
+    )
 }
 
 /// The least device memory of the GPUs of a type, MiB.

@@ -100,7 +100,9 @@ pub enum UnknownPolicy {
         tuned: bool,
     },
     /// An invalid clock.
-    #[error("invalid clock `{0}`: expected whole megahertz greater than 0, as in fifo@1080")]
+    #[error(
+        "invalid clock `{0}`: expected an integer of megahertz greater than 0, as in fifo@1080"
+    )]
     Clock(String),
     /// An unknown addition.
     #[error("unknown addition `+{0}`: the only addition is +zeus")]

@@ -56,32 +56,32 @@ impl Policy for Zeus {
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let wanted = |job: &Job, kind: &str, gpus: u32| {
-            job.menu_on(kind).and_then(|menu| least_cost(menu, gpus, self.eta))
+        let setting_for = |job: &Job, gpu_type: &str, gpus: u32| {
+            job.menu_on(gpu_type).and_then(|points| least_cost(points, gpus, self.eta))
         };
-        override_settings(input, self.inner.solve(input), wanted)
+        override_settings(input, self.inner.solve(input), setting_for)
     }
 }
 
 /// The setting of least cost on this number of GPUs; `None` if it has no operating point.
-fn least_cost(menu: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
-    let cap = |choice: &OperatingPoint| choice.setting.cap_mw.map(wattle_common::Power::as_w);
+fn least_cost(points: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
+    let cap = |point: &OperatingPoint| point.setting.cap_mw.map(wattle_common::Power::as_w);
     let most = |a: f64, b: f64| a.max(b);
-    let highest_cap = menu.choices().iter().filter_map(cap).reduce(most);
-    let highest_draw = menu.choices().iter().map(|choice| choice.gpu_power_w).reduce(most)?;
-    let power_max = highest_cap.unwrap_or(highest_draw);
+    let highest_cap = points.choices().iter().filter_map(cap).reduce(most);
+    let highest_power = points.choices().iter().map(|point| point.gpu_power_w).reduce(most)?;
+    let power_max = highest_cap.unwrap_or(highest_power);
     let caps_only = highest_cap.is_some();
-    let cost = |choice: &OperatingPoint| {
-        (eta * choice.gpu_power_w + (1.0 - eta) * power_max) / choice.steps_per_s
+    let cost = |point: &OperatingPoint| {
+        (eta * point.gpu_power_w + (1.0 - eta) * power_max) / point.steps_per_s
     };
-    let choices = menu.with_gpus(gpus).iter();
-    let choices = choices.filter(|choice| !caps_only || choice.setting.clock_mhz_max.is_none());
-    let cheapest = choices.min_by(|a, b| match cost(a).total_cmp(&cost(b)) {
+    let candidates = points.with_gpus(gpus).iter();
+    let candidates = candidates.filter(|point| !caps_only || point.setting.clock_mhz_max.is_none());
+    let cheapest = candidates.min_by(|a, b| match cost(a).total_cmp(&cost(b)) {
         // Of equal costs the default setting.
         Ordering::Equal => b.setting.is_default().cmp(&a.setting.is_default()),
         unequal => unequal,
     });
-    cheapest.map(|choice| choice.setting)
+    cheapest.map(|point| point.setting)
 }
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
     use wattle_common::{Frequency, Power, Timestamp};
 
     /// Operating points from (cap in watts, clock in megahertz, steps per second, watts).
-    fn menu(rows: &[(Option<u64>, Option<u32>, f64, f64)]) -> OperatingPoints {
+    fn operating_points(rows: &[(Option<u64>, Option<u32>, f64, f64)]) -> OperatingPoints {
         let exactly = |mean| Estimate { mean, low: mean, high: mean };
         let points = rows.iter().map(|&(cap, clock, rate, watts)| SurfacePoint {
             gpus: 2,
@@ -133,12 +133,12 @@ mod tests {
             (Some(100), None, 0.5, 100.0),
             (None, Some(900), 0.99, 100.0),
         ];
-        let chosen = least_cost(&menu(&caps), 2, ETA).unwrap();
+        let chosen = least_cost(&operating_points(&caps), 2, ETA).unwrap();
         assert_eq!(chosen.to_string(), "150 W");
         // Only time counts.
-        assert_eq!(least_cost(&menu(&caps), 2, 0.0).unwrap().to_string(), "250 W");
+        assert_eq!(least_cost(&operating_points(&caps), 2, 0.0).unwrap().to_string(), "250 W");
         let clocks = [(None, None, 1.0, 240.0), (None, Some(900), 0.9, 150.0)];
-        assert_eq!(least_cost(&menu(&clocks), 2, ETA).unwrap().to_string(), "900 MHz");
-        assert_eq!(least_cost(&menu(&clocks), 4, ETA), None);
+        assert_eq!(least_cost(&operating_points(&clocks), 2, ETA).unwrap().to_string(), "900 MHz");
+        assert_eq!(least_cost(&operating_points(&clocks), 4, ETA), None);
     }
 }

@@ -166,11 +166,11 @@ impl Pace {
             Self::Default => Some(1.0),
             Self::Unknown => None,
             Self::SlowestPoint => {
-                let menu = job.menu.as_deref()?;
-                let usual = menu.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
-                let speeds = menu.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
+                let points = job.menu.as_deref()?;
+                let at_default = points.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
+                let speeds = points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
                 let slowest = speeds.reduce(f64::min)?;
-                Some((usual / slowest).max(1.0))
+                Some((at_default / slowest).max(1.0))
             }
         }
     }
