@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::support::{Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
+use wattle_common::Frequency;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-use wattle_common::{Frequency, Timestamp};
 use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Policy, State, check, policy};
 use wattle_testkit::point;
 

@@ -10,7 +10,7 @@ use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::{Frequency, JobId, Timestamp};
 use wattle_placer::{Decision, JobFacts, JobKey, NodeFacts, Plan, Progress, Reason, check, policy};
-use wattle_testkit::{exactly, id, point};
+use wattle_testkit::{exactly, point, workload};
 
 const CLOCKS: [u32; 4] = [1_335, 1_215, 1_080, 900];
 const IDLE_W: f64 = 60.0;
@@ -40,7 +40,7 @@ impl Kind {
         let power = IDLE_W + 300.0 * (0.35 + 0.65 * grown / n) * slower.powi(2);
         SurfacePoint {
             clock_mhz_max: clock.map(Frequency::from_mhz),
-            neighbours: is_shared.then(|| id::workload("any")).into_iter().collect(),
+            neighbours: is_shared.then(|| workload("any")).into_iter().collect(),
             relative_speed: exactly(relative),
             ..point(gpus, rate, if is_shared { 1.2 * power } else { power })
         }
@@ -53,7 +53,7 @@ impl Kind {
             default.into_iter().chain(clocks).chain([self.point(gpus, None, true)])
         });
         Surface {
-            class: Some(id::workload("any")),
+            class: Some(workload("any")),
             utilization_gpu_percent: Some(50.0),
             memory_mib_max: Some(self.memory_mib),
             ..wattle_testkit::surface(job.as_str(), "a100", points)

@@ -36,8 +36,7 @@ impl SurfaceNoise {
     /// where not empty.
     pub(crate) fn factor(&self, what: &str, workload: &str, gpus: u32, other: &str) -> f64 {
         let draw = |at: &str| {
-            Stream::new(self.seed, &format!("erring {what} {workload} {other} {at}"))
-                .normal()
+            Stream::new(self.seed, &format!("erring {what} {workload} {other} {at}")).normal()
         };
         let deviations = match self.shape {
             Shape::Independent => draw(&gpus.to_string()),
