@@ -381,7 +381,7 @@ fn requests_and_job_records() {
     check("submit-job-type", &SubmitJob { spec: of_kind });
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
-    check("reply-refused", &Reply::Refused { error: "asks for 9 GPUs, the cluster has 8".into() });
+    check("reply-refused", &Reply::Refused { error: "requests 9 GPUs, the cluster has 8".into() });
     let record = JobRecord {
         spec: spec(),
         phase: JobPhase::Running,

@@ -52,12 +52,12 @@ pub fn infeasible(state: &ClusterState, job: &Job) -> Option<Reason> {
     {
         let there: BTreeSet<&str> = nodes.iter().map(|n| n.facts.gpu_type.as_str()).collect();
         let there = there.into_iter().map(str::to_owned).collect();
-        return Some(Reason::NoSuchKind { kind: kind.clone(), there });
+        return Some(Reason::NoSuchGpuType { gpu_type: kind.clone(), available: there });
     }
     if let Some(requested_mib) = job.facts.memory_mib_max
         && !nodes.iter().filter(has_type).any(|node| node.facts.memory_mib >= requested_mib)
     {
-        return Some(Reason::TooMuchMemory { asked_mib: requested_mib, kind });
+        return Some(Reason::TooMuchMemory { memory_mib: requested_mib, gpu_type: kind });
     }
     let enough = nodes.iter().filter(|node| suits(&node.facts, job)).any(|first| {
         let equal = nodes.iter().filter(|node| same_shape(&node.facts, &first.facts));
@@ -65,7 +65,7 @@ pub fn infeasible(state: &ClusterState, job: &Job) -> Option<Reason> {
     });
     (!enough).then(|| {
         let gpus = nodes.iter().filter(has_type).map(|node| node.facts.gpus).sum();
-        Reason::TooLarge { asked: requested, gpus, kind: kind.clone() }
+        Reason::TooLarge { requested, gpus, gpu_type: kind.clone() }
     })
 }
 

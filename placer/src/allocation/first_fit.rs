@@ -6,7 +6,7 @@
 
 use crate::allocation::capacity::FreeCapacity;
 use crate::allocation::feasibility::{same_shape, suits};
-use crate::plan::reason::{Alone, Reason};
+use crate::plan::reason::{NotShared, Reason};
 use crate::state::gpu_set::{GpuSet, NodeGpus, NodeKey, lowest, ones};
 use crate::state::job::Job;
 
@@ -62,10 +62,10 @@ fn entire_nodes(capacity: &FreeCapacity<'_>, job: &Job) -> Option<(GpuSet, Reaso
 
 /// Why the job does not fit: the free GPUs of the nodes that suit it.
 #[must_use]
-pub fn no_room(capacity: &FreeCapacity<'_>, job: &Job, alone: Option<Alone>) -> Reason {
+pub fn no_room(capacity: &FreeCapacity<'_>, job: &Job, not_shared: Option<NotShared>) -> Reason {
     let nodes = capacity.state().keyed_nodes().filter(|(_, node)| suits(&node.facts, job));
     let free = nodes.map(|(key, _)| capacity.free(key).count_ones());
     let (free, free_on_one_node) = free.fold((0, 0), |(sum, most), n| (sum + n, most.max(n)));
-    let (requested, kind) = (job.facts.request.min, job.facts.gpu_type.clone());
-    Reason::NoRoom { asked: requested, kind, free, free_on_one_node, alone }
+    let (requested, gpu_type) = (job.facts.request.min, job.facts.gpu_type.clone());
+    Reason::NoRoom { requested, gpu_type, free, free_on_one_node, not_shared }
 }

@@ -83,11 +83,11 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
         (signal, "invalid checkpoint signal `SIGKILL`"),
         (long, "put the command into a script"),
         (none, "invalid number of GPUs"),
-        (memory, "no card here has as much"),
-        (of_kind("k80", 1), "must have GPUs of kind k80; no node has any, there are: p100, v100"),
+        (memory, "no GPU of the cluster has that much"),
+        (of_kind("k80", 1), "requests GPUs of type k80; the cluster has: p100, v100"),
         (of_kind("../k80", 1), "`../k80` is no kind of GPU; `wattle nodes` shows"),
-        (of_kind("p100", 3), "3 GPUs of kind p100; a cluster with 2 of them can never give them"),
-        (spec("a", 5), "asks for 5 GPUs; the cluster of 4 can never give them"),
+        (of_kind("p100", 3), "3 GPUs of type p100; the cluster's 2 cannot provide them"),
+        (spec("a", 5), "requests 5 GPUs; the cluster of 4 cannot provide them"),
     ] {
         let reply = world.ask_submit(spec);
         assert!(refused(&reply).contains(why), "{reply:?}");
@@ -156,7 +156,7 @@ fn before_the_inventory_is_complete_nothing_is_too_large() {
     world.pass(30);
     let record = world.record("big");
     assert_eq!(record.phase, JobPhase::Failed);
-    assert!(record.error.as_ref().unwrap().contains("can never give them"), "{record:?}");
+    assert!(record.error.as_ref().unwrap().contains("cannot provide them"), "{record:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Says what a plan breaks, written apart from the policies that make plans.
+//! Checks a plan against the placement rules, independently of the policies.
 //!
-//! It follows the decisions one by one over the GPUs they touch, with rules of its own: nothing of
-//! the policies or of first fit is used here. An empty answer means the plan may be carried out.
+//! The checker applies the decisions one by one to the GPUs they touch. It shares no code with the
+//! policies or with first fit. A plan without violations may be carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,37 +9,37 @@ use wattle_common::GpuIndex;
 
 use crate::plan::input::PlanningInput;
 use crate::plan::{Decision, NodeDecision, Plan};
-use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
+use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey};
 use crate::state::job::{Job, State};
 use crate::state::node::Wakefulness;
 
-/// One thing a plan breaks.
+/// A rule that a plan breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// The job is not known.
+    /// Unknown job.
     UnknownJob(JobKey),
-    /// The job is decided about twice, other than settled and set.
+    /// More than one decision about a job, other than settling it and changing its setting.
     Twice(JobKey),
-    /// A job is started or rejected that does not wait.
+    /// A job that is not queued is started or rejected.
     NotQueued(JobKey),
-    /// A job is settled or undone that is not observed.
+    /// A job that is not observed is settled or undone.
     NotObserved(JobKey),
-    /// A job is undone that cannot checkpoint.
+    /// A job that cannot checkpoint is stopped or undone.
     CannotStop(JobKey),
-    /// A placement with no GPU, a node named twice, or a node or GPU that does not exist.
+    /// A placement with no GPU, with a node named twice, or with an unknown node or GPU.
     NoSuchPlace(JobKey),
-    /// Other than the number of GPUs the job asks for.
+    /// The number of GPUs is outside the requested range.
     WrongCount {
         /// The job.
         job: JobKey,
-        /// GPUs it got.
+        /// GPUs allocated.
         got: u32,
     },
-    /// GPUs of different kinds for one job.
-    MixedKinds(JobKey),
-    /// GPUs of another kind than the job's owner asks for.
-    WrongKind(JobKey),
-    /// A GPU that does not answer.
+    /// GPUs of several types for one job.
+    MixedGpuTypes(JobKey),
+    /// GPUs of another type than requested.
+    WrongGpuType(JobKey),
+    /// A GPU that is not healthy.
     Unhealthy {
         /// The job.
         job: JobKey,
@@ -52,18 +52,18 @@ pub enum Violation {
     Exclusive {
         /// The job.
         job: JobKey,
-        /// Who is there.
+        /// Its co-tenant.
         beside: JobKey,
     },
-    /// More jobs on a GPU than are allowed.
+    /// More jobs on a GPU than allowed.
     TooManyTenants {
         /// The job.
         job: JobKey,
-        /// How many there would be.
+        /// Number of jobs on the GPU.
         tenants: u32,
     },
-    /// Peak memory of all jobs on a GPU beyond what the card has, or not known for one that shares.
-    PersistedState {
+    /// The jobs' peak memory exceeds the GPU's, or is unknown for a job that shares the GPU.
+    MemoryExceeded {
         /// The job.
         job: JobKey,
         /// The node.
@@ -71,28 +71,28 @@ pub enum Violation {
         /// The GPU.
         gpu: GpuIndex,
     },
-    /// A job is stopped or set anew that does not run.
+    /// A job that is not running is stopped or gets a new setting.
     NotRunning(JobKey),
-    /// A node is decided about twice, or does not exist.
+    /// More than one decision about a node, or an unknown node.
     NodeTwice(NodeKey),
-    /// A node is to sleep that is not awake, has a job or is given one.
+    /// A node that is not awake, has a job or gets one is put to sleep.
     NotIdle(NodeKey),
-    /// A node is to wake that is not asleep.
+    /// A node that is not asleep is woken.
     NotAsleep(NodeKey),
-    /// A job is put on a node that is not awake.
+    /// A job is placed on a node that is not awake.
     Asleep {
         /// The job.
         job: JobKey,
         /// The node.
         node: NodeKey,
     },
-    /// An observation of a job that shares with nobody.
+    /// A job without co-tenants is observed.
     NothingToObserve(JobKey),
-    /// A job is rejected although the cluster could hold it, or is not wholly known.
+    /// A job is rejected although the cluster could hold it, or not all nodes are known.
     WronglyRejected(JobKey),
 }
 
-/// What `plan` breaks, made for `input`.
+/// The violations of a plan made for `input`.
 #[must_use]
 pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -105,7 +105,7 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
             continue;
         };
         let before = decided.entry(key).or_default();
-        if !before.iter().all(|other| go_together(other, decision)) {
+        if !before.iter().all(|other| are_compatible(other, decision)) {
             found.push(Violation::Twice(key));
         }
         before.push(decision);
@@ -147,8 +147,8 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
     found
 }
 
-/// A job that stays where it is may be set at the same time; nothing else goes beside another.
-fn go_together(one: &Decision, other: &Decision) -> bool {
+/// Whether both decisions may concern the same job: only settling it and changing its setting.
+fn are_compatible(one: &Decision, other: &Decision) -> bool {
     let pair = |a: &Decision, b: &Decision| {
         matches!((a, b), (Decision::Settle { .. }, Decision::Set { .. }))
     };
@@ -172,8 +172,8 @@ fn check_nodes(
         match decision {
             NodeDecision::Sleep { .. } => {
                 let used = (0..node.facts.gpus).any(|gpu| !node.tenants(gpu).is_empty());
-                let given = added.range((key, 0)..=(key, GpuIndex::MAX)).next().is_some();
-                if used || given || node.wakefulness != Wakefulness::Awake {
+                let allocated = added.range((key, 0)..=(key, GpuIndex::MAX)).next().is_some();
+                if used || allocated || node.wakefulness != Wakefulness::Awake {
                     found.push(Violation::NotIdle(key));
                 }
             }
@@ -195,11 +195,11 @@ fn check_start(
     observe: bool,
     found: &mut Vec<Violation>,
 ) {
-    let nodes: BTreeSet<NodeKey> = on.by_node.iter().map(|spot| spot.node).collect();
-    let exists = |spot: &crate::state::gpu_set::NodeGpus| {
-        input.state.nodes().get(spot.node.index()).is_some_and(|node| {
-            let highest = 64 - spot.gpus.leading_zeros();
-            spot.gpus != 0 && highest <= node.facts.gpus
+    let nodes: BTreeSet<NodeKey> = on.by_node.iter().map(|part| part.node).collect();
+    let exists = |part: &NodeGpus| {
+        input.state.nodes().get(part.node.index()).is_some_and(|node| {
+            let highest = 64 - part.gpus.leading_zeros();
+            part.gpus != 0 && highest <= node.facts.gpus
         })
     };
     if on.by_node.is_empty() || nodes.len() != on.by_node.len() || !on.by_node.iter().all(exists) {
@@ -210,13 +210,13 @@ fn check_start(
     if got < job.facts.request.min || got > job.facts.request.max {
         found.push(Violation::WrongCount { job: key, got });
     }
-    let kind = |node: &NodeKey| &input.state.node(*node).facts.gpu_type;
-    if nodes.iter().any(|node| kind(node) != kind(&on.by_node[0].node)) {
-        found.push(Violation::MixedKinds(key));
+    let gpu_type = |node: &NodeKey| &input.state.node(*node).facts.gpu_type;
+    if nodes.iter().any(|node| gpu_type(node) != gpu_type(&on.by_node[0].node)) {
+        found.push(Violation::MixedGpuTypes(key));
     }
-    let asked = job.facts.gpu_type.as_deref();
-    if nodes.iter().any(|node| asked.is_some_and(|asked| asked != *kind(node))) {
-        found.push(Violation::WrongKind(key));
+    let requested = job.facts.gpu_type.as_deref();
+    if nodes.iter().any(|node| requested.is_some_and(|requested| requested != *gpu_type(node))) {
+        found.push(Violation::WrongGpuType(key));
     }
     for &node in &nodes {
         if input.state.node(node).wakefulness != Wakefulness::Awake {
@@ -244,15 +244,15 @@ fn check_start(
         if others + 1 > input.limits.tenants_max {
             found.push(Violation::TooManyTenants { job: key, tenants: others + 1 });
         }
-        // Alone, only its owner's word counts: a job whose memory nobody knows may try its luck,
-        // and a predictor's guess must not keep it off every card. Sharing takes knowledge.
+        // On an exclusive GPU only the declared memory counts, so that a wrong prediction cannot
+        // exclude a job from every GPU. On a shared GPU the memory of every job must be known.
         let needed = if others == 0 { job.facts.memory_mib_max } else { job.memory_mib_max() };
         let fits = match memory.zip(needed) {
             Some((there, more)) => there + more <= node.facts.memory_mib,
             None => others == 0,
         };
         if !fits {
-            found.push(Violation::PersistedState { job: key, node: node_key, gpu });
+            found.push(Violation::MemoryExceeded { job: key, node: node_key, gpu });
         }
         newer.push(key);
     }
@@ -261,7 +261,7 @@ fn check_start(
     }
 }
 
-/// Whether all nodes of some kind and size, if they were free, could hold the job.
+/// Whether all nodes of one GPU type and size could hold the job if they were free.
 fn could_ever_hold(input: PlanningInput<'_>, job: &Job) -> bool {
     let mut by_class: BTreeMap<(&str, u32, u64), u32> = BTreeMap::new();
     for node in input.state.nodes() {
@@ -269,8 +269,8 @@ fn could_ever_hold(input: PlanningInput<'_>, job: &Job) -> bool {
         let class = (facts.gpu_type.as_str(), facts.gpus, facts.memory_mib);
         *by_class.entry(class).or_default() += facts.gpus;
     }
-    by_class.iter().any(|(&(kind, _, memory), &gpus)| {
-        job.facts.gpu_type.as_deref().is_none_or(|asked| asked == kind)
+    by_class.iter().any(|(&(gpu_type, _, memory), &gpus)| {
+        job.facts.gpu_type.as_deref().is_none_or(|requested| requested == gpu_type)
             && gpus >= job.facts.request.min
             && job.facts.memory_mib_max.is_none_or(|mib| mib <= memory)
     })

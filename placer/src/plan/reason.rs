@@ -1,7 +1,7 @@
-//! Why something was decided, as data; `Display` makes the sentence when somebody asks.
+//! The reason of a decision, as data; `Display` formats it for users.
 //!
-//! A simulation takes thousands of decisions in a tenth of a second and reads none of them, so no
-//! text is built before it is wanted. Every variant names the figures the decision rested on.
+//! A simulation takes thousands of decisions in a tenth of a second and displays few of them, so text is
+//! formatted only on request. Every variant holds the quantities that the decision was based on.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,229 +10,419 @@ use std::time::Duration;
 use wattle_common::job::GpuSetting;
 use wattle_common::{JobId, Power, Timestamp};
 
-/// No GPU-second is said to be worth more, s of completion time: beyond it no price clears, since more
-/// GPUs are asked for at any price than there are.
+/// Highest market price of a GPU-second, s of completion time. Above it demand exceeds supply at every
+/// price.
 pub(crate) const GPU_PRICE_MAX: f64 = 1e9;
 
-/// Why.
+/// Reason of a decision.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    /// First in the queue, and this was the first room in node order.
+    /// Head of the queue, on the first free GPUs in node order.
     FirstFit,
-    /// First in the queue, larger than a node, and these were the first wholly free nodes.
+    /// Head of the queue, larger than a node, on the first completely free nodes.
     WholeNodes {
-        /// How many nodes.
+        /// Number of nodes.
         nodes: u32,
     },
-    /// Nothing fits: too few GPUs are free where it could run.
+    /// Too few GPUs are free where the job could run.
     NoRoom {
-        /// GPUs it asks for.
-        asked: u32,
-        /// Their kind, where its owner names one.
-        kind: Option<Arc<str>>,
-        /// GPUs that are free in the whole cluster, of those that it may have.
+        /// GPUs requested.
+        requested: u32,
+        /// GPU type requested, if any.
+        gpu_type: Option<Arc<str>>,
+        /// Free GPUs of the cluster that the job may use.
         free: u32,
-        /// GPUs that are free on the freest node.
+        /// Free GPUs of the node with the most.
         free_on_one_node: u32,
-        /// Why it was not given neighbours either, where the policy shares.
-        alone: Option<Alone>,
+        /// Why the job was not co-located either, if the policy co-locates jobs.
+        not_shared: Option<NotShared>,
     },
-    /// It has only just come, and the predictor has not spoken yet.
+    /// The job has just arrived and the predictor's surface is pending.
     SurfaceAwaited,
-    /// Jobs with the right to it come first.
+    /// Other jobs have precedence.
     Outranked {
-        /// How many jobs come before it.
+        /// Number of jobs with precedence.
         before: u32,
     },
-    /// A bargain: so many GPUs so set, at so much completion time won per energy spent.
-    Bargain {
-        /// GPUs it gets.
+    /// Allocated step by step while completion time saved per energy exceeds the energy price.
+    EfficientStep {
+        /// GPUs allocated.
         gpus: u32,
-        /// Relative completion time won over relative energy spent, of the last step taken.
+        /// Relative completion time saved over relative energy spent, of the last step taken.
         ratio: f64,
-        /// The least ratio accepted.
+        /// Lowest accepted ratio.
         price: f64,
     },
-    /// Worth its GPUs at their present price.
-    Worth {
-        /// GPUs it gets.
+    /// Allocated at the market price of a GPU-second.
+    Market {
+        /// GPUs allocated.
         gpus: u32,
-        /// Value of its work, in seconds of completion time a second.
+        /// Value of the job's progress, s of completion time per second.
         value: f64,
-        /// Price of a GPU-second now; above 1e9 there is none that clears.
+        /// Price, s of completion time per GPU-second; above 1e9 no price clears the market.
         gpu_price: f64,
     },
-    /// It is to have these GPUs, but they are asleep, taken apart or still being freed.
+    /// The job's assigned GPUs are still occupied, asleep or fragmented.
     Awaits {
-        /// GPUs it is to have.
+        /// GPUs assigned.
         gpus: u32,
     },
-    /// Paired by chance, since more GPUs are asked for than there are.
+    /// Co-located because demand exceeds the number of GPUs.
     Paired {
-        /// The other one.
+        /// Co-tenant.
         beside: JobId,
         /// Sum of both jobs' predicted normalised speeds.
         sum: f64,
-        /// The sum below which they part.
+        /// Sum below which the pair is separated.
         threshold: f64,
     },
-    /// Its cards are to be set so, whoever decided where it runs.
+    /// The GPU setting of a running job changes.
     Reset {
-        /// What they are set to.
+        /// New setting.
         setting: GpuSetting,
     },
-    /// Its share of the GPUs, by what each further one gives.
+    /// The policy's share of the GPUs for the job.
     Share {
-        /// GPUs it gets.
+        /// GPUs allocated.
         gpus: u32,
     },
-    /// It would start, but what would then be drawn is more than may be.
+    /// Not admitted: the site's power draw with it would exceed the admission limit.
     HeldBack {
-        /// What would be drawn, whole nodes.
+        /// Power draw with the job, complete nodes.
         drawn: Power,
-        /// What may be.
+        /// Admission limit.
         below: Power,
     },
-    /// It is paused: even at the thriftiest more is drawn than the rest of the budget feeds.
+    /// Preempted: the minimum power of the running jobs exceeds the rest of the budget.
     Paused {
-        /// What is drawn at the thriftiest, whole nodes.
+        /// Minimum power draw, complete nodes.
         drawn: Power,
-        /// What may be.
+        /// Preemption limit.
         above: Power,
     },
-    /// Even at the lowest settings more would be drawn than may ever be.
+    /// Stopped or not started: the lowest settings exceed the power limit.
     PowerLimit {
-        /// What may be drawn.
+        /// Power limit.
         most: Option<Power>,
     },
-    /// Its owner lets it wait, and the grid will be cleaner.
+    /// Deferred within its slack until the grid is cleaner.
     Deferred {
-        /// The intensity now, g/kWh.
+        /// Carbon intensity now, g/kWh.
         now: f64,
-        /// What it is to fall to, g/kWh.
+        /// Carbon intensity it is expected to fall to, g/kWh.
         below: f64,
-        /// Until when it waits at most.
+        /// Latest end of the deferral.
         until: Timestamp,
     },
-    /// Moved, so that another job finds a whole block.
+    /// Moved, so that a block of GPUs becomes free for another job.
     Defragmented {
-        /// The block's GPUs.
+        /// GPUs of the block.
         gpus: u32,
     },
-    /// Woken for jobs that wait.
+    /// Woken for queued jobs.
     Woken {
-        /// GPUs they wait for.
+        /// GPUs these jobs need.
         gpus: u32,
     },
-    /// Nobody was on the node for long enough.
+    /// The node was idle for the time after which nodes sleep.
     Unused {
-        /// For how long.
+        /// Idle time.
         idle: Duration,
     },
-    /// No node and no set of equal nodes is large enough.
+    /// No node and no set of equal nodes has enough GPUs.
     TooLarge {
-        /// GPUs it asks for.
-        asked: u32,
-        /// GPUs of the cluster, of that kind where one is named.
+        /// GPUs requested.
+        requested: u32,
+        /// GPUs of the cluster, of the requested type if any.
         gpus: u32,
-        /// The kind, where its owner names one.
-        kind: Option<Arc<str>>,
+        /// GPU type requested, if any.
+        gpu_type: Option<Arc<str>>,
     },
-    /// No card has as much memory as it needs.
+    /// No GPU has the memory that the job declares.
     TooMuchMemory {
-        /// MiB it needs on each GPU.
-        asked_mib: u64,
-        /// The kind of card, where its owner names one.
-        kind: Option<Arc<str>>,
+        /// Memory declared for each GPU, MiB.
+        memory_mib: u64,
+        /// GPU type requested, if any.
+        gpu_type: Option<Arc<str>>,
     },
-    /// No node has GPUs of the kind it must have.
-    NoSuchKind {
-        /// The kind.
-        kind: Arc<str>,
-        /// The kinds there are.
-        there: Vec<String>,
+    /// No node has GPUs of the requested type.
+    NoSuchGpuType {
+        /// GPU type requested.
+        gpu_type: Arc<str>,
+        /// GPU types of the cluster.
+        available: Vec<String>,
     },
-    /// Packed beside a job with which it runs fastest in sum.
+    /// Co-located with the job with which the sum of normalised speeds is largest.
     Packed {
-        /// The job already there.
+        /// Co-tenant.
         beside: JobId,
         /// Sum of both jobs' predicted normalised speeds.
         sum: f64,
-        /// The sum it had to exceed.
+        /// Sum that had to be exceeded.
         threshold: f64,
-        /// Pairs looked at.
+        /// Number of pairs evaluated.
         tried: u32,
     },
-    /// Put on the fullest GPUs that leave everyone's deadline whole.
+    /// Co-located on the GPUs with the highest utilization where all deadlines are met.
     Fullest {
-        /// Who is there.
+        /// Co-tenants.
         beside: Vec<JobId>,
-        /// Their summed busy share, per cent.
+        /// Sum of their GPU utilizations, per cent.
         utilization_percent: f64,
-        /// Which candidate it was, from 1 (the fullest).
+        /// Rank of the candidate, from 1 (highest utilization).
         choice: u32,
-        /// How many candidates there were.
+        /// Number of candidates.
         candidates: u32,
-        /// The job's predicted speed there, relative to running alone, where it is known.
+        /// The job's predicted speed there relative to exclusive GPUs, if a deadline was checked.
         speed: Option<f64>,
     },
-    /// On free GPUs, since no occupied set would do.
-    Idle {
-        /// Why it does not share.
-        alone: Alone,
+    /// On free GPUs, because the job could not be co-located.
+    FreeGpus {
+        /// Why it is not co-located.
+        not_shared: NotShared,
     },
-    /// The observation has ended and all deadlines hold.
+    /// The early observation has ended and all deadlines are met.
     DeadlinesHold {
         /// Jobs observed.
         tenants: u32,
-        /// How long it took.
+        /// Duration of the observation.
         after: Duration,
     },
-    /// The observation has ended and together they do more than in turns, as far as is known.
+    /// The co-location trial has ended without evidence that time-sharing would be faster.
     PairHolds {
         /// Jobs observed.
         tenants: u32,
-        /// How long it took.
+        /// Duration of the trial.
         after: Duration,
-        /// The sum of their measured speeds, each relative to what is known of it alone.
+        /// Sum of the measured speeds, each relative to exclusive GPUs; `None` if one is unknown.
         sum: Option<f64>,
     },
-    /// The observation has ended and together they do less than in turns.
+    /// The co-location trial has ended and time-sharing would be faster.
     PairLoses {
-        /// How long it took.
+        /// Duration of the trial.
         after: Duration,
-        /// The sum of their measured speeds, each relative to what is known of it alone.
+        /// Sum of the measured speeds, each relative to exclusive GPUs.
         sum: f64,
     },
-    /// A job that was observed has nobody beside it any more.
+    /// An observed job has no co-tenant any more.
     NeighboursGone,
-    /// The observation has ended and a deadline would be broken.
+    /// The early observation has ended and a deadline would be missed.
     DeadlineBroken {
-        /// Whose.
+        /// Job with the deadline.
         job: JobId,
         /// Its deadline.
         deadline: Timestamp,
-        /// When it would end at its measured speed.
+        /// Completion time at its measured speed.
         end: Timestamp,
     },
 }
 
-/// Why a job was not given neighbours.
+/// Why a job was not co-located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alone {
-    /// Its owner said so.
+pub enum NotShared {
+    /// The job requests exclusive GPUs.
     Exclusive,
-    /// Nothing is known of its speed or memory yet.
+    /// Its speed or memory is unknown.
     Unknown,
-    /// It cannot be stopped, so a placement that breaks a deadline could not be undone.
+    /// The job cannot be stopped, so a co-location that breaks a deadline could not be undone.
     CannotStop,
-    /// It was undone often enough.
+    /// Its co-location was undone too often.
     UndoneOften,
     /// No occupied GPUs were within the thresholds and deadlines.
     NoCandidate,
 }
 
-/// With three significant digits, down to a millionth.
+impl fmt::Display for NotShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusive => "the job is exclusive",
+            Self::Unknown => "its workload has no measurement yet, so it first runs exclusively",
+            Self::CannotStop => "it has no checkpoint signal, and a deadline could be missed",
+            Self::UndoneOften => "its co-location was undone too often",
+            Self::NoCandidate => "no occupied GPUs are within the thresholds and deadlines",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FirstFit => f.write_str("head of the queue; first fit in node order"),
+            Self::WholeNodes { nodes: 1 } => f.write_str("head of the queue; first free node"),
+            Self::WholeNodes { nodes } => write!(f, "head of the queue; first {nodes} free nodes"),
+            Self::EfficientStep { gpus, ratio, price } => efficient_step(f, *gpus, *ratio, *price),
+            Self::Market { gpus, value, gpu_price } => market(f, *gpus, *value, *gpu_price),
+            Self::Share { gpus } => write!(f, "share: {}", Gpus(*gpus)),
+            Self::Reset { setting } => write!(f, "GPU setting changed to {setting}"),
+            Self::Defragmented { gpus } => write!(f, "moved to free a block of {}", Gpus(*gpus)),
+
+            Self::Paired { beside, sum, threshold } => write!(
+                f,
+                "demand exceeds the GPUs; normalised speeds with {beside} sum to {sum:.2}, \
+                 threshold {threshold}"
+            ),
+            Self::Packed { beside, sum, threshold, tried } => write!(
+                f,
+                "no free GPUs; normalised speeds with {beside} sum to {sum:.2} > {threshold} \
+                 (best of {tried})"
+            ),
+            Self::Fullest { beside, utilization_percent, choice, candidates, speed } => {
+                fullest(f, beside, *utilization_percent, (*choice, *candidates), *speed)
+            }
+            Self::FreeGpus { not_shared } => write!(f, "free GPUs: {not_shared}"),
+
+            Self::NoRoom { requested, gpu_type, free, free_on_one_node, not_shared } => {
+                let (gpus, of_type) = (Gpus(*requested), OfType(gpu_type.as_deref()));
+                write!(f, "requests {gpus}{of_type}; {free} free, ")?;
+                write!(f, "at most {free_on_one_node} on one node")?;
+                not_shared.map_or(Ok(()), |reason| write!(f, "; not co-located: {reason}"))
+            }
+            Self::SurfaceAwaited => f.write_str("new job; the predictor's surface is pending"),
+            Self::Outranked { before: 1 } => f.write_str("1 job has precedence"),
+            Self::Outranked { before } => write!(f, "{before} jobs have precedence"),
+            Self::Awaits { gpus } => {
+                write!(f, "{} assigned, still occupied, asleep or fragmented", Gpus(*gpus))
+            }
+            Self::Deferred { now, below, until } => write!(
+                f,
+                "deferred until {until} at the latest: grid at {now:.0} g/kWh, expected to fall to \
+                 {below:.0} g/kWh"
+            ),
+            Self::Woken { gpus } => write!(f, "queued jobs need {}", Gpus(*gpus)),
+            Self::Unused { idle } => write!(f, "idle for {} s", idle.as_secs()),
+
+            Self::TooLarge { requested, gpus, gpu_type: None } => {
+                write!(
+                    f,
+                    "requests {}; the cluster of {gpus} cannot provide them",
+                    Gpus(*requested)
+                )
+            }
+            Self::TooLarge { requested, gpus, gpu_type: Some(gpu_type) } => write!(
+                f,
+                "requests {} of type {gpu_type}; the cluster's {gpus} cannot provide them",
+                Gpus(*requested)
+            ),
+            Self::TooMuchMemory { memory_mib, gpu_type } => write!(
+                f,
+                "needs {memory_mib} MiB on each GPU; no GPU{} of the cluster has that much",
+                OfType(gpu_type.as_deref())
+            ),
+            Self::NoSuchGpuType { gpu_type, available } => write!(
+                f,
+                "requests GPUs of type {gpu_type}; the cluster has: {}",
+                available.join(", ")
+            ),
+
+            Self::HeldBack { drawn, below } => {
+                write!(f, "power draw would be {}, admission limit {}", Kw(*drawn), Kw(*below))
+            }
+            Self::Paused { drawn, above } => write!(
+                f,
+                "minimum power draw {} exceeds what the budget sustains, {}",
+                Kw(*drawn),
+                Kw(*above)
+            ),
+            Self::PowerLimit { most: Some(most) } => {
+                write!(f, "no power left within the limit of {}", Kw(*most))
+            }
+            Self::PowerLimit { most: None } => f.write_str("no power left within the limit"),
+
+            Self::DeadlinesHold { tenants, after } => {
+                observed(f, *tenants, *after)?;
+                f.write_str("all deadlines are met")
+            }
+            Self::PairHolds { tenants, after, sum } => {
+                observed(f, *tenants, *after)?;
+                match sum {
+                    Some(sum) => write!(f, "measured relative speeds sum to {sum:.2}"),
+                    None => f.write_str("exclusive speeds are not all known"),
+                }
+            }
+            Self::PairLoses { after, sum } => write!(
+                f,
+                "observed for {} s: measured relative speeds sum to {sum:.2}, slower than \
+                 time-sharing",
+                after.as_secs()
+            ),
+            Self::NeighboursGone => f.write_str("no co-tenant is left"),
+            Self::DeadlineBroken { job, deadline, end } => {
+                write!(f, "at its measured speed {job} would end at {end}, deadline {deadline}")
+            }
+        }
+    }
+}
+
+fn efficient_step(f: &mut fmt::Formatter<'_>, gpus: u32, ratio: f64, price: f64) -> fmt::Result {
+    let gpus = Gpus(gpus);
+    write!(f, "{gpus}: last step saved {ratio:.2} of completion time per energy, price {price:.2}")
+}
+
+fn market(f: &mut fmt::Formatter<'_>, gpus: u32, value: f64, gpu_price: f64) -> fmt::Result {
+    let (gpus, value) = (Gpus(gpus), significant(value));
+    if gpu_price > GPU_PRICE_MAX {
+        return write!(
+            f,
+            "{gpus}: among the most valuable jobs; demand exceeds the GPUs at any price"
+        );
+    }
+    write!(f, "{gpus}: saves {value} s of completion time per second; ")?;
+    if gpu_price <= 0.0 {
+        f.write_str("GPUs are not scarce, price 0")
+    } else {
+        write!(f, "GPU price {} s per GPU-second", significant(gpu_price))
+    }
+}
+
+fn fullest(
+    f: &mut fmt::Formatter<'_>,
+    beside: &[JobId],
+    utilization_percent: f64,
+    (choice, candidates): (u32, u32),
+    speed: Option<f64>,
+) -> fmt::Result {
+    let beside: Vec<&str> = beside.iter().map(JobId::as_str).collect();
+    write!(f, "candidate {choice} of {candidates} by utilization; co-located with ")?;
+    write!(f, "{} at {utilization_percent:.0} % utilization; ", beside.join(", "))?;
+    match speed {
+        Some(speed) => write!(f, "predicted speed {speed:.2}, all deadlines are met"),
+        None => f.write_str("no deadlines"),
+    }
+}
+
+fn observed(f: &mut fmt::Formatter<'_>, tenants: u32, after: Duration) -> fmt::Result {
+    let s = if tenants == 1 { "" } else { "s" };
+    write!(f, "observed {tenants} job{s} for one epoch each ({} s): ", after.as_secs())
+}
+
+/// Displays as `1 GPU`, `2 GPUs`.
+struct Gpus(u32);
+
+impl fmt::Display for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} GPU{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// Displays as ` of type v100`, or empty without a GPU type.
+struct OfType<'a>(Option<&'a str>);
+
+impl fmt::Display for OfType<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |gpu_type| write!(f, " of type {gpu_type}"))
+    }
+}
+
+/// Displays as `0.64 kW`.
+struct Kw(Power);
+
+impl fmt::Display for Kw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2} kW", self.0.as_w() / 1e3)
+    }
+}
+
+/// Three significant digits, down to a millionth.
 fn significant(value: f64) -> String {
     let digits = match value.abs() {
         0.0..1e-6 => 0,
@@ -241,204 +431,37 @@ fn significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// `1 GPU`, `2 GPUs`.
-fn count(gpus: u32) -> String {
-    format!("{gpus} GPU{}", if gpus == 1 { "" } else { "s" })
-}
-
-/// `1 job`, `2 jobs`.
-fn jobs(jobs: u32) -> String {
-    format!("{jobs} job{}", if jobs == 1 { "" } else { "s" })
-}
-
-/// ` of kind v100`, where a kind is named.
-fn of_kind(kind: Option<&Arc<str>>) -> String {
-    kind.map(|kind| format!(" of kind {kind}")).unwrap_or_default()
-}
-
-impl fmt::Display for Alone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclusive => "it is exclusive",
-            Self::Unknown => "nothing was measured of its kind yet, so it runs alone first",
-            Self::CannotStop => "it has no checkpoint signal, and deadlines are at stake",
-            Self::UndoneOften => "it was undone often enough",
-            Self::NoCandidate => "no occupied GPUs are within thresholds and deadlines",
-        })
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::FirstFit => write!(f, "first in the queue; first room in node order"),
-            Self::WholeNodes { nodes } => match nodes {
-                1 => write!(f, "first in the queue; first wholly free node"),
-                more => write!(f, "first in the queue; first {more} wholly free nodes"),
-            },
-            Self::NoRoom { asked, kind, free, free_on_one_node, alone } => {
-                write!(
-                    f,
-                    "asks for {}{}; {free} free, at most {free_on_one_node} on one node",
-                    count(*asked),
-                    of_kind(kind.as_ref())
-                )?;
-                match alone {
-                    Some(alone) => write!(f, "; not beside others: {alone}"),
-                    None => Ok(()),
-                }
-            }
-            Self::SurfaceAwaited => {
-                write!(f, "it has only just come; what is known of its kind is being looked up")
-            }
-            Self::Outranked { before } => match before {
-                1 => write!(f, "1 job comes first"),
-                more => write!(f, "{more} jobs come first"),
-            },
-            Self::Bargain { gpus, ratio, price } => write!(
-                f,
-                "{}: the last step won {ratio:.2} of completion time per energy, price {price:.2}",
-                count(*gpus)
-            ),
-            Self::Worth { gpus, gpu_price, .. } if *gpu_price > GPU_PRICE_MAX => write!(
-                f,
-                "{}: more GPUs are asked for than there are, whatever they cost, and its work is \
-                 among that worth most",
-                count(*gpus)
-            ),
-            Self::Worth { gpus, value, gpu_price } => write!(
-                f,
-                "{}: its work is worth {} s a second, a GPU costs {}",
-                count(*gpus),
-                significant(*value),
-                significant(*gpu_price)
-            ),
-            Self::Awaits { gpus } => {
-                write!(f, "is to have {}, which are not free together yet", count(*gpus))
-            }
-            Self::Paired { beside, sum, threshold } => write!(
-                f,
-                "more GPUs are asked for than there are; with {beside} the normalised speeds sum to \
-                 {sum:.2}, not below {threshold}"
-            ),
-            Self::Reset { setting } => write!(f, "its cards are to be set to {setting}"),
-            Self::Share { gpus } => write!(f, "its share is {}", count(*gpus)),
-            Self::HeldBack { drawn, below } => write!(
-                f,
-                "with it {:.2} kW would be drawn, and {:.2} kW may be",
-                drawn.as_w() / 1e3,
-                below.as_w() / 1e3
-            ),
-            Self::Paused { drawn, above } => write!(
-                f,
-                "at the thriftiest {:.2} kW are drawn, and the rest of the budget feeds {:.2} kW",
-                drawn.as_w() / 1e3,
-                above.as_w() / 1e3
-            ),
-            Self::PowerLimit { most } => match most {
-                Some(most) => write!(f, "no more than {:.2} kW may be drawn", most.as_w() / 1e3),
-                None => write!(f, "no more may be drawn"),
-            },
-            Self::Deferred { now, below, until } => write!(
-                f,
-                "its owner lets it wait until {until} at most; the grid is at {now:.0} g/kWh and \
-                 expected at {below:.0}"
-            ),
-            Self::Defragmented { gpus } => {
-                write!(f, "moved, so that a whole block of {} is free", count(*gpus))
-            }
-            Self::Woken { gpus } => write!(f, "jobs wait for {}", count(*gpus)),
-            Self::Unused { idle } => write!(f, "nobody was on it for {} s", idle.as_secs()),
-            Self::TooLarge { asked, gpus, kind } => match kind {
-                None => write!(
-                    f,
-                    "asks for {}; the cluster of {gpus} can never give them",
-                    count(*asked)
-                ),
-                Some(kind) => write!(
-                    f,
-                    "asks for {} of kind {kind}; a cluster with {gpus} of them can never give them",
-                    count(*asked)
-                ),
-            },
-            Self::TooMuchMemory { asked_mib, kind } => write!(
-                f,
-                "needs {asked_mib} MiB on each GPU; no card{} here has as much",
-                of_kind(kind.as_ref())
-            ),
-            Self::NoSuchKind { kind, there } => write!(
-                f,
-                "must have GPUs of kind {kind}; no node has any, there are: {}",
-                there.join(", ")
-            ),
-            Self::Packed { beside, sum, threshold, tried } => write!(
-                f,
-                "no free GPUs; with {beside} the normalised speeds sum to {sum:.2} > {threshold} \
-                 (best of {tried})"
-            ),
-            Self::Fullest { beside, utilization_percent, choice, candidates, speed } => {
-                write!(f, "candidate {choice} of {candidates}, fullest first; beside ")?;
-                for (i, job) in beside.iter().enumerate() {
-                    write!(f, "{}{job}", if i == 0 { "" } else { ", " })?;
-                }
-                write!(f, " at {utilization_percent:.0} % busy")?;
-                match speed {
-                    Some(speed) => write!(f, "; predicted speed {speed:.2}; all deadlines hold"),
-                    None => write!(f, "; nobody has a deadline"),
-                }
-            }
-            Self::Idle { alone } => write!(f, "free GPUs: {alone}"),
-            Self::DeadlinesHold { tenants, after } => write!(
-                f,
-                "observed {} for an epoch each ({} s); all deadlines hold",
-                jobs(*tenants),
-                after.as_secs()
-            ),
-            Self::PairHolds { tenants, after, sum } => {
-                let (jobs, seconds) = (jobs(*tenants), after.as_secs());
-                write!(f, "observed {jobs} for an epoch each ({seconds} s); ")?;
-                match sum {
-                    Some(sum) => write!(f, "their measured speeds sum to {sum:.2} of those alone"),
-                    None => write!(f, "their speeds alone are not all known"),
-                }
-            }
-            Self::PairLoses { after, sum } => write!(
-                f,
-                "observed for {} s: the measured speeds sum to {sum:.2} of those alone, less than in \
-                 turns",
-                after.as_secs()
-            ),
-            Self::NeighboursGone => write!(f, "nobody is beside it any more"),
-            Self::DeadlineBroken { job, deadline, end } => {
-                write!(f, "at its measured speed {job} would end at {end}, deadline {deadline}")
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_price_that_clears_nothing_is_not_shown_as_one() {
-        let worth = |gpu_price| Reason::Worth { gpus: 1, value: 2.5, gpu_price }.to_string();
-        assert_eq!(worth(1.5), "1 GPU: its work is worth 2.50 s a second, a GPU costs 1.50");
-        let none = worth(1_717_986_918.4);
+    fn a_price_that_does_not_clear_the_market_is_not_displayed() {
+        let market = |gpu_price| Reason::Market { gpus: 1, value: 2.5, gpu_price }.to_string();
         assert_eq!(
-            none,
-            "1 GPU: more GPUs are asked for than there are, whatever they cost, and its work is \
-             among that worth most"
+            market(1.5),
+            "1 GPU: saves 2.50 s of completion time per second; GPU price 1.50 s per GPU-second"
+        );
+        assert_eq!(
+            market(0.0),
+            "1 GPU: saves 2.50 s of completion time per second; GPUs are not scarce, price 0"
+        );
+        assert_eq!(
+            market(1_717_986_918.4),
+            "1 GPU: among the most valuable jobs; demand exceeds the GPUs at any price"
         );
     }
 
     #[test]
-    fn one_job_comes_and_two_come() {
-        let said = |before| Reason::Outranked { before }.to_string();
-        assert_eq!([said(1), said(2)], ["1 job comes first", "2 jobs come first"]);
+    fn singular_and_plural() {
+        let outranked = |before| Reason::Outranked { before }.to_string();
+        assert_eq!(
+            [outranked(1), outranked(2)],
+            ["1 job has precedence", "2 jobs have precedence"]
+        );
         assert_eq!(
             Reason::WholeNodes { nodes: 1 }.to_string(),
-            "first in the queue; first wholly free node"
+            "head of the queue; first free node"
         );
     }
 }

@@ -35,7 +35,7 @@ use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::feasibility::infeasible;
 use crate::allocation::first_fit::{first_fit, no_room};
 use crate::plan::input::PlanningInput;
-use crate::plan::reason::{Alone, Reason};
+use crate::plan::reason::{NotShared, Reason};
 use crate::plan::{Blocked, Decision, Plan};
 use crate::policies::colocation_trial::{
     UNDOS_MAX, Verdict, WITHOUT_EPOCHS, broken_deadline, judge,
@@ -128,7 +128,7 @@ impl Policy for Eaco {
                 Err(alone) => alone,
             };
             if let Some((on, _)) = first_fit(&partial.capacity, job) {
-                let reason = Reason::Idle { alone };
+                let reason = Reason::FreeGpus { not_shared: alone };
                 let start = Decision::start(key, on, reason);
                 partial.add(key, &start);
                 plan.decisions.push(start);
@@ -176,16 +176,16 @@ impl Eaco {
         partial: &PartialPlan<'_>,
         key: JobKey,
         job: &Job,
-    ) -> Result<Decision, Alone> {
+    ) -> Result<Decision, NotShared> {
         if job.facts.exclusive {
-            return Err(Alone::Exclusive);
+            return Err(NotShared::Exclusive);
         }
         if job.undone_on.len() >= self.config.undos_max {
-            return Err(Alone::UndoneOften);
+            return Err(NotShared::UndoneOften);
         }
         let known = |node: &crate::Node| profile(job, &node.facts.gpu_type).is_some();
         if !partial.input.state.nodes().iter().any(known) {
-            return Err(Alone::Unknown);
+            return Err(NotShared::Unknown);
         }
         let candidates = self.candidates(partial, job);
         let mut cannot_stop = false;
@@ -217,7 +217,7 @@ impl Eaco {
                 },
             });
         }
-        Err(if cannot_stop { Alone::CannotStop } else { Alone::NoCandidate })
+        Err(if cannot_stop { NotShared::CannotStop } else { NotShared::NoCandidate })
     }
 
     fn deadlines_hold(

@@ -103,9 +103,14 @@ pub(super) fn plan_at(input: PlanningInput<'_>, price: f64) -> Plan {
     let first = unserved.iter().find(|unserved| unserved.job.job.state == State::Queued);
     let blocked = first.map(|unserved| {
         let (facts, free) = (&unserved.job.job.facts, unserved.free);
-        let (requested, kind) = (facts.request.min, facts.gpu_type.clone());
-        let reason =
-            Reason::NoRoom { asked: requested, kind, free, free_on_one_node: free, alone: None };
+        let (requested, gpu_type) = (facts.request.min, facts.gpu_type.clone());
+        let reason = Reason::NoRoom {
+            requested,
+            gpu_type,
+            free,
+            free_on_one_node: free,
+            not_shared: None,
+        };
         Blocked { job: unserved.job.key, reason }
     });
     take_best_steps(&mut grants, &mut sizing.free, |grant, free| {
@@ -118,7 +123,11 @@ pub(super) fn plan_at(input: PlanningInput<'_>, price: f64) -> Plan {
             gpus: grant.point.gpus,
             gpu_type: grant.job.gpu_type().to_owned(),
             setting: grant.point.setting,
-            reason: Reason::Bargain { gpus: grant.point.gpus, ratio: grant.last_rating, price },
+            reason: Reason::EfficientStep {
+                gpus: grant.point.gpus,
+                ratio: grant.last_rating,
+                price,
+            },
         })
         .collect();
     let mut plan = sizing.plan(input, targets, grants.len() as u32);

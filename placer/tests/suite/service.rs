@@ -258,7 +258,7 @@ async fn what_is_wrong_is_answered_or_logged_and_it_stays_up() {
     site.launch(0, &[]).await;
     site.order("the node is known", |_| true).await;
     let reply = site.submit(spec("big", 2)).await;
-    assert!(matches!(&reply, Reply::Refused { error } if error.contains("asks for 2 GPUs")));
+    assert!(matches!(&reply, Reply::Refused { error } if error.contains("requests 2 GPUs")));
     assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
 }
 

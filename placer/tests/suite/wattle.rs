@@ -148,7 +148,7 @@ fn equal_jobs_get_equal_sizes_in_one_transition() {
     assert_eq!(plans.len(), 2);
     assert!(matches!(
         plans[1].decisions[0].reason(),
-        Reason::Worth { gpus: 8, gpu_price, .. } if *gpu_price > 0.0
+        Reason::Market { gpus: 8, gpu_price, .. } if *gpu_price > 0.0
     ));
 }
 

@@ -59,6 +59,6 @@ async fn requested_gpu_type_is_honoured_and_other_jobs_are_predicted_on_both() {
     let refused = system.wattle(&["submit", "--gpu-type", "k80", "--", "true"]);
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{error}");
-    assert!(error.contains("must have GPUs of kind k80; no node has any, there are: p100, v100"));
+    assert!(error.contains("requests GPUs of type k80; the cluster has: p100, v100"));
     assert!(system.end().await.success());
 }

@@ -2,7 +2,7 @@
 
 use wattle_common::job::GpuSetting;
 
-use crate::plan::reason::Alone;
+use crate::plan::reason::NotShared;
 use crate::policies::{Capabilities, Fifo, Policy};
 use crate::{Decision, Plan, PlanningInput, Reads, Reason};
 
@@ -19,7 +19,7 @@ impl Policy for ForcedColocation {
     }
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let mut plan = Plan::default();
-        let reason = || Reason::Idle { alone: Alone::Unknown };
+        let reason = || Reason::FreeGpus { not_shared: NotShared::Unknown };
         for (job, _) in input.state.observed() {
             plan.decisions.push(Decision::Undo { job, reason: reason() });
         }

@@ -23,7 +23,7 @@ fn a_job_that_names_a_kind_waits_for_it_and_lands_there() {
         assert_eq!(world.record("b").phase, JobPhase::Queued);
         // It is no comfort to it that other cards are free.
         let waits = world.record("b").reasons.first();
-        let said = "asks for 2 GPUs of kind p100; 0 free, at most 0 on one node";
+        let said = "requests 2 GPUs of type p100; 0 free, at most 0 on one node";
         assert!(waits.is_none_or(|waits| waits.reason == said), "{waits:?}");
         assert!(waits.is_some() || policy().name() != "fifo");
         // Killed, it still knows what was asked for.

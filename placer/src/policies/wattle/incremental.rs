@@ -255,7 +255,7 @@ fn bid_for_free(
         gpus: bid.gpus,
         gpu_type: points.gpu_type.clone(),
         setting: if is_unmeasured(job) { GpuSetting::DEFAULT } else { point.label },
-        reason: Reason::Worth { gpus: bid.gpus, value, gpu_price: cleared.price },
+        reason: Reason::Market { gpus: bid.gpus, value, gpu_price: cleared.price },
     };
     Some((bid.done_in_s, target))
 }

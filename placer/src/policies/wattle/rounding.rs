@@ -107,14 +107,14 @@ impl Rounding<'_, '_> {
             let work_price = self.bids[bidder.class].work_price;
             let best = size.best_point(work_price, bidder.speed_min)?;
             let setting = setting_to_use(&size.points, best, work_price, bidder);
-            let reason = Reason::Worth { gpus, value: best.at(work_price), gpu_price };
+            let reason = Reason::Market { gpus, value: best.at(work_price), gpu_price };
             Some(Target { jobs: vec![bidder.key], gpus, gpu_type: gpu_type(), setting, reason })
         });
         let paired = allotment.pairs.iter().filter_map(|&(index, gpus)| {
             let pair = &self.pairing.pairs[index];
             let (setting, value) = self.pairing.setting(pair, self.bidders, self.bids, gpus)?;
             let jobs = vec![self.bidders[pair.a].key, self.bidders[pair.b].key];
-            let reason = Reason::Worth { gpus, value, gpu_price };
+            let reason = Reason::Market { gpus, value, gpu_price };
             Some(Target { jobs, gpus, gpu_type: gpu_type(), setting, reason })
         });
         exclusive.chain(paired).collect()

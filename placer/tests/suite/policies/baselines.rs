@@ -28,8 +28,8 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     arrive(&mut site, facts("unknown", 1), None);
     let long = arrive(&mut site, lasting("long", 3, 1_000), None);
     expect_test::expect![[r#"
-        long on n0:0,1,2: its share is 3 GPUs
-        unknown on n0:3: its share is 1 GPU
+        long on n0:0,1,2: share: 3 GPUs
+        unknown on n0:3: share: 1 GPU
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
     // The long job has 900 s left and does not fit with the short one; a longer one does.
@@ -38,20 +38,20 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
     arrive(&mut site, lasting("nearly", 2, 950), None);
     arrive(&mut site, lasting("short", 2, 500), None);
     expect_test::expect![[r#"
-        unknown stopped: 2 jobs come first
-        long stopped: 2 jobs come first
-        short on n0:0,1: its share is 2 GPUs
-        nearly on n0:2,3: its share is 2 GPUs
-        long waits: 1 job comes first
+        unknown stopped: 2 jobs have precedence
+        long stopped: 2 jobs have precedence
+        short on n0:0,1: share: 2 GPUs
+        nearly on n0:2,3: share: 2 GPUs
+        long waits: 1 job has precedence
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
     // Its work so far is not forgotten: 900 s are less than 950 s.
     site.end("short");
     expect_test::expect![[r#"
-        nearly stopped: 2 jobs come first
-        unknown on n0:0: its share is 1 GPU
-        long on n0:1,2,3: its share is 3 GPUs
-        nearly waits: 1 job comes first
+        nearly stopped: 2 jobs have precedence
+        unknown on n0:0: share: 1 GPU
+        long on n0:1,2,3: share: 3 GPUs
+        nearly waits: 1 job has precedence
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
 }
@@ -74,10 +74,10 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     assert!(decide(&mut site, &*tiresias).is_empty());
     site.advance_to(Timestamp::from_us(812_500_000));
     expect_test::expect![[r#"
-        first stopped: 2 jobs come first
-        second on n0:0,1: its share is 2 GPUs
-        third on n0:2,3: its share is 2 GPUs
-        first waits: 2 jobs come first
+        first stopped: 2 jobs have precedence
+        second on n0:0,1: share: 2 GPUs
+        third on n0:2,3: share: 2 GPUs
+        first waits: 2 jobs have precedence
     "#]]
     .assert_eq(&settle(&mut site, &*tiresias));
     // Both others have attained as much now: running jobs continue until they complete.
@@ -86,7 +86,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     site.end("second");
     site.end("third");
     expect_test::expect![[r#"
-        first on n0:0,1,2,3: its share is 4 GPUs
+        first on n0:0,1,2,3: share: 4 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*tiresias));
 }
@@ -101,8 +101,8 @@ fn tiresias_separates_co_tenants_of_another_policy() {
         site.job_restored(key, on, GpuSetting::DEFAULT, Timestamp::EPOCH, false);
     }
     expect_test::expect![[r#"
-        other stopped for 2: its share is 2 GPUs
-        other on n0:2,3: its share is 2 GPUs
+        other stopped for 2: share: 2 GPUs
+        other on n0:2,3: share: 2 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*policy("tiresias").unwrap()));
 }
@@ -124,8 +124,8 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         arrive(&mut site, facts(name, 1), Some(0));
     }
     expect_test::expect![[r#"
-        a on n0:0: its share is 1 GPU
-        b on n0:1: its share is 1 GPU
+        a on n0:0: share: 1 GPU
+        b on n0:1: share: 1 GPU
     "#]]
     .assert_eq(&settle(&mut site, &*gandiva));
     // Two heavy ones make 0.76 together: they are not paired, nor are jobs of unequal size.
@@ -135,16 +135,16 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         arrive(&mut site, facts(name, gpus), class);
     }
     expect_test::expect![[r#"
-        heavy on n0:0, observed: more GPUs are asked for than there are; with a the normalised speeds sum to 1.60, not below 1
-        heavier on n0:1, observed: more GPUs are asked for than there are; with b the normalised speeds sum to 1.60, not below 1
-        wide waits: 2 jobs come first
+        heavy on n0:0, observed: demand exceeds the GPUs; normalised speeds with a sum to 1.60, threshold 1
+        heavier on n0:1, observed: demand exceeds the GPUs; normalised speeds with b sum to 1.60, threshold 1
+        wide waits: 2 jobs have precedence
     "#]].assert_eq(&settle(&mut site, &*gandiva));
     // A pair that turns out to be worth nothing parts.
     let a = site.job_key(&"a".parse().unwrap()).unwrap();
     learn(&mut site, a, 2);
     expect_test::expect![[r#"
-        heavy stopped: 2 jobs come first
-        heavy waits: 2 jobs come first
+        heavy stopped: 2 jobs have precedence
+        heavy waits: 2 jobs have precedence
     "#]]
     .assert_eq(&settle(&mut site, &*gandiva));
 }
@@ -182,20 +182,20 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
     arrive(&mut site, ranging("light", 1, 8), Some(0));
     arrive(&mut site, ranging("heavy", 1, 8), Some(2));
     expect_test::expect![[r#"
-        light on n0:0,1,2,3: its share is 4 GPUs
-        heavy on n0:4,5,6,7: its share is 4 GPUs
+        light on n0:0,1,2,3: share: 4 GPUs
+        heavy on n0:4,5,6,7: share: 4 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*afs));
     for name in ["x", "y"] {
         arrive(&mut site, ranging(name, 2, 2), Some(1));
     }
     expect_test::expect![[r#"
-        light stopped for 2: its share is 2 GPUs
-        heavy stopped for 2: its share is 2 GPUs
-        light on n0:0,1: its share is 2 GPUs
-        heavy on n0:2,3: its share is 2 GPUs
-        x on n0:4,5: its share is 2 GPUs
-        y on n0:6,7: its share is 2 GPUs
+        light stopped for 2: share: 2 GPUs
+        heavy stopped for 2: share: 2 GPUs
+        light on n0:0,1: share: 2 GPUs
+        heavy on n0:2,3: share: 2 GPUs
+        x on n0:4,5: share: 2 GPUs
+        y on n0:6,7: share: 2 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*afs));
 }
@@ -217,7 +217,7 @@ fn one_clock_applies_to_all_jobs_and_zeus_chooses_for_each() {
     let mut site = cluster(&[2]);
     let a = arrive(&mut site, facts("a", 1), Some(0));
     expect_test::expect![[r#"
-        a on n0:0 at 1080 MHz: first in the queue; first room in node order
+        a on n0:0 at 1080 MHz: head of the queue; first fit in node order
     "#]]
     .assert_eq(&settle(&mut site, &*policy("fifo@1080").unwrap()));
     // Zeus: (160 + 200) / 2 / 0.95 = 189 joules a step at 1200 MHz; 200 as set, 194 at 1080 MHz.
@@ -225,8 +225,8 @@ fn one_clock_applies_to_all_jobs_and_zeus_chooses_for_each() {
     arrive(&mut site, facts("c", 1), None);
     site.job_ended(a);
     expect_test::expect![[r#"
-        b on n0:0 at 1200 MHz: first in the queue; first room in node order
-        c on n0:1: first in the queue; first room in node order
+        b on n0:0 at 1200 MHz: head of the queue; first fit in node order
+        c on n0:1: head of the queue; first fit in node order
     "#]]
     .assert_eq(&settle(&mut site, &*policy("fifo+zeus").unwrap()));
     let c = site.job_key(&"c".parse().unwrap()).unwrap();

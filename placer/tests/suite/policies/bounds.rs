@@ -115,7 +115,7 @@ fn new_jobs_are_held_back_and_running_jobs_continue() {
     let plan = round(&mut site, &*fifo);
     // 460 W empty; each adds 90 W at its min_power.
     let reason = plan.blocked.unwrap().reason.to_string();
-    assert_eq!(reason, "with it 0.64 kW would be drawn, and 0.59 kW may be");
+    assert_eq!(reason, "power draw would be 0.64 kW, admission limit 0.59 kW");
     assert!(setting(&site, second).is_none() && setting(&site, third).is_none());
     site.limits.admission_limit = Some(Power::from_w(680));
     rest(&mut site, &*fifo);
@@ -148,7 +148,7 @@ fn a_job_alone_is_admitted_on_its_mean_power() {
     let plan = round(&mut site, &*fifo);
     assert_eq!(runs(&site), [false, false]);
     let reason = plan.blocked.unwrap().reason.to_string();
-    assert_eq!(reason, "with it 0.55 kW would be drawn, and 0.54 kW may be");
+    assert_eq!(reason, "power draw would be 0.55 kW, admission limit 0.54 kW");
 }
 
 /// The unused node sleeps after the time that the operator has set for all.
@@ -182,10 +182,7 @@ fn the_last_arrival_is_paused_and_resumed() {
     site.limits.preemption_limit = Some(Power::from_w(645));
     let plan = round(&mut site, &*fifo);
     let reason = plan.decisions[0].reason().to_string();
-    assert_eq!(
-        reason,
-        "at the min_power 0.73 kW are drawn, and the rest of the budget feeds 0.65 kW"
-    );
+    assert_eq!(reason, "minimum power draw 0.73 kW exceeds what the budget sustains, 0.65 kW");
     rest(&mut site, &*fifo);
     let runs = |site: &Site| keys.map(|key| setting(site, key).is_some());
     assert_eq!(runs(&site), [true, true, false]);

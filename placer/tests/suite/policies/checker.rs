@@ -1,4 +1,4 @@
-//! The checker on plans that no policy may make.
+//! The plan checker on invalid plans.
 
 use crate::support::Site;
 use wattle_common::NodeId;
@@ -8,7 +8,7 @@ use wattle_placer::{Decision, JobFacts, NodeFacts, Plan, Reason, check};
 use crate::policies::helpers::{arrive, cluster, facts, node};
 
 #[test]
-fn the_checker_finds_every_violation() {
+fn the_checker_reports_every_violation() {
     use wattle_placer::{GpuSet, Violation};
     let mut site = cluster(&[2, 2]);
     let n0 = site.node_key(&NodeId::new("n0").unwrap()).unwrap();
@@ -31,8 +31,8 @@ fn the_checker_finds_every_violation() {
     let first = GpuSet::on(n0, 0b01);
     let cases = [
         (vec![start(heavy, &first), start(heavy, &first)], "Twice"),
-        (vec![start(heavy, &first), start(other, &first)], "PersistedState"),
-        (vec![start(heavy, &first), start(third, &first)], "PersistedState"),
+        (vec![start(heavy, &first), start(other, &first)], "MemoryExceeded"),
+        (vec![start(heavy, &first), start(third, &first)], "MemoryExceeded"),
         (vec![start(two, &first)], "WrongCount"),
         (vec![start(two, &GpuSet::on(n1, 0b11))], "Unhealthy"),
         (vec![start(two, &GpuSet::on(n0, 0b101))], "NoSuchPlace"),

@@ -225,7 +225,6 @@ fn the_reason_states_the_end_of_the_wait() {
     let reason = plan.blocked.unwrap().reason.to_string();
     assert_eq!(
         reason,
-        "its owner lets it wait until 28800.000000s at most; the grid is at 400 g/kWh and expected \
-         at 100"
+        "deferred until 28800.000000s at the latest: grid at 400 g/kWh, expected to fall to 100 g/kWh"
     );
 }

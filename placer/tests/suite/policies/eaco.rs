@@ -23,7 +23,7 @@ fn eaco_waits_a_moment_for_a_surface() {
     let light = arrive(&mut site, new("light"), None);
     let plan = decide(&mut site, &*policy);
     expect_test::expect![[r#"
-        light waits: it has only just come; what is known of its kind is being looked up
+        light waits: new job; the predictor's surface is pending
     "#]]
     .assert_eq(&show(&site, &plan));
     let mut never = site.clone();
@@ -53,11 +53,11 @@ fn eaco_fills_the_fullest_gpus_and_observes() {
     arrive(&mut site, facts("stranger", 1), None);
     let plan = decide(&mut site, &*policy("eaco").unwrap());
     expect_test::expect![[r#"
-        mine on n0:0: free GPUs: it is exclusive
-        light on n1:0: free GPUs: no occupied GPUs are within thresholds and deadlines
-        heavy on n1:0, observed: candidate 1 of 1, fullest first; beside light at 10 % busy; nobody has a deadline
-        middle on n2:0: free GPUs: no occupied GPUs are within thresholds and deadlines
-        stranger waits: asks for 1 GPU; 0 free, at most 0 on one node; not beside others: nothing was measured of its kind yet, so it runs alone first
+        mine on n0:0: free GPUs: the job is exclusive
+        light on n1:0: free GPUs: no occupied GPUs are within the thresholds and deadlines
+        heavy on n1:0, observed: candidate 1 of 1 by utilization; co-located with light at 10 % utilization; no deadlines
+        middle on n2:0: free GPUs: no occupied GPUs are within the thresholds and deadlines
+        stranger waits: requests 1 GPU; 0 free, at most 0 on one node; not co-located: its workload has no measurement yet, so it first runs exclusively
     "#]]
     .assert_eq(&show(&site, &plan));
 }

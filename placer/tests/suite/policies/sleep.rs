@@ -21,10 +21,7 @@ fn an_idle_node_sleeps_after_five_minutes_and_wakes_for_a_queued_job() {
         assert!(decide(&mut site, &*policy).is_empty());
         site.advance_to(Timestamp::from_s(300));
         let plan = decide(&mut site, &*policy);
-        assert_eq!(
-            show(&site, &plan),
-            "n1 sleeps: nobody was on it for 300 s\nn2 sleeps: nobody was on it for 300 s\n"
-        );
+        assert_eq!(show(&site, &plan), "n1 sleeps: idle for 300 s\nn2 sleeps: idle for 300 s\n");
         // One job fits awake nodes; one node is enough for the next two; 20 GPUs are infeasible.
         site.advance_to(Timestamp::from_s(400));
         for (job, gpus) in [("fits", 2), ("waits", 2), ("too", 2)] {
@@ -52,23 +49,23 @@ fn an_infeasible_job_neither_wakes_nodes_nor_keeps_them_awake() {
     site.advance_to(Timestamp::from_s(300));
     let plan = decide(&mut site, &*fifo);
     expect_test::expect![[r#"
-        n1 sleeps: nobody was on it for 300 s
-        large waits: asks for 8 GPUs; 7 free, at most 4 on one node
+        n1 sleeps: idle for 300 s
+        large waits: requests 8 GPUs; 7 free, at most 4 on one node
     "#]]
     .assert_eq(&show(&site, &plan));
     // Now there is enough, if the second node wakes; until it does, the first one stays awake.
     site.end("stays");
     let plan = decide(&mut site, &*fifo);
     expect_test::expect![[r#"
-        n1 wakes: jobs wait for 4 GPUs
-        large waits: asks for 8 GPUs; 4 free, at most 4 on one node
+        n1 wakes: queued jobs need 4 GPUs
+        large waits: requests 8 GPUs; 4 free, at most 4 on one node
     "#]]
     .assert_eq(&show(&site, &plan));
     site.pass(Duration::from_secs(1_000));
     assert!(decide(&mut site, &*fifo).is_empty());
     wake(&mut site);
     expect_test::expect![[r#"
-        large on n0:0,1,2,3 n1:0,1,2,3: first in the queue; first 2 wholly free nodes
+        large on n0:0,1,2,3 n1:0,1,2,3: head of the queue; first 2 free nodes
     "#]]
     .assert_eq(&settle(&mut site, &*fifo));
 }

@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn reasons_that_differ_only_in_numbers_are_one_kind() {
-        let a = "4 GPUs: the last step won 1.32 of completion time per energy, price 0.65";
-        let b = "1 GPU: the last step won 0.70 of completion time per energy, price 0.65";
+        let a = "4 GPUs: last step saved 1.32 of completion time per energy, price 0.65";
+        let b = "1 GPU: last step saved 0.70 of completion time per energy, price 0.65";
         assert_eq!(without_numbers(a), without_numbers(b));
-        let other = "first in the queue; first room in node order";
+        let other = "head of the queue; first fit in node order";
         assert_ne!(without_numbers(a), without_numbers(other));
     }
 }

@@ -157,7 +157,7 @@ fn a_comparison_page_is_complete() {
     // Two bounds and three conditions, in the first case and among the others.
     assert_eq!(page.matches("<svg class=\"bar ").count(), 2 * 5);
     assert!(page.contains("What keeps powerflow from the bound"));
-    assert!(page.contains("first in the queue; first room in node order"));
+    assert!(page.contains("head of the queue; first fit in node order"));
     assert!(page.contains("least on, is <strong>powerflow</strong>"));
 }
 
@@ -181,7 +181,7 @@ fn a_simulation_page_is_complete_and_escaped() {
     let headings = texts_of(&page, &["h1", "h2"]);
     assert_eq!(headings[0], "Wattle: &lt;script&gt;alert('x')&lt;/script&gt;&amp;&quot;.csv");
     assert_eq!(headings[1..3], ["Policies", "Claimed, and measured here"]);
-    assert!(page.contains("asks for 4 GPUs; 0 free"), "the reason of b's wait");
+    assert!(page.contains("requests 4 GPUs; 0 free"), "the reason of b's wait");
     assert!(page.contains("; 20 kWh in 24 h &lt;here&gt;.</p>"), "the limits of the runs");
     assert!(page.contains("makespan") && !page.contains("jobs finished"));
     // After 3,600 s of a and 1,800 s of its own.

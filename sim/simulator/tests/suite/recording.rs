@@ -89,7 +89,7 @@ fn a_recording_changes_nothing_and_adds_up() {
     assert!(recording.sleep_intervals.is_empty());
     // A queued job has the placer's reason.
     let waited = recording.jobs.iter().find_map(|job| job.waited.as_ref()).unwrap();
-    assert!(waited.to_string().contains("asks for"), "{waited}");
+    assert!(waited.to_string().contains("requests"), "{waited}");
 }
 
 #[test]

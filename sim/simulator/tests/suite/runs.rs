@@ -253,7 +253,7 @@ fn a_job_that_is_too_large_is_rejected_and_does_not_block() {
         assert_eq!((run.finished, run.rejected, run.makespan_s), (1, 1, 61.0), "{name}");
         assert_eq!(
             run.notes,
-            ["job large was rejected: asks for 9 GPUs; the cluster of 8 can never give them"]
+            ["job large was rejected: requests 9 GPUs; the cluster of 8 cannot provide them"]
         );
     }
 }
