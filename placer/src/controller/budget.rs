@@ -101,13 +101,13 @@ impl<P: PolicyHandle> Controller<P> {
         let others_changed = differs(price, limits.price)
             || differs(output.carbon_ratio, limits.carbon_ratio)
             || output.preemption_limit.is_some()
-            || intensity(&output.outlook) != intensity(&limits.grid);
+            || intensity(&output.grid_forecast) != intensity(&limits.grid);
         limits.price = price;
         limits.price_sets_clocks = has_window;
         limits.carbon_ratio = output.carbon_ratio;
         limits.admission_limit = output.admission_limit;
         limits.preemption_limit = output.preemption_limit;
-        limits.grid = output.outlook;
+        limits.grid = output.grid_forecast;
         Controlled {
             limits_changed: admission_changed || others_changed,
             plan_again: others_changed || (admission_changed && self.state.queue_len() > 0),

@@ -92,7 +92,7 @@ pub(super) fn plan_at(input: PlanningInput<'_>, price: f64) -> Plan {
     let unassigned = assign_types(input, &mut sizing, &|points, gpus| {
         let charge = charges.get(points.gpu_type.as_str())?;
         let value = |point: &OperatingPoint| {
-            point.steps_per_s.ln() - price * charge.joules_a_step(point).ln()
+            point.steps_per_s.ln() - price * charge.joules_per_step(point).ln()
         };
         points.with_gpus(gpus).iter().map(value).reduce(f64::max)
     });

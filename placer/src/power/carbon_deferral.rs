@@ -1,16 +1,18 @@
-//! Carbon deferral: jobs with declared slack wait while the grid is dirty, under every policy.
+//! Carbon deferral: jobs with slack wait while the carbon intensity is high, under every policy.
 //!
-//! A job with slack may start later, or pause at the end of an epoch, while the grid's carbon intensity exceeds the
-//! quantile [`CLEAN_QUANTILE`] of the next day's forecast, if the forecast falls to that quantile before the job's
-//! patience ends. Patience is the slack less all time that the job has waited so far for any reason. For a job with
-//! a deadline it also ends when the rest of the work, with a quarter in reserve, fits the time to the deadline; if
-//! the policy, an energy price or a power limit chooses settings, the rest of the work counts at the slowest
-//! setting. A job with a deadline and an unknown duration is never deferred. Without a grid signal, or with one
-//! older than a day, no job is deferred: a missing signal delays nothing.
+//! A job that declares slack starts later, or pauses at the end of an epoch, while the carbon intensity
+//! is above the quantile [`CLEAN_SHARE`] of the next day's forecast. The intensity must be forecast to
+//! fall to this quantile before the job's latest start.
 //!
-//! Source: suspending above a quantile of the day's intensities is Wait Awhile (Wiesner et al., Middleware 2021)
-//! with declared bounds; the quantile is our own choice. Deferral always costs completion time, which every result
-//! reports.
+//! The latest start is bounded by the slack less the time the job has waited so far, for any reason. If
+//! the job has a deadline, it is also bounded by the deadline less 1.25 times the remaining run time. If
+//! the policy, an energy price or a power limit sets clocks or caps, the remaining run time is that at
+//! the slowest operating point. A job with a deadline and an unknown run time is not deferred. Without a
+//! forecast less than a day old, no job is deferred.
+//!
+//! Source: suspension above a quantile of the day's intensities is Wait Awhile (Wiesner et al.,
+//! Middleware 2021), here with declared bounds and our own quantile. Deferral increases completion time;
+//! every outcome reports the deferred time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,32 +31,32 @@ use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
 
-/// The quantile of the next day's intensities up to which the grid counts as clean.
-const CLEAN_QUANTILE: f64 = 0.6;
-/// A running job pauses only above this multiple of the clean intensity: pausing costs a restart.
-const PAUSE_RATIO: f64 = 1.1;
-/// The reserve before a deadline, as a share of the time for the rest of the work.
-const DEADLINE_RESERVE: f64 = 0.25;
-/// A job whose epoch began at most this long ago counts as at the end of an epoch.
+/// Quantile of the next day's forecast up to which the intensity counts as clean.
+const CLEAN_SHARE: f64 = 0.6;
+/// Factor above the clean intensity from which running jobs pause, because pausing costs a restart.
+const WORTH_PAUSING: f64 = 1.1;
+/// Safety margin before a deadline, as a share of the remaining run time.
+const DEADLINE_MARGIN: f64 = 0.25;
+/// Time after the start of an epoch within which a job may still pause as at the epoch's end.
 const EPOCH_END_TOLERANCE: Duration = Duration::from_secs(60);
-/// A job with at most this remaining time is not paused.
+/// Remaining run time below which a job does not pause.
 const NEARLY_DONE: Duration = Duration::from_secs(900);
 
-/// The jobs that wait for a cleaner grid, each with the end of its patience.
+/// Jobs deferred to a cleaner grid, each with its latest start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deferrals {
     /// Queued jobs that do not start yet.
     pub waiting: BTreeMap<JobKey, Timestamp>,
     /// Running jobs that pause now.
     pub pausing: BTreeMap<JobKey, Timestamp>,
-    /// When the next job may change.
+    /// Time of the next evaluation.
     pub again_at: Option<Timestamp>,
     now: f64,
     clean: f64,
 }
 
 impl Deferrals {
-    /// The deferrals now under this policy.
+    /// The jobs deferred now under this policy.
     #[must_use]
     pub fn of(policy: &dyn Policy, input: PlanningInput<'_>) -> Self {
         let mut found = Self::default();
@@ -69,18 +71,18 @@ impl Deferrals {
         }
         let pace = Pace::under(policy, input);
         for (key, job) in input.state.queue().chain(input.state.running()) {
-            let Some(until) = patience(input, pace, job) else { continue };
+            let Some(until) = latest_start(input, pace, job) else { continue };
             if input.now() >= until || !is_cleaner_before(grid, found.clean, input.now(), until) {
                 continue;
             }
             match &job.state {
                 State::Queued => {
                     found.waiting.insert(key, until);
-                    found.look_at(until);
+                    found.evaluate_at(until);
                 }
-                State::Running { .. } if grid.now >= PAUSE_RATIO * found.clean => {
-                    match epochs_end(input, job) {
-                        Some(at) if at > input.now() => found.look_at(at),
+                State::Running { .. } if grid.now >= WORTH_PAUSING * found.clean => {
+                    match epoch_end(input, job) {
+                        Some(at) if at > input.now() => found.evaluate_at(at),
                         Some(_) => {
                             found.pausing.insert(key, until);
                         }
@@ -93,17 +95,17 @@ impl Deferrals {
         found
     }
 
-    /// Whether no job waits and none will.
+    /// Whether no job is deferred and no evaluation is due.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.pausing.is_empty() && self.again_at.is_none()
     }
 
-    fn look_at(&mut self, at: Timestamp) {
+    fn evaluate_at(&mut self, at: Timestamp) {
         self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
-    /// Pauses jobs, overriding the plan.
+    /// Replaces the plan's decisions about pausing jobs by stops.
     pub(crate) fn add_to(&self, plan: &mut Plan) {
         if !self.pausing.is_empty() {
             plan.decisions.retain(|decision| !self.pausing.contains_key(&decision.job()));
@@ -116,7 +118,7 @@ impl Deferrals {
         plan.again_at = again;
     }
 
-    /// Why a job waits, if it does.
+    /// Reason for deferring a queued job, if it is deferred.
     #[must_use]
     pub fn reason(&self, job: JobKey) -> Option<Reason> {
         let until = *self.waiting.get(&job)?;
@@ -124,12 +126,12 @@ impl Deferrals {
     }
 }
 
-/// The intensity up to which the grid counts as clean.
+/// Intensity up to which the grid counts as clean, g/kWh.
 fn clean(grid: &GridForecast) -> f64 {
     let mut expected: Vec<f64> = grid.expected.iter().map(|(_, g)| *g).collect();
     expected.sort_by(f64::total_cmp);
-    let rank = (expected.len() as f64 * CLEAN_QUANTILE).ceil() as usize;
-    // Without a forecast every instant counts as clean.
+    let rank = (expected.len() as f64 * CLEAN_SHARE).ceil() as usize;
+    // Without forecast values every intensity counts as clean.
     expected.get(rank.saturating_sub(1)).copied().unwrap_or(f64::INFINITY)
 }
 
@@ -137,14 +139,14 @@ fn is_cleaner_before(grid: &GridForecast, clean: f64, now: Timestamp, until: Tim
     grid.expected.iter().any(|(at, g)| *at > now && *at < until && *g <= clean)
 }
 
-/// The slowest speed of a job once it runs.
+/// Lower bound on the speed of jobs once they run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// At the default setting.
+    /// The speed at the site's default setting.
     Default,
-    /// At the slowest of its operating points.
+    /// The speed of the slowest operating point.
     SlowestPoint,
-    /// At a fixed setting that no operating point need have.
+    /// Unknown: the policy fixes a setting that is not necessarily an operating point.
     Unknown,
 }
 
@@ -160,38 +162,39 @@ impl Pace {
         }
     }
 
-    /// The greatest factor by which the run time exceeds that at the default setting; `None` if unknown.
-    fn slowdown_max(self, job: &Job, gpus: u32) -> Option<f64> {
+    /// Largest run time of a job on this number of GPUs relative to the default setting; `None` if
+    /// unknown.
+    fn slowdown(self, job: &Job, gpus: u32) -> Option<f64> {
         match self {
             Self::Default => Some(1.0),
             Self::Unknown => None,
             Self::SlowestPoint => {
-                let points = job.menu.as_deref()?;
-                let at_default = points.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
-                let speeds = points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
+                let menu = job.menu.as_deref()?;
+                let default = menu.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
+                let speeds = menu.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
                 let slowest = speeds.reduce(f64::min)?;
-                Some((at_default / slowest).max(1.0))
+                Some((default / slowest).max(1.0))
             }
         }
     }
 }
 
-/// The end of a job's patience; `None` if it may not wait.
-fn patience(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Timestamp> {
+/// Latest start of a job that does not run until then; `None` if it may not be deferred.
+fn latest_start(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Timestamp> {
     let slack = job.facts.slack?;
     let by_slack = job.facts.submitted_at + job.run_time(input.now()) + slack;
     let Some(deadline) = job.facts.deadline else { return Some(by_slack) };
     let gpus = job.facts.request.min;
     let node = input.state.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
     let left = remaining_alone(input.now(), job, gpus, gpus.div_ceil(node))?;
-    let longest = left.mul_f64(pace.slowdown_max(job, gpus)?);
-    let needs = longest.mul_f64(1.0 + DEADLINE_RESERVE) + restart(gpus);
-    Some(by_slack.min(deadline - needs))
+    let longest = left.mul_f64(pace.slowdown(job, gpus)?);
+    let needed = longest.mul_f64(1.0 + DEADLINE_MARGIN) + restart(gpus);
+    Some(by_slack.min(deadline - needed))
 }
 
-/// When a running job next ends an epoch: now, if it has just ended one or reports none. `None` if it cannot be
-/// paused or is nearly done.
-fn epochs_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
+/// Next end of an epoch of a running job: now if an epoch has just ended or the job reports no epochs.
+/// `None` if the job may not pause, because it cannot stop or is nearly done.
+fn epoch_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let State::Running { on, since, observation: None, .. } = &job.state else { return None };
     let started = *since + restart(on.gpu_count());
     if !job.facts.can_stop || input.now() < started {
@@ -201,9 +204,9 @@ fn epochs_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     if left.is_some_and(|left| left <= NEARLY_DONE) {
         return None;
     }
-    let reported = job.progress.and_then(|p| Some((p, p.steps_per_epoch?, p.steps_per_s?)));
+    let progress = job.progress.and_then(|p| Some((p, p.steps_per_epoch?, p.steps_per_s?)));
     let Some((progress, epoch, rate)) =
-        reported.filter(|(_, epoch, rate)| *epoch > 0 && *rate > 0.0)
+        progress.filter(|(_, epoch, rate)| *epoch > 0 && *rate > 0.0)
     else {
         return Some(input.now());
     };

@@ -1,27 +1,27 @@
-//! The charge: the power for which a job pays at an operating point.
+//! The power charged to a job at an operating point, in watts.
 //!
-//! A job pays for the power of its GPUs above idle. Where nodes may sleep, a used GPU keeps its node awake, so the
-//! job also pays that GPU's share of the power that the node would save asleep: its idle GPU, and an equal share of
-//! the host less the node's sleeping power. Where nodes never sleep that power is spent in any case and is not
-//! charged.
+//! A job is charged its GPUs' power above idle. If nodes may sleep, a used GPU keeps its node awake, so
+//! the job is also charged that GPU's share of the saving: the GPU's idle power, and an equal share of
+//! the host's power less the node's power asleep. If nodes never sleep, that power does not depend on
+//! any decision and is not charged.
 
 use crate::plan::input::PlanningInput;
 use crate::state::operating_points::OperatingPoint;
 
-/// The least charge of a GPU, watts, so that no operating point is free.
-const CHARGE_MIN_W: f64 = 1.0;
+/// Lower bound of the charge, so that no operating point is free, watts per GPU.
+const LEAST_W: f64 = 1.0;
 
-/// The charge of the GPUs of one type.
+/// Power charges of a GPU of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Charge {
-    /// Idle power of a GPU, watts: part of a surface's power, and subtracted from it.
+    /// Idle power, watts; subtracted from the surface's power, which includes it.
     idle_w: f64,
-    /// The charge of a used GPU for keeping its node awake, watts.
+    /// Charge for keeping the node awake, watts.
     share_w: f64,
 }
 
 impl Charge {
-    /// The charge of GPUs of a type, from the first node of that type with known power.
+    /// The charges for a GPU type, from the first node of that type with known power.
     #[must_use]
     pub fn on(input: PlanningInput<'_>, gpu_type: &str) -> Self {
         let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
@@ -39,22 +39,22 @@ impl Charge {
         self.idle_w
     }
 
-    /// The charge of a used GPU for keeping its node awake, watts; 0 where nodes never sleep.
+    /// Charge of a GPU for keeping its node awake, watts; 0 if nodes never sleep.
     #[must_use]
     pub const fn share_w(&self) -> f64 {
         self.share_w
     }
 
-    /// The charge of an operating point, watts for all its GPUs.
+    /// Charge of an operating point for all its GPUs, watts.
     #[must_use]
     pub fn watts(&self, point: &OperatingPoint) -> f64 {
-        let gpu_w = (point.gpu_power_w - self.idle_w + self.share_w).max(CHARGE_MIN_W);
-        f64::from(point.gpus) * gpu_w
+        let per_gpu = (point.gpu_power_w - self.idle_w + self.share_w).max(LEAST_W);
+        f64::from(point.gpus) * per_gpu
     }
 
     /// Charged energy of one training step, joules.
     #[must_use]
-    pub fn joules_a_step(&self, point: &OperatingPoint) -> f64 {
+    pub fn joules_per_step(&self, point: &OperatingPoint) -> f64 {
         self.watts(point) / point.steps_per_s
     }
 }

@@ -29,12 +29,12 @@ pub(crate) fn best_step<'a>(
     at: &OperatingPoint,
     candidates: impl Iterator<Item = &'a OperatingPoint>,
 ) -> Option<Step<'a>> {
-    let (time, energy) = (1.0 / at.steps_per_s, charge.joules_a_step(at));
+    let (time, energy) = (1.0 / at.steps_per_s, charge.joules_per_step(at));
     candidates
         .filter(|to| to.steps_per_s > at.steps_per_s)
         .map(|to| {
             let saved = 1.0 - (1.0 / to.steps_per_s) / time;
-            let spent = charge.joules_a_step(to) / energy - 1.0;
+            let spent = charge.joules_per_step(to) / energy - 1.0;
             let ratio = if spent > 0.0 { saved / spent } else { f64::INFINITY };
             Step { to, ratio, saved }
         })
@@ -46,6 +46,6 @@ pub(crate) fn least_energy<'a>(
     charge: &Charge,
     candidates: &'a [OperatingPoint],
 ) -> Option<&'a OperatingPoint> {
-    let joules = |point: &OperatingPoint| charge.joules_a_step(point);
+    let joules = |point: &OperatingPoint| charge.joules_per_step(point);
     candidates.iter().min_by(|a, b| joules(a).total_cmp(&joules(b)))
 }

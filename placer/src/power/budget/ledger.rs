@@ -1,7 +1,7 @@
-//! The ledger: energy and carbon spent in each window, from measurements.
+//! Energy and carbon spent in each budget window, from measurements.
 //!
-//! Windows follow one another from the instant at which the budget was set. Energy that was reported over a window
-//! boundary is split by time.
+//! Windows are consecutive from the time the budget was set. Energy reported across a boundary is
+//! split by time.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use wattle_common::Timestamp;
 use crate::power::budget::forecast::Grid;
 use crate::power::budget::series::grams;
 
-/// The number of completed windows kept.
+/// Number of closed windows that are kept.
 const KEPT: usize = 400;
 
 /// Energy and carbon spent in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spent {
-    /// When the window began.
+    /// Start of the window.
     pub from_us: Timestamp,
-    /// When it ended, or up to when it is counted.
+    /// End of the window; for the open one, the time of the last report.
     pub until_us: Timestamp,
     /// Energy, joules.
     pub energy_j: f64,
-    /// Emissions, grams; 0 without a known intensity.
+    /// Emissions, grams; 0 without a carbon intensity.
     pub carbon_g: f64,
 }
 
-/// The windows of a budget.
+/// Account of the energy and carbon spent, by window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ledger {
     window: Duration,
@@ -43,7 +43,7 @@ impl Ledger {
         Self { window: window.max(Duration::from_secs(1)), open, closed: Vec::new() }
     }
 
-    /// Restores a ledger from its open window.
+    /// Continues from a persisted window.
     #[must_use]
     pub fn resumed(open: Spent, window: Duration) -> Self {
         Self { open, ..Self::new(open.from_us, window) }
@@ -55,20 +55,20 @@ impl Ledger {
         &self.open
     }
 
-    /// The completed windows, oldest first.
+    /// The closed windows, oldest first.
     #[must_use]
     pub fn closed(&self) -> &[Spent] {
         &self.closed
     }
 
-    /// When the open window ends.
+    /// End of the open window.
     #[must_use]
     pub fn ends(&self) -> Timestamp {
         self.open.from_us + self.window
     }
 
-    /// Records energy that was spent evenly from `from` until `until`. The part before the open window was reported
-    /// too late for its own window, and counts in this one.
+    /// Adds energy spent evenly from `from` until `until`. A part before the open window counts in the
+    /// open window.
     pub fn add(&mut self, from: Timestamp, until: Timestamp, joules: f64, grid: Option<&Grid>) {
         let span = until.since(from).as_secs_f64();
         let joules = if joules.is_finite() { joules.max(0.0) } else { 0.0 };
@@ -96,8 +96,8 @@ impl Ledger {
         }
     }
 
-    /// Closes the windows that have ended by `now`, with or without reports.
-    pub fn reach(&mut self, now: Timestamp) {
+    /// Closes the windows that ended before `now`.
+    pub fn close_until(&mut self, now: Timestamp) {
         while now >= self.ends() {
             self.close();
         }
@@ -124,7 +124,7 @@ mod tests {
     use crate::power::budget::series::Series;
 
     #[test]
-    fn energy_over_a_boundary_is_split_by_time() {
+    fn energy_across_a_boundary_is_split_by_time() {
         let mut ledger = Ledger::new(Timestamp::from_s(100), Duration::from_secs(60));
         let two = Series::constant(2.0).unwrap();
         let grid = Grid::new(two, ForecastSource::Perfect, Timestamp::EPOCH);
@@ -134,15 +134,15 @@ mod tests {
         assert_eq!(ledger.open().carbon_g, grams(20.0, grid.at(Timestamp::EPOCH)));
         assert_eq!(ledger.ends(), Timestamp::from_s(220));
         // Windows without reports.
-        ledger.reach(Timestamp::from_s(100 + 60 * 5));
+        ledger.close_until(Timestamp::from_s(100 + 60 * 5));
         assert_eq!(ledger.closed().len(), 5);
         assert_eq!(ledger.open().energy_j, 0.0);
     }
 
     proptest! {
-        /// The sum of all windows is the sum of all reports.
+        /// The windows add up to the reported energy.
         #[test]
-        fn no_energy_is_lost(parts in prop::collection::vec((0u64..500, 0.0f64..1e6), 1..40)) {
+        fn energy_is_conserved(parts in prop::collection::vec((0u64..500, 0.0f64..1e6), 1..40)) {
             let mut ledger = Ledger::new(Timestamp::EPOCH, Duration::from_secs(77));
             let (mut at, mut reported) = (0, 0.0);
             for (span, joules) in parts {

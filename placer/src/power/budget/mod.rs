@@ -1,14 +1,15 @@
-//! The budget controller: from measured energy to a price and to limits on new and running jobs.
+//! Budget control: energy and carbon budgets per window.
 //!
-//! A [`BudgetController`] receives measurements and states how the next interval is planned: at which price
-//! ([`price`]), with which forecast of the grid, and with which limits on the minimum power. It reads no clock
-//! and makes no plan.
+//! The [`BudgetController`] takes measured energy and sets the parameters of the next planning
+//! interval: the energy price ([`price`]), the grid forecast, and the admission and preemption limits
+//! on the minimum power of all jobs. It reads no clock and makes no plans.
 //!
-//! As a window's budget runs out, the measures come in this order. The price rises. It saturates, and every job
-//! whose setting a policy or the budget chooses runs at its minimum power. New jobs are held back. At last
-//! running jobs are paused. To make the last measures rare, no more jobs start than the budget feeds at their
-//! minimum power, in the rest of this window and in the next one, which begins with the jobs that run then.
-//! What remains are a grid that is dirtier than forecast, and powers that were predicted too low.
+//! As the rest of the budget becomes scarce, the controller acts in this order: the price rises; at its
+//! maximum, every job with adjustable settings runs at its minimum power; no new jobs are admitted;
+//! running jobs are preempted. To make preemption rare, a job is admitted only if the budget sustains
+//! the minimum power of all jobs, both for the rest of this window and in the next window, which starts
+//! with the jobs that run then. The remaining causes of preemption are a grid with a higher carbon
+//! intensity than forecast, and underestimated power.
 
 pub mod forecast;
 pub mod ledger;
@@ -28,69 +29,70 @@ pub use series::{Series, SeriesError, grams};
 
 use series::KWH_J;
 
-/// Steps of the price per window.
+/// Control steps per window.
 const STEPS: u32 = 720;
-/// The shortest and the longest time between two steps.
+/// Bounds of the time between two control steps.
 const STEP_LEAST: Duration = Duration::from_secs(1);
 const STEP_MOST: Duration = Duration::from_secs(600);
-/// The reserve, as a share of a window's budget: half of the guaranteed greatest overrun, so that one step more
-/// than planned is still within it.
+/// Reserve as a share of the window's budget: half of the permitted overrun of 1 %, so that one step
+/// above the forecast stays within it.
 const RESERVE: f64 = 0.005;
-/// The share of a window for which the rest of its budget must have been too small before jobs are paused: a
-/// quarter of an hour of a day, which it takes until every job is at its minimum power and unused nodes sleep.
-/// The excess meanwhile is compensated if it is less than half of the reserve.
+/// Time for which the budget must have been insufficient before jobs are preempted, as a share of a
+/// window: a quarter of an hour of a day. Within this time jobs reach their minimum power and idle
+/// nodes go to sleep. It does not apply if the excess would use more than half of the reserve.
 const SETTLING: f64 = 1.0 / 96.0;
-/// In this many last steps of a window no job is paused: a restart would cost more.
+/// Number of last steps of a window in which no job is preempted, because it would soon restart.
 const LAST_STEPS: f64 = 2.0;
-/// Jobs that are held back are released when the budget feeds this multiple of the minimum power.
+/// Admission resumes when the sustainable power is this factor of the minimum power.
 const RELEASE: f64 = 1.1;
-/// The horizon of the grid's forecast and its resolution.
-const HORIZON: Duration = Duration::from_secs(86_400);
-const RESOLUTION: Duration = Duration::from_secs(1_800);
+/// Horizon and resolution of the grid forecast.
+const FORECAST_HORIZON: Duration = Duration::from_secs(86_400);
+const FORECAST_STEP: Duration = Duration::from_secs(1_800);
 
-/// How the next interval is planned.
+/// Parameters of the next planning interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ControlOutput {
-    /// The energy price as a position in the policy's price range, 0 to 1.
+    /// Energy price as a position in the policy's range, 0 to 1.
     pub position: f64,
-    /// The grid's intensity now over its mean in this window, past and forecast; 1 if unknown.
+    /// Carbon intensity now over its mean in this window, measured and forecast; 1 if unknown.
     pub carbon_ratio: f64,
-    /// The minimum power above which no new job starts; absent: no limit.
+    /// Upper limit on the minimum power of all jobs for admissions; `None`: no limit.
     pub admission_limit: Option<Power>,
-    /// The minimum power above which running jobs are paused; absent: no limit.
+    /// Minimum power of all jobs above which jobs are preempted; `None`: no limit.
     pub preemption_limit: Option<Power>,
-    /// The forecast of the grid, if its intensity is known.
-    pub outlook: Option<Arc<GridForecast>>,
-    /// When the next step is due.
+    /// Grid forecast, if an intensity is known.
+    pub grid_forecast: Option<Arc<GridForecast>>,
+    /// Time of the next control step.
     pub again_at: Timestamp,
 }
 
-/// Controls the price so that a budget is kept.
+/// Controller of one budget.
 #[derive(Clone, Debug)]
 pub struct BudgetController {
     budget: Budget,
     grid: Option<Grid>,
     ledger: Ledger,
     controller: Controller,
-    /// The instant of the last step, the energy spent in all, and that at the last step, joules.
+    /// Time of the last control step.
     stepped_at: Timestamp,
+    /// Total energy now and at the last control step, joules.
     joules: f64,
-    joules_then: f64,
-    /// Whether new jobs are held back.
+    joules_at_step: f64,
+    /// Whether no jobs are admitted.
     holds: bool,
-    /// Since when the rest of the budget has been too small for the minimum power.
+    /// Since when the budget does not sustain the minimum power of the running jobs.
     short_since: Option<Timestamp>,
 }
 
 impl BudgetController {
-    /// A budget whose first window begins at `from`.
+    /// A controller whose first window begins at `from`.
     #[must_use]
     pub fn new(budget: Budget, grid: Option<Grid>, from: Timestamp) -> Self {
         let ledger = Ledger::new(from, budget.window());
         Self::with(budget, grid, ledger, 0.0, from)
     }
 
-    /// Restores a controller: in a window with this energy spent, at this price.
+    /// A controller restored from its persisted open window and price position.
     #[must_use]
     pub fn resumed(
         budget: Budget,
@@ -118,7 +120,7 @@ impl BudgetController {
             controller,
             stepped_at: now,
             joules: 0.0,
-            joules_then: 0.0,
+            joules_at_step: 0.0,
             holds: false,
             short_since: None,
         }
@@ -130,19 +132,19 @@ impl BudgetController {
         &self.budget
     }
 
-    /// The energy and carbon spent.
+    /// The ledger of energy and carbon spent.
     #[must_use]
     pub const fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The position of the price, 0 to 1.
+    /// Position of the price, 0 to 1.
     #[must_use]
     pub const fn position(&self) -> f64 {
         self.controller.position()
     }
 
-    /// Records energy that was spent evenly between two instants, joules.
+    /// Adds energy spent evenly between two instants, joules.
     pub fn spent(&mut self, from: Timestamp, until: Timestamp, joules: f64) {
         self.ledger.add(from, until, joules, self.grid.as_ref());
         if joules.is_finite() {
@@ -150,72 +152,72 @@ impl BudgetController {
         }
     }
 
-    /// The next step, given the minimum power of the cluster.
+    /// Performs a control step. `min_power` is the minimum power of the running jobs.
     pub fn steer(&mut self, now: Timestamp, min_power: Power) -> ControlOutput {
-        self.ledger.reach(now);
+        self.ledger.close_until(now);
         let span = now.since(self.stepped_at);
         if !span.is_zero() {
-            let drawn = (self.joules - self.joules_then) / span.as_secs_f64();
-            self.controller.drew(drawn, span);
-            (self.stepped_at, self.joules_then) = (now, self.joules);
+            let drawn = (self.joules - self.joules_at_step) / span.as_secs_f64();
+            self.controller.measured(drawn, span);
+            (self.stepped_at, self.joules_at_step) = (now, self.joules);
         }
         let left = self.ledger.ends().since(now);
         let mut position = self.controller.position();
         let (mut admission_limit, mut preemption_limit) = (None, None);
         if let Some(allowed_w) = self.allowed_w(now) {
             position = self.controller.step(allowed_w, span, left);
-            // The energy until the next step is subtracted. In the last steps an error is smaller than
-            // the reserve.
+            // Sustainable power at the next step. In the last steps the error is less than the reserve.
             let (left_s, next_s) = (left.as_secs_f64(), self.step().as_secs_f64());
             let is_late = left_s <= LAST_STEPS * next_s;
-            let seen_w = self.controller.drawn_w();
-            let drawn_w = seen_w.unwrap_or(0.0).max(min_power.as_w());
-            let then_w = if !is_late {
+            let measured_w = self.controller.drawn_w();
+            let drawn_w = measured_w.unwrap_or(0.0).max(min_power.as_w());
+            let next_allowed_w = if !is_late {
                 (allowed_w * left_s - drawn_w * next_s) / (left_s - next_s)
             } else {
                 allowed_w
             };
-            // Hysteresis: jobs that are held back wait until the budget feeds a little more.
-            let enough = if self.holds { RELEASE } else { 1.0 };
-            self.holds = then_w <= min_power.as_w() * enough;
+            // Hysteresis: admission resumes with a margin.
+            let margin = if self.holds { RELEASE } else { 1.0 };
+            self.holds = next_allowed_w <= min_power.as_w() * margin;
             if self.holds {
                 position = 1.0;
             }
-            // Jobs that run at a window's end also run in the next.
-            let below = allowed_w.min(self.mean_w(now)).max(0.0);
-            admission_limit = Some(Power::from_w_f64(below));
-            // If the power draw is below the predicted minimum, the power draw counts.
-            let needs_w = seen_w.unwrap_or(f64::INFINITY).min(min_power.as_w());
-            let feeds_w = |reserve| self.allowed_w_with(reserve, now).map_or(0.0, |w| w.max(0.0));
-            let settles = self.budget.window().mul_f64(SETTLING);
-            let too_much_w = feeds_w(-0.5 * RESERVE * left_s / settles.as_secs_f64());
-            let feeds_w = feeds_w(0.0);
-            let since = self.short_since.filter(|_| needs_w > feeds_w).unwrap_or(now);
-            self.short_since = (needs_w > feeds_w).then_some(since);
-            if !is_late && (needs_w > too_much_w || now.since(since) >= settles) {
-                let above_w = feeds_w * min_power.as_w() / needs_w;
-                preemption_limit = Some(Power::from_w_f64(above_w));
+            // Jobs that run at the end of a window also run in the next.
+            let limit_w = allowed_w.min(self.mean_w(now)).max(0.0);
+            admission_limit = Some(Power::from_w_f64(limit_w));
+            // The measured draw counts if it is less than the estimated minimum power.
+            let needed_w = measured_w.unwrap_or(f64::INFINITY).min(min_power.as_w());
+            let sustained_w =
+                |reserve| self.allowed_w_with(reserve, now).map_or(0.0, |w| w.max(0.0));
+            let settling = self.budget.window().mul_f64(SETTLING);
+            let excessive_w = sustained_w(-0.5 * RESERVE * left_s / settling.as_secs_f64());
+            let sustained_w = sustained_w(0.0);
+            let since = self.short_since.filter(|_| needed_w > sustained_w).unwrap_or(now);
+            self.short_since = (needed_w > sustained_w).then_some(since);
+            if !is_late && (needed_w > excessive_w || now.since(since) >= settling) {
+                let limit_w = sustained_w * min_power.as_w() / needed_w;
+                preemption_limit = Some(Power::from_w_f64(limit_w));
             }
         }
-        let outlook = self.grid.as_ref().map(|grid| Arc::new(outlook(grid, now)));
+        let grid_forecast = self.grid.as_ref().map(|grid| Arc::new(grid_forecast(grid, now)));
         ControlOutput {
             position,
             carbon_ratio: self.carbon_ratio(now),
             admission_limit,
             preemption_limit,
             again_at: self.again_at(now),
-            outlook,
+            grid_forecast,
         }
     }
 
-    /// The mean power that the budget allows until the window's end, watts, by the scarcer of energy and carbon;
-    /// `None` without a budget per window.
+    /// Sustainable mean power until the end of the window, watts: the lower of the energy and the carbon
+    /// budget's. `None` without a budget per window.
     #[must_use]
     pub fn allowed_w(&self, now: Timestamp) -> Option<f64> {
         self.allowed_w_with(RESERVE, now)
     }
 
-    /// The same with this share of the budget as reserve.
+    /// The sustainable mean power with this share of the budget as reserve, watts.
     fn allowed_w_with(&self, reserve: f64, now: Timestamp) -> Option<f64> {
         let (open, ends) = (self.ledger.open(), self.ledger.ends());
         let left_s = ends.since(now).as_secs_f64().max(1e-6);
@@ -234,8 +236,8 @@ impl BudgetController {
         }
     }
 
-    /// The mean power that the budget of an entire window allows, less the reserve, watts, by the scarcer of
-    /// energy and carbon; infinite without a budget per window.
+    /// Sustainable mean power of a complete window less the reserve, watts: the lower of the energy and
+    /// the carbon budget's. Infinite without a budget per window.
     #[must_use]
     pub fn mean_w(&self, now: Timestamp) -> f64 {
         let window_s = self.budget.window().as_secs_f64();
@@ -243,33 +245,33 @@ impl BudgetController {
         let energy = self.budget.energy_mj.map(|energy| energy.as_j() * aim);
         let carbon = self.budget.carbon_ug.zip(self.grid.as_ref());
         let carbon = carbon.map(|(carbon, grid)| {
-            carbon.as_g() * aim * (KWH_J / self.dirty_mean(grid, now).max(1e-3))
+            carbon.as_g() * aim * (KWH_J / self.higher_mean(grid, now).max(1e-3))
         });
         energy.unwrap_or(f64::INFINITY).min(carbon.unwrap_or(f64::INFINITY))
     }
 
-    /// The greater of the mean intensities of this window and the next one: a job that starts now may run
-    /// through both.
-    fn dirty_mean(&self, grid: &Grid, now: Timestamp) -> f64 {
+    /// Mean intensity of this window or of the next one, whichever is higher, g/kWh: a job admitted now
+    /// may run through both.
+    fn higher_mean(&self, grid: &Grid, now: Timestamp) -> f64 {
         let (ends, window) = (self.ledger.ends(), self.budget.window());
         let until = |then: Timestamp| grid.mean_expected(now, then) * then.since(now).as_secs_f64();
         let next = (until(ends + window) - until(ends)) / window.as_secs_f64();
         self.window_mean(grid, now).max(next)
     }
 
-    /// The mean intensity of this window, past and forecast, g/kWh.
+    /// Mean intensity of this window, measured and forecast, g/kWh.
     fn window_mean(&self, grid: &Grid, now: Timestamp) -> f64 {
         let (from, ends) = (self.ledger.open().from_us, self.ledger.ends());
-        let (seen, ahead) = (now.since(from).as_secs_f64(), ends.since(now).as_secs_f64());
-        let sum = grid.mean(from, now) * seen + grid.mean_expected(now, ends) * ahead;
-        sum / (seen + ahead).max(1e-6)
+        let (past, ahead) = (now.since(from).as_secs_f64(), ends.since(now).as_secs_f64());
+        let sum = grid.mean(from, now) * past + grid.mean_expected(now, ends) * ahead;
+        sum / (past + ahead).max(1e-6)
     }
 
-    /// The intensity now over its mean in this window.
+    /// Intensity now over its mean in this window.
     fn carbon_ratio(&self, now: Timestamp) -> f64 {
         let Some(grid) = &self.grid else { return 1.0 };
         let mean = self.window_mean(grid, now);
-        // Rounded, so that a constant intensity gives exactly 1.
+        // Rounded, so that the ratio is exactly 1 for a constant intensity.
         if mean > 0.0 { (grid.at(now) / mean * 1e6).round() / 1e6 } else { 1.0 }
     }
 
@@ -284,8 +286,8 @@ impl BudgetController {
         all.into_iter().flatten().min().unwrap_or(Timestamp::FOREVER)
     }
 
-    /// The overrun of a window as a share of the budget, the greater of energy's and carbon's; 0 if the budget
-    /// was kept or there is none.
+    /// Overrun of a window as a share of its budget, the larger of energy's and carbon's. 0 if the
+    /// budget was kept or there is none.
     #[must_use]
     pub fn overrun(&self, window: &Spent) -> f64 {
         let beyond = |spent: f64, budget: f64| (spent / budget - 1.0).max(0.0);
@@ -295,12 +297,12 @@ impl BudgetController {
     }
 }
 
-fn outlook(grid: &Grid, now: Timestamp) -> GridForecast {
-    let looks = HORIZON.as_secs() / RESOLUTION.as_secs();
-    let at = |i: u64| now + Duration::from_secs(i * RESOLUTION.as_secs());
-    let expected = (0..looks).map(|i| (at(i), grid.expected(now, at(i)))).collect();
-    // The forecast expires after 24 h.
-    GridForecast { now: grid.at(now), until: now + HORIZON, expected }
+/// The forecast of the next day, valid for a day.
+fn grid_forecast(grid: &Grid, now: Timestamp) -> GridForecast {
+    let steps = FORECAST_HORIZON.as_secs() / FORECAST_STEP.as_secs();
+    let at = |i: u64| now + Duration::from_secs(i * FORECAST_STEP.as_secs());
+    let expected = (0..steps).map(|i| (at(i), grid.expected(now, at(i)))).collect();
+    GridForecast { now: grid.at(now), until: now + FORECAST_HORIZON, expected }
 }
 
 #[cfg(test)]

@@ -7,37 +7,39 @@ use wattle_common::Timestamp;
 /// Joules in a kilowatt-hour.
 pub(super) const KWH_J: f64 = 3.6e6;
 
-/// Carbon intensity over time.
+/// Periodic carbon intensity: each value holds until the next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     starts_at: Timestamp,
-    /// Steps: microseconds from the start, intensity from then on in g/kWh.
+    /// Start of each step, microseconds from `starts_at`, and its intensity, g/kWh.
     steps: Vec<(u64, f64)>,
-    /// Integral of the intensity from the start to each step, g/kWh x microseconds.
+    /// Integral of the intensity until the start of each step, g/kWh x microseconds.
     before: Vec<f64>,
     period_us: u64,
 }
 
-/// Why steps are not a series.
+/// Reason why steps do not form a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesError {
-    /// No step.
-    #[error("a carbon series needs at least one intensity")]
+    /// No steps.
+    #[error("invalid carbon series: expected at least one intensity")]
     Empty,
-    /// The first step is not at the start, steps do not ascend, or the end is not after the last.
-    #[error("the steps of a carbon series must begin at 0 and ascend to before its end")]
+    /// The first step does not start at 0, the steps do not ascend, or the period ends before the last.
+    #[error(
+        "invalid carbon series: expected ascending steps from 0 to before the end of its period"
+    )]
     Order,
     /// An intensity out of range.
-    #[error("a carbon intensity must be a number from 0 to 100,000 g/kWh")]
+    #[error("invalid carbon intensity: expected a number from 0 to 100,000 g/kWh")]
     Intensity,
 }
 
 impl Series {
-    /// A series whose first value holds from `starts_at` on; `steps` are microseconds from there
-    /// and grams per kilowatt-hour, repeated after `period_us`.
+    /// A series that starts at `starts_at` and repeats after `period_us`. Each step is its start in
+    /// microseconds from `starts_at` and its intensity in g/kWh.
     ///
     /// # Errors
-    /// If the steps are not a series.
+    /// If the steps do not form a series.
     pub fn new(
         starts_at: Timestamp,
         steps: Vec<(u64, f64)>,
@@ -66,24 +68,24 @@ impl Series {
     /// A constant intensity, g/kWh.
     ///
     /// # Errors
-    /// If it is out of range.
+    /// If the intensity is out of range.
     pub fn constant(g_per_kwh: f64) -> Result<Self, SeriesError> {
         Self::new(Timestamp::EPOCH, vec![(0, g_per_kwh)], 3_600_000_000)
     }
 
-    /// When its first step begins.
+    /// Start of the series.
     #[must_use]
     pub const fn starts_at(&self) -> Timestamp {
         self.starts_at
     }
 
-    /// The intensity at an instant, g/kWh; before the start, the first value.
+    /// Intensity at an instant, g/kWh; before the start, the first value.
     #[must_use]
     pub fn at(&self, at: Timestamp) -> f64 {
         self.steps[self.step(self.offset(at) % self.period_us)].1
     }
 
-    /// When the intensity may next differ from that at `at`.
+    /// Start of the first step after `at`.
     #[must_use]
     pub fn changes_after(&self, at: Timestamp) -> Timestamp {
         let offset = self.offset(at);
@@ -92,7 +94,7 @@ impl Series {
         self.starts_at + Duration::from_micros(offset - inside + next)
     }
 
-    /// The mean intensity from `from` until `until`, g/kWh; for an empty span, that at `from`.
+    /// Mean intensity from `from` until `until`, g/kWh; for an empty interval, the intensity at `from`.
     #[must_use]
     pub fn mean(&self, from: Timestamp, until: Timestamp) -> f64 {
         if until <= from {
@@ -102,10 +104,10 @@ impl Series {
         self.integral(from, until) / span
     }
 
-    /// Intensity times time, g/kWh x microseconds.
+    /// Integral of the intensity from `from` until `until`, g/kWh x microseconds.
     #[must_use]
     pub(super) fn integral(&self, from: Timestamp, until: Timestamp) -> f64 {
-        // Before the start the first value counts.
+        // The first value also holds before the start.
         let early = self.starts_at.since(from).saturating_sub(self.starts_at.since(until));
         let early = self.steps[0].1 * early.as_micros() as f64;
         early + (self.until(self.offset(until)) - self.until(self.offset(from)))
@@ -130,7 +132,7 @@ impl Series {
     }
 }
 
-/// Emissions of an energy at an intensity, grams.
+/// Emissions of an energy at a carbon intensity, grams.
 #[must_use]
 pub fn grams(joules: f64, g_per_kwh: f64) -> f64 {
     joules * g_per_kwh / KWH_J
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_is_a_periodic_step_function() {
+    fn values_hold_until_the_next_step_and_repeat_after_the_period() {
         let series =
             Series::new(hours(10), vec![(0, 100.0), (HOUR, 300.0), (2 * HOUR, 200.0)], 3 * HOUR)
                 .unwrap();
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_steps_are_refused() {
+    fn invalid_series_are_refused() {
         let new = |steps, period| Series::new(Timestamp::EPOCH, steps, period);
         assert_eq!(new(vec![], 1).unwrap_err(), SeriesError::Empty);
         assert_eq!(new(vec![(1, 1.0)], 2).unwrap_err(), SeriesError::Order);
