@@ -61,6 +61,9 @@ impl StatusSender {
 
     /// Reports a change; waits while the launcher is busy, and drops it if the launcher has ended.
     pub async fn send(&self, run: Run, status: Status) {
+        if let Status::Ended(outcome) = &status {
+            tracing::info!(job = %run.job, attempt = run.attempt, ?outcome, "ended");
+        }
         // A launcher that has ended reads the status again when it resumes.
         let _ = self.0.send(Event::StatusChanged(run, status)).await;
     }

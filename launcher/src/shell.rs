@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use wattle_common::messages::{LaunchReport, NodeDesired};
 use wattle_common::subject::{Bucket, Reporter};
-use wattle_common::{Machine, NodeId, codec};
+use wattle_common::{NodeId, codec};
 use wattle_runtime::bus::{Bus, BusError, KvBucket};
-use wattle_runtime::clock;
+use wattle_runtime::driver;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::engine::local::LocalEngine;
@@ -46,7 +46,7 @@ pub enum ShellError {
 ///
 /// # Errors
 /// Where the state folder or the launcher's own program cannot be used.
-pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
+pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     let program: PathBuf = std::env::current_exe().map_err(ShellError::Program)?;
     let state_dir = config.state_dir.clone();
     let engine = |changes| LocalEngine::new(state_dir, program, changes);
@@ -60,9 +60,9 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
 pub async fn run_with<E: Engine>(
     config: Config,
     engine: impl FnOnce(StatusSender) -> E,
-    shutdown: Shutdown,
+    shutdown: &Shutdown,
 ) -> Result<(), ShellError> {
-    let Some(_lock) = lock(&config.state_dir, &shutdown).await? else { return Ok(()) };
+    let Some(_lock) = lock(&config.state_dir, shutdown).await? else { return Ok(()) };
     let (sender, mut events) = mpsc::channel(EVENTS_MAX);
     let (reports, newest) = watch::channel(None);
     let mut engine = engine(StatusSender::new(sender.clone()));
@@ -71,10 +71,11 @@ pub async fn run_with<E: Engine>(
     let mut executor = Executor { state_dir: config.state_dir.clone(), engine, reports };
 
     let bus_side = tokio::spawn(follow_bus(config.clone(), sender.clone(), newest));
-    drive(&mut launcher, &mut events, &mut executor, Some(&shutdown)).await;
+    let mut act = |action| executor.execute(action);
+    driver::run(&mut launcher, &mut events, shutdown, &mut act).await;
     if config.stop_jobs_at_exit {
-        let _ = sender.send(Event::Retired).await;
-        drive(&mut launcher, &mut events, &mut executor, None).await;
+        driver::drain(&mut launcher, &mut events, Event::Retired, Launcher::is_idle, &mut act)
+            .await;
     }
     // Without the reports' sender, the bus task writes the last report and ends.
     drop(executor);
@@ -121,47 +122,6 @@ async fn restore<E: Engine>(config: &Config, engine: &mut E) -> Result<Persisted
         }
     }
     Ok(PersistedState { obeyed, runs })
-}
-
-/// Drives the launcher until shutdown, or without one until every run has ended.
-async fn drive<E: Engine>(
-    launcher: &mut Launcher,
-    events: &mut mpsc::Receiver<Event>,
-    executor: &mut Executor<E>,
-    shutdown: Option<&Shutdown>,
-) {
-    let stopped = async {
-        match shutdown {
-            Some(shutdown) => shutdown.wait().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::pin!(stopped);
-    let mut out = Vec::new();
-    loop {
-        let wake = launcher.next_wake().map_or(wattle_common::Timestamp::FOREVER, |(at, _)| at);
-        tokio::select! {
-            biased;
-            () = &mut stopped => return,
-            Some(event) = events.recv() => {
-                log(&event);
-                launcher.handle(clock::now(), event, &mut out);
-            }
-            () = clock::sleep_until(wake) => launcher.wake(clock::now(), &mut out),
-        }
-        for action in out.drain(..) {
-            executor.execute(action);
-        }
-        if shutdown.is_none() && launcher.is_idle() {
-            return;
-        }
-    }
-}
-
-fn log(event: &Event) {
-    if let Event::StatusChanged(run, Status::Ended(outcome)) = event {
-        tracing::info!(job = %run.job, attempt = run.attempt, ?outcome, "ended");
-    }
 }
 
 /// Carries out actions.

@@ -57,11 +57,11 @@ pub enum ShellError {
 ///
 /// # Errors
 /// Where the bus does not take it, or another placer is at work.
-pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), ShellError> {
+pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     let policy = crate::policy(&config.policy)?;
     // While the bus is away this takes as long as it takes; a wish to stop does not wait for it.
     match shutdown.or(PlacerService::open(config, policy)).await {
-        Some(service) => service?.serve(&shutdown).await,
+        Some(service) => service?.serve(shutdown).await,
         None => Ok(()),
     }
 }

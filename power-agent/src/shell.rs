@@ -17,10 +17,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use wattle_common::Machine;
 use wattle_common::messages::PowerReport;
 use wattle_runtime::bus::BusConfig;
-use wattle_runtime::clock;
+use wattle_runtime::driver;
 use wattle_runtime::shell::Shutdown;
 
 use self::driver_thread::{DriverThread, GpuCommand};
@@ -58,7 +57,7 @@ pub fn load(path: &Path) -> Result<ServiceConfig, wattle_runtime::config::Config
 pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let (reports, newest) = watch::channel(None);
-    let driver = driver_thread::start(config.nvml_library.clone(), events.clone())?;
+    let gpus = driver_thread::start(config.nvml_library.clone(), events.clone())?;
     let sleep_command = SleepCommand {
         command: config.sleep_command.clone().unwrap_or_default(),
         node: config.node.clone(),
@@ -66,27 +65,14 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     };
     let bus = tokio::spawn(bus::serve(config.clone(), events, newest));
     let mut machine = PowerMachine::new(config.node.clone(), config.settings());
-    let mut act = async |action| act(action, &driver, &sleep_command, &reports);
+    let mut act = |action| act(action, &gpus, &sleep_command, &reports);
     tracing::info!(node = %config.node, cluster = %config.cluster, "power agent started");
-    wattle_runtime::driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
+    driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
 
-    let mut actions = Vec::new();
-    machine.handle(clock::now(), Event::StopRequested, &mut actions);
-    let safe = async {
-        loop {
-            for action in actions.drain(..) {
-                act(action).await;
-            }
-            if machine.is_safe() {
-                return true;
-            }
-            match inbox.recv().await {
-                Some(event) => machine.handle(clock::now(), event, &mut actions),
-                None => return false,
-            }
-        }
-    };
-    if tokio::time::timeout(SHUTDOWN_MAX, safe).await == Ok(true) {
+    let stop = Event::StopRequested;
+    let drain = driver::drain(&mut machine, &mut inbox, stop, PowerMachine::is_safe, &mut act);
+    let _ = tokio::time::timeout(SHUTDOWN_MAX, drain).await;
+    if machine.is_safe() {
         tracing::info!("every GPU is in its safe state");
     } else {
         tracing::error!("not every GPU is known to be in its safe state: run `reset`");

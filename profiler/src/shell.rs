@@ -18,10 +18,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wattle_common::Machine;
 use wattle_runtime::bus::BusConfig;
-use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
+use wattle_runtime::{clock, driver};
 
 use crate::config::Config;
 use crate::machine::{Action, Event, ProfilerMachine};
@@ -62,7 +61,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
     let bus = bus::start(&config, events);
     let settings = config.settings().at_rate(rate);
     let mut machine = ProfilerMachine::new(config.node.clone(), settings, file.load());
-    let mut act = async |action| act(action, &bus, &file);
+    let mut act = |action| act(action, &bus, &file);
     tracing::info!(
         node = %config.node,
         cluster = %config.cluster,
@@ -70,29 +69,12 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> std::io::Result<
         socket = %config.progress_socket.display(),
         "profiler started"
     );
-    wattle_runtime::driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
+    driver::run(&mut machine, &mut inbox, shutdown, &mut act).await;
 
     drop(sampler);
     lines.abort();
-    let mut actions = Vec::new();
-    machine.handle(clock::now(), Event::StopRequested, &mut actions);
-    let last = async {
-        loop {
-            for action in actions.drain(..) {
-                act(action).await;
-            }
-            if !machine.ledger_pending() {
-                return;
-            }
-            match inbox.recv().await {
-                Some(event @ Event::LedgerStored { .. }) => {
-                    machine.handle(clock::now(), event, &mut actions);
-                }
-                Some(_) => {}
-                None => return,
-            }
-        }
-    };
+    let stored = |machine: &ProfilerMachine| !machine.ledger_pending();
+    let last = driver::drain(&mut machine, &mut inbox, Event::StopRequested, stored, &mut act);
     if tokio::time::timeout(SHUTDOWN_MAX, last).await.is_err() {
         tracing::warn!("the last ledger entry is not stored; it is kept for the next start");
     }

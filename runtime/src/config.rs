@@ -56,6 +56,14 @@ pub enum ConfigError {
         /// The remedy.
         remedy: &'static str,
     },
+    /// Values contradict each other.
+    #[error("{}: {problem}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The keys and the remedy.
+        problem: String,
+    },
     /// The clock that the environment names is invalid.
     #[error(transparent)]
     Clock(#[from] ClockError),
@@ -79,6 +87,22 @@ pub fn load<C: DeserializeOwned>(path: &Path) -> Result<C, ConfigError> {
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     parse(&text, path)
+}
+
+/// [`load`], then `check`, which compares values with each other.
+///
+/// # Errors
+/// As [`load`], or the error of `check` with the file.
+pub fn load_checked<C: DeserializeOwned, E: std::fmt::Display>(
+    path: &Path,
+    check: impl FnOnce(&C) -> Result<(), E>,
+) -> Result<C, ConfigError> {
+    let config = load(path)?;
+    check(&config).map_err(|error| ConfigError::Invalid {
+        path: path.to_owned(),
+        problem: error.to_string(),
+    })?;
+    Ok(config)
 }
 
 /// Parses a configuration from `text`; errors name `path`.
@@ -262,6 +286,8 @@ url = \"nats://127.0.0.1:4222\"
         let path = folder.path().join("placer.toml");
         std::fs::write(&path, GOOD).unwrap();
         assert_eq!(load::<Example>(&path).unwrap().lease_ms, 60_000);
+        let error = load_checked(&path, |_: &Example| Err("too long")).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: too long", path.display()));
         std::fs::write(&path, [0xff; 10]).unwrap();
         assert!(matches!(load::<Example>(&path), Err(ConfigError::Unreadable { .. })));
     }

@@ -1,7 +1,8 @@
 //! Drives a service's [`Machine`] with real time and events.
 //!
 //! The driver makes no decisions: it passes events to the machine, wakes it at its requested time, and
-//! passes its actions to the shell, one at a time and in order.
+//! passes its actions to the shell, one at a time and in order. [`run`] ends at shutdown; [`drain`]
+//! then completes the work that the machine must not leave open.
 
 use tokio::sync::mpsc;
 use wattle_common::Machine;
@@ -16,21 +17,47 @@ const BURST_MAX: usize = 64;
 /// Runs `machine` until shutdown, or until all senders of `events` are gone.
 ///
 /// `act` carries out one action; events wait in their bounded channel meanwhile.
-pub async fn run<M, F>(
+pub async fn run<M: Machine>(
     machine: &mut M,
     events: &mut mpsc::Receiver<M::Event>,
     shutdown: &Shutdown,
-    mut act: F,
-) where
-    M: Machine,
-    F: AsyncFnMut(M::Action),
-{
+    act: impl FnMut(M::Action),
+) {
+    drive(machine, events, Vec::new(), shutdown.wait(), |_| false, act).await;
+}
+
+/// Passes `stop` to `machine` and runs it until it is `drained`, or until all senders of `events` are
+/// gone. The caller bounds the time where one exists.
+pub async fn drain<M: Machine>(
+    machine: &mut M,
+    events: &mut mpsc::Receiver<M::Event>,
+    stop: M::Event,
+    drained: impl Fn(&M) -> bool,
+    act: impl FnMut(M::Action),
+) {
     let mut actions = Vec::new();
+    machine.handle(clock::now(), stop, &mut actions);
+    drive(machine, events, actions, std::future::pending(), drained, act).await;
+}
+
+async fn drive<M: Machine>(
+    machine: &mut M,
+    events: &mut mpsc::Receiver<M::Event>,
+    mut actions: Vec<M::Action>,
+    stopped: impl Future<Output = ()>,
+    drained: impl Fn(&M) -> bool,
+    mut act: impl FnMut(M::Action),
+) {
     let mut burst = Vec::with_capacity(BURST_MAX);
+    tokio::pin!(stopped);
     loop {
+        actions.drain(..).for_each(&mut act);
+        if drained(machine) {
+            return;
+        }
         let wake = machine.next_wake();
         tokio::select! {
-            () = shutdown.wait() => return,
+            () = &mut stopped => return,
             () = wake_at(wake) => machine.wake(clock::now(), &mut actions),
             count = events.recv_many(&mut burst, BURST_MAX) => {
                 if count == 0 {
@@ -40,9 +67,6 @@ pub async fn run<M, F>(
                     machine.handle(clock::now(), event, &mut actions);
                 }
             }
-        }
-        for action in actions.drain(..) {
-            act(action).await;
         }
     }
 }
@@ -95,7 +119,7 @@ mod tests {
         sender.send(7).await.unwrap();
         sender.send(8).await.unwrap();
         let stop = shutdown.clone();
-        run(&mut Echo::default(), &mut events, &shutdown, async |action| {
+        run(&mut Echo::default(), &mut events, &shutdown, |action| {
             done.push(action);
             if action == 0 {
                 stop.request();
@@ -112,7 +136,16 @@ mod tests {
         drop(sender);
         let mut done = Vec::new();
         let shutdown = Shutdown::default();
-        run(&mut Echo::default(), &mut events, &shutdown, async |action| done.push(action)).await;
+        run(&mut Echo::default(), &mut events, &shutdown, |action| done.push(action)).await;
         assert_eq!(done, [1]);
+    }
+
+    #[tokio::test]
+    async fn drain_wakes_the_machine_until_it_is_drained() {
+        let (_sender, mut events) = mpsc::channel(1);
+        let mut done = Vec::new();
+        let drained = |echo: &Echo| echo.wake.is_none();
+        drain(&mut Echo::default(), &mut events, 7, drained, |action| done.push(action)).await;
+        assert_eq!(done, [7, 0]);
     }
 }

@@ -51,8 +51,7 @@ impl LocalEngine {
         folder.write_spec(spec)?;
         let mut supervisor = Command::new(&self.program);
         supervisor
-            .arg("supervise")
-            .arg("--dir")
+            .arg(supervisor::COMMAND)
             .arg(folder.path())
             .current_dir("/")
             .stdin(Stdio::null())

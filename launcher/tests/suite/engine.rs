@@ -208,7 +208,9 @@ async fn the_service_runs_by_any_engine() {
         let cluster = cluster.clone();
         move |changes| MemoryEngine::new(cluster, changes)
     };
-    let service = tokio::spawn(wattle_launcher::shell::run_with(config, engine, shutdown.clone()));
+    let stop = shutdown.clone();
+    let service =
+        tokio::spawn(async move { wattle_launcher::shell::run_with(config, engine, &stop).await });
 
     let mut job = desired_job("a", 1);
     job.command = Memory::command(Program::UntilStopped);

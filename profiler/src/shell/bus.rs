@@ -1,8 +1,9 @@
 //! Publishes the profiler's messages and receives reports and records.
 //!
-//! Core messages are dropped while the bus is away. Windows wait in a bounded queue. A ledger
-//! entry is sent once and its result reported; the machine retries. Received are the launcher's
-//! and the power agent's reports of this node, and the placer's records.
+//! Core messages are dropped while the bus is away. Windows wait in a bounded queue: each is stored,
+//! in order, whereas `PendingWrites` of the runtime keeps only the newest write of a key. A ledger
+//! entry is sent once and its result reported; the machine persists it and retries. Received are the
+//! launcher's and the power agent's reports of this node, and the placer's records.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The process that starts one job, waits for it and records its end.
 //!
-//! It is the launcher's binary (`wattle-launcher supervise --dir DIR`) in a session of its own, so
+//! It is the launcher's binary (`wattle-launcher supervise DIR`) in a session of its own, so
 //! that it outlives the launcher. It adopts the job's orphaned processes and records the end when
 //! no process of the job is left: once `end.json` exists, the GPUs are free.
 //! It must not decide anything and must not use the bus.
@@ -25,6 +25,17 @@ use crate::{Outcome, RunSpec};
 const KILL_WAIT_S: i64 = 2;
 /// Number of kill rounds after which the job counts as ended.
 const KILL_ROUNDS: u32 = 30;
+
+/// First argument of the launcher's binary as a supervisor; the run's folder follows.
+pub(super) const COMMAND: &str = "supervise";
+
+/// The run's folder, if the command line of this process requests a supervisor.
+#[must_use]
+pub fn requested_folder() -> Option<PathBuf> {
+    let mut arguments = std::env::args_os().skip(1);
+    arguments.next().filter(|command| command == COMMAND)?;
+    arguments.next().map(PathBuf::from)
+}
 
 /// Starts the run stored in `dir`, waits for its end, and stores the end there.
 ///
