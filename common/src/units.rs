@@ -270,8 +270,8 @@ impl fmt::Display for Carbon {
 
 /// Integrates power over time without rounding errors.
 ///
-/// It counts nanojoules (a milliwatt for a microsecond), so many small steps give exactly the result of
-/// one large step.
+/// It counts nanojoules (a milliwatt for a microsecond), so the sum of small steps is exactly the
+/// result of one large step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnergyMeter {
     nanojoules: u128,

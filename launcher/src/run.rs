@@ -46,7 +46,7 @@ pub enum Outcome {
     Code(i32),
     /// It could not be started: the reason and the remedy.
     Refused(String),
-    /// Its exit code is unknown, because the node or the engine failed: what is known of it.
+    /// Its exit code is unknown, because the node or the engine failed: a description.
     Lost(String),
 }
 

@@ -1,7 +1,7 @@
 //! One run of one job on one node in full: command, environment, folders, log file.
 //!
 //! A spec follows from the desired state and the node's configuration alone. Engines store it
-//! before they start anything, so that a restarted launcher knows what was to be started.
+//! before they start anything, so that a restarted launcher knows the runs to start.
 
 use serde::{Deserialize, Serialize};
 use wattle_common::hash::fnv1a;

@@ -362,7 +362,7 @@ impl ProfilerMachine {
         }
     }
 
-    /// Carries out what is due at `now`.
+    /// Sends the batch, the summary and the ledger entry where due.
     fn settle(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         if now >= self.batch_at || self.batch.len() >= BATCH_SAMPLES_MAX {
             self.flush(now, out);

@@ -9,7 +9,7 @@ use wattle_common::observation::{Observation, Setting};
 /// A cap within this share of the default counts as the default.
 const DEFAULT_CAP_SHARE: f64 = 0.99;
 
-/// What is known of a GPU type.
+/// Known properties of a GPU type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct GpuType {
     /// Default cap, watts.
@@ -92,7 +92,7 @@ impl GpuTypes {
         self.seen.keys().map(String::as_str)
     }
 
-    /// What is known of a type.
+    /// The known properties of a type.
     pub(crate) fn get(&self, gpu_type: &str) -> GpuType {
         let seen = self.seen.get(gpu_type).copied().unwrap_or_default();
         // Without a cap reading, the highest power shows the form factor.

@@ -95,7 +95,7 @@ async fn round(publisher: &Bus, consumer: &Bus, batches: u64) -> (Duration, usiz
         let mut samples = 0;
         for sequence in 1..=batches {
             let delivery = arriving.next().await.expect("the bus is there");
-            let batch = decode_telemetry(&delivery.payload).expect("what was sent");
+            let batch = decode_telemetry(&delivery.payload).expect("a telemetry batch");
             assert_eq!(batch.sequence, sequence, "none is lost and none overtakes");
             samples += batch.samples.len() as u64;
             if sequence % 1_024 == 0 {
@@ -117,7 +117,7 @@ async fn round(publisher: &Bus, consumer: &Bus, batches: u64) -> (Duration, usiz
 }
 
 async fn publish(bus: &Bus, subject: &Subject, batch: &TelemetryBatch) {
-    // A full queue is the server's way to say: slower.
+    // A full queue slows the publisher.
     while let Err(error) = bus.publish_bytes(subject, encode_telemetry(batch)).await {
         assert!(matches!(error, BusError::Busy), "{error}");
     }
@@ -131,7 +131,7 @@ async fn main() {
     let publisher = Bus::connect(&config, cluster.clone(), "publisher").await.expect("connects");
     let consumer = Bus::connect(&config, cluster, "consumer").await.expect("connects");
     println!("telemetry through NATS to one consumer, on {}", cpu_name());
-    // `cargo bench` says --bench; `cargo test --benches` does not.
+    // `cargo bench` passes --bench; `cargo test --benches` does not.
     if !std::env::args().any(|argument| argument == "--bench") {
         round(&publisher, &consumer, BATCHES_TEST).await;
         return;

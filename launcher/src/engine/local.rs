@@ -227,7 +227,7 @@ fn progress(folder: &RunFolder) -> Result<Progress, StateError> {
 
 /// Waits until the supervisor has ended, and reads the end that it recorded.
 async fn wait_for_end(folder: &RunFolder, claim: &Claim) -> Result<End, StateError> {
-    #[expect(deprecated, reason = "its replacement is unsafe; an OwnedFd keeps what that asks for")]
+    #[expect(deprecated, reason = "its replacement is unsafe; an OwnedFd keeps its condition")]
     let handle = process::handle(&claim.supervisor).and_then(|handle| AsyncFd::new(handle).ok());
     if let Some(handle) = handle {
         // A pidfd is readable once its process has ended; the loop below covers an error.

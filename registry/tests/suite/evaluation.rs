@@ -106,7 +106,7 @@ impl Bench {
         self.bus.store(&subject, &id, &window).await.unwrap();
     }
 
-    /// Lets time and windows pass until something is true.
+    /// Advances time and windows until `condition` holds.
     async fn until<T>(&mut self, what: &str, condition: impl AsyncFn(&Self) -> Option<T>) -> T {
         let found = async {
             loop {
@@ -141,20 +141,20 @@ impl Bench {
         .await
     }
 
-    /// Waits until something is true of how a predictor does.
+    /// Waits until a predictor's status meets a condition.
     async fn until_status(
         &mut self,
         name: &str,
         what: &str,
-        wanted: impl Fn(&PredictorStatus) -> bool,
+        condition: impl Fn(&PredictorStatus) -> bool,
     ) -> PredictorStatus {
         let what = format!("{name}: {what}");
-        self.until(&what, async |bench| bench.status(name).await.filter(|status| wanted(status)))
+        self.until(&what, async |bench| bench.status(name).await.filter(|status| condition(status)))
             .await
     }
 
-    /// Who looks after the cluster.
-    async fn holder(&self) -> Option<Lease> {
+    /// The lease of the active registry.
+    async fn lease(&self) -> Option<Lease> {
         let bucket = self.bus.bucket(Bucket::Predictors).await.unwrap();
         let key = PredictorKey::Registry.to_string();
         bucket.get(&key).await.unwrap().map(|(lease, _)| lease)
@@ -205,7 +205,7 @@ async fn champion_is_served_challengers_are_scored_and_both_survive_a_restart() 
     let PromoteReply::Refused { error } = bench.promote("rivla").await else { panic!("it is not") };
     assert_eq!(error, "no predictor `rivla`; known predictors: physical, rival");
     assert_eq!(promoted(&bench.promote("rival").await), ("rival", "physical"));
-    // A job without a window of its own changes hands too: all are proposed anew.
+    // Every surface is replaced, also that of a job without a window.
     bench.until_surface("one", "rival").await;
     bench.until_surface("waits", "rival").await;
     bench.until_status("physical", "it is a challenger", |s| !s.champion).await;
@@ -215,18 +215,18 @@ async fn champion_is_served_challengers_are_scored_and_both_survive_a_restart() 
     registry.stop().await;
     let registry = bench.registry();
     let after = bench
-        .until_status("rival", "the new registry speaks", |s| s.proposals > scores.proposals)
+        .until_status("rival", "the new registry reports", |s| s.proposals > scores.proposals)
         .await;
     assert_eq!((after.state, after.champion), (PredictorState::Champion, true));
     assert!(after.speed.same_config.unwrap().windows >= scores.speed.same_config.unwrap().windows);
 
-    // Asked to end, it is gone; its last surfaces stand until priors take their place.
+    // After its shutdown the predictor is silent; priors replace its last surfaces.
     second.stop().await;
     let gone = bench.until_status("rival", "it is silent", |s| s.error.is_some()).await;
     assert_eq!((gone.state, gone.champion), (PredictorState::Silent, true));
     let prior = bench.until_surface("waits", "prior").await;
     assert!(prior.basis.unwrap().contains("predictor rival silent since"));
-    // It comes back, and so do its surfaces.
+    // Its surfaces return with it.
     let second = bench.predictor("rival");
     bench.until_surface("waits", "rival").await;
     assert_eq!(promoted(&bench.promote("physical").await), ("physical", "rival"));
@@ -243,35 +243,37 @@ async fn second_registry_is_on_standby_until_the_lease_ends() {
     let predictor = bench.predictor("physical");
     let first = bench.registry();
     bench.until_surface("one", "physical").await;
-    let held = bench.holder().await.unwrap();
+    let held = bench.lease().await.unwrap();
     let second = bench.registry();
-    // Twice as long as a lease: whoever waited for nothing would have taken it.
+    // Twice the duration of a lease: it would have ended without renewal.
     let later = held.until_us + Duration::from_secs(1);
     let renewed = bench
-        .until("the lease is renewed beside another registry", async |bench| {
-            bench.holder().await.filter(|lease| lease.renewed_at_us > later)
+        .until("the lease is renewed while another registry runs", async |bench| {
+            bench.lease().await.filter(|lease| lease.renewed_at_us > later)
         })
         .await;
     assert_eq!(renewed.instance, held.instance);
     let services = bench.bus.services("wattle-registry", Duration::from_millis(500)).await.unwrap();
     assert_eq!(services.len(), 1, "a standby registry does not answer: {services:?}");
 
-    // Killed, it gives nothing up; the lease ends by itself.
+    // A killed registry does not release the lease; the lease expires.
     first.1.abort();
     let next = bench
         .until("the second takes over", async |bench| {
-            bench.holder().await.filter(|lease| lease.instance != held.instance)
+            bench.lease().await.filter(|lease| lease.instance != held.instance)
         })
         .await;
     assert!(next.renewed_at_us >= renewed.until_us, "before the first one's lease had ended");
-    bench.until_status("physical", "it is looked after", |s| s.at_us > next.until_us).await;
+    bench
+        .until_status("physical", "the second registry reports", |s| s.at_us > next.until_us)
+        .await;
     assert_eq!(promoted(&bench.promote("physical").await), ("physical", "physical"));
 
-    // Told to stop, it leaves the key to the next at once.
+    // A registry that shuts down releases the lease at once.
     second.stop().await;
-    assert_eq!(bench.holder().await, None);
+    assert_eq!(bench.lease().await, None);
     let third = bench.registry();
-    bench.until("a third begins", async |bench| bench.holder().await).await;
+    bench.until("a third begins", async |bench| bench.lease().await).await;
     for running in [predictor, third] {
         running.stop().await;
     }

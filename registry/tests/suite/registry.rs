@@ -191,14 +191,14 @@ fn proposal_is_scored_against_later_windows() {
 #[test]
 fn batches_and_clocks_are_scored_by_matching_windows() {
     let mut bench = Bench::new();
-    let mut said = surface("rival", "a", at(1), &[(None, 10.0, 180.0); 4]);
+    let mut proposal = surface("rival", "a", at(1), &[(None, 10.0, 180.0); 4]);
     let rates = [10.0, 40.0, 9.0, 4.0];
-    for (point, rate) in said.points.iter_mut().zip(rates) {
+    for (point, rate) in proposal.points.iter_mut().zip(rates) {
         point.steps_per_s = Some(estimate(rate));
     }
-    said.points[1].global_batch = Some(32);
-    said.points[2].clock_mhz_max = Some(Frequency::from_mhz(1_200));
-    said.points[3].clock_mhz_max = Some(Frequency::from_mhz(600));
+    proposal.points[1].global_batch = Some(32);
+    proposal.points[2].clock_mhz_max = Some(Frequency::from_mhz(1_200));
+    proposal.points[3].clock_mhz_max = Some(Frequency::from_mhz(600));
     let window = |until: u64, batch: Option<u32>, clock: Option<u32>, rate: f64| {
         let mut window = closed("a", at(until), 250);
         window.global_batch = batch;
@@ -206,7 +206,7 @@ fn batches_and_clocks_are_scored_by_matching_windows() {
         window.steps_per_s = Some(rate);
         window
     };
-    bench.propose(1, said.clone());
+    bench.propose(1, proposal.clone());
     bench.close(16, window(16, None, None, 10.0));
     let prior = bench.status(16, "rival").speed.prior.unwrap();
     assert!(prior.mape_percent < 0.01, "the job's own batch, no lock: {prior:?}");
@@ -216,25 +216,25 @@ fn batches_and_clocks_are_scored_by_matching_windows() {
             score.map_or(0.0, |s| s.windows as f64 * s.mape_percent)
         };
         let before = sum(bench.status(until, "rival").speed.new_config);
-        said.at_us = at(until - 14);
-        bench.propose(until - 14, said.clone());
+        proposal.at_us = at(until - 14);
+        bench.propose(until - 14, proposal.clone());
         bench.close(until, window);
         sum(bench.status(until, "rival").speed.new_config) - before
     };
-    // 9 predicted under the lock, 10 seen.
+    // 9 predicted under the lock, 10 measured.
     let off = elsewhere(&mut bench, 31, window(31, None, Some(1_200), 10.0));
     assert!((off - 10.0).abs() < 0.01, "{off}");
     // Between two clocks, along the logarithm.
     let middle = (600.0f64 * 1_200.0).sqrt();
     let off = elsewhere(&mut bench, 46, window(46, None, Some(middle.round() as u32), 6.0));
     assert!(off < 0.2, "{off}");
-    // 40 predicted of the batch, 50 seen.
+    // 40 predicted of the batch, 50 measured.
     let off = elsewhere(&mut bench, 61, window(61, Some(32), None, 50.0));
     assert!((off - 20.0).abs() < 0.01, "{off}");
     // A batch that no point names is the job's own.
     let off = elsewhere(&mut bench, 76, window(76, Some(128), None, 12.5));
     assert!((off - 20.0).abs() < 0.01, "{off}");
-    // A clock below all that were said has no answer, which is counted.
+    // A clock below every proposed one has no prediction; the window is counted as uncovered.
     assert_eq!(bench.status(76, "rival").windows_uncovered, 0);
     let off = elsewhere(&mut bench, 91, window(91, None, Some(300), 10.0));
     assert_eq!((bench.status(91, "rival").windows_uncovered, off), (1, 0.0));
@@ -267,7 +267,7 @@ fn relative_speed_is_scored_where_no_rate_is_predicted() {
     slow.steps_per_s = Some(8.0);
     bench.close(31, slow);
     let elsewhere = bench.status(31, "rival").speed.new_config.unwrap();
-    // 0.9 predicted, 0.8 seen.
+    // 0.9 predicted, 0.8 measured.
     assert!((elsewhere.mape_percent - 12.5).abs() < 0.01, "{elsewhere:?}");
 }
 
@@ -281,10 +281,10 @@ fn on(kind: &str, surface: Surface) -> Surface {
 fn surfaces_of_other_gpu_types_are_scored_there() {
     let mut bench = Bench::new();
     let there = on("p100", surface("physical", "a", at(1), &[(None, 8.0, 180.0)]));
-    let said = surface("physical", "a", at(1), &[(None, 20.0, 180.0)]);
-    let said = Surface { other_gpu_types: vec![there], ..said };
-    bench.propose(1, said.clone());
-    assert_eq!(bench.written(), std::slice::from_ref(&said));
+    let proposal = surface("physical", "a", at(1), &[(None, 20.0, 180.0)]);
+    let proposal = Surface { other_gpu_types: vec![there], ..proposal };
+    bench.propose(1, proposal.clone());
+    assert_eq!(bench.written(), std::slice::from_ref(&proposal));
 
     let window =
         |until: u64, kind: &str| JobWindow { gpu_type: kind.into(), ..closed("a", at(until), 250) };
@@ -292,7 +292,7 @@ fn surfaces_of_other_gpu_types_are_scored_there() {
     let prior = bench.status(16, "physical").speed.prior.unwrap();
     assert!((prior.mape_percent - 20.0).abs() < 0.01, "8 predicted, 10 measured: {prior:?}");
     // The same configuration on another GPU type is a different one.
-    bench.propose(17, Surface { at_us: at(17), ..said.clone() });
+    bench.propose(17, Surface { at_us: at(17), ..proposal.clone() });
     bench.close(31, window(31, "v100"));
     let speed = bench.status(31, "physical").speed;
     assert_eq!((speed.same_config, speed.new_config.unwrap().windows), (None, 1));
@@ -349,11 +349,11 @@ fn invalid_surfaces_are_refused_and_three_make_a_predictor_failing() {
         let surface = Ok(Box::new(wrong));
         let event = Event::Proposed { predictor: named("rival"), job: job("a"), surface };
         bench.event(2, event);
-        let said = bench.out.drain(..).find_map(|action| match action {
+        let refusal = bench.out.drain(..).find_map(|action| match action {
             Action::Log(Notice::Refused { error, .. }) => Some(error.to_string()),
             _ => None,
         });
-        assert!(said.as_ref().is_some_and(|why| why.contains(word)), "{word}: {said:?}");
+        assert!(refusal.as_ref().is_some_and(|why| why.contains(word)), "{word}: {refusal:?}");
         assert_eq!(bench.status(2, "rival").refused, i as u64 + 1);
     }
     let status = bench.status(2, "rival");

@@ -54,35 +54,35 @@ async fn messages_stay_within_their_cluster() {
 #[tokio::test]
 async fn request_is_answered_refused_or_without_responder() {
     let server = NatsServer::start().await;
-    let (placer, asker) = (connect(&server, "main").await, connect(&server, "main").await);
+    let (placer, client) = (connect(&server, "main").await, connect(&server, "main").await);
     let subject = Subject::request(cluster("main"), RequestTopic::JobSubmitted);
 
-    let nobody = asker.request::<_, Reply>(&subject, &job("j1")).await;
-    assert!(matches!(nobody, Err(BusError::NoResponder { .. })), "{nobody:?}");
+    let unanswered = client.request::<_, Reply>(&subject, &job("j1")).await;
+    assert!(matches!(unanswered, Err(BusError::NoResponder { .. })), "{unanswered:?}");
 
     let service = placer.register("wattle-placer", "Places jobs").await.unwrap();
     let mut requests = service.endpoint(&subject).await.unwrap();
     let serve = tokio::spawn(async move {
         while let Some(request) = requests.next().await {
             match request.decode::<SubmitJob>() {
-                Ok(asked) => {
-                    request.respond(&Reply::Accepted { job: asked.spec.job }).await.unwrap();
+                Ok(submitted) => {
+                    request.respond(&Reply::Accepted { job: submitted.spec.job }).await.unwrap();
                 }
                 Err(error) => request.refuse(400, &error.to_string()).await.unwrap(),
             }
         }
     });
-    // The endpoint's subscription and the request take different connections.
-    let asked = job("j1");
+    // The endpoint's subscription and the request use different connections.
+    let submit = job("j1");
     let mut reply = None;
     until("the placer answers", async || {
-        reply = asker.request::<_, Reply>(&subject, &asked).await.ok();
+        reply = client.request::<_, Reply>(&subject, &submit).await.ok();
         reply.is_some()
     })
     .await;
     assert_eq!(reply, Some(Reply::Accepted { job: JobId::new("j1").unwrap() }));
 
-    let refused = asker.request::<_, Reply>(&subject, &"no job").await.unwrap_err();
+    let refused = client.request::<_, Reply>(&subject, &"no job").await.unwrap_err();
     let BusError::Service { code, message } = &refused else { panic!("{refused:?}") };
     assert_eq!(*code, 400);
     assert!(message.contains("invalid JSON for SubmitJob"), "{message}");
@@ -103,7 +103,7 @@ async fn unanswered_request_times_out() {
     assert!(matches!(error, BusError::Timeout { .. }) && error.is_transient(), "{error:?}");
 }
 
-/// What `nats micro ls` does: any client asks `$SRV.PING`, and every service answers.
+/// As `nats micro ls`: a client requests `$SRV.PING`, and every service replies.
 #[tokio::test]
 async fn services_are_visible_to_any_client() {
     let server = NatsServer::start().await;
@@ -129,7 +129,7 @@ async fn services_are_visible_to_any_client() {
     assert_eq!(seen, expected.map(|(name, node)| (name.to_owned(), node.to_owned())));
 }
 
-/// Services of one name are found with what they say of themselves; another cluster's are not.
+/// Services of one name are found with their metadata, within one cluster.
 #[tokio::test]
 async fn services_are_found_by_name() {
     let server = NatsServer::start().await;
@@ -141,7 +141,7 @@ async fn services_are_found_by_name() {
     let placer = bus.register("wattle-placer", "Places jobs").await.unwrap();
     let submit = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
     let serves = async || bus.serves("wattle-placer", &submit, Duration::from_millis(200)).await;
-    assert!(!serves().await.unwrap(), "it is registered, and serves nothing yet");
+    assert!(!serves().await.unwrap(), "it is registered without an endpoint");
     let _submissions = placer.endpoint(&submit).await.unwrap();
     until("it serves", async || serves().await.unwrap()).await;
     let found = async |wanted: &[&str]| {
@@ -152,7 +152,7 @@ async fn services_are_found_by_name() {
     };
     until("both are found", async || found(&["a", "b"]).await).await;
     b.stop().await;
-    until("who is stopped is gone", async || found(&["a"]).await).await;
+    until("the stopped service is gone", async || found(&["a"]).await).await;
 }
 
 #[tokio::test]
@@ -160,9 +160,9 @@ async fn messages_are_not_delivered_after_a_reconnect() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;
     let subject = progress_subject(bus.cluster());
-    let mut heard = bus.subscribe(&subject.to_string()).await.unwrap();
+    let mut messages = bus.subscribe(&subject.to_string()).await.unwrap();
     bus.publish(&subject, &progress(1)).await.unwrap();
-    within("the first is heard", heard.next()).await.unwrap();
+    within("the first is received", messages.next()).await.unwrap();
 
     server.kill();
     until("the loss is noticed", async || !bus.is_connected()).await;
@@ -174,9 +174,9 @@ async fn messages_are_not_delivered_after_a_reconnect() {
     assert!(matches!(error, BusError::Disconnected { .. }), "{error:?}");
 
     server.restart().await;
-    // The subscription is the same one as before, and what was refused stays unsent.
+    // The subscription is restored; refused messages stay unsent.
     until("it is sent again", async || bus.publish(&subject, &progress(3)).await.is_ok()).await;
-    let delivery = within("the subscription hears again", heard.next()).await.unwrap();
+    let delivery = within("the subscription receives again", messages.next()).await.unwrap();
     assert_eq!(codec::decode_json::<JobProgressed>(&delivery.payload).unwrap().step, 3);
 }
 
@@ -218,18 +218,20 @@ async fn nkey_permissions_are_enforced() {
     assert!(matches!(unknown, Err(BusError::Disconnected { .. })), "an unknown client is accepted");
 
     config.nkey_seed_file = Some(seed);
-    let bus = within("it is let in", Bus::connect(&config, cluster("main"), "test")).await.unwrap();
-    let mut heard = bus.subscribe(&Subject::everything(bus.cluster())).await.unwrap();
+    let bus = within("the client connects", Bus::connect(&config, cluster("main"), "test"))
+        .await
+        .unwrap();
+    let mut messages = bus.subscribe(&Subject::everything(bus.cluster())).await.unwrap();
     for _ in 0..2 {
-        // The client cannot know that the server drops the first; what comes is the second.
+        // The server drops the first without notice to the client.
         bus.publish(&progress_subject(bus.cluster()), &progress(1)).await.unwrap();
         let node = NodeId::new("n0").unwrap();
         let allowed = Subject::of_node(cluster("main"), NodeTopic::NodeSummarized, node);
         bus.publish(&allowed, &progress(2)).await.unwrap();
-        let delivery = within("the allowed one comes", heard.next()).await.unwrap();
+        let delivery = within("the allowed message is received", messages.next()).await.unwrap();
         assert_eq!(delivery.subject.parse::<Subject>(), Ok(allowed));
         server.restart().await;
-        until("it is let in again", async || bus.is_connected()).await;
+        until("the client reconnects", async || bus.is_connected()).await;
     }
 }
 

@@ -24,7 +24,7 @@ fn value_of(change: &Change) -> Option<u64> {
     Some(codec::decode_json::<Value>(bytes).unwrap().n)
 }
 
-/// The next change of `key` to `n`; others, which may be repetitions, are passed over.
+/// The next change of `key` to `n`; other changes, which may be repetitions, are skipped.
 async fn change_to(watch: &mut Watch, key: &str, n: Option<u64>) -> Change {
     let what = format!("{key} becomes {n:?}");
     within(&what, async {
@@ -61,7 +61,7 @@ async fn update_requires_the_current_revision() {
     jobs.delete("never-there").await.unwrap();
     assert_eq!(jobs.get::<Value>("j1").await.unwrap(), None);
     assert_eq!(jobs.keys().await.unwrap(), ["a.b"]);
-    // What was deleted may be created again.
+    // A deleted key can be created again.
     jobs.create("j1", &ONE).await.unwrap();
 
     let unread = jobs.get::<u32>("j1").await.unwrap_err();
@@ -74,7 +74,7 @@ async fn buckets_are_separate_for_each_cluster() {
     let (east, west) = (connect(&server, "east").await, connect(&server, "west").await);
     let in_east = east.bucket(Bucket::Desired).await.unwrap();
     in_east.put("n0", &ONE).await.unwrap();
-    // Opening it again, from elsewhere too, finds what is there.
+    // A bucket opened on another connection contains the stored values.
     let again = connect(&server, "east").await.bucket(Bucket::Desired).await.unwrap();
     assert_eq!(again.get("n0").await.unwrap().map(|(value, _)| value), Some(ONE));
     let in_west = west.bucket(Bucket::Desired).await.unwrap();
@@ -125,14 +125,14 @@ async fn watch_returns_current_values_then_changes() {
     bucket.put("n1", &ONE).await.unwrap();
     bucket.put("n2", &ONE).await.unwrap();
     bucket.delete("n2").await.unwrap();
-    let heard = change_to(&mut empty, "n0", Some(1)).await;
-    assert!(heard.initial_done);
+    let change = change_to(&mut empty, "n0", Some(1)).await;
+    assert!(change.initial_done);
     change_to(&mut empty, "n2", None).await;
 
     let mut watch = bucket.watch().await.unwrap();
     let initial = within("the last values", watch.initial()).await;
-    let said: Vec<_> = initial.iter().map(|c| (c.key.as_str(), value_of(c))).collect();
-    assert_eq!(said, [("n0", Some(2)), ("n1", Some(1))]);
+    let values: Vec<_> = initial.iter().map(|c| (c.key.as_str(), value_of(c))).collect();
+    assert_eq!(values, [("n0", Some(2)), ("n1", Some(1))]);
     let revision = bucket.put("n1", &TWO).await.unwrap();
     let change = change_to(&mut watch, "n1", Some(2)).await;
     assert_eq!((change.revision, change.initial_done), (revision, true));
@@ -161,11 +161,11 @@ async fn watch_survives_a_server_crash_without_gaps() {
         let away = bucket.put("power.n0", &ONE).await.unwrap_err();
         assert!(away.is_transient(), "{away:?}");
         server.restart().await;
-        // Somebody else is back first and writes before this watch is restored.
+        // Another client reconnects first and writes before this watch is restored.
         let other = connect(&server, "main").await.bucket(Bucket::Actual).await.unwrap();
         other.put("power.n0", &Value { n: round }).await.unwrap();
         change_to(&mut watch, "power.n0", Some(round)).await;
-        // And it goes on following.
+        // Later changes follow.
         other.put("launcher.n0", &Value { n: round }).await.unwrap();
         change_to(&mut watch, "launcher.n0", Some(round)).await;
     }
@@ -182,7 +182,7 @@ async fn watch_survives_a_lost_store() {
     let mut watch = bucket.watch().await.unwrap();
     change_to(&mut watch, "j1", Some(1)).await;
     server.restart_empty().await;
-    // Whoever writes next finds no stream at first; the watch makes it again.
+    // The next write finds no stream at first; the watch creates it again.
     until("it is written", async || bucket.put("j2", &TWO).await.is_ok()).await;
     change_to(&mut watch, "j2", Some(2)).await;
 }
@@ -231,7 +231,7 @@ async fn repeated_message_id_is_stored_once() {
     stored(&bus, 3).await;
     assert_eq!(taken(&mut consumer).await, 3);
     let nothing = tokio::time::timeout(std::time::Duration::from_millis(50), windows.next()).await;
-    assert!(nothing.is_err(), "the ledger's entries are no windows");
+    assert!(nothing.is_err(), "ledger entries are not windows");
 }
 
 #[tokio::test]
@@ -243,7 +243,7 @@ async fn consumer_resumes_after_crashes() {
         stored(&bus, n).await;
     }
     assert_eq!(taken(&mut consumer).await, 1);
-    // Two comes and is not acknowledged; then its taker is gone.
+    // The second message is received and not acknowledged before its consumer ends.
     let two = within("two", consumer.next()).await.unwrap();
     assert_eq!(two.sequence, 2);
     drop((two, consumer));
@@ -253,7 +253,7 @@ async fn consumer_resumes_after_crashes() {
     rest.sort_unstable();
     assert_eq!(rest, [2, 3]);
 
-    // A killed server may forget the last acknowledgements, never a message.
+    // A killed server may lose the last acknowledgements, never a message.
     server.restart().await;
     stored(&bus, 4).await;
     while taken(&mut consumer).await != 4 {}
@@ -262,7 +262,7 @@ async fn consumer_resumes_after_crashes() {
     while taken(&mut consumer).await != 5 {}
 }
 
-/// The beginning of a watch, and a list of keys, are known also while every value is written anew.
+/// The initial values of a watch and the list of keys are complete while every value is rewritten.
 #[tokio::test]
 async fn initial_values_are_complete_under_concurrent_writes() {
     let server = NatsServer::start().await;
@@ -274,7 +274,7 @@ async fn initial_values_are_complete_under_concurrent_writes() {
         written.put(key, &ONE).await.unwrap();
     }
     for round in 0..150 {
-        // Some writes, so that some fall between all steps of what is read; then silence.
+        // Some writes fall between all steps of the reads; then none follow.
         let writes = async {
             for n in 0..(round % 8) {
                 for key in keys {
@@ -285,10 +285,10 @@ async fn initial_values_are_complete_under_concurrent_writes() {
         let reads = async {
             let mut watch = actual.watch().await.unwrap();
             let initial = within("the watch's beginning", watch.initial()).await;
-            let mut said: Vec<String> = initial.into_iter().map(|change| change.key).collect();
-            said.sort();
-            said.dedup();
-            assert_eq!(said, keys, "round {round}");
+            let mut found: Vec<String> = initial.into_iter().map(|change| change.key).collect();
+            found.sort();
+            found.dedup();
+            assert_eq!(found, keys, "round {round}");
             assert_eq!(actual.keys().await.unwrap(), keys, "round {round}");
         };
         tokio::join!(writes, reads);

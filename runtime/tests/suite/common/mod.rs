@@ -1,4 +1,4 @@
-//! What the tests on a real server share: a bus, a deadline, and a condition that is awaited.
+//! Shared by the tests on a real server: a bus, a deadline, and an awaited condition.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use wattle_runtime::bus::{Bus, BusConfig};
 use wattle_runtime::testing::{self, NatsServer};
 use wattle_testkit::{job_spec, ledger_entry};
 
-/// Far more than anything here takes; a test that reaches it has failed.
+/// Much longer than any step of a test; reaching it fails the test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
 pub(crate) fn cluster(name: &str) -> ClusterId {
@@ -24,7 +24,7 @@ pub(crate) async fn connect(server: &NatsServer, name: &str) -> Bus {
     within("connect", Bus::connect(&config, cluster(name), "test")).await.unwrap()
 }
 
-/// The result of `work`, or a failure that names it.
+/// The result of `work`; panics after the deadline.
 pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(DEADLINE, work).await {
         Ok(done) => done,
@@ -32,10 +32,10 @@ pub(crate) async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Asks again until it is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let so = testing::until(DEADLINE, async || is_so().await.then_some(())).await;
-    assert!(so.is_some(), "{what}: not within {DEADLINE:?}");
+/// Polls until `condition` holds; panics after the deadline.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let holds = testing::until(DEADLINE, async || condition().await.then_some(())).await;
+    assert!(holds.is_some(), "{what}: not within {DEADLINE:?}");
 }
 
 pub(crate) fn job(name: &str) -> SubmitJob {
