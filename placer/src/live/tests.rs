@@ -1,12 +1,13 @@
 //! Examples of every rule, and the whole machine in a small world that is killed at every write.
 
 mod budget;
+mod fault_injection;
 mod forced_colocation;
 mod kinds;
 mod node;
 mod node_sleep;
 mod probes;
-mod storm;
+
 mod world;
 
 use wattle_common::job::{GpuRequest, JobSpec};
@@ -62,7 +63,7 @@ fn a_job_is_stored_before_it_is_acknowledged_and_ordered_after() {
 #[test]
 fn what_cannot_be_taken_is_refused_with_the_reason() {
     let mut world = World::new(2, 2);
-    world.is_of_kind("n1", "p100");
+    world.set_gpu_type("n1", "p100");
     world.pass(20);
     let mut no_command = spec("a", 1);
     no_command.command.clear();
@@ -111,7 +112,7 @@ fn what_nodes_say_of_switches_and_boards_is_heeded() {
     world.policy = || crate::policy("tiresias").unwrap();
     world.config.nodes_expected = Some(4);
     for (node, switch) in [("n0", "a"), ("n1", "b"), ("n2", "a"), ("n3", "b")] {
-        world.stands(node, switch, Some(4));
+        world.set_location(node, switch, Some(4));
     }
     world.restart();
     world.pass(2);
@@ -133,7 +134,7 @@ fn what_nodes_say_of_switches_and_boards_is_heeded() {
         world.cancel(job);
     }
     for (node, switch) in [("n1", "c"), ("n2", "c"), ("n0", "b")] {
-        world.stands(node, switch, Some(4));
+        world.set_location(node, switch, Some(4));
     }
     world.pass(4);
     world.submit(spec("again", 16));
@@ -141,7 +142,7 @@ fn what_nodes_say_of_switches_and_boards_is_heeded() {
     assert_eq!(placed(&world, "again"), format!("placed on n1:{all} n2:{all}"));
     // Boards that a node cannot have are nothing to go by.
     for node in ["n0", "n3"] {
-        world.stands(node, "b", Some(3));
+        world.set_location(node, "b", Some(3));
     }
     world.submit(spec("odd", 3));
     world.submit(spec("odder", 3));
@@ -221,7 +222,7 @@ fn a_lost_supervisor_or_card_is_another_attempt_but_not_for_ever() {
     world.pass(3);
     assert_eq!((world.record("a").phase, world.record("a").attempt), (JobPhase::Running, 2));
     // The card under it is gone, and its program with it: not the program's fault.
-    world.sick("n0", 0, true);
+    world.set_unhealthy("n0", 0, true);
     world.set_state("n0", "a", LaunchState::Exited { code: 1 });
     world.pass(3);
     let record = world.record("a");
@@ -255,11 +256,11 @@ fn a_node_that_is_silent_gets_no_job_and_at_last_loses_those_it_has() {
     world.slow_stop = true;
     world.cut_off("n0", false);
     world.pass(4);
-    assert!(world.lives("n0", "a", 1), "it takes its time to stop");
+    assert!(world.is_live("n0", "a", 1), "it takes its time to stop");
     assert_eq!(world.record("b").phase, JobPhase::Queued);
     world.slow_stop = false;
     world.pass(4);
-    assert!(!world.lives("n0", "a", 1));
+    assert!(!world.is_live("n0", "a", 1));
     assert_eq!(world.record("b").placement.as_ref().unwrap().to_string(), "n0:0");
 }
 
@@ -269,7 +270,7 @@ fn while_the_bus_is_away_nobody_is_lost() {
     world.long = true;
     world.submit(spec("a", 1));
     world.pass(3);
-    world.away(1_000);
+    world.bus_outage(1_000);
     world.pass(60);
     assert_eq!((world.record("a").attempt, world.record("a").phase), (1, JobPhase::Running));
 }
@@ -331,12 +332,12 @@ fn progress_is_kept_and_late_words_of_other_attempts_are_not() {
         steps_per_epoch: Some(400),
         steps_per_s: Some(10.0),
     };
-    world.tell(Event::Progressed(said.clone()));
+    world.deliver(Event::Progressed(said.clone()));
     assert_eq!((world.record("a").step, world.record("a").epoch), (Some(400), Some(1)));
     said.attempt = 7;
     said.step = 9;
     said.epoch = Some(2);
-    world.tell(Event::Progressed(said));
+    world.deliver(Event::Progressed(said));
     assert_eq!(world.record("a").step, Some(400));
 }
 

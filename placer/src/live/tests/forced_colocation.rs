@@ -1,4 +1,4 @@
-//! A policy for tests that puts some jobs where no sensible policy would, to see them taken off again.
+//! A test policy that forces co-location trials and undoes them.
 
 use wattle_common::job::GpuSetting;
 
@@ -6,13 +6,13 @@ use crate::plan::reason::NotShared;
 use crate::policies::{Capabilities, Fifo, Policy};
 use crate::{Decision, Plan, PlanningInput, Reads, Reason};
 
-/// FIFO, but for jobs called `undo-...`: those are first put beside another job, watched, and
-/// taken off again.
+/// FIFO, except that a job named `undo-...` is first co-located with a running job, observed and
+/// undone.
 pub(super) struct ForcedColocation;
 
 impl Policy for ForcedColocation {
     fn name(&self) -> &'static str {
-        "tryst"
+        "forced-colocation"
     }
     fn capabilities(&self) -> Capabilities {
         Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }

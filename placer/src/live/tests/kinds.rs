@@ -1,32 +1,32 @@
-//! Nodes of several kinds of GPU, what is foretold on each, cards that do not say what they are, and
-//! what is remembered of the work of those that have finished.
+//! Nodes of several GPU types, predictions per type, GPUs that have not been read, and the work history of
+//! finished jobs.
 
 use wattle_common::messages::{Estimate, SurfacePoint};
 
 use super::*;
 
 #[test]
-fn a_job_that_names_a_kind_waits_for_it_and_lands_there() {
+fn a_job_that_requests_a_gpu_type_waits_for_it_and_runs_on_it() {
     let policies: [fn() -> Box<dyn Policy>; 2] =
         [|| crate::policy("fifo").unwrap(), || crate::policy("wattle").unwrap()];
     for policy in policies {
         let mut world = World::new(2, 2);
         world.policy = policy;
-        world.is_of_kind("n1", "p100");
+        world.set_gpu_type("n1", "p100");
         world.restart();
         world.pass(20);
-        let of_kind = |job: &str| JobSpec { gpu_type: Some("p100".to_owned()), ..spec(job, 2) };
-        world.submit(of_kind("a"));
-        world.submit(of_kind("b"));
+        let of_type = |job: &str| JobSpec { gpu_type: Some("p100".to_owned()), ..spec(job, 2) };
+        world.submit(of_type("a"));
+        world.submit(of_type("b"));
         world.pass(4);
         assert_eq!(world.record("a").reasons[0].decision, "placed on n1:0,1");
         assert_eq!(world.record("b").phase, JobPhase::Queued);
-        // It is no comfort to it that other cards are free.
+        // GPUs of the other type stay free.
         let waits = world.record("b").reasons.first();
-        let said = "requests 2 GPUs of type p100; 0 free, at most 0 on one node";
-        assert!(waits.is_none_or(|waits| waits.reason == said), "{waits:?}");
+        let expected = "requests 2 GPUs of type p100; 0 free, at most 0 on one node";
+        assert!(waits.is_none_or(|waits| waits.reason == expected), "{waits:?}");
         assert!(waits.is_some() || policy().name() != "fifo");
-        // Killed, it still knows what was asked for.
+        // The requested type persists across a restart.
         world.restart();
         world.pass(20);
         assert_eq!(world.record("b").phase, JobPhase::Finished);
@@ -34,14 +34,14 @@ fn a_job_that_names_a_kind_waits_for_it_and_lands_there() {
     }
 }
 
-/// One GPU of this kind, so many steps a second.
-fn surface(job: &str, kind: &str, steps_per_s: f64) -> Surface {
+/// A surface with one point, one GPU of this type.
+fn surface(job: &str, gpu_type: &str, steps_per_s: f64) -> Surface {
     let exactly = |mean| Estimate { mean, low: mean, high: mean };
     Surface {
         job: job_id(job),
         predictor: "physical".parse().unwrap(),
         at_us: Timestamp::from_s(1_000),
-        gpu_type: kind.to_owned(),
+        gpu_type: gpu_type.to_owned(),
         windows: 0,
         basis: None,
         class: None,
@@ -65,7 +65,7 @@ fn surface(job: &str, kind: &str, steps_per_s: f64) -> Surface {
 }
 
 #[test]
-fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
+fn a_job_predicted_on_several_gpu_types_gets_the_best() {
     let policies: [fn() -> Box<dyn Policy>; 3] = [
         || crate::policy("afs").unwrap(),
         || crate::policy("powerflow").unwrap(),
@@ -75,13 +75,13 @@ fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
         for (on_p100, node) in [(4.0, "n1"), (0.25, "n0")] {
             let mut world = World::new(2, 1);
             world.policy = policy;
-            world.is_of_kind("n1", "p100");
+            world.set_gpu_type("n1", "p100");
             world.restart();
             world.pass(20);
             world.submit(spec("a", 1));
             let elsewhere = vec![surface("a", "p100", on_p100)];
-            let said = Surface { other_gpu_types: elsewhere, ..surface("a", "v100", 1.0) };
-            world.tell(Event::SurfaceKnown(Box::new(said)));
+            let surface = Surface { other_gpu_types: elsewhere, ..surface("a", "v100", 1.0) };
+            world.deliver(Event::SurfaceKnown(Box::new(surface)));
             world.pass(3);
             let placed = &world.record("a").reasons[0].decision;
             assert_eq!(*placed, format!("placed on {node}:0"), "{}", policy().name());
@@ -90,17 +90,17 @@ fn who_is_foretold_on_several_kinds_gets_the_one_that_serves_it_best() {
 }
 
 #[test]
-fn a_card_that_was_never_read_hides_neither_the_node_nor_its_kind() {
+fn an_unread_gpu_does_not_hide_its_node_and_type() {
     let mut world = World::new(2, 2);
-    world.is_of_kind("n1", "p100");
+    world.set_gpu_type("n1", "p100");
     world.config.nodes_expected = Some(2);
     world.unread("n1", &[0]);
     world.restart();
     world.pass(20);
-    let of_kind =
+    let of_type =
         |job: &str, gpus| JobSpec { gpu_type: Some("p100".to_owned()), ..spec(job, gpus) };
-    world.submit(of_kind("one", 1));
-    world.submit(of_kind("two", 2));
+    world.submit(of_type("one", 1));
+    world.submit(of_type("two", 2));
     world.pass(4);
     assert_eq!(world.record("one").reasons[0].decision, "placed on n1:1");
     assert_eq!(world.record("two").phase, JobPhase::Queued);
@@ -110,9 +110,9 @@ fn a_card_that_was_never_read_hides_neither_the_node_nor_its_kind() {
 }
 
 #[test]
-fn while_a_node_does_not_say_its_kind_nobody_fails_for_want_of_one() {
+fn no_job_fails_for_its_gpu_type_before_all_types_are_known() {
     let mut world = World::new(2, 2);
-    world.is_of_kind("n1", "p100");
+    world.set_gpu_type("n1", "p100");
     world.config.nodes_expected = Some(2);
     world.unread("n1", &[0, 1]);
     world.restart();
@@ -124,18 +124,18 @@ fn while_a_node_does_not_say_its_kind_nobody_fails_for_want_of_one() {
     world.unread("n1", &[]);
     world.pass(60);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
-    // What the node has is known now, and is not that.
+    // All types are known now, and h200 is not among them.
     assert_eq!(world.record("b").phase, JobPhase::Failed);
 }
 
 #[test]
-fn how_much_work_past_jobs_were_outlives_a_restart() {
+fn the_work_history_persists_across_a_restart() {
     let mut world = World::new(1, 2);
     world.pass(20);
     world.submit(spec("a", 1));
-    world.tell(Event::SurfaceKnown(Box::new(surface("a", "v100", 2.0))));
+    world.deliver(Event::SurfaceKnown(Box::new(surface("a", "v100", 2.0))));
     world.pass(3);
-    world.tell(Event::Progressed(JobProgressed {
+    world.deliver(Event::Progressed(JobProgressed {
         job: job_id("a"),
         node: NodeId::new("n0").unwrap(),
         attempt: 1,

@@ -1,5 +1,5 @@
-//! A node of the small cluster: what it runs, how it sleeps, what it says of itself. It does as the
-//! agents of a real one do, and decides nothing.
+//! A simulated node: its running jobs, its sleep state and its reports. It follows orders as the agents of
+//! a real node do and makes no decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,67 +11,71 @@ use wattle_common::{Frequency, GpuIndex, JobId, NodeId, Power, Timestamp};
 
 pub(super) struct Node {
     pub(super) id: NodeId,
-    pub(super) kind: &'static str,
-    /// The leaf switch it is below, and GPUs on each of its boards.
+    pub(super) gpu_type: &'static str,
+    /// Its leaf switch, and the number of GPUs per board.
     pub(super) place: (Option<&'static str>, Option<u32>),
     pub(super) gpus: u32,
-    pub(super) sick: BTreeSet<GpuIndex>,
-    /// Cards of which nothing could ever be read.
+    pub(super) unhealthy: BTreeSet<GpuIndex>,
+    /// GPUs that have never been read.
     pub(super) unread: BTreeSet<GpuIndex>,
     pub(super) cut_off: bool,
-    /// It has been reached again and has not looked at its orders yet.
-    pub(super) returned: bool,
-    /// Why it carries out no cap.
+    /// Whether it is reachable again and has not read its orders yet.
+    pub(super) reconnected: bool,
+    /// Error with which it refuses caps.
     pub(super) refuses: Option<String>,
     pub(super) seen: Option<NodeDesired>,
     pub(super) runs: BTreeMap<(JobId, u32), LaunchedJob>,
-    pub(super) nap: Nap,
+    pub(super) sleep: SimulatedSleep,
 }
 
-/// How a node sleeps.
+/// Sleep state of a simulated node.
 #[derive(Default)]
-pub(super) struct Nap {
-    /// Whether it can.
+pub(super) struct SimulatedSleep {
+    /// Whether the node can sleep.
     pub(super) can: bool,
-    /// Whether it sleeps.
+    /// Whether the node is asleep.
     pub(super) asleep: bool,
-    /// When it will have woken.
+    /// End of the current wake-up.
     pub(super) wakes_at: Option<Timestamp>,
-    /// Whether wake commands reach it.
+    /// Whether wake commands are lost.
     pub(super) deaf: bool,
-    /// Why its sleep command fails.
+    /// Error of the sleep command, if it fails.
     pub(super) fails: Option<String>,
-    /// What became of the last order to sleep.
+    /// Result of the last sleep order.
     pub(super) answer: Option<SleepResult>,
-    /// What it said last before it slept.
+    /// Last reports before sleeping.
     pub(super) last: Option<(PowerReport, LaunchReport)>,
 }
 
 impl Node {
     pub(super) fn is_silent(&self) -> bool {
-        self.cut_off || self.nap.asleep
+        self.cut_off || self.sleep.asleep
     }
 
-    /// What lies of it in the bucket `actual`.
-    pub(super) fn said(&self, now: Timestamp) -> (PowerReport, LaunchReport) {
-        let last = self.nap.last.clone().filter(|_| self.nap.asleep);
+    /// The node's reports in the bucket `actual`.
+    pub(super) fn reports(&self, now: Timestamp) -> (PowerReport, LaunchReport) {
+        let last = self.sleep.last.clone().filter(|_| self.sleep.asleep);
         last.unwrap_or_else(|| (self.power(now), self.launch(now)))
     }
 
-    /// As a power agent does: each order once.
+    /// Carries out a sleep order, each order once, as a power agent does.
     pub(super) fn fall_asleep(&mut self, desired: &NodeDesired) {
         let Some(sleep) = desired.sleep.filter(|s| s.state == SleepState::EnteringSleep) else {
             return;
         };
         let requested_at_us = sleep.since_us;
-        if self.nap.answer.as_ref().is_some_and(|answer| answer.requested_at_us >= requested_at_us)
+        if self
+            .sleep
+            .answer
+            .as_ref()
+            .is_some_and(|answer| answer.requested_at_us >= requested_at_us)
         {
             return;
         }
-        assert!(!self.runs.values().any(is_live), "{} is sent to sleep under a job", self.id);
-        let error = self.nap.fails.clone();
-        self.nap.asleep = error.is_none();
-        self.nap.answer = Some(SleepResult { requested_at_us, error });
+        assert!(!self.runs.values().any(is_live), "{} is put to sleep with a running job", self.id);
+        let error = self.sleep.fails.clone();
+        self.sleep.asleep = error.is_none();
+        self.sleep.answer = Some(SleepResult { requested_at_us, error });
     }
 
     pub(super) fn power(&self, now: Timestamp) -> PowerReport {
@@ -80,21 +84,21 @@ impl Node {
             at_us: now,
             observed_generation: self.seen.as_ref().map_or(0, |seen| seen.generation),
             lease_until_us: None,
-            gpus: (0..self.gpus).map(|gpu| self.card(gpu)).collect(),
-            can_sleep: self.nap.can,
-            sleep_result: self.nap.answer.clone(),
+            gpus: (0..self.gpus).map(|gpu| self.gpu(gpu)).collect(),
+            can_sleep: self.sleep.can,
+            sleep_result: self.sleep.answer.clone(),
             switch: self.place.0.map(|switch| switch.parse().unwrap()),
             gpus_per_board: self.place.1,
         }
     }
 
-    fn card(&self, gpu: GpuIndex) -> AppliedGpu {
-        let card = AppliedGpu {
+    fn gpu(&self, gpu: GpuIndex) -> AppliedGpu {
+        let applied = AppliedGpu {
             gpu,
             uuid: format!("GPU-{gpu}"),
-            gpu_type: self.kind.to_owned(),
+            gpu_type: self.gpu_type.to_owned(),
             memory_mib: 32_768,
-            healthy: !self.sick.contains(&gpu),
+            healthy: !self.unhealthy.contains(&gpu),
             cap_mw: None,
             cap_mw_default: Some(Power::from_w(250)),
             cap_mw_min: Some(Power::from_w(100)),
@@ -105,10 +109,10 @@ impl Node {
             last_error: self.refuses.clone(),
         };
         if !self.unread.contains(&gpu) {
-            return card;
+            return applied;
         }
         let (uuid, gpu_type) = (String::new(), String::new());
-        AppliedGpu { uuid, gpu_type, memory_mib: 0, healthy: false, last_error: None, ..card }
+        AppliedGpu { uuid, gpu_type, memory_mib: 0, healthy: false, last_error: None, ..applied }
     }
 
     pub(super) fn launch(&self, now: Timestamp) -> LaunchReport {

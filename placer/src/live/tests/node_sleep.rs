@@ -1,4 +1,4 @@
-//! Nodes that sleep and wake, and those that do not as they should.
+//! Nodes that sleep and wake, with failures of both.
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{NodeSleep, SleepState};
@@ -8,7 +8,7 @@ use crate::live::tests::spec;
 use crate::live::tests::world::World;
 use crate::policies::{Fifo, Policy, Sleeping};
 
-/// Two nodes of two GPUs that sleep after a minute, by the rule that all policies have.
+/// Two nodes of two GPUs that sleep after an idle minute, by the rule common to all policies.
 fn world() -> World {
     let mut world = World::new(2, 2);
     world.policy = || -> Box<dyn Policy> { Box::new(Sleeping::new(Box::new(Fifo))) };
@@ -21,7 +21,7 @@ fn world() -> World {
         ..SleepConfig::default()
     };
     for node in ["n0", "n1"] {
-        world.nap(node).can = true;
+        world.sleep(node).can = true;
     }
     world.restart();
     world
@@ -40,20 +40,20 @@ fn woken(world: &World) -> usize {
 }
 
 #[test]
-fn who_is_not_needed_sleeps_and_is_neither_lost_nor_forgotten() {
+fn an_idle_node_sleeps_and_stays_in_the_inventory() {
     let mut world = world();
     world.pass(50);
-    assert_eq!(state(&world, "n0"), None, "it stays for a minute");
+    assert_eq!(state(&world, "n0"), None, "idle for less than a minute");
     world.pass(20);
     assert_eq!(state(&world, "n0"), Some(SleepState::EnteringSleep));
-    assert!(world.nap("n0").asleep);
+    assert!(world.sleep("n0").asleep);
     world.pass(30);
     assert_eq!(state(&world, "n0"), Some(SleepState::Asleep));
-    // Far beyond the time after which a silent node is lost.
+    // Longer than the time after which a silent node is lost.
     world.pass(400);
     assert_eq!(state(&world, "n1"), Some(SleepState::Asleep));
     assert_eq!((alarms(&world), woken(&world)), (vec![], 0));
-    // A placer that restarts knows who sleeps, and what they have.
+    // A restarted placer still has the sleeping nodes and their GPUs.
     world.restart();
     world.pass(60);
     assert_eq!(state(&world, "n1"), Some(SleepState::Asleep));
@@ -64,55 +64,55 @@ fn who_is_not_needed_sleeps_and_is_neither_lost_nor_forgotten() {
 }
 
 #[test]
-fn as_many_wake_as_somebody_waits_for_and_stay_for_a_while() {
+fn only_needed_nodes_wake_and_they_sleep_again_when_idle() {
     let mut world = world();
     world.pass(120);
     world.submit(spec("a", 2));
     world.pass(3);
     assert_eq!(state(&world, "n0"), Some(SleepState::Waking));
-    assert_eq!(state(&world, "n1"), Some(SleepState::Asleep), "one is enough");
+    assert_eq!(state(&world, "n1"), Some(SleepState::Asleep), "one node suffices");
     assert_eq!(world.record("a").phase, JobPhase::Queued);
     world.pass(25);
     assert_eq!(state(&world, "n0"), None);
     assert_ne!(world.record("a").phase, JobPhase::Queued);
     world.pass(40);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
-    assert_eq!(state(&world, "n0"), None, "its minute has not passed");
+    assert_eq!(state(&world, "n0"), None, "idle for less than a minute");
     world.pass(90);
     assert_eq!(state(&world, "n0"), Some(SleepState::Asleep));
     assert_eq!((alarms(&world), woken(&world)), (vec![], 1));
 }
 
 #[test]
-fn who_is_needed_while_it_falls_asleep_is_woken_once_it_sleeps() {
+fn a_node_needed_while_entering_sleep_is_woken_once_asleep() {
     let mut world = world();
     world.pass(66);
     assert_eq!(state(&world, "n0"), Some(SleepState::EnteringSleep));
     world.submit(spec("a", 4));
     world.pass(5);
-    assert_eq!(woken(&world), 0, "a wake command would come too early");
+    assert_eq!(woken(&world), 0, "no wake command before the node is asleep");
     world.pass(60);
     assert_ne!(world.record("a").phase, JobPhase::Queued);
     assert_eq!((alarms(&world), woken(&world)), (vec![], 2));
 }
 
 #[test]
-fn a_node_that_does_not_wake_is_told_and_unhealthy_until_it_is_heard_of() {
+fn a_failed_wake_raises_an_alarm_and_excludes_the_node_until_it_reports() {
     let mut world = world();
     world.pass(120);
-    world.nap("n0").deaf = true;
+    world.sleep("n0").deaf = true;
     world.submit(spec("a", 2));
     world.pass(70);
     assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed));
-    let told = "alarm n0 was not heard of within 60 s of its wake command";
-    assert!(alarms(&world)[0].starts_with(told), "{:?}", alarms(&world));
-    // Another is woken in its place.
+    let expected = "alarm n0 was not heard of within 60 s of its wake command";
+    assert!(alarms(&world)[0].starts_with(expected), "{:?}", alarms(&world));
+    // The other node is woken instead.
     world.pass(40);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     world.restart();
     world.pass(10);
-    assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed), "a restart forgets nothing");
-    world.nap("n0").asleep = false;
+    assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed), "persisted across a restart");
+    world.sleep("n0").asleep = false;
     world.pass(3);
     assert_eq!(state(&world, "n0"), None);
     world.submit(spec("wide", 4));
@@ -121,29 +121,29 @@ fn a_node_that_does_not_wake_is_told_and_unhealthy_until_it_is_heard_of() {
 }
 
 #[test]
-fn a_wake_command_that_fails_is_told_and_tried_again() {
+fn a_failed_wake_command_raises_an_alarm_and_is_retried() {
     let mut world = world();
     world.pass(120);
-    world.nap("n0").deaf = true;
+    world.sleep("n0").deaf = true;
     world.submit(spec("a", 2));
     world.pass(2);
     let node = wattle_common::NodeId::new("n0").unwrap();
-    world.tell(crate::live::tests::Event::WakeAnswered(node, Some("no route".to_owned())));
+    world.deliver(crate::live::tests::Event::WakeAnswered(node, Some("no route".to_owned())));
     assert_eq!(
         alarms(&world),
         ["alarm the wake command of n0 failed, and is tried again: no route"]
     );
-    world.nap("n0").deaf = false;
+    world.sleep("n0").deaf = false;
     world.pass(40);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     assert_eq!(woken(&world), 2);
 }
 
 #[test]
-fn a_node_that_cannot_sleep_stays_awake_and_takes_jobs() {
+fn a_node_that_cannot_sleep_stays_awake_and_runs_jobs() {
     let mut world = world();
-    world.nap("n0").fails = Some("`suspend` ended with exit status: 1".to_owned());
-    world.nap("n1").can = false;
+    world.sleep("n0").fails = Some("`suspend` ended with exit status: 1".to_owned());
+    world.sleep("n1").can = false;
     world.restart();
     world.pass(100);
     assert_eq!(alarms(&world), ["alarm n0 stays awake: `suspend` ended with exit status: 1"]);
@@ -154,7 +154,7 @@ fn a_node_that_cannot_sleep_stays_awake_and_takes_jobs() {
 }
 
 #[test]
-fn without_a_wake_command_nobody_sleeps() {
+fn no_node_sleeps_without_a_wake_command() {
     let mut world = world();
     world.config.sleep.wake_command = None;
     world.restart();
@@ -163,10 +163,10 @@ fn without_a_wake_command_nobody_sleeps() {
 }
 
 #[test]
-fn who_was_woken_by_hand_is_awake() {
+fn a_node_woken_by_hand_is_awake() {
     let mut world = world();
     world.pass(120);
-    world.nap("n1").asleep = false;
+    world.sleep("n1").asleep = false;
     world.pass(3);
     assert_eq!(state(&world, "n1"), None);
     world.submit(spec("a", 2));
@@ -176,7 +176,7 @@ fn who_was_woken_by_hand_is_awake() {
 }
 
 /// Sleep, wake and sleep again; `kill_at` is the write before which the placer is killed.
-fn story(kill_at: Option<usize>) -> World {
+fn scenario(kill_at: Option<usize>) -> World {
     let mut world = world();
     world.kill_at = kill_at.map(|write| write + world.writes);
     world.submit(spec("early", 2));
@@ -184,25 +184,25 @@ fn story(kill_at: Option<usize>) -> World {
     world.submit(spec("wakes-one", 2));
     world.pass(1);
     world.submit(spec("wakes-both", 4));
-    // A restart counts the minute and the silence anew.
+    // A restart resets the idle time and the time since the last report.
     world.pass(300);
     world
 }
 
 #[test]
-fn killed_before_any_write_nobody_oversleeps() {
-    let calm = story(None);
-    assert!(woken(&calm) >= 2, "{}", calm.log.join("\n"));
-    for kill_at in 0..calm.writes {
-        let mut world = story(Some(kill_at));
-        let told = format!("killed before write {kill_at}:\n{}", world.log.join("\n"));
+fn nodes_wake_and_sleep_correctly_after_a_kill_before_any_write() {
+    let undisturbed = scenario(None);
+    assert!(woken(&undisturbed) >= 2, "{}", undisturbed.log.join("\n"));
+    for kill_at in 0..undisturbed.writes {
+        let mut world = scenario(Some(kill_at));
+        let context = format!("killed before write {kill_at}:\n{}", world.log.join("\n"));
         for job in ["early", "wakes-one", "wakes-both"] {
-            assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}, {told}");
+            assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}, {context}");
         }
-        assert_eq!(alarms(&world), Vec::<&str>::new(), "{told}");
+        assert_eq!(alarms(&world), Vec::<&str>::new(), "{context}");
         for node in ["n0", "n1"] {
-            assert_eq!(state(&world, node), Some(SleepState::Asleep), "{node}, {told}");
-            assert!(world.nap(node).asleep, "{node}, {told}");
+            assert_eq!(state(&world, node), Some(SleepState::Asleep), "{node}, {context}");
+            assert!(world.sleep(node).asleep, "{node}, {context}");
         }
     }
 }

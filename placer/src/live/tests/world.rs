@@ -1,8 +1,9 @@
-//! A small cluster around the machine: buckets, nodes that obey, people who ask until answered.
+//! A simulated cluster around the placer: buckets, nodes that follow orders, clients that retry until
+//! they get a reply.
 //!
-//! It keeps the contract of the real parts and checks it at every step: no attempt starts twice,
-//! no job has two live attempts on nodes that are heard of, no GPU has too many jobs, nor another
-//! beside an exclusive one.
+//! It keeps the contract of the real components and checks these invariants at every step: no attempt
+//! starts twice, no job has two live attempts on reachable nodes, no GPU has too many jobs, and no
+//! exclusive job has a co-tenant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,15 +17,15 @@ use wattle_common::messages::{
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
 use crate::Config;
-use crate::live::tests::node::{Nap, Node, is_live};
-use crate::live::tests::storm::Weather;
+use crate::live::tests::fault_injection::Faults;
+use crate::live::tests::node::{Node, SimulatedSleep, is_live};
 use crate::live::{Action, Event, PersistedState, Placer};
 use crate::policies::{Fifo, Policy};
 
-/// How long a node takes to wake.
+/// Time a node takes to wake.
 const WAKES_IN: Duration = Duration::from_secs(20);
 
-/// Seconds of work of every job.
+/// Run time of every job, s.
 const WORK: u32 = 6;
 
 enum Request {
@@ -43,20 +44,20 @@ pub(super) struct World {
     work: BTreeMap<JobId, u32>,
     started: BTreeSet<(JobId, u32, NodeId)>,
     requests: BTreeMap<u64, (Request, Option<Reply>)>,
-    asked: u64,
+    requests_sent: u64,
     pub(super) writes: usize,
     pub(super) kill_at: Option<usize>,
     pub(super) log: Vec<String>,
-    /// Jobs whose program is not on any node.
+    /// Jobs whose program no node has.
     pub(super) refuse: BTreeSet<JobId>,
-    /// Most jobs that may be on one GPU, what has been left on it included.
+    /// Largest number of jobs on one GPU, including attempts that are still stopping.
     pub(super) tenants_max: usize,
-    /// Whether jobs never end by themselves.
+    /// Whether jobs never complete.
     pub(super) long: bool,
-    /// Whether jobs take for ever to stop.
+    /// Whether jobs never finish stopping.
     pub(super) slow_stop: bool,
-    /// What becomes of messages; without it all arrive once and in order.
-    pub(super) weather: Option<Weather>,
+    /// Faults of the message transport; `None`: every message arrives once and in order.
+    pub(super) faults: Option<Faults>,
     pub(super) budget: Option<BudgetRecord>,
     pub(super) budget_status: Option<BudgetStatus>,
     pub(super) budget_reply: Option<BudgetReply>,
@@ -100,23 +101,23 @@ impl World {
             nodes: (0..nodes)
                 .map(|at| Node {
                     id: NodeId::new(&format!("n{at}")).unwrap(),
-                    kind: "v100",
+                    gpu_type: "v100",
                     place: (None, None),
                     gpus,
-                    sick: BTreeSet::new(),
+                    unhealthy: BTreeSet::new(),
                     unread: BTreeSet::new(),
                     cut_off: false,
-                    returned: false,
+                    reconnected: false,
                     refuses: None,
                     seen: None,
                     runs: BTreeMap::new(),
-                    nap: Nap::default(),
+                    sleep: SimulatedSleep::default(),
                 })
                 .collect(),
             work: BTreeMap::new(),
             started: BTreeSet::new(),
             requests: BTreeMap::new(),
-            asked: 0,
+            requests_sent: 0,
             writes: 0,
             kill_at: None,
             log: Vec::new(),
@@ -124,7 +125,7 @@ impl World {
             tenants_max: 2,
             long: false,
             slow_stop: false,
-            weather: None,
+            faults: None,
             budget: None,
             budget_status: None,
             budget_reply: None,
@@ -133,7 +134,7 @@ impl World {
         world
     }
 
-    // What a test does.
+    // Actions of a test.
 
     pub(super) fn submit(&mut self, spec: JobSpec) {
         self.ask(Request::Submit(Box::new(spec)));
@@ -148,12 +149,12 @@ impl World {
         self.ask(Request::Cancel(JobId::new(job).unwrap()))
     }
     fn ask(&mut self, request: Request) -> Reply {
-        self.asked += 1;
-        let number = self.asked;
+        self.requests_sent += 1;
+        let number = self.requests_sent;
         self.requests.insert(number, (request, None));
         self.send(number);
         let answer = self.requests[&number].1.clone();
-        // Killed before it could answer: whoever asked does so again.
+        // The placer was killed before it replied; the client retries.
         answer.unwrap_or(Reply::Refused { error: "no answer".to_owned() })
     }
     fn send(&mut self, number: u64) {
@@ -163,82 +164,82 @@ impl World {
             }
             Request::Cancel(job) => Event::Cancelled(number, CancelJob { job: job.clone() }),
         };
-        self.tell(event);
+        self.deliver(event);
     }
     pub(super) fn unanswered(&self) -> usize {
         self.requests.values().filter(|(_, answer)| answer.is_none()).count()
     }
-    pub(super) fn sick(&mut self, node: &str, gpu: GpuIndex, sick: bool) {
+    pub(super) fn set_unhealthy(&mut self, node: &str, gpu: GpuIndex, unhealthy: bool) {
         let node = self.node_mut(node);
-        if sick {
-            node.sick.insert(gpu)
+        if unhealthy {
+            node.unhealthy.insert(gpu)
         } else {
-            node.sick.remove(&gpu)
+            node.unhealthy.remove(&gpu)
         };
     }
-    /// Nothing could be read of these cards yet.
+    /// These GPUs have not been read yet.
     pub(super) fn unread(&mut self, node: &str, gpus: &[GpuIndex]) {
         self.node_mut(node).unread = gpus.iter().copied().collect();
         self.report();
     }
-    /// The node's cards are of this kind: to be said before anything else is.
-    pub(super) fn is_of_kind(&mut self, node: &str, kind: &'static str) {
-        self.node_mut(node).kind = kind;
+    /// Sets the GPU type of a node; before any job is submitted.
+    pub(super) fn set_gpu_type(&mut self, node: &str, gpu_type: &'static str) {
+        self.node_mut(node).gpu_type = gpu_type;
         self.report();
     }
-    /// Where the node says it stands: below which leaf switch, on boards of how many GPUs.
-    pub(super) fn stands(&mut self, node: &str, switch: &'static str, board: Option<u32>) {
+    /// Sets the leaf switch and the number of GPUs per board that a node reports.
+    pub(super) fn set_location(&mut self, node: &str, switch: &'static str, board: Option<u32>) {
         self.node_mut(node).place = (Some(switch), board);
         self.report();
     }
     pub(super) fn cut_off(&mut self, node: &str, cut_off: bool) {
         let node = self.node_mut(node);
-        (node.cut_off, node.returned) = (cut_off, node.cut_off && !cut_off);
+        (node.cut_off, node.reconnected) = (cut_off, node.cut_off && !cut_off);
     }
     pub(super) fn refuses_caps(&mut self, node: &str, why: Option<&str>) {
         self.node_mut(node).refuses = why.map(str::to_owned);
     }
-    /// The node goes down and comes up again: whatever ran there is lost.
+    /// Reboots a node: its running jobs are lost.
     pub(super) fn reboot(&mut self, node: &str) {
         for run in self.node_mut(node).runs.values_mut().filter(|run| is_live(run)) {
             run.state = LaunchState::Lost { error: "the node went down".to_owned() };
         }
     }
-    pub(super) fn nap(&mut self, node: &str) -> &mut Nap {
-        &mut self.node_mut(node).nap
+    pub(super) fn sleep(&mut self, node: &str) -> &mut SimulatedSleep {
+        &mut self.node_mut(node).sleep
     }
     pub(super) fn set_state(&mut self, node: &str, job: &str, state: LaunchState) {
         let runs = &mut self.node_mut(node).runs;
         let run = runs.values_mut().rfind(|run| run.job.as_str() == job).unwrap();
         run.state = state;
     }
-    /// The bus is away for so long, then comes back.
-    pub(super) fn away(&mut self, seconds: u64) {
+    /// The message bus is unavailable for some seconds.
+    pub(super) fn bus_outage(&mut self, seconds: u64) {
         self.now = self.now + Duration::from_secs(seconds);
-        self.tell(Event::BusReturned);
+        self.deliver(Event::BusReturned);
     }
     pub(super) fn restart(&mut self) {
-        let memory = PersistedState {
+        let state = PersistedState {
             jobs: self.jobs.values().cloned().collect(),
             desired: self.orders.values().cloned().collect(),
-            power: self.nodes.iter().map(|node| node.said(self.now).0).collect(),
-            launch: self.nodes.iter().map(|node| node.said(self.now).1).collect(),
+            power: self.nodes.iter().map(|node| node.reports(self.now).0).collect(),
+            launch: self.nodes.iter().map(|node| node.reports(self.now).1).collect(),
             surfaces: vec![],
             budget: self.budget.clone(),
             budget_status: self.budget_status.clone(),
         };
-        self.placer = Placer::new(self.config.clone(), (self.policy)(), memory, self.now);
+        self.placer = Placer::new(self.config.clone(), (self.policy)(), state, self.now);
     }
 
-    // What a test looks at.
+    // Observations of a test.
 
     pub(super) fn record(&self, job: &str) -> &JobRecord {
-        self.jobs.get(&JobId::new(job).unwrap()).unwrap_or_else(|| panic!("{job} is not stored"))
+        self.jobs.get(&JobId::new(job).unwrap()).unwrap_or_else(|| panic!("{job} has no record"))
     }
     pub(super) fn desired(&self, node: &str) -> &NodeDesired {
         &self.orders[&NodeId::new(node).unwrap()]
     }
-    pub(super) fn lives(&self, node: &str, job: &str, attempt: u32) -> bool {
+    pub(super) fn is_live(&self, node: &str, job: &str, attempt: u32) -> bool {
         let node = self.nodes.iter().find(|known| known.id.as_str() == node).unwrap();
         node.runs.get(&(JobId::new(job).unwrap(), attempt)).is_some_and(is_live)
     }
@@ -249,17 +250,17 @@ impl World {
         self.nodes.iter_mut().find(|known| known.id.as_str() == node).unwrap()
     }
 
-    // How the world goes on.
+    // Progress of the simulated cluster.
 
     pub(super) fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now = self.now + Duration::from_secs(1);
             self.work();
-            self.come_round();
-            self.obey();
+            self.finish_waking();
+            self.carry_out_orders();
             self.report();
             self.wake();
-            self.obey();
+            self.carry_out_orders();
             self.report();
             let open: Vec<u64> = self
                 .requests
@@ -273,16 +274,16 @@ impl World {
         }
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    pub(super) fn deliver(&mut self, event: Event) {
         let mut out = Vec::new();
         self.placer.handle(self.now, event, &mut out);
         self.carry_out(out);
     }
 
     fn wake(&mut self) {
-        // What is due is done in a few calls; a machine that is always due would never end.
+        // A few calls must suffice, or the placer would never become idle.
         for calls in 0.. {
-            assert!(calls < 20, "it wants to be woken for ever: {:?}", self.placer.next_wake());
+            assert!(calls < 20, "wake-ups without end: {:?}", self.placer.next_wake());
             if self.placer.next_wake().is_none_or(|(at, _)| at > self.now) {
                 return;
             }
@@ -306,7 +307,7 @@ impl World {
                     self.log.push(format!("{} {}", record.spec.job, record.phase));
                     let last = self.jobs.insert(record.spec.job.clone(), *record.clone());
                     if let Some(last) = last {
-                        assert!(last.attempt <= record.attempt, "attempts never go back");
+                        assert!(last.attempt <= record.attempt, "attempt numbers never decrease");
                         assert!(!last.phase.is_final(), "{} ended twice", record.spec.job);
                     }
                 }
@@ -326,7 +327,7 @@ impl World {
                     let renewed = last.is_some_and(|last| {
                         let newer = (last.generation, last.issued_at_us)
                             <= (desired.generation, desired.issued_at_us);
-                        assert!(newer, "orders never go back");
+                        assert!(newer, "order generations never decrease");
                         last.generation == desired.generation
                     });
                     let what = if renewed { "renew" } else { "order" };
@@ -339,7 +340,7 @@ impl World {
                     self.log.push(line.trim_end().to_owned());
                     for job in &desired.jobs {
                         let stored = &self.jobs[&job.job];
-                        assert!(stored.attempt >= job.attempt, "ordered before it is recorded");
+                        assert!(stored.attempt >= job.attempt, "stored before it is ordered");
                     }
                 }
                 Action::StoreBudget(record) => self.budget = Some(*record),
@@ -354,19 +355,22 @@ impl World {
                 Action::Answer(number, reply) => {
                     let (request, answer) = self.requests.get_mut(&number).unwrap();
                     if let (Request::Submit(spec), Reply::Accepted { .. }) = (request, &reply) {
-                        assert!(self.jobs.contains_key(&spec.job), "acknowledged before stored");
+                        assert!(
+                            self.jobs.contains_key(&spec.job),
+                            "stored before it is acknowledged"
+                        );
                         self.log.push(format!("answer {} accepted", spec.job));
                     }
                     *answer = Some(reply);
                 }
                 Action::WakeNode(node) => {
                     let stored = self.orders[&node].sleep.unwrap();
-                    assert_eq!(stored.state, SleepState::Waking, "woken before it is stored");
+                    assert_eq!(stored.state, SleepState::Waking, "stored before the wake command");
                     self.log.push(format!("wake {node}"));
                     let at = self.now + WAKES_IN;
-                    let nap = &mut self.node_mut(node.as_str()).nap;
-                    if !nap.deaf && nap.asleep {
-                        nap.wakes_at.get_or_insert(at);
+                    let sleep = &mut self.node_mut(node.as_str()).sleep;
+                    if !sleep.deaf && sleep.asleep {
+                        sleep.wakes_at.get_or_insert(at);
                     }
                 }
                 Action::Alarm(text) => self.log.push(format!("alarm {text}")),
@@ -374,7 +378,7 @@ impl World {
         }
     }
 
-    /// Every job that runs on all its nodes comes nearer to its end.
+    /// Advances the running jobs by one second.
     fn work(&mut self) {
         if self.long {
             return;
@@ -399,22 +403,22 @@ impl World {
         }
     }
 
-    /// Who was woken is awake after a while.
-    fn come_round(&mut self) {
+    /// Completes the wake-ups that are due.
+    fn finish_waking(&mut self) {
         for node in &mut self.nodes {
-            if node.nap.wakes_at.is_some_and(|at| at <= self.now) {
-                (node.nap.asleep, node.nap.wakes_at) = (false, None);
+            if node.sleep.wakes_at.is_some_and(|at| at <= self.now) {
+                (node.sleep.asleep, node.sleep.wakes_at) = (false, None);
             }
         }
     }
 
-    fn obey(&mut self) {
+    fn carry_out_orders(&mut self) {
         for at in 0..self.nodes.len() {
-            let late = self.weather.as_mut().is_some_and(Weather::is_late);
-            if self.nodes[at].is_silent() || (late && !self.nodes[at].returned) {
+            let late = self.faults.as_mut().is_some_and(Faults::is_late);
+            if self.nodes[at].is_silent() || (late && !self.nodes[at].reconnected) {
                 continue;
             }
-            self.nodes[at].returned = false;
+            self.nodes[at].reconnected = false;
             let Some(desired) = self.orders.get(&self.nodes[at].id).cloned() else { continue };
             let node = &mut self.nodes[at];
             let current = |order: &NodeDesired| (order.generation, order.issued_at_us);
@@ -426,8 +430,8 @@ impl World {
             for ((job, attempt), run) in &mut node.runs {
                 let named = desired.jobs.iter().find(|j| j.job == *job && j.attempt == *attempt);
                 if named.is_none_or(|named| named.stop) && is_live(run) {
-                    // A step to write the checkpoint, or some in bad weather; then it is gone.
-                    let writes = self.weather.as_mut().is_some_and(Weather::is_slow);
+                    // Writing the checkpoint takes one second, or several with transport faults.
+                    let writes = self.faults.as_mut().is_some_and(Faults::is_slow);
                     run.state = match run.state {
                         LaunchState::Stopping if !self.slow_stop && !writes => LaunchState::Stopped,
                         _ => LaunchState::Stopping,
@@ -473,7 +477,7 @@ impl World {
         for node in self.nodes.iter().filter(|node| !node.cut_off) {
             let mut tenants: Vec<Vec<&JobId>> = vec![Vec::new(); node.gpus as usize];
             for ((job, attempt), run) in node.runs.iter().filter(|(_, run)| is_live(run)) {
-                // One that was cut off before may still be stopping what was placed anew since.
+                // A reconnected node may still be stopping an attempt that has been placed again.
                 if run.state == LaunchState::Running {
                     let other = attempts.insert(job, *attempt);
                     assert!(other.is_none_or(|other| other == *attempt), "{job} runs twice");
@@ -483,8 +487,8 @@ impl World {
             for (gpu, jobs) in tenants.iter().enumerate().filter(|(_, jobs)| jobs.len() > 1) {
                 let exclusive =
                     |job: &&JobId| self.jobs.get(*job).is_some_and(|record| record.spec.exclusive);
-                let most = if jobs.iter().any(exclusive) { 1 } else { self.tenants_max };
-                assert!(jobs.len() <= most, "{} GPU {gpu} is overfull: {jobs:?}", node.id);
+                let limit = if jobs.iter().any(exclusive) { 1 } else { self.tenants_max };
+                assert!(jobs.len() <= limit, "too many jobs on {} GPU {gpu}: {jobs:?}", node.id);
             }
         }
     }
@@ -496,20 +500,20 @@ impl World {
             .filter(|node| !node.is_silent())
             .map(|node| (node.power(self.now), node.launch(self.now)))
             .collect();
-        for (node, said) in self.nodes.iter_mut().filter(|node| !node.is_silent()).zip(&reports) {
-            node.nap.last = Some(said.clone());
+        for (node, sent) in self.nodes.iter_mut().filter(|node| !node.is_silent()).zip(&reports) {
+            node.sleep.last = Some(sent.clone());
         }
         let events = reports.into_iter().flat_map(|(power, launch)| {
             [Event::PowerReported(power), Event::LaunchReported(launch)]
         });
-        let events: Vec<Event> = match &mut self.weather {
-            Some(weather) => weather.carry(events),
+        let events: Vec<Event> = match &mut self.faults {
+            Some(faults) => faults.transmit(events),
             None => events.collect(),
         };
         for event in events {
-            self.tell(event);
+            self.deliver(event);
         }
-        // Reports of one second are told apart.
+        // Distinct timestamps for reports within one second.
         self.now = self.now + Duration::from_micros(1);
     }
 }

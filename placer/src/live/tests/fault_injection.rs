@@ -1,13 +1,12 @@
-//! Everything goes wrong at once, by seed: messages lost, doubled, late and out of order; jobs slow to
-//! stop; nodes cut off or rebooted, cards that do not answer, caps refused; the placer killed before any write; a
-//! predictor that lies; nodes of another kind, and jobs that must have it. Under every policy, whatever
-//! happens:
+//! Randomised fault injection, by seed: messages lost, duplicated, delayed and reordered; jobs slow to
+//! stop; nodes unreachable or rebooted, unhealthy GPUs, refused caps; the placer killed before any write; a
+//! faulty predictor; nodes of a second GPU type and jobs that require it. Under every policy:
 //!
-//! * the world's own rules hold at every step (`world`): nobody runs twice, no GPU is overfull,
-//!   attempts and orders never go back;
-//! * no policy makes a plan that breaks the rules, however wrong what it is told;
-//! * once the weather clears, every job that was accepted comes to its end, every request is
-//!   answered, and nothing is left on any node.
+//! * the invariants of `world` hold at every step: no job runs twice, no GPU has too many jobs, attempt
+//!   numbers and order generations never decrease;
+//! * no policy makes an invalid plan, however wrong its inputs are;
+//! * after the faults end, every accepted job reaches a final phase, every request gets a reply, and no
+//!   node has orders left.
 
 use wattle_common::id::PredictorId;
 use wattle_common::job::{GpuRequest, JobPhase, JobSpec};
@@ -20,14 +19,14 @@ use crate::live::tests::spec;
 use crate::live::tests::world::World;
 use crate::{Policy, policy};
 
-/// How many storms there are.
+/// Number of runs.
 const SEEDS: u64 = 1_000;
-/// Seconds of storm, and the most until everything has come to its end afterwards.
-const STORM_S: u64 = 100;
+/// Duration of the faults, and the limit until all jobs have ended afterwards, s.
+const FAULTS_S: u64 = 100;
 const CALM_S: u64 = 900;
 const NODES: [&str; 3] = ["n0", "n1", "n2"];
 
-/// Every policy there is.
+/// All policies.
 const POLICIES: [fn() -> Box<dyn Policy>; 10] = [
     || policy("fifo").unwrap(),
     || policy("fifo-packed").unwrap(),
@@ -41,40 +40,40 @@ const POLICIES: [fn() -> Box<dyn Policy>; 10] = [
     || policy("wattle").unwrap(),
 ];
 
-/// Those that put two jobs on one GPU.
+/// Policies that co-locate jobs.
 const PACK: [&str; 4] = ["fifo-packed", "gandiva", "eaco", "wattle"];
 
-/// What becomes of messages.
-pub(super) struct Weather {
+/// Faults of the message transport.
+pub(super) struct Faults {
     rng: Stream,
-    /// The share of messages that each of these befalls.
+    /// Probability of each fault per message.
     share: f64,
-    /// Messages that come later, if they come.
+    /// Delayed messages.
     held: Vec<Event>,
 }
 
-impl Weather {
+impl Faults {
     fn of(seed: u64) -> Self {
         Self { rng: Stream::new(seed, "weather"), share: 0.15, held: Vec::new() }
     }
-    /// Whether an order is not seen yet.
+    /// Whether an order is delayed.
     pub(super) fn is_late(&mut self) -> bool {
         self.rng.unit() < self.share
     }
-    /// Whether who stops is still writing its checkpoint.
+    /// Whether a stopping job is still writing its checkpoint.
     pub(super) fn is_slow(&mut self) -> bool {
         self.rng.unit() < 0.7
     }
-    /// What of these arrives now, and in which order.
-    pub(super) fn carry(&mut self, events: impl Iterator<Item = Event>) -> Vec<Event> {
+    /// The messages that arrive now, in order of arrival.
+    pub(super) fn transmit(&mut self, events: impl Iterator<Item = Event>) -> Vec<Event> {
         let mut arrives = Vec::new();
         for event in events {
-            let fate = self.rng.unit() / self.share;
-            if fate < 1.0 {
+            let fault = self.rng.unit() / self.share;
+            if fault < 1.0 {
                 continue; // lost
-            } else if fate < 2.0 {
+            } else if fault < 2.0 {
                 self.held.push(event);
-            } else if fate < 3.0 {
+            } else if fault < 3.0 {
                 arrives.extend([event.clone(), event]);
             } else {
                 arrives.push(event);
@@ -113,9 +112,9 @@ fn a_job(rng: &mut Stream, number: usize, now: Timestamp) -> JobSpec {
     }
 }
 
-/// A number as it should be, or as only a broken predictor says it.
-fn said(rng: &mut Stream, lies: bool, mean: f64) -> Estimate {
-    const LIES: [f64; 10] = [
+/// An estimate with mean `mean`, or one that only a faulty predictor makes.
+fn estimate(rng: &mut Stream, faulty: bool, mean: f64) -> Estimate {
+    const INVALID: [f64; 10] = [
         f64::NAN,
         f64::INFINITY,
         f64::NEG_INFINITY,
@@ -124,19 +123,19 @@ fn said(rng: &mut Stream, lies: bool, mean: f64) -> Estimate {
         1e300,
         1e-300,
         f64::MIN,
-        // What could just be, but is not.
+        // Valid but wrong.
         9e3,
         1e-5,
     ];
-    if lies && one_in(rng, 2) {
-        let mut lie = || LIES[rng.below(LIES.len() as u64) as usize];
-        return Estimate { mean: lie(), low: lie(), high: lie() };
+    if faulty && one_in(rng, 2) {
+        let mut invalid = || INVALID[rng.below(INVALID.len() as u64) as usize];
+        return Estimate { mean: invalid(), low: invalid(), high: invalid() };
     }
     Estimate { mean, low: 0.9 * mean, high: 1.1 * mean }
 }
 
 fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
-    let lies = one_in(rng, 2);
+    let faulty = one_in(rng, 2);
     let mut points = Vec::new();
     for gpus in [1, 2, 4, 8, 16] {
         for clock in [None, Some(1_200), Some(900)] {
@@ -145,17 +144,21 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
                     continue;
                 }
                 let rate = f64::from(gpus).sqrt();
-                let steps_per_s = (!one_in(rng, 10)).then(|| said(rng, lies, rate));
+                let steps_per_s = (!one_in(rng, 10)).then(|| estimate(rng, faulty, rate));
                 points.push(SurfacePoint {
                     gpus,
                     nodes: gpus.div_ceil(4),
                     cap_mw: None,
                     clock_mhz_max: clock.map(Frequency::from_mhz),
                     global_batch: None,
-                    relative_speed: said(rng, lies, if neighbours.is_empty() { 1.0 } else { 0.8 }),
+                    relative_speed: estimate(
+                        rng,
+                        faulty,
+                        if neighbours.is_empty() { 1.0 } else { 0.8 },
+                    ),
                     neighbours,
                     steps_per_s,
-                    gpu_power_w: said(rng, lies, 200.0),
+                    gpu_power_w: estimate(rng, faulty, 200.0),
                 });
             }
         }
@@ -168,7 +171,7 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
         windows: 3,
         basis: None,
         class: Some(class(rng)),
-        utilization_gpu_percent: Some(if lies { 400.0 } else { 50.0 }),
+        utilization_gpu_percent: Some(if faulty { 400.0 } else { 50.0 }),
         utilization_memory_percent: None,
         memory_mib_max: one_in(rng, 2).then(|| rng.below(60_000)),
         points,
@@ -177,7 +180,7 @@ fn a_surface(rng: &mut Stream, job: &JobId, now: Timestamp) -> Surface {
     }
 }
 
-fn a_word_of_progress(rng: &mut Stream, world: &World, job: &JobId) -> Option<JobProgressed> {
+fn a_progress_report(rng: &mut Stream, world: &World, job: &JobId) -> Option<JobProgressed> {
     let record = &world.jobs[job];
     let share = record.placement.as_ref()?.shares.first()?;
     let node: NodeId = share.node.clone();
@@ -194,10 +197,10 @@ fn a_word_of_progress(rng: &mut Stream, world: &World, job: &JobId) -> Option<Jo
     })
 }
 
-/// One second's worth of trouble.
-fn trouble(
+/// Injects the faults and messages of one second.
+fn inject(
     rng: &mut Stream,
-    mut kinds: Option<&mut Stream>,
+    mut types: Option<&mut Stream>,
     world: &mut World,
     accepted: &mut Vec<JobId>,
 ) {
@@ -205,14 +208,14 @@ fn trouble(
     match rng.below(12) {
         0..3 => {
             let mut job = a_job(rng, accepted.len(), world.now);
-            if let Some(kinds) = kinds.as_deref_mut()
-                && one_in(kinds, 3)
+            if let Some(types) = types.as_deref_mut()
+                && one_in(types, 3)
             {
-                let kind = if one_in(kinds, 2) { "p100" } else { "v100" };
-                job.gpu_type = Some(kind.to_owned());
+                let gpu_type = if one_in(types, 2) { "p100" } else { "v100" };
+                job.gpu_type = Some(gpu_type.to_owned());
             }
             accepted.push(job.job.clone());
-            // Killed before it answers, the placer is asked again until it does.
+            // If the placer is killed before its reply, the request is repeated.
             if let Reply::Refused { error } = world.ask_submit(job) {
                 assert_eq!(error, "no answer");
             }
@@ -223,33 +226,33 @@ fn trouble(
         }
         4 => world.cut_off(node, true),
         5 | 6 => world.cut_off(node, false),
-        7 => world.sick(node, rng.below(4) as u32, one_in(rng, 2)),
+        7 => world.set_unhealthy(node, rng.below(4) as u32, one_in(rng, 2)),
         8 => world.reboot(node),
         9 => world.kill_at = Some(world.writes + rng.below(6) as usize),
         10 => world.refuses_caps(node, one_in(rng, 2).then_some("no permission")),
-        _ => world.away(1 + rng.below(30)),
+        _ => world.bus_outage(1 + rng.below(30)),
     }
     let known: Vec<JobId> = world.jobs.keys().cloned().collect();
     for job in known {
         if one_in(rng, 4) {
             let mut surface = a_surface(rng, &job, world.now);
-            if let Some(kinds) = kinds.as_deref_mut()
-                && !one_in(kinds, 4)
+            if let Some(types) = types.as_deref_mut()
+                && !one_in(types, 4)
             {
-                let other = a_surface(kinds, &job, world.now);
+                let other = a_surface(types, &job, world.now);
                 surface.other_gpu_types = vec![Surface { gpu_type: "p100".to_owned(), ..other }];
             }
-            world.tell(Event::SurfaceKnown(Box::new(surface)));
+            world.deliver(Event::SurfaceKnown(Box::new(surface)));
         }
         if one_in(rng, 3)
-            && let Some(word) = a_word_of_progress(rng, world, &job)
+            && let Some(report) = a_progress_report(rng, world, &job)
         {
-            world.tell(Event::Progressed(word));
+            world.deliver(Event::Progressed(report));
         }
     }
 }
 
-fn storm(seed: u64) -> Result<World, String> {
+fn run_with_faults(seed: u64) -> Result<World, String> {
     let mut rng = Stream::new(seed, "storm");
     let mut world = World::new(NODES.len(), 4);
     world.policy = POLICIES[(seed % POLICIES.len() as u64) as usize];
@@ -257,27 +260,27 @@ fn storm(seed: u64) -> Result<World, String> {
         world.tenants_max = 1;
     }
     world.config.ended_kept = usize::MAX;
-    // A node is given up within a storm.
+    // Short enough that nodes are lost during the faults.
     (world.config.node_stale_after_ms, world.config.node_lost_after_ms) = (5_000, 20_000);
     world.config.nodes_expected = Some(3);
     world.config.attempts_max = u32::MAX;
-    // In some storms one node has other cards, and some jobs must have these or the others.
-    let mut kinds = seed.is_multiple_of(3).then(|| Stream::new(seed, "kinds"));
-    if kinds.is_some() {
-        world.is_of_kind("n2", "p100");
+    // In a third of the runs one node has another GPU type, and some jobs require a type.
+    let mut types = seed.is_multiple_of(3).then(|| Stream::new(seed, "kinds"));
+    if types.is_some() {
+        world.set_gpu_type("n2", "p100");
     }
     world.restart();
-    world.weather = Some(Weather::of(seed));
+    world.faults = Some(Faults::of(seed));
     let mut accepted: Vec<JobId> = Vec::new();
-    for _ in 0..STORM_S {
-        trouble(&mut rng, kinds.as_mut(), &mut world, &mut accepted);
+    for _ in 0..FAULTS_S {
+        inject(&mut rng, types.as_mut(), &mut world, &mut accepted);
         world.pass(1);
     }
-    world.weather = None;
+    world.faults = None;
     for node in NODES {
         world.cut_off(node, false);
         world.refuses_caps(node, None);
-        (0..4).for_each(|gpu| world.sick(node, gpu, false));
+        (0..4).for_each(|gpu| world.set_unhealthy(node, gpu, false));
     }
     let over = |world: &World| world.jobs.values().all(|record| record.phase.is_final());
     for _ in 0..CALM_S {
@@ -286,37 +289,39 @@ fn storm(seed: u64) -> Result<World, String> {
         }
         world.pass(1);
     }
-    let told = |what: String| Err(format!("seed {seed}: {what}\n{}", world.log.join("\n")));
+    let failed = |what: String| Err(format!("seed {seed}: {what}\n{}", world.log.join("\n")));
     if let Some(alarm) = world.log.iter().find(|line| line.contains("breaks rules")) {
-        return told(alarm.clone());
+        return failed(alarm.clone());
     }
     for job in &accepted {
         match world.jobs.get(job).map(|record| record.phase) {
-            None => return told(format!("{job} is lost")),
+            None => return failed(format!("{job} is lost")),
             Some(JobPhase::Finished | JobPhase::Cancelled) => {}
-            Some(phase) => return told(format!("{job} is {phase}: {:?}", world.jobs[job].reasons)),
+            Some(phase) => {
+                return failed(format!("{job} is {phase}: {:?}", world.jobs[job].reasons));
+            }
         }
     }
     if world.unanswered() > 0 || !world.idle() {
-        return told(format!("{} requests are open", world.unanswered()));
+        return failed(format!("{} requests have no reply", world.unanswered()));
     }
     let left = |node: &&&str| !world.desired(node).jobs.is_empty();
     if let Some(node) = NODES.iter().find(left) {
-        return told(format!("{node} has orders left"));
+        return failed(format!("{node} has orders left"));
     }
     Ok(world)
 }
 
 #[test]
-fn whatever_goes_wrong_nothing_accepted_is_lost() {
+fn accepted_jobs_survive_random_faults() {
     let run = |seeds: std::ops::Range<u64>| {
         let mut failed: Vec<String> = Vec::new();
         let mut writes = 0;
         for seed in seeds {
-            match std::panic::catch_unwind(|| storm(seed)) {
+            match std::panic::catch_unwind(|| run_with_faults(seed)) {
                 Ok(Ok(world)) => writes += world.writes,
                 Ok(Err(what)) => failed.push(what),
-                Err(_) => failed.push(format!("seed {seed}: a rule of the world is broken, above")),
+                Err(_) => failed.push(format!("seed {seed}: an invariant is broken, see above")),
             }
         }
         (writes, failed)
@@ -329,6 +334,6 @@ fn whatever_goes_wrong_nothing_accepted_is_lost() {
         failed.extend(others);
         (writes + more, failed)
     });
-    assert!(failed.is_empty(), "{} of {SEEDS} storms, the first: {}", failed.len(), failed[0]);
-    assert!(writes > 100 * SEEDS as usize, "storms worth the name: {writes} writes");
+    assert!(failed.is_empty(), "{} of {SEEDS} runs failed, the first: {}", failed.len(), failed[0]);
+    assert!(writes > 100 * SEEDS as usize, "too few writes for a meaningful test: {writes}");
 }
