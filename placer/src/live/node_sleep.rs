@@ -162,7 +162,7 @@ impl Placer {
             }
             SleepState::Waking if lasts >= self.config.sleep.wakes_within() => {
                 self.alarms.push(format!(
-                    "{node} was not heard of within {} s of its wake command: it gets no job until \
+                    "{node} sent no report within {} s of its wake command: it gets no job until \
                      it is; look at the node, or raise the placer's sleep.wake_timeout_s",
                     lasts.as_secs()
                 ));

@@ -7,7 +7,6 @@ mod kinds;
 mod node;
 mod node_sleep;
 mod probes;
-
 mod world;
 
 use wattle_common::job::{GpuRequest, JobSpec};

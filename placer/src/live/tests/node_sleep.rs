@@ -104,7 +104,7 @@ fn a_failed_wake_raises_an_alarm_and_excludes_the_node_until_it_reports() {
     world.submit(spec("a", 2));
     world.pass(70);
     assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed));
-    let expected = "alarm n0 was not heard of within 60 s of its wake command";
+    let expected = "alarm n0 sent no report within 60 s of its wake command";
     assert!(alarms(&world)[0].starts_with(expected), "{:?}", alarms(&world));
     // The other node is woken instead.
     world.pass(40);
