@@ -162,8 +162,8 @@ impl Placer {
             }
             SleepState::Waking if lasts >= self.config.sleep.wakes_within() => {
                 self.alarms.push(format!(
-                    "{node} sent no report within {} s of its wake command: it gets no job until \
-                     it is; look at the node, or raise the placer's sleep.wake_timeout_s",
+                    "{node} sent no report within {} s of its wake command and gets no jobs until \
+                     it reports; check the node, or raise the placer's sleep.wake_timeout_s",
                     lasts.as_secs()
                 ));
                 Some(SleepState::WakeFailed)

@@ -1,4 +1,4 @@
-//! The placer's binary on a real nats-server, with nodes that only say what real ones would.
+//! The placer's binary with a real nats-server and simulated node reports.
 //!
 //! Every wait is for a condition, with a deadline.
 
@@ -18,7 +18,7 @@ use wattle_runtime::clock;
 use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{applied_gpu, job_spec, power_report};
 
-/// The machine that runs the tests may be busy with many of them.
+/// Long enough for a machine that runs many tests at once.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 struct Site {
@@ -65,7 +65,7 @@ impl Site {
     }
 
     fn spawn_placer(&self) -> Child {
-        // Patience beyond the test's length: the nodes here speak only when they are made to.
+        // Node timeouts beyond the test's duration: the simulated nodes report only on demand.
         let config = format!(
             "cluster = \"place\"\npolicy = \"fifo\"\nlease_ms = 3000\ntick_ms = 200\n\
              round_delay_ms = 10\nnode_patience_ms = 600000\nnode_lost_after_ms = 600000\n\
@@ -84,7 +84,7 @@ impl Site {
             .unwrap()
     }
 
-    /// As a crash or `kill -9` would.
+    /// Kills the placer with SIGKILL.
     fn kill_placer(&mut self) {
         let mut placer = self.placer.take().unwrap();
         placer.kill().unwrap();
@@ -95,21 +95,21 @@ impl Site {
         fs::read_to_string(self.path("placer.log")).unwrap_or_default()
     }
 
-    /// Asks until there is an answer, as a person would.
-    async fn ask<T: serde::Serialize>(&self, topic: RequestTopic, message: &T) -> Reply {
+    /// Sends a request until there is a reply.
+    async fn request<T: serde::Serialize>(&self, topic: RequestTopic, message: &T) -> Reply {
         let subject = Subject::request(cluster(), topic);
-        self.until("an answer", async || self.bus.request::<T, Reply>(&subject, message).await.ok())
+        self.until("a reply", async || self.bus.request::<T, Reply>(&subject, message).await.ok())
             .await
     }
 
     async fn submit(&self, spec: JobSpec) -> Reply {
-        self.ask(RequestTopic::JobSubmitted, &SubmitJob { spec }).await
+        self.request(RequestTopic::JobSubmitted, &SubmitJob { spec }).await
     }
 
     async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
         match until(DEADLINE, look).await {
             Some(found) => found,
-            None => panic!("{what}: never so\nplacer:\n{}", self.log()),
+            None => panic!("{what}: timed out\nplacer:\n{}", self.log()),
         }
     }
 
@@ -171,9 +171,9 @@ fn accepted(job: &str) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_every_turn_it_goes_on_where_it_was() {
+async fn the_placer_resumes_after_a_kill_at_every_stage() {
     let mut site = Site::new().await;
-    // Stored before acknowledged: killed the moment it answers, the job is there.
+    // A job is stored before it is acknowledged: it survives a kill right after the reply.
     assert_eq!(site.submit(spec("a", 1)).await, accepted("a"));
     site.kill_placer();
     assert_eq!(site.record("a", |_| true).await.phase, JobPhase::Queued);
@@ -185,27 +185,27 @@ async fn killed_at_every_turn_it_goes_on_where_it_was() {
     assert_eq!((order.jobs[0].attempt, order.jobs[0].gpus.as_slice()), (1, &[0][..]));
     assert!(order.gpus.iter().all(|gpu| gpu.cap_mw.is_some()), "the site's cap: {order:?}");
 
-    // Killed between order and report; the report comes while nobody listens.
+    // Killed between order and report; the report arrives while no placer runs.
     site.kill_placer();
     site.launch(order.generation, &[("a", 1, LaunchState::Running)]).await;
     site.start_placer();
     let record = site.record("a", |record| record.phase == JobPhase::Running).await;
     assert_eq!((record.attempt, record.log_paths.as_slice()), (1, &["/log/a".to_owned()][..]));
     let renewed = site.order("renewed", |next| next.issued_at_us > order.issued_at_us).await;
-    assert_eq!(renewed.generation, order.generation, "a restart is no change");
+    assert_eq!(renewed.generation, order.generation, "a restart keeps the generation");
 
-    // Taken back, killed, and only then stopped on its node.
+    // Cancelled, killed, and then stopped on its node.
     let cancel = CancelJob { job: JobId::new("a").unwrap() };
-    assert_eq!(site.ask(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
+    assert_eq!(site.request(RequestTopic::JobCancelled, &cancel).await, accepted("a"));
     let stop = site.order("a is to stop", |next| next.jobs.iter().all(|job| job.stop)).await;
     assert!(stop.generation > order.generation);
     site.kill_placer();
     site.launch(stop.generation, &[("a", 1, LaunchState::Stopped)]).await;
     site.start_placer();
     site.record("a", |record| record.phase == JobPhase::Cancelled).await;
-    site.order("nothing is left", |next| next.jobs.is_empty()).await;
+    site.order("no orders are left", |next| next.jobs.is_empty()).await;
 
-    // A last job to its end, and the service registered all the while.
+    // A last job runs to completion, and the service is registered.
     assert_eq!(site.submit(spec("b", 2)).await, accepted("b"));
     let order = site.order("b is ordered", |next| next.jobs.len() == 1).await;
     site.launch(order.generation, &[("b", 1, LaunchState::Exited { code: 0 })]).await;
@@ -215,7 +215,7 @@ async fn killed_at_every_turn_it_goes_on_where_it_was() {
     assert!(answer.contains("\"cluster\":\"place\""), "{answer}");
 }
 
-/// What `nats micro ls` asks and hears, as the bare protocol has it.
+/// The reply to the request of `nats micro ls`, in the plain NATS protocol.
 async fn ask_services(port: u16, name: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -223,23 +223,23 @@ async fn ask_services(port: u16, name: &str) -> String {
         "CONNECT {{\"verbose\":false}}\r\nSUB answers 1\r\nPUB $SRV.PING.{name} answers 0\r\n\r\n"
     );
     stream.write_all(ask.as_bytes()).await.unwrap();
-    let (mut said, mut piece) = (String::new(), [0; 4096]);
+    let (mut received, mut piece) = (String::new(), [0; 4096]);
     tokio::time::timeout(DEADLINE, async {
-        while !said.contains("io.nats.micro.v1.ping_response") {
+        while !received.contains("io.nats.micro.v1.ping_response") {
             let count = stream.read(&mut piece).await.unwrap();
-            assert!(count > 0, "nats-server hung up: {said}");
-            said.push_str(&String::from_utf8_lossy(&piece[..count]));
+            assert!(count > 0, "nats-server closed the connection: {received}");
+            received.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
-        said
+        received
     })
     .await
     .expect("a service of that name answers")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_answered_or_logged_and_it_stays_up() {
+async fn invalid_input_is_refused_or_logged_and_the_placer_continues() {
     let site = Site::new().await;
-    // Corrupt values in every bucket it reads, under keys that it looks at.
+    // Corrupt values in every bucket the placer reads, under keys it reads.
     site.jobs.put("broken", &"no record").await.unwrap();
     site.actual.put("power.n0", &"no report").await.unwrap();
     site.actual.put("launcher.n0", &7).await.unwrap();
@@ -247,13 +247,13 @@ async fn what_is_wrong_is_answered_or_logged_and_it_stays_up() {
     wrong.command.clear();
     let reply = site.submit(wrong).await;
     assert!(matches!(&reply, Reply::Refused { error } if error.contains("command is empty")));
-    let reply = site.ask(RequestTopic::JobSubmitted, &"no request").await;
+    let reply = site.request(RequestTopic::JobSubmitted, &"no request").await;
     assert!(matches!(&reply, Reply::Refused { error } if error.contains("SubmitJob")), "{reply:?}");
-    let told = site.until("both are logged", async || {
+    let log = site.until("both are logged", async || {
         let log = site.log();
         (log.contains("power.n0") && log.contains("launcher.n0")).then_some(log)
     });
-    assert_eq!(told.await.matches("\"key\":\"power.n0\"").count(), 1, "once");
+    assert_eq!(log.await.matches("\"key\":\"power.n0\"").count(), 1, "once");
     site.power(1).await;
     site.launch(0, &[]).await;
     site.order("the node is known", |_| true).await;
@@ -263,7 +263,7 @@ async fn what_is_wrong_is_answered_or_logged_and_it_stays_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_and_orders_survive_the_bus() {
+async fn jobs_and_orders_survive_a_bus_restart() {
     let mut site = Site::new().await;
     site.power(1).await;
     site.launch(0, &[]).await;
@@ -280,13 +280,13 @@ async fn jobs_and_orders_survive_the_bus() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_placer_of_the_cluster_does_not_go_unnoticed() {
+async fn a_second_placer_of_the_cluster_is_detected() {
     let mut site = Site::new().await;
     site.power(1).await;
     site.launch(0, &[]).await;
-    site.order("the first one works", |_| true).await;
+    site.order("the first placer works", |_| true).await;
     let mut second = site.spawn_placer();
-    // Whichever writes second finds the other's revision, and says so.
+    // The second one to write finds the other's revision and exits.
     let first = site.placer.as_mut().unwrap();
     let ended =
         until(DEADLINE, async || second.try_wait().unwrap().or(first.try_wait().unwrap())).await;
@@ -296,9 +296,9 @@ async fn a_second_placer_of_the_cluster_does_not_go_unnoticed() {
     assert!(site.log().contains("stop the other placer"), "{}", site.log());
 }
 
-/// Waiting for a server that is not there must not outlast the wish to stop.
+/// A pending connection must not delay shutdown.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_stops_when_asked_while_the_bus_is_away() {
+async fn the_placer_stops_on_request_while_the_bus_is_unavailable() {
     let mut site = Site::new().await;
     site.kill_placer();
     site.server.kill();
@@ -310,12 +310,12 @@ async fn it_stops_when_asked_while_the_bus_is_away() {
     let ended = until(DEADLINE, async || placer.try_wait().unwrap()).await;
     let _ = placer.kill();
     let _ = placer.wait();
-    assert!(waits.is_some(), "it never tried again:\n{}", site.log());
-    assert!(ended.expect("it ends").success());
+    assert!(waits.is_some(), "no retry:\n{}", site.log());
+    assert!(ended.expect("the placer stops").success());
 }
 
 #[test]
-fn wrong_usage_and_wrong_configuration_end_with_code_2() {
+fn invalid_usage_and_configuration_exit_with_code_2() {
     let placer = |arguments: &[&str]| {
         let ran = Command::new(env!("CARGO_BIN_EXE_wattle-placer")).args(arguments).output();
         let ran = ran.unwrap();
@@ -332,13 +332,13 @@ fn wrong_usage_and_wrong_configuration_end_with_code_2() {
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
     ] {
         fs::write(&file, good.replacen(right, wrong, 1)).unwrap();
-        let (code, said) = placer(&["--config", file.to_str().unwrap()]);
-        assert!(code == Some(2) && said.contains(names), "{names}: {said}");
+        let (code, stderr) = placer(&["--config", file.to_str().unwrap()]);
+        assert!(code == Some(2) && stderr.contains(names), "{names}: {stderr}");
     }
 }
 
 #[test]
-fn the_example_is_a_configuration() {
+fn the_example_configuration_is_valid() {
     let text = include_str!("../../../deploy/placer.toml");
     let config: wattle_placer::Config =
         wattle_runtime::config::parse(text, Path::new("placer.toml")).unwrap();
