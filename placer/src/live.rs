@@ -1,40 +1,40 @@
-//! The live placer: what happens in the cluster comes in, records and orders go out.
+//! The live placer: events of the cluster in, records and orders out.
 //!
-//! Pure: it holds a [`ClusterState`], feeds it, lets a policy solve it, and answers what must be
-//! written. It must not choose placements itself, and never orders what is not recorded first.
+//! Pure: it feeds a [`Controller`], which decides, and returns what must be written. It adds what the
+//! simulator does not need: stored records, generations, leases, the inventory of nodes and alarms.
+//! It orders nothing that is not recorded first.
 //!
 //! # What survives a kill at any instant
-//! Nothing is kept but what lies in the buckets. Every handling writes in this order, and the next
-//! write begins only after the one before is acknowledged:
+//! The buckets hold all persistent state. Each event is written in this order, and each write begins
+//! after the one before is acknowledged:
 //!
-//! 1. job records (bucket `jobs`): phase, attempt, placement, what it becomes once stopped;
-//! 2. the orders of each node that they touch (bucket `desired`), generation + 1;
-//! 3. the answer to whoever asked.
+//! 1. job records (bucket `jobs`): phase, attempt, placement, next phase of a stopping job;
+//! 2. the orders of the nodes concerned (bucket `desired`), generation + 1;
+//! 3. the reply to the request.
 //!
-//! A node's order is a function of the records alone: every job whose phase is starting, running
-//! or stopping and whose placement names the node, with `stop` where it is stopping. So after a
-//! restart all orders are worked out anew and those that differ from the stored ones are written.
-//! Point by point:
-//! * before a submission is stored: it was not acknowledged; its owner asks again;
-//! * stored, not acknowledged: asked again, it is recognised by its equal specification;
-//! * recorded as starting, not ordered: the order is worked out and written. The attempt counts in
-//!   the record, so a start that was ordered already is not another one;
-//! * recorded as stopping, not ordered: as before; `next_phase` says what it is stopped for;
+//! A node's order is a function of the records: every starting, running or stopping job whose
+//! placement names the node, with `stop` for a stopping job. After a restart all orders are computed
+//! again, and those that differ from the stored ones are written. A kill at each point:
+//! * before a submission is stored: it was not acknowledged, and the client submits again;
+//! * stored, not acknowledged: a repeated submission is recognised by its equal specification;
+//! * recorded as starting, not ordered: the order is computed and written. The record holds the
+//!   attempt, so an order that was written already is the same one;
+//! * recorded as stopping, not ordered: likewise; `next_phase` holds why it stops;
 //! * ended on its node, not recorded: the order still names the job, so the launcher still reports
 //!   how it ended;
-//! * recorded as ended or queued again, still ordered: the order is worked out without it.
+//! * recorded as ended or queued again, still ordered: the order is computed without it.
 //!
-//! Whether a node sleeps is not worked out anew but lies in its order, which is stored before the
-//! sleep or wake command is run (`sleeping.rs`).
+//! A node's sleep state is stored in its order before the sleep or wake command runs
+//! ([`node_sleep`]).
 //!
-//! What is forgotten: on which GPUs a job was undone before, and where an observation began; an
-//! observation under way begins anew. A probe under way is not taken up again, and counts as made.
+//! A restart loses on which GPUs a job was undone, the measurements of an observation (it starts
+//! again) and probes under way (they count as made).
 //!
-//! # A node that is not heard of
-//! Late heartbeats stop new placements there; after `node_lost_after_ms` its jobs are placed anew.
-//! When it returns, its launcher finds them no longer ordered and stops them; until it reports so,
-//! their GPUs are not given to anyone. While the bus is away nobody is called lost. A node that is
-//! alive but cut off may run an old attempt beside the new one until it returns.
+//! # Silent nodes
+//! A node with late heartbeats gets no new jobs; after `node_lost_after_ms` its jobs are queued
+//! again. When it returns, its launcher stops the jobs that are no longer ordered; until it reports
+//! so, their GPUs are not used. While the bus is away no node is lost. A node that is alive but cut
+//! off may run an old attempt until it returns.
 
 mod admission;
 mod budget;

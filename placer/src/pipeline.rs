@@ -1,9 +1,16 @@
-//! How every policy is asked: around its own rule stand those that hold for all of them.
+//! The stages of a planning round, in order. They are the same for every policy.
 //!
-//! Before it, jobs that may wait for a cleaner grid are taken out of sight ([`crate::power::carbon_deferral`]), and
-//! those that alone need more than the budget can ever feed, so that nobody waits behind them; after
-//! it, what the plan would draw is kept within bounds ([`crate::power::limits`]). Where nothing is bounded
-//! and nobody may wait, the policy's plan stands as it is.
+//! 1. Carbon deferral hides queued jobs that wait for a cleaner grid ([`crate::power::carbon_deferral`]).
+//! 2. Jobs that need more power than the budget ever supplies are hidden, so that no job queues
+//!    behind them.
+//! 3. The policy plans. [`crate::policies::policy`] has wrapped it in the rules that belong to it:
+//!    the co-location trial, then the rule that sets caps and clocks (`@MHZ`, `+zeus`), then node
+//!    sleep.
+//! 4. Carbon deferral pauses running jobs.
+//! 5. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
+//!    ([`crate::power::limits`]).
+//!
+//! Without limits and deferrals the policy's plan passes unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,42 +25,46 @@ use crate::power::limits::enforce;
 use crate::power::model::{PowerEstimate, alone_w};
 use crate::state::gpu_set::JobKey;
 
-/// What is to be done now, with all that holds for every policy.
+/// The plan of one round.
 #[must_use]
 pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
-    let deferred = Deferrals::of(policy, input);
-    let too_dear = too_dear(policy, input);
+    let deferrals = Deferrals::of(policy, input);
+    let infeasible = infeasible_under_budget(policy, input);
     let hidden: BTreeSet<JobKey> =
-        deferred.waiting.keys().chain(too_dear.keys()).copied().collect();
+        deferrals.waiting.keys().chain(infeasible.keys()).copied().collect();
     let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
-    let seen = visible.as_ref().map_or(input, |visible| input.with_state(visible));
-    let mut plan = policy.solve(seen);
-    if !deferred.is_empty() {
-        deferred.add_to(&mut plan);
+    let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
+
+    let mut plan = policy.solve(input);
+    if !deferrals.is_empty() {
+        deferrals.add_to(&mut plan);
     }
-    let mut plan = enforce(policy, seen, plan);
-    plan.deferred = deferred.waiting.len() as u32;
+    let mut plan = enforce(policy, input, plan);
+
+    plan.deferred = deferrals.waiting.len() as u32;
     if plan.blocked.is_none() {
-        let first = hidden.iter().next();
-        plan.blocked = first.and_then(|&job| {
-            let reason = deferred.reason(job).or_else(|| too_dear.get(&job).cloned())?;
+        plan.blocked = hidden.iter().next().and_then(|&job| {
+            let reason = deferrals.reason(job).or_else(|| infeasible.get(&job).cloned())?;
             Some(Blocked { job, reason })
         });
     }
     plan
 }
 
-/// Queued jobs that even at their min_power and alone need more than is there to start anything.
-fn too_dear(policy: &dyn Policy, input: PlanningInput<'_>) -> BTreeMap<JobKey, Reason> {
+/// Queued jobs that exceed the admission limit even alone on the cluster and at their lowest power.
+fn infeasible_under_budget(
+    policy: &dyn Policy,
+    input: PlanningInput<'_>,
+) -> BTreeMap<JobKey, Reason> {
     let mut found = BTreeMap::new();
     let Some(below) = input.limits.admission_limit else { return found };
-    let thrift = PowerEstimate::under(policy);
+    let estimate = PowerEstimate::under(policy);
     for (key, job) in input.state.queue() {
-        // Who goes on with another size has started already.
+        // A job that continues with another size is admitted already.
         if job.next_gpus.is_some() {
             continue;
         }
-        let drawn = alone_w(input, thrift, job);
+        let drawn = alone_w(input, estimate, job);
         if drawn > below.as_w() {
             let drawn = Power::from_w_f64(drawn);
             found.insert(key, Reason::HeldBack { drawn, below });

@@ -91,7 +91,7 @@ impl Placer {
                 if tracked.record.next_phase == Some(JobPhase::Cancelled) {
                     return accepted;
                 }
-                self.ask_to_stop(now, job, JobPhase::Cancelled);
+                self.request_stop(now, job, JobPhase::Cancelled);
             }
             _ => self.end(now, job, JobPhase::Cancelled),
         }

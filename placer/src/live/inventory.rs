@@ -1,4 +1,4 @@
-//! Which nodes there are, what they have, and whether they are to be trusted with a job.
+//! The nodes: their GPUs, whether they answer, and whether they may get jobs.
 
 use std::collections::BTreeSet;
 
@@ -12,22 +12,22 @@ use wattle_common::{JobId, NodeId, Timestamp};
 use crate::live::Placer;
 use crate::{NodeFacts, Wakefulness};
 
-/// What is known of a node.
+/// The state of one node.
 #[derive(Default)]
 pub(super) struct NodeState {
-    /// The power agent's last report, and when something new was last heard of it.
+    /// The power agent's last report, and when a newer one last arrived.
     pub(super) power: Option<(PowerReport, Timestamp)>,
     /// The launcher's.
     pub(super) launch: Option<(LaunchReport, Timestamp)>,
-    /// The order that stands.
+    /// The order in force.
     pub(super) desired: Option<NodeDesired>,
     /// The jobs that hold GPUs here.
     pub(super) jobs: BTreeSet<JobId>,
-    /// Whether it is anything but awake.
+    /// Its sleep state; absent: awake.
     pub(super) sleep: Option<NodeSleep>,
-    /// Whether its wake command failed and is to be run again.
+    /// Whether its wake command failed and runs again.
     pub(super) wake_again: bool,
-    /// The leaf switch that the problem knows it below.
+    /// The leaf switch in the cluster's state.
     switch: Option<SwitchId>,
 }
 
@@ -36,7 +36,7 @@ impl Placer {
         self.nodes.entry(node.clone()).or_default()
     }
 
-    /// A report is a sign of life only if it is newer than the last: buckets repeat themselves.
+    /// A report counts as a heartbeat only if it is newer than the last: buckets deliver again.
     pub(super) fn power_reported(&mut self, now: Timestamp, report: PowerReport) {
         let node = self.node_mut(&report.node);
         if node.power.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
@@ -50,15 +50,15 @@ impl Placer {
         let node = self.node_mut(&id);
         if node.launch.as_ref().is_none_or(|(last, _)| last.at_us < report.at_us) {
             node.launch = Some((report, now));
-            // The bucket of orders was lost or is an older one: what is written must be newer than
-            // what the node has obeyed, or it obeys nothing any more.
+            // The bucket of orders was lost or restored from an older copy. The next order must be
+            // newer than the one the node obeyed, or the node ignores it.
             if node.desired.as_ref().is_none_or(|desired| desired.generation < seen) {
                 self.to_order.insert(id);
             }
         }
     }
 
-    /// A placement names this GPU, so it is there, whatever else is known of the node.
+    /// Records that the node has at least this many GPUs, since a placement names them.
     pub(super) fn know_at_least(&mut self, node: &NodeId, gpus: u32) {
         let known = self
             .controller
@@ -78,7 +78,7 @@ impl Placer {
         }
     }
 
-    /// Brings what the problem knows of a node up to date; plans anew where that gives more room.
+    /// Updates a node in the cluster's state from its reports; a change starts a planning round.
     pub(super) fn refresh(&mut self, now: Timestamp, node: &NodeId) {
         self.watch_sleep(now, node);
         let Some(state) = self.nodes.get(node) else { return };
@@ -92,12 +92,12 @@ impl Placer {
             .state()
             .node_key(node)
             .map(|key| &self.controller.state().node(key).facts);
-        // A card that never answered has no kind; the node has what its others say, or said.
+        // A GPU that never answered has no type; the node's other GPUs have it, or had it before.
         let is_known = |gpu: &&AppliedGpu| !gpu.gpu_type.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
         let known = || power.gpus.iter().filter(is_known);
         let kind = known().map(|gpu| gpu.gpu_type.as_str()).next();
         let kind = kind.or(before.map(|facts| facts.gpu_type.as_str())).unwrap_or_default();
-        // Cards of another kind than the node's first are not mixed in.
+        // GPUs of another type than the node's first are ignored.
         let cards = known().filter(|gpu| gpu.gpu_type == kind);
         let unread = power.gpus.iter().filter(|gpu| gpu.gpu_type.is_empty());
         let there = cards.clone().chain(unread.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
@@ -106,10 +106,10 @@ impl Placer {
         let memory = memory.or(before.map(|facts| facts.memory_mib)).unwrap_or(0);
         let mut healthy =
             cards.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
-        healthy &= !self.haunted(node);
+        healthy &= !self.gpus_with_orphans(node);
         let wakefulness = state.wakefulness();
         let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
-        // One that sleeps is silent and yet well.
+        // A sleeping node is silent and healthy.
         let awake = wakefulness == Wakefulness::Awake;
         if not_woken || (awake && !self.is_fresh(now, node)) {
             healthy = 0;
@@ -125,7 +125,7 @@ impl Placer {
         };
         if before.is_none_or(|before| **before != facts) {
             self.controller.events().node_known(facts);
-            // A new node gets its first order, new cards the site's cap.
+            // A new node gets its first order, new GPUs the site's cap.
             self.to_order.insert(node.clone());
             self.plan_soon(now);
         }
@@ -137,14 +137,13 @@ impl Placer {
             self.node_mut(node).switch = switch;
         }
         if self.controller.state().node(key).wakefulness != wakefulness {
-            // From now on it counts as idle.
+            // Its idle time starts now.
             self.controller.events().advance_to(now);
             self.controller.events().node_is(key, wakefulness);
         }
     }
 
-    /// The number that stands for a switch: that of the other nodes below it, else the lowest that
-    /// stands for none.
+    /// The number of a switch: that of the other nodes below it, else the lowest unused number.
     fn number_of(&self, switch: &SwitchId, node: &NodeId) -> u32 {
         let mut taken = BTreeSet::new();
         for (other, state) in self.nodes.iter().filter(|(other, _)| *other != node) {
@@ -160,8 +159,8 @@ impl Placer {
         (0..).find(|number| !taken.contains(number)).unwrap_or_default()
     }
 
-    /// GPUs on which something runs that is not ordered: a job of before the node was lost.
-    fn haunted(&self, node: &NodeId) -> u64 {
+    /// GPUs with orphaned processes: of a job that is no longer ordered there.
+    fn gpus_with_orphans(&self, node: &NodeId) -> u64 {
         let Some((report, _)) = self.nodes.get(node).and_then(|state| state.launch.as_ref()) else {
             return 0;
         };
@@ -184,7 +183,7 @@ impl Placer {
         bits
     }
 
-    /// Whether both of the node's services have been heard of lately.
+    /// Whether both of the node's services have reported recently.
     pub(super) fn is_fresh(&self, now: Timestamp, node: &NodeId) -> bool {
         let Some(state) = self.nodes.get(node) else { return false };
         let patience = self.config.node_patience();
@@ -192,14 +191,14 @@ impl Placer {
         power && state.launch.as_ref().is_some_and(|(_, at)| now.since(*at) <= patience)
     }
 
-    /// Whether the node's launcher has been silent for so long that its jobs are given up.
+    /// Whether the node's launcher has been silent for longer than `node_lost_after_ms`.
     pub(super) fn is_lost(&self, now: Timestamp, node: &NodeId) -> bool {
         let heard = self.nodes.get(node).and_then(|state| state.launch.as_ref());
         let heard = heard.map_or(self.heard_from, |(_, at)| (*at).max(self.heard_from));
         now.since(heard) > self.config.node_lost_after()
     }
 
-    /// Whether every GPU that the job has on this node answers, as far as is known.
+    /// Whether no GPU of the job on this node is reported as failed.
     pub(super) fn cards_answer(&self, node: &NodeId, gpus: &[u32]) -> bool {
         let Some((power, _)) = self.nodes.get(node).and_then(|state| state.power.as_ref()) else {
             return true;
@@ -207,7 +206,7 @@ impl Placer {
         !power.gpus.iter().any(|card| !card.healthy && gpus.contains(&card.gpu))
     }
 
-    /// Whether every node that there is has been heard of.
+    /// Whether every node of the cluster has reported.
     pub(super) fn inventory_complete(&self, now: Timestamp) -> bool {
         let known = self.controller.state().nodes().len();
         match self.config.nodes_expected {

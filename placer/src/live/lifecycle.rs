@@ -1,4 +1,4 @@
-//! A job's life after it was placed: starts, ends, stops, losses, as its nodes report them.
+//! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
 use wattle_common::job::{JobPhase, NodeShare};
 use wattle_common::messages::{LaunchState, LaunchedJob};
@@ -6,18 +6,18 @@ use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::{Placer, has_gpus};
 
-/// Who decides here, in a record's reasons: no policy.
+/// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
 
-/// What one node says of its part of a job.
+/// One node's part of a job, from its report.
 enum Part {
-    /// Nothing yet.
+    /// Not reported yet.
     Unknown,
     Running,
-    /// It was asked to stop.
+    /// It was requested to stop.
     Stopping,
     Ended(LaunchState),
-    /// The node is not heard of any more, and its processes count as gone.
+    /// The node is lost, and its processes count as gone.
     NodeLost,
 }
 
@@ -27,8 +27,8 @@ impl Part {
     }
 }
 
-/// What became of a job that has GPUs, without its being asked.
-struct Turn {
+/// The end of a job that was not requested to stop.
+struct UnrequestedEnd {
     next: JobPhase,
     decision: String,
     reason: String,
@@ -36,7 +36,7 @@ struct Turn {
 }
 
 impl Placer {
-    /// Draws from its nodes' reports what has become of a job, and records it.
+    /// Derives a job's phase from its nodes' reports, and records it.
     pub(super) fn judge(&mut self, now: Timestamp, job: &JobId) {
         let Some(tracked) = self.jobs.get(job).filter(|t| has_gpus(t.record.phase)) else { return };
         let record = &tracked.record;
@@ -70,7 +70,7 @@ impl Placer {
         let logs: Vec<&str> =
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
         let turn = self.turn(&shares, &parts, &logs).filter(|turn| match phase {
-            // It failed before it heard that it should stop: starting it again would not help.
+            // It failed before the stop request arrived: starting it again would not help.
             JobPhase::Stopping => next == Some(JobPhase::Queued) && turn.next == JobPhase::Failed,
             _ => true,
         });
@@ -110,23 +110,23 @@ impl Placer {
         }
     }
 
-    /// Why a job that was not asked to stop cannot go on; a failure of its own comes first.
-    fn turn(&self, shares: &[NodeShare], parts: &[Part], logs: &[&str]) -> Option<Turn> {
+    /// Why a job that was not requested to stop cannot continue. Its own failure takes precedence.
+    fn turn(&self, shares: &[NodeShare], parts: &[Part], logs: &[&str]) -> Option<UnrequestedEnd> {
         let mut again = None;
         for ((share, part), log) in shares.iter().zip(parts).zip(logs) {
             let node = &share.node;
             let sick = !self.cards_answer(node, &share.gpus);
-            let back = |reason: String| Turn {
+            let back = |reason: String| UnrequestedEnd {
                 next: JobPhase::Queued,
-                decision: "to be placed anew".to_owned(),
+                decision: "to be placed again".to_owned(),
                 reason,
                 exit_code: None,
             };
             match part {
-                // A program that loses its card ends with an error that is none of its own.
+                // A program that loses its GPU ends with an error that is not its own.
                 _ if sick => again = Some(back(format!("a GPU of {node} does not answer"))),
                 Part::Ended(LaunchState::Exited { code }) if *code != 0 => {
-                    return Some(Turn {
+                    return Some(UnrequestedEnd {
                         next: JobPhase::Failed,
                         decision: "failed".to_owned(),
                         reason: format!(
@@ -136,7 +136,7 @@ impl Placer {
                     });
                 }
                 Part::Ended(LaunchState::Refused { error }) => {
-                    return Some(Turn {
+                    return Some(UnrequestedEnd {
                         next: JobPhase::Failed,
                         decision: "failed".to_owned(),
                         reason: format!("it cannot be started on {node}: {error}"),
@@ -151,7 +151,7 @@ impl Placer {
                 }
                 Part::NodeLost => {
                     let silence = self.config.node_lost_after().as_secs();
-                    again = Some(back(format!("{node} has not been heard of for {silence} s")));
+                    again = Some(back(format!("{node} has not reported for {silence} s")));
                 }
                 Part::Unknown | Part::Running | Part::Stopping | Part::Ended(_) => {}
             }
@@ -159,9 +159,9 @@ impl Placer {
         again
     }
 
-    /// Asks all of a job's nodes to stop it, wherever it still runs.
-    fn stop(&mut self, now: Timestamp, job: &JobId, turn: Turn) {
-        self.ask_to_stop(now, job, turn.next);
+    /// Stops a job on all its nodes.
+    fn stop(&mut self, now: Timestamp, job: &JobId, turn: UnrequestedEnd) {
+        self.request_stop(now, job, turn.next);
         let tracked = self.jobs.get_mut(job).expect("only called for a known job");
         tracked.record.exit_code = turn.exit_code;
         if turn.next == JobPhase::Failed {
@@ -170,8 +170,8 @@ impl Placer {
         self.reason(now, job, PLACER, turn.decision, turn.reason);
     }
 
-    /// The record says that it is stopping, and what it becomes then.
-    pub(super) fn ask_to_stop(&mut self, now: Timestamp, job: &JobId, next: JobPhase) {
+    /// Records that the job stops, and its phase after that.
+    pub(super) fn request_stop(&mut self, now: Timestamp, job: &JobId, next: JobPhase) {
         let Some(tracked) = self.jobs.get_mut(job) else { return };
         let record = &mut tracked.record;
         if record.phase != JobPhase::Stopping {
@@ -190,7 +190,7 @@ impl Placer {
         self.to_judge.insert(job.clone());
     }
 
-    /// Nothing of the job runs any more.
+    /// All processes of the job are gone.
     pub(super) fn end(&mut self, now: Timestamp, job: &JobId, mut phase: JobPhase) {
         let attempts_max = self.config.attempts_max;
         let Some(tracked) = self.jobs.get_mut(job) else { return };
@@ -198,8 +198,8 @@ impl Placer {
         if phase == JobPhase::Queued && record.attempt >= attempts_max {
             phase = JobPhase::Failed;
             record.error = Some(format!(
-                "started {} times without coming to its end: see its reasons, or raise the \
-                 placer's attempts_max",
+                "started {} times without completing: see its reasons, or raise the placer's \
+                 attempts_max",
                 record.attempt
             ));
         }
@@ -228,7 +228,7 @@ impl Placer {
         for share in placement.iter().flat_map(|placement| &placement.shares) {
             self.node_mut(&share.node).jobs.remove(job);
             self.to_order.insert(share.node.clone());
-            // A lost node may still run it: its GPUs are looked at again.
+            // A lost node may still run it: its GPUs may have orphans.
             self.refresh(now, &share.node);
         }
         self.to_store.insert(job.clone());

@@ -1,4 +1,4 @@
-//! What each node is ordered to do: worked out from the records, numbered, leased.
+//! The orders of nodes: computed from the records, numbered and leased.
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{DesiredGpu, DesiredJob, NodeDesired};
@@ -7,7 +7,7 @@ use wattle_common::{NodeId, Timestamp};
 use crate::live::{Action, Placer, has_gpus};
 
 impl Placer {
-    /// Writes the node's order where it is not what the records say, or its lease is to be renewed.
+    /// Writes the node's order if it differs from the records, or its lease is due for renewal.
     pub(super) fn order(&mut self, now: Timestamp, node: &NodeId, out: &mut Vec<Action>) {
         let (jobs, gpus) = (self.jobs_of(node), self.caps_of(node));
         let third = self.config.lease() / 3;

@@ -1,4 +1,4 @@
-//! One round of planning: solve, check, apply, and write down why.
+//! One planning round: plan, check, record with reasons, apply.
 
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
@@ -8,7 +8,7 @@ use wattle_common::messages::job_record::REASONS_MAX;
 use crate::live::Placer;
 use crate::{Decision, JobKey, Plan};
 
-/// What a record says of a job whose turn has come and that finds no room.
+/// The decision recorded for the first queued job that finds no room.
 const WAITS: &str = "waits";
 
 impl Placer {
@@ -46,7 +46,7 @@ impl Placer {
         }
     }
 
-    /// Puts one decision into the job's record. The problem does not know of it yet.
+    /// Records one decision. The cluster's state is changed afterwards.
     fn record(&mut self, now: Timestamp, decision: &Decision) {
         let Some(facts) =
             self.controller.state().job(decision.job()).map(|job| job.facts.id.clone())
@@ -62,7 +62,7 @@ impl Placer {
         let Some(tracked) = self.jobs.get_mut(&facts) else { return };
         let record = &mut tracked.record;
         let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
-        let said = match decision {
+        let text = match decision {
             Decision::Start { observe, setting, .. } => {
                 record.setting = *setting;
                 record.phase = JobPhase::Starting;
@@ -112,10 +112,10 @@ impl Placer {
                 "rejected".to_owned()
             }
         };
-        self.reason(now, &facts, &policy, said, reason);
+        self.reason(now, &facts, &policy, text, reason);
     }
 
-    /// The first job that waits is told why, at most as often as progress is stored.
+    /// Records why the first queued job waits, at most as often as progress is stored.
     fn note_blocked(&mut self, now: Timestamp, plan: &Plan) {
         let Some(blocked) = &plan.blocked else { return };
         let Some(id) = self.id_of(blocked.job) else { return };
@@ -147,7 +147,7 @@ impl Placer {
         self.controller.state().job(key).map(|job| job.facts.id.clone())
     }
 
-    /// Adds a reason to the job's record, and has it stored.
+    /// Adds a reason to the job's record, and stores it.
     pub(super) fn reason(
         &mut self,
         now: Timestamp,

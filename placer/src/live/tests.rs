@@ -249,7 +249,7 @@ fn a_node_that_is_silent_gets_no_job_and_at_last_loses_those_it_has() {
     assert_eq!((record.phase, record.attempt), (JobPhase::Running, 2));
     assert_eq!(record.placement.as_ref().unwrap().to_string(), "n1:0,1");
     let why = &record.reasons[1];
-    assert_eq!(why.reason, "n0 has not been heard of for 120 s");
+    assert_eq!(why.reason, "n0 has not reported for 120 s");
     // It returns with the old attempt still running: its cards are given to nobody until it ends.
     world.submit(spec("b", 1));
     world.slow_stop = true;
