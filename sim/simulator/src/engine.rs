@@ -9,6 +9,7 @@ mod comparing;
 mod deciding;
 mod metering;
 mod nodes;
+mod probing;
 pub(crate) mod recording;
 mod running;
 
@@ -56,6 +57,8 @@ enum Due {
     WindowCloses,
     /// A node has woken up.
     NodeWakes,
+    /// A probe's time is over.
+    ProbeEnds,
 }
 
 /// One policy's run through a scenario.
@@ -166,6 +169,7 @@ impl<'s> Engine<'s> {
         let mut config = ControllerConfig {
             price: options.price,
             nodes_sleep: options.nodes_sleep,
+            probe: options.probe,
             ..ControllerConfig::default()
         };
         config.tenants_max = options.tenants_max.unwrap_or(config.tenants_max);
@@ -194,7 +198,8 @@ impl<'s> Engine<'s> {
             if options.budget.is_some() { Reads::All } else { policy.capabilities().reads };
         let reads = reads_what != Reads::Nothing;
         let oracle = options.oracle;
-        let profiles = (reads && !oracle).then(|| Profiles::new(scenario.seed, reads_what));
+        let profiles = (reads && !oracle)
+            .then(|| Profiles::new(scenario.seed, reads_what, options.probe.enabled));
         Ok(Self {
             scenario,
             options,
@@ -282,6 +287,13 @@ impl<'s> Engine<'s> {
                 && at == now_us
             {
                 self.due.pop();
+                if what == Due::ProbeEnds {
+                    if !std::mem::replace(&mut reached, true) {
+                        self.reach(now_us);
+                    }
+                    something |= self.end_probes();
+                    continue;
+                }
                 if what == Due::NodeWakes {
                     if !std::mem::replace(&mut reached, true) {
                         self.reach(now_us);
@@ -311,7 +323,7 @@ impl<'s> Engine<'s> {
                         continue;
                     }
                     Due::WindowCloses => self.close_window(job),
-                    Due::NodeWakes => {}
+                    Due::NodeWakes | Due::ProbeEnds => {}
                 }
                 something = true;
             }

@@ -64,16 +64,11 @@ pub(crate) struct Profiles {
 }
 
 impl Profiles {
-    pub(crate) fn new(seed: u64, reads: Reads) -> Self {
+    pub(crate) fn new(seed: u64, reads: Reads, probe: bool) -> Self {
         let shipped = PredictorConfig::shipped();
         let points_max = if reads == Reads::All { shipped.points_max } else { POINTS_MAX };
         Self {
-            predictor: Predictor::new(PredictorConfig {
-                points_max,
-                // Proposed probes are not executed.
-                probe: false,
-                ..shipped
-            }),
+            predictor: Predictor::new(PredictorConfig { points_max, probe, ..shipped }),
             noise: Stream::new(seed, "profiles"),
             learned: BTreeMap::new(),
         }

@@ -1,6 +1,7 @@
 //! A scenario, ready to be run under one policy after another.
 
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
+use wattle_placer::controller::probes::ProbeConfig;
 use wattle_placer::{Policy, Reads, UnknownPolicy, Violation, policy};
 use wattle_world::World;
 
@@ -124,6 +125,8 @@ pub struct RunOptions {
     pub forecast: Forecast,
     /// Whether no job waits for a cleaner grid, whatever slack it declares.
     pub no_deferral: bool,
+    /// Whether running jobs are probed, and what that may cost; off by default, as live.
+    pub probe: ProbeConfig,
 }
 
 /// Runs `scenario` under `policy`.

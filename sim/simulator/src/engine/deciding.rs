@@ -90,6 +90,7 @@ impl Engine<'_> {
             }
         }
         self.controller.apply(plan);
+        self.end_probes();
         let mut undone = false;
         for decision in &plan.decisions {
             match decision {

@@ -112,9 +112,16 @@ impl Engine<'_> {
 
     /// Gives these GPUs the caps and clocks that the controller decides.
     pub(super) fn set_gpus(&mut self, gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>) {
-        if !self.controller.sets_gpus() {
-            return;
+        if self.controller.sets_gpus() {
+            self.set_gpus_again(gpus);
         }
+    }
+
+    /// The same where the last of the settings may just have ended.
+    pub(super) fn set_gpus_again(
+        &mut self,
+        gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>,
+    ) {
         for (node, gpu) in gpus {
             let mut setting = self.controller.gpu_setting(node, gpu);
             let default = self.cards.model(node).cap_default;

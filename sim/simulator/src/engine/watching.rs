@@ -157,6 +157,7 @@ impl Engine<'_> {
         });
         if let Some(surface) = surface {
             self.controller.events().surface_known(key, surface);
+            self.consider_probe(key);
         }
         let running = &mut self.jobs[job as usize];
         running.window_from_us = self.now_us;
