@@ -1,5 +1,6 @@
 //! One round: plan, check, apply; and the cap and clock that each GPU gets.
 
+use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
 use crate::controller::{Controller, PolicyHandle};
@@ -42,26 +43,33 @@ impl<P: PolicyHandle> Controller<P> {
     /// that enforces the power limit.
     #[must_use]
     pub fn gpu_setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
-        if !self.sets_gpus() {
-            return GpuSetting::DEFAULT;
-        }
+        let cap_mw = self.enforced_cap(node, gpu);
+        self.requested_setting(node, gpu).lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
+    }
+
+    /// As [`Self::gpu_setting`], without an enforced cap that the GPU's default cap implies.
+    #[must_use]
+    pub fn gpu_setting_below(&self, node: NodeKey, gpu: u32, default_cap: Power) -> GpuSetting {
+        let cap_mw = self.enforced_cap(node, gpu).filter(|cap| *cap < default_cap);
+        self.requested_setting(node, gpu).lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
+    }
+
+    /// The setting that the site, the GPU's jobs and a probe request.
+    fn requested_setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
         let mut setting = self.config.site_setting;
         for &key in self.state.node(node).tenants(gpu) {
             if let Some(own) = self.state.job(key).and_then(|job| setting_of(&job.state)) {
                 setting = setting.lower_of(own);
             }
         }
-        match self.probes.look_at(&self.state, node, gpu) {
-            Some(Look::Cap(cap)) => {
-                setting = setting.lower_of(GpuSetting { cap_mw: Some(cap), clock_mhz_max: None });
-            }
+        let probed = match self.probes.look_at(&self.state, node, gpu) {
+            Some(Look::Cap(cap)) => GpuSetting { cap_mw: Some(cap), ..GpuSetting::DEFAULT },
             Some(Look::Clock(clock)) => {
-                setting = setting.lower_of(GpuSetting { cap_mw: None, clock_mhz_max: Some(clock) });
+                GpuSetting { clock_mhz_max: Some(clock), ..GpuSetting::DEFAULT }
             }
-            None => {}
-        }
-        let cap_mw = self.enforced_cap(node, gpu);
-        setting.lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
+            None => GpuSetting::DEFAULT,
+        };
+        setting.lower_of(probed)
     }
 }
 

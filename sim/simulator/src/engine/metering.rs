@@ -123,9 +123,8 @@ impl Engine<'_> {
         gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>,
     ) {
         for (node, gpu) in gpus {
-            let mut setting = self.controller.gpu_setting(node, gpu);
-            let default = self.cards.model(node).cap_default;
-            setting.cap_mw = setting.cap_mw.filter(|cap| *cap < default);
+            let default_cap = self.cards.model(node).cap_default;
+            let setting = self.controller.gpu_setting_below(node, gpu, default_cap);
             self.cards.set(node, gpu, setting, &mut self.touched);
         }
     }
