@@ -114,6 +114,8 @@ impl Engine<'_> {
                     let job = self.by_key[job.index()];
                     if let Some(on) = self.jobs[job as usize].on.clone() {
                         self.set_gpus(on.gpus());
+                        // Co-tenants start a new window too, whichever setting is the lower one.
+                        self.touched.extend(self.cards.neighbours(job, &on));
                         self.touched.push(job);
                     }
                 }
