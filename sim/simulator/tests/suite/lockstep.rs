@@ -92,9 +92,9 @@ impl Live {
         };
         for (node, gpus) in nodes {
             let mut gpus: Vec<_> =
-                (0..*gpus).map(|gpu| testkit::node::applied_gpu(gpu, "v100")).collect();
+                (0..*gpus).map(|gpu| testkit::applied_gpu(gpu, "v100")).collect();
             gpus.iter_mut().for_each(|gpu| gpu.healthy = true);
-            let report = testkit::node::power_report(node.as_str(), START, gpus);
+            let report = testkit::power_report(node.as_str(), START, gpus);
             live.handle(START, Event::PowerReported(report));
         }
         live.report(START);
@@ -115,7 +115,7 @@ impl Live {
             let generation = self.desired.get(&node).map_or(0, |desired| desired.generation);
             let jobs: Vec<LaunchedJob> = self.runs[&node].values().cloned().collect();
             let at = Timestamp::from_us(self.reports);
-            let report = testkit::node::launch_report(node.as_str(), at, generation, jobs);
+            let report = testkit::launch_report(node.as_str(), at, generation, jobs);
             self.handle(now, Event::LaunchReported(report));
         }
     }
@@ -133,7 +133,7 @@ impl Live {
                             (false, Some(run)) if run.attempt == job.attempt => continue,
                             (false, _) => LaunchState::Running,
                         };
-                        let run = testkit::node::launched_job(
+                        let run = testkit::launched_job(
                             job.job.as_str(),
                             job.attempt,
                             job.gpus.clone(),
@@ -216,7 +216,7 @@ fn live(name: &str, recording: &Recording) -> Made {
         }
         live.report(now);
         for job in recording.jobs.iter().filter(|job| job.submit_us == at_us) {
-            let mut spec = testkit::job::job_spec(job.id.as_str(), job.asked.min);
+            let mut spec = testkit::job_spec(job.id.as_str(), job.asked.min);
             spec.gpus = job.asked;
             spec.workload = Some(job.workload.clone());
             spec.checkpoint_signal = Some("SIGUSR1".to_owned());
@@ -235,8 +235,14 @@ fn simulator_and_live_placer_make_the_same_decisions() {
     let scenario = Scenario::from_trace(&world, &trace, &"2x8:v100".parse().unwrap(), 7).unwrap();
     for name in ["fifo", "tiresias", "tiresias:3600"] {
         let options = RunOptions::default();
-        let (outcome, recording) =
-            run_recorded(&world, &scenario, policy(name).unwrap().as_ref(), &options).unwrap();
+        let (outcome, recording) = run_recorded(
+            &world,
+            &scenario,
+            policy(name).unwrap().as_ref(),
+            &options,
+            &mut |_, _| {},
+        )
+        .unwrap();
         assert_eq!(outcome.finished, scenario.jobs.len(), "{name}");
         let (simulated, live) = (simulated(&recording), live(name, &recording));
         let only = |a: &Made, b: &Made| a.difference(b).cloned().collect::<Vec<_>>();
