@@ -3,7 +3,6 @@
 
 mod budgets;
 mod generator;
-mod lockstep;
 mod measured;
 mod peer;
 mod recording;
