@@ -75,8 +75,8 @@ fn from_nothing((nodes, jobs): (u32, u32)) -> Site {
     let known: Vec<(Arc<Surface>, Arc<OperatingPoints>)> = (0..WORKLOADS)
         .map(|kind| {
             let surface = surface(kind);
-            let menu = OperatingPoints::of(&surface, ANY);
-            (Arc::new(surface), Arc::new(menu))
+            let operating_points = OperatingPoints::of(&surface, ANY);
+            (Arc::new(surface), Arc::new(operating_points))
         })
         .collect();
     let mut stream = Stream::new(7, "bench");
@@ -90,11 +90,11 @@ fn arrive(
     site: &mut Site,
     stream: &mut Stream,
     i: u32,
-    (surface, menu): &(Arc<Surface>, Arc<OperatingPoints>),
+    (surface, operating_points): &(Arc<Surface>, Arc<OperatingPoints>),
 ) {
     let submitted_at = site.now();
     let key = site.job_arrived(JobFacts { submitted_at, ..job_facts(&format!("j{i}"), ANY) });
-    site.surface_and_menu_known(key, surface.clone(), menu.clone());
+    site.surface_and_menu_known(key, surface.clone(), operating_points.clone());
     let steps_total = Some((10_000.0 * (2.0 * stream.normal()).exp()) as u64 + 1);
     site.job_progressed(key, Progress { steps_total, ..Progress::default() });
 }
@@ -125,7 +125,8 @@ fn first_full_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
 fn incremental_round(bencher: divan::Bencher<'_, '_>, scale: (u32, u32)) {
     let mut site = at_rest(scale);
     let (gone, job) = site.running().next().expect("a job runs");
-    let known = job.surface.clone().zip(job.menu.clone()).expect("every job has a surface");
+    let known =
+        job.surface.clone().zip(job.operating_points.clone()).expect("every job has a surface");
     site.job_finished(gone);
     arrive(&mut site, &mut Stream::new(8, "bench"), scale.1, &known);
     let wattle = policy("wattle").unwrap();

@@ -165,14 +165,14 @@ pub struct Placer {
     jobs: BTreeMap<JobId, Tracked>,
     nodes: BTreeMap<NodeId, NodeState>,
     /// Before it, no heartbeat is missed: the placer or the bus was away.
-    heard_from: Timestamp,
+    reports_valid_from: Timestamp,
     started_at: Timestamp,
     round_at: Option<Timestamp>,
     tick_at: Timestamp,
     /// Ended jobs, the oldest first.
     ended: BTreeSet<(Timestamp, JobId)>,
     // What the handling under way has touched.
-    to_judge: BTreeSet<JobId>,
+    to_reconcile: BTreeSet<JobId>,
     to_store: BTreeSet<JobId>,
     to_order: BTreeSet<NodeId>,
     to_wake: BTreeSet<NodeId>,
@@ -200,12 +200,12 @@ impl Placer {
             controller: Controller::new(config.controller(), policy),
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            heard_from: now,
+            reports_valid_from: now,
             started_at: now,
             round_at: Some(now + config.round_delay()),
             tick_at: now,
             ended: BTreeSet::new(),
-            to_judge: BTreeSet::new(),
+            to_reconcile: BTreeSet::new(),
             to_store: BTreeSet::new(),
             to_order: BTreeSet::new(),
             to_wake: BTreeSet::new(),
@@ -243,7 +243,7 @@ impl Placer {
             order(a).cmp(&order(b))
         });
         for record in &records {
-            self.recall_job(record);
+            self.restore_job(record);
         }
         // What past jobs were tells of those to come.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
@@ -253,7 +253,7 @@ impl Placer {
             .for_each(|work_s| self.controller.events().work_remembered(work_s));
         for observing in [false, true] {
             for record in records.iter().filter(|record| record.observing == observing) {
-                self.recall_placement(record);
+                self.restore_placement(record);
             }
         }
         for record in &records {
@@ -268,17 +268,17 @@ impl Placer {
             let heard = report.at_us.min(now);
             self.launch_reported(heard, report);
         }
-        self.recall_sleep(now);
+        self.restore_sleep(now);
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
         }
         // Whatever a kill left undone is done at the first wake.
-        self.to_judge.extend(self.jobs.keys().cloned());
+        self.to_reconcile.extend(self.jobs.keys().cloned());
         self.to_order.extend(nodes);
     }
 
-    fn recall_job(&mut self, record: &JobRecord) {
+    fn restore_job(&mut self, record: &JobRecord) {
         let job = record.spec.job.clone();
         let key = (!record.phase.is_final())
             .then(|| self.controller.restore(JobFacts::from(&record.spec), &record.probes));
@@ -295,13 +295,13 @@ impl Placer {
         self.jobs.insert(job, tracked);
     }
 
-    fn recall_placement(&mut self, record: &JobRecord) {
+    fn restore_placement(&mut self, record: &JobRecord) {
         let Some(key) = self.controller.state().job_key(&record.spec.job) else { return };
         let Some(placement) = record.placement.as_ref().filter(|_| has_gpus(record.phase)) else {
             return;
         };
         for share in &placement.shares {
-            self.know_at_least(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
+            self.ensure_gpu_count(&share.node, share.gpus.iter().max().map_or(0, |gpu| gpu + 1));
             self.node_mut(&share.node).jobs.insert(record.spec.job.clone());
         }
         if let Some(on) = self.controller.state().gpu_set(placement) {
@@ -351,7 +351,7 @@ impl Placer {
 
     /// Writes down what this handling has changed, in the one order that survives a kill.
     fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
-        while let Some(job) = self.to_judge.pop_first() {
+        while let Some(job) = self.to_reconcile.pop_first() {
             self.judge(now, &job);
         }
         self.end_probes(now);
@@ -397,7 +397,7 @@ impl Placer {
         for node in &nodes {
             self.refresh(now, node);
             if self.is_lost(now, node) {
-                self.to_judge.extend(self.nodes[node].jobs.iter().cloned());
+                self.to_reconcile.extend(self.nodes[node].jobs.iter().cloned());
             }
         }
         let due = self.jobs.iter().filter(|(_, tracked)| {
@@ -438,13 +438,13 @@ impl Machine for Placer {
                 let node = report.node.clone();
                 self.power_reported(now, report);
                 self.refresh(now, &node);
-                self.to_judge.extend(self.nodes[&node].jobs.iter().cloned());
+                self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
             }
             Event::LaunchReported(report) => {
                 let node = report.node.clone();
                 self.launch_reported(now, report);
                 self.refresh(now, &node);
-                self.to_judge.extend(self.nodes[&node].jobs.iter().cloned());
+                self.to_reconcile.extend(self.nodes[&node].jobs.iter().cloned());
             }
             Event::SurfaceKnown(surface) => {
                 let job = surface.job.clone();
@@ -456,7 +456,7 @@ impl Machine for Placer {
             }
             Event::Progressed(message) => self.progressed(now, &message),
             Event::WakeAnswered(node, error) => self.wake_answered(&node, error),
-            Event::BusReturned => self.heard_from = self.heard_from.max(now),
+            Event::BusReturned => self.reports_valid_from = self.reports_valid_from.max(now),
         }
         self.flush(now, out);
     }

@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn the_scope_decides_whether_sleeping_nodes_count() {
         let mut state = cluster(&[8, 4]);
-        state.node_is(NodeKey(1), Wakefulness::Asleep);
+        state.wakefulness_changed(NodeKey(1), Wakefulness::Asleep);
         let total = |scope| FreeCapacity::new(&state, scope).type_counts().total();
         assert_eq!([Scope::Idle, Scope::IdleOrAsleep, Scope::All].map(total), [8, 12, 12]);
     }

@@ -81,7 +81,7 @@ mod tests {
                 healthy: u64::MAX,
                 watts: None,
             });
-            state.node_is_below(key, *switch);
+            state.switch_known(key, *switch);
         }
         state
     }

@@ -186,7 +186,7 @@ impl<'a> Transition<'a> {
             self.plan.decisions.push(Decision::Stop {
                 job: key,
                 next_gpus: target.map(|target| target.gpus),
-                next_kind: target
+                next_gpu_type: target
                     .filter(|target| !target.gpu_type.is_empty())
                     .map(|target| Arc::from(target.gpu_type.as_str())),
                 reason: target.map_or(stop_reason, |target| &target.reason).clone(),
@@ -400,12 +400,13 @@ impl<'a> Transition<'a> {
         let Some(jobs) = self.cheapest_block_to_clear(target) else { return false };
         for key in jobs {
             let job = self.input.state.job(key);
-            let next_gpus = job.and_then(crate::Job::gpus_meant);
-            let next_kind = job.and_then(|job| self.input.state.gpu_type_of(job)).map(Arc::from);
+            let next_gpus = job.and_then(crate::Job::intended_gpus);
+            let next_gpu_type =
+                job.and_then(|job| self.input.state.gpu_type_of(job)).map(Arc::from);
             let reason = Reason::Defragmented { gpus: target.gpus };
             self.stopping.insert(key);
             self.plan.decisions.retain(|decision| decision.job() != key);
-            self.plan.decisions.push(Decision::Stop { job: key, next_gpus, next_kind, reason });
+            self.plan.decisions.push(Decision::Stop { job: key, next_gpus, next_gpu_type, reason });
         }
         true
     }

@@ -55,7 +55,7 @@ impl<'a> TypeCounts<'a> {
         if !self.has_several_types() {
             return (!self.types.is_empty()).then_some(0);
         }
-        let named = job.facts.gpu_type.as_deref().or(job.next_kind.as_deref());
+        let named = job.facts.gpu_type.as_deref().or(job.next_gpu_type.as_deref());
         let name = named.or_else(|| state.gpu_type_of(job))?;
         self.types.iter().position(|known| known.name == name)
     }

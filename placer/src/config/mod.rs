@@ -45,7 +45,7 @@ pub struct Config {
     #[serde(default = "default_round_delay_ms")]
     pub round_delay_ms: u64,
     /// How old a node's last heartbeat may be before it is given no new job.
-    #[serde(default = "default_node_patience_ms", deserialize_with = "non_zero")]
+    #[serde(default = "default_node_stale_after_ms", deserialize_with = "non_zero")]
     pub node_stale_after_ms: u64,
     /// How old it may be before the node's jobs are placed anew.
     #[serde(default = "default_node_lost_after_ms", deserialize_with = "non_zero")]
@@ -92,7 +92,7 @@ const fn default_round_delay_ms() -> u64 {
     100
 }
 /// Three of the power agent's default heartbeats, six of the launcher's.
-const fn default_node_patience_ms() -> u64 {
+const fn default_node_stale_after_ms() -> u64 {
     30_000
 }
 /// A reboot takes longer than this, a restarted service or switch does not.
@@ -137,7 +137,7 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
-        self.sleep.check(self.node_patience())?;
+        self.sleep.check(self.node_stale_after())?;
         self.probe.check()
     }
     pub(crate) fn controller(&self) -> ControllerConfig {
@@ -146,7 +146,7 @@ impl Config {
             jobs_max: self.jobs_max,
             price: 0.0,
             nodes_sleep: self.sleep.is_on(),
-            idle_before_sleep: self.sleep.stays(),
+            idle_before_sleep: self.sleep.idle_before_sleep(),
             site_setting: GpuSetting { cap_mw: self.gpu_cap(), clock_mhz_max: self.gpu_clock() },
             probe: self.probe,
         }
@@ -160,7 +160,7 @@ impl Config {
     pub(crate) const fn round_delay(&self) -> Duration {
         Duration::from_millis(self.round_delay_ms)
     }
-    pub(crate) const fn node_patience(&self) -> Duration {
+    pub(crate) const fn node_stale_after(&self) -> Duration {
         Duration::from_millis(self.node_stale_after_ms)
     }
     pub(crate) const fn node_lost_after(&self) -> Duration {

@@ -60,7 +60,7 @@ impl SleepConfig {
             return Err("sleep.wake_command is empty; write [\"PROGRAM\", \"{node}\"]".to_owned());
         }
         // Where nobody sleeps it stands at its default, whatever the patience is.
-        if self.is_on() && self.falls() <= patience {
+        if self.is_on() && self.sleep_timeout() <= patience {
             return Err(format!(
                 "sleep.sleep_timeout_s = {} is not above node_stale_after_ms = {}: nobody would be silent long \
                  enough to be asleep; raise the first",
@@ -89,20 +89,20 @@ impl SleepConfig {
     }
     /// How long nobody must have been on a node before it sleeps.
     #[must_use]
-    pub fn stays(&self) -> Duration {
+    pub fn idle_before_sleep(&self) -> Duration {
         Duration::from_secs(self.idle_before_sleep_s.max(self.wake_time_s))
     }
-    pub(crate) const fn falls(&self) -> Duration {
+    pub(crate) const fn sleep_timeout(&self) -> Duration {
         Duration::from_secs(self.sleep_timeout_s)
     }
-    pub(crate) const fn wakes_within(&self) -> Duration {
+    pub(crate) const fn wake_timeout(&self) -> Duration {
         Duration::from_secs(self.wake_timeout_s)
     }
     /// What a node draws, where it is said.
     pub(crate) fn watts(&self) -> Option<NodeWatts> {
         let power = |w: u64| Power::from_mw(w.saturating_mul(1_000));
         Some(NodeWatts {
-            card_idle: power(self.gpu_idle_w?),
+            gpu_idle: power(self.gpu_idle_w?),
             host: power(self.host_w?),
             asleep: power(self.asleep_w?),
             wakes_in: Duration::from_secs(self.wake_time_s),
@@ -131,10 +131,10 @@ mod tests {
         assert!(wrong(|c| c.wake_timeout_s = 100).contains("sleep.wake_timeout_s = 100"));
         assert!(wrong(|c| c.host_w = Some(200)).contains("or none of them"));
         let mut config = SleepConfig { idle_before_sleep_s: 60, ..SleepConfig::default() };
-        assert_eq!(config.stays().as_secs(), 180, "waking must have been worth it");
+        assert_eq!(config.idle_before_sleep().as_secs(), 180, "waking must have been worth it");
         assert_eq!(config.watts(), None);
         (config.asleep_w, config.host_w, config.gpu_idle_w) = (Some(30), Some(184), Some(50));
-        let watts = config.watts().map(|watts| (watts.asleep, watts.host, watts.card_idle));
+        let watts = config.watts().map(|watts| (watts.asleep, watts.host, watts.gpu_idle));
         assert_eq!(watts, Some((Power::from_w(30), Power::from_w(184), Power::from_w(50))));
     }
 }

@@ -15,7 +15,7 @@ use wattle_common::messages::{
 };
 use wattle_common::{Carbon, CarbonIntensity, Energy, NodeId, Power, Timestamp};
 
-use crate::CardPower;
+use crate::GpuPower;
 use crate::live::{Action, Placer};
 use crate::power::budget::{BudgetController, ForecastSource, Grid, Series, SeriesError, Spent};
 use crate::power::model::{expected_power, least_baseline};
@@ -197,8 +197,8 @@ impl Placer {
     }
 
     /// The power of each GPU type, from the nodes' reports and the ledger: the highest of all nodes.
-    fn gpu_power(&self) -> BTreeMap<String, CardPower> {
-        let mut by_type: BTreeMap<String, CardPower> = BTreeMap::new();
+    fn gpu_power(&self) -> BTreeMap<String, GpuPower> {
+        let mut by_type: BTreeMap<String, GpuPower> = BTreeMap::new();
         for (id, state) in &self.nodes {
             let Some((report, _)) = &state.power else { continue };
             let Some(host) = self.ledger_power.hosts.get(id).copied() else { continue };
@@ -206,13 +206,13 @@ impl Placer {
             for gpu in &report.gpus {
                 // The power of a GPU without caps is unbounded.
                 let Some(most) = gpu.cap_mw_default.or(gpu.cap_mw_max) else { continue };
-                let power = CardPower { idle, most, cap_least: gpu.cap_mw_min, host };
+                let power = GpuPower { idle, most, cap_min: gpu.cap_mw_min, host };
                 by_type
                     .entry(gpu.gpu_type.clone())
                     .and_modify(|known| {
                         known.idle = known.idle.max(power.idle);
                         known.most = known.most.max(power.most);
-                        known.cap_least = known.cap_least.max(power.cap_least);
+                        known.cap_min = known.cap_min.max(power.cap_min);
                         known.host = known.host.max(power.host);
                     })
                     .or_insert(power);

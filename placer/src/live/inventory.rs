@@ -59,7 +59,7 @@ impl Placer {
     }
 
     /// Records that the node has at least this many GPUs, since a placement names them.
-    pub(super) fn know_at_least(&mut self, node: &NodeId, gpus: u32) {
+    pub(super) fn ensure_gpu_count(&mut self, node: &NodeId, gpus: u32) {
         let known = self
             .controller
             .state()
@@ -130,16 +130,16 @@ impl Placer {
             self.plan_soon(now);
         }
         let Some(key) = self.controller.state().node_key(node) else { return };
-        self.controller.events().node_has_boards(key, board);
+        self.controller.events().boards_known(key, board);
         if self.nodes.get(node).is_some_and(|state| state.switch != switch) {
             let number = switch.as_ref().map(|switch| self.number_of(switch, node));
-            self.controller.events().node_is_below(key, number);
+            self.controller.events().switch_known(key, number);
             self.node_mut(node).switch = switch;
         }
         if self.controller.state().node(key).wakefulness != wakefulness {
             // Its idle time starts now.
             self.controller.events().advance_to(now);
-            self.controller.events().node_is(key, wakefulness);
+            self.controller.events().wakefulness_changed(key, wakefulness);
         }
     }
 
@@ -186,7 +186,7 @@ impl Placer {
     /// Whether both of the node's services have reported recently.
     pub(super) fn is_fresh(&self, now: Timestamp, node: &NodeId) -> bool {
         let Some(state) = self.nodes.get(node) else { return false };
-        let patience = self.config.node_patience();
+        let patience = self.config.node_stale_after();
         let power = state.power.as_ref().is_some_and(|(_, at)| now.since(*at) <= patience);
         power && state.launch.as_ref().is_some_and(|(_, at)| now.since(*at) <= patience)
     }
@@ -194,12 +194,13 @@ impl Placer {
     /// Whether the node's launcher has been silent for longer than `node_lost_after_ms`.
     pub(super) fn is_lost(&self, now: Timestamp, node: &NodeId) -> bool {
         let heard = self.nodes.get(node).and_then(|state| state.launch.as_ref());
-        let heard = heard.map_or(self.heard_from, |(_, at)| (*at).max(self.heard_from));
+        let heard =
+            heard.map_or(self.reports_valid_from, |(_, at)| (*at).max(self.reports_valid_from));
         now.since(heard) > self.config.node_lost_after()
     }
 
     /// Whether no GPU of the job on this node is reported as failed.
-    pub(super) fn cards_answer(&self, node: &NodeId, gpus: &[u32]) -> bool {
+    pub(super) fn gpus_answer(&self, node: &NodeId, gpus: &[u32]) -> bool {
         let Some((power, _)) = self.nodes.get(node).and_then(|state| state.power.as_ref()) else {
             return true;
         };
@@ -211,7 +212,7 @@ impl Placer {
         let known = self.controller.state().nodes().len();
         match self.config.nodes_expected {
             Some(expected) => known >= expected as usize,
-            None => known > 0 && now.since(self.started_at) >= self.config.node_patience(),
+            None => known > 0 && now.since(self.started_at) >= self.config.node_stale_after(),
         }
     }
 }

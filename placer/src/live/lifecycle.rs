@@ -115,7 +115,7 @@ impl Placer {
         let mut again = None;
         for ((share, part), log) in shares.iter().zip(parts).zip(logs) {
             let node = &share.node;
-            let sick = !self.cards_answer(node, &share.gpus);
+            let sick = !self.gpus_answer(node, &share.gpus);
             let back = |reason: String| UnrequestedEnd {
                 next: JobPhase::Queued,
                 decision: "to be placed again".to_owned(),
@@ -187,7 +187,7 @@ impl Placer {
             self.to_order.insert(share.node.clone());
         }
         self.to_store.insert(job.clone());
-        self.to_judge.insert(job.clone());
+        self.to_reconcile.insert(job.clone());
     }
 
     /// All processes of the job are gone.

@@ -43,7 +43,7 @@ impl NodeState {
     }
 
     /// Whether both of its services were heard of after `since`.
-    fn heard_after(&self, since: Timestamp) -> bool {
+    fn reported_after(&self, since: Timestamp) -> bool {
         self.power.as_ref().is_some_and(|(_, at)| *at > since)
             && self.launch.as_ref().is_some_and(|(_, at)| *at > since)
     }
@@ -101,7 +101,7 @@ impl Placer {
     }
 
     /// After a restart: who was being woken is woken, and nobody is left asleep unknown.
-    pub(super) fn recall_sleep(&mut self, now: Timestamp) {
+    pub(super) fn restore_sleep(&mut self, now: Timestamp) {
         let sleeping = self.nodes.iter().filter_map(|(node, state)| {
             state.sleep.map(|sleep| (node.clone(), sleep.state, state.power.is_some()))
         });
@@ -129,7 +129,7 @@ impl Placer {
         let Some(state) = self.nodes.get(node) else { return };
         let Some(NodeSleep { state: is, since_us }) = state.sleep else { return };
         // While the bus or the placer was away, silence and slowness say nothing.
-        let from = since_us.max(self.heard_from);
+        let from = since_us.max(self.reports_valid_from);
         let lasts = now.since(from);
         let heard = state.power.iter().map(|(_, at)| *at);
         let heard = heard.chain(state.launch.iter().map(|(_, at)| *at)).fold(from, Timestamp::max);
@@ -142,9 +142,9 @@ impl Placer {
                 if let Some(error) = failed {
                     self.alarms.push(format!("{node} stays awake: {error}"));
                     None
-                } else if now.since(heard) > self.config.node_patience() {
+                } else if now.since(heard) > self.config.node_stale_after() {
                     Some(SleepState::Asleep)
-                } else if lasts >= self.config.sleep.falls() {
+                } else if lasts >= self.config.sleep.sleep_timeout() {
                     self.alarms.push(format!(
                         "{node} goes on talking {} s after it was ordered to sleep: see what its \
                          sleep_command does, or raise the placer's sleep.sleep_timeout_s",
@@ -156,11 +156,11 @@ impl Placer {
                 }
             }
             SleepState::Asleep | SleepState::Waking | SleepState::WakeFailed
-                if state.heard_after(since_us) =>
+                if state.reported_after(since_us) =>
             {
                 None
             }
-            SleepState::Waking if lasts >= self.config.sleep.wakes_within() => {
+            SleepState::Waking if lasts >= self.config.sleep.wake_timeout() => {
                 self.alarms.push(format!(
                     "{node} sent no report within {} s of its wake command and gets no jobs until \
                      it reports; check the node, or raise the placer's sleep.wake_timeout_s",

@@ -95,7 +95,7 @@ impl Placer {
                 for share in record.placement.iter().flat_map(|placement| &placement.shares) {
                     self.to_order.insert(share.node.clone());
                 }
-                self.to_judge.insert(facts.clone());
+                self.to_reconcile.insert(facts.clone());
                 format!("taken off {at}")
             }
             Decision::Settle { .. } => {

@@ -13,9 +13,9 @@ impl Plan {
                 Decision::Start { job, on, setting, observe, .. } => {
                     state.job_placed(*job, on.clone(), *setting, *observe);
                 }
-                Decision::Stop { job, next_gpus, next_kind, .. } => {
+                Decision::Stop { job, next_gpus, next_gpu_type, .. } => {
                     state.job_stopping(*job);
-                    state.job_continues_on(*job, *next_gpus, next_kind.clone());
+                    state.job_continues_on(*job, *next_gpus, next_gpu_type.clone());
                 }
                 Decision::Set { job, setting, .. } => state.job_set(*job, *setting),
                 Decision::Undo { job, .. } => state.job_undone(*job),
@@ -28,7 +28,7 @@ impl Plan {
                 NodeDecision::Sleep { .. } => Wakefulness::Asleep,
                 NodeDecision::Wake { .. } => Wakefulness::Waking,
             };
-            state.node_is(decision.node(), wakefulness);
+            state.wakefulness_changed(decision.node(), wakefulness);
         }
     }
 }

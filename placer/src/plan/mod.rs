@@ -104,7 +104,7 @@ pub enum Decision {
         /// On how many GPUs it is meant to go on at once; `None`: it is to wait.
         next_gpus: Option<u32>,
         /// Of which kind those are; `None`: whichever.
-        next_kind: Option<Arc<str>>,
+        next_gpu_type: Option<Arc<str>>,
         /// Why.
         reason: Reason,
     },

@@ -225,7 +225,7 @@ fn measured_sum(input: PlanningInput<'_>, seen: &Observation) -> Option<f64> {
 
 /// Predicted steps per second exclusively on these GPUs at this setting.
 fn alone(job: &Job, on: &GpuSet, setting: GpuSetting) -> Option<f64> {
-    let choice = job.menu.as_ref()?.choice(on.gpu_count(), setting)?;
+    let choice = job.operating_points.as_ref()?.point(on.gpu_count(), setting)?;
     (choice.nodes == on.node_count()).then_some(choice.steps_per_s)
 }
 

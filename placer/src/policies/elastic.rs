@@ -88,7 +88,7 @@ impl<'a> Sizing<'a> {
             return;
         }
         let points = points(input, job)
-            .filter(|points| !points.choices().is_empty() && self.free.has_type(&points.gpu_type));
+            .filter(|points| !points.points().is_empty() && self.free.has_type(&points.gpu_type));
         let fixed_size = running.filter(|_| !job.facts.can_stop).map(|(on, _)| on.gpu_count());
         if let Some(points) = points
             && fixed_size.is_none_or(|size| !points.with_gpus(size).is_empty())
@@ -102,7 +102,7 @@ impl<'a> Sizing<'a> {
                 (on.gpu_count(), gpu_type, setting)
             }
             None => {
-                let next = job.next_kind.as_deref().map(str::to_owned);
+                let next = job.next_gpu_type.as_deref().map(str::to_owned);
                 let most_free = || {
                     let types = self.free.by_name().into_iter();
                     let types = types.filter(|(name, _)| some_node_suits(input.state, job, name));
@@ -162,11 +162,11 @@ impl<'a> Sizing<'a> {
 /// The operating points before GPU types are chosen: on the type that the job has or is moved to,
 /// otherwise on the first type of its surfaces that the cluster has.
 fn points<'a>(input: PlanningInput<'_>, job: &'a Job) -> Option<&'a OperatingPoints> {
-    if let Some(gpu_type) = job.next_kind.as_deref().or_else(|| input.state.gpu_type_of(job)) {
-        return job.menu_on(gpu_type);
+    if let Some(gpu_type) = job.next_gpu_type.as_deref().or_else(|| input.state.gpu_type_of(job)) {
+        return job.operating_points_on(gpu_type);
     }
-    let mut known = job.menus().map(|points| &**points);
+    let mut known = job.all_operating_points().map(|points| &**points);
     known.find(|points| {
-        !points.choices().is_empty() && some_node_suits(input.state, job, &points.gpu_type)
+        !points.points().is_empty() && some_node_suits(input.state, job, &points.gpu_type)
     })
 }

@@ -45,8 +45,9 @@ impl Policy for Srtf {
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let now = input.now();
-        let rank =
-            |job: &Job| (remaining(now, job).unwrap_or(Duration::MAX), job.gpus_meant().is_none());
+        let rank = |job: &Job| {
+            (remaining(now, job).unwrap_or(Duration::MAX), job.intended_gpus().is_none())
+        };
         serve(input, rank).plan
     }
 }
@@ -68,7 +69,10 @@ fn remaining(now: Timestamp, job: &Job) -> Option<Duration> {
     let Some((left, total)) = steps else {
         return Some(duration?.saturating_sub(job.gpu_time(now) / gpus.max(1)));
     };
-    let predicted = job.menu.as_ref().and_then(|menu| menu.choice(gpus, GpuSetting::DEFAULT));
+    let predicted = job
+        .operating_points
+        .as_ref()
+        .and_then(|operating_points| operating_points.point(gpus, GpuSetting::DEFAULT));
     let by_owner = duration.map(|duration| total / duration.as_secs_f64().max(1e-6));
     let rate = predicted.map(|choice| choice.steps_per_s).or(by_owner)?;
     Some(Duration::try_from_secs_f64(left / rate).unwrap_or(Duration::MAX))

@@ -77,7 +77,8 @@ impl Policy for Tiresias {
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let now = input.now();
-        let round = serve(input, |job| (self.queue(job.gpu_time(now)), job.gpus_meant().is_none()));
+        let round =
+            serve(input, |job| (self.queue(job.gpu_time(now)), job.intended_gpus().is_none()));
         let mut plan = round.plan;
         // If every job is served, queues are irrelevant.
         if round.is_short {

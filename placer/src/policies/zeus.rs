@@ -57,7 +57,7 @@ impl Policy for Zeus {
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let setting_for = |job: &Job, gpu_type: &str, gpus: u32| {
-            job.menu_on(gpu_type).and_then(|points| least_cost(points, gpus, self.eta))
+            job.operating_points_on(gpu_type).and_then(|points| least_cost(points, gpus, self.eta))
         };
         override_settings(input, self.inner.solve(input), setting_for)
     }
@@ -67,8 +67,8 @@ impl Policy for Zeus {
 fn least_cost(points: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
     let cap = |point: &OperatingPoint| point.setting.cap_mw.map(wattle_common::Power::as_w);
     let most = |a: f64, b: f64| a.max(b);
-    let highest_cap = points.choices().iter().filter_map(cap).reduce(most);
-    let highest_power = points.choices().iter().map(|point| point.gpu_power_w).reduce(most)?;
+    let highest_cap = points.points().iter().filter_map(cap).reduce(most);
+    let highest_power = points.points().iter().map(|point| point.gpu_power_w).reduce(most)?;
     let power_max = highest_cap.unwrap_or(highest_power);
     let caps_only = highest_cap.is_some();
     let cost = |point: &OperatingPoint| {

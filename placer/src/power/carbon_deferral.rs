@@ -112,7 +112,12 @@ impl Deferrals {
         }
         for (&job, &until) in &self.pausing {
             let reason = Reason::Deferred { now: self.now, below: self.clean, until };
-            plan.decisions.push(Decision::Stop { job, next_gpus: None, next_kind: None, reason });
+            plan.decisions.push(Decision::Stop {
+                job,
+                next_gpus: None,
+                next_gpu_type: None,
+                reason,
+            });
         }
         let again = [plan.again_at, self.again_at].into_iter().flatten().min();
         plan.again_at = again;
@@ -169,9 +174,10 @@ impl Pace {
             Self::Default => Some(1.0),
             Self::Unknown => None,
             Self::SlowestPoint => {
-                let menu = job.menu.as_deref()?;
-                let default = menu.choice(gpus, GpuSetting::DEFAULT)?.steps_per_s;
-                let speeds = menu.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
+                let operating_points = job.operating_points.as_deref()?;
+                let default = operating_points.point(gpus, GpuSetting::DEFAULT)?.steps_per_s;
+                let speeds =
+                    operating_points.with_gpus(gpus).iter().map(|choice| choice.steps_per_s);
                 let slowest = speeds.reduce(f64::min)?;
                 Some((default / slowest).max(1.0))
             }

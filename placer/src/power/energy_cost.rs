@@ -27,7 +27,7 @@ impl Charge {
         let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
         let known = nodes.filter_map(|node| Some((node.facts.watts?, node.facts.gpus))).next();
         let Some((watts, gpus)) = known else { return Self::default() };
-        let idle_w = watts.card_idle.as_w();
+        let idle_w = watts.gpu_idle.as_w();
         let host_w = watts.host.saturating_sub(watts.asleep).as_w();
         let share_w = idle_w + host_w / f64::from(gpus.max(1));
         Self { idle_w, share_w: if input.limits.nodes_sleep { share_w } else { 0.0 } }

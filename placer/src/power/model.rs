@@ -28,7 +28,7 @@ use crate::state::operating_points::OperatingPoint;
 
 /// Power of one idle GPU of a node, watts.
 pub(crate) fn idle_w(input: PlanningInput<'_>, node: &Node) -> f64 {
-    let by_node = node.facts.watts.map(|watts| watts.card_idle);
+    let by_node = node.facts.watts.map(|watts| watts.gpu_idle);
     let by_type = input.state.gpu_power(&node.facts.gpu_type).map(|power| power.idle);
     by_node.or(by_type).unwrap_or(Power::ZERO).as_w()
 }
@@ -86,7 +86,7 @@ impl Estimate {
     fn of(self, point: &OperatingPoint) -> f64 {
         match self {
             Self::Expected => point.gpu_power_w,
-            Self::Upper => point.gpu_power_w_most,
+            Self::Upper => point.gpu_power_w_max,
         }
     }
 }
@@ -107,14 +107,14 @@ impl JobGpus<'_> {
 
     fn power_w(&self, input: PlanningInput<'_>, setting: GpuSetting, estimate: Estimate) -> f64 {
         let uncapped = GpuSetting { cap_mw: None, ..setting };
-        let known = self.job.menu_on(self.gpu_type).and_then(|points| {
-            let point = |setting| points.choice(self.gpus, setting);
+        let known = self.job.operating_points_on(self.gpu_type).and_then(|points| {
+            let point = |setting| points.point(self.gpus, setting);
             point(setting).or_else(|| point(uncapped)).or_else(|| point(GpuSetting::DEFAULT))
         });
         let limits = input.state.gpu_power(self.gpu_type);
         let most = limits.map_or(f64::INFINITY, |power| power.most.as_w());
         let cap = setting.cap_mw.map_or(f64::INFINITY, Power::as_w);
-        let least = limits.and_then(|power| power.cap_least);
+        let least = limits.and_then(|power| power.cap_min);
         let least = least.filter(|_| input.limits.caps_enforced).unwrap_or(Power::ZERO).as_w();
         known.map_or(most, |point| estimate.of(point)).max(least).min(cap).min(most)
     }
@@ -192,7 +192,7 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
         Some((gpus.expected_w(input, setting) - idle).max(0.0))
     });
     let watts = (idle + above_idle.sum::<f64>()).min(limits.most.as_w());
-    Some(watts.max(limits.cap_least.unwrap_or(Power::ZERO).as_w()))
+    Some(watts.max(limits.cap_min.unwrap_or(Power::ZERO).as_w()))
 }
 
 /// The cap that enforces the power reserved for a GPU, where a power limit is in force. Entire watts: GPUs
@@ -237,7 +237,7 @@ impl PowerEstimate {
         estimate: Estimate,
     ) -> (u32, f64) {
         let present = (job.gpus, job.power_w(input, setting, estimate));
-        let Some(points) = job.job.menu_on(job.gpu_type) else { return present };
+        let Some(points) = job.job.operating_points_on(job.gpu_type) else { return present };
         let size = match self {
             Self::Fixed => return present,
             Self::Sizes if job.job.facts.can_stop => points.sizes().next().unwrap_or(job.gpus),

@@ -15,7 +15,7 @@ use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::state::gpu_set::{GpuSet, JobKey, NodeGpus, NodeKey, bits, ones};
 use crate::state::job::{Job, JobFacts, Mark, Observation, Progress, State};
-use crate::state::node::{CardPower, Wakefulness};
+use crate::state::node::{GpuPower, Wakefulness};
 pub use crate::state::node::{Node, NodeFacts};
 use crate::state::operating_points::OperatingPoints;
 use crate::state::work_history::SizeHistory;
@@ -29,7 +29,7 @@ pub struct ClusterState {
     now: Timestamp,
     nodes: Vec<Node>,
     node_keys: Arc<BTreeMap<NodeId, NodeKey>>,
-    gpu_power: Arc<BTreeMap<String, CardPower>>,
+    gpu_power: Arc<BTreeMap<String, GpuPower>>,
     inventory_complete: bool,
     jobs: Vec<Option<Arc<Job>>>,
     unused: Vec<JobKey>,
@@ -152,7 +152,7 @@ impl ClusterState {
     }
     /// The power of a GPU type, once it is known.
     #[must_use]
-    pub fn gpu_power(&self, gpu_type: &str) -> Option<&CardPower> {
+    pub fn gpu_power(&self, gpu_type: &str) -> Option<&GpuPower> {
         self.gpu_power.get(gpu_type)
     }
     /// Whether every node of the cluster is known. Until then no job is rejected as too large.
@@ -203,7 +203,7 @@ impl ClusterState {
     }
 
     /// The power of each GPU type was measured or reported.
-    pub fn gpu_power_known(&mut self, gpu_power: BTreeMap<String, CardPower>) {
+    pub fn gpu_power_known(&mut self, gpu_power: BTreeMap<String, GpuPower>) {
         if *self.gpu_power != gpu_power {
             self.gpu_power = Arc::new(gpu_power);
         }
@@ -246,20 +246,20 @@ impl ClusterState {
     }
 
     /// A node is connected to this leaf switch. Jobs of several nodes are placed below few switches.
-    pub fn node_is_below(&mut self, key: NodeKey, switch: Option<u32>) {
+    pub fn switch_known(&mut self, key: NodeKey, switch: Option<u32>) {
         self.nodes[key.index()].switch = switch;
     }
 
     /// The number of GPUs on each of a node's boards. A job that fits one board is kept on one. A
     /// number that blocks of GPUs would not align with is ignored ([`topology::check_board`]).
-    pub fn node_has_boards(&mut self, key: NodeKey, gpus_per_board: Option<u32>) {
+    pub fn boards_known(&mut self, key: NodeKey, gpus_per_board: Option<u32>) {
         let node = &mut self.nodes[key.index()];
         let fits = |board: &u32| topology::check_board(node.facts.gpus, *board).is_ok();
         node.gpus_per_board = gpus_per_board.filter(fits);
     }
 
     /// A node reports whether it is awake.
-    pub fn node_is(&mut self, key: NodeKey, wakefulness: Wakefulness) {
+    pub fn wakefulness_changed(&mut self, key: NodeKey, wakefulness: Wakefulness) {
         let node = &mut self.nodes[key.index()];
         if node.wakefulness != wakefulness {
             node.wakefulness = wakefulness;
@@ -377,10 +377,10 @@ impl ClusterState {
             // A job that cannot be stopped keeps its GPUs to its end: optimism would not be
             // corrected.
             let read =
-                if job.facts.can_stop { OperatingPoints::hopeful } else { OperatingPoints::of };
-            let menu = Arc::new(read(&surface, job.facts.request));
+                if job.facts.can_stop { OperatingPoints::optimistic } else { OperatingPoints::of };
+            let operating_points = Arc::new(read(&surface, job.facts.request));
             let queued = job.state == State::Queued;
-            self.surface_and_menu_known(key, surface, menu);
+            self.surface_and_menu_known(key, surface, operating_points);
             self.surface_revision += u64::from(!queued);
         }
     }
@@ -391,11 +391,11 @@ impl ClusterState {
         &mut self,
         key: JobKey,
         surface: Arc<Surface>,
-        menu: Arc<OperatingPoints>,
+        operating_points: Arc<OperatingPoints>,
     ) {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
-        job.surface_received(surface, menu);
-        if !job.elsewhere.is_empty()
+        job.surface_received(surface, operating_points);
+        if !job.other_surfaces.is_empty()
             && let Some(spot) = job.state.gpus().and_then(|on| on.by_node.first())
         {
             job.use_gpu_type(&self.nodes[spot.node.index()].facts.gpu_type);
@@ -432,7 +432,7 @@ impl ClusterState {
     /// A stopping job will continue at once on this many GPUs, of this type.
     pub fn job_continues_on(&mut self, key: JobKey, gpus: Option<u32>, gpu_type: Option<Arc<str>>) {
         if let Some(job) = one_of(&mut self.jobs, key) {
-            (job.next_gpus, job.next_kind) = (gpus, gpu_type);
+            (job.next_gpus, job.next_gpu_type) = (gpus, gpu_type);
         }
     }
 
@@ -467,7 +467,7 @@ impl ClusterState {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         job.attained = job.gpu_time(self.now);
         job.ran = job.run_time(self.now);
-        (job.next_gpus, job.next_kind) = (None, None);
+        (job.next_gpus, job.next_gpu_type) = (None, None);
         if let State::Running { on, setting, .. } = &mut job.state {
             let (on, setting) = (std::mem::take(on), *setting);
             if undone && job.undone_on.len() < UNDONE_SETS_MAX {
@@ -506,8 +506,8 @@ impl ClusterState {
             Observation { since, marks }
         });
         self.has_settings |= !setting.is_default();
-        (job.next_gpus, job.next_kind) = (None, None);
-        if !job.elsewhere.is_empty()
+        (job.next_gpus, job.next_gpu_type) = (None, None);
+        if !job.other_surfaces.is_empty()
             && let Some(spot) = on.by_node.first()
         {
             job.use_gpu_type(&self.nodes[spot.node.index()].facts.gpu_type);

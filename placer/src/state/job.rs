@@ -1,7 +1,7 @@
-//! What the placer knows of one job while it waits or runs.
+//! One queued or running job: facts, state, progress and surfaces.
 //!
-//! Facts come from its owner and never change; the state, the surface and the progress come from
-//! outside through [`crate::PlanningInput`]'s update methods. Nothing here decides.
+//! Facts come from the job's specification and never change. The state, the surfaces and the progress
+//! are updated by the event methods of [`crate::ClusterState`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use wattle_common::{JobId, Timestamp, WorkloadId};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::operating_points::OperatingPoints;
 
-/// What a job's owner says of it, as far as placing it goes.
+/// The part of a job's specification that placement reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFacts {
     /// Its id.
     pub id: JobId,
-    /// Which kind of job it is, where its owner says so.
+    /// Its workload, if declared.
     pub workload: Option<WorkloadId>,
-    /// How many GPUs.
+    /// The minimum and maximum number of GPUs.
     pub request: GpuRequest,
-    /// Never to share a GPU.
+    /// Whether it requires GPUs without co-tenants.
     pub exclusive: bool,
-    /// Who has more is served first.
+    /// Jobs of higher priority are placed first.
     pub priority: u8,
-    /// Whether it can be asked to checkpoint and stop; without that it runs to its end.
+    /// Whether it can be preempted: it has a checkpoint signal.
     pub can_stop: bool,
-    /// When it must be done.
+    /// The latest completion time.
     pub deadline: Option<Timestamp>,
-    /// How long its owner lets it wait in all for cleaner or cheaper energy; absent: not at all.
+    /// Longest total deferral for cleaner or cheaper energy; absent: none.
     pub slack: Option<Duration>,
-    /// How long it takes alone, where its owner knows.
+    /// Its run time without co-tenants, if declared.
     pub duration_alone: Option<Duration>,
-    /// Peak device memory on each GPU, where its owner knows.
+    /// Peak device memory on each GPU, if declared.
     pub memory_mib_max: Option<u64>,
-    /// The kind of GPU it must have, where its owner names one.
+    /// The required GPU type; absent: any.
     pub gpu_type: Option<Arc<str>>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
@@ -61,27 +61,27 @@ impl From<&JobSpec> for JobFacts {
     }
 }
 
-/// Where a job is in its life, as far as its GPUs go.
+/// The state of a job with respect to its GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// It waits.
+    /// It holds no GPUs.
     Queued,
-    /// It has these GPUs (its processes may still be starting).
+    /// It holds these GPUs. Its processes may still be starting.
     Running {
         /// Its GPUs.
         on: GpuSet,
-        /// What they are set to.
+        /// The cap and clock of its GPUs.
         setting: GpuSetting,
-        /// Since when.
+        /// When it got these GPUs.
         since: Timestamp,
-        /// Its placement is being observed and may be undone.
+        /// The early observation of its placement, after which the placement may be undone.
         observation: Option<Observation>,
     },
-    /// It was asked to stop and still holds its GPUs.
+    /// It was requested to stop and still holds its GPUs.
     Stopping {
         /// Its GPUs.
         on: GpuSet,
-        /// Their cap and clock until it has stopped.
+        /// Their cap and clock until the job has stopped.
         setting: GpuSetting,
     },
 }
@@ -95,7 +95,7 @@ impl State {
             Self::Running { on, .. } | Self::Stopping { on, .. } => Some(on),
         }
     }
-    /// The observation that runs, if one does.
+    /// The early observation under way, if any.
     #[must_use]
     pub fn observation(&self) -> Option<&Observation> {
         match self {
@@ -105,39 +105,39 @@ impl State {
     }
 }
 
-/// A placement under observation: what everyone on those GPUs has done since.
+/// An early observation: the progress of all jobs that share GPUs in a placement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Since when.
+    /// When it began.
     pub since: Timestamp,
-    /// The newcomer and all who were there before it, as long as they run.
+    /// The observed job and its co-tenants, as long as they run.
     pub marks: Vec<Mark>,
 }
 
-/// Where one job stood when its observation began.
+/// The progress of one job at the beginning of an observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mark {
     /// The job.
     pub job: JobKey,
-    /// Its first report after the observation began: when, and how many steps. A report from
-    /// before it would be stale, and make the job look faster than it is.
+    /// Time and step of its first report after the observation began. An earlier report would
+    /// overestimate the rate.
     pub from: Option<(Timestamp, u64)>,
 }
 
-/// How far a job is, as last reported.
+/// The last reported progress of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// When it was so.
+    /// The time of the report.
     pub at: Timestamp,
-    /// Steps done since the job's beginning.
+    /// Steps completed since the job's first start.
     pub step: u64,
-    /// Steps after which it is done.
+    /// Total steps of the job.
     pub steps_total: Option<u64>,
     /// Epochs completed.
     pub epoch: Option<u32>,
-    /// Steps in an epoch.
+    /// Steps per epoch.
     pub steps_per_epoch: Option<u64>,
-    /// Steps a second over the last reports.
+    /// Steps per second over the last reports.
     pub steps_per_s: Option<f64>,
 }
 
@@ -154,46 +154,46 @@ impl From<&JobProgressed> for Progress {
     }
 }
 
-/// What a predictor says of a job on one kind of GPU.
+/// A predictor's estimates for a job on one GPU type.
 #[derive(Clone, Debug)]
 pub struct KnownSurface {
-    /// All of it.
+    /// The surface.
     pub surface: Arc<Surface>,
-    /// What it says of the job alone.
-    pub menu: Arc<OperatingPoints>,
+    /// Its points without co-tenants.
+    pub operating_points: Arc<OperatingPoints>,
 }
 
-/// One job that waits or runs.
+/// One queued or running job.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What its owner says.
+    /// The facts of its specification.
     pub facts: JobFacts,
-    /// Its place in the queue, by priority and then by arrival; kept when it returns there.
+    /// Its position in the queue, by priority and then by arrival. A stopped job keeps it.
     pub arrival: u64,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
-    /// What a predictor says of it on the kind of GPU that it has, or was first spoken of.
+    /// Its surface on the GPU type that it holds, otherwise the first one received.
     pub surface: Option<Arc<Surface>>,
-    /// How far it is, once it has said so.
+    /// Its progress, once reported.
     pub progress: Option<Progress>,
-    /// What its surface says of it alone, in the order of [`OperatingPoints`]'s choices.
-    pub menu: Option<Arc<OperatingPoints>>,
-    /// What is said of it on other kinds of GPU, by kind.
-    pub elsewhere: Vec<KnownSurface>,
-    /// GPU time it has had before its present placement.
+    /// The operating points of [`Self::surface`].
+    pub operating_points: Option<Arc<OperatingPoints>>,
+    /// Its surfaces on other GPU types, sorted by type.
+    pub other_surfaces: Vec<KnownSurface>,
+    /// GPU time before its current placement.
     pub attained: Duration,
-    /// How long it has run before its present placement.
+    /// Run time before its current placement.
     pub ran: Duration,
-    /// It was stopped to go on at once on so many GPUs.
+    /// The number of GPUs on which it continues at once after this stop.
     pub next_gpus: Option<u32>,
-    /// Of which kind they are to be, where that was chosen.
-    pub next_kind: Option<Arc<str>>,
-    /// GPU sets it was taken off again: they are not tried a second time.
+    /// The type of those GPUs; absent: any.
+    pub next_gpu_type: Option<Arc<str>>,
+    /// GPU sets on which its placement was undone; they are not tried again.
     pub undone_on: Vec<GpuSet>,
 }
 
 impl Job {
-    /// A job that has just come and of which nothing else is known.
+    /// A queued job without progress or surface.
     #[must_use]
     pub const fn new(facts: JobFacts, arrival: u64) -> Self {
         Self {
@@ -201,17 +201,17 @@ impl Job {
             arrival,
             state: State::Queued,
             surface: None,
-            menu: None,
-            elsewhere: Vec::new(),
+            operating_points: None,
+            other_surfaces: Vec::new(),
             progress: None,
             attained: Duration::ZERO,
             ran: Duration::ZERO,
             next_gpus: None,
-            next_kind: None,
+            next_gpu_type: None,
             undone_on: Vec::new(),
         }
     }
-    /// GPU time it has had by `now`: GPUs times seconds, the sum over its placements.
+    /// GPU time by `now`: the sum of GPUs times seconds over its placements.
     #[must_use]
     pub fn gpu_time(&self, now: Timestamp) -> Duration {
         match &self.state {
@@ -219,7 +219,7 @@ impl Job {
             State::Queued | State::Stopping { .. } => self.attained,
         }
     }
-    /// How long it has had GPUs by `now`, however many.
+    /// Time by `now` during which it held GPUs.
     #[must_use]
     pub fn run_time(&self, now: Timestamp) -> Duration {
         match &self.state {
@@ -227,63 +227,75 @@ impl Job {
             State::Queued | State::Stopping { .. } => self.ran,
         }
     }
-    /// Its menus, of each kind of GPU that something is said of; first that of [`Self::menu`].
-    pub fn menus(&self) -> impl Iterator<Item = &Arc<OperatingPoints>> {
-        self.menu.iter().chain(self.elsewhere.iter().map(|told| &told.menu))
+    /// Its operating points on each GPU type with a surface, beginning with
+    /// [`Self::operating_points`].
+    pub fn all_operating_points(&self) -> impl Iterator<Item = &Arc<OperatingPoints>> {
+        self.operating_points
+            .iter()
+            .chain(self.other_surfaces.iter().map(|known| &known.operating_points))
     }
-    /// Its menu on GPUs of this kind.
+    /// Its operating points on this GPU type.
     #[must_use]
-    pub fn menu_on(&self, kind: &str) -> Option<&OperatingPoints> {
-        self.menus().find(|menu| menu.gpu_type == kind).map(Arc::as_ref)
+    pub fn operating_points_on(&self, gpu_type: &str) -> Option<&OperatingPoints> {
+        self.all_operating_points()
+            .find(|operating_points| operating_points.gpu_type == gpu_type)
+            .map(Arc::as_ref)
     }
-    /// Its surface on GPUs of this kind.
+    /// Its surface on this GPU type.
     #[must_use]
-    pub fn surface_on(&self, kind: &str) -> Option<&Surface> {
-        let elsewhere = self.elsewhere.iter().map(|told| &told.surface);
-        let mut all = self.surface.iter().chain(elsewhere);
-        all.find(|surface| surface.gpu_type == kind).map(Arc::as_ref)
+    pub fn surface_on(&self, gpu_type: &str) -> Option<&Surface> {
+        let other_surfaces = self.other_surfaces.iter().map(|known| &known.surface);
+        let mut all = self.surface.iter().chain(other_surfaces);
+        all.find(|surface| surface.gpu_type == gpu_type).map(Arc::as_ref)
     }
-    /// A predictor has spoken. What it says of one kind of GPU leaves what is known of others.
-    pub(crate) fn surface_received(&mut self, surface: Arc<Surface>, menu: Arc<OperatingPoints>) {
-        let kind = surface.gpu_type.as_str();
-        if self.surface.as_ref().is_none_or(|known| known.gpu_type == kind) {
-            (self.surface, self.menu) = (Some(surface), Some(menu));
+    /// A surface was received. It replaces the one of the same GPU type only.
+    pub(crate) fn surface_received(
+        &mut self,
+        surface: Arc<Surface>,
+        operating_points: Arc<OperatingPoints>,
+    ) {
+        let gpu_type = surface.gpu_type.as_str();
+        if self.surface.as_ref().is_none_or(|known| known.gpu_type == gpu_type) {
+            (self.surface, self.operating_points) = (Some(surface), Some(operating_points));
             return;
         }
-        let known = |told: &KnownSurface| told.surface.gpu_type.as_str().cmp(kind);
-        match self.elsewhere.binary_search_by(known) {
-            Ok(at) => self.elsewhere[at] = KnownSurface { surface, menu },
-            Err(at) => self.elsewhere.insert(at, KnownSurface { surface, menu }),
+        let order = |known: &KnownSurface| known.surface.gpu_type.as_str().cmp(gpu_type);
+        match self.other_surfaces.binary_search_by(order) {
+            Ok(at) => self.other_surfaces[at] = KnownSurface { surface, operating_points },
+            Err(at) => self.other_surfaces.insert(at, KnownSurface { surface, operating_points }),
         }
     }
-    /// Its own surface and menu are from now on those of this kind, where anything is said of it.
-    pub(crate) fn use_gpu_type(&mut self, kind: &str) {
-        if self.surface.as_ref().is_some_and(|surface| surface.gpu_type == kind) {
+    /// Makes the surface of this GPU type the main one, if there is one.
+    pub(crate) fn use_gpu_type(&mut self, gpu_type: &str) {
+        if self.surface.as_ref().is_some_and(|surface| surface.gpu_type == gpu_type) {
             return;
         }
-        let Some(at) = self.elsewhere.iter().position(|told| told.surface.gpu_type == kind) else {
+        let Some(at) =
+            self.other_surfaces.iter().position(|known| known.surface.gpu_type == gpu_type)
+        else {
             return;
         };
-        let KnownSurface { surface, menu } = self.elsewhere.remove(at);
-        let before = (self.surface.replace(surface), self.menu.replace(menu));
-        if let (Some(surface), Some(menu)) = before {
-            self.surface_received(surface, menu);
+        let KnownSurface { surface, operating_points } = self.other_surfaces.remove(at);
+        let before =
+            (self.surface.replace(surface), self.operating_points.replace(operating_points));
+        if let (Some(surface), Some(operating_points)) = before {
+            self.surface_received(surface, operating_points);
         }
     }
-    /// The unit of its work, as its own menu has it ([`OperatingPoints::unit_rate`]).
+    /// The unit of its work ([`OperatingPoints::unit_rate`]).
     #[must_use]
     pub fn unit_rate(&self) -> Option<f64> {
-        self.menu.as_ref()?.unit_rate()
+        self.operating_points.as_ref()?.unit_rate()
     }
-    /// The GPUs it has, or is meant to go on with at once.
+    /// The number of GPUs that it holds, or with which it continues at once.
     #[must_use]
-    pub fn gpus_meant(&self) -> Option<u32> {
+    pub fn intended_gpus(&self) -> Option<u32> {
         match &self.state {
             State::Running { on, .. } => Some(on.gpu_count()),
             State::Stopping { .. } | State::Queued => self.next_gpus,
         }
     }
-    /// Peak device memory on one GPU: as declared, otherwise as measured.
+    /// Peak device memory on one GPU, MiB: the larger of declared and measured.
     #[must_use]
     pub fn memory_mib_max(&self) -> Option<u64> {
         let measured = self.surface.as_ref().and_then(|s| s.memory_mib_max);

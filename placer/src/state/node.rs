@@ -28,7 +28,7 @@ pub struct NodeFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeWatts {
     /// One idle card.
-    pub card_idle: Power,
+    pub gpu_idle: Power,
     /// Everything beside its cards, awake.
     pub host: Power,
     /// The whole node, asleep.
@@ -39,13 +39,13 @@ pub struct NodeWatts {
 
 /// The power of a GPU type, and the caps it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CardPower {
+pub struct GpuPower {
     /// Of an idle GPU.
     pub idle: Power,
     /// Of a GPU at most: its default cap.
     pub most: Power,
     /// The lowest cap it accepts; absent: it accepts none.
-    pub cap_least: Option<Power>,
+    pub cap_min: Option<Power>,
     /// Of the rest of its node, where the node does not report it.
     pub host: Power,
 }

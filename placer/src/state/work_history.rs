@@ -1,20 +1,19 @@
-//! How much work past jobs turned out to be, for judging those whose end nobody knows.
+//! The work of completed jobs, from which the remaining work of a job of unknown length is estimated.
 //!
-//! A job that has run for long is likely to run for longer still. What a job has left is taken to be
-//! the median size of the past jobs larger than what it has attained, less what it has attained; a
-//! job larger than nearly all of them has as much left as it has attained. Sizes are work: seconds
-//! alone on one GPU at default cap and clock.
+//! The estimate is the median size of the completed jobs larger than the job's attained work, minus
+//! the attained work. With fewer than five larger jobs, the remaining work equals the attained work.
+//! A size is work: seconds on one GPU without co-tenants at default cap and clock.
 
-/// Sizes kept; the oldest go first.
+/// Number of sizes kept; the oldest are dropped.
 pub const SIZES_MAX: usize = 4_096;
 
-/// Larger past jobs that a median is taken of, at least.
+/// Smallest number of larger jobs for a median.
 const LARGER_MIN: usize = 5;
 
-/// The sizes of past jobs.
+/// The sizes of completed jobs, seconds.
 #[derive(Clone, Debug, Default)]
 pub struct SizeHistory {
-    /// In the order they ended, as a ring.
+    /// In order of completion, as a ring buffer.
     recent: Vec<f64>,
     next: usize,
     /// Ascending.
@@ -22,7 +21,7 @@ pub struct SizeHistory {
 }
 
 impl SizeHistory {
-    /// A job has ended, and was so much work.
+    /// A job of this work completed.
     pub fn ended(&mut self, work_s: f64) {
         if !work_s.is_finite() || work_s <= 0.0 {
             return;
@@ -39,26 +38,26 @@ impl SizeHistory {
         self.sorted.insert(at, work_s);
     }
 
-    /// How many jobs it rests on.
+    /// Number of sizes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Whether no job has ended yet.
+    /// Whether no job has completed yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
-    /// The mean size; `None` while no job has ended.
+    /// The mean size; `None` before the first completed job.
     #[must_use]
     pub fn mean_s(&self) -> Option<f64> {
         (!self.is_empty()).then(|| self.sorted.iter().sum::<f64>() / self.sorted.len() as f64)
     }
 
-    /// What a job that has done `attained_s` of work likely has left; `None` while nothing is known
-    /// of any job.
+    /// The estimated remaining work of a job with `attained_s` of work, seconds; `None` without any
+    /// completed job or attained work.
     #[must_use]
     pub fn remaining_s(&self, attained_s: f64) -> Option<f64> {
         if self.is_empty() {
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_ran_long_is_taken_to_run_longer() {
+    fn remaining_work_grows_with_attained_work() {
         let mut sizes = SizeHistory::default();
         assert_eq!(sizes.remaining_s(0.0), None);
         assert_eq!(sizes.remaining_s(7.0), Some(7.0));
@@ -85,12 +84,12 @@ mod tests {
         (1..=100).for_each(|size| sizes.ended(f64::from(size)));
         assert_eq!((sizes.remaining_s(0.0), sizes.mean_s()), (Some(51.0), Some(50.5)));
         assert_eq!(sizes.remaining_s(50.0), Some(26.0));
-        // Beyond nearly all of them: as much again.
+        // Fewer than five larger jobs: equal to the attained work.
         assert_eq!(sizes.remaining_s(99.0), Some(99.0));
     }
 
     #[test]
-    fn the_oldest_are_forgotten() {
+    fn oldest_sizes_are_dropped() {
         let mut sizes = SizeHistory::default();
         (0..SIZES_MAX).for_each(|_| sizes.ended(1.0));
         (0..SIZES_MAX).for_each(|_| sizes.ended(9.0));

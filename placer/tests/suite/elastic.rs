@@ -136,7 +136,10 @@ fn greenflow_is_powerflow_at_constant_intensity_and_saves_while_the_grid_is_dirt
 fn a_sleeping_node_is_woken_for_a_queued_job() {
     let mut site = cluster(2, 0.0);
     for node in 0..2 {
-        site.node_is(wattle_placer::NodeKey::at(node), wattle_placer::Wakefulness::Asleep);
+        site.wakefulness_changed(
+            wattle_placer::NodeKey::at(node),
+            wattle_placer::Wakefulness::Asleep,
+        );
     }
     let job = arrive(&mut site, "a", GpuRequest::exactly(8), 1.9);
     let powerflow = policy("powerflow").unwrap();
@@ -144,7 +147,7 @@ fn a_sleeping_node_is_woken_for_a_queued_job() {
     assert!(plan.decisions.is_empty() && plan.nodes.len() == 1, "{plan:?}");
     site.apply(&plan);
     assert!(powerflow.solve(site.input()).is_empty(), "one is waking already");
-    site.node_is(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
+    site.wakefulness_changed(plan.nodes[0].node(), wattle_placer::Wakefulness::Awake);
     settle(&mut site, powerflow.as_ref());
     assert_eq!(site.size(job).0, 8);
 }

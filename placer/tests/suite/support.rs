@@ -115,7 +115,7 @@ pub(crate) fn node_facts(id: &str, gpu_type: &str, gpus: u32, memory_mib: u64) -
 /// The power of a node: one idle GPU, the host and the sleeping node in watts, and seconds to wake.
 pub(crate) fn node_watts(gpu_idle: u64, host: u64, asleep: u64, wakes_in_s: u64) -> NodeWatts {
     NodeWatts {
-        card_idle: Power::from_w(gpu_idle),
+        gpu_idle: Power::from_w(gpu_idle),
         host: Power::from_w(host),
         asleep: Power::from_w(asleep),
         wakes_in: Duration::from_secs(wakes_in_s),

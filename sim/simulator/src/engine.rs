@@ -186,8 +186,8 @@ impl<'s> Engine<'s> {
                 healthy: u64::MAX,
                 watts: world.gpu(kind).map(|gpu| watts(world, gpu, gpus)),
             });
-            state.node_is_below(node, switch);
-            state.node_has_boards(node, board);
+            state.switch_known(node, switch);
+            state.boards_known(node, board);
         }
         state.inventory_known(true);
         let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);

@@ -158,9 +158,9 @@ impl<'w> Oracle<'w> {
             other_gpu_types: Vec::new(),
             probe: None,
         });
-        let menu = Arc::new(OperatingPoints::of(&surface, request));
-        self.wholes.insert(key, (surface.clone(), menu.clone()));
-        Some((surface, menu))
+        let operating_points = Arc::new(OperatingPoints::of(&surface, request));
+        self.wholes.insert(key, (surface.clone(), operating_points.clone()));
+        Some((surface, operating_points))
     }
 
     /// The shape of a job without a placement: on the fewest nodes.

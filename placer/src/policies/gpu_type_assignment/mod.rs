@@ -97,7 +97,7 @@ fn candidates(
         BTreeMap::new();
     let candidate = |elastic: &ElasticJob<'_>| {
         let (job, fixed_size) = (elastic.job, elastic.fixed_size);
-        let home = job.next_kind.as_deref().or_else(|| input.state.gpu_type_of(job));
+        let home = job.next_gpu_type.as_deref().or_else(|| input.state.gpu_type_of(job));
         let home = home.and_then(|home| types.iter().position(|(name, _)| *name == home));
         let curves = types.iter().enumerate().map(|(index, (name, _))| {
             if !some_node_suits(input.state, job, name)
@@ -105,7 +105,7 @@ fn candidates(
             {
                 return None;
             }
-            let points = job.menu_on(name)?;
+            let points = job.operating_points_on(name)?;
             let sizes = points.sizes().filter(|gpus| fixed_size.is_none_or(|size| size == *gpus));
             known
                 .entry((std::ptr::from_ref(points), fixed_size))
@@ -123,7 +123,7 @@ fn candidates(
 fn move_cost(input: PlanningInput<'_>, job: &Job) -> (bool, f64) {
     let State::Running { on, since, .. } = &job.state else {
         // Either on its way to a type, or free to choose.
-        return (job.next_kind.is_none(), 0.0);
+        return (job.next_gpu_type.is_none(), 0.0);
     };
     if !job.facts.can_stop || *since == input.now() {
         return (false, 0.0);
@@ -150,7 +150,7 @@ fn carry_out<'a>(
     for (mut elastic, candidate) in jobs.into_iter().zip(&assignment.candidates) {
         let mut has_room = false;
         if let Some((at, curve)) = candidate.at.and_then(|at| Some((at, candidate.on(at)?)))
-            && let Some(points) = elastic.job.menu_on(types[at].0)
+            && let Some(points) = elastic.job.operating_points_on(types[at].0)
         {
             elastic.points = points;
             used[at] += curve.least;
@@ -162,7 +162,7 @@ fn carry_out<'a>(
             continue;
         }
         let (key, job, gpus) = (elastic.key, elastic.job, elastic.job.facts.request.min);
-        let may_choose = job.state == State::Queued && job.next_kind.is_none();
+        let may_choose = job.state == State::Queued && job.next_gpu_type.is_none();
         let unknown = (0..types.len()).find(|&index| {
             may_choose
                 && candidate.curves[index].is_none()

@@ -292,7 +292,7 @@ pub(super) fn knapsack_item(
         costs.push(change_cost(value, size.restart_s, bid.done_in_s));
     }
     let changes = ChangeCost { costs, has_run: bidder.has_run() };
-    let meant = bidder.job.gpus_meant().unwrap_or(0);
+    let meant = bidder.job.intended_gpus().unwrap_or(0);
     let present = choices.iter().position(|choice| choice.gpus == meant).unwrap_or(0);
     let cost_from_now = (0..choices.len()).map(|to| changes.between(present, to)).collect();
     Item { choices, cost_from_now, present, changes: vec![changes] }

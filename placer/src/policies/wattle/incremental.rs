@@ -54,7 +54,7 @@ fn arrival_number(job: &Job) -> u64 {
 
 /// Whether a queued job must not wait for the next full round.
 fn is_urgent(job: &Job) -> bool {
-    let has_surface = job.menus().any(|points| !points.choices().is_empty());
+    let has_surface = job.all_operating_points().any(|points| !points.points().is_empty());
     !has_surface || job.facts.deadline.is_some() || job.facts.priority > 0
 }
 
@@ -202,7 +202,7 @@ fn serve_newcomers(
         if infeasible(input.state, job).is_some() {
             return None;
         }
-        let known = || job.menus().map(|points| &**points);
+        let known = || job.all_operating_points().map(|points| &**points);
         if !known().any(|points| cache.markets.contains_key(&points.gpu_type)) {
             return None;
         }

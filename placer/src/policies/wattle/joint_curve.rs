@@ -107,11 +107,11 @@ fn joint_size(
         return None;
     }
     let at_default = |curve: &OperatingCurve<'_>| {
-        curve.known.choice(gpus, GpuSetting::DEFAULT).map(|point| above_idle_w(&charge, point))
+        curve.known.point(gpus, GpuSetting::DEFAULT).map(|point| above_idle_w(&charge, point))
     };
     let default_w = [at_default(curves[0])?, at_default(curves[1])?];
     let points = exclusive[0].iter().filter_map(|one| {
-        let two = curves[1].known.choice(gpus, one.setting)?;
+        let two = curves[1].known.point(gpus, one.setting)?;
         let power_ratio = f64::midpoint(
             above_idle_w(&charge, one) / default_w[0],
             above_idle_w(&charge, two) / default_w[1],

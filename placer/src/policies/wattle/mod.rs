@@ -155,7 +155,8 @@ fn assign_gpu_types<'a>(input: PlanningInput<'a>, sizing: &mut Sizing<'a>) {
 /// must not fall because they left.
 fn jobs_returning_to_queue(input: PlanningInput<'_>) -> impl Iterator<Item = ElasticJob<'_>> {
     input.state.running().filter_map(|(key, job)| {
-        let points = job.menu.as_deref().filter(|points| !points.choices().is_empty())?;
+        let points =
+            job.operating_points.as_deref().filter(|points| !points.points().is_empty())?;
         let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
         let mut nodes = input.state.nodes().iter();
         let exists = nodes.any(|node| node.facts.gpu_type == points.gpu_type);

@@ -256,7 +256,7 @@ impl Pairing {
             }
         }
         let present = both.map(|bidder| {
-            let meant = bidder.job.gpus_meant().unwrap_or(0);
+            let meant = bidder.job.intended_gpus().unwrap_or(0);
             choices.iter().position(|choice| choice.gpus == meant).unwrap_or(0)
         });
         let run_apart = run_on_different_gpus(both[0].job, both[1].job);
@@ -341,7 +341,7 @@ fn co_tenants(bidders: &[Bidder<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, u
             && !bidder.job.facts.exclusive
             && !moved.contains(&bidder.key)
             && let Some(set) = bidder.job.state.gpus()
-            && bidder.job.gpus_meant() == Some(set.gpu_count())
+            && bidder.job.intended_gpus() == Some(set.gpu_count())
             && let Some(first) = first_on.insert(set, index)
         {
             pairs.push((first, index));

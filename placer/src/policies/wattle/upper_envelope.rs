@@ -126,8 +126,8 @@ impl<'a> OperatingCurve<'a> {
         gpus_max: u32,
     ) -> Option<Self> {
         let mut sizes = Vec::with_capacity(known.sizes().count());
-        let mut costs = Vec::with_capacity(known.choices().len());
-        for points in known.choices().chunk_by(|a, b| a.gpus == b.gpus) {
+        let mut costs = Vec::with_capacity(known.points().len());
+        for points in known.points().chunk_by(|a, b| a.gpus == b.gpus) {
             let gpus = points[0].gpus;
             if gpus > gpus_max || gpus == 0 {
                 continue;

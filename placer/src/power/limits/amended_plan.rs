@@ -53,7 +53,7 @@ impl LimitedPlan<'_> {
                 plan.decisions.push(Decision::Stop {
                     job: item.key,
                     next_gpus: None,
-                    next_kind: None,
+                    next_gpu_type: None,
                     reason: reason.clone(),
                 });
                 continue;

@@ -23,13 +23,13 @@ pub(super) fn ladder(
     if input.limits.power_max.is_none() {
         return ladder;
     }
-    let points = gpus.job.menu_on(gpus.gpu_type);
+    let points = gpus.job.operating_points_on(gpus.gpu_type);
     let points = points.map_or(&[][..], |points| points.with_gpus(gpus.gpus));
     let mut lower: Vec<(GpuSetting, f64)> =
         points.iter().map(|point| rung(point.setting)).collect();
     lower.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     if let Some(power) = input.state.gpu_power(gpus.gpu_type)
-        && let Some(least) = power.cap_least
+        && let Some(least) = power.cap_min
     {
         let fraction = |k: u32| power.most.scale(f64::from(k) / f64::from(CAP_STEPS));
         let caps = (1..CAP_STEPS).rev().map(fraction).filter(|cap| *cap > least).chain([least]);
@@ -53,7 +53,7 @@ pub(super) fn priced_setting(input: PlanningInput<'_>, gpus: JobGpus<'_>) -> Gpu
     if price <= 0.0 {
         return GpuSetting::DEFAULT;
     }
-    let points = gpus.job.menu_on(gpus.gpu_type);
+    let points = gpus.job.operating_points_on(gpus.gpu_type);
     let points = points.map_or(&[][..], |points| points.with_gpus(gpus.gpus));
     let charge = Charge::on(input, gpus.gpu_type);
     let Some(mut at) = least_energy(&charge, points) else { return GpuSetting::DEFAULT };

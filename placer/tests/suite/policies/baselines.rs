@@ -207,7 +207,7 @@ fn afs_leaves_gpus_free_that_gain_less_than_its_floor() {
         let jobs = [("light", 0), ("heavy", 2)]
             .map(|(name, class)| arrive(&mut site, ranging(name, 1, 4), Some(class)));
         decide(&mut site, &*policy(spelling).unwrap());
-        let has = |key| site.job(key).unwrap().gpus_meant().unwrap();
+        let has = |key| site.job(key).unwrap().intended_gpus().unwrap();
         assert_eq!(jobs.map(has), sizes, "{spelling}");
     }
 }

@@ -10,7 +10,7 @@ use wattle_common::{Frequency, Power, Timestamp};
 use wattle_placer::policies::{Capabilities, NAMES};
 use wattle_placer::power::model::{PowerEstimate, expected_power, min_power};
 use wattle_placer::{
-    CardPower, Decision, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
+    Decision, GpuPower, GpuSet, JobFacts, JobKey, NodeKey, Plan, PlanningInput, Policy, Reads,
     Reason, State, check, policy, solve,
 };
 
@@ -19,10 +19,10 @@ use crate::policies::helpers::{arrive, cluster, facts, surface};
 /// Cards of 250 W that idle at 40 W, in nodes of 300 W.
 fn bounded(sizes: &[u32]) -> Site {
     let mut site = cluster(sizes);
-    let draw = CardPower {
+    let draw = GpuPower {
         idle: Power::from_w(40),
         most: Power::from_w(250),
-        cap_least: Some(Power::from_w(100)),
+        cap_min: Some(Power::from_w(100)),
         host: Power::from_w(300),
     };
     site.gpu_power_known([("v100".to_owned(), draw)].into());
@@ -250,7 +250,7 @@ fn no_job_is_observed_with_a_job_that_is_held_back() {
         ["runs", "moved", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
     round(&mut site, &Constant(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
     let reason = Reason::Share { gpus: 1 };
-    let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_kind: None, reason };
+    let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_gpu_type: None, reason };
     round(&mut site, &Constant(vec![stop]));
     site.job_stopped(moved);
     // No new job starts; a job that is moved continues.

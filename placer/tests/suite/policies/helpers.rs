@@ -131,7 +131,7 @@ pub(crate) fn wake(site: &mut Site) {
         nodes.find(|(_, node)| node.wakefulness == Wakefulness::Waking).map(|(key, _)| key)
     };
     while let Some(key) = waking(site) {
-        site.node_is(key, Wakefulness::Awake);
+        site.wakefulness_changed(key, Wakefulness::Awake);
     }
 }
 

@@ -21,7 +21,7 @@ fn of_kinds(kinds: &[&str]) -> Site {
 fn asleep(site: &mut Site, nodes: &[usize]) {
     site.limits.nodes_sleep = true;
     for &i in nodes {
-        site.node_is(NodeKey::at(i), Wakefulness::Asleep);
+        site.wakefulness_changed(NodeKey::at(i), Wakefulness::Asleep);
     }
 }
 

@@ -135,7 +135,7 @@ fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
                 node.wakefulness == Wakefulness::Waking && s > 120
             };
             let woken: Vec<_> = site.keyed_nodes().filter(waking).map(|(key, _)| key).collect();
-            woken.into_iter().for_each(|key| site.node_is(key, Wakefulness::Awake));
+            woken.into_iter().for_each(|key| site.wakefulness_changed(key, Wakefulness::Awake));
         }
         Step::Fails { node: i, gpus } => {
             if let Some(&size) = sizes.get(i) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use wattle_common::Timestamp;
 use wattle_placer::controller::{Controller, PolicyHandle};
 use wattle_placer::power::budget::{BudgetController, ForecastSource, Grid};
-use wattle_placer::{CardPower, Policy};
+use wattle_placer::{GpuPower, Policy};
 use wattle_world::World;
 
 use crate::engine::Engine;
@@ -43,14 +43,14 @@ pub(super) fn put_in_force(
 }
 
 /// The power of each of the cluster's GPU types.
-fn gpu_power(world: &World, scenario: &Scenario) -> BTreeMap<String, CardPower> {
+fn gpu_power(world: &World, scenario: &Scenario) -> BTreeMap<String, GpuPower> {
     let groups = scenario.cluster.groups().iter();
     let known = groups.filter_map(|group| {
         let gpu = world.gpu(&group.gpu_type)?;
-        let power = CardPower {
+        let power = GpuPower {
             idle: gpu.idle,
             most: gpu.cap_default,
-            cap_least: Some(gpu.cap_min),
+            cap_min: Some(gpu.cap_min),
             host: world.host_power(gpu),
         };
         Some((group.gpu_type.clone(), power))

@@ -14,7 +14,7 @@ const IDLE_LOOKS_MAX: usize = 10_000;
 /// What the world says of a node with so many cards.
 pub(super) fn watts(world: &World, gpu: &GpuModel, gpus: u32) -> NodeWatts {
     NodeWatts {
-        card_idle: gpu.idle,
+        gpu_idle: gpu.idle,
         host: world.host_power_of(gpu, gpus),
         asleep: gpu.sleep.power,
         wakes_in: gpu.sleep.wake,
@@ -51,6 +51,8 @@ impl Engine<'_> {
     }
 
     pub(super) fn woken(&mut self, node: u32) {
-        self.controller.events().node_is(NodeKey::at(node as usize), Wakefulness::Awake);
+        self.controller
+            .events()
+            .wakefulness_changed(NodeKey::at(node as usize), Wakefulness::Awake);
     }
 }

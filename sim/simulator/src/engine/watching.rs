@@ -201,8 +201,12 @@ impl Engine<'_> {
                 let shape = oracle.expected_shape(workload, request.min);
                 for gpu in self.cards.models() {
                     match oracle.whole(now, id, shape, request, gpu) {
-                        Some((surface, menu)) => {
-                            self.controller.events().surface_and_menu_known(key, surface, menu);
+                        Some((surface, operating_points)) => {
+                            self.controller.events().surface_and_menu_known(
+                                key,
+                                surface,
+                                operating_points,
+                            );
                         }
                         None => {
                             self.controller
