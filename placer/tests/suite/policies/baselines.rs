@@ -1,4 +1,4 @@
-//! SRTF, Tiresias, Gandiva and AFS in small examples, and what is put on top of policies.
+//! SRTF, Tiresias, Gandiva and AFS in small examples, and the clock options of policies.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn srtf_stops_the_longest_job_and_fills_gaps() {
         long waits: 1 job has precedence
     "#]]
     .assert_eq(&settle(&mut site, &*srtf));
-    // Its work so far is not forgotten: 900 s are less than 950 s.
+    // Completed work counts: 900 s are less than 950 s.
     site.end("short");
     expect_test::expect![[r#"
         nearly stopped: 2 jobs have precedence
@@ -68,7 +68,7 @@ fn tiresias_stops_jobs_at_their_threshold_and_requests_a_round_then() {
     arrive(&mut site, facts("third", 2), None);
     let plan = decide(&mut site, &*tiresias);
     assert!(plan.is_empty(), "all are in the first queue, and the first runs: {plan:?}");
-    // 3,250 GPU seconds on four GPUs.
+    // 3,250 GPU-seconds on four GPUs.
     assert_eq!(plan.again_at, Some(Timestamp::from_us(812_500_000)));
     site.advance_to(Timestamp::from_us(812_499_999));
     assert!(decide(&mut site, &*tiresias).is_empty());
@@ -128,7 +128,7 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         b on n0:1: share: 1 GPU
     "#]]
     .assert_eq(&settle(&mut site, &*gandiva));
-    // Two heavy ones make 0.76 together: they are not paired, nor are jobs of unequal size.
+    // Speeds of two heavy jobs sum to 0.76: they are not paired, nor are jobs of unequal size.
     for (name, gpus, class) in
         [("heavy", 1, Some(2)), ("heavier", 1, Some(2)), ("wide", 2, Some(0)), ("unknown", 1, None)]
     {
@@ -139,7 +139,7 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
         heavier on n0:1, observed: demand exceeds the GPUs; normalised speeds with b sum to 1.60, threshold 1
         wide waits: 2 jobs have precedence
     "#]].assert_eq(&settle(&mut site, &*gandiva));
-    // A pair that turns out to be worth nothing parts.
+    // A pair whose new prediction is below the threshold is separated.
     let a = site.job_key(&"a".parse().unwrap()).unwrap();
     learn(&mut site, a, 2);
     expect_test::expect![[r#"
@@ -178,7 +178,7 @@ fn gandiva_separates_pairs_once_all_jobs_fit() {
 fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
     let afs = policy("afs").unwrap();
     let mut site = cluster(&[8]);
-    // Each doubling makes the light one 1.3 times as fast, and the heavy one 1.9 times.
+    // Speed-up of each doubling: 1.3 for the light job, 1.9 for the heavy job.
     arrive(&mut site, ranging("light", 1, 8), Some(0));
     arrive(&mut site, ranging("heavy", 1, 8), Some(2));
     expect_test::expect![[r#"
@@ -220,7 +220,7 @@ fn one_clock_applies_to_all_jobs_and_zeus_chooses_for_each() {
         a on n0:0 at 1080 MHz: head of the queue; first fit in node order
     "#]]
     .assert_eq(&settle(&mut site, &*policy("fifo@1080").unwrap()));
-    // Zeus: (160 + 200) / 2 / 0.95 = 189 joules a step at 1200 MHz; 200 as set, 194 at 1080 MHz.
+    // Zeus: (160 + 200) / 2 / 0.95 = 189 joules per step at 1200 MHz, 200 by default, 194 at 1080 MHz.
     arrive(&mut site, facts("b", 1), Some(1));
     arrive(&mut site, facts("c", 1), None);
     site.job_ended(a);

@@ -1,4 +1,4 @@
-//! What holds of every policy's plans under a power limit, held-back starts, and a price.
+//! Plans of every policy under a power limit, an admission limit, a preemption limit and an energy price.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use wattle_placer::{
 
 use crate::policies::helpers::{arrive, cluster, facts, surface};
 
-/// Cards of 250 W that idle at 40 W, in nodes of 300 W.
+/// Nodes whose hosts draw 300 W, with GPUs of 250 W that idle at 40 W.
 fn bounded(sizes: &[u32]) -> Site {
     let mut site = cluster(sizes);
     let draw = GpuPower {
@@ -68,7 +68,7 @@ fn clocks_are_lowered_before_jobs_wait_and_raised_when_power_is_left() {
     let mut site = bounded(&[4]);
     let keys: Vec<JobKey> =
         (0..4).map(|i| arrive(&mut site, facts(&format!("j{i}"), 1), Some(2))).collect();
-    // 300 W and four cards of 200 W are 1,100 W; of 160 W they are 940 W.
+    // 300 W and four GPUs of 200 W are 1,100 W; with GPUs of 160 W, 940 W.
     site.limits.power_max = Some(Power::from_w(1_000));
     assert_eq!(rest(&mut site, &*fifo), Power::from_w(940));
     assert!(keys.iter().all(|&key| setting(&site, key) == at(1_200)));
@@ -78,7 +78,7 @@ fn clocks_are_lowered_before_jobs_wait_and_raised_when_power_is_left() {
     assert!(expected_power(site.input()) <= Power::from_w(650), "{}", expected_power(site.input()));
     assert_eq!(setting(&site, keys[3]), None);
     assert!(setting(&site, keys[0]).is_some());
-    // Gone, and all is as it was.
+    // Without the limit the default settings return.
     site.limits.power_max = None;
     rest(&mut site, &*fifo);
     assert!(keys.iter().all(|&key| setting(&site, key) == Some(GpuSetting::DEFAULT)));
@@ -94,7 +94,7 @@ fn a_job_without_a_surface_counts_with_the_highest_power_and_is_capped() {
     rest(&mut site, &*fifo);
     let cap = Some(GpuSetting { cap_mw: Some(Power::from_mw(125_000)), clock_mhz_max: None });
     assert_eq!(keys.map(|key| setting(&site, key)), [cap, cap]);
-    // What nothing bounds is not started.
+    // A job without any bound on its power is not started.
     site.job_ended(keys[0]);
     site.gpu_power_known([].into());
     let late = arrive(&mut site, facts("late", 1), None);
@@ -113,7 +113,7 @@ fn new_jobs_are_held_back_and_running_jobs_continue() {
     let second = arrive(&mut site, facts("second", 1), Some(2));
     let third = arrive(&mut site, facts("third", 1), Some(2));
     let plan = round(&mut site, &*fifo);
-    // 460 W empty; each adds 90 W at its min_power.
+    // 460 W idle; each job adds a minimum power of 90 W.
     let reason = plan.blocked.unwrap().reason.to_string();
     assert_eq!(reason, "power draw would be 0.64 kW, admission limit 0.59 kW");
     assert!(setting(&site, second).is_none() && setting(&site, third).is_none());
@@ -125,12 +125,12 @@ fn new_jobs_are_held_back_and_running_jobs_continue() {
     assert!(setting(&site, first).is_some(), "no work is stopped");
 }
 
-/// Only a run narrows the upper power of a job: alone it is admitted on its mean.
+/// The highest power of a job is known only after it has run: the only job is admitted by its mean.
 #[test]
 fn a_job_alone_is_admitted_on_its_mean_power() {
     let fifo = policy("fifo").unwrap();
     let mut site = bounded(&[4]);
-    // 460 W empty; it adds 90 W at its min_power, and perhaps 210.
+    // 460 W idle; the job adds a minimum power of 90 W, at most 210 W.
     site.limits.admission_limit = Some(Power::from_w(600));
     let keys = ["a", "b"].map(|name| {
         let facts = facts(name, 1);
@@ -177,7 +177,7 @@ fn the_last_arrival_is_paused_and_resumed() {
     let mut site = bounded(&[4]);
     let keys = ["a", "b", "c"].map(|name| arrive(&mut site, facts(name, 1), Some(2)));
     rest(&mut site, &*fifo);
-    // 460 W empty; each adds 90 W at its min_power: two of them fit.
+    // 460 W idle; each job adds a minimum power of 90 W: two jobs fit.
     site.limits.admission_limit = Some(Power::from_w(640));
     site.limits.preemption_limit = Some(Power::from_w(645));
     let plan = round(&mut site, &*fifo);
@@ -205,7 +205,7 @@ fn a_price_sets_the_clocks_of_policies_that_set_none() {
         let job = arrive(&mut site, facts("a", 2), Some(2));
         rest(&mut site, &*policy);
         assert_eq!(setting(&site, job), Some(GpuSetting::DEFAULT), "{name}: free energy");
-        // From 1,080 to 1,200 MHz wins 0.55 of time for energy, from there on 0.19.
+        // The step from 1,080 to 1,200 MHz saves 0.55 of time per energy, the next one 0.19.
         site.limits.price = 0.3;
         rest(&mut site, &*policy);
         assert_eq!(setting(&site, job), at(1_200), "{name}");
@@ -271,7 +271,7 @@ fn no_job_starts_with_a_job_that_is_paused() {
     let [old, runs, new] =
         ["old", "runs", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
     round(&mut site, &Constant(vec![starts(old, 0b1, false), starts(runs, 0b10, false)]));
-    // 460 W empty, and 90 W for one of them.
+    // 460 W idle, and 90 W for one of the jobs.
     site.limits.preemption_limit = Some(Power::from_w(560));
     let beside = |gpus: u64| round(&mut site.clone(), &Constant(vec![starts(new, gpus, true)]));
     let jobs = |plan: Plan| plan.decisions.iter().map(Decision::job).collect::<Vec<_>>();
@@ -279,7 +279,7 @@ fn no_job_starts_with_a_job_that_is_paused() {
     assert_eq!(jobs(beside(0b1)), [new, runs]);
 }
 
-/// A job of a quarter of an hour, that has just come.
+/// A job of 1,000 s that has just arrived.
 fn lasting(i: usize, request: GpuRequest, site: &Site) -> JobFacts {
     JobFacts {
         request,
@@ -292,8 +292,8 @@ fn lasting(i: usize, request: GpuRequest, site: &Site) -> JobFacts {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Under every policy the minimum power of continuing jobs stays within the limit or they cannot stop, and
-    /// plans settle, with nodes asleep or awake.
+    /// The minimum power of the running jobs stays within the preemption limit unless they cannot stop,
+    /// and plans settle.
     #[test]
     fn running_jobs_are_paused_down_to_the_limit(
         sizes in prop::collection::vec(1u32..9, 1..4),
@@ -328,8 +328,7 @@ proptest! {
         prop_assert!(needs <= above || !stays, "{} needs {needs} of {above}", policy.name());
     }
 
-    /// Whatever comes and goes, whatever the policy: no plan draws more than may be, unless what is
-    /// power exceeds it without jobs, or jobs cannot be stopped.
+    /// No plan exceeds the power limit, unless the baseline or jobs that cannot stop already exceed it.
     #[test]
     fn no_plan_exceeds_the_power_limit(
         sizes in prop::collection::vec(1u32..9, 1..4),
@@ -349,7 +348,7 @@ proptest! {
         site.limits.price = priced.unwrap_or(0.0);
         let mut keys = Vec::new();
         for (i, (gpus, times, class, ends, after)) in jobs.into_iter().enumerate() {
-            // Half-way the limit is lowered.
+            // The limit is lowered midway.
             let limit = Power::from_w(limit_w).scale(if i > 6 { tighter } else { 1.0 });
             site.limits.power_max = Some(limit);
             site.pass(Duration::from_secs(after));

@@ -58,7 +58,7 @@ fn jobs_with_slack_wait_while_the_grid_is_dirty() {
         assert!(again.is_some_and(|at| at <= Timestamp::from_s(8 * HOUR)), "{name}: {again:?}");
         let plan = solve(&*policy(name).unwrap(), site.input());
         assert_eq!(plan.deferred, 1, "{name}");
-        // Clean: it takes its turn.
+        // The grid is clean: the job starts.
         site.job_ended(goes);
         site.advance_to(Timestamp::from_s(4 * HOUR));
         site.limits.grid = outlook(site.now(), 0);
@@ -128,8 +128,7 @@ fn a_running_job_pauses_at_the_end_of_its_epoch() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// However the forecast errs, a job alone on its GPU is done by its deadline if it would have
-    /// been without waiting, and never waits longer than its slack.
+    /// Whatever the forecast error, deferral causes no missed deadline and never exceeds the slack.
     #[test]
     fn no_deadline_is_missed_by_deferral(
         lasts in 600u64..50_000,
@@ -185,8 +184,8 @@ proptest! {
     }
 }
 
-/// With a deadline a job waits as far as its slowest setting leaves time, and not at all where a
-/// setting is fixed and its effect unknown.
+/// A deadline bounds the deferral by the run time at the slowest setting. A fixed setting with unknown
+/// effect prevents deferral.
 #[test]
 fn a_job_that_may_be_slowed_waits_less_before_its_deadline() {
     let waits = |name: &str, price: f64, deadline_s: u64| {
@@ -202,8 +201,8 @@ fn a_job_that_may_be_slowed_waits_less_before_its_deadline() {
         step(&mut site, name);
         !runs(&site, key)
     };
-    // Ten hours and a quarter to spare, and four until the grid is clean: 16.5 h. At the lowest clock
-    // it goes at 0.85 of its speed: 18.7 h.
+    // Four hours until the grid is clean plus 1.25 times ten hours: 16.5 h. At the lowest clock the
+    // speed is 0.85: 18.7 h.
     for (deadline_h, usual, slower) in [(16, false, false), (18, true, false), (20, true, true)] {
         let deadline_s = deadline_h * HOUR;
         assert_eq!(waits("fifo", 0.0, deadline_s), usual, "{deadline_h} h");

@@ -43,7 +43,7 @@ fn eaco_waits_a_moment_for_a_surface() {
 #[test]
 fn eaco_fills_the_fullest_gpus_and_observes() {
     let mut site = cluster(&[1, 1, 1]);
-    // Later than any surface is waited for.
+    // Later than the wait for any surface.
     site.advance_to(Timestamp::from_s(60));
     arrive(&mut site, JobFacts { exclusive: true, ..facts("mine", 1) }, Some(0));
     arrive(&mut site, facts("light", 1), Some(0));
@@ -66,8 +66,8 @@ fn eaco_fills_the_fullest_gpus_and_observes() {
 fn eaco_undoes_a_placement_that_breaks_a_deadline() {
     let eaco = policy("eaco").unwrap();
     let mut site = cluster(&[1]);
-    // 1,000 steps at one a second: done at 1,000 s. Its deadline leaves 10 %; light beside light
-    // is predicted at 0.98, and turns out to run at half speed.
+    // 1,000 steps at one per second end at 1,000 s, 10 % before the deadline. Two light jobs have a
+    // predicted speed of 0.98 and run at half speed.
     let deadline = Some(Timestamp::from_s(1_100));
     let urgent = arrive(&mut site, JobFacts { deadline, ..facts("urgent", 1) }, Some(0));
     let report = |site: &mut Site, key, step| {

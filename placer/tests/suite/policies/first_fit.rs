@@ -45,9 +45,9 @@ fn fifo_packed_fills_free_gpus_then_chooses_the_best_partner() {
     let mut site = cluster(&[2]);
     arrive(&mut site, facts("middle", 1), Some(1));
     arrive(&mut site, facts("light", 1), Some(0));
-    // 0.95 + 0.96 beside the middle one; 0.98 + 0.98 beside the light one.
+    // With the middle job 0.95 + 0.96; with the light job 0.98 + 0.98.
     arrive(&mut site, facts("third", 1), Some(0));
-    // With the middle one that is left: 0.60 + 0.50.
+    // With the middle job: 0.60 + 0.50.
     arrive(&mut site, facts("heavy", 1), Some(2));
     let plan = decide(&mut site, &*policy("fifo-packed").unwrap());
     expect_test::expect![[r#"

@@ -1,4 +1,4 @@
-//! Clusters of several kinds of GPU, or of cards with more and less memory.
+//! Clusters of several GPU types, or of GPUs with different memory.
 
 use crate::support::Site;
 use wattle_common::job::GpuRequest;
@@ -8,16 +8,16 @@ use wattle_placer::{
 
 use crate::policies::helpers::{arrive, cluster, decide, facts, node, settle, surface, wake};
 
-/// Nodes of these kinds and of four GPUs each.
-fn of_kinds(kinds: &[&str]) -> Site {
-    let mut site = cluster(&vec![4; kinds.len()]);
-    for (i, kind) in kinds.iter().enumerate() {
-        site.node_known(NodeFacts { gpu_type: (*kind).to_owned(), ..node(i, 4) });
+/// Nodes of these GPU types with four GPUs each.
+fn of_types(types: &[&str]) -> Site {
+    let mut site = cluster(&vec![4; types.len()]);
+    for (i, gpu_type) in types.iter().enumerate() {
+        site.node_known(NodeFacts { gpu_type: (*gpu_type).to_owned(), ..node(i, 4) });
     }
     site
 }
 
-/// These nodes sleep.
+/// Puts these nodes to sleep.
 fn asleep(site: &mut Site, nodes: &[usize]) {
     site.limits.nodes_sleep = true;
     for &i in nodes {
@@ -25,12 +25,12 @@ fn asleep(site: &mut Site, nodes: &[usize]) {
     }
 }
 
-/// A job that must have a kind, and is known on it.
-fn named(site: &mut Site, name: &str, kind: &str, gpus: u32) -> JobKey {
-    let gpu_type = Some(kind.into());
-    let key = arrive(site, JobFacts { gpu_type, ..facts(name, gpus) }, None);
+/// A job that requests a GPU type, with a surface for it.
+fn named(site: &mut Site, name: &str, gpu_type: &str, gpus: u32) -> JobKey {
+    let requested = Some(gpu_type.into());
+    let key = arrive(site, JobFacts { gpu_type: requested, ..facts(name, gpus) }, None);
     let mut surface = surface(&name.parse().unwrap(), 0, GpuRequest::exactly(gpus));
-    surface.gpu_type = kind.to_owned();
+    surface.gpu_type = gpu_type.to_owned();
     site.surface_known(key, surface.into());
     key
 }
@@ -47,9 +47,9 @@ fn runs(site: &Site, key: JobKey) -> bool {
 #[test]
 fn a_job_that_names_a_gpu_type_wakes_nodes_of_that_type() {
     for name in ["fifo", "srtf", "fifo-packed", "powerflow", "afs", "wattle"] {
-        let mut site = of_kinds(&["v100", "kind1", "kind2"]);
+        let mut site = of_types(&["v100", "kind1", "kind2"]);
         asleep(&mut site, &[1, 2]);
-        // The V100s are awake and free, which is of no use to it.
+        // The free V100s do not suit the job.
         named(&mut site, "picky", "kind2", 4);
         assert_eq!(woken(&mut site, name), [2], "{name}");
         wake(&mut site);
@@ -76,9 +76,9 @@ fn a_job_that_needs_memory_wakes_nodes_that_have_it() {
 #[test]
 fn entire_nodes_are_woken_where_enough_are_equal() {
     for name in ["fifo", "srtf", "fifo-packed", "tiresias", "gandiva"] {
-        let mut site = of_kinds(&["p100", "v100", "v100"]);
+        let mut site = of_types(&["p100", "v100", "v100"]);
         asleep(&mut site, &[2]);
-        // Eight are free or asleep at once, but not of one kind.
+        // Eight GPUs are free or asleep, but not of one type.
         let key = arrive(&mut site, facts("wide", 8), None);
         assert_eq!(woken(&mut site, name), [2], "{name}");
         wake(&mut site);
@@ -90,7 +90,7 @@ fn entire_nodes_are_woken_where_enough_are_equal() {
 #[test]
 fn one_node_is_not_woken_for_a_job_of_two() {
     for name in ["fifo", "srtf", "tiresias", "gandiva", "fifo-packed"] {
-        let mut site = of_kinds(&["p100", "v100", "v100"]);
+        let mut site = of_types(&["p100", "v100", "v100"]);
         asleep(&mut site, &[1, 2]);
         let there = arrive(&mut site, facts("there", 4), None);
         decide(&mut site, &*policy(name).unwrap());
@@ -107,7 +107,7 @@ fn one_node_is_not_woken_for_a_job_of_two() {
 #[test]
 fn a_job_that_names_a_gpu_type_gets_no_other() {
     for name in ["srtf", "tiresias", "gandiva"] {
-        let mut site = of_kinds(&["v100", "p100"]);
+        let mut site = of_types(&["v100", "p100"]);
         site.limits.tenants_max = 1;
         // A job without a GPU type gets the type that no queued job names.
         let mut keys: Vec<JobKey> =

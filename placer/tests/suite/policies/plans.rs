@@ -1,4 +1,4 @@
-//! What must hold of every plan of every policy.
+//! Invariants of every plan of every policy.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::policies::helpers::{arrive, cluster, decide, facts, learn, node};
 enum Step {
     Arrives {
         gpus: u32,
-        /// Its greatest size as a multiple of its least.
+        /// Largest number of GPUs as a multiple of the smallest.
         times: u32,
         class: Option<usize>,
         exclusive: bool,
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop::option::weighted(0.3, 1u64..4_000),
     )
         .prop_map(|(gpus, times, class, exclusive, can_stop, deadline_s)| {
-            // Mostly small ones, as in real traces.
+            // Mostly small jobs, as in real traces.
             let gpus = if gpus > 9 { gpus - 8 } else { gpus.min(2) };
             Step::Arrives { gpus, times, class, exclusive, can_stop, deadline_s }
         });
@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A policy, as it is or with something to it.
+/// A policy name, plain or with options.
 fn spelling() -> impl Strategy<Value = String> {
     let plain = || prop::sample::select(NAMES.to_vec());
     prop_oneof![
@@ -90,7 +90,7 @@ fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
             let deadline = deadline_s.map(|s| site.now() + Duration::from_secs(s));
             let duration_alone = deadline_s.map(|s| Duration::from_secs(s / 2));
             let request = GpuRequest { min: gpus, max: gpus * times };
-            // Not drawn: failures that were kept stay the cases they were.
+            // Derived from the deadline, so that recorded failures reproduce.
             let priority = u8::from(deadline_s.is_some_and(|s| s % 4 == 0));
             let facts = JobFacts {
                 request,
@@ -152,7 +152,7 @@ fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
 }
 
 proptest! {
-    /// Whatever happens: no plan breaks a rule, and an applied plan leaves nothing to do.
+    /// Every plan is valid, and after it is applied the next plan is empty.
     #[test]
     fn plans_are_valid_and_complete(
         sizes in prop::collection::vec(prop_oneof![Just(2u32), Just(4), Just(8)], 1..5),

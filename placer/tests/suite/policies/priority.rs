@@ -59,7 +59,7 @@ fn priority_preempts_where_a_policy_preempts() {
         let low = arrive(&mut site, known("low", 2, 0, 1), Some(2));
         settled(&mut site, name);
         assert!(runs(&site, low), "{name}");
-        // Longer, and with as much: nothing but its priority speaks for it.
+        // A longer job of equal size: only its priority justifies the preemption.
         site.pass(Duration::from_secs(600));
         let high = arrive(&mut site, known("high", 2, 5, 9), Some(2));
         settled(&mut site, name);

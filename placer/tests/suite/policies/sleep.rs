@@ -53,7 +53,7 @@ fn an_infeasible_job_neither_wakes_nodes_nor_keeps_them_awake() {
         large waits: requests 8 GPUs; 7 free, at most 4 on one node
     "#]]
     .assert_eq(&show(&site, &plan));
-    // Now there is enough, if the second node wakes; until it does, the first one stays awake.
+    // With the second node awake there are enough GPUs; the first node stays awake meanwhile.
     site.end("stays");
     let plan = decide(&mut site, &*fifo);
     expect_test::expect![[r#"

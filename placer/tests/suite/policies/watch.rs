@@ -33,8 +33,8 @@ fn runs(site: &Site, key: JobKey) -> bool {
     matches!(site.job(key).unwrap().state, State::Running { .. })
 }
 
-/// One GPU, an old job there, and a newcomer beside it. Both are light: alone they make a step a
-/// second, and together 1.96 are expected.
+/// One GPU with an old job and a new co-tenant. Both are light: one step per second exclusively, and
+/// predicted speeds that sum to 1.96.
 fn paired(name: &str) -> (Site, JobKey, JobKey) {
     let policy = policy(name).unwrap();
     let mut site = cluster(&[1]);
@@ -56,14 +56,14 @@ fn paired(name: &str) -> (Site, JobKey, JobKey) {
 }
 
 #[test]
-fn a_pair_slower_than_in_turns_is_undone_and_not_tried_again() {
+fn a_pair_slower_than_time_sharing_is_undone_and_not_tried_again() {
     for name in PACKERS {
         let packer = policy(name).unwrap();
         let (mut site, old, new) = paired(name);
         pass(&mut site, 60);
         report(&mut site, &[old, new], 27);
         assert!(decide(&mut site, &*packer).is_empty(), "{name}: not before an epoch is over");
-        // 0.45 steps a second each: less together than in turns.
+        // 0.45 steps per second each: slower than time-sharing.
         pass(&mut site, 60);
         report(&mut site, &[old, new], 54);
         let plan = decide(&mut site, &*packer);
@@ -88,7 +88,7 @@ fn a_pair_slower_than_in_turns_is_undone_and_not_tried_again() {
 }
 
 #[test]
-fn a_pair_faster_than_in_turns_is_kept() {
+fn a_pair_faster_than_time_sharing_is_kept() {
     for name in PACKERS {
         let packer = policy(name).unwrap();
         let (mut site, old, new) = paired(name);
@@ -101,7 +101,7 @@ fn a_pair_faster_than_in_turns_is_kept() {
             panic!("{name}: {plan:?}")
         };
         assert!(job == new && (sum - 1.2).abs() < 1e-6, "{name}: {plan:?}");
-        // What was kept is not judged again.
+        // A kept pair is not evaluated again.
         pass(&mut site, 600);
         report(&mut site, &[old, new], 60);
         assert!(decide(&mut site, &*packer).is_empty(), "{name}");
