@@ -94,7 +94,7 @@ fn arrive(
 ) {
     let submitted_at = site.now();
     let key = site.job_arrived(JobFacts { submitted_at, ..job_facts(&format!("j{i}"), ANY) });
-    site.surface_and_menu_known(key, surface.clone(), operating_points.clone());
+    site.surface_with_points_known(key, surface.clone(), operating_points.clone());
     let steps_total = Some((10_000.0 * (2.0 * stream.normal()).exp()) as u64 + 1);
     site.job_progressed(key, Progress { steps_total, ..Progress::default() });
 }

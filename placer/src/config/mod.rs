@@ -1,6 +1,6 @@
-//! What an operator sets for a placer: one commented TOML, `deploy/placer.toml`.
+//! The placer's configuration: `deploy/placer.toml` with comments.
 //!
-//! Durations count the system's time, as everything but the bus does.
+//! Durations are of the system's clock, which a simulation may scale. Only the bus uses wall time.
 
 pub mod node_sleep;
 
@@ -16,62 +16,62 @@ use crate::controller::ControllerConfig;
 use crate::plan::input::TENANTS_MAX_DEFAULT;
 use crate::probing::ProbeConfig;
 
-/// What an operator sets for a placer.
+/// The placer's configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The cluster it places for.
+    /// The cluster's id.
     pub cluster: ClusterId,
-    /// Where the bus is.
+    /// The connection to the bus.
     #[cfg(feature = "service")]
     pub nats: wattle_runtime::bus::BusConfig,
     /// The policy's name.
     #[serde(default = "default_policy")]
     pub policy: String,
-    /// Most jobs on one GPU, whatever a policy would like.
+    /// Limit of jobs on one GPU, for every policy.
     #[serde(default = "default_tenants_max")]
     pub tenants_max: u32,
-    /// How many nodes the cluster has. Until as many have been heard of, no job is called too
-    /// large; without it, that is so for one patience after the start.
+    /// Number of nodes of the cluster. No job is rejected as too large before this many nodes have
+    /// reported. Absent: before `node_stale_after_ms` has passed since the start.
     #[serde(default)]
     pub nodes_expected: Option<u32>,
-    /// For how long an order may be obeyed; renewed at a third of it.
+    /// Lease of an order; renewed after a third of it.
     #[serde(default = "default_lease_ms", deserialize_with = "non_zero")]
     pub lease_ms: u64,
-    /// How often to look at everything when nothing happens.
+    /// Longest time between two checks of all jobs and nodes.
     #[serde(default = "default_tick_ms", deserialize_with = "non_zero")]
     pub tick_ms: u64,
-    /// How long to wait after an event before planning, so that many events make one round.
+    /// Delay of a planning round after an event, so that one round covers many events.
     #[serde(default = "default_round_delay_ms")]
     pub round_delay_ms: u64,
-    /// How old a node's last heartbeat may be before it is given no new job.
+    /// Age of a node's last heartbeat above which it gets no new jobs.
     #[serde(default = "default_node_stale_after_ms", deserialize_with = "non_zero")]
     pub node_stale_after_ms: u64,
-    /// How old it may be before the node's jobs are placed anew.
+    /// Age of a node's last heartbeat above which its jobs are queued again.
     #[serde(default = "default_node_lost_after_ms", deserialize_with = "non_zero")]
     pub node_lost_after_ms: u64,
-    /// How often a job's progress is stored between its epochs.
+    /// Longest time between two writes of a running job's progress.
     #[serde(default = "default_progress_store_ms", deserialize_with = "non_zero")]
     pub progress_store_ms: u64,
-    /// How often a job is started before it counts as failed.
+    /// Number of starts after which a job that has not completed fails.
     #[serde(default = "default_attempts_max")]
     pub attempts_max: u32,
-    /// How many jobs may wait or run; more are refused.
+    /// Limit of queued and running jobs; further submissions are refused.
     #[serde(default = "default_jobs_max")]
     pub jobs_max: usize,
-    /// How many ended jobs are kept in the bucket `jobs`.
+    /// Number of ended jobs kept in the bucket `jobs`.
     #[serde(default = "default_ended_kept")]
     pub ended_kept: usize,
     /// A power cap for every GPU of the site, watts.
     #[serde(default)]
     pub gpu_cap_w: Option<u64>,
-    /// A highest SM clock for every GPU of the site, MHz.
+    /// A limit of the SM clock of every GPU of the site, MHz.
     #[serde(default)]
     pub gpu_clock_mhz_max: Option<u32>,
-    /// Whether running jobs are looked at under lower caps for a while, and what that may cost.
+    /// Probes of running jobs at lower caps and clocks, and their budget.
     #[serde(default)]
     pub probe: ProbeConfig,
-    /// Whether and how nodes sleep when nobody needs them.
+    /// Sleep of idle nodes.
     #[serde(default)]
     pub sleep: SleepConfig,
 }
@@ -113,7 +113,7 @@ const fn default_ended_kept() -> usize {
 }
 
 impl Config {
-    /// What cannot hold together although each value may stand alone.
+    /// Checks the values, and values that depend on each other.
     ///
     /// # Errors
     /// Names the keys and the remedy.
@@ -122,7 +122,7 @@ impl Config {
         if self.node_lost_after_ms < self.node_stale_after_ms {
             return Err(format!(
                 "node_lost_after_ms = {} is below node_stale_after_ms = {}: a node would be lost \
-                 before it is late; raise the first",
+                 before it is stale; raise node_lost_after_ms",
                 self.node_lost_after_ms, self.node_stale_after_ms
             ));
         }

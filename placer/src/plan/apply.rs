@@ -5,8 +5,8 @@ use crate::state::cluster::ClusterState;
 use crate::state::node::Wakefulness;
 
 impl Plan {
-    /// Changes `state`, from which this plan was made, as the plan decides. Jobs to be stopped stay
-    /// on their GPUs as stopping until [`ClusterState::job_stopped`].
+    /// Applies the decisions to `state`, from which this plan was made. A stopped job holds its GPUs as
+    /// stopping until [`ClusterState::job_stopped`].
     pub fn apply_to(&self, state: &mut ClusterState) {
         for decision in &self.decisions {
             match decision {

@@ -9,17 +9,17 @@ use wattle_common::{Power, Timestamp};
 
 use crate::state::cluster::ClusterState;
 
-/// Jobs that may share a GPU by default: our own choice. The published tables of EaCO
+/// Default limit of jobs on one GPU: our own choice. The published tables of EaCO
 /// (arXiv 2412.08294) show no further saving beyond three, and each co-tenant adds risk.
 pub const TENANTS_MAX_DEFAULT: u32 = 2;
 
 /// How long a node must have been idle before it sleeps, by default.
 pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
 
-/// What bounds and steers one planning round. The controller sets it; no event of the cluster does.
+/// The limits and prices of one planning round, set by the controller.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanningLimits {
-    /// Most jobs on one GPU.
+    /// Limit of jobs on one GPU.
     pub tenants_max: u32,
     /// The price of a joule, in the policy's own unit. 0: energy is free. The higher, the more
     /// completion time a policy gives up to save energy.
@@ -29,14 +29,14 @@ pub struct PlanningLimits {
     pub carbon_ratio: f64,
     /// Whether the price sets each job's cap and clock where the policy sets none.
     pub price_sets_clocks: bool,
-    /// Most power of all nodes at any instant.
+    /// Power limit of all nodes together, at any instant.
     pub power_max: Option<Power>,
     /// Whether each GPU's cap enforces the power reserved for it. Then no GPU reserves less than
     /// the lowest cap it accepts.
     pub caps_enforced: bool,
     /// Power, with every job at its lowest, above which no new job starts.
     pub admission_limit: Option<Power>,
-    /// Power, with every job at its lowest, above which running jobs are paused.
+    /// Power, with every job at its lowest, above which running jobs are preempted.
     pub preemption_limit: Option<Power>,
     /// The grid's carbon intensity and its forecast.
     pub grid: Option<Arc<GridForecast>>,
@@ -79,7 +79,7 @@ pub struct GridForecast {
     pub now: f64,
     /// When the forecast expires.
     pub until: Timestamp,
-    /// The forecast for the next day: from when, g/kWh.
+    /// The forecast for the next day, as steps: start time and intensity, g/kWh.
     pub expected: Vec<(Timestamp, f64)>,
 }
 
@@ -117,14 +117,14 @@ impl PartialEq for PolicyCache {
     }
 }
 
-/// What a policy plans from. Policies read it and change nothing in it.
+/// The input of a planning round. Policies only read it.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanningInput<'a> {
     /// The cluster.
     pub state: &'a ClusterState,
     /// The limits in force.
     pub limits: &'a PlanningLimits,
-    /// What the policy returned with the last plan that was applied, if anything.
+    /// What the policy returned with the last plan that was applied, if any.
     pub cache: Option<&'a PolicyCache>,
 }
 

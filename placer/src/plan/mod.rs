@@ -1,7 +1,6 @@
-//! What a policy decides.
+//! Plans: the decisions of a planning round, in the order in which they must be applied.
 //!
-//! A plan is complete: whoever carries it out makes no choice of its own. It is a list in the order
-//! in which it must be applied.
+//! A plan is complete. Applying it requires no further decision.
 
 mod apply;
 pub mod check;
@@ -17,61 +16,61 @@ use crate::plan::input::PolicyCache;
 use crate::plan::reason::Reason;
 use crate::state::gpu_set::{GpuSet, JobKey, NodeKey};
 
-/// What is to be done, in this order.
+/// The decisions of a planning round, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// The decisions; none where everything is as it should be.
+    /// The decisions about jobs; empty if nothing changes.
     pub decisions: Vec<Decision>,
-    /// What nodes are to do.
+    /// The decisions about nodes.
     pub nodes: Vec<NodeDecision>,
-    /// When to be asked again at the latest, if nothing happens before.
+    /// The latest time of the next planning round; absent: at the next event.
     pub again_at: Option<Timestamp>,
-    /// The first job that waits although its turn has come, and why.
+    /// The first queued job that could not be placed.
     pub blocked: Option<Blocked>,
-    /// How many jobs wait for a cleaner grid, as their owners let them.
+    /// Number of jobs deferred for a cleaner grid.
     pub deferred: u32,
-    /// What the policy keeps for its next round once this plan is applied.
+    /// The policy's cache for its next round, valid once this plan is applied.
     pub cache: Option<PolicyCache>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// Whether the plan has no decisions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.decisions.is_empty() && self.nodes.is_empty()
     }
 }
 
-/// A job that waits, and why.
+/// A job that could not be placed, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocked {
     /// The job.
     pub job: JobKey,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// What a node is to do.
+/// A decision about a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeDecision {
-    /// Go to sleep: nobody is on it.
+    /// The node goes to sleep. It has no jobs.
     Sleep {
         /// The node.
         node: NodeKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Wake up.
+    /// The node wakes.
     Wake {
         /// The node.
         node: NodeKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
 impl NodeDecision {
-    /// The node it is about.
+    /// The node.
     #[must_use]
     pub const fn node(&self) -> NodeKey {
         match self {
@@ -80,7 +79,7 @@ impl NodeDecision {
     }
 }
 
-/// One decision.
+/// A decision about a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Start the job on these GPUs.
@@ -89,64 +88,63 @@ pub enum Decision {
         job: JobKey,
         /// Its GPUs.
         on: GpuSet,
-        /// What they are set to.
+        /// The cap and clock of its GPUs.
         setting: GpuSetting,
-        /// Watch it and its neighbours for an epoch each; then settle or undo.
+        /// Observe it and its co-tenants for an epoch each; then settle or undo.
         observe: bool,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Take a running job off its GPUs: checkpoint, stop, back to its place in the queue, from where
-    /// it goes on with nothing lost.
+    /// Preempt a running job: it checkpoints, stops and returns to its position in the queue.
     Stop {
         /// The job.
         job: JobKey,
-        /// On how many GPUs it is meant to go on at once; `None`: it is to wait.
+        /// The number of GPUs on which it continues at once; `None`: it is queued.
         next_gpus: Option<u32>,
-        /// Of which kind those are; `None`: whichever.
+        /// The type of those GPUs; `None`: any.
         next_gpu_type: Option<Arc<str>>,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Set the cards of a running job anew; it goes on running.
+    /// Change the cap and clock of a running job's GPUs.
     Set {
         /// The job.
         job: JobKey,
-        /// What they are set to.
+        /// The cap and clock of its GPUs.
         setting: GpuSetting,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// Take an observed job off its GPUs again: checkpoint, stop, back to its place in the queue.
+    /// Undo an observed placement: the job checkpoints, stops and returns to its position in the queue.
     Undo {
         /// The job.
         job: JobKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The observed placement stands.
+    /// Keep an observed placement.
     Settle {
         /// The job.
         job: JobKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
-    /// The job can never be placed here: no cluster of this inventory gives what it asks for.
+    /// Reject the job: the cluster's inventory can never satisfy its request.
     Reject {
         /// The job; it is queued.
         job: JobKey,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
 impl Decision {
-    /// Starts a job on cards as the site sets them, with nothing to observe.
+    /// Starts a job at the site's cap and clock, without observation.
     #[must_use]
     pub const fn start(job: JobKey, on: GpuSet, reason: Reason) -> Self {
         Self::Start { job, on, setting: GpuSetting::DEFAULT, observe: false, reason }
     }
-    /// The job it is about.
+    /// The job.
     #[must_use]
     pub const fn job(&self) -> JobKey {
         match self {
@@ -158,7 +156,7 @@ impl Decision {
             | Self::Reject { job, .. } => *job,
         }
     }
-    /// Why.
+    /// The reason.
     #[must_use]
     pub const fn reason(&self) -> &Reason {
         match self {

@@ -1,4 +1,4 @@
-//! The cluster as the placer knows it, fed event by event.
+//! The state of the cluster, updated by events.
 //!
 //! Each event method records one fact; none of them decides anything. Each takes time proportional
 //! to what changed, never to the length of the queue: a simulation calls them tens of thousands of
@@ -20,10 +20,10 @@ pub use crate::state::node::{Node, NodeFacts};
 use crate::state::operating_points::OperatingPoints;
 use crate::state::work_history::SizeHistory;
 
-/// GPU sets remembered as undone for one job; with that many, no policy should share its GPUs.
+/// Undone GPU sets kept for each job. A job with this many is no longer co-located.
 pub const UNDONE_SETS_MAX: usize = 16;
 
-/// The cluster: nodes, jobs, and what was measured of both.
+/// The nodes and jobs of the cluster, with their measurements.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterState {
     now: Timestamp,
@@ -91,15 +91,15 @@ impl ClusterState {
     pub fn queue(&self) -> impl Iterator<Item = (JobKey, &Job)> {
         self.queue.values().filter_map(|&key| self.job(key).map(|job| (key, job)))
     }
-    /// How many jobs have ever arrived.
+    /// Number of jobs that have arrived since the start.
     pub(crate) const fn arrivals(&self) -> u64 {
         self.arrivals
     }
-    /// How many jobs are queued or hold GPUs.
+    /// Number of jobs that are queued or hold GPUs.
     pub(crate) fn job_count(&self) -> usize {
         self.queue.len() + self.running.len()
     }
-    /// How many jobs are queued.
+    /// Number of queued jobs.
     #[must_use]
     pub fn queue_len(&self) -> usize {
         self.queue.len()
@@ -112,7 +112,7 @@ impl ClusterState {
     pub fn observed(&self) -> impl Iterator<Item = (JobKey, &Job)> {
         self.observed.iter().filter_map(|&key| self.job(key).map(|job| (key, job)))
     }
-    /// How many GPUs the nodes have, healthy or not.
+    /// Number of GPUs of all nodes, healthy or not.
     #[must_use]
     pub fn gpu_count(&self) -> u32 {
         self.nodes.iter().map(|node| node.facts.gpus).sum()
@@ -120,9 +120,9 @@ impl ClusterState {
     /// The GPUs of `set` as a placement of node ids and GPU indices.
     #[must_use]
     pub fn placement(&self, set: &GpuSet) -> Placement {
-        let share = |spot: &NodeGpus| NodeShare {
-            node: self.node(spot.node).facts.id.clone(),
-            gpus: bits(spot.gpus).collect(),
+        let share = |part: &NodeGpus| NodeShare {
+            node: self.node(part.node).facts.id.clone(),
+            gpus: bits(part.gpus).collect(),
         };
         Placement { shares: set.by_node.iter().map(share).collect() }
     }
@@ -239,7 +239,7 @@ impl ClusterState {
         key
     }
 
-    /// A node does not answer: no job is placed there. The caller decides about its jobs.
+    /// A node is lost: no job is placed there. The caller decides about its jobs.
     pub fn node_lost(&mut self, key: NodeKey) {
         self.allocation_revision += 1;
         Arc::make_mut(&mut self.nodes[key.index()].facts).healthy = 0;
@@ -355,13 +355,13 @@ impl ClusterState {
             ..progress
         });
         for &watched in &self.observed {
-            let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
+            let Some(Job { state: State::Running { observation: Some(observation), .. }, .. }) =
                 one_of(&mut self.jobs, watched)
             else {
                 continue;
             };
-            let since = seen.since;
-            for mark in seen.marks.iter_mut().filter(|mark| mark.job == key) {
+            let since = observation.since;
+            for mark in observation.marks.iter_mut().filter(|mark| mark.job == key) {
                 // Until its first step the job is still starting.
                 let starting = mark.from.is_none_or(|(_, step)| progress.step <= step);
                 if starting && progress.at >= since {
@@ -380,14 +380,14 @@ impl ClusterState {
                 if job.facts.can_stop { OperatingPoints::optimistic } else { OperatingPoints::of };
             let operating_points = Arc::new(read(&surface, job.facts.request));
             let queued = job.state == State::Queued;
-            self.surface_and_menu_known(key, surface, operating_points);
+            self.surface_with_points_known(key, surface, operating_points);
             self.surface_revision += u64::from(!queued);
         }
     }
 
     /// As [`Self::surface_known`], with operating points that were read before: jobs with the same
     /// surface may share them.
-    pub fn surface_and_menu_known(
+    pub fn surface_with_points_known(
         &mut self,
         key: JobKey,
         surface: Arc<Surface>,
@@ -396,9 +396,9 @@ impl ClusterState {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         job.surface_received(surface, operating_points);
         if !job.other_surfaces.is_empty()
-            && let Some(spot) = job.state.gpus().and_then(|on| on.by_node.first())
+            && let Some(part) = job.state.gpus().and_then(|on| on.by_node.first())
         {
-            job.use_gpu_type(&self.nodes[spot.node.index()].facts.gpu_type);
+            job.use_gpu_type(&self.nodes[part.node.index()].facts.gpu_type);
         }
     }
 
@@ -449,14 +449,14 @@ impl ClusterState {
     /// Restarts the observations in which `key` takes part: their measurements are of other settings.
     fn restart_observations_with(&mut self, key: JobKey) {
         for &watched in &self.observed {
-            let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
+            let Some(Job { state: State::Running { observation: Some(observation), .. }, .. }) =
                 one_of(&mut self.jobs, watched)
             else {
                 continue;
             };
-            if seen.marks.iter().any(|mark| mark.job == key) {
-                seen.since = self.now;
-                seen.marks.iter_mut().for_each(|mark| mark.from = None);
+            if observation.marks.iter().any(|mark| mark.job == key) {
+                observation.since = self.now;
+                observation.marks.iter_mut().for_each(|mark| mark.from = None);
             }
         }
     }
@@ -488,10 +488,10 @@ impl ClusterState {
         let Some(job) = one_of(&mut self.jobs, key) else { return };
         self.queue.remove(&job.arrival);
         let mut marks = Vec::new();
-        for spot in &on.by_node {
-            let node = &mut self.nodes[spot.node.index()];
-            node.occupied |= spot.gpus;
-            for gpu in bits(spot.gpus) {
+        for part in &on.by_node {
+            let node = &mut self.nodes[part.node.index()];
+            node.occupied |= part.gpus;
+            for gpu in bits(part.gpus) {
                 let tenants = &mut Arc::make_mut(&mut node.tenants)[gpu as usize];
                 if observing {
                     marks.extend(tenants.iter().map(|&job| Mark { job, from: None }));
@@ -508,9 +508,9 @@ impl ClusterState {
         self.has_settings |= !setting.is_default();
         (job.next_gpus, job.next_gpu_type) = (None, None);
         if !job.other_surfaces.is_empty()
-            && let Some(spot) = on.by_node.first()
+            && let Some(part) = on.by_node.first()
         {
-            job.use_gpu_type(&self.nodes[spot.node.index()].facts.gpu_type);
+            job.use_gpu_type(&self.nodes[part.node.index()].facts.gpu_type);
         }
         job.state = State::Running { on, setting, since, observation };
         self.running.insert(key);
@@ -521,9 +521,9 @@ impl ClusterState {
 
     fn release(&mut self, key: JobKey) {
         let Some(on) = self.job(key).and_then(|job| job.state.gpus()).cloned() else { return };
-        for spot in &on.by_node {
-            let node = &mut self.nodes[spot.node.index()];
-            for gpu in bits(spot.gpus) {
+        for part in &on.by_node {
+            let node = &mut self.nodes[part.node.index()];
+            for gpu in bits(part.gpus) {
                 let tenants = &mut Arc::make_mut(&mut node.tenants)[gpu as usize];
                 tenants.retain(|&tenant| tenant != key);
                 if tenants.is_empty() {
@@ -537,10 +537,11 @@ impl ClusterState {
         self.running.remove(&key);
         self.observed.remove(&key);
         for &watched in &self.observed {
-            if let Some(Job { state: State::Running { observation: Some(seen), .. }, .. }) =
-                one_of(&mut self.jobs, watched)
+            if let Some(Job {
+                state: State::Running { observation: Some(observation), .. }, ..
+            }) = one_of(&mut self.jobs, watched)
             {
-                seen.marks.retain(|mark| mark.job != key);
+                observation.marks.retain(|mark| mark.job != key);
             }
         }
     }

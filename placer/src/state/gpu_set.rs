@@ -1,21 +1,21 @@
-//! Dense names for nodes and jobs, and sets of GPUs over them.
+//! Dense keys of nodes and jobs, and sets of GPUs.
 //!
 //! Policies run at every event of a trace, so inside the placer a node or a job is a small number
-//! and the GPUs of a node are the bits of one word. [`crate::PlanningInput`] knows both names of
-//! everything; nothing outside this library should store the numbers beyond the life of a input.
+//! and the GPUs of a node are the bits of one word. [`crate::ClusterState`] maps keys to ids and back.
+//! Keys are valid for one state only and are never stored.
 
 use wattle_common::GpuIndex;
 
-/// A job, by its place in the input. It may be given to another job once this one has ended.
+/// The key of a job: its index in the state. It is reused after the job has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey(pub(crate) u32);
 
-/// A node, by its place in node order. It never changes.
+/// The key of a node: its index in node order. It never changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeKey(pub(crate) u32);
 
 impl JobKey {
-    /// As an index; keys are small and dense.
+    /// The key as an index; keys are small and dense.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -23,19 +23,19 @@ impl JobKey {
 }
 
 impl NodeKey {
-    /// The node at that place in node order.
+    /// The key of the node at this index in node order.
     #[must_use]
     pub const fn at(index: usize) -> Self {
         Self(index as u32)
     }
-    /// As an index into the nodes in their order.
+    /// The index in node order.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Some GPUs of one node.
+/// GPUs of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeGpus {
     /// The node.
@@ -44,7 +44,7 @@ pub struct NodeGpus {
     pub gpus: u64,
 }
 
-/// The GPUs of a job: one entry for each node, in rank order.
+/// A set of GPUs: one entry for each node, in rank order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuSet {
     /// One entry for each node.
@@ -52,27 +52,27 @@ pub struct GpuSet {
 }
 
 impl GpuSet {
-    /// GPUs of one node only.
+    /// A set of GPUs of one node.
     #[must_use]
     pub fn on(node: NodeKey, gpus: u64) -> Self {
         Self { by_node: vec![NodeGpus { node, gpus }] }
     }
 
-    /// How many GPUs it has.
+    /// Number of GPUs.
     #[must_use]
     pub fn gpu_count(&self) -> u32 {
-        self.by_node.iter().map(|spot| spot.gpus.count_ones()).sum()
+        self.by_node.iter().map(|part| part.gpus.count_ones()).sum()
     }
 
-    /// How many nodes it is spread over.
+    /// Number of nodes.
     #[must_use]
     pub fn node_count(&self) -> u32 {
         self.by_node.len() as u32
     }
 
-    /// Each GPU of it, in rank order.
+    /// Its GPUs, in rank order.
     pub fn gpus(&self) -> impl Iterator<Item = (NodeKey, GpuIndex)> {
-        self.by_node.iter().flat_map(|spot| bits(spot.gpus).map(|gpu| (spot.node, gpu)))
+        self.by_node.iter().flat_map(|part| bits(part.gpus).map(|gpu| (part.node, gpu)))
     }
 }
 
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_come_in_order() {
+    fn bits_are_ascending() {
         assert_eq!(bits(0b1010_0001).collect::<Vec<_>>(), [0, 5, 7]);
         assert_eq!(lowest(0b1010_0001, 2), 0b10_0001);
         assert_eq!(lowest(0b1, 3), 0b1);

@@ -1,8 +1,7 @@
-//! What surfaces and progress say of a job's future.
+//! Forecasts of a job's speed, remaining time and completion, from its surface and its progress.
 //!
-//! All reading of surfaces by policies goes through here, so that "nothing is known" is one rule:
-//! every answer is an `Option`, and `None` means that nobody has said so, never zero. Expected
-//! values are used; an observation corrects what they get wrong.
+//! Each forecast is an `Option`: `None` means that it is unknown, never zero. Forecasts use expected
+//! values; early observation corrects their errors.
 
 use std::time::Duration;
 
@@ -11,27 +10,26 @@ use wattle_common::{Timestamp, WorkloadId};
 
 use crate::state::job::{Job, Mark, State};
 
-/// The name of a neighbour whose class is not on a surface's axis (`wattle_common` surface message).
+/// The class of a neighbour that a surface does not name (`wattle_common` surface message).
 const UNKNOWN: &str = "unknown";
 
-/// What must be known of a job before it may share a card.
+/// The measurements that a job needs before it may share a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// Busy share alone, per cent.
+    /// GPU utilization without co-tenants, per cent.
     pub utilization_percent: f64,
     /// Peak device memory on each GPU, MiB.
     pub memory_mib: u64,
 }
 
-/// The profile of `job` on cards of `kind`.
+/// The profile of `job` on GPUs of this type.
 ///
-/// A surface that rests on windows of the job itself counts; so does a prior for its class, which
-/// is history of like jobs. A prior for nothing in particular does not, and nothing does where its
-/// owner asks for another kind.
+/// It requires a surface from windows of the job itself or from the history of its class. A generic
+/// prior gives no profile, and neither does a GPU type other than the requested one.
 #[must_use]
-pub fn profile(job: &Job, kind: &str) -> Option<Profile> {
-    let surface = job.surface_on(kind)?;
-    if job.facts.gpu_type.as_deref().is_some_and(|asked| asked != kind) {
+pub fn profile(job: &Job, gpu_type: &str) -> Option<Profile> {
+    let surface = job.surface_on(gpu_type)?;
+    if job.facts.gpu_type.as_deref().is_some_and(|requested| requested != gpu_type) {
         return None;
     }
     if surface.windows == 0 && surface.class.is_none() {
@@ -43,11 +41,11 @@ pub fn profile(job: &Job, kind: &str) -> Option<Profile> {
     })
 }
 
-/// Whether `job` must still be looked at as the site sets its cards: nothing was measured of it yet,
-/// and what is said of it is not sure.
+/// Whether `job` must first run at the default cap and clock: it has no measured window, and its
+/// predicted power is uncertain.
 ///
-/// What caps and clocks do is only known relative to that. A job that begins at a setting chosen
-/// from a guess may stay there for good: nothing it shows there says that another were better.
+/// The effect of caps and clocks is estimated relative to the default. A job that starts at a setting
+/// from a prior could stay there, since measurements at one setting do not correct the others.
 #[must_use]
 pub fn is_unmeasured(job: &Job) -> bool {
     let Some(surface) = &job.surface else { return false };
@@ -56,12 +54,11 @@ pub fn is_unmeasured(job: &Job) -> bool {
     surface.windows == 0 && alone.any(unsure)
 }
 
-/// The expected speed of `job` on so many GPUs of `kind` and nodes beside `neighbours`, relative to
-/// running there alone.
+/// The expected speed of `job` with these co-tenants, relative to the same placement without them.
 #[must_use]
 pub fn relative_speed(
     job: &Job,
-    kind: &str,
+    gpu_type: &str,
     gpus: u32,
     nodes: u32,
     neighbours: &[&Job],
@@ -69,11 +66,11 @@ pub fn relative_speed(
     if neighbours.is_empty() {
         return Some(1.0);
     }
-    expected_on(job, kind, gpus, nodes, neighbours).map(|point| point.relative_speed.mean)
+    expected_on(job, gpu_type, gpus, nodes, neighbours).map(|point| point.relative_speed.mean)
 }
 
-/// The point of `job`'s own surface that policies read for so many GPUs and nodes beside
-/// `neighbours` at default cap and clock. Its GPUs and nodes may differ: it is the closest there is.
+/// The point of `job`'s main surface for these co-tenants at default cap and clock that is closest
+/// to this number of GPUs and nodes.
 #[must_use]
 pub fn expected<'a>(
     job: &'a Job,
@@ -81,22 +78,22 @@ pub fn expected<'a>(
     nodes: u32,
     neighbours: &[&Job],
 ) -> Option<&'a SurfacePoint> {
-    beside(job.surface.as_ref()?, gpus, nodes, neighbours)
+    closest_point(job.surface.as_ref()?, gpus, nodes, neighbours)
 }
 
-/// The same of its surface on GPUs of `kind`.
+/// As [`expected`], on its surface for this GPU type.
 #[must_use]
 pub fn expected_on<'a>(
     job: &'a Job,
-    kind: &str,
+    gpu_type: &str,
     gpus: u32,
     nodes: u32,
     neighbours: &[&Job],
 ) -> Option<&'a SurfacePoint> {
-    beside(job.surface_on(kind)?, gpus, nodes, neighbours)
+    closest_point(job.surface_on(gpu_type)?, gpus, nodes, neighbours)
 }
 
-fn beside<'a>(
+fn closest_point<'a>(
     surface: &'a Surface,
     gpus: u32,
     nodes: u32,
@@ -107,7 +104,7 @@ fn beside<'a>(
         neighbours.iter().map(|other| class(other).unwrap_or(&unknown)).collect();
     classes.sort();
     point(surface, gpus, nodes, &classes).or_else(|| {
-        // A class that is not on the axis stands under the name of all unknown ones.
+        // The surface has one common class for all neighbours that it does not name.
         let known = |c: &&WorkloadId| names(surface, c);
         if classes.iter().all(known) {
             return None;
@@ -127,8 +124,8 @@ fn names(surface: &Surface, class: &WorkloadId) -> bool {
     surface.points.iter().any(|p| p.neighbours.contains(class))
 }
 
-/// The point for these neighbours at default cap and clock whose GPUs and nodes come closest: how
-/// much neighbours slow a job depends on them far more than on how many cards it has.
+/// The point for these neighbour classes at default cap and clock with the closest number of nodes and
+/// GPUs. Interference depends on the neighbours far more than on the number of GPUs.
 fn point<'a>(
     surface: &'a Surface,
     gpus: u32,
@@ -143,7 +140,7 @@ fn point<'a>(
         .min_by_key(|p| (p.nodes.abs_diff(nodes), p.gpus.abs_diff(gpus)))
 }
 
-/// How long `job` would still take alone on so many GPUs and nodes, at `now`.
+/// The remaining run time of `job` at `now` on this number of GPUs and nodes without co-tenants.
 #[must_use]
 pub fn remaining_alone(now: Timestamp, job: &Job, gpus: u32, nodes: u32) -> Option<Duration> {
     let own = job.surface.as_ref();
@@ -155,7 +152,7 @@ pub fn remaining_alone(now: Timestamp, job: &Job, gpus: u32, nodes: u32) -> Opti
     let by_owner = job.facts.duration_alone;
     if let Some((done, total)) = steps(now, job) {
         let left = (total - done).max(0.0);
-        let by_owner = by_owner.map(|whole| total / whole.as_secs_f64().max(1e-6));
+        let by_owner = by_owner.map(|duration| total / duration.as_secs_f64().max(1e-6));
         let rate = by_surface.or(by_owner).filter(|rate| *rate > 0.0)?;
         return Some(span(left / rate));
     }
@@ -163,16 +160,16 @@ pub fn remaining_alone(now: Timestamp, job: &Job, gpus: u32, nodes: u32) -> Opti
         State::Running { since, .. } => now.since(*since),
         State::Queued | State::Stopping { .. } => Duration::ZERO,
     };
-    by_owner.map(|whole| whole.saturating_sub(ran))
+    by_owner.map(|duration| duration.saturating_sub(ran))
 }
 
-/// Steps done by `now` and steps in all.
+/// Completed steps by `now`, and total steps.
 fn steps(now: Timestamp, job: &Job) -> Option<(f64, f64)> {
     let total = job.progress?.steps_total? as f64;
     Some((steps_done(now, job)?, total))
 }
 
-/// Steps done by `now`, carried on from the last report at its own rate.
+/// Completed steps by `now`, extrapolated from the last report at its rate.
 #[must_use]
 pub fn steps_done(now: Timestamp, job: &Job) -> Option<f64> {
     let progress = job.progress?;
@@ -181,15 +178,15 @@ pub fn steps_done(now: Timestamp, job: &Job) -> Option<f64> {
     Some(progress.step as f64 + since * progress.steps_per_s.unwrap_or(0.0))
 }
 
-/// When `job` would end on so many GPUs and nodes, if from `now` on it ran at `speed` relative to
-/// running alone.
+/// The completion time of `job` on this number of GPUs and nodes at `speed` relative to running without
+/// co-tenants.
 #[must_use]
 pub fn end(now: Timestamp, job: &Job, gpus: u32, nodes: u32, speed: f64) -> Option<Timestamp> {
     let alone = remaining_alone(now, job, gpus, nodes)?;
     Some(if speed > 0.0 { now + span(alone.as_secs_f64() / speed) } else { Timestamp::FOREVER })
 }
 
-/// Steps a second that an observed job has made since its observation began.
+/// Steps per second of a job since its observation began.
 #[must_use]
 pub fn measured_rate(job: &Job, mark: &Mark) -> Option<f64> {
     let progress = job.progress?;
@@ -198,7 +195,7 @@ pub fn measured_rate(job: &Job, mark: &Mark) -> Option<f64> {
     (time > 0.0).then(|| progress.step.saturating_sub(step) as f64 / time)
 }
 
-/// When an observed job would end at the speed it has shown since its observation began.
+/// The completion time of a job at its rate since its observation began.
 #[must_use]
 pub fn measured_end(job: &Job, mark: &Mark) -> Option<Timestamp> {
     let progress = job.progress?;
@@ -207,9 +204,9 @@ pub fn measured_end(job: &Job, mark: &Mark) -> Option<Timestamp> {
     Some(if rate > 0.0 { progress.at + span(left / rate) } else { Timestamp::FOREVER })
 }
 
-/// A span from a model's seconds, bounded, so that no prediction can overflow.
+/// A duration from predicted seconds, bounded against overflow.
 fn span(seconds: f64) -> Duration {
-    /// A hundred years: later than every deadline.
+    /// A hundred years, later than every deadline.
     const LONGEST_S: f64 = 100.0 * 365.25 * 86_400.0;
     Duration::from_secs_f64(if seconds.is_finite() {
         seconds.clamp(0.0, LONGEST_S)

@@ -1,4 +1,4 @@
-//! The state of the cluster as the placer knows it: nodes, jobs, GPU sets and what is known of each.
+//! The state of the cluster: nodes, jobs and GPU sets, with their reports and forecasts.
 
 pub mod cluster;
 pub mod gpu_set;

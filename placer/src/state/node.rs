@@ -1,4 +1,4 @@
-//! What the placer knows of one node: its cards, who is on them, whether it is awake, what it draws.
+//! One node: its GPUs, their jobs, its sleep state and its power.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,73 +7,73 @@ use wattle_common::{NodeId, Power, Timestamp};
 
 use crate::state::gpu_set::{JobKey, ones};
 
-/// What is known of a node.
+/// The facts of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its id.
     pub id: NodeId,
-    /// Its GPUs' kind.
+    /// The type of its GPUs.
     pub gpu_type: String,
-    /// How many it has, at most [`wattle_common::topology::GPUS_PER_NODE_MAX`].
+    /// Number of GPUs, at most [`wattle_common::topology::GPUS_PER_NODE_MAX`].
     pub gpus: u32,
-    /// Device memory of each, MiB.
+    /// Device memory of each GPU, MiB.
     pub memory_mib: u64,
-    /// Which of them answer: bit i is GPU i.
+    /// The healthy GPUs: bit i is GPU i.
     pub healthy: u64,
-    /// What it draws when nothing runs on it, where anybody says so.
+    /// Its power without jobs, if known.
     pub watts: Option<NodeWatts>,
 }
 
-/// What a node draws with no job on it, and what waking it takes.
+/// The power of a node without jobs, and its wake time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeWatts {
-    /// One idle card.
+    /// Power of one idle GPU.
     pub gpu_idle: Power,
-    /// Everything beside its cards, awake.
+    /// Power of the awake node without its GPUs.
     pub host: Power,
-    /// The whole node, asleep.
+    /// Power of the complete node asleep.
     pub asleep: Power,
-    /// From the order to wake until it takes jobs.
+    /// Time from the wake order until it accepts jobs.
     pub wakes_in: Duration,
 }
 
 /// The power of a GPU type, and the caps it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuPower {
-    /// Of an idle GPU.
+    /// Power of an idle GPU.
     pub idle: Power,
-    /// Of a GPU at most: its default cap.
+    /// Highest power of a GPU: its default cap.
     pub most: Power,
-    /// The lowest cap it accepts; absent: it accepts none.
+    /// The lowest cap that it accepts; absent: caps are not supported.
     pub cap_min: Option<Power>,
-    /// Of the rest of its node, where the node does not report it.
+    /// Power of its node without GPUs, for nodes that do not report it.
     pub host: Power,
 }
 
-/// Whether a node is awake.
+/// The sleep state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wakefulness {
-    /// It takes jobs.
+    /// It accepts jobs.
     #[default]
     Awake,
-    /// It draws little and takes no job.
+    /// It accepts no jobs and draws its sleep power.
     Asleep,
-    /// It was told to wake and does not take jobs yet.
+    /// It was ordered to wake and does not accept jobs yet.
     Waking,
 }
 
-/// A node and who is on it.
+/// A node and its jobs.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is known of it. Shared with copies of the input, as its tenants are.
+    /// Its facts. Shared between copies of the state, like its tenants.
     pub facts: Arc<NodeFacts>,
-    /// The leaf switch it is below, where that is known.
+    /// Its leaf switch, if known.
     pub switch: Option<u32>,
-    /// How many of its GPUs are on each of its boards, where that is known: a power of two.
+    /// Number of GPUs on each of its boards, if known: a power of two.
     pub gpus_per_board: Option<u32>,
-    /// Whether it takes jobs.
+    /// Its sleep state.
     pub wakefulness: Wakefulness,
-    /// When it last woke, lost its last job, or was first known, whichever came last.
+    /// When it last woke, released its last job, or was first known, whichever is latest.
     pub idle_since: Timestamp,
     /// GPUs with at least one job.
     pub(crate) occupied: u64,
@@ -98,27 +98,17 @@ impl Node {
     pub fn is_awake(&self) -> bool {
         self.wakefulness == Wakefulness::Awake
     }
-    /// The GPUs that answer and have no job, of a node that is awake: bit i is GPU i.
+    /// The healthy GPUs without jobs of an awake node: bit i is GPU i.
     #[must_use]
     pub fn free(&self) -> u64 {
         if self.is_awake() { self.facts.healthy & !self.occupied } else { 0 }
     }
-    /// The GPUs that answer and have at least one job.
-    #[must_use]
-    pub fn shared_or_taken(&self) -> u64 {
-        self.facts.healthy & self.occupied
-    }
-    /// The jobs on one of its GPUs, in the order they came.
+    /// The jobs on one of its GPUs, in order of placement.
     #[must_use]
     pub fn tenants(&self, gpu: u32) -> &[JobKey] {
         self.tenants.get(gpu as usize).map_or(&[], Vec::as_slice)
     }
-    /// Whether it is awake, and all of its GPUs answer and have no job.
-    #[must_use]
-    pub fn is_wholly_free(&self) -> bool {
-        self.free() == ones(self.facts.gpus)
-    }
-    /// Whether no job is on it.
+    /// Whether it has no jobs.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.occupied == 0

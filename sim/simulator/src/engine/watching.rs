@@ -202,7 +202,7 @@ impl Engine<'_> {
                 for gpu in self.cards.models() {
                     match oracle.whole(now, id, shape, request, gpu) {
                         Some((surface, operating_points)) => {
-                            self.controller.events().surface_and_menu_known(
+                            self.controller.events().surface_with_points_known(
                                 key,
                                 surface,
                                 operating_points,
