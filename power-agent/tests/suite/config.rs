@@ -20,7 +20,8 @@ fn the_example_states_the_defaults() {
     let config: ServiceConfig = parse(&text, Path::new("power-agent.toml")).unwrap();
     assert_eq!(config.settings().safe_cap, Some(Power::from_w(250)));
     assert_eq!((config.switch, config.gpus_per_board), (None, None));
-    let text = text.replace("# switch", "switch").replace("# gpus_per_board =", "gpus_per_board =");
+    let text =
+        text.replace("# switch =", "switch =").replace("# gpus_per_board =", "gpus_per_board =");
     let config: ServiceConfig = parse(&text, Path::new("power-agent.toml")).unwrap();
     let settings = config.settings();
     assert_eq!((settings.switch.unwrap().as_str(), settings.gpus_per_board), ("leaf-0", Some(4)));
