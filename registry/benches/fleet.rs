@@ -53,7 +53,7 @@ fn surface() -> Vec<u8> {
         SurfacePoint {
             gpus: 2,
             nodes: 1,
-            cap_mw: (i % 8 > 0).then(|| Power::from_w(250 - 20 * u64::from(i % 8))),
+            cap_mw: (!i.is_multiple_of(8)).then(|| Power::from_w(250 - 20 * u64::from(i % 8))),
             clock_mhz_max: None,
             global_batch: None,
             neighbours: (0..(i / 8).min(1)).map(|_| class(i / 8)).collect(),

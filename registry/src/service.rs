@@ -329,7 +329,7 @@ impl Service {
             }
             // Predictors log it as a warning.
             Err(error) => {
-                tracing::debug!(subject = delivery.subject, %error, "window not readable")
+                tracing::debug!(subject = delivery.subject, %error, "window not readable");
             }
         }
     }
