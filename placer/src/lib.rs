@@ -1,9 +1,9 @@
-//! Decides who runs where: from a [`PlanningInput`], a value, to a [`Plan`], a value.
+//! Places jobs on GPUs: a [`Policy`] maps a [`PlanningInput`] to a [`Plan`].
 //!
-//! A caller (the placer's live machine, or the simulator) holds a [`ClusterState`], feeds it
-//! through its event methods, asks a [`Policy`] to solve it, and applies the plan.
-//! [`check`] is written apart from the policies and says what a plan breaks. This library reads no
-//! clock, does no I/O and draws no random number: the same problem always gives the same plan.
+//! The caller (the live placer or the simulator) updates a [`ClusterState`] by its event methods,
+//! plans, and applies the plan. [`check`] verifies plans independently of the policies. Apart from the
+//! service, this library reads no clock, does no I/O and uses no random numbers: equal inputs give
+//! equal plans.
 
 pub mod allocation;
 pub mod config;

@@ -1,8 +1,8 @@
 //! The live placer: events of the cluster in, records and orders out.
 //!
-//! Pure: it feeds a [`Controller`], which decides, and returns what must be written. It adds what the
-//! simulator does not need: stored records, generations, leases, the inventory of nodes and alarms.
-//! It orders nothing that is not recorded first.
+//! A state machine without I/O around a [`Controller`], which decides. It adds stored records, generations,
+//! leases, the inventory of nodes and alarms, which the simulator does not need. Each order follows
+//! from a record that is stored first.
 //!
 //! # What survives a kill at any instant
 //! The buckets hold all persistent state. Each event is written in this order, and each write begins
@@ -64,59 +64,60 @@ use budget::{LedgerPower, StoredBudget};
 use inventory::NodeState;
 use probes::Refused;
 
-/// Which request, by the shell's own count.
+/// The number of a request, counted by the service.
 pub type RequestNumber = u64;
 
-/// What happened.
+/// An input of the live placer.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Somebody wants a job taken.
+    /// A user submits a job.
     Submitted(RequestNumber, Box<SubmitJob>),
-    /// Somebody wants a job taken back.
+    /// A user cancels a job.
     Cancelled(RequestNumber, CancelJob),
-    /// Somebody sets what may be spent.
+    /// A user sets the budget.
     BudgetSet(RequestNumber, Box<SetBudget>),
-    /// A node says what it has spent.
+    /// A node's energy ledger has a new entry.
     EnergyMetered(Box<LedgerEntry>),
-    /// A node says what its cards are.
+    /// A power agent reports its GPUs.
     PowerReported(PowerReport),
-    /// A node says what its jobs do.
+    /// A launcher reports its jobs.
     LaunchReported(LaunchReport),
-    /// A predictor says what it expects of a job.
+    /// A predictor published a job's surface.
     SurfaceKnown(Box<Surface>),
-    /// A job says how far it is.
+    /// A job reports its progress.
     Progressed(JobProgressed),
-    /// The bus was away until now: heartbeats that are missing say nothing.
+    /// The bus is connected again. Heartbeats missing until now do not count as silence.
     BusReturned,
-    /// A node's wake command has ended; why it failed, where it did.
+    /// A node's wake command ended, with its error if it failed.
     WakeAnswered(NodeId, Option<String>),
 }
 
-/// What must be done, in this order, each only after the one before is acknowledged.
+/// An output of the live placer. Actions are executed in order, each after the one before is
+/// acknowledged.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Store the record in the bucket `jobs`.
     StoreJob(Box<JobRecord>),
-    /// Delete an old record.
+    /// Delete an old record from the bucket `jobs`.
     ForgetJob(JobId),
     /// Store the order in the bucket `desired`.
     StoreDesired(NodeDesired),
-    /// Run the operator's wake command for this node, beside everything else, and answer with
-    /// [`Event::WakeAnswered`]. It may be run more than once.
+    /// Run the operator's wake command for this node in the background and return
+    /// [`Event::WakeAnswered`]. It may run more than once.
     WakeNode(NodeId),
-    /// Store the budget that stands in the bucket `budget`.
+    /// Store the budget in force in the bucket `budget`.
     StoreBudget(Box<BudgetRecord>),
-    /// Store what has been spent of it there.
+    /// Store the budget's status in the bucket `budget`.
     StoreBudgetStatus(Box<BudgetStatus>),
-    /// Answer.
+    /// Answer a submission or cancellation.
     Answer(RequestNumber, Reply),
-    /// Answer who set a budget.
+    /// Answer a budget request.
     AnswerBudget(RequestNumber, BudgetReply),
-    /// Tell the operator: something is wrong that only a person can mend.
+    /// Report a fault to the operator that the placer cannot fix.
     Alarm(String),
 }
 
-/// What lies in the buckets when the placer starts.
+/// The contents of the buckets when the placer starts.
 #[derive(Clone, Debug, Default)]
 pub struct PersistedState {
     /// Bucket `jobs`.
@@ -131,27 +132,27 @@ pub struct PersistedState {
     pub surfaces: Vec<Surface>,
     /// Bucket `budget`.
     pub budget: Option<BudgetRecord>,
-    /// The same.
+    /// The status in the same bucket.
     pub budget_status: Option<BudgetStatus>,
 }
 
-/// A job's record, and what is not in it.
+/// A job's record and its transient state.
 struct Tracked {
     record: JobRecord,
-    /// Its name in the problem, until it has ended.
+    /// Its key in the cluster's state, until it has ended.
     key: Option<JobKey>,
     /// When the record was last stored.
     stored_at: Timestamp,
-    /// Whether its progress or waiting reason has changed since.
+    /// Whether its progress or its reason to wait has changed since.
     unsaved: bool,
     refused: Refused,
 }
 
 impl Tracked {
-    /// Writes into the record what GPUs it has had.
+    /// Updates the record's GPU time and run time.
     fn count(&mut self, state: &ClusterState) {
         let job = self.key.and_then(|key| state.job(key));
-        let ms = |had: Duration| u64::try_from(had.as_millis()).ok().filter(|ms| *ms > 0);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).ok().filter(|ms| *ms > 0);
         let then = self.record.phase_since_us;
         self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
         self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
@@ -164,14 +165,14 @@ pub struct Placer {
     controller: Controller<Box<dyn Policy>>,
     jobs: BTreeMap<JobId, Tracked>,
     nodes: BTreeMap<NodeId, NodeState>,
-    /// Before it, no heartbeat is missed: the placer or the bus was away.
+    /// When the placer last started or the bus last returned: heartbeats missing before do not count.
     reports_valid_from: Timestamp,
     started_at: Timestamp,
     round_at: Option<Timestamp>,
     tick_at: Timestamp,
     /// Ended jobs, the oldest first.
     ended: BTreeSet<(Timestamp, JobId)>,
-    // What the handling under way has touched.
+    // Changes of the event being handled.
     to_reconcile: BTreeSet<JobId>,
     to_store: BTreeSet<JobId>,
     to_order: BTreeSet<NodeId>,
@@ -188,12 +189,12 @@ pub struct Placer {
 }
 
 impl Placer {
-    /// A placer that continues from `memory`.
+    /// A placer that continues from the persisted state.
     #[must_use]
     pub fn new(
         config: Config,
         policy: Box<dyn Policy>,
-        memory: PersistedState,
+        persisted: PersistedState,
         now: Timestamp,
     ) -> Self {
         let mut placer = Self {
@@ -220,24 +221,24 @@ impl Placer {
             config,
         };
         placer.controller.advance_to(now);
-        placer.restore(memory, now);
+        placer.restore(persisted, now);
         placer
     }
 
-    fn restore(&mut self, memory: PersistedState, now: Timestamp) {
-        self.restore_budget(now, memory.budget, memory.budget_status);
-        for report in memory.power {
-            let heard = report.at_us.min(now);
-            self.power_reported(heard, report);
+    fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
+        self.restore_budget(now, persisted.budget, persisted.budget_status);
+        for report in persisted.power {
+            let received = report.at_us.min(now);
+            self.power_reported(received, report);
         }
-        for desired in memory.desired {
+        for desired in persisted.desired {
             let node = desired.node.clone();
             let state = self.node_mut(&node);
             state.sleep = desired.sleep;
             state.desired = Some(desired);
         }
-        let mut records = memory.jobs;
-        // First come, first served, as it was; and those under observation after those they joined.
+        let mut records = persisted.jobs;
+        // In order of arrival. Observed jobs are placed after the co-tenants that they joined.
         records.sort_by(|a, b| {
             let order = |record: &JobRecord| (record.spec.submitted_at_us, record.spec.job.clone());
             order(a).cmp(&order(b))
@@ -245,7 +246,7 @@ impl Placer {
         for record in &records {
             self.restore_job(record);
         }
-        // What past jobs were tells of those to come.
+        // The work of completed jobs, in order of completion.
         let mut past: Vec<&JobRecord> = records.iter().filter(|r| r.work_s.is_some()).collect();
         past.sort_by_key(|record| record.ended_at_us);
         past.iter()
@@ -258,22 +259,22 @@ impl Placer {
         }
         for record in &records {
             let Some(key) = self.controller.state().job_key(&record.spec.job) else { continue };
-            let had = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
-            self.controller.restore_usage(key, had(record.gpu_time_ms), had(record.run_time_ms));
+            let time = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
+            self.controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
         }
-        for surface in memory.surfaces {
+        for surface in persisted.surfaces {
             self.surface_known(surface);
         }
-        for report in memory.launch {
-            let heard = report.at_us.min(now);
-            self.launch_reported(heard, report);
+        for report in persisted.launch {
+            let received = report.at_us.min(now);
+            self.launch_reported(received, report);
         }
         self.restore_sleep(now);
         let nodes: Vec<NodeId> = self.nodes.keys().cloned().collect();
         for node in &nodes {
             self.refresh(now, node);
         }
-        // Whatever a kill left undone is done at the first wake.
+        // The first wake completes what a kill interrupted.
         self.to_reconcile.extend(self.jobs.keys().cloned());
         self.to_order.extend(nodes);
     }
@@ -315,8 +316,8 @@ impl Placer {
 
     fn surface_known(&mut self, surface: Surface) {
         if let Some(key) = self.controller.state().job_key(&surface.job) {
-            for on_kind in surface.by_gpu_type() {
-                self.controller.events().surface_known(key, Arc::new(on_kind));
+            for surface in surface.by_gpu_type() {
+                self.controller.events().surface_known(key, Arc::new(surface));
             }
         }
     }
@@ -324,7 +325,7 @@ impl Placer {
     fn progressed(&mut self, now: Timestamp, message: &JobProgressed) {
         let Some(tracked) = self.jobs.get_mut(&message.job) else { return };
         let (Some(key), record) = (tracked.key, &mut tracked.record) else { return };
-        // A late word of an earlier attempt, or of a node that runs what it should not.
+        // Ignored: a late report of an earlier attempt, or of a node that still runs an orphan.
         let here = record.placement.as_ref().and_then(|placement| placement.shares.first());
         if message.attempt != record.attempt || here.is_none_or(|share| share.node != message.node)
         {
@@ -349,10 +350,10 @@ impl Placer {
         self.round_at = Some(self.round_at.map_or(at, |sooner| sooner.min(at)));
     }
 
-    /// Writes down what this handling has changed, in the one order that survives a kill.
+    /// Emits the changes of this event in the order that survives a kill.
     fn flush(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         while let Some(job) = self.to_reconcile.pop_first() {
-            self.judge(now, &job);
+            self.reconcile(now, &job);
         }
         self.end_probes(now);
         for job in std::mem::take(&mut self.to_store) {
@@ -366,7 +367,7 @@ impl Placer {
         for node in std::mem::take(&mut self.to_order) {
             self.order(now, &node, out);
         }
-        // Only after it is stored that they wake; who has been heard of meanwhile needs no waking.
+        // After the sleep state is stored. A node that has reported meanwhile is awake.
         for node in std::mem::take(&mut self.to_wake) {
             if self.nodes.get(&node).is_some_and(|state| state.is_in(SleepState::Waking)) {
                 out.push(Action::WakeNode(node));
@@ -382,7 +383,7 @@ impl Placer {
             out.push(Action::ForgetJob(job));
         }
         for alarm in self.alarms.drain(..) {
-            // Said once, not at every tick that it lasts.
+            // A lasting fault raises one alarm.
             if self.last_alarm != alarm {
                 self.last_alarm.clone_from(&alarm);
                 out.push(Action::Alarm(alarm));
@@ -429,8 +430,8 @@ impl Machine for Placer {
                 let reply = self.cancelled(now, &request.job);
                 self.answers.push((number, reply));
             }
-            Event::BudgetSet(number, asked) => {
-                let reply = self.budget_set(now, *asked);
+            Event::BudgetSet(number, request) => {
+                let reply = self.budget_set(now, *request);
                 self.budget_answers.push((number, reply));
             }
             Event::EnergyMetered(entry) => self.metered(now, &entry),
@@ -468,7 +469,7 @@ impl Machine for Placer {
         }
         self.renew(now);
         self.control_budget(now);
-        // What has ended must be known before anything is planned on its GPUs.
+        // Ended jobs release their GPUs before planning.
         self.flush(now, out);
         if self.round_at.is_some_and(|at| now >= at) {
             self.round_at = None;
@@ -478,12 +479,12 @@ impl Machine for Placer {
     }
 
     fn next_wake(&self) -> Option<(Timestamp, &'static str)> {
-        let round = self.round_at.map(|at| (at, "a round of planning is due"));
-        let renewal = self.renewal().map(|at| (at, "a lease is to be renewed"));
+        let round = self.round_at.map(|at| (at, "a planning round is due"));
+        let renewal = self.renewal().map(|at| (at, "a lease renewal is due"));
         let probe = self.controller.probe_end().map(|at| (at, "a probe ends"));
-        let steers =
+        let control =
             self.controller.control_at().map(|at| (at, "a control step of the budget is due"));
-        [Some((self.tick_at, "tick")), round, renewal, probe, steers]
+        [Some((self.tick_at, "tick")), round, renewal, probe, control]
             .into_iter()
             .flatten()
             .min_by_key(|(at, _)| *at)

@@ -1,9 +1,9 @@
-//! Joins the live placer with the bus: requests, reports and surfaces in, records and orders out.
+//! The placer's service: connects the live placer to the bus.
 //!
-//! One loop, one writer. Actions are carried out strictly in their order, each write acknowledged
-//! before the next begins; while the bus is away they wait, and the machine is told afterwards that
-//! silence meant nothing. Every write names the revision it replaces, so a second placer for the
-//! same cluster is noticed at once instead of two of them overwriting each other.
+//! Requests, reports and surfaces are the inputs; records, orders and replies are the outputs. One loop
+//! executes all actions in order, and each write is acknowledged before the next begins. While the bus
+//! is away, actions wait; afterwards [`Event::BusReturned`] excuses missing heartbeats. Every write names
+//! the revision it replaces, so a second placer of the same cluster is detected at its first write.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,24 +28,25 @@ use wattle_runtime::{clock, command};
 use crate::live::{Action, Event, PersistedState, Placer, RequestNumber};
 use crate::{Config, Policy, UnknownPolicy};
 
-/// How long to wait before the bus is tried again: wall time.
+/// Pause before the bus is tried again: wall time.
 const RETRY: Duration = Duration::from_millis(250);
 
-/// Longest time, wall, that a wake command may take; the node itself may take `sleep.wake_timeout_s`.
+/// Timeout of a wake command, wall time. The node's own wake time is limited by
+/// `sleep.wake_timeout_s`.
 const WAKE_WITHIN: Duration = Duration::from_secs(60);
-/// Wake commands whose ends wait to be heard.
+/// Capacity of the queue of ended wake commands.
 const WOKEN_MAX: usize = 64;
 
 /// Why the placer cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ShellError {
-    /// The bus refuses it.
+    /// The bus refused the connection or a bucket.
     #[error("the bus cannot be used")]
     Bus(#[from] BusError),
-    /// An unknown policy.
+    /// The configured policy is unknown.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// State cannot be stored; another writer is another placer.
+    /// State cannot be stored, for example because another placer writes it.
     #[error(
         "the placer's state cannot be stored; if another process writes it, stop the other placer \
          of this cluster (`$SRV.PING.wattle-placer` shows them), then start this one again"
@@ -53,20 +54,20 @@ pub enum ShellError {
     Store(#[from] ExclusiveError),
 }
 
-/// Runs until asked to stop.
+/// Runs until shutdown.
 ///
 /// # Errors
-/// Where the bus does not take it, or another placer is at work.
+/// If the bus refuses the connection, or another placer of the cluster runs.
 pub async fn run(config: Config, shutdown: &Shutdown) -> Result<(), ShellError> {
     let policy = crate::policy(&config.policy)?;
-    // While the bus is away this takes as long as it takes; a wish to stop does not wait for it.
+    // Opening waits for the bus; a shutdown interrupts it.
     match shutdown.or(PlacerService::open(config, policy)).await {
         Some(service) => service?.serve(shutdown).await,
         None => Ok(()),
     }
 }
 
-/// The placer, and all it reads and writes.
+/// The live placer with its connections.
 struct PlacerService {
     bus: Bus,
     placer: Placer,
@@ -80,14 +81,14 @@ struct PlacerService {
     budgets: Requests,
     budget: ExclusiveBucket,
     metered: Consumer,
-    /// The entry of the energy ledger that is being counted.
+    /// The energy ledger entry being counted, not yet acknowledged.
     counting: Option<StoredDelivery>,
     progress: Subscription,
-    /// Requests that are not answered yet.
+    /// Unanswered requests.
     waiting: BTreeMap<RequestNumber, Request>,
     count: RequestNumber,
     wake_command: Vec<String>,
-    /// How wake commands ended.
+    /// The results of wake commands.
     woken: (mpsc::Sender<Event>, mpsc::Receiver<Event>),
 }
 
@@ -101,14 +102,15 @@ impl PlacerService {
         let mut surfaces = bus.bucket(Bucket::Surfaces).await?.watch().await?;
         let (power, launch) = reports(&mut actual).await;
         let (budget_bucket, budget_values) = ExclusiveBucket::open(&bus, Bucket::Budget).await?;
-        let of = |key: &str| budget_values.iter().find(|change| change.key == key);
-        let budget = of(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
+        let entry = |key: &str| budget_values.iter().find(|change| change.key == key);
+        let budget =
+            entry(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
         let budget_status =
-            of(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
+            entry(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
         let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;
         let known = surfaces.initial().await;
         let known = known.iter().filter_map(|change| read(Bucket::Surfaces, change)).collect();
-        let memory = PersistedState {
+        let persisted = PersistedState {
             jobs: records,
             desired,
             power,
@@ -119,14 +121,14 @@ impl PlacerService {
         };
         tracing::info!(
             policy = policy.name(),
-            jobs = memory.jobs.len(),
-            nodes = memory.power.len(),
-            "placing"
+            jobs = persisted.jobs.len(),
+            nodes = persisted.power.len(),
+            "started"
         );
         let wake_command = config.sleep.wake_command.clone().unwrap_or_default();
-        let placer = Placer::new(config, policy, memory, clock::now());
+        let placer = Placer::new(config, policy, persisted, clock::now());
 
-        let service = bus.register("wattle-placer", "takes jobs and places them").await?;
+        let service = bus.register("wattle-placer", "accepts jobs and places them on GPUs").await?;
         let subject = |topic| Subject::request(cluster.clone(), topic);
         let submissions = service.endpoint(subject(RequestTopic::JobSubmitted)).await?;
         let cancellations = service.endpoint(subject(RequestTopic::JobCancelled)).await?;
@@ -161,47 +163,47 @@ impl PlacerService {
             let event = if std::mem::take(&mut was_away) {
                 Some(Event::BusReturned)
             } else {
-                // In no order: however many ask, leases are renewed and reports are read meanwhile.
+                // `select!` is fair: many requests do not delay lease renewals and reports.
                 tokio::select! {
                     () = shutdown.wait() => return Ok(()),
-                    event = self.hear(&mut out) => event,
+                    event = self.next_event(&mut out) => event,
                 }
             };
             if let Some(event) = event {
                 self.placer.handle(clock::now(), event, &mut out);
             }
             for action in out.drain(..) {
-                match self.act(action, shutdown).await? {
+                match self.execute(action, shutdown).await? {
                     Stored::Immediately => {}
                     Stored::AfterRetry => was_away = true,
-                    // Asked to stop while the bus is away: what is not written is worked out again.
+                    // Shutdown while the bus is away: the next start computes unwritten actions again.
                     Stored::Interrupted => return Ok(()),
                 }
             }
-            // What it has counted is stored: it need not come again.
+            // The counted entry is stored: acknowledge it.
             if let Some(counted) = self.counting.take()
                 && let Err(error) = counted.ack().await
             {
-                tracing::warn!(%error, "an entry of the energy ledger comes again");
+                tracing::warn!(%error, "cannot acknowledge an energy ledger entry; it is delivered again and not counted twice");
             }
         }
     }
 
-    /// Waits for what comes next; where that is the clock, `out` gets what is due.
-    async fn hear(&mut self, out: &mut Vec<Action>) -> Option<Event> {
+    /// Waits for the next event. At a timer, `out` gets the actions instead.
+    async fn next_event(&mut self, out: &mut Vec<Action>) -> Option<Event> {
         let wake = self.placer.next_wake().map_or(Timestamp::FOREVER, |(at, _)| at);
         tokio::select! {
             Some(request) = self.submissions.next() => {
-                let (number, asked) = self.asked::<SubmitJob>(request).await?;
-                Some(Event::Submitted(number, Box::new(asked)))
+                let (number, body) = self.decode::<SubmitJob>(request).await?;
+                Some(Event::Submitted(number, Box::new(body)))
             }
             Some(request) = self.cancellations.next() => {
-                let (number, asked) = self.asked::<CancelJob>(request).await?;
-                Some(Event::Cancelled(number, asked))
+                let (number, body) = self.decode::<CancelJob>(request).await?;
+                Some(Event::Cancelled(number, body))
             }
             Some(request) = self.budgets.next() => {
-                let (number, asked) = self.asked::<SetBudget>(request).await?;
-                Some(Event::BudgetSet(number, Box::new(asked)))
+                let (number, body) = self.decode::<SetBudget>(request).await?;
+                Some(Event::BudgetSet(number, Box::new(body)))
             }
             Some(delivery) = self.metered.next() => {
                 let entry = metered(&delivery);
@@ -219,32 +221,43 @@ impl PlacerService {
                     self.placer.wake(clock::now(), out);
                     return None;
                 }
-                // Nothing can be heard or written: it is not the nodes that are silent.
+                // Disconnected: no report can arrive, so no node counts as silent.
                 tokio::time::sleep(RETRY).await;
                 Some(Event::BusReturned)
             }
         }
     }
 
-    /// What is asked for; a request that cannot be read is answered here.
-    async fn asked<T: DeserializeOwned>(&mut self, request: Request) -> Option<(RequestNumber, T)> {
+    /// Decodes a request and assigns its number. Refuses an undecodable request.
+    async fn decode<T: DeserializeOwned>(
+        &mut self,
+        request: Request,
+    ) -> Option<(RequestNumber, T)> {
         match request.decode() {
-            Ok(asked) => {
+            Ok(body) => {
                 self.count += 1;
                 self.waiting.insert(self.count, request);
-                Some((self.count, asked))
+                Some((self.count, body))
             }
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
                 let error = format!("{error}{}", cause.unwrap_or_default());
-                tracing::warn!(subject = request.subject, error, "a request cannot be read");
+                tracing::warn!(
+                    subject = request.subject,
+                    error,
+                    "request refused: it cannot be decoded"
+                );
                 answer(Some(request), Reply::Refused { error }).await;
                 None
             }
         }
     }
 
-    async fn act(&mut self, action: Action, shutdown: &Shutdown) -> Result<Stored, ExclusiveError> {
+    async fn execute(
+        &mut self,
+        action: Action,
+        shutdown: &Shutdown,
+    ) -> Result<Stored, ExclusiveError> {
         match action {
             Action::StoreJob(record) => {
                 self.jobs.put(record.spec.job.as_str(), &record, shutdown).await
@@ -278,14 +291,14 @@ impl PlacerService {
 }
 
 impl PlacerService {
-    /// Runs the operator's wake command beside everything else.
+    /// Runs the operator's wake command in the background.
     fn wake_node(&self, node: NodeId) {
-        tracing::info!(%node, "somebody needs the node: it is woken");
+        tracing::info!(%node, "running the wake command");
         let (command, woken) = (self.wake_command.clone(), self.woken.0.clone());
         tokio::spawn(async move {
             let ended = command::run(&command, &node, WAKE_WITHIN).await;
             let error = ended.err().map(|error| chain(&error));
-            // Nobody is there any more where the placer was stopped meanwhile.
+            // The receiver is gone if the placer has stopped.
             let _ = woken.send(Event::WakeAnswered(node, error)).await;
         });
     }
@@ -300,7 +313,7 @@ async fn open<T: DeserializeOwned>(
     Ok((bucket, changes.iter().filter_map(|change| read(which, change)).collect()))
 }
 
-/// The value of a change; what cannot be read is logged with its key, and ignored.
+/// Decodes the value of a change. An undecodable value is logged with its key and ignored.
 fn read<T: DeserializeOwned>(bucket: Bucket, change: &Change) -> Option<T> {
     let value = change.value.as_ref()?;
     match codec::decode_json(value) {
@@ -313,7 +326,7 @@ fn read<T: DeserializeOwned>(bucket: Bucket, change: &Change) -> Option<T> {
                 revision = change.revision,
                 %error,
                 cause,
-                "ignored"
+                "value ignored: it cannot be decoded"
             );
             None
         }
@@ -321,9 +334,9 @@ fn read<T: DeserializeOwned>(bucket: Bucket, change: &Change) -> Option<T> {
 }
 
 fn reported(change: &Change) -> Option<Event> {
-    // A key of another form belongs to somebody else.
-    let (who, node) = Reporter::parse(&change.key)?;
-    match who {
+    // Keys of another form are not reports.
+    let (reporter, node) = Reporter::parse(&change.key)?;
+    match reporter {
         Reporter::Power => read::<PowerReport>(Bucket::Actual, change)
             .filter(|report| report.node == node)
             .map(Event::PowerReported),
@@ -349,7 +362,7 @@ fn progressed(subject: &str, payload: &[u8]) -> Option<Event> {
     match codec::decode_json::<JobProgressed>(payload) {
         Ok(message) => Some(Event::Progressed(message)),
         Err(error) => {
-            tracing::warn!(subject, %error, "ignored");
+            tracing::warn!(subject, %error, "message ignored: it cannot be decoded");
             None
         }
     }
@@ -359,7 +372,7 @@ fn metered(delivery: &StoredDelivery) -> Option<Event> {
     match codec::decode_json::<LedgerEntry>(&delivery.payload) {
         Ok(entry) => Some(Event::EnergyMetered(Box::new(entry))),
         Err(error) => {
-            tracing::warn!(subject = delivery.subject, %error, "ignored");
+            tracing::warn!(subject = delivery.subject, %error, "message ignored: it cannot be decoded");
             None
         }
     }
@@ -368,14 +381,13 @@ fn metered(delivery: &StoredDelivery) -> Option<Event> {
 async fn answer_budget(request: Option<Request>, reply: &BudgetReply) {
     let Some(request) = request else { return };
     if let Err(error) = request.respond(reply).await {
-        tracing::warn!(%error, ?reply, "an answer is not sent");
+        tracing::warn!(%error, ?reply, "cannot send a reply; the client may repeat its request");
     }
 }
 
 async fn answer(request: Option<Request>, reply: Reply) {
     let Some(request) = request else { return };
     if let Err(error) = request.respond(&reply).await {
-        // Whoever asked does so again, and gets the same answer.
-        tracing::warn!(%error, ?reply, "an answer is not sent");
+        tracing::warn!(%error, ?reply, "cannot send a reply; the client may repeat its request");
     }
 }

@@ -95,17 +95,17 @@ impl Placer {
         // A GPU that never answered has no type; the node's other GPUs have it, or had it before.
         let is_known = |gpu: &&AppliedGpu| !gpu.gpu_type.is_empty() && gpu.gpu < GPUS_PER_NODE_MAX;
         let known = || power.gpus.iter().filter(is_known);
-        let kind = known().map(|gpu| gpu.gpu_type.as_str()).next();
-        let kind = kind.or(before.map(|facts| facts.gpu_type.as_str())).unwrap_or_default();
+        let gpu_type = known().map(|gpu| gpu.gpu_type.as_str()).next();
+        let gpu_type = gpu_type.or(before.map(|facts| facts.gpu_type.as_str())).unwrap_or_default();
         // GPUs of another type than the node's first are ignored.
-        let cards = known().filter(|gpu| gpu.gpu_type == kind);
-        let unread = power.gpus.iter().filter(|gpu| gpu.gpu_type.is_empty());
-        let there = cards.clone().chain(unread.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
-        let count = there.map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
-        let memory = cards.clone().map(|gpu| gpu.memory_mib).min();
+        let typed = known().filter(|gpu| gpu.gpu_type == gpu_type);
+        let untyped = power.gpus.iter().filter(|gpu| gpu.gpu_type.is_empty());
+        let reported = typed.clone().chain(untyped.filter(|gpu| gpu.gpu < GPUS_PER_NODE_MAX));
+        let count = reported.map(|gpu| gpu.gpu + 1).max().unwrap_or(0);
+        let memory = typed.clone().map(|gpu| gpu.memory_mib).min();
         let memory = memory.or(before.map(|facts| facts.memory_mib)).unwrap_or(0);
         let mut healthy =
-            cards.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
+            typed.filter(|gpu| gpu.healthy).fold(0u64, |bits, gpu| bits | 1 << gpu.gpu);
         healthy &= !self.gpus_with_orphans(node);
         let wakefulness = state.wakefulness();
         let not_woken = state.sleep.is_some_and(|sleep| sleep.state == SleepState::WakeFailed);
@@ -118,7 +118,7 @@ impl Placer {
         let facts = NodeFacts {
             watts,
             id: node.clone(),
-            gpu_type: kind.to_owned(),
+            gpu_type: gpu_type.to_owned(),
             gpus: count.max(before.map_or(0, |facts| facts.gpus)),
             memory_mib: memory,
             healthy,
@@ -193,10 +193,10 @@ impl Placer {
 
     /// Whether the node's launcher has been silent for longer than `node_lost_after_ms`.
     pub(super) fn is_lost(&self, now: Timestamp, node: &NodeId) -> bool {
-        let heard = self.nodes.get(node).and_then(|state| state.launch.as_ref());
-        let heard =
-            heard.map_or(self.reports_valid_from, |(_, at)| (*at).max(self.reports_valid_from));
-        now.since(heard) > self.config.node_lost_after()
+        let report = self.nodes.get(node).and_then(|state| state.launch.as_ref());
+        let last_report =
+            report.map_or(self.reports_valid_from, |(_, at)| (*at).max(self.reports_valid_from));
+        now.since(last_report) > self.config.node_lost_after()
     }
 
     /// Whether no GPU of the job on this node is reported as failed.
@@ -204,7 +204,7 @@ impl Placer {
         let Some((power, _)) = self.nodes.get(node).and_then(|state| state.power.as_ref()) else {
             return true;
         };
-        !power.gpus.iter().any(|card| !card.healthy && gpus.contains(&card.gpu))
+        !power.gpus.iter().any(|gpu| !gpu.healthy && gpus.contains(&gpu.gpu))
     }
 
     /// Whether every node of the cluster has reported.

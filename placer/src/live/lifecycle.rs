@@ -9,8 +9,8 @@ use crate::live::{Placer, has_gpus};
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
 
-/// One node's part of a job, from its report.
-enum Part {
+/// The state of a job's rank on one node, from its report.
+enum RankState {
     /// Not reported yet.
     Unknown,
     Running,
@@ -21,7 +21,7 @@ enum Part {
     NodeLost,
 }
 
-impl Part {
+impl RankState {
     const fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::NodeLost)
     }
@@ -37,7 +37,7 @@ struct UnrequestedEnd {
 
 impl Placer {
     /// Derives a job's phase from its nodes' reports, and records it.
-    pub(super) fn judge(&mut self, now: Timestamp, job: &JobId) {
+    pub(super) fn reconcile(&mut self, now: Timestamp, job: &JobId) {
         let Some(tracked) = self.jobs.get(job).filter(|t| has_gpus(t.record.phase)) else { return };
         let record = &tracked.record;
         let Some(shares) = record.placement.as_ref().map(|placement| placement.shares.clone())
@@ -46,10 +46,10 @@ impl Placer {
         };
         let reports: Vec<Option<LaunchedJob>> =
             shares.iter().map(|share| self.report_of(job, record.attempt, &share.node)).collect();
-        let parts: Vec<Part> = shares
+        let ranks: Vec<RankState> = shares
             .iter()
             .zip(&reports)
-            .map(|(share, report)| self.part(now, share, report.as_ref()))
+            .map(|(share, report)| self.rank_state(now, share, report.as_ref()))
             .collect();
         if let Some(logs) = reports
             .iter()
@@ -60,24 +60,25 @@ impl Placer {
             self.jobs.get_mut(job).expect("found above").record.log_paths = logs;
             self.to_store.insert(job.clone());
         }
-        let all_well =
-            parts.iter().all(|part| matches!(part, Part::Ended(LaunchState::Exited { code: 0 })));
-        if all_well {
+        let succeeded = ranks
+            .iter()
+            .all(|rank| matches!(rank, RankState::Ended(LaunchState::Exited { code: 0 })));
+        if succeeded {
             self.end(now, job, JobPhase::Finished);
             return;
         }
         let (phase, next) = (self.jobs[job].record.phase, self.jobs[job].record.next_phase);
         let logs: Vec<&str> =
             reports.iter().map(|report| report.as_ref().map_or("", |r| &r.log_path)).collect();
-        let turn = self.turn(&shares, &parts, &logs).filter(|turn| match phase {
+        let ended = self.unrequested_end(&shares, &ranks, &logs).filter(|ended| match phase {
             // It failed before the stop request arrived: starting it again would not help.
-            JobPhase::Stopping => next == Some(JobPhase::Queued) && turn.next == JobPhase::Failed,
+            JobPhase::Stopping => next == Some(JobPhase::Queued) && ended.next == JobPhase::Failed,
             _ => true,
         });
-        if let Some(turn) = turn {
-            self.stop(now, job, turn);
+        if let Some(ended) = ended {
+            self.stop(now, job, ended);
         } else if phase == JobPhase::Starting
-            && parts.iter().all(|part| !matches!(part, Part::Unknown))
+            && ranks.iter().all(|rank| !matches!(rank, RankState::Unknown))
         {
             let record = &mut self.jobs.get_mut(job).expect("found above").record;
             record.phase = JobPhase::Running;
@@ -86,7 +87,7 @@ impl Placer {
             self.to_store.insert(job.clone());
         }
         let record = &self.jobs[job].record;
-        if record.phase == JobPhase::Stopping && parts.iter().all(Part::is_over) {
+        if record.phase == JobPhase::Stopping && ranks.iter().all(RankState::is_over) {
             self.end(now, job, record.next_phase.unwrap_or(JobPhase::Queued));
         }
     }
@@ -96,36 +97,48 @@ impl Placer {
         report.jobs.iter().find(|run| run.job == *job && run.attempt == attempt).cloned()
     }
 
-    fn part(&self, now: Timestamp, share: &NodeShare, report: Option<&LaunchedJob>) -> Part {
+    fn rank_state(
+        &self,
+        now: Timestamp,
+        share: &NodeShare,
+        report: Option<&LaunchedJob>,
+    ) -> RankState {
         match report.map(|run| &run.state) {
             Some(LaunchState::Running | LaunchState::Stopping) | None
                 if self.is_lost(now, &share.node) =>
             {
-                Part::NodeLost
+                RankState::NodeLost
             }
-            None => Part::Unknown,
-            Some(LaunchState::Running) => Part::Running,
-            Some(LaunchState::Stopping) => Part::Stopping,
-            Some(ended) => Part::Ended(ended.clone()),
+            None => RankState::Unknown,
+            Some(LaunchState::Running) => RankState::Running,
+            Some(LaunchState::Stopping) => RankState::Stopping,
+            Some(state) => RankState::Ended(state.clone()),
         }
     }
 
     /// Why a job that was not requested to stop cannot continue. Its own failure takes precedence.
-    fn turn(&self, shares: &[NodeShare], parts: &[Part], logs: &[&str]) -> Option<UnrequestedEnd> {
-        let mut again = None;
-        for ((share, part), log) in shares.iter().zip(parts).zip(logs) {
+    fn unrequested_end(
+        &self,
+        shares: &[NodeShare],
+        ranks: &[RankState],
+        logs: &[&str],
+    ) -> Option<UnrequestedEnd> {
+        let mut requeue = None;
+        for ((share, rank), log) in shares.iter().zip(ranks).zip(logs) {
             let node = &share.node;
-            let sick = !self.gpus_answer(node, &share.gpus);
-            let back = |reason: String| UnrequestedEnd {
+            let gpu_failed = !self.gpus_answer(node, &share.gpus);
+            let requeued = |reason: String| UnrequestedEnd {
                 next: JobPhase::Queued,
                 decision: "to be placed again".to_owned(),
                 reason,
                 exit_code: None,
             };
-            match part {
+            match rank {
                 // A program that loses its GPU ends with an error that is not its own.
-                _ if sick => again = Some(back(format!("a GPU of {node} does not answer"))),
-                Part::Ended(LaunchState::Exited { code }) if *code != 0 => {
+                _ if gpu_failed => {
+                    requeue = Some(requeued(format!("a GPU of {node} does not answer")));
+                }
+                RankState::Ended(LaunchState::Exited { code }) if *code != 0 => {
                     return Some(UnrequestedEnd {
                         next: JobPhase::Failed,
                         decision: "failed".to_owned(),
@@ -135,7 +148,7 @@ impl Placer {
                         exit_code: Some(*code),
                     });
                 }
-                Part::Ended(LaunchState::Refused { error }) => {
+                RankState::Ended(LaunchState::Refused { error }) => {
                     return Some(UnrequestedEnd {
                         next: JobPhase::Failed,
                         decision: "failed".to_owned(),
@@ -143,31 +156,34 @@ impl Placer {
                         exit_code: None,
                     });
                 }
-                Part::Ended(LaunchState::Lost { error }) => {
-                    again = Some(back(format!("lost on {node}: {error}")));
+                RankState::Ended(LaunchState::Lost { error }) => {
+                    requeue = Some(requeued(format!("lost on {node}: {error}")));
                 }
-                Part::Ended(LaunchState::Stopped) => {
-                    again = Some(back(format!("the launcher of {node} stopped it")));
+                RankState::Ended(LaunchState::Stopped) => {
+                    requeue = Some(requeued(format!("the launcher of {node} stopped it")));
                 }
-                Part::NodeLost => {
+                RankState::NodeLost => {
                     let silence = self.config.node_lost_after().as_secs();
-                    again = Some(back(format!("{node} has not reported for {silence} s")));
+                    requeue = Some(requeued(format!("{node} has not reported for {silence} s")));
                 }
-                Part::Unknown | Part::Running | Part::Stopping | Part::Ended(_) => {}
+                RankState::Unknown
+                | RankState::Running
+                | RankState::Stopping
+                | RankState::Ended(_) => {}
             }
         }
-        again
+        requeue
     }
 
     /// Stops a job on all its nodes.
-    fn stop(&mut self, now: Timestamp, job: &JobId, turn: UnrequestedEnd) {
-        self.request_stop(now, job, turn.next);
+    fn stop(&mut self, now: Timestamp, job: &JobId, ended: UnrequestedEnd) {
+        self.request_stop(now, job, ended.next);
         let tracked = self.jobs.get_mut(job).expect("only called for a known job");
-        tracked.record.exit_code = turn.exit_code;
-        if turn.next == JobPhase::Failed {
-            tracked.record.error = Some(turn.reason.clone());
+        tracked.record.exit_code = ended.exit_code;
+        if ended.next == JobPhase::Failed {
+            tracked.record.error = Some(ended.reason.clone());
         }
-        self.reason(now, job, PLACER, turn.decision, turn.reason);
+        self.reason(now, job, PLACER, ended.decision, ended.reason);
     }
 
     /// Records that the job stops, and its phase after that.

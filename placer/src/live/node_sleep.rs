@@ -1,29 +1,27 @@
-//! Nodes that sleep: what comes of a policy's `Sleep` and `Wake`.
+//! Node sleep: execution of a policy's `Sleep` and `Wake` decisions.
 //!
-//! The policy decides; here its decision becomes a state of the node, which lies in the bucket
-//! `desired` (`NodeDesired.sleep`) before anything is done about it:
+//! A decision becomes the node's sleep state, which is stored in the bucket `desired`
+//! (`NodeDesired.sleep`) before the command runs:
 //!
 //! ```text
-//! awake --Sleep--> falling asleep --silent--> asleep --Wake--> waking --heard of--> awake
-//!   ^                |  its command fails,       |                |
-//!   |                |  or it goes on talking    | heard of       | silent for wake_timeout_s: an alarm
-//!   '----------------+---------------------------'                v
-//!   '-----------------------heard of------------------------- not woken
+//! awake --Sleep--> entering sleep --silent--> asleep --Wake--> waking --report--> awake
+//!   ^                |  sleep command fails,    |                |
+//!   |                |  or reports continue     | report         | silent for wake_timeout_s: alarm
+//!   '----------------+--------------------------'                v
+//!   '------------------------- report ------------------- wake failed
 //! ```
 //!
-//! # Who runs the commands
-//! A node puts itself to sleep: its own power agent runs the operator's `sleep_command`, with the
-//! rights of the node's root, which no other machine should have. It cannot wake itself, so the
-//! placer's shell runs `wake_command` ([`crate::live::Action::WakeNode`]), as Slurm's controller runs its
-//! ResumeProgram: it is the one process that must be awake for anything to happen at all, and who
-//! reaches the nodes' management controllers is told in one configuration instead of in each node's.
+//! # Where the commands run
+//! A node puts itself to sleep: its power agent runs the operator's `sleep_command` with the node's
+//! root rights. A sleeping node cannot wake itself, so the placer's service runs `wake_command`
+//! ([`crate::live::Action::WakeNode`]), as Slurm's controller runs its ResumeProgram. Access to the nodes'
+//! management controllers is configured in one place. Nodes sleep only if both commands are set.
 //!
-//! # What survives a kill
-//! The state is stored first. Killed between the storing and the command, the command is run after
-//! the restart; killed after it, it is run once more. So both must do no harm when they are repeated.
+//! # Restarts
+//! The state is stored before the command runs, and a restart runs the command again. Both commands
+//! must be idempotent.
 //!
-//! A node that sleeps is silent, and not lost. Its cards count as healthy, since they will be. One
-//! that is heard of is awake, whoever woke it. Only where both commands are set does a node sleep.
+//! A sleeping node is silent but not lost, and its GPUs count as healthy. A node that reports is awake.
 
 use wattle_common::messages::{LaunchState, NodeSleep, SleepState};
 use wattle_common::{NodeId, Timestamp};
@@ -33,7 +31,8 @@ use crate::live::inventory::NodeState;
 use crate::{NodeDecision, Wakefulness};
 
 impl NodeState {
-    /// What policies are told. One that did not wake is as one that is lost: awake, without cards.
+    /// The sleep state that policies see. A node that failed to wake is awake without healthy GPUs, like
+    /// a lost node.
     pub(super) fn wakefulness(&self) -> Wakefulness {
         match self.sleep.map(|sleep| sleep.state) {
             None | Some(SleepState::WakeFailed) => Wakefulness::Awake,
@@ -42,7 +41,7 @@ impl NodeState {
         }
     }
 
-    /// Whether both of its services were heard of after `since`.
+    /// Whether both of its services reported after `since`.
     fn reported_after(&self, since: Timestamp) -> bool {
         self.power.as_ref().is_some_and(|(_, at)| *at > since)
             && self.launch.as_ref().is_some_and(|(_, at)| *at > since)
@@ -70,7 +69,7 @@ impl Placer {
         }
     }
 
-    /// Whether the node can sleep, is heard of, and really has no process of any job.
+    /// Whether the node supports sleep, reports, and has no process of any job.
     fn may_sleep(&self, now: Timestamp, node: &NodeId) -> bool {
         let Some(state) = self.nodes.get(node) else { return false };
         let can = state.power.as_ref().is_some_and(|(report, _)| report.can_sleep);
@@ -81,17 +80,17 @@ impl Placer {
         can && !runs && state.jobs.is_empty() && state.sleep.is_none() && self.is_fresh(now, node)
     }
 
-    /// Takes a decision over into the node's state. The problem does not know of it yet.
+    /// Records a decision as the node's sleep state. The cluster's state is changed afterwards.
     pub(super) fn node_decided(&mut self, now: Timestamp, decision: &NodeDecision) {
         let node = self.controller.state().node(decision.node()).facts.id.clone();
-        let is = match decision {
+        let state = match decision {
             NodeDecision::Sleep { .. } => SleepState::EnteringSleep,
             NodeDecision::Wake { .. } => SleepState::Waking,
         };
-        self.sleep_is(now, &node, Some(is));
+        self.set_sleep(now, &node, Some(state));
     }
 
-    fn sleep_is(&mut self, now: Timestamp, node: &NodeId, state: Option<SleepState>) {
+    fn set_sleep(&mut self, now: Timestamp, node: &NodeId, state: Option<SleepState>) {
         self.node_mut(node).sleep = state.map(|state| NodeSleep { state, since_us: now });
         self.to_order.insert(node.clone());
         if state == Some(SleepState::Waking) {
@@ -100,7 +99,8 @@ impl Placer {
         self.plan_soon(now);
     }
 
-    /// After a restart: who was being woken is woken, and nobody is left asleep unknown.
+    /// After a restart: runs the wake command of waking nodes again, and wakes sleeping nodes without
+    /// a stored report.
     pub(super) fn restore_sleep(&mut self, now: Timestamp) {
         let sleeping = self.nodes.iter().filter_map(|(node, state)| {
             state.sleep.map(|sleep| (node.clone(), sleep.state, state.power.is_some()))
@@ -108,8 +108,8 @@ impl Placer {
         for (node, is, known) in sleeping.collect::<Vec<_>>() {
             if !self.config.sleep.is_on() && is != SleepState::WakeFailed {
                 self.alarms.push(format!(
-                    "{node} is {}, and the placer has no sleep.wake_command any more: wake it by \
-                     hand, or set the command again",
+                    "{node} is {}, and the placer has no sleep.wake_command: wake the node by hand, \
+                     or set the command",
                     is.label()
                 ));
             }
@@ -117,22 +117,25 @@ impl Placer {
                 SleepState::Waking => {
                     self.to_wake.insert(node);
                 }
-                // Its report was lost: no policy knows what it would be woken for.
-                SleepState::Asleep if !known => self.sleep_is(now, &node, Some(SleepState::Waking)),
+                // Its report was lost, so policies do not know its GPUs and would not wake it.
+                SleepState::Asleep if !known => {
+                    self.set_sleep(now, &node, Some(SleepState::Waking))
+                }
                 _ => {}
             }
         }
     }
 
-    /// Looks whether a node has fallen asleep, woken, or failed to.
+    /// Updates a node's sleep state from its reports and timeouts.
     pub(super) fn watch_sleep(&mut self, now: Timestamp, node: &NodeId) {
         let Some(state) = self.nodes.get(node) else { return };
         let Some(NodeSleep { state: is, since_us }) = state.sleep else { return };
-        // While the bus or the placer was away, silence and slowness say nothing.
+        // Time during which the bus or the placer was away does not count.
         let from = since_us.max(self.reports_valid_from);
         let lasts = now.since(from);
-        let heard = state.power.iter().map(|(_, at)| *at);
-        let heard = heard.chain(state.launch.iter().map(|(_, at)| *at)).fold(from, Timestamp::max);
+        let reports = state.power.iter().map(|(_, at)| *at);
+        let last_report =
+            reports.chain(state.launch.iter().map(|(_, at)| *at)).fold(from, Timestamp::max);
         let answer = state.power.as_ref().and_then(|(report, _)| report.sleep_result.clone());
         let failed = answer
             .filter(|answer| answer.requested_at_us == since_us)
@@ -140,14 +143,16 @@ impl Placer {
         let next = match is {
             SleepState::EnteringSleep => {
                 if let Some(error) = failed {
-                    self.alarms.push(format!("{node} stays awake: {error}"));
+                    self.alarms.push(format!(
+                        "the sleep command of {node} failed and the node stays awake: {error}"
+                    ));
                     None
-                } else if now.since(heard) > self.config.node_stale_after() {
+                } else if now.since(last_report) > self.config.node_stale_after() {
                     Some(SleepState::Asleep)
                 } else if lasts >= self.config.sleep.sleep_timeout() {
                     self.alarms.push(format!(
-                        "{node} goes on talking {} s after it was ordered to sleep: see what its \
-                         sleep_command does, or raise the placer's sleep.sleep_timeout_s",
+                        "{node} still reports {} s after it was ordered to sleep and counts as awake: \
+                         check its sleep_command, or raise the placer's sleep.sleep_timeout_s",
                         lasts.as_secs()
                     ));
                     None
@@ -170,18 +175,18 @@ impl Placer {
             }
             SleepState::Asleep | SleepState::Waking | SleepState::WakeFailed => return,
         };
-        self.sleep_is(now, node, next);
+        self.set_sleep(now, node, next);
     }
 
-    /// A wake command has ended.
+    /// A wake command ended.
     pub(super) fn wake_answered(&mut self, node: &NodeId, error: Option<String>) {
         let Some(state) = self.nodes.get_mut(node) else { return };
         let Some(error) = error.filter(|_| state.is_in(SleepState::Waking)) else { return };
         state.wake_again = true;
-        self.alarms.push(format!("the wake command of {node} failed, and is tried again: {error}"));
+        self.alarms.push(format!("the wake command of {node} failed and is retried: {error}"));
     }
 
-    /// Tries failed wake commands again.
+    /// Retries failed wake commands.
     pub(super) fn wake_again(&mut self) {
         for (node, state) in &mut self.nodes {
             if std::mem::take(&mut state.wake_again) && state.is_in(SleepState::Waking) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wattle_common::{NodeId, Power, Timestamp};
 
-use crate::state::gpu_set::{JobKey, ones};
+use crate::state::gpu_set::JobKey;
 
 /// The facts of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -129,10 +129,7 @@ fn a_failed_wake_command_raises_an_alarm_and_is_retried() {
     world.pass(2);
     let node = wattle_common::NodeId::new("n0").unwrap();
     world.deliver(crate::live::tests::Event::WakeAnswered(node, Some("no route".to_owned())));
-    assert_eq!(
-        alarms(&world),
-        ["alarm the wake command of n0 failed, and is tried again: no route"]
-    );
+    assert_eq!(alarms(&world), ["alarm the wake command of n0 failed and is retried: no route"]);
     world.sleep("n0").deaf = false;
     world.pass(40);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
@@ -146,7 +143,12 @@ fn a_node_that_cannot_sleep_stays_awake_and_runs_jobs() {
     world.sleep("n1").can = false;
     world.restart();
     world.pass(100);
-    assert_eq!(alarms(&world), ["alarm n0 stays awake: `suspend` ended with exit status: 1"]);
+    assert_eq!(
+        alarms(&world),
+        [
+            "alarm the sleep command of n0 failed and the node stays awake: `suspend` ended with exit status: 1"
+        ]
+    );
     assert_eq!((state(&world, "n0"), state(&world, "n1")), (None, None));
     world.submit(spec("wide", 4));
     world.pass(20);
