@@ -85,7 +85,7 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
         (none, "invalid number of GPUs"),
         (memory, "no GPU of the cluster has that much"),
         (of_kind("k80", 1), "requests GPUs of type k80; the cluster has: p100, v100"),
-        (of_kind("../k80", 1), "`../k80` is no kind of GPU; `wattle nodes` shows"),
+        (of_kind("../k80", 1), "invalid GPU type `../k80`: `wattle nodes` lists the GPU types"),
         (of_kind("p100", 3), "3 GPUs of type p100; the cluster's 2 cannot provide them"),
         (spec("a", 5), "requests 5 GPUs; the cluster of 4 cannot provide them"),
     ] {

@@ -68,7 +68,7 @@ impl Site {
         // Node timeouts beyond the test's duration: the simulated nodes report only on demand.
         let config = format!(
             "cluster = \"place\"\npolicy = \"fifo\"\nlease_ms = 3000\ntick_ms = 200\n\
-             round_delay_ms = 10\nnode_patience_ms = 600000\nnode_lost_after_ms = 600000\n\
+             round_delay_ms = 10\nnode_stale_after_ms = 600000\nnode_lost_after_ms = 600000\n\
              nodes_expected = 1\ngpu_cap_w = 200\n[nats]\nurl = \"{}\"\n",
             self.server.url()
         );
@@ -303,7 +303,7 @@ async fn the_placer_stops_on_request_while_the_bus_is_unavailable() {
     site.kill_placer();
     site.server.kill();
     let mut placer = site.spawn_placer();
-    let retries = async || site.log().contains("does not answer; retrying").then_some(());
+    let retries = async || site.log().contains("nats server not connected; retrying").then_some(());
     let waits = until(DEADLINE, retries).await;
     let id = placer.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
@@ -327,7 +327,7 @@ fn invalid_usage_and_configuration_exit_with_code_2() {
     let good = include_str!("../../../deploy/placer.toml");
     for (right, wrong, names) in [
         ("lease_ms", "lease_s", "lease_s"),
-        ("policy = \"eaco\"", "policy = \"magic\"", "use one of"),
+        ("policy = \"eaco\"", "policy = \"magic\"", "with NAME one of"),
         ("node_lost_after_ms = 120_000", "node_lost_after_ms = 1", "node_stale_after_ms"),
         ("tenants_max = 2", "tenants_max = 0", "greater than 0"),
     ] {

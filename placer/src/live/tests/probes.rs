@@ -173,7 +173,7 @@ fn a_co_tenant_ends_a_probe() {
     assert!(world.record("undo-b").placement.is_some());
     assert_eq!(caps(&world), []);
     let last = world.record("a").reasons.last().unwrap();
-    assert_eq!(last.reason, "the job is not alone on its GPUs any more");
+    assert_eq!(last.reason, "the job no longer runs alone on its GPUs");
 }
 
 #[test]
