@@ -195,7 +195,7 @@ impl Observation {
 
     /// Whether the job shared its GPUs with no other job.
     #[must_use]
-    pub fn alone(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         self.neighbours.is_empty()
     }
 

@@ -64,8 +64,8 @@ fn knowing(method: Method, jobs: u64, windows: u64) -> Predictor {
         }
     }
     let mut known = predictor(method);
-    for (kind, class, kept) in teacher.take_changed_classes() {
-        assert!(known.restore_class(&kind, class, kept));
+    for (gpu_type, class, kept) in teacher.take_changed_classes() {
+        assert!(known.restore_class(&gpu_type, class, kept));
     }
     drop(teacher);
     for job in 0..jobs {

@@ -1,12 +1,13 @@
-//! What the history holds, as rows of CSV: for spreadsheets and for other programs to learn from.
+//! Export of the history as CSV, for spreadsheets and other programs.
 //!
-//! One row for each job and configuration that was seen: GPUs, nodes and batch alone at the default, a
-//! cap or a clock alone, or a set of neighbours. What holds for the job as a whole stands in each of its rows. An empty field
-//! is not known. Ids have neither commas nor quotation marks, so nothing is quoted.
+//! One row for each job and observed configuration: a shape (GPUs, nodes, batch) on exclusive GPUs at
+//! the default setting, a cap or a clock, or a set of neighbours. Values of the job are repeated in each
+//! of its rows. An empty field is unknown. Ids contain no commas or quotation marks, so no field is
+//! quoted.
 //!
-//! Bounded as the history is: [`crate::history::JOBS_MAX`] jobs of a class, each with at most
-//! [`crate::history::LEVELS_MAX`] configurations alone, [`crate::history::SETTINGS_MAX`] under caps
-//! and clocks and [`crate::history::SETS_MAX`] beside others, for as many classes as the predictor keeps.
+//! Bounded like the history: [`crate::history::JOBS_MAX`] jobs of a class, each with at most
+//! [`crate::history::LEVELS_MAX`] shapes, [`crate::history::SETTINGS_MAX`] caps and clocks and
+//! [`crate::history::SETS_MAX`] sets of neighbours.
 
 use std::fmt::Write as _;
 
@@ -15,12 +16,12 @@ use wattle_common::id::{PredictorId, WorkloadId};
 use crate::history::{AtSetting, Class, Level, SharedSet, Summary};
 use crate::statistics::regression::Gaussian;
 
-/// A value of a job: its name, and what it is.
+/// A column with a value of the job: name and value.
 type Column = (&'static str, fn(&Summary) -> Field);
-/// What stands in a field.
+/// Value of a field.
 type Field = Option<f64>;
 
-/// Deviations of logarithms are shares, here in per cent.
+/// Standard deviation of a logarithm, as a relative one in per cent.
 fn percent(of: Option<Gaussian>) -> Field {
     of.map(|stored| 100.0 * stored.sd)
 }
@@ -29,74 +30,79 @@ fn natural(of: Option<Gaussian>) -> Field {
     of.map(|stored| stored.mean.exp())
 }
 
-/// What holds for a job as a whole.
-const WHOLE: [Column; 6] = [
+/// Columns with values of the job.
+const JOB_COLUMNS: [Column; 6] = [
     ("gpu_power_w", |s| natural(s.ln_power)),
-    ("card_power_sd_percent", |s| percent(s.ln_power)),
+    ("gpu_power_sd_percent", |s| percent(s.ln_power)),
     ("utilization_gpu_percent", |s| s.busy.map(|busy| 100.0 * busy.mean)),
     ("utilization_gpu_percent_sd", |s| s.busy.map(|busy| 100.0 * busy.sd)),
     ("utilization_memory_percent", |s| s.memory_busy.map(|busy| 100.0 * busy)),
     ("memory_mib_max", |s| s.memory_mib.map(|mib| mib as f64)),
 ];
 
-/// What tells a row's configuration, after whose it is.
-const BEFORE: &str = "predictor,gpu_type,class,job,updated_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
-/// What was seen in it, each followed by its deviation.
-const SEEN: [&str; 4] =
-    ["steps_per_s", "speed_alone_over_here", "power_here_over_alone", "power_here_over_tenants"];
+/// Columns that identify the job and the configuration.
+const KEY_COLUMNS: &str = "predictor,gpu_type,class,job,updated_at_us,gpus,nodes,global_batch,cap_w,clock_mhz_max,neighbours";
+/// Measured columns, each followed by its relative standard deviation.
+const MEASURED_COLUMNS: [&str; 4] =
+    ["steps_per_s", "slowdown", "power_ratio_to_default", "power_ratio_to_tenants"];
 
-/// What was seen in one configuration, in the order of [`SEEN`].
-type Seen = [Option<Gaussian>; 4];
+/// Measurements in one configuration, in the order of [`MEASURED_COLUMNS`].
+type Measured = [Option<Gaussian>; 4];
 
-/// The first line: the columns' names, with their units. Neighbours are joined by `+`; what is
-/// relative is relative to the job alone at the default, a shared card's power above idle to that
-/// of all its tenants alone, added up.
+/// Header line: column names with units. Neighbours are joined by `+`. `slowdown` is the speed on
+/// exclusive GPUs at the default setting over the measured speed. `power_ratio_to_default` is the power
+/// over that at the default setting. `power_ratio_to_tenants` is a shared GPU's power above idle over
+/// the sum of its tenants' exclusive power above idle.
 #[must_use]
 pub fn header() -> String {
-    let mut line = BEFORE.to_owned();
-    for name in SEEN {
+    let mut line = KEY_COLUMNS.to_owned();
+    for name in MEASURED_COLUMNS {
         let _ = write!(line, ",{name},{name}_sd_percent");
     }
-    for (name, _) in WHOLE {
+    for (name, _) in JOB_COLUMNS {
         let _ = write!(line, ",{name}");
     }
     line
 }
 
-/// What a key of the bucket `knowledge` is of, where it is of a class: the predictor, the kind of
-/// card, the class.
+/// Predictor, GPU type and class of a key of the bucket `knowledge`; `None` unless it is of a class.
 #[must_use]
 pub fn parse_key(key: &str) -> Option<(PredictorId, &str, WorkloadId)> {
     let mut words = key.split('.');
     let predictor = PredictorId::new(words.next()?).ok()?;
-    let (Some("class"), Some(kind), Some(class), None) =
+    let (Some("class"), Some(gpu_type), Some(class), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
         return None;
     };
-    Some((predictor, kind, WorkloadId::new(class).ok()?))
+    Some((predictor, gpu_type, WorkloadId::new(class).ok()?))
 }
 
-/// A class's lines.
+/// Rows of a class.
 #[must_use]
-pub fn rows(predictor: &PredictorId, kind: &str, class: &WorkloadId, kept: &Class) -> Vec<String> {
+pub fn rows(
+    predictor: &PredictorId,
+    gpu_type: &str,
+    class: &WorkloadId,
+    kept: &Class,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for (job, summary) in &kept.jobs {
-        let heard = kept.updated_at_us.as_us();
-        let mut push = |(at, seen): (String, Seen)| {
-            let mut line = format!("{predictor},{kind},{class},{job},{heard},{at}");
+        let updated_at = kept.updated_at_us.as_us();
+        let mut push = |(at, seen): (String, Measured)| {
+            let mut line = format!("{predictor},{gpu_type},{class},{job},{updated_at},{at}");
             for stored in seen {
                 put(&mut line, natural(stored));
                 put(&mut line, percent(stored));
             }
-            for (_, of) in WHOLE {
+            for (_, of) in JOB_COLUMNS {
                 put(&mut line, of(summary));
             }
             lines.push(line);
         };
-        summary.levels.iter().map(alone).for_each(&mut push);
-        summary.settings.iter().map(held).for_each(&mut push);
-        summary.shared.iter().map(beside).for_each(&mut push);
+        summary.levels.iter().map(level_fields).for_each(&mut push);
+        summary.settings.iter().map(setting_fields).for_each(&mut push);
+        summary.shared.iter().map(colocation_fields).for_each(&mut push);
         if summary.levels.len() + summary.settings.len() + summary.shared.len() == 0 {
             push((",,,,,".to_owned(), [None; 4]));
         }
@@ -104,12 +110,12 @@ pub fn rows(predictor: &PredictorId, kind: &str, class: &WorkloadId, kept: &Clas
     lines
 }
 
-fn alone(level: &Level) -> (String, Seen) {
+fn level_fields(level: &Level) -> (String, Measured) {
     let batch = level.global_batch.map(|batch| batch.to_string()).unwrap_or_default();
     (format!("{},{},{batch},,,", level.gpus, level.nodes), [Some(level.ln_rate), None, None, None])
 }
 
-fn held(at: &AtSetting) -> (String, Seen) {
+fn setting_fields(at: &AtSetting) -> (String, Measured) {
     let mut text = ",,".to_owned();
     put(&mut text, at.setting.cap_w);
     put(&mut text, at.setting.clock_mhz_max);
@@ -117,12 +123,12 @@ fn held(at: &AtSetting) -> (String, Seen) {
     (text, [None, at.slow, at.power, None])
 }
 
-fn beside(set: &SharedSet) -> (String, Seen) {
+fn colocation_fields(set: &SharedSet) -> (String, Measured) {
     let names: Vec<&str> = set.neighbours.iter().map(WorkloadId::as_str).collect();
     (format!(",,,,,{}", names.join("+")), [None, set.slow, None, set.power])
 }
 
-/// A comma and the number to six significant digits; nothing where there is none.
+/// Appends a comma and the value to six significant digits.
 fn put(line: &mut String, field: Field) {
     line.push(',');
     let Some(value) = field.filter(|value| value.is_finite()) else { return };
@@ -169,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn each_configuration_is_a_row_and_each_column_has_its_unit() {
+    fn each_configuration_is_a_row() {
         let ten = Gaussian { mean: 10f64.ln(), sd: 0.02 };
         let summary = Summary {
             levels: vec![Level { gpus: 2, nodes: 1, global_batch: Some(512), ln_rate: ten }],
@@ -206,7 +212,7 @@ mod tests {
             (0, "steps_per_s", "10"),
             (0, "steps_per_s_sd_percent", "2"),
             (0, "gpu_power_w", "200"),
-            (0, "card_power_sd_percent", "4"),
+            (0, "gpu_power_sd_percent", "4"),
             (0, "utilization_gpu_percent", "50"),
             (0, "memory_mib_max", "9000"),
             (0, "cap_w", ""),
@@ -214,15 +220,15 @@ mod tests {
             (1, "global_batch", ""),
             (1, "cap_w", "150"),
             (1, "clock_mhz_max", ""),
-            (1, "speed_alone_over_here", "1.1"),
-            (1, "power_here_over_alone", "0.75"),
-            (1, "power_here_over_alone_sd_percent", "1"),
+            (1, "slowdown", "1.1"),
+            (1, "power_ratio_to_default", "0.75"),
+            (1, "power_ratio_to_default_sd_percent", "1"),
             (2, "gpus", ""),
             (2, "neighbours", "b+c"),
             (2, "steps_per_s", ""),
-            (2, "speed_alone_over_here", "1.25"),
-            (2, "speed_alone_over_here_sd_percent", "5"),
-            (2, "power_here_over_tenants", ""),
+            (2, "slowdown", "1.25"),
+            (2, "slowdown_sd_percent", "5"),
+            (2, "power_ratio_to_tenants", ""),
             (2, "gpu_power_w", "200"),
             (3, "job", "j1"),
             (3, "gpus", ""),
@@ -233,17 +239,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_names_a_class_or_nothing() {
-        let (predictor, kind, class) = parse_key("physical.class.v100.bert-b8").unwrap();
-        assert_eq!((predictor.as_str(), kind, class.as_str()), ("physical", "v100", "bert-b8"));
+    fn only_keys_of_classes_are_parsed() {
+        let (predictor, gpu_type, class) = parse_key("physical.class.v100.bert-b8").unwrap();
+        assert_eq!((predictor.as_str(), gpu_type, class.as_str()), ("physical", "v100", "bert-b8"));
         for other in ["physical.job.j1", "physical.class.v100", "a.class.v100.b.c", ".class.v.b"] {
             assert_eq!(parse_key(other), None, "{other}");
         }
     }
 
-    /// The largest class there can be: what is stored and what is printed of it.
+    /// Storage and rows of the largest possible class.
     #[test]
-    fn the_largest_class_is_bounded() {
+    fn largest_class_is_bounded() {
         let one = Gaussian { mean: -1.234_567_890_123_456_7, sd: 0.012_345_678_901_234_567 };
         let long = id(&"n".repeat(wattle_common::id::ID_LEN_MAX));
         let sets = (0..SETS_MAX).map(|_| SharedSet {
@@ -285,19 +291,19 @@ mod tests {
         let mut kept = class(vec![summary; JOBS_MAX]);
         let pad = |i: usize, len: usize| format!("{i:0len$}");
         let pairs = |kept: &mut Class, len: usize| {
-            kept.beside = ColocationHistory::default();
+            kept.colocated = ColocationHistory::default();
             for job in 0..4 {
                 let singles = (0..PARTNERS_MAX).map(|i| (id(&pad(i, len)), one));
                 let job = JobId::new(&pad(job, len)).unwrap();
-                kept.beside.take(Timestamp::from_s(7), &job, singles);
+                kept.colocated.update(Timestamp::from_s(7), &job, singles);
             }
         };
         pairs(&mut kept, wattle_common::id::ID_LEN_MAX);
         let stored = serde_json::to_vec(&kept).unwrap().len();
-        // 16 neighbours with the longest names there are; a NATS server takes 1 MiB.
+        // 16 neighbours with names of the maximum length; a NATS message is at most 1 MiB.
         assert!(stored < 320 * 1_024, "{stored} bytes");
         assert_eq!(lines(&kept).len(), JOBS_MAX * (LEVELS_MAX + SETTINGS_MAX + SETS_MAX));
-        // What a card really holds beside a job: three at the most, with names of 24 letters.
+        // A GPU has at most three co-tenants in practice; names of 24 letters.
         let mut usual = kept;
         for set in usual.jobs.iter_mut().flat_map(|(_, s)| &mut s.shared) {
             set.neighbours = vec![id(&"n".repeat(24)); 3];

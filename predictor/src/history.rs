@@ -1,9 +1,9 @@
-//! What outlives a job: how jobs of each workload class ran on each kind of card.
+//! History: summaries of the jobs of each workload class on each GPU type, kept after the jobs end.
 //!
-//! Each class keeps a summary of its last few jobs; a job's summary is replaced as the job is
-//! better known, so no window counts twice. From them a new job of the class starts, and its
-//! neighbours know what to expect of it. Bounded in classes, jobs for each class, and entries for
-//! each job: stored, a full class of usual names takes up to 104 kB, of the longest names 320 kB.
+//! Each class keeps a summary of its last jobs. A job's summary is replaced as its estimates improve, so
+//! that no window counts twice. The summaries are the prior of new jobs of the class and the profile
+//! of co-tenants. Bounded in classes, jobs per class and entries per job: a full class takes up to
+//! 104 kB of storage with names of usual length, 320 kB with the longest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use serde::{Deserialize, Serialize};
 use wattle_common::Timestamp;
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::numerics::mean;
 use wattle_common::observation::{JobShape, Setting};
 
 use crate::model::{interference, throughput, transfer};
@@ -26,20 +27,20 @@ use colocation::ColocationHistory;
 pub const JOBS_MAX: usize = 8;
 /// Sets of neighbours kept of each job.
 pub const SETS_MAX: usize = 16;
-/// Configurations kept of each job.
+/// Shapes (GPUs, nodes, batch) kept of each job.
 pub const LEVELS_MAX: usize = 12;
 /// Caps and clocks kept of each job, together.
 pub const SETTINGS_MAX: usize = 16;
 
-/// Deviation between two jobs of one class, of logarithms of rate and power: single runs of one
+/// Standard deviation of ln rate and ln power between two jobs of one class: single runs of one
 /// configuration repeat within 1-3 %, two runs of one class may differ a little in their data.
 const JOB_SD: f64 = 0.04;
-/// The same of a busy share.
+/// The same of the busy share.
 const BUSY_JOB_SD: f64 = 0.03;
-/// The same of what a setting does: it is the class's own, and mostly repeats.
+/// The same of the effect of a setting, which differs little within a class.
 const SETTING_JOB_SD: f64 = 0.015;
 
-/// A configuration's step rate.
+/// Step rate of one shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Level {
     /// GPUs in all.
@@ -49,117 +50,117 @@ pub struct Level {
     /// Global batch size, where it was reported.
     #[serde(default)]
     pub global_batch: Option<u32>,
-    /// The logarithm of steps a second, alone at the default.
+    /// ln of steps/s on exclusive GPUs at the default setting.
     pub ln_rate: Gaussian,
 }
 
 impl Level {
-    /// Where it was.
+    /// Its shape.
     #[must_use]
     pub fn shape(&self) -> JobShape {
         JobShape { gpus: self.gpus, nodes: self.nodes, batch: self.global_batch }
     }
 }
 
-/// What a job's cards drew on so many GPUs.
+/// Power per GPU for one number of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PowerLevel {
     /// GPUs in all.
     pub gpus: u32,
-    /// The logarithm of one card's power alone at the default, watts.
+    /// ln of the power of one exclusive GPU at the default setting, watts.
     pub ln_power: Gaussian,
 }
 
-/// What a job showed under a cap or a locked clock, relative to the default.
+/// Effect of a cap or a locked clock on a job, relative to the default setting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AtSetting {
-    /// The cap or the clock; one of them.
+    /// A cap or a clock, exactly one of them.
     pub setting: Setting,
-    /// The logarithm of what its card drew at the default there, watts: the same cap bites deeper
-    /// where that is more.
+    /// ln of the power of one GPU at the default setting in the same shape, watts. It determines how
+    /// strongly a cap limits the job.
     #[serde(default)]
     pub ln_power: Option<f64>,
-    /// The logarithm of its slow-down.
+    /// ln of its slowdown.
     pub slow: Option<Gaussian>,
-    /// The logarithm of its power relative to the default.
+    /// ln of its power relative to the default.
     pub power: Option<Gaussian>,
 }
 
-/// What a job did beside others.
+/// Effect of a set of co-tenants on a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SharedSet {
     /// The neighbours' classes, sorted.
     pub neighbours: Vec<WorkloadId>,
-    /// The logarithm of its slow-down.
+    /// ln of its slowdown.
     pub slow: Option<Gaussian>,
-    /// The logarithm of the card's power above idle over the tenants' added up.
+    /// ln of the GPU's power above idle over the sum of the tenants' exclusive power above idle.
     pub power: Option<Gaussian>,
 }
 
-/// What is kept of one job.
+/// Summary of one job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Step rates by configuration.
+    /// Step rates by shape.
     pub levels: Vec<Level>,
-    /// Busy share alone, 0 to 1.
+    /// Busy share on exclusive GPUs, 0 to 1.
     pub busy: Option<Gaussian>,
-    /// Memory traffic share alone, 0 to 1.
+    /// Memory traffic share on exclusive GPUs, 0 to 1.
     pub memory_busy: Option<f64>,
     /// Peak device memory, MiB.
     pub memory_mib: Option<u64>,
-    /// The logarithm of one card's power alone at the default, watts.
+    /// ln of the power of one exclusive GPU at the default setting, watts.
     pub ln_power: Option<Gaussian>,
-    /// The same by the GPUs it had.
+    /// The same by number of GPUs.
     #[serde(default)]
     pub powers: Vec<PowerLevel>,
-    /// What it showed under caps and clocks, by its own readings alone.
+    /// Effects of caps and clocks, from its own readings only.
     #[serde(default)]
     pub settings: Vec<AtSetting>,
-    /// What it did beside others.
+    /// Effects of sets of co-tenants.
     pub shared: Vec<SharedSet>,
-    /// What it did beside one other at a time, all of it: goes into its class's table.
+    /// ln slowdown with each single co-tenant, for the class's [`ColocationHistory`].
     #[serde(skip)]
     pub singles: Vec<(WorkloadId, Gaussian)>,
-    /// What it showed of how jobs scale.
+    /// Fitted constants of its throughput model.
     #[serde(default)]
     pub scaling: Option<throughput::Constants>,
 }
 
-/// The summaries of a class's last jobs, oldest first.
+/// A workload class on one GPU type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Class {
-    /// When it was last heard of.
+    /// Time of its last update.
     pub updated_at_us: Timestamp,
-    /// Its jobs.
+    /// Summaries of its last jobs, oldest first.
     pub jobs: Vec<(JobId, Summary)>,
-    /// What they did beside one other job.
+    /// Slowdowns with single co-tenants.
     #[serde(default)]
-    pub beside: ColocationHistory,
+    pub colocated: ColocationHistory,
 }
 
-/// What a class is expected to be.
+/// Expected traits of the next job of a class.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// How many of its jobs were seen.
+    /// Number of jobs it is based on.
     pub jobs: usize,
-    /// Busy share alone.
+    /// Busy share on exclusive GPUs.
     pub busy: Option<Gaussian>,
-    /// Memory traffic share alone.
+    /// Memory traffic share on exclusive GPUs.
     pub memory_busy: Option<f64>,
-    /// Peak device memory, MiB: the largest seen.
+    /// Peak device memory over its jobs, MiB.
     pub memory_mib: Option<u64>,
-    /// The logarithm of one card's power alone, watts.
+    /// ln of the power of one exclusive GPU at the default setting, watts.
     pub ln_power: Option<Gaussian>,
-    /// The same by GPUs.
+    /// The same by number of GPUs.
     pub powers: BTreeMap<u32, Gaussian>,
-    /// Step rates by configuration.
+    /// Step rates by shape.
     pub levels: BTreeMap<JobShape, Gaussian>,
-    /// What its jobs showed under caps and clocks.
+    /// Effects of caps and clocks.
     pub settings: Vec<AtSetting>,
 }
 
-/// Pools what several jobs showed into what another one will: each weighted by how sure it is and
-/// by how much jobs differ.
+/// Precision-weighted mean of the values of several jobs, with the predictive deviation of another one;
+/// `between_sd` is the standard deviation between jobs.
 fn pool(seen: impl Iterator<Item = Gaussian>, between_sd: f64) -> Option<Gaussian> {
     let (mut precision, mut weighted) = (0.0, 0.0);
     for stored in seen {
@@ -173,12 +174,12 @@ fn pool(seen: impl Iterator<Item = Gaussian>, between_sd: f64) -> Option<Gaussia
     })
 }
 
-/// What several jobs showed under caps and clocks, pooled by whole watts and megahertz.
+/// Pools effects of caps and clocks by setting, rounded to 1 W and 1 MHz.
 fn pool_settings<'a>(seen: impl Iterator<Item = &'a AtSetting>) -> Vec<AtSetting> {
-    let whole = |v: Option<f64>| v.map(|v| v.round() as u64);
+    let rounded = |v: Option<f64>| v.map(|v| v.round() as u64);
     let mut groups: BTreeMap<_, Vec<&AtSetting>> = BTreeMap::new();
     for at in seen {
-        let key = (whole(at.setting.cap_w), whole(at.setting.clock_mhz_max));
+        let key = (rounded(at.setting.cap_w), rounded(at.setting.clock_mhz_max));
         groups.entry(key).or_default().push(at);
     }
     let pool = |group: &[&AtSetting], of: fn(&AtSetting) -> Option<Gaussian>| {
@@ -195,13 +196,8 @@ fn pool_settings<'a>(seen: impl Iterator<Item = &'a AtSetting>) -> Vec<AtSetting
         .collect()
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
-}
-
 impl Class {
-    /// What another job of this class is expected to be; `but` is left out.
+    /// Expected traits of another job of the class, without the job `but`.
     #[must_use]
     pub fn profile(&self, but: Option<&JobId>) -> Profile {
         let jobs = || self.jobs.iter().filter(|(id, _)| Some(id) != but).map(|(_, s)| s);
@@ -233,11 +229,11 @@ impl Class {
         }
     }
 
-    /// Whether every number in it is one.
+    /// Whether values read from storage are valid.
     fn is_sane(&self) -> bool {
         let fine = |s: &Gaussian| s.mean.is_finite() && s.sd.is_finite() && s.sd > 0.0;
         self.jobs.len() <= JOBS_MAX
-            && self.beside.is_sane()
+            && self.colocated.is_sane()
             && self.jobs.iter().all(|(_, s)| {
                 s.levels.len() <= LEVELS_MAX
                     && s.shared.len() <= SETS_MAX
@@ -260,8 +256,7 @@ impl Class {
     }
 }
 
-/// A class, and its profile over all its jobs once somebody asked: every surface asks for those of
-/// its neighbours.
+/// A class with the cached profile over all its jobs, which every surface with this neighbour reads.
 #[derive(Clone, Debug, Default)]
 struct Kept {
     class: Class,
@@ -274,87 +269,92 @@ impl Kept {
     }
 }
 
-/// All classes, by kind of card and class.
+/// All classes, by GPU type and class.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// No kind is here without a class.
-    kinds: BTreeMap<String, BTreeMap<WorkloadId, Kept>>,
+    /// Without empty entries.
+    gpu_types: BTreeMap<String, BTreeMap<WorkloadId, Kept>>,
     changed: BTreeSet<(String, WorkloadId)>,
-    /// By kind of card, how much was learned of pairs so far.
+    /// By GPU type, the number of changes of pairs so far.
     pair_news: BTreeMap<String, u64>,
 }
 
 impl History {
-    fn kept<'a>(&'a self, kind: &str) -> impl Iterator<Item = (&'a WorkloadId, &'a Kept)> + 'a {
-        self.kinds.get(kind).into_iter().flatten()
+    fn kept<'a>(&'a self, gpu_type: &str) -> impl Iterator<Item = (&'a WorkloadId, &'a Kept)> + 'a {
+        self.gpu_types.get(gpu_type).into_iter().flatten()
     }
 
-    /// The class, where it was ever seen on this kind of card.
+    /// A class on a GPU type.
     #[must_use]
-    pub fn class(&self, kind: &str, class: &WorkloadId) -> Option<&Class> {
-        Some(&self.kinds.get(kind)?.get(class)?.class)
+    pub fn class(&self, gpu_type: &str, class: &WorkloadId) -> Option<&Class> {
+        Some(&self.gpu_types.get(gpu_type)?.get(class)?.class)
     }
 
-    /// What a job of `class` is expected to be, where the class was ever seen on this kind of card;
-    /// what `but` itself showed is left out.
+    /// Profile of `class` on a GPU type without the job `but`; `None` for an unknown class.
     #[must_use]
     pub fn profile(
         &self,
-        kind: &str,
+        gpu_type: &str,
         class: &WorkloadId,
         but: Option<&JobId>,
     ) -> Option<Arc<Profile>> {
-        let kept = self.kinds.get(kind)?.get(class)?;
+        let kept = self.gpu_types.get(gpu_type)?.get(class)?;
         let among = kept.class.jobs.iter().any(|(id, _)| Some(id) == but);
         Some(if among { Arc::new(kept.class.profile(but)) } else { Arc::clone(kept.profile()) })
     }
 
-    /// All classes seen on a kind of card.
+    /// Classes on a GPU type.
     pub fn classes<'a>(
         &'a self,
-        kind: &str,
+        gpu_type: &str,
     ) -> impl Iterator<Item = (&'a WorkloadId, &'a Class)> + 'a {
-        self.kept(kind).map(|(name, kept)| (name, &kept.class))
+        self.kept(gpu_type).map(|(name, kept)| (name, &kept.class))
     }
 
-    /// Forgets a class.
-    pub fn remove(&mut self, kind: &str, class: &WorkloadId) {
-        if let Some(classes) = self.kinds.get_mut(kind) {
+    /// Removes a class.
+    pub fn remove(&mut self, gpu_type: &str, class: &WorkloadId) {
+        if let Some(classes) = self.gpu_types.get_mut(gpu_type) {
             classes.remove(class);
             if classes.is_empty() {
-                self.kinds.remove(kind);
+                self.gpu_types.remove(gpu_type);
             }
         }
     }
 
-    /// How many classes it holds.
+    /// Number of classes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.kinds.values().map(BTreeMap::len).sum()
+        self.gpu_types.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether it holds none.
+    /// Whether it has no class.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.kinds.is_empty()
+        self.gpu_types.is_empty()
     }
 
-    /// Replaces what is kept of `job`.
+    /// Replaces the summary of `job`.
     pub fn remember(
         &mut self,
         now: Timestamp,
-        kind: &str,
+        gpu_type: &str,
         class: &WorkloadId,
         job: &JobId,
         mut summary: Summary,
         classes_max: usize,
     ) {
-        let kept = self.kinds.entry(kind.to_owned()).or_default().entry(class.clone()).or_default();
+        let kept = self
+            .gpu_types
+            .entry(gpu_type.to_owned())
+            .or_default()
+            .entry(class.clone())
+            .or_default();
         kept.profile.take();
         let entry = &mut kept.class;
         entry.updated_at_us = now;
-        let news = entry.beside.take(now, job, std::mem::take(&mut summary.singles).into_iter());
-        *self.pair_news.entry(kind.to_owned()).or_insert(0) += news;
+        let news =
+            entry.colocated.update(now, job, std::mem::take(&mut summary.singles).into_iter());
+        *self.pair_news.entry(gpu_type.to_owned()).or_insert(0) += news;
         match entry.jobs.iter_mut().find(|(id, _)| id == job) {
             Some((_, kept)) => *kept = summary,
             None => entry.jobs.push((job.clone(), summary)),
@@ -362,17 +362,24 @@ impl History {
         if entry.jobs.len() > JOBS_MAX {
             entry.jobs.remove(0);
         }
-        self.changed.insert((kind.to_owned(), class.clone()));
+        self.changed.insert((gpu_type.to_owned(), class.clone()));
         self.shrink(classes_max);
     }
 
-    /// Takes in a class as it was stored; false where it is not such as this version stores.
-    pub fn restore(&mut self, kind: &str, class: WorkloadId, stored: Class, max: usize) -> bool {
-        let fine = stored.is_sane() && wattle_common::id::check(kind).is_ok();
+    /// Restores a stored class; false where it is invalid.
+    pub fn restore(
+        &mut self,
+        gpu_type: &str,
+        class: WorkloadId,
+        stored: Class,
+        max: usize,
+    ) -> bool {
+        let fine = stored.is_sane() && wattle_common::id::check(gpu_type).is_ok();
         if fine {
-            *self.pair_news.entry(kind.to_owned()).or_insert(0) += stored.beside.len() as u64;
+            *self.pair_news.entry(gpu_type.to_owned()).or_insert(0) +=
+                stored.colocated.len() as u64;
             let kept = Kept { class: stored, profile: OnceLock::new() };
-            self.kinds.entry(kind.to_owned()).or_default().insert(class, kept);
+            self.gpu_types.entry(gpu_type.to_owned()).or_default().insert(class, kept);
             self.shrink(max);
         }
         fine
@@ -382,43 +389,44 @@ impl History {
     pub fn take_changed(&mut self) -> Vec<(String, WorkloadId, Class)> {
         std::mem::take(&mut self.changed)
             .into_iter()
-            .filter_map(|(kind, name)| {
-                let class = self.class(&kind, &name)?.clone();
-                Some((kind, name, class))
+            .filter_map(|(gpu_type, name)| {
+                let class = self.class(&gpu_type, &name)?.clone();
+                Some((gpu_type, name, class))
             })
             .collect()
     }
 
-    /// The class not heard of for longest makes room.
+    /// Drops the least recently updated classes beyond `max`.
     fn shrink(&mut self, max: usize) {
         while self.len() > max {
-            let all = self.kinds.iter().flat_map(|(kind, classes)| {
-                classes.iter().map(move |(name, kept)| (kind, name, kept.class.updated_at_us))
+            let all = self.gpu_types.iter().flat_map(|(gpu_type, classes)| {
+                classes.iter().map(move |(name, kept)| (gpu_type, name, kept.class.updated_at_us))
             });
-            let oldest = all.min_by_key(|(_, _, heard)| *heard);
-            let Some((kind, name)) = oldest.map(|(kind, name, _)| (kind.clone(), name.clone()))
+            let oldest = all.min_by_key(|(_, _, updated_at)| *updated_at);
+            let Some((gpu_type, name)) =
+                oldest.map(|(gpu_type, name, _)| (gpu_type.clone(), name.clone()))
             else {
                 break;
             };
-            self.remove(&kind, &name);
+            self.remove(&gpu_type, &name);
         }
     }
 
-    /// What each job seen on a kind of card showed of how jobs scale.
+    /// Throughput constants of each job on a GPU type.
     pub fn scaling<'a>(
         &'a self,
-        kind: &str,
+        gpu_type: &str,
     ) -> impl Iterator<Item = (&'a JobId, &'a throughput::Constants)> + 'a {
-        let jobs = self.classes(kind).flat_map(|(_, class)| &class.jobs);
+        let jobs = self.classes(gpu_type).flat_map(|(_, class)| &class.jobs);
         jobs.filter_map(|(id, summary)| Some((id, summary.scaling.as_ref()?)))
     }
 
-    /// What each class showed under caps on a kind of card, for the pooled curves; and the families
-    /// they are of, each as often as it has classes.
+    /// Effects of caps by class on a GPU type, for the pooled curves, and the family of each of these
+    /// classes.
     #[must_use]
-    pub fn capped(&self, kind: &str) -> (Vec<transfer::CapObservation>, Vec<&str>) {
+    pub fn capped(&self, gpu_type: &str) -> (Vec<transfer::CapObservation>, Vec<&str>) {
         let (mut seen, mut families) = (Vec::new(), Vec::new());
-        for (class, kept) in self.kept(kind) {
+        for (class, kept) in self.kept(gpu_type) {
             let profile = kept.profile();
             let settings = &profile.settings;
             let Some(ln_power) = profile.ln_power.filter(|_| !settings.is_empty()) else {
@@ -442,28 +450,28 @@ impl History {
         (seen, families)
     }
 
-    /// How much was learned of pairs on a kind of card: it only grows.
+    /// Number of changes of pairs on a GPU type; it never decreases.
     #[must_use]
-    pub fn pair_news(&self, kind: &str) -> u64 {
-        self.pair_news.get(kind).copied().unwrap_or(0)
+    pub fn pair_news(&self, gpu_type: &str) -> u64 {
+        self.pair_news.get(gpu_type).copied().unwrap_or(0)
     }
 
-    /// Every set seen on a kind of card, for the pooled curve: speeds, then powers.
+    /// Observed sets of co-tenants on a GPU type, for the pooled curve: slowdowns, then power ratios.
     #[must_use]
     pub fn seen(
         &self,
-        kind: &str,
+        gpu_type: &str,
     ) -> (Vec<interference::SetObservation>, Vec<interference::SetObservation>) {
         let (mut slow, mut power) = (Vec::new(), Vec::new());
         let busy: BTreeMap<&WorkloadId, f64> = self
-            .kept(kind)
+            .kept(gpu_type)
             .filter_map(|(class, kept)| Some((class, kept.profile().busy?.mean)))
             .collect();
-        for (class, kept) in self.classes(kind) {
+        for (class, kept) in self.classes(gpu_type) {
             let Some(own) = busy.get(class) else { continue };
             for set in kept.jobs.iter().flat_map(|(_, s)| &s.shared) {
                 let others: Option<f64> = set.neighbours.iter().map(|n| busy.get(n)).sum();
-                // A set with a neighbour of unknown busy share teaches the curve nothing.
+                // The curve needs the busy share of every neighbour.
                 let Some(others) = others else { continue };
                 let seen = |s: Gaussian| interference::SetObservation {
                     neighbours: set.neighbours.len(),
@@ -492,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_counts_once_and_the_oldest_make_room() {
+    fn job_counts_once_and_the_oldest_jobs_and_classes_are_dropped() {
         let mut history = History::default();
         for i in 0..40u32 {
             let job = JobId::new(&format!("j{}", i % 20)).unwrap();
@@ -501,7 +509,7 @@ mod tests {
         }
         let class = history.class("v100", &id("a")).unwrap();
         assert_eq!(class.jobs.len(), JOBS_MAX);
-        // Jobs 12 to 19 are left, with their newest shares 0.32 to 0.39.
+        // Jobs 12 to 19 remain, with their newest shares 0.32 to 0.39.
         assert!((class.profile(None).busy.unwrap().mean - 0.355).abs() < 1e-9);
         for name in ["b", "c"] {
             let job = JobId::new("x").unwrap();
@@ -511,18 +519,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_comes_back_and_nonsense_does_not() {
+    fn stored_classes_are_restored_and_invalid_ones_rejected() {
         let mut history = History::default();
         let job = JobId::new("x").unwrap();
         history.remember(Timestamp::EPOCH, "v100", &id("a"), &job, busy(0.2), 9);
         let changed = history.take_changed();
         assert!(changed.len() == 1 && history.take_changed().is_empty());
         let mut other = History::default();
-        let (kind, class, kept) = changed[0].clone();
-        assert!(other.restore(&kind, class.clone(), kept.clone(), 9));
+        let (gpu_type, class, kept) = changed[0].clone();
+        assert!(other.restore(&gpu_type, class.clone(), kept.clone(), 9));
         assert_eq!(other.class("v100", &class), Some(&kept));
         let mut bad = kept;
         bad.jobs[0].1.busy = Some(Gaussian { mean: f64::NAN, sd: 0.1 });
-        assert!(!other.restore(&kind, class, bad, 9));
+        assert!(!other.restore(&gpu_type, class, bad, 9));
     }
 }

@@ -1,10 +1,10 @@
-//! The ways a predictor may answer: by the physical models, by statistics, or by its memory.
+//! Prediction methods: physical models, regression, or nearest neighbours.
 //!
-//! One service, one store, one set of jobs, windows, history and cards; only the points of a
-//! surface differ. The physical method is [`crate::surface`]; the other two are here. They learn
-//! from the same readings ([`reading`]) what a crude formula ([`crude`]) leaves over, answer in
-//! logarithms, and this file makes points of that within physical bounds. The intervals that any of
-//! the three claims are stretched by how far it was off so far, by the same [`crate::calibration`].
+//! All methods share the service, the store, jobs, windows and history; only the points of a surface
+//! differ. The physical method is [`crate::surface`]; the two learned methods are here. Both learn the
+//! residuals of a crude formula ([`crude`]) from the same readings ([`reading`]) and predict
+//! logarithms, from which this file makes points within physical bounds. The intervals of all three
+//! methods are calibrated by past prediction errors ([`crate::calibration`]).
 
 pub mod crude;
 pub mod neighbour;
@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use wattle_common::id::{JobId, WorkloadId};
 use wattle_common::messages::{Estimate, SurfacePoint};
+use wattle_common::numerics::mean;
 
 use crate::history::{Class, Profile};
 use crate::job::{Job, Profiles};
@@ -25,18 +26,18 @@ use crate::surface::Configuration;
 use crude::Place;
 use neighbour::Neighbours;
 use reading::{Readings, SeenJob};
-use statistical::{Fitted, Statistician};
+use statistical::{Fitted, FittedJob};
 
-/// The slowest and fastest a job is believed to run relative to itself alone at the default.
+/// Smallest and largest speed relative to exclusive GPUs at the default setting.
 const SPEED: (f64, f64) = (1e-3, 1.05);
-/// Degrees of freedom of an interval that rests on a handful of readings.
+/// Degrees of freedom of an interval from few readings.
 pub const DOF: f64 = 8.0;
-/// The statistical method is fitted anew once this share of its rows is new, at the least after
-/// [`REFIT_MIN`] readings.
+/// The statistical method is fitted again after `rows / REFIT_SHARE` new readings, and at least
+/// [`REFIT_MIN`].
 const REFIT_SHARE: usize = 2;
 const REFIT_MIN: usize = 4;
 
-/// How a predictor makes points.
+/// Prediction method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -45,162 +46,165 @@ pub enum Method {
     Physical,
     /// An elastic net on engineered features over all jobs: [`statistical`].
     Statistical,
-    /// The most like readings of any job: [`neighbour`].
+    /// The nearest readings of any job: [`neighbour`].
     Neighbour,
 }
 
-/// What a method answers of one configuration, in logarithms.
+/// Prediction for one configuration, in logarithms.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
-    /// Steps a second; none where no level is known.
+pub struct LogPrediction {
+    /// Steps/s; `None` where the job's level is not known.
     pub rate: Option<LogNormal>,
-    /// Speed relative to the same GPUs alone at the default.
+    /// Speed relative to the same GPUs without co-tenants at the default setting.
     pub relative: LogNormal,
-    /// One card's power, watts.
+    /// Power of one GPU, watts.
     pub power: LogNormal,
 }
 
-/// A job that is asked about.
+/// A job with its context, as the learned methods need it.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Its name.
+    /// Its id.
     pub id: &'a JobId,
-    /// What is known of it.
+    /// Its declaration and windows.
     pub job: &'a Job,
-    /// Its class, declared or surely alike.
+    /// Its class, declared or confidently matched.
     pub class_id: Option<&'a WorkloadId>,
-    /// The kind of card.
-    pub kind: &'a str,
-    /// The card.
-    pub card: &'a GpuSpec,
-    /// What other jobs of its class were.
+    /// The GPU type.
+    pub gpu_type: &'a str,
+    /// Properties of the GPU type.
+    pub gpu: &'a GpuSpec,
+    /// Profile of its class without the job itself.
     pub class: &'a Profile,
-    /// What its neighbours are.
+    /// Profiles of the classes of its neighbours.
     pub profiles: &'a Profiles,
 }
 
-/// What the learned methods keep; empty for the physical one.
+/// State of a learned method; empty for the physical one.
 #[derive(Clone, Debug, Default)]
 pub struct Learner {
     method: Method,
     readings: Readings,
-    /// By kind of card: the fit, and readings since.
+    /// By GPU type: the fit, and the number of readings since.
     fitted: BTreeMap<String, (Fitted, usize)>,
 }
 
 impl Learner {
-    /// One that knows nothing yet.
+    /// A learner without readings.
     #[must_use]
     pub fn new(method: Method) -> Self {
         Self { method, ..Self::default() }
     }
 
-    /// Whether it learns at all.
+    /// Whether the method is a learned one.
     #[must_use]
     pub fn learns(&self) -> bool {
         self.method != Method::Physical
     }
 
-    /// Learns what is now known of a job.
+    /// Updates the readings of a job.
     pub fn learn(&mut self, of: Subject<'_>) {
-        let seen = SeenJob::of(of.job, of.card, of.class, of.profiles);
-        if self.readings.put(of.kind, of.id, seen) && self.method == Method::Statistical {
-            let rows = self.rows(of.kind);
-            let (_, waited) = self.fitted.entry(of.kind.to_owned()).or_default();
-            *waited += 1;
-            if *waited >= (rows / REFIT_SHARE).clamp(REFIT_MIN, statistical::ROWS_MAX / 2) {
-                self.refit(of.kind);
+        let seen = SeenJob::of(of.job, of.gpu, of.class, of.profiles);
+        if self.readings.put(of.gpu_type, of.id, seen) && self.method == Method::Statistical {
+            let rows = self.rows(of.gpu_type);
+            let (_, new) = self.fitted.entry(of.gpu_type.to_owned()).or_default();
+            *new += 1;
+            if *new >= (rows / REFIT_SHARE).clamp(REFIT_MIN, statistical::ROWS_MAX / 2) {
+                self.refit(of.gpu_type);
             }
         }
     }
 
-    /// Learns what the history kept of a class, of jobs that are gone.
+    /// Adds the readings of completed jobs from the history of a class.
     pub fn restore(
         &mut self,
-        kind: &str,
+        gpu_type: &str,
         class: &WorkloadId,
         kept: &Class,
-        card: &GpuSpec,
+        gpu: &GpuSpec,
         profiles: &Profiles,
     ) {
         for (id, summary) in &kept.jobs {
-            if !self.readings.knows(kind, id) {
+            if !self.readings.knows(gpu_type, id) {
                 let at = kept.updated_at_us;
-                let seen = SeenJob::of_summary(class, at, summary, card, profiles);
-                self.readings.put(kind, id, seen);
-                self.fitted.entry(kind.to_owned()).or_default().1 += 1;
+                let seen = SeenJob::of_summary(class, at, summary, gpu, profiles);
+                self.readings.put(gpu_type, id, seen);
+                self.fitted.entry(gpu_type.to_owned()).or_default().1 += 1;
             }
         }
     }
 
-    /// Fits anew what is fitted over all jobs, wherever readings came since.
+    /// Fits each GPU type that has new readings.
     pub fn refit_all(&mut self) {
-        let kinds: Vec<String> = self.fitted.keys().cloned().collect();
-        for kind in kinds {
-            if self.fitted.get(&kind).is_some_and(|(_, waited)| *waited > 0) {
-                self.refit(&kind);
+        let gpu_types: Vec<String> = self.fitted.keys().cloned().collect();
+        for gpu_type in gpu_types {
+            if self.fitted.get(&gpu_type).is_some_and(|(_, new)| *new > 0) {
+                self.refit(&gpu_type);
             }
         }
     }
 
-    fn rows(&self, kind: &str) -> usize {
-        self.readings.jobs(kind).map(|(_, seen)| seen.readings.len()).sum()
+    fn rows(&self, gpu_type: &str) -> usize {
+        self.readings.jobs(gpu_type).map(|(_, seen)| seen.readings.len()).sum()
     }
 
-    fn refit(&mut self, kind: &str) {
+    fn refit(&mut self, gpu_type: &str) {
         if self.method == Method::Statistical {
-            let jobs: Vec<&SeenJob> = self.readings.jobs(kind).map(|(_, seen)| seen).collect();
-            self.fitted.insert(kind.to_owned(), (Fitted::fit(&jobs), 0));
+            let jobs: Vec<&SeenJob> = self.readings.jobs(gpu_type).map(|(_, seen)| seen).collect();
+            self.fitted.insert(gpu_type.to_owned(), (Fitted::fit(&jobs), 0));
         }
     }
 
-    /// The points of `wanted`; `None` for the physical method, which answers elsewhere.
+    /// Points of the configurations `wanted`; `None` for the physical method.
     #[must_use]
     pub fn points(&self, of: Subject<'_>, wanted: &[Configuration]) -> Option<Vec<SurfacePoint>> {
         if !self.learns() {
             return None;
         }
-        let mut seen = SeenJob::of(of.job, of.card, of.class, of.profiles);
+        let mut seen = SeenJob::of(of.job, of.gpu, of.class, of.profiles);
         seen.class = of.class_id.cloned();
         if seen.readings.is_empty() && of.class.ln_power.is_none() {
-            // Of a job nobody knows, the power of any other is expected.
-            let logs: Vec<f64> =
-                self.readings.jobs(of.kind).map(|(_, s)| s.traits.power_w.max(1.0).ln()).collect();
-            if logs.len() > 2 {
-                seen.traits.power_w = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+            // Without any reading, the mean ln power over all jobs is expected.
+            let logs: Vec<f64> = self
+                .readings
+                .jobs(of.gpu_type)
+                .map(|(_, s)| s.traits.power_w.max(1.0).ln())
+                .collect();
+            if let Some(ln_power) = mean(logs.iter().copied()).filter(|_| logs.len() > 2) {
+                seen.traits.power_w = ln_power.exp();
             }
         }
-        let believed = Fitted::default();
-        let fitted = self.fitted.get(of.kind).map_or(&believed, |(fitted, _)| fitted);
-        let place = |at: &Configuration| Place::of(at, of.card, &seen.traits, of.profiles);
-        let make = |answer: &dyn Fn(&Place, &Place) -> Answer| {
+        let unfitted = Fitted::default();
+        let fitted = self.fitted.get(of.gpu_type).map_or(&unfitted, |(fitted, _)| fitted);
+        let place = |at: &Configuration| Place::of(at, of.gpu, &seen.traits, of.profiles);
+        let points = |predict: &dyn Fn(&Place, &Place) -> LogPrediction| {
             let one = |at: &Configuration| {
                 let place = place(at);
-                point(at, answer(&place, &place.reference(&seen.traits)), of.card)
+                point(at, predict(&place, &place.reference(&seen.traits)), of.gpu)
             };
             wanted.iter().map(one).collect()
         };
         Some(if self.method == Method::Statistical {
-            let asked = Statistician::new(fitted, &self.readings, of.kind, &seen);
-            make(&|place, reference| asked.answer(place, reference))
+            let job = FittedJob::new(fitted, &self.readings, of.gpu_type, &seen);
+            points(&|place, reference| job.predict(place, reference))
         } else {
-            let asked = Neighbours::new(&self.readings, of.kind, of.id, &seen);
-            make(&|place, reference| asked.answer(place, reference))
+            let job = Neighbours::new(&self.readings, of.gpu_type, of.id, &seen);
+            points(&|place, reference| job.predict(place, reference))
         })
     }
 
-    /// What an answer rests on, for people; `None` for the physical method.
+    /// Description of the evidence, for users; `None` for the physical method.
     #[must_use]
-    pub fn basis(&self, kind: &str, job: &Job, id: &JobId) -> Option<String> {
-        let others = self.readings.jobs(kind).filter(|(other, _)| *other != id);
-        let like = others
+    pub fn basis(&self, gpu_type: &str, job: &Job, id: &JobId) -> Option<String> {
+        let others = self.readings.jobs(gpu_type).filter(|(other, _)| *other != id);
+        let same_class = others
             .clone()
             .filter(|(_, seen)| seen.class.is_some() && seen.class == job.workload)
             .count();
         let (all, windows) = (others.count(), job.windows().len());
-        let how = match self.method {
+        let evidence = match self.method {
             Method::Physical => return None,
-            Method::Statistical => match self.fitted.get(kind) {
+            Method::Statistical => match self.fitted.get(gpu_type) {
                 Some((fitted, _)) if fitted.rows() > 0 => {
                     format!("elastic net over {} readings", fitted.rows())
                 }
@@ -209,21 +213,24 @@ impl Learner {
             Method::Neighbour if all == 0 && windows == 0 => "a crude formula".to_owned(),
             Method::Neighbour => "nearest readings".to_owned(),
         };
-        let kin = job.workload.as_ref().map_or(String::new(), |c| format!(", {like} of {c}"));
-        let word = if windows == 0 { "prior: " } else { "" };
-        Some(format!("{word}{how}; {windows} windows of this job, {all} other jobs{kin} on {kind}"))
+        let of_class =
+            job.workload.as_ref().map_or(String::new(), |c| format!(", {same_class} of {c}"));
+        let prefix = if windows == 0 { "prior: " } else { "" };
+        Some(format!(
+            "{prefix}{evidence}; {windows} windows of this job, {all} other jobs{of_class} on {gpu_type}"
+        ))
     }
 }
 
-/// A variance as [`LogNormal`].
+/// Mean and variance as [`LogNormal`].
 fn log_normal((mean, variance): (f64, f64)) -> LogNormal {
     LogNormal { mean, variance, dof: DOF }
 }
 
-/// An answer as a surface's point. Neither a cap nor a neighbour makes a job faster.
-fn point(at: &Configuration, answer: Answer, card: &GpuSpec) -> SurfacePoint {
-    let most = if card.cap_known { 1.1 * card.cap_default_w } else { 5_000.0 };
-    let relative = answer.relative;
+/// A prediction as a surface's point. Neither a cap nor a neighbour makes a job faster.
+fn point(at: &Configuration, prediction: LogPrediction, gpu: &GpuSpec) -> SurfacePoint {
+    let most = if gpu.cap_known { 1.1 * gpu.cap_default_w } else { 5_000.0 };
+    let relative = prediction.relative;
     let relative_speed = if relative.mean.abs() + relative.variance < 1e-12 {
         Estimate { mean: 1.0, low: 1.0, high: 1.0 }
     } else {
@@ -236,8 +243,8 @@ fn point(at: &Configuration, answer: Answer, card: &GpuSpec) -> SurfacePoint {
         clock_mhz_max: at.clock_max,
         global_batch: at.global_batch,
         neighbours: at.neighbours.clone(),
-        steps_per_s: answer.rate.map(|rate| rate.estimate(1e-9, 1e9)),
+        steps_per_s: prediction.rate.map(|rate| rate.estimate(1e-9, 1e9)),
         relative_speed,
-        gpu_power_w: answer.power.estimate(0.3 * card.idle_w, most),
+        gpu_power_w: prediction.power.estimate(0.3 * gpu.idle_w, most),
     }
 }

@@ -167,7 +167,7 @@ fn fit_pairs(
     };
     let mut seen: Vec<(Timestamp, usize, usize, Gaussian)> = Vec::new();
     for (class, kept) in history.classes(gpu_type) {
-        for (partner, at, stored) in kept.beside.iter() {
+        for (partner, at, stored) in kept.colocated.iter() {
             seen.push((at, enter(class), enter(partner), stored));
         }
     }

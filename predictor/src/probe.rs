@@ -50,34 +50,35 @@ struct ScoredProbe {
 pub fn propose(
     config: &PredictorConfig,
     job: &Job,
-    card: &GpuSpec,
+    gpu: &GpuSpec,
     predict: impl Fn(&Job, &[Configuration]) -> Vec<SurfacePoint>,
 ) -> Option<Probe> {
     if !config.probe {
         return None;
     }
-    let last = job.windows().last().filter(|window| window.alone())?;
-    let in_shape = |w: &&Observation| w.alone() && (w.gpus, w.nodes) == (last.gpus, last.nodes);
+    let last = job.windows().last().filter(|window| window.is_exclusive())?;
+    let in_shape =
+        |w: &&Observation| w.is_exclusive() && (w.gpus, w.nodes) == (last.gpus, last.nodes);
     let windows: Vec<&Observation> = job.windows().iter().filter(in_shape).collect();
-    let usual = usual(&windows, card)?;
-    let is_usual = |w: &&&Observation| usual.is(Held::of(w, card));
+    let usual = usual(&windows, gpu)?;
+    let is_usual = |w: &&&Observation| usual.is(Held::of(w, gpu));
     let level = *windows.iter().rev().find(is_usual)?;
     if windows.iter().filter(is_usual).count() < WINDOWS_MIN {
         return None;
     }
     let seconds = config.probe_ms as f64 / 1e3;
     let kwh = |cap_w: f64, gpus: u32| cap_w * f64::from(gpus) * seconds / 3.6e6;
-    let past_probes = past_probes(job, card, usual);
+    let past_probes = past_probes(job, gpu, usual);
     let probed_kwh: f64 = past_probes.iter().map(|(held, gpus)| kwh(held.cap_w, *gpus)).sum();
     let affordable = |at: &&&Configuration| {
-        let most = at.cap.map_or(card.cap_default_w, Power::as_w);
+        let most = at.cap.map_or(gpu.cap_default_w, Power::as_w);
         probed_kwh + kwh(most, last.gpus) <= config.probe_energy_wh_max as f64 / 1e3
     };
     let seen = |at: &Configuration| {
         let at = Held { cap_w: at.cap.map_or(usual.cap_w, Power::as_w), mhz: mhz(at) };
-        windows.iter().any(|w| at.is(Held::of(w, card)))
+        windows.iter().any(|w| at.is(Held::of(w, gpu)))
     };
-    let axes = [caps(level, usual, card), clocks(level, usual, card)];
+    let axes = [caps(level, usual, gpu), clocks(level, usual, gpu)];
     let sizes = sizes(job, level);
     let other_sizes: Vec<&Configuration> = sizes.iter().skip(1).collect();
     let opens: Vec<Vec<&Configuration>> = axes
@@ -136,7 +137,7 @@ pub fn propose(
     })
 }
 
-/// Cap and clock of a card as numbers: the default cap and an infinite clock where none is set.
+/// Cap and clock of a GPU as numbers: the default cap and an infinite clock where none is set.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     cap_w: f64,
@@ -144,9 +145,9 @@ struct Held {
 }
 
 impl Held {
-    fn of(window: &Observation, card: &GpuSpec) -> Self {
+    fn of(window: &Observation, gpu: &GpuSpec) -> Self {
         Self {
-            cap_w: window.cap_w.unwrap_or(card.cap_default_w),
+            cap_w: window.cap_w.unwrap_or(gpu.cap_default_w),
             mhz: window.clock_mhz_max.unwrap_or(f64::INFINITY),
         }
     }
@@ -166,14 +167,14 @@ struct Axis {
 }
 
 /// The caps of the axis, where the default cap is known.
-fn caps(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
-    if !card.cap_known {
+fn caps(level: &Observation, usual: Held, gpu: &GpuSpec) -> Axis {
+    if !gpu.cap_known {
         return Axis { all: Vec::new(), lower: Vec::new() };
     }
     let under =
         |watts: f64| Configuration { cap: Some(Power::from_w(watts.round() as u64)), ..at(level) };
-    let shares = CAP_SHARES.iter().map(|share| under(share * card.cap_default_w));
-    let all: Vec<_> = std::iter::once(under(card.cap_default_w)).chain(shares).collect();
+    let shares = CAP_SHARES.iter().map(|share| under(share * gpu.cap_default_w));
+    let all: Vec<_> = std::iter::once(under(gpu.cap_default_w)).chain(shares).collect();
     let below =
         |at: &&Configuration| at.cap.is_some_and(|cap| cap.as_w() < usual.cap_w * (1.0 - SAME));
     let lower = all.iter().filter(below).cloned().collect();
@@ -182,9 +183,9 @@ fn caps(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
 
 /// The clocks of the axis, where the GPU's top clock is known. A clock that the job does not reach
 /// (because of its cap or temperature) has no effect.
-fn clocks(level: &Observation, usual: Held, card: &GpuSpec) -> Axis {
+fn clocks(level: &Observation, usual: Held, gpu: &GpuSpec) -> Axis {
     let under = |clock_max: Option<Frequency>| Configuration { clock_max, ..at(level) };
-    let all: Vec<_> = std::iter::once(None).chain(clock_axis(card)).map(under).collect();
+    let all: Vec<_> = std::iter::once(None).chain(clock_axis(gpu)).map(under).collect();
     let reached = level.clock_mhz_mean.unwrap_or(f64::INFINITY).min(usual.mhz);
     let below = |at: &&Configuration| at.clock_max.is_some() && mhz(at) < reached * (1.0 - SAME);
     let lower = all.iter().filter(below).cloned().collect();
@@ -289,8 +290,8 @@ fn mean_width(points: &[SurfacePoint]) -> Option<f64> {
 }
 
 /// The most frequent setting of `windows`; of two equally frequent ones the higher.
-fn usual(windows: &[&Observation], card: &GpuSpec) -> Option<Held> {
-    let held: Vec<Held> = windows.iter().map(|w| Held::of(w, card)).collect();
+fn usual(windows: &[&Observation], gpu: &GpuSpec) -> Option<Held> {
+    let held: Vec<Held> = windows.iter().map(|w| Held::of(w, gpu)).collect();
     let count = |at: Held| held.iter().filter(|other| at.is(**other)).count();
     let key = |at: &Held| (count(*at), at.cap_w, at.mhz);
     held.iter()
@@ -299,10 +300,10 @@ fn usual(windows: &[&Observation], card: &GpuSpec) -> Option<Held> {
 }
 
 /// Past probes: each distinct cap or clock below the usual one, with the number of GPUs.
-fn past_probes(job: &Job, card: &GpuSpec, usual: Held) -> Vec<(Held, u32)> {
+fn past_probes(job: &Job, gpu: &GpuSpec, usual: Held) -> Vec<(Held, u32)> {
     let mut probes: Vec<(Held, u32)> = Vec::new();
-    for window in job.windows().iter().filter(|w| w.alone()) {
-        let held = Held::of(window, card);
+    for window in job.windows().iter().filter(|w| w.is_exclusive()) {
+        let held = Held::of(window, gpu);
         let lower = held.cap_w < usual.cap_w * (1.0 - SAME) || held.mhz < usual.mhz * (1.0 - SAME);
         if lower && !probes.iter().any(|(other, _)| held.is(*other)) {
             probes.push((held, window.gpus));

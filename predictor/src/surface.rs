@@ -38,7 +38,7 @@ pub(crate) const SPEED_MIN: f64 = 1e-3;
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
     model: &'a JobModel,
-    card: &'a GpuSpec,
+    gpu: &'a GpuSpec,
     profiles: &'a Profiles,
     pooled: &'a Pooled,
     me: PairTraits,
@@ -54,7 +54,7 @@ struct Together {
     slow: (f64, f64),
     /// The neighbours' own power above idle, watts, and its variance.
     others_w: (f64, f64),
-    /// The logarithm of the card's power above idle over all tenants' added up, and its variance.
+    /// The logarithm of the GPU's power above idle over all tenants' added up, and its variance.
     ratio: (f64, f64),
 }
 
@@ -63,7 +63,7 @@ impl<'a> Question<'a> {
     #[must_use]
     pub fn new(
         model: &'a JobModel,
-        card: &'a GpuSpec,
+        gpu: &'a GpuSpec,
         class: Option<&'a Class>,
         profiles: &'a Profiles,
         pooled: &'a Pooled,
@@ -75,7 +75,7 @@ impl<'a> Question<'a> {
         for set in own.chain(like) {
             seen.entry(&set.neighbours).or_default().push(set);
         }
-        Self { model, card, profiles, pooled, me: model.traits(), class, seen }
+        Self { model, gpu, profiles, pooled, me: model.traits(), class, seen }
     }
 
     /// The prediction for each of `wanted`.
@@ -120,8 +120,8 @@ impl<'a> Question<'a> {
             (ln_power, power_variance) = self.shared_power(together, ln_power, power_variance);
         }
         // A GPU draws no more than its default cap.
-        if self.card.cap_known {
-            ln_power = ln_power.min(self.card.cap_default_w.ln());
+        if self.gpu.cap_known {
+            ln_power = ln_power.min(self.gpu.cap_default_w.ln());
         }
         let set = Setting::new(at.cap, at.clock_max);
         let (held, drop) = self.model.held.answer(prepared, ln_power, power_variance);
@@ -131,7 +131,7 @@ impl<'a> Question<'a> {
         let (rate_noise, power_noise) = self.model.noise();
         let noise =
             |ratio: f64| LogNormal { mean: 0.0, variance: (WINDOW_SD * ratio).powi(2), dof: 1e6 };
-        let reference = together.is_none() && cap::is_default(self.card, set);
+        let reference = together.is_none() && cap::is_default(self.gpu, set);
         let relative_speed = if reference {
             // The reference configuration.
             Estimate { mean: 1.0, low: 1.0, high: 1.0 }
@@ -146,7 +146,7 @@ impl<'a> Question<'a> {
             .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));
         let power =
             LogNormal { mean: ln_power + drop.mean, variance: drop.fitted + drop.form, dof: 8.0 };
-        let most = if self.card.cap_known { 1.1 * self.card.cap_default_w } else { 5_000.0 };
+        let most = if self.gpu.cap_known { 1.1 * self.gpu.cap_default_w } else { 5_000.0 };
         SurfacePoint {
             gpus: at.gpus,
             nodes: at.nodes,
@@ -156,7 +156,7 @@ impl<'a> Question<'a> {
             neighbours: at.neighbours.clone(),
             steps_per_s,
             relative_speed,
-            gpu_power_w: power.times(noise(power_noise)).estimate(0.3 * self.card.idle_w, most),
+            gpu_power_w: power.times(noise(power_noise)).estimate(0.3 * self.gpu.idle_w, most),
         }
     }
 
@@ -167,7 +167,7 @@ impl<'a> Question<'a> {
         let mix = self.model.mix(neighbour, self.profiles);
         if seen.is_empty() {
             // The co-location history reaches further back than the sets of jobs.
-            let kept = self.class.and_then(|c| c.beside.of(class));
+            let kept = self.class.and_then(|c| c.colocated.of(class));
             seen.extend(kept.map(|stored| SetObservation::new(&mix, stored)));
         }
         if seen.is_empty() {
@@ -209,11 +209,11 @@ impl<'a> Question<'a> {
         for class in neighbours {
             let alone = self.profiles.get(class).and_then(|p| p.ln_power);
             let alone = alone.unwrap_or_else(|| {
-                let (share, _) = prior::power_share(Some(class.as_str()), self.card.power_carried);
-                Gaussian { mean: share.mean + self.card.cap_default_w.ln(), sd: share.sd }
+                let (share, _) = prior::power_share(Some(class.as_str()), self.gpu.power_carried);
+                Gaussian { mean: share.mean + self.gpu.cap_default_w.ln(), sd: share.sd }
             });
             let watts = alone.mean.exp();
-            others += (watts - self.card.idle_w).max(1.0);
+            others += (watts - self.gpu.idle_w).max(1.0);
             variance += (alone.sd * watts).powi(2);
         }
         Together {
@@ -225,7 +225,7 @@ impl<'a> Question<'a> {
 
     /// Logarithm of a GPU's power with all tenants.
     fn shared_power(&self, together: Together, own: f64, variance: f64) -> (f64, f64) {
-        let idle = self.card.idle_w;
+        let idle = self.gpu.idle_w;
         let sum = together.others_w.0 + (own.exp() - idle).max(1.0);
         let sum_variance = together.others_w.1 + variance * own.exp().powi(2);
         let above = sum * together.ratio.0.exp();

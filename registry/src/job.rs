@@ -200,5 +200,5 @@ fn speed_key(window: &Observation) -> SpeedKey {
 }
 
 fn is_reference(window: &Observation, gpu: &GpuType) -> bool {
-    window.alone() && gpu.is_default(window.setting())
+    window.is_exclusive() && gpu.is_default(window.setting())
 }

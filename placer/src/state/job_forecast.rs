@@ -6,12 +6,10 @@
 use std::time::Duration;
 
 use wattle_common::messages::{Surface, SurfacePoint};
+use wattle_common::observation::UNKNOWN;
 use wattle_common::{Timestamp, WorkloadId};
 
 use crate::state::job::{Job, Mark, State};
-
-/// The class of a neighbour that a surface does not name (`wattle_common` surface message).
-const UNKNOWN: &str = "unknown";
 
 /// The measurements that a job needs before it may share a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -88,12 +88,12 @@ const QUANTITIES: [(&str, Quantity); 4] = [
     ("energy", Quantity::Energy),
 ];
 const ASPECTS: [(&str, Aspect); 3] =
-    [("setting", Aspect::Setting), ("shape", Aspect::Shape), ("beside", Aspect::ColocationHistory)];
+    [("setting", Aspect::Setting), ("shape", Aspect::Shape), ("colocation", Aspect::Colocation)];
 const HORIZONS: [(&str, Horizon); 4] = [
-    ("again", Horizon::SameConfig),
-    ("known", Horizon::SimilarConfig),
-    ("fresh", Horizon::NewAspect),
-    ("unmet", Horizon::NewJob),
+    ("same_config", Horizon::SameConfig),
+    ("similar_config", Horizon::SimilarConfig),
+    ("new_aspect", Horizon::NewAspect),
+    ("new_job", Horizon::NewJob),
 ];
 
 fn word<T: PartialEq>(names: &[(&'static str, T)], value: &T) -> &'static str {
@@ -306,7 +306,7 @@ mod tests {
         let changed = calibration.take_changed();
         assert!(changed.len() == 1 && calibration.take_changed().is_empty());
         let (gpu_type, name, scores) = changed[0].clone();
-        assert_eq!((gpu_type.as_str(), name.as_str()), ("v100", "power-setting-fresh"));
+        assert_eq!((gpu_type.as_str(), name.as_str()), ("v100", "power-setting-new_aspect"));
         assert_eq!(scores.families.len(), FAMILIES_MAX);
         let text = serde_json::to_string(&scores).unwrap();
         let back: Scores = serde_json::from_str(&text).unwrap();

@@ -17,7 +17,7 @@ pub enum Aspect {
     /// In GPUs, nodes or batch.
     Shape,
     /// In neighbours.
-    ColocationHistory,
+    Colocation,
 }
 
 /// Evidence on the job in that respect.
@@ -86,13 +86,13 @@ impl<'a> SeenConfigurations<'a> {
     pub fn of(windows: &'a [Observation], gpu: &'a GpuSpec, class: Option<&WorkloadId>) -> Self {
         let settings: BTreeSet<_> =
             windows.iter().map(|w| setting(gpu, w.cap_w, w.clock_mhz_max)).collect();
-        let alone = windows.iter().filter(|w| w.alone());
+        let alone = windows.iter().filter(|w| w.is_exclusive());
         Self {
             gpu,
             windows,
             shapes: alone.map(|w| (w.gpus, w.nodes, w.global_batch)).collect(),
             settings: settings.len() > 1,
-            company: windows.iter().any(|w| !w.alone()),
+            company: windows.iter().any(|w| !w.is_exclusive()),
             family: family(class),
         }
     }
@@ -113,7 +113,7 @@ impl<'a> SeenConfigurations<'a> {
             |(gpus, nodes, batch): Shape| gpus == at.gpus && nodes == at.nodes && same(batch);
         let shape = self.shapes.iter().any(|s| here(*s));
         let aspect = match (beside, shape) {
-            (true, _) => Aspect::ColocationHistory,
+            (true, _) => Aspect::Colocation,
             (false, true) => Aspect::Setting,
             (false, false) => Aspect::Shape,
         };
@@ -134,7 +134,7 @@ impl<'a> SeenConfigurations<'a> {
         let known = match aspect {
             Aspect::Setting => self.settings,
             Aspect::Shape => self.around(at),
-            Aspect::ColocationHistory => {
+            Aspect::Colocation => {
                 if let Some(new) = at.neighbours.iter().find(|n| self.company && !seen_colocated(n))
                 {
                     // The neighbour is new, so its family determines the error.

@@ -1,6 +1,6 @@
-//! Slowdowns of a class's jobs co-located with one job of another class: the pairs that outlive their jobs.
+//! Slowdowns of a class's jobs, co-located with one job of another class; kept after the jobs end.
 //!
-//! Each class keeps a table by its partner's class, with the last jobs seen co-located with it. A job's entry is
+//! Each class keeps a table by the partner's class, with the last co-located jobs. A job's entry is
 //! replaced as its estimate improves, so that no window counts twice. Bounded in partners and jobs.
 
 use std::collections::BTreeMap;
@@ -50,9 +50,9 @@ pub struct ColocationHistory {
 }
 
 impl ColocationHistory {
-    /// Updates the slowdowns of `job` co-located with single partners; returns the number of news. An undeclared
-    /// partner has no class and is not kept.
-    pub fn take(
+    /// Updates the slowdowns of `job` co-located with single partners; returns the number of new or
+    /// changed entries. A partner without a class is not kept.
+    pub fn update(
         &mut self,
         now: Timestamp,
         job: &JobId,
@@ -135,22 +135,22 @@ mod tests {
         let job = |i: usize| JobId::new(&format!("j{i}")).unwrap();
         let stored = |mean| Gaussian { mean, sd: 0.03 };
         let one = |i, mean| std::iter::once((class(i), stored(mean)));
-        let (mut beside, at) = (ColocationHistory::default(), Timestamp::from_s);
-        assert_eq!(beside.take(at(1), &job(0), one(0, 0.5)), 1);
-        assert_eq!(beside.take(at(2), &job(0), one(0, 0.51)), 0, "hardly moved");
-        assert_eq!(beside.take(at(3), &job(0), one(0, 0.7)), 1);
-        assert!((beside.iter().next().unwrap().2.mean - 0.7).abs() < 1e-9);
+        let (mut history, at) = (ColocationHistory::default(), Timestamp::from_s);
+        assert_eq!(history.update(at(1), &job(0), one(0, 0.5)), 1);
+        assert_eq!(history.update(at(2), &job(0), one(0, 0.51)), 0, "hardly moved");
+        assert_eq!(history.update(at(3), &job(0), one(0, 0.7)), 1);
+        assert!((history.iter().next().unwrap().2.mean - 0.7).abs() < 1e-9);
         for i in 1..9 {
-            beside.take(at(4), &job(i), one(0, 0.1));
+            history.update(at(4), &job(i), one(0, 0.1));
         }
-        let (_, _, pooled) = beside.iter().next().unwrap();
+        let (_, _, pooled) = history.iter().next().unwrap();
         assert!((pooled.mean - 0.1).abs() < 1e-9 && pooled.sd < 0.03, "{pooled:?}");
         for i in 0..2 * PARTNERS_MAX {
-            beside.take(at(10 + i as u64), &job(0), one(i, 0.2));
+            history.update(at(10 + i as u64), &job(0), one(i, 0.2));
         }
-        assert!(beside.len() == PARTNERS_MAX && beside.is_sane());
-        assert!(beside.iter().all(|(c, _, _)| *c >= class(PARTNERS_MAX)));
+        assert!(history.len() == PARTNERS_MAX && history.is_sane());
+        assert!(history.iter().all(|(c, _, _)| *c >= class(PARTNERS_MAX)));
         let unknown = WorkloadId::new(UNKNOWN).unwrap();
-        assert_eq!(beside.take(at(999), &job(0), std::iter::once((unknown, stored(0.1)))), 0);
+        assert_eq!(history.update(at(999), &job(0), std::iter::once((unknown, stored(0.1)))), 0);
     }
 }

@@ -80,7 +80,7 @@ impl ObservedTraits {
     /// Traits of `job` on `gpu`.
     #[must_use]
     pub fn of(job: &Job, gpu: &GpuSpec) -> Self {
-        let alone = || job.windows().iter().filter(|w| w.alone());
+        let alone = || job.windows().iter().filter(|w| w.is_exclusive());
         let free = alone()
             .filter(|w| w.gpu_power_w.is_some_and(|watts| cap::is_free(gpu, watts, w.setting())));
         let values: [Vec<f64>; TRAITS] = [

@@ -51,7 +51,7 @@ impl JobModel {
 
     /// Expected natural logarithm of the slowdown by a window's neighbours, and its variance.
     pub(super) fn neighbours_slow(&self, window: &Observation, context: Context<'_>) -> (f64, f64) {
-        if window.alone() {
+        if window.is_exclusive() {
             return (0.0, 0.0);
         }
         let mix = self.mix(&window.neighbours, context.profiles);
@@ -71,11 +71,13 @@ impl JobModel {
     pub(super) fn fit_shared(&mut self, windows: &[Observation], context: Context<'_>) {
         let known_alone = |shape: JobShape| {
             context.class.levels.contains_key(&shape)
-                || windows.iter().any(|w| w.alone() && w.rate.is_some() && w.shape() == shape)
+                || windows
+                    .iter()
+                    .any(|w| w.is_exclusive() && w.rate.is_some() && w.shape() == shape)
         };
         let mut sets: BTreeMap<&[WorkloadId], (Vec<Row>, Vec<Row>)> = BTreeMap::new();
         let mut newest: Vec<&[WorkloadId]> = Vec::new();
-        for window in windows.iter().rev().filter(|w| !w.alone()) {
+        for window in windows.iter().rev().filter(|w| !w.is_exclusive()) {
             if !sets.contains_key(window.neighbours.as_slice()) && sets.len() == SETS_FITTED_MAX {
                 continue;
             }

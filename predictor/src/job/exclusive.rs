@@ -24,9 +24,10 @@ const BUSY_SD: f64 = 0.03;
 /// Exclusive busy share, and whether it was observed: from exclusive windows; else from the class;
 /// else the job's own part of shared windows, which is slightly lower; else the prior.
 pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Gaussian, bool) {
-    let alone: Vec<f64> = windows.iter().filter(|w| w.alone()).filter_map(|w| w.busy).collect();
+    let alone: Vec<f64> =
+        windows.iter().filter(|w| w.is_exclusive()).filter_map(|w| w.busy).collect();
     let beside: Vec<f64> =
-        windows.iter().filter(|w| !w.alone()).filter_map(|w| w.busy_job).collect();
+        windows.iter().filter(|w| !w.is_exclusive()).filter_map(|w| w.busy_job).collect();
     let own = |seen: Vec<f64>, between: f64| {
         let n = seen.len() as f64;
         median_high(seen.into_iter())
@@ -45,7 +46,7 @@ pub(super) fn free<'a>(job: &'a Job, gpu: &GpuSpec) -> Vec<(&'a Observation, f64
         .windows()
         .iter()
         .zip(shifts)
-        .filter(|(w, _)| w.alone())
+        .filter(|(w, _)| w.is_exclusive())
         .filter_map(|(w, shift)| Some((w, w.gpu_power_w? * shift.exp())))
         .filter(|(w, watts)| cap::is_free(gpu, *watts, w.setting()))
         .collect();
@@ -77,7 +78,7 @@ pub(super) fn powers(job: &Job, gpu: &GpuSpec) -> Vec<PowerLevel> {
 /// class. Without any: above the power seen under a limit; else the prior of the kind of network.
 pub(super) fn power(job: &Job, context: Context<'_>) -> ExclusivePower {
     let gpu = context.gpu;
-    let alone = || job.windows().iter().filter(|w| w.alone());
+    let alone = || job.windows().iter().filter(|w| w.is_exclusive());
     let free = free(job, gpu);
     let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
     let held = alone().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp);

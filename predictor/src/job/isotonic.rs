@@ -35,7 +35,7 @@ pub(super) fn shifts(
     of: impl Fn(&Observation) -> Option<(f64, f64)>,
 ) -> Vec<f64> {
     let mut groups: BTreeMap<(JobShape, Option<u64>), Vec<Reading>> = BTreeMap::new();
-    for (i, window) in windows.iter().enumerate().filter(|(_, w)| w.alone()) {
+    for (i, window) in windows.iter().enumerate().filter(|(_, w)| w.is_exclusive()) {
         let Some((value, sd)) = of(window).filter(|(v, sd)| v.is_finite() && *sd > 0.0) else {
             continue;
         };

@@ -135,7 +135,7 @@ impl JobModel {
             busy,
             busy_seen,
             memory_busy: median_high(
-                windows.iter().filter(|w| w.alone()).filter_map(|w| w.memory_busy),
+                windows.iter().filter(|w| w.is_exclusive()).filter_map(|w| w.memory_busy),
             )
             .or(context.class.memory_busy),
             memory_mib: windows

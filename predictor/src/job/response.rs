@@ -19,7 +19,7 @@ impl JobModel {
         let mut rows = self.held.class_rows(Output::Power, &context.class.settings, 0);
         let power = |w: &Observation| Some((w.gpu_power_w?.ln(), POWER_SD));
         let shifts = isotonic::shifts(windows, context.gpu, power);
-        for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.alone()) {
+        for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.is_exclusive()) {
             let demand = self.ln_power_alone(window.gpus).0;
             let (x, mean, open) = self.held.columns(Output::Power, window.setting(), demand);
             let Some(watts) = window.gpu_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
@@ -47,14 +47,14 @@ impl JobModel {
                 self.groups.push(group);
             }
         }
-        let alone_in = |shape: JobShape| rated().any(|w| w.alone() && w.shape() == shape);
-        let beside = rated().filter(|w| !w.alone() && !alone_in(w.shape())).count() as f64;
+        let alone_in = |shape: JobShape| rated().any(|w| w.is_exclusive() && w.shape() == shape);
+        let beside = rated().filter(|w| !w.is_exclusive() && !alone_in(w.shape())).count() as f64;
         let levels = self.groups.len();
         let mut rows = self.held.class_rows(Output::Slow, &context.class.settings, levels);
         for (window, shift) in windows.iter().zip(shifts).rev().filter(|(w, _)| w.rate.is_some()) {
             // Shared windows set the level only where no exclusive window does. The slowdown that
             // they are corrected by has a common error, so a sum of them is no more precise than one.
-            if !window.alone() && alone_in(window.shape()) {
+            if !window.is_exclusive() && alone_in(window.shape()) {
                 continue;
             }
             let Some(group) = self.groups.iter().position(|g| *g == window.shape()) else {
@@ -87,7 +87,8 @@ impl JobModel {
             self.traits.ln_rate = own.chain(like).min_by_key(|(g, _)| *g).map(|(_, rate)| rate);
         }
         self.fit_throughput(windows, context);
-        let default = |w: &&Observation| w.alone() && cap::is_default(context.gpu, w.setting());
+        let default =
+            |w: &&Observation| w.is_exclusive() && cap::is_default(context.gpu, w.setting());
         let default_seen = !context.class.levels.is_empty() || rated().any(|w| default(&w));
         (self.speed.part(levels..priors.len()), default_seen)
     }

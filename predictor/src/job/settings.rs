@@ -28,7 +28,7 @@ pub(super) fn raw(
     demand: impl Fn(u32) -> f64,
 ) -> Vec<AtSetting> {
     let knots = held.knots();
-    let alone = || windows.iter().filter(|w| w.alone());
+    let alone = || windows.iter().filter(|w| w.is_exclusive());
     // Effects are relative to the default setting, which must have been observed.
     if knots.is_empty() || !alone().any(|w| cap::is_default(gpu, w.setting())) {
         return Vec::new();

@@ -1,35 +1,35 @@
-//! From memory: the most like readings of any job, relative to that job's own level.
+//! Nearest-neighbour regression on readings of all jobs, relative to each job's level.
 //!
-//! A reading's *deviation* is what it shows beyond the crude formula and its job's level. At a
-//! place, the [`NEAREST`] readings of least distance are weighted by its inverse square; distance is
-//! a variance: how far the crude formula's difference between the two places may be wrong
-//! ([`Place::reach`]), and how far two such jobs differ. The formula itself stands among the
-//! neighbours, as one at the distance from the job's own reference, so that where nothing is near,
-//! the answer is the formula and its doubt. The spread of the neighbours about their mean is the
-//! rest of the interval.
+//! The *deviation* of a reading is its residual of the crude formula minus its job's level. The
+//! prediction at a place is the mean deviation of the [`NEAREST`] readings, weighted by the inverse
+//! square of the distance. The distance is a variance: of the formula's error between the two places
+//! ([`Place::difference`]), plus that between the two jobs. The formula itself is one more neighbour
+//! with deviation 0, at the distance of the job's reference, so that without near readings the
+//! prediction is the formula with its uncertainty. The scatter of the neighbours is added to the
+//! variance.
 //!
-//! Nothing is fitted. Other jobs' readings considered are at most [`OTHERS_MAX`] for each job asked
-//! about, those of its own class first, then of the jobs most like it.
+//! Nothing is fitted. At most [`OTHERS_MAX`] readings of other jobs are considered, of the same class
+//! first, then of the most similar jobs.
 
 use wattle_common::id::JobId;
 
 use crate::method::crude::{Place, Quantity, REPEAT_SD};
 use crate::method::reading::{Reading, Readings, SeenJob};
-use crate::method::{Answer, log_normal};
+use crate::method::{LogPrediction, log_normal};
 
-/// Readings that make an answer.
+/// Readings used for one prediction.
 pub const NEAREST: usize = 8;
 /// Other jobs' readings considered.
 pub const OTHERS_MAX: usize = 96;
 
-/// How far two jobs of one class differ at equal places, as a deviation of the logarithm: single
+/// Standard deviation of the logarithm between two jobs of one class in one configuration: single
 /// runs repeat within 1-3 %.
 const CLASS_SD: f64 = 0.03;
-/// The same of jobs of different classes that look alike.
+/// The same between jobs of different classes with equal traits.
 const OTHER_SD: f64 = 0.08;
-/// How it grows with each unit of unlikeness: networks of the Zeus traces differ by about a tenth
-/// at the middle caps.
-const UNLIKE_SD: f64 = 0.06;
+/// Its increase per unit of dissimilarity: networks of the Zeus traces differ by about a tenth at the
+/// middle caps.
+const DISSIMILARITY_SD: f64 = 0.06;
 
 /// One reading of one job, as a neighbour.
 #[derive(Clone, Copy, Debug)]
@@ -37,53 +37,53 @@ struct Candidate {
     place: Place,
     /// Deviation of the rate from its own job's level.
     relative: Option<f64>,
-    /// Deviation of the rate from the level of the job asked about.
+    /// Deviation of the rate from the level of the predicted job.
     rate: Option<f64>,
     /// Deviation of the power from its own job's level.
     power: Option<f64>,
-    /// How far its job differs from the one asked about, as a variance.
+    /// Variance between its job and the predicted one.
     apart: f64,
 }
 
 /// The nearest candidates, nearest first: variance and index.
 type Nearest = [(f64, usize); NEAREST];
 
-/// Answers about one job.
+/// Predictions for one job.
 #[derive(Debug)]
 pub struct Neighbours {
     candidates: Vec<Candidate>,
-    /// Where the job's own level is known from; none for a job that was not seen.
-    home: Option<Place>,
+    /// Reference of the job's newest reading; `None` for a job without readings.
+    reference: Option<Place>,
     rate_level: Option<(f64, f64)>,
     power_level: (f64, f64),
-    /// Whether the rate's level is its class's.
-    borrowed: bool,
+    /// Whether the rate's level is that of the class.
+    class_level: bool,
     inferred: bool,
 }
 
-/// How unlike two jobs are: differences of busy share, memory traffic and power, in units that
-/// each matter about as much.
-fn unlike(a: &SeenJob, b: &SeenJob) -> f64 {
+/// Dissimilarity of two jobs: Euclidean distance of busy share, memory traffic and ln power, in units
+/// of about equal effect.
+fn dissimilarity(a: &SeenJob, b: &SeenJob) -> f64 {
     let busy = (a.traits.busy - b.traits.busy) / 0.2;
     let memory = (a.traits.memory_busy - b.traits.memory_busy) / 0.2;
     let power = (a.traits.power_w.max(1.0) / b.traits.power_w.max(1.0)).ln() / 0.3;
     (busy * busy + memory * memory + power * power).sqrt()
 }
 
-/// Other jobs, most like first, and how far each differs, as a variance.
-fn by_likeness<'a>(
+/// Other jobs, most similar first: variance between the jobs, whether the class is the same, the job.
+fn by_similarity<'a>(
     readings: &'a Readings,
-    kind: &str,
+    gpu_type: &str,
     id: &JobId,
     seen: &SeenJob,
 ) -> Vec<(f64, bool, &'a SeenJob)> {
     let mut others: Vec<(f64, bool, &SeenJob)> = readings
-        .jobs(kind)
+        .jobs(gpu_type)
         .filter(|(other, _)| *other != id)
         .map(|(_, other)| {
             let same = seen.class.is_some() && seen.class == other.class;
-            let by_likeness = UNLIKE_SD * unlike(seen, other);
-            let sd = if same { CLASS_SD } else { OTHER_SD.hypot(by_likeness) };
+            let by_traits = DISSIMILARITY_SD * dissimilarity(seen, other);
+            let sd = if same { CLASS_SD } else { OTHER_SD.hypot(by_traits) };
             (sd * sd, same, other)
         })
         .collect();
@@ -92,12 +92,12 @@ fn by_likeness<'a>(
 }
 
 impl Neighbours {
-    /// Questions about the job `id` seen as `seen`.
+    /// Prepares predictions for the job `id` with the readings `seen`.
     #[must_use]
-    pub fn new(readings: &Readings, kind: &str, id: &JobId, seen: &SeenJob) -> Self {
+    pub fn new(readings: &Readings, gpu_type: &str, id: &JobId, seen: &SeenJob) -> Self {
         let unseen = |what| {
             let level = |of: &SeenJob| of.level(what).map(|(mean, _)| mean);
-            readings.unseen(kind, seen.class.as_ref(), what, level)
+            readings.unseen(gpu_type, seen.class.as_ref(), what, level)
         };
         let own = seen.level(Quantity::Rate);
         let rate_level = own.or_else(|| unseen(Quantity::Rate));
@@ -106,8 +106,8 @@ impl Neighbours {
         let mut push = |of: &SeenJob, apart: f64, same: bool, most: usize| {
             let (rate, power) = (of.level(Quantity::Rate), of.level(Quantity::Power));
             let beyond =
-                |r: &Reading, what, level: Option<(f64, f64)>| Some(r.left(what)? - level?.0);
-            // Beside a level that is its class's, only readings of the class tell where it is.
+                |r: &Reading, what, level: Option<(f64, f64)>| Some(r.residual(what)? - level?.0);
+            // With the level of the class, only readings of the class have an absolute rate.
             let base = if own.is_some() { rate } else { rate_level.filter(|_| same) };
             candidates.extend(of.readings.iter().take(most).map(|r| Candidate {
                 place: r.place,
@@ -119,7 +119,7 @@ impl Neighbours {
             candidates.len()
         };
         let most = push(seen, 0.0, true, usize::MAX) + OTHERS_MAX;
-        for (apart, same, other) in by_likeness(readings, kind, id, seen) {
+        for (apart, same, other) in by_similarity(readings, gpu_type, id, seen) {
             if push(other, apart, same, OTHERS_MAX) >= most {
                 break;
             }
@@ -127,10 +127,10 @@ impl Neighbours {
         candidates.truncate(most);
         Self {
             candidates,
-            home: seen.readings.first().map(|r| r.place.reference(&seen.traits)),
+            reference: seen.readings.first().map(|r| r.place.reference(&seen.traits)),
             rate_level,
             power_level: power_level.unwrap_or((0.0, 0.5)),
-            borrowed: own.is_none(),
+            class_level: own.is_none(),
             inferred: seen.inferred,
         }
     }
@@ -145,7 +145,7 @@ impl Neighbours {
             if seen.is_none() {
                 continue;
             }
-            let variance = candidate.place.reach(place, what).0 + candidate.apart;
+            let variance = candidate.place.difference(place, what).0 + candidate.apart;
             if variance < nearest[NEAREST - 1].0 {
                 let at = nearest.partition_point(|(v, _)| *v <= variance);
                 nearest[at..].rotate_right(1);
@@ -155,8 +155,8 @@ impl Neighbours {
         nearest
     }
 
-    /// The neighbours' mean deviation and the variance of one more, where the formula itself is
-    /// off by a variance of `formula`.
+    /// Weighted mean deviation of the neighbours and its predictive variance; `formula` is the
+    /// variance of the formula itself.
     fn blend(
         &self,
         nearest: &Nearest,
@@ -167,53 +167,53 @@ impl Neighbours {
             let near = nearest.iter().filter(|(variance, _)| variance.is_finite());
             near.filter_map(|(variance, i)| Some((*variance, of(&self.candidates[*i])?)))
         };
-        // Squared: what a far reading says of this place is not noise but bias.
+        // Squared, because the error of a distant reading is bias rather than noise.
         let weight = |variance: f64| 1.0 / (variance * variance);
-        let whole = weight(formula) + known().map(|(v, _)| weight(v)).sum::<f64>();
-        let mean = known().map(|(v, d)| d * weight(v)).sum::<f64>() / whole;
+        let total = weight(formula) + known().map(|(v, _)| weight(v)).sum::<f64>();
+        let mean = known().map(|(v, d)| d * weight(v)).sum::<f64>() / total;
         let least = known().map(|(v, _)| v).fold(formula, f64::min);
-        let scatter = known().map(|(v, d)| (d - mean).powi(2) * weight(v)).sum::<f64>() / whole;
+        let scatter = known().map(|(v, d)| (d - mean).powi(2) * weight(v)).sum::<f64>() / total;
         (mean, least + scatter)
     }
 
-    /// ln of steps a second and its variance, where a level is known.
+    /// ln of steps/s and its variance; `None` without a level.
     fn rate(&self, place: &Place, nearest: &Nearest) -> Option<(f64, f64)> {
         let (level, variance) = self.rate_level?;
-        let formula = match self.home {
-            Some(home) if !self.borrowed => home.reach(place, Quantity::Rate).0,
+        let formula = match self.reference {
+            Some(from) if !self.class_level => from.difference(place, Quantity::Rate).0,
             _ => variance + REPEAT_SD * REPEAT_SD,
         };
-        let (deviation, doubt) = self.blend(nearest, |c| c.rate, formula);
-        let variance = if self.borrowed { doubt } else { doubt + variance };
+        let (deviation, spread) = self.blend(nearest, |c| c.rate, formula);
+        let variance = if self.class_level { spread } else { spread + variance };
         Some((level + place.crude(Quantity::Rate) + deviation, variance))
     }
 
-    /// The answer at `place`; `reference` is the same GPUs alone at the default.
+    /// Prediction at `place`; `reference` is the same GPUs without co-tenants at the default setting.
     #[must_use]
-    pub fn answer(&self, place: &Place, reference: &Place) -> Answer {
+    pub fn predict(&self, place: &Place, reference: &Place) -> LogPrediction {
         let crude = |what| place.crude(what) - reference.crude(what);
         let near = self.nearest(place, Quantity::Rate);
         let direct = self.rate(place, &near);
         let (mut relative, mut rate) = ((0.0, 0.0), direct);
         if !place.is_reference() {
             let near_reference = self.nearest(reference, Quantity::Rate);
-            let formula = reference.reach(place, Quantity::Rate).0;
+            let formula = reference.difference(place, Quantity::Rate).0;
             let there = self.blend(&near, |c| c.relative, formula);
             let here = self.blend(&near_reference, |c| c.relative, REPEAT_SD * REPEAT_SD);
             relative = (crude(Quantity::Rate) + there.0 - here.0, there.1);
-            // By way of the reference, where that is surer than straight.
-            let alone = self.rate(reference, &near_reference);
-            rate = direct.zip(alone).map(|(direct, alone)| {
-                let (mean, variance) = (alone.0 + relative.0, alone.1 + relative.1);
+            // Through the reference, where that has the smaller variance.
+            let exclusive = self.rate(reference, &near_reference);
+            rate = direct.zip(exclusive).map(|(direct, exclusive)| {
+                let (mean, variance) = (exclusive.0 + relative.0, exclusive.1 + relative.1);
                 let (mean, variance) = if variance < direct.1 { (mean, variance) } else { direct };
-                (mean.min(alone.0), variance)
+                (mean.min(exclusive.0), variance)
             });
         }
-        let home = self.home.unwrap_or(*reference);
-        let formula = home.reach(place, Quantity::Power).0;
+        let from = self.reference.unwrap_or(*reference);
+        let formula = from.difference(place, Quantity::Power).0;
         let power = self.blend(&self.nearest(place, Quantity::Power), |c| c.power, formula);
         let level = self.power_level;
-        Answer {
+        LogPrediction {
             rate: rate.filter(|_| !self.inferred).map(log_normal),
             relative: log_normal(relative),
             power: log_normal((

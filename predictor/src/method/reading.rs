@@ -1,14 +1,14 @@
-//! What the learned methods remember: readings of jobs, alive or gone, one for each configuration.
+//! Readings of running and completed jobs for the learned methods, one for each configuration.
 //!
-//! Bounded: at most [`READINGS_PER_JOB`] for a job and [`JOBS_MAX`] jobs for a kind of card, where
-//! the class with the most jobs loses its oldest first, so that one daily class does not push out
-//! the rare ones. A reading is about 150 bytes, so a kind of card holds 0.7 MB at most. It is not
-//! stored: after a restart it is filled again from the stored jobs' windows and from what the
-//! history keeps of classes.
+//! Bounded: at most [`READINGS_PER_JOB`] for a job and [`JOBS_MAX`] jobs for a GPU type. Beyond, the
+//! oldest job of the class with the most jobs is dropped, so that a frequent class does not displace
+//! rare ones. A reading is about 150 bytes, a GPU type at most 0.7 MB. Readings are not stored: a
+//! restart restores them from the stored windows and the history of classes.
 
 use std::collections::BTreeMap;
 
 use wattle_common::id::{JobId, WorkloadId};
+use wattle_common::numerics::{mean, median_high};
 use wattle_common::observation::{Observation, Setting};
 use wattle_common::{Frequency, Power, Timestamp};
 
@@ -22,30 +22,31 @@ use crate::surface::Configuration;
 
 /// Configurations kept of one job.
 pub const READINGS_PER_JOB: usize = 16;
-/// Jobs kept for each kind of card.
+/// Jobs kept for each GPU type.
 pub const JOBS_MAX: usize = 256;
 
-/// How far two jobs of one class are believed to differ in their rate's level, as a deviation of
-/// the logarithm: single runs repeat within 1-3 %, runs of one class may differ in their data.
+/// Prior standard deviation of ln rate between two jobs of one class: single runs repeat within
+/// 1-3 %, runs of one class may differ in their data.
 const RATE_CLASS_SD: f64 = 0.08;
-/// The same of power.
+/// The same for ln power.
 const POWER_CLASS_SD: f64 = 0.08;
-/// How far the power of any two jobs differs: from an embedding model's to a saturated card's.
+/// Prior standard deviation of ln power between any two jobs: from an embedding model to a saturated
+/// GPU.
 const POWER_ANY_SD: f64 = 0.7;
 
 /// One configuration of one job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
-    /// Where it was seen.
+    /// The configuration.
     pub place: Place,
-    /// The median logarithm of steps a second.
+    /// High median of ln steps/s.
     pub ln_rate: Option<f64>,
-    /// The median logarithm of one card's watts.
+    /// High median of ln watts of one GPU.
     pub ln_power: Option<f64>,
 }
 
 impl Reading {
-    /// What was seen of `what`.
+    /// The measured logarithm of `what`.
     #[must_use]
     pub fn seen(&self, what: Quantity) -> Option<f64> {
         match what {
@@ -54,34 +55,29 @@ impl Reading {
         }
     }
 
-    /// What was seen of `what` beyond the crude formula.
+    /// Residual of the crude formula for `what`.
     #[must_use]
-    pub fn left(&self, what: Quantity) -> Option<f64> {
+    pub fn residual(&self, what: Quantity) -> Option<f64> {
         Some(self.seen(what)? - self.place.crude(what))
     }
 }
 
-/// A job, as far as the methods know it.
+/// A job's traits and readings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenJob {
     /// Its class, where declared.
     pub class: Option<WorkloadId>,
-    /// When it was last heard of.
+    /// Time of its last update.
     pub updated_at_us: Timestamp,
-    /// Itself.
+    /// Its traits.
     pub traits: Traits,
-    /// Whether its rates are inferred, and so no steps.
+    /// Whether its rates are inferred, so that they do not count steps.
     pub inferred: bool,
     /// Its configurations, newest first.
     pub readings: Vec<Reading>,
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-/// The global batch of most levels, the smallest of those; `None` where none names one.
+/// The most frequent global batch, the smallest of equally frequent ones; `None` where none is stated.
 fn usual_batch(batches: impl Iterator<Item = Option<u32>>) -> Option<u32> {
     let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
     for batch in batches.flatten() {
@@ -92,55 +88,56 @@ fn usual_batch(batches: impl Iterator<Item = Option<u32>>) -> Option<u32> {
 }
 
 impl SeenJob {
-    /// `job`'s windows as readings; `class` says what is expected of its class.
+    /// Readings from the windows of `job`; missing traits are those of its `class`.
     #[must_use]
-    pub fn of(job: &Job, card: &GpuSpec, class: &Profile, profiles: &Profiles) -> Self {
+    pub fn of(job: &Job, gpu: &GpuSpec, class: &Profile, profiles: &Profiles) -> Self {
         let windows = job.windows();
-        let alone = || windows.iter().filter(|w| w.alone());
-        let free = alone()
+        let exclusive = || windows.iter().filter(|w| w.is_exclusive());
+        let uncapped = exclusive()
             .filter_map(|w| Some((w, w.gpu_power_w?)))
-            .filter(|(w, watts)| cap::is_free(card, *watts, w.setting()));
-        let power_w = median(free.map(|(_, watts)| watts).collect())
+            .filter(|(w, watts)| cap::is_free(gpu, *watts, w.setting()));
+        let power_w = median_high(uncapped.map(|(_, watts)| watts))
             .or(class.ln_power.map(|p| p.mean.exp()))
             .or_else(|| {
-                let most = alone().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp)?;
-                Some((most * 0.97 * card.cap_default_w).sqrt().max(most))
+                let most = exclusive().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp)?;
+                Some((most * 0.97 * gpu.cap_default_w).sqrt().max(most))
             })
             .unwrap_or_else(|| {
                 let name = job.workload.as_ref().map(WorkloadId::as_str);
-                let (share, _) = prior::power_share(name, card.power_carried);
-                share.mean.exp() * card.cap_default_w
+                let (share, _) = prior::power_share(name, gpu.power_carried);
+                share.mean.exp() * gpu.cap_default_w
             });
-        let busy = median(alone().filter_map(|w| w.busy).collect())
+        let busy = median_high(exclusive().filter_map(|w| w.busy))
             .or(class.busy.map(|b| b.mean))
-            .or_else(|| median(windows.iter().filter_map(|w| w.busy_job).collect()));
+            .or_else(|| median_high(windows.iter().filter_map(|w| w.busy_job)));
         let traits = Traits {
             busy: busy.unwrap_or(prior::UTILIZATION.mean),
-            memory_busy: median(alone().filter_map(|w| w.memory_busy).collect())
+            memory_busy: median_high(exclusive().filter_map(|w| w.memory_busy))
                 .or(class.memory_busy)
                 .unwrap_or(0.5 * prior::UTILIZATION.mean),
             power_w,
-            // A job that has not run yet is expected to run as its class does.
+            // A queued job is expected to use the batch of its class.
             global_batch: match windows {
                 [] => usual_batch(class.levels.keys().map(|shape| shape.batch)),
                 _ => windows.iter().rev().find_map(|w| w.global_batch),
             },
         };
-        // A rate that was inferred counts something else than steps: the two do not mix.
+        // Inferred rates do not count steps, so they are not mixed with reported ones.
         let rated =
             |inferred| move |w: &Observation| w.rate.is_some() && w.rate_inferred == inferred;
         let inferred = !windows.iter().any(rated(false)) && windows.iter().any(rated(true));
         let mut groups: Vec<(Place, Vec<f64>, Vec<f64>)> = Vec::new();
-        // All else is relative to the job alone at the default, so that has a place among the newest
-        // however long ago it was.
-        let newest = || windows.iter().rev().filter(|w| w.alone());
-        let home =
-            newest().find(|w| cap::is_default(card, w.setting())).or_else(|| newest().next());
-        let home = home.map(|w| Place::of_window(w, card, &traits, profiles));
+        // Other readings are relative to exclusive GPUs at the default setting, so that reading is kept
+        // among the newest regardless of its age.
+        let newest = || windows.iter().rev().filter(|w| w.is_exclusive());
+        let reference =
+            newest().find(|w| cap::is_default(gpu, w.setting())).or_else(|| newest().next());
+        let reference = reference.map(|w| Place::of_window(w, gpu, &traits, profiles));
         for window in windows.iter().rev() {
-            let place = Place::of_window(window, card, &traits, profiles);
-            let waits = home.is_some_and(|h| h != place && !groups.iter().any(|(p, ..)| *p == h));
-            let room = READINGS_PER_JOB - usize::from(waits);
+            let place = Place::of_window(window, gpu, &traits, profiles);
+            let pending =
+                reference.is_some_and(|r| r != place && !groups.iter().any(|(p, ..)| *p == r));
+            let room = READINGS_PER_JOB - usize::from(pending);
             let i = match groups.iter().position(|(p, ..)| *p == place) {
                 Some(i) => i,
                 None if groups.len() < room => {
@@ -152,7 +149,7 @@ impl SeenJob {
             groups[i].1.extend(window.rate.filter(|_| window.rate_inferred == inferred));
             groups[i].2.extend(window.gpu_power_w);
         }
-        let ln = |seen| median(seen).map(f64::ln);
+        let ln = |seen: Vec<f64>| median_high(seen.into_iter()).map(f64::ln);
         Self {
             class: job.workload.clone(),
             updated_at_us: job.updated_at_us,
@@ -169,13 +166,13 @@ impl SeenJob {
         }
     }
 
-    /// What the history kept of a job that is gone.
+    /// Readings of a completed job from the history.
     #[must_use]
     pub fn of_summary(
         class: &WorkloadId,
         updated_at_us: Timestamp,
         kept: &Summary,
-        card: &GpuSpec,
+        gpu: &GpuSpec,
         profiles: &Profiles,
     ) -> Self {
         let traits = Traits {
@@ -183,10 +180,10 @@ impl SeenJob {
             memory_busy: kept.memory_busy.unwrap_or(0.5 * prior::UTILIZATION.mean),
             power_w: kept
                 .ln_power
-                .map_or(0.5 * card.cap_default_w, |p| p.mean.clamp(0.0, 9.0).exp()),
+                .map_or(0.5 * gpu.cap_default_w, |p| p.mean.clamp(0.0, 9.0).exp()),
             global_batch: usual_batch(kept.levels.iter().map(|level| level.global_batch)),
         };
-        // Where no batch stands, it was the job's usual one.
+        // A missing batch is the job's usual one.
         let at = |(gpus, nodes, global_batch), setting: Setting, neighbours: &[WorkloadId]| {
             let at = Configuration {
                 gpus,
@@ -196,7 +193,7 @@ impl SeenJob {
                 global_batch,
                 neighbours: neighbours.to_vec(),
             };
-            Place::of(&at, card, &traits, profiles)
+            Place::of(&at, gpu, &traits, profiles)
         };
         let free = Setting::default();
         let ln_power = kept.ln_power.map(|p| p.mean);
@@ -208,10 +205,10 @@ impl SeenJob {
             .collect();
         if let Some(level) = kept.levels.first() {
             let shape = (level.gpus, level.nodes, level.global_batch);
-            readings.extend(kept.settings.iter().map(|held| Reading {
-                place: at(shape, held.setting, &[]),
-                ln_rate: held.slow.map(|slow| level.ln_rate.mean - slow.mean),
-                ln_power: ln_power.zip(held.power).map(|(alone, power)| alone + power.mean),
+            readings.extend(kept.settings.iter().map(|capped| Reading {
+                place: at(shape, capped.setting, &[]),
+                ln_rate: capped.slow.map(|slow| level.ln_rate.mean - slow.mean),
+                ln_power: ln_power.zip(capped.power).map(|(default, power)| default + power.mean),
             }));
             readings.extend(kept.shared.iter().filter_map(|set| {
                 let ln_rate = Some(level.ln_rate.mean - set.slow?.mean);
@@ -225,46 +222,46 @@ impl SeenJob {
         Self { class: Some(class.clone()), updated_at_us, traits, inferred: false, readings }
     }
 
-    /// The job's own level of `what` beyond the crude formula, alone at the default on the GPUs it
-    /// was last seen on, and its variance.
+    /// Precision-weighted mean residual of `what`, at the default setting without co-tenants on the
+    /// GPUs of its newest reading, and its variance.
     #[must_use]
     pub fn level(&self, what: Quantity) -> Option<(f64, f64)> {
         let reference = self.readings.first()?.place.reference(&self.traits);
-        let seen = self.readings.iter().filter_map(|r| Some((r, r.left(what)?)));
+        let seen = self.readings.iter().filter_map(|r| Some((r, r.residual(what)?)));
         let (mut precision, mut sum) = (0.0, 0.0);
-        for (reading, left) in seen {
-            let weight = 1.0 / reading.place.reach(&reference, what).0;
+        for (reading, residual) in seen {
+            let weight = 1.0 / reading.place.difference(&reference, what).0;
             precision += weight;
-            sum += weight * left;
+            sum += weight * residual;
         }
         (precision > 0.0).then(|| (sum / precision, 1.0 / precision))
     }
 }
 
-/// All readings, by kind of card and job.
+/// All readings, by GPU type and job.
 #[derive(Clone, Debug, Default)]
 pub struct Readings {
-    kinds: BTreeMap<String, BTreeMap<JobId, SeenJob>>,
+    gpu_types: BTreeMap<String, BTreeMap<JobId, SeenJob>>,
 }
 
 impl Readings {
-    /// The jobs seen on a kind of card.
-    pub fn jobs(&self, kind: &str) -> impl Iterator<Item = (&JobId, &SeenJob)> + Clone {
-        self.kinds.get(kind).into_iter().flatten()
+    /// The jobs seen on a GPU type.
+    pub fn jobs(&self, gpu_type: &str) -> impl Iterator<Item = (&JobId, &SeenJob)> + Clone {
+        self.gpu_types.get(gpu_type).into_iter().flatten()
     }
 
-    /// Whether a job is there.
+    /// Whether it has readings of `job`.
     #[must_use]
-    pub fn knows(&self, kind: &str, job: &JobId) -> bool {
-        self.kinds.get(kind).is_some_and(|jobs| jobs.contains_key(job))
+    pub fn knows(&self, gpu_type: &str, job: &JobId) -> bool {
+        self.gpu_types.get(gpu_type).is_some_and(|jobs| jobs.contains_key(job))
     }
 
-    /// Replaces what is kept of `job`; true where a configuration of it is new.
-    pub fn put(&mut self, kind: &str, job: &JobId, seen: SeenJob) -> bool {
-        if self.kinds.len() >= GPU_TYPES_MAX && !self.kinds.contains_key(kind) {
+    /// Replaces the readings of `job`; true if their number grew.
+    pub fn put(&mut self, gpu_type: &str, job: &JobId, seen: SeenJob) -> bool {
+        if self.gpu_types.len() >= GPU_TYPES_MAX && !self.gpu_types.contains_key(gpu_type) {
             return false;
         }
-        let jobs = self.kinds.entry(kind.to_owned()).or_default();
+        let jobs = self.gpu_types.entry(gpu_type.to_owned()).or_default();
         let count = seen.readings.len();
         let before = jobs.insert(job.clone(), seen).map_or(0, |b| b.readings.len());
         if jobs.len() > JOBS_MAX {
@@ -287,40 +284,39 @@ impl Readings {
     }
 }
 
-/// The mean of what jobs of one class, or of any, are at, and the variance of another one's.
-/// `alone_sd` is believed of the spread where a single one is known.
+/// Mean level of some jobs, and the predictive variance of another one's. The prior standard
+/// deviation `prior_sd` counts as two further jobs.
 #[must_use]
-pub fn spread(levels: &[f64], alone_sd: f64) -> Option<(f64, f64)> {
+pub fn spread(levels: &[f64], prior_sd: f64) -> Option<(f64, f64)> {
     let n = levels.len() as f64;
-    let mean = levels.iter().sum::<f64>() / n;
-    // The belief counts as two jobs more.
+    let mean = mean(levels.iter().copied())?;
     let squares: f64 = levels.iter().map(|l| (l - mean).powi(2)).sum();
-    let variance = (squares + 2.0 * alone_sd * alone_sd) / (n - 1.0 + 2.0);
-    (!levels.is_empty()).then_some((mean, variance * (1.0 + 1.0 / n)))
+    let variance = (squares + 2.0 * prior_sd * prior_sd) / (n - 1.0 + 2.0);
+    Some((mean, variance * (1.0 + 1.0 / n)))
 }
 
 impl Readings {
-    /// What is expected of the level of a job that was never seen: of its class, for power else of
-    /// any job. For power it is the level beyond the traits' own, so its mean is zero.
+    /// Expected level of a job without readings, and its variance: from its class, for power
+    /// otherwise from all jobs. The power level is relative to the traits, so its mean is zero.
     #[must_use]
     pub fn unseen(
         &self,
-        kind: &str,
+        gpu_type: &str,
         class: Option<&WorkloadId>,
         what: Quantity,
         level_of: impl Fn(&SeenJob) -> Option<f64>,
     ) -> Option<(f64, f64)> {
-        let jobs = || self.jobs(kind).map(|(_, seen)| seen);
-        let like = || jobs().filter(|seen| class.is_some() && seen.class.as_ref() == class);
+        let jobs = || self.jobs(gpu_type).map(|(_, seen)| seen);
+        let same_class = || jobs().filter(|seen| class.is_some() && seen.class.as_ref() == class);
         match what {
             Quantity::Rate => {
                 let levels: Vec<f64> =
-                    like().filter(|s| !s.inferred).filter_map(level_of).collect();
+                    same_class().filter(|s| !s.inferred).filter_map(level_of).collect();
                 spread(&levels, RATE_CLASS_SD)
             }
             Quantity::Power => {
                 let logs = |seen: &SeenJob| seen.traits.power_w.max(1.0).ln();
-                let of_class: Vec<f64> = like().map(logs).collect();
+                let of_class: Vec<f64> = same_class().map(logs).collect();
                 let variance = spread(&of_class, POWER_CLASS_SD)
                     .or_else(|| spread(&jobs().map(logs).collect::<Vec<_>>(), POWER_ANY_SD))
                     .map_or(POWER_ANY_SD * POWER_ANY_SD, |(_, variance)| variance);
@@ -346,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daily_class_does_not_push_out_the_rare_ones_and_all_is_bounded() {
+    fn readings_are_bounded_and_a_frequent_class_does_not_displace_rare_ones() {
         let mut readings = Readings::default();
         for i in 0..2_000u64 {
             let class = if i < 3 { "rare" } else { "daily" };
@@ -357,13 +353,13 @@ mod tests {
         assert_eq!(readings.jobs("v100").filter(|(_, s)| rare(s)).count(), 3);
         assert!(readings.knows("v100", &JobId::new("j1999").unwrap()));
         for i in 0..2_000u64 {
-            readings.put(&format!("kind{i}"), &JobId::new("x").unwrap(), seen("a", i));
+            readings.put(&format!("gpu_type{i}"), &JobId::new("x").unwrap(), seen("a", i));
         }
-        assert_eq!(readings.kinds.len(), GPU_TYPES_MAX);
+        assert_eq!(readings.gpu_types.len(), GPU_TYPES_MAX);
     }
 
     #[test]
-    fn one_job_tells_little_of_another_and_many_tell_their_spread() {
+    fn predictive_variance_follows_the_prior_for_one_job_and_the_spread_for_many() {
         let (mean, variance) = spread(&[1.0], 0.1).unwrap();
         assert!((mean - 1.0).abs() < 1e-12 && (variance - 0.02).abs() < 1e-12);
         let (mean, variance) = spread(&[0.0, 1.0, 0.0, 1.0], 0.1).unwrap();

@@ -1,23 +1,23 @@
-//! Purely statistical: an elastic net on engineered features, over the readings of all jobs.
+//! Elastic-net regression on engineered features, over the readings of all jobs.
 //!
-//! For a quantity y (ln of steps a second, ln of watts) of job i at a place with features x:
+//! For a quantity y (ln of steps/s, ln of watts) of job i at a place with features x:
 //!
 //! ```text
 //! y - crude formula = a_i + x b
 //! ```
 //!
-//! b is shared by all jobs on a kind of card: linfa's elastic net (half lasso, half ridge) on
-//! columns scaled to unit size, its penalty chosen among [`PENALTIES`] by leaving jobs out of the
-//! training readings themselves. The first fit takes each job's mean off both sides, so that no
-//! job's level bends b; then the intercepts a_i are shrunk towards their class's mean and b is
-//! fitted again, so that jobs of one class teach each other even from one configuration each.
+//! b is shared by all jobs on a GPU type: linfa's elastic net (half lasso, half ridge) on columns
+//! scaled to unit root mean square, with the penalty among [`PENALTIES`] of least cross-validation
+//! loss over jobs. The first fit uses deviations from each job's mean, so that levels of jobs do not
+//! bias b. Then the intercepts a_i are shrunk towards the mean of their class and b is fitted again,
+//! so that jobs of one class share information even with one configuration each.
 //!
-//! Intervals are quantiles: readings of jobs left out, predicted from another reading of the same
-//! job, scored in units of what the crude formula may be wrong by ([`Place::reach`]), for each
-//! combination of what differs. Believed scores stand among them, so that few seen ones neither
-//! promise nor forbid much.
+//! Intervals are conformal quantiles of cross-validation scores: a reading of a left-out job is
+//! predicted from another reading of the job, and the error divided by the prior standard deviation
+//! of the crude formula ([`Place::difference`]), for each combination of what differs. Prior scores
+//! ([`PRIOR_SCORES`]) are added, which limits the influence of few measured ones.
 //!
-//! It knows nothing of hardware beyond the crude formula, and does not try to.
+//! The method has no model of the hardware beyond the crude formula.
 
 use std::collections::BTreeMap;
 
@@ -26,42 +26,52 @@ use linfa::traits::Fit;
 use linfa_elasticnet::ElasticNet;
 use ndarray::{Array1, Array2};
 use wattle_common::id::WorkloadId;
+use wattle_common::numerics::mean;
+use wattle_common::numerics::statistics::conformal_index;
 
 use crate::method::crude::{Place, Quantity, Traits};
-use crate::method::reading::{Readings, SeenJob};
-use crate::method::{Answer, log_normal};
+use crate::method::reading::{Reading, Readings, SeenJob};
+use crate::method::{LogPrediction, log_normal};
 use crate::statistics::interval::LogNormal;
 
-/// Rows of one fit at most; of more, every so manieth is taken.
+/// Most rows of one fit; beyond, jobs are thinned evenly.
 pub const ROWS_MAX: usize = 1_024;
-/// Features.
+/// Number of features.
 const WIDTH: usize = 20;
 /// Combinations of what differs between two places.
 const MASKS: usize = 8;
-/// Scores kept of each combination.
+/// Most scores of each combination.
 const SCORES_MAX: usize = 512;
-/// The penalties that are tried, for residuals in natural logarithms.
+/// Candidate penalties, for residuals in natural logarithms.
 const PENALTIES: [f64; 3] = [3e-4, 3e-3, 3e-2];
-/// The penalty where too few jobs are there to be left out.
+/// Penalty with too few jobs for cross-validation.
 const PENALTY: f64 = 3e-3;
-/// Jobs with several readings from which on jobs are left out, and into how many parts.
+/// Number of folds, and of jobs with several readings from which cross-validation is used.
 const FOLD_JOBS: usize = 3;
-/// Not a pure ridge: linfa's coordinate descent never ends there.
+/// Share of the lasso penalty. Linfa's coordinate descent does not end for a pure ridge penalty.
 const L1_RATIO: f64 = 0.5;
-/// Rounds of shrinking intercepts and fitting again.
+/// Iterations of shrinking intercepts and fitting.
 const ROUNDS: usize = 2;
-/// Intercepts of one class are believed to differ by no less than this.
+/// Least standard deviation between intercepts of one class.
 const CLASS_SD: f64 = 0.03;
-/// Half a 90 % interval of a normal distribution, in deviations.
+/// Half width of the central 90 % interval of a standard normal distribution.
 const Z95: f64 = 1.6449;
-/// The sizes of eight draws from a normal distribution, at the middles of eight equal parts.
-const BELIEVED: [f64; 8] = [0.078, 0.237, 0.402, 0.579, 0.776, 1.010, 1.318, 1.863];
+/// Prior scores: quantiles of the absolute value of a standard normal variable at 1/16, 3/16, ... 15/16.
+const PRIOR_SCORES: [f64; 8] = [0.078, 0.237, 0.402, 0.579, 0.776, 1.010, 1.318, 1.863];
 
 type Features = [f64; WIDTH];
 
 /// The engineered features of a place.
 fn features(place: &Place, traits: &Traits) -> Features {
-    let Place { ln_gpus: g, ln_nodes: n, bite, down, neighbours, beside_busy: beside, .. } = *place;
+    let Place {
+        ln_gpus: g,
+        ln_nodes: n,
+        cap_excess,
+        clock_cut,
+        neighbours,
+        neighbours_busy: others_busy,
+        ..
+    } = *place;
     let apart = if n > 0.0 { 1.0 } else { 0.0 };
     [
         g,
@@ -71,18 +81,18 @@ fn features(place: &Place, traits: &Traits) -> Features {
         place.ln_batch,
         place.ln_batch * g,
         place.ln_cap,
-        bite,
-        bite * bite,
-        bite * traits.busy,
-        down,
-        down * down,
-        down * traits.busy,
+        cap_excess,
+        cap_excess * cap_excess,
+        cap_excess * traits.busy,
+        clock_cut,
+        clock_cut * clock_cut,
+        clock_cut * traits.busy,
         neighbours,
-        beside,
-        place.over,
-        place.over * place.over,
-        traits.memory_busy * beside,
-        neighbours * bite,
+        others_busy,
+        place.busy_excess,
+        place.busy_excess * place.busy_excess,
+        traits.memory_busy * others_busy,
+        neighbours * cap_excess,
         neighbours * g,
     ]
 }
@@ -103,7 +113,7 @@ struct Row {
 #[derive(Clone, Debug, PartialEq)]
 struct Net {
     slopes: Features,
-    /// For each combination of what differs: the score that 90 % stay below.
+    /// For each combination of what differs: the 90 % quantile of scores.
     quantiles: [f64; MASKS],
     rows: usize,
 }
@@ -114,8 +124,7 @@ impl Default for Net {
     }
 }
 
-/// Both quantities' fits for a kind of card. The default knows nothing and answers with the crude
-/// formula.
+/// Fits of both quantities for a GPU type; by default the crude formula.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fitted {
     rate: Net,
@@ -129,7 +138,7 @@ impl Fitted {
         Self { rate: Net::fit(jobs, Quantity::Rate), power: Net::fit(jobs, Quantity::Power) }
     }
 
-    /// Readings it rests on.
+    /// Number of readings used.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rate.rows.max(self.power.rows)
@@ -147,14 +156,14 @@ impl Net {
     fn fit(jobs: &[&SeenJob], what: Quantity) -> Self {
         let all: usize = jobs.iter().map(|j| j.readings.len()).sum();
         let step = all.div_ceil(ROWS_MAX).max(1);
-        // Whole jobs are taken, because it is their differences that teach.
+        // Jobs are thinned rather than readings, because b is fitted to differences within jobs.
         let rows: Vec<Row> = jobs
             .iter()
             .enumerate()
             .filter(|(i, _)| i % step == 0)
             .flat_map(|(job, seen)| {
                 seen.readings.iter().filter_map(move |r| {
-                    let y = r.left(what).filter(|y| y.is_finite())?;
+                    let y = r.residual(what).filter(|y| y.is_finite())?;
                     Some(Row { job, x: features(&r.place, &seen.traits), y, place: r.place })
                 })
             })
@@ -166,12 +175,12 @@ impl Net {
         let several = jobs.iter().filter(|j| j.readings.len() > 1).count();
         let (mut penalty, mut scores) = (PENALTY, Vec::new());
         if several >= FOLD_JOBS {
-            let tried = PENALTIES.map(|p| (p, left_out(&rows, p, what)));
+            let candidates = PENALTIES.map(|p| (p, cross_validation_scores(&rows, p, what)));
             let loss = |scores: &[(usize, f64)]| -> f64 {
-                // Large misses count singly: one wild reading must not choose the penalty.
+                // Absolute and clipped, so that one outlier does not select the penalty.
                 scores.iter().map(|(_, s)| s.abs().min(4.0)).sum()
             };
-            let best = tried.into_iter().min_by(|a, b| loss(&a.1).total_cmp(&loss(&b.1)));
+            let best = candidates.into_iter().min_by(|a, b| loss(&a.1).total_cmp(&loss(&b.1)));
             if let Some((p, s)) = best {
                 (penalty, scores) = (p, s);
             }
@@ -188,23 +197,21 @@ impl Net {
         place.crude(what) + dot(&features(place, traits), &self.slopes)
     }
 
-    /// Half a 90 % interval as a deviation, of the difference between two places.
+    /// Variance of the difference between two places, calibrated by the 90 % quantile of scores.
     fn variance(&self, from: &Place, to: &Place, what: Quantity) -> f64 {
-        let (variance, mask) = from.reach(to, what);
+        let (variance, mask) = from.difference(to, what);
         variance * (self.quantiles[mask] / Z95).powi(2)
     }
 }
 
-/// The score that 90 % of later ones stay below: the believed ones among those seen, at conformal
-/// prediction's rank.
+/// Conformal 90 % quantile of the absolute scores and [`PRIOR_SCORES`].
 fn quantile(seen: &[f64]) -> f64 {
-    let mut all: Vec<f64> = seen.iter().map(|s| s.abs()).chain(BELIEVED).collect();
+    let mut all: Vec<f64> = seen.iter().map(|s| s.abs()).chain(PRIOR_SCORES).collect();
     all.sort_by(f64::total_cmp);
-    let rank = (0.9 * (all.len() + 1) as f64).ceil() as usize;
-    all[rank.clamp(1, all.len()) - 1].max(0.2)
+    conformal_index(all.len(), 0.9).map_or(0.2, |rank| all[rank].max(0.2))
 }
 
-/// Columns scaled to unit size, through linfa.
+/// Slopes of the elastic net, with columns scaled to unit root mean square.
 fn net(rows: &[(Features, f64)], penalty: f64) -> Features {
     let mut scale = [0.0; WIDTH];
     for (j, scale) in scale.iter_mut().enumerate() {
@@ -214,7 +221,7 @@ fn net(rows: &[(Features, f64)], penalty: f64) -> Features {
     let mut records = Array2::<f64>::zeros((rows.len(), WIDTH));
     for (i, (x, _)) in rows.iter().enumerate() {
         for (j, x) in x.iter().enumerate() {
-            // A column that never moves teaches nothing.
+            // A constant column has no information.
             records[[i, j]] = if scale[j] > 1e-6 { x / scale[j] } else { 0.0 };
         }
     }
@@ -237,7 +244,7 @@ fn net(rows: &[(Features, f64)], penalty: f64) -> Features {
     slopes
 }
 
-/// Readings of each job.
+/// Rows by job.
 fn by_job<'a>(rows: impl Iterator<Item = &'a Row>) -> BTreeMap<usize, Vec<&'a Row>> {
     let mut jobs: BTreeMap<usize, Vec<&Row>> = BTreeMap::new();
     for row in rows {
@@ -246,7 +253,7 @@ fn by_job<'a>(rows: impl Iterator<Item = &'a Row>) -> BTreeMap<usize, Vec<&'a Ro
     jobs
 }
 
-/// A fit to differences within jobs alone.
+/// Slopes fitted to deviations from each job's mean.
 fn within<'a>(rows: impl Iterator<Item = &'a Row>, penalty: f64) -> Features {
     let mut centred = Vec::new();
     for rows in by_job(rows).values().filter(|rows| rows.len() > 1) {
@@ -259,22 +266,22 @@ fn within<'a>(rows: impl Iterator<Item = &'a Row>, penalty: f64) -> Features {
     if centred.is_empty() { [0.0; WIDTH] } else { net(&centred, penalty) }
 }
 
-/// A residual of a factor of e is a wild reading, and counts as one that is just as far.
+/// Residual limited to a factor of e, so that outliers have bounded influence.
 fn clip(y: f64) -> f64 {
     y.clamp(-1.0, 1.0)
 }
 
-/// The fit with intercepts shrunk towards their class.
+/// Slopes fitted with intercepts shrunk towards the mean of their class.
 fn shrunk(rows: &[Row], jobs: &[&SeenJob], penalty: f64) -> Features {
     let mut slopes = within(rows.iter(), penalty);
     for _ in 0..ROUNDS {
-        // Each job's mean residual, how many readings it rests on, and their scatter.
+        // Mean residual and number of readings by job, and the pooled scatter.
         let (mut means, mut squares, mut freedom) = (BTreeMap::new(), 0.0, 0.0);
         for (job, rows) in by_job(rows.iter()) {
-            let left: Vec<f64> = rows.iter().map(|r| r.y - dot(&r.x, &slopes)).collect();
-            let n = left.len() as f64;
-            let mean = left.iter().sum::<f64>() / n;
-            squares += left.iter().map(|l| clip(l - mean).powi(2)).sum::<f64>();
+            let residuals: Vec<f64> = rows.iter().map(|r| r.y - dot(&r.x, &slopes)).collect();
+            let n = residuals.len() as f64;
+            let mean = residuals.iter().sum::<f64>() / n;
+            squares += residuals.iter().map(|r| clip(r - mean).powi(2)).sum::<f64>();
             freedom += n - 1.0;
             means.insert(job, (mean, n));
         }
@@ -287,24 +294,24 @@ fn shrunk(rows: &[Row], jobs: &[&SeenJob], penalty: f64) -> Features {
         }
         let intercept = |job: usize| {
             let (mean, n) = means[&job];
-            let kin = jobs[job].class.as_ref().and_then(|c| classes.get(c));
-            let Some(kin) = kin.filter(|kin| kin.len() > 1) else { return mean };
-            let count = kin.len() as f64;
-            let middle = kin.iter().sum::<f64>() / count;
-            let spread = kin.iter().map(|m| (m - middle).powi(2)).sum::<f64>() / (count - 1.0);
+            let peers = jobs[job].class.as_ref().and_then(|c| classes.get(c));
+            let Some(peers) = peers.filter(|peers| peers.len() > 1) else { return mean };
+            let count = peers.len() as f64;
+            let middle = peers.iter().sum::<f64>() / count;
+            let spread = peers.iter().map(|m| (m - middle).powi(2)).sum::<f64>() / (count - 1.0);
             let between = (spread - noise / n).max(CLASS_SD * CLASS_SD);
             middle + (mean - middle) * between / (between + noise / n)
         };
-        let left: Vec<(Features, f64)> =
+        let centred: Vec<(Features, f64)> =
             rows.iter().map(|r| (r.x, clip(r.y - intercept(r.job)))).collect();
-        slopes = net(&left, penalty);
+        slopes = net(&centred, penalty);
     }
     slopes
 }
 
-/// Scores of jobs left out, each reading from another of its job: what differs, and the miss in
-/// units of what the crude formula may be wrong by.
-fn left_out(rows: &[Row], penalty: f64, what: Quantity) -> Vec<(usize, f64)> {
+/// Scores of left-out jobs, for each pair of readings of a job: the mask of what differs, and the
+/// error in prior standard deviations of the crude formula.
+fn cross_validation_scores(rows: &[Row], penalty: f64, what: Quantity) -> Vec<(usize, f64)> {
     let mut order: Vec<usize> = rows.iter().map(|r| r.job).collect();
     order.dedup();
     let fold = |job: usize| order.binary_search(&job).unwrap_or(0) % FOLD_JOBS;
@@ -314,9 +321,9 @@ fn left_out(rows: &[Row], penalty: f64, what: Quantity) -> Vec<(usize, f64)> {
         for rows in by_job(rows.iter().filter(|r| fold(r.job) == part)).values() {
             for (i, from) in rows.iter().enumerate() {
                 for to in rows.iter().skip(i + 1) {
-                    let miss = (to.y - dot(&to.x, &slopes)) - (from.y - dot(&from.x, &slopes));
-                    let (variance, mask) = from.place.reach(&to.place, what);
-                    scores.push((mask, miss / variance.sqrt()));
+                    let error = (to.y - dot(&to.x, &slopes)) - (from.y - dot(&from.x, &slopes));
+                    let (variance, mask) = from.place.difference(&to.place, what);
+                    scores.push((mask, error / variance.sqrt()));
                 }
             }
         }
@@ -324,9 +331,9 @@ fn left_out(rows: &[Row], penalty: f64, what: Quantity) -> Vec<(usize, f64)> {
     scores
 }
 
-/// Answers about one job.
+/// Predictions for one job.
 #[derive(Debug)]
-pub struct Statistician<'a> {
+pub struct FittedJob<'a> {
     fitted: &'a Fitted,
     traits: &'a Traits,
     inferred: bool,
@@ -334,33 +341,29 @@ pub struct Statistician<'a> {
     power: Anchors,
 }
 
-/// What a job's answers start from: its own readings, or what is expected of one unseen.
+/// Residuals of the job's own readings, or the expected level and variance of a job without readings.
 #[derive(Debug, Default)]
 struct Anchors {
     own: Vec<(Place, f64)>,
     unseen: Option<(f64, f64)>,
 }
 
-impl<'a> Statistician<'a> {
-    /// Questions about the job seen as `seen`.
+impl<'a> FittedJob<'a> {
+    /// Prepares predictions for the job with the readings `seen`.
     #[must_use]
-    pub fn new(fitted: &'a Fitted, readings: &Readings, kind: &str, seen: &'a SeenJob) -> Self {
+    pub fn new(fitted: &'a Fitted, readings: &Readings, gpu_type: &str, seen: &'a SeenJob) -> Self {
         let anchors = |what: Quantity| {
             let net = fitted.of(what);
-            let left = |of: &SeenJob| -> Vec<(Place, f64)> {
-                let one = |r: &crate::method::reading::Reading| {
+            let residuals = |of: &SeenJob| -> Vec<(Place, f64)> {
+                let one = |r: &Reading| {
                     Some((r.place, r.seen(what)? - net.at(&r.place, &of.traits, what)))
                 };
                 of.readings.iter().filter_map(one).collect()
             };
-            let own = left(seen);
-            let level = |of: &SeenJob| {
-                let left = left(of);
-                let n = left.len() as f64;
-                (n > 0.0).then(|| left.iter().map(|(_, y)| y).sum::<f64>() / n)
-            };
+            let own = residuals(seen);
+            let level = |of: &SeenJob| mean(residuals(of).into_iter().map(|(_, y)| y));
             let unseen = if own.is_empty() {
-                readings.unseen(kind, seen.class.as_ref(), what, level)
+                readings.unseen(gpu_type, seen.class.as_ref(), what, level)
             } else {
                 None
             };
@@ -375,7 +378,7 @@ impl<'a> Statistician<'a> {
         }
     }
 
-    /// The level that the anchors give at `place`, and the variance of what is expected there.
+    /// The job's level at `place` by its anchors, and its variance.
     fn level(&self, place: &Place, reference: &Place, what: Quantity) -> Option<(f64, f64)> {
         let (net, anchors) = match what {
             Quantity::Rate => (&self.fitted.rate, &self.rate),
@@ -385,41 +388,43 @@ impl<'a> Statistician<'a> {
             return Some((mean, variance + net.variance(reference, place, what)));
         }
         let (mut precision, mut sum, mut least) = (0.0, 0.0, f64::INFINITY);
-        for (from, left) in &anchors.own {
+        for (from, residual) in &anchors.own {
             let variance = net.variance(from, place, what);
-            // Squared: what a far reading says of this place is not noise but bias.
+            // Squared, because the error of a distant reading is bias rather than noise.
             let weight = 1.0 / (variance * variance);
             precision += weight;
-            sum += left * weight;
+            sum += residual * weight;
             least = least.min(variance);
         }
-        // What several readings are wrong by is mostly the same: no surer than the nearest.
+        // Errors of several readings are correlated, so the variance is that of the nearest.
         (precision > 0.0).then(|| (sum / precision, least))
     }
 
-    /// The answer at `place`; `reference` is the same GPUs alone at the default.
+    /// Prediction at `place`; `reference` is the same GPUs without co-tenants at the default setting.
     #[must_use]
-    pub fn answer(&self, place: &Place, reference: &Place) -> Answer {
+    pub fn predict(&self, place: &Place, reference: &Place) -> LogPrediction {
         let at = |place: &Place, what: Quantity| {
             let (level, variance) = self.level(place, reference, what)?;
             Some((level + self.fitted.of(what).at(place, self.traits, what), variance))
         };
-        let (rate, alone) = (at(place, Quantity::Rate), at(reference, Quantity::Rate));
+        let (rate, exclusive) = (at(place, Quantity::Rate), at(reference, Quantity::Rate));
         let net = &self.fitted.rate;
         let direct = net.variance(reference, place, Quantity::Rate);
-        let relative = match (rate, alone) {
+        let relative = match (rate, exclusive) {
             _ if place.is_reference() => (0.0, 0.0),
-            (Some(rate), Some(alone)) => (rate.0 - alone.0, direct.min(rate.1 + alone.1)),
+            (Some(rate), Some(exclusive)) => {
+                (rate.0 - exclusive.0, direct.min(rate.1 + exclusive.1))
+            }
             _ => {
                 let f = |p: &Place| net.at(p, self.traits, Quantity::Rate);
                 (f(place) - f(reference), direct)
             }
         };
-        let most = alone.map_or(f64::INFINITY, |alone| alone.0);
+        let most = exclusive.map_or(f64::INFINITY, |exclusive| exclusive.0);
         let rate = rate.filter(|_| !self.inferred).map(|(mean, v)| (mean.min(most), v));
-        // Under a cap or beside others a power is expected in any case.
+        // Power is predicted even without a level.
         let power = at(place, Quantity::Power).unwrap_or((place.crude(Quantity::Power), 0.5));
-        Answer {
+        LogPrediction {
             rate: rate.map(log_normal),
             relative: LogNormal { dof: 1e6, ..log_normal(relative) },
             power: log_normal(power),

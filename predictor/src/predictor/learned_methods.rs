@@ -30,8 +30,8 @@ impl Predictor {
             id,
             job,
             class_id: matched,
-            kind: gpu_type,
-            card: gpu,
+            gpu_type,
+            gpu,
             class: &class,
             profiles: &profiles,
         })

@@ -60,7 +60,7 @@ impl Predictor {
                 let rate = seen.rate.filter(|_| !seen.rate_inferred);
                 let speed = rate.zip(point.steps_per_s.as_ref());
                 put(Quantity::Speed, speed.and_then(|(rate, e)| score(rate, e)));
-                if !seen.alone() {
+                if !seen.is_exclusive() {
                     let expected = alone.next().and_then(|p| p.steps_per_s).map(|e| e.mean);
                     // The observed exclusive rate is preferred to the model's.
                     let alone = rate_alone(job.windows(), seen).or(expected);
@@ -104,7 +104,7 @@ impl Predictor {
             let [speed, relative, power] = met.unwrap_or_else(|| {
                 let by = |quantity| self.calibration.stretch(gpu_type, quantity, &place);
                 let speed = by(Quantity::Speed);
-                let beside = place.aspect() == Aspect::ColocationHistory;
+                let beside = place.aspect() == Aspect::Colocation;
                 let relative = if beside { by(Quantity::RelativeSpeed) } else { speed };
                 let found = [speed, relative, by(Quantity::Power)];
                 known.push((place, found));
@@ -175,7 +175,7 @@ fn energy(point: &SurfacePoint) -> Option<Estimate> {
 /// Median exclusive step rate where `beside` was seen.
 fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
     let same = |w: &&Observation| {
-        w.alone()
+        w.is_exclusive()
             && w.shape() == beside.shape()
             && w.setting() == beside.setting()
             && !w.rate_inferred

@@ -97,7 +97,7 @@ impl Predictor {
     /// Keeps the readings of an undeclared job that ends, for its anonymous class.
     pub(super) fn retain_for_class(&mut self, id: &JobId) {
         let (Some(job), Some(model)) = (self.jobs.get(id), self.models.get(id)) else { return };
-        let alone = job.windows().iter().filter(|w| w.alone()).count();
+        let alone = job.windows().iter().filter(|w| w.is_exclusive()).count();
         let (None, Some(gpu_type)) = (&job.workload, &job.gpu_type) else { return };
         if alone < WINDOWS_MIN {
             return;

@@ -58,7 +58,7 @@ impl Configuration {
 #[derive(Clone, Copy, Debug)]
 pub struct Axes<'a> {
     /// The GPU type.
-    pub card: &'a GpuSpec,
+    pub gpu: &'a GpuSpec,
     /// Locked clocks of past windows, MHz.
     pub clocks_seen: &'a [f64],
     /// Past global batch sizes of the job or its class, without its current one.
@@ -72,14 +72,14 @@ pub fn configurations(
     seen: &[(u32, u32)],
     sets_seen: &[Vec<WorkloadId>],
     classes: &[WorkloadId],
-    Axes { card, clocks_seen, batches_seen }: Axes<'_>,
+    Axes { gpu, clocks_seen, batches_seen }: Axes<'_>,
     max: usize,
 ) -> Vec<Configuration> {
     let shapes = shapes(gpus, seen);
     // On the fewest nodes or as it ran: the slow-down hardly depends on the number of nodes.
     let is_usual = |s: &&(u32, u32)| s.1 == s.0.div_ceil(GPUS_PER_NODE) || seen.contains(s);
-    let caps: Vec<Option<Power>> = if card.cap_known {
-        let share = |s: &f64| Some(Power::from_w((card.cap_default_w * s).round() as u64));
+    let caps: Vec<Option<Power>> = if gpu.cap_known {
+        let share = |s: &f64| Some(Power::from_w((gpu.cap_default_w * s).round() as u64));
         CAP_SHARES.iter().map(share).collect()
     } else {
         Vec::new()
@@ -105,7 +105,7 @@ pub fn configurations(
             push(shape, (*cap, None), &[], None);
         }
     }
-    let clocks = clocks(card, clocks_seen);
+    let clocks = clocks(gpu, clocks_seen);
     let (locked, others) =
         clocks.split_at(clocks_seen.len().min(CLOCKS_SEEN_MAX).min(clocks.len()));
     for shape in shapes.iter().filter(is_usual) {
@@ -161,11 +161,11 @@ pub fn configurations(
 type Set = (Option<Power>, Option<Frequency>);
 
 /// The clocks of the axis: past ones, then the others.
-fn clocks(card: &GpuSpec, seen: &[f64]) -> Vec<Option<Frequency>> {
+fn clocks(gpu: &GpuSpec, seen: &[f64]) -> Vec<Option<Frequency>> {
     let locked = |mhz: f64| Some(Frequency::from_mhz(mhz.round() as u32));
     let seen = seen.iter().take(CLOCKS_SEEN_MAX).filter(|mhz| **mhz >= CLOCK_STEP_MHZ);
     let mut clocks: Vec<Option<Frequency>> = Vec::new();
-    for clock in seen.map(|mhz| locked(*mhz)).chain(clock_axis(card)) {
+    for clock in seen.map(|mhz| locked(*mhz)).chain(clock_axis(gpu)) {
         if !clocks.contains(&clock) {
             clocks.push(clock);
         }
@@ -174,8 +174,8 @@ fn clocks(card: &GpuSpec, seen: &[f64]) -> Vec<Option<Frequency>> {
 }
 
 /// The clocks common to all jobs, descending; none where the top clock is unknown.
-pub(crate) fn clock_axis(card: &GpuSpec) -> impl Iterator<Item = Option<Frequency>> {
-    let top = card.clock_mhz_top.unwrap_or(0.0);
+pub(crate) fn clock_axis(gpu: &GpuSpec) -> impl Iterator<Item = Option<Frequency>> {
+    let top = gpu.clock_mhz_top.unwrap_or(0.0);
     let stepped = CLOCK_SHARES
         .iter()
         .map(move |share| (top * share / CLOCK_STEP_MHZ).floor() * CLOCK_STEP_MHZ)
@@ -245,8 +245,8 @@ mod tests {
         assert!(classes.iter().all(|c| few.iter().any(|p| p.neighbours == [c.clone()])));
     }
 
-    fn axes<'a>(card: &'a GpuSpec, clocks_seen: &'a [f64]) -> Axes<'a> {
-        Axes { card, clocks_seen, batches_seen: &[] }
+    fn axes<'a>(gpu: &'a GpuSpec, clocks_seen: &'a [f64]) -> Axes<'a> {
+        Axes { gpu, clocks_seen, batches_seen: &[] }
     }
 
     #[test]
@@ -261,14 +261,14 @@ mod tests {
 
     #[test]
     fn past_clocks_come_early_and_others_last() {
-        let card = GpuSpec { clock_mhz_top: Some(1_410.0), ..CARD };
+        let gpu = GpuSpec { clock_mhz_top: Some(1_410.0), ..CARD };
         let classes = [id("a"), id("b")];
         let all = configurations(
             GpuRequest::exactly(1),
             &[],
             &[],
             &classes,
-            axes(&card, &[1_275.0, 1_050.0]),
+            axes(&gpu, &[1_275.0, 1_050.0]),
             1_000,
         );
         let at =

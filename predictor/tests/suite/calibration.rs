@@ -71,11 +71,11 @@ fn scores_outlive_the_process() {
     assert!(!stored.is_empty());
     assert!(predictor.take_changed_scores().is_empty());
     let mut after = Predictor::new(PredictorConfig::shipped());
-    for (kind, name, scores) in stored {
+    for (gpu_type, name, scores) in stored {
         let text = serde_json::to_string(&scores).unwrap();
-        assert!(after.restore_scores(&kind, &name, serde_json::from_str(&text).unwrap()));
+        assert!(after.restore_scores(&gpu_type, &name, serde_json::from_str(&text).unwrap()));
     }
     assert_eq!(after.calibration(), predictor.calibration());
     let unread = serde_json::from_str("{\"families\":{\"a\":[[1,-1.0]]}}").unwrap();
-    assert!(!after.restore_scores("v100", "speed-setting-known", unread));
+    assert!(!after.restore_scores("v100", "speed-setting-similar_config", unread));
 }

@@ -1,4 +1,4 @@
-//! What cards draw hangs on how many a job has, and with it what a cap costs: learned by the class.
+//! What GPUs draw hangs on how many a job has, and with it what a cap costs: learned by the class.
 
 use crate::common::{class, job, window};
 use wattle_common::rng::Stream;
@@ -6,7 +6,7 @@ use wattle_common::{Power, Timestamp};
 use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
-/// Alone it draws 230 W; cards that wait for each other draw less.
+/// Alone it draws 230 W; GPUs that wait for each other draw less.
 fn watts(gpus: u32) -> f64 {
     60.0 + 170.0 * (0.3 + 0.7 / f64::from(gpus).sqrt())
 }
@@ -24,8 +24,8 @@ fn learn(p: &mut Predictor, name: &str, minute: u64, gpus: u32, cap_w: f64, rng:
     seen.gpus_total = gpus;
     seen.cap_mw = Some(Power::from_w_f64(cap_w));
     seen.steps_per_s = Some(noisy(rate(gpus, cap_w)));
-    let card = noisy(watts(gpus).min(cap_w));
-    seen.power_mw_gpus = Some(Power::from_w_f64(card * f64::from(gpus)));
+    let gpu = noisy(watts(gpus).min(cap_w));
+    seen.power_mw_gpus = Some(Power::from_w_f64(gpu * f64::from(gpus)));
     p.learn(seen.until_us, &seen);
 }
 

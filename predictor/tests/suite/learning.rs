@@ -129,7 +129,7 @@ fn one_wild_window_is_overruled() {
     assert!(off(alone.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
 }
 
-/// Teaches two classes alone, then `a` beside `b` at a given speed and card power.
+/// Teaches two classes alone, then `a` beside `b` at a given speed and GPU power.
 fn pair(p: &mut Predictor, busy: f64, alone_w: u64, speed: f64, together_w: u64) {
     for (name, at) in [("a", 0), ("b", 20)] {
         for minute in at..at + 3 {
@@ -151,7 +151,7 @@ fn pair(p: &mut Predictor, busy: f64, alone_w: u64, speed: f64, together_w: u64)
 
 #[test]
 fn a_measured_pair_beats_the_curve() {
-    // Two that compute: each at 0.385 of its speed, as two ResNet-50 on one card are reported.
+    // Two that compute: each at 0.385 of its speed, as two ResNet-50 on one GPU are reported.
     let mut p = predictor();
     pair(&mut p, 0.95, 220, 0.385, 245);
     let surface = p.surface(Timestamp::from_s(9_000), &job("job-a")).unwrap();

@@ -105,8 +105,8 @@ fn a_bad_window_is_reported() {
     );
 }
 
-/// Who is spoken of, on which kinds of card: its own first.
-fn kinds(out: Vec<Action>) -> Vec<String> {
+/// Who is spoken of, on which GPU types: its own first.
+fn gpu_types(out: Vec<Action>) -> Vec<String> {
     let published = out.into_iter().filter_map(|action| match action {
         Action::PublishSurface(surface) => Some(surface),
         _ => None,
@@ -114,8 +114,8 @@ fn kinds(out: Vec<Action>) -> Vec<String> {
     published
         .map(|surface| {
             let job = surface.job.clone();
-            let kinds: Vec<String> = surface.by_gpu_type().map(|on| on.gpu_type).collect();
-            format!("{job} on {}", kinds.join(", "))
+            let gpu_types: Vec<String> = surface.by_gpu_type().map(|on| on.gpu_type).collect();
+            format!("{job} on {}", gpu_types.join(", "))
         })
         .collect()
 }
@@ -129,7 +129,7 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
         while m.next_wake().is_some_and(|(at, _)| at <= now) {
             m.wake(now, &mut out);
         }
-        kinds(out)
+        gpu_types(out)
     };
     let any = |name: &str| Event::JobDescribed {
         job: job(name),
@@ -137,13 +137,13 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
         gpus: GpuRequest::exactly(1),
         gpu_type: None,
     };
-    let seen = |kind: &str| Event::GpuTypeFound(kind.to_owned());
+    let seen = |gpu_type: &str| Event::GpuTypeFound(gpu_type.to_owned());
     assert!(told(&mut m, 90, seen("v100")).is_empty());
     assert_eq!(told(&mut m, 100, any("waits")), ["waits on v100"]);
     assert_eq!(told(&mut m, 100, described("bound")), ["bound on v100"]);
     assert!(told(&mut m, 101, seen("v100")).is_empty(), "a heartbeat is no news");
-    assert!(told(&mut m, 101, seen("no kind")).is_empty(), "and this is no name");
-    // A node with other cards joins: whoever may have them hears of it.
+    assert!(told(&mut m, 101, seen("no gpu_type")).is_empty(), "and this is no name");
+    // A node with other GPUs joins: whoever may have them hears of it.
     assert_eq!(told(&mut m, 120, seen("p100")), ["bound on v100", "waits on v100, p100"]);
 
     // What its class shows there is foretold of it.

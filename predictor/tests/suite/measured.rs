@@ -33,8 +33,8 @@ fn read(path: &str) -> Option<String> {
     text
 }
 
-fn runs(kind: &str) -> Option<Runs> {
-    let text = read(&format!("zeus/summary_power_{kind}.csv"))?;
+fn runs(gpu_type: &str) -> Option<Runs> {
+    let text = read(&format!("zeus/summary_power_{gpu_type}.csv"))?;
     let mut runs = Runs::new();
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
@@ -98,9 +98,9 @@ impl Errors {
     }
 }
 
-fn learn(p: &mut Predictor, kind: &str, name: &str, minute: usize, run: (f64, f64, f64)) {
+fn learn(p: &mut Predictor, gpu_type: &str, name: &str, minute: usize, run: (f64, f64, f64)) {
     let mut w = window(name, Some(name), minute as u64);
-    w.gpu_type = kind.into();
+    w.gpu_type = gpu_type.into();
     w.cap_mw = Some(Power::from_w_f64(run.0));
     w.steps_per_s = Some(1_000.0 / run.1);
     w.steps_per_s_error = None;
@@ -124,16 +124,16 @@ fn at(cap: Option<f64>, clock: Option<u32>) -> Configuration {
 /// with uncalibrated intervals.
 #[test]
 fn three_caps_predict_the_others_on_measured_runs() {
-    for (kind, time_max, power_max, others_max) in
+    for (gpu_type, time_max, power_max, others_max) in
         [("v100", 0.021, 0.0185, 0.017), ("p100", 0.020, 0.014, 0.012)]
     {
-        let Some(runs) = runs(kind) else { continue };
+        let Some(runs) = runs(gpu_type) else { continue };
         let (mut errors, mut but_ncf) = (Errors::default(), Errors::default());
         for (name, caps) in &runs {
             let known = [caps.len() - 1, caps.len() / 2, 0];
             let mut p = Predictor::new(PredictorConfig::shipped());
             for (minute, i) in known.into_iter().enumerate() {
-                learn(&mut p, kind, name, minute, caps[i]);
+                learn(&mut p, gpu_type, name, minute, caps[i]);
             }
             for (i, (cap, seconds, watts)) in caps.iter().enumerate() {
                 if !known.contains(&i) {
@@ -145,20 +145,21 @@ fn three_caps_predict_the_others_on_measured_runs() {
                 }
             }
         }
-        let [time, power, _, covered_time, covered_power] = errors.print(&format!("{kind} caps-3"));
-        let [others, ..] = but_ncf.print(&format!("{kind} caps-3 without ncf"));
-        assert!(time < time_max && power < power_max, "{kind}: {time:.4} {power:.4}");
-        assert!(others < others_max, "{kind}: {others:.4}");
+        let [time, power, _, covered_time, covered_power] =
+            errors.print(&format!("{gpu_type} caps-3"));
+        let [others, ..] = but_ncf.print(&format!("{gpu_type} caps-3 without ncf"));
+        assert!(time < time_max && power < power_max, "{gpu_type}: {time:.4} {power:.4}");
+        assert!(others < others_max, "{gpu_type}: {others:.4}");
         // Uncalibrated: no score has widened the intervals of ncf, whose readings are mostly noise.
-        assert!(covered_time > 0.83 && covered_power > 0.85, "{kind}");
+        assert!(covered_time > 0.83 && covered_power > 0.85, "{gpu_type}");
     }
 }
 
 /// Boosted trees over the same features have 4.8 and 3.5 % error in time, 3.9 and 4.2 % in power.
 #[test]
 fn highest_cap_and_other_networks_predict_the_other_caps() {
-    for (kind, time_max, power_max) in [("v100", 0.041, 0.037), ("p100", 0.032, 0.037)] {
-        let Some(runs) = runs(kind) else { continue };
+    for (gpu_type, time_max, power_max) in [("v100", 0.041, 0.037), ("p100", 0.032, 0.037)] {
+        let Some(runs) = runs(gpu_type) else { continue };
         let mut errors = Errors::default();
         let networks: BTreeSet<&str> = runs.keys().map(|name| network(name)).collect();
         for left_out in networks {
@@ -167,23 +168,23 @@ fn highest_cap_and_other_networks_predict_the_other_caps() {
                 |other: bool| runs.iter().filter(move |(n, _)| (network(n) != left_out) == other);
             for (name, caps) in of(true) {
                 for (minute, run) in caps.iter().enumerate() {
-                    learn(&mut p, kind, name, minute, *run);
+                    learn(&mut p, gpu_type, name, minute, *run);
                 }
             }
             let mut one = Errors::default();
             for (name, caps) in of(false) {
                 let (highest, others) = caps.split_last().unwrap();
-                learn(&mut p, kind, name, 0, *highest);
+                learn(&mut p, gpu_type, name, 0, *highest);
                 for (cap, seconds, watts) in others {
                     let point = p.predict(&job(name), &at(Some(*cap), None)).unwrap();
                     one.add(&point, *seconds, *watts);
                     errors.add(&point, *seconds, *watts);
                 }
             }
-            one.print(&format!("{kind} caps-1, {left_out}"));
+            one.print(&format!("{gpu_type} caps-1, {left_out}"));
         }
-        let [time, power, ..] = errors.print(&format!("{kind} caps-1"));
-        assert!(time < time_max && power < power_max, "{kind}: {time:.4} {power:.4}");
+        let [time, power, ..] = errors.print(&format!("{gpu_type} caps-1"));
+        assert!(time < time_max && power < power_max, "{gpu_type}: {time:.4} {power:.4}");
     }
 }
 
@@ -191,7 +192,7 @@ fn highest_cap_and_other_networks_predict_the_other_caps() {
 /// which no smooth curve follows.
 #[test]
 fn four_clocks_predict_the_others_on_measured_stages() {
-    for (file, kind, time_max, energy_max) in
+    for (file, gpu_type, time_max, energy_max) in
         [("bloom+a100_sxm_bf16", "a100", 0.006, 0.013), ("bloom+a40_bf16", "a40", 0.017, 0.017)]
     {
         let Some(text) = read(&format!("perseus/stage_profile/{file}.csv")) else { continue };
@@ -216,7 +217,7 @@ fn four_clocks_predict_the_others_on_measured_stages() {
             for (minute, i) in known.iter().enumerate() {
                 let (mhz, seconds, watts) = clocks[*i];
                 let mut w = window(name, Some(name), minute as u64);
-                w.gpu_type = kind.into();
+                w.gpu_type = gpu_type.into();
                 w.cap_mw = None;
                 w.clock_mhz_max = Some(Frequency::from_mhz(mhz));
                 w.steps_per_s = Some(1_000.0 / seconds);
@@ -231,7 +232,7 @@ fn four_clocks_predict_the_others_on_measured_stages() {
                 }
             }
         }
-        let [time, _, energy, ..] = errors.print(&format!("{kind} clocks-4"));
-        assert!(time < time_max && energy < energy_max, "{kind}: {time:.4} {energy:.4}");
+        let [time, _, energy, ..] = errors.print(&format!("{gpu_type} clocks-4"));
+        assert!(time < time_max && energy < energy_max, "{gpu_type}: {time:.4} {energy:.4}");
     }
 }

@@ -71,8 +71,8 @@ fn a_class_keeps_the_batch_that_its_rates_are_of() {
         };
         known(&mut first);
         let mut second = predictor(method);
-        for (kind, class, kept) in first.take_changed_classes() {
-            assert!(second.restore_class(&kind, class, kept));
+        for (gpu_type, class, kept) in first.take_changed_classes() {
+            assert!(second.restore_class(&gpu_type, class, kept));
         }
         for (name, mut p) in [("taught", first), ("restored", second)] {
             let gpus = GpuRequest::exactly(1);
@@ -190,7 +190,7 @@ fn lower_caps_are_not_faster() {
     }
 }
 
-/// `a` alone, then beside `b`, at a speed and card power; `b` alone.
+/// `a` alone, then beside `b`, at a speed and GPU power; `b` alone.
 fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64, shared_w: u64) {
     let at = p.job_count() as u64 * 100;
     for (i, name) in names.into_iter().enumerate() {
@@ -281,8 +281,8 @@ fn jobs_of_a_class_teach_each_other() {
         assert!(surface.basis.unwrap().starts_with("prior: "));
         // The same after a restart, from what the history kept.
         let mut q = predictor(method);
-        for (kind, class, kept) in p.take_changed_classes() {
-            assert!(q.restore_class(&kind, class, kept));
+        for (gpu_type, class, kept) in p.take_changed_classes() {
+            assert!(q.restore_class(&gpu_type, class, kept));
         }
         q.refit_pooled();
         q.describe(

@@ -28,7 +28,7 @@ fn data() -> PathBuf {
     std::env::var_os("WATTLE_DATA").map_or_else(|| beside.into(), PathBuf::from)
 }
 
-fn tenants(kind: &str) -> Option<Vec<Tenant>> {
+fn tenants(gpu_type: &str) -> Option<Vec<Tenant>> {
     let path = data().join("gavel/pairs.csv");
     let Ok(text) = std::fs::read_to_string(&path) else {
         println!("NOT RUN: no measured data at {}; name it in WATTLE_DATA", path.display());
@@ -39,7 +39,7 @@ fn tenants(kind: &str) -> Option<Vec<Tenant>> {
         batch => format!("{model}-b{batch}"),
     };
     let rows = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
-    let of_kind = rows.filter(|f| f[0] == kind);
+    let of_kind = rows.filter(|f| f[0] == gpu_type);
     let tenants = of_kind.map(|f| Tenant {
         me: name(f[1], f[2]),
         other: name(f[4], f[5]),
@@ -55,13 +55,13 @@ fn unordered(t: &Tenant) -> (&str, &str) {
 }
 
 /// One job of each class: first exclusive, then beside each other as `known` selects.
-fn taught(kind: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predictor {
+fn taught(gpu_type: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predictor {
     let mut p = Predictor::new(PredictorConfig::shipped());
     let mut minute = 0;
     let mut learn = |t: &Tenant, rate: f64, with: &[&str]| {
         minute += 1;
         let mut w = window(&format!("job-{}", t.me), Some(&t.me), minute);
-        w.gpu_type = kind.into();
+        w.gpu_type = gpu_type.into();
         (w.steps_per_s, w.steps_per_s_error) = (Some(rate), None);
         // The tables contain throughputs only.
         (w.power_mw_gpus, w.utilization_gpu_percent) = (None, None);
@@ -89,8 +89,8 @@ struct Score {
     worth_right: usize,
 }
 
-fn score(kind: &str, all: &[Tenant], out: impl Fn(&Tenant) -> bool) -> Score {
-    let p = taught(kind, all, |t| !out(t));
+fn score(gpu_type: &str, all: &[Tenant], out: impl Fn(&Tenant) -> bool) -> Score {
+    let p = taught(gpu_type, all, |t| !out(t));
     let mut score = Score::default();
     let mut sums: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
     for t in all.iter().filter(|t| out(t)) {
@@ -119,7 +119,7 @@ fn score(kind: &str, all: &[Tenant], out: impl Fn(&Tenant) -> bool) -> Score {
 
 /// Mean over the splits of the mean absolute error; over all, the share inside the 90 % interval and the
 /// share of pairs with a correct decision.
-fn over(kind: &str, protocol: &str, scores: &[Score]) -> (f64, f64) {
+fn over(gpu_type: &str, protocol: &str, scores: &[Score]) -> (f64, f64) {
     let n: usize = scores.iter().map(|s| s.error.len()).sum();
     let mean = |s: &Score| s.error.iter().sum::<f64>() / s.error.len() as f64;
     let error = scores.iter().map(mean).sum::<f64>() / scores.len() as f64;
@@ -127,15 +127,15 @@ fn over(kind: &str, protocol: &str, scores: &[Score]) -> (f64, f64) {
     let share = |of: fn(&Score) -> usize| scores.iter().map(of).sum::<usize>() as f64 / n as f64;
     let (inside, worth) = (share(|s| s.inside), share(|s| s.worth_right));
     println!(
-        "{kind} {protocol}: {n} tenants, off by {error:.4} (worst split {worst:.3}), inside {inside:.3}, worth pairing right {worth:.3}"
+        "{gpu_type} {protocol}: {n} tenants, off by {error:.4} (worst split {worst:.3}), inside {inside:.3}, worth pairing right {worth:.3}"
     );
     (error, worth)
 }
 
 #[test]
 fn left_out_fifth_of_the_pairs_is_predicted_by_the_others() {
-    for (kind, error_max) in [("v100", 0.055), ("p100", 0.021)] {
-        let Some(all) = tenants(kind) else { return };
+    for (gpu_type, error_max) in [("v100", 0.055), ("p100", 0.021)] {
+        let Some(all) = tenants(gpu_type) else { return };
         let mut pairs: Vec<(&str, &str)> = all.iter().map(unordered).collect();
         pairs.sort_unstable();
         pairs.dedup();
@@ -146,20 +146,20 @@ fn left_out_fifth_of_the_pairs_is_predicted_by_the_others() {
         let fold: BTreeMap<(&str, &str), usize> =
             order.iter().enumerate().map(|(i, (_, pair))| (*pair, i % 5)).collect();
         let scores: Vec<Score> =
-            (0..5).map(|k| score(kind, &all, |t| fold[&unordered(t)] == k)).collect();
-        let (error, worth) = over(kind, "pairs-out", &scores);
-        assert!(error <= error_max && worth >= 0.95, "{kind}: {error:.4} {worth:.3}");
+            (0..5).map(|k| score(gpu_type, &all, |t| fold[&unordered(t)] == k)).collect();
+        let (error, worth) = over(gpu_type, "pairs-out", &scores);
+        assert!(error <= error_max && worth >= 0.95, "{gpu_type}: {error:.4} {worth:.3}");
     }
 }
 
 /// Mean over jobs, so that jobs with few pairs have the same weight.
-fn each_job_left_out_is_off_by_at_most(error_max: f64, kind: &str) {
-    let Some(all) = tenants(kind) else { return };
+fn each_job_left_out_is_off_by_at_most(error_max: f64, gpu_type: &str) {
+    let Some(all) = tenants(gpu_type) else { return };
     let jobs: BTreeSet<&str> = all.iter().map(|t| t.me.as_str()).collect();
-    let of = |name: &str| score(kind, &all, |t| t.me == name || t.other == name);
+    let of = |name: &str| score(gpu_type, &all, |t| t.me == name || t.other == name);
     let scores: Vec<Score> = jobs.iter().map(|name| of(name)).collect();
-    let (error, _) = over(kind, "jobs-out", &scores);
-    assert!(error <= error_max, "{kind}: {error:.4}");
+    let (error, _) = over(gpu_type, "jobs-out", &scores);
+    assert!(error <= error_max, "{gpu_type}: {error:.4}");
 }
 
 #[test]
@@ -175,17 +175,17 @@ fn left_out_job_on_p100_is_predicted_by_its_rate_and_its_relatives() {
 /// For an unseen family, name and exclusive rate contain almost no information: the interval must be wide.
 #[test]
 fn left_out_family_has_wide_intervals() {
-    for kind in ["v100", "p100"] {
-        let Some(all) = tenants(kind) else { return };
+    for gpu_type in ["v100", "p100"] {
+        let Some(all) = tenants(gpu_type) else { return };
         fn family(name: &str) -> &str {
             WorkloadName::of(name).family
         }
         let families: BTreeSet<&str> = all.iter().map(|t| family(&t.me)).collect();
-        let of = |f: &str| score(kind, &all, |t| family(&t.me) == f || family(&t.other) == f);
+        let of = |f: &str| score(gpu_type, &all, |t| family(&t.me) == f || family(&t.other) == f);
         let scores: Vec<Score> = families.iter().map(|f| of(f)).collect();
-        over(kind, "family-out", &scores);
+        over(gpu_type, "family-out", &scores);
         let n: usize = scores.iter().map(|s| s.error.len()).sum();
         let inside = scores.iter().map(|s| s.inside).sum::<usize>() as f64 / n as f64;
-        assert!(inside > 0.75, "{kind}: {inside:.3}");
+        assert!(inside > 0.75, "{gpu_type}: {inside:.3}");
     }
 }

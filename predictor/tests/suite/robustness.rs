@@ -173,9 +173,9 @@ fn what_is_stored_brings_back_the_same_surface() {
     }
     let job_json = serde_json::to_string(p.knowledge_of(&job("j")).unwrap()).unwrap();
     let mut q = Predictor::new(PredictorConfig::shipped());
-    for (kind, class, kept) in p.take_changed_classes() {
+    for (gpu_type, class, kept) in p.take_changed_classes() {
         let json = serde_json::to_string(&kept).unwrap();
-        assert!(q.restore_class(&kind, class, serde_json::from_str(&json).unwrap()));
+        assert!(q.restore_class(&gpu_type, class, serde_json::from_str(&json).unwrap()));
     }
     assert!(q.restore_job(job("j"), serde_json::from_str(&job_json).unwrap()));
     let now = Timestamp::from_s(9_000);

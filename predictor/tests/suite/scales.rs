@@ -137,9 +137,9 @@ fn left_out(
     let mut errors = BTreeMap::new();
     for (model, table) in tables {
         let mut p = Predictor::new(config.clone());
-        for (of, (kind, class, stored)) in &classes {
+        for (of, (gpu_type, class, stored)) in &classes {
             if of != model {
-                assert!(p.restore_class(kind, class.clone(), stored.clone()));
+                assert!(p.restore_class(gpu_type, class.clone(), stored.clone()));
             }
         }
         let (seen, other): (Vec<Reading>, Vec<Reading>) =

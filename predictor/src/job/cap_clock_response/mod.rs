@@ -156,7 +156,7 @@ impl CapClockResponse {
         windows: &[Observation],
         class: &[AtSetting],
     ) -> Self {
-        let alone = || windows.iter().filter(|w| w.alone()).map(Observation::setting);
+        let alone = || windows.iter().filter(|w| w.is_exclusive()).map(Observation::setting);
         let class = || class.iter().map(|at| at.setting);
         let held_caps = alone().chain(class()).filter_map(|s| held_cap(gpu, s));
         let held_clocks = alone().chain(class()).filter_map(|s| held_clock(gpu, s));
