@@ -46,7 +46,7 @@ pub enum Event {
 pub enum Action {
     /// Propose this surface.
     PublishSurface(Box<Surface>),
-    /// Delete what is stored of a job that ended.
+    /// Delete the stored state of a job that ended.
     ForgetJob(JobId),
     /// Log that a window cannot be used.
     ReportUnusable {

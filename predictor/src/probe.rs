@@ -61,7 +61,7 @@ pub fn propose(
         |w: &&Observation| w.is_exclusive() && (w.gpus, w.nodes) == (last.gpus, last.nodes);
     let windows: Vec<&Observation> = job.windows().iter().filter(in_shape).collect();
     let usual = usual(&windows, gpu)?;
-    let is_usual = |w: &&&Observation| usual.is(Held::of(w, gpu));
+    let is_usual = |w: &&&Observation| usual.is(EffectiveSetting::of(w, gpu));
     let level = *windows.iter().rev().find(is_usual)?;
     if windows.iter().filter(is_usual).count() < WINDOWS_MIN {
         return None;
@@ -69,14 +69,14 @@ pub fn propose(
     let seconds = config.probe_ms as f64 / 1e3;
     let kwh = |cap_w: f64, gpus: u32| cap_w * f64::from(gpus) * seconds / 3.6e6;
     let past_probes = past_probes(job, gpu, usual);
-    let probed_kwh: f64 = past_probes.iter().map(|(held, gpus)| kwh(held.cap_w, *gpus)).sum();
+    let probed_kwh: f64 = past_probes.iter().map(|(setting, gpus)| kwh(setting.cap_w, *gpus)).sum();
     let affordable = |at: &&&Configuration| {
         let most = at.cap.map_or(gpu.cap_default_w, Power::as_w);
         probed_kwh + kwh(most, last.gpus) <= config.probe_energy_wh_max as f64 / 1e3
     };
     let seen = |at: &Configuration| {
-        let at = Held { cap_w: at.cap.map_or(usual.cap_w, Power::as_w), mhz: mhz(at) };
-        windows.iter().any(|w| at.is(Held::of(w, gpu)))
+        let at = EffectiveSetting { cap_w: at.cap.map_or(usual.cap_w, Power::as_w), mhz: mhz(at) };
+        windows.iter().any(|w| at.is(EffectiveSetting::of(w, gpu)))
     };
     let axes = [caps(level, usual, gpu), clocks(level, usual, gpu)];
     let sizes = sizes(job, level);
@@ -139,12 +139,12 @@ pub fn propose(
 
 /// Cap and clock of a GPU as numbers: the default cap and an infinite clock where none is set.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct EffectiveSetting {
     cap_w: f64,
     mhz: f64,
 }
 
-impl Held {
+impl EffectiveSetting {
     fn of(window: &Observation, gpu: &GpuSpec) -> Self {
         Self {
             cap_w: window.cap_w.unwrap_or(gpu.cap_default_w),
@@ -167,7 +167,7 @@ struct Axis {
 }
 
 /// The caps of the axis, where the default cap is known.
-fn caps(level: &Observation, usual: Held, gpu: &GpuSpec) -> Axis {
+fn caps(level: &Observation, usual: EffectiveSetting, gpu: &GpuSpec) -> Axis {
     if !gpu.cap_known {
         return Axis { all: Vec::new(), lower: Vec::new() };
     }
@@ -183,7 +183,7 @@ fn caps(level: &Observation, usual: Held, gpu: &GpuSpec) -> Axis {
 
 /// The clocks of the axis, where the GPU's top clock is known. A clock that the job does not reach
 /// (because of its cap or temperature) has no effect.
-fn clocks(level: &Observation, usual: Held, gpu: &GpuSpec) -> Axis {
+fn clocks(level: &Observation, usual: EffectiveSetting, gpu: &GpuSpec) -> Axis {
     let under = |clock_max: Option<Frequency>| Configuration { clock_max, ..at(level) };
     let all: Vec<_> = std::iter::once(None).chain(clock_axis(gpu)).map(under).collect();
     let reached = level.clock_mhz_mean.unwrap_or(f64::INFINITY).min(usual.mhz);
@@ -201,7 +201,7 @@ struct Baseline<'a> {
 }
 
 impl Baseline<'_> {
-    /// The candidate with the largest gain for its cost, where one gains enough; `now` holds the
+    /// The candidate with the largest gain for its cost, where one gains enough; `now` contains the
     /// predictions on the `axis`.
     fn best_of(
         &self,
@@ -290,23 +290,26 @@ fn mean_width(points: &[SurfacePoint]) -> Option<f64> {
 }
 
 /// The most frequent setting of `windows`; of two equally frequent ones the higher.
-fn usual(windows: &[&Observation], gpu: &GpuSpec) -> Option<Held> {
-    let held: Vec<Held> = windows.iter().map(|w| Held::of(w, gpu)).collect();
-    let count = |at: Held| held.iter().filter(|other| at.is(**other)).count();
-    let key = |at: &Held| (count(*at), at.cap_w, at.mhz);
-    held.iter()
+fn usual(windows: &[&Observation], gpu: &GpuSpec) -> Option<EffectiveSetting> {
+    let settings: Vec<EffectiveSetting> =
+        windows.iter().map(|w| EffectiveSetting::of(w, gpu)).collect();
+    let count = |at: EffectiveSetting| settings.iter().filter(|other| at.is(**other)).count();
+    let key = |at: &EffectiveSetting| (count(*at), at.cap_w, at.mhz);
+    settings
+        .iter()
         .copied()
         .max_by(|a, b| key(a).partial_cmp(&key(b)).expect("watts and clocks are numbers"))
 }
 
 /// Past probes: each distinct cap or clock below the usual one, with the number of GPUs.
-fn past_probes(job: &Job, gpu: &GpuSpec, usual: Held) -> Vec<(Held, u32)> {
-    let mut probes: Vec<(Held, u32)> = Vec::new();
+fn past_probes(job: &Job, gpu: &GpuSpec, usual: EffectiveSetting) -> Vec<(EffectiveSetting, u32)> {
+    let mut probes: Vec<(EffectiveSetting, u32)> = Vec::new();
     for window in job.windows().iter().filter(|w| w.is_exclusive()) {
-        let held = Held::of(window, gpu);
-        let lower = held.cap_w < usual.cap_w * (1.0 - SAME) || held.mhz < usual.mhz * (1.0 - SAME);
-        if lower && !probes.iter().any(|(other, _)| held.is(*other)) {
-            probes.push((held, window.gpus));
+        let setting = EffectiveSetting::of(window, gpu);
+        let lower =
+            setting.cap_w < usual.cap_w * (1.0 - SAME) || setting.mhz < usual.mhz * (1.0 - SAME);
+        if lower && !probes.iter().any(|(other, _)| setting.is(*other)) {
+            probes.push((setting, window.gpus));
         }
     }
     probes
@@ -339,7 +342,7 @@ mod tests {
     }
 
     /// A window of half a minute of a job that draws 240 W and is slowed as the cap bites.
-    fn window(number: u64, cap_w: u64, beside: bool) -> JobWindow {
+    fn window(number: u64, cap_w: u64, colocated: bool) -> JobWindow {
         let (from, until) = (Timestamp::from_s(100 * number), Timestamp::from_s(100 * number + 30));
         let share = (cap_w as f64 / 240.0).min(1.0);
         let neighbours = Neighbour { job: JobId::new("b").unwrap(), workload: None };
@@ -358,7 +361,7 @@ mod tests {
             cap_mw: Some(Power::from_w(cap_w)),
             clock_mhz_mean: Some(Frequency::from_mhz(1_300)),
             clock_mhz_max: None,
-            neighbours: if beside { vec![neighbours] } else { vec![] },
+            neighbours: if colocated { vec![neighbours] } else { vec![] },
             steps: Some(300),
             steps_per_s: Some(10.0 * share.powf(0.4)),
             steps_per_s_error: Some(0.02),
@@ -415,12 +418,12 @@ mod tests {
 
     /// Mean width over the axis of caps, and over that of clocks.
     fn widths(surface: &Surface) -> [f64; 2] {
-        let alone = |p: &&SurfacePoint| p.neighbours.is_empty() && p.gpus == 1;
+        let exclusive = |p: &&SurfacePoint| p.neighbours.is_empty() && p.gpus == 1;
         [false, true].map(|clocks| {
             let on = |p: &&SurfacePoint| {
                 if clocks { p.clock_mhz_max.is_some() } else { p.clock_mhz_max.is_none() }
             };
-            let points = surface.points.iter().filter(alone).filter(on);
+            let points = surface.points.iter().filter(exclusive).filter(on);
             mean_width(&points.cloned().collect::<Vec<_>>()).unwrap()
         })
     }
@@ -511,8 +514,8 @@ mod tests {
         let known = || (1..4).map(|number| window(number, 250, false));
         let shipped = PredictorConfig::shipped;
         assert!(after(&mut predictor(shipped()), known()).probe.is_some());
-        let beside = known().chain([window(4, 250, true)]);
-        assert_eq!(after(&mut predictor(shipped()), beside).probe, None);
+        let colocated = known().chain([window(4, 250, true)]);
+        assert_eq!(after(&mut predictor(shipped()), colocated).probe, None);
         let off = PredictorConfig { probe: false, ..shipped() };
         assert_eq!(after(&mut predictor(off), known()).probe, None);
         let poor = PredictorConfig { probe_energy_wh_max: 0, ..shipped() };

@@ -5,8 +5,8 @@
 //! acknowledged. While the server is unreachable writes are pending, by job: a surface is complete,
 //! so only the newest is written.
 //!
-//! What was learned is stored in the bucket `knowledge` (see [`store`]), so that a restart does not
-//! read the stream of windows again. Windows acknowledged immediately before a crash may be lost,
+//! Jobs, classes and scores are stored in the bucket `knowledge` (see [`store`]), so that a restart
+//! does not read the stream of windows again. Windows acknowledged immediately before a crash may be lost,
 //! which costs only accuracy.
 //!
 //! The registry decides whether the surfaces are in force (the crate `wattle-registry`). Whenever it
@@ -34,14 +34,14 @@ use crate::machine::{Action, Event, PredictorMachine};
 use crate::predictor::Predictor;
 use store::Store;
 
-/// The service's whole configuration.
+/// Configuration of the service.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServiceConfig {
-    /// The cluster it predicts for.
+    /// The cluster.
     pub cluster: ClusterId,
     /// Least wall time between two surfaces of one job, milliseconds. It limits the write rate where
-    /// the system's time runs faster than the wall's.
+    /// system time runs faster than wall time.
     #[serde(deserialize_with = "wattle_common::config::non_zero")]
     pub write_interval_wall_ms: u64,
     /// Configuration of the library.
@@ -67,7 +67,7 @@ pub async fn run(config: ServiceConfig, shutdown: &Shutdown) -> Result<(), BusEr
     }
 }
 
-/// Connects and restores what was learned.
+/// Connects and restores the stored state.
 async fn open(config: &ServiceConfig) -> Result<Service, BusError> {
     let name = &config.model.name;
     let bus = Bus::connect(&config.nats, config.cluster.clone(), "wattle-predictor").await?;
@@ -113,9 +113,9 @@ impl Service {
     async fn serve(&mut self, shutdown: &Shutdown) -> Result<(), BusError> {
         let begin = async {
             let name = self.machine.predictor().config().name.as_str();
-            let words = format!("predicts speed and power: {name}");
+            let description = format!("predicts speed and power: {name}");
             let word = (PREDICTOR_NAME_KEY, name);
-            let registered = self.bus.register_one_of(PREDICTOR_SERVICE, &words, word).await;
+            let registered = self.bus.register_one_of(PREDICTOR_SERVICE, &description, word).await;
             let service = registered
                 .inspect_err(|error| tracing::warn!(%error, "service not registered"))
                 .ok();
@@ -175,7 +175,7 @@ impl Service {
         Ok(())
     }
 
-    /// Deletes what is stored of jobs that ended while the service was down.
+    /// Deletes the stored state of jobs that ended while the service was down.
     async fn catch_up(&mut self, jobs: &[Change]) {
         let live: BTreeSet<&str> = jobs
             .iter()
@@ -282,11 +282,11 @@ impl Service {
         }
         let changed = self.machine.take_changed_classes();
         if let Err(error) = self.store.put_classes(changed).await {
-            tracing::warn!(%error, "what was learned of a class is not stored; its next job tries again");
+            tracing::warn!(%error, "class history not stored; it is stored again after its next change");
         }
         let scores = self.machine.take_changed_scores();
         if let Err(error) = self.store.put_scores(scores).await {
-            tracing::warn!(%error, "scores of predictions are not stored; the next ones try again");
+            tracing::warn!(%error, "prediction scores not stored; they are stored again after their next change");
         }
     }
 }

@@ -99,7 +99,7 @@ impl<'a> Question<'a> {
             let set = Setting::new(at.cap, at.clock_max);
             let known = settings.iter().position(|(s, _)| *s == set).unwrap_or_else(|| {
                 settings.truncate(SETTINGS_MAX - 1);
-                settings.push((set, self.model.held.prepare(set)));
+                settings.push((set, self.model.response.prepare(set)));
                 settings.len() - 1
             });
             out.push(self.point(at, together, &settings[known].1));
@@ -113,7 +113,7 @@ impl<'a> Question<'a> {
         together: Option<Together>,
         prepared: &PreparedSetting,
     ) -> SurfacePoint {
-        let (mut ln_power, mut power_variance) = self.model.ln_power_alone(at.gpus);
+        let (mut ln_power, mut power_variance) = self.model.ln_power_exclusive(at.gpus);
         let mut slow = (0.0, 0.0);
         if let Some(together) = together {
             slow = together.slow;
@@ -124,9 +124,10 @@ impl<'a> Question<'a> {
             ln_power = ln_power.min(self.gpu.cap_default_w.ln());
         }
         let set = Setting::new(at.cap, at.clock_max);
-        let (held, drop) = self.model.held.answer(prepared, ln_power, power_variance);
-        let beside = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
-        let under = LogNormal { mean: -held.mean, variance: held.fitted + held.form, dof: 8.0 };
+        let (effect, drop) = self.model.response.answer(prepared, ln_power, power_variance);
+        let colocated = LogNormal { mean: -slow.0, variance: slow.1, dof: 8.0 };
+        let under =
+            LogNormal { mean: -effect.mean, variance: effect.fitted + effect.form, dof: 8.0 };
         // The job's own scatter relative to that of windows in general.
         let (rate_noise, power_noise) = self.model.noise();
         let noise =
@@ -136,14 +137,16 @@ impl<'a> Question<'a> {
             // The reference configuration.
             Estimate { mean: 1.0, low: 1.0, high: 1.0 }
         } else {
-            beside.times(under).times(noise(rate_noise)).estimate(SPEED_MIN, SPEED_MAX)
+            colocated.times(under).times(noise(rate_noise)).estimate(SPEED_MIN, SPEED_MAX)
         };
         let steps_per_s = self
             .model
-            .ln_rate_set(at.shape(), prepared, held)
+            .ln_rate_set(at.shape(), prepared, effect)
             // An inferred iteration may be several steps or a part of one.
             .filter(|_| !self.model.inferred)
-            .map(|alone| alone.times(beside).times(noise(rate_noise)).estimate(1e-9, 1e9));
+            .map(|exclusive| {
+                exclusive.times(colocated).times(noise(rate_noise)).estimate(1e-9, 1e9)
+            });
         let power =
             LogNormal { mean: ln_power + drop.mean, variance: drop.fitted + drop.form, dof: 8.0 };
         let most = if self.gpu.cap_known { 1.1 * self.gpu.cap_default_w } else { 5_000.0 };
@@ -160,7 +163,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Logarithm of the slow-down beside one job of `class`, measured or from similar pairs.
+    /// Logarithm of the slowdown with one job of `class`, measured or from similar pairs.
     fn single(&self, class: &WorkloadId) -> (f64, f64) {
         let neighbour = std::slice::from_ref(class);
         let mut seen = self.seen_of(neighbour, |shared| shared.slow);
@@ -195,9 +198,9 @@ impl<'a> Question<'a> {
         let mix = self.model.mix(neighbours, self.profiles);
         let of = |shared: &SharedSet| shared.power;
         let set = self.seen_of(neighbours, of);
-        let alone = |n| self.seen_of(std::slice::from_ref(n), of).pop();
+        let exclusive = |n| self.seen_of(std::slice::from_ref(n), of).pop();
         let singles: Vec<SetObservation> = if set.is_empty() && neighbours.len() > 1 {
-            neighbours.iter().filter_map(alone).collect()
+            neighbours.iter().filter_map(exclusive).collect()
         } else {
             Vec::new()
         };
@@ -207,14 +210,14 @@ impl<'a> Question<'a> {
     fn together(&self, neighbours: &[WorkloadId], singles: &Singles<'_>) -> Together {
         let (mut others, mut variance) = (0.0, 0.0);
         for class in neighbours {
-            let alone = self.profiles.get(class).and_then(|p| p.ln_power);
-            let alone = alone.unwrap_or_else(|| {
+            let exclusive = self.profiles.get(class).and_then(|p| p.ln_power);
+            let exclusive = exclusive.unwrap_or_else(|| {
                 let (share, _) = prior::power_share(Some(class.as_str()), self.gpu.power_carried);
                 Gaussian { mean: share.mean + self.gpu.cap_default_w.ln(), sd: share.sd }
             });
-            let watts = alone.mean.exp();
+            let watts = exclusive.mean.exp();
             others += (watts - self.gpu.idle_w).max(1.0);
-            variance += (alone.sd * watts).powi(2);
+            variance += (exclusive.sd * watts).powi(2);
         }
         Together {
             slow: self.slow(neighbours, singles),
@@ -249,5 +252,5 @@ impl<'a> Question<'a> {
     }
 }
 
-/// By class, logarithm of the slow-down beside one job of it, with its variance.
+/// By class, logarithm of the slowdown with one job of it, with its variance.
 type Singles<'b> = BTreeMap<&'b WorkloadId, (f64, f64)>;

@@ -111,7 +111,7 @@ mod tests {
     }
 
     /// Mean coverage of a new family after `seen` families.
-    fn held(seen: usize, claimed: f64, apart: f64) -> f64 {
+    fn coverage(seen: usize, claimed: f64, apart: f64) -> f64 {
         let mut rng = Stream::new(11, "families");
         let rounds = 300;
         let one = |rng: &mut Stream| {
@@ -130,14 +130,17 @@ mod tests {
         for seen in [3, 4, 8] {
             for apart in [0.0, 0.5, 1.0] {
                 for claimed in [1.0, 2.0] {
-                    let held = held(seen, claimed, apart);
-                    assert!((0.85..=0.95).contains(&held), "{seen} {apart} {claimed}: {held}");
+                    let coverage = coverage(seen, claimed, apart);
+                    assert!(
+                        (0.85..=0.95).contains(&coverage),
+                        "{seen} {apart} {claimed}: {coverage}"
+                    );
                 }
-                let wide = held(seen, 0.5, apart);
+                let wide = coverage(seen, 0.5, apart);
                 assert!((0.87..=0.995).contains(&wide), "{seen} {apart}: {wide}");
             }
         }
-        let many = held(40, 0.5, 0.5);
+        let many = coverage(40, 0.5, 0.5);
         assert!((0.86..=0.95).contains(&many), "{many}");
     }
 

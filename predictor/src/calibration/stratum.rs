@@ -86,18 +86,18 @@ impl<'a> SeenConfigurations<'a> {
     pub fn of(windows: &'a [Observation], gpu: &'a GpuSpec, class: Option<&WorkloadId>) -> Self {
         let settings: BTreeSet<_> =
             windows.iter().map(|w| setting(gpu, w.cap_w, w.clock_mhz_max)).collect();
-        let alone = windows.iter().filter(|w| w.is_exclusive());
+        let exclusive = windows.iter().filter(|w| w.is_exclusive());
         Self {
             gpu,
             windows,
-            shapes: alone.map(|w| (w.gpus, w.nodes, w.global_batch)).collect(),
+            shapes: exclusive.map(|w| (w.gpus, w.nodes, w.global_batch)).collect(),
             settings: settings.len() > 1,
             company: windows.iter().any(|w| !w.is_exclusive()),
             family: family(class),
         }
     }
 
-    /// Stratum of a prediction of `at`; `met` states whether a class was ever seen co-located.
+    /// Stratum of a prediction of `at`; `seen_colocated` states whether a class was ever seen co-located.
     #[must_use]
     pub fn place(
         &self,
@@ -107,12 +107,12 @@ impl<'a> SeenConfigurations<'a> {
         let family_here = || self.family.clone();
         let place =
             |aspect, horizon| Stratum { aspect, horizon, family: family_here(), newcomer: None };
-        let beside = !at.neighbours.is_empty();
+        let colocated = !at.neighbours.is_empty();
         let same = |seen: Option<u32>| at.global_batch.is_none_or(|b| seen.is_none_or(|s| s == b));
         let here =
             |(gpus, nodes, batch): Shape| gpus == at.gpus && nodes == at.nodes && same(batch);
         let shape = self.shapes.iter().any(|s| here(*s));
-        let aspect = match (beside, shape) {
+        let aspect = match (colocated, shape) {
             (true, _) => Aspect::Colocation,
             (false, true) => Aspect::Setting,
             (false, false) => Aspect::Shape,

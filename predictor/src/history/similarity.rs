@@ -80,20 +80,20 @@ impl ObservedTraits {
     /// Traits of `job` on `gpu`.
     #[must_use]
     pub fn of(job: &Job, gpu: &GpuSpec) -> Self {
-        let alone = || job.windows().iter().filter(|w| w.is_exclusive());
-        let free = alone()
+        let exclusive = || job.windows().iter().filter(|w| w.is_exclusive());
+        let uncapped = exclusive()
             .filter(|w| w.gpu_power_w.is_some_and(|watts| cap::is_free(gpu, watts, w.setting())));
         let values: [Vec<f64>; TRAITS] = [
-            alone().filter_map(|w| w.busy).collect(),
-            alone().filter_map(|w| w.memory_busy).collect(),
+            exclusive().filter_map(|w| w.busy).collect(),
+            exclusive().filter_map(|w| w.memory_busy).collect(),
             // The peak grows in the first steps and then stays.
-            alone()
+            exclusive()
                 .filter_map(|w| w.memory_mib)
                 .max()
                 .map(|mib| (mib as f64).ln())
                 .into_iter()
                 .collect(),
-            free.filter_map(|w| w.gpu_power_w).map(f64::ln).collect(),
+            uncapped.filter_map(|w| w.gpu_power_w).map(f64::ln).collect(),
         ];
         let mut seen = [None; TRAITS];
         for (i, values) in values.into_iter().enumerate() {
@@ -105,7 +105,7 @@ impl ObservedTraits {
         let default = |w: &&wattle_common::observation::Observation| {
             !w.rate_inferred && cap::is_default(gpu, w.setting())
         };
-        let rates = alone()
+        let rates = exclusive()
             .filter(default)
             .filter_map(|w| Some(((w.gpus, w.nodes), w.rate?.ln())))
             .collect();

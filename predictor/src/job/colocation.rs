@@ -57,8 +57,8 @@ impl JobModel {
         let mix = self.mix(&window.neighbours, context.profiles);
         let me = self.traits();
         let pair = |class: &WorkloadId| {
-            let alone = self.mix(std::slice::from_ref(class), context.profiles);
-            (alone, self.pair_slow(&me, class, context.profiles, context.pooled))
+            let exclusive = self.mix(std::slice::from_ref(class), context.profiles);
+            (exclusive, self.pair_slow(&me, class, context.profiles, context.pooled))
         };
         let pairs: Vec<_> = window.neighbours.iter().map(pair).collect();
         match pairs.as_slice() {
@@ -86,14 +86,14 @@ impl JobModel {
             }
             let (slow, power) = sets.entry(&window.neighbours).or_default();
             let row = |y: f64, variance: f64| Row { x: vec![1.0], y, sd: variance.sqrt() };
-            let at = self.held.prepare(window.setting());
-            let under = self.held.answer(&at, self.ln_power_alone(window.gpus).0, 0.0).0;
+            let at = self.response.prepare(window.setting());
+            let under = self.response.answer(&at, self.ln_power_exclusive(window.gpus).0, 0.0).0;
             if let Some(rate) = window.rate
                 && known_alone(window.shape())
-                && let Some(alone) = self.ln_rate_set(window.shape(), &at, under)
+                && let Some(exclusive) = self.ln_rate_set(window.shape(), &at, under)
             {
-                let variance = alone.variance + window.rate_sd * window.rate_sd;
-                slow.push(row(alone.mean - rate.ln(), variance));
+                let variance = exclusive.variance + window.rate_sd * window.rate_sd;
+                slow.push(row(exclusive.mean - rate.ln(), variance));
             }
             if let Some((ln_ratio, variance)) = self.power_ratio(window, context) {
                 power.push(row(ln_ratio, variance));
@@ -134,10 +134,10 @@ impl JobModel {
             return None;
         }
         let idle = context.gpu.idle_w;
-        let mut sum = (self.ln_power_alone(window.gpus).0.exp() - idle).max(1.0);
+        let mut sum = (self.ln_power_exclusive(window.gpus).0.exp() - idle).max(1.0);
         for class in &window.neighbours {
-            let alone = context.profiles.get(class)?.ln_power?;
-            sum += (alone.mean.exp() - idle).max(1.0);
+            let exclusive = context.profiles.get(class)?.ln_power?;
+            sum += (exclusive.mean.exp() - idle).max(1.0);
         }
         let above = card_w - idle;
         (above > 1.0).then(|| {

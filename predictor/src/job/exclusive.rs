@@ -24,16 +24,16 @@ const BUSY_SD: f64 = 0.03;
 /// Exclusive busy share, and whether it was observed: from exclusive windows; else from the class;
 /// else the job's own part of shared windows, which is slightly lower; else the prior.
 pub(super) fn busy(windows: &[Observation], class: &Profile) -> (Gaussian, bool) {
-    let alone: Vec<f64> =
+    let exclusive: Vec<f64> =
         windows.iter().filter(|w| w.is_exclusive()).filter_map(|w| w.busy).collect();
-    let beside: Vec<f64> =
+    let colocated: Vec<f64> =
         windows.iter().filter(|w| !w.is_exclusive()).filter_map(|w| w.busy_job).collect();
     let own = |seen: Vec<f64>, between: f64| {
         let n = seen.len() as f64;
         median_high(seen.into_iter())
             .map(|mean| Gaussian { mean, sd: (BUSY_SD * BUSY_SD / n + between * between).sqrt() })
     };
-    match own(alone, 0.01).or(class.busy).or_else(|| own(beside, 0.1)) {
+    match own(exclusive, 0.01).or(class.busy).or_else(|| own(colocated, 0.1)) {
         Some(prior) => (prior, true),
         None => (prior::UTILIZATION, false),
     }
@@ -78,17 +78,17 @@ pub(super) fn powers(job: &Job, gpu: &GpuSpec) -> Vec<PowerLevel> {
 /// class. Without any: above the power seen under a limit; else the prior of the kind of network.
 pub(super) fn power(job: &Job, context: Context<'_>) -> ExclusivePower {
     let gpu = context.gpu;
-    let alone = || job.windows().iter().filter(|w| w.is_exclusive());
+    let exclusive = || job.windows().iter().filter(|w| w.is_exclusive());
     let free = free(job, gpu);
     let gpus = free.last().map_or(job.gpus.max, |(w, _)| w.gpus);
-    let held = alone().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp);
-    let level = match (context.class.ln_power, held) {
+    let highest = exclusive().filter_map(|w| w.gpu_power_w).max_by(f64::total_cmp);
+    let level = match (context.class.ln_power, highest) {
         // The class's powers by number of GPUs are among the rows.
         (Some(class), _) if !context.class.powers.is_empty() => Gaussian { sd: 0.5, ..class },
         (Some(class), _) => class,
         // Between the power seen under a cap and the GPU's maximum.
-        (None, Some(held)) if free.is_empty() => {
-            let (low, high) = (held.ln(), (0.97 * gpu.cap_default_w).max(held * 1.02).ln());
+        (None, Some(highest)) if free.is_empty() => {
+            let (low, high) = (highest.ln(), (0.97 * gpu.cap_default_w).max(highest * 1.02).ln());
             Gaussian { mean: (low + high) / 2.0, sd: (high - low).max(0.04) / 3.0 }
         }
         (None, _) => {

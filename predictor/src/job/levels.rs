@@ -42,13 +42,13 @@ impl JobModel {
         let mut rows: BTreeMap<JobShape, Vec<Row>> = BTreeMap::new();
         for window in windows.iter().filter(|w| !self.groups.contains(&w.shape())) {
             let Some(rate) = window.rate else { continue };
-            let at = self.held.prepare(window.setting());
-            let held = self.held.answer(&at, self.ln_power_alone(window.gpus).0, 0.0).0;
+            let at = self.response.prepare(window.setting());
+            let effect = self.response.answer(&at, self.ln_power_exclusive(window.gpus).0, 0.0).0;
             let (offset, variance) = self.neighbours_slow(window, context);
-            let variance = variance + held.fitted + held.form;
+            let variance = variance + effect.fitted + effect.form;
             rows.entry(window.shape()).or_default().push(Row {
                 x: vec![1.0],
-                y: rate.ln() + held.mean + offset,
+                y: rate.ln() + effect.mean + offset,
                 sd: (window.rate_sd * window.rate_sd + variance).sqrt(),
             });
         }

@@ -92,7 +92,7 @@ pub struct JobModel {
     /// Exclusive power of one GPU at the default setting.
     power: ExclusivePower,
     /// Response to caps and clocks.
-    pub held: CapClockResponse,
+    pub response: CapClockResponse,
     /// Observed power of one GPU at the default setting, by number of GPUs.
     powers: Vec<PowerLevel>,
     /// Observations under caps and clocks, without the prior.
@@ -144,7 +144,7 @@ impl JobModel {
                 .max()
                 .or(context.class.memory_mib),
             power,
-            held: CapClockResponse::expected(
+            response: CapClockResponse::expected(
                 context.gpu,
                 (transfer, same_family),
                 ln_power,
@@ -164,9 +164,9 @@ impl JobModel {
         let (held_power, power_default_seen) = model.fit_held_power(windows, context);
         let (held_speed, speed_default_seen) = model.fit_speed(windows, context);
         let default_seen = (speed_default_seen, power_default_seen);
-        model.held.learn(held_speed, held_power, default_seen);
-        let demand = |gpus| model.ln_power_alone(gpus).0;
-        model.settings = settings::raw(windows, &model.held, context.gpu, demand);
+        model.response.learn(held_speed, held_power, default_seen);
+        let demand = |gpus| model.ln_power_exclusive(gpus).0;
+        model.settings = settings::raw(windows, &model.response, context.gpu, demand);
         model.powers = exclusive::powers(job, context.gpu);
         model.fit_shared(windows, context);
         model
@@ -174,7 +174,7 @@ impl JobModel {
 
     /// Natural logarithm of one GPU's exclusive power at the default setting (W), with its variance.
     #[must_use]
-    pub fn ln_power_alone(&self, gpus: u32) -> (f64, f64) {
+    pub fn ln_power_exclusive(&self, gpus: u32) -> (f64, f64) {
         self.power.ln_watts(gpus)
     }
 

@@ -90,8 +90,8 @@ mod tests {
         for (cap, y, _) in caps(0.001, 0.0) {
             assert!((at(0.001, 0.0, cap).0 - y).abs() < 0.003, "{cap}");
         }
-        let (met, smoothed) = (at(0.001, 0.05, 175.0).0, at(0.03, 0.05, 175.0).0);
-        assert!((met - 0.15).abs() < 0.005 && smoothed < 0.13, "{met} {smoothed}");
+        let (precise, smoothed) = (at(0.001, 0.05, 175.0).0, at(0.03, 0.05, 175.0).0);
+        assert!((precise - 0.15).abs() < 0.005 && smoothed < 0.13, "{precise} {smoothed}");
         // Between observed caps the variance is larger than on them.
         assert!(at(0.001, 0.0, 112.0).1 > at(0.001, 0.0, 100.0).1);
         assert!(OwnTimeCurve::fit(&caps(0.01, 0.0)[..1], 250.0).is_none());

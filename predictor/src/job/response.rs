@@ -16,12 +16,12 @@ impl JobModel {
         windows: &[Observation],
         context: Context<'_>,
     ) -> (Posterior, bool) {
-        let mut rows = self.held.class_rows(Output::Power, &context.class.settings, 0);
+        let mut rows = self.response.class_rows(Output::Power, &context.class.settings, 0);
         let power = |w: &Observation| Some((w.gpu_power_w?.ln(), POWER_SD));
         let shifts = isotonic::shifts(windows, context.gpu, power);
         for (window, shift) in windows.iter().zip(shifts).filter(|(w, _)| w.is_exclusive()) {
-            let demand = self.ln_power_alone(window.gpus).0;
-            let (x, mean, open) = self.held.columns(Output::Power, window.setting(), demand);
+            let demand = self.ln_power_exclusive(window.gpus).0;
+            let (x, mean, open) = self.response.columns(Output::Power, window.setting(), demand);
             let Some(watts) = window.gpu_power_w.filter(|_| x.iter().any(|x| *x != 0.0)) else {
                 continue;
             };
@@ -30,7 +30,7 @@ impl JobModel {
             let sd = LEAST_SD.get().hypot(open.sqrt());
             rows.push(Row { x, y: watts.ln() + shift - demand - mean, sd });
         }
-        (fit(&rows, &self.held.priors(Output::Power)), self.power.is_seen)
+        (fit(&rows, &self.response.priors(Output::Power)), self.power.is_seen)
     }
 
     /// Fits step rates and their response; true where the rate at the default setting was observed.
@@ -47,26 +47,29 @@ impl JobModel {
                 self.groups.push(group);
             }
         }
-        let alone_in = |shape: JobShape| rated().any(|w| w.is_exclusive() && w.shape() == shape);
-        let beside = rated().filter(|w| !w.is_exclusive() && !alone_in(w.shape())).count() as f64;
+        let has_exclusive =
+            |shape: JobShape| rated().any(|w| w.is_exclusive() && w.shape() == shape);
+        let colocated =
+            rated().filter(|w| !w.is_exclusive() && !has_exclusive(w.shape())).count() as f64;
         let levels = self.groups.len();
-        let mut rows = self.held.class_rows(Output::Slow, &context.class.settings, levels);
+        let mut rows = self.response.class_rows(Output::Slow, &context.class.settings, levels);
         for (window, shift) in windows.iter().zip(shifts).rev().filter(|(w, _)| w.rate.is_some()) {
             // Shared windows set the level only where no exclusive window does. The slowdown that
             // they are corrected by has a common error, so a sum of them is no more precise than one.
-            if !window.is_exclusive() && alone_in(window.shape()) {
+            if !window.is_exclusive() && has_exclusive(window.shape()) {
                 continue;
             }
             let Some(group) = self.groups.iter().position(|g| *g == window.shape()) else {
                 continue;
             };
             let (offset, variance) = self.neighbours_slow(window, context);
-            let demand = self.ln_power_alone(window.gpus).0;
-            let (columns, slow, open) = self.held.columns(Output::Slow, window.setting(), demand);
+            let demand = self.ln_power_exclusive(window.gpus).0;
+            let (columns, slow, open) =
+                self.response.columns(Output::Slow, window.setting(), demand);
             rows.push(Row {
                 x: self.speed_row(group, &columns),
                 y: window.rate.map_or(0.0, f64::ln) + shift + offset + slow,
-                sd: (window.rate_sd * window.rate_sd + beside * variance + open).sqrt(),
+                sd: (window.rate_sd * window.rate_sd + colocated * variance + open).sqrt(),
             });
         }
         let middle = median_high(rows.iter().filter(|r| r.x[..levels].contains(&1.0)).map(|r| r.y));
@@ -77,7 +80,7 @@ impl JobModel {
             .map(|g| {
                 context.class.levels.get(g).copied().unwrap_or(Gaussian { mean: middle, sd: 3.0 })
             })
-            .chain(self.held.priors(Output::Slow))
+            .chain(self.response.priors(Output::Slow))
             .collect();
         self.speed = fit(&rows, &priors);
         if !self.inferred {
@@ -95,7 +98,7 @@ impl JobModel {
 
     /// Features of the step-rate fit: an indicator for each level, and minus the slowdown's features.
     pub(super) fn speed_row(&self, group: usize, columns: &[f64]) -> Vec<f64> {
-        let mut row = vec![0.0; self.groups.len() + self.held.width()];
+        let mut row = vec![0.0; self.groups.len() + self.response.width()];
         row[group] = 1.0;
         for (cell, x) in row[self.groups.len()..].iter_mut().zip(columns) {
             *cell = -x;

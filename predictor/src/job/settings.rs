@@ -19,32 +19,34 @@ const SD_MAX: f64 = 0.1;
 /// Largest number of configurations with a level.
 const LEVELS_MAX: usize = 8;
 
-/// Effects that `windows` show under each knot of `held`, for the current number of GPUs; `demand` is
+/// Effects that `windows` show under each knot of `response`, for the current number of GPUs; `demand` is
 /// the natural logarithm of one GPU's exclusive power on a number of GPUs.
 pub(super) fn raw(
     windows: &[Observation],
-    held: &CapClockResponse,
+    response: &CapClockResponse,
     gpu: &GpuSpec,
     demand: impl Fn(u32) -> f64,
 ) -> Vec<AtSetting> {
-    let knots = held.knots();
-    let alone = || windows.iter().filter(|w| w.is_exclusive());
+    let knots = response.knots();
+    let exclusive = || windows.iter().filter(|w| w.is_exclusive());
     // Effects are relative to the default setting, which must have been observed.
-    if knots.is_empty() || !alone().any(|w| cap::is_default(gpu, w.setting())) {
+    if knots.is_empty() || !exclusive().any(|w| cap::is_default(gpu, w.setting())) {
         return Vec::new();
     }
     // On fewer GPUs each draws more power, and the same cap has a larger effect.
-    let shift = |half, w: &Observation| held.shift(half, w.setting(), demand(w.gpus));
-    let slow = half(alone(), held, |w| Some((-w.rate?.ln() - shift(Output::Slow, w), w.rate_sd)));
-    let power =
-        half(alone(), held, |w| Some((w.gpu_power_w?.ln() - shift(Output::Power, w), POWER_SD)));
+    let shift = |half, w: &Observation| response.shift(half, w.setting(), demand(w.gpus));
+    let slow =
+        half(exclusive(), response, |w| Some((-w.rate?.ln() - shift(Output::Slow, w), w.rate_sd)));
+    let power = half(exclusive(), response, |w| {
+        Some((w.gpu_power_w?.ln() - shift(Output::Power, w), POWER_SD))
+    });
     let sure = |seen: &[Gaussian], i: usize| seen.get(i).copied().filter(|s| s.sd < SD_MAX);
     knots
         .iter()
         .enumerate()
         .map(|(i, setting)| AtSetting {
             setting: *setting,
-            ln_power: Some(held.ln_power()),
+            ln_power: Some(response.ln_power()),
             slow: sure(&slow, i),
             power: sure(&power, i),
         })
@@ -56,7 +58,7 @@ pub(super) fn raw(
 /// One level for each configuration and one deviation from it for each setting.
 fn half<'a>(
     windows: impl Iterator<Item = &'a Observation>,
-    held: &CapClockResponse,
+    response: &CapClockResponse,
     of: impl Fn(&Observation) -> Option<(f64, f64)>,
 ) -> Vec<Gaussian> {
     let mut levels: BTreeMap<(u32, u32), usize> = BTreeMap::new();
@@ -69,12 +71,12 @@ fn half<'a>(
         } else {
             continue;
         };
-        if let (Some(knot), Some((y, sd))) = (held.knot(window.setting()), of(window)) {
+        if let (Some(knot), Some((y, sd))) = (response.knot(window.setting()), of(window)) {
             seen.push((level, knot, y, sd));
         }
     }
     let Some((_, _, first, _)) = seen.first().copied() else { return Vec::new() };
-    let knots = held.knots().len();
+    let knots = response.knots().len();
     let rows: Vec<Row> = seen
         .into_iter()
         .map(|(level, knot, y, sd)| {

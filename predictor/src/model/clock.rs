@@ -86,7 +86,7 @@ impl ClockCurves {
 
     /// Whether `mhz` lies within the observed clocks.
     #[must_use]
-    pub fn holds(&self, mhz: f64) -> bool {
+    pub fn contains(&self, mhz: f64) -> bool {
         (self.low_mhz..=self.high_mhz).contains(&mhz)
     }
 
@@ -179,7 +179,7 @@ mod tests {
             let off = clocks.ln_power(f).unwrap() - (power(f) / top.1).ln();
             assert!(off.abs() < 0.04, "{f}: {off}");
         }
-        assert!(clocks.holds(900.0) && !clocks.holds(700.0));
+        assert!(clocks.contains(900.0) && !clocks.contains(700.0));
         assert!(ClockCurves::fit(&known[..2]).is_none());
     }
 

@@ -272,7 +272,7 @@ mod tests {
         assert!((of(2, 1.0, 2f64.ln()).0 - 3f64.ln()).abs() < 1e-9);
         // A few per cent for each neighbour below capacity (EaCO: 3.5 %).
         assert!((of(3, 0.2, 0.035).0 - 0.105).abs() < 0.005);
-        // Two fit and three do not; pairs alone would not show it.
+        // Two fit and three do not; pairs do not show it.
         assert!(of(2, 0.44, 0.02).0 > 0.04 + 0.15, "{:?}", of(2, 0.44, 0.02));
         assert!(of(3, 0.2, 0.035).1 > 0.01, "less certain than any pair");
     }

@@ -1,6 +1,6 @@
 //! State of every job, and predictions from it.
 //!
-//! The predictor holds jobs, their history by class, the limits of each GPU type, and the fitted
+//! The predictor contains jobs, their history by class, the limits of each GPU type, and the fitted
 //! models; the formulas are in [`crate::model`]. It makes no placement decision.
 //!
 //! Memory is bounded: about 250 bytes for a window, 13 kB for a job's models and 104 kB at most for

@@ -43,14 +43,15 @@ impl Predictor {
             let seen_configurations = SeenConfigurations::of(job.windows(), &gpu, class.as_ref());
             let wanted: Vec<Configuration> = seen.iter().map(configuration).collect();
             let points = self.raw_points(id, job, (gpu_type, &gpu), &wanted);
-            let alone: Vec<Configuration> = wanted
+            let exclusive: Vec<Configuration> = wanted
                 .iter()
                 .filter(|at| !at.neighbours.is_empty())
                 .map(|at| Configuration { neighbours: Vec::new(), ..at.clone() })
                 .collect();
-            let mut alone = self.raw_points(id, job, (gpu_type, &gpu), &alone).into_iter();
+            let mut exclusive = self.raw_points(id, job, (gpu_type, &gpu), &exclusive).into_iter();
             for ((seen, at), point) in seen.iter().zip(&wanted).zip(points) {
-                let place = seen_configurations.place(at, |class| self.met(gpu_type, class));
+                let place =
+                    seen_configurations.place(at, |class| self.seen_colocated(gpu_type, class));
                 let mut put = |quantity, score: Option<f64>| {
                     let put =
                         |s| ((*gpu_type).to_owned(), quantity, place.clone(), (*id).clone(), s);
@@ -61,10 +62,10 @@ impl Predictor {
                 let speed = rate.zip(point.steps_per_s.as_ref());
                 put(Quantity::Speed, speed.and_then(|(rate, e)| score(rate, e)));
                 if !seen.is_exclusive() {
-                    let expected = alone.next().and_then(|p| p.steps_per_s).map(|e| e.mean);
+                    let expected = exclusive.next().and_then(|p| p.steps_per_s).map(|e| e.mean);
                     // The observed exclusive rate is preferred to the model's.
-                    let alone = rate_alone(job.windows(), seen).or(expected);
-                    let kept = rate.zip(alone).map(|(rate, alone)| rate / alone);
+                    let exclusive = exclusive_rate(job.windows(), seen).or(expected);
+                    let kept = rate.zip(exclusive).map(|(rate, exclusive)| rate / exclusive);
                     let kept = kept.map(|k| k.min(SPEED_MAX));
                     put(
                         Quantity::RelativeSpeed,
@@ -99,13 +100,13 @@ impl Predictor {
         // Hundreds of points share a few strata.
         let mut known: Vec<(Stratum, [f64; 3])> = Vec::new();
         for (point, at) in points.iter_mut().zip(wanted) {
-            let place = seen_configurations.place(at, |class| self.met(gpu_type, class));
-            let met = known.iter().find(|(seen, _)| *seen == place).map(|(_, by)| *by);
-            let [speed, relative, power] = met.unwrap_or_else(|| {
+            let place = seen_configurations.place(at, |class| self.seen_colocated(gpu_type, class));
+            let cached = known.iter().find(|(seen, _)| *seen == place).map(|(_, by)| *by);
+            let [speed, relative, power] = cached.unwrap_or_else(|| {
                 let by = |quantity| self.calibration.stretch(gpu_type, quantity, &place);
                 let speed = by(Quantity::Speed);
-                let beside = place.aspect() == Aspect::Colocation;
-                let relative = if beside { by(Quantity::RelativeSpeed) } else { speed };
+                let colocated = place.aspect() == Aspect::Colocation;
+                let relative = if colocated { by(Quantity::RelativeSpeed) } else { speed };
                 let found = [speed, relative, by(Quantity::Power)];
                 known.push((place, found));
                 found
@@ -133,13 +134,13 @@ impl Predictor {
         let expected = energy(&point)?;
         let class = self.class_of(job, known);
         let seen_configurations = SeenConfigurations::of(known.windows(), &gpu, class.as_ref());
-        let place = seen_configurations.place(at, |class| self.met(gpu_type, class));
+        let place = seen_configurations.place(at, |class| self.seen_colocated(gpu_type, class));
         let factor = self.calibration.stretch(gpu_type, Quantity::Energy, &place);
         Some(stretched(&expected, factor, 0.0, f64::MAX))
     }
 
     /// Whether jobs of `class` were seen co-located.
-    fn met(&self, gpu_type: &str, class: &WorkloadId) -> bool {
+    fn seen_colocated(&self, gpu_type: &str, class: &WorkloadId) -> bool {
         let kept = self.history.class(gpu_type, class);
         kept.is_some_and(|c| c.jobs.iter().any(|(_, s)| !s.shared.is_empty()))
     }
@@ -172,12 +173,12 @@ fn energy(point: &SurfacePoint) -> Option<Estimate> {
     Some(product(&point.gpu_power_w, &time_of(point.steps_per_s.as_ref()?)))
 }
 
-/// Median exclusive step rate where `beside` was seen.
-fn rate_alone(windows: &[Observation], beside: &Observation) -> Option<f64> {
+/// Median exclusive step rate in the shape and setting of the co-located window `shared`.
+fn exclusive_rate(windows: &[Observation], shared: &Observation) -> Option<f64> {
     let same = |w: &&Observation| {
         w.is_exclusive()
-            && w.shape() == beside.shape()
-            && w.setting() == beside.setting()
+            && w.shape() == shared.shape()
+            && w.setting() == shared.setting()
             && !w.rate_inferred
     };
     median_high(windows.iter().filter(same).filter_map(|w| w.rate))

@@ -82,7 +82,7 @@ impl Predictor {
         let max = self.config.points_max as usize;
         let pooled = self.pooled(gpu_type);
         let batches = known.other_batches(class);
-        let axes = Axes { gpu: &gpu, clocks_seen: model.held.clocks(), batches_seen: &batches };
+        let axes = Axes { gpu: &gpu, clocks_seen: model.response.clocks(), batches_seen: &batches };
         let wanted = configurations(known.gpus, &shapes, &sets, &axis, axes, max);
         let learned = self.learned_points((job, known), (gpu_type, &gpu), &wanted);
         let points = learned.unwrap_or_else(|| {

@@ -97,9 +97,9 @@ impl Predictor {
     /// Keeps the readings of an undeclared job that ends, for its anonymous class.
     pub(super) fn retain_for_class(&mut self, id: &JobId) {
         let (Some(job), Some(model)) = (self.jobs.get(id), self.models.get(id)) else { return };
-        let alone = job.windows().iter().filter(|w| w.is_exclusive()).count();
+        let exclusive = job.windows().iter().filter(|w| w.is_exclusive()).count();
         let (None, Some(gpu_type)) = (&job.workload, &job.gpu_type) else { return };
-        if alone < WINDOWS_MIN {
+        if exclusive < WINDOWS_MIN {
             return;
         }
         let matched = self.match_of(id, job);

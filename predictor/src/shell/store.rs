@@ -1,7 +1,7 @@
-//! Proposes surfaces and stores what was learned.
+//! Proposes surfaces and stores jobs, classes and scores.
 //!
 //! Surfaces are proposed on the predictor's subject. Keys of the bucket `knowledge`:
-//! `<predictor>.job.<job>` holds a job's description and windows, `<predictor>.class.<gpu type>.<class>`
+//! `<predictor>.job.<job>` contains a job's description and windows, `<predictor>.class.<gpu type>.<class>`
 //! the history of a workload class, `<predictor>.scores.<gpu type>.<quantity>` prediction errors. An
 //! entry that cannot be read, or that another version wrote, is skipped and counted; it is replaced
 //! by the next write.

@@ -127,7 +127,7 @@ pub fn configurations(
         })
     });
     let seen_sets = sets_seen.iter().filter(|s| s.len() > 1).cloned();
-    // Lazily: with many classes triples alone exceed the limit.
+    // Lazily: with many classes the triples exceed the limit.
     let sets = singles.iter().cloned().chain(seen_sets).chain(pairs).chain(triples);
     let mut done = BTreeSet::new();
     'full: for mut set in sets {
@@ -254,8 +254,8 @@ mod tests {
         let axes = Axes { batches_seen: &[32, 64], ..axes(&CARD, &[]) };
         let all = configurations(GpuRequest::exactly(1), &[], &[], &[id("a")], axes, 1_000);
         let batches = |c: &&Configuration| c.global_batch.is_some();
-        let beside = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
-        assert_eq!(all[..beside].iter().filter(batches).count(), 2);
+        let colocated = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
+        assert_eq!(all[..colocated].iter().filter(batches).count(), 2);
         assert_eq!(all.iter().filter(batches).count(), 2);
     }
 
@@ -273,8 +273,8 @@ mod tests {
         );
         let at =
             |mhz| all.iter().position(|c| c.clock_max == Some(Frequency::from_mhz(mhz))).unwrap();
-        let beside = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
-        assert!(at(1_275) < beside && at(1_050) < beside && at(1_125) > beside);
+        let colocated = all.iter().position(|c| !c.neighbours.is_empty()).unwrap();
+        assert!(at(1_275) < colocated && at(1_050) < colocated && at(1_125) > colocated);
         assert_eq!(all.iter().filter(|c| c.clock_max.is_some()).count(), 2 + CLOCK_SHARES.len());
         assert!(all.iter().all(|c| c.clock_max.is_none() || c.neighbours.is_empty()));
     }

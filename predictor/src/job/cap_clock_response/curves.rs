@@ -111,7 +111,7 @@ impl CapClockResponse {
     }
 
     pub(super) fn clock_mean(&self, half: Output, mhz: f64) -> f64 {
-        let own = self.own_clocks.as_ref().filter(|c| c.holds(mhz));
+        let own = self.own_clocks.as_ref().filter(|c| c.contains(mhz));
         let own = own.and_then(|c| match half {
             Output::Slow => Some(c.ln_time(mhz)),
             Output::Power => c.ln_power(mhz),

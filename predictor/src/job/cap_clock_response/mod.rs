@@ -156,29 +156,29 @@ impl CapClockResponse {
         windows: &[Observation],
         class: &[AtSetting],
     ) -> Self {
-        let alone = || windows.iter().filter(|w| w.is_exclusive()).map(Observation::setting);
+        let exclusive = || windows.iter().filter(|w| w.is_exclusive()).map(Observation::setting);
         let class = || class.iter().map(|at| at.setting);
-        let held_caps = alone().chain(class()).filter_map(|s| held_cap(gpu, s));
-        let held_clocks = alone().chain(class()).filter_map(|s| held_clock(gpu, s));
-        let caps = knots(held_caps);
+        let caps_seen = exclusive().chain(class()).filter_map(|s| non_default_cap(gpu, s));
+        let clocks_seen = exclusive().chain(class()).filter_map(|s| non_default_clock(gpu, s));
+        let caps = knots(caps_seen);
         let at_caps =
             caps.iter().map(|cap| transfer.effect(gpu, ln_power, *cap, same_family)).collect();
-        let mut held = Self {
+        let mut response = Self {
             gpu: *gpu,
             transfer: Arc::clone(transfer),
             same_family,
             ln_power,
             caps,
-            clocks: knots(held_clocks),
+            clocks: knots(clocks_seen),
             at_caps,
             slow: Posterior::from_priors(&[]),
             power: Posterior::from_priors(&[]),
             table: Vec::new(),
             own_clocks: None,
         };
-        held.slow = Posterior::from_priors(&held.priors(Output::Slow));
-        held.power = Posterior::from_priors(&held.priors(Output::Power));
-        held
+        response.slow = Posterior::from_priors(&response.priors(Output::Slow));
+        response.power = Posterior::from_priors(&response.priors(Output::Power));
+        response
     }
 
     fn effect(&self, ln_power: f64, cap_w: f64) -> CapEffect {
@@ -209,7 +209,7 @@ impl CapClockResponse {
     /// [`Self::ln_power`].
     #[must_use]
     pub fn shift(&self, half: Output, setting: Setting, ln_power: f64) -> f64 {
-        let Some(cap) = held_cap(&self.gpu, setting) else { return 0.0 };
+        let Some(cap) = non_default_cap(&self.gpu, setting) else { return 0.0 };
         of(half, self.effect(ln_power, cap)).mean - of(half, self.effect(self.ln_power, cap)).mean
     }
 
@@ -227,7 +227,7 @@ impl CapClockResponse {
             (count, true) => Some(count - 1),
             _ => None,
         };
-        match (held_cap(&self.gpu, setting), held_clock(&self.gpu, setting)) {
+        match (non_default_cap(&self.gpu, setting), non_default_clock(&self.gpu, setting)) {
             (None, None) => Some(None),
             (Some(cap), None) => on(&self.caps, cap).map(Some),
             (None, Some(clock)) => on(&self.clocks, clock).map(|i| Some(self.caps.len() + i)),
@@ -260,7 +260,7 @@ impl CapClockResponse {
     /// parameter explains.
     #[must_use]
     pub fn columns(&self, half: Output, setting: Setting, ln_power: f64) -> (Vec<f64>, f64, f64) {
-        let cap = held_cap(&self.gpu, setting);
+        let cap = non_default_cap(&self.gpu, setting);
         let effect = cap.map_or_else(CapEffect::default, |cap| self.effect(ln_power, cap));
         self.columns_of(half, setting, effect)
     }
@@ -273,7 +273,8 @@ impl CapClockResponse {
         effect: CapEffect,
     ) -> (Vec<f64>, f64, f64) {
         let mut row = Vec::with_capacity(self.width());
-        let (cap, clock) = (held_cap(&self.gpu, setting), held_clock(&self.gpu, setting));
+        let (cap, clock) =
+            (non_default_cap(&self.gpu, setting), non_default_clock(&self.gpu, setting));
         let (mut mean, mut open) = (0.0, 0.0);
         if let Some(cap) = cap {
             let expected = of(half, effect);
@@ -328,8 +329,8 @@ impl CapClockResponse {
     /// Prepares a setting for repeated predictions.
     #[must_use]
     pub fn prepare(&self, setting: Setting) -> PreparedSetting {
-        let cap = held_cap(&self.gpu, setting);
-        let clock = held_clock(&self.gpu, setting);
+        let cap = non_default_cap(&self.gpu, setting);
+        let clock = non_default_clock(&self.gpu, setting);
         let own = cap.map_or_else(CapEffect::default, |cap| self.effect(self.ln_power, cap));
         let part = |half: Output| {
             if cap.is_none() && clock.is_none() {
@@ -403,12 +404,12 @@ impl CapClockResponse {
 }
 
 /// Cap of a setting if it is below the default.
-fn held_cap(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
+fn non_default_cap(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
     setting.cap_w.filter(|cap| *cap < 0.99 * gpu.cap_default_w)
 }
 
 /// Clock of a setting if it is locked below the top clock.
-fn held_clock(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
+fn non_default_clock(gpu: &GpuSpec, setting: Setting) -> Option<f64> {
     let top = gpu.clock_mhz_top?;
     setting.clock_mhz_max.filter(|clock| *clock < 0.999 * top)
 }

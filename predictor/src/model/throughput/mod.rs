@@ -303,8 +303,8 @@ fn cost(
 ) -> f64 {
     let readings: f64 =
         layouts.iter().map(|(p, y, sd)| ((y - ln_time(theta, *p, network).0) / sd).powi(2)).sum();
-    let held: f64 = theta.iter().zip(priors).map(|(t, b)| ((t - b.mean) / b.sd).powi(2)).sum();
-    (readings + held) / 2.0
+    let penalty: f64 = theta.iter().zip(priors).map(|(t, b)| ((t - b.mean) / b.sd).powi(2)).sum();
+    (readings + penalty) / 2.0
 }
 
 /// Gauss-Newton with step halving.

@@ -94,9 +94,9 @@ pub(super) fn spreads(
     for (group, half) in groups.iter().zip(halves) {
         let down = (bounds.cap_default_w / group.cap_w).ln();
         let points: Vec<Point> = half.rows.iter().map(|(_, point, _)| *point).collect();
-        let alone = half.sums.without_itself(penalty, &points);
+        let left_out = half.sums.without_itself(penalty, &points);
         let without = half.sums.without_each(penalty);
-        for ((i, (x, y), sd), mean) in half.rows.iter().zip(alone) {
+        for ((i, (x, y), sd), mean) in half.rows.iter().zip(left_out) {
             let seen = &group.seen[*i];
             add(&mut classes, seen.class.into(), (mean, *y, *sd, down));
             let family = usize::from(seen.family);
