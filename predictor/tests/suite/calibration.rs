@@ -1,6 +1,6 @@
 //! The service's own intervals: scored by its own windows, stretched by them, kept beyond the process.
 
-use crate::common::{job, window};
+use crate::common::{job, one_gpu, window};
 use wattle_common::rng::Stream;
 use wattle_common::{Power, Timestamp};
 use wattle_predictor::surface::Configuration;
@@ -9,14 +9,7 @@ use wattle_predictor::{Predictor, PredictorConfig};
 const CAPS: [u64; 6] = [250, 225, 200, 175, 150, 125];
 
 fn at(cap: u64) -> Configuration {
-    Configuration {
-        gpus: 1,
-        nodes: 1,
-        cap: Some(Power::from_w(cap)),
-        clock_max: None,
-        global_batch: None,
-        neighbours: Vec::new(),
-    }
+    Configuration { cap: Some(Power::from_w(cap)), ..one_gpu() }
 }
 
 /// Jobs of one family whose readings scatter by `noise`, each seen under all caps.

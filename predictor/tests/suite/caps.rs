@@ -1,6 +1,6 @@
 //! Caps and clocks: predictions from other classes, then from one reading, two, three.
 
-use crate::common::{Truth, class, job, seen, window};
+use crate::common::{Truth, class, job, one_gpu, seen, window};
 use wattle_common::messages::{Estimate, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, Power, Timestamp};
@@ -11,12 +11,9 @@ const CAPS: [f64; 7] = [250.0, 225.0, 200.0, 175.0, 150.0, 125.0, 100.0];
 
 fn at(cap: Option<f64>, clock: Option<u32>) -> Configuration {
     Configuration {
-        gpus: 1,
-        nodes: 1,
         cap: cap.map(Power::from_w_f64),
         clock_max: clock.map(Frequency::from_mhz),
-        global_batch: None,
-        neighbours: Vec::new(),
+        ..one_gpu()
     }
 }
 

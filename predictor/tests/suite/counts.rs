@@ -1,6 +1,6 @@
 //! What GPUs draw hangs on how many a job has, and with it what a cap costs: learned by the class.
 
-use crate::common::{class, job, window};
+use crate::common::{class, job, one_gpu, window};
 use wattle_common::rng::Stream;
 use wattle_common::{Power, Timestamp};
 use wattle_predictor::surface::Configuration;
@@ -30,14 +30,7 @@ fn learn(p: &mut Predictor, name: &str, minute: u64, gpus: u32, cap_w: f64, rng:
 }
 
 fn at(gpus: u32, cap: Option<f64>) -> Configuration {
-    Configuration {
-        gpus,
-        nodes: 1,
-        cap: cap.map(Power::from_w_f64),
-        clock_max: None,
-        global_batch: None,
-        neighbours: Vec::new(),
-    }
+    Configuration { gpus, cap: cap.map(Power::from_w_f64), ..one_gpu() }
 }
 
 /// Of another job of the class, of which nothing is known but its name.

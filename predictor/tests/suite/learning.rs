@@ -1,10 +1,11 @@
 //! What the predictor learns from windows of an invented truth.
 
-use crate::common::{Truth, beside, class, job, point, seen, window};
+use crate::common::{Truth, class, colocated, job, one_gpu, point, seen, window};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface};
 use wattle_common::rng::Stream;
 use wattle_common::{Frequency, NodeId, Power, Timestamp};
+use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const HUNGRY: Truth = Truth { rate: 12.0, demand_w: 235.0, steepness: 0.06, busy: 0.95 };
@@ -140,7 +141,7 @@ fn pair(p: &mut Predictor, busy: f64, alone_w: u64, speed: f64, together_w: u64)
         }
     }
     for minute in 40..43 {
-        let mut w = beside(window("job-a", Some("a"), minute), &["b"]);
+        let mut w = colocated(window("job-a", Some("a"), minute), &["b"]);
         w.steps_per_s = Some(10.0 * speed);
         w.power_mw_gpus = Some(Power::from_w(together_w));
         w.utilization_gpu_percent = Some((200.0 * busy).min(100.0));
@@ -276,19 +277,10 @@ fn locked_clocks_are_learned() {
         w.power_mw_gpus = Some(Power::from_w(watts));
         p.observe(w.until_us, &w);
     }
-    let at = wattle_predictor::surface::Configuration {
-        gpus: 1,
-        nodes: 1,
-        cap: None,
-        clock_max: Some(Frequency::from_mhz(1_050)),
-
-        global_batch: None,
-        neighbours: Vec::new(),
-    };
+    let at = Configuration { clock_max: Some(Frequency::from_mhz(1_050)), ..one_gpu() };
     let locked = p.predict(&job("j"), &at).unwrap();
     assert!(off(locked.relative_speed, 0.855).abs() < 0.04, "{locked:?}");
     assert!(off(locked.gpu_power_w, 150.0).abs() < 0.05, "{locked:?}");
-    let alone =
-        p.predict(&job("j"), &wattle_predictor::surface::Configuration { clock_max: None, ..at });
+    let alone = p.predict(&job("j"), &Configuration { clock_max: None, ..at });
     assert!(off(alone.unwrap().gpu_power_w, 200.0).abs() < 0.03);
 }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use crate::common::{job, window};
+use crate::common::{job, one_gpu, window};
 use wattle_common::messages::SurfacePoint;
 use wattle_common::{Frequency, Power, Timestamp};
 use wattle_predictor::surface::Configuration;
@@ -110,12 +110,9 @@ fn learn(p: &mut Predictor, gpu_type: &str, name: &str, minute: usize, run: (f64
 
 fn at(cap: Option<f64>, clock: Option<u32>) -> Configuration {
     Configuration {
-        gpus: 1,
-        nodes: 1,
         cap: cap.map(Power::from_w_f64),
         clock_max: clock.map(Frequency::from_mhz),
-        global_batch: None,
-        neighbours: Vec::new(),
+        ..one_gpu()
     }
 }
 

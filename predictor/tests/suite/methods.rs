@@ -1,7 +1,7 @@
 //! The two methods beside the physical one, on windows of an invented truth: each learns what is
 //! there to learn, says how sure it is, and stays within bounds.
 
-use crate::common::{Truth, beside, class, job, point, seen, window};
+use crate::common::{Truth, class, colocated, job, one_gpu, point, seen, window};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
@@ -78,14 +78,7 @@ fn a_class_keeps_the_batch_that_its_rates_are_of() {
             let gpus = GpuRequest::exactly(1);
             p.describe(LATER, job("new"), Some(class("big")), gpus, Some("v100"));
             let rate = |global_batch| {
-                let at = wattle_predictor::surface::Configuration {
-                    gpus: 1,
-                    nodes: 1,
-                    cap: None,
-                    clock_max: None,
-                    global_batch,
-                    neighbours: Vec::new(),
-                };
+                let at = Configuration { global_batch, ..one_gpu() };
                 p.predict(&job("new"), &at).unwrap().steps_per_s.unwrap().mean
             };
             let (own, same, small) = (rate(None), rate(Some(1_024)), rate(Some(64)));
@@ -204,7 +197,7 @@ fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64
     }
     for minute in at + 40..at + 43 {
         let name = format!("job-{}", names[0]);
-        let mut w = beside(window(&name, Some(names[0]), minute), &[names[1]]);
+        let mut w = colocated(window(&name, Some(names[0]), minute), &[names[1]]);
         w.steps_per_s = Some(10.0 * speed);
         w.power_mw_gpus = Some(Power::from_w(shared_w));
         w.utilization_gpu_percent = Some((200.0 * busy).min(100.0));
@@ -363,14 +356,7 @@ fn locked_clocks_are_learned() {
             w.power_mw_gpus = Some(Power::from_w(watts));
             p.observe(w.until_us, &w);
         }
-        let at = wattle_predictor::surface::Configuration {
-            gpus: 1,
-            nodes: 1,
-            cap: None,
-            clock_max: Some(Frequency::from_mhz(1_050)),
-            global_batch: None,
-            neighbours: Vec::new(),
-        };
+        let at = Configuration { clock_max: Some(Frequency::from_mhz(1_050)), ..one_gpu() };
         let locked = p.predict(&job("j"), &at).unwrap();
         assert!(off(locked.relative_speed, 0.855).abs() < 0.05, "{method:?} {locked:?}");
         assert!(off(locked.gpu_power_w, 150.0).abs() < 0.06, "{method:?} {locked:?}");
@@ -389,7 +375,7 @@ fn what_a_job_did_alone_is_kept() {
             for neighbour in 0..=20 {
                 let mut w = seen(&truth, name, minute, 250.0, 0.01, &mut rng);
                 if neighbour > 0 {
-                    w = beside(w, &[&format!("n{neighbour}")]);
+                    w = colocated(w, &[&format!("n{neighbour}")]);
                     w.steps_per_s = w.steps_per_s.map(|rate| 0.5 * rate);
                 }
                 minute += 1;
@@ -399,14 +385,7 @@ fn what_a_job_did_alone_is_kept() {
         let surface = surface_of(&p, "a");
         let alone = point(&surface, None, &[]).steps_per_s.unwrap();
         assert!((alone.mean / 8.0 - 1.0).abs() < 0.1, "{method:?} {alone:?}");
-        let at = Configuration {
-            gpus: 1,
-            nodes: 1,
-            cap: None,
-            clock_max: None,
-            global_batch: None,
-            neighbours: vec![class("n20")],
-        };
+        let at = Configuration { neighbours: vec![class("n20")], ..one_gpu() };
         let beside = p.predict(&job("a"), &at).unwrap().relative_speed;
         assert!((beside.mean - 0.5).abs() < 0.12, "{method:?} {beside:?}");
     }

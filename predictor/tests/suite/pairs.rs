@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use crate::common::{beside, class, job, window};
+use crate::common::{class, colocated, job, one_gpu, window};
 use wattle_common::rng::Stream;
 use wattle_predictor::surface::Configuration;
 use wattle_predictor::workload_name::WorkloadName;
@@ -67,7 +67,7 @@ fn taught(gpu_type: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Pr
         (w.power_mw_gpus, w.utilization_gpu_percent) = (None, None);
         (w.utilization_memory_percent, w.memory_mib_max_job) = (None, None);
         (w.utilization_gpu_percent_job, w.cap_mw, w.energy_mj_gpus) = (None, None, None);
-        p.learn(w.until_us, &beside(w.clone(), with));
+        p.learn(w.until_us, &colocated(w.clone(), with));
     };
     let mut alone = BTreeSet::new();
     for t in all {
@@ -94,14 +94,7 @@ fn score(gpu_type: &str, all: &[Tenant], out: impl Fn(&Tenant) -> bool) -> Score
     let mut score = Score::default();
     let mut sums: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
     for t in all.iter().filter(|t| out(t)) {
-        let at = Configuration {
-            gpus: 1,
-            nodes: 1,
-            cap: None,
-            clock_max: None,
-            global_batch: None,
-            neighbours: vec![class(&t.other)],
-        };
+        let at = Configuration { neighbours: vec![class(&t.other)], ..one_gpu() };
         let speed = p.predict(&job(&format!("job-{}", t.me)), &at).unwrap().relative_speed;
         score.error.push((speed.mean - t.share).abs());
         score.inside += usize::from(speed.low <= t.share && t.share <= speed.high);

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::common::{job, window};
+use crate::common::{job, one_gpu, window};
 use wattle_common::{NodeId, Timestamp};
 use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
@@ -150,10 +150,8 @@ fn left_out(
             let at = Configuration {
                 gpus: r.gpus,
                 nodes: r.nodes,
-                cap: None,
-                clock_max: None,
                 global_batch: Some(r.batch),
-                neighbours: Vec::new(),
+                ..one_gpu()
             };
             let rate = p.predict(&job(model), &at).unwrap().steps_per_s.unwrap();
             e.time.push((1.0 / (rate.mean * r.seconds) - 1.0).abs());

@@ -1,6 +1,6 @@
 //! Jobs without a declared class, matched to a class by their windows.
 
-use crate::common::{beside, class, job, point, window};
+use crate::common::{class, colocated, job, point, window};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, JobWindow, Surface};
 use wattle_common::{Power, Timestamp};
@@ -46,7 +46,7 @@ fn school(p: &mut Predictor) {
             capped.power_mw_gpus = Some(Power::from_w(98));
             p.observe(capped.until_us, &capped);
             let shared = of(VISION, &format!("vision-{i}"), Some("vision"), 100 * i + minute + 5);
-            let mut shared = beside(shared, &["ranking"]);
+            let mut shared = colocated(shared, &["ranking"]);
             shared.steps_per_s = Some(5.0);
             p.observe(shared.until_us, &shared);
         }
@@ -124,7 +124,7 @@ fn neighbours_refer_to_a_matched_job_by_its_class() {
     let ranking = show(&mut p, RANKING, "r", 0..3);
     assert_eq!(ranking.class, Some(class("ranking")));
     for minute in 0..3 {
-        let mut w = beside(of(STRANGE, "s", Some("strange"), 6_000 + minute), &["x"]);
+        let mut w = colocated(of(STRANGE, "s", Some("strange"), 6_000 + minute), &["x"]);
         (w.neighbours[0].job, w.neighbours[0].workload) = (job("r"), None);
         p.observe(w.until_us, &w);
     }

@@ -1,20 +1,26 @@
-//! Windows of a synthetic truth, whose formulas are not those of the models.
+//! Windows of a synthetic job, whose formulas differ from those of the models.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::time::Duration;
 
-use wattle_common::id::{JobId, WorkloadId};
-use wattle_common::messages::{JobWindow, Neighbour, Surface, SurfacePoint};
+use wattle_common::id::WorkloadId;
+use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
 use wattle_common::{Power, Timestamp};
-use wattle_testkit::job_window;
+use wattle_predictor::surface::Configuration;
+pub(crate) use wattle_testkit::{job, workload as class};
+use wattle_testkit::{job_window, neighbour};
 
-pub(crate) fn job(text: &str) -> JobId {
-    JobId::new(text).unwrap()
-}
-
-pub(crate) fn class(text: &str) -> WorkloadId {
-    WorkloadId::new(text).unwrap()
+/// One exclusive GPU at the default setting, with the job's own batch.
+pub(crate) fn one_gpu() -> Configuration {
+    Configuration {
+        gpus: 1,
+        nodes: 1,
+        cap: None,
+        clock_max: None,
+        global_batch: None,
+        neighbours: Vec::new(),
+    }
 }
 
 /// Response of a synthetic job to a cap: time rises as a power of the cap below its power; power is the
@@ -68,11 +74,9 @@ pub(crate) fn seen(
 }
 
 /// The same window with neighbours.
-pub(crate) fn beside(mut window: JobWindow, neighbours: &[&str]) -> JobWindow {
-    window.neighbours = neighbours
-        .iter()
-        .map(|n| Neighbour { job: job(&format!("job-{n}")), workload: Some(class(n)) })
-        .collect();
+pub(crate) fn colocated(mut window: JobWindow, neighbours: &[&str]) -> JobWindow {
+    window.neighbours =
+        neighbours.iter().map(|n| neighbour(&format!("job-{n}"), Some(n))).collect();
     window
 }
 
@@ -87,5 +91,5 @@ pub(crate) fn point<'a>(
         .points
         .iter()
         .find(|p| p.gpus == 1 && p.cap_mw == cap_w.map(Power::from_w) && p.neighbours == wanted)
-        .unwrap_or_else(|| panic!("no point at {cap_w:?} beside {neighbours:?}"))
+        .unwrap_or_else(|| panic!("no point at {cap_w:?} with {neighbours:?}"))
 }
