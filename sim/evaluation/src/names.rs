@@ -58,7 +58,7 @@ pub(crate) fn gpu(place: &str) -> Option<String> {
             rest.and_then(|rest| first_words(rest, is_gpu))
         })
     };
-    let by_word = || {
+    let by_token = || {
         std::iter::once(&stem).chain(&folders).find_map(|name| {
             let words: Vec<&str> = words(name).collect();
             (0..words.len()).find_map(|i| {
@@ -68,7 +68,7 @@ pub(crate) fn gpu(place: &str) -> Option<String> {
             })
         })
     };
-    named.or_else(by_folder).or_else(by_word)
+    named.or_else(by_folder).or_else(by_token)
 }
 
 fn words(name: &str) -> impl Iterator<Item = &str> {

@@ -38,7 +38,7 @@ DAY = 86_400
 FIRST_DAY, END_DAY = 20, 100
 # Jobs of one virtual cluster on as many GPUs, each at most so long after the last, are a campaign.
 CAMPAIGN_GAP_S = 60
-# Classes of GPU counts that share distributions of durations and of campaigns' jobs: up to so many.
+# Classes of GPU counts that share distributions of durations and of campaign sizes, by upper bound.
 CLASSES = [1, 2, 4, 8, 128]
 # Where distributions are tabulated, as standard normal scores; between them the logarithm is linear.
 SHARES = [.01, .05, .1, .2, .3, .4, .5, .6, .7, .8, .85, .9, .925, .95, .97, .98, .99, .995, .998, .999]

@@ -1,22 +1,21 @@
-//! The virtual clock and the queue of events, around the placer's own library.
+//! The simulator's event loop: virtual clock, hardware, trace and measurement around the placer's
+//! controller.
 //!
-//! At each instant completions come first, then what was to be looked at, then arrivals; then the
-//! policy decides, every plan is checked, and the world says how fast everyone runs from there on.
-//! Nothing is decided here. Starting a job costs no time; a job that is undone goes back to the end
-//! of its last epoch, where its checkpoint lies.
+//! At each instant the loop processes scheduled events, then arrivals. The controller then plans,
+//! every plan is checked and applied, and the world determines the new speeds. The engine makes no
+//! scheduling decision. A first start costs no time. An undone job returns to its last checkpoint,
+//! which is at the end of an epoch.
 
-mod comparing;
-mod deciding;
+mod events;
+mod job;
 mod metering;
 mod nodes;
+mod planning;
+mod predictions;
 mod probing;
 pub(crate) mod recording;
-mod running;
+mod reports;
 
-mod watching;
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,10 +26,11 @@ use wattle_placer::{JobFacts, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
 use crate::cards::Cards;
-use crate::engine::metering::{Reading, put_in_force, starvation};
+use crate::engine::events::{Event, EventQueue};
+use crate::engine::job::{JobTable, SimulatedJob};
+use crate::engine::metering::{Reading, install_budget, starvation};
 use crate::engine::nodes::watts;
 use crate::engine::recording::{Recorder, Recording};
-use crate::engine::running::Running;
 use crate::meter::Meter;
 use crate::oracle::Oracle;
 use crate::outcome::{Finished, PolicyOutcome, seconds, times, us};
@@ -38,77 +38,79 @@ use crate::prediction_error::Tally;
 use crate::profiles::Profiles;
 use crate::scenario::Scenario;
 use crate::simulation::{RunOptions, SimulationError};
-use crate::spending::Watch;
+use crate::spending::SpendingMeter;
 use crate::text::pluralize;
 
-/// A hundred thousand years in microseconds: no sum of two such times overflows.
+/// A hundred thousand years in microseconds. The sum of two such times does not overflow.
 const US_MAX: u64 = 100_000 * 31_557_600 * 1_000_000;
 
-/// What is to happen, in the order in which it does at one instant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
-    /// The job has done its work.
-    Completes,
-    /// The job has run an epoch since the observation it takes part in began.
-    RanAnEpoch,
-    /// An observed job that was started anew makes progress from now on.
-    GoesOn,
-    /// A window of the job closes.
-    WindowCloses,
-    /// A node has woken up.
-    NodeWakes,
-    /// A probe's time is over.
-    ProbeEnds,
-}
-
-/// One policy's run through a scenario.
+/// The run of one policy through a scenario.
 pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
     options: &'s RunOptions,
     controller: Controller<&'s dyn Policy>,
-    cards: Cards<'s>,
-    meter: Meter<'s>,
-    /// The meter as it stood at the last completion, where the run ends: jobs that come later and
-    /// are rejected add nothing.
-    until_last: Meter<'s>,
-    first_us: u64,
-    /// What writes the surfaces, where the policy reads any: the predictor, or the oracle.
-    profiles: Option<Profiles>,
-    oracle: Option<Oracle<'s>>,
-    /// What was foretold against what happened, where anything is.
-    tally: Option<Tally>,
-    jobs: Vec<Running<'s>>,
-    /// Which job a key stands for.
-    by_key: Vec<u32>,
-    due: BinaryHeap<Reverse<(u64, Due, u32, u32)>>,
+    /// The first submission.
+    start_us: u64,
     now_us: u64,
-    /// When the policy wants to be asked again.
-    again_us: Option<u64>,
-    /// How often in a row it was asked so while nothing ran and nothing came of it.
-    idle_looks: usize,
-    /// What the policy, or what stands around it, reads of surfaces.
-    reads: Reads,
-    /// The meter's last reading, under a budget.
-    reading: Option<Reading>,
-    watch: Watch,
-    /// Whether somebody waits for want of energy or power.
-    held_back: bool,
-    /// How many jobs wait for a cleaner grid, and for how long all of them have.
-    deferred: u32,
-    deferred_us: u64,
-    /// Jobs whose configuration has changed at this instant.
-    touched: Vec<u32>,
-    finished: Vec<Finished>,
-    rejected: Vec<String>,
-    outcome: Counts,
-    /// Who listens, where anybody does.
+    hardware: Hardware<'s>,
+    jobs: JobTable<'s>,
+    events: EventQueue,
+    prediction: Prediction<'s>,
+    replan: Replan,
+    budget: BudgetUse,
+    totals: Totals<'s>,
     recorder: Option<Box<Recorder>>,
-    /// Who hears how many jobs have ended, and of how many, where anybody does.
+    /// Receives the numbers of completed jobs and of all jobs at each completion.
     progress: Option<&'s mut dyn FnMut(usize, usize)>,
 }
 
+/// The cluster's GPUs and its energy meter.
+struct Hardware<'s> {
+    cards: Cards<'s>,
+    meter: Meter<'s>,
+    /// Jobs whose configuration has changed at this instant.
+    changed: Vec<u32>,
+}
+
+/// The source of surfaces and the prediction errors; empty for policies that read no surfaces.
+struct Prediction<'s> {
+    /// Which surfaces the policy or the power limits read.
+    reads: Reads,
+    profiles: Option<Profiles>,
+    oracle: Option<Oracle<'s>>,
+    errors: Option<Tally>,
+}
+
+/// When to plan without an event.
 #[derive(Default)]
-struct Counts {
+struct Replan {
+    /// The time that the last plan requested.
+    at_us: Option<u64>,
+    /// Consecutive plans without an effect while no job runs.
+    idle_plans: usize,
+}
+
+/// Use of the budget and carbon deferral.
+struct BudgetUse {
+    /// The meter's last reading; `None` if nothing is controlled.
+    reading: Option<Reading>,
+    spending: SpendingMeter,
+    /// Whether the budget or the power limit blocks the head of the queue.
+    admission_closed: bool,
+    /// Number of jobs deferred to a lower carbon intensity.
+    deferred: u32,
+    /// Sum of the deferral times of all jobs.
+    deferred_us: u64,
+}
+
+/// Totals for the outcome.
+struct Totals<'s> {
+    last_completion_us: u64,
+    /// The meter at the last completion, which is the end of the run. Later arrivals that are
+    /// rejected add no energy.
+    meter: Meter<'s>,
+    finished: Vec<Finished>,
+    rejected: Vec<String>,
     migrations: usize,
     rescales: usize,
     restart_gpu_us: u64,
@@ -140,30 +142,7 @@ impl<'s> Engine<'s> {
                     workloads.len() - 1
                 }
             };
-            jobs.push(Running {
-                spec,
-                workload: workloads[index],
-                workload_index: index as u32,
-                key: None,
-                on: None,
-                work_us: 0.0,
-                steps_per_us: 0.0,
-                base: 1.0,
-                done_us: 0.0,
-                rate: 0.0,
-                at_us: 0,
-                resume_us: 0,
-                stopped_on: None,
-                version: 0,
-                configured_us: 0,
-                window_from_us: 0,
-                windows: 0,
-                started_us: 0,
-                ran_us: 0,
-                attempts: 0,
-                prior_of: None,
-                stretch: None,
-            });
+            jobs.push(SimulatedJob::new(spec, workloads[index], index as u32));
         }
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
         let mut config = ControllerConfig {
@@ -175,192 +154,199 @@ impl<'s> Engine<'s> {
         config.tenants_max = options.tenants_max.unwrap_or(config.tenants_max);
         let mut controller = Controller::new(config, policy);
         let state = controller.events();
-        let below = scenario.cluster.switches().zip(scenario.cluster.boards());
-        for (i, ((gpus, kind), (switch, board))) in scenario.cluster.nodes().zip(below).enumerate()
+        let locations = scenario.cluster.switches().zip(scenario.cluster.boards());
+        for (i, ((gpus, gpu_type), (switch, board))) in
+            scenario.cluster.nodes().zip(locations).enumerate()
         {
             let node = state.node_known(NodeFacts {
                 id: node_id(i),
-                gpu_type: kind.to_owned(),
+                gpu_type: gpu_type.to_owned(),
                 gpus,
-                memory_mib: world.gpu(kind).map_or(0, |gpu| gpu.memory_mib),
+                memory_mib: world.gpu(gpu_type).map_or(0, |gpu| gpu.memory_mib),
                 healthy: u64::MAX,
-                watts: world.gpu(kind).map(|gpu| watts(world, gpu, gpus)),
+                watts: world.gpu(gpu_type).map(|gpu| watts(world, gpu, gpus)),
             });
             state.switch_known(node, switch);
             state.boards_known(node, board);
         }
         state.inventory_known(true);
-        let first_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
-        let meter = Meter::starting(first_us, scenario.carbon.as_ref());
-        let reading = put_in_force(&mut controller, world, scenario, options, first_us);
-        // Bounds on what is drawn read what everybody draws.
-        let reads_what =
-            if options.budget.is_some() { Reads::All } else { policy.capabilities().reads };
-        let reads = reads_what != Reads::Nothing;
+        let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
+        let meter = Meter::starting(start_us, scenario.carbon.as_ref());
+        let reading = install_budget(&mut controller, world, scenario, options, start_us);
+        // Power limits need the surfaces of all jobs.
+        let reads = if options.budget.is_some() { Reads::All } else { policy.capabilities().reads };
+        let reads_any = reads != Reads::Nothing;
         let oracle = options.oracle;
-        let profiles = (reads && !oracle)
-            .then(|| Profiles::new(scenario.seed, reads_what, options.probe.enabled));
+        let prediction = Prediction {
+            reads,
+            profiles: (reads_any && !oracle)
+                .then(|| Profiles::new(scenario.seed, reads, options.probe.enabled)),
+            oracle: (reads_any && oracle)
+                .then(|| Oracle::new(world, scenario, reads, options.surface_noise)),
+            errors: reads_any.then(Tally::default),
+        };
+        let totals = Totals {
+            last_completion_us: start_us,
+            meter: meter.clone(),
+            finished: Vec::with_capacity(scenario.jobs.len()),
+            rejected: Vec::new(),
+            migrations: 0,
+            rescales: 0,
+            restart_gpu_us: 0,
+            shared_starts: 0,
+            undone: 0,
+            deadlines_missed: 0,
+        };
         Ok(Self {
             scenario,
             options,
             controller,
-            cards,
-            until_last: meter.clone(),
-            meter,
-            first_us,
-            profiles,
-            oracle: (reads && oracle)
-                .then(|| Oracle::new(world, scenario, reads_what, options.surface_noise)),
-            tally: reads.then(Tally::default),
-            jobs,
-            by_key: Vec::new(),
-            due: BinaryHeap::new(),
-            now_us: first_us,
-            again_us: None,
-            idle_looks: 0,
-            reads: reads_what,
-            reading,
-            watch: Watch::default(),
-            held_back: false,
-            deferred: 0,
-            deferred_us: 0,
-            touched: Vec::new(),
-            finished: Vec::with_capacity(scenario.jobs.len()),
-            rejected: Vec::new(),
-            outcome: Counts::default(),
+            start_us,
+            now_us: start_us,
+            hardware: Hardware { cards, meter, changed: Vec::new() },
+            jobs: JobTable::new(jobs),
+            events: EventQueue::default(),
+            prediction,
+            replan: Replan::default(),
+            budget: BudgetUse {
+                reading,
+                spending: SpendingMeter::default(),
+                admission_closed: false,
+                deferred: 0,
+                deferred_us: 0,
+            },
+            totals,
             recorder: None,
             progress: None,
         })
     }
 
-    /// Tells `progress` how many jobs have ended, and of how many, whenever one has.
+    /// Reports the numbers of completed jobs and of all jobs to `progress` at each completion.
     pub(crate) fn with_progress(mut self, progress: &'s mut dyn FnMut(usize, usize)) -> Self {
         self.progress = Some(progress);
         self
     }
 
     pub(crate) fn run(mut self) -> Result<PolicyOutcome, SimulationError> {
-        let last_completion_us = self.run_through()?;
-        Ok(self.finish(last_completion_us))
+        self.run_events()?;
+        Ok(self.finish())
     }
 
-    /// Runs, and keeps what happened.
+    /// Runs and records the run.
     pub(crate) fn run_recorded(mut self) -> Result<(PolicyOutcome, Recording), SimulationError> {
-        self.recorder = Some(Box::new(Recorder::new(self.scenario, self.first_us)));
-        let last_completion_us = self.run_through()?;
-        let recorder = self.recorder.take().expect("it was put there above");
-        Ok((self.finish(last_completion_us), recorder.told(last_completion_us)))
+        self.recorder = Some(Box::new(Recorder::new(self.scenario, self.start_us)));
+        self.run_events()?;
+        let recorder = self.recorder.take().expect("the recorder was set above");
+        let recording = recorder.into_recording(self.totals.last_completion_us);
+        Ok((self.finish(), recording))
     }
 
-    /// Until nothing happens any more; the last completion.
-    fn run_through(&mut self) -> Result<u64, SimulationError> {
-        self.remember_past();
-        let mut arrivals: Vec<u32> = (0..self.jobs.len() as u32).collect();
-        arrivals.sort_by_key(|&job| self.jobs[job as usize].spec.submit);
-        let mut arrivals = arrivals.into_iter().peekable();
-        let mut last_completion_us = self.now_us;
+    /// Processes events until none is left.
+    fn run_events(&mut self) -> Result<(), SimulationError> {
+        self.add_work_history();
+        let mut arrivals = self.jobs.by_submission().into_iter().peekable();
         loop {
-            let arrival = arrivals.peek().map(|&job| us(self.jobs[job as usize].spec.submit));
-            let due = self.due.peek().map(|Reverse((at, ..))| *at);
-            let steers = self.controller.control_at().map(Timestamp::as_us);
-            let again = self.again_us.into_iter().chain(steers).min();
-            let again = again.filter(|_| self.may_look_again(arrival.is_some()));
-            let Some(now_us) = arrival.into_iter().chain(due).chain(again).min() else { break };
+            let arrival = arrivals.peek().map(|&job| us(self.jobs[job].spec.submit));
+            let control = self.controller.control_at().map(Timestamp::as_us);
+            let replan = self.replan.at_us.into_iter().chain(control).min();
+            let replan = replan.filter(|_| self.may_replan(arrival.is_some()));
+            let next = arrival.into_iter().chain(self.events.next_at()).chain(replan).min();
+            let Some(now_us) = next else { break };
             if now_us > US_MAX {
                 return Err(SimulationError::TooLong {
                     policy: self.controller.policy().name().to_owned(),
                 });
             }
-            let mut something = false;
-            // Void events must not move the meter: after the last completion nothing counts.
-            let mut reached = false;
-            if again == Some(now_us) {
-                something = self.again_us == Some(now_us);
-                self.again_us = self.again_us.filter(|at| *at > now_us);
-                reached = true;
-                self.reach(now_us);
-                something |= self.control();
-                // However often the price is looked at, a queue of which nothing runs is stuck.
-                self.idle_looks += usize::from(!something);
+            let mut plan_again = false;
+            // Void events do not advance the meter, since the run ends at the last completion.
+            let mut advanced = false;
+            if replan == Some(now_us) {
+                plan_again = self.replan.at_us == Some(now_us);
+                self.replan.at_us = self.replan.at_us.filter(|at| *at > now_us);
+                self.advance_once(&mut advanced, now_us);
+                plan_again |= self.control();
+                // Bounds the number of control steps while no job runs.
+                self.replan.idle_plans += usize::from(!plan_again);
             }
-            while let Some(&Reverse((at, what, job, version))) = self.due.peek()
-                && at == now_us
+            plan_again |= self.process_events(now_us, &mut advanced);
+            while let Some(job) = arrivals.next_if(|&job| us(self.jobs[job].spec.submit) == now_us)
             {
-                self.due.pop();
-                if what == Due::ProbeEnds {
-                    if !std::mem::replace(&mut reached, true) {
-                        self.reach(now_us);
-                    }
-                    something |= self.end_probes();
-                    continue;
-                }
-                if what == Due::NodeWakes {
-                    if !std::mem::replace(&mut reached, true) {
-                        self.reach(now_us);
-                    }
-                    self.woken(job);
-                    something = true;
-                    continue;
-                }
-                if self.jobs[job as usize].version != version
-                    || self.jobs[job as usize].on.is_none()
-                {
-                    continue;
-                }
-                if !std::mem::replace(&mut reached, true) {
-                    self.reach(now_us);
-                }
-                match what {
-                    Due::Completes => {
-                        self.complete(job);
-                        last_completion_us = now_us;
-                        self.until_last = self.meter.clone();
-                    }
-                    Due::RanAnEpoch => self.report(job),
-                    Due::GoesOn => {
-                        self.report(job);
-                        self.expect_epochs(&[job]);
-                        continue;
-                    }
-                    Due::WindowCloses => self.close_window(job),
-                    Due::NodeWakes | Due::ProbeEnds => {}
-                }
-                something = true;
-            }
-            while let Some(job) =
-                arrivals.next_if(|&job| us(self.jobs[job as usize].spec.submit) == now_us)
-            {
-                if !std::mem::replace(&mut reached, true) {
-                    self.reach(now_us);
-                }
+                self.advance_once(&mut advanced, now_us);
                 self.arrive(job);
-                something = true;
+                plan_again = true;
             }
-            if something {
+            if plan_again {
                 self.reconfigure();
-                self.decide()?;
+                self.settle()?;
             }
         }
-        Ok(last_completion_us)
+        Ok(())
     }
 
-    fn reach(&mut self, now_us: u64) {
+    /// Processes the events of this instant. Returns whether a plan may differ after them.
+    fn process_events(&mut self, now_us: u64, advanced: &mut bool) -> bool {
+        let mut plan_again = false;
+        while let Some(next) = self.events.pop_at(now_us) {
+            let index = next.index;
+            if next.event.is_of_configuration() && !self.jobs[index].runs_in(next.version) {
+                continue;
+            }
+            self.advance_once(advanced, now_us);
+            plan_again |= match next.event {
+                Event::Completed => {
+                    self.complete(index);
+                    self.totals.last_completion_us = now_us;
+                    self.totals.meter = self.hardware.meter.clone();
+                    true
+                }
+                Event::EpochCompleted => {
+                    self.report(index);
+                    true
+                }
+                Event::Resumed => {
+                    self.report(index);
+                    self.schedule_epochs(&[index]);
+                    false
+                }
+                Event::WindowClosed => {
+                    self.close_window(index);
+                    true
+                }
+                Event::NodeAwake => {
+                    self.node_awake(index);
+                    true
+                }
+                Event::ProbeEnded => self.end_probes(),
+            };
+        }
+        plan_again
+    }
+
+    fn advance_once(&mut self, advanced: &mut bool, now_us: u64) {
+        if !std::mem::replace(advanced, true) {
+            self.advance_to(now_us);
+        }
+    }
+
+    /// Advances the clock and accounts for the time since the last event.
+    fn advance_to(&mut self, now_us: u64) {
         self.record_levels(now_us);
         let span_us = now_us.saturating_sub(self.now_us);
-        if let Some(budget) = self.controller.budget() {
-            let most = budget.controller().budget().power_mw;
-            let (drawn, position) = (self.cards.power_mw, budget.position());
-            self.watch.saw(drawn, span_us, most, position, self.held_back);
+        if let Some(active) = self.controller.budget() {
+            let limit = active.controller().budget().power_mw;
+            let (power_mw, position) = (self.hardware.cards.power_mw, active.position());
+            let closed = self.budget.admission_closed;
+            self.budget.spending.add(power_mw, span_us, limit, position, closed);
         }
-        self.deferred_us += u64::from(self.deferred) * span_us;
-        self.meter.advance(now_us, &self.cards);
+        self.budget.deferred_us += u64::from(self.budget.deferred) * span_us;
+        self.hardware.meter.advance(now_us, &self.hardware.cards);
         self.now_us = now_us;
         self.controller.advance_to(Timestamp::from_us(now_us));
     }
 
-    /// Whether the policy reads surfaces, and is told of progress.
-    fn is_informed(&self) -> bool {
-        self.tally.is_some()
+    /// Whether surfaces and progress are reported to the controller.
+    fn reports_surfaces(&self) -> bool {
+        self.prediction.errors.is_some()
     }
 
     fn now(&self) -> Timestamp {
@@ -368,7 +354,7 @@ impl<'s> Engine<'s> {
     }
 
     fn arrive(&mut self, job: u32) {
-        let spec = self.jobs[job as usize].spec;
+        let spec = self.jobs[job].spec;
         let facts = JobFacts {
             id: spec.id.clone(),
             workload: Some(spec.workload.clone()),
@@ -378,49 +364,45 @@ impl<'s> Engine<'s> {
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
             slack: spec.slack.filter(|_| !self.options.no_deferral),
-            duration_alone: self.duration_said(job),
-            memory_mib_max: self.memory_said(job),
+            duration_alone: self.declared_duration(job),
+            memory_mib_max: self.declared_memory(job),
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
             submitted_at: self.now(),
         };
         let key = self.controller.events().job_arrived(facts);
-        if self.by_key.len() <= key.index() {
-            self.by_key.resize(key.index() + 1, u32::MAX);
-        }
-        self.by_key[key.index()] = job;
-        self.jobs[job as usize].key = Some(key);
-        self.say_length(job, key);
+        self.jobs.assign(job, key);
+        self.report_length(job, key);
         let now = self.now();
-        if let Some(profiles) = &mut self.profiles {
-            let asked = spec.gpu_type.as_deref();
-            let kind = asked.unwrap_or(&self.scenario.cluster.groups()[0].gpu_type);
-            profiles.arrived(now, &spec.id, &spec.workload, spec.gpus, kind);
+        if let Some(profiles) = &mut self.prediction.profiles {
+            let requested = spec.gpu_type.as_deref();
+            let gpu_type = requested.unwrap_or(&self.scenario.cluster.groups()[0].gpu_type);
+            profiles.arrived(now, &spec.id, &spec.workload, spec.gpus, gpu_type);
         }
     }
 
     fn complete(&mut self, job: u32) {
         let now_us = self.now_us;
         self.record_completion(job);
-        self.end_stretch(job);
-        if self.is_informed() {
+        self.end_segment(job);
+        if self.reports_surfaces() {
             self.report(job);
         }
-        let running = &mut self.jobs[job as usize];
+        let running = &mut self.jobs[job];
         running.version += 1;
         running.ran_us += now_us - running.started_us;
         let on = running.on.take();
         let spec = running.spec;
         if spec.deadline.is_some_and(|deadline| now_us > us(deadline)) {
-            self.outcome.deadlines_missed += 1;
+            self.totals.deadlines_missed += 1;
         }
         let jct_us = now_us - us(spec.submit);
-        self.finished.push(Finished { jct_us, ran_us: running.ran_us });
+        self.totals.finished.push(Finished { jct_us, ran_us: running.ran_us });
         if let Some(progress) = &mut self.progress {
-            progress(self.finished.len(), self.scenario.jobs.len());
+            progress(self.totals.finished.len(), self.scenario.jobs.len());
         }
         let key = running.key.take();
         if let Some(on) = &on {
-            self.cards.remove(job, on, &mut self.touched);
+            self.hardware.cards.remove(job, on, &mut self.hardware.changed);
         }
         if let Some(key) = key {
             self.controller.job_completed(key);
@@ -429,71 +411,75 @@ impl<'s> Engine<'s> {
         if let Some(on) = on.filter(|_| self.controller.limits().power_max.is_none()) {
             self.set_gpus(on.gpus());
         }
-        if let Some(profiles) = &mut self.profiles {
+        if let Some(profiles) = &mut self.prediction.profiles {
             profiles.ended(&spec.id);
         }
     }
 
-    /// Whoever was touched runs at a new speed from now on.
+    /// Computes the new speeds of jobs whose configuration has changed.
     fn reconfigure(&mut self) {
         let now_us = self.now_us;
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.sort_unstable();
-        touched.dedup();
-        for &job in &touched {
-            let running = &mut self.jobs[job as usize];
+        let mut changed = std::mem::take(&mut self.hardware.changed);
+        changed.sort_unstable();
+        changed.dedup();
+        for &job in &changed {
+            let running = &mut self.jobs[job];
             let Some(on) = &running.on else { continue };
-            let speed = self.cards.speed(job, on);
+            let speed = self.hardware.cards.speed(job, on);
             running.catch_up(now_us);
             running.rate = speed * running.base;
             running.version += 1;
             running.configured_us = now_us.max(running.resume_us);
             running.window_from_us = running.configured_us;
             running.windows = 0;
-            let at = running.will_have_done(running.work_us);
-            self.due.push(Reverse((at, Due::Completes, job, running.version)));
-            if self.is_informed() {
-                self.begin_stretch(job);
+            let at = running.completion_of(running.work_us);
+            self.events.schedule(at, Event::Completed, job, running.version);
+            if self.reports_surfaces() {
+                self.begin_segment(job);
                 self.report(job);
-                self.expect_window(job);
+                self.schedule_window(job);
             }
         }
-        if self.is_informed() && !touched.is_empty() {
-            self.expect_epochs(&touched);
+        if self.reports_surfaces() && !changed.is_empty() {
+            self.schedule_epochs(&changed);
         }
-        touched.clear();
-        self.touched = touched;
+        changed.clear();
+        self.hardware.changed = changed;
     }
 
-    fn finish(mut self, last_completion_us: u64) -> PolicyOutcome {
-        self.meter_the_rest(last_completion_us);
+    /// The outcome, up to the last completion.
+    fn finish(mut self) -> PolicyOutcome {
+        let last_completion_us = self.totals.last_completion_us;
+        self.read_final_meter();
         let budget = self.controller.budget().filter(|_| self.options.budget.is_some());
         let budget = budget.map(ActiveBudget::controller);
-        let spending = budget.map(|controller| self.watch.outcome(controller));
+        let spending = budget.map(|controller| self.budget.spending.outcome(controller));
         let budget_overrun =
             budget.filter(|controller| controller.budget().has_window()).and_then(|_| {
                 let windows = spending.iter().flat_map(|spending| &spending.windows);
                 windows.map(|window| window.overrun).reduce(f64::max)
             });
         let may_wait = self.scenario.jobs.iter().any(|job| job.slack.is_some());
-        let deferred_s = seconds(self.deferred_us as f64 / self.jobs.len().max(1) as f64);
-        let times = times(&self.finished);
+        let deferred_s = seconds(self.budget.deferred_us as f64 / self.jobs.len().max(1) as f64);
+        let times = times(&self.totals.finished);
         let mut notes = Vec::new();
         let jobs = self.jobs.len();
-        let waiting = jobs - self.finished.len() - self.rejected.len();
-        /// Rejections told one by one.
-        const TOLD_MAX: usize = 5;
-        notes.extend(self.rejected.iter().take(TOLD_MAX).cloned());
-        if self.rejected.len() > TOLD_MAX {
-            let more = self.rejected.len() - TOLD_MAX;
-            notes.push(format!("rejected besides: {}", pluralize(more, "job")));
+        let waiting = jobs - self.totals.finished.len() - self.totals.rejected.len();
+        /// Most rejections with a note of their own.
+        const LISTED_MAX: usize = 5;
+        let rejected = &self.totals.rejected;
+        notes.extend(rejected.iter().take(LISTED_MAX).cloned());
+        if rejected.len() > LISTED_MAX {
+            let more = rejected.len() - LISTED_MAX;
+            notes.push(format!("also rejected: {}", pluralize(more, "job")));
         }
         if waiting > 0 {
             let why = starvation(&self.controller);
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
-            notes.push(format!("{} never found a place{why}", pluralize(waiting, "job")));
+            notes.push(format!("{} never started{why}", pluralize(waiting, "job")));
         }
-        let meter = self.until_last;
+        let totals = self.totals;
+        let meter = totals.meter;
         if let Some(series) = &self.scenario.carbon
             && Duration::from_micros(last_completion_us) > series.period()
         {
@@ -505,16 +491,16 @@ impl<'s> Engine<'s> {
         }
         PolicyOutcome {
             policy: self.controller.policy().name().to_owned(),
-            oracle: self.oracle.is_some(),
+            oracle: self.prediction.oracle.is_some(),
             jobs,
-            finished: self.finished.len(),
+            finished: totals.finished.len(),
             jct_s_mean: times.mean,
             jct_s_p50: times.p50,
             jct_s_p95: times.p95,
             jct_s_p99: times.p99,
             wait_s_mean: times.wait,
             runtime_s_mean: times.run,
-            makespan_s: seconds((last_completion_us - self.first_us) as f64),
+            makespan_s: seconds((last_completion_us - self.start_us) as f64),
             energy_kwh: meter.energy_kwh(),
             energy_kwh_above_idle: meter.energy_kwh_above_idle(),
             carbon_kg: meter.carbon_kg(),
@@ -522,24 +508,27 @@ impl<'s> Engine<'s> {
             fragmented_gpus_mean: meter.fragmented_gpus_mean(),
             awake_nodes_mean: meter.awake_nodes_mean(),
             gpu_utilization_mean: meter.utilization_mean(self.scenario.cluster.gpu_count()),
-            rescales: self.outcome.rescales,
-            migrations: self.outcome.migrations,
-            restart_gpu_h: (self.outcome.restart_gpu_us as f64 / 3.6e3).round() / 1e6,
+            rescales: totals.rescales,
+            migrations: totals.migrations,
+            restart_gpu_h: (totals.restart_gpu_us as f64 / 3.6e3).round() / 1e6,
             wall_s: 0.0,
-            rejected: self.rejected.len(),
-            shared_starts: self.outcome.shared_starts,
-            undone: self.outcome.undone,
-            deadlines_missed: self.outcome.deadlines_missed,
+            rejected: totals.rejected.len(),
+            shared_starts: totals.shared_starts,
+            undone: totals.undone,
+            deadlines_missed: totals.deadlines_missed,
             budget_overrun,
             spending,
             deferred_s_mean: may_wait.then_some(deferred_s),
-            prediction: self.tally.map(|tally| tally.outcome(self.oracle.is_some())),
+            prediction: self
+                .prediction
+                .errors
+                .map(|errors| errors.outcome(self.prediction.oracle.is_some())),
             notes,
         }
     }
 }
 
-/// Simulated nodes are called as those of `wattle up` are.
+/// Name of a simulated node, as in `wattle up`.
 fn node_id(index: usize) -> NodeId {
     NodeId::new(&format!("n{index}")).expect("a letter and digits are an id")
 }

@@ -1,4 +1,4 @@
-//! Integrates what the cluster does over time: energy, carbon, active nodes, busy cards.
+//! Integrals over time: energy, carbon, active nodes, utilization.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::cards::Cards;
 /// Nanojoules in a kilowatt-hour: 3.6 MJ.
 const NJ_PER_KWH: f64 = 3.6e15;
 
-/// What has been counted since the first submission.
+/// Integrals since the first submission.
 #[derive(Clone)]
 pub(crate) struct Meter<'a> {
     carbon: Option<&'a CarbonSeries>,
@@ -19,7 +19,7 @@ pub(crate) struct Meter<'a> {
     from_us: u64,
     energy: EnergyMeter,
     above_idle: EnergyMeter,
-    /// Milliwatts x (mg per kWh) x microseconds.
+    /// In mW * (mg/kWh) * microseconds.
     emitted: u128,
     active_node_us: u128,
     awake_node_us: u128,
@@ -43,7 +43,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// The cluster was as `cards` says until `now_us`.
+    /// Adds the interval up to `now_us`, in which the state of the GPUs was constant.
     pub(crate) fn advance(&mut self, now_us: u64, cards: &Cards<'_>) {
         let span = now_us.saturating_sub(self.at_us);
         if span == 0 {
@@ -71,39 +71,39 @@ impl<'a> Meter<'a> {
     }
 
     pub(crate) fn energy_kwh(&self) -> f64 {
-        tidy(self.energy.total().as_kwh())
+        rounded(self.energy.total().as_kwh())
     }
 
-    /// What cards drew above their idle power.
+    /// Energy of the GPUs above idle power.
     pub(crate) fn energy_kwh_above_idle(&self) -> f64 {
-        tidy(self.above_idle.total().as_kwh())
+        rounded(self.above_idle.total().as_kwh())
     }
 
     pub(crate) fn awake_nodes_mean(&self) -> f64 {
-        tidy(self.awake_node_us as f64 / self.span_us().max(1) as f64)
+        rounded(self.awake_node_us as f64 / self.span_us().max(1) as f64)
     }
 
     pub(crate) fn carbon_kg(&self) -> Option<f64> {
-        // Nanojoules x mg/kWh over nJ/kWh are milligrams; a million of them a kilogram.
-        self.carbon.map(|_| tidy(self.emitted as f64 / NJ_PER_KWH / 1e6))
+        // nJ * (mg/kWh) / (nJ/kWh) = mg; 1e6 mg = 1 kg.
+        self.carbon.map(|_| rounded(self.emitted as f64 / NJ_PER_KWH / 1e6))
     }
 
     pub(crate) fn active_nodes_mean(&self) -> f64 {
-        tidy(self.active_node_us as f64 / self.span_us().max(1) as f64)
+        rounded(self.active_node_us as f64 / self.span_us().max(1) as f64)
     }
 
-    /// GPUs with no job on nodes that have one.
+    /// Mean number of free GPUs on nodes with a job.
     pub(crate) fn fragmented_gpus_mean(&self) -> f64 {
-        tidy(self.fragmented_us as f64 / self.span_us().max(1) as f64)
+        rounded(self.fragmented_us as f64 / self.span_us().max(1) as f64)
     }
 
-    /// Busy share of `gpus` GPUs.
+    /// Mean utilization of `gpus` GPUs.
     pub(crate) fn utilization_mean(&self, gpus: usize) -> f64 {
-        tidy(self.busy_ppm_us as f64 / 1e6 / (self.span_us().max(1) as f64 * gpus.max(1) as f64))
+        rounded(self.busy_ppm_us as f64 / 1e6 / (self.span_us().max(1) as f64 * gpus.max(1) as f64))
     }
 }
 
-/// To a millionth: what is printed is what was counted, without the noise of a last bit.
-fn tidy(value: f64) -> f64 {
+/// Rounds to a millionth, which removes rounding errors from the output.
+fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

@@ -36,7 +36,7 @@ impl<'w> Shaped<'w> {
 
     fn class(self) -> WorkloadId {
         let name = format!("{}-on-{}x{}", self.workload.id, self.gpus, self.nodes);
-        // An id too long to be extended: the workload alone, and the shape is lost.
+        // Without the shape if the id would be too long.
         WorkloadId::new(&name).unwrap_or_else(|_| self.workload.id.clone())
     }
 
@@ -67,8 +67,8 @@ pub(crate) struct Oracle<'w> {
     known: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), Truth>,
     name: PredictorId,
     /// Whether surfaces cover all GPU counts and settings.
-    whole: bool,
-    wholes: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), FullSurface>,
+    full: bool,
+    full_surfaces: BTreeMap<(&'w str, &'w WorkloadId, u32, u32), FullSurface>,
 }
 
 impl<'w> Oracle<'w> {
@@ -85,9 +85,9 @@ impl<'w> Oracle<'w> {
             gpus_per_node,
             axis: Vec::new(),
             known: BTreeMap::new(),
-            name: PredictorId::new("oracle").expect("a word is an id"),
-            whole: reads == Reads::All,
-            wholes: BTreeMap::new(),
+            name: PredictorId::new("oracle").expect("the name is a valid id"),
+            full: reads == Reads::All,
+            full_surfaces: BTreeMap::new(),
         };
         for job in &scenario.jobs {
             let Some(workload) = world.workload(job.workload.as_str()) else { continue };
@@ -104,13 +104,13 @@ impl<'w> Oracle<'w> {
     }
 
     /// Whether its surfaces cover all GPU counts and settings.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.whole
+    pub(crate) fn covers_all_points(&self) -> bool {
+        self.full
     }
 
     /// The true surface of a job at every GPU count of its request and every selectable clock, and
     /// with each workload as a co-tenant on the same number of GPUs.
-    pub(crate) fn whole(
+    pub(crate) fn full_surface(
         &mut self,
         now: Timestamp,
         job: &JobId,
@@ -118,11 +118,11 @@ impl<'w> Oracle<'w> {
         request: GpuRequest,
         gpu: &'w GpuModel,
     ) -> Option<FullSurface> {
-        if !self.whole {
+        if !self.full {
             return None;
         }
         let key = (gpu.gpu_type.as_str(), &shape.workload.id, request.min, request.max);
-        if let Some(known) = self.wholes.get(&key) {
+        if let Some(known) = self.full_surfaces.get(&key) {
             return Some(known.clone());
         }
         let mut points = Vec::new();
@@ -142,7 +142,7 @@ impl<'w> Oracle<'w> {
                 points.push(point);
             }
         }
-        let alone = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
+        let exclusive = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
         let surface = Arc::new(Surface {
             job: job.clone(),
             predictor: self.name.clone(),
@@ -151,15 +151,15 @@ impl<'w> Oracle<'w> {
             windows: 0,
             basis: Some("the world itself".to_owned()),
             class: Some(shape.workload.id.clone()),
-            utilization_gpu_percent: Some(100.0 * alone.utilization_gpu),
-            utilization_memory_percent: Some(100.0 * alone.utilization_memory),
-            memory_mib_max: Some(alone.tenants[0].memory_mib),
+            utilization_gpu_percent: Some(100.0 * exclusive.utilization_gpu),
+            utilization_memory_percent: Some(100.0 * exclusive.utilization_memory),
+            memory_mib_max: Some(exclusive.tenants[0].memory_mib),
             points,
             other_gpu_types: Vec::new(),
             probe: None,
         });
         let operating_points = Arc::new(OperatingPoints::of(&surface, request));
-        self.wholes.insert(key, (surface.clone(), operating_points.clone()));
+        self.full_surfaces.insert(key, (surface.clone(), operating_points.clone()));
         Some((surface, operating_points))
     }
 
@@ -201,7 +201,7 @@ impl<'w> Oracle<'w> {
     }
 
     fn truth(&self, shape: Shaped<'w>, gpu: &GpuModel) -> Truth {
-        let alone = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
+        let exclusive = self.world.gpu_state(gpu, Setting::default(), &[shape.tenant()]);
         let default = GpuSetting::DEFAULT;
         let mut points = vec![self.point(shape, gpu, default, None)];
         let fewest = self.expected_shape(shape.workload, shape.gpus).nodes;
@@ -210,12 +210,12 @@ impl<'w> Oracle<'w> {
                 points.push(self.point(Shaped { nodes, ..shape }, gpu, default, None));
             }
         }
-        let beside = |&other: &Shaped<'w>| self.point(shape, gpu, default, Some(other));
-        points.extend(self.axis.iter().map(beside));
+        let with_co_tenant = |&other: &Shaped<'w>| self.point(shape, gpu, default, Some(other));
+        points.extend(self.axis.iter().map(with_co_tenant));
         Truth {
-            utilization_gpu_percent: 100.0 * alone.utilization_gpu,
-            utilization_memory_percent: 100.0 * alone.utilization_memory,
-            memory_mib: alone.tenants[0].memory_mib,
+            utilization_gpu_percent: 100.0 * exclusive.utilization_gpu,
+            utilization_memory_percent: 100.0 * exclusive.utilization_memory,
+            memory_mib: exclusive.tenants[0].memory_mib,
             points,
         }
     }
@@ -231,10 +231,10 @@ impl<'w> Oracle<'w> {
             [Some(shape), other].into_iter().flatten().map(Shaped::tenant).collect();
         let GpuSetting { cap_mw, clock_mhz_max } = setting;
         let set = Setting { cap: cap_mw, clock_max: clock_mhz_max };
-        let card = self.world.gpu_state(gpu, set, &tenants);
-        let speed = card.tenants[0].speed;
+        let state = self.world.gpu_state(gpu, set, &tenants);
+        let speed = state.tenants[0].speed;
         let steps_per_s = speed * shape.workload.steps_per_s(gpu, shape.gpus, shape.nodes);
-        let (mut rate, mut beside, mut power) = (steps_per_s, speed, card.power.as_w());
+        let (mut rate, mut relative_speed, mut power) = (steps_per_s, speed, state.power.as_w());
         if let Some(surface_noise) = &self.surface_noise {
             let of = |what, other| {
                 surface_noise.factor(what, shape.workload.id.as_str(), shape.gpus, other)
@@ -243,7 +243,7 @@ impl<'w> Oracle<'w> {
             power *= of("power", "");
             if let Some(other) = other {
                 let relative = of("relative", other.workload.id.as_str()).min(1.0 / speed);
-                (rate, beside) = (rate * relative, beside * relative);
+                (rate, relative_speed) = (rate * relative, relative_speed * relative);
                 power *= of("power", other.workload.id.as_str());
             }
         }
@@ -255,7 +255,7 @@ impl<'w> Oracle<'w> {
             global_batch: None,
             neighbours: other.into_iter().map(Shaped::class).collect(),
             steps_per_s: Some(exactly(rate)),
-            relative_speed: exactly(beside),
+            relative_speed: exactly(relative_speed),
             gpu_power_w: exactly(power),
         }
     }
@@ -283,8 +283,8 @@ pub fn selectable_clocks(gpu: &GpuModel) -> Vec<Frequency> {
     (1..CLOCKS)
         .map(|k| top - step * f64::from(k))
         .filter_map(|mhz| {
-            let away = |clock: &&Frequency| (f64::from(clock.as_mhz()) - mhz).abs() as u32;
-            gpu.clocks.iter().min_by_key(away).copied()
+            let distance = |clock: &&Frequency| (f64::from(clock.as_mhz()) - mhz).abs() as u32;
+            gpu.clocks.iter().min_by_key(distance).copied()
         })
         .collect()
 }

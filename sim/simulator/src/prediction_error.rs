@@ -1,9 +1,9 @@
 //! Errors of predictions against the simulated world.
 //!
-//! A stretch is the time a job spends on the same GPUs with the same co-tenants on each of them.
-//! The placer's surface at the start of a stretch is compared with the world's values, which are
-//! constant over the stretch. The surface is read as policies read it: a job is as slow as its
-//! slowest GPU. Every stretch counts once, whatever its length.
+//! A segment is the time a job spends on the same GPUs with the same co-tenants on each of them.
+//! The placer's surface at the start of a segment is compared with the world's values, which are
+//! constant over the segment. The surface is read as policies read it: a job is as slow as its
+//! slowest GPU. Every segment counts once, whatever its length.
 
 use serde::Serialize;
 use wattle_common::messages::Estimate;
@@ -11,12 +11,12 @@ use wattle_common::messages::Estimate;
 /// Relative tolerance of coverage, so that an interval of zero width covers its own value.
 const TOLERANCE: f64 = 1e-9;
 
-/// Prediction errors over all stretches of a run.
+/// Prediction errors over all segments of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
     /// Of steps per second.
     pub speed: PredictionError,
-    /// Of the speed relative to exclusive use of the same GPUs, over shared stretches.
+    /// Of the speed relative to exclusive use of the same GPUs, over shared segments.
     pub relative_speed: PredictionError,
     /// Of the power of a GPU with all its tenants; the mean over the job's GPUs.
     pub power: PredictionError,
@@ -30,7 +30,7 @@ pub struct Prediction {
 /// The errors of one quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct PredictionError {
-    /// Number of stretches with a prediction.
+    /// Number of segments with a prediction.
     pub n: usize,
     /// Mean of |predicted - actual| / actual, per cent; null without any.
     pub mape: Option<f64>,
@@ -38,15 +38,15 @@ pub struct PredictionError {
     pub coverage90: Option<f64>,
 }
 
-/// Predicted and actual values of a stretch.
+/// Predicted and actual values of a segment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Stretch {
+pub(crate) struct Segment {
     pub(crate) speed: Option<(Estimate, f64)>,
     pub(crate) relative_speed: Option<(Estimate, f64)>,
     pub(crate) power_w: Option<(Estimate, f64)>,
 }
 
-/// Sums over stretches.
+/// Sums over segments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     speed: Sum,
@@ -70,11 +70,11 @@ impl Tally {
         self.on_prior += usize::from(on_prior);
     }
 
-    /// A stretch ends.
-    pub(crate) fn ended(&mut self, stretch: &Stretch) {
-        self.speed.add(stretch.speed);
-        self.relative_speed.add(stretch.relative_speed);
-        self.power.add(stretch.power_w);
+    /// A segment ends.
+    pub(crate) fn ended(&mut self, segment: &Segment) {
+        self.speed.add(segment.speed);
+        self.relative_speed.add(segment.relative_speed);
+        self.power.add(segment.power_w);
     }
 
     /// The errors. The oracle uses no windows, so its share of priors is null.
@@ -134,9 +134,9 @@ mod tests {
         tally.placed(true);
         tally.placed(false);
         for speed in [(about(11.0, 2.0), 10.0), (about(4.0, 0.5), 5.0), (about(0.3, 0.0), 0.3)] {
-            tally.ended(&Stretch { speed: Some(speed), ..Stretch::default() });
+            tally.ended(&Segment { speed: Some(speed), ..Segment::default() });
         }
-        tally.ended(&Stretch { power_w: Some((about(150.0, 60.0), 200.0)), ..Stretch::default() });
+        tally.ended(&Segment { power_w: Some((about(150.0, 60.0), 200.0)), ..Segment::default() });
         let outcome = tally.outcome(false);
         let third = |parts: f64| Some(rounded(parts / 3.0));
         let speed = PredictionError { n: 3, mape: third(30.0), coverage90: third(2.0) };
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn stretches_without_a_prediction_are_not_counted() {
         let mut tally = Tally::default();
-        tally.ended(&Stretch::default());
+        tally.ended(&Segment::default());
         let none = PredictionError { n: 0, mape: None, coverage90: None };
         assert_eq!(tally.outcome(false).relative_speed, none);
         assert_eq!(tally.outcome(false).prior_share, None);

@@ -51,8 +51,10 @@ pub(crate) struct WindowInput<'a> {
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) steps_per_s: f64,
     pub(crate) step: u64,
-    pub(crate) card: &'a GpuState,
-    pub(crate) place: usize,
+    /// The state of the job's first GPU.
+    pub(crate) gpu_state: &'a GpuState,
+    /// Index of the job among the GPU's tenants.
+    pub(crate) tenant: usize,
 }
 
 /// The profiler and the predictor of a simulation.
@@ -99,26 +101,26 @@ impl Profiles {
         &'a self,
         now: Timestamp,
         job: &'a JobId,
-        kinds: impl Iterator<Item = &'a str> + 'a,
+        gpu_types: impl Iterator<Item = &'a str> + 'a,
     ) -> impl Iterator<Item = Arc<Surface>> + 'a {
         let own = self.predictor.surface(now, job);
         let on = own.as_ref().map(|surface| surface.gpu_type.clone());
-        let others = kinds.filter(move |kind| on.as_deref() != Some(*kind));
+        let others = gpu_types.filter(move |gpu_type| on.as_deref() != Some(*gpu_type));
         let others =
-            others.filter_map(move |kind| self.predictor.surface_elsewhere(now, job, kind));
+            others.filter_map(move |gpu_type| self.predictor.surface_elsewhere(now, job, gpu_type));
         own.into_iter().chain(others).map(Arc::new)
     }
 
-    /// Closes a window; the surface that the predictor makes of it.
+    /// Closes a window and returns the predictor's new surface.
     pub(crate) fn window(&mut self, input: &WindowInput<'_>) -> Option<Arc<Surface>> {
         let now = Timestamp::from_us(input.until_us);
-        let own = input.card.tenants[input.place];
+        let own = input.gpu_state.tenants[input.tenant];
         let mut noisy = |value: f64| value * (1.0 + NOISE * self.noise.normal()).max(0.5);
         let steps_per_s = noisy(input.steps_per_s);
-        let power_w = noisy(input.card.power.as_w()) * input.gpus_here.len() as f64;
-        let busy = noisy(100.0 * input.card.utilization_gpu).min(100.0);
+        let power_w = noisy(input.gpu_state.power.as_w()) * input.gpus_here.len() as f64;
+        let busy = noisy(100.0 * input.gpu_state.utilization_gpu).min(100.0);
         let own_busy = noisy(100.0 * own.utilization_gpu).min(busy);
-        let memory_busy = noisy(100.0 * input.card.utilization_memory).min(100.0);
+        let memory_busy = noisy(100.0 * input.gpu_state.utilization_memory).min(100.0);
         let power = wattle_common::Power::from_w_f64(power_w);
         let span_us = input.until_us - input.from_us;
         let window = JobWindow {
@@ -134,12 +136,12 @@ impl Profiles {
             nodes_total: input.nodes,
             global_batch: None,
             cap_mw: Some(input.cap),
-            clock_mhz_mean: Some(input.card.clock),
+            clock_mhz_mean: Some(input.gpu_state.clock),
             clock_mhz_max: input.clock_max,
             neighbours: input.neighbours.clone(),
             steps: Some((steps_per_s * span_us as f64 / 1e6) as u64),
             steps_per_s: Some(steps_per_s),
-            // 90 % of a normal distribution are within 1.645 standard deviations.
+            // 90 % of a normal distribution lie within 1.645 standard deviations.
             steps_per_s_error: Some(1.645 * NOISE),
             steps_inferred: false,
             step: Some(input.step),

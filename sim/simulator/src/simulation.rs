@@ -1,4 +1,4 @@
-//! A scenario, ready to be run under one policy after another.
+//! Runs of a scenario under one or more policies.
 
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
 use wattle_placer::controller::probes::ProbeConfig;
@@ -11,128 +11,128 @@ use crate::outcome::{Outcome, PolicyOutcome, PredictionRegret};
 use crate::scenario::{Scenario, ScenarioError};
 use crate::surface_noise::SurfaceNoise;
 
-/// Why a simulation did not come to its end.
+/// Failure of a simulation.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// No such policy.
+    /// Unknown policy.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
-    /// The scenario names what the catalog does not have.
+    /// The scenario refers to an entry that the catalog does not have.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// A job's workload is not in the catalog.
+    /// Unknown workload.
     #[error("job {job}: no workload `{workload}` in the catalog")]
     UnknownWorkload {
         /// The job.
         job: JobId,
-        /// What it names.
+        /// Its workload.
         workload: WorkloadId,
     },
-    /// A policy made a plan that breaks a rule: our own mistake.
-    #[error("{policy} made a plan at {at} that breaks rules: {violations:?}; please report it")]
+    /// A policy's plan violates a rule. This is a bug of the policy.
+    #[error("{policy}: the plan at {at} violates rules: {violations:?}; please report this bug")]
     Violation {
         /// The policy.
         policy: String,
-        /// When.
+        /// Time in the simulation.
         at: Timestamp,
-        /// What the checker found.
+        /// The checker's findings.
         violations: Vec<Violation>,
     },
-    /// The run would go on for longer than time is counted.
+    /// The run exceeds the longest supported duration.
     #[error("{policy}: the run would last over 100,000 years; are the trace's times in seconds?")]
     TooLong {
         /// The policy.
         policy: String,
     },
-    /// A policy does not come to rest: our own mistake.
-    #[error("{policy} does not come to rest at {at}; please report it")]
-    Restless {
+    /// A policy keeps changing its plan at one instant. This is a bug of the policy.
+    #[error("{policy}: planning does not converge at {at}; please report this bug")]
+    NotSettled {
         /// The policy.
         policy: String,
-        /// When.
+        /// Time in the simulation.
         at: Timestamp,
     },
 }
 
-/// From when on the length of a job is known to the policy.
+/// When a policy learns the length of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lengths {
-    /// From its arrival on.
+    /// At its arrival.
     Known,
-    /// From its first report on, as jobs that say their number of steps do.
+    /// With its first progress report, as for jobs that report their number of steps.
     #[default]
     Reported,
-    /// Never: only how far it is.
+    /// Never; the policy receives progress only.
     Unknown,
-    /// Never, but the cluster has a past: as many jobs as come, each drawn from those that come,
-    /// have ended before the first does.
+    /// Never, but there is a work history of as many completed jobs as the scenario has, each drawn
+    /// from the scenario.
     Past,
 }
 
 impl Lengths {
-    /// Whether a job ever says how long it is.
+    /// Whether jobs report their length.
     #[must_use]
-    pub const fn are_told(self) -> bool {
+    pub const fn are_reported(self) -> bool {
         matches!(self, Self::Known | Self::Reported)
     }
 }
 
-/// What is expected of the grid's carbon intensity.
+/// Source of the carbon intensity forecast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forecast {
-    /// The last day again.
+    /// The last day repeats.
     #[default]
     Persistence,
-    /// What [`Scenario::day_ahead`] says; without it, the last day again.
+    /// [`Scenario::day_ahead`]; without it, persistence.
     DayAhead,
-    /// What will be: no real one can; it shows what being wrong costs.
+    /// The actual intensity, which gives the cost of forecast errors.
     Perfect,
 }
 
-/// Which restarts take time ([`wattle_placer::allocation::restart_cost`]). Policies reckon with all
+/// Which restarts take time ([`wattle_placer::allocation::restart_cost`]). Policies account for all
 /// of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restarts {
     /// All.
     #[default]
     Charged,
-    /// Those that change how many GPUs a job has; who only moves to others goes on at once.
+    /// Only those that change the number of GPUs.
     MovesFree,
-    /// None, as in simulators that charge nothing for them.
+    /// None, as in simulators without restart costs.
     Free,
 }
 
-/// What a run is besides its scenario and its policy.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunOptions {
-    /// Whether surfaces are true ones, made from the world.
+    /// Whether the oracle provides true surfaces.
     pub oracle: bool,
-    /// How far they are from true, where they are made from the world and err.
+    /// Errors of the oracle's surfaces.
     pub surface_noise: Option<SurfaceNoise>,
-    /// What a joule is worth to the policy, in its own unit; 0: nothing.
+    /// Energy price, in the policy's unit.
     pub price: f64,
     /// Whether nodes may sleep.
     pub nodes_sleep: bool,
-    /// From when on the length of a job is known.
+    /// When the policy learns the length of a job.
     pub lengths: Lengths,
-    /// Most jobs on one GPU; the placer's default where it is not set.
+    /// Maximum number of jobs on one GPU; `None` is the placer's default.
     pub tenants_max: Option<u32>,
-    /// What a job pays that was stopped and starts again.
+    /// Which restarts take time.
     pub restarts: Restarts,
-    /// What may be spent, in windows from the first submission on.
+    /// Budget, in windows from the first submission on.
     pub budget: Option<Budget>,
-    /// What is expected of the grid.
+    /// Source of the carbon intensity forecast.
     pub forecast: Forecast,
-    /// Whether no job waits for a cleaner grid, whatever slack it declares.
+    /// Whether carbon deferral is off, whatever slack jobs declare.
     pub no_deferral: bool,
-    /// Whether running jobs are probed, and what that may cost; off by default, as live.
+    /// Probes of running jobs; off by default, as in the live placer.
     pub probe: ProbeConfig,
 }
 
 /// Runs `scenario` under `policy`.
 ///
 /// # Errors
-/// Where a workload is not known, or the policy breaks a rule.
+/// On an unknown workload, and if the policy violates a rule.
 pub fn run_with(
     world: &World,
     scenario: &Scenario,
@@ -142,11 +142,11 @@ pub fn run_with(
     Engine::new(world, scenario, policy, options)?.run()
 }
 
-/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome. `progress` hears how
-/// many jobs have ended, and of how many, whenever one has.
+/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome. `progress`
+/// receives the numbers of ended jobs and of all jobs whenever a job ends.
 ///
 /// # Errors
-/// Where a workload is not known, or the policy breaks a rule.
+/// On an unknown workload, and if the policy violates a rule.
 pub fn run_with_progress(
     world: &World,
     scenario: &Scenario,
@@ -161,7 +161,7 @@ pub fn run_with_progress(
 /// `progress` receives the numbers of ended jobs and of all jobs whenever a job ends.
 ///
 /// # Errors
-/// Where a workload is not known, or the policy breaks a rule.
+/// On an unknown workload, and if the policy violates a rule.
 pub fn run_recorded(
     world: &World,
     scenario: &Scenario,
@@ -172,11 +172,11 @@ pub fn run_recorded(
     Engine::new(world, scenario, policy, options)?.with_progress(progress).run_recorded()
 }
 
-/// Runs `scenario` under one policy. Its `wall_s` is 0: this library takes no clock, the caller may
-/// fill it in.
+/// Runs `scenario` under one policy. `wall_s` of the outcome is 0, since the library reads no wall
+/// clock; the caller may set it.
 ///
 /// # Errors
-/// Where the policy or a workload is not known.
+/// On an unknown policy or workload.
 pub fn run_policy(
     world: &World,
     scenario: &Scenario,
@@ -186,11 +186,11 @@ pub fn run_policy(
     Engine::new(world, scenario, policy.as_ref(), &RunOptions::default())?.run()
 }
 
-/// Runs `scenario` under one policy whose surfaces are true: the world's own answers, known from a
-/// job's arrival on. `None` for a policy that reads no surfaces, which nothing would change.
+/// Runs `scenario` under one policy with true surfaces from a job's arrival on. `None` for a policy
+/// that reads no surfaces, whose run would be the same.
 ///
 /// # Errors
-/// Where the policy or a workload is not known.
+/// On an unknown policy or workload.
 pub fn run_oracle(
     world: &World,
     scenario: &Scenario,
@@ -204,8 +204,8 @@ pub fn run_oracle(
     Engine::new(world, scenario, policy.as_ref(), &options)?.run().map(Some)
 }
 
-/// The outcome of runs that the caller made one by one with [`run_policy`] and [`run_oracle`], the
-/// oracle's beside or after the policy's own.
+/// The outcome of separate runs from [`run_policy`] and [`run_oracle`]. An oracle's run follows its
+/// policy's run.
 #[must_use]
 pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
     let mut notes = scenario.notes.clone();
@@ -231,7 +231,7 @@ pub fn gather(scenario: &Scenario, policies: Vec<PolicyOutcome>) -> Outcome {
 /// Runs `scenario` under each of `policies`.
 ///
 /// # Errors
-/// Where a policy or a workload is not known.
+/// On an unknown policy or workload.
 pub fn run<S: AsRef<str>>(
     world: &World,
     scenario: &Scenario,

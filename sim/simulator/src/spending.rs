@@ -35,59 +35,59 @@ pub struct WindowSpent {
 
 /// Accumulates [`Spending`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct SpendingMeter {
     peak_mw: u64,
     exceeded_us: u64,
     priced_us: f64,
-    held_us: u64,
+    admission_closed_us: u64,
     span_us: u64,
     preemptions: u32,
 }
 
-impl Watch {
+impl SpendingMeter {
     /// Adds an interval of constant power at an energy price.
-    pub(crate) fn saw(
+    pub(crate) fn add(
         &mut self,
         power_mw: u64,
         span_us: u64,
-        most: Option<Power>,
+        limit: Option<Power>,
         position: f64,
-        held: bool,
+        admission_closed: bool,
     ) {
         if span_us == 0 {
             return;
         }
         self.peak_mw = self.peak_mw.max(power_mw);
-        if most.is_some_and(|most| power_mw > most.as_mw()) {
+        if limit.is_some_and(|limit| power_mw > limit.as_mw()) {
             self.exceeded_us += span_us;
         }
         self.priced_us += position * span_us as f64;
-        self.held_us += if held { span_us } else { 0 };
+        self.admission_closed_us += if admission_closed { span_us } else { 0 };
         self.span_us += span_us;
     }
 
-    /// A running job was preempted.
-    pub(crate) const fn paused(&mut self) {
+    /// Adds the preemption of a running job.
+    pub(crate) const fn add_preemption(&mut self) {
         self.preemptions += 1;
     }
 
     /// The totals.
-    pub(crate) fn outcome(&self, steering: &BudgetController) -> Spending {
-        let tidy = |value: f64| (value * 1e6).round() / 1e6;
-        let ledger = steering.ledger();
+    pub(crate) fn outcome(&self, controller: &BudgetController) -> Spending {
+        let rounded = |value: f64| (value * 1e6).round() / 1e6;
+        let ledger = controller.ledger();
         let open = Some(ledger.open()).filter(|open| open.energy_j > 0.0);
         let windows = ledger.closed().iter().chain(open).map(|window| WindowSpent {
-            energy_kwh: tidy(window.energy_j / 3.6e6),
-            carbon_kg: tidy(window.carbon_g / 1e3),
-            overrun: tidy(steering.overrun(window)),
+            energy_kwh: rounded(window.energy_j / 3.6e6),
+            carbon_kg: rounded(window.carbon_g / 1e3),
+            overrun: rounded(controller.overrun(window)),
         });
-        let limited = steering.budget().power_mw.is_some();
+        let limited = controller.budget().power_mw.is_some();
         Spending {
             windows: windows.collect(),
-            power_kw_peak: tidy(self.peak_mw as f64 / 1e6),
-            power_exceeded_s: limited.then(|| tidy(self.exceeded_us as f64 / 1e6)),
-            price_mean: tidy(self.priced_us / self.span_us.max(1) as f64),
-            admission_closed_s: tidy(self.held_us as f64 / 1e6),
+            power_kw_peak: rounded(self.peak_mw as f64 / 1e6),
+            power_exceeded_s: limited.then(|| rounded(self.exceeded_us as f64 / 1e6)),
+            price_mean: rounded(self.priced_us / self.span_us.max(1) as f64),
+            admission_closed_s: rounded(self.admission_closed_us as f64 / 1e6),
             preemptions: self.preemptions,
         }
     }

@@ -75,7 +75,7 @@ fn cluster(recorded: &[Recorded]) -> Option<String> {
         pluralize(recording.jobs.len(), "job"),
         pluralize(recording.nodes.len(), "node"),
         node.gpus,
-        node.kind
+        node.gpu_type
     ))
 }
 

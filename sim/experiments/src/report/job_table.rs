@@ -73,7 +73,7 @@ pub(super) fn draw(recording: &Recording, rows: usize) -> Markup {
         "reasons",
     ]);
     for job in &jobs {
-        let requested = match (job.asked.min, job.asked.max) {
+        let requested = match (job.request.min, job.request.max) {
             (min, max) if min == max => min.to_string(),
             (min, max) => format!("{min} to {max}"),
         };
@@ -163,7 +163,7 @@ fn why(recording: &Recording, job: &RecordedJob) -> Markup {
             // A job that was never the head of the queue has no reason of its own.
             small {
                 "it waited: "
-                @match &job.waited {
+                @match &job.wait_reason {
                     Some(reason) => (reason.to_string()),
                     None => "it was not at the head of the queue",
                 }

@@ -87,9 +87,9 @@ fn over_time(runs: &[Recorded], time: &Time) -> Markup {
         }
     };
     let queue = |run: &Recorded| {
-        let mean = number(mean(run, |level| level.waiting));
+        let mean = number(mean(run, |level| level.queued));
         Series {
-            filled: per_level(run, |level| level.waiting),
+            filled: per_level(run, |level| level.queued),
             line: Vec::new(),
             description: format!("{}: queued jobs, mean {mean}", run.name),
             mean,
@@ -106,7 +106,7 @@ fn over_time(runs: &[Recorded], time: &Time) -> Markup {
             }
         }
     };
-    let most_queued = most(|level| level.waiting);
+    let most_queued = most(|level| level.queued);
     html! {
         (figure(
             &format!("Power of all nodes, {}", watts.name),

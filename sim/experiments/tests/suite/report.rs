@@ -202,8 +202,8 @@ fn unfinished_jobs_and_budget_use_are_listed() {
     let outcomes = recorded.iter().map(|run| run.outcome.clone()).collect();
     let page = simulation_page(&gather(&scenario, outcomes).into(), &recorded, &[]);
     assert!(page.contains("1 of 2") && page.contains("last completion"), "b never fits");
-    assert!(page.contains("<li>fifo: peak 0."), "what was drawn");
-    assert!(page.contains("above the limit for 0"), "and that it kept to the limit");
+    assert!(page.contains("<li>fifo: peak 0."), "peak power");
+    assert!(page.contains("above the limit for 0"), "time above the limit");
 }
 
 #[test]

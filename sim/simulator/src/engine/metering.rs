@@ -1,4 +1,4 @@
-//! The budget of a simulation: the cluster's meter in place of the live placer's energy ledger.
+//! Budget control: the meter takes the place of the live energy ledger.
 
 use std::collections::BTreeMap;
 
@@ -19,27 +19,27 @@ pub(super) struct Reading {
     joules: f64,
 }
 
-/// Puts the run's budget in force. Without one, a controller without limits follows the grid where
-/// jobs may wait for it or the policy reads it; `None` where nothing is to be controlled.
-pub(super) fn put_in_force(
+/// Installs the budget of the run. Without one, a budget without limits provides the grid's state to
+/// carbon deferral and to policies that read it. `None` if nothing is controlled.
+pub(super) fn install_budget(
     controller: &mut Controller<&dyn Policy>,
     world: &World,
     scenario: &Scenario,
     options: &RunOptions,
-    first_us: u64,
+    start_us: u64,
 ) -> Option<Reading> {
     let has_grid = scenario.carbon.is_some();
-    let may_wait =
+    let may_defer =
         has_grid && !options.no_deferral && scenario.jobs.iter().any(|job| job.slack.is_some());
     let follows = has_grid && controller.capabilities().follows_grid;
-    if options.budget.is_none() && !may_wait && !follows {
+    if options.budget.is_none() && !may_defer && !follows {
         return None;
     }
-    let from = Timestamp::from_us(first_us);
+    let from = Timestamp::from_us(start_us);
     let budget = options.budget.unwrap_or_default();
     controller.set_budget(BudgetController::new(budget, grid(scenario, options), from), from);
     controller.events().gpu_power_known(gpu_power(world, scenario));
-    Some(Reading { at_us: first_us, joules: 0.0 })
+    Some(Reading { at_us: start_us, joules: 0.0 })
 }
 
 /// The power of each of the cluster's GPU types.
@@ -69,67 +69,68 @@ fn grid(scenario: &Scenario, options: &RunOptions) -> Option<Grid> {
     Some(Grid::new(actual, source, Timestamp::EPOCH))
 }
 
-/// Why no job starts on the empty cluster under the controller's budget, where the budget is why.
+/// Why the budget does not suffice for any queued job on the idle cluster, if it is the cause.
 pub(super) fn starvation<P: PolicyHandle>(controller: &Controller<P>) -> Option<String> {
     let starved = controller.starved()?;
     let (baseline, supplied) = (starved.baseline.as_w() / 1e3, starved.supplied_w / 1e3);
     Some(if baseline >= supplied {
         format!(
-            "with nobody on it the cluster draws {baseline:.2} kW, and the budget feeds \
-             {supplied:.2} kW in the mean; a larger budget is needed, or nodes that sleep"
+            "the idle cluster draws {baseline:.2} kW, and the budget sustains {supplied:.2} kW on \
+             average; enlarge the budget or let nodes sleep"
         )
     } else {
         format!(
-            "with nobody on it the cluster draws {baseline:.2} kW, the budget feeds \
-             {supplied:.2} kW in the mean, and each of them needs more than what is between"
+            "the idle cluster draws {baseline:.2} kW, the budget sustains {supplied:.2} kW on \
+             average, and each queued job needs more than the difference; enlarge the budget"
         )
     })
 }
 
 impl Engine<'_> {
-    /// Meters the energy since the last reading, and takes the budget's control step if one is due.
-    /// Whether a plan may differ after it.
+    /// Reports the energy since the last reading and executes the budget's control step if one is
+    /// due. Returns whether a plan may differ after it.
     pub(super) fn control(&mut self) -> bool {
         let now = self.now();
         if self.controller.control_at().is_none_or(|at| now < at) {
             return false;
         }
-        self.read_meter(self.now_us, self.meter.energy_j());
+        self.read_meter(self.now_us, self.hardware.meter.energy_j());
         self.controller.control(now).plan_again
     }
 
-    /// The run is over: meters the rest of its energy.
-    pub(super) fn meter_the_rest(&mut self, until_us: u64) {
-        self.read_meter(until_us, self.until_last.energy_j());
+    /// Reports the energy up to the last completion.
+    pub(super) fn read_final_meter(&mut self) {
+        self.read_meter(self.totals.last_completion_us, self.totals.meter.energy_j());
     }
 
     fn read_meter(&mut self, at_us: u64, joules: f64) {
-        let Some(last) = &mut self.reading else { return };
+        let Some(last) = &mut self.budget.reading else { return };
         let (from, until) = (Timestamp::from_us(last.at_us), Timestamp::from_us(at_us));
         self.controller.metered(from, until, (joules - last.joules).max(0.0));
         *last = Reading { at_us, joules };
     }
 
-    /// Gives these GPUs the caps and clocks that the controller decides.
+    /// Applies the controller's caps and clocks to these GPUs, if it sets any.
     pub(super) fn set_gpus(&mut self, gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>) {
         if self.controller.sets_gpus() {
-            self.set_gpus_again(gpus);
+            self.apply_gpu_settings(gpus);
         }
     }
 
-    /// The same where the last of the settings may just have ended.
-    pub(super) fn set_gpus_again(
+    /// Applies the controller's caps and clocks to these GPUs, including the defaults after the last
+    /// setting has ended.
+    pub(super) fn apply_gpu_settings(
         &mut self,
         gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>,
     ) {
         for (node, gpu) in gpus {
-            let default_cap = self.cards.model(node).cap_default;
+            let default_cap = self.hardware.cards.model(node).cap_default;
             let setting = self.controller.gpu_setting_below(node, gpu, default_cap);
-            self.cards.set(node, gpu, setting, &mut self.touched);
+            self.hardware.cards.set(node, gpu, setting, &mut self.hardware.changed);
         }
     }
 
-    /// Under a power limit every plan may change the cap of every GPU.
+    /// Applies the caps of all GPUs under a power limit, where every plan may change each of them.
     pub(super) fn enforce_caps(&mut self) {
         if self.controller.limits().power_max.is_none() {
             return;

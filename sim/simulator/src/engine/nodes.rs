@@ -1,17 +1,16 @@
-//! Nodes that sleep and wake, and when the policy is asked although nothing happened.
-
-use std::cmp::Reverse;
+//! Node sleep, and the end of planning without events.
 
 use wattle_placer::{NodeDecision, NodeKey, NodeWatts, Plan, Wakefulness};
 use wattle_world::{GpuModel, World};
 
-use crate::engine::{Due, Engine};
+use crate::engine::Engine;
+use crate::engine::events::Event;
 use crate::outcome::us;
 
-/// Looks in a row at a queue of which nothing runs, before it counts as stuck.
-const IDLE_LOOKS_MAX: usize = 10_000;
+/// Most consecutive plans without an effect while no job runs. Then the queue counts as blocked.
+const IDLE_PLANS_MAX: usize = 10_000;
 
-/// What the world says of a node with so many cards.
+/// The power of a node with this number of GPUs.
 pub(super) fn watts(world: &World, gpu: &GpuModel, gpus: u32) -> NodeWatts {
     NodeWatts {
         gpu_idle: gpu.idle,
@@ -22,35 +21,37 @@ pub(super) fn watts(world: &World, gpu: &GpuModel, gpus: u32) -> NodeWatts {
 }
 
 impl Engine<'_> {
-    /// Whether asking again can still change anything.
-    pub(super) fn may_look_again(&self, more_to_come: bool) -> bool {
-        let anyone_runs = self.controller.state().running().next().is_some();
-        let anyone_waits = self.controller.state().queue_len() > 0;
-        // Nodes may still go to sleep while jobs are to come.
-        anyone_runs || more_to_come || (anyone_waits && self.idle_looks < IDLE_LOOKS_MAX)
+    /// Whether a further plan without an event may have an effect.
+    pub(super) fn may_replan(&self, more_arrivals: bool) -> bool {
+        let any_running = self.controller.state().running().next().is_some();
+        let any_queued = self.controller.state().queue_len() > 0;
+        // Between arrivals, idle nodes may go to sleep.
+        any_running || more_arrivals || (any_queued && self.replan.idle_plans < IDLE_PLANS_MAX)
     }
 
-    /// Nodes go to sleep at once; one that wakes draws as if awake until it is.
-    pub(super) fn order_nodes(&mut self, plan: &Plan) {
+    /// Applies sleep and wake decisions. Sleep is immediate; a waking node has the power of an awake
+    /// one.
+    pub(super) fn apply_node_decisions(&mut self, plan: &Plan) {
         for decision in &plan.nodes {
             let key = decision.node();
             let watts = self.controller.state().node(key).facts.watts;
             match decision {
                 NodeDecision::Sleep { .. } => {
                     let asleep_mw = watts.map(|watts| watts.asleep.as_mw());
-                    self.cards.sleep(key, asleep_mw);
+                    self.hardware.cards.sleep(key, asleep_mw);
                 }
                 NodeDecision::Wake { .. } => {
-                    self.cards.sleep(key, None);
+                    self.hardware.cards.sleep(key, None);
                     let after_us = watts.map_or(0, |watts| us(watts.wakes_in));
-                    let node = key.index() as u32;
-                    self.due.push(Reverse((self.now_us + after_us, Due::NodeWakes, node, 0)));
+                    let (at, node) = (self.now_us + after_us, key.index() as u32);
+                    self.events.schedule_unversioned(at, Event::NodeAwake, node);
                 }
             }
         }
     }
 
-    pub(super) fn woken(&mut self, node: u32) {
+    /// A node has woken up.
+    pub(super) fn node_awake(&mut self, node: u32) {
         self.controller
             .events()
             .wakefulness_changed(NodeKey::at(node as usize), Wakefulness::Awake);

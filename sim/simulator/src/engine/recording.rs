@@ -1,9 +1,7 @@
-//! What happened in a run, kept for whoever wants to look at it: the cluster's levels over time,
-//! who was on which GPUs and why, and when nodes slept.
+//! Recording of a run: cluster levels over time, placements with their reasons, and node sleep.
 //!
-//! Off, it costs one test of a pointer for each event. On, levels are means over spans that double
-//! whenever there would be too many, so a run of any length takes a bounded place. It only listens:
-//! nothing that is decided or counted may hang on it.
+//! Levels are means over spans whose length doubles when their number reaches its limit, so the
+//! recording's size is bounded. A recording does not influence decisions or totals.
 
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{JobId, NodeId, WorkloadId};
@@ -14,54 +12,54 @@ use crate::engine::{Engine, node_id};
 use crate::outcome::us;
 use crate::scenario::Scenario;
 
-/// Most spans of [`Recording::levels`].
+/// Maximum length of [`Recording::levels`].
 const LEVELS_MAX: usize = 2_048;
-/// Most placements kept; later ones are only counted.
+/// Maximum number of recorded placements; later ones are counted only.
 const PLACEMENTS_MAX: usize = 500_000;
 
-/// What happened in one run. Times are microseconds of the run's own clock.
+/// Recording of a run. Times are in microseconds of the virtual clock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recording {
     /// The first submission.
     pub from_us: u64,
     /// The last completion.
     pub until_us: u64,
-    /// The cluster.
+    /// The nodes, in the order of the cluster.
     pub nodes: Vec<RecordedNode>,
-    /// Means over spans of [`Recording::level_us`], the first beginning at `from_us`.
+    /// Means over consecutive spans, from `from_us` on.
     pub levels: Vec<Level>,
-    /// How long each span of the levels is.
+    /// Length of a span of the levels.
     pub level_us: u64,
     /// Every job, in the scenario's order.
     pub jobs: Vec<RecordedJob>,
-    /// When nodes slept.
+    /// The intervals of node sleep.
     pub sleep_intervals: Vec<SleepInterval>,
-    /// Placements and sleep_intervals that were too many to keep.
+    /// Number of placements and sleep intervals beyond the limits.
     pub left_out: usize,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedNode {
-    /// Its name.
+    /// Name of the node.
     pub id: NodeId,
-    /// Its cards' kind.
-    pub kind: String,
-    /// How many cards it has.
+    /// GPU type.
+    pub gpu_type: String,
+    /// Number of GPUs.
     pub gpus: u32,
 }
 
 /// The cluster's mean state over a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Level {
-    /// Power of all nodes, watts.
+    /// Power of all nodes in watts.
     pub power_w: f64,
-    /// Cards' busy shares, summed over cards.
+    /// Sum of GPU utilizations, each from 0 to 1.
     pub busy_gpus: f64,
-    /// Nodes that were not asleep.
+    /// Number of awake nodes.
     pub awake_nodes: f64,
-    /// Jobs that waited.
-    pub waiting: f64,
+    /// Number of queued jobs.
+    pub queued: f64,
 }
 
 /// A job.
@@ -69,63 +67,63 @@ pub struct Level {
 pub struct RecordedJob {
     /// Its id.
     pub id: JobId,
-    /// What it computes.
+    /// Workload.
     pub workload: WorkloadId,
-    /// GPUs it asks for.
-    pub asked: GpuRequest,
-    /// When it came.
+    /// Requested GPUs.
+    pub request: GpuRequest,
+    /// Submission.
     pub submit_us: u64,
-    /// When it was done, where it was.
+    /// Completion.
     pub finished_us: Option<u64>,
-    /// When it must be done, where it must.
+    /// Deadline.
     pub deadline_us: Option<u64>,
-    /// What the placer last said when this job's turn had come and it waited.
-    pub waited: Option<Reason>,
-    /// Why it was turned away, where it was.
+    /// Last reason for waiting at the head of the queue.
+    pub wait_reason: Option<Reason>,
+    /// Reason of its rejection.
     pub rejected: Option<Reason>,
-    /// Where it ran, in order.
+    /// Its placements in order.
     pub placements: Vec<RecordedPlacement>,
-    /// How often its cards were set anew while it ran.
+    /// Number of GPU setting changes while it ran.
     pub resets: u32,
 }
 
-/// A job on some GPUs.
+/// A placement of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedPlacement {
-    /// Its beginning.
+    /// Start.
     pub from_us: u64,
-    /// Its end.
+    /// End.
     pub until_us: u64,
-    /// The GPUs; nodes are numbered as in [`Recording::nodes`].
+    /// The GPUs; node keys are indices into [`Recording::nodes`].
     pub on: GpuSet,
-    /// What they were set to at first.
+    /// GPU setting at the start.
     pub setting: GpuSetting,
-    /// Why.
+    /// Reason of the placement.
     pub reason: Reason,
-    /// Why it was taken off, where it had not finished.
+    /// Reason of the stop, unless the job completed.
     pub stopped: Option<Reason>,
 }
 
-/// A node asleep.
+/// An interval of node sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepInterval {
-    /// Which node, as in [`Recording::nodes`].
+    /// Index into [`Recording::nodes`].
     pub node: usize,
-    /// From when on.
+    /// Start.
     pub from_us: u64,
-    /// Until it was told to wake.
+    /// Time of the decision to wake the node.
     pub until_us: u64,
 }
 
-/// What has been heard so far.
+/// Builds a [`Recording`].
 pub(super) struct Recorder {
-    kept: Recording,
+    recording: Recording,
     placements: usize,
-    /// Since when each node sleeps.
+    /// Start of the current sleep of each node.
     asleep_since: Vec<Option<u64>>,
-    /// Integrals over each span: units of [`Level`] times microseconds.
+    /// Integrals over each span, in units of [`Level`] times microseconds.
     sums: Vec<Level>,
-    /// Until when they reach, from the first submission on.
+    /// End of the integrals, relative to the first submission.
     reach_us: u64,
 }
 
@@ -135,16 +133,20 @@ impl Recorder {
             .cluster
             .nodes()
             .enumerate()
-            .map(|(i, (gpus, kind))| RecordedNode { id: node_id(i), kind: kind.to_owned(), gpus })
+            .map(|(i, (gpus, gpu_type))| RecordedNode {
+                id: node_id(i),
+                gpu_type: gpu_type.to_owned(),
+                gpus,
+            })
             .collect();
         let job = |spec: &crate::scenario::SimJob| RecordedJob {
             id: spec.id.clone(),
             workload: spec.workload.clone(),
-            asked: spec.gpus,
+            request: spec.gpus,
             submit_us: us(spec.submit),
             finished_us: None,
             deadline_us: spec.deadline.map(us),
-            waited: None,
+            wait_reason: None,
             rejected: None,
             placements: Vec::new(),
             resets: 0,
@@ -154,7 +156,7 @@ impl Recorder {
             placements: 0,
             sums: Vec::new(),
             reach_us: 0,
-            kept: Recording {
+            recording: Recording {
                 from_us,
                 until_us: from_us,
                 nodes,
@@ -167,21 +169,21 @@ impl Recorder {
         }
     }
 
-    /// The cluster was as `cards` says, with so many waiting, from one instant to another.
-    fn was(&mut self, from_us: u64, until_us: u64, cards: &Cards<'_>, waiting: usize) {
+    /// Adds an interval in which the levels were constant.
+    fn add_interval(&mut self, from_us: u64, until_us: u64, cards: &Cards<'_>, queued: usize) {
         let level = Level {
             power_w: cards.power_mw as f64 / 1e3,
             busy_gpus: cards.utilization_ppm as f64 / 1e6,
             awake_nodes: cards.nodes_awake as f64,
-            waiting: waiting as f64,
+            queued: queued as f64,
         };
-        let (mut at, until) = (from_us - self.kept.from_us, until_us - self.kept.from_us);
-        while until.div_ceil(self.kept.level_us) > LEVELS_MAX as u64 {
+        let (mut at, until) = (from_us - self.recording.from_us, until_us - self.recording.from_us);
+        while until.div_ceil(self.recording.level_us) > LEVELS_MAX as u64 {
             self.coarsen();
         }
         while at < until {
-            let span = (at / self.kept.level_us) as usize;
-            let end = until.min((span as u64 + 1) * self.kept.level_us);
+            let span = (at / self.recording.level_us) as usize;
+            let end = until.min((span as u64 + 1) * self.recording.level_us);
             if self.sums.len() <= span {
                 self.sums.resize(span + 1, Level::default());
             }
@@ -191,7 +193,7 @@ impl Recorder {
         self.reach_us = until;
     }
 
-    /// Makes spans twice as long.
+    /// Doubles the length of the spans.
     fn coarsen(&mut self) {
         let pairs = self.sums.chunks(2).map(|pair| {
             let mut sum = pair[0];
@@ -201,22 +203,22 @@ impl Recorder {
             sum
         });
         self.sums = pairs.collect();
-        self.kept.level_us *= 2;
+        self.recording.level_us *= 2;
     }
 
     fn started(&mut self, job: u32, placement: RecordedPlacement) {
         self.placements += 1;
         if self.placements > PLACEMENTS_MAX {
-            self.kept.left_out += 1;
+            self.recording.left_out += 1;
             return;
         }
-        self.kept.jobs[job as usize].placements.push(placement);
+        self.recording.jobs[job as usize].placements.push(placement);
     }
 
-    /// The job is off its GPUs.
+    /// Ends the job's placement.
     fn ended(&mut self, job: u32, now_us: u64, reason: Option<Reason>) {
-        let last = self.kept.jobs[job as usize].placements.last_mut();
-        // One that was not kept must not end another.
+        let last = self.recording.jobs[job as usize].placements.last_mut();
+        // The current placement may be beyond the limit.
         if let Some(last) = last.filter(|last| last.until_us == u64::MAX) {
             (last.until_us, last.stopped) = (now_us, reason);
         }
@@ -224,36 +226,36 @@ impl Recorder {
 
     fn woke(&mut self, node: usize, now_us: u64) {
         let Some(from_us) = self.asleep_since[node].take() else { return };
-        if self.kept.sleep_intervals.len() < PLACEMENTS_MAX {
-            self.kept.sleep_intervals.push(SleepInterval { node, from_us, until_us: now_us });
+        if self.recording.sleep_intervals.len() < PLACEMENTS_MAX {
+            self.recording.sleep_intervals.push(SleepInterval { node, from_us, until_us: now_us });
         } else {
-            self.kept.left_out += 1;
+            self.recording.left_out += 1;
         }
     }
 
-    /// What was heard until `until_us`, the last completion.
-    pub(super) fn told(mut self, until_us: u64) -> Recording {
+    /// The recording up to `until_us`, the last completion.
+    pub(super) fn into_recording(mut self, until_us: u64) -> Recording {
         for node in 0..self.asleep_since.len() {
             self.woke(node, until_us);
         }
-        let mut kept = self.kept;
-        kept.until_us = until_us;
-        for placement in kept.jobs.iter_mut().flat_map(|job| &mut job.placements) {
+        let mut recording = self.recording;
+        recording.until_us = until_us;
+        for placement in recording.jobs.iter_mut().flat_map(|job| &mut job.placements) {
             placement.until_us = placement.until_us.min(until_us);
         }
-        kept.sleep_intervals.retain(|interval| interval.from_us < until_us);
-        for interval in &mut kept.sleep_intervals {
+        recording.sleep_intervals.retain(|interval| interval.from_us < until_us);
+        for interval in &mut recording.sleep_intervals {
             interval.until_us = interval.until_us.min(until_us);
         }
-        kept.sleep_intervals.sort_by_key(|interval| (interval.node, interval.from_us));
-        let spans = (until_us - kept.from_us).div_ceil(kept.level_us) as usize;
+        recording.sleep_intervals.sort_by_key(|interval| (interval.node, interval.from_us));
+        let spans = (until_us - recording.from_us).div_ceil(recording.level_us) as usize;
         let mean = |(span, sum): (u64, &Level)| {
-            // The last span ends before it is full.
-            let end = self.reach_us.min((span + 1) * kept.level_us);
-            sum.over(end.saturating_sub(span * kept.level_us).max(1) as f64)
+            // The last span may be partial.
+            let end = self.reach_us.min((span + 1) * recording.level_us);
+            sum.over(end.saturating_sub(span * recording.level_us).max(1) as f64)
         };
-        kept.levels = (0..).zip(&self.sums).take(spans).map(mean).collect();
-        kept
+        recording.levels = (0..).zip(&self.sums).take(spans).map(mean).collect();
+        recording
     }
 }
 
@@ -262,7 +264,7 @@ impl Level {
         self.power_w += other.power_w * times;
         self.busy_gpus += other.busy_gpus * times;
         self.awake_nodes += other.awake_nodes * times;
-        self.waiting += other.waiting * times;
+        self.queued += other.queued * times;
     }
 
     fn over(&self, span: f64) -> Self {
@@ -273,19 +275,24 @@ impl Level {
 }
 
 impl Engine<'_> {
-    /// Time goes on to `now_us`; until there everything was as it is.
+    /// Records the levels up to `now_us`.
     pub(super) fn record_levels(&mut self, now_us: u64) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.was(self.now_us, now_us, &self.cards, self.controller.state().queue_len());
+            recorder.add_interval(
+                self.now_us,
+                now_us,
+                &self.hardware.cards,
+                self.controller.state().queue_len(),
+            );
         }
     }
 
-    /// A plan is about to be carried out; its keys still hold.
+    /// Records a plan. To be called before the plan is applied, while all its keys are valid.
     pub(super) fn record_plan(&mut self, plan: &Plan) {
         let Some(recorder) = &mut self.recorder else { return };
         let now_us = self.now_us;
         for decision in &plan.decisions {
-            let job = self.by_key[decision.job().index()];
+            let job = self.jobs.of(decision.job());
             match decision {
                 Decision::Start { on, setting, reason, .. } => {
                     let (on, setting, reason) = (on.clone(), *setting, reason.clone());
@@ -298,9 +305,9 @@ impl Engine<'_> {
                 Decision::Stop { reason, .. } | Decision::Undo { reason, .. } => {
                     recorder.ended(job, now_us, Some(reason.clone()));
                 }
-                Decision::Set { .. } => recorder.kept.jobs[job as usize].resets += 1,
+                Decision::Set { .. } => recorder.recording.jobs[job as usize].resets += 1,
                 Decision::Reject { reason, .. } => {
-                    recorder.kept.jobs[job as usize].rejected = Some(reason.clone());
+                    recorder.recording.jobs[job as usize].rejected = Some(reason.clone());
                 }
                 Decision::Settle { .. } => {}
             }
@@ -314,20 +321,20 @@ impl Engine<'_> {
         }
     }
 
-    /// Who waits after a plan, and why.
+    /// Records the first blocked job of a plan.
     pub(super) fn record_blocked(&mut self, plan: &Plan) {
         let Some(recorder) = &mut self.recorder else { return };
         if let Some(blocked) = &plan.blocked {
-            let job = self.by_key[blocked.job.index()];
-            recorder.kept.jobs[job as usize].waited = Some(blocked.reason.clone());
+            let job = self.jobs.of(blocked.job);
+            recorder.recording.jobs[job as usize].wait_reason = Some(blocked.reason.clone());
         }
     }
 
-    /// A job is done.
+    /// Records a completion.
     pub(super) fn record_completion(&mut self, job: u32) {
         if let Some(recorder) = &mut self.recorder {
             recorder.ended(job, self.now_us, None);
-            recorder.kept.jobs[job as usize].finished_us = Some(self.now_us);
+            recorder.recording.jobs[job as usize].finished_us = Some(self.now_us);
         }
     }
 }

@@ -145,13 +145,13 @@ fn an_insufficient_budget_is_reported() {
     let scenario = scenario(&world, 6);
     // Four sleeping nodes still draw power, and a reserve is withheld.
     for (kwh, why) in
-        [(1, "the budget feeds 0.04 kW in the mean; a larger"), (8, "each of them needs more")]
+        [(1, "the budget sustains 0.04 kW on average; enlarge"), (8, "each queued job needs more")]
     {
         let options = RunOptions { budget: Some(energy(kwh)), ..RunOptions::default() };
         let starved = run(&world, &scenario, "fifo", options);
         assert!(starved.finished < starved.jobs);
         assert_table_names_unfinished_jobs(&world, &scenario, &starved);
-        let note = starved.notes.iter().find(|note| note.contains("never found a place"));
+        let note = starved.notes.iter().find(|note| note.contains("never started"));
         assert!(note.is_some_and(|note| note.contains(why)), "{kwh} kWh: {:?}", starved.notes);
     }
 }

@@ -50,7 +50,7 @@ fn agrees(outcome: &PolicyOutcome, recording: &Recording) {
         rest_s -= s;
         energy_j += level.power_w * s;
         awake += level.awake_nodes * s / span_s;
-        waited_s += level.waiting * s;
+        waited_s += level.queued * s;
         busy += level.busy_gpus * s / span_s / 32.0;
     }
     assert!(rest_s < 1e-3, "{rest_s} s are missing");
@@ -66,18 +66,18 @@ fn agrees(outcome: &PolicyOutcome, recording: &Recording) {
         assert!(job.placements.windows(2).all(|pair| pair[0].until_us <= pair[1].from_us));
         for placement in &job.placements {
             ran_s += (placement.until_us - placement.from_us) as f64 / 1e6;
-            assert!(placement.on.gpu_count() >= job.asked.min);
+            assert!(placement.on.gpu_count() >= job.request.min);
             assert!(!placement.reason.to_string().is_empty());
         }
     }
     close(ran_s / outcome.jobs as f64, outcome.runtime_s_mean.unwrap(), 1e-6);
-    let napped_s: f64 = recording
+    let asleep_s: f64 = recording
         .sleep_intervals
         .iter()
         .map(|interval| (interval.until_us - interval.from_us) as f64 / 1e6)
         .sum();
     let nodes = recording.nodes.len() as f64;
-    close(nodes - napped_s / span_s, outcome.awake_nodes_mean, 1e-4);
+    close(nodes - asleep_s / span_s, outcome.awake_nodes_mean, 1e-4);
     assert_eq!(recording.left_out, 0);
 }
 
@@ -88,7 +88,7 @@ fn a_recording_changes_nothing_and_adds_up() {
     agrees(&outcome, &recording);
     assert!(recording.sleep_intervals.is_empty());
     // A queued job has the placer's reason.
-    let waited = recording.jobs.iter().find_map(|job| job.waited.as_ref()).unwrap();
+    let waited = recording.jobs.iter().find_map(|job| job.wait_reason.as_ref()).unwrap();
     assert!(waited.to_string().contains("requests"), "{waited}");
 }
 
