@@ -10,6 +10,7 @@ mod cluster_file;
 mod commands;
 mod connection;
 mod output;
+mod policies;
 mod progress;
 
 use std::process::ExitCode;

@@ -22,6 +22,7 @@ use crate::atomic_file::AtomicFile;
 use crate::budget::{BudgetOptions, limits};
 use crate::commands::submit::parse_span;
 use crate::output::{note, print, usage};
+use crate::policies::{names_help, table};
 use crate::progress::Progress;
 
 /// Default number of generated jobs.
@@ -35,7 +36,7 @@ const SEEDS_MAX: u64 = 1_000;
 /// Simulate a trace or generated jobs under one or more policies, without server or GPU.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10"
+    after_help = format!("{}\n\nExamples:\n  wattle simulate --report out.html\n  wattle simulate --jobs 5000 --load 1.1 --cluster 28x8:v100 --policy fifo,fifo-packed,eaco\n  wattle simulate --trace deploy/demo/trace.csv --cluster 2x4:v100 --policy fifo-packed,eaco --oracle\n  wattle simulate --trace philly.csv.gz --cluster 320x8:a100 --policy fifo --json\n  wattle simulate --trace sacct.txt --cluster 16x8:a100 --seeds 10", table())
 )]
 pub(crate) struct Simulate {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz; or `builtin`:
@@ -62,9 +63,10 @@ pub(crate) struct Simulate {
     /// [default: 16x8:v100]
     #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
     cluster: Option<ClusterShape>,
-    /// Policies, separated by commas: fifo, fifo-packed, srtf, tiresias, gandiva, afs, eaco,
-    /// powerflow, greenflow, wattle; each also as NAME@MHZ or NAME+zeus
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco")]
+    #[arg(
+        long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco",
+        help = names_help("Policies, separated by commas")
+    )]
     policy: Vec<String>,
     /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
     #[arg(long, value_name = "FILE")]

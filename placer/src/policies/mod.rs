@@ -2,7 +2,7 @@
 //!
 //! A policy is selected as `NAME[:NUMBER][@MHZ][+zeus]`: its name, a tuning number where it has one,
 //! one clock for all jobs, or Zeus's cap for each job ([`policy`]). [`POLICIES`] is the table of all
-//! of them. A new policy is a file with an `ENTRY` and one line in that table.
+//! of them. A new policy is a file with an `ENTRY`, its `mod` line and its line in that table.
 
 mod afs;
 mod clocked;
@@ -18,8 +18,9 @@ mod greenflow;
 mod node_sleep;
 mod powerflow;
 mod preemptive;
-mod registry;
+
 mod srtf;
+mod table;
 mod tiresias;
 mod wattle;
 mod zeus;
@@ -34,8 +35,8 @@ pub use greenflow::GreenFlow;
 pub use node_sleep::Sleeping;
 pub(crate) use node_sleep::put_to_sleep;
 pub use powerflow::PowerFlow;
-pub use registry::{Build, PolicyEntry, UnknownPolicy, policy, policy_entry};
 pub use srtf::Srtf;
+pub use table::{Build, PolicyEntry, UnknownPolicy, policy, policy_entry};
 pub use tiresias::{THRESHOLDS_S, Tiresias};
 pub use wattle::Wattle;
 pub use zeus::{ETA, Zeus};
@@ -45,7 +46,7 @@ use crate::plan::input::PlanningInput;
 use crate::power::budget::PriceRange;
 
 /// All policies, in the order of help texts.
-pub const POLICIES: [PolicyEntry; 10] = [
+pub const POLICIES: &[PolicyEntry] = &[
     fifo::ENTRY,
     fifo_packed::ENTRY,
     srtf::ENTRY,
@@ -59,7 +60,7 @@ pub const POLICIES: [PolicyEntry; 10] = [
 ];
 
 /// The names of all policies, as [`policy`] accepts them.
-pub const NAMES: [&str; POLICIES.len()] = registry::names(&POLICIES);
+pub const NAMES: [&str; POLICIES.len()] = table::names(POLICIES);
 
 /// The prices of a policy that compares relative time saved with relative energy spent: from nearly
 /// every step taken to hardly any.
@@ -97,7 +98,7 @@ pub struct Capabilities {
     pub follows_grid: bool,
 }
 
-/// A scheduling policy: a function from a input to a plan.
+/// A scheduling policy: a function from an input to a plan.
 ///
 /// A plan that was applied leaves nothing to do: solving again gives an empty plan.
 pub trait Policy: Send {
@@ -107,6 +108,6 @@ pub trait Policy: Send {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
-    /// The plan for this input.state.
+    /// The plan for this input.
     fn solve(&self, input: PlanningInput<'_>) -> Plan;
 }

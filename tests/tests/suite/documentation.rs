@@ -65,3 +65,24 @@ fn architecture_walks_name_existing_files() {
         }
     }
 }
+
+/// docs/policies.md has one row per policy, in the order of the table in the placer.
+#[test]
+fn policies_page_has_every_policy() {
+    let text = std::fs::read_to_string(root().join("docs/policies.md")).unwrap();
+    let rows: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|rest| rest.split('`').next())
+        .collect();
+    let source = std::fs::read_to_string(root().join("placer/src/policies/mod.rs")).unwrap();
+    let table = source.split("pub const POLICIES").nth(1).and_then(|rest| rest.split("];").next());
+    let names: Vec<String> = table
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix("::ENTRY,"))
+        .map(|module| module.replace('_', "-"))
+        .collect();
+    assert!(names.len() >= 10, "{names:?}");
+    assert_eq!(rows, names);
+}

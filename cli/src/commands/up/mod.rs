@@ -39,6 +39,7 @@ use super::submit::parse_span;
 use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{note, print, usage};
+use crate::policies::names_help;
 
 /// Largest rate of the simulated clock.
 const RATE_MAX: u32 = 10_000;
@@ -65,8 +66,9 @@ pub(crate) struct Up {
     carbon: Option<PathBuf>,
     #[command(flatten)]
     budget: BudgetOptions,
-    /// Scheduling policy: fifo, fifo-packed, eaco, powerflow, greenflow, wattle and others
-    #[arg(long, value_name = "NAME", default_value = "eaco")]
+    #[arg(
+        long, value_name = "NAME", default_value = "eaco", help = names_help("Scheduling policy")
+    )]
     policy: String,
     /// Power cap of every GPU, watts
     #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]

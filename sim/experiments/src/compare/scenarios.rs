@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wattle_common::job::GpuRequest;
+use wattle_placer::policies::{PolicyEntry, policy_entry};
 use wattle_world::{CatalogError, World};
 
 use super::options::{Accounting, Neighbours};
@@ -329,7 +330,10 @@ pub fn policies(scenario: &str, world: Neighbours) -> Vec<String> {
             "wattle",
         ],
     };
-    let only_shares = |policy: &str| ["fifo-packed", "gandiva", "eaco"].contains(&policy);
+    let only_shares = |policy: &str| {
+        let capabilities = policy_entry(policy).map(PolicyEntry::capabilities).unwrap_or_default();
+        capabilities.shares_gpus && !capabilities.is_elastic
+    };
     let kept = |policy: &&&str| world != Neighbours::Alone || !only_shares(policy);
     all.iter().filter(kept).map(|policy| (*policy).to_owned()).collect()
 }

@@ -58,7 +58,7 @@ impl PolicyEntry {
 }
 
 /// The names of `entries`.
-pub(super) const fn names<const N: usize>(entries: &[PolicyEntry; N]) -> [&'static str; N] {
+pub(super) const fn names<const N: usize>(entries: &[PolicyEntry]) -> [&'static str; N] {
     let mut names = [""; N];
     let mut index = 0;
     while index < N {
