@@ -163,7 +163,7 @@ impl PlacerService {
             let event = if std::mem::take(&mut was_away) {
                 Some(Event::BusReturned)
             } else {
-                // `select!` is fair: many requests do not delay lease renewals and reports.
+                // `select!` polls in random order: many requests do not delay lease renewals and reports.
                 tokio::select! {
                     () = shutdown.wait() => return Ok(()),
                     event = self.next_event(&mut out) => event,

@@ -78,7 +78,7 @@ impl Placer {
     pub(super) fn cancelled(&mut self, now: Timestamp, job: &JobId) -> Reply {
         let Some(tracked) = self.jobs.get(job) else {
             return Reply::Refused {
-                error: format!("there is no job `{job}`; `wattle jobs` lists them"),
+                error: format!("unknown job `{job}`; `wattle jobs` lists all jobs"),
             };
         };
         let accepted = Reply::Accepted { job: job.clone() };
@@ -95,7 +95,7 @@ impl Placer {
             }
             _ => self.end(now, job, JobPhase::Cancelled),
         }
-        let reason = "its owner took it back".to_owned();
+        let reason = "cancelled by its owner".to_owned();
         self.reason(now, job, PLACER, "cancelled".to_owned(), reason);
         accepted
     }

@@ -23,7 +23,8 @@ impl Placer {
         if !violations.is_empty() {
             // No change rather than an invalid one.
             self.alarms.push(format!(
-                "policy {} made a plan that breaks rules and is not carried out: {violations:?}",
+                "the plan of policy {} is invalid and was discarded: {violations:?}; fix the policy or \
+                 configure another",
                 self.controller.policy().name()
             ));
             return;

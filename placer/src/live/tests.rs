@@ -1,4 +1,4 @@
-//! Examples of every rule, and the whole machine in a small world that is killed at every write.
+//! Unit tests of the live placer, and a scenario on a small cluster with a kill before every write.
 
 mod budget;
 mod fault_injection;
@@ -36,19 +36,19 @@ fn refused(reply: &Reply) -> &str {
 }
 
 #[test]
-fn a_job_is_stored_before_it_is_acknowledged_and_ordered_after() {
+fn job_is_stored_then_acknowledged_then_ordered() {
     let mut world = World::new(1, 2);
     world.pass(1);
     let before = world.log.len();
     world.submit(spec("a", 1));
     world.pass(2);
-    let said: Vec<&str> = world.log[before..]
+    let writes: Vec<&str> = world.log[before..]
         .iter()
         .map(String::as_str)
         .filter(|line| !line.starts_with("renew"))
         .collect();
     assert_eq!(
-        said,
+        writes,
         ["a queued", "answer a accepted", "a starting", "order n0 2: a.1", "a running"]
     );
     let reasons = &world.record("a").reasons;
@@ -60,7 +60,7 @@ fn a_job_is_stored_before_it_is_acknowledged_and_ordered_after() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_refused_with_the_reason() {
+fn invalid_submissions_are_refused_with_a_reason() {
     let mut world = World::new(2, 2);
     world.set_gpu_type("n1", "p100");
     world.pass(20);
@@ -76,7 +76,8 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
     none.gpus = GpuRequest { min: 0, max: 0 };
     let mut memory = spec("a", 1);
     memory.memory_mib_max = Some(1 << 40);
-    let of_kind = |kind: &str, gpus| JobSpec { gpu_type: Some(kind.to_owned()), ..spec("a", gpus) };
+    let of_gpu_type =
+        |kind: &str, gpus| JobSpec { gpu_type: Some(kind.to_owned()), ..spec("a", gpus) };
     for (spec, why) in [
         (no_command, "the command is empty"),
         (late, "has passed"),
@@ -84,29 +85,29 @@ fn what_cannot_be_taken_is_refused_with_the_reason() {
         (long, "put the command into a script"),
         (none, "invalid number of GPUs"),
         (memory, "no GPU of the cluster has that much"),
-        (of_kind("k80", 1), "requests GPUs of type k80; the cluster has: p100, v100"),
-        (of_kind("../k80", 1), "invalid GPU type `../k80`: `wattle nodes` lists the GPU types"),
-        (of_kind("p100", 3), "3 GPUs of type p100; the cluster's 2 cannot provide them"),
+        (of_gpu_type("k80", 1), "requests GPUs of type k80; the cluster has: p100, v100"),
+        (of_gpu_type("../k80", 1), "invalid GPU type `../k80`: `wattle nodes` lists the GPU types"),
+        (of_gpu_type("p100", 3), "3 GPUs of type p100; the cluster's 2 cannot provide them"),
         (spec("a", 5), "requests 5 GPUs; the cluster of 4 cannot provide them"),
     ] {
-        let reply = world.ask_submit(spec);
+        let reply = world.request_submit(spec);
         assert!(refused(&reply).contains(why), "{reply:?}");
     }
-    assert!(world.jobs.is_empty(), "nothing refused is stored");
-    // The same again is the same job; another under its id is not.
-    assert_eq!(world.ask_submit(spec("a", 1)), Reply::Accepted { job: job_id("a") });
+    assert!(world.jobs.is_empty(), "refused jobs are not stored");
+    // An equal specification is accepted again; another one under the same id is refused.
+    assert_eq!(world.request_submit(spec("a", 1)), Reply::Accepted { job: job_id("a") });
     let mut short = spec("a", 1);
     short.checkpoint_signal = Some("USR1".to_owned());
-    assert_eq!(world.ask_submit(short), Reply::Accepted { job: job_id("a") });
-    let reply = world.ask_submit(spec("a", 2));
+    assert_eq!(world.request_submit(short), Reply::Accepted { job: job_id("a") });
+    let reply = world.request_submit(spec("a", 2));
     assert!(refused(&reply).contains("another specification"), "{reply:?}");
     assert_eq!(world.jobs.len(), 1);
-    let reply = world.ask_cancel("nobody");
-    assert!(refused(&reply).contains("there is no job `nobody`"), "{reply:?}");
+    let reply = world.request_cancel("unknown");
+    assert!(refused(&reply).contains("unknown job `unknown`"), "{reply:?}");
 }
 
 #[test]
-fn what_nodes_say_of_switches_and_boards_is_heeded() {
+fn placement_follows_reported_switches_and_boards() {
     let mut world = World::new(4, 8);
     world.policy = || crate::policy("tiresias").unwrap();
     world.config.nodes_expected = Some(4);
@@ -117,18 +118,18 @@ fn what_nodes_say_of_switches_and_boards_is_heeded() {
     world.pass(2);
     let placed = |world: &World, job: &str| world.record(job).reasons[0].decision.clone();
     world.long = true;
-    // Two nodes, not next to each other but below one switch.
+    // Two nodes below one switch, not adjacent in node order.
     world.submit(spec("wide", 16));
     world.pass(2);
     let all = "0,1,2,3,4,5,6,7";
     assert_eq!(placed(&world, "wide"), format!("placed on n0:{all} n2:{all}"));
-    // Three and three on one node, each on a board.
+    // Two jobs of three GPUs on one node, each on one board.
     world.submit(spec("three", 3));
     world.submit(spec("more", 3));
     world.pass(2);
     assert_eq!(placed(&world, "three"), "placed on n1:0,1,2");
     assert_eq!(placed(&world, "more"), "placed on n1:4,5,6");
-    // Moved to other switches, they are known there.
+    // Changed switches are used from the next report.
     for job in ["wide", "three", "more"] {
         world.cancel(job);
     }
@@ -139,7 +140,7 @@ fn what_nodes_say_of_switches_and_boards_is_heeded() {
     world.submit(spec("again", 16));
     world.pass(2);
     assert_eq!(placed(&world, "again"), format!("placed on n1:{all} n2:{all}"));
-    // Boards that a node cannot have are nothing to go by.
+    // An invalid board size is ignored.
     for node in ["n0", "n3"] {
         world.set_location(node, "b", Some(3));
     }
@@ -150,9 +151,9 @@ fn what_nodes_say_of_switches_and_boards_is_heeded() {
 }
 
 #[test]
-fn before_the_inventory_is_complete_nothing_is_too_large() {
+fn no_job_is_too_large_before_the_inventory_is_complete() {
     let mut world = World::new(2, 2);
-    assert_eq!(world.ask_submit(spec("big", 64)), Reply::Accepted { job: job_id("big") });
+    assert_eq!(world.request_submit(spec("big", 64)), Reply::Accepted { job: job_id("big") });
     world.pass(30);
     let record = world.record("big");
     assert_eq!(record.phase, JobPhase::Failed);
@@ -160,27 +161,27 @@ fn before_the_inventory_is_complete_nothing_is_too_large() {
 }
 
 #[test]
-fn a_cancelled_job_is_stopped_and_stays_cancelled() {
+fn cancelled_job_stops_and_stays_cancelled() {
     let mut world = World::new(1, 2);
     world.submit(spec("a", 2));
     world.submit(spec("b", 2));
     world.pass(3);
     assert_eq!(world.record("b").reasons[0].decision, "waits");
-    assert_eq!(world.ask_cancel("b"), Reply::Accepted { job: job_id("b") });
-    assert_eq!(world.record("b").phase, JobPhase::Cancelled, "it held nothing");
-    assert_eq!(world.ask_cancel("a"), Reply::Accepted { job: job_id("a") });
+    assert_eq!(world.request_cancel("b"), Reply::Accepted { job: job_id("b") });
+    assert_eq!(world.record("b").phase, JobPhase::Cancelled, "it held no GPUs");
+    assert_eq!(world.request_cancel("a"), Reply::Accepted { job: job_id("a") });
     assert_eq!(world.record("a").phase, JobPhase::Stopping);
     assert!(world.desired("n0").jobs[0].stop);
     world.pass(3);
     assert_eq!(world.record("a").phase, JobPhase::Cancelled);
-    assert_eq!(world.ask_cancel("a"), Reply::Accepted { job: job_id("a") }, "asked again");
+    assert_eq!(world.request_cancel("a"), Reply::Accepted { job: job_id("a") }, "repeated request");
     world.submit(spec("c", 1));
     world.pass(12);
-    assert!(refused(&world.ask_cancel("c")).contains("has finished already"));
+    assert!(refused(&world.request_cancel("c")).contains("has finished already"));
 }
 
 #[test]
-fn one_failing_rank_ends_the_others() {
+fn failing_rank_stops_the_others() {
     let mut world = World::new(2, 2);
     world.submit(spec("wide", 4));
     world.pass(3);
@@ -199,7 +200,7 @@ fn one_failing_rank_ends_the_others() {
 }
 
 #[test]
-fn a_program_that_is_missing_fails_the_job_with_the_launchers_words() {
+fn missing_program_fails_the_job_with_the_launchers_error() {
     let mut world = World::new(1, 2);
     world.refuse.insert(job_id("a"));
     world.submit(spec("a", 1));
@@ -210,7 +211,7 @@ fn a_program_that_is_missing_fails_the_job_with_the_launchers_words() {
 }
 
 #[test]
-fn a_lost_supervisor_or_card_is_another_attempt_but_not_for_ever() {
+fn lost_supervisor_or_gpu_restarts_the_job_up_to_attempts_max() {
     let mut world = World::new(1, 2);
     world.config.attempts_max = 3;
     world.restart();
@@ -220,7 +221,7 @@ fn a_lost_supervisor_or_card_is_another_attempt_but_not_for_ever() {
     world.set_state("n0", "a", lost());
     world.pass(3);
     assert_eq!((world.record("a").phase, world.record("a").attempt), (JobPhase::Running, 2));
-    // The card under it is gone, and its program with it: not the program's fault.
+    // A program that ends because its GPU failed is restarted.
     world.set_unhealthy("n0", 0, true);
     world.set_state("n0", "a", LaunchState::Exited { code: 1 });
     world.pass(3);
@@ -235,7 +236,7 @@ fn a_lost_supervisor_or_card_is_another_attempt_but_not_for_ever() {
 }
 
 #[test]
-fn a_node_that_is_silent_gets_no_job_and_at_last_loses_those_it_has() {
+fn silent_node_gets_no_jobs_and_then_loses_its_jobs() {
     let mut world = World::new(2, 2);
     world.long = true;
     world.submit(spec("a", 2));
@@ -243,19 +244,19 @@ fn a_node_that_is_silent_gets_no_job_and_at_last_loses_those_it_has() {
     assert_eq!(world.record("a").placement.as_ref().unwrap().to_string(), "n0:0,1");
     world.cut_off("n0", true);
     world.pass(40);
-    assert_eq!(world.record("a").attempt, 1, "late, not lost");
+    assert_eq!(world.record("a").attempt, 1, "stale, not lost");
     world.pass(90);
     let record = world.record("a");
     assert_eq!((record.phase, record.attempt), (JobPhase::Running, 2));
     assert_eq!(record.placement.as_ref().unwrap().to_string(), "n1:0,1");
     let why = &record.reasons[1];
     assert_eq!(why.reason, "n0 has not reported for 120 s");
-    // It returns with the old attempt still running: its cards are given to nobody until it ends.
+    // The node returns while the old attempt still runs: its GPUs are not used until it ends.
     world.submit(spec("b", 1));
     world.slow_stop = true;
     world.cut_off("n0", false);
     world.pass(4);
-    assert!(world.is_live("n0", "a", 1), "it takes its time to stop");
+    assert!(world.is_live("n0", "a", 1), "it is still stopping");
     assert_eq!(world.record("b").phase, JobPhase::Queued);
     world.slow_stop = false;
     world.pass(4);
@@ -264,7 +265,7 @@ fn a_node_that_is_silent_gets_no_job_and_at_last_loses_those_it_has() {
 }
 
 #[test]
-fn while_the_bus_is_away_nobody_is_lost() {
+fn no_node_is_lost_while_the_bus_is_away() {
     let mut world = World::new(1, 2);
     world.long = true;
     world.submit(spec("a", 1));
@@ -275,7 +276,7 @@ fn while_the_bus_is_away_nobody_is_lost() {
 }
 
 #[test]
-fn leases_are_renewed_at_a_third_with_the_same_generation() {
+fn lease_is_renewed_after_a_third_with_the_same_generation() {
     let mut world = World::new(1, 1);
     world.pass(3);
     let first = world.desired("n0").clone();
@@ -289,7 +290,7 @@ fn leases_are_renewed_at_a_third_with_the_same_generation() {
 }
 
 #[test]
-fn a_lost_bucket_of_orders_starts_above_what_nodes_have_seen() {
+fn generation_exceeds_observed_generation_after_orders_are_lost() {
     let mut world = World::new(1, 2);
     world.long = true;
     world.submit(spec("a", 1));
@@ -303,7 +304,7 @@ fn a_lost_bucket_of_orders_starts_above_what_nodes_have_seen() {
 }
 
 #[test]
-fn the_sites_cap_is_ordered_for_every_card() {
+fn site_cap_is_ordered_for_every_gpu() {
     let mut world = World::new(1, 2);
     world.config.gpu_cap_w = Some(150);
     world.config.gpu_clock_mhz_max = Some(1_200);
@@ -315,12 +316,12 @@ fn the_sites_cap_is_ordered_for_every_card() {
 }
 
 #[test]
-fn progress_is_kept_and_late_words_of_other_attempts_are_not() {
+fn progress_of_other_attempts_is_ignored() {
     let mut world = World::new(1, 2);
     world.long = true;
     world.submit(spec("a", 1));
     world.pass(3);
-    let mut said = JobProgressed {
+    let mut report = JobProgressed {
         job: job_id("a"),
         node: NodeId::new("n0").unwrap(),
         attempt: 1,
@@ -331,12 +332,12 @@ fn progress_is_kept_and_late_words_of_other_attempts_are_not() {
         steps_per_epoch: Some(400),
         steps_per_s: Some(10.0),
     };
-    world.deliver(Event::Progressed(said.clone()));
+    world.deliver(Event::Progressed(report.clone()));
     assert_eq!((world.record("a").step, world.record("a").epoch), (Some(400), Some(1)));
-    said.attempt = 7;
-    said.step = 9;
-    said.epoch = Some(2);
-    world.deliver(Event::Progressed(said));
+    report.attempt = 7;
+    report.step = 9;
+    report.epoch = Some(2);
+    world.deliver(Event::Progressed(report));
     assert_eq!(world.record("a").step, Some(400));
 }
 
@@ -353,7 +354,7 @@ fn old_records_are_deleted() {
 }
 
 #[test]
-fn a_plan_that_breaks_rules_is_not_carried_out() {
+fn invalid_plan_is_discarded() {
     struct Wrong;
     impl Policy for Wrong {
         fn name(&self) -> &'static str {
@@ -380,13 +381,12 @@ fn a_plan_that_breaks_rules_is_not_carried_out() {
     world.pass(10);
     assert_eq!(world.record("a").phase, JobPhase::Queued);
     let alarms: Vec<_> = world.log.iter().filter(|line| line.starts_with("alarm")).collect();
-    assert_eq!(alarms.len(), 1, "said once: {alarms:?}");
+    assert_eq!(alarms.len(), 1, "one alarm: {alarms:?}");
     assert!(alarms[0].contains("NoSuchPlace"), "{alarms:?}");
 }
 
-/// Everything that can happen to jobs, in one story; `kill_at` is the write before which the
-/// placer is killed.
-fn story(kill_at: Option<usize>) -> World {
+/// A scenario with every kind of job event. The placer is killed before write `kill_at`.
+fn scenario(kill_at: Option<usize>) -> World {
     let mut world = World::new(2, 2);
     world.policy = || Box::new(forced_colocation::ForcedColocation);
     world.restart();
@@ -396,71 +396,75 @@ fn story(kill_at: Option<usize>) -> World {
     world.submit(spec("undo-me", 1));
     world.pass(1);
     world.submit(spec("wide", 4));
-    world.submit(spec("taken-back", 2));
+    world.submit(spec("cancelled", 2));
     world.pass(4);
-    world.cancel("taken-back");
-    world.submit(spec("running-taken-back", 1));
+    world.cancel("cancelled");
+    world.submit(spec("short", 1));
     world.pass(30);
     world.submit(spec("late", 2));
-    world.submit(spec("late-taken-back", 2));
+    world.submit(spec("late-cancelled", 2));
     world.pass(3);
-    world.cancel("late-taken-back");
+    world.cancel("late-cancelled");
     world.pass(60);
     world
 }
 
 #[test]
-fn killed_before_any_write_it_loses_and_doubles_nothing() {
-    let calm = story(None);
-    let undone = calm.record("undo-me");
+fn kill_before_any_write_loses_and_duplicates_no_job() {
+    let undisturbed = scenario(None);
+    let undone = undisturbed.record("undo-me");
     assert!(undone.reasons.iter().any(|reason| reason.decision.starts_with("taken off")));
-    assert!(calm.writes > 40, "a story worth telling: {} writes", calm.writes);
-    for kill_at in 0..calm.writes {
-        let world = story(Some(kill_at));
-        let told = || format!("killed before write {kill_at}:\n{}", world.log.join("\n"));
-        for job in ["a", "undo-me", "wide", "late", "running-taken-back"] {
-            assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}, {}", told());
+    assert!(undisturbed.writes > 40, "the scenario has only {} writes", undisturbed.writes);
+    for kill_at in 0..undisturbed.writes {
+        let world = scenario(Some(kill_at));
+        let history = || format!("killed before write {kill_at}:\n{}", world.log.join("\n"));
+        for job in ["a", "undo-me", "wide", "late", "short"] {
+            assert_eq!(world.record(job).phase, JobPhase::Finished, "{job}, {}", history());
         }
-        for job in ["taken-back", "late-taken-back"] {
-            assert_eq!(world.record(job).phase, JobPhase::Cancelled, "{job}, {}", told());
+        for job in ["cancelled", "late-cancelled"] {
+            assert_eq!(world.record(job).phase, JobPhase::Cancelled, "{job}, {}", history());
         }
-        assert_eq!(world.unanswered(), 0, "{}", told());
-        assert!(world.idle(), "{}", told());
+        assert_eq!(world.unanswered(), 0, "{}", history());
+        assert!(world.idle(), "{}", history());
         for node in ["n0", "n1"] {
-            assert!(world.desired(node).jobs.is_empty(), "{}", told());
+            assert!(world.desired(node).jobs.is_empty(), "{}", history());
         }
     }
 }
 
-/// Two queues, parted at a minute of GPU time: who has had it makes room for who has not, and a placer
-/// that restarts does not take it for new.
+/// Two queues, divided at one minute of GPU time. A job of the second queue yields to one of the
+/// first, also after a restart of the placer.
 #[test]
-fn what_a_job_has_had_of_gpus_outlives_a_restart() {
+fn gpu_time_survives_a_restart() {
     let mut world = World::new(1, 1);
     world.policy = || Box::new(crate::policies::Tiresias::two_queues(60.0));
     world.long = true;
     world.restart();
     world.submit(spec("long", 1));
     world.pass(40);
-    // It runs, and what it has had since goes on counting.
+    // GPU time of the running job continues to count.
     world.restart();
     world.pass(30);
     world.submit(spec("new", 1));
     world.pass(20);
     assert_eq!(world.record("new").phase, JobPhase::Running);
     assert_eq!(world.record("long").phase, JobPhase::Queued);
-    let had = world.record("long").gpu_time_ms.unwrap();
-    assert!((60_000..80_000).contains(&had), "{had} ms");
-    assert_eq!(world.record("long").run_time_ms, Some(had), "on one GPU");
-    // It waits; another comes, which has had nothing, and a restart later still ranks before it.
+    let gpu_time_ms = world.record("long").gpu_time_ms.unwrap();
+    assert!((60_000..80_000).contains(&gpu_time_ms), "{gpu_time_ms} ms");
+    assert_eq!(world.record("long").run_time_ms, Some(gpu_time_ms), "on one GPU");
+    // After a restart, a new job without GPU time still ranks before the queued one.
     world.submit(spec("newest", 1));
     world.restart();
     world.pass(20);
     world.cancel("new");
     world.pass(20);
     assert_eq!(world.record("newest").phase, JobPhase::Running);
-    assert_eq!(world.record("long").gpu_time_ms, Some(had), "nothing is added while it waits");
-    // A record from before this was written down.
+    assert_eq!(
+        world.record("long").gpu_time_ms,
+        Some(gpu_time_ms),
+        "a queued job gains no GPU time"
+    );
+    // A record without GPU time.
     let old = world.jobs.get_mut(&job_id("long")).unwrap();
     (old.gpu_time_ms, old.run_time_ms) = (None, None);
     world.restart();

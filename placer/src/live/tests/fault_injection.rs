@@ -216,13 +216,13 @@ fn inject(
             }
             accepted.push(job.job.clone());
             // If the placer is killed before its reply, the request is repeated.
-            if let Reply::Refused { error } = world.ask_submit(job) {
+            if let Reply::Refused { error } = world.request_submit(job) {
                 assert_eq!(error, "no answer");
             }
         }
         3 if !accepted.is_empty() => {
             let job = &accepted[rng.below(accepted.len() as u64) as usize];
-            world.ask_cancel(job.as_str());
+            world.request_cancel(job.as_str());
         }
         4 => world.cut_off(node, true),
         5 | 6 => world.cut_off(node, false),
@@ -290,7 +290,8 @@ fn run_with_faults(seed: u64) -> Result<World, String> {
         world.pass(1);
     }
     let failed = |what: String| Err(format!("seed {seed}: {what}\n{}", world.log.join("\n")));
-    if let Some(alarm) = world.log.iter().find(|line| line.contains("breaks rules")) {
+    if let Some(alarm) = world.log.iter().find(|line| line.contains("is invalid and was discarded"))
+    {
         return failed(alarm.clone());
     }
     for job in &accepted {

@@ -58,7 +58,7 @@ fn an_idle_node_sleeps_and_stays_in_the_inventory() {
     world.pass(60);
     assert_eq!(state(&world, "n1"), Some(SleepState::Asleep));
     assert!(matches!(
-        world.ask_submit(spec("large", 4)),
+        world.request_submit(spec("large", 4)),
         wattle_common::messages::Reply::Accepted { .. }
     ));
 }

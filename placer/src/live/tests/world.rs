@@ -142,10 +142,10 @@ impl World {
     pub(super) fn cancel(&mut self, job: &str) {
         self.ask(Request::Cancel(JobId::new(job).unwrap()));
     }
-    pub(super) fn ask_submit(&mut self, spec: JobSpec) -> Reply {
+    pub(super) fn request_submit(&mut self, spec: JobSpec) -> Reply {
         self.ask(Request::Submit(Box::new(spec)))
     }
-    pub(super) fn ask_cancel(&mut self, job: &str) -> Reply {
+    pub(super) fn request_cancel(&mut self, job: &str) -> Reply {
         self.ask(Request::Cancel(JobId::new(job).unwrap()))
     }
     fn ask(&mut self, request: Request) -> Reply {
