@@ -195,14 +195,14 @@ impl<'w> Cards<'w> {
 
     /// Puts a job on its GPUs; appends every job whose speed may have changed.
     pub(crate) fn add(&mut self, job: u32, shape: Shape, on: &GpuSet, changed: &mut Vec<u32>) {
-        for spot in &on.by_node {
-            let node = spot.node.index();
+        for node_gpus in &on.by_node {
+            let node = node_gpus.node.index();
             let free_before = self.nodes[node].fragmented();
             if self.nodes[node].busy == 0 {
                 self.nodes_active += 1;
             }
-            self.nodes[node].busy += spot.gpus.count_ones();
-            for gpu in bits(spot.gpus) {
+            self.nodes[node].busy += node_gpus.gpus.count_ones();
+            for gpu in bits(node_gpus.gpus) {
                 self.nodes[node].cards[gpu as usize].tenants.push((job, shape));
                 self.refresh(node, gpu as usize, changed);
             }
@@ -213,14 +213,14 @@ impl<'w> Cards<'w> {
 
     /// Takes a job off its GPUs; appends every other job whose speed may have changed.
     pub(crate) fn remove(&mut self, job: u32, on: &GpuSet, changed: &mut Vec<u32>) {
-        for spot in &on.by_node {
-            let node = spot.node.index();
+        for node_gpus in &on.by_node {
+            let node = node_gpus.node.index();
             let free_before = self.nodes[node].fragmented();
-            self.nodes[node].busy -= spot.gpus.count_ones();
+            self.nodes[node].busy -= node_gpus.gpus.count_ones();
             if self.nodes[node].busy == 0 {
                 self.nodes_active -= 1;
             }
-            for gpu in bits(spot.gpus) {
+            for gpu in bits(node_gpus.gpus) {
                 self.nodes[node].cards[gpu as usize].tenants.retain(|(tenant, _)| *tenant != job);
                 self.refresh(node, gpu as usize, changed);
             }

@@ -12,15 +12,15 @@ use crate::engine::Engine;
 use crate::scenario::Scenario;
 use crate::simulation::{Forecast, RunOptions};
 
-/// The meter's last reading: when, and its energy in joules.
+/// The meter's last reading: time and energy in joules.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading {
     at_us: u64,
     joules: f64,
 }
 
-/// Installs the budget of the run. Without one, a budget without limits provides the grid's state to
-/// carbon deferral and to policies that read it. `None` if nothing is controlled.
+/// Installs the budget of the run. Without one, a budget without limits provides the grid's state
+/// to carbon deferral and to policies that read it. `None` if nothing is controlled.
 pub(super) fn install_budget(
     controller: &mut Controller<&dyn Policy>,
     world: &World,
@@ -117,8 +117,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Applies the controller's caps and clocks to these GPUs, including the defaults after the last
-    /// setting has ended.
+    /// Applies the controller's caps and clocks to these GPUs, including the defaults after the
+    /// last setting has ended.
     pub(super) fn apply_gpu_settings(
         &mut self,
         gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>,

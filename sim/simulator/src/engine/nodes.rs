@@ -29,8 +29,8 @@ impl Engine<'_> {
         any_running || more_arrivals || (any_queued && self.replan.idle_plans < IDLE_PLANS_MAX)
     }
 
-    /// Applies sleep and wake decisions. Sleep is immediate; a waking node has the power of an awake
-    /// one.
+    /// Applies sleep and wake decisions. Sleep is immediate; a waking node has the power of an
+    /// awake one.
     pub(super) fn apply_node_decisions(&mut self, plan: &Plan) {
         for decision in &plan.nodes {
             let key = decision.node();

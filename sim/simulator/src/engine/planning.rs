@@ -79,8 +79,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Applies a plan to the controller's state and the hardware. Returns whether a job was preempted
-    /// or undone.
+    /// Applies a plan to the controller's state and the hardware. Returns whether a job was
+    /// preempted or undone.
     fn apply_decisions(&mut self, plan: &Plan) -> bool {
         self.record_plan(plan);
         // The key of a rejected job is void after the plan is applied.

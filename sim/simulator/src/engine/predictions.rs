@@ -14,8 +14,8 @@ use crate::oracle::Shaped;
 use crate::prediction_error::Segment;
 
 impl Engine<'_> {
-    /// Records whether a started job has a window of its own. The oracle provides the true surface of
-    /// the placement.
+    /// Records whether a started job has a window of its own. The oracle provides the true surface
+    /// of the placement.
     pub(super) fn record_prediction(&mut self, job: u32, on: &GpuSet) {
         let running = &self.jobs[job];
         let Some(key) = running.key else { return };

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::engine::events::Event;
 
 impl Engine<'_> {
-    /// Requests the probe that the job's surface proposes, and begins it if the controller grants it.
+    /// Requests the probe that the job's surface proposes, and begins it if it is granted.
     pub(super) fn consider_probe(&mut self, key: JobKey) {
         if !self.controller.probes_enabled() {
             return;

@@ -60,13 +60,13 @@ impl Engine<'_> {
     fn steps_of(&self, job: u32) -> f64 {
         match self.jobs[job].spec.work {
             Work::Steps(steps) => steps as f64,
-            Work::Lasts(span) => span.as_secs_f64() * self.steps_per_s_alone(job),
+            Work::Lasts(span) => span.as_secs_f64() * self.exclusive_steps_per_s(job),
         }
     }
 
-    /// Adds a work history under [`Lengths::Past`]: as many completed jobs as the scenario has, each
-    /// drawn from the scenario. Predictions of a job's work then use a sample of similar jobs, not
-    /// the job itself.
+    /// Adds a work history under [`Lengths::Past`]: as many completed jobs as the scenario has,
+    /// each drawn from the scenario. Predictions of a job's work then use a sample of similar
+    /// jobs.
     pub(super) fn add_work_history(&mut self) {
         let (true, Some(last)) =
             (self.options.lengths == Lengths::Past, self.jobs.len().checked_sub(1))
@@ -78,13 +78,13 @@ impl Engine<'_> {
             let job = draws.below(last as u64 + 1) as u32;
             // In the unit of `wattle_placer::OperatingPoints::unit_rate`.
             let gpus = f64::from(self.jobs[job].spec.gpus.min);
-            let work_s = self.steps_of(job) * gpus / self.steps_per_s_alone(job);
+            let work_s = self.steps_of(job) * gpus / self.exclusive_steps_per_s(job);
             self.controller.events().work_remembered(work_s);
         }
     }
 
-    /// The declared duration of the job under exclusive use of its requested GPUs; the exact one for
-    /// policies that need it.
+    /// The declared duration of the job under exclusive use of its requested GPUs; the exact one
+    /// for policies that need it.
     pub(super) fn declared_duration(&self, job: u32) -> Option<Duration> {
         let spec = self.jobs[job].spec;
         if !self.controller.capabilities().needs_exact_durations {
@@ -93,7 +93,7 @@ impl Engine<'_> {
         Some(match spec.work {
             Work::Lasts(span) => span,
             Work::Steps(steps) => {
-                let seconds = steps as f64 / self.steps_per_s_alone(job);
+                let seconds = steps as f64 / self.exclusive_steps_per_s(job);
                 Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
             }
         })
@@ -109,7 +109,7 @@ impl Engine<'_> {
     }
 
     /// Step rate under exclusive use of the requested GPUs on the fewest nodes.
-    fn steps_per_s_alone(&self, job: u32) -> f64 {
+    fn exclusive_steps_per_s(&self, job: u32) -> f64 {
         let running = &self.jobs[job];
         let gpus = running.spec.gpus.min;
         running.workload.steps_per_s(self.hardware.cards.first_model(), gpus, self.nodes_for(gpus))
@@ -129,18 +129,18 @@ impl Engine<'_> {
         let Some((gpu_state, tenant)) = self.hardware.cards.first_gpu(job, on) else { return };
         let Some(profiles) = &mut self.prediction.profiles else { return };
         let neighbours = self.hardware.cards.neighbours(job, on);
-        let spot = on.by_node[0];
-        let model = self.hardware.cards.model(spot.node);
-        let setting = self.hardware.cards.setting(spot.node, spot.gpus.trailing_zeros());
+        let node_gpus = on.by_node[0];
+        let model = self.hardware.cards.model(node_gpus.node);
+        let setting = self.hardware.cards.setting(node_gpus.node, node_gpus.gpus.trailing_zeros());
         let surface = profiles.window(&WindowInput {
             job: &running.spec.id,
             workload: &running.spec.workload,
-            node: node_id(spot.node.index()),
+            node: node_id(node_gpus.node.index()),
             gpu_type: &model.gpu_type,
             attempt: running.attempts,
             from_us: running.window_from_us,
             until_us: self.now_us,
-            gpus_here: wattle_placer::state::gpu_set::bits(spot.gpus).collect(),
+            gpus_here: wattle_placer::state::gpu_set::bits(node_gpus.gpus).collect(),
             gpus: on.gpu_count(),
             nodes: on.node_count(),
             cap: setting.cap_mw.unwrap_or(model.cap_default),

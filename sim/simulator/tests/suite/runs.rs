@@ -1,4 +1,4 @@
-//! What must hold of every simulated run. The plan checker runs inside each of them.
+//! Properties of simulated runs. The plan checker runs inside each of them.
 
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -117,9 +117,9 @@ proptest! {
     }
 }
 
-/// A trace whose jobs name no model: the seed draws their workloads, and the run is the same again.
+/// For a trace without model names, the seed determines the workloads and the results.
 #[test]
-fn the_same_seed_gives_the_same_bytes_and_another_seed_another_mix() {
+fn the_seed_determines_workload_mix_and_results() {
     const JOBS: usize = 80;
     let mut text = "job_id,submit_s,duration_s,num_gpus,vc\n".to_owned();
     for i in 0..JOBS {
@@ -138,9 +138,9 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_another_mix() {
     assert_ne!(json(1), json(2));
 }
 
-/// By hand: two cards of four busy for an hour, then half an hour of idling beside one busy card.
+/// Computed by hand: two of four GPUs are busy for an hour, then one for half an hour.
 #[test]
-fn energy_and_carbon_are_those_of_whole_nodes() {
+fn energy_and_carbon_include_whole_nodes() {
     let world = world();
     let gpu = world.gpu("v100").unwrap();
     let id = "resnet50-imagenet-b128";
@@ -159,13 +159,13 @@ fn energy_and_carbon_are_those_of_whole_nodes() {
     assert!((fifo.energy_kwh - kwh).abs() < 2e-6, "{} kWh, by hand {kwh}", fifo.energy_kwh);
     assert!((fifo.carbon_kg.unwrap() - kwh * 0.4).abs() < 2e-6, "{:?}", fifo.carbon_kg);
     assert_eq!((fifo.makespan_s, fifo.active_nodes_mean), (5_400.0, 1.0));
-    // One of two GPUs is free beside the other for the last half hour.
+    // One of two GPUs of the active node is free in the last half hour.
     assert!((fifo.fragmented_gpus_mean - 1.0 / 3.0).abs() < 1e-6, "{}", fifo.fragmented_gpus_mean);
     assert_eq!((fifo.jct_s_p50, fifo.jct_s_p95), (Some(3_600.0), Some(5_400.0)));
 }
 
-/// The predictor has seen neither pair and expects too little interference: at its measured speed
-/// the urgent job would miss its deadline, so the newcomer is taken off again.
+/// The predictor has no window of the pair and underestimates the interference. At its measured
+/// speed the urgent job would miss its deadline, so the co-location is undone.
 #[test]
 fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
     let world = world();
@@ -178,14 +178,14 @@ fn eaco_undoes_a_placement_that_breaks_a_deadline_and_the_job_still_finishes() {
         ..job("urgent", light, 2_000, 10_000)
     };
     let newcomer = SimJob { steps_per_epoch: Some(1_000), ..job("newcomer", heavy, 3_000, 20_000) };
-    // The first one teaches the predictor what a heavy job is alone.
+    // The first job provides windows of the heavy workload in exclusive use.
     let jobs = vec![job("teacher", heavy, 0, 1_200), urgent, newcomer];
     let eaco = run_policy(world, &scenario("1x2:v100", jobs), "eaco").unwrap();
     assert_eq!((eaco.finished, eaco.shared_starts), (3, 1), "{eaco:?}");
     assert_eq!((eaco.undone, eaco.migrations, eaco.deadlines_missed), (1, 1, 0), "{eaco:?}");
     assert!(eaco.restart_gpu_h > 0.0, "an undone job restarts: {eaco:?}");
-    // It kept what it had done up to its epoch's end and lost what came after: it ran longer than
-    // alone, and by less than the whole time it was observed and slowed.
+    // The job keeps its progress up to the last epoch: its loss is positive, and less than the time
+    // of its co-location.
     let alone = (1_200.0 + 10_000.0 + 20_000.0) / 3.0;
     let lost = (eaco.runtime_s_mean.unwrap() - alone) * 3.0;
     assert!(lost > 0.0 && lost < 2_000.0, "{lost} s lost");
@@ -220,10 +220,10 @@ fn packing_policies_undo_a_losing_pair_and_both_jobs_finish() {
     }
 }
 
-/// As the published tables say: together on the same cards, light jobs take little longer and the
-/// cluster spends much less, where it would otherwise keep another node busy.
+/// As in the published tables: co-located light jobs run little longer, and the cluster consumes
+/// much less energy because a second node stays idle.
 #[test]
-fn eaco_puts_light_jobs_together() {
+fn eaco_co_locates_light_jobs() {
     let world = world();
     let whole_node = |name: &str, submit_s| SimJob {
         gpus: GpuRequest::exactly(8),
@@ -323,7 +323,8 @@ fn simultaneous_arrivals_all_have_their_class_prior() {
     let mut jobs = vec![job("first", "eaco-alexnet", 0, 90_000)];
     jobs.extend((0..8).map(|i| job(&format!("j{i}"), "eaco-alexnet", 50_000, 9_000)));
     let outcome = run_policy(world(), &scenario("2x8:v100", jobs), "eaco").unwrap();
-    // One beside the first; then every other one gets a free GPU, and the next goes beside it.
+    // One job shares the GPU of the first. Of the others, every second one shares the GPU of its
+    // predecessor.
     assert_eq!(outcome.shared_starts, 4, "{outcome:?}");
 }
 
@@ -347,7 +348,7 @@ fn prediction_errors_equal_hand_computed_values() {
     )
     .unwrap();
     let [fifo, eaco] = &outcome.policies[..] else { panic!("{outcome:?}") };
-    assert_eq!(fifo.prediction, None, "it reads no surfaces");
+    assert_eq!(fifo.prediction, None, "fifo reads no surfaces");
     let errors = eaco.prediction.as_ref().unwrap();
     assert_eq!((errors.placements, errors.prior_share), (1, Some(1.0)));
     // An unobserved class has no predicted rate, and there is no shared stretch.
@@ -413,7 +414,11 @@ fn a_wrong_prior_has_a_cost_against_the_oracle() {
     }
     assert!(worst > 1.02, "prediction regret {worst}");
     let scenario = scenario("1x2:v100", vec![job("a", "eaco-vgg16", 0, 60)]);
-    assert_eq!(run_oracle(world, &scenario, "fifo").unwrap(), None, "nothing would change for it");
+    assert_eq!(
+        run_oracle(world, &scenario, "fifo").unwrap(),
+        None,
+        "fifo reads no surfaces, so there is no oracle run"
+    );
 }
 
 /// SRTF knows at its arrival that the second job is shorter; the first resumes after it and loses
@@ -448,9 +453,9 @@ impl Policy for Remembers {
 
 /// The work history is empty unless configured, and then resembles the trace's jobs.
 #[test]
-fn the_past_resembles_the_traces_jobs() {
+fn the_work_history_resembles_the_jobs_of_the_trace() {
     let world = world();
-    // No two are as much work, which is counted on one GPU, however many the job takes.
+    // All jobs differ in work, which is measured in GPU-seconds.
     let (gpus, lasts_s) = (|i| if i % 2 == 0 { 4 } else { 1 }, |i: u64| 3_600 + 90 * i);
     let jobs = (1..=40).map(|i| SimJob {
         gpus: GpuRequest::exactly(gpus(i)),
@@ -465,7 +470,7 @@ fn the_past_resembles_the_traces_jobs() {
         run_with(world, &scenario, &policy, &options).unwrap();
         let sizes = policy.1.into_inner().unwrap().unwrap();
         assert_eq!(sizes.len(), past);
-        // Drawn one by one: about as much work as those that come, and not just as much.
+        // Independent draws: the mean is close to that of the trace, but not equal.
         if let Some(mean_s) = sizes.mean_s() {
             let off = (mean_s / come_s - 1.0).abs();
             assert!((1e-6..0.4).contains(&off), "{mean_s} s where {come_s} s come");
