@@ -1,4 +1,4 @@
-//! How long learning and answering take for one job: `cargo bench -p wattle-predictor --bench fit`.
+//! Time of learning and prediction for one job: `cargo bench -p wattle-predictor --bench fit`.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn trained(method: Method, windows: u64) -> Predictor {
     predictor
 }
 
-/// The 20th window of a job: a fit of all twenty, and with so few classes of what is pooled.
+/// The 20th window of a job: a fit of all twenty windows and, with few classes, of the pooled models.
 #[divan::bench(args = METHODS, sample_count = 50)]
 fn fit_from_20_windows(bencher: divan::Bencher<'_, '_>, method: Method) {
     let before = trained(method, 19);
@@ -68,7 +68,7 @@ fn surface_of_252_points(bencher: divan::Bencher<'_, '_>, method: Method) {
     bencher.bench_local(|| predictor.predict_all(&job, &wanted));
 }
 
-/// The surface as it is published: 256 points over GPUs, spreads, caps and neighbours.
+/// A published surface: 256 points over GPUs, spreads, caps and neighbours.
 #[divan::bench(args = METHODS)]
 fn surface_as_published(bencher: divan::Bencher<'_, '_>, method: Method) {
     let mut predictor = trained(method, 20);

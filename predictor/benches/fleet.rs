@@ -1,12 +1,12 @@
-//! Ten thousand jobs at one window a minute each: the time of a core it takes to keep their
-//! surfaces current, and the memory: `cargo bench -p wattle-predictor --bench fleet`.
+//! Processor time and memory for 10 000 jobs with one window per minute each:
+//! `cargo bench -p wattle-predictor --bench fleet`.
 //!
-//! The jobs are of 200 classes, know 20 windows each, and get one more: each is learned from and
-//! answered with a surface. Each method runs in a process of its own, so that its peak memory
-//! (`VmHWM` of `/proc/self/status`) is its own. At last the physical one at the limits it ships
-//! with, jobs and windows of each: what it keeps at most.
+//! The jobs belong to 200 classes and have 20 windows each; one more window per job is learned and a
+//! surface predicted. Each method runs in its own process, so that the peak memory (`VmHWM` of
+//! `/proc/self/status`) is separate. The last run is the physical method at the default limits of jobs
+//! and windows.
 
-#![allow(clippy::print_stdout, reason = "the figures are what it is for")]
+#![allow(clippy::print_stdout, reason = "prints measurements")]
 
 mod common;
 
@@ -24,7 +24,7 @@ use wattle_predictor::predictor::Predictor;
 const JOBS: u64 = 10_000;
 const CLASSES: u64 = 200;
 const WINDOWS: u64 = 20;
-/// Jobs that taught each class before.
+/// Completed jobs of each class.
 const TEACHERS: u64 = 8;
 
 /// Argument that selects the limits.
@@ -54,8 +54,8 @@ fn class(job: u64) -> String {
     format!("class-{}", job % CLASSES)
 }
 
-/// A predictor that knows all jobs and their classes.
-fn knowing(method: Method, jobs: u64, windows: u64) -> Predictor {
+/// A predictor with all jobs and their classes.
+fn trained(method: Method, jobs: u64, windows: u64) -> Predictor {
     let mut teacher = predictor(Method::Physical);
     for job in 0..CLASSES * TEACHERS {
         for minute in 0..5 {
@@ -83,7 +83,7 @@ fn knowing(method: Method, jobs: u64, windows: u64) -> Predictor {
 }
 
 fn measure(method: Method, jobs: u64, windows: u64) {
-    let mut known = knowing(method, jobs, windows);
+    let mut known = trained(method, jobs, windows);
     let start = processor_s();
     known.refit_pooled();
     let pooled = processor_s() - start;
@@ -99,10 +99,10 @@ fn measure(method: Method, jobs: u64, windows: u64) {
     for window in &news {
         divan::black_box(known.surface(now(windows), &window.job));
     }
-    let answered = processor_s() - start;
+    let predicted = processor_s() - start;
     println!(
-        "{}: {jobs} jobs of {windows} windows, {points} points: {both:.1} s of a core to learn and answer, {answered:.1} s \
-         of it to answer: {:.1} % of one core at one window a minute; one pooled refit {:.0} ms; \
+        "{}: {jobs} jobs of {windows} windows, {points} points: {both:.1} s of a core to learn and predict, {predicted:.1} s \
+         of it to predict: {:.1} % of one core at one window a minute; one pooled refit {:.0} ms; \
          memory {} MB at the peak",
         name(method),
         100.0 * both / 60.0,

@@ -1,14 +1,14 @@
-//! Windows to measure with.
+//! Windows and process measurements for the benchmarks.
 #![allow(dead_code, reason = "each benchmark uses its part")]
 
 use std::time::Duration;
 
-use wattle_common::id::{JobId, NodeId, WorkloadId};
-use wattle_common::messages::{JobWindow, Neighbour};
+use wattle_common::messages::JobWindow;
 use wattle_common::{Power, Timestamp};
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::method::Method;
 use wattle_predictor::predictor::Predictor;
+use wattle_testkit::{job_window, neighbour, workload};
 
 pub(crate) const METHODS: [Method; 3] = [Method::Physical, Method::Statistical, Method::Neighbour];
 
@@ -23,52 +23,36 @@ pub(crate) fn predictor(method: Method) -> Predictor {
 /// A minute of a job: a third of them free, a third under caps, a third co-located with a neighbour.
 pub(crate) fn window_of(job: &str, class: &str, minute: u64) -> JobWindow {
     let from = Timestamp::from_s(60 * minute);
-    let neighbour = Neighbour {
-        job: JobId::new("other").expect("an id"),
-        workload: Some(WorkloadId::new("class-7").expect("an id")),
-    };
-    // Another rate for each class, and a little noise that repeats.
+    // A rate by class, and small deterministic noise.
     let of_class = class.bytes().map(u64::from).sum::<u64>() % 17;
     let noise = 1.0 + 0.01 * ((minute * 7 + of_class) % 5) as f64;
     let cap_w = if minute % 3 == 1 { [150, 200, 125, 175][(minute / 3 % 4) as usize] } else { 250 };
     let power_w = (120.0 + 6.0 * of_class as f64).min(0.97 * cap_w as f64);
     let speed = (cap_w as f64 / 250.0).powf(0.3) * if minute % 3 == 2 { 0.8 } else { 1.0 };
     JobWindow {
-        job: JobId::new(job).expect("an id"),
-        workload: Some(WorkloadId::new(class).expect("an id")),
-        node: NodeId::new("n0").expect("an id"),
-        gpu_type: "v100".into(),
-        attempt: 1,
-        from_us: from,
-        until_us: from + Duration::from_secs(60),
+        workload: Some(workload(class)),
         gpus: vec![0, 1],
         gpus_total: 2,
-        nodes_total: 1,
-        global_batch: None,
         cap_mw: Some(Power::from_w(cap_w)),
-        clock_mhz_mean: None,
-        clock_mhz_max: None,
-        neighbours: if minute % 3 == 2 { vec![neighbour] } else { Vec::new() },
+        neighbours: if minute % 3 == 2 {
+            vec![neighbour("other", Some("class-7"))]
+        } else {
+            Vec::new()
+        },
         steps: Some(600),
         steps_per_s: Some((1.0 + of_class as f64) * speed * noise),
         steps_per_s_error: Some(0.02),
-        steps_inferred: false,
-        step: None,
-        epoch: None,
         early: false,
         power_mw_gpus: Some(Power::from_w_f64(2.0 * power_w * noise)),
-        power_mw_job: None,
-        energy_mj_gpus: None,
         utilization_gpu_percent: Some(30.0 + 4.0 * of_class as f64),
         utilization_gpu_percent_job: Some(30.0 + 4.0 * of_class as f64),
         utilization_memory_percent: Some(2.0 * of_class as f64),
         memory_mib_max_job: Some(9_000),
-        samples: 600,
+        ..job_window(job, from, from + Duration::from_secs(60))
     }
 }
 
-/// The processor's time that this process has had, seconds: others at work on the machine do not
-/// count.
+/// Processor time of this process, seconds.
 pub(crate) fn processor_s() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let spent: Option<f64> = text.split_whitespace().next().and_then(|ns| ns.parse().ok());

@@ -1,4 +1,4 @@
-//! The service's own intervals: scored by its own windows, stretched by them, kept beyond the process.
+//! Calibration: intervals are scored by later windows and scaled by the scores, which are stored.
 
 use crate::common::{job, one_gpu, window};
 use wattle_common::rng::Stream;
@@ -12,16 +12,16 @@ fn at(cap: u64) -> Configuration {
     Configuration { cap: Some(Power::from_w(cap)), ..one_gpu() }
 }
 
-/// Jobs of one family whose readings scatter by `noise`, each seen under all caps.
+/// Jobs of one family whose readings scatter by `noise`, each under all caps.
 fn seen(predictor: &mut Predictor, noise: f64, jobs: std::ops::Range<u64>) {
     let mut rng = Stream::new(3, "calibration");
     for j in jobs {
         for (i, cap) in CAPS.into_iter().enumerate() {
             let class = format!("family-b{}-x", 1 << (j % 4));
             let mut w = window(&format!("j{j}"), Some(&class), 10 * j + i as u64);
-            let held = (cap as f64 / 250.0).powf(0.4);
+            let speed = (cap as f64 / 250.0).powf(0.4);
             w.cap_mw = Some(Power::from_w(cap));
-            w.steps_per_s = Some(10.0 * held * (noise * rng.normal()).exp());
+            w.steps_per_s = Some(10.0 * speed * (noise * rng.normal()).exp());
             w.steps_per_s_error = None;
             w.power_mw_gpus = Some(Power::from_w_f64(0.9 * cap as f64));
             predictor.learn(Timestamp::from_s(60 * j), &w);
@@ -29,7 +29,7 @@ fn seen(predictor: &mut Predictor, noise: f64, jobs: std::ops::Range<u64>) {
     }
 }
 
-/// The width of the step rate's interval of a job seen under two caps, asked for a third.
+/// Interval width of the step rate under a third cap, of a job with windows under two.
 fn width(predictor: &Predictor) -> f64 {
     let mut p = predictor.clone();
     for (minute, cap) in [(9_000, 250), (9_001, 125)] {
@@ -46,7 +46,7 @@ fn width(predictor: &Predictor) -> f64 {
 }
 
 #[test]
-fn a_noisy_family_gets_wider_intervals_than_a_calm_one() {
+fn noisy_family_has_wider_intervals() {
     let of = |noise| {
         let mut predictor = Predictor::new(PredictorConfig::shipped());
         seen(&mut predictor, noise, 0..12);
@@ -57,7 +57,7 @@ fn a_noisy_family_gets_wider_intervals_than_a_calm_one() {
 }
 
 #[test]
-fn scores_outlive_the_process() {
+fn scores_are_restored_from_storage() {
     let mut predictor = Predictor::new(PredictorConfig::shipped());
     seen(&mut predictor, 0.1, 0..12);
     let stored = predictor.take_changed_scores();

@@ -25,7 +25,7 @@ fn teach(p: &mut Predictor, name: &str, truth: &Truth, caps: &[f64], noise: f64,
     }
 }
 
-fn ask(p: &Predictor, name: &str, cap: f64) -> SurfacePoint {
+fn predict(p: &Predictor, name: &str, cap: f64) -> SurfacePoint {
     p.predict(&job(name), &at(Some(cap), None)).unwrap()
 }
 
@@ -34,7 +34,7 @@ fn errors(p: &Predictor, name: &str, truth: &Truth, known: &[f64]) -> [f64; 3] {
     let unknown: Vec<f64> = CAPS.into_iter().filter(|cap| !known.contains(cap)).collect();
     let mut sums = [0.0; 3];
     for cap in &unknown {
-        let point = ask(p, name, *cap);
+        let point = predict(p, name, *cap);
         let rate = point.steps_per_s.unwrap();
         sums[0] += (rate.mean / (truth.rate * truth.speed(*cap)) - 1.0).abs();
         sums[1] += (point.gpu_power_w.mean / truth.power(*cap) - 1.0).abs();
@@ -62,7 +62,7 @@ fn other_classes(rng: &mut Stream) -> Predictor {
 fn each_reading_reduces_the_error_from_none_to_three_caps() {
     let mut rng = Stream::new(11, "noise");
     let others = other_classes(&mut rng);
-    let alone = Predictor::new(PredictorConfig::shipped());
+    let without_others = Predictor::new(PredictorConfig::shipped());
     let mut means = [[0.0; 3]; 4];
     let jobs = 12u32;
     for i in 0..jobs {
@@ -73,7 +73,7 @@ fn each_reading_reduces_the_error_from_none_to_three_caps() {
             busy: 0.9,
         };
         let ways: [(&Predictor, &[f64]); 4] = [
-            (&alone, &[250.0]),
+            (&without_others, &[250.0]),
             (&others, &[250.0]),
             (&others, &[250.0, 100.0]),
             (&others, &[250.0, 175.0, 100.0]),
@@ -87,36 +87,36 @@ fn each_reading_reduces_the_error_from_none_to_three_caps() {
             }
         }
     }
-    let [believed, pooled, two, three] = means;
-    assert!(pooled[0] < 0.5 * believed[0], "{means:?}");
+    let [prior, pooled, two, three] = means;
+    assert!(pooled[0] < 0.5 * prior[0], "{means:?}");
     assert!(two[0] < pooled[0] && three[0] < pooled[0] && three[0] < 0.03, "{means:?}");
     assert!(pooled[1] < 0.06 && three[1] < 0.03, "{means:?}");
     // The interval narrows as well.
-    assert!(believed[2] > pooled[2] && pooled[2] > two[2], "{means:?}");
+    assert!(prior[2] > pooled[2] && pooled[2] > two[2], "{means:?}");
 }
 
 #[test]
 fn one_outlier_under_a_setting_is_rejected() {
     let truth = Truth { rate: 12.0, demand_w: 235.0, steepness: 0.06, busy: 0.95 };
     let caps: Vec<f64> = [250.0, 175.0, 100.0].into_iter().flat_map(|cap| [cap; 4]).collect();
-    for (wild, slower) in [(2usize, 3.0), (5, 0.3), (9, 4.0)] {
+    for (outlier, slower) in [(2usize, 3.0), (5, 0.3), (9, 4.0)] {
         let mut p = Predictor::new(PredictorConfig::shipped());
         let mut rng = Stream::new(4, "noise");
         for (minute, cap) in caps.iter().enumerate() {
             let mut w = seen(&truth, "j", minute as u64, *cap, 0.01, &mut rng);
-            if minute == wild {
+            if minute == outlier {
                 w.steps_per_s = w.steps_per_s.map(|r| r / slower);
                 w.power_mw_gpus = Some(Power::from_w(30));
             }
             p.learn(w.until_us, &w);
         }
         for cap in [225.0, 200.0, 150.0, 125.0, 110.0] {
-            let point = ask(&p, "j", cap);
+            let point = predict(&p, "j", cap);
             let rate = point.steps_per_s.unwrap().mean / (truth.rate * truth.speed(cap));
             let power = point.gpu_power_w.mean / truth.power(cap);
             assert!(
                 (rate - 1.0).abs() < 0.06 && (power - 1.0).abs() < 0.06,
-                "{wild} {cap}: {rate} {power}"
+                "{outlier} {cap}: {rate} {power}"
             );
         }
     }
@@ -144,18 +144,20 @@ fn speed_never_rises_as_the_cap_falls() {
             wattle_common::job::GpuRequest::exactly(1),
             Some("v100"),
         );
-        for beside in [Vec::new(), vec![class("other-3")]] {
+        for neighbours in [Vec::new(), vec![class("other-3")]] {
             let (mut speed, mut power) = (f64::INFINITY, f64::INFINITY);
             for cap in (30..=250).rev().step_by(4) {
-                let setting =
-                    Configuration { neighbours: beside.clone(), ..at(Some(f64::from(cap)), None) };
+                let setting = Configuration {
+                    neighbours: neighbours.clone(),
+                    ..at(Some(f64::from(cap)), None)
+                };
                 let point = p.predict(&job("new"), &setting).unwrap();
                 let now = point.relative_speed.mean;
                 // With neighbours the difference of two curves is added, which may vary a little.
-                let slack = if beside.is_empty() { 1.0001 } else { 1.01 };
+                let slack = if neighbours.is_empty() { 1.0001 } else { 1.01 };
                 assert!(now <= speed * slack && now > 0.0, "{i}: {cap} W {now} {speed}");
                 assert!(
-                    beside.len() == 1 || point.gpu_power_w.mean <= power * 1.0001,
+                    neighbours.len() == 1 || point.gpu_power_w.mean <= power * 1.0001,
                     "{i}: {cap} W"
                 );
                 (speed, power) = (now, point.gpu_power_w.mean);

@@ -1,4 +1,4 @@
-//! What GPUs draw hangs on how many a job has, and with it what a cap costs: learned by the class.
+//! Power per GPU and the effect of caps depend on a job's number of GPUs; both are learned by class.
 
 use crate::common::{class, job, one_gpu, window};
 use wattle_common::rng::Stream;
@@ -6,12 +6,12 @@ use wattle_common::{Power, Timestamp};
 use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
-/// Alone it draws 230 W; GPUs that wait for each other draw less.
+/// 230 W on one GPU; on several, each waits for the others and draws less.
 fn watts(gpus: u32) -> f64 {
     60.0 + 170.0 * (0.3 + 0.7 / f64::from(gpus).sqrt())
 }
 
-/// The share of time it computes is slowed by the cap; what waits does not feel it.
+/// Caps slow only the computing share of the time, not waiting.
 fn rate(gpus: u32, cap_w: f64) -> f64 {
     let left = ((cap_w - 40.0) / (watts(gpus) - 40.0)).min(1.0);
     5.0 * f64::from(gpus).sqrt() * left.powf(0.35)
@@ -33,7 +33,7 @@ fn at(gpus: u32, cap: Option<f64>) -> Configuration {
     Configuration { gpus, cap: cap.map(Power::from_w_f64), ..one_gpu() }
 }
 
-/// Of another job of the class, of which nothing is known but its name.
+/// For a new job of the class.
 #[test]
 fn power_on_some_numbers_of_gpus_is_not_used_for_others() {
     let mut rng = Stream::new(5, "noise");
@@ -47,16 +47,19 @@ fn power_on_some_numbers_of_gpus_is_not_used_for_others() {
     let any = wattle_common::job::GpuRequest { min: 1, max: 8 };
     p.describe(Timestamp::from_s(600), job("new"), Some(class("waits")), any, Some("v100"));
     for gpus in [1, 2, 4, 8] {
-        let said = p.predict(&job("new"), &at(gpus, None)).unwrap().gpu_power_w;
-        let off = said.mean / watts(gpus) - 1.0;
+        let predicted = p.predict(&job("new"), &at(gpus, None)).unwrap().gpu_power_w;
+        let off = predicted.mean / watts(gpus) - 1.0;
         assert!(off.abs() < 0.06, "{gpus} GPUs: {off:+.3}");
-        assert!(said.low < watts(gpus) && watts(gpus) < said.high, "{gpus} GPUs: {said:?}");
+        assert!(
+            predicted.low < watts(gpus) && watts(gpus) < predicted.high,
+            "{gpus} GPUs: {predicted:?}"
+        );
     }
 }
 
-/// A cap that bites on one GPU does not where eight wait for each other.
+/// A cap limits a job on one GPU and not on eight.
 #[test]
-fn a_cap_costs_less_where_cards_draw_less() {
+fn caps_cost_less_where_power_per_gpu_is_lower() {
     let mut rng = Stream::new(6, "noise");
     let mut p = Predictor::new(PredictorConfig::shipped());
     for (name, gpus) in [("a", 1), ("b", 1), ("c", 8), ("d", 8)] {
@@ -67,8 +70,9 @@ fn a_cap_costs_less_where_cards_draw_less() {
     let any = wattle_common::job::GpuRequest { min: 1, max: 8 };
     p.describe(Timestamp::from_s(600), job("new"), Some(class("waits")), any, Some("v100"));
     for gpus in [1, 8] {
-        let said = p.predict(&job("new"), &at(gpus, Some(150.0))).unwrap().steps_per_s.unwrap();
-        let off = said.mean / rate(gpus, 150.0) - 1.0;
+        let predicted =
+            p.predict(&job("new"), &at(gpus, Some(150.0))).unwrap().steps_per_s.unwrap();
+        let off = predicted.mean / rate(gpus, 150.0) - 1.0;
         assert!(off.abs() < 0.06, "{gpus} GPUs: {off:+.3}");
     }
 }

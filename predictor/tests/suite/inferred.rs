@@ -1,4 +1,4 @@
-//! Step rates that nobody reported: relative speeds, and no more.
+//! Inferred step rates give relative speeds only.
 
 use crate::common::{Truth, job, point, seen};
 use wattle_common::messages::{JobWindow, Surface};
@@ -7,7 +7,7 @@ use wattle_common::{Power, Timestamp};
 use wattle_predictor::{Predictor, PredictorConfig};
 
 const HUNGRY: Truth = Truth { rate: 12.0, demand_w: 235.0, steepness: 0.06, busy: 0.95 };
-/// Steps that an iteration seen in power holds.
+/// Steps per iteration that is detected in power.
 const STEPS: f64 = 8.0;
 
 fn inferred(window: JobWindow) -> JobWindow {
@@ -20,7 +20,7 @@ fn inferred(window: JobWindow) -> JobWindow {
     }
 }
 
-/// Shows `job` at three caps; `change` makes of each window what the profiler saw.
+/// Windows of the job `name` at three caps, each modified by `change`.
 fn show(p: &mut Predictor, name: &str, change: fn(JobWindow) -> JobWindow) -> Surface {
     let mut rng = Stream::new(7, name);
     for minute in 0..9 {
@@ -41,7 +41,7 @@ fn relative(surface: &Surface, cap_w: u64) -> f64 {
 }
 
 #[test]
-fn an_inferred_rate_is_a_relative_speed() {
+fn inferred_rate_gives_relative_speed() {
     let surface = show(&mut predictor(), "j", inferred);
     for cap in [175u64, 125] {
         let off = relative(&surface, cap) / HUNGRY.speed(cap as f64) - 1.0;
@@ -56,19 +56,19 @@ fn inferred_rates_do_not_reach_the_class() {
     let own = show(&mut p, "silent", inferred);
     assert!(own.class.is_some());
     let rate = |surface: &Surface| point(surface, None, &[]).steps_per_s.unwrap().mean;
-    // A job that reports is at its own pace, though the class has only silent jobs so far.
+    // A job with reported steps has its own rate, although the class has only inferred ones.
     let first = show(&mut p, "speaks", |window| window);
     assert!((rate(&first) / HUNGRY.rate - 1.0).abs() < 0.05, "{}", rate(&first));
-    // The next silent one learns nothing of absolute speed from it, nor it from the silent one.
+    // Absolute rates are not transferred between jobs with inferred and with reported steps.
     let second = show(&mut p, "silent-2", inferred);
     assert!(second.points.iter().all(|point| point.steps_per_s.is_none()));
-    let mut alone = predictor();
-    let without = show(&mut alone, "speaks", |window| window);
+    let mut fresh = predictor();
+    let without = show(&mut fresh, "speaks", |window| window);
     assert!((rate(&first) / rate(&without) - 1.0).abs() < 0.02);
 }
 
 #[test]
-fn what_is_reported_wins() {
+fn reported_rates_replace_inferred_ones() {
     let mut p = predictor();
     show(&mut p, "j", inferred);
     let mut rng = Stream::new(8, "later");

@@ -1,4 +1,4 @@
-//! What the predictor learns from windows of an invented truth.
+//! The physical method on windows of synthetic jobs.
 
 use crate::common::{Truth, class, colocated, job, one_gpu, point, seen, window};
 use wattle_common::job::GpuRequest;
@@ -39,7 +39,7 @@ fn taught(truth: &Truth, caps: &[f64], each: u64, noise: f64, seed: u64) -> (Pre
 }
 
 #[test]
-fn three_caps_tell_the_others() {
+fn three_caps_predict_the_others() {
     let (_, surface) = taught(&HUNGRY, &[250.0, 150.0, 100.0], 3, 0.015, 1);
     for cap in [225u64, 200, 175, 125] {
         let cap_w = cap as f64;
@@ -51,25 +51,25 @@ fn three_caps_tell_the_others() {
         let rate = HUNGRY.rate * HUNGRY.speed(cap_w);
         assert!(off(p.steps_per_s.unwrap(), rate).abs() < 0.06, "{cap} W: {p:?}");
     }
-    let alone = point(&surface, None, &[]);
-    assert!((alone.relative_speed.mean - 1.0).abs() < 1e-12);
-    assert!(off(alone.steps_per_s.unwrap(), 12.0).abs() < 0.03, "{alone:?}");
-    assert!(off(alone.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
+    let exclusive = point(&surface, None, &[]);
+    assert!((exclusive.relative_speed.mean - 1.0).abs() < 1e-12);
+    assert!(off(exclusive.steps_per_s.unwrap(), 12.0).abs() < 0.03, "{exclusive:?}");
+    assert!(off(exclusive.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{exclusive:?}");
 }
 
 #[test]
-fn a_job_that_draws_little_is_known_to_feel_no_cap() {
+fn job_of_low_power_is_not_slowed_by_caps() {
     let truth = Truth { rate: 50.0, demand_w: 60.0, steepness: 0.06, busy: 0.1 };
     let (_, surface) = taught(&truth, &[250.0], 2, 0.02, 2);
     let p = point(&surface, Some(100), &[]);
-    // It may be idle by turns, and be held back when it is not.
+    // Its power may alternate between idle and limited phases.
     assert!(p.relative_speed.mean > 0.98 && p.relative_speed.low > 0.86, "{p:?}");
     assert!(off(p.gpu_power_w, 60.0).abs() < 0.05, "{p:?}");
 }
 
-/// 90 % intervals hold what is seen later, at caps that were seen and at caps between.
+/// Coverage of 90 % intervals by later windows, at observed caps and between.
 #[test]
-fn intervals_cover_what_comes() {
+fn intervals_cover_later_windows() {
     let (mut inside, mut all) = ([0u32; 2], 0u32);
     let mut draw = Stream::new(5, "truths");
     for seed in 0..60 {
@@ -87,9 +87,9 @@ fn intervals_cover_what_comes() {
                 continue;
             };
             let later = seen(&truth, "j", 99, cap as f64, 0.02, &mut rng);
-            let holds = |e: Estimate, v: f64| u32::from(e.low <= v && v <= e.high);
-            inside[0] += holds(p.steps_per_s.unwrap(), later.steps_per_s.unwrap());
-            inside[1] += holds(p.gpu_power_w, later.power_mw_gpus.unwrap().as_w());
+            let inside_of = |e: Estimate, v: f64| u32::from(e.low <= v && v <= e.high);
+            inside[0] += inside_of(p.steps_per_s.unwrap(), later.steps_per_s.unwrap());
+            inside[1] += inside_of(p.gpu_power_w, later.power_mw_gpus.unwrap().as_w());
             all += 1;
         }
     }
@@ -100,21 +100,21 @@ fn intervals_cover_what_comes() {
 }
 
 #[test]
-fn more_windows_make_it_surer() {
+fn more_windows_narrow_the_interval() {
     let width_after = |n| {
         let (_, surface) = taught(&HUNGRY, &[250.0], n, 0.02, 3);
         width(point(&surface, None, &[]).steps_per_s.unwrap())
     };
     let (one, four, twenty) = (width_after(1), width_after(4), width_after(20));
     assert!(one > four && four > twenty && twenty > 1.0, "{one} {four} {twenty}");
-    // Of one window the rate is known about as well as a window repeats; caps are not.
+    // With one window the rate is as precise as a window repeats; the effect of caps is not.
     let (_, surface) = taught(&HUNGRY, &[250.0], 1, 0.02, 3);
     assert!(one < 1.15, "{one}");
     assert!(width(point(&surface, Some(100), &[]).relative_speed) > 1.3);
 }
 
 #[test]
-fn one_wild_window_is_overruled() {
+fn one_outlier_is_rejected() {
     let (mut p, mut rng) = (predictor(), Stream::new(4, "noise"));
     for minute in 1..=6 {
         let mut w = seen(&HUNGRY, "j", minute, 250.0, 0.01, &mut rng);
@@ -125,25 +125,25 @@ fn one_wild_window_is_overruled() {
         p.observe(Timestamp::from_s(60 * minute), &w);
     }
     let surface = p.surface(Timestamp::from_s(9_000), &job("j")).unwrap();
-    let alone = point(&surface, None, &[]);
-    assert!(off(alone.steps_per_s.unwrap(), 12.0).abs() < 0.03, "{alone:?}");
-    assert!(off(alone.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{alone:?}");
+    let exclusive = point(&surface, None, &[]);
+    assert!(off(exclusive.steps_per_s.unwrap(), 12.0).abs() < 0.03, "{exclusive:?}");
+    assert!(off(exclusive.gpu_power_w, HUNGRY.power(250.0)).abs() < 0.03, "{exclusive:?}");
 }
 
-/// Teaches two classes alone, then `a` beside `b` at a given speed and GPU power.
-fn pair(p: &mut Predictor, busy: f64, alone_w: u64, speed: f64, together_w: u64) {
+/// Exclusive windows of two classes, then `a` co-located with `b` at a given speed and GPU power.
+fn pair(p: &mut Predictor, busy: f64, exclusive_w: u64, speed: f64, shared_w: u64) {
     for (name, at) in [("a", 0), ("b", 20)] {
         for minute in at..at + 3 {
             let mut w = window(&format!("job-{name}"), Some(name), minute);
             w.utilization_gpu_percent = Some(100.0 * busy);
-            w.power_mw_gpus = Some(Power::from_w(alone_w));
+            w.power_mw_gpus = Some(Power::from_w(exclusive_w));
             p.observe(w.until_us, &w);
         }
     }
     for minute in 40..43 {
         let mut w = colocated(window("job-a", Some("a"), minute), &["b"]);
         w.steps_per_s = Some(10.0 * speed);
-        w.power_mw_gpus = Some(Power::from_w(together_w));
+        w.power_mw_gpus = Some(Power::from_w(shared_w));
         w.utilization_gpu_percent = Some((200.0 * busy).min(100.0));
         w.utilization_gpu_percent_job = Some((100.0 * busy).min(50.0));
         p.observe(w.until_us, &w);
@@ -151,8 +151,8 @@ fn pair(p: &mut Predictor, busy: f64, alone_w: u64, speed: f64, together_w: u64)
 }
 
 #[test]
-fn a_measured_pair_beats_the_curve() {
-    // Two that compute: each at 0.385 of its speed, as two ResNet-50 on one GPU are reported.
+fn measured_pair_takes_precedence_over_the_curve() {
+    // Compute-bound: each at 0.385 of its speed, as published for two ResNet-50 on one GPU.
     let mut p = predictor();
     pair(&mut p, 0.95, 220, 0.385, 245);
     let surface = p.surface(Timestamp::from_s(9_000), &job("job-a")).unwrap();
@@ -160,27 +160,27 @@ fn a_measured_pair_beats_the_curve() {
     assert!(off(measured.relative_speed, 0.385).abs() < 0.08, "{measured:?}");
     assert!(off(measured.gpu_power_w, 245.0).abs() < 0.08, "{measured:?}");
     assert!(off(measured.steps_per_s.unwrap(), 3.85).abs() < 0.08, "{measured:?}");
-    // What nobody knows is less sure.
+    // The interval of an unknown class is wider.
     let unknown = point(&surface, None, &["unknown"]);
     assert!(width(unknown.relative_speed) > width(measured.relative_speed), "{unknown:?}");
-    // The job itself alone is not thought slower for it.
-    let alone = point(&surface, None, &[]);
-    assert!(off(alone.steps_per_s.unwrap(), 10.0).abs() < 0.03, "{alone:?}");
+    // The exclusive prediction is unchanged.
+    let exclusive = point(&surface, None, &[]);
+    assert!(off(exclusive.steps_per_s.unwrap(), 10.0).abs() < 0.03, "{exclusive:?}");
 }
 
 #[test]
-fn input_bound_pairs_barely_feel_each_other_seen_or_not() {
+fn input_bound_pairs_slow_each_other_little() {
     let mut p = predictor();
     pair(&mut p, 0.3, 110, 0.965, 170);
     let surface = p.surface(Timestamp::from_s(9_000), &job("job-a")).unwrap();
     let measured = point(&surface, None, &["b"]);
     assert!(off(measured.relative_speed, 0.965).abs() < 0.03, "{measured:?}");
     assert!(off(measured.gpu_power_w, 170.0).abs() < 0.05, "{measured:?}");
-    // Nobody has seen b beside a from b's side: the curve says it, and less surely.
+    // Without windows of b in this pair, the curve predicts it with a wider interval.
     let other = p.surface(Timestamp::from_s(9_000), &job("job-b")).unwrap();
-    let guessed = point(&other, None, &["a"]);
-    assert!((0.9..1.0).contains(&guessed.relative_speed.mean), "{guessed:?}");
-    assert!(width(guessed.relative_speed) > width(measured.relative_speed));
+    let predicted = point(&other, None, &["a"]);
+    assert!((0.9..1.0).contains(&predicted.relative_speed.mean), "{predicted:?}");
+    assert!(width(predicted.relative_speed) > width(measured.relative_speed));
     // Two of them: more than one, still mild.
     let two = point(&surface, None, &["b", "b"]);
     assert!(
@@ -189,7 +189,7 @@ fn input_bound_pairs_barely_feel_each_other_seen_or_not() {
 }
 
 #[test]
-fn the_next_job_of_a_class_starts_from_the_last() {
+fn class_history_is_the_prior_of_its_next_job() {
     let mut p = predictor();
     pair(&mut p, 0.3, 110, 0.9, 170);
     assert!(p.forget(&job("job-a")) && !p.forget(&job("job-a")));
@@ -200,10 +200,10 @@ fn the_next_job_of_a_class_starts_from_the_last() {
     assert_eq!(surface.basis.as_deref(), Some("prior: 1 jobs of a seen on v100"));
     assert!((surface.utilization_gpu_percent.unwrap() - 30.0).abs() < 1.0);
     assert_eq!(surface.memory_mib_max, Some(8_000));
-    let alone = point(&surface, None, &[]);
-    assert!(off(alone.steps_per_s.unwrap(), 10.0).abs() < 0.02, "{alone:?}");
+    let exclusive = point(&surface, None, &[]);
+    assert!(off(exclusive.steps_per_s.unwrap(), 10.0).abs() < 0.02, "{exclusive:?}");
     assert!(off(point(&surface, None, &["b"]).relative_speed, 0.9).abs() < 0.05);
-    // Its own windows overrule the class: this one is half as fast.
+    // Its own windows take precedence over the class: this job is half as fast.
     for minute in 200..206 {
         let mut w = window("new", Some("a"), minute);
         w.steps_per_s = Some(5.0);
@@ -214,7 +214,7 @@ fn the_next_job_of_a_class_starts_from_the_last() {
 }
 
 #[test]
-fn knowing_nothing_is_said() {
+fn surface_without_evidence_has_wide_intervals() {
     let mut p = predictor();
     let now = Timestamp::from_s(1);
     assert!(p.surface(now, &job("j")).is_none());
@@ -223,8 +223,8 @@ fn knowing_nothing_is_said() {
     let surface = p.surface(now, &job("j")).unwrap();
     assert_eq!((surface.windows, surface.utilization_gpu_percent), (0, None));
     assert_eq!(surface.basis.as_deref(), Some("prior: nothing like it was seen"));
-    let alone = point(&surface, None, &[]);
-    assert!(alone.steps_per_s.is_none() && width(alone.gpu_power_w) > 3.0, "{alone:?}");
+    let exclusive = point(&surface, None, &[]);
+    assert!(exclusive.steps_per_s.is_none() && width(exclusive.gpu_power_w) > 3.0, "{exclusive:?}");
     assert!(width(point(&surface, None, &["unknown"]).relative_speed) > 1.2);
 }
 
@@ -240,7 +240,7 @@ fn gpus_and_nodes_scale_as_measured() {
             w.gpus = (0..gpus / nodes).collect();
             (w.gpus_total, w.nodes_total) = (gpus, nodes);
             w.power_mw_gpus = Some(Power::from_w(200 * u64::from(gpus / nodes)));
-            // Rank 0 alone reports steps.
+            // Only rank 0 reports steps.
             w.steps_per_s = (node == 0).then_some(rate);
             p.observe(w.until_us, &w);
         }
@@ -281,6 +281,6 @@ fn locked_clocks_are_learned() {
     let locked = p.predict(&job("j"), &at).unwrap();
     assert!(off(locked.relative_speed, 0.855).abs() < 0.04, "{locked:?}");
     assert!(off(locked.gpu_power_w, 150.0).abs() < 0.05, "{locked:?}");
-    let alone = p.predict(&job("j"), &Configuration { clock_max: None, ..at });
-    assert!(off(alone.unwrap().gpu_power_w, 200.0).abs() < 0.03);
+    let exclusive = p.predict(&job("j"), &Configuration { clock_max: None, ..at });
+    assert!(off(exclusive.unwrap().gpu_power_w, 200.0).abs() < 0.03);
 }

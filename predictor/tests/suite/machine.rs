@@ -1,4 +1,4 @@
-//! The machine: how often it publishes, and what it does around a job's life.
+//! The machine: publication rate, and a job's start and end.
 
 use crate::common::{class, job, window};
 use wattle_common::job::GpuRequest;
@@ -22,8 +22,8 @@ fn closed(name: &str, minute: u64) -> Event {
     Event::WindowClosed(Box::new(window(name, Some("a"), minute)))
 }
 
-/// What was done, in short.
-fn told(machine: &mut PredictorMachine, at_s: u64, event: Event) -> Vec<String> {
+/// Handles an event; the resulting actions as text.
+fn handle(machine: &mut PredictorMachine, at_s: u64, event: Event) -> Vec<String> {
     let mut out = Vec::new();
     machine.handle(Timestamp::from_s(at_s), event, &mut out);
     short(out)
@@ -40,72 +40,76 @@ fn short(out: Vec<Action>) -> Vec<String> {
 }
 
 #[test]
-fn a_job_is_published_at_most_once_in_ten_seconds_and_the_last_word_is_not_lost() {
+fn publication_rate_is_limited_and_the_newest_surface_is_published() {
     let mut m = machine();
-    assert_eq!(told(&mut m, 100, described("j")), ["j after 0"]);
-    assert!(told(&mut m, 101, described("j")).is_empty(), "nothing new was said");
-    assert_eq!(told(&mut m, 102, closed("j", 0)), ["j after 1"], "it was a guess until now");
-    assert!(told(&mut m, 103, closed("j", 1)).is_empty());
-    assert!(told(&mut m, 104, closed("j", 9)).is_empty());
+    assert_eq!(handle(&mut m, 100, described("j")), ["j after 0"]);
+    assert!(handle(&mut m, 101, described("j")).is_empty(), "an unchanged description");
+    assert_eq!(
+        handle(&mut m, 102, closed("j", 0)),
+        ["j after 1"],
+        "the first window ignores the interval"
+    );
+    assert!(handle(&mut m, 103, closed("j", 1)).is_empty());
+    assert!(handle(&mut m, 104, closed("j", 9)).is_empty());
     let (at, _) = m.next_wake().unwrap();
     assert_eq!(at, Timestamp::from_s(112));
     let mut out = Vec::new();
     m.wake(at, &mut out);
     assert_eq!(short(out), ["j after 3"]);
     assert!(m.next_wake().is_none());
-    assert_eq!(told(&mut m, 130, closed("j", 2)), ["j after 4"]);
-    assert!(told(&mut m, 131, closed("j", 2)).is_empty(), "a doubled window");
+    assert_eq!(handle(&mut m, 130, closed("j", 2)), ["j after 4"]);
+    assert!(handle(&mut m, 131, closed("j", 2)).is_empty(), "a duplicate window");
     assert!(m.next_wake().is_none());
 }
 
 #[test]
-fn who_waits_hears_what_others_of_its_class_have_shown() {
+fn queued_job_is_published_again_as_its_class_learns() {
     let mut m = machine();
-    assert_eq!(told(&mut m, 100, described("waits")), ["waits after 0"]);
-    assert_eq!(told(&mut m, 100, described("runs")), ["runs after 0"]);
+    assert_eq!(handle(&mut m, 100, described("waits")), ["waits after 0"]);
+    assert_eq!(handle(&mut m, 100, described("runs")), ["runs after 0"]);
     let mut other = described("other");
     if let Event::JobDescribed { workload, .. } = &mut other {
         *workload = Some(class("b"));
     }
-    assert_eq!(told(&mut m, 100, other), ["other after 0"]);
+    assert_eq!(handle(&mut m, 100, other), ["other after 0"]);
     let known = |m: &PredictorMachine| {
         let surface = m.predictor().surface(Timestamp::from_s(120), &job("waits")).unwrap();
         surface.utilization_gpu_percent.is_some() && surface.memory_mib_max.is_some()
     };
     assert!(!known(&m));
-    assert_eq!(told(&mut m, 120, closed("runs", 0)), ["waits after 0", "runs after 1"]);
+    assert_eq!(handle(&mut m, 120, closed("runs", 0)), ["waits after 0", "runs after 1"]);
     assert!(known(&m));
     for minute in 1..20 {
-        told(&mut m, 120 + 20 * minute, closed("runs", minute));
+        handle(&mut m, 120 + 20 * minute, closed("runs", minute));
     }
-    // Twenty windows in, one more says little new.
-    assert_eq!(told(&mut m, 900, closed("runs", 20)), ["runs after 21"]);
+    // After twenty windows one more changes little.
+    assert_eq!(handle(&mut m, 900, closed("runs", 20)), ["runs after 21"]);
 }
 
 #[test]
-fn an_ended_job_is_gone_and_a_late_window_does_not_bring_it_back() {
+fn late_windows_of_an_ended_job_are_ignored() {
     let mut m = machine();
-    told(&mut m, 100, described("j"));
-    told(&mut m, 101, closed("j", 0));
-    assert_eq!(told(&mut m, 102, Event::JobEnded(job("j"))), ["remove j"]);
-    assert!(m.next_wake().is_none(), "nothing of it is due any more");
-    assert!(told(&mut m, 103, closed("j", 1)).is_empty());
-    assert!(told(&mut m, 104, Event::JobEnded(job("j"))).is_empty());
-    assert!(told(&mut m, 105, Event::JobEnded(job("never-seen"))).is_empty());
+    handle(&mut m, 100, described("j"));
+    handle(&mut m, 101, closed("j", 0));
+    assert_eq!(handle(&mut m, 102, Event::JobEnded(job("j"))), ["remove j"]);
+    assert!(m.next_wake().is_none(), "no surface of it is due");
+    assert!(handle(&mut m, 103, closed("j", 1)).is_empty());
+    assert!(handle(&mut m, 104, Event::JobEnded(job("j"))).is_empty());
+    assert!(handle(&mut m, 105, Event::JobEnded(job("never-seen"))).is_empty());
     assert_eq!(m.predictor().job_count(), 0);
 }
 
 #[test]
-fn a_bad_window_is_reported() {
+fn unusable_window_is_reported() {
     let mut bad = window("j", None, 0);
     bad.gpus_total = 0;
     assert_eq!(
-        told(&mut machine(), 1, Event::WindowClosed(Box::new(bad))),
+        handle(&mut machine(), 1, Event::WindowClosed(Box::new(bad))),
         ["j: its numbers of gpus and nodes cannot be"]
     );
 }
 
-/// Who is spoken of, on which GPU types: its own first.
+/// Published jobs and their GPU types, the job's own type first.
 fn gpu_types(out: Vec<Action>) -> Vec<String> {
     let published = out.into_iter().filter_map(|action| match action {
         Action::PublishSurface(surface) => Some(surface),
@@ -121,9 +125,9 @@ fn gpu_types(out: Vec<Action>) -> Vec<String> {
 }
 
 #[test]
-fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
+fn surface_covers_every_gpu_type() {
     let mut m = machine();
-    let told = |m: &mut PredictorMachine, at_s: u64, event: Event| {
+    let handle = |m: &mut PredictorMachine, at_s: u64, event: Event| {
         let (now, mut out) = (Timestamp::from_s(at_s), Vec::new());
         m.handle(now, event, &mut out);
         while m.next_wake().is_some_and(|(at, _)| at <= now) {
@@ -138,15 +142,15 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
         gpu_type: None,
     };
     let seen = |gpu_type: &str| Event::GpuTypeFound(gpu_type.to_owned());
-    assert!(told(&mut m, 90, seen("v100")).is_empty());
-    assert_eq!(told(&mut m, 100, any("waits")), ["waits on v100"]);
-    assert_eq!(told(&mut m, 100, described("bound")), ["bound on v100"]);
-    assert!(told(&mut m, 101, seen("v100")).is_empty(), "a heartbeat is no news");
-    assert!(told(&mut m, 101, seen("no gpu_type")).is_empty(), "and this is no name");
-    // A node with other GPUs joins: whoever may have them hears of it.
-    assert_eq!(told(&mut m, 120, seen("p100")), ["bound on v100", "waits on v100, p100"]);
+    assert!(handle(&mut m, 90, seen("v100")).is_empty());
+    assert_eq!(handle(&mut m, 100, any("waits")), ["waits on v100"]);
+    assert_eq!(handle(&mut m, 100, described("bound")), ["bound on v100"]);
+    assert!(handle(&mut m, 101, seen("v100")).is_empty(), "a known type");
+    assert!(handle(&mut m, 101, seen("no gpu_type")).is_empty(), "an invalid name");
+    // A node with another GPU type joins: jobs without a required type are published again.
+    assert_eq!(handle(&mut m, 120, seen("p100")), ["bound on v100", "waits on v100, p100"]);
 
-    // What its class shows there is foretold of it.
+    // Windows of its class on that type give its prior there.
     let rate = |m: &PredictorMachine| {
         let surface = m.surface(Timestamp::from_s(200), &job("waits")).unwrap();
         let there = surface.by_gpu_type().find(|on| on.gpu_type == "p100").unwrap();
@@ -156,10 +160,10 @@ fn where_there_are_several_kinds_of_card_a_surface_speaks_of_each() {
     assert_eq!(rate(&m), None);
     let mut there = window("runs", Some("a"), 0);
     there.gpu_type = "p100".into();
-    let said = told(&mut m, 200, Event::WindowClosed(Box::new(there)));
-    // Until it runs itself, its own kind is the one seen last.
-    assert!(said.contains(&"waits on p100, v100".to_owned()), "{said:?}");
-    assert!(said.contains(&"runs on p100, v100".to_owned()), "{said:?}");
+    let published = handle(&mut m, 200, Event::WindowClosed(Box::new(there)));
+    // A job without windows has the type of the last window.
+    assert!(published.contains(&"waits on p100, v100".to_owned()), "{published:?}");
+    assert!(published.contains(&"runs on p100, v100".to_owned()), "{published:?}");
     let rate = rate(&m).unwrap();
     assert!((8.0..12.0).contains(&rate.mean), "{rate:?}");
 }

@@ -17,8 +17,8 @@ use wattle_predictor::surface::Configuration;
 use wattle_predictor::{Predictor, PredictorConfig};
 
 fn data() -> PathBuf {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-    std::env::var_os("WATTLE_DATA").map_or_else(|| beside.into(), PathBuf::from)
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
+    std::env::var_os("WATTLE_DATA").map_or_else(|| default.into(), PathBuf::from)
 }
 
 /// By (dataset, network, batch, optimizer): cap, seconds for an epoch, watts; caps ascending.

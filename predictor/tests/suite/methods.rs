@@ -1,5 +1,4 @@
-//! The two methods beside the physical one, on windows of an invented truth: each learns what is
-//! there to learn, says how sure it is, and stays within bounds.
+//! The two learned methods on windows of synthetic jobs: accuracy, interval widths and bounds.
 
 use crate::common::{Truth, class, colocated, job, one_gpu, point, seen, window};
 use wattle_common::job::GpuRequest;
@@ -54,11 +53,10 @@ fn surface_of(p: &Predictor, id: &str) -> Surface {
     p.surface(LATER, &job(id)).unwrap()
 }
 
-/// What a class did in a large batch is not taken for what it would do in a small one, and a new job
-/// of the class is expected in the class's own batch; also by a predictor that has only what was
-/// stored of the class.
+/// Rates of a class belong to its batch, and a new job of the class is expected to use that batch; also
+/// after the class is restored from storage.
 #[test]
-fn a_class_keeps_the_batch_that_its_rates_are_of() {
+fn rates_of_a_class_belong_to_its_batch() {
     for method in BOTH {
         let mut first = predictor(method);
         let known = |p: &mut Predictor| {
@@ -89,9 +87,9 @@ fn a_class_keeps_the_batch_that_its_rates_are_of() {
     }
 }
 
-/// A new job seen at the default alone is told under caps as the jobs before it were.
+/// A new job with windows at the default setting only is predicted under caps from other jobs.
 #[test]
-fn jobs_before_tell_of_caps_that_a_job_has_not_seen() {
+fn other_jobs_predict_unseen_caps() {
     for method in BOTH {
         let (mut p, mut green) = (predictor(method), predictor(method));
         school(&mut p, 12, &CAPS);
@@ -124,9 +122,9 @@ fn jobs_before_tell_of_caps_that_a_job_has_not_seen() {
     }
 }
 
-/// What a job showed itself is believed first.
+/// A job's own readings take precedence over those of other jobs.
 #[test]
-fn a_jobs_own_readings_come_first() {
+fn own_readings_take_precedence() {
     for method in BOTH {
         let mut p = predictor(method);
         school(&mut p, 12, &CAPS);
@@ -143,21 +141,21 @@ fn a_jobs_own_readings_come_first() {
             assert!(off(at.relative_speed, speed).abs() < within, "{method:?} {cap:?} {at:?}");
             assert!(off(at.steps_per_s.unwrap(), 5.0 * speed).abs() < within, "{method:?} {at:?}");
         }
-        // Between two that it saw, where it fell twice as fast as any job before it: not known well.
-        // How wide that is follows from those other jobs, so such a one may lie a little outside.
+        // Between two observed caps the slope is twice that of any other job, so the interval is wide. Its
+        // width follows from the other jobs, so the truth may lie slightly outside.
         let between = point(&surface, Some(125), &[]).relative_speed;
         let speed = odd.speed(125.0);
         assert!(between.low <= 1.1 * speed && speed <= between.high, "{method:?} {between:?}");
         assert!(width(between) > 1.1, "{method:?} {speed} {between:?}");
-        let alone = point(&surface, None, &[]);
-        assert!((alone.relative_speed.high - alone.relative_speed.low).abs() < 1e-9);
-        assert!(width(alone.steps_per_s.unwrap()) < 1.25, "{method:?} {alone:?}");
+        let exclusive = point(&surface, None, &[]);
+        assert!((exclusive.relative_speed.high - exclusive.relative_speed.low).abs() < 1e-9);
+        assert!(width(exclusive.steps_per_s.unwrap()) < 1.25, "{method:?} {exclusive:?}");
         let basis = surface.basis.unwrap();
         assert!(basis.contains("6 windows of this job, 12 other jobs, 0 of invented"), "{basis}");
     }
 }
 
-/// Caps bring no surprise: speed and power fall with the cap, by a step that noise explains.
+/// Speed and power do not rise as the cap falls, beyond noise.
 #[test]
 fn lower_caps_are_not_faster() {
     for method in BOTH {
@@ -183,15 +181,23 @@ fn lower_caps_are_not_faster() {
     }
 }
 
-/// `a` alone, then beside `b`, at a speed and GPU power; `b` alone.
-fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64, shared_w: u64) {
+/// Exclusive windows of both classes, then the first co-located with the second at a given speed and GPU
+/// power.
+fn pair(
+    p: &mut Predictor,
+    names: [&str; 2],
+    busy: f64,
+    exclusive_w: u64,
+    speed: f64,
+    shared_w: u64,
+) {
     let at = p.job_count() as u64 * 100;
     for (i, name) in names.into_iter().enumerate() {
         for minute in 0..3 {
             let minute = at + 10 * i as u64 + minute;
             let mut w = window(&format!("job-{name}"), Some(name), minute);
             w.utilization_gpu_percent = Some(100.0 * busy);
-            w.power_mw_gpus = Some(Power::from_w(alone_w));
+            w.power_mw_gpus = Some(Power::from_w(exclusive_w));
             p.observe(w.until_us, &w);
         }
     }
@@ -206,10 +212,10 @@ fn pair(p: &mut Predictor, names: [&str; 2], busy: f64, alone_w: u64, speed: f64
     }
 }
 
-/// Input-bound pairs barely feel each other, compute-bound ones lose outright, for pairs that were
-/// seen and for one that was not.
+/// Input-bound pairs slow each other little, compute-bound pairs strongly, for observed and unobserved
+/// pairs.
 #[test]
-fn both_regimes_of_sharing_come_out() {
+fn input_bound_and_compute_bound_pairs_are_distinguished() {
     for method in BOTH {
         let mut p = predictor(method);
         for i in 0..4 {
@@ -218,14 +224,14 @@ fn both_regimes_of_sharing_come_out() {
             pair(&mut p, [&hot[0], &hot[1]], 0.95, 220, 0.42, 245);
             pair(&mut p, [&cold[0], &cold[1]], 0.3, 110, 0.965, 170);
         }
-        let at = |id: &str, beside: &str| point(&surface_of(&p, id), None, &[beside]).clone();
+        let at = |id: &str, neighbour: &str| point(&surface_of(&p, id), None, &[neighbour]).clone();
         let hot = at("job-h1", "g1");
         assert!(off(hot.relative_speed, 0.42).abs() < 0.12, "{method:?} {hot:?}");
         assert!(off(hot.gpu_power_w, 245.0).abs() < 0.1, "{method:?} {hot:?}");
         let cold = at("job-c1", "d1");
         assert!(off(cold.relative_speed, 0.965).abs() < 0.03, "{method:?} {cold:?}");
         assert!(off(cold.gpu_power_w, 170.0).abs() < 0.1, "{method:?} {cold:?}");
-        // Jobs that were seen alone only.
+        // Jobs with exclusive windows only.
         let hot = at("job-g1", "h2");
         assert!((0.35..0.62).contains(&hot.relative_speed.mean), "{method:?} {hot:?}");
         let cold = at("job-d1", "c2");
@@ -235,9 +241,9 @@ fn both_regimes_of_sharing_come_out() {
     }
 }
 
-/// Jobs of one class, each on one number of GPUs, tell together how the class scales.
+/// Jobs of one class, each on one number of GPUs, determine the scaling of the class.
 #[test]
-fn jobs_of_a_class_teach_each_other() {
+fn jobs_of_a_class_share_their_scaling() {
     for method in BOTH {
         let mut p = predictor(method);
         let true_rate = |gpus: u32| 10.0 * f64::from(gpus).powf(0.5);
@@ -272,7 +278,7 @@ fn jobs_of_a_class_teach_each_other() {
             assert!(off(at.gpu_power_w, 180.0).abs() < 0.1, "{method:?} {at:?}");
         }
         assert!(surface.basis.unwrap().starts_with("prior: "));
-        // The same after a restart, from what the history kept.
+        // The same after a restart, from the stored history.
         let mut q = predictor(method);
         for (gpu_type, class, kept) in p.take_changed_classes() {
             assert!(q.restore_class(&gpu_type, class, kept));
@@ -299,29 +305,32 @@ fn jobs_of_a_class_teach_each_other() {
 }
 
 #[test]
-fn knowing_nothing_is_said_and_wide() {
+fn intervals_are_wide_without_readings() {
     for method in BOTH {
         let mut p = predictor(method);
         p.describe(LATER, job("j"), None, GpuRequest { min: 1, max: 4 }, Some("v100"));
         let surface = surface_of(&p, "j");
-        let alone = point(&surface, None, &[]);
-        assert!(alone.steps_per_s.is_none() && width(alone.gpu_power_w) > 3.0, "{alone:?}");
+        let exclusive = point(&surface, None, &[]);
+        assert!(
+            exclusive.steps_per_s.is_none() && width(exclusive.gpu_power_w) > 3.0,
+            "{exclusive:?}"
+        );
         let basis = surface.basis.as_deref().unwrap();
         assert_eq!(basis, "prior: a crude formula; 0 windows of this job, 0 other jobs on v100");
         assert!(width(point(&surface, Some(100), &[]).relative_speed) > 1.1);
-        // One window at the default says little of a cap, of more GPUs, of neighbours.
+        // One window at the default setting carries little information on caps, GPU counts and neighbours.
         let w = window("j", None, 1);
         p.observe(w.until_us, &w);
         let surface = surface_of(&p, "j");
-        let alone = point(&surface, None, &[]);
+        let exclusive = point(&surface, None, &[]);
         let four = surface.points.iter().find(|p| p.gpus == 4).unwrap();
-        assert!(width(alone.steps_per_s.unwrap()) < 1.25, "{alone:?}");
+        assert!(width(exclusive.steps_per_s.unwrap()) < 1.25, "{exclusive:?}");
         assert!(width(four.steps_per_s.unwrap()) > 1.5, "{method:?} {four:?}");
         assert!(width(point(&surface, None, &["unknown"]).relative_speed) > 1.2);
     }
 }
 
-/// An inferred rate counts something else than steps: it tells relative speeds only.
+/// Inferred rates do not count steps: they give relative speeds only.
 #[test]
 fn inferred_rates_give_no_steps() {
     for method in BOTH {
@@ -363,9 +372,9 @@ fn locked_clocks_are_learned() {
     }
 }
 
-/// However many neighbours came since, what a job did alone is what all else is told relative to.
+/// The exclusive reading, to which others are relative, is kept after many co-located ones.
 #[test]
-fn what_a_job_did_alone_is_kept() {
+fn exclusive_reading_is_kept() {
     for method in BOTH {
         let mut p = predictor(method);
         let truth = Truth { rate: 8.0, demand_w: 150.0, steepness: 0.05, busy: 0.7 };
@@ -383,10 +392,10 @@ fn what_a_job_did_alone_is_kept() {
             }
         }
         let surface = surface_of(&p, "a");
-        let alone = point(&surface, None, &[]).steps_per_s.unwrap();
-        assert!((alone.mean / 8.0 - 1.0).abs() < 0.1, "{method:?} {alone:?}");
+        let exclusive = point(&surface, None, &[]).steps_per_s.unwrap();
+        assert!((exclusive.mean / 8.0 - 1.0).abs() < 0.1, "{method:?} {exclusive:?}");
         let at = Configuration { neighbours: vec![class("n20")], ..one_gpu() };
-        let beside = p.predict(&job("a"), &at).unwrap().relative_speed;
-        assert!((beside.mean - 0.5).abs() < 0.12, "{method:?} {beside:?}");
+        let colocated = p.predict(&job("a"), &at).unwrap().relative_speed;
+        assert!((colocated.mean - 0.5).abs() < 0.12, "{method:?} {colocated:?}");
     }
 }

@@ -19,13 +19,13 @@ use wattle_predictor::{Predictor, PredictorConfig};
 struct Tenant {
     me: String,
     other: String,
-    alone: f64,
+    exclusive: f64,
     share: f64,
 }
 
 fn data() -> PathBuf {
-    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-    std::env::var_os("WATTLE_DATA").map_or_else(|| beside.into(), PathBuf::from)
+    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
+    std::env::var_os("WATTLE_DATA").map_or_else(|| default.into(), PathBuf::from)
 }
 
 fn tenants(gpu_type: &str) -> Option<Vec<Tenant>> {
@@ -43,7 +43,7 @@ fn tenants(gpu_type: &str) -> Option<Vec<Tenant>> {
     let tenants = of_kind.map(|f| Tenant {
         me: name(f[1], f[2]),
         other: name(f[4], f[5]),
-        alone: f[7].parse().unwrap(),
+        exclusive: f[7].parse().unwrap(),
         share: f[11].parse().unwrap(),
     });
     Some(tenants.collect())
@@ -54,7 +54,7 @@ fn unordered(t: &Tenant) -> (&str, &str) {
     if t.me <= t.other { (&t.me, &t.other) } else { (&t.other, &t.me) }
 }
 
-/// One job of each class: first exclusive, then beside each other as `known` selects.
+/// One job of each class: first exclusive, then co-located as `known` selects.
 fn taught(gpu_type: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Predictor {
     let mut p = Predictor::new(PredictorConfig::shipped());
     let mut minute = 0;
@@ -69,14 +69,14 @@ fn taught(gpu_type: &str, all: &[Tenant], known: impl Fn(&Tenant) -> bool) -> Pr
         (w.utilization_gpu_percent_job, w.cap_mw, w.energy_mj_gpus) = (None, None, None);
         p.learn(w.until_us, &colocated(w.clone(), with));
     };
-    let mut alone = BTreeSet::new();
+    let mut exclusive = BTreeSet::new();
     for t in all {
-        if alone.insert(&t.me) {
-            learn(t, t.alone, &[]);
+        if exclusive.insert(&t.me) {
+            learn(t, t.exclusive, &[]);
         }
     }
     for t in all.iter().filter(|t| known(t)) {
-        learn(t, t.alone * t.share, &[&t.other]);
+        learn(t, t.exclusive * t.share, &[&t.other]);
     }
     p.refit_pooled();
     p

@@ -1,4 +1,4 @@
-//! What must hold for any windows whatever, in any order.
+//! Properties for arbitrary windows in any order.
 
 use crate::common::{Truth, class, job, seen, window};
 use proptest::prelude::*;
@@ -33,15 +33,15 @@ fn any_window() -> impl Strategy<Value = JobWindow> {
     let numbers = (any_float(), any_float(), any_float(), any_float(), any_float());
     let powers =
         (any_power(), any_power(), prop::option::of(any::<u32>()), prop::option::of(0u32..2_000));
-    let who = (
+    let ids = (
         0usize..4,
         prop::option::of(0usize..3),
         prop::collection::vec(prop::option::of(0usize..3), 0..4),
     );
-    (place, numbers, powers, who, prop::option::of(any::<u64>())).prop_map(
-        |(place, numbers, powers, who, steps)| {
+    (place, numbers, powers, ids, prop::option::of(any::<u64>())).prop_map(
+        |(place, numbers, powers, ids, steps)| {
             let mut w =
-                window(["j", "k", "l", "m"][who.0], who.1.map(|i| ["a", "b", "c"][i]), place.0);
+                window(["j", "k", "l", "m"][ids.0], ids.1.map(|i| ["a", "b", "c"][i]), place.0);
             w.until_us = Timestamp::from_us(w.from_us.as_us().saturating_add(place.1 * 500_000));
             (w.gpus, w.gpus_total, w.nodes_total) = (place.2, place.3, place.4);
             w.steps_per_s = numbers.0;
@@ -54,7 +54,7 @@ fn any_window() -> impl Strategy<Value = JobWindow> {
             w.clock_mhz_max = powers.3.map(Frequency::from_mhz);
             w.energy_mj_gpus = steps.map(Energy::from_mj);
             w.steps = steps;
-            w.neighbours = who
+            w.neighbours = ids
                 .2
                 .into_iter()
                 .map(|c| Neighbour {
@@ -82,7 +82,7 @@ fn check(surface: &Surface, points_max: u64) {
         assert!(p.relative_speed.high <= 1.05, "{p:?}");
         assert!(p.gpus >= p.nodes && p.nodes > 0, "{p:?}");
     }
-    // And it can be told to others.
+    // It can be encoded and decoded.
     let bytes = serde_json::to_vec(surface).unwrap();
     assert!(bytes.len() < 256 * 1_024, "{} bytes", bytes.len());
     assert_eq!(&serde_json::from_slice::<Surface>(&bytes).unwrap(), surface);
@@ -92,7 +92,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_windows_make_it_panic_or_say_what_cannot_be(
+    fn arbitrary_windows_give_valid_surfaces(
         windows in prop::collection::vec(any_window(), 1..40),
         method in any_method(),
     ) {
@@ -136,7 +136,7 @@ fn bytes_after<'a>(windows: impl Iterator<Item = &'a JobWindow>) -> Vec<u8> {
 }
 
 #[test]
-fn the_same_windows_give_the_same_bytes_in_any_order_and_doubled() {
+fn surface_is_independent_of_order_and_duplicates() {
     let windows = windows();
     let once = bytes_after(windows.iter());
     assert_eq!(once, bytes_after(windows.iter()));
@@ -145,7 +145,7 @@ fn the_same_windows_give_the_same_bytes_in_any_order_and_doubled() {
 }
 
 #[test]
-fn what_is_unusable_says_why_and_changes_nothing() {
+fn unusable_window_is_reported_and_changes_nothing() {
     let mut p = Predictor::new(PredictorConfig::shipped());
     let now = Timestamp::from_s(60);
     let mut w = window("j", None, 0);
@@ -158,15 +158,17 @@ fn what_is_unusable_says_why_and_changes_nothing() {
     (w.steps_per_s, w.power_mw_gpus) = (Some(f64::NAN), None);
     assert!(matches!(p.learn(now, &w), Learned::Unusable(_)));
     assert_eq!(p.job_count(), 0);
-    // Half a window is half the knowledge.
+    // A window without a rate gives power only.
     w.power_mw_gpus = Some(Power::from_w(120));
     let surface = p.observe(now, &w).unwrap();
-    let alone = &surface.points[0];
-    assert!(alone.steps_per_s.is_none() && (alone.gpu_power_w.mean / 120.0 - 1.0).abs() < 0.05);
+    let exclusive = &surface.points[0];
+    assert!(
+        exclusive.steps_per_s.is_none() && (exclusive.gpu_power_w.mean / 120.0 - 1.0).abs() < 0.05
+    );
 }
 
 #[test]
-fn what_is_stored_brings_back_the_same_surface() {
+fn surface_is_the_same_after_restoring() {
     let mut p = Predictor::new(PredictorConfig::shipped());
     for w in windows() {
         p.observe(Timestamp::from_s(60), &w);

@@ -1,5 +1,4 @@
-//! The service against a real nats-server, beside the registry that passes its surfaces on: what
-//! it reads, writes, survives and remembers.
+//! The service with a real nats-server: inputs, proposed surfaces, restarts and stored state.
 
 #![cfg(feature = "service")]
 
@@ -10,26 +9,25 @@ use crate::common::{class, job, point, window};
 use wattle_common::id::PredictorId;
 use wattle_common::job::{JobPhase, JobSpec};
 use wattle_common::messages::{JobRecord, JobWindow, Surface};
-use wattle_common::subject::{Bucket, JobTopic, Subject};
+use wattle_common::subject::{Bucket, JobTopic, PredictorKey, Subject};
 use wattle_common::{ClusterId, Timestamp};
 use wattle_predictor::PredictorConfig;
 use wattle_predictor::method::Method;
 use wattle_predictor::shell::{ServiceConfig, run};
-use wattle_registry::RegistryConfig;
-use wattle_registry::service as registry;
 use wattle_runtime::bus::{Bus, BusConfig, BusError, KvBucket};
 use wattle_runtime::shell::Shutdown;
 use wattle_runtime::testing::{NatsServer, until};
 use wattle_testkit::{job_record, job_spec};
 
-/// Far more than any of it takes on a busy machine.
+/// Limit of each wait, far above the usual duration on a loaded machine.
 const WITHIN: Duration = Duration::from_secs(30);
+/// Interval at which surfaces are requested.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 struct Bench {
     server: NatsServer,
     bus: Bus,
     jobs: KvBucket,
-    surfaces: KvBucket,
 }
 
 impl Bench {
@@ -38,8 +36,7 @@ impl Bench {
         let cluster = ClusterId::new("lab").unwrap();
         let bus = Bus::connect(&BusConfig::at(&server.url()), cluster, "test").await.unwrap();
         let jobs = bus.bucket(Bucket::Jobs).await.unwrap();
-        let surfaces = bus.bucket(Bucket::Surfaces).await.unwrap();
-        Self { server, bus, jobs, surfaces }
+        Self { server, bus, jobs }
     }
 
     fn serve(&self) -> (Shutdown, tokio::task::JoinHandle<Result<(), BusError>>) {
@@ -49,19 +46,9 @@ impl Bench {
             model: PredictorConfig { publish_interval_ms: 50, ..PredictorConfig::shipped() },
             nats: BusConfig::at(&self.server.url()),
         };
-        let contest = registry::ServiceConfig {
-            cluster: self.bus.cluster().clone(),
-            discovery_interval_wall_ms: 1_000,
-            lease_wall_ms: 10_000,
-            registry: RegistryConfig::shipped(),
-            nats: BusConfig::at(&self.server.url()),
-        };
         let shutdown = Shutdown::default();
         let stop = shutdown.clone();
-        let task = tokio::spawn(async move {
-            let (predicted, kept) = tokio::join!(run(config, &stop), registry::run(contest, &stop));
-            predicted.and(kept)
-        });
+        let task = tokio::spawn(async move { run(config, &stop).await });
         (shutdown, task)
     }
 
@@ -83,16 +70,24 @@ impl Bench {
         self.bus.store(&subject, &id, window).await.unwrap();
     }
 
-    /// The job's surface once `wanted` is true of it.
+    /// The first proposed surface of the job for which `wanted` is true. Requests all surfaces, as the
+    /// registry does, until it arrives.
     async fn surface(&self, name: &str, wanted: impl Fn(&Surface) -> bool) -> Surface {
-        let mut watch = self.surfaces.watch().await.unwrap();
+        let cluster = self.bus.cluster().clone();
+        let predictor = PredictorConfig::shipped().name;
+        let subject = Subject::of_proposal(cluster, predictor, job(name)).to_string();
+        let mut proposals = self.bus.subscribe(&subject).await.unwrap();
+        self.bus.flush().await;
+        let predictors = self.bus.bucket(Bucket::Predictors).await.unwrap();
+        let key = PredictorKey::Champion.to_string();
         let found = async {
             loop {
-                let change = watch.next().await.expect("the bus is there");
-                let value = change.value.filter(|_| change.key == name);
-                if let Some(surface) = value.and_then(|v| serde_json::from_slice(&v).ok())
-                    && wanted(&surface)
-                {
+                predictors.put(&key, &"physical").await.unwrap();
+                let next = tokio::time::timeout(REQUEST_INTERVAL, proposals.next()).await;
+                let Ok(delivery) = next else { continue };
+                let payload = delivery.expect("the bus is connected").payload;
+                let surface: Surface = serde_json::from_slice(&payload).unwrap();
+                if wanted(&surface) {
                     return surface;
                 }
             }
@@ -102,38 +97,31 @@ impl Bench {
             .unwrap_or_else(|_| panic!("no such surface of {name}"))
     }
 
-    async fn no_surface(&self, name: &str) {
-        let mut watch = self.surfaces.watch().await.unwrap();
-        let gone = async {
-            loop {
-                if self.surfaces.get_bytes(name).await.unwrap().is_none() {
-                    return;
-                }
-                watch.next().await.expect("the bus is there");
-            }
-        };
-        tokio::time::timeout(WITHIN, gone)
-            .await
-            .unwrap_or_else(|_| panic!("{name} is still there"));
+    /// Waits until the stored state of the job is deleted.
+    async fn until_removed(&self, name: &str) {
+        let knowledge = self.bus.bucket(Bucket::Knowledge).await.unwrap();
+        let key = format!("{}.job.{name}", PredictorConfig::shipped().name);
+        let gone = async || knowledge.get_bytes(&key).await.unwrap().is_none().then_some(());
+        until(WITHIN, gone).await.unwrap_or_else(|| panic!("{key} is still stored"));
     }
 }
 
 #[tokio::test]
-async fn a_jobs_life_from_prior_to_removal_and_what_outlives_it() {
+async fn class_history_survives_the_job_and_a_restart() {
     let bench = Bench::new().await;
     let (shutdown, task) = bench.serve();
     bench.record("one", JobPhase::Queued).await;
     let prior = bench.surface("one", |_| true).await;
     assert_eq!((prior.windows, prior.class.clone()), (0, Some(class("a"))));
 
-    // A corrupt payload in the stream is passed over; so is a window of nonsense.
-    let mut nonsense = window("one", Some("a"), 0);
-    nonsense.until_us = nonsense.from_us;
-    bench.close(&nonsense).await;
+    // A corrupt payload and an invalid window are skipped.
+    let mut invalid = window("one", Some("a"), 0);
+    invalid.until_us = invalid.from_us;
+    bench.close(&invalid).await;
     let subject = Subject::of_job(
         bench.bus.cluster().clone(),
         JobTopic::WindowClosed,
-        nonsense.node.clone(),
+        invalid.node.clone(),
         job("one"),
     );
     bench.bus.publish_bytes(&subject, b"{\"job\": \x00".to_vec()).await.unwrap();
@@ -144,16 +132,16 @@ async fn a_jobs_life_from_prior_to_removal_and_what_outlives_it() {
     let rate = point(&learned, None, &[]).steps_per_s.unwrap();
     assert!((rate.mean - 10.0).abs() < 0.2 && rate.high / rate.low < 1.2, "{rate:?}");
 
-    // Stopped and started again, it still knows the job, from what it stored.
+    // A restart restores the job's windows.
     shutdown.request();
     task.await.unwrap().unwrap();
     let (shutdown, task) = bench.serve();
     bench.close(&window("one", Some("a"), 5)).await;
     bench.surface("one", |s| s.windows == 5).await;
 
-    // The job ends; its surface goes, and its class stays for the next one.
+    // The job's state is removed at its end; the class history is the prior of the next job.
     bench.record("one", JobPhase::Finished).await;
-    bench.no_surface("one").await;
+    bench.until_removed("one").await;
     bench.record("two", JobPhase::Queued).await;
     let next = bench.surface("two", |_| true).await;
     assert_eq!(next.windows, 0);
@@ -161,19 +149,18 @@ async fn a_jobs_life_from_prior_to_removal_and_what_outlives_it() {
     shutdown.request();
     task.await.unwrap().unwrap();
 
-    // Even over a restart, and what ended meanwhile is tidied up.
+    // The same after a restart; jobs that ended meanwhile are removed.
     bench.record("two", JobPhase::Cancelled).await;
     bench.record("three", JobPhase::Queued).await;
     let (shutdown, task) = bench.serve();
     let next = bench.surface("three", |_| true).await;
     assert!((point(&next, None, &[]).steps_per_s.unwrap().mean - 10.0).abs() < 0.3);
-    bench.no_surface("two").await;
+    bench.until_removed("two").await;
     shutdown.request();
     task.await.unwrap().unwrap();
 }
 
-/// How far predictions were off is stored: after a restart the intervals are as they were, and not
-/// those of a predictor that was never wrong.
+/// Prediction errors are stored, so that intervals are calibrated after a restart.
 #[tokio::test]
 async fn intervals_are_the_same_after_a_restart() {
     let bench = Bench::new().await;
@@ -182,11 +169,11 @@ async fn intervals_are_the_same_after_a_restart() {
     for name in names {
         bench.record(name, JobPhase::Running).await;
         bench.surface(name, |_| true).await;
-        // Far wilder than its windows promise.
+        // The scatter exceeds the stated error.
         for minute in 1..=8 {
             let mut window = window(name, Some("a"), minute);
-            let wild = [1.3, 0.8, 1.0, 1.25][minute as usize % 4];
-            window.steps_per_s = window.steps_per_s.map(|rate| rate * wild);
+            let factor = [1.3, 0.8, 1.0, 1.25][minute as usize % 4];
+            window.steps_per_s = window.steps_per_s.map(|rate| rate * factor);
             window.steps_per_s_error = Some(0.01);
             bench.close(&window).await;
         }
@@ -208,7 +195,7 @@ async fn intervals_are_the_same_after_a_restart() {
     let (was, is) = (width(&before), width(&after));
     assert!((is / was - 1.0).abs() < 0.01, "{is} from {was}");
 
-    // Without what was stored of scores they are others.
+    // Without the stored scores the intervals differ.
     shutdown.request();
     task.await.unwrap().unwrap();
     for key in scores {
@@ -222,7 +209,7 @@ async fn intervals_are_the_same_after_a_restart() {
 }
 
 #[tokio::test]
-async fn it_outlives_the_server() {
+async fn service_continues_after_a_server_restart() {
     let mut bench = Bench::new().await;
     let (shutdown, task) = bench.serve();
     bench.record("one", JobPhase::Running).await;
@@ -239,7 +226,7 @@ async fn it_outlives_the_server() {
 }
 
 #[test]
-fn the_example_file_is_what_ships_and_a_slip_is_named() {
+fn example_file_has_the_defaults_and_errors_name_the_key() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/predictor.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let config: ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
@@ -253,20 +240,9 @@ fn the_example_file_is_what_ships_and_a_slip_is_named() {
         let shipped = PredictorConfig { name, method, ..PredictorConfig::shipped() };
         assert_eq!(config.model, shipped, "{}", path.display());
     }
-    let slip = text.replace("jobs_max", "job_max");
-    let error = wattle_runtime::config::parse::<ServiceConfig>(&slip, &path).err().unwrap();
+    let misspelt = text.replace("jobs_max", "job_max");
+    let error = wattle_runtime::config::parse::<ServiceConfig>(&misspelt, &path).err().unwrap();
     assert!(error.to_string().contains("job_max"), "{error}");
     let zero = text.replace("points_max = 256", "points_max = 0");
     assert!(wattle_runtime::config::parse::<ServiceConfig>(&zero, &path).is_err());
-}
-
-#[test]
-fn the_registrys_example_file_is_what_ships() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/registry.toml");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let config: registry::ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
-    assert_eq!(config.registry, RegistryConfig::shipped());
-    let slip = text.replace("silent_after_ms", "silence_ms");
-    let error = wattle_runtime::config::parse::<registry::ServiceConfig>(&slip, &path).err();
-    assert!(error.unwrap().to_string().contains("silence_ms"));
 }

@@ -378,3 +378,14 @@ async fn predictor_in_python_is_scored_and_promoted() {
     physical.stop().await;
     registry.stop().await;
 }
+
+#[test]
+fn example_file_has_the_defaults_and_errors_name_the_key() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/registry.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let config: registry::ServiceConfig = wattle_runtime::config::parse(&text, &path).unwrap();
+    assert_eq!(config.registry, RegistryConfig::shipped());
+    let misspelt = text.replace("silent_after_ms", "silence_ms");
+    let error = wattle_runtime::config::parse::<registry::ServiceConfig>(&misspelt, &path).err();
+    assert!(error.unwrap().to_string().contains("silence_ms"));
+}
