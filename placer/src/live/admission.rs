@@ -16,7 +16,7 @@ pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 impl Placer {
     pub(super) fn submitted(&mut self, now: Timestamp, mut spec: JobSpec) -> Reply {
         let job = spec.job.clone();
-        // As it is stored, so that the same request is recognised when it is repeated.
+        // Normalised as in the stored specification, so that a repeated request is equal to it.
         if let Some(Ok(signal)) = spec.checkpoint_signal.as_deref().map(check_signal) {
             spec.checkpoint_signal = Some(signal.to_owned());
         }

@@ -99,7 +99,7 @@ impl Placer {
         desired.filter(|gpu| gpu.cap_mw.is_some() || gpu.clock_mhz_max.is_some()).collect()
     }
 
-    /// Writes again the orders of which a third of the lease is over.
+    /// Renews the orders whose lease is more than a third over.
     pub(super) fn renew(&mut self, now: Timestamp) {
         let third = self.config.lease() / 3;
         let due = self.nodes.iter().filter(|(_, state)| {

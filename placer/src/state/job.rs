@@ -265,7 +265,7 @@ impl Job {
             Err(at) => self.other_surfaces.insert(at, KnownSurface { surface, operating_points }),
         }
     }
-    /// Makes the surface of this GPU type the main one, if there is one.
+    /// Makes the surface of this GPU type, if known, the main one.
     pub(crate) fn use_gpu_type(&mut self, gpu_type: &str) {
         if self.surface.as_ref().is_some_and(|surface| surface.gpu_type == gpu_type) {
             return;
