@@ -119,7 +119,7 @@ impl Placer {
                 }
                 // Its report was lost, so policies do not know its GPUs and would not wake it.
                 SleepState::Asleep if !known => {
-                    self.set_sleep(now, &node, Some(SleepState::Waking))
+                    self.set_sleep(now, &node, Some(SleepState::Waking));
                 }
                 _ => {}
             }
