@@ -128,7 +128,7 @@ impl Plot<'_> {
         let alone = self.scaled(thinned(limit.alone));
         html! {
             @if let (Some(first), Some(last)) = (tight.first(), tight.last()) {
-                path.infeasible d=(format!(
+                path.unreachable d=(format!(
                     "{}H1000V{HEIGHT}H-1000V-1000H{:.1}z",
                     self.path(&tight),
                     self.axes.x(first.0)
