@@ -3,6 +3,7 @@
 
 mod budgets;
 mod generator;
+mod lockstep;
 mod measured;
 mod peer;
 mod recording;
