@@ -105,7 +105,7 @@ fn unusable_window_is_reported() {
     bad.gpus_total = 0;
     assert_eq!(
         handle(&mut machine(), 1, Event::WindowClosed(Box::new(bad))),
-        ["j: its numbers of gpus and nodes cannot be"]
+        ["j: its numbers of GPUs and nodes are impossible"]
     );
 }
 
