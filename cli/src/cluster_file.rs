@@ -82,16 +82,16 @@ mod tests {
     fn errors_name_the_fault() {
         for (text, expected) in [
             ("", "nodes"),
-            ("nodes = []", "write NODESxGPUS:KIND"),
+            ("nodes = []", "expected NODESxGPUS:TYPE"),
             ("[[nodes]]\ncount = 0\ngpus = 8\ngpu_type = \"v100\"", "0x8:v100"),
             ("[[nodes]]\ncount = 1\ngpus = 8\ngpu_type = \"v100\"\nper_swich = 4", "per_swich"),
             (
                 "[[nodes]]\ncount = 1\ngpus = 6\ngpu_type = \"v100\"\ngpus_per_board = 3",
-                "a node of v100: boards of 3 GPUs: a board has 1, 2, 4, 8, ...",
+                "boards of 3 GPUs: the size must be 1, 2, 4, 8, ...",
             ),
             (
                 "[[nodes]]\ncount = 1\ngpus = 6\ngpu_type = \"v100\"\ngpus_per_board = 4",
-                "6 GPUs are no whole number of boards of 4",
+                "6 GPUs are not a multiple of the board size 4",
             ),
         ] {
             let error = parse_toml(text).unwrap_err();

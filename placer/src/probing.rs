@@ -1,9 +1,8 @@
-//! Whether a predictor's proposal to look at a job under another cap or clock is followed.
+//! Accepts or refuses the probes that a predictor proposes: a running job at another cap or clock.
 //!
-//! The predictor knows what a look would teach; only the placer knows what else the cards are for.
-//! A probe is paid by the job itself and by the site's energy, so both have a budget here. It must
-//! not decide what to look at, and it places nothing: a proposal of other GPUs or nodes is refused,
-//! since no policy changes a running job's size yet.
+//! The predictor estimates the information gain of a probe. The placer checks that the probe disturbs no
+//! other job. A probe costs run time of the job and energy of the site; both have a limit here. A probe
+//! never changes the GPUs of a job: a proposal for another number of GPUs or nodes is refused.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,22 +15,22 @@ use wattle_common::{Energy, Frequency, Power, Timestamp};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
 
-/// Two caps, or two clocks, that differ by less are one reading, as a share.
+/// Relative difference below which two caps, or two clocks, count as equal.
 const SAME: f64 = 0.02;
 
-/// The span over which the site's energy for probes is counted.
+/// The period of the energy limit for probes.
 pub const ENERGY_OVER: Duration = Duration::from_secs(86_400);
 
-/// What an operator allows: the table `[probe]` of `deploy/placer.toml`.
+/// The limits of probing: the table `[probe]` of `deploy/placer.toml`.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProbeConfig {
-    /// Whether proposals are followed at all.
+    /// Whether probes are granted.
     pub enabled: bool,
-    /// The share of a job's expected length that its probes may take together, 0 to 1. A job too
-    /// short for one is not probed.
+    /// Largest share of a job's expected duration for all its probes, 0 to 1. A job too short for one
+    /// probe is not probed.
     pub time_share_max: f64,
-    /// Energy that cards may draw while they are probed, over any 24 hours, kWh.
+    /// Largest energy of probed GPUs over any 24 hours, kWh.
     pub energy_kwh_per_day_max: f64,
 }
 
@@ -42,14 +41,14 @@ impl Default for ProbeConfig {
 }
 
 impl ProbeConfig {
-    /// What cannot be.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// Names the key and the remedy.
+    /// The invalid key and the remedy.
     pub fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.time_share_max) {
             return Err(format!(
-                "probe.time_share_max = {} is no share; write 0.05 for 5 %",
+                "probe.time_share_max = {} is out of range: expected a share from 0 to 1, such as 0.05 for 5 %",
                 self.time_share_max
             ));
         }
@@ -60,37 +59,37 @@ impl ProbeConfig {
     }
 }
 
-/// All that is looked at before a proposal is followed.
+/// The input of the decision on one proposal.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The time.
     pub now: Timestamp,
-    /// The job the proposal is about.
+    /// The job.
     pub job: &'a Job,
-    /// Whether nobody else is on its GPUs.
+    /// Whether the job shares no GPU.
     pub alone: bool,
     /// The proposal.
     pub probe: &'a Probe,
-    /// The cap that stands, where one does: the site's, or the job's own if that is lower.
+    /// The current cap, if any: the lower of the site's and the job's.
     pub cap: Option<Power>,
-    /// The locked highest clock that stands, likewise.
+    /// The current maximum clock, likewise.
     pub clock: Option<Frequency>,
-    /// Lowest and default cap that all of the job's cards take, where they say.
+    /// Lowest and default cap of the job's GPUs, if known.
     pub limits: Option<(Power, Power)>,
-    /// Lowest and highest clock that all of the job's cards can be locked to, where they say.
+    /// Lowest and highest clock that the job's GPUs can be locked to, if known.
     pub clocks: Option<(Frequency, Frequency)>,
-    /// Probes made of this job.
+    /// Earlier probes of this job.
     pub made: &'a [ProbeRecord],
-    /// What probes of all jobs may have drawn over the last 24 hours.
+    /// Largest possible energy of all probes over the last 24 hours.
     pub drawn: Energy,
 }
 
-/// What a job's cards are set to while it is looked at; all else stays as it stands.
+/// The setting that a probe changes; the other settings stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// This cap.
+    /// A cap.
     Cap(Power),
-    /// This locked highest clock.
+    /// A maximum clock.
     Clock(Frequency),
 }
 
@@ -103,23 +102,23 @@ impl fmt::Display for Look {
     }
 }
 
-/// A probe that is to be made.
+/// A granted probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// What is looked at.
+    /// The probed setting.
     pub look: Look,
-    /// The cap of each of the job's cards meanwhile.
+    /// The cap of each GPU of the job during the probe.
     pub cap: Power,
-    /// For how long.
+    /// Duration.
     pub span: Duration,
-    /// The most its cards may draw meanwhile.
+    /// Largest possible energy of the GPUs during the probe.
     pub energy_max: Energy,
-    /// The job's expected length.
+    /// The job's expected duration.
     pub length: Duration,
 }
 
 impl Granted {
-    /// The probe, begun now, as a record keeps it.
+    /// The record of the probe, started now.
     #[must_use]
     pub fn made(&self, now: Timestamp) -> ProbeRecord {
         ProbeRecord {
@@ -135,56 +134,56 @@ impl Granted {
     }
 }
 
-/// Why a proposal is not followed.
+/// Why a proposal is refused.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Refusal {
-    /// It is for other GPUs or nodes than the job has.
+    /// It is for another number of GPUs or nodes than the job has.
     OtherSize,
-    /// It names neither a cap nor a clock, or both: what both do together teaches of neither.
+    /// It names neither a cap nor a clock, or both: the effects of both cannot be separated.
     NotOneThing,
-    /// Somebody else is on its GPUs.
+    /// The job shares a GPU.
     NotAlone,
-    /// Its placement is being observed.
+    /// Its placement is under observation.
     Observed,
-    /// The cards do not say which caps they take.
+    /// The cap range of the GPUs is unknown.
     LimitsUnknown,
-    /// The cards do not say which clocks they can be locked to.
+    /// The clock range of the GPUs is unknown.
     ClocksUnknown,
-    /// The cap would not be lower than the one that stands.
+    /// The cap is not lower than the current one.
     NoLowerCap,
-    /// The clock would not be lower than the one that stands, or the cards' highest.
+    /// The clock is not lower than the current one or the highest.
     NoLowerClock,
-    /// That cap, or clock, was looked at already.
+    /// This cap or clock was probed before.
     LookedAt,
-    /// So many probes were made.
+    /// The job had the largest number of probes.
     Enough,
-    /// Nobody knows how long the job is.
+    /// The duration of the job is unknown.
     LengthUnknown,
-    /// The job is too short for the share that probes may take.
+    /// The probes would exceed their share of the job's duration.
     TooShort {
-        /// All its probes with this one.
+        /// Duration of all its probes with this one.
         spent: Duration,
-        /// Its expected length.
+        /// Its expected duration.
         length: Duration,
-        /// The share allowed.
+        /// The largest share.
         share_max: f64,
     },
-    /// The job's deadline would be in danger.
+    /// The job could miss its deadline.
     Deadline {
         /// The deadline.
         deadline: Timestamp,
     },
-    /// The site's energy for probes is spent.
+    /// The energy limit for probes is reached.
     Energy {
-        /// The budget, kWh.
+        /// The limit, kWh.
         kwh_max: f64,
     },
 }
 
-/// Whether and how the proposal is followed.
+/// Grants or refuses a proposal.
 ///
 /// # Errors
-/// Why it is not.
+/// The reason of the refusal.
 pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> {
     let Case { now, job, probe, made, .. } = *case;
     let State::Running { on, since, observation, .. } = &job.state else {
@@ -206,7 +205,7 @@ pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> 
         return Err(Refusal::NotAlone);
     }
     let (look, cap) = within_limits(case, wanted)?;
-    if made.iter().any(|past| was(past, look)) {
+    if made.iter().any(|past| is_same_setting(past, look)) {
         return Err(Refusal::LookedAt);
     }
     if made.len() >= PROBES_MAX {
@@ -220,13 +219,13 @@ pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> 
     if spent.as_secs_f64() > config.time_share_max * length.as_secs_f64() || span.is_zero() {
         return Err(Refusal::TooShort { spent, length, share_max: config.time_share_max });
     }
-    // As if the job stood still meanwhile.
+    // The job is assumed to make no progress during the probe.
     if let Some(deadline) = job.facts.deadline
         && now + left.saturating_add(span) > deadline
     {
         return Err(Refusal::Deadline { deadline });
     }
-    // No card draws more than its cap.
+    // A GPU draws at most its cap.
     let energy_max =
         Energy::from_mj((cap.as_w() * f64::from(gpus) * 1e3 * span.as_secs_f64()) as u64);
     if (case.drawn + energy_max).as_kwh() > config.energy_kwh_per_day_max {
@@ -235,8 +234,8 @@ pub fn judge(config: &ProbeConfig, case: &Case<'_>) -> Result<Granted, Refusal> 
     Ok(Granted { look, cap, span, energy_max, length })
 }
 
-/// What is looked at, within what the cards take, and the cap that stands meanwhile. The predictor
-/// does not know how low a card goes: what lies below is looked at there.
+/// The probed setting, raised to the lower limit of the GPUs, and the cap during the probe. The predictor
+/// does not know the lower limit.
 fn within_limits(case: &Case<'_>, wanted: Look) -> Result<(Look, Power), Refusal> {
     let (lowest, default) = case.limits.ok_or(Refusal::LimitsUnknown)?;
     let stands = case.cap.map_or(default, |cap| cap.min(default));
@@ -260,8 +259,8 @@ fn within_limits(case: &Case<'_>, wanted: Look) -> Result<(Look, Power), Refusal
     }
 }
 
-/// Whether `past` has shown what `look` would.
-fn was(past: &ProbeRecord, look: Look) -> bool {
+/// Whether `past` probed the same setting.
+fn is_same_setting(past: &ProbeRecord, look: Look) -> bool {
     let same = |a: f64, b: f64| (a / b - 1.0).abs() < SAME;
     match (past.clock_mhz_max, look) {
         (None, Look::Cap(cap)) => same(past.cap_mw.as_w(), cap.as_w()),
@@ -276,34 +275,33 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherSize => {
-                write!(f, "it would need other GPUs, and no policy moves a job to learn")
+                write!(f, "it needs another number of GPUs, and a probe never moves a job")
             }
-            Self::NotOneThing => write!(f, "one lower cap or one lower clock is looked at"),
-            Self::NotAlone => write!(f, "others are on its GPUs"),
-            Self::Observed => write!(f, "its placement is being observed"),
-            Self::LimitsUnknown => write!(f, "its cards have not said which caps they take"),
+            Self::NotOneThing => write!(f, "a probe changes one cap or one clock"),
+            Self::NotAlone => write!(f, "the job shares a GPU"),
+            Self::Observed => write!(f, "its placement is under observation"),
+            Self::LimitsUnknown => write!(f, "the cap range of its GPUs is unknown"),
             Self::ClocksUnknown => {
-                write!(f, "its cards have not said which clocks they can be locked to")
+                write!(f, "the clock range of its GPUs is unknown")
             }
-            Self::NoLowerCap => write!(f, "that is not below the cap that stands"),
-            Self::NoLowerClock => write!(f, "that is not below the clock that stands"),
-            Self::LookedAt => write!(f, "that was looked at already"),
-            Self::Enough => write!(f, "{PROBES_MAX} probes were made of it, which must do"),
+            Self::NoLowerCap => write!(f, "it is not below the current cap"),
+            Self::NoLowerClock => write!(f, "it is not below the current clock"),
+            Self::LookedAt => write!(f, "this setting was probed before"),
+            Self::Enough => write!(f, "the job had {PROBES_MAX} probes, the maximum"),
             Self::LengthUnknown => write!(
                 f,
-                "nobody knows how long the job is: it reports no total of steps, and its owner \
-                 said nothing"
+                "the duration of the job is unknown: report steps_total, or submit it with --estimate"
             ),
             Self::TooShort { spent, length, share_max } => write!(
                 f,
-                "with it {} s would go to probes, more than {:.0} % of the job's {} s",
+                "its probes would take {} s, more than {:.0} % of the job's {} s",
                 spent.as_secs(),
                 100.0 * share_max,
                 length.as_secs()
             ),
-            Self::Deadline { deadline } => write!(f, "its deadline {deadline} would be in danger"),
+            Self::Deadline { deadline } => write!(f, "the job could miss its deadline {deadline}"),
             Self::Energy { kwh_max } => {
-                write!(f, "the {kwh_max} kWh that probes may draw in a day are spent")
+                write!(f, "the energy limit for probes of {kwh_max} kWh per day is reached")
             }
         }
     }

@@ -28,8 +28,8 @@ const REGISTRY_SILENT: Duration = Duration::from_secs(15);
     after_help = "* marks the champion, whose predictions are used. The challengers are only scored.\n\
         Errors are means of |predicted - measured| / measured over the newest windows:\n  \
         PRIOR      before any window of the job\n  \
-        ELSEWHERE  after windows of the job in other configurations\n  \
-        AGAIN      after windows of the job in this configuration\n\
+        NEW        new configuration: after windows of the job in others\n  \
+        SAME       same configuration: after windows of the job in it\n\
         IN 90% is the share of windows within the predicted 90 % interval.\n\
         LATENCY is the time from the end of a window to the surface: median, 90th percentile.\n\n\
         Examples:\n  wattle predictors\n  wattle predictors --json\n  wattle predictors promote statistical"
@@ -146,8 +146,8 @@ fn table(statuses: &[PredictorStatus], now: Timestamp) -> Table {
         ("STATE", Align::Left),
         ("ERROR", Align::Left),
         ("PRIOR", Align::Right),
-        ("ELSEWHERE", Align::Right),
-        ("AGAIN", Align::Right),
+        ("NEW", Align::Right),
+        ("SAME", Align::Right),
         ("IN 90%", Align::Right),
         ("LATENCY", Align::Right),
         ("ACTIVE", Align::Right),
@@ -281,13 +281,13 @@ mod tests {
         let now = statuses[0].at_us;
         let text = table(&statuses, now).render(false);
         expect![[r#"
-              NAME         VERSION  STATE     ERROR   PRIOR  ELSEWHERE  AGAIN  IN 90%      LATENCY   ACTIVE
-            * physical     0.1.0    champion  speed              4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
-                                              power  18.0 %                      92 %
-              python-mean  ?        shadow    speed                                                 9 s ago
-                                              power
-              statistical  0.1.0    silent    speed              4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
-                                              power  18.0 %                      92 %
+              NAME         VERSION  STATE       ERROR   PRIOR    NEW   SAME  IN 90%      LATENCY   ACTIVE
+            * physical     0.1.0    champion    speed          4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
+                                                power  18.0 %                  92 %
+              python-mean  ?        challenger  speed                                             9 s ago
+                                                power
+              statistical  0.1.0    silent      speed          4.5 %  1.2 %    92 %  12 ms, 10 s  9 s ago
+                                                power  18.0 %                  92 %
         "#]].assert_eq(&text);
         assert!(text.lines().all(|line| line.chars().count() <= 100));
         let remarks = remarks(&statuses, now).join("\n");

@@ -100,7 +100,7 @@ fn a_probe_sets_its_cap_for_its_duration() {
         assert_eq!(caps(&world), []);
     }
     let last = world.record("a").reasons.last().unwrap();
-    assert_eq!(last.reason, "with it 120 s would go to probes, more than 5 % of the job's 2000 s");
+    assert_eq!(last.reason, "its probes would take 120 s, more than 5 % of the job's 2000 s");
 }
 
 #[test]

@@ -107,7 +107,7 @@ impl Live {
         self.obey(out);
     }
 
-    /// Every launcher reports; reports of one instant are told apart by a microsecond.
+    /// Every launcher reports; reports of one instant are distinguished by a microsecond.
     fn report(&mut self, now: Timestamp) {
         let nodes: Vec<NodeId> = self.runs.keys().cloned().collect();
         for node in nodes {
@@ -216,8 +216,8 @@ fn live(name: &str, recording: &Recording) -> Made {
         }
         live.report(now);
         for job in recording.jobs.iter().filter(|job| job.submit_us == at_us) {
-            let mut spec = testkit::job_spec(job.id.as_str(), job.asked.min);
-            spec.gpus = job.asked;
+            let mut spec = testkit::job_spec(job.id.as_str(), job.request.min);
+            spec.gpus = job.request;
             spec.workload = Some(job.workload.clone());
             spec.checkpoint_signal = Some("SIGUSR1".to_owned());
             requests += 1;
