@@ -47,7 +47,7 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     simulate_is_refused(&["--trace", good], &["--cluster", "28x8:v100"]);
     simulate_is_refused(
         &["--trace", good, "--cluster", "2x4:v100", "--load", "0"],
-        &["load of 0", "0.8"],
+        &["load 0", "0.8"],
     );
     simulate_is_refused(
         &["--trace", good, "--cluster", "2x4:v100", "--trace-format", "pai"],

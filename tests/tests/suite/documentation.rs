@@ -11,7 +11,10 @@ const FILE_ENDINGS: &[&str] = &[".rs", ".md", ".toml", ".py", ".sh", ".conf", ".
 fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| {
         let target = rest.split(')').next()?.split('#').next()?;
-        let is_path = !target.is_empty() && !target.contains("://") && !target.contains(' ');
+        let is_path = !target.is_empty()
+            && !target.contains("::")
+            && !target.contains("://")
+            && !target.contains(' ');
         is_path.then_some(target)
     })
 }
