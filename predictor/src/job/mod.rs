@@ -233,7 +233,7 @@ impl JobModel {
                     ln_rate: self.speed.marginal(i),
                 })
                 .collect(),
-            busy: own_busy.then(|| self.busy),
+            busy: own_busy.then_some(self.busy),
             memory_busy: self.memory_busy,
             memory_mib: self.memory_mib,
             ln_power: self.power.is_seen.then(|| self.power.level()),
