@@ -1,7 +1,7 @@
 //! Probes: a running job's GPUs under a lower cap or clock for a while, to learn what that changes.
 //!
 //! A predictor proposes a probe with its surface; [`crate::probing`] judges it. A probe ends when its
-//! time is over, or when the job no longer runs alone where it did. Probes under way are not stored:
+//! duration has elapsed, or when the job shares its GPUs or has left them. Probes under way are not stored:
 //! after a restart they have ended, and count as made.
 
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ pub struct ActiveProbe {
 /// Why a probe ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeEnd {
-    /// Its time is over.
+    /// Its duration has elapsed.
     TimeOver,
     /// The job no longer runs alone on those GPUs.
     NotAlone,
@@ -163,7 +163,7 @@ impl<P: PolicyHandle> Controller<P> {
         self.probes.active.insert(job, ActiveProbe { look, began: now, until, on, key, placed });
     }
 
-    /// Ends the probes whose time is over or whose job no longer runs alone.
+    /// Ends the probes whose duration has elapsed or whose job shares its GPUs.
     pub fn end_probes(&mut self, now: Timestamp) -> Vec<(JobId, ActiveProbe, ProbeEnd)> {
         if self.probes.active.is_empty() {
             return Vec::new();

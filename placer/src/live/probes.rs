@@ -105,7 +105,7 @@ impl Placer {
             let nodes = self.nodes_of(&probe.on);
             self.to_order.extend(nodes);
             let why = match end {
-                ProbeEnd::TimeOver => "its time is over",
+                ProbeEnd::TimeOver => "its duration has elapsed",
                 ProbeEnd::NotAlone => "the job no longer runs alone on its GPUs",
             };
             let decision =

@@ -47,13 +47,13 @@ async fn requested_gpu_type_is_honoured_and_other_jobs_are_predicted_on_both() {
     let p100 = both.by_gpu_type().find(|on| on.gpu_type == "p100").unwrap();
     assert!(known(&p100), "{:?}", p100.basis);
 
-    // What a person sees of it.
+    // The output of the commands.
     let stdout_of = |args: &[&str]| {
         let output = system.wattle(args);
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let explained = stdout_of(&["explain", "any"]);
-    assert!(explained.contains(&format!("on {there} instead: ")), "{explained}");
+    assert!(explained.contains(&format!("on {there}: ")), "{explained}");
     assert!(stdout_of(&["explain", "picky"]).contains("requests 1 GPU of type p100"));
     assert!(stdout_of(&["jobs"]).contains("1 p100"));
     let refused = system.wattle(&["submit", "--gpu-type", "k80", "--", "true"]);

@@ -359,7 +359,7 @@ async fn a_killed_agent_leaves_no_cap_behind_its_restart() {
     reset.arg("--config").arg(node.config("wattle-power-agent", "")).arg("reset");
     let done = reset.output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    assert!(String::from_utf8_lossy(&done.stderr).contains("card is safe"));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("GPU is in its safe state"));
 
     let killed = node.now();
     let agent = node.agent();

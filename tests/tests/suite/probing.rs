@@ -88,7 +88,10 @@ async fn a_probed_jobs_surface_becomes_narrow_and_neither_cap_nor_clock_stays() 
     // The probe is explained, and the GPU has its previous cap while the job continues.
     let explained = system.wattle(&["explain", "hot"]);
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
-    assert!(explained.contains("probes ") && explained.contains("would narrow"), "{explained}");
+    assert!(
+        explained.contains("probes ") && explained.contains("reduces interval widths"),
+        "{explained}"
+    );
     until("the card has its default cap and a free clock again", async || {
         let nodes = system.json(&["nodes", "--json"]);
         let card = &nodes[0]["power"]["gpus"][0];
