@@ -131,7 +131,7 @@ fn violations(line: &str) -> Vec<(String, &'static str)> {
 #[test]
 fn prose_and_identifiers_use_standard_terms() {
     let endings =
-        [".rs", ".md", ".toml", ".py", ".service", ".js", ".css", ".json", "/run", "nats-server"];
+        [".rs", ".md", ".toml", ".py", ".service", ".js", ".css", ".json", "run", "nats-server"];
     let mut found = Vec::new();
     for ending in endings {
         for path in files(ending) {
