@@ -321,18 +321,9 @@ mod tests {
     /// Running alone on one GPU since 100 s ago, for 2,000 s in all.
     fn job() -> Job {
         let facts = JobFacts {
-            id: JobId::new("a").unwrap(),
-            workload: None,
-            request: GpuRequest::exactly(1),
-            exclusive: false,
-            priority: 0,
             can_stop: true,
-            deadline: None,
-            slack: None,
             duration_alone: Some(Duration::from_secs(2_000)),
-            memory_mib_max: None,
-            gpu_type: None,
-            submitted_at: Timestamp::EPOCH,
+            ..JobFacts::new(JobId::new("a").unwrap(), GpuRequest::exactly(1))
         };
         Job {
             state: State::Running {

@@ -85,6 +85,36 @@ pub struct JobRecord {
     pub probes: Vec<ProbeRecord>,
 }
 
+impl JobRecord {
+    /// The record of a job that was queued at `now` and has never started.
+    #[must_use]
+    pub const fn queued(spec: JobSpec, now: Timestamp) -> Self {
+        Self {
+            spec,
+            phase: JobPhase::Queued,
+            phase_since_us: now,
+            attempt: 0,
+            placement: None,
+            setting: GpuSetting::DEFAULT,
+            started_at_us: None,
+            gpu_time_ms: None,
+            run_time_ms: None,
+            ended_at_us: None,
+            exit_code: None,
+            next_phase: None,
+            error: None,
+            step: None,
+            steps_total: None,
+            work_s: None,
+            epoch: None,
+            observing: false,
+            log_paths: Vec::new(),
+            reasons: Vec::new(),
+            probes: Vec::new(),
+        }
+    }
+}
+
 /// A probe: the job's GPUs at another cap or clock for a limited time, to measure the response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeRecord {

@@ -130,29 +130,13 @@ pub(super) fn block_in_node(free: u64, count: u32, size: u32, board: Option<u32>
 mod tests {
     use super::*;
     use crate::allocation::capacity::Scope;
-    use crate::state::cluster::ClusterState;
-    use crate::state::node::NodeFacts;
+    use crate::allocation::test_cluster;
     use proptest::prelude::*;
 
     /// The blocks of `width` GPUs of a node, by their definition.
     fn blocks(size: u32, width: u32) -> impl Iterator<Item = u64> {
         let firsts = (0..size).step_by(width as usize).filter(move |first| first + width <= size);
         firsts.map(move |first| ones(width) << first)
-    }
-
-    fn cluster(sizes: &[u32]) -> ClusterState {
-        let mut state = ClusterState::new();
-        for (i, &gpus) in sizes.iter().enumerate() {
-            state.node_known(NodeFacts {
-                id: format!("n{i}").parse().unwrap(),
-                gpu_type: "v100".to_owned(),
-                gpus,
-                memory_mib: 16_384,
-                healthy: u64::MAX,
-                watts: None,
-            });
-        }
-        state
     }
 
     fn request(gpus: u32) -> BlockRequest<'static> {
@@ -222,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_request_larger_than_a_node_gets_an_aligned_run_of_entire_nodes() {
-        let state = cluster(&[8; 8]);
+        let state = test_cluster(&[8; 8]);
         let mut capacity = FreeCapacity::new(&state, Scope::Idle);
         capacity.take(&GpuSet::on(NodeKey(0), 1));
         let nodes = |set: GpuSet| set.by_node.iter().map(|here| here.node.0).collect::<Vec<_>>();
@@ -243,7 +227,7 @@ mod tests {
             sizes in prop::collection::vec(prop_oneof![Just(4u32), Just(8), Just(16)], 1..6),
             steps in prop::collection::vec((any::<bool>(), 0u32..4, any::<prop::sample::Index>()), 1..80),
         ) {
-            let state = cluster(&sizes);
+            let state = test_cluster(&sizes);
             let mut held: Vec<GpuSet> = Vec::new();
             for (allocates, power, which) in steps {
                 if !allocates && !held.is_empty() {

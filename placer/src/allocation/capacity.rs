@@ -314,27 +314,13 @@ fn remove_one(nodes: &mut BTreeMap<u32, u32>, size: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocation::test_cluster;
     use crate::state::gpu_set::NodeGpus;
-    use crate::state::node::{NodeFacts, Wakefulness};
-
-    fn cluster(sizes: &[u32]) -> ClusterState {
-        let mut state = ClusterState::new();
-        for (i, &gpus) in sizes.iter().enumerate() {
-            state.node_known(NodeFacts {
-                id: format!("n{i}").parse().unwrap(),
-                gpu_type: "v100".to_owned(),
-                gpus,
-                memory_mib: 16_384,
-                healthy: u64::MAX,
-                watts: None,
-            });
-        }
-        state
-    }
+    use crate::state::node::Wakefulness;
 
     #[test]
     fn taking_gpus_moves_a_node_to_another_class() {
-        let state = cluster(&[8, 8, 4]);
+        let state = test_cluster(&[8, 8, 4]);
         let mut capacity = FreeCapacity::new(&state, Scope::Idle);
         let classes = |capacity: &FreeCapacity<'_>| -> Vec<(u32, u64, Vec<u32>)> {
             let of = |(class, nodes): (&NodeClass<'_>, &BTreeSet<NodeKey>)| {
@@ -359,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_scope_decides_whether_sleeping_nodes_count() {
-        let mut state = cluster(&[8, 4]);
+        let mut state = test_cluster(&[8, 4]);
         state.wakefulness_changed(NodeKey(1), Wakefulness::Asleep);
         let total = |scope| FreeCapacity::new(&state, scope).type_counts().total();
         assert_eq!([Scope::Idle, Scope::IdleOrAsleep, Scope::All].map(total), [8, 12, 12]);
@@ -367,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_type_gives_no_more_than_is_free() {
-        let state = cluster(&[8]);
+        let state = test_cluster(&[8]);
         let mut counts = FreeCapacity::new(&state, Scope::All).type_counts();
         assert!(!counts.take("v100", 9) && !counts.take("a100", 1));
         assert!(counts.take("v100", 5));

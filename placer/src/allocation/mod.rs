@@ -9,3 +9,20 @@ mod network;
 pub mod restart_cost;
 pub mod transition;
 mod type_choice;
+
+/// A cluster of V100 nodes with these GPU counts, for the tests of this folder.
+#[cfg(test)]
+fn test_cluster(sizes: &[u32]) -> crate::state::cluster::ClusterState {
+    let mut state = crate::state::cluster::ClusterState::new();
+    for (i, &gpus) in sizes.iter().enumerate() {
+        state.node_known(crate::state::node::NodeFacts {
+            id: format!("n{i}").parse().expect("an id"),
+            gpu_type: "v100".to_owned(),
+            gpus,
+            memory_mib: 16_384,
+            healthy: u64::MAX,
+            watts: None,
+        });
+    }
+    state
+}

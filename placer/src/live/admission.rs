@@ -1,6 +1,6 @@
 //! Requests of users: submissions and cancellations.
 
-use wattle_common::job::{GpuSetting, JobPhase, JobSpec, SignalError, check_signal};
+use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
 use wattle_common::messages::{JobRecord, Reply};
 use wattle_common::{JobId, Timestamp, codec, id};
 
@@ -44,29 +44,7 @@ impl Placer {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
-        let record = JobRecord {
-            spec,
-            phase: JobPhase::Queued,
-            phase_since_us: now,
-            attempt: 0,
-            placement: None,
-            setting: GpuSetting::DEFAULT,
-            started_at_us: None,
-            gpu_time_ms: None,
-            run_time_ms: None,
-            ended_at_us: None,
-            exit_code: None,
-            next_phase: None,
-            error: None,
-            step: None,
-            steps_total: None,
-            work_s: None,
-            epoch: None,
-            observing: false,
-            log_paths: Vec::new(),
-            reasons: Vec::new(),
-            probes: Vec::new(),
-        };
+        let record = JobRecord::queued(spec, now);
         let tracked =
             Tracked { record, key: Some(key), stored_at: now, unsaved: false, refused: Vec::new() };
         self.jobs.insert(job.clone(), tracked);

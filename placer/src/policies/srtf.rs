@@ -86,23 +86,7 @@ mod tests {
 
     #[test]
     fn the_remaining_time_is_the_remaining_share_of_steps_of_the_duration() {
-        let mut job = Job::new(
-            JobFacts {
-                id: "j".parse().unwrap(),
-                workload: None,
-                request: GpuRequest::exactly(2),
-                exclusive: false,
-                priority: 0,
-                can_stop: true,
-                deadline: None,
-                slack: None,
-                duration_alone: None,
-                memory_mib_max: None,
-                gpu_type: None,
-                submitted_at: Timestamp::EPOCH,
-            },
-            0,
-        );
+        let mut job = Job::new(JobFacts::new("j".parse().unwrap(), GpuRequest::exactly(2)), 0);
         let now = Timestamp::from_s(100);
         assert_eq!(remaining(now, &job), None);
         job.facts.duration_alone = Some(Duration::from_secs(400));

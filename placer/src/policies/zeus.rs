@@ -88,38 +88,18 @@ fn least_cost(points: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSettin
 mod tests {
     use super::*;
     use wattle_common::job::GpuRequest;
-    use wattle_common::messages::{Estimate, Surface, SurfacePoint};
-    use wattle_common::{Frequency, Power, Timestamp};
+    use wattle_common::messages::SurfacePoint;
+    use wattle_common::{Frequency, Power};
+    use wattle_testkit as testkit;
 
     /// Operating points from (cap in watts, clock in megahertz, steps per second, watts).
     fn operating_points(rows: &[(Option<u64>, Option<u32>, f64, f64)]) -> OperatingPoints {
-        let exactly = |mean| Estimate { mean, low: mean, high: mean };
         let points = rows.iter().map(|&(cap, clock, rate, watts)| SurfacePoint {
-            gpus: 2,
-            nodes: 1,
-            cap_mw: cap.map(|watts| Power::from_mw(watts * 1_000)),
+            cap_mw: cap.map(Power::from_w),
             clock_mhz_max: clock.map(Frequency::from_mhz),
-            global_batch: None,
-            neighbours: Vec::new(),
-            steps_per_s: Some(exactly(rate)),
-            relative_speed: exactly(1.0),
-            gpu_power_w: exactly(watts),
+            ..testkit::point(2, rate, watts)
         });
-        let surface = Surface {
-            job: "j".parse().unwrap(),
-            predictor: "p".parse().unwrap(),
-            at_us: Timestamp::EPOCH,
-            gpu_type: "v100".to_owned(),
-            windows: 1,
-            basis: None,
-            class: None,
-            utilization_gpu_percent: None,
-            utilization_memory_percent: None,
-            memory_mib_max: None,
-            points: points.collect(),
-            other_gpu_types: Vec::new(),
-            probe: None,
-        };
+        let surface = testkit::surface("j", "v100", points);
         OperatingPoints::of(&surface, GpuRequest::exactly(2))
     }
 

@@ -42,6 +42,27 @@ pub struct JobFacts {
     pub submitted_at: Timestamp,
 }
 
+impl JobFacts {
+    /// A job that requests GPUs and declares nothing else, submitted at time zero.
+    #[must_use]
+    pub const fn new(id: JobId, request: GpuRequest) -> Self {
+        Self {
+            id,
+            workload: None,
+            request,
+            exclusive: false,
+            priority: 0,
+            can_stop: false,
+            deadline: None,
+            slack: None,
+            duration_alone: None,
+            memory_mib_max: None,
+            gpu_type: None,
+            submitted_at: Timestamp::EPOCH,
+        }
+    }
+}
+
 impl From<&JobSpec> for JobFacts {
     fn from(spec: &JobSpec) -> Self {
         Self {

@@ -142,43 +142,20 @@ impl OperatingPoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wattle_common::Frequency;
     use wattle_common::messages::SurfacePoint;
-    use wattle_common::{Frequency, Timestamp};
-
-    fn exactly(value: f64) -> Estimate {
-        Estimate { mean: value, low: value, high: value }
-    }
+    use wattle_testkit as testkit;
 
     fn point(gpus: u32, nodes: u32, clock: Option<u32>, rate: f64) -> SurfacePoint {
         SurfacePoint {
-            gpus,
             nodes,
-            cap_mw: None,
             clock_mhz_max: clock.map(Frequency::from_mhz),
-            global_batch: None,
-            neighbours: Vec::new(),
-            steps_per_s: Some(exactly(rate)),
-            relative_speed: exactly(1.0),
-            gpu_power_w: exactly(200.0),
+            ..testkit::point(gpus, rate, 200.0)
         }
     }
 
     fn surface(points: Vec<SurfacePoint>) -> Surface {
-        Surface {
-            job: "j".parse().unwrap(),
-            predictor: "p".parse().unwrap(),
-            at_us: Timestamp::EPOCH,
-            gpu_type: "v100".to_owned(),
-            windows: 1,
-            basis: None,
-            class: None,
-            utilization_gpu_percent: None,
-            utilization_memory_percent: None,
-            memory_mib_max: None,
-            points,
-            other_gpu_types: Vec::new(),
-            probe: None,
-        }
+        testkit::surface("j", "v100", points)
     }
 
     #[test]

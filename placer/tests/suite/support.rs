@@ -5,8 +5,8 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use wattle_common::Power;
 use wattle_common::job::{GpuRequest, GpuSetting};
-use wattle_common::{Power, Timestamp};
 use wattle_placer::{
     ClusterState, JobFacts, JobKey, NodeFacts, NodeWatts, Plan, PlanningInput, PlanningLimits,
     PolicyCache, State,
@@ -84,20 +84,7 @@ impl DerefMut for Site {
 
 /// A job that can stop, submitted at the start.
 pub(crate) fn job_facts(name: &str, request: GpuRequest) -> JobFacts {
-    JobFacts {
-        id: name.parse().unwrap(),
-        workload: None,
-        request,
-        exclusive: false,
-        priority: 0,
-        can_stop: true,
-        deadline: None,
-        slack: None,
-        duration_alone: None,
-        memory_mib_max: None,
-        gpu_type: None,
-        submitted_at: Timestamp::EPOCH,
-    }
+    JobFacts { can_stop: true, ..JobFacts::new(name.parse().unwrap(), request) }
 }
 
 /// A node of healthy GPUs, without known power.

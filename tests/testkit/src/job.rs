@@ -2,7 +2,7 @@
 
 use wattle_common::Timestamp;
 use wattle_common::id::GpuIndex;
-use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::JobRecord;
 
 use crate::id;
@@ -35,29 +35,8 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
 /// The attempt is 0 for a queued job and 1 otherwise.
 #[must_use]
 pub fn job_record(spec: JobSpec, phase: JobPhase) -> JobRecord {
-    JobRecord {
-        spec,
-        phase,
-        phase_since_us: Timestamp::EPOCH,
-        attempt: u32::from(phase != JobPhase::Queued),
-        placement: None,
-        setting: GpuSetting::DEFAULT,
-        started_at_us: None,
-        gpu_time_ms: None,
-        run_time_ms: None,
-        ended_at_us: None,
-        exit_code: None,
-        next_phase: None,
-        error: None,
-        step: None,
-        steps_total: None,
-        work_s: None,
-        epoch: None,
-        observing: false,
-        log_paths: Vec::new(),
-        reasons: Vec::new(),
-        probes: Vec::new(),
-    }
+    let attempt = u32::from(phase != JobPhase::Queued);
+    JobRecord { phase, attempt, ..JobRecord::queued(spec, Timestamp::EPOCH) }
 }
 
 /// A placement on the named nodes, in rank order: `placement([("n0", [0, 1])])`.

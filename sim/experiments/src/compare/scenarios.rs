@@ -29,7 +29,7 @@ pub const NAMES: [&str; 6] =
 
 /// Most GPUs of an elastic job, as in the measured tables.
 const GPUS_MAX: u32 = 64;
-/// What the first order is drawn from, where jobs are drawn; the next order from the next number.
+/// Seed of the first order of generated jobs; each further order adds one.
 const SEED: u64 = 7;
 
 /// One comparison to be made.
@@ -39,20 +39,20 @@ pub struct Case {
     pub scenario: &'static str,
     /// The offered load.
     pub load: f64,
-    /// What counts as spent.
+    /// The energy that counts.
     pub accounting: Accounting,
-    /// How neighbours slow each other.
+    /// The co-location model.
     pub world: Neighbours,
-    /// Which workloads, where the scenario has variants.
+    /// The variant of the workloads, if the scenario has several.
     pub workload: &'static str,
     /// Whether some jobs have deadlines.
     pub deadlines: bool,
-    /// The jobs, shared among the cases that differ in other things.
+    /// The jobs, shared by cases that differ only in other fields.
     pub jobs: Arc<Orders>,
 }
 
 impl Case {
-    /// The jobs in one of the orders there are, as they ask.
+    /// The jobs in one of the orders, with their own GPU requests.
     #[must_use]
     pub fn rigid(&self, order: u64) -> &Scenario {
         &self.jobs.rigid[order as usize]
