@@ -38,7 +38,7 @@ pub(super) struct SimulatedSleep {
     /// End of the current wake-up.
     pub(super) wakes_at: Option<Timestamp>,
     /// Whether wake commands are lost.
-    pub(super) deaf: bool,
+    pub(super) ignores_orders: bool,
     /// Error of the sleep command, if it fails.
     pub(super) fails: Option<String>,
     /// Result of the last sleep order.

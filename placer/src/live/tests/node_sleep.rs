@@ -21,7 +21,7 @@ fn world() -> World {
         ..SleepConfig::default()
     };
     for node in ["n0", "n1"] {
-        world.sleep(node).can = true;
+        world.simulated_sleep(node).can = true;
     }
     world.restart();
     world
@@ -46,7 +46,7 @@ fn an_idle_node_sleeps_and_stays_in_the_inventory() {
     assert_eq!(state(&world, "n0"), None, "idle for less than a minute");
     world.pass(20);
     assert_eq!(state(&world, "n0"), Some(SleepState::EnteringSleep));
-    assert!(world.sleep("n0").asleep);
+    assert!(world.simulated_sleep("n0").asleep);
     world.pass(30);
     assert_eq!(state(&world, "n0"), Some(SleepState::Asleep));
     // Longer than the time after which a silent node is lost.
@@ -100,7 +100,7 @@ fn a_node_needed_while_entering_sleep_is_woken_once_asleep() {
 fn a_failed_wake_raises_an_alarm_and_excludes_the_node_until_it_reports() {
     let mut world = world();
     world.pass(120);
-    world.sleep("n0").deaf = true;
+    world.simulated_sleep("n0").ignores_orders = true;
     world.submit(spec("a", 2));
     world.pass(70);
     assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed));
@@ -112,7 +112,7 @@ fn a_failed_wake_raises_an_alarm_and_excludes_the_node_until_it_reports() {
     world.restart();
     world.pass(10);
     assert_eq!(state(&world, "n0"), Some(SleepState::WakeFailed), "persisted across a restart");
-    world.sleep("n0").asleep = false;
+    world.simulated_sleep("n0").asleep = false;
     world.pass(3);
     assert_eq!(state(&world, "n0"), None);
     world.submit(spec("wide", 4));
@@ -124,13 +124,13 @@ fn a_failed_wake_raises_an_alarm_and_excludes_the_node_until_it_reports() {
 fn a_failed_wake_command_raises_an_alarm_and_is_retried() {
     let mut world = world();
     world.pass(120);
-    world.sleep("n0").deaf = true;
+    world.simulated_sleep("n0").ignores_orders = true;
     world.submit(spec("a", 2));
     world.pass(2);
     let node = wattle_common::NodeId::new("n0").unwrap();
     world.deliver(crate::live::tests::Event::WakeAnswered(node, Some("no route".to_owned())));
     assert_eq!(alarms(&world), ["alarm the wake command of n0 failed and is retried: no route"]);
-    world.sleep("n0").deaf = false;
+    world.simulated_sleep("n0").ignores_orders = false;
     world.pass(40);
     assert_eq!(world.record("a").phase, JobPhase::Finished);
     assert_eq!(woken(&world), 2);
@@ -139,8 +139,8 @@ fn a_failed_wake_command_raises_an_alarm_and_is_retried() {
 #[test]
 fn a_node_that_cannot_sleep_stays_awake_and_runs_jobs() {
     let mut world = world();
-    world.sleep("n0").fails = Some("`suspend` ended with exit status: 1".to_owned());
-    world.sleep("n1").can = false;
+    world.simulated_sleep("n0").fails = Some("`suspend` ended with exit status: 1".to_owned());
+    world.simulated_sleep("n1").can = false;
     world.restart();
     world.pass(100);
     assert_eq!(
@@ -168,7 +168,7 @@ fn no_node_sleeps_without_a_wake_command() {
 fn a_node_woken_by_hand_is_awake() {
     let mut world = world();
     world.pass(120);
-    world.sleep("n1").asleep = false;
+    world.simulated_sleep("n1").asleep = false;
     world.pass(3);
     assert_eq!(state(&world, "n1"), None);
     world.submit(spec("a", 2));
@@ -204,7 +204,7 @@ fn nodes_wake_and_sleep_correctly_after_a_kill_before_any_write() {
         assert_eq!(alarms(&world), Vec::<&str>::new(), "{context}");
         for node in ["n0", "n1"] {
             assert_eq!(state(&world, node), Some(SleepState::Asleep), "{node}, {context}");
-            assert!(world.sleep(node).asleep, "{node}, {context}");
+            assert!(world.simulated_sleep(node).asleep, "{node}, {context}");
         }
     }
 }

@@ -205,7 +205,7 @@ impl World {
             run.state = LaunchState::Lost { error: "the node went down".to_owned() };
         }
     }
-    pub(super) fn sleep(&mut self, node: &str) -> &mut SimulatedSleep {
+    pub(super) fn simulated_sleep(&mut self, node: &str) -> &mut SimulatedSleep {
         &mut self.node_mut(node).sleep
     }
     pub(super) fn set_state(&mut self, node: &str, job: &str, state: LaunchState) {
@@ -369,7 +369,7 @@ impl World {
                     self.log.push(format!("wake {node}"));
                     let at = self.now + WAKES_IN;
                     let sleep = &mut self.node_mut(node.as_str()).sleep;
-                    if !sleep.deaf && sleep.asleep {
+                    if !sleep.ignores_orders && sleep.asleep {
                         sleep.wakes_at.get_or_insert(at);
                     }
                 }

@@ -6,7 +6,8 @@
 //!
 //! As the rest of the budget becomes scarce, the controller acts in this order: the price rises; at its
 //! maximum, every job with adjustable settings runs at its minimum power; no new jobs are admitted;
-//! running jobs are preempted. To make preemption rare, a job is admitted only if the budget sustains
+//! running jobs are preempted. While no new jobs are admitted the price is at its maximum, without the rate
+//! limit of the control law. To make preemption rare, a job is admitted only if the budget sustains
 //! the minimum power of all jobs, both for the rest of this window and in the next window, which starts
 //! with the jobs that run then. The remaining causes of preemption are a grid with a higher carbon
 //! intensity than forecast, and underestimated power.
@@ -24,7 +25,7 @@ use wattle_common::{Budget, Power, Timestamp};
 pub use crate::plan::input::GridForecast;
 pub use forecast::{ForecastSource, Grid};
 pub use ledger::{Ledger, Spent};
-pub use price::{Controller, PriceRange};
+pub use price::{PriceController, PriceRange};
 pub use series::{Series, SeriesError, grams};
 
 use series::KWH_J;
@@ -72,7 +73,7 @@ pub struct BudgetController {
     budget: Budget,
     grid: Option<Grid>,
     ledger: Ledger,
-    controller: Controller,
+    controller: PriceController,
     /// Time of the last control step.
     stepped_at: Timestamp,
     /// Total energy now and at the last control step, joules.
@@ -112,7 +113,7 @@ impl BudgetController {
         position: f64,
         now: Timestamp,
     ) -> Self {
-        let controller = Controller::new(budget.window(), position);
+        let controller = PriceController::new(budget.window(), position);
         Self {
             budget,
             grid,
@@ -180,6 +181,7 @@ impl BudgetController {
             let margin = if self.holds { RELEASE } else { 1.0 };
             self.holds = next_allowed_w <= min_power.as_w() * margin;
             if self.holds {
+                // The maximum at once: the control law alone would take part of the window to reach it.
                 position = 1.0;
             }
             // Jobs that run at the end of a window also run in the next.

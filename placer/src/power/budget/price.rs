@@ -57,7 +57,7 @@ impl PriceRange {
 
 /// Integral controller of the price.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Controller {
+pub struct PriceController {
     window: Duration,
     /// From 0 (energy is free) to 1 (every job is at its minimum power).
     position: f64,
@@ -67,7 +67,7 @@ pub struct Controller {
     drawn_w: Option<f64>,
 }
 
-impl Controller {
+impl PriceController {
     /// A controller for windows of this length, starting from a persisted position (0 at first).
     #[must_use]
     pub fn new(window: Duration, position: f64) -> Self {
@@ -133,7 +133,7 @@ mod tests {
 
     /// One day of the closed loop: energy spent over the budget, and the final position.
     fn day(base: impl Fn(u64) -> f64, slope: f64, budget_w: f64, mut position: f64) -> (f64, f64) {
-        let mut controller = Controller::new(DAY, position);
+        let mut controller = PriceController::new(DAY, position);
         let (mut spent, steps) = (0.0, 720);
         for i in 0..steps {
             let watts = plant(base(i), slope, position);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn there_is_no_wind_up() {
-        let mut controller = Controller::new(DAY, 1.0);
+        let mut controller = PriceController::new(DAY, 1.0);
         // A day far above the budget.
         for _ in 0..720 {
             controller.measured(5_000.0, STEP_S);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn changes_within_the_dead_band_are_not_published() {
-        let mut controller = Controller::new(DAY, 0.5);
+        let mut controller = PriceController::new(DAY, 0.5);
         controller.measured(1_010.0, STEP_S);
         assert_eq!(controller.step(1_000.0, STEP_S, DAY), 0.5);
         assert!(controller.position() > 0.5);
@@ -203,7 +203,7 @@ mod tests {
             span in 0u64..100_000, left in 0u64..100_000, position in -1.0f64..2.0,
         ) {
             let step = |drawn: f64| {
-                let mut controller = Controller::new(DAY, position);
+                let mut controller = PriceController::new(DAY, position);
                 controller.measured(drawn, STEP_S);
                 controller.step(allowed, Duration::from_secs(span), Duration::from_secs(left));
                 controller.position()
