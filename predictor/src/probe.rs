@@ -329,11 +329,11 @@ fn same(a: f64, b: f64) -> bool {
 mod tests {
     use super::*;
     use crate::Predictor;
-    use wattle_common::id::{JobId, NodeId, WorkloadId};
+    use wattle_common::id::{JobId, WorkloadId};
     use wattle_common::job::GpuRequest;
-    use wattle_common::messages::window::Neighbour;
     use wattle_common::messages::{JobWindow, Surface};
     use wattle_common::{Frequency, Timestamp};
+    use wattle_testkit as testkit;
 
     const NOW: Timestamp = Timestamp::from_s(10_000);
 
@@ -345,38 +345,22 @@ mod tests {
     fn window(number: u64, cap_w: u64, colocated: bool) -> JobWindow {
         let (from, until) = (Timestamp::from_s(100 * number), Timestamp::from_s(100 * number + 30));
         let share = (cap_w as f64 / 240.0).min(1.0);
-        let neighbours = Neighbour { job: JobId::new("b").unwrap(), workload: None };
         JobWindow {
-            job: job(),
-            workload: Some(WorkloadId::new("some-net").unwrap()),
-            node: NodeId::new("n0").unwrap(),
-            gpu_type: "v100".to_owned(),
-            attempt: 1,
-            from_us: from,
-            until_us: until,
-            gpus: vec![0],
-            gpus_total: 1,
-            nodes_total: 1,
-            global_batch: None,
+            workload: Some(testkit::workload("some-net")),
             cap_mw: Some(Power::from_w(cap_w)),
             clock_mhz_mean: Some(Frequency::from_mhz(1_300)),
-            clock_mhz_max: None,
-            neighbours: if colocated { vec![neighbours] } else { vec![] },
+            neighbours: if colocated { vec![testkit::neighbour("b", None)] } else { vec![] },
             steps: Some(300),
             steps_per_s: Some(10.0 * share.powf(0.4)),
             steps_per_s_error: Some(0.02),
-            steps_inferred: false,
             step: Some(300 * number),
-            epoch: None,
-            early: true,
             power_mw_gpus: Some(Power::from_w_f64(240.0 * share)),
-            power_mw_job: None,
-            energy_mj_gpus: None,
             utilization_gpu_percent: Some(95.0),
             utilization_gpu_percent_job: Some(95.0),
             utilization_memory_percent: Some(40.0),
             memory_mib_max_job: Some(4_000),
             samples: 300,
+            ..testkit::job_window(job().as_str(), from, until)
         }
     }
 

@@ -225,13 +225,7 @@ mod tests {
     use wattle_common::job::GpuRequest;
     use wattle_common::rng::Stream;
 
-    const GPU: GpuSpec = GpuSpec {
-        cap_default_w: 250.0,
-        cap_known: true,
-        idle_w: 35.0,
-        clock_mhz_top: None,
-        power_carried: true,
-    };
+    const GPU: GpuSpec = GpuSpec::V100;
 
     /// Busy share, memory traffic, MiB, W, steps/s.
     type Shape = [f64; 5];

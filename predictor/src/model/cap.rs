@@ -104,16 +104,22 @@ pub fn is_free(gpu: &GpuSpec, power_w: f64, setting: Setting) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GPU: GpuSpec = GpuSpec {
+impl GpuSpec {
+    /// A V100 with a known cap range and no known clock range, for tests.
+    pub(crate) const V100: Self = Self {
         cap_default_w: 250.0,
         cap_known: true,
         idle_w: 35.0,
-        clock_mhz_top: Some(1_380.0),
+        clock_mhz_top: None,
         power_carried: true,
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: GpuSpec = GpuSpec { clock_mhz_top: Some(1_380.0), ..GpuSpec::V100 };
 
     fn capped(watts: f64) -> Setting {
         Setting { cap_w: Some(watts), clock_mhz_max: None }

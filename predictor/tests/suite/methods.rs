@@ -1,6 +1,8 @@
 //! The two learned methods on windows of synthetic jobs: accuracy, interval widths and bounds.
 
-use crate::common::{Truth, class, colocated, job, one_gpu, point, seen, window};
+use crate::common::{
+    Truth, class, colocated, job, one_gpu, point, seen, window, windows_under_a_lock,
+};
 use wattle_common::job::GpuRequest;
 use wattle_common::messages::{Estimate, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
@@ -352,17 +354,7 @@ fn inferred_rates_give_no_steps() {
 fn locked_clocks_are_learned() {
     for method in BOTH {
         let mut p = predictor(method);
-        for (minute, clock, rate, watts) in [
-            (1, None, 10.0, 200),
-            (2, None, 10.1, 201),
-            (3, Some(1_050), 8.6, 150),
-            (4, Some(1_050), 8.5, 149),
-        ] {
-            let mut w = window("j", None, minute);
-            w.clock_mhz_mean = Some(Frequency::from_mhz(clock.unwrap_or(1_380)));
-            w.clock_mhz_max = clock.map(Frequency::from_mhz);
-            w.steps_per_s = Some(rate);
-            w.power_mw_gpus = Some(Power::from_w(watts));
+        for w in windows_under_a_lock("j") {
             p.observe(w.until_us, &w);
         }
         let at = Configuration { clock_max: Some(Frequency::from_mhz(1_050)), ..one_gpu() };

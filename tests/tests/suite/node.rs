@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use wattle_common::job::{GpuRequest, JobPhase, JobSpec, NodeShare, Placement};
+use wattle_common::job::{JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::{
     DesiredGpu, JobProcesses, JobRecord, JobWindow, LaunchReport, LaunchState, LaunchedJob,
     LedgerEntry, NodeDesired, NodeSummary, PowerReport,
@@ -22,10 +22,11 @@ use wattle_common::{
 use wattle_runtime::bus::{Bus, BusConfig, KvBucket};
 use wattle_runtime::clock;
 use wattle_runtime::testing::NatsServer;
+use wattle_testkit as testkit;
 
-/// A wall second is twenty of the system's.
+/// Seconds of system time per second of wall time.
 const RATE: &str = "20";
-/// Longest wait for anything, in wall time; a loaded machine takes its time.
+/// Deadline of every condition, wall time; generous for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const WORKLOAD: &str = "bert-squad-b32";
 
@@ -272,28 +273,14 @@ impl Node {
         self.actual.put(&Reporter::Launcher.key(&id()), &report).await.unwrap();
         let share = NodeShare { node: id(), gpus: gpus.to_vec() };
         let spec = JobSpec {
-            job: job.clone(),
-            name: name.into(),
             workload: Some(WorkloadId::new(WORKLOAD).unwrap()),
-            gpus: GpuRequest::exactly(gpus.len() as u32),
-            exclusive: false,
-            priority: 0,
-            deadline_at_us: None,
-            slack_ms: None,
-            duration_ms_estimate: None,
-            memory_mib_max: None,
-            gpu_type: None,
-            checkpoint_signal: None,
-            command: vec!["simjob".into()],
-            environment: Vec::new(),
-            working_dir: None,
             submitted_at_us: self.now(),
+            ..testkit::job_spec(name, gpus.len() as u32)
         };
-        let record: JobRecord = serde_json::from_value(serde_json::json!({
-            "spec": spec, "phase": JobPhase::Running, "phase_since_us": 0, "attempt": 1,
-            "placement": Placement { shares: vec![share] },
-        }))
-        .unwrap();
+        let record = JobRecord {
+            placement: Some(Placement { shares: vec![share] }),
+            ..testkit::job_record(spec, JobPhase::Running)
+        };
         self.jobs.put(name, &record).await.unwrap();
         running
     }

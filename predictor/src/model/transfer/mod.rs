@@ -368,13 +368,7 @@ mod tests {
     use super::*;
     use wattle_common::rng::Stream;
 
-    const GPU: GpuSpec = GpuSpec {
-        cap_default_w: 250.0,
-        cap_known: true,
-        idle_w: 35.0,
-        clock_mhz_top: None,
-        power_carried: true,
-    };
+    const GPU: GpuSpec = GpuSpec::V100;
 
     const BOUNDS: BurstBounds = BurstBounds { cap_default_w: 250.0, idle_w: 35.0 };
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use wattle_common::id::WorkloadId;
 use wattle_common::messages::{JobWindow, Surface, SurfacePoint};
 use wattle_common::rng::Stream;
-use wattle_common::{Power, Timestamp};
+use wattle_common::{Frequency, Power, Timestamp};
 use wattle_predictor::surface::Configuration;
 pub(crate) use wattle_testkit::{job, workload as class};
 use wattle_testkit::{job_window, neighbour};
@@ -52,6 +52,23 @@ pub(crate) fn window(job_id: &str, workload: Option<&str>, minute: u64) -> JobWi
         workload: workload.map(class),
         ..job_window(job_id, from, from + Duration::from_secs(60))
     }
+}
+
+/// Two windows at a free clock, then two under a lock at 1,050 MHz: 0.855 of the speed at 150 W.
+pub(crate) fn windows_under_a_lock(job_id: &str) -> [JobWindow; 4] {
+    [
+        (1, None, 10.0, 200),
+        (2, None, 10.1, 201),
+        (3, Some(1_050), 8.6, 150),
+        (4, Some(1_050), 8.5, 149),
+    ]
+    .map(|(minute, clock, rate, watts)| JobWindow {
+        clock_mhz_mean: Some(Frequency::from_mhz(clock.unwrap_or(1_380))),
+        clock_mhz_max: clock.map(Frequency::from_mhz),
+        steps_per_s: Some(rate),
+        power_mw_gpus: Some(Power::from_w(watts)),
+        ..window(job_id, None, minute)
+    })
 }
 
 /// Window of `truth` under a cap, with noise on rate and power.

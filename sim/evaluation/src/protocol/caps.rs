@@ -13,7 +13,7 @@ use wattle_predictor::calibration::Calibration;
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
-use super::known::{KnownJob, trials};
+use super::known::{KnownJob, split, trials};
 use super::{Of, Outcome};
 use crate::baselines::{Plane, nearest, simple};
 use crate::metrics::{Measure, Sample};
@@ -99,28 +99,26 @@ fn three(n: usize) -> [usize; 3] {
 
 pub(crate) fn three_caps(caps: &Caps, out: &mut Outcome) {
     let jobs: Vec<&CapJob> = caps.jobs.iter().filter(|j| j.readings.len() >= CAPS_MIN).collect();
-    let known = |job: &'_ CapJob| three(job.readings.len()).map(|i| job.readings[i]);
-    let unknown = |job: &CapJob| {
-        let rest = job.readings.iter().enumerate();
-        let rest = rest.filter(|(i, _)| !three(job.readings.len()).contains(i));
-        rest.map(|(_, r)| *r).collect::<Vec<_>>()
-    };
-    let split: Vec<KnownJob<'_>> = jobs
+    let parts = |job: &CapJob| split(&job.readings, three(job.readings.len()));
+    let known_jobs: Vec<KnownJob<'_>> = jobs
         .iter()
-        .map(|job| KnownJob {
-            class: &job.class,
-            known: known(job).iter().map(|r| shown(job, r)).collect(),
-            unknown: unknown(job).iter().map(|r| shown(job, r)).collect(),
+        .map(|job| {
+            let (known, unknown) = parts(job);
+            KnownJob {
+                class: &job.class,
+                known: known.iter().map(|r| shown(job, r)).collect(),
+                unknown: unknown.iter().map(|r| shown(job, r)).collect(),
+            }
         })
         .collect();
     let mut samples = Samples::default();
-    for (job, trial) in jobs.iter().zip(trials(&caps.file_gpu, &split)) {
-        let known = known(job);
+    for (job, trial) in jobs.iter().zip(trials(&caps.file_gpu, &known_jobs)) {
+        let (known, unknown) = parts(job);
         let by = |of: &dyn Fn(&CapReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().rev().map(|r| (r.cap_w, of(r))).collect()
         };
         let (speed, power) = (by(&|r| 1.0 / r.time_s), by(&|r| r.power_w));
-        for reading in &unknown(job) {
+        for reading in &unknown {
             let cap = reading.cap_w;
             let speeds = simple(&speed, cap).into_iter();
             let both =

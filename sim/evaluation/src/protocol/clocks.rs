@@ -8,7 +8,7 @@
 use wattle_predictor::statistics::interval::time_of;
 use wattle_predictor::surface::Configuration;
 
-use super::known::{KnownJob, trials};
+use super::known::{KnownJob, split, trials};
 use super::{Of, Outcome};
 use crate::baselines::simple;
 use crate::metrics::{Measure, Sample};
@@ -38,28 +38,26 @@ fn four(n: usize) -> [usize; KNOWN] {
 
 pub(crate) fn run(stages: &Stages, out: &mut Outcome) {
     let jobs: Vec<&StageJob> = stages.jobs.iter().filter(|j| j.readings.len() > KNOWN).collect();
-    let known = |job: &StageJob| four(job.readings.len()).map(|i| job.readings[i]);
-    let unknown = |job: &StageJob| {
-        let rest = job.readings.iter().enumerate();
-        let rest = rest.filter(|(i, _)| !four(job.readings.len()).contains(i));
-        rest.map(|(_, r)| *r).collect::<Vec<_>>()
-    };
-    let split: Vec<KnownJob<'_>> = jobs
+    let parts = |job: &StageJob| split(&job.readings, four(job.readings.len()));
+    let known_jobs: Vec<KnownJob<'_>> = jobs
         .iter()
-        .map(|job| KnownJob {
-            class: &job.class,
-            known: known(job).iter().map(|r| shown(job, r)).collect(),
-            unknown: unknown(job).iter().map(|r| shown(job, r)).collect(),
+        .map(|job| {
+            let (known, unknown) = parts(job);
+            KnownJob {
+                class: &job.class,
+                known: known.iter().map(|r| shown(job, r)).collect(),
+                unknown: unknown.iter().map(|r| shown(job, r)).collect(),
+            }
         })
         .collect();
     let (mut times, mut energies) = (Vec::new(), Vec::new());
-    for (job, trial) in jobs.iter().zip(trials(&stages.file_gpu, &split)) {
-        let known = known(job);
+    for (job, trial) in jobs.iter().zip(trials(&stages.file_gpu, &known_jobs)) {
+        let (known, unknown) = parts(job);
         let by = |of: &dyn Fn(&ClockReading) -> f64| -> Vec<(f64, f64)> {
             known.iter().map(|r| (f64::from(r.mhz), of(r))).collect()
         };
         let (time, energy) = (by(&|r| r.time_s), by(&|r| r.energy_j));
-        for reading in &unknown(job) {
+        for reading in &unknown {
             let Some(point) = trial.predict(&job.class, &at(reading)) else { continue };
             let Some(rate) = &point.steps_per_s else { continue };
             let mhz = f64::from(reading.mhz);

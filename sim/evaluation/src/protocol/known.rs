@@ -18,6 +18,15 @@ pub(crate) struct KnownJob<'a> {
     pub(crate) unknown: Vec<Shown<'a>>,
 }
 
+/// Splits readings into those at the `known` indices, in this order, and the others.
+pub(crate) fn split<R: Copy, const N: usize>(
+    readings: &[R],
+    known: [usize; N],
+) -> ([R; N], Vec<R>) {
+    let others = readings.iter().enumerate().filter(|(i, _)| !known.contains(i));
+    (known.map(|i| readings[i]), others.map(|(_, reading)| *reading).collect())
+}
+
 /// Predictors for each of `jobs`, in order.
 pub(crate) fn trials<'a>(
     file_gpu: &FileGpu,
