@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// What the job itself reports stands above its owner's word.
+    /// The steps that the job reports take precedence over its owner's estimate.
     #[test]
     fn length_is_counted_from_steps_where_they_are_reported() {
         let mut job = job();

@@ -1,4 +1,4 @@
-//! What the profiler costs its node: CPU time and memory at 10 Hz on 8 simulated cards with a job on
+//! Cost of the profiler on its node: CPU time and memory at 10 Hz on 8 simulated cards with a job on
 //! each, with a real nats-server to talk to.
 //!
 //! `cargo bench -p wattle-tests --bench profiler`. It fails where the profiler takes 1 % of a core or

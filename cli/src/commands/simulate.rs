@@ -326,7 +326,7 @@ impl Simulate {
 }
 
 impl Simulate {
-    /// What the runs are held to, in words.
+    /// The limits of the runs as text.
     fn under(&self) -> anyhow::Result<Vec<String>> {
         let mut under: Vec<String> = self.budget.budget()?.iter().map(limits).collect();
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));

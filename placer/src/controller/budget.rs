@@ -35,7 +35,7 @@ impl ActiveBudget {
     }
 }
 
-/// What a control step changed.
+/// The changes of a control step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Controlled {
     /// Whether the limits changed at all.

@@ -1,4 +1,4 @@
-//! What happens to jobs beside planning: restored after a restart, stopped, completed, ended.
+//! Job events outside planning: restore after a restart, stop, completion, end.
 
 use std::time::Duration;
 

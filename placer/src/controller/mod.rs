@@ -36,7 +36,7 @@ use crate::state::cluster::ClusterState;
 use budget::ActiveBudget;
 use probes::{ProbeConfig, Probes};
 
-/// What the operator sets for a controller.
+/// Configuration of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
     /// Most jobs on one GPU.
@@ -128,7 +128,7 @@ impl<P: PolicyHandle> Controller<P> {
         self.policy.policy()
     }
 
-    /// What the policy needs and controls.
+    /// The capabilities of the policy.
     #[must_use]
     pub const fn capabilities(&self) -> &Capabilities {
         &self.can
@@ -152,7 +152,7 @@ impl<P: PolicyHandle> Controller<P> {
         &self.limits
     }
 
-    /// What the policy would plan from now.
+    /// The input of a plan made now.
     #[must_use]
     pub const fn input(&self) -> PlanningInput<'_> {
         PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }

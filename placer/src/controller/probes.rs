@@ -29,7 +29,7 @@ pub struct GpuRanges {
 /// A probe under way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActiveProbe {
-    /// What is probed.
+    /// The probed setting.
     pub look: Look,
     /// When it began.
     pub began: Timestamp,
@@ -56,7 +56,7 @@ pub enum ProbeEnd {
 pub struct ProbeAnswer {
     /// The proposal.
     pub proposal: Probe,
-    /// What is granted, or why nothing is.
+    /// The granted probe, or the refusal.
     pub verdict: Result<Granted, Refusal>,
 }
 
@@ -86,7 +86,7 @@ impl Probes {
         !self.active.is_empty()
     }
 
-    /// What is probed on this GPU.
+    /// The setting probed on this GPU.
     pub(super) fn look_at(&self, state: &ClusterState, node: NodeKey, gpu: u32) -> Option<Look> {
         if self.active.is_empty() {
             return None;

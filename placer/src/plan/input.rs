@@ -1,4 +1,4 @@
-//! What a planning round reads: the cluster's state, the limits in force, and the policy's cache.
+//! The input of a planning round: cluster state, planning limits and policy cache.
 
 use std::any::Any;
 use std::fmt;
@@ -124,7 +124,7 @@ pub struct PlanningInput<'a> {
     pub state: &'a ClusterState,
     /// The limits in force.
     pub limits: &'a PlanningLimits,
-    /// What the policy returned with the last plan that was applied, if any.
+    /// The cache returned with the last applied plan, if any.
     pub cache: Option<&'a PolicyCache>,
 }
 

@@ -66,7 +66,7 @@ pub const NAMES: [&str; POLICIES.len()] = table::names(POLICIES);
 /// every step taken to hardly any.
 pub const RELATIVE_PRICES: PriceRange = PriceRange { least: 0.05, most: 8.0 };
 
-/// What a policy reads of surfaces and progress.
+/// The jobs whose surfaces and progress a policy reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
     /// Neither.
@@ -78,11 +78,11 @@ pub enum Reads {
     All,
 }
 
-/// What a policy reads and decides. The default is a policy that reads neither surfaces nor prices
+/// The inputs and decisions of a policy. The default is a policy that reads neither surfaces nor prices
 /// and gives each job its least size, exclusively, at default settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Capabilities {
-    /// What it reads of surfaces and progress. Callers need not provide the rest.
+    /// The surfaces and progress it reads. Callers need not provide others.
     pub reads: Reads,
     /// Whether it needs the exact duration of each job from its arrival on: an oracle.
     pub needs_exact_durations: bool,
@@ -104,7 +104,7 @@ pub struct Capabilities {
 pub trait Policy: Send {
     /// Its name.
     fn name(&self) -> &str;
-    /// What it reads and decides.
+    /// Its inputs and decisions.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }

@@ -1,4 +1,4 @@
-//! What preemptive policies with fixed sizes share: jobs are served in the order of a rank.
+//! Preemptive policies with fixed sizes: jobs are served in order of rank.
 //!
 //! Jobs get GPUs in the order of their rank as long as GPUs are left. A job that does not fit is passed over,
 //! and smaller ones behind it may run. A running job that gets none is stopped. GPUs are counted per type

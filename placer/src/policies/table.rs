@@ -24,7 +24,7 @@ pub enum Build {
     Plain(fn() -> Box<dyn Policy>),
     /// It has a tuning number, which is optional.
     Tuned {
-        /// What the number means, with its unit.
+        /// The meaning of the number, with its unit.
         number: &'static str,
         /// Builds the policy; without a number with its default.
         build: fn(Option<f64>) -> Box<dyn Policy>,
@@ -41,13 +41,13 @@ impl PolicyEntry {
         }
     }
 
-    /// What the policy reads and decides.
+    /// The inputs and decisions of the policy.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.policy().capabilities()
     }
 
-    /// What the tuning number means; `None` for a policy without one.
+    /// The meaning of the tuning number; `None` for a policy without one.
     #[must_use]
     pub const fn number(&self) -> Option<&'static str> {
         match self.build {

@@ -12,7 +12,7 @@ use wattle_placer::{
     PolicyCache, State,
 };
 
-/// What a controller holds, without a controller.
+/// Cluster state, limits and cache without a controller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Site {
     pub(crate) state: ClusterState,
@@ -25,7 +25,7 @@ impl Site {
         Self::default()
     }
 
-    /// What a policy plans from.
+    /// The planning input.
     pub(crate) fn input(&self) -> PlanningInput<'_> {
         PlanningInput { state: &self.state, limits: &self.limits, cache: self.cache.as_ref() }
     }

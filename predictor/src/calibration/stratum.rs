@@ -44,7 +44,7 @@ pub struct Stratum {
 }
 
 impl Stratum {
-    /// What is new in the configuration.
+    /// The aspect in which the configuration is new.
     #[must_use]
     pub fn aspect(&self) -> Aspect {
         self.aspect

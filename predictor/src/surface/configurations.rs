@@ -54,7 +54,7 @@ impl Configuration {
     }
 }
 
-/// What determines the axes other than GPUs and neighbours.
+/// The inputs of the axes other than GPU count and co-tenants.
 #[derive(Clone, Copy, Debug)]
 pub struct Axes<'a> {
     /// The GPU type.

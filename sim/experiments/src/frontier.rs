@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_compared_only_where_it_gets_to() {
+    fn comparison_covers_only_reachable_energies() {
         let baseline = frontier(&[(10.0, 60.0), (40.0, 30.0)]);
         // Twice as fast everywhere, but it cannot spend less than 20.
         let policy = frontier(&[(20.0, 25.0), (40.0, 15.0)]);

@@ -1,4 +1,4 @@
-//! What nodes report and what they are ordered to do.
+//! Reports and desired states of nodes.
 
 use wattle_common::id::GpuIndex;
 use wattle_common::messages::{

@@ -38,7 +38,7 @@ const WALL_FIRST: Duration = Duration::from_secs(3);
 const WALL_SILENCE: Duration = Duration::from_secs(10);
 const WALL_HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// What all services of a site share.
+/// Settings shared by all services.
 pub(crate) struct Site<'a> {
     /// The cluster.
     pub(crate) cluster: &'a ClusterId,

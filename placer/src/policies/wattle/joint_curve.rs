@@ -17,12 +17,12 @@ use crate::state::operating_points::OperatingPoint;
 /// after the other.
 const SPEED_SUM_MIN: f64 = 1.0;
 
-/// What two jobs do together, by number of GPUs.
+/// Joint operating points of two jobs by number of GPUs.
 pub(super) struct JointCurve {
     pub(super) sizes: Vec<JointSize>,
 }
 
-/// What they do on one number of GPUs.
+/// Their joint operating point at one number of GPUs.
 pub(super) struct JointSize {
     pub(super) gpus: u32,
     pub(super) restart_s: f64,

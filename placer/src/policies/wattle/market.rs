@@ -106,7 +106,7 @@ impl BidderClass {
     }
 }
 
-/// What a class would do at a price of a GPU-second.
+/// The bid of a class at a GPU price.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Bid {
     /// The value of a unit of its work, s.

@@ -44,7 +44,7 @@ impl Pair {
     }
 }
 
-/// What a pair would do at a price: share, or run as two exclusive jobs.
+/// The better option of a pair at a GPU price: sharing, or two exclusive jobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairBid {
     /// The gain of sharing, s/s.
@@ -88,7 +88,7 @@ enum CandidateKind {
     Groups(usize, usize),
 }
 
-/// What the evaluation of a possible pair reads, and the joint curves found so far.
+/// Inputs of the evaluation of pairs, with the joint curves computed so far.
 struct Evaluation<'e, 'a> {
     input: PlanningInput<'e>,
     supply: &'e Supply<'a>,

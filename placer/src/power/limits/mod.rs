@@ -59,7 +59,7 @@ pub(crate) fn enforce(policy: &dyn Policy, input: PlanningInput<'_>, plan: Plan)
     limited.into_plan()
 }
 
-/// What the plan does with a job.
+/// The effect of the plan on a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// It runs and continues.

@@ -28,7 +28,7 @@ fn close(a: f64, b: f64, relative: f64) -> bool {
 }
 
 #[test]
-fn both_bounds_are_exact_for_one_job() {
+fn both_bounds_are_exact_for_a_single_job() {
     // Joules and seconds per step: (100, 1), (150, .5), (400, .4); the last two trade 2,500 J per
     // second.
     let options = [option(1, 1.0, 100.0), option(2, 2.0, 300.0), option(4, 2.5, 1_000.0)];

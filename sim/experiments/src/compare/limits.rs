@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_no_mixture_beats_is_kept() {
+    fn dominated_mixtures_are_dropped() {
         let ways = vec![(2.0, 4.0), (1.0, 1.0), (1.2, 3.0), (0.0, 0.0), (2.0, 5.0), (1.6, 2.0)];
         assert_eq!(best(ways), [(1.0, 1.0), (1.6, 2.0), (2.0, 4.0)]);
         assert_eq!(best(Vec::new()), []);

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn surfaces_are_called_as_they_are_spelt() {
+    fn surface_options_print_as_they_parse() {
         for text in ["oracle", "predicted", "independent:0.1", "smooth:0.25"] {
             assert_eq!(text.parse::<Surfaces>().unwrap().to_string(), text);
         }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_stand_in_the_order_of_the_tasks() {
+    fn results_keep_the_order_of_the_tasks() {
         let tasks: Vec<u64> = (0..100).collect();
         for threads in [1, 2, 7, 1_000] {
             let mut received = Vec::new();

@@ -191,7 +191,7 @@ impl<'w> Comparer<'w> {
         Ok(settings(spelled, elastic, &self.clocks(case), self.options.knobs))
     }
 
-    /// What every schedule of these jobs spends and emits of what counts, kWh and kg.
+    /// Energy and emissions common to every schedule of these jobs, under this accounting, kWh and kg.
     pub(super) fn floor(&self, case: &Case, scenario: &Scenario, horizon_s: f64) -> (f64, f64) {
         let watts = match case.accounting {
             Accounting::AboveIdle => 0.0,
@@ -265,7 +265,7 @@ impl<'w> Comparer<'w> {
         })
     }
 
-    /// What each run of one order spent, over the horizon of the longest, which is the answer.
+    /// Energy of each run of one order over the horizon of the longest run; returns that horizon.
     pub(super) fn count(&self, case: &Case, scenario: &Scenario, runs: &mut [Swept]) -> f64 {
         let horizon_s = runs.iter().map(|run| run.outcome.makespan_s).fold(0.0, f64::max);
         let (asleep_w, idle_w) = (self.asleep_w(case), self.idle_w(case));
@@ -288,14 +288,14 @@ impl<'w> Comparer<'w> {
         horizon_s
     }
 
-    /// What the whole cluster draws asleep, watts.
+    /// Power draw of the sleeping cluster, W.
     fn asleep_w(&self, case: &Case) -> f64 {
         let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
         let nodes = cluster.nodes().filter_map(|(_, kind)| world.gpu(kind));
         nodes.map(|gpu| gpu.sleep.power.as_w()).sum()
     }
 
-    /// What it draws awake with no job, watts.
+    /// Power draw of the awake cluster without jobs, W.
     fn idle_w(&self, case: &Case) -> f64 {
         let (world, cluster) = (self.worlds.of(case.world), &case.jobs.rigid[0].cluster);
         let nodes = cluster.nodes().filter_map(|(gpus, kind)| {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_numbers_a_person_would_choose() {
+    fn ticks_are_round_numbers() {
         assert_eq!(texts(&Scale::from_zero(47.3, 5)), ["0", "10", "20", "30", "40", "50"]);
         assert_eq!(texts(&Scale::exact(5.1, 10.9, 6)), ["6", "7", "8", "9", "10"]);
         assert_eq!(texts(&Scale::exact(0.0, 0.4, 4)), ["0", "0.1", "0.2", "0.3", "0.4"]);

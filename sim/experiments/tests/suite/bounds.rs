@@ -16,7 +16,7 @@ use wattle_simulator::measured::{CLOCKS_MHZ, Measured, workload_id};
 use wattle_world::{Setting, Tenant, World};
 
 const GPUS: u32 = 128;
-/// What an A100 without a job draws, W: the bounds are on what is above that.
+/// Idle power of an A100, W; the bounds are on energy above idle.
 const IDLE_W: f64 = 60.0;
 
 fn say(line: &str) {

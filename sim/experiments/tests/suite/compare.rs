@@ -108,7 +108,7 @@ fn no_policy_is_below_the_bound_whether_jobs_share_or_not() {
 }
 
 #[test]
-fn what_keeps_a_policy_from_the_bound_adds_up() {
+fn distances_to_the_bound_sum_to_the_total() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
     let filter = CaseFilter { worlds: &only_mild, workloads: &published, ..ALL_CASES };
     let (worlds, cases) = cases("eaco-28", &filter).unwrap();
@@ -149,7 +149,7 @@ fn what_keeps_a_policy_from_the_bound_adds_up() {
 
 /// Zeus chooses each job's cap or clock: there is nothing to turn, and its one point is compared.
 #[test]
-fn zeus_stands_as_one_point_beside_the_others() {
+fn zeus_is_one_point_of_the_comparison() {
     let (only_mild, published) = ([Neighbours::Mild], ["published".to_owned()]);
     let filter = CaseFilter {
         worlds: &only_mild,
@@ -253,7 +253,7 @@ fn results_do_not_depend_on_threads_or_on_unused_colocation_models() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_the_remedy() {
+fn missing_input_is_named_with_the_remedy() {
     let error = |name: &str, filter: &CaseFilter<'_>| cases(name, filter).unwrap_err();
     let unknown = error("powerflow-17", &ALL_CASES);
     assert!(matches!(unknown, CompareError::Unknown { .. }));
@@ -302,7 +302,7 @@ fn one_at_76(
 /// Following the grid by the price costs nothing at equal emissions; waiting for it emits less and
 /// takes longer. No run is below the bound, which has perfect knowledge.
 #[test]
-fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
+fn price_tracking_and_deferral_are_separate_policies() {
     let Some(data) = data() else { return };
     let policies = "powerflow,greenflow,powerflow+defer";
     let comparison = one_at_76("greenflow-16", &data, &["CA-spring".to_owned()], options(policies));
@@ -335,7 +335,7 @@ fn the_grid_is_followed_by_the_price_and_waited_for_apart() {
 /// As measured with these few settings, one order and true surfaces; what is quoted, of all
 /// settings and five orders, stands in docs/results.md.
 #[test]
-fn powerflow_stays_as_far_ahead_as_it_was() {
+fn powerflow_keeps_its_lead() {
     let Some(data) = data() else { return };
     let comparison = of_powerflow_16(&data, options("powerflow,fifo,tiresias,srtf"));
     no_run_is_below_the_bound(&comparison);

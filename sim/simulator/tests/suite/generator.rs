@@ -23,7 +23,7 @@ fn near(what: &str, drawn: f64, fitted: f64, share: f64) {
 }
 
 #[test]
-fn moments_are_those_of_the_jobs_it_was_fitted_to() {
+fn generated_moments_match_the_fitted_jobs() {
     let fitted = fitted_moments();
     let jobs: Vec<Vec<TraceJob>> = (1..=4).map(|seed| generate(250_000, seed).jobs).collect();
     let all = || jobs.iter().flatten();
@@ -76,7 +76,7 @@ fn a_seed_gives_the_same_jobs_and_more_of_them_begin_alike() {
 
 /// A recurring job has one workload and similar durations.
 #[test]
-fn users_repeat_themselves() {
+fn users_repeat_job_names() {
     let world = World::builtin();
     let trace = generate(5_000, 7);
     let scenario = Scenario::from_trace(&world, &trace, &"16x8:v100".parse().unwrap(), 7).unwrap();
@@ -94,7 +94,7 @@ fn users_repeat_themselves() {
 
 /// Runs catalog/derive.py on the measurements, where they are.
 #[test]
-fn derived_files_are_what_the_command_prints() {
+fn derived_files_match_the_command() {
     let crate_dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let data = std::env::var_os("WATTLE_DATA")
         .map_or_else(|| crate_dir.join("../../../shared/data"), PathBuf::from);

@@ -185,7 +185,7 @@ fn pairs_are_carried_by_family_and_memory_counts() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_its_source() {
+fn missing_files_are_named_with_their_source() {
     let none = Measured::from_sources(&[]).unwrap_err().to_string();
     assert!(none.contains("by clock") && none.contains("ml-energy/zeus"), "{none}");
     let source = |place: &str, text: String| Source {

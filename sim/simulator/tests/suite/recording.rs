@@ -82,7 +82,7 @@ fn agrees(outcome: &PolicyOutcome, recording: &Recording) {
 }
 
 #[test]
-fn a_recording_changes_nothing_and_adds_up() {
+fn recording_leaves_results_unchanged_and_is_consistent() {
     let (plain, outcome, recording) = recorded("fifo", &RunOptions::default());
     assert_eq!(plain, outcome);
     agrees(&outcome, &recording);

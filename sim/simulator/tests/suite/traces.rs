@@ -47,7 +47,7 @@ fn shown(trace: &Trace) -> String {
 }
 
 #[test]
-fn every_format_reads_what_it_should() {
+fn every_trace_format_is_read() {
     for (key, name) in [
         ("philly", "philly.csv"),
         ("tiresias", "tiresias.csv"),
@@ -214,7 +214,7 @@ fn the_public_traces_are_read_completely() {
 
 /// A job larger than the cluster is rejected and does not count in the load.
 #[test]
-fn a_job_that_no_cluster_holds_offers_no_load() {
+fn oversized_jobs_do_not_count_as_load() {
     let world = World::builtin();
     let load = |more: &str| {
         let text = format!("job_id,submit_s,duration_s,num_gpus\na,0,600,4\nb,1000,600,4\n{more}");
