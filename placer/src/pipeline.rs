@@ -3,11 +3,12 @@
 //! 1. Carbon deferral hides queued jobs that wait for a cleaner grid ([`crate::power::carbon_deferral`]).
 //! 2. Jobs that need more power than the budget ever supplies are hidden, so that no job queues
 //!    behind them.
-//! 3. The policy plans. [`crate::policies::policy`] has wrapped it in the rules that belong to it:
-//!    the co-location trial, then the rule that sets caps and clocks (`@MHZ`, `+zeus`), then node
-//!    sleep.
-//! 4. Carbon deferral pauses running jobs.
-//! 5. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
+//! 3. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
+//!    ended observations, and observes the jobs that the policy co-locates.
+//! 4. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
+//! 5. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
+//! 6. Carbon deferral pauses running jobs.
+//! 7. Power limits lower settings, hold back starts and stop jobs until the plan keeps every limit
 //!    ([`crate::power::limits`]).
 //!
 //! Without limits and deferrals the policy's plan passes unchanged.
@@ -19,7 +20,8 @@ use wattle_common::Power;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
-use crate::policies::Policy;
+use crate::policies::setting_rule::SettingRule;
+use crate::policies::{Capabilities, Policy, colocation_trial, node_sleep};
 use crate::power::carbon_deferral::Deferrals;
 use crate::power::limits::enforce;
 use crate::power::model::{PowerEstimate, alone_w};
@@ -35,6 +37,7 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
     let visible = (!hidden.is_empty()).then(|| input.state.without(&hidden));
     let input = visible.as_ref().map_or(input, |visible| input.with_state(visible));
 
+    // Stages 3 to 5: `StagedPolicy::solve`.
     let mut plan = policy.solve(input);
     if !deferrals.is_empty() {
         deferrals.add_to(&mut plan);
@@ -49,6 +52,41 @@ pub fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
         });
     }
     plan
+}
+
+/// A policy with the stages that belong to its selection: co-location trial, setting rule, node sleep.
+pub(crate) struct StagedPolicy {
+    name: String,
+    policy: Box<dyn Policy>,
+    settings: SettingRule,
+}
+
+impl StagedPolicy {
+    pub(crate) fn new(name: &str, policy: Box<dyn Policy>, settings: SettingRule) -> Self {
+        Self { name: format!("{name}{}", settings.suffix()), policy, settings }
+    }
+}
+
+impl Policy for StagedPolicy {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.settings.capabilities(self.policy.capabilities())
+    }
+
+    fn solve(&self, input: PlanningInput<'_>) -> Plan {
+        let policy = self.policy.as_ref();
+        let plan = if policy.capabilities().has_trials {
+            colocation_trial::solve(policy, input)
+        } else {
+            policy.solve(input)
+        };
+        let mut plan = self.settings.apply(input, plan);
+        node_sleep::apply(input, &mut plan);
+        plan
+    }
 }
 
 /// Queued jobs that exceed the admission limit even alone on the cluster and at their lowest power.

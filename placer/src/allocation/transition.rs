@@ -263,8 +263,9 @@ impl<'a> Transition<'a> {
             || self.input.state.nodes().iter().any(|n| n.wakefulness == Wakefulness::Waking)
             || self.some_job_is_stopping();
         // The largest first; if no block can be cleared for it, the next.
-        if !capacity_will_change {
-            let _ = unplaced.iter().any(|target| self.clear_block(target));
+        if !capacity_will_change && unplaced.iter().any(|target| self.clear_block(target)) {
+            // The GPUs of the moving jobs count as becoming free, which may bring a sleeping node into use.
+            self.wake_nodes(&unplaced);
         }
     }
 

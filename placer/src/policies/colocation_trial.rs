@@ -3,9 +3,11 @@
 //! The idea is EaCO's (arXiv 2412.08294, Algorithm 1); every policy that shares GPUs uses it. A job that
 //! starts on occupied GPUs is observed. Once every job on those GPUs has run an epoch, its placement is settled
 //! or the job is undone. EaCO checks whether deadlines hold at the measured speeds ([`broken_deadline`]). For
-//! the other policies, which [`Watched`] wraps, two conditions must hold. The sum of the jobs' speeds, each
-//! measured over the observation and relative to its exclusive speed on those GPUs at that setting, is at least
-//! 1: together they are no slower than in turns. And no deadline breaks that a job could meet exclusively.
+//! policies with [`has_trials`](crate::policies::Capabilities::has_trials), two conditions must hold:
+//!
+//! * The sum of the jobs' speeds, each measured over the observation and relative to its exclusive speed on
+//!   those GPUs at that setting, is at least 1. Together they are then no slower than in turns.
+//! * No deadline breaks that a job could meet exclusively.
 //!
 //! A policy with a higher threshold for new pairs keeps a pair that is below it but not below 1: undoing
 //! costs the work since the last epoch.
@@ -22,7 +24,7 @@ use wattle_common::job::GpuSetting;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::policies::{Capabilities, Policy};
+use crate::policies::Policy;
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, Mark, Observation, State};
 use crate::state::job_forecast::{end, measured_end, measured_rate};
@@ -122,64 +124,44 @@ pub(crate) fn broken_deadline(
     })
 }
 
-/// A policy that shares GPUs, with co-location trials.
-pub(crate) struct Watched<P> {
-    inner: P,
-}
-
-impl<P: Policy> Watched<P> {
-    pub(crate) const fn new(inner: P) -> Self {
-        Self { inner }
-    }
-}
-
-impl<P: Policy> Policy for Watched<P> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let mut judged = Plan::default();
-        let mut look_at: Option<Timestamp> = None;
-        for (key, job) in input.state.observed() {
-            match judge(input, key, job, WITHOUT_EPOCHS, |seen, after| verdict(input, seen, after))
-            {
-                Some(decision) => judged.decisions.push(decision),
-                None => look_at = look_at.into_iter().chain(silent_until(input, job)).min(),
-            }
+/// The plan of a policy that shares GPUs, with the verdicts of ended trials before it and new trials for
+/// the jobs that it co-locates.
+pub(crate) fn solve(policy: &dyn Policy, input: PlanningInput<'_>) -> Plan {
+    let mut judged = Plan::default();
+    let mut look_at: Option<Timestamp> = None;
+    for (key, job) in input.state.observed() {
+        match judge(input, key, job, WITHOUT_EPOCHS, |seen, after| verdict(input, seen, after)) {
+            Some(decision) => judged.decisions.push(decision),
+            None => look_at = look_at.into_iter().chain(silent_until(input, job)).min(),
         }
-        if judged.is_empty() {
-            let mut plan = self.inner.solve(input);
-            observe_newcomers(input, &mut plan);
-            plan.again_at = plan.again_at.into_iter().chain(look_at).min();
-            return plan;
-        }
-        // A settled job counts like any other. An undone one holds its GPUs until it has stopped and gets
-        // no co-tenant.
-        let mut then = input.state.clone();
-        judged.apply_to(&mut then);
-        // The verdicts void what was allocated before them.
-        let then = PlanningInput { cache: None, ..input.with_state(&then) };
-        let mut plan = self.inner.solve(then);
-        observe_newcomers(then, &mut plan);
-        if judged.decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
-            plan.cache = None;
-        }
-        // A job that is stopped is not settled first.
-        let stopped = |key: JobKey| {
-            let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
-            plan.decisions.iter().any(stops)
-        };
-        judged.decisions.retain(|decision| !stopped(decision.job()));
-        judged.decisions.append(&mut plan.decisions);
-        plan.decisions = judged.decisions;
+    }
+    if judged.is_empty() {
+        let mut plan = policy.solve(input);
+        observe_newcomers(input, &mut plan);
         plan.again_at = plan.again_at.into_iter().chain(look_at).min();
-        plan
+        return plan;
     }
+    // A settled job counts like any other. An undone one holds its GPUs until it has stopped and gets
+    // no co-tenant.
+    let mut then = input.state.clone();
+    judged.apply_to(&mut then);
+    // The verdicts void what was allocated before them.
+    let then = PlanningInput { cache: None, ..input.with_state(&then) };
+    let mut plan = policy.solve(then);
+    observe_newcomers(then, &mut plan);
+    if judged.decisions.iter().any(|decision| matches!(decision, Decision::Undo { .. })) {
+        plan.cache = None;
+    }
+    // A job that is stopped is not settled first.
+    let stopped = |key: JobKey| {
+        let stops = |d: &Decision| matches!(d, Decision::Stop { job, .. } if *job == key);
+        plan.decisions.iter().any(stops)
+    };
+    judged.decisions.retain(|decision| !stopped(decision.job()));
+    judged.decisions.append(&mut plan.decisions);
+    plan.decisions = judged.decisions;
+    plan.again_at = plan.again_at.into_iter().chain(look_at).min();
+    plan
 }
 
 /// The end of an observation for jobs that report no epochs, if there are any.

@@ -17,7 +17,7 @@ use crate::allocation::first_fit::{first_fit, no_room};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policies::colocation_trial::{Watched, may_share};
+use crate::policies::colocation_trial::may_share;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::Job;
@@ -44,7 +44,7 @@ pub(super) const ENTRY: PolicyEntry = PolicyEntry {
     name: "fifo-packed",
     rule: "FIFO; on a full cluster a job shares with the co-tenant of the highest summed speed above 1.5",
     source: "Gavel, packing FIFO",
-    build: Build::Plain(|| Box::new(Watched::new(FifoPacked::default()))),
+    build: Build::Plain(|| Box::new(FifoPacked::default())),
 };
 
 impl Policy for FifoPacked {
@@ -53,7 +53,12 @@ impl Policy for FifoPacked {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }
+        Capabilities {
+            reads: Reads::Heads,
+            shares_gpus: true,
+            has_trials: true,
+            ..Capabilities::default()
+        }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

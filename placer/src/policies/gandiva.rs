@@ -29,7 +29,7 @@ use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, Plan};
-use crate::policies::colocation_trial::{Watched, may_share};
+use crate::policies::colocation_trial::may_share;
 use crate::policies::{Build, Capabilities, Policy, PolicyEntry, Reads};
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
@@ -69,7 +69,7 @@ pub(super) const ENTRY: PolicyEntry = PolicyEntry {
     name: "gandiva",
     rule: "random pairs of equal size once demand exceeds the GPUs, dissolved where they are slower than in turns",
     source: "Xiao et al., Gandiva, OSDI 2018, as in Gavel",
-    build: Build::Plain(|| Box::new(Watched::new(Gandiva::default()))),
+    build: Build::Plain(|| Box::new(Gandiva::default())),
 };
 
 impl Policy for Gandiva {
@@ -78,7 +78,12 @@ impl Policy for Gandiva {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reads: Reads::Heads, shares_gpus: true, ..Capabilities::default() }
+        Capabilities {
+            reads: Reads::Heads,
+            shares_gpus: true,
+            has_trials: true,
+            ..Capabilities::default()
+        }
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {

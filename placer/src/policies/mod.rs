@@ -5,8 +5,7 @@
 //! of them. A new policy is a file with an `ENTRY`, its `mod` line and its line in that table.
 
 mod afs;
-mod clocked;
-mod colocation_trial;
+pub(crate) mod colocation_trial;
 mod eaco;
 mod elastic;
 mod fifo;
@@ -15,10 +14,11 @@ mod gandiva;
 mod gpu_type_assignment;
 mod greedy;
 mod greenflow;
-mod node_sleep;
+pub(crate) mod node_sleep;
 mod powerflow;
 mod preemptive;
 
+pub(crate) mod setting_rule;
 mod srtf;
 mod table;
 mod tiresias;
@@ -26,20 +26,17 @@ mod wattle;
 mod zeus;
 
 pub use afs::Afs;
-pub use clocked::Clocked;
 pub use eaco::{Eaco, EacoConfig};
 pub use fifo::Fifo;
 pub use fifo_packed::{FifoPacked, PACK_ABOVE};
 pub use gandiva::{DISSOLVE_BELOW, Gandiva};
 pub use greenflow::GreenFlow;
-pub use node_sleep::Sleeping;
 pub(crate) use node_sleep::put_to_sleep;
 pub use powerflow::PowerFlow;
 pub use srtf::Srtf;
 pub use table::{Build, PolicyEntry, UnknownPolicy, policy, policy_entry};
 pub use tiresias::{THRESHOLDS_S, Tiresias};
 pub use wattle::Wattle;
-pub use zeus::{ETA, Zeus};
 
 use crate::plan::Plan;
 use crate::plan::input::PlanningInput;
@@ -90,6 +87,9 @@ pub struct Capabilities {
     pub is_elastic: bool,
     /// Whether it ever places two jobs on one GPU.
     pub shares_gpus: bool,
+    /// Whether new co-tenants are observed and undone by the co-location trial of the pipeline. EaCO has
+    /// an observation of its own.
+    pub has_trials: bool,
     /// Whether it chooses caps or clocks. For other policies a budget may choose them.
     pub sets_cards: bool,
     /// The energy prices between which its plans change; `None`: it reads no price.

@@ -21,43 +21,19 @@ use crate::allocation::feasibility::{same_shape, suits};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, NodeDecision, Plan};
-use crate::policies::{Capabilities, Policy};
 use crate::state::gpu_set::{JobKey, NodeKey, lowest};
 use crate::state::job::Job;
 use crate::state::node::Wakefulness;
 
-/// A policy whose unused nodes sleep.
-pub struct Sleeping {
-    inner: Box<dyn Policy>,
-}
-
-impl Sleeping {
-    /// Applies the sleep rule to the plans of `inner`.
-    #[must_use]
-    pub fn new(inner: Box<dyn Policy>) -> Self {
-        Self { inner }
+/// Applies the sleep rule to a plan.
+pub(crate) fn apply(input: PlanningInput<'_>, plan: &mut Plan) {
+    if !input.limits.nodes_sleep {
+        return;
     }
-}
-
-impl Policy for Sleeping {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let mut plan = self.inner.solve(input);
-        if input.limits.nodes_sleep {
-            let after = AfterPlan::new(input, &plan);
-            after.wake(&mut plan);
-            if !after.needs_idle_nodes(&plan) {
-                after.put_to_sleep(&mut plan);
-            }
-        }
-        plan
+    let after = AfterPlan::new(input, plan);
+    after.wake(plan);
+    if !after.needs_idle_nodes(plan) {
+        after.put_to_sleep(plan);
     }
 }
 
@@ -100,11 +76,29 @@ impl<'a> AfterPlan<'a> {
         if !nodes.iter().any(|node| node.wakefulness == Wakefulness::Asleep) {
             return;
         }
+        // A woken node may attract jobs that another node was counted for, so the count is repeated until it
+        // wakes no further node. Then the applied plan leaves nothing to do.
+        let mut woken = Vec::new();
+        loop {
+            let (requested, more) = self.nodes_to_wake(blocked.job, &woken);
+            if more.is_empty() {
+                return;
+            }
+            let reason = Reason::Woken { gpus: requested };
+            let wake = |&node: &NodeKey| NodeDecision::Wake { node, reason: reason.clone() };
+            plan.nodes.extend(more.iter().map(wake));
+            woken.extend(more);
+        }
+    }
+
+    /// The GPUs that the queue from `first` on needs of nodes that are not awake, and the nodes to wake for
+    /// them beside those already `woken`.
+    fn nodes_to_wake(&self, first: JobKey, woken: &[NodeKey]) -> (u32, Vec<NodeKey>) {
         let mut free = self.free.clone();
-        let (mut requested, mut woken) = (0, Vec::new());
-        let queue = self.input.state.queue().skip_while(|(key, _)| *key != blocked.job);
+        let (mut requested, mut more) = (0, Vec::new());
+        let queue = self.input.state.queue().skip_while(|(key, _)| *key != first);
         for (_, job) in queue.filter(|(key, _)| !self.decided.contains(key)) {
-            let Some(chosen) = self.nodes_for(job, &free) else { break };
+            let Some(chosen) = self.nodes_for(job, &free, woken) else { break };
             for key in chosen {
                 let node = self.input.state.node(key);
                 let share = job.facts.request.min.min(node.facts.gpus);
@@ -113,19 +107,31 @@ impl<'a> AfterPlan<'a> {
                     continue;
                 }
                 requested += share;
-                if node.wakefulness == Wakefulness::Asleep && !woken.contains(&key) {
-                    woken.push(key);
+                if self.wakefulness(key, woken) == Wakefulness::Asleep && !more.contains(&key) {
+                    more.push(key);
                 }
             }
         }
-        let reason = Reason::Woken { gpus: requested };
-        let wake = |node| NodeDecision::Wake { node, reason: reason.clone() };
-        plan.nodes.extend(woken.into_iter().map(wake));
+        (requested, more)
+    }
+
+    /// The state of a node once `woken` are waking.
+    fn wakefulness(&self, key: NodeKey, woken: &[NodeKey]) -> Wakefulness {
+        if woken.contains(&key) {
+            Wakefulness::Waking
+        } else {
+            self.input.state.node(key).wakefulness
+        }
     }
 
     /// The nodes that a job would get: one node, or entirely free nodes of one shape. Of several choices the
     /// one with the fewest nodes to wait for, then to wake. `None` if the job needs more than exists.
-    fn nodes_for(&self, job: &Job, free: &FreeCapacity<'_>) -> Option<Vec<NodeKey>> {
+    fn nodes_for(
+        &self,
+        job: &Job,
+        free: &FreeCapacity<'_>,
+        woken: &[NodeKey],
+    ) -> Option<Vec<NodeKey>> {
         let requested = job.facts.request.min;
         let node = |key: NodeKey| self.input.state.node(key);
         let suitable = || {
@@ -135,7 +141,7 @@ impl<'a> AfterPlan<'a> {
         let has_share = |key: &NodeKey| {
             let share = requested.min(node(*key).facts.gpus);
             let stays_asleep =
-                node(*key).wakefulness == Wakefulness::Asleep && self.ordered.contains(key);
+                self.wakefulness(*key, woken) == Wakefulness::Asleep && self.ordered.contains(key);
             share > 0 && free.free(*key).count_ones() >= share && !stays_asleep
         };
         let fits_a_node = suitable().any(|key| node(key).facts.gpus >= requested);
@@ -149,7 +155,7 @@ impl<'a> AfterPlan<'a> {
                 _ => {}
             }
         }
-        let delay = |key: &NodeKey| match node(*key).wakefulness {
+        let delay = |key: &NodeKey| match self.wakefulness(*key, woken) {
             Wakefulness::Awake => 0,
             Wakefulness::Waking => 1,
             Wakefulness::Asleep => 2,

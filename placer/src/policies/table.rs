@@ -2,7 +2,10 @@
 
 use wattle_common::Frequency;
 
-use crate::policies::{Capabilities, Clocked, ETA, NAMES, POLICIES, Policy, Sleeping, Zeus};
+use crate::pipeline::StagedPolicy;
+use crate::policies::setting_rule::SettingRule;
+use crate::policies::zeus::ETA;
+use crate::policies::{Capabilities, NAMES, POLICIES, Policy};
 
 /// A policy that can be selected by name. Help texts and tables are derived from it.
 #[derive(Clone, Copy, Debug)]
@@ -116,8 +119,7 @@ pub enum UnknownPolicy {
 /// [`NAMES`].
 ///
 /// [`PolicyEntry::number`] describes the number. `@MHZ` locks the GPUs of every job to that clock;
-/// `+zeus` sets each job's cap by Zeus's rule. Unused nodes sleep where that is allowed
-/// ([`Sleeping`]).
+/// `+zeus` sets each job's cap by Zeus's rule. The stages of a policy are those of [`StagedPolicy`].
 ///
 /// # Errors
 /// If the specification selects no policy.
@@ -131,50 +133,32 @@ pub fn policy(specification: &str) -> Result<Box<dyn Policy>, UnknownPolicy> {
         let number = number.unwrap_or_default().to_owned();
         UnknownPolicy::Number { name: name.to_owned(), number, tuned }
     };
-    let mut policy = match (entry.build, number) {
-        (_, None) => entry.policy(),
+    let (name, policy) = match (entry.build, number) {
+        (_, None) => (name.to_owned(), entry.policy()),
         (Build::Plain(_), Some(_)) => return Err(invalid_number(false)),
         (Build::Tuned { build, .. }, Some(text)) => {
             let number = text.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
             let number = number.ok_or_else(|| invalid_number(true))?;
-            Box::new(Numbered { name: format!("{name}:{text}"), inner: build(Some(number)) })
+            (format!("{name}:{text}"), build(Some(number)))
         }
     };
-    match (clock, addition) {
-        (None, None) => {}
+    let settings = match (clock, addition) {
+        (None, None) => SettingRule::Policy,
         (Some(mhz), None) => {
             let clock = mhz.parse().ok().filter(|mhz: &u32| *mhz > 0);
             let clock = clock.ok_or_else(|| UnknownPolicy::Clock(mhz.to_owned()))?;
-            policy = Box::new(Clocked::new(policy, Frequency::from_mhz(clock)));
+            SettingRule::Clock(Frequency::from_mhz(clock))
         }
-        (None, Some("zeus")) => policy = Box::new(Zeus::new(policy, ETA)),
+        (None, Some("zeus")) => SettingRule::Zeus { eta: ETA },
         (Some(_), Some("zeus")) => return Err(UnknownPolicy::Both(specification.to_owned())),
         (_, Some(other)) => return Err(UnknownPolicy::Addition(other.to_owned())),
-    }
-    Ok(Box::new(Sleeping::new(policy)))
+    };
+    Ok(Box::new(StagedPolicy::new(&name, policy, settings)))
 }
 
 /// The text before and after the first `mark`.
 fn split(text: &str, mark: char) -> (&str, Option<&str>) {
     text.split_once(mark).map_or((text, None), |(before, after)| (before, Some(after)))
-}
-
-/// A policy whose name includes its tuning number.
-struct Numbered {
-    name: String,
-    inner: Box<dyn Policy>,
-}
-
-impl Policy for Numbered {
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn solve(&self, input: crate::PlanningInput<'_>) -> crate::Plan {
-        self.inner.solve(input)
-    }
 }
 
 #[cfg(test)]

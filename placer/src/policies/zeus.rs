@@ -1,6 +1,4 @@
-//! Any policy with Zeus's power cap for each job.
-//!
-//! `NAME+zeus`: the policy decides placements; the cap of each job's GPUs is the one with the least cost
+//! Zeus's power cap for each job: the cap of its GPUs is the one with the least cost
 //! `eta E + (1 - eta) P_max T` (You et al., Zeus, NSDI 2023; docs of github.com/ml-energy/zeus). `E` and `T`
 //! are the energy and time of a training step on the GPUs it has, and `P_max` is their highest power. Zeus
 //! optimises each job separately, so it considers neither queue nor budget.
@@ -14,57 +12,13 @@ use std::cmp::Ordering;
 
 use wattle_common::job::GpuSetting;
 
-use crate::plan::Plan;
-use crate::plan::input::PlanningInput;
-use crate::policies::clocked::override_settings;
-use crate::policies::{Capabilities, Policy, Reads};
-use crate::state::job::Job;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
 
 /// Zeus's default weight of energy against time.
-pub const ETA: f64 = 0.5;
-
-/// A policy with Zeus's choice of cap or clock for each job.
-pub struct Zeus {
-    name: String,
-    inner: Box<dyn Policy>,
-    eta: f64,
-}
-
-impl Zeus {
-    /// `inner` with the settings of least cost, with weight `eta` for energy and the rest for time.
-    #[must_use]
-    pub fn new(inner: Box<dyn Policy>, eta: f64) -> Self {
-        Self { name: format!("{}+zeus", inner.name()), inner, eta }
-    }
-}
-
-impl Policy for Zeus {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    // The settings do not depend on the price.
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            reads: Reads::All,
-            sets_cards: true,
-            prices: None,
-            follows_grid: false,
-            ..self.inner.capabilities()
-        }
-    }
-
-    fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        let setting_for = |job: &Job, gpu_type: &str, gpus: u32| {
-            job.operating_points_on(gpu_type).and_then(|points| least_cost(points, gpus, self.eta))
-        };
-        override_settings(input, self.inner.solve(input), setting_for)
-    }
-}
+pub(super) const ETA: f64 = 0.5;
 
 /// The setting of least cost on this number of GPUs; `None` if it has no operating point.
-fn least_cost(points: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
+pub(super) fn least_cost(points: &OperatingPoints, gpus: u32, eta: f64) -> Option<GpuSetting> {
     let cap = |point: &OperatingPoint| point.setting.cap_mw.map(wattle_common::Power::as_w);
     let most = |a: f64, b: f64| a.max(b);
     let highest_cap = points.points().iter().filter_map(cap).reduce(most);

@@ -6,12 +6,12 @@ use wattle_common::messages::{NodeSleep, SleepState};
 use crate::config::node_sleep::SleepConfig;
 use crate::live::tests::spec;
 use crate::live::tests::world::World;
-use crate::policies::{Fifo, Policy, Sleeping};
+use crate::policies::policy;
 
 /// Two nodes of two GPUs that sleep after an idle minute, by the rule common to all policies.
 fn world() -> World {
     let mut world = World::new(2, 2);
-    world.policy = || -> Box<dyn Policy> { Box::new(Sleeping::new(Box::new(Fifo))) };
+    world.policy = || policy("fifo").unwrap();
     world.config.sleep = SleepConfig {
         wake_command: Some(vec!["wake".to_owned()]),
         idle_before_sleep_s: 60,

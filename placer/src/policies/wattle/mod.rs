@@ -20,7 +20,6 @@ use crate::allocation::capacity::{FreeCapacity, NodeCounts, Scope};
 use crate::allocation::transition::Target;
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::{Blocked, Plan, reason::Reason};
-use crate::policies::colocation_trial::Watched;
 use crate::policies::elastic::{ElasticJob, Sizing};
 use crate::policies::gpu_type_assignment::assign_types_by_turns;
 use crate::policies::wattle::allocation_cache::{AllocationCache, Conditions, Grants};
@@ -59,7 +58,7 @@ pub(super) const ENTRY: PolicyEntry = PolicyEntry {
     name: "wattle",
     rule: "elastic: least completion time plus price times energy, by a market for GPUs; sizes, clocks and pairs together",
     source: "this project",
-    build: Build::Plain(|| Box::new(Watched::new(Wattle))),
+    build: Build::Plain(|| Box::new(Wattle)),
 };
 
 impl Policy for Wattle {
@@ -72,6 +71,7 @@ impl Policy for Wattle {
             reads: Reads::All,
             is_elastic: true,
             shares_gpus: true,
+            has_trials: true,
             sets_cards: true,
             prices: Some(TIME_PRICES),
             follows_grid: true,

@@ -107,6 +107,22 @@ pub(crate) fn decide(site: &mut Site, policy: &dyn Policy) -> Plan {
     plan
 }
 
+/// Plans until nothing is left to do. Nearly always one plan suffices; a plan that undoes a co-location or
+/// clears a block may leave an improvement to the next.
+pub(crate) fn decide_until_empty(site: &mut Site, policy: &dyn Policy) {
+    let mut plans = Vec::new();
+    for _ in 0..4 {
+        let plan = policy.solve(site.input());
+        assert_eq!(check(site.input(), &plan), [], "{} made {plan:?}", policy.name());
+        site.apply(&plan);
+        if plan.is_empty() {
+            return;
+        }
+        plans.push(plan);
+    }
+    panic!("{} does not converge: {plans:?}", policy.name());
+}
+
 /// Decides, with immediate stops, until a plan is empty.
 /// The plans as text.
 pub(crate) fn settle(site: &mut Site, policy: &dyn Policy) -> String {

@@ -82,3 +82,21 @@ fn a_node_stays_awake_as_long_as_it_takes_to_wake() {
     let plan = decide(&mut site, &*policy("fifo").unwrap());
     assert_eq!(plan.again_at, Some(Timestamp::from_s(900)));
 }
+
+#[test]
+fn the_nodes_that_one_plan_wakes_leave_none_to_wake_for_the_next() {
+    let mut site = cluster(&[4, 8, 8]);
+    site.limits.nodes_sleep = true;
+    let fifo = policy("fifo").unwrap();
+    site.advance_to(Timestamp::from_s(300));
+    decide(&mut site, &*fifo);
+    // The first woken node suits a smaller job behind it better than the node that was counted for it.
+    for (job, gpus) in [("five", 5), ("one", 1), ("four", 4)] {
+        arrive(&mut site, facts(job, gpus), None);
+    }
+    decide(&mut site, &*fifo);
+    wake(&mut site);
+    decide(&mut site, &*fifo);
+    let waiting = site.queue().count();
+    assert_eq!(waiting, 0);
+}
