@@ -23,7 +23,7 @@ pub struct Config {
     pub nats: wattle_runtime::bus::BusConfig,
     /// The folder with the state of every run; it must survive restarts and reboots.
     pub state_dir: PathBuf,
-    /// The folder for the jobs' output, one file per job.
+    /// The folder for the output of jobs, one file for each job and node.
     pub log_dir: PathBuf,
     /// The folder for the jobs' checkpoints, one folder per job. It must be shared by all nodes, or
     /// a moved job starts from scratch.

@@ -47,7 +47,20 @@ fn the_environment_holds_the_variables_of_torchrun() {
         WATTLE_CHECKPOINT_DIR=/c/a
     "#]]
     .assert_eq(&(text.join("\n") + "\n"));
-    assert_eq!((spec.log_path.as_str(), spec.attempt), ("/l/a.log", 2));
+    assert_eq!((spec.log_path.as_str(), spec.attempt), ("/l/a.n1.log", 2));
+}
+
+/// Nodes that share a log folder do not write into one file.
+#[test]
+fn each_node_of_a_job_has_its_own_log() {
+    let nodes = ["n0", "n1"].map(|node| NodeId::new(node).unwrap());
+    let shares = nodes.clone().map(|node| NodeShare { node, gpus: vec![0] });
+    let logs = [0, 1].map(|rank| {
+        let mut desired = desired_job("a", 1);
+        (desired.rank, desired.shares, desired.gpus) = (rank, shares.to_vec(), vec![0]);
+        RunSpec::new(&desired, &nodes[rank as usize], &config(Path::new("/"))).unwrap().log_path
+    });
+    assert_eq!(logs, ["/l/a.n0.log", "/l/a.n1.log"]);
 }
 
 #[test]

@@ -243,7 +243,10 @@ async fn a_job_runs_to_its_end_and_its_output_is_kept() {
     let ended = site.until_state("a", |state| *state == LaunchState::Exited { code: 3 }).await;
     assert_eq!((ended.attempt, ended.processes), (1, None));
     let log = fs::read_to_string(&ended.log_path).unwrap();
-    assert_eq!(log, "--- a attempt 1 on GPU 1,3 ---\ngpus=1,3 here yes 2 clock=\n");
+    let (header, output) = log.split_once('\n').unwrap();
+    let at = header.strip_prefix("--- a attempt 1 on n0 GPU 1,3 at ").unwrap();
+    assert!(at.strip_suffix("Z ---").is_some_and(|at| at.len() == "2026-05-03T09:15:00".len()));
+    assert_eq!(output, "gpus=1,3 here yes 2 clock=\n");
     // A second attempt appends, and a program that is missing is refused with the remedy.
     let mut second = job("a", 2, "");
     second.command = vec!["/no/such/program".to_owned()];

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wattle_common::Timestamp;
 use wattle_runtime::clock;
 use wattle_runtime::shell::chain;
 
@@ -150,7 +151,14 @@ fn is_launchers_own(key: &str) -> bool {
         || matches!(key, "NOTIFY_SOCKET" | "WATCHDOG_USEC" | "WATCHDOG_PID" | "INVOCATION_ID")
 }
 
-/// Opens the job's log and writes the line that begins an attempt.
+/// The time in UTC to the second.
+fn utc(at: Timestamp) -> String {
+    jiff::Timestamp::from_second(i64::try_from(at.as_us() / 1_000_000).unwrap_or(i64::MAX))
+        .map_or_else(|_| at.to_string(), |at| at.to_string())
+}
+
+/// Opens the job's log and writes the line that begins an attempt:
+/// `--- JOB attempt 2 on NODE GPU 0,1 at 2026-05-03T09:15:00Z ---`.
 fn open_log(spec: &RunSpec) -> io::Result<fs::File> {
     let path = Path::new(&spec.log_path);
     if let Some(dir) = path.parent() {
@@ -158,6 +166,11 @@ fn open_log(spec: &RunSpec) -> io::Result<fs::File> {
     }
     let mut log = fs::OpenOptions::new().create(true).append(true).open(path)?;
     let gpus: Vec<String> = spec.gpus.iter().map(ToString::to_string).collect();
-    writeln!(log, "--- {} attempt {} on GPU {} ---", spec.job, spec.attempt, gpus.join(","))?;
+    let at = utc(clock::now());
+    let (job, attempt, node, gpus) = (&spec.job, spec.attempt, &spec.node, gpus.join(","));
+    // One write: a process of an earlier attempt may still append to the file.
+    log.write_all(
+        format!("--- {job} attempt {attempt} on {node} GPU {gpus} at {at} ---\n").as_bytes(),
+    )?;
     Ok(log)
 }
