@@ -80,6 +80,13 @@ pub struct TraceJob {
     pub recurs_as: Option<String>,
     /// The requested GPU type, as named in the trace.
     pub gpu_type: Option<String>,
+    /// Recorded start of the run, from the start of the trace; `None` where the trace has none.
+    pub started: Option<Duration>,
+    /// Recorded end of the run, from the start of the trace; of a running job, the time of the
+    /// export. `None` where the trace has none.
+    pub ended: Option<Duration>,
+    /// Whether the job can resume from a checkpoint; `None` where the trace does not state it.
+    pub can_checkpoint: Option<bool>,
 }
 
 impl Trace {
@@ -112,6 +119,9 @@ impl TraceJob {
             user: None,
             recurs_as: None,
             gpu_type: None,
+            started: None,
+            ended: None,
+            can_checkpoint: None,
         }
     }
 }
@@ -351,7 +361,9 @@ fn rows(
     if format.calendar {
         for job in &mut jobs {
             job.submit -= first;
-            job.deadline = job.deadline.map(|deadline| deadline.saturating_sub(first));
+            for at in [&mut job.deadline, &mut job.started, &mut job.ended] {
+                *at = at.map(|at| at.saturating_sub(first));
+            }
         }
     }
     Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.0 })

@@ -1,5 +1,8 @@
 //! The Philly format: rows of Microsoft's Philly traces (Jeon et al., ATC'19) as CSV, times in
 //! seconds. Rows have no model; `vc`, the virtual cluster, is read as the user.
+//!
+//! Three columns are an extension: `start_s` and `end_s`, the recorded start and end on the clock of
+//! `submit_s`, and `can_checkpoint` (`true` or `false`).
 
 use super::TraceJob;
 use super::format::{CSV, Format};
@@ -9,7 +12,7 @@ pub(super) static FORMAT: Format = Format {
     name: "Philly",
     key: "philly",
     required: &["job_id", "submit_s", "duration_s", "num_gpus"],
-    optional: &["vc"],
+    optional: &["vc", "start_s", "end_s", "can_checkpoint"],
     row,
     ..CSV
 };
@@ -18,6 +21,9 @@ fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, String> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_s")?);
     Ok(TraceJob {
         user: row.text("vc").map(str::to_owned),
+        started: row.optional_seconds("start_s")?,
+        ended: row.optional_seconds("end_s")?,
+        can_checkpoint: row.flag("can_checkpoint")?,
         ..TraceJob::new(id, submit, row.seconds("duration_s")?, row.gpus("num_gpus")?)
     })
 }

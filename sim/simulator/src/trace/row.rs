@@ -64,6 +64,21 @@ impl<'a> Row<'a> {
         span(seconds).ok_or_else(|| format!("{column} is not a time"))
     }
 
+    /// A cell as seconds; `None` where it is empty or the column is missing.
+    pub(super) fn optional_seconds(&self, column: &str) -> Result<Option<Duration>, String> {
+        self.text(column).map(|_| self.seconds(column)).transpose()
+    }
+
+    /// A cell as `true` or `false`; `None` where it is empty or the column is missing.
+    pub(super) fn flag(&self, column: &str) -> Result<Option<bool>, String> {
+        match self.text(column).map(str::to_ascii_lowercase).as_deref() {
+            None => Ok(None),
+            Some("true" | "yes" | "1") => Ok(Some(true)),
+            Some("false" | "no" | "0") => Ok(Some(false)),
+            Some(_) => Err(format!("{column} is neither true nor false")),
+        }
+    }
+
     /// A cell as a number of GPUs.
     pub(super) fn gpus(&self, column: &str) -> Result<u32, String> {
         match self.required(column)?.parse::<u32>() {

@@ -65,6 +65,7 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
         }
         _ => submit,
     };
+    let started_at = started.clone().and_then(Result::ok).flatten();
     let duration = duration(row, state, started, notes)?;
     let Gpus { count, kind } = gpus(row)?;
     if count == 0 {
@@ -79,6 +80,10 @@ fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
     let name = row.text("JobName");
     job.recurs_as = job.user.as_ref().zip(name).map(|(user, name)| format!("{user}/{name}"));
     job.gpu_type = kind;
+    job.started = started_at;
+    // A running job ends at the time of the export.
+    let ended = row.text("End").map(instant).and_then(Result::ok).flatten();
+    job.ended = ended.or(started_at.map(|start| start + duration));
     Ok(job)
 }
 

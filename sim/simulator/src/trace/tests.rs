@@ -21,6 +21,28 @@ fn philly_rows_are_read_plain_and_compressed() {
 }
 
 #[test]
+fn recorded_starts_and_ends_are_read() {
+    let text = "job_id,submit_s,duration_s,num_gpus,start_s,end_s,can_checkpoint\n\
+                a,5,60,8,15,75,yes\nb,6,30,1,,,\nc,7,30,1,7,37,false\nd,8,9,1,8,17,maybe\n";
+    let trace = parse("p.csv", text.as_bytes()).unwrap();
+    let times: Vec<_> = trace.jobs.iter().map(|j| (j.started, j.ended, j.can_checkpoint)).collect();
+    let s = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!(times[0], (s(15), s(75), Some(true)));
+    assert_eq!(times[1], (None, None, None));
+    assert_eq!(times[2], (s(7), s(37), Some(false)));
+    assert_eq!(
+        notes(&trace),
+        ["1 row left out: can_checkpoint is neither true nor false (line 5)"]
+    );
+    let sacct = "JobID|Submit|Start|End|Elapsed|State|AllocTRES\n\
+                 1|1000|1010|1070|00:01:00|COMPLETED|gres/gpu=1\n\
+                 2|1005|1020|Unknown|00:02:00|RUNNING|gres/gpu=1\n";
+    let trace = parse("s.txt", sacct.as_bytes()).unwrap();
+    let times: Vec<_> = trace.jobs.iter().map(|job| (job.started, job.ended)).collect();
+    assert_eq!(times, [(s(10), s(70)), (s(20), s(140))]);
+}
+
+#[test]
 fn tiresias_rows_are_read() {
     let text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval,deadline,workload\n\
                 0,2,10,1000,vgg19,164,30,500,\n1,1,20,9,,5,10,,eaco-vgg16\n";

@@ -28,7 +28,7 @@ fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, String> {
     Ok(TraceJob {
         model: row.text("model_name").map(str::to_owned),
         workload: row.text("workload").map(str::to_owned),
-        deadline: row.text("deadline").map(|_| row.seconds("deadline")).transpose()?,
+        deadline: row.optional_seconds("deadline")?,
         ..TraceJob::new(id, submit, row.seconds("duration")?, row.gpus("num_gpu")?)
     })
 }

@@ -32,6 +32,9 @@ fn shown(trace: &Trace) -> String {
             ("user", job.user.clone()),
             ("recurs as", job.recurs_as.clone()),
             ("on", job.gpu_type.clone()),
+            ("started", job.started.map(s)),
+            ("ended", job.ended.map(s)),
+            ("can checkpoint", job.can_checkpoint.map(|can| can.to_string())),
         ];
         for (what, known) in known {
             if let Some(known) = known {
