@@ -3,11 +3,12 @@
 //!
 //! [`compare`] runs policies over their tuning parameters and compares their frontiers of
 //! completion time over energy ([`frontier`]) with each other and with lower bounds ([`bound`]).
-//! [`saving`] summarizes one command's runs over several seeds. [`report`] renders the results as
-//! HTML pages.
+//! [`aim`] searches the energy price of a policy under a bound on mean completion time. [`saving`]
+//! summarizes one command's runs over several seeds. [`report`] renders the results as HTML pages.
 //!
 //! Nothing here is part of a service; only the command line depends on this crate.
 
+pub mod aim;
 pub mod bound;
 pub mod compare;
 pub mod frontier;
