@@ -53,6 +53,64 @@ impl fmt::Display for GpuRequest {
     }
 }
 
+/// A site's rule on sharing a GPU between jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharing {
+    /// Every job is exclusive on its GPUs.
+    Never,
+    /// A job shares a GPU only if its owner consents ([`JobSpec::consents_to_sharing`]).
+    Consented,
+    /// Every job that is not exclusive may share a GPU.
+    #[default]
+    Any,
+}
+
+impl Sharing {
+    /// All rules, the strictest first.
+    pub const ALL: [Self; 3] = [Self::Never, Self::Consented, Self::Any];
+
+    /// Its name in options and configuration files.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Consented => "consented",
+            Self::Any => "any",
+        }
+    }
+
+    /// Whether a job may share a GPU, given the consent of its owner.
+    #[must_use]
+    pub const fn permits(self, consents: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Consented => consents,
+            Self::Any => true,
+        }
+    }
+}
+
+/// Why a text is not a [`Sharing`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid sharing rule `{0}`: expected never, consented or any")]
+pub struct SharingError(String);
+
+impl FromStr for Sharing {
+    type Err = SharingError;
+
+    fn from_str(text: &str) -> Result<Self, SharingError> {
+        let known = Self::ALL.into_iter().find(|rule| rule.as_str() == text);
+        known.ok_or_else(|| SharingError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
 /// The specification of a job; it never changes after submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
@@ -68,6 +126,10 @@ pub struct JobSpec {
     /// Whether its GPUs must not be shared with other jobs.
     #[serde(default)]
     pub exclusive: bool,
+    /// Whether its owner consents to sharing its GPUs with other jobs; read where the site requires
+    /// consent ([`Sharing::Consented`]).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub consents_to_sharing: bool,
     /// Priority: higher values are served first, equal values in order of submission.
     #[serde(default, skip_serializing_if = "is_default_priority")]
     pub priority: u8,
@@ -101,6 +163,11 @@ pub struct JobSpec {
     pub working_dir: Option<String>,
     /// When it was submitted.
     pub submitted_at_us: Timestamp,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
@@ -266,6 +333,16 @@ mod tests {
         for wrong in ["0", "8..1", "", "a", "1..", "-2"] {
             assert!(wrong.parse::<GpuRequest>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn sharing_rules_parse_and_permit() {
+        for rule in Sharing::ALL {
+            assert_eq!(rule.to_string().parse(), Ok(rule));
+        }
+        assert!("yes".parse::<Sharing>().unwrap_err().to_string().contains("consented"));
+        let permits = |consents| Sharing::ALL.map(|rule| rule.permits(consents));
+        assert_eq!((permits(false), permits(true)), ([false, false, true], [false, true, true]));
     }
 
     #[test]

@@ -62,7 +62,7 @@ where
 async fn start(folder: &Path, cluster: &ClusterId, args: &[&str]) -> (Child, Bus) {
     let log = folder.join("up.err");
     let mut up = Command::new(program("wattle"))
-        .args(["up", "--cluster", cluster.as_str(), "--dir"])
+        .args(["up", "--share", "any", "--cluster", cluster.as_str(), "--dir"])
         .arg(folder)
         .args(args)
         // The systems of other tests must not be found.

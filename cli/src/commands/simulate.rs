@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::{Recorded, simulation_page};
 use wattle_experiments::saving::{SeedStudy, savings};
@@ -13,8 +14,8 @@ use wattle_simulator::gavel;
 use wattle_simulator::measured::{self, Measured};
 use wattle_simulator::trace::{self, Trace, TraceJob};
 use wattle_simulator::{
-    CarbonSeries, Forecast, LoadError, PolicyOutcome, RunOptions, Scenario, SimulationError,
-    gather, generator, run_policy, run_with_progress,
+    CarbonSeries, Forecast, LoadError, PolicyOutcome, Restartable, RunOptions, Scenario,
+    SimulationError, gather, generator, run_with, run_with_progress,
 };
 use wattle_world::World;
 
@@ -86,6 +87,13 @@ pub(crate) struct Simulate {
     /// Let unused nodes sleep
     #[arg(long)]
     sleep: bool,
+    /// Which jobs may be stopped, moved and resized, where the trace does not state it: none, all, a
+    /// file of job ids, or a share of the jobs such as 0.3, chosen by a hash of the id
+    #[arg(long, value_name = "none|all|FILE|SHARE", default_value = "all")]
+    restartable: String,
+    /// Which jobs may share a GPU: never, consented, any; no job of a trace declares consent
+    #[arg(long, value_name = "RULE", default_value_t = Sharing::Any)]
+    share: Sharing,
     /// Random seed
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -175,6 +183,7 @@ impl Simulate {
         };
         let mut scenario = of_trace(world, trace, &cluster, self.carbon.as_deref(), seed)?;
         self.set_grid(&mut scenario)?;
+        restartable(&self.restartable)?.apply(&mut scenario, trace);
         scenario.set_order(self.order);
         if let Some(load) = self.load.or(self.is_builtin().then_some(LOAD)) {
             match scenario.set_load(world, load) {
@@ -270,6 +279,7 @@ impl Simulate {
         Ok(RunOptions {
             price: self.price,
             nodes_sleep: self.sleep,
+            share: self.share,
             budget: self.budget.budget()?,
             forecast: self.forecast_kind(),
             ..RunOptions::default()
@@ -330,6 +340,9 @@ impl Simulate {
     fn under(&self) -> anyhow::Result<Vec<String>> {
         let mut under: Vec<String> = self.budget.budget()?.iter().map(limits).collect();
         under.extend(self.sleep.then(|| "unused nodes sleep".to_owned()));
+        let restartable = restartable(&self.restartable)?;
+        under.extend((restartable != Restartable::All).then(|| restartable.to_string()));
+        under.extend((self.share != Sharing::Any).then(|| format!("GPU sharing: {}", self.share)));
         under.extend((self.price > 0.0).then(|| format!("energy at a price of {}", self.price)));
         let carbon = self.carbon.as_deref().and_then(Path::file_name);
         under.extend(carbon.map(|file| format!("the grid of {}", file.to_string_lossy())));
@@ -347,6 +360,11 @@ pub(crate) fn scenario(
 ) -> anyhow::Result<Scenario> {
     let trace = trace::read(trace).map_err(usage_chain)?;
     of_trace(world, &trace, cluster, carbon, seed)
+}
+
+/// Reads `--restartable`.
+pub(crate) fn restartable(text: &str) -> anyhow::Result<Restartable> {
+    Restartable::read(text).map_err(|error| usage(format!("--restartable: {}", chain(&error))))
 }
 
 /// A trace's jobs on a cluster, with a carbon series.
@@ -372,8 +390,11 @@ pub(crate) fn one(
     world: &World,
     scenario: &Scenario,
     policy: &str,
+    share: Sharing,
 ) -> anyhow::Result<PolicyOutcome> {
-    let outcome = timed(|| run_policy(world, scenario, policy).map(Some))?;
+    let policy = wattle_placer::policy(policy).map_err(usage_chain)?;
+    let options = RunOptions { share, ..RunOptions::default() };
+    let outcome = timed(|| run_with(world, scenario, policy.as_ref(), &options).map(Some))?;
     Ok(outcome.expect("a policy's own run has an outcome"))
 }
 

@@ -54,6 +54,9 @@ pub(crate) struct Submit {
     /// Never share its GPUs
     #[arg(long)]
     exclusive: bool,
+    /// Consent to sharing its GPUs with other jobs, where the site requires consent
+    #[arg(long, conflicts_with = "exclusive")]
+    share: bool,
     /// Priority from 0 to 100, higher first; equal priorities in order of submission
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     priority: u8,
@@ -137,6 +140,7 @@ impl Submit {
             workload: self.workload,
             gpus: self.gpus,
             exclusive: self.exclusive,
+            consents_to_sharing: self.share,
             priority: self.priority,
             deadline_at_us: self.deadline.map(|span| now + span),
             slack_ms: self.slack.map(|span| span.as_millis() as u64),

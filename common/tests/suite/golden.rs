@@ -88,6 +88,7 @@ fn spec() -> JobSpec {
         workload: Some(workload()),
         gpus: GpuRequest { min: 1, max: 2 },
         exclusive: false,
+        consents_to_sharing: false,
         priority: 0,
         deadline_at_us: Some(at(7_200)),
         slack_ms: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use wattle_common::config::non_zero;
-use wattle_common::job::GpuSetting;
+use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
 
 use crate::config::node_sleep::SleepConfig;
@@ -31,6 +31,9 @@ pub struct Config {
     /// Limit of jobs on one GPU, for every policy.
     #[serde(default = "default_tenants_max")]
     pub tenants_max: u32,
+    /// Which jobs may share a GPU.
+    #[serde(default = "default_share")]
+    pub share: Sharing,
     /// Number of nodes of the cluster. No job is rejected as too large before this many nodes have
     /// reported. Absent: before `node_stale_after_ms` has passed since the start.
     #[serde(default)]
@@ -81,6 +84,10 @@ fn default_policy() -> String {
 }
 const fn default_tenants_max() -> u32 {
     TENANTS_MAX_DEFAULT
+}
+/// Without a declaration of its owner a job is exclusive.
+const fn default_share() -> Sharing {
+    Sharing::Consented
 }
 const fn default_lease_ms() -> u64 {
     60_000
@@ -143,6 +150,7 @@ impl Config {
     pub(crate) fn controller(&self) -> ControllerConfig {
         ControllerConfig {
             tenants_max: self.tenants_max,
+            share: self.share,
             jobs_max: self.jobs_max,
             price: 0.0,
             nodes_sleep: self.sleep.is_on(),

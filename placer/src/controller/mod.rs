@@ -24,7 +24,7 @@ pub mod sleep;
 use std::time::Duration;
 
 use wattle_common::Timestamp;
-use wattle_common::job::GpuSetting;
+use wattle_common::job::{GpuSetting, Sharing};
 
 use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
@@ -41,6 +41,8 @@ use probes::{ProbeConfig, Probes};
 pub struct ControllerConfig {
     /// Most jobs on one GPU.
     pub tenants_max: u32,
+    /// The site's rule on sharing GPUs.
+    pub share: Sharing,
     /// Most queued and running jobs.
     pub jobs_max: usize,
     /// The least price of a joule, in the policy's unit. A budget may raise it.
@@ -59,6 +61,7 @@ impl Default for ControllerConfig {
     fn default() -> Self {
         Self {
             tenants_max: TENANTS_MAX_DEFAULT,
+            share: Sharing::Any,
             jobs_max: usize::MAX,
             price: 0.0,
             nodes_sleep: false,
@@ -105,16 +108,19 @@ impl<P: PolicyHandle> Controller<P> {
     pub fn new(config: ControllerConfig, policy: P) -> Self {
         let limits = PlanningLimits {
             tenants_max: config.tenants_max,
+            share: config.share,
             price: config.price,
             nodes_sleep: config.nodes_sleep,
             idle_before_sleep: config.idle_before_sleep,
             ..PlanningLimits::default()
         };
+        let mut state = ClusterState::new();
+        state.sharing_known(config.share);
         Self {
             can: policy.policy().capabilities(),
             config,
             policy,
-            state: ClusterState::new(),
+            state,
             limits,
             cache: None,
             budget: None,

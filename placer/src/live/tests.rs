@@ -23,6 +23,7 @@ fn job_id(job: &str) -> JobId {
 fn spec(job: &str, gpus: u32) -> JobSpec {
     JobSpec {
         memory_mib_max: Some(1_000),
+        consents_to_sharing: true,
         checkpoint_signal: Some("SIGUSR1".to_owned()),
         ..wattle_testkit::job_spec(job, gpus)
     }

@@ -48,7 +48,7 @@ pub enum Violation {
         /// The GPU.
         gpu: GpuIndex,
     },
-    /// A GPU shared with or by an exclusive job.
+    /// A GPU shared with or by an exclusive job, or by one that the site's rule does not permit to share.
     Exclusive {
         /// The job.
         job: JobKey,
@@ -235,7 +235,10 @@ fn check_start(
         for &other in node.tenants(gpu).iter().chain(newer.iter()) {
             others += 1;
             let Some(tenant) = input.state.job(other) else { continue };
-            if job.facts.exclusive || tenant.facts.exclusive {
+            let permitted = |job: &Job| {
+                !job.facts.exclusive && input.limits.share.permits(job.facts.consents_to_sharing)
+            };
+            if !permitted(job) || !permitted(tenant) {
                 found.push(Violation::Exclusive { job: key, beside: other });
             }
             memory = memory.zip(tenant.memory_mib_max()).map(|(sum, more)| sum + more);

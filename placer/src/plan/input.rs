@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wattle_common::job::Sharing;
 use wattle_common::{Power, Timestamp};
 
 use crate::state::cluster::ClusterState;
@@ -21,6 +22,9 @@ pub const IDLE_BEFORE_SLEEP: Duration = Duration::from_secs(300);
 pub struct PlanningLimits {
     /// Limit of jobs on one GPU.
     pub tenants_max: u32,
+    /// The site's rule on sharing GPUs. [`ClusterState::job_arrived`] applies it to every job, and the
+    /// plan checker verifies it.
+    pub share: Sharing,
     /// The price of a joule, in the policy's own unit. 0: energy is free. The higher, the more
     /// completion time a policy gives up to save energy.
     pub price: f64,
@@ -50,6 +54,7 @@ impl Default for PlanningLimits {
     fn default() -> Self {
         Self {
             tenants_max: TENANTS_MAX_DEFAULT,
+            share: Sharing::Any,
             price: 0.0,
             carbon_ratio: 1.0,
             price_sets_clocks: false,

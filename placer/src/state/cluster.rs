@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wattle_common::job::{GpuSetting, NodeShare, Placement};
+use wattle_common::job::{GpuSetting, NodeShare, Placement, Sharing};
 use wattle_common::messages::Surface;
 use wattle_common::topology::{self, GPUS_PER_NODE_MAX};
 use wattle_common::{JobId, NodeId, Timestamp};
@@ -42,6 +42,7 @@ pub struct ClusterState {
     allocation_revision: u64,
     surface_revision: u64,
     has_settings: bool,
+    sharing: Sharing,
 }
 
 impl ClusterState {
@@ -269,11 +270,20 @@ impl ClusterState {
 
     // Events of jobs.
 
+    /// The site's rule on sharing GPUs, for jobs that arrive from now on.
+    pub const fn sharing_known(&mut self, sharing: Sharing) {
+        self.sharing = sharing;
+    }
+
     /// A job was accepted. A known job keeps its key and its place in the queue.
-    pub fn job_arrived(&mut self, facts: JobFacts) -> JobKey {
+    ///
+    /// A job that the site's rule does not permit to share GPUs becomes exclusive here, for every
+    /// policy.
+    pub fn job_arrived(&mut self, mut facts: JobFacts) -> JobKey {
         if let Some(key) = self.job_key(&facts.id) {
             return key;
         }
+        facts.exclusive |= !self.sharing.permits(facts.consents_to_sharing);
         let key = self.unused.pop().unwrap_or(JobKey(self.jobs.len() as u32));
         if key.index() == self.jobs.len() {
             self.jobs.push(None);

@@ -24,6 +24,8 @@ pub struct JobFacts {
     pub request: GpuRequest,
     /// Whether it requires GPUs without co-tenants.
     pub exclusive: bool,
+    /// Whether its owner consents to sharing its GPUs.
+    pub consents_to_sharing: bool,
     /// Jobs of higher priority are placed first.
     pub priority: u8,
     /// Whether it can be preempted: it has a checkpoint signal.
@@ -51,6 +53,7 @@ impl JobFacts {
             workload: None,
             request,
             exclusive: false,
+            consents_to_sharing: false,
             priority: 0,
             can_stop: false,
             deadline: None,
@@ -70,6 +73,7 @@ impl From<&JobSpec> for JobFacts {
             workload: spec.workload.clone(),
             request: spec.gpus,
             exclusive: spec.exclusive,
+            consents_to_sharing: spec.consents_to_sharing,
             priority: spec.priority,
             can_stop: spec.checkpoint_signal.is_some(),
             deadline: spec.deadline_at_us,

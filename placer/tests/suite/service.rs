@@ -40,7 +40,11 @@ fn cluster() -> ClusterId {
 }
 
 fn spec(job: &str, gpus: u32) -> JobSpec {
-    JobSpec { checkpoint_signal: Some("SIGUSR1".to_owned()), ..job_spec(job, gpus) }
+    JobSpec {
+        checkpoint_signal: Some("SIGUSR1".to_owned()),
+        consents_to_sharing: true,
+        ..job_spec(job, gpus)
+    }
 }
 
 impl Site {

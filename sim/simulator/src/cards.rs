@@ -241,6 +241,24 @@ impl<'w> Cards<'w> {
         if slowest.is_finite() { slowest } else { 0.0 }
     }
 
+    /// A job's share of the power of its GPUs above idle, mW. The power of a GPU is divided equally
+    /// among its jobs.
+    pub(crate) fn above_idle_mw_of(&self, on: &GpuSet) -> f64 {
+        let of_gpu = |(node, gpu): (NodeKey, u32)| {
+            let NodeCards { model, cards, .. } = &self.nodes[node.index()];
+            let card = &cards[gpu as usize];
+            let power = self.states[card.state as usize].power;
+            let above = power.saturating_sub(self.models[*model as usize].idle).as_mw();
+            above as f64 / card.tenants.len().max(1) as f64
+        };
+        on.gpus().map(of_gpu).sum()
+    }
+
+    /// Power of an awake node without a job, W.
+    pub(crate) fn idle_w(&self, node: NodeKey) -> f64 {
+        self.idle_mw(node) as f64 / 1e3
+    }
+
     /// A job's GPUs grouped by co-tenants. GPUs with the same co-tenants in the same order are one
     /// part.
     pub(crate) fn parts(&self, job: u32, on: &GpuSet) -> Vec<Part> {

@@ -6,6 +6,7 @@
 //! scheduling decision. A first start costs no time. An undone job returns to its last checkpoint,
 //! which is at the end of an epoch.
 
+mod detail;
 mod events;
 mod job;
 mod metering;
@@ -26,6 +27,8 @@ use wattle_placer::{JobFacts, NodeFacts, Policy, Reads};
 use wattle_world::{Workload, World};
 
 use crate::cards::Cards;
+use crate::detail::Detail;
+use crate::engine::detail::SleepTimes;
 use crate::engine::events::{Event, EventQueue};
 use crate::engine::job::{JobTable, SimulatedJob};
 use crate::engine::metering::{Reading, install_budget, starvation};
@@ -60,6 +63,7 @@ pub(crate) struct Engine<'s> {
     budget: BudgetUse,
     totals: Totals<'s>,
     recorder: Option<Box<Recorder>>,
+    sleep_times: SleepTimes,
     /// Receives the numbers of completed jobs and of all jobs at each completion.
     progress: Option<&'s mut dyn FnMut(usize, usize)>,
 }
@@ -149,6 +153,7 @@ impl<'s> Engine<'s> {
             price: options.price,
             nodes_sleep: options.nodes_sleep,
             probe: options.probe,
+            share: options.share,
             ..ControllerConfig::default()
         };
         config.tenants_max = options.tenants_max.unwrap_or(config.tenants_max);
@@ -217,6 +222,7 @@ impl<'s> Engine<'s> {
             },
             totals,
             recorder: None,
+            sleep_times: SleepTimes::of(scenario.cluster.node_count() as usize),
             progress: None,
         })
     }
@@ -230,6 +236,13 @@ impl<'s> Engine<'s> {
     pub(crate) fn run(mut self) -> Result<PolicyOutcome, SimulationError> {
         self.run_events()?;
         Ok(self.finish())
+    }
+
+    /// Runs, and returns the jobs and nodes.
+    pub(crate) fn run_detailed(mut self) -> Result<(PolicyOutcome, Detail), SimulationError> {
+        self.run_events()?;
+        let detail = self.detail();
+        Ok((self.finish(), detail))
     }
 
     /// Runs and records the run.
@@ -360,6 +373,7 @@ impl<'s> Engine<'s> {
             workload: Some(spec.workload.clone()),
             request: spec.gpus,
             exclusive: spec.exclusive,
+            consents_to_sharing: false,
             priority: spec.priority,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),
@@ -388,6 +402,8 @@ impl<'s> Engine<'s> {
             self.report(job);
         }
         let running = &mut self.jobs[job];
+        running.charge(now_us, 0.0);
+        running.ended_us = Some(now_us);
         running.version += 1;
         running.ran_us += now_us - running.started_us;
         let on = running.on.take();
@@ -426,6 +442,8 @@ impl<'s> Engine<'s> {
             let running = &mut self.jobs[job];
             let Some(on) = &running.on else { continue };
             let speed = self.hardware.cards.speed(job, on);
+            let above_idle_mw = self.hardware.cards.above_idle_mw_of(on);
+            running.charge(now_us, above_idle_mw);
             running.catch_up(now_us);
             running.rate = speed * running.base;
             running.version += 1;

@@ -20,6 +20,7 @@
 
 pub mod carbon;
 mod cards;
+mod detail;
 mod engine;
 pub mod gavel;
 pub mod generator;
@@ -30,6 +31,8 @@ mod oracle;
 mod outcome;
 mod prediction_error;
 mod profiles;
+pub mod replay;
+mod restartable;
 mod scenario;
 mod simulation;
 mod spending;
@@ -38,6 +41,7 @@ pub mod text;
 pub mod trace;
 
 pub use carbon::CarbonSeries;
+pub use detail::{Detail, JobOutcome, NodeOutcome};
 pub use engine::recording::{
     Level, RecordedJob, RecordedNode, RecordedPlacement, Recording, SleepInterval,
 };
@@ -45,10 +49,11 @@ pub use load::LoadError;
 pub use oracle::{gpu_counts, selectable_clocks};
 pub use outcome::{Outcome, PolicyOutcome, PredictionRegret};
 pub use prediction_error::{Prediction, PredictionError};
+pub use restartable::{Restartable, RestartableError};
 pub use scenario::{Scenario, ScenarioError, SimJob, Work, WorkloadShare};
 pub use simulation::{
-    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_oracle, run_policy,
-    run_recorded, run_with, run_with_progress,
+    Forecast, Lengths, Restarts, RunOptions, SimulationError, gather, run, run_detailed,
+    run_oracle, run_policy, run_recorded, run_with, run_with_progress,
 };
 pub use spending::{Spending, WindowSpent};
 pub use surface_noise::{Shape as ErrorShape, SurfaceNoise};

@@ -178,7 +178,7 @@ impl Scenario {
                 exclusive: false,
                 priority: 0,
                 gpu_type: requested_gpu_type(cluster, job),
-                can_stop: true,
+                can_stop: job.can_checkpoint.unwrap_or(true),
             });
         }
         let share = |((drawn, model, id), jobs): ((bool, Option<&str>, &str), usize)| {

@@ -1,10 +1,12 @@
 //! Runs of a scenario under one or more policies.
 
+use wattle_common::job::Sharing;
 use wattle_common::{Budget, JobId, Timestamp, WorkloadId};
 use wattle_placer::controller::probes::ProbeConfig;
 use wattle_placer::{Policy, Reads, UnknownPolicy, Violation, policy};
 use wattle_world::World;
 
+use crate::detail::Detail;
 use crate::engine::Engine;
 use crate::engine::recording::Recording;
 use crate::outcome::{Outcome, PolicyOutcome, PredictionRegret};
@@ -117,6 +119,8 @@ pub struct RunOptions {
     pub lengths: Lengths,
     /// Maximum number of jobs on one GPU; `None` is the placer's default.
     pub tenants_max: Option<u32>,
+    /// Which jobs may share a GPU. No job of a trace declares consent.
+    pub share: Sharing,
     /// Which restarts take time.
     pub restarts: Restarts,
     /// Budget, in windows from the first submission on.
@@ -170,6 +174,21 @@ pub fn run_recorded(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(PolicyOutcome, Recording), SimulationError> {
     Engine::new(world, scenario, policy, options)?.with_progress(progress).run_recorded()
+}
+
+/// Runs `scenario` under `policy` as [`run_with`] does, with the same outcome, and returns its jobs
+/// and nodes. `progress` receives the numbers of ended jobs and of all jobs whenever a job ends.
+///
+/// # Errors
+/// On an unknown workload, and if the policy violates a rule.
+pub fn run_detailed(
+    world: &World,
+    scenario: &Scenario,
+    policy: &dyn Policy,
+    options: &RunOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<(PolicyOutcome, Detail), SimulationError> {
+    Engine::new(world, scenario, policy, options)?.with_progress(progress).run_detailed()
 }
 
 /// Runs `scenario` under one policy. `wall_s` of the outcome is 0, since the library reads no wall

@@ -16,6 +16,7 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
         workload: None,
         gpus: GpuRequest::exactly(gpus),
         exclusive: false,
+        consents_to_sharing: false,
         priority: 0,
         deadline_at_us: None,
         slack_ms: None,

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_common::{ClusterId, Power};
 use wattle_runtime::bus::Bus;
@@ -73,6 +74,10 @@ pub(crate) struct Up {
     /// Power cap of every GPU, watts
     #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]
     gpu_cap_w: Option<u64>,
+    /// Which jobs may share a GPU: never, consented (those submitted with --share), any (all that were
+    /// not submitted with --exclusive); no job of --trace declares consent
+    #[arg(long, value_name = "RULE", default_value_t = Sharing::Consented)]
+    share: Sharing,
     /// Probe running jobs at lower caps and clocks to improve predictions
     #[arg(long)]
     probe: bool,
@@ -218,6 +223,7 @@ impl Up {
             url: &url,
             policy: &self.policy,
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
+            share: self.share,
             probe: self.probe,
             sleep: self.sleep,
             folder: &folder.path,

@@ -107,6 +107,7 @@ impl Trace {
             workload: Some(job.workload.clone()),
             gpus: job.gpus,
             exclusive: job.exclusive,
+            consents_to_sharing: false,
             priority: job.priority,
             deadline_at_us: job.deadline.map(|span| began + span),
             slack_ms: job.slack.map(|span| span.as_millis() as u64),

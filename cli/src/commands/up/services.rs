@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use toml::{Table, Value};
+use wattle_common::job::Sharing;
 use wattle_common::messages::Reply;
 use wattle_common::subject::{RequestTopic, Subject};
 use wattle_common::{ClusterId, NodeId, Power};
@@ -48,6 +49,8 @@ pub(crate) struct Site<'a> {
     pub(crate) policy: &'a str,
     /// Power cap of every GPU.
     pub(crate) gpu_cap: Option<Power>,
+    /// Which jobs may share a GPU.
+    pub(crate) share: Sharing,
     /// Whether probes are enabled.
     pub(crate) probe: bool,
     /// Whether unused simulated nodes sleep.
@@ -106,6 +109,7 @@ pub(crate) fn start(
     let mut placer = site.common();
     placer.extend([
         ("policy", Value::from(site.policy)),
+        ("share", Value::from(site.share.as_str())),
         ("lease_ms", site.ms(60_000, WALL_LEASE)),
         ("node_stale_after_ms", site.ms(15_000, WALL_LEASE)),
         ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),

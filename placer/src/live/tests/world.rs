@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wattle_common::Machine;
-use wattle_common::job::JobSpec;
+use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
     BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport, LaunchState,
     LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
@@ -70,6 +70,7 @@ fn config() -> Config {
         nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
         policy: "fifo".to_owned(),
         tenants_max: 2,
+        share: Sharing::Consented,
         nodes_expected: None,
         lease_ms: 60_000,
         tick_ms: 5_000,

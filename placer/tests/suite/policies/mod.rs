@@ -10,5 +10,6 @@ mod helpers;
 mod kinds;
 mod plans;
 mod priority;
+mod share;
 mod sleep;
 mod watch;

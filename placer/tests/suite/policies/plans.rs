@@ -11,7 +11,7 @@ use wattle_placer::{JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness, p
 use crate::policies::helpers::{arrive, cluster, decide_until_empty, facts, learn, node};
 
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Arrives {
         gpus: u32,
         /// Largest number of GPUs as a multiple of the smallest.
@@ -40,7 +40,7 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+pub(super) fn step() -> impl Strategy<Value = Step> {
     let arrives = (
         1u32..18,
         prop_oneof![2 => Just(1u32), 1 => Just(2), 1 => Just(8)],
@@ -67,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// A policy name, plain or with options.
-fn spelling() -> impl Strategy<Value = String> {
+pub(super) fn spelling() -> impl Strategy<Value = String> {
     let plain = || prop::sample::select(NAMES.to_vec());
     prop_oneof![
         4 => plain().prop_map(str::to_owned),
@@ -78,7 +78,7 @@ fn spelling() -> impl Strategy<Value = String> {
     ]
 }
 
-fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
+pub(super) fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
     let one_of = |site: &Site, which: prop::sample::Index| {
         let running = |job: &wattle_placer::Job| matches!(job.state, State::Running { .. });
         let running = site.running().filter(|(_, job)| running(job));
@@ -95,6 +95,8 @@ fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
             let facts = JobFacts {
                 request,
                 exclusive,
+                // Derived from the number in the name, so that recorded failures reproduce.
+                consents_to_sharing: name.ends_with(['0', '2', '4', '6', '8']),
                 priority,
                 can_stop,
                 deadline,

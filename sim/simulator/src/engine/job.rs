@@ -45,6 +45,15 @@ pub(super) struct SimulatedJob<'s> {
     pub(super) started_us: u64,
     pub(super) ran_us: u64,
     pub(super) attempts: u32,
+    pub(super) first_start_us: Option<u64>,
+    pub(super) ended_us: Option<u64>,
+    /// Number of GPUs of the last placement.
+    pub(super) gpus: u32,
+    /// Its share of the power of its GPUs above idle, mW, since `charged_us`.
+    above_idle_mw: f64,
+    charged_us: u64,
+    /// Energy above idle up to `charged_us`, mW * microseconds.
+    pub(super) above_idle_mw_us: f64,
     /// Number of windows of its class at the last update of its prior.
     pub(super) prior_of: Option<u32>,
     /// The current segment, if the policy reads surfaces.
@@ -83,6 +92,12 @@ impl<'s> SimulatedJob<'s> {
             started_us: 0,
             ran_us: 0,
             attempts: 0,
+            first_start_us: None,
+            ended_us: None,
+            gpus: 0,
+            above_idle_mw: 0.0,
+            charged_us: 0,
+            above_idle_mw_us: 0.0,
             prior_of: None,
             segment: None,
         }
@@ -91,6 +106,13 @@ impl<'s> SimulatedJob<'s> {
     /// Whether the job runs in this configuration.
     pub(super) fn runs_in(&self, version: u32) -> bool {
         self.version == version && self.on.is_some()
+    }
+
+    /// Adds the energy above idle up to `now_us`; from then on the power is `above_idle_mw`.
+    pub(super) fn charge(&mut self, now_us: u64, above_idle_mw: f64) {
+        let span_us = now_us.saturating_sub(self.charged_us) as f64;
+        self.above_idle_mw_us += self.above_idle_mw * span_us;
+        (self.charged_us, self.above_idle_mw) = (now_us, above_idle_mw);
     }
 
     /// Updates the work done.
