@@ -10,8 +10,7 @@ use crate::controller::{Controller, PolicyHandle};
 use crate::plan::input::GridForecast;
 use crate::policies::RELATIVE_PRICES;
 use crate::power::budget::BudgetController;
-use crate::power::model::{PowerEstimate, enforced_cap, min_power};
-use crate::state::gpu_set::NodeKey;
+use crate::power::model::{PowerEstimate, min_power};
 
 /// The budget in force.
 #[derive(Clone, Debug)]
@@ -112,12 +111,6 @@ impl<P: PolicyHandle> Controller<P> {
             limits_changed: admission_changed || others_changed,
             plan_again: others_changed || (admission_changed && self.state.queue_len() > 0),
         }
-    }
-
-    /// The cap that keeps a GPU within the power reserved for it, under a power limit.
-    #[must_use]
-    pub fn enforced_cap(&self, node: NodeKey, gpu: u32) -> Option<Power> {
-        enforced_cap(self.input(), node, gpu)
     }
 
     /// Why no queued job ever starts under this budget on an empty cluster: the cluster's baseline

@@ -1,12 +1,12 @@
 //! One round: plan, check, apply; and the cap and clock that each GPU gets.
 
-use wattle_common::Power;
 use wattle_common::job::GpuSetting;
 
 use crate::controller::{Controller, PolicyHandle};
 use crate::pipeline;
 use crate::plan::Plan;
 use crate::plan::check::{Violation, check};
+use crate::power::model::enforced_cap;
 use crate::probing::Look;
 use crate::state::gpu_set::NodeKey;
 use crate::state::job::State;
@@ -40,17 +40,10 @@ impl<P: PolicyHandle> Controller<P> {
     }
 
     /// The cap and clock of one GPU: the lowest of the site's, its jobs', a probe's, and of the cap
-    /// that enforces the power limit.
+    /// that enforces the power limit. No cap stands for the GPU's default cap.
     #[must_use]
     pub fn gpu_setting(&self, node: NodeKey, gpu: u32) -> GpuSetting {
-        let cap_mw = self.enforced_cap(node, gpu);
-        self.requested_setting(node, gpu).lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
-    }
-
-    /// As [`Self::gpu_setting`], without an enforced cap that the GPU's default cap implies.
-    #[must_use]
-    pub fn gpu_setting_below(&self, node: NodeKey, gpu: u32, default_cap: Power) -> GpuSetting {
-        let cap_mw = self.enforced_cap(node, gpu).filter(|cap| *cap < default_cap);
+        let cap_mw = enforced_cap(self.input(), node, gpu);
         self.requested_setting(node, gpu).lower_of(GpuSetting { cap_mw, clock_mhz_max: None })
     }
 

@@ -196,12 +196,14 @@ fn reserved_power(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<f
 }
 
 /// The cap that enforces the power reserved for a GPU, where a power limit is in force. Entire watts: GPUs
-/// accept no finer caps.
+/// accept no finer caps. `None` where the GPU's highest power is reserved, which its default cap enforces.
 #[must_use]
 pub fn enforced_cap(input: PlanningInput<'_>, node: NodeKey, gpu: u32) -> Option<Power> {
     input.limits.power_max?;
     let watts = reserved_power(input, node, gpu)?;
-    Some(Power::from_w(watts.ceil().max(1.0) as u64))
+    let most = input.state.gpu_power(&input.state.node(node).facts.gpu_type)?.most;
+    let cap = Power::from_w(watts.ceil().max(1.0) as u64);
+    (cap < most).then_some(cap)
 }
 
 /// How far the power of a running job can be reduced under a policy.

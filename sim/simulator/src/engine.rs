@@ -383,7 +383,13 @@ impl<'s> Engine<'s> {
             gpu_type: spec.gpu_type.as_deref().map(Arc::from),
             submitted_at: self.now(),
         };
-        let key = self.controller.events().job_arrived(facts);
+        let key = match self.controller.admit(facts) {
+            Ok(key) => key,
+            Err(error) => {
+                self.reject(job, error.to_string());
+                return;
+            }
+        };
         self.jobs.assign(job, key);
         self.report_length(job, key);
         let now = self.now();
@@ -391,6 +397,15 @@ impl<'s> Engine<'s> {
             let requested = spec.gpu_type.as_deref();
             let gpu_type = requested.unwrap_or(&self.scenario.cluster.groups()[0].gpu_type);
             profiles.arrived(now, &spec.id, &spec.workload, spec.gpus, gpu_type);
+        }
+    }
+
+    /// Counts a job that the controller does not admit, or rejects in a plan.
+    fn reject(&mut self, job: u32, reason: String) {
+        let id = &self.jobs[job].spec.id;
+        self.totals.rejected.push(format!("job {id} was rejected: {reason}"));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.rejected(job, reason);
         }
     }
 

@@ -149,7 +149,7 @@ fn place(recording: &Recording, placement: &RecordedPlacement) -> String {
 /// The reasons of its first start, its wait and its later starts.
 fn why(recording: &Recording, job: &RecordedJob) -> Markup {
     if let Some(rejected) = &job.rejected {
-        return html! { "rejected: " (rejected.to_string()) };
+        return html! { "rejected: " (rejected) };
     }
     let waited = wait_us(job, recording.until_us) > 0;
     let moves = &job.placements[job.placements.len().min(1)..];

@@ -124,8 +124,7 @@ impl Engine<'_> {
         gpus: impl Iterator<Item = (wattle_placer::NodeKey, u32)>,
     ) {
         for (node, gpu) in gpus {
-            let default_cap = self.hardware.cards.model(node).cap_default;
-            let setting = self.controller.gpu_setting_below(node, gpu, default_cap);
+            let setting = self.controller.gpu_setting(node, gpu);
             self.hardware.cards.set(node, gpu, setting, &mut self.hardware.changed);
         }
     }

@@ -86,8 +86,7 @@ impl Engine<'_> {
         // The key of a rejected job is void after the plan is applied.
         for decision in &plan.decisions {
             if let Decision::Reject { job, reason } = decision {
-                let id = &self.jobs[self.jobs.of(*job)].spec.id;
-                self.totals.rejected.push(format!("job {id} was rejected: {reason}"));
+                self.reject(self.jobs.of(*job), reason.to_string());
             }
         }
         self.controller.apply(plan);

@@ -80,7 +80,7 @@ pub struct RecordedJob {
     /// Last reason for waiting at the head of the queue.
     pub wait_reason: Option<Reason>,
     /// Reason of its rejection.
-    pub rejected: Option<Reason>,
+    pub rejected: Option<String>,
     /// Its placements in order.
     pub placements: Vec<RecordedPlacement>,
     /// Number of GPU setting changes while it ran.
@@ -206,6 +206,11 @@ impl Recorder {
         self.recording.level_us *= 2;
     }
 
+    /// Records why a job is rejected.
+    pub(super) fn rejected(&mut self, job: u32, reason: String) {
+        self.recording.jobs[job as usize].rejected = Some(reason);
+    }
+
     fn started(&mut self, job: u32, placement: RecordedPlacement) {
         self.placements += 1;
         if self.placements > PLACEMENTS_MAX {
@@ -306,10 +311,7 @@ impl Engine<'_> {
                     recorder.ended(job, now_us, Some(reason.clone()));
                 }
                 Decision::Set { .. } => recorder.recording.jobs[job as usize].resets += 1,
-                Decision::Reject { reason, .. } => {
-                    recorder.recording.jobs[job as usize].rejected = Some(reason.clone());
-                }
-                Decision::Settle { .. } => {}
+                Decision::Settle { .. } | Decision::Reject { .. } => {}
             }
         }
         for decision in &plan.nodes {
