@@ -340,7 +340,7 @@ impl Placer {
         if new_epoch || now.since(tracked.stored_at) >= self.config.progress_store() {
             self.to_store.insert(message.job.clone());
         }
-        if self.controller.capabilities().reads != crate::Reads::Nothing {
+        if self.controller.reads() != crate::Reads::Nothing {
             self.plan_soon(now);
         }
     }
@@ -451,7 +451,7 @@ impl Machine for Placer {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
                 self.consider_probe(now, &job);
-                if self.controller.capabilities().reads != crate::Reads::Nothing {
+                if self.controller.reads() != crate::Reads::Nothing {
                     self.plan_soon(now);
                 }
             }

@@ -29,8 +29,7 @@ use wattle_common::job::{GpuSetting, Sharing};
 use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
-use crate::policies::Capabilities;
-use crate::policies::Policy;
+use crate::policies::{Capabilities, Policy, Reads};
 use crate::state::cluster::ClusterState;
 
 use budget::ActiveBudget;
@@ -138,6 +137,16 @@ impl<P: PolicyHandle> Controller<P> {
     #[must_use]
     pub const fn capabilities(&self) -> &Capabilities {
         &self.can
+    }
+
+    /// The surfaces that plans depend on: those that the policy reads, and of all jobs under a budget or
+    /// power limit.
+    #[must_use]
+    pub fn reads(&self) -> Reads {
+        let limits = self.budget.as_ref().map(|budget| budget.controller().budget());
+        let is_limited =
+            limits.is_some_and(|budget| budget.has_window() || budget.power_mw.is_some());
+        if is_limited { Reads::All } else { self.can.reads }
     }
 
     /// The cluster's state.

@@ -5,6 +5,8 @@
 //! the host's power less the node's power asleep. If nodes never sleep, that power does not depend on
 //! any decision and is not charged.
 
+use wattle_common::Power;
+
 use crate::plan::input::PlanningInput;
 use crate::state::operating_points::OperatingPoint;
 
@@ -21,12 +23,16 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// The charges for a GPU type, from the first node of that type with known power.
+    /// The charges for a GPU type, from the first node of that type with known power; otherwise from the
+    /// measured idle power of the type.
     #[must_use]
     pub fn on(input: PlanningInput<'_>, gpu_type: &str) -> Self {
         let nodes = input.state.nodes().iter().filter(|node| node.facts.gpu_type == gpu_type);
         let known = nodes.filter_map(|node| Some((node.facts.watts?, node.facts.gpus))).next();
-        let Some((watts, gpus)) = known else { return Self::default() };
+        let Some((watts, gpus)) = known else {
+            let measured = input.state.gpu_power(gpu_type).map_or(Power::ZERO, |power| power.idle);
+            return Self { idle_w: measured.as_w(), share_w: 0.0 };
+        };
         let idle_w = watts.gpu_idle.as_w();
         let host_w = watts.host.saturating_sub(watts.asleep).as_w();
         let share_w = idle_w + host_w / f64::from(gpus.max(1));

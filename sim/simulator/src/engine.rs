@@ -178,8 +178,7 @@ impl<'s> Engine<'s> {
         let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(start_us, scenario.carbon.as_ref());
         let reading = install_budget(&mut controller, world, scenario, options, start_us);
-        // Power limits need the surfaces of all jobs.
-        let reads = if options.budget.is_some() { Reads::All } else { policy.capabilities().reads };
+        let reads = controller.reads();
         let reads_any = reads != Reads::Nothing;
         let oracle = options.oracle;
         let prediction = Prediction {
