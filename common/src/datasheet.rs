@@ -10,6 +10,8 @@ const BOARD_POWER_W: &[(&str, &[f64])] = &[
     ("v100", &[250.0, 300.0]),
     ("t4", &[70.0]),
     ("rtx6000", &[260.0]),
+    ("rtx6000ada", &[300.0]),
+    ("rtxa6000", &[300.0]),
     ("a10", &[150.0]),
     ("a40", &[300.0]),
     ("a100", &[250.0, 300.0, 400.0]),
@@ -18,7 +20,7 @@ const BOARD_POWER_W: &[(&str, &[f64])] = &[
     ("l4", &[72.0]),
     ("l40", &[300.0]),
     ("l40s", &[350.0]),
-    ("h100", &[350.0, 700.0]),
+    ("h100", &[350.0, 400.0, 700.0]),
     ("h200", &[600.0, 700.0]),
     ("b200", &[1_000.0]),
 ];
@@ -39,12 +41,24 @@ pub struct DefaultCap {
     pub known: bool,
 }
 
+/// Whether the GPU type has a data sheet here.
+#[must_use]
+pub fn is_known(gpu_type: &str) -> bool {
+    board_power_w(gpu_type).is_some()
+}
+
+/// Board power of the forms of a GPU type; a variant (`a100-40gb`) has those of its type.
+fn board_power_w(gpu_type: &str) -> Option<&'static [f64]> {
+    let base = gpu_type.split_once('-').map_or(gpu_type, |(base, _)| base);
+    BOARD_POWER_W.iter().find(|(name, _)| *name == base).map(|(_, forms)| *forms)
+}
+
 /// The default cap of `gpu_type`, from its data sheet and the highest cap seen on such a GPU.
 ///
 /// Where a type has several form factors, the smallest that allows the cap seen.
 #[must_use]
 pub fn default_cap(gpu_type: &str, seen_max_w: Option<f64>) -> DefaultCap {
-    let sheet = BOARD_POWER_W.iter().find(|(name, _)| *name == gpu_type).map(|(_, forms)| *forms);
+    let sheet = board_power_w(gpu_type);
     let seen = seen_max_w.filter(|w| w.is_finite() && *w > 0.0);
     let watts = match (sheet, seen) {
         (Some(forms), Some(seen)) => {

@@ -9,6 +9,7 @@ pub mod codec;
 pub mod config;
 pub mod datasheet;
 pub mod env;
+pub mod gpu_type;
 pub mod hash;
 pub mod id;
 pub mod job;

@@ -9,14 +9,13 @@ mod counter;
 mod device;
 mod error;
 pub mod fake;
-mod gpu_type;
 #[cfg(feature = "nvml")]
 pub mod nvml;
 
 pub use counter::{EnergyCounter, EnergyStep};
 pub use device::{Driver, GpuInfo, GpuReading, ProcessReading};
 pub use error::GpuError;
-pub use gpu_type::gpu_type_of;
+pub use wattle_common::gpu_type::gpu_type_of;
 
 /// Environment variable with the path of the NVML library to load instead of the system's.
 pub const LIBRARY_ENV: &str = "WATTLE_NVML_LIBRARY";

@@ -60,8 +60,8 @@ pub(crate) struct Simulate {
     /// Folder with measured files, searched recursively; needed for the A100 jobs of ElasticFlow's trace
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
-    /// The cluster, optionally with /N nodes per leaf switch, or a TOML file; required with a trace
-    /// [default: 16x8:v100]
+    /// The cluster, optionally with /N nodes per leaf switch, or a TOML file [default: inferred from the
+    /// nodes of a trace that names them (`sacct`), 16x8:v100 for generated jobs]
     #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
     cluster: Option<ClusterShape>,
     #[arg(
@@ -170,18 +170,28 @@ impl Simulate {
         }
     }
 
+    /// The cluster, and how it was inferred where `--cluster` does not give it.
+    fn cluster(
+        &self,
+        world: &World,
+        trace: &mut Trace,
+    ) -> anyhow::Result<(ClusterShape, Vec<String>)> {
+        match &self.cluster {
+            Some(cluster) => Ok((cluster.clone(), Vec::new())),
+            None if self.is_builtin() => Ok((CLUSTER.parse().map_err(usage_chain)?, Vec::new())),
+            None => inferred_cluster(world, trace),
+        }
+    }
+
     /// The scenario of these jobs under this seed.
-    fn scenario(&self, world: &World, trace: &Trace, seed: u64) -> anyhow::Result<Scenario> {
-        let cluster = match &self.cluster {
-            Some(cluster) => cluster.clone(),
-            None if self.is_builtin() => CLUSTER.parse().map_err(usage_chain)?,
-            None => {
-                return Err(usage(
-                    "--trace needs --cluster: what the jobs run on, as in 28x8:v100",
-                ));
-            }
-        };
-        let mut scenario = of_trace(world, trace, &cluster, self.carbon.as_deref(), seed)?;
+    fn scenario(
+        &self,
+        world: &World,
+        trace: &Trace,
+        cluster: &ClusterShape,
+        seed: u64,
+    ) -> anyhow::Result<Scenario> {
+        let mut scenario = of_trace(world, trace, cluster, self.carbon.as_deref(), seed)?;
         self.set_grid(&mut scenario)?;
         restartable(&self.restartable)?.apply(&mut scenario, trace);
         scenario.set_order(self.order);
@@ -367,6 +377,24 @@ pub(crate) fn restartable(text: &str) -> anyhow::Result<Restartable> {
     Restartable::read(text).map_err(|error| usage(format!("--restartable: {}", chain(&error))))
 }
 
+/// The cluster of a trace, inferred from its nodes, with notes on each assumption. Jobs without a
+/// GPU type get that of the nodes they ran on.
+pub(crate) fn inferred_cluster(
+    world: &World,
+    trace: &mut Trace,
+) -> anyhow::Result<(ClusterShape, Vec<String>)> {
+    let inferred = trace::infer(world, trace).map_err(usage_chain)?;
+    let assigned = inferred.assign_types(trace);
+    let shape = &inferred.shape;
+    let mut notes =
+        vec![format!("cluster {shape} inferred from the trace; --cluster gives another one")];
+    notes.extend(inferred.assumptions);
+    if assigned > 0 {
+        notes.push(format!("{assigned} jobs without a GPU type keep that of their node"));
+    }
+    Ok((inferred.shape, notes))
+}
+
 /// A trace's jobs on a cluster, with a carbon series.
 fn of_trace(
     world: &World,
@@ -415,8 +443,10 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
     command.check_policies()?;
     let mut trace = command.jobs(command.seed)?;
     let (world, notes) = command.world(&trace)?;
-    let mut scenario = command.scenario(&world, &trace, command.seed)?;
+    let (cluster, assumptions) = command.cluster(&world, &mut trace)?;
+    let mut scenario = command.scenario(&world, &trace, &cluster, command.seed)?;
     command.check_clocks(&world, &scenario)?;
+    scenario.notes.splice(0..0, assumptions);
     scenario.notes.extend(notes);
     let report = command.report.as_deref().map(AtomicFile::open).transpose()?;
     let mut recorded = Vec::new();
@@ -434,7 +464,7 @@ pub(crate) fn run(command: Simulate) -> anyhow::Result<()> {
             if command.is_builtin() {
                 trace = command.jobs(seed)?;
             }
-            let scenario = command.scenario(&world, &trace, seed)?;
+            let scenario = command.scenario(&world, &trace, &cluster, seed)?;
             seeds.push(command.runs(&world, &scenario, false, None)?);
         }
         study.savings = savings(&seeds);

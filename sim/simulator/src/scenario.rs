@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
+use wattle_common::gpu_type::{gpu_type_of, variants_of};
 use wattle_common::job::GpuRequest;
 use wattle_common::rng::Stream;
 use wattle_common::topology::ClusterShape;
@@ -177,7 +178,7 @@ impl Scenario {
                 duration_estimate: job.deadline.map(|_| job.duration),
                 exclusive: false,
                 priority: 0,
-                gpu_type: requested_gpu_type(cluster, job),
+                gpu_type: job.gpu_type.as_deref().and_then(|name| type_in(cluster, name)).cloned(),
                 can_stop: job.can_checkpoint.unwrap_or(true),
             });
         }
@@ -203,18 +204,28 @@ impl Scenario {
     }
 }
 
-/// The requested GPU type under the cluster's name, where the cluster has it.
-fn requested_gpu_type(cluster: &ClusterShape, job: &TraceJob) -> Option<String> {
-    let requested = job.gpu_type.as_deref()?;
-    let mut gpu_types = cluster.groups().iter().map(|group| &group.gpu_type);
-    gpu_types.find(|own| own.eq_ignore_ascii_case(requested)).cloned()
+/// The cluster's name of a GPU type as the trace names it (`nvidia_a100-sxm4-80gb`), where the
+/// cluster has it; a variant (`a100-40gb`) also matches its type (`a100`), and the reverse.
+fn type_in<'c>(cluster: &'c ClusterShape, named: &str) -> Option<&'c String> {
+    let find = |name: &str| {
+        let mut gpu_types = cluster.groups().iter().map(|group| &group.gpu_type);
+        gpu_types.find(|own| own.eq_ignore_ascii_case(name))
+    };
+    let variants = || variants_of(named).iter().find_map(|variant| find(variant));
+    let base = || {
+        let base = gpu_type_of(named);
+        let mut gpu_types = cluster.groups().iter().map(|group| &group.gpu_type);
+        gpu_types.find(|own| gpu_type_of(own) == base)
+    };
+    find(named).or_else(variants).or_else(base)
 }
 
 /// Notes on properties of the trace that the simulation ignores.
 fn ignored_requests(trace: &Trace, cluster: &ClusterShape) -> Vec<String> {
     let mut notes = Vec::new();
-    let there = |kind: &str| cluster.groups().iter().any(|g| g.gpu_type.eq_ignore_ascii_case(kind));
-    let other = |job: &&TraceJob| job.gpu_type.as_deref().is_some_and(|kind| !there(kind));
+    let other = |job: &&TraceJob| {
+        job.gpu_type.as_deref().is_some_and(|name| type_in(cluster, name).is_none())
+    };
     let others = trace.jobs.iter().filter(other).count();
     if others > 0 {
         let kinds: BTreeSet<&str> =

@@ -8,15 +8,20 @@ mod chronus;
 mod elasticflow;
 mod format;
 mod gavel;
+mod hostlist;
+pub mod inferred;
 mod philly;
 mod row;
+mod row_error;
 mod slurm;
 mod slurm_cells;
+mod slurm_runs;
 #[cfg(test)]
 mod tests;
 mod tiresias;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -25,8 +30,12 @@ use std::time::Duration;
 use csv::{ByteRecord, StringRecord};
 use wattle_common::JobId;
 
-use format::{FORMATS, Format, known};
+use format::{FORMATS, Recognised, known};
 use row::{Row, RowNotes};
+use slurm_runs::ReadJob;
+
+pub use inferred::{InferError, InferredCluster, infer};
+pub use row_error::RowError;
 
 use crate::text::{pluralize, sanitize};
 
@@ -87,6 +96,12 @@ pub struct TraceJob {
     pub ended: Option<Duration>,
     /// Whether the job can resume from a checkpoint; `None` where the trace does not state it.
     pub can_checkpoint: Option<bool>,
+    /// The partition that ran it.
+    pub partition: Option<String>,
+    /// Number of nodes that ran it.
+    pub nodes: Option<u32>,
+    /// Host names of the nodes that ran it; empty where the trace does not state them.
+    pub node_names: Vec<String>,
 }
 
 impl Trace {
@@ -122,6 +137,9 @@ impl TraceJob {
             started: None,
             ended: None,
             can_checkpoint: None,
+            partition: None,
+            nodes: None,
+            node_names: Vec::new(),
         }
     }
 }
@@ -194,9 +212,15 @@ pub enum TraceError {
         /// The column.
         column: String,
     },
-    /// It has rows of `sacct -P` without a header.
+    /// It has rows of `sacct -P` without a header, and other columns than the documented export.
     #[error("{name}: no header line; export without -n (--noheader)")]
     NoHeader {
+        /// The file.
+        name: String,
+    },
+    /// It is an export of sacct with another separator.
+    #[error("{name}: the columns of sacct are not separated by `|`; export with -P (--parsable2)")]
+    NoPipes {
         /// The file.
         name: String,
     },
@@ -278,23 +302,18 @@ pub fn parse_as(name: &str, bytes: &[u8], format: Option<&str>) -> Result<Trace,
     if unpacked.len() as u64 > BYTES_MAX {
         return Err(TraceError::TooLarge { name: name.to_owned() });
     }
-    let (format, header) = format::recognise(name, unpacked, format)?;
-    rows(name, unpacked, format, &header)
+    rows(name, unpacked, &format::recognise(name, unpacked, format)?)
 }
 
 /// Reads all rows of a file in this format.
-fn rows(
-    name: &str,
-    unpacked: &[u8],
-    format: &'static Format,
-    header: &[String],
-) -> Result<Trace, TraceError> {
+fn rows(name: &str, unpacked: &[u8], recognised: &Recognised) -> Result<Trace, TraceError> {
+    let Recognised { format, header, has_header } = recognised;
     let mut reader = csv::ReaderBuilder::new()
         .trim(csv::Trim::All)
         .flexible(true)
         .delimiter(format.delimiter)
         .quoting(format.delimiter == b',')
-        .has_headers(format.has_header)
+        .has_headers(*has_header)
         .from_reader(unpacked);
     let mut notes = Notes::default();
     let unread: Vec<String> = header
@@ -305,16 +324,33 @@ fn rows(
     if !unread.is_empty() {
         notes.add_for_file(format!("columns not read: {}", unread.join(", ")));
     }
-    // Of two columns with one name the first is used.
+    if format.has_header && !has_header {
+        let columns = format.headless.join(",");
+        notes.add_for_file(format!("no header line; the columns are read as {columns}"));
+    }
+    let named = |i: usize, column: &String| {
+        !column.is_empty() && header[..i].iter().any(|before| before.eq_ignore_ascii_case(column))
+    };
+    let repeated: Vec<String> = header
+        .iter()
+        .enumerate()
+        .filter(|(i, column)| named(*i, column))
+        .map(|(_, column)| sanitize(column))
+        .collect();
+    if !repeated.is_empty() {
+        let columns = repeated.join(", ");
+        notes.add_for_file(format!(
+            "columns that are repeated, of which the first is used: {columns}"
+        ));
+    }
     let columns: BTreeMap<String, usize> = header
         .iter()
         .enumerate()
         .rev()
         .map(|(i, column)| (column.to_ascii_lowercase(), i))
         .collect();
-    let mut jobs: Vec<TraceJob> = Vec::new();
-    let mut lines_of: BTreeMap<JobId, u64> = BTreeMap::new();
-    let mut ordered = true;
+    let mut read: Vec<ReadJob> = Vec::new();
+    let mut seen: BTreeSet<JobId> = BTreeSet::new();
     let mut bytes = ByteRecord::new();
     let mut row_notes = RowNotes::default();
     loop {
@@ -323,7 +359,7 @@ fn rows(
             Ok(false) => break,
             Ok(true) => {}
             Err(_) => {
-                notes.add("left out: it cannot be split into cells", line);
+                notes.leave_out(&RowError::NoCells, line);
                 continue;
             }
         }
@@ -334,28 +370,31 @@ fn rows(
             StringRecord::from_byte_record_lossy(error.into_byte_record())
         });
         row_notes.clear();
-        match (format.row)(&Row { columns: &columns, record: &record, line }, &mut row_notes) {
-            Err(problem) => notes.add(&format!("left out: {problem}"), line),
-            Ok(job) => {
-                if lines_of.insert(job.id.clone(), line).is_some() {
-                    notes.add("left out: an earlier row has the same job_id", line);
-                } else {
-                    row_notes.iter().for_each(|what| notes.add(what, line));
-                    if jobs.last().is_some_and(|last| last.submit > job.submit) {
-                        ordered = false;
-                        notes.add("out of order, sorted by submission", line);
-                    }
-                    jobs.push(job);
-                }
+        let row = Row { columns: &columns, record: &record, width: header.len(), line };
+        match (format.row)(&row, &mut row_notes) {
+            Err(error) => notes.leave_out(&error, line),
+            Ok(job) if !format.repeats && !seen.insert(job.id.clone()) => {
+                notes.leave_out(&RowError::DuplicateId, line);
             }
+            Ok(job) => read.push(ReadJob { job, line, notes: row_notes.iter().collect() }),
         }
         bytes = record.into_byte_record();
     }
-    if !ordered {
-        jobs.sort_by_key(|job| job.submit);
+    if format.repeats {
+        read = slurm_runs::separate(read, |error, line| notes.leave_out(error, line));
     }
+    let mut latest = Duration::ZERO;
+    for ReadJob { job, line, notes: own } in &read {
+        own.iter().for_each(|what| notes.add(*what, *line));
+        if job.submit < latest {
+            notes.add("out of order, sorted by submission", *line);
+        }
+        latest = job.submit;
+    }
+    let mut jobs: Vec<TraceJob> = read.into_iter().map(|read| read.job).collect();
+    jobs.sort_by_key(|job| job.submit);
     let Some(first) = jobs.first().map(|job| job.submit) else {
-        let first = notes.0.into_iter().find(|note| note.count > 0);
+        let first = notes.into_list().into_iter().find(|note| note.count > 0);
         return Err(TraceError::Empty { name: name.to_owned(), first });
     };
     if format.calendar {
@@ -366,34 +405,53 @@ fn rows(
             }
         }
     }
-    Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.0 })
+    Ok(Trace { name: name.to_owned(), format: format.name, jobs, notes: notes.into_list() })
 }
 
+/// Notes on a file, and on its rows with their lines.
 #[derive(Default)]
-struct Notes(Vec<RowNote>);
+struct Notes {
+    on_file: Vec<RowNote>,
+    on_rows: Vec<(u64, Cow<'static, str>)>,
+}
 
 impl Notes {
     /// Adds a note on the file.
     fn add_for_file(&mut self, what: String) {
-        self.0.push(RowNote { what, count: 0, lines: Vec::new() });
+        self.on_file.push(RowNote { what, count: 0, lines: Vec::new() });
     }
 
-    fn add(&mut self, what: &str, line: u64) {
+    fn leave_out(&mut self, error: &RowError, line: u64) {
+        self.add(format!("left out: {error}"), line);
+    }
+
+    fn add(&mut self, what: impl Into<Cow<'static, str>>, line: u64) {
+        self.on_rows.push((line, what.into()));
+    }
+
+    /// All notes: on the file, then on rows by their first line.
+    fn into_list(mut self) -> Vec<RowNote> {
         /// Most different notes; further ones share one.
-        const GPU_TYPES_MAX: usize = 50;
-        let place = self.0.iter().position(|note| note.what == what).unwrap_or_else(|| {
-            let what =
-                if self.0.len() < GPU_TYPES_MAX { what } else { "left out for other reasons" };
-            if let Some(place) = self.0.iter().position(|note| note.what == what) {
-                return place;
+        const NOTES_MAX: usize = 50;
+        self.on_rows.sort_by_key(|(line, _)| *line);
+        let mut places: BTreeMap<Cow<'static, str>, usize> = BTreeMap::new();
+        let mut list = self.on_file;
+        for (line, what) in self.on_rows {
+            let what = if places.contains_key(&what) || list.len() < NOTES_MAX {
+                what
+            } else {
+                Cow::Borrowed("left out for other reasons")
+            };
+            let place = *places.entry(what).or_insert_with_key(|what| {
+                list.push(RowNote { what: what.to_string(), count: 0, lines: Vec::new() });
+                list.len() - 1
+            });
+            let note = &mut list[place];
+            note.count += 1;
+            if note.lines.len() < NAMED_MAX {
+                note.lines.push(line);
             }
-            self.0.push(RowNote { what: what.to_owned(), count: 0, lines: Vec::new() });
-            self.0.len() - 1
-        });
-        let note = &mut self.0[place];
-        note.count += 1;
-        if note.lines.len() < NAMED_MAX {
-            note.lines.push(line);
         }
+        list
     }
 }

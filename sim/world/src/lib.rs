@@ -108,6 +108,16 @@ impl World {
         self.gpus.iter().find(|gpu| gpu.gpu_type == gpu_type)
     }
 
+    /// The GPU model of a GPU with this product name, as NVML or Slurm reports it
+    /// (`nvidia_a100-sxm4-80gb`): of its form factor or memory size if the catalog has that, else of
+    /// its type.
+    #[must_use]
+    pub fn gpu_named(&self, name: &str) -> Option<&GpuModel> {
+        let exact = self.gpu(name);
+        let variants = || wattle_common::gpu_type::variants_of(name);
+        exact.or_else(|| variants().iter().find_map(|variant| self.gpu(variant)))
+    }
+
     /// All GPU models, in catalog order.
     pub fn gpus(&self) -> impl Iterator<Item = &GpuModel> {
         self.gpus.iter()

@@ -10,7 +10,7 @@
 
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes, span};
-use super::{DeadlineKind, TraceJob};
+use super::{DeadlineKind, RowError, TraceJob};
 
 const MINUTE: u32 = 60;
 
@@ -32,7 +32,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
     let minutes = |column| row.seconds(column).map(|minutes| minutes.saturating_mul(MINUTE));
     let (id, submit) = (row.id("job_id")?, minutes("submit_time")?);
     let mut job = TraceJob::new(id, submit, minutes("duration")?, row.gpus("num_gpu")?);

@@ -4,9 +4,9 @@
 //! `num_gpu` GPUs by ElasticFlow's throughput tables. `ddl` is the deadline on the clock of
 //! `submit_time`: its conversion to Chronus' format uses `ddl - submit_time` as the allowed time.
 
-use super::TraceJob;
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes};
+use super::{RowError, TraceJob};
 
 pub(super) static FORMAT: Format = Format {
     name: "ElasticFlow",
@@ -27,7 +27,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_time")?);
     let mut job = TraceJob::new(id, submit, row.seconds("duration")?, row.gpus("num_gpu")?);
     job.model = row.text("model_name").map(str::to_owned);

@@ -3,7 +3,7 @@
 //! A new format is a new file in this folder and an entry in [`FORMATS`].
 
 use super::row::{Row, RowNotes};
-use super::{TraceError, TraceJob, chronus, elasticflow, gavel, philly, slurm, tiresias};
+use super::{RowError, TraceError, TraceJob, chronus, elasticflow, gavel, philly, slurm, tiresias};
 use crate::text::sanitize;
 
 /// A format: its columns, and the conversion of a row to a job. Column names are case-insensitive.
@@ -22,7 +22,12 @@ pub(super) struct Format {
     /// Groups of columns of which one is required.
     pub(super) one_of: &'static [&'static [&'static str]],
     pub(super) optional: &'static [&'static str],
-    pub(super) row: fn(&Row<'_>, &mut RowNotes) -> Result<TraceJob, String>,
+    pub(super) row: fn(&Row<'_>, &mut RowNotes) -> Result<TraceJob, RowError>,
+    /// Whether an id may occur in several rows, each a run of the job; otherwise further rows are
+    /// left out.
+    pub(super) repeats: bool,
+    /// The columns of a file without a header, where its first row fits them.
+    pub(super) headless: &'static [&'static str],
 }
 
 /// Comma-separated values with a header; the base of other formats.
@@ -35,7 +40,9 @@ pub(super) const CSV: Format = Format {
     required: &[],
     one_of: &[],
     optional: &[],
-    row: |_, _| Err("the format has no reader".to_owned()),
+    row: |_, _| Err(RowError::NoCells),
+    repeats: false,
+    headless: &[],
 };
 
 pub(super) static FORMATS: [&Format; 6] = [
@@ -118,6 +125,15 @@ fn listed(header: &[String]) -> String {
     all.join(",")
 }
 
+/// A file's format.
+pub(super) struct Recognised {
+    pub(super) format: &'static Format,
+    /// The columns.
+    pub(super) header: Vec<String>,
+    /// Whether the first row of the file is the header.
+    pub(super) has_header: bool,
+}
+
 /// The format of a file, and its columns.
 ///
 /// Of the formats whose required columns are all there, the one with the most required columns is
@@ -126,7 +142,7 @@ pub(super) fn recognise(
     name: &str,
     bytes: &[u8],
     requested: Option<&str>,
-) -> Result<(&'static Format, Vec<String>), TraceError> {
+) -> Result<Recognised, TraceError> {
     let candidates: Vec<&'static Format> = match requested {
         None => FORMATS.to_vec(),
         Some(key) => {
@@ -140,15 +156,23 @@ pub(super) fn recognise(
     if candidates.iter().all(|(_, header)| header.iter().all(String::is_empty)) {
         return Err(TraceError::Empty { name: name.to_owned(), first: None });
     }
-    let columns = |format: &'static Format, header: Vec<String>| {
-        let own = || format.required.iter().map(|&column| column.to_owned()).collect();
-        (format, if format.has_header { header } else { own() })
-    };
+    let own = |columns: &[&str]| columns.iter().map(|&column| column.to_owned()).collect();
     let complete = candidates.iter().filter(|(format, header)| format.missing(header).is_none());
     if let Some((format, header)) =
         complete.max_by_key(|(format, _)| format.required.len() + format.one_of.len())
     {
-        return Ok(columns(format, header.clone()));
+        let has_header = format.has_header;
+        let header = if has_header { header.clone() } else { own(format.required) };
+        return Ok(Recognised { format, header, has_header });
+    }
+    let fits = |(format, cells): &&(&'static Format, Vec<String>)| {
+        format.key == slurm::FORMAT.key && slurm::is_documented_row(cells)
+    };
+    if let Some((format, cells)) = candidates.iter().find(fits) {
+        let mut header: Vec<String> = own(format.headless);
+        // The separator at the end of each row of `-p`.
+        header.resize(cells.len(), String::new());
+        return Ok(Recognised { format, header, has_header: false });
     }
     let (format, header) = candidates
         .iter()
@@ -160,6 +184,14 @@ pub(super) fn recognise(
     };
     if candidates.iter().any(headless) {
         return Err(TraceError::NoHeader { name });
+    }
+    let aligned = |(format, cells): &(&Format, Vec<String>)| {
+        let is_id = |word: &str| word.eq_ignore_ascii_case("JobID");
+        format.key == slurm::FORMAT.key
+            && matches!(&cells[..], [line] if line.split([' ', ',', '\t']).any(is_id))
+    };
+    if requested.is_none_or(|key| key == slurm::FORMAT.key) && candidates.iter().any(aligned) {
+        return Err(TraceError::NoPipes { name });
     }
     if requested.is_none() && format.likeness(header) == 0 {
         let column = sanitize(candidates[0].1.first().map_or("", String::as_str));

@@ -7,9 +7,9 @@
 //! (`catalog/gavel.csv`). `SLO` is the allowed time as a multiple of the duration on V100s; a
 //! negative value means none. The command, the folder, and the weight in fair sharing are not used.
 
-use super::TraceJob;
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes, fit_id, span};
+use super::{RowError, TraceJob};
 use crate::gavel::{model_and_batch, v100_rate, workload_id};
 use crate::text::{pluralize, sanitize};
 
@@ -34,19 +34,21 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
     if row.record.len() != FORMAT.required.len() {
-        return Err(format!("it does not have {} columns", FORMAT.required.len()));
+        let problem = format!("it does not have {} columns", FORMAT.required.len());
+        return Err(RowError::Other(problem.into()));
     }
     let (job_type, gpus) = (row.required("job_type")?, row.gpus("scale_factor")?);
     let submit = row.seconds("arrival_time")?;
-    let steps = row.count("total_steps").ok_or("total_steps is not a positive integer")?;
-    let rate = v100_rate(job_type, gpus).ok_or_else(|| {
-        format!("no measured rate of {} on {}", sanitize(job_type), pluralize(gpus, "GPU"))
+    let steps = row.count("total_steps").ok_or(RowError::NotAPositiveInteger("total_steps"))?;
+    let rate = v100_rate(job_type, gpus).ok_or_else(|| RowError::NoRate {
+        job_type: sanitize(job_type),
+        gpus: pluralize(gpus, "GPU"),
     })?;
-    let duration = span(steps as f64 / rate).ok_or("total_steps take too long")?;
+    let duration = span(steps as f64 / rate).ok_or(RowError::NotATime("total_steps"))?;
     // Rows have no ids; a job's id is its row number.
-    let id = fit_id(&format!("{}", row.line - 1)).ok_or("the file has too many lines")?;
+    let id = fit_id(&format!("{}", row.line - 1)).ok_or(RowError::IdTooLong("line"))?;
     let mut job = TraceJob::new(id, submit, duration, gpus);
     let (model, batch) = model_and_batch(job_type);
     job.measured_as = Some((workload_id(job_type, gpus), steps));

@@ -4,9 +4,9 @@
 //! Three columns are an extension: `start_s` and `end_s`, the recorded start and end on the clock of
 //! `submit_s`, and `can_checkpoint` (`true` or `false`).
 
-use super::TraceJob;
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes};
+use super::{RowError, TraceJob};
 
 pub(super) static FORMAT: Format = Format {
     name: "Philly",
@@ -17,7 +17,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, RowError> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_s")?);
     Ok(TraceJob {
         user: row.text("vc").map(str::to_owned),

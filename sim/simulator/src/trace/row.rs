@@ -6,6 +6,8 @@ use std::time::Duration;
 use csv::StringRecord;
 use wattle_common::JobId;
 
+use super::RowError;
+
 /// Notes on a row that is read as a job.
 #[derive(Default)]
 pub(super) struct RowNotes(Vec<&'static str>);
@@ -28,6 +30,8 @@ pub(super) struct Row<'a> {
     /// Column indices by lower-case name.
     pub(super) columns: &'a BTreeMap<String, usize>,
     pub(super) record: &'a StringRecord,
+    /// Number of columns in the header.
+    pub(super) width: usize,
     /// Its first line in the file, from 1.
     pub(super) line: u64,
 }
@@ -44,53 +48,60 @@ impl<'a> Row<'a> {
     }
 
     /// A required cell.
-    pub(super) fn required(&self, column: &str) -> Result<&'a str, String> {
-        self.text(column).ok_or_else(|| format!("{column} is empty"))
+    pub(super) fn required(&self, column: &'static str) -> Result<&'a str, RowError> {
+        self.text(column).ok_or(RowError::Missing(column))
     }
 
     /// A cell as an id.
-    pub(super) fn id(&self, column: &str) -> Result<JobId, String> {
-        fit_id(self.required(column)?)
-            .ok_or_else(|| format!("{column} is longer than an id allows"))
+    pub(super) fn id(&self, column: &'static str) -> Result<JobId, RowError> {
+        fit_id(self.required(column)?).ok_or(RowError::IdTooLong(column))
     }
 
     /// A cell as seconds.
-    pub(super) fn seconds(&self, column: &str) -> Result<Duration, String> {
+    pub(super) fn seconds(&self, column: &'static str) -> Result<Duration, RowError> {
         let text = self.required(column)?;
-        let seconds: f64 = text.parse().map_err(|_| format!("{column} is not a number"))?;
+        let seconds: f64 = text.parse().map_err(|_| RowError::NotANumber(column))?;
         if seconds < 0.0 {
-            return Err(format!("{column} is negative"));
+            return Err(RowError::Negative(column));
         }
-        span(seconds).ok_or_else(|| format!("{column} is not a time"))
+        span(seconds).ok_or(RowError::NotATime(column))
     }
 
     /// A cell as seconds; `None` where it is empty or the column is missing.
-    pub(super) fn optional_seconds(&self, column: &str) -> Result<Option<Duration>, String> {
+    pub(super) fn optional_seconds(
+        &self,
+        column: &'static str,
+    ) -> Result<Option<Duration>, RowError> {
         self.text(column).map(|_| self.seconds(column)).transpose()
     }
 
     /// A cell as `true` or `false`; `None` where it is empty or the column is missing.
-    pub(super) fn flag(&self, column: &str) -> Result<Option<bool>, String> {
-        match self.text(column).map(str::to_ascii_lowercase).as_deref() {
-            None => Ok(None),
-            Some("true" | "yes" | "1") => Ok(Some(true)),
-            Some("false" | "no" | "0") => Ok(Some(false)),
-            Some(_) => Err(format!("{column} is neither true nor false")),
-        }
+    pub(super) fn flag(&self, column: &'static str) -> Result<Option<bool>, RowError> {
+        let read = |text| flag(text).ok_or(RowError::NotAFlag(column));
+        self.text(column).map(read).transpose()
     }
 
     /// A cell as a number of GPUs.
-    pub(super) fn gpus(&self, column: &str) -> Result<u32, String> {
+    pub(super) fn gpus(&self, column: &'static str) -> Result<u32, RowError> {
         match self.required(column)?.parse::<u32>() {
-            Ok(0) => Err(format!("{column} is 0")),
+            Ok(0) => Err(RowError::Zero(column)),
             Ok(gpus) => Ok(gpus),
-            Err(_) => Err(format!("{column} is not a positive integer")),
+            Err(_) => Err(RowError::NotAPositiveInteger(column)),
         }
     }
 
     /// A cell as a positive integer; `None` where it is not one.
     pub(super) fn count(&self, column: &str) -> Option<u64> {
         self.text(column)?.parse().ok().filter(|&count| count > 0)
+    }
+}
+
+/// `true` or `false` as text, in any case; `None` for any other text.
+pub(super) fn flag(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "1" => Some(true),
+        "false" | "no" | "0" => Some(false),
+        _ => None,
     }
 }
 

@@ -1,21 +1,48 @@
-//! The export of Slurm's accounting, `sacct -P`: columns separated by `|`, with a header.
+//! The export of Slurm's accounting, `sacct -P` (slurm.schedmd.com/sacct.html, version 25.11).
 //!
 //! ```sh
-//! sacct -aPX -S 2024-05-01 -E 2024-06-01 \
-//!   -o JobID,JobName,User,Submit,Eligible,Start,End,Elapsed,State,AllocTRES,ReqTRES,NNodes
+//! SLURM_TIME_FORMAT=%s sacct -aDPX -S 2024-05-06 -E 2024-05-13 \
+//!   -o JobID,JobName,User,Partition,Submit,Eligible,Start,End,Elapsed,State,ReqTRES,AllocTRES,NNodes,NodeList
 //! ```
 //!
-//! Any of sacct's fields may be present, in any order (slurm.schedmd.com/sacct.html). Rows of steps
-//! (`123.batch`, `123.extern`, `123.0`) are skipped. A job that never ran has no duration and is
-//! left out; a job that was still running has its duration so far; both are noted. Jobs of one user
-//! with one name are recurring. Slurm does not record workloads; they are drawn.
+//! `-a` is all users, `-X` leaves out steps, `-P` separates columns by `|`, and `-D` includes every
+//! run of a requeued job: without it sacct lists the last run only, and since a requeue resets the
+//! submission, the earlier runs and their energy are missing. Any of sacct's fields may be present,
+//! in any order. A file without a header is read if its rows have exactly the columns above.
+//!
+//! Rules, each reported in a note:
+//!
+//! | row | replayed as |
+//! |---|---|
+//! | `COMPLETED` | a job with the time it ran |
+//! | `FAILED`, `OUT_OF_MEMORY`, `TIMEOUT`, `DEADLINE`, `NODE_FAIL`, `PREEMPTED`, `REQUEUED`, `CANCELLED` after its start | the same: it used its GPUs for that time |
+//! | running, suspended or completing | a job that ends at the time of the export |
+//! | pending, or `CANCELLED` before its start | left out |
+//! | `BOOT_FAIL` (its nodes did not boot), `REVOKED` (ran on another cluster of the federation) | left out |
+//! | `123_4`, a task of an array; `123+1`, a component of a heterogeneous job | a job of its own |
+//! | `123_[5-9%2]`, tasks that have not started | left out |
+//! | `123.batch`, `123.extern`, `123.0`: steps | left out, the job's row has their time |
+//! | further rows of one JobID: requeued, resized (`RESIZING`), or the number was used again | a job of its own for each run ([`super::slurm_runs`]) |
+//! | no GPU; a slice of a GPU (MIG); a share of one (`gres/shard`, `gres/mps`) | left out |
+//!
+//! `Elapsed` excludes the time a job was suspended. The GPUs are those of `AllocTRES`; `ReqTRES`
+//! counts where `AllocTRES` has none, as for generic resources with the flag `no_consume`, and names
+//! the type where `AllocTRES` does not. A type is also read from `Constraints`, if it names exactly
+//! one. The word `can_checkpoint=yes` or `=no` in `Comment` states whether a job can resume from a
+//! checkpoint (`sbatch --comment`; Slurm stores comments with `AccountingStoreFlags=job_comment`).
+//! Jobs of one user with one name are recurring. Slurm does not record workloads; they are drawn.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
-use super::TraceJob;
+use wattle_common::datasheet;
+use wattle_common::gpu_type::gpu_type_of;
+
 use super::format::{CSV, Format};
-use super::row::{Row, RowNotes, fit_id, span};
+use super::hostlist;
+use super::row::{Row, RowNotes, fit_id, flag, span};
 use super::slurm_cells::{Gpus, elapsed, gres, instant, tres};
+use super::{RowError, TraceJob};
 
 pub(super) static FORMAT: Format = Format {
     name: "Slurm sacct -P",
@@ -27,14 +54,35 @@ pub(super) static FORMAT: Format = Format {
     optional: &[
         "JobName",
         "User",
+        "Partition",
         "Eligible",
         "Start",
         "State",
         "NNodes",
         "AllocNodes",
         "ReqNodes",
+        "NodeList",
+        "Constraints",
+        "Comment",
     ],
     row,
+    repeats: true,
+    headless: &[
+        "JobID",
+        "JobName",
+        "User",
+        "Partition",
+        "Submit",
+        "Eligible",
+        "Start",
+        "End",
+        "Elapsed",
+        "State",
+        "ReqTRES",
+        "AllocTRES",
+        "NNodes",
+        "NodeList",
+    ],
     ..CSV
 };
 
@@ -45,101 +93,223 @@ pub(super) fn is_row(cells: &[String]) -> bool {
     cells.len() > 2 && cells.iter().any(number) && !cells.iter().any(|cell| FORMAT.reads(cell))
 }
 
-fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, String> {
+/// Whether these cells are a row of the documented export, in its column order.
+pub(super) fn is_documented_row(cells: &[String]) -> bool {
+    // `-p` ends each row with a separator.
+    let cells = match cells {
+        [cells @ .., last] if last.is_empty() && cells.len() == FORMAT.headless.len() => cells,
+        cells => cells,
+    };
+    cells.len() == FORMAT.headless.len()
+        && is_row(cells)
+        && cells[4..8].iter().all(|cell| instant("Start", cell).is_ok())
+        && elapsed("Elapsed", &cells[8]).is_ok()
+        && [&cells[10], &cells[11]].iter().all(|cell| cell.is_empty() || cell.contains('='))
+}
+
+/// What a job's state implies.
+#[derive(Clone, Copy)]
+enum Phase {
+    /// It ended; the note, unless it completed.
+    Ended(Option<&'static str>),
+    /// It was running at the time of the export.
+    Running,
+    /// It was in the queue at the time of the export.
+    Queued,
+}
+
+/// The rule for a state. `CANCELLED by 1004` and the shortened `CANCELLED+` are `CANCELLED`.
+fn phase(state: &str) -> Result<Phase, RowError> {
+    let state = state.split_whitespace().next().unwrap_or_default().trim_end_matches('+');
+    Ok(Phase::Ended(match state {
+        "" | "COMPLETED" => None,
+        "FAILED" => Some("in state FAILED, replayed for the time of the run"),
+        "OUT_OF_MEMORY" => Some("in state OUT_OF_MEMORY, replayed for the time of the run"),
+        "TIMEOUT" => Some("in state TIMEOUT (time limit), replayed for the time of the run"),
+        "DEADLINE" => Some("in state DEADLINE, replayed for the time of the run"),
+        "NODE_FAIL" => Some("in state NODE_FAIL, replayed for the time of the run"),
+        "PREEMPTED" => Some("in state PREEMPTED, replayed for the time of the run"),
+        "REQUEUED" => Some("in state REQUEUED, replayed for the time of the run"),
+        "CANCELLED" => Some("CANCELLED after the start, replayed for the time of the run"),
+        "RESIZING" => Some("in state RESIZING, replayed for the time before the change of size"),
+        "BOOT_FAIL" => return Err(RowError::BootFailure),
+        "REVOKED" => return Err(RowError::Revoked),
+        "RUNNING" | "SUSPENDED" | "COMPLETING" | "CONFIGURING" | "SIGNALING" | "STAGE_OUT"
+        | "STOPPED" => return Ok(Phase::Running),
+        "PENDING" | "REQUEUE_HOLD" | "REQUEUE_FED" | "RESV_DEL_HOLD" | "SPECIAL_EXIT" => {
+            return Ok(Phase::Queued);
+        }
+        _ => Some("in an unknown State, replayed for the time of the run"),
+    }))
+}
+
+fn row(row: &Row<'_>, notes: &mut RowNotes) -> Result<TraceJob, RowError> {
+    check_width(row)?;
     let id = row.required("JobID")?;
     if id.contains('.') {
-        return Err("it is a step of a job".to_owned());
+        return Err(RowError::Step);
     }
-    let state = row.text("State").and_then(|state| state.split_whitespace().next()).unwrap_or("");
-    let started = row.text("Start").map(instant);
-    let never = |cell: &Option<Result<Option<Duration>, _>>| matches!(cell, Some(Ok(None)));
-    if id.contains('[') || state == "PENDING" || never(&started) {
-        return Err("it never ran".to_owned());
+    let phase = phase(row.text("State").unwrap_or_default())?;
+    let times = Times::of(row);
+    if id.contains('[') || matches!(phase, Phase::Queued) || times.never_started() {
+        return Err(RowError::NeverRan);
     }
-    let submit = known("Submit", instant(row.required("Submit")?))?.ok_or("Submit is unknown")?;
+    let submit = instant("Submit", row.required("Submit")?)?.ok_or(RowError::Unknown("Submit"))?;
+    let started = times.start.clone().and_then(Result::ok).flatten();
     // A job with a dependency or a begin time could not have started earlier.
-    let eligible = match row.text("Eligible").map(instant) {
+    let eligible = match row.text("Eligible").map(|cell| instant("Eligible", cell)) {
         Some(Ok(Some(at))) if at > submit => {
             notes.add("eligible after the submission, submitted at that time");
-            at
+            started.map_or(at, |start| at.min(start.max(submit)))
         }
         _ => submit,
     };
-    let started_at = started.clone().and_then(Result::ok).flatten();
-    let duration = duration(row, state, started, notes)?;
-    let Gpus { count, kind } = gpus(row)?;
+    let duration = duration(row, phase, &times, notes)?;
+    let Gpus { count, gpu_type, slices, shares } = gpus(row, notes)?;
+    if slices {
+        return Err(RowError::Slice);
+    }
     if count == 0 {
-        return Err("it had no GPU".to_owned());
+        return Err(if shares { RowError::Share } else { RowError::NoGpu });
     }
-    if kind.as_ref().is_some_and(|kind| kind.contains("g.")) {
-        notes.add("with slices of GPUs, counted as full GPUs");
+    if id.contains('+') {
+        notes.add("read as a component of a heterogeneous job, a job of its own");
     }
-    let id = fit_id(id).ok_or("JobID is longer than an id allows")?;
+    let id = fit_id(id).ok_or(RowError::IdTooLong("JobID"))?;
     let mut job = TraceJob::new(id, eligible, duration, count);
     job.user = row.text("User").map(str::to_owned);
     let name = row.text("JobName");
     job.recurs_as = job.user.as_ref().zip(name).map(|(user, name)| format!("{user}/{name}"));
-    job.gpu_type = kind;
-    job.started = started_at;
+    job.gpu_type = gpu_type.or_else(|| constrained_type(row.text("Constraints")?));
+    job.started = started;
     // A running job ends at the time of the export.
-    let ended = row.text("End").map(instant).and_then(Result::ok).flatten();
-    job.ended = ended.or(started_at.map(|start| start + duration));
+    let ended = times.end.and_then(Result::ok).flatten();
+    job.ended = match (started, ended) {
+        (Some(start), Some(end)) if end >= start => Some(end),
+        (Some(start), _) => Some(start + duration),
+        (None, ended) => ended,
+    };
+    job.can_checkpoint = row.text("Comment").and_then(declared_checkpoint);
+    // A job that did not start in several partitions ran in one.
+    job.partition = row.text("Partition").filter(|list| !list.contains(',')).map(str::to_owned);
+    let nodes = ["AllocNodes", "NNodes"].iter().find_map(|column| row.count(column));
+    job.nodes = nodes.and_then(|nodes| u32::try_from(nodes).ok());
+    if let Some(list) = row.text("NodeList") {
+        match hostlist::expand(list) {
+            Some(nodes) => job.node_names = nodes,
+            None => notes.add("with a NodeList that is not a list of host names, not used"),
+        }
+    }
     Ok(job)
 }
 
-fn known<T>(column: &str, cell: Result<T, String>) -> Result<T, String> {
-    cell.map_err(|problem| format!("{column} {problem}"))
+/// Rejects a row with another number of cells than the header.
+fn check_width(row: &Row<'_>) -> Result<(), RowError> {
+    let cells = row.record.len();
+    match cells.cmp(&row.width) {
+        Ordering::Less => Err(RowError::Width("fewer")),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(RowError::Width("more")),
+    }
 }
 
-/// The job's duration.
+/// A cell with a date: missing, invalid, unknown or known.
+type Date = Option<Result<Option<Duration>, RowError>>;
+
+/// The recorded start and end.
+struct Times {
+    start: Date,
+    end: Date,
+}
+
+impl Times {
+    fn of(row: &Row<'_>) -> Self {
+        let at = |column| row.text(column).map(|cell| instant(column, cell));
+        Self { start: at("Start"), end: at("End") }
+    }
+    fn never_started(&self) -> bool {
+        matches!(self.start, Some(Ok(None)))
+    }
+}
+
+/// The time the job ran.
 fn duration(
     row: &Row<'_>,
-    state: &str,
-    started: Option<Result<Option<Duration>, String>>,
+    phase: Phase,
+    times: &Times,
     notes: &mut RowNotes,
-) -> Result<Duration, String> {
-    let ended = row.text("End").map(instant);
-    let running =
-        matches!(state, "RUNNING" | "SUSPENDED" | "COMPLETING") || matches!(ended, Some(Ok(None)));
+) -> Result<Duration, RowError> {
     let ran = if let Some(raw) = row.text("ElapsedRaw") {
-        let seconds: f64 = raw.parse().map_err(|_| "ElapsedRaw is not a number")?;
-        span(seconds).ok_or("ElapsedRaw is negative or not a time")?
+        let seconds: f64 = raw.parse().map_err(|_| RowError::NotANumber("ElapsedRaw"))?;
+        span(seconds).ok_or(RowError::NotATime("ElapsedRaw"))?
     } else if let Some(text) = row.text("Elapsed") {
-        known("Elapsed", elapsed(text))?
+        elapsed("Elapsed", text)?
     } else {
-        let start = known("Start", started.unwrap_or(Ok(None)))?.ok_or("Start is missing")?;
-        let end = known("End", ended.unwrap_or(Ok(None)))?.ok_or("it has not ended")?;
-        end.checked_sub(start).ok_or("End is before Start")?
+        let start = times.start.clone().unwrap_or(Ok(None))?.ok_or(RowError::Unknown("Start"))?;
+        let end = times.end.clone().unwrap_or(Ok(None))?.ok_or(RowError::Unknown("End"))?;
+        end.checked_sub(start).ok_or(RowError::EndBeforeStart)?
     };
     if ran.is_zero() {
-        return Err("it never ran".to_owned());
+        return Err(RowError::NeverRan);
     }
-    if running {
-        notes.add("still running, read as ended at the time of the export");
+    match phase {
+        _ if matches!(times.end, Some(Ok(None))) => {
+            notes.add("still running, read as ended at the time of the export");
+        }
+        Phase::Running => notes.add("still running, read as ended at the time of the export"),
+        Phase::Ended(Some(what)) => notes.add(what),
+        Phase::Ended(None) | Phase::Queued => {}
     }
     Ok(ran)
 }
 
 /// The allocated GPUs, else the requested ones. The older GRES columns count GPUs per node.
-fn gpus(row: &Row<'_>) -> Result<Gpus, String> {
-    for column in ["AllocTRES", "ReqTRES"] {
-        if let Some(cell) = row.text(column) {
-            let gpus = known(column, tres(cell))?;
-            if gpus.count > 0 {
-                return Ok(gpus);
-            }
+fn gpus(row: &Row<'_>, notes: &mut RowNotes) -> Result<Gpus, RowError> {
+    let of = |column| row.text(column).map_or(Ok(Gpus::default()), |cell| tres(column, cell));
+    let (allocated, requested) = (of("AllocTRES")?, of("ReqTRES")?);
+    let slices = allocated.slices || requested.slices;
+    let shares = allocated.shares || requested.shares;
+    if allocated.count > 0 {
+        if requested.count > 0 && requested.count != allocated.count {
+            notes.add("with other GPUs allocated than requested, counted as allocated");
         }
+        let gpu_type = allocated.gpu_type.or(requested.gpu_type);
+        return Ok(Gpus { count: allocated.count, gpu_type, slices, shares });
+    }
+    if requested.count > 0 {
+        if row.text("AllocTRES").is_some() {
+            notes.add("without GPUs in AllocTRES, counted as in ReqTRES");
+        }
+        return Ok(Gpus { slices, shares, ..requested });
     }
     let nodes = ["AllocNodes", "NNodes", "ReqNodes"].iter().find_map(|column| row.count(column));
     for column in ["AllocGRES", "ReqGRES"] {
         if let Some(cell) = row.text(column) {
-            let gpus = known(column, gres(cell))?;
+            let gpus = gres(column, cell)?;
             let count = u64::from(gpus.count) * nodes.unwrap_or(1);
             if count > 0 {
-                let count = u32::try_from(count).map_err(|_| format!("{column} is too large"))?;
-                return Ok(Gpus { count, kind: gpus.kind });
+                let count =
+                    u32::try_from(count).map_err(|_| RowError::NotAPositiveInteger(column))?;
+                return Ok(Gpus { count, ..gpus });
             }
         }
     }
-    Ok(Gpus { count: 0, kind: None })
+    Ok(Gpus { slices, shares, ..Gpus::default() })
+}
+
+/// The GPU type among the features that a job requires, as in `a100&ib`; `None` unless they name
+/// exactly one.
+fn constrained_type(constraints: &str) -> Option<String> {
+    let words = constraints.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-');
+    let mut types: Vec<String> =
+        words.map(gpu_type_of).filter(|gpu_type| datasheet::is_known(gpu_type)).collect();
+    types.sort();
+    types.dedup();
+    if let [_] = types[..] { types.pop() } else { None }
+}
+
+/// The word `can_checkpoint=...` of a comment.
+fn declared_checkpoint(comment: &str) -> Option<bool> {
+    let words = comment.split(|c: char| c.is_whitespace() || c == ',' || c == ';');
+    words.filter_map(|word| word.strip_prefix("can_checkpoint=")).find_map(flag)
 }

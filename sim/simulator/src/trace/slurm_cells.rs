@@ -9,6 +9,9 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use wattle_common::gpu_type::is_slice;
+
+use super::RowError;
 use super::row::span;
 use crate::text::sanitize;
 
@@ -16,18 +19,19 @@ use crate::text::sanitize;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Gpus {
     pub(super) count: u32,
-    pub(super) kind: Option<String>,
+    pub(super) gpu_type: Option<String>,
+    /// Whether some are slices of GPUs (MIG).
+    pub(super) slices: bool,
+    /// Whether the list has shares of GPUs (`gres/shard`, `gres/mps`).
+    pub(super) shares: bool,
 }
 
 /// A date as the time since 1970; `None` for an unknown date.
-pub(super) fn instant(text: &str) -> Result<Option<Duration>, String> {
+pub(super) fn instant(column: &'static str, text: &str) -> Result<Option<Duration>, RowError> {
     if matches!(text, "Unknown" | "None" | "N/A" | "(null)") {
         return Ok(None);
     }
-    let no_date = || {
-        "is not a date such as 2024-05-01T13:00:00; export with SLURM_TIME_FORMAT=standard"
-            .to_owned()
-    };
+    let no_date = || RowError::NotADate(column);
     let at = if let Ok(seconds) = text.parse::<i64>() {
         // SLURM_TIME_FORMAT=%s
         seconds as f64
@@ -45,8 +49,8 @@ pub(super) fn instant(text: &str) -> Result<Option<Duration>, String> {
 }
 
 /// A duration in Slurm's notation: `[days-][hours:]minutes:seconds`, with optional fractions.
-pub(super) fn elapsed(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{}` is not a duration such as 1-02:03:04", sanitize(text));
+pub(super) fn elapsed(column: &'static str, text: &str) -> Result<Duration, RowError> {
+    let wrong = || RowError::NotADuration { column, cell: sanitize(text) };
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let days: u32 = days.parse().map_err(|_| wrong())?;
     let mut seconds = 0.0;
@@ -67,52 +71,60 @@ pub(super) fn elapsed(text: &str) -> Result<Duration, String> {
 /// The GPUs in a list of trackable resources: `billing=8,gres/gpu:a100=4,gres/gpu=4,node=1`.
 ///
 /// Counts by GPU type are parts of the count without a type.
-pub(super) fn tres(text: &str) -> Result<Gpus, String> {
-    let (mut plain, mut typed, mut kinds) = (None, 0u32, Vec::new());
+pub(super) fn tres(column: &'static str, text: &str) -> Result<Gpus, RowError> {
+    let (mut plain, mut typed, mut types, mut gpus) = (None, 0u32, Vec::new(), Gpus::default());
     for resource in text.split(',') {
         let Some((name, count)) = resource.split_once('=') else { continue };
-        let (name, kind) = match name.trim().split_once(':') {
-            Some((name, kind)) => (name, Some(kind)),
+        let (name, gpu_type) = match name.trim().split_once(':') {
+            Some((name, gpu_type)) => (name, Some(gpu_type)),
             None => (name.trim(), None),
         };
+        gpus.shares |= matches!(name, "gres/shard" | "gres/mps") && count.trim() != "0";
         if name != "gres/gpu" {
             continue;
         }
-        let wrong = || format!("has an invalid number of GPUs: `{}`", sanitize(resource));
+        let wrong = || RowError::InvalidGpus { column, cell: sanitize(resource) };
         let count: u32 = count.trim().parse().map_err(|_| wrong())?;
-        match kind {
+        match gpu_type {
             None => plain = Some(count),
-            Some(kind) => {
+            Some(gpu_type) => {
                 typed = typed.checked_add(count).ok_or_else(wrong)?;
-                kinds.push(kind);
+                gpus.slices |= is_slice(gpu_type) && count > 0;
+                types.push(gpu_type);
             }
         }
     }
-    let kind = if let [kind] = kinds[..] { Some(kind.to_owned()) } else { None };
-    Ok(Gpus { count: plain.unwrap_or(typed), kind })
+    gpus.gpu_type = if let [one] = types[..] { Some(one.to_owned()) } else { None };
+    gpus.count = plain.unwrap_or(typed);
+    Ok(gpus)
 }
 
 /// The GPUs of one node in a list of generic resources, in the notation of older versions: `gpu:4`,
 /// `gpu:a100:4`, `gres:gpu:2`, `gpu:2(S:0-1)`.
-pub(super) fn gres(text: &str) -> Result<Gpus, String> {
+pub(super) fn gres(column: &'static str, text: &str) -> Result<Gpus, RowError> {
     let mut gpus = Gpus::default();
-    let mut kinds = 0;
+    let mut types = 0;
     for resource in text.split(',') {
         let resource = resource.split('(').next().unwrap_or_default().trim();
         let resource = resource.strip_prefix("gres:").unwrap_or(resource);
         let resource = resource.strip_prefix("gres/").unwrap_or(resource);
         let parts: Vec<&str> = resource.split([':', '=']).collect();
-        let (kind, count) = match parts[..] {
+        let (gpu_type, count) = match parts[..] {
             ["gpu"] => (None, "1"),
             ["gpu", count] => (None, count),
-            ["gpu", kind, count] => (Some(kind), count),
+            ["gpu", gpu_type, count] => (Some(gpu_type), count),
+            ["shard" | "mps", ..] => {
+                gpus.shares = true;
+                continue;
+            }
             _ => continue,
         };
-        let wrong = || format!("has an invalid number of GPUs: `{}`", sanitize(resource));
+        let wrong = || RowError::InvalidGpus { column, cell: sanitize(resource) };
         let count: u32 = count.parse().map_err(|_| wrong())?;
         gpus.count = gpus.count.checked_add(count).ok_or_else(wrong)?;
-        kinds += 1;
-        gpus.kind = kind.filter(|_| kinds == 1).map(str::to_owned);
+        gpus.slices |= gpu_type.is_some_and(is_slice) && count > 0;
+        types += 1;
+        gpus.gpu_type = gpu_type.filter(|_| types == 1).map(str::to_owned);
     }
     Ok(gpus)
 }
@@ -123,19 +135,19 @@ mod tests {
 
     #[test]
     fn durations_in_slurms_notation() {
-        let seconds = |text| elapsed(text).map(|span| span.as_secs_f64());
+        let seconds = |text| elapsed("Elapsed", text).map(|span| span.as_secs_f64());
         assert_eq!(seconds("00:00:59"), Ok(59.0));
         assert_eq!(seconds("2-03:04:05"), Ok(183_845.0));
         assert_eq!(seconds("12:30"), Ok(750.0));
         assert_eq!(seconds("01:02.500"), Ok(62.5));
         for wrong in ["", "INVALID", "5", "-1:00:00", "1:2:3:4", "1-", "00:0x:00", "a-00:00:01"] {
-            assert!(elapsed(wrong).is_err(), "{wrong}");
+            assert!(elapsed("Elapsed", wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn dates_in_every_slurm_time_format() {
-        let at = |text| instant(text).map(|at| at.map(|at| at.as_secs()));
+        let at = |text| instant("Start", text).map(|at| at.map(|at| at.as_secs()));
         assert_eq!(at("2024-05-01T13:00:00"), Ok(Some(1_714_568_400)));
         assert_eq!(at("2024-05-01 13:00:00"), Ok(Some(1_714_568_400)));
         assert_eq!(at("2024-05-01T13:00:00+0200"), Ok(Some(1_714_561_200)));
@@ -144,14 +156,18 @@ mod tests {
         assert_eq!(at("1714568400"), Ok(Some(1_714_568_400)));
         assert_eq!(at("Unknown"), Ok(None));
         for wrong in ["Ystday 09:10", "-5", "12 May 10:00", "13:00:00", "2024-13-01T00:00:00"] {
-            let error = at(wrong).unwrap_err();
+            let error = at(wrong).unwrap_err().to_string();
             assert!(error.contains("SLURM_TIME_FORMAT=standard"), "{wrong}: {error}");
         }
     }
 
     #[test]
     fn gpus_are_counted_once() {
-        let gpus = |count, kind: Option<&str>| Ok(Gpus { count, kind: kind.map(str::to_owned) });
+        let gpus = |count, gpu_type: Option<&str>| {
+            Ok(Gpus { count, gpu_type: gpu_type.map(str::to_owned), ..Gpus::default() })
+        };
+        let tres = |text| super::tres("AllocTRES", text);
+        let gres = |text| super::gres("ReqGRES", text);
         assert_eq!(tres("billing=8,cpu=8,gres/gpu=8,mem=64G,node=1"), gpus(8, None));
         assert_eq!(tres("cpu=8,gres/gpu:a100=4,gres/gpu=4"), gpus(4, Some("a100")));
         assert_eq!(tres("gres/gpu:a100=4,gres/gpu:v100=2"), gpus(6, None));
@@ -164,5 +180,18 @@ mod tests {
         assert_eq!(gres("gpu:0"), gpus(0, None));
         assert_eq!(gres("(null)"), gpus(0, None));
         assert!(gres("gpu:many").is_err());
+    }
+
+    #[test]
+    fn slices_and_shares_are_marked() {
+        let tres = |text| super::tres("AllocTRES", text).unwrap();
+        let slice = tres("gres/gpu:a100_3g.20gb=1,gres/gpu=1");
+        assert!(slice.slices && slice.count == 1);
+        assert!(!tres("gres/gpu:a100_3g.20gb=0,gres/gpu:a100=2").slices);
+        assert!(!tres("gres/gpu:nvidia_a100-sxm4-80gb=2").slices);
+        let share = tres("cpu=4,gres/shard=2");
+        assert!(share.shares && share.count == 0);
+        assert!(super::gres("ReqGRES", "mps:50").unwrap().shares);
+        assert!(super::gres("ReqGRES", "gpu:1g.5gb:1").unwrap().slices);
     }
 }

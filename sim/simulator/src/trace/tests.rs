@@ -134,6 +134,51 @@ fn a_missing_sacct_header_is_reported() {
     assert!(other.contains("`Submit`"), "{other}");
 }
 
+const DOCUMENTED: &str = "17|train|ada|gpu|1000|1000|1010|1070|00:01:00|COMPLETED|gres/gpu=2|gres/gpu:a100=2,gres/gpu=2|1|gpu01";
+
+#[test]
+fn sacct_rows_without_a_header_are_read_in_the_documented_columns() {
+    let columns = slurm::FORMAT.headless.join("|");
+    let headed = parse("s.txt", format!("{columns}\n{DOCUMENTED}\n").as_bytes()).unwrap();
+    let headless = parse("s.txt", format!("{DOCUMENTED}\n").as_bytes()).unwrap();
+    assert_eq!(headless.jobs, headed.jobs);
+    assert_eq!(headed.jobs[0].node_names, ["gpu01"]);
+    assert!(notes(&headless)[0].starts_with("no header line; the columns are read as JobID,"));
+    // -p ends each row with a separator.
+    let parsable = parse("s.txt", format!("{DOCUMENTED}|\n").as_bytes()).unwrap();
+    assert_eq!(parsable.jobs, headed.jobs);
+    // Other columns in the same number are not guessed.
+    let swapped = DOCUMENTED.replace("00:01:00|COMPLETED", "COMPLETED|00:01:00");
+    let error = parse("s.txt", swapped.as_bytes()).unwrap_err();
+    assert!(matches!(error, TraceError::NoHeader { .. }), "{error}");
+}
+
+#[test]
+fn sacct_line_endings_and_separators_do_not_change_the_jobs() {
+    let columns = slurm::FORMAT.headless.join("|");
+    let unix = parse("s.txt", format!("{columns}\n{DOCUMENTED}\n").as_bytes()).unwrap();
+    let dos = parse("s.txt", format!("{columns}\r\n{DOCUMENTED}\r\n").as_bytes()).unwrap();
+    assert_eq!(dos, unix);
+    let marked = format!("\u{feff}{columns}|\n{DOCUMENTED}|\n");
+    assert_eq!(parse("s.txt", marked.as_bytes()).unwrap(), unix);
+    // Of a column that is exported twice the first is read.
+    let twice = format!("{columns}|Submit\n{DOCUMENTED}|5\n");
+    let twice = parse("s.txt", twice.as_bytes()).unwrap();
+    assert_eq!(twice.jobs, unix.jobs);
+    assert_eq!(notes(&twice), ["columns that are repeated, of which the first is used: Submit"]);
+}
+
+#[test]
+fn sacct_output_without_pipes_is_rejected_with_the_option() {
+    for text in [
+        "JobID           JobName  Partition\n------------ ---------- ----------\n17 train gpu\n",
+        "JobID,JobName,Submit\n17,train,1000\n",
+    ] {
+        let error = parse("s.txt", text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("export with -P"), "{error}");
+    }
+}
+
 #[test]
 fn text_from_files_is_sanitized_in_errors() {
     let error = |text: &str| parse("x.csv", text.as_bytes()).unwrap_err().to_string();

@@ -2,9 +2,9 @@
 //! `iterations` and `interval` follow from the other columns and are not read. Two columns are an
 //! extension: `workload`, an id of the catalog, and `deadline`, on the clock of `submit_time`.
 
-use super::TraceJob;
 use super::format::{CSV, Format};
 use super::row::{Row, RowNotes};
+use super::{RowError, TraceJob};
 
 pub(super) static FORMAT: Format = Format {
     name: "Tiresias",
@@ -23,7 +23,7 @@ pub(super) static FORMAT: Format = Format {
     ..CSV
 };
 
-fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, String> {
+fn row(row: &Row<'_>, _: &mut RowNotes) -> Result<TraceJob, RowError> {
     let (id, submit) = (row.id("job_id")?, row.seconds("submit_time")?);
     Ok(TraceJob {
         model: row.text("model_name").map(str::to_owned),

@@ -3,6 +3,7 @@
 
 mod budgets;
 mod generator;
+mod inferred;
 mod lockstep;
 mod measured;
 mod peer;

@@ -34,6 +34,8 @@ fn shown(trace: &Trace) -> String {
             ("on", job.gpu_type.clone()),
             ("started", job.started.map(s)),
             ("ended", job.ended.map(s)),
+            ("partition", job.partition.clone()),
+            ("nodes", (!job.node_names.is_empty()).then(|| job.node_names.join(" "))),
             ("can checkpoint", job.can_checkpoint.map(|can| can.to_string())),
         ];
         for (what, known) in known {
@@ -59,6 +61,7 @@ fn every_trace_format_is_read() {
         ("gavel", "gavel.trace"),
         ("sacct", "sacct.txt"),
         ("sacct", "sacct-old.txt"),
+        ("sacct", "sacct-odd.txt"),
     ] {
         let trace = trace::read(&file(name)).unwrap();
         expect_file![file(&format!("{name}.jobs"))].assert_eq(&shown(&trace));

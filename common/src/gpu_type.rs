@@ -1,0 +1,158 @@
+//! GPU types, derived from the names that NVML and Slurm report.
+//!
+//! Catalog, cluster specifications and messages use the short type (`v100`), not the product name
+//! with board and memory size (`Tesla V100-SXM2-16GB`). Slurm's automatic detection derives the type
+//! of a generic resource from NVML's name (`nvidia_a100-sxm4-80gb`, slurm.schedmd.com/gres.html);
+//! sites also configure short names of their own.
+
+/// The words of a product name in lower case, without the vendor and the product line.
+fn words(name: &str) -> Vec<String> {
+    name.split([' ', '-', '_'])
+        .map(|word| {
+            word.chars()
+                .filter(char::is_ascii_alphanumeric)
+                .collect::<String>()
+                .to_ascii_lowercase()
+        })
+        .filter(|word| !word.is_empty())
+        .filter(|word| !matches!(word.as_str(), "nvidia" | "tesla" | "quadro" | "geforce"))
+        .collect()
+}
+
+/// The type and the remaining words of a product name.
+fn split(name: &str) -> (String, Vec<String>) {
+    let mut words = words(name).into_iter().peekable();
+    let mut gpu_type = words.next().unwrap_or_default();
+    // A product family is only a type together with the model number.
+    if matches!(gpu_type.as_str(), "rtx" | "gtx" | "titan") {
+        gpu_type.push_str(&words.next().unwrap_or_default());
+    }
+    // The RTX 6000 of the Ada generation is another product than the Quadro RTX 6000.
+    let is_suffix = |word: &String| matches!(word.as_str(), "ti" | "super" | "ada");
+    if let Some(suffix) = words.next_if(is_suffix) {
+        gpu_type.push_str(&suffix);
+    }
+    let gpu_type = match gpu_type.as_str() {
+        "" => "unknown",
+        // Short names that sites configure; `l` marks the larger memory.
+        "a6000" => "rtxa6000",
+        "v100l" | "v100s" => "v100",
+        "p100l" => "p100",
+        "a100l" => "a100",
+        other => other,
+    };
+    (gpu_type.to_owned(), words.collect())
+}
+
+/// The type of the GPU named `name`: lower-case letters and digits.
+///
+/// ```
+/// use wattle_common::gpu_type::gpu_type_of;
+///
+/// assert_eq!(gpu_type_of("Tesla V100-SXM2-16GB"), "v100");
+/// assert_eq!(gpu_type_of("NVIDIA GeForce RTX 2080 Ti"), "rtx2080ti");
+/// assert_eq!(gpu_type_of("nvidia_a100-sxm4-80gb"), "a100");
+/// ```
+#[must_use]
+pub fn gpu_type_of(name: &str) -> String {
+    split(name).0
+}
+
+/// The types that a GPU named `name` may have in a catalog, most specific first: the type with form
+/// factor, with memory size, and without either.
+///
+/// ```
+/// use wattle_common::gpu_type::variants_of;
+///
+/// assert_eq!(variants_of("NVIDIA A100-PCIE-40GB"), ["a100-pcie", "a100-40gb", "a100"]);
+/// assert_eq!(variants_of("a100-40gb"), ["a100-40gb", "a100"]);
+/// ```
+#[must_use]
+pub fn variants_of(name: &str) -> Vec<String> {
+    let (gpu_type, rest) = split(name);
+    let variants = rest.iter().map(|word| format!("{gpu_type}-{word}"));
+    variants.chain([gpu_type.clone()]).collect()
+}
+
+/// Whether `name` is a part of a GPU by NVIDIA's Multi-Instance GPU (MIG), as `a100_3g.20gb` or
+/// `1g.5gb`: a number of compute slices and the memory (NVIDIA MIG User Guide).
+///
+/// ```
+/// use wattle_common::gpu_type::is_slice;
+///
+/// assert!(is_slice("nvidia_a100-sxm4-40gb_3g.20gb") && is_slice("1g.10gb+me"));
+/// assert!(!is_slice("nvidia_a100-sxm4-80gb"));
+/// ```
+#[must_use]
+pub fn is_slice(name: &str) -> bool {
+    name.to_ascii_lowercase().split(['_', ' ', '-', '.', '+', ':']).any(|word| {
+        let slices = word.strip_suffix('g').unwrap_or_default();
+        !slices.is_empty() && slices.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_common_gpu_names() {
+        for (name, gpu_type) in [
+            ("Tesla V100-SXM2-16GB", "v100"),
+            ("Tesla V100-PCIE-32GB", "v100"),
+            ("Tesla P100-PCIE-16GB", "p100"),
+            ("Tesla T4", "t4"),
+            ("NVIDIA A100-SXM4-80GB", "a100"),
+            ("NVIDIA A100 80GB PCIe", "a100"),
+            ("A100-SXM4-40GB", "a100"),
+            ("NVIDIA A40", "a40"),
+            ("NVIDIA L40S", "l40s"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA H200", "h200"),
+            ("NVIDIA GH200 480GB", "gh200"),
+            ("NVIDIA B200", "b200"),
+            ("NVIDIA GeForce RTX 3090", "rtx3090"),
+            ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
+            ("Quadro RTX 6000", "rtx6000"),
+            ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+            ("NVIDIA RTX A6000", "rtxa6000"),
+            ("NVIDIA TITAN V", "titanv"),
+            ("", "unknown"),
+            ("NVIDIA", "unknown"),
+            ("Tesla  ü-K80", "k80"),
+        ] {
+            assert_eq!(gpu_type_of(name), gpu_type, "{name}");
+        }
+    }
+
+    #[test]
+    fn types_of_slurm_names() {
+        for (name, gpu_type) in [
+            ("a100", "a100"),
+            ("A100", "a100"),
+            ("nvidia_a100-sxm4-80gb", "a100"),
+            ("nvidia_a100_80gb_pcie", "a100"),
+            ("nvidia_h100_80gb_hbm3", "h100"),
+            ("tesla_v100-sxm2-32gb", "v100"),
+            ("nvidia_geforce_rtx_3090", "rtx3090"),
+            ("rtx_a6000", "rtxa6000"),
+            ("a6000", "rtxa6000"),
+            ("nvidia_l40s", "l40s"),
+            ("v100l", "v100"),
+        ] {
+            assert_eq!(gpu_type_of(name), gpu_type, "{name}");
+        }
+        assert_eq!(variants_of("nvidia_a100-sxm4-40gb"), ["a100-sxm4", "a100-40gb", "a100"]);
+        assert_eq!(variants_of("h100"), ["h100"]);
+    }
+
+    #[test]
+    fn slices_are_recognised() {
+        for name in ["1g.5gb", "a100_3g.20gb", "nvidia_h100_80gb_hbm3_1g.10gb", "1g.10gb+me"] {
+            assert!(is_slice(name), "{name}");
+        }
+        for name in ["a100", "nvidia_a100-sxm4-80gb", "gb200", "rtx_a6000", "", "g"] {
+            assert!(!is_slice(name), "{name}");
+        }
+    }
+}
