@@ -114,6 +114,10 @@ id!(
     JobId
 );
 id!(
+    /// One submission of a job: the same in every repetition of a request, and in no other request.
+    SubmissionId
+);
+id!(
     /// A workload (model, data set, batch size), named by the catalog or the job's owner.
     WorkloadId
 );

@@ -11,6 +11,7 @@
 //! placer.
 
 pub mod config;
+pub mod log;
 pub mod machine;
 pub mod run;
 pub mod run_spec;

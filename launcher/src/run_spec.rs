@@ -9,7 +9,7 @@ use wattle_common::job::NodeShare;
 use wattle_common::messages::DesiredJob;
 use wattle_common::{GpuIndex, JobId, NodeId, env};
 
-use crate::Config;
+use crate::{Config, log};
 
 /// One run of one job on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,19 +112,10 @@ impl RunSpec {
             environment: environment(desired, config, &checkpoint_dir),
             working_dir: desired.working_dir.clone(),
             checkpoint_signal,
-            log_path: config.log_dir.join(log_name(&desired.job, node)).display().to_string(),
+            log_path: config.log_dir.join(log::file_name(&desired.job, node)).display().to_string(),
             checkpoint_dir,
         })
     }
-}
-
-/// The name of the file with a job's output on one node: `JOB.NODE.log`.
-///
-/// Ids contain no dot. Each node of a job has its own file, so that the output of several nodes
-/// never mixes in a log folder that they share.
-#[must_use]
-pub fn log_name(job: &JobId, node: &NodeId) -> String {
-    format!("{job}.{node}.log")
 }
 
 /// The port at which a job's processes meet, which every node derives from the job's id.

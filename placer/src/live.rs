@@ -423,7 +423,7 @@ impl Machine for Placer {
         self.controller.advance_to(now);
         match event {
             Event::Submitted(number, request) => {
-                let reply = self.submitted(now, request.spec);
+                let reply = self.submitted(now, *request);
                 self.answers.push((number, reply));
             }
             Event::Cancelled(number, request) => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::server::{SERVER_ENV, find};
+use crate::server::find;
 
 /// Deadline of a start. A server starts in about 30 ms; a loaded machine may need much longer.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -72,12 +72,8 @@ impl NatsServer {
     }
 
     async fn start_as(jetstream: bool, configuration: &str) -> Self {
-        let binary = find().unwrap_or_else(|| {
-            panic!(
-                "these tests need a real nats-server: install the package nats-server \
-                 (apt-get install nats-server), or name its binary in {SERVER_ENV}"
-            )
-        });
+        let binary =
+            find().unwrap_or_else(|error| panic!("these tests need a real nats-server: {error}"));
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder =
             std::env::temp_dir().join(format!("wattle-nats-{}-{number}", std::process::id()));

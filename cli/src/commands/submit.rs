@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec, check_signal};
-use wattle_common::messages::{Reply, SubmitJob};
-use wattle_common::subject::{RequestTopic, Subject};
+use wattle_common::messages::{JobRecord, Reply, SubmitJob};
+use wattle_common::subject::{Bucket, RequestTopic, Subject};
 use wattle_common::{JobId, WorkloadId, id};
 use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
 
 use crate::connection::{Connection, block_on};
-use crate::output::{UsageError, print, print_json, usage};
+use crate::output::{UsageError, note, print, print_json, usage};
 
 /// Time limit for an unresponsive placer, wall time. A failed placer restarts within a second.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -126,7 +128,7 @@ impl Submit {
         let program = self.command.first().map(String::as_str).unwrap_or_default();
         let name =
             self.name.unwrap_or_else(|| program.rsplit('/').next().unwrap_or("job").to_owned());
-        let now = wattle_runtime::clock::now();
+        let now = clock::now();
         let job = match self.job {
             Some(job) => job,
             // The timestamp makes ids unique; a retry of this call uses the same id.
@@ -156,11 +158,11 @@ impl Submit {
     }
 }
 
-/// Submits `spec`; on success the job is stored.
-pub(crate) async fn submit(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
+/// Submits a job; on success it is stored.
+pub(crate) async fn submit(bus: &Bus, request: &SubmitJob) -> anyhow::Result<JobId> {
     let subject = Subject::request(bus.cluster().clone(), RequestTopic::JobSubmitted);
     let reply: Reply = bus
-        .request(&subject, &SubmitJob { spec })
+        .request(&subject, request)
         .await
         .context("the placer did not answer; is wattle-placer running?")?;
     match reply {
@@ -172,10 +174,13 @@ pub(crate) async fn submit(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
 /// Calls [`submit`] with retries. A job that was stored before a lost reply is not duplicated.
 async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> {
     let job = spec.job.clone();
+    let unique = format!("{}-{:x}", std::process::id(), clock::wall_now().as_us());
+    let submission = SubmissionId::new(&unique).context("the id of the submission")?;
+    let request = SubmitJob { spec, submission: Some(submission) };
     let mut last = None;
     let taken = async {
         loop {
-            match submit(bus, spec.clone()).await {
+            match submit(bus, &request).await {
                 Err(error) if !error.is::<UsageError>() => last = Some(error),
                 answered => return answered,
             }
@@ -190,12 +195,44 @@ async fn submit_with_retries(bus: &Bus, spec: JobSpec) -> anyhow::Result<JobId> 
     }
 }
 
+/// Notes other jobs of the same name that have not ended: a second submission may be a mistake. The job
+/// is submitted already, so errors are ignored.
+async fn note_same_name(bus: &Bus, name: &str, job: &JobId) {
+    let Ok(bucket) = bus.bucket(Bucket::Jobs).await else { return };
+    let mut others = Vec::new();
+    for key in bucket.keys().await.unwrap_or_default() {
+        if key == job.as_str() || !is_of_name(&key, name) {
+            continue;
+        }
+        if let Ok(Some((record, _))) = bucket.get::<JobRecord>(&key).await
+            && !record.phase.is_final()
+        {
+            others.push(key);
+        }
+    }
+    if !others.is_empty() {
+        let others = others.join(", ");
+        note(&format!("note: other jobs named `{name}` have not ended: {others}"));
+    }
+}
+
+/// Whether an id was made from a name by [`Submit::spec`].
+fn is_of_name(id: &str, name: &str) -> bool {
+    id.rsplit_once('-').is_some_and(|(stem, number)| {
+        stem == as_id(name) && number.chars().all(|c| c.is_ascii_hexdigit())
+    })
+}
+
 /// Runs the command.
 pub(crate) fn run(command: Submit) -> anyhow::Result<()> {
     let (connection, json) = (command.connection.clone(), command.json);
     block_on(async {
         let bus = connection.open().await?;
+        let name = command.name.clone().filter(|_| command.job.is_none());
         let job = submit_with_retries(&bus, command.spec()?).await?;
+        if let Some(name) = name {
+            note_same_name(&bus, &name, &job).await;
+        }
         if json { print_json(&Reply::Accepted { job }) } else { print(job.as_str()) }
     })
 }
@@ -234,6 +271,14 @@ mod tests {
         assert_eq!(submit.unwrap().submit.gpu_type.as_deref(), Some("v100"));
         assert!(read("submit --gpu-type v100,p100 t.py").is_err());
         assert!(read("submit --gpu 2 python3").is_err(), "an unknown option is not the program");
+    }
+
+    #[test]
+    fn ids_of_a_name_are_recognised() {
+        assert!(is_of_name("train-660bb7234354a", "train"));
+        assert!(is_of_name("my-train-660bb7234354a", "my train"));
+        assert!(!is_of_name("train-660bb7234354a-7", "train"));
+        assert!(!is_of_name("train", "train") && !is_of_name("other-1", "train"));
     }
 
     #[test]

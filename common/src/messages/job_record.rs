@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::SubmissionId;
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
@@ -25,6 +26,9 @@ pub const REASONS_MAX: usize = 32;
 pub struct JobRecord {
     /// The submitted specification.
     pub spec: JobSpec,
+    /// The submission that it is from; absent: the request named none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submission: Option<SubmissionId>,
     /// Its phase.
     pub phase: JobPhase,
     /// When the phase began.
@@ -91,6 +95,7 @@ impl JobRecord {
     pub const fn queued(spec: JobSpec, now: Timestamp) -> Self {
         Self {
             spec,
+            submission: None,
             phase: JobPhase::Queued,
             phase_since_us: now,
             attempt: 0,

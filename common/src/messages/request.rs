@@ -5,12 +5,12 @@
 //! * **How often:** on request.
 //! * **Delivery:** request and reply ([`super::Reply`]). The reply is sent after the job is stored, so
 //!   an acknowledged job is never lost.
-//! * **Lost or doubled:** without a reply, repeat the request with the same job id: a known job with
-//!   the same specification is acknowledged again and not duplicated.
+//! * **Lost or doubled:** without a reply, repeat the request with the same job id and submission id: it is
+//!   acknowledged again and not duplicated. Another submission of a known job id is refused.
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::JobId;
+use crate::id::{JobId, SubmissionId};
 use crate::job::JobSpec;
 
 /// Request: accept this job.
@@ -18,6 +18,10 @@ use crate::job::JobSpec;
 pub struct SubmitJob {
     /// The job; the placer sets its `submitted_at_us`.
     pub spec: JobSpec,
+    /// Identifies the submission, to recognise a repeated request. Absent: an equal specification is a
+    /// repeated request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submission: Option<SubmissionId>,
 }
 
 /// Request: cancel this job; a running job is stopped.

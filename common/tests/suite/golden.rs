@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wattle_common::codec::{decode_json, decode_telemetry, encode_telemetry};
-use wattle_common::id::{PredictorId, SwitchId};
+use wattle_common::id::{PredictorId, SubmissionId, SwitchId};
 use wattle_common::job::{GpuRequest, GpuSetting, JobPhase, JobSpec, NodeShare, Placement};
 use wattle_common::messages::*;
 use wattle_common::{
@@ -375,16 +375,20 @@ fn budgets() {
 
 #[test]
 fn requests_and_job_records() {
-    check("submit-job", &SubmitJob { spec: spec() });
+    let submission = Some(SubmissionId::new("n0-41-18f2c").unwrap());
+    check("submit-job-once", &SubmitJob { spec: spec(), submission: submission.clone() });
+    let submit = |spec| SubmitJob { spec, submission: None };
+    check("submit-job", &submit(spec()));
     let spec_of_more = JobSpec { priority: 3, slack_ms: Some(7_200_000), ..spec() };
-    check("submit-job-priority", &SubmitJob { spec: spec_of_more });
+    check("submit-job-priority", &submit(spec_of_more));
     let of_kind = JobSpec { gpu_type: Some("v100".into()), ..spec() };
-    check("submit-job-type", &SubmitJob { spec: of_kind });
+    check("submit-job-type", &submit(of_kind));
     check("cancel-job", &CancelJob { job: job("train-7") });
     check("reply-accepted", &Reply::Accepted { job: job("train-7") });
     check("reply-refused", &Reply::Refused { error: "requests 9 GPUs, the cluster has 8".into() });
     let record = JobRecord {
         spec: spec(),
+        submission: None,
         phase: JobPhase::Running,
         phase_since_us: at(2),
         attempt: 1,
@@ -423,6 +427,7 @@ fn requests_and_job_records() {
     check("job-record-probed", &probed);
     let (gpu_time_ms, run_time_ms) = (Some(7_200_000), Some(3_600_000));
     check("job-record-ran", &JobRecord { gpu_time_ms, run_time_ms, ..record.clone() });
+    check("job-record-submission", &JobRecord { submission, ..record.clone() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
     check("job-record-set", &JobRecord { setting, ..record });

@@ -1,7 +1,7 @@
 //! Requests of users: submissions and cancellations.
 
 use wattle_common::job::{JobPhase, JobSpec, SignalError, check_signal};
-use wattle_common::messages::{JobRecord, Reply};
+use wattle_common::messages::{JobRecord, Reply, SubmitJob};
 use wattle_common::{JobId, Timestamp, codec, id};
 
 use crate::JobFacts;
@@ -14,23 +14,27 @@ use crate::live::{Placer, Tracked, has_gpus};
 pub(super) const SPEC_LEN_MAX: usize = 32 << 10;
 
 impl Placer {
-    pub(super) fn submitted(&mut self, now: Timestamp, mut spec: JobSpec) -> Reply {
+    pub(super) fn submitted(&mut self, now: Timestamp, request: SubmitJob) -> Reply {
+        let SubmitJob { mut spec, submission } = request;
         let job = spec.job.clone();
         // Normalised as in the stored specification, so that a repeated request is equal to it.
         if let Some(Ok(signal)) = spec.checkpoint_signal.as_deref().map(check_signal) {
             spec.checkpoint_signal = Some(signal.to_owned());
         }
         if let Some(known) = self.jobs.get(&job) {
-            let mut same = spec;
-            same.submitted_at_us = known.record.spec.submitted_at_us;
-            return if same == known.record.spec {
+            let is_repeated = if submission.is_some() {
+                submission == known.record.submission
+            } else {
+                spec.submitted_at_us = known.record.spec.submitted_at_us;
+                spec == known.record.spec
+            };
+            return if is_repeated {
                 // It is stored, or its storing comes before this answer.
                 Reply::Accepted { job }
             } else {
+                let phase = known.record.phase;
                 Reply::Refused {
-                    error: format!(
-                        "job `{job}` exists with another specification; choose another id"
-                    ),
+                    error: format!("job `{job}` exists already ({phase}); choose another id"),
                 }
             };
         }
@@ -44,7 +48,7 @@ impl Placer {
             Ok(key) => key,
             Err(error) => return Reply::Refused { error: error.to_string() },
         };
-        let record = JobRecord::queued(spec, now);
+        let record = JobRecord { submission, ..JobRecord::queued(spec, now) };
         let tracked =
             Tracked { record, key: Some(key), stored_at: now, unsaved: false, refused: Vec::new() };
         self.jobs.insert(job.clone(), tracked);

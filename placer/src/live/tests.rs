@@ -9,6 +9,7 @@ mod node_sleep;
 mod probes;
 mod world;
 
+use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec};
 use wattle_common::messages::LaunchState;
 use wattle_common::{GpuIndex, Power};
@@ -95,16 +96,42 @@ fn invalid_submissions_are_refused_with_a_reason() {
         assert!(refused(&reply).contains(why), "{reply:?}");
     }
     assert!(world.jobs.is_empty(), "refused jobs are not stored");
-    // An equal specification is accepted again; another one under the same id is refused.
+    // Without a submission id, an equal specification is accepted again; another one is refused.
     assert_eq!(world.request_submit(spec("a", 1)), Reply::Accepted { job: job_id("a") });
     let mut short = spec("a", 1);
     short.checkpoint_signal = Some("USR1".to_owned());
     assert_eq!(world.request_submit(short), Reply::Accepted { job: job_id("a") });
     let reply = world.request_submit(spec("a", 2));
-    assert!(refused(&reply).contains("another specification"), "{reply:?}");
+    assert!(refused(&reply).contains("job `a` exists already ("), "{reply:?}");
     assert_eq!(world.jobs.len(), 1);
     let reply = world.request_cancel("unknown");
     assert!(refused(&reply).contains("unknown job `unknown`"), "{reply:?}");
+}
+
+/// A repeated request is acknowledged, also after a restart; a second submission is refused, even with
+/// an equal specification.
+#[test]
+fn a_known_job_id_is_refused_to_another_submission() {
+    let submit = |world: &mut World, id: &str| {
+        let submission = Some(SubmissionId::new(id).unwrap());
+        world.request_submission(SubmitJob { spec: spec("a", 1), submission })
+    };
+    let mut world = World::new(1, 2);
+    world.long = true;
+    world.pass(20);
+    let accepted = Reply::Accepted { job: job_id("a") };
+    assert_eq!(submit(&mut world, "first"), accepted);
+    world.pass(60);
+    assert_eq!(submit(&mut world, "first"), accepted);
+    let reply = submit(&mut world, "second");
+    assert!(refused(&reply).contains("exists already (running); choose another id"), "{reply:?}");
+    world.restart();
+    world.pass(20);
+    assert_eq!(submit(&mut world, "first"), accepted);
+    world.request_cancel("a");
+    world.pass(60);
+    let reply = submit(&mut world, "second");
+    assert!(refused(&reply).contains("(cancelled)"), "{reply:?}");
 }
 
 #[test]

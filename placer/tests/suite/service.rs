@@ -107,7 +107,7 @@ impl Site {
     }
 
     async fn submit(&self, spec: JobSpec) -> Reply {
-        self.request(RequestTopic::JobSubmitted, &SubmitJob { spec }).await
+        self.request(RequestTopic::JobSubmitted, &SubmitJob { spec, submission: None }).await
     }
 
     async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {

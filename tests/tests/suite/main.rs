@@ -19,3 +19,4 @@ mod predictors;
 mod probing;
 mod sleeping;
 mod tidy;
+mod up;

@@ -8,15 +8,14 @@ use wattle_common::ClusterId;
 use wattle_runtime::bus::{Bus, BusConfig};
 
 use super::processes::{Processes, Program};
+use crate::output::usage;
 
 /// Time limit for the server to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Starts a server with its streams in `store`; returns its address.
 pub(crate) fn start(processes: &mut Processes, store: &Path) -> anyhow::Result<String> {
-    let path = wattle_runtime::server::find().context(
-        "nats-server not found: run `apt-get install nats-server`, or set NATS_SERVER to its path",
-    )?;
+    let path = wattle_runtime::server::find().map_err(|error| usage(error.to_string()))?;
     let port = free_port()?;
     processes.start(program(path, port, store))?;
     Ok(format!("nats://127.0.0.1:{port}"))

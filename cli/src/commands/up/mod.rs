@@ -7,9 +7,8 @@
 mod bus;
 mod child;
 mod configs;
-
+mod folder;
 mod hardware;
-
 mod processes;
 mod progress;
 mod replay;
@@ -17,8 +16,7 @@ mod services;
 mod simulated_sleep;
 mod summary;
 
-use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -31,6 +29,7 @@ use wattle_runtime::clock;
 use wattle_runtime::shell::Shutdown;
 
 pub(crate) use self::child::{CHILD, Child, become_child};
+use self::folder::Folder;
 use self::hardware::Hardware;
 use self::processes::Processes;
 pub(crate) use self::simulated_sleep::{SIMULATED_SLEEP, SimulatedSleep, set_simulated_sleep};
@@ -39,7 +38,7 @@ use super::simulate::usage_chain;
 use super::submit::parse_span;
 use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
-use crate::output::{note, print, usage};
+use crate::output::{UsageError, note, print, usage};
 use crate::policies::names_help;
 
 /// Largest rate of the simulated clock.
@@ -91,7 +90,7 @@ pub(crate) struct Up {
     #[arg(long = "for", value_name = "SPAN", value_parser = parse_span)]
     for_: Option<Duration>,
     /// Folder for all state (output, checkpoints, history); jobs in it are resumed. Without it, jobs
-    /// are cancelled at the end and all state is removed
+    /// are cancelled at the end, and only their output and checkpoints are kept
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Use this NATS server instead of starting one
@@ -103,44 +102,6 @@ pub(crate) struct Up {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The state folder. A temporary one is removed after success.
-struct Folder {
-    path: PathBuf,
-    fresh: bool,
-    /// Locked while this process runs.
-    _lock: File,
-}
-
-impl Folder {
-    fn new(wanted: Option<&Path>) -> anyhow::Result<Self> {
-        let (path, fresh) = match wanted {
-            Some(path) => (std::path::absolute(path).context("--dir")?, false),
-            None => {
-                let name = format!("wattle-up-{}", std::process::id());
-                (std::env::temp_dir().join(name), true)
-            }
-        };
-        for part in ["logs", "config", "jobs", "checkpoints", "state"] {
-            let folder = path.join(part);
-            std::fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
-        }
-        let lock = path.join("lock");
-        let lock =
-            File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path, fresh, _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(usage(format!(
-                "another `wattle up` runs in {}; stop it, or choose another --dir",
-                path.display()
-            ))),
-            Err(TryLockError::Error(error)) => {
-                Err(error).with_context(|| format!("cannot lock {}", path.display()))
-            }
-        }
-    }
 }
 
 impl Up {
@@ -168,7 +129,7 @@ pub(crate) fn run(command: Up) -> anyhow::Result<()> {
     let trace =
         command.trace.as_deref().map(|path| replay::Trace::read(path, &command)).transpose()?;
     block_on(async {
-        let folder = Folder::new(command.dir.as_deref())?;
+        let folder = Folder::open(command.dir.as_deref())?;
         let hardware = command.hardware(&folder)?;
         if let Some(path) = &hardware.clock {
             clock::use_file(path).context("the simulated node's clock")?;
@@ -180,10 +141,10 @@ pub(crate) fn run(command: Up) -> anyhow::Result<()> {
         processes.stop().await;
         services::kill_jobs(&folder.path, &hardware).await;
         match &result {
-            Ok(()) if folder.fresh => {
-                let _ = std::fs::remove_dir_all(&folder.path);
-            }
-            _ => note(&format!("logs and state: {}", folder.path.display())),
+            Ok(()) => folder.end(trace.as_ref().map_or(&[], replay::Trace::ids)),
+            // The error names the cause in full.
+            Err(error) if error.is::<UsageError>() => {}
+            Err(_) => folder.keep(),
         }
         result
     })
@@ -202,7 +163,13 @@ impl Up {
             Some(url) => url.clone(),
             None => bus::start(processes, &folder.path.join("nats"))?,
         };
-        let bus = bus::connect(&url, &self.cluster).await?;
+        let failure = processes.failure();
+        tokio::pin!(failure);
+        let bus = tokio::select! {
+            bus = bus::connect(&url, &self.cluster) => bus?,
+            error = &mut failure => return Err(error),
+            () = shutdown.wait() => return Ok(()),
+        };
         print(bus.url())?;
         if let Some(other) = Running::find() {
             note(&format!(
@@ -230,10 +197,9 @@ impl Up {
             rate: self.rate,
         };
         services::start(processes, &site, hardware)?;
-        let refused = processes.refused();
         tokio::select! {
             ready = services::ready(&bus, hardware) => ready?,
-            () = refused.cancelled() => anyhow::bail!("a service rejected its configuration"),
+            error = &mut failure => return Err(error),
             () = shutdown.wait() => return Ok(()),
         }
         let (budget, carbon) = (self.budget.budget()?, self.carbon.as_deref());
@@ -249,7 +215,7 @@ impl Up {
             folder.path.join("logs").display()
         ));
         let run = self.watch(&bus, hardware, trace, shutdown).await;
-        if folder.fresh {
+        if folder.is_temporary {
             services::cancel_jobs(&bus, JOBS_GRACE).await;
         } else {
             // The launchers checkpoint them; the next `wattle up` in this folder resumes them.

@@ -5,14 +5,16 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use wattle_runtime::clock::wall_now;
 
 use super::{child, simulated_sleep};
 use crate::output::note;
@@ -23,8 +25,13 @@ const GRACE: Duration = Duration::from_secs(5);
 const GRACE_LAUNCHER: Duration = Duration::from_secs(135);
 /// Delay before a note about the wait.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Delay before a restart.
+/// Delay before a restart; doubled after each failed start, up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_millis(300);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// A process that exits within this time of its start has failed to start.
+const START: Duration = Duration::from_secs(2);
+/// Number of consecutive failed starts after which the failure is reported.
+const FAILED_STARTS_MAX: u32 = 3;
 
 /// A program to run.
 #[derive(Clone)]
@@ -92,7 +99,7 @@ impl Program {
 pub(crate) struct Processes {
     logs: PathBuf,
     stop: CancellationToken,
-    refused: CancellationToken,
+    failure: watch::Sender<Option<String>>,
     supervisors: JoinSet<()>,
 }
 
@@ -102,7 +109,7 @@ impl Processes {
         Self {
             logs,
             stop: CancellationToken::new(),
-            refused: CancellationToken::new(),
+            failure: watch::Sender::new(None),
             supervisors: JoinSet::new(),
         }
     }
@@ -114,15 +121,22 @@ impl Processes {
             program,
             logs: self.logs.clone(),
             stop: self.stop.clone(),
-            refused: self.refused.clone(),
+            failure: self.failure.clone(),
         };
         self.supervisors.spawn(supervisor.run(child));
         Ok(())
     }
 
-    /// Cancelled when a process rejects its configuration; a restart would not help.
-    pub(crate) fn refused(&self) -> CancellationToken {
-        self.refused.clone()
+    /// Waits until a process does not start: it rejects its configuration, or it has failed
+    /// [`FAILED_STARTS_MAX`] times. The error names the process and its last line of output.
+    pub(crate) fn failure(&self) -> impl Future<Output = anyhow::Error> + use<> {
+        let mut failure = self.failure.subscribe();
+        async move {
+            match failure.wait_for(Option::is_some).await {
+                Ok(found) => anyhow::anyhow!("{}", found.as_deref().unwrap_or_default()),
+                Err(_) => std::future::pending().await,
+            }
+        }
     }
 
     /// Terminates all processes and waits; a second Ctrl-C kills them at once.
@@ -150,13 +164,15 @@ struct Supervisor {
     program: Program,
     logs: PathBuf,
     stop: CancellationToken,
-    refused: CancellationToken,
+    failure: watch::Sender<Option<String>>,
 }
 
 impl Supervisor {
     async fn run(self, mut child: Child) {
         let name = &self.program.name;
+        let mut failed_starts = 0;
         loop {
+            let started = wall_now();
             let ended = tokio::select! {
                 ended = child.wait() => ended,
                 () = self.stop.cancelled() => {
@@ -164,19 +180,28 @@ impl Supervisor {
                     return;
                 }
             };
-            if let Ok(status) = &ended
-                && status.code() == Some(REFUSED)
-            {
-                let log = self.logs.join(format!("{name}.log"));
-                let log = std::fs::read_to_string(log).unwrap_or_default();
-                note(&format!("{name} does not start: {}", log.lines().last().unwrap_or("?")));
-                self.refused.cancel();
+            let code = ended.as_ref().ok().and_then(ExitStatus::code);
+            if code == Some(REFUSED) {
+                let program = self.program.path.display();
+                self.report(&format!("{name} does not start: {program}: {}", self.last_line()));
                 return;
             }
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            // A process that a signal ended has no exit code, and has not failed by itself.
+            let failed = code.is_some() && wall_now().since(started) < START;
+            failed_starts = if failed { failed_starts + 1 } else { 0 };
+            if failed_starts == FAILED_STARTS_MAX {
+                self.report(&format!(
+                    "{name} does not start: {} ended {FAILED_STARTS_MAX} times within {START:?} \
+                     ({how}): {}",
+                    self.program.path.display(),
+                    self.last_line()
+                ));
+            }
             note(&format!("{name} ended ({how}); starting it again"));
+            let mut pause = (PAUSE * 2_u32.saturating_pow(failed_starts)).min(PAUSE_MAX);
             loop {
-                if tokio::time::timeout(PAUSE, self.stop.cancelled()).await.is_ok() {
+                if tokio::time::timeout(pause, self.stop.cancelled()).await.is_ok() {
                     return;
                 }
                 match self.program.spawn(&self.logs) {
@@ -186,8 +211,24 @@ impl Supervisor {
                     }
                     Err(error) => note(&format!("{error:#}; trying again")),
                 }
+                pause = (pause * 2).min(PAUSE_MAX);
             }
         }
+    }
+
+    /// Reports a failed start. Once the cluster is up only the note is read.
+    fn report(&self, failure: &str) {
+        if self.failure.receiver_count() == 0 {
+            note(failure);
+        }
+        self.failure.send_replace(Some(failure.to_owned()));
+    }
+
+    /// The last line of the program's log.
+    fn last_line(&self) -> String {
+        let log = self.logs.join(format!("{}.log", self.program.name));
+        let log = std::fs::read_to_string(log).unwrap_or_default();
+        log.lines().last().unwrap_or("it printed nothing").to_owned()
     }
 }
 

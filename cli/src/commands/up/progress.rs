@@ -63,25 +63,26 @@ fn at(seconds: f64, line: &str) -> String {
     format!("+{:<6} {line}", span(seconds))
 }
 
-/// The line fits 80 columns with three digits per count, because a wrapped line cannot be redrawn.
+/// The power comes first: a terminal cuts the end of a line that it cannot hold.
+///
+/// With at most two digits per count, or without failed and cancelled jobs, the line fits 80 columns.
 fn line(phases: &BTreeMap<JobId, JobPhase>, power: Power, expected: Option<usize>) -> String {
     let count = |wanted: &[JobPhase]| phases.values().filter(|p| wanted.contains(p)).count();
     let queued = count(&[JobPhase::Queued]);
     let running = count(&[JobPhase::Starting, JobPhase::Running, JobPhase::Stopping]);
     let finished = count(&[JobPhase::Finished]);
     let of = expected.map(|expected| format!("/{expected}")).unwrap_or_default();
-    let mut text = format!("{queued:>3} queued {running:>3} running {finished:>3}{of} finished");
-    let watts = format!("{:.0} W", power.as_w());
-    let (failed, cancelled) = (count(&[JobPhase::Failed]), count(&[JobPhase::Cancelled]));
-    if failed + cancelled == 0 {
-        return format!("{text}   GPUs draw {watts}");
-    }
-    for (jobs, what) in [(failed, "failed"), (cancelled, "cancelled")] {
+    let watts = power.as_w();
+    let mut text = format!(
+        "GPUs {watts:>5.0} W {queued:>2} queued {running:>2} running {finished:>2}{of} finished"
+    );
+    for (phase, label) in [(JobPhase::Failed, "failed"), (JobPhase::Cancelled, "cancelled")] {
+        let jobs = count(&[phase]);
         if jobs > 0 {
-            text.push_str(&format!(" {jobs} {what}"));
+            text.push_str(&format!(" {jobs:>2} {label}"));
         }
     }
-    format!("{text} {watts}")
+    text
 }
 
 #[cfg(test)]
@@ -94,23 +95,28 @@ mod tests {
     }
 
     #[test]
-    fn status_line_fits_80_columns() {
+    fn status_line_fits_80_columns_and_labels_every_number() {
         let power = Power::from_w(99_999);
-        let all = [
+        let many = [
             (JobPhase::Queued, 300),
             (JobPhase::Running, 100),
             (JobPhase::Finished, 300),
-            (JobPhase::Failed, 150),
-            (JobPhase::Cancelled, 149),
+            (JobPhase::Failed, 99),
         ];
-        for some in [&all[..3], &all[..4], &all] {
-            let line = at(99.0 * 86_400.0, &line(&phases(some), power, Some(999)));
+        let all = [
+            (JobPhase::Queued, 99),
+            (JobPhase::Running, 99),
+            (JobPhase::Finished, 99),
+            (JobPhase::Failed, 99),
+            (JobPhase::Cancelled, 99),
+        ];
+        for (some, expected) in [(&many[..3], 999), (&many, 999), (&all, 99)] {
+            let line = at(99.0 * 86_400.0, &line(&phases(some), power, Some(expected)));
             assert!(line.len() <= 80, "{} columns: {line}", line.len());
+            assert!(line.contains("GPUs 99999 W"), "{line}");
         }
         let few = [(JobPhase::Finished, 2), (JobPhase::Failed, 1)];
-        let text = line(&phases(&few), power, Some(24));
-        assert_eq!(text, "  0 queued   0 running   2/24 finished 1 failed 99999 W");
-        let text = line(&phases(&few[..1]), power, None);
-        assert_eq!(text, "  0 queued   0 running   2 finished   GPUs draw 99999 W");
+        let text = line(&phases(&few), Power::from_w(839), Some(24));
+        assert_eq!(text, "GPUs   839 W  0 queued  0 running  2/24 finished  1 failed");
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use wattle_common::job::JobSpec;
+use wattle_common::messages::SubmitJob;
 use wattle_common::{JobId, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
@@ -126,9 +127,9 @@ impl Trace {
     pub(crate) async fn run(&self, bus: &Bus, began: Timestamp) -> anyhow::Result<()> {
         for (job, id) in self.scenario.jobs.iter().zip(&self.ids) {
             clock::sleep_until(began + job.submit).await;
-            let spec = self.spec(job, id, began);
+            let request = SubmitJob { spec: self.spec(job, id, began), submission: None };
             // A killed service restarts, and a known job is not duplicated.
-            while let Err(error) = submit(bus, spec.clone()).await {
+            while let Err(error) = submit(bus, &request).await {
                 if error.is::<UsageError>() {
                     note(&format!("{id} was refused: {error}"));
                     break;

@@ -263,6 +263,13 @@ pub(crate) async fn cancel_jobs(bus: &Bus, patience: Duration) {
             if active.is_empty() {
                 return Ok(());
             }
+            if requested.is_empty() {
+                let jobs = if active.len() == 1 { "job" } else { "jobs" };
+                note(&format!(
+                    "cancelling {} {jobs}; with --dir they can be resumed",
+                    active.len()
+                ));
+            }
             for record in active {
                 let job = record.spec.job;
                 if requested.insert(job.clone())

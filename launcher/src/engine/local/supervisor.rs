@@ -19,7 +19,7 @@ use wattle_runtime::shell::chain;
 use super::process::{self, Signal};
 use super::run_folder::{Claim, End, RunFolder, Started};
 use crate::state::StateError;
-use crate::{Outcome, RunSpec};
+use crate::{Outcome, RunSpec, log};
 
 /// How long to wait for one killed process to end: wall seconds. A process that takes longer hangs
 /// in the kernel (a driver, a network disk).
@@ -157,20 +157,16 @@ fn utc(at: Timestamp) -> String {
         .map_or_else(|_| at.to_string(), |at| at.to_string())
 }
 
-/// Opens the job's log and writes the line that begins an attempt:
-/// `--- JOB attempt 2 on NODE GPU 0,1 at 2026-05-03T09:15:00Z ---`.
+/// Opens the job's log and writes the line that begins an attempt.
 fn open_log(spec: &RunSpec) -> io::Result<fs::File> {
     let path = Path::new(&spec.log_path);
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let mut log = fs::OpenOptions::new().create(true).append(true).open(path)?;
-    let gpus: Vec<String> = spec.gpus.iter().map(ToString::to_string).collect();
-    let at = utc(clock::now());
-    let (job, attempt, node, gpus) = (&spec.job, spec.attempt, &spec.node, gpus.join(","));
+    let mut log_file = fs::OpenOptions::new().create(true).append(true).open(path)?;
+    let time = utc(clock::now());
+    let header = log::header(&spec.job, spec.attempt, &spec.node, &spec.gpus, &time);
     // One write: a process of an earlier attempt may still append to the file.
-    log.write_all(
-        format!("--- {job} attempt {attempt} on {node} GPU {gpus} at {at} ---\n").as_bytes(),
-    )?;
-    Ok(log)
+    log_file.write_all(format!("{header}\n").as_bytes())?;
+    Ok(log_file)
 }

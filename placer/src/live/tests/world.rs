@@ -29,7 +29,7 @@ const WAKES_IN: Duration = Duration::from_secs(20);
 const WORK: u32 = 6;
 
 enum Request {
-    Submit(Box<JobSpec>),
+    Submit(Box<SubmitJob>),
     Cancel(JobId),
 }
 
@@ -138,13 +138,16 @@ impl World {
     // Actions of a test.
 
     pub(super) fn submit(&mut self, spec: JobSpec) {
-        self.ask(Request::Submit(Box::new(spec)));
+        self.request_submit(spec);
     }
     pub(super) fn cancel(&mut self, job: &str) {
         self.ask(Request::Cancel(JobId::new(job).unwrap()));
     }
     pub(super) fn request_submit(&mut self, spec: JobSpec) -> Reply {
-        self.ask(Request::Submit(Box::new(spec)))
+        self.request_submission(SubmitJob { spec, submission: None })
+    }
+    pub(super) fn request_submission(&mut self, request: SubmitJob) -> Reply {
+        self.ask(Request::Submit(Box::new(request)))
     }
     pub(super) fn request_cancel(&mut self, job: &str) -> Reply {
         self.ask(Request::Cancel(JobId::new(job).unwrap()))
@@ -160,9 +163,7 @@ impl World {
     }
     fn send(&mut self, number: u64) {
         let event = match &self.requests[&number].0 {
-            Request::Submit(spec) => {
-                Event::Submitted(number, Box::new(SubmitJob { spec: *spec.clone() }))
-            }
+            Request::Submit(submit) => Event::Submitted(number, submit.clone()),
             Request::Cancel(job) => Event::Cancelled(number, CancelJob { job: job.clone() }),
         };
         self.deliver(event);
@@ -355,12 +356,12 @@ impl World {
                 }
                 Action::Answer(number, reply) => {
                     let (request, answer) = self.requests.get_mut(&number).unwrap();
-                    if let (Request::Submit(spec), Reply::Accepted { .. }) = (request, &reply) {
+                    if let (Request::Submit(submit), Reply::Accepted { .. }) = (request, &reply) {
                         assert!(
-                            self.jobs.contains_key(&spec.job),
+                            self.jobs.contains_key(&submit.spec.job),
                             "stored before it is acknowledged"
                         );
-                        self.log.push(format!("answer {} accepted", spec.job));
+                        self.log.push(format!("answer {} accepted", submit.spec.job));
                     }
                     *answer = Some(reply);
                 }

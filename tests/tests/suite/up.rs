@@ -1,0 +1,107 @@
+//! `wattle up` without `--dir`: its temporary folder, and failures before the cluster is up.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use wattle_tests::{program, until};
+
+fn entries(folder: &Path) -> Vec<String> {
+    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        read.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// `wattle up` with `folder` for its temporary and its state files.
+fn up(folder: &Path, args: &[&str]) -> Command {
+    let temporary = folder.join("tmp");
+    std::fs::create_dir_all(&temporary).unwrap();
+    let mut up = Command::new(program("wattle"));
+    up.arg("up").args(args).env("TMPDIR", temporary).env("XDG_STATE_HOME", folder.join("state"));
+    up
+}
+
+#[test]
+fn a_failed_start_names_the_cause_and_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let fails = |args: &[&str], server: &str, code: i32, expected: &[&str]| {
+        let mut up = up(folder.path(), args);
+        let Output { status, stderr, .. } = up.env("NATS_SERVER", server).output().unwrap();
+        let error = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(code), "{error}");
+        for word in expected {
+            assert!(error.contains(word), "no `{word}` in {error}");
+        }
+        assert!(!error.contains("starting it again"), "{error}");
+        assert!(entries(&folder.path().join("tmp")).is_empty(), "{error}");
+    };
+    fails(&["--simulated", "1x1:voodoo"], "", 2, &["voodoo", "v100"]);
+    let simulated = ["--simulated", "1x1:v100"];
+    fails(&simulated, "/no/such/server", 2, &["NATS_SERVER=/no/such/server", "unset it"]);
+    fails(&simulated, "nats://127.0.0.1:4222", 2, &["not an executable file"]);
+}
+
+/// Another program than a server is tried a few times; its log is kept.
+#[test]
+fn a_server_that_does_not_start_is_reported_with_its_output() {
+    let folder = tempfile::tempdir().unwrap();
+    for (server, expected) in [
+        (program("wattle").display().to_string(), "try '--help'"),
+        ("/bin/false".to_owned(), "ended 3 times within 2s (exit status: 1): it printed nothing"),
+    ] {
+        let mut up = up(folder.path(), &["--simulated", "1x1:v100"]);
+        let Output { status, stderr, .. } = up.env("NATS_SERVER", &server).output().unwrap();
+        let error = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(1), "{error}");
+        assert!(error.contains("nats-server does not start"), "{error}");
+        assert!(error.contains(&server) && error.contains(expected), "{error}");
+        assert!(error.matches("starting it again").count() <= 3, "{error}");
+        let kept = error.lines().find_map(|line| line.strip_prefix("logs and state are kept in "));
+        assert!(Path::new(kept.unwrap()).join("logs/nats-server.log").exists(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn output_of_jobs_outlives_an_interrupted_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("up.err");
+    let mut up = up(folder.path(), &["--simulated", "1x2:v100", "--rate", "60"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let mut url = String::new();
+    BufReader::new(up.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let error = || std::fs::read_to_string(&log).unwrap();
+    until("wattle up is ready", async || error().contains(" is up: ").then_some(())).await;
+    let submit = |job: &str, script: &str| {
+        let output = Command::new(program("wattle"))
+            .args(["submit", "--nats", url.trim(), "--cluster", "local", "--job", job, "--"])
+            .args(["sh", "-c", script])
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, why) = submit("talker", "echo result 42; sleep 600");
+    assert_eq!(code, Some(0), "{why}");
+    // The same command again is another submission, not a repeated request.
+    let (code, why) = submit("talker", "echo result 42; sleep 600");
+    assert_eq!(code, Some(2), "{why}");
+    assert!(why.contains("job `talker` exists already") && why.contains("another id"), "{why}");
+
+    let temporary = folder.path().join("tmp");
+    let state = temporary.join(&entries(&temporary)[0]);
+    let output = state.join("jobs/talker.n0.log");
+    let read = || std::fs::read_to_string(&output).unwrap_or_default();
+    until("the job has printed", async || read().contains("result 42").then_some(())).await;
+    let interrupt = Command::new("kill").args(["-INT", &up.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    assert!(up.wait().unwrap().success(), "{}", error());
+    assert!(read().contains("result 42"), "{}", error());
+    assert_eq!(entries(&state), ["jobs"], "services leave nothing");
+    let kept = state.join("jobs").display().to_string();
+    assert!(error().contains(&kept), "{kept} is not printed: {}", error());
+}
