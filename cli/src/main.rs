@@ -60,6 +60,8 @@ enum Command {
     Tap(commands::tap::Tap),
     /// Simulate a trace under one or more policies, without server or GPU.
     Simulate(commands::simulate::Simulate),
+    /// Estimate what Wattle would have saved on the jobs of a trace.
+    Saving(commands::saving::Saving),
     /// Compare policies at equal energy on a fixed scenario, without server or GPU.
     Compare(commands::compare::Compare),
     /// Measure the predictors on files of measured runs, without server or GPU.
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
         Command::History(command) => commands::history::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),
+        Command::Saving(command) => commands::saving::run(command),
         Command::Compare(command) => commands::compare::run(&command),
         Command::Evaluate(command) => commands::evaluate::run(command),
         Command::Child(command) => commands::up::become_child(&command),

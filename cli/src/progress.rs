@@ -7,7 +7,7 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_runtime::clock::wall_now;
 
-use crate::output::{note, replace_line};
+use crate::output::{note, replace_line, span};
 
 /// Interval between updates on a terminal, wall time.
 const LIVE_EVERY: Duration = Duration::from_millis(500);
@@ -24,6 +24,7 @@ pub(crate) const fn update_interval(live: bool) -> Duration {
 /// Prints progress until dropped; the updated line is then cleared.
 pub(crate) struct Progress {
     name: String,
+    started: Timestamp,
     /// Unit and verb of the count, as in `jobs have ended`.
     unit: &'static str,
     pace: Pace,
@@ -33,16 +34,19 @@ pub(crate) struct Progress {
 impl Progress {
     /// Starts the progress of `name`. `unit` completes the line, as in `jobs have ended`.
     pub(crate) fn start(name: String, unit: &'static str) -> Self {
-        let pace = Pace::new(std::io::stderr().is_terminal(), wall_now());
-        Self { name, unit, pace, shown: false }
+        let started = wall_now();
+        let pace = Pace::new(std::io::stderr().is_terminal(), started);
+        Self { name, started, unit, pace, shown: false }
     }
 
     /// Reports `done` of `total`.
     pub(crate) fn update(&mut self, done: usize, total: usize) {
-        if !self.pace.is_due(wall_now()) {
+        let now = wall_now();
+        if !self.pace.is_due(now) {
             return;
         }
-        let line = line(&self.name, self.unit, done, total);
+        let elapsed = now.since(self.started);
+        let line = line(&self.name, self.unit, done, total, elapsed);
         if self.pace.live {
             replace_line(&line);
             self.shown = true;
@@ -60,9 +64,15 @@ impl Drop for Progress {
     }
 }
 
-fn line(name: &str, unit: &str, done: usize, total: usize) -> String {
+fn line(name: &str, unit: &str, done: usize, total: usize, elapsed: Duration) -> String {
     let percent = 100 * done / total.max(1);
-    format!("{name}: {done} of {total} {unit}, {percent} %")
+    let text = format!("{name}: {done} of {total} {unit}, {percent} %");
+    if done == 0 {
+        return text;
+    }
+    // At the mean speed so far.
+    let left = elapsed.as_secs_f64() * total.saturating_sub(done) as f64 / done as f64;
+    format!("{text}, {} left", span(left))
 }
 
 /// Decides when an update is due.
@@ -102,10 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn line_has_name_count_and_share() {
-        let some = line("powerflow, 1 of 2", "jobs have ended", 4_100, 12_000);
-        assert_eq!(some, "powerflow, 1 of 2: 4100 of 12000 jobs have ended, 34 %");
-        let none = line("fifo, 1 of 1", "jobs have ended", 0, 0);
+    fn line_has_name_count_share_and_time_left() {
+        let elapsed = Duration::from_secs(41);
+        let some = line("powerflow, 1 of 2", "jobs have ended", 4_100, 12_000, elapsed);
+        assert_eq!(some, "powerflow, 1 of 2: 4100 of 12000 jobs have ended, 34 %, 79 s left");
+        let none = line("fifo, 1 of 1", "jobs have ended", 0, 0, elapsed);
         assert_eq!(none, "fifo, 1 of 1: 0 of 0 jobs have ended, 0 %");
     }
 }

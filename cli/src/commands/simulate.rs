@@ -143,31 +143,9 @@ impl Simulate {
         Ok(trace)
     }
 
-    /// The catalog that the trace needs, and what a reader should know of it.
+    /// The catalog that the trace needs, with notes.
     fn world(&self, trace: &Trace) -> anyhow::Result<(World, Vec<String>)> {
-        if trace.jobs.iter().any(|job| job.measured_as.is_some()) {
-            return Ok((gavel::world(), Vec::new()));
-        }
-        let is_measured = |job: &TraceJob| {
-            let named = job.model.as_deref().zip(job.batch);
-            named.is_some_and(|named| measured::jobs().any(|measured| measured == named))
-        };
-        let named = trace.jobs.iter().filter(|job| is_measured(job)).count();
-        match &self.data {
-            Some(dir) if named > 0 => {
-                let measured = Measured::find(dir).map_err(usage_chain)?;
-                let notes = measured.problems.iter().map(ToString::to_string).collect();
-                Ok((measured.world().map_err(usage_chain)?, notes))
-            }
-            None if named > 0 => Ok((
-                World::builtin(),
-                vec![format!(
-                    "{named} jobs are of models and batches that were measured on A100s; with --data, \
-                     the folder of those files, they are simulated as such"
-                )],
-            )),
-            _ => Ok((World::builtin(), Vec::new())),
-        }
+        world_of(trace, self.data.as_deref())
     }
 
     /// The cluster, and how it was inferred where `--cluster` does not give it.
@@ -357,6 +335,33 @@ impl Simulate {
         let carbon = self.carbon.as_deref().and_then(Path::file_name);
         under.extend(carbon.map(|file| format!("the grid of {}", file.to_string_lossy())));
         Ok(under)
+    }
+}
+
+/// The catalog that a trace needs, with notes. `data` is a folder with measured files.
+pub(crate) fn world_of(trace: &Trace, data: Option<&Path>) -> anyhow::Result<(World, Vec<String>)> {
+    if trace.jobs.iter().any(|job| job.measured_as.is_some()) {
+        return Ok((gavel::world(), Vec::new()));
+    }
+    let is_measured = |job: &TraceJob| {
+        let named = job.model.as_deref().zip(job.batch);
+        named.is_some_and(|named| measured::jobs().any(|measured| measured == named))
+    };
+    let named = trace.jobs.iter().filter(|job| is_measured(job)).count();
+    match data {
+        Some(dir) if named > 0 => {
+            let measured = Measured::find(dir).map_err(usage_chain)?;
+            let notes = measured.problems.iter().map(ToString::to_string).collect();
+            Ok((measured.world().map_err(usage_chain)?, notes))
+        }
+        None if named > 0 => Ok((
+            World::builtin(),
+            vec![format!(
+                "{named} jobs are of models and batches that were measured on A100s; with --data, \
+                 the folder of those files, they are simulated as such"
+            )],
+        )),
+        _ => Ok((World::builtin(), Vec::new())),
     }
 }
 

@@ -11,7 +11,7 @@
 mod judge;
 mod limits;
 mod options;
-mod parallel;
+pub(crate) mod parallel;
 mod run;
 mod scenarios;
 mod table;

@@ -4,7 +4,9 @@
 //! [`compare`] runs policies over their tuning parameters and compares their frontiers of
 //! completion time over energy ([`frontier`]) with each other and with lower bounds ([`bound`]).
 //! [`aim`] searches the energy price of a policy under a bound on mean completion time. [`saving`]
-//! summarizes one command's runs over several seeds. [`report`] renders the results as HTML pages.
+//! summarizes one command's runs over several seeds. [`saving_estimate`] compares the schedule that a
+//! trace records with the one that Wattle would have made. [`report`] renders the results as HTML
+//! pages.
 //!
 //! Nothing here is part of a service; only the command line depends on this crate.
 
@@ -14,3 +16,4 @@ pub mod compare;
 pub mod frontier;
 pub mod report;
 pub mod saving;
+pub mod saving_estimate;

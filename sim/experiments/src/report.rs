@@ -17,6 +17,7 @@ mod markers;
 mod node_map;
 mod page;
 mod run_detail;
+mod saving;
 mod scale;
 mod selected_runs;
 mod simulation;
@@ -25,5 +26,6 @@ mod timeline;
 mod waterfall;
 
 pub use comparison::comparison_page;
+pub use saving::saving_page;
 pub use selected_runs::{Recorded, record};
 pub use simulation::simulation_page;

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 ///
 /// # Errors
 /// The error of the first failed task, in order.
-pub(super) fn in_parallel<T: Sync, R: Send, E: Send>(
+pub(crate) fn in_parallel<T: Sync, R: Send, E: Send>(
     tasks: &[T],
     threads: usize,
     work: impl Fn(&T) -> Result<R, E> + Sync,

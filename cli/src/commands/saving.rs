@@ -1,0 +1,177 @@
+//! `wattle saving`: what Wattle would have saved on the jobs of a trace.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wattle_common::job::Sharing;
+use wattle_common::topology::ClusterShape;
+use wattle_experiments::report::saving_page;
+use wattle_experiments::saving_estimate::{SavingEstimate, SavingInput, SavingOptions, estimate};
+use wattle_simulator::CarbonSeries;
+use wattle_simulator::trace;
+
+use crate::atomic_file::AtomicFile;
+use crate::commands::simulate::{restartable, usage_chain, world_of};
+use crate::output::{note, print, usage};
+use crate::progress::Progress;
+
+/// Largest accepted bound on the slowdown: ten times as long.
+const SLOWDOWN_MAX: f64 = 9.0;
+
+/// Estimate what Wattle would have saved on the jobs of a trace.
+///
+/// The baseline is the trace's own schedule where it records starts and ends, as `sacct` does,
+/// otherwise FIFO. Wattle is simulated with its predictor.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  wattle saving --trace sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
+)]
+pub(crate) struct Saving {
+    /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// Format of the trace: philly, tiresias, gavel, elasticflow, chronus, sacct [default: detected]
+    #[arg(long, value_name = "NAME")]
+    trace_format: Option<String>,
+    /// Only the first jobs of the trace [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    jobs: Option<u64>,
+    /// The cluster that ran the jobs, or a TOML file
+    #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
+    cluster: ClusterShape,
+    /// Folder with measured files, searched recursively; needed for the A100 jobs of ElasticFlow's trace
+    #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
+    data: Option<PathBuf>,
+    /// Bound on the mean completion time, relative to Wattle with free energy on the same jobs: 5% or 0.05
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = parse_share)]
+    max_slowdown: f64,
+    /// Price of energy, per kWh
+    #[arg(long, value_name = "PRICE")]
+    price_kwh: Option<f64>,
+    /// Currency of the price
+    #[arg(long, value_name = "NAME", default_value = "EUR", requires = "price_kwh")]
+    currency: String,
+    /// Carbon intensity series: at_s,g_per_kwh (or EIA's or WattTime's columns)
+    #[arg(long, value_name = "FILE", conflicts_with = "intensity")]
+    carbon: Option<PathBuf>,
+    /// Constant carbon intensity, g/kWh
+    #[arg(long, value_name = "G_PER_KWH")]
+    intensity: Option<f64>,
+    /// Which jobs may be stopped, moved and resized, where the trace does not state it: none, all, a
+    /// file of job ids, or a share of the jobs such as 0.3, chosen by a hash of the id
+    #[arg(long, value_name = "none|all|FILE|SHARE", default_value = "none")]
+    restartable: String,
+    /// Which jobs may share a GPU: never, consented, any; no job of a trace declares consent
+    #[arg(long, value_name = "RULE", default_value_t = Sharing::Never)]
+    share: Sharing,
+    /// Keep unused nodes awake
+    #[arg(long)]
+    no_sleep: bool,
+    /// Random seed of drawn workloads and measurement noise
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Write a self-contained page to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write the jobs and nodes of the schedules to this file, as CSV
+    #[arg(long, value_name = "FILE")]
+    jobs_csv: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Reads `5%` or `0.05`.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let wrong = || format!("invalid share `{text}`: expected a percentage such as 5%, or 0.05");
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
+        // A plain 5 is more often meant as 5 % than as 500 %.
+        None => match text.parse::<f64>().map_err(|_| wrong())? {
+            share if share >= 1.0 => return Err(wrong()),
+            share => share,
+        },
+    };
+    if (0.0..=SLOWDOWN_MAX).contains(&share) { Ok(share) } else { Err(wrong()) }
+}
+
+impl Saving {
+    fn check(&self) -> anyhow::Result<()> {
+        for (name, value) in [("--price-kwh", self.price_kwh), ("--intensity", self.intensity)] {
+            if let Some(value) = value.filter(|value| !(*value >= 0.0 && value.is_finite())) {
+                return Err(usage(format!("{name} {value}: give a number of at least 0")));
+            }
+        }
+        Ok(())
+    }
+
+    fn estimate(&self) -> anyhow::Result<SavingEstimate> {
+        let restartable = restartable(&self.restartable)?;
+        let format = self.trace_format.as_deref();
+        let mut trace = trace::read_as(&self.trace, format).map_err(usage_chain)?;
+        trace.keep_first(self.jobs.map_or(usize::MAX, |jobs| jobs as usize));
+        let (world, notes) = world_of(&trace, self.data.as_deref())?;
+        let carbon =
+            self.carbon.as_deref().map(CarbonSeries::read).transpose().map_err(usage_chain)?;
+        let input = SavingInput {
+            world: &world,
+            trace: &trace,
+            cluster: &self.cluster,
+            carbon: carbon.as_ref(),
+            restartable: &restartable,
+        };
+        let options = SavingOptions {
+            max_slowdown: self.max_slowdown,
+            share: self.share,
+            sleep: !self.no_sleep,
+            seed: self.seed,
+            threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            ..SavingOptions::default()
+        };
+        let mut progress = Progress::start("saving".to_owned(), "jobs of all runs have ended");
+        let mut report = |ended: usize, of: usize| progress.update(ended, of);
+        let estimate = estimate(&input, options, &mut report).map_err(usage_chain)?;
+        drop(progress);
+        let trace_notes = trace.notes.iter().map(ToString::to_string);
+        for text in trace_notes.chain(notes) {
+            note(&format!("note: {text}"));
+        }
+        for (name, schedule) in &estimate.schedules {
+            for text in &schedule.notes {
+                note(&format!("note: {name}: {text}"));
+            }
+        }
+        Ok(estimate.priced(self.price_kwh, self.intensity))
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(command: Saving) -> anyhow::Result<()> {
+    command.check()?;
+    let open = |path: &Option<PathBuf>| path.as_deref().map(AtomicFile::open).transpose();
+    let (report, csv) = (open(&command.report)?, open(&command.jobs_csv)?);
+    let estimate = command.estimate()?;
+    if command.json {
+        print(&estimate.to_json())?;
+    } else {
+        print(&estimate.to_screen(&command.currency))?;
+    }
+    if let Some(csv) = csv {
+        csv.write(&estimate.to_csv())?;
+    }
+    report.map_or(Ok(()), |file| file.write(&saving_page(&estimate, &command.currency)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slowdowns_are_percentages_or_fractions() {
+        assert_eq!((parse_share("5%"), parse_share("0.05")), (Ok(0.05), Ok(0.05)));
+        assert_eq!((parse_share("0"), parse_share("150 %")), (Ok(0.0), Ok(1.5)));
+        for wrong in ["5", "", "%", "-1%", "nan", "2000%", "x"] {
+            assert!(parse_share(wrong).unwrap_err().contains("5%"), "{wrong}");
+        }
+    }
+}

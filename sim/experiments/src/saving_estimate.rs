@@ -1,0 +1,286 @@
+//! The saving that Wattle would have made on the jobs of a trace.
+//!
+//! The baseline is the schedule that the trace records, replayed at default caps and clocks with all
+//! nodes awake ([`wattle_simulator::replay`]). A trace without recorded starts and ends has FIFO as
+//! baseline. Wattle's schedule is a simulation of the policy `wattle` on predictions, at the energy
+//! price of least energy within a bound on mean completion time ([`crate::aim`]). Both are counted
+//! over one period: from the first submission to the last completion of either.
+//!
+//! * Leave-one-out parts: the same run without caps and clocks, without sharing, without other
+//!   sizes, without node sleep, each at the same price. A part is the energy that the run without it
+//!   uses more. Parts interact, so their sum differs from the saving.
+//! * The interval combines the spread over seeds ([`interval`]) and the prediction errors of the run.
+//! * A large trace is simulated on a sample of its jobs and nodes ([`sample`]). The sample's relative
+//!   saving is applied to the baseline of all jobs.
+
+mod interval;
+mod sample;
+mod schedule;
+mod screen;
+mod study;
+
+pub use sample::Sample;
+pub use schedule::{Schedule, Times};
+pub use study::estimate;
+
+use serde::Serialize;
+use wattle_common::job::Sharing;
+use wattle_common::topology::ClusterShape;
+use wattle_simulator::replay::ReplayError;
+use wattle_simulator::trace::Trace;
+use wattle_simulator::{CarbonSeries, Restartable, ScenarioError, SimulationError};
+use wattle_world::World;
+
+/// Largest number of jobs that is simulated; a larger trace is sampled.
+pub const JOBS_MAX: usize = 3_000;
+/// Largest number of nodes that is simulated with that many jobs.
+pub const NODES_MAX: usize = 24;
+/// Number of further seeds for the interval.
+pub const SEEDS: u64 = 5;
+
+/// The input of an estimate.
+#[derive(Clone, Copy, Debug)]
+pub struct SavingInput<'a> {
+    /// The catalog.
+    pub world: &'a World,
+    /// The jobs.
+    pub trace: &'a Trace,
+    /// The cluster that ran them.
+    pub cluster: &'a ClusterShape,
+    /// The grid's carbon intensity over time.
+    pub carbon: Option<&'a CarbonSeries>,
+    /// The jobs that may be stopped, moved and resized.
+    pub restartable: &'a Restartable,
+}
+
+/// The options of an estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SavingOptions {
+    /// Bound on the mean completion time relative to the time aim's, minus 1.
+    pub max_slowdown: f64,
+    /// Which jobs may share a GPU.
+    pub share: Sharing,
+    /// Whether unused nodes may sleep.
+    pub sleep: bool,
+    /// Random seed.
+    pub seed: u64,
+    /// Number of further seeds for the interval.
+    pub seeds: u64,
+    /// Largest number of simulated jobs, and of nodes with that many jobs.
+    pub jobs_max: usize,
+    /// Largest number of simulated nodes.
+    pub nodes_max: usize,
+    /// Number of threads.
+    pub threads: usize,
+}
+
+impl Default for SavingOptions {
+    fn default() -> Self {
+        Self {
+            max_slowdown: 0.05,
+            share: Sharing::Never,
+            sleep: true,
+            seed: 7,
+            seeds: SEEDS,
+            jobs_max: JOBS_MAX,
+            nodes_max: NODES_MAX,
+            threads: 1,
+        }
+    }
+}
+
+/// Why no estimate can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum SavingError {
+    /// An unknown workload or GPU type.
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    /// A simulation failed.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
+    /// The recorded schedule cannot be replayed.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// No job completed in both schedules.
+    #[error("no job completes in both schedules; is the cluster large enough for the jobs?")]
+    NoJobs,
+}
+
+/// Totals of one schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Totals {
+    /// Energy of all nodes, kWh.
+    pub energy_kwh: f64,
+    /// Mean time from submission to completion, s.
+    pub jct_s_mean: f64,
+    /// Its 95th percentile, s.
+    pub jct_s_p95: f64,
+    /// Mean completion time without the time on GPUs, s.
+    pub wait_s_mean: f64,
+    /// Its 95th percentile, s.
+    #[serde(skip)]
+    pub wait_s_p95: f64,
+    /// Emissions, kg; `None` without a carbon series.
+    #[serde(skip)]
+    pub carbon_kg: Option<f64>,
+}
+
+/// Energy with its interval, and what it costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Saved {
+    /// Energy of the baseline minus Wattle's, kWh.
+    pub energy_kwh: f64,
+    /// Lower end of the 90 % interval, kWh.
+    pub energy_kwh_low: f64,
+    /// Its upper end, kWh.
+    pub energy_kwh_high: f64,
+    /// Cost of that energy; null without a price.
+    pub cost: Option<f64>,
+    /// Emissions of that energy, kg; null without an intensity.
+    pub carbon_kg: Option<f64>,
+}
+
+/// Energy that a run without one part uses more than the run with all, kWh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Parts {
+    /// Without caps and clocks.
+    pub settings: f64,
+    /// Without sharing of GPUs.
+    pub packing: f64,
+    /// Without other numbers of GPUs than requested.
+    pub sizes: f64,
+    /// Without node sleep.
+    pub sleep: f64,
+}
+
+/// The saving under another declaration of restartable jobs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct End {
+    /// Saved energy, kWh.
+    pub energy_kwh: f64,
+    /// Mean completion time, s.
+    pub jct_s_mean: f64,
+}
+
+/// An estimate of the saving.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavingEstimate {
+    /// The trace's name.
+    pub trace: String,
+    /// The cluster.
+    pub cluster: String,
+    /// Number of jobs of the trace.
+    pub jobs: usize,
+    /// Length of the period, s.
+    pub period_s: f64,
+    /// Whether the baseline is the recorded schedule; otherwise it is FIFO.
+    pub recorded: bool,
+    /// The baseline.
+    pub baseline: Totals,
+    /// Wattle's schedule.
+    pub wattle: Totals,
+    /// The saving; cost and emissions are filled in by [`SavingEstimate::priced`].
+    pub saved: Saved,
+    /// The parts of the saving.
+    pub parts: Parts,
+    /// The saving if no job, and if every job, may be stopped, moved and resized.
+    pub ends: [End; 2],
+    /// Energy price of the selected run, s/J.
+    pub price: f64,
+    /// Its mean completion time relative to the time aim's, minus 1.
+    pub slowdown: f64,
+    /// The options of the estimate.
+    pub options: SavingOptions,
+    /// What the estimate assumes, and how it was made.
+    pub assumptions: Vec<String>,
+    /// The schedules from which the totals can be computed: `baseline`, `wattle`, and for a sampled
+    /// trace `baseline-all`, the baseline of all jobs.
+    pub schedules: Vec<(&'static str, Schedule)>,
+}
+
+impl SavingEstimate {
+    /// Adds the cost at a price per kWh, and emissions at a constant intensity in g/kWh where the
+    /// estimate has no carbon series.
+    #[must_use]
+    pub fn priced(mut self, per_kwh: Option<f64>, g_per_kwh: Option<f64>) -> Self {
+        self.saved.cost = per_kwh.map(|price| self.saved.energy_kwh * price);
+        let emitted = self.baseline.carbon_kg.zip(self.wattle.carbon_kg);
+        let by_series = emitted.map(|(before, after)| before - after);
+        let constant = g_per_kwh.map(|intensity| self.saved.energy_kwh * intensity / 1e3);
+        self.saved.carbon_kg = by_series.or(constant);
+        self
+    }
+
+    /// Saved energy relative to the baseline's.
+    #[must_use]
+    pub fn share(&self, energy_kwh: f64) -> f64 {
+        if self.baseline.energy_kwh > 0.0 { energy_kwh / self.baseline.energy_kwh } else { 0.0 }
+    }
+
+    /// One JSON object with a line break at its end.
+    ///
+    /// # Panics
+    /// Never: all fields are plain values.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Shape<'a> {
+            trace: &'a str,
+            cluster: &'a str,
+            baseline: Totals,
+            wattle: Totals,
+            saved: Saved,
+            parts: Parts,
+            assumptions: &'a [String],
+        }
+        let shape = Shape {
+            trace: &self.trace,
+            cluster: &self.cluster,
+            baseline: self.baseline,
+            wattle: self.wattle,
+            saved: self.saved,
+            parts: self.parts,
+            assumptions: &self.assumptions,
+        };
+        let mut text = serde_json::to_string(&shape).expect("plain values become JSON");
+        text.push('\n');
+        text
+    }
+
+    /// The jobs and nodes of the schedules as CSV. Energy of a schedule is the sum of the column
+    /// `energy_kwh` over its rows.
+    #[must_use]
+    pub fn to_csv(&self) -> String {
+        let mut text = String::from(
+            "schedule,kind,id,gpus,submit_s,start_s,end_s,on_gpus_s,awake_s,asleep_s,awake_w,asleep_w,energy_kwh\n",
+        );
+        let cell = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+        for (name, schedule) in &self.schedules {
+            for job in &schedule.detail.jobs {
+                text.push_str(&format!(
+                    "{name},job,{},{},{},{},{},{},,,,,{:.9}\n",
+                    job.id,
+                    job.gpus,
+                    job.submit_s,
+                    cell(job.start_s),
+                    cell(job.end_s),
+                    job.on_gpus_s,
+                    job.energy_kwh
+                ));
+            }
+            for node in &schedule.detail.nodes {
+                text.push_str(&format!(
+                    "{name},node,{},{},,,,,{},{},{},{},{:.9}\n",
+                    node.id,
+                    node.gpus,
+                    node.awake_s,
+                    node.asleep_s,
+                    node.awake_w,
+                    node.asleep_w,
+                    node.energy_kwh()
+                ));
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,368 @@
+//! The answer on one screen of at most 80 columns, and its assumptions in words.
+
+use std::fmt::Write as _;
+
+use wattle_common::job::Sharing;
+use wattle_simulator::Restartable;
+
+use super::study::Made;
+use super::{SavingEstimate, Totals};
+
+/// Width of the screen.
+const WIDTH: usize = 80;
+
+impl SavingEstimate {
+    /// The answer in lines of at most 80 columns: verdict, table, parts, assumptions, and a last line
+    /// in plain words. `currency` names the unit of the cost.
+    #[must_use]
+    pub fn to_screen(&self, currency: &str) -> String {
+        let mut text = String::new();
+        let mut line = |words: &str| {
+            text.push_str(&wrapped(words, 0));
+            text.push('\n');
+        };
+        line(&self.verdict(currency));
+        line("");
+        line(&format!(
+            "{} on {}: {} jobs, {}",
+            self.trace,
+            self.cluster,
+            grouped(self.jobs as f64),
+            span(self.period_s)
+        ));
+        for row in self.table() {
+            line(&row);
+        }
+        line("");
+        line("saved by, each switched off in turn at the same energy price:");
+        for row in self.part_rows() {
+            line(&row);
+        }
+        let of = |i: usize| {
+            let end = self.ends[i];
+            format!("{} ({})", energy(end.energy_kwh), percent(self.share(end.energy_kwh)))
+        };
+        line(&format!("saved if no job is restartable: {}, if every job is: {}", of(0), of(1)));
+        line("");
+        line("assumptions:");
+        for assumption in &self.assumptions {
+            let _ = writeln!(text, "* {}", wrapped(assumption, 2));
+        }
+        text.push('\n');
+        text.push_str(&wrapped(&self.conclusion(), 0));
+        text.push('\n');
+        text
+    }
+
+    /// Saved energy, its interval, cost and emissions.
+    #[must_use]
+    pub fn verdict(&self, currency: &str) -> String {
+        let saved = self.saved;
+        let verb = if saved.energy_kwh >= 0.0 { "saved" } else { "cost" };
+        let (low, high) = (saved.energy_kwh_low, saved.energy_kwh_high);
+        let mut text = format!(
+            "Wattle would have {verb} {}, {} of {} ({} to {}, 90 % interval)",
+            energy(saved.energy_kwh.abs()),
+            percent(self.share(saved.energy_kwh).abs()),
+            energy(self.baseline.energy_kwh),
+            percent(self.share(low)),
+            percent(self.share(high)),
+        );
+        let _ = match (saved.cost, saved.carbon_kg) {
+            (Some(cost), Some(kg)) => {
+                write!(text, ": {} and {} CO2", money(cost, currency), mass(kg))
+            }
+            (Some(cost), None) => write!(text, ": {}", money(cost, currency)),
+            (None, Some(kg)) => write!(text, ": {} CO2", mass(kg)),
+            (None, None) => Ok(()),
+        };
+        text
+    }
+
+    /// The table of both schedules.
+    fn table(&self) -> Vec<String> {
+        let (before, after) = (&self.baseline, &self.wattle);
+        let name = if self.recorded { "as recorded" } else { "FIFO" };
+        let mut rows = vec![format!("{:<24}{:>16}{:>16}{:>12}", "", name, "Wattle", "change")];
+        let mut row = |name: &str, of: fn(&Totals) -> f64, show: fn(f64) -> String| {
+            let (old, new) = (of(before), of(after));
+            let change = if old > 0.0 { signed_percent(new / old - 1.0) } else { "-".to_owned() };
+            rows.push(format!("{name:<24}{:>16}{:>16}{change:>12}", show(old), show(new)));
+        };
+        row("energy", |totals| totals.energy_kwh, energy);
+        row("completion, mean", |totals| totals.jct_s_mean, span);
+        row("completion, 95 % within", |totals| totals.jct_s_p95, span);
+        row("wait, mean", |totals| totals.wait_s_mean, span);
+        row("wait, 95 % within", |totals| totals.wait_s_p95, span);
+        if before.carbon_kg.is_some() {
+            row("CO2", |totals| totals.carbon_kg.unwrap_or(0.0), mass);
+        }
+        rows
+    }
+
+    fn part_rows(&self) -> Vec<String> {
+        let no_resizing = self.parts.sizes == 0.0;
+        let packing = match self.options.share {
+            Sharing::Never => "no job shares a GPU (--share never)",
+            Sharing::Consented => "no job of a trace consents (--share consented)",
+            Sharing::Any if no_resizing => "only restartable jobs share (--restartable)",
+            Sharing::Any => "",
+        };
+        let rows = [
+            ("caps and clocks", self.parts.settings, ""),
+            (
+                "sleeping nodes",
+                self.parts.sleep,
+                if self.options.sleep { "" } else { "--no-sleep" },
+            ),
+            ("packing", self.parts.packing, packing),
+            (
+                "sizes",
+                self.parts.sizes,
+                if no_resizing { "no job is resized (--restartable)" } else { "" },
+            ),
+        ];
+        let row = |(name, kwh, note): (&str, f64, &str)| {
+            let share = signed_percent(self.share(kwh));
+            format!("  {name:<16}{:>14}{share:>9}  {note}", energy(kwh)).trim_end().to_owned()
+        };
+        rows.into_iter().map(row).collect()
+    }
+
+    /// Whether it is worth it, in plain words.
+    #[must_use]
+    pub fn conclusion(&self) -> String {
+        let share = self.share(self.saved.energy_kwh);
+        let low = self.share(self.saved.energy_kwh_low);
+        let change = if self.baseline.jct_s_mean > 0.0 {
+            self.wattle.jct_s_mean / self.baseline.jct_s_mean - 1.0
+        } else {
+            0.0
+        };
+        let jobs = match change {
+            c if c < -0.005 => format!("jobs complete {} sooner on average", percent(-c)),
+            c if c > 0.005 => format!("jobs complete {} later on average", percent(c)),
+            _ => "jobs complete as soon as before".to_owned(),
+        };
+        let mostly_sleep = self.parts.sleep > 0.5 * self.saved.energy_kwh;
+        let sleep = if self.saved.energy_kwh > 0.0 && mostly_sleep {
+            " Most of it comes from sleeping nodes, which Slurm can also suspend."
+        } else {
+            ""
+        };
+        if low > 0.0 && change <= self.options.max_slowdown {
+            format!("Worth it: about {} less energy, and {jobs}.{sleep}", percent(share))
+        } else if low > 0.0 {
+            format!(
+                "A trade: about {} less energy, but {jobs}, more than the bound of {}.{sleep}",
+                percent(share),
+                percent(self.options.max_slowdown)
+            )
+        } else if share > 0.0 {
+            format!("Not certain: the interval includes no saving, and {jobs}.{sleep}")
+        } else {
+            format!("Not worth it for energy: nothing is saved, and {jobs}.")
+        }
+    }
+}
+
+impl Made<'_> {
+    /// What the estimate assumes, most important first.
+    pub(super) fn assumptions(&self, estimate: &SavingEstimate) -> Vec<String> {
+        let mut all = Vec::new();
+        all.push(if estimate.recorded {
+            "Baseline: starts and ends as recorded, at default caps and clocks, all nodes awake, on \
+             the GPUs of the first fit."
+                .to_owned()
+        } else {
+            "Baseline: FIFO with exclusive GPUs, default caps and clocks, all nodes awake; the trace \
+             has no recorded starts and ends."
+                .to_owned()
+        });
+        let drawn: usize = self
+            .scenario
+            .workloads
+            .iter()
+            .filter(|share| share.drawn)
+            .map(|share| share.jobs)
+            .sum();
+        if drawn > 0 {
+            all.push(format!(
+                "Workloads of {} of {} jobs are not in the trace and drawn from the catalog.",
+                grouped(drawn as f64),
+                grouped(estimate.jobs as f64)
+            ));
+        }
+        let declared = match self.restartable {
+            Restartable::None => "no job".to_owned(),
+            other => {
+                other.to_string().replace(" is restartable", "").replace(" are restartable", "")
+            }
+        };
+        all.push(format!(
+            "Stopped, moved or resized where the trace does not state it: {declared}. Sharing a GPU: {}.",
+            estimate.options.share
+        ));
+        if estimate.options.sleep {
+            all.push(
+                "Unused nodes sleep 5 minutes after their last job and wake for queued jobs; Slurm \
+                 can suspend nodes too. Without: --no-sleep."
+                    .to_owned(),
+            );
+        }
+        if let Some(sample) = self.sample {
+            all.push(self.sampled(sample));
+        }
+        all.push(format!(
+            "Energy price {:.2e} s/J: mean completion {} above the time aim's on the same jobs \
+             (bound {}), which is not the recorded schedule's.",
+            estimate.price,
+            percent(estimate.slowdown),
+            percent(estimate.options.max_slowdown)
+        ));
+        all.push(format!(
+            "Interval: {} seeds of workloads and measurement noise (+-{}); power and speed at other \
+             settings as wrong as the run's predictions, {} (+-{}).",
+            estimate.options.seeds + 1,
+            energy(self.by_seeds),
+            percent(self.error),
+            energy(self.by_model)
+        ));
+        all.push(
+            "Killed and failed jobs do the same work; GPU power as in published measurements."
+                .to_owned(),
+        );
+        all
+    }
+
+    fn sampled(&self, sample: &super::Sample) -> String {
+        let mut text = format!("Simulated on {} jobs", grouped(sample.trace.jobs.len() as f64));
+        if sample.thinned > 1 {
+            let _ = write!(text, ", 1 of {} by GPU time, on {}", sample.thinned, sample.cluster);
+        }
+        if sample.is_window {
+            text.push_str(", consecutive from the middle");
+        }
+        text.push_str("; relative saving applied to all jobs, times are the sample's");
+        if sample.too_large > 0 {
+            let _ = write!(text, "; {} larger jobs left out", sample.too_large);
+        }
+        text.push('.');
+        text
+    }
+}
+
+/// Text broken at spaces into lines of at most [`WIDTH`] columns; later lines begin at `indent`.
+fn wrapped(text: &str, indent: usize) -> String {
+    // Rows of tables fit and keep their spaces.
+    if indent == 0 && text.chars().count() <= WIDTH {
+        return text.to_owned();
+    }
+    let mut lines = vec![String::new()];
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        let last = lines.last_mut().expect("there is a first line");
+        if column > indent && column + 1 + width > WIDTH {
+            lines.push(format!("{}{word}", " ".repeat(indent)));
+            column = indent + width;
+        } else {
+            if column > indent {
+                last.push(' ');
+                column += 1;
+            }
+            last.push_str(word);
+            column += width;
+        }
+    }
+    lines.join("\n")
+}
+
+/// A number with commas between thousands.
+fn grouped(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < -0.5 { format!("-{text}") } else { text }
+}
+
+/// Energy with a unit of its size.
+fn energy(kwh: f64) -> String {
+    match kwh.abs() {
+        size if size >= 99_999.5 => format!("{} MWh", grouped(kwh / 1e3)),
+        size if size >= 99.95 => format!("{} kWh", grouped(kwh)),
+        size if size >= 9.995 => format!("{kwh:.1} kWh"),
+        size if size < 0.005 => "0 kWh".to_owned(),
+        _ => format!("{kwh:.2} kWh"),
+    }
+}
+
+/// Mass with a unit of its size.
+fn mass(kg: f64) -> String {
+    match kg.abs() {
+        size if size >= 9_999.5 => format!("{:.1} t", kg / 1e3),
+        size if size >= 99.95 => format!("{} kg", grouped(kg)),
+        _ => format!("{kg:.1} kg"),
+    }
+}
+
+fn money(cost: f64, currency: &str) -> String {
+    if cost.abs() >= 9_999.5 {
+        format!("{currency} {}", grouped(cost))
+    } else {
+        format!("{currency} {cost:.2}")
+    }
+}
+
+/// A share in per cent: one decimal below ten.
+fn percent(share: f64) -> String {
+    let value = 100.0 * share;
+    if value.abs() >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
+}
+
+/// A relative change in per cent.
+fn signed_percent(change: f64) -> String {
+    match format!("{:+.1} %", 100.0 * change) {
+        zero if zero == "-0.0 %" || zero == "+0.0 %" => "0.0 %".to_owned(),
+        text => text,
+    }
+}
+
+/// A duration with a unit of its size.
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7_200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 360_000.0 => format!("{:.1} h", s / 3_600.0),
+        s => format!("{:.1} d", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_at_80_columns() {
+        let text = wrapped(&"word ".repeat(60), 2);
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  word")), "{text}");
+        assert_eq!(text.split_whitespace().count(), 60);
+    }
+
+    #[test]
+    fn numbers_have_units_of_their_size() {
+        let energies = [0.0, 1.234, 12.34, 1_234.5, 1_234_567.0, -250.0].map(energy);
+        assert_eq!(
+            energies,
+            ["0 kWh", "1.23 kWh", "12.3 kWh", "1,234 kWh", "1,235 MWh", "-250 kWh"]
+        );
+        assert_eq!([0.012, 0.165, -0.02].map(percent), ["1.2 %", "16 %", "-2.0 %"]);
+        assert_eq!(signed_percent(-0.0001), "0.0 %");
+    }
+}
