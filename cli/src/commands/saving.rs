@@ -128,7 +128,7 @@ impl Saving {
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             ..SavingOptions::default()
         };
-        let mut progress = Progress::start("saving".to_owned(), "jobs of all runs have ended");
+        let mut progress = Progress::start("saving".to_owned(), "simulation steps");
         let mut report = |ended: usize, of: usize| progress.update(ended, of);
         let estimate = estimate(&input, options, &mut report).map_err(usage_chain)?;
         drop(progress);
@@ -136,7 +136,7 @@ impl Saving {
         for text in trace_notes.chain(notes) {
             note(&format!("note: {text}"));
         }
-        for (name, schedule) in &estimate.schedules {
+        for (name, _, schedule) in estimate.schedules.iter().take(2) {
             for text in &schedule.notes {
                 note(&format!("note: {name}: {text}"));
             }

@@ -11,7 +11,8 @@ use crate::saving_estimate::{SavingEstimate, Totals};
 #[must_use]
 pub fn saving_page(estimate: &SavingEstimate, currency: &str) -> String {
     let lead = html! {
-        p.headline { (estimate.verdict(currency)) "." }
+        p.headline { (estimate.verdict()) "." }
+        @if let Some(worth) = estimate.worth(currency) { p { (worth) "." } }
         p.lead { (estimate.conclusion()) }
         p { (estimate.trace) " on " (estimate.cluster) ": " (estimate.jobs) " jobs, " (duration(estimate.period_s)) "." }
     };

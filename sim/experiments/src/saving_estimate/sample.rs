@@ -25,24 +25,23 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// A sample of at most about `jobs_max` jobs and `nodes_max` nodes; `None` where the trace on its
-    /// cluster is not larger. A node count that is not a multiple of k is rounded.
+    /// A sample of at most about `jobs_max` jobs on at least `nodes_min` nodes of each group; `None`
+    /// where the trace is not larger. A node count that is not a multiple of k is rounded up.
     #[must_use]
     pub fn of(
         trace: &Trace,
         cluster: &ClusterShape,
         jobs_max: usize,
-        nodes_max: usize,
+        nodes_min: u32,
         seed: u64,
     ) -> Option<Self> {
         let jobs = trace.jobs.len();
-        if jobs <= jobs_max && (cluster.node_count() <= nodes_max || jobs <= jobs_max / 4) {
+        if jobs <= jobs_max {
             return None;
         }
-        let wanted = jobs.div_ceil(jobs_max).max(cluster.node_count().div_ceil(nodes_max));
-        // Each group of nodes keeps at least two nodes.
+        let wanted = u32::try_from(jobs.div_ceil(jobs_max)).unwrap_or(u32::MAX);
         let smallest = cluster.groups().iter().map(|group| group.nodes).min().unwrap_or(1);
-        let factor = (wanted as u32).clamp(1, (smallest / 2).max(1));
+        let factor = wanted.clamp(1, (smallest / nodes_min.max(1)).max(1));
         let (thin, too_large) = thinned(trace, cluster, factor, seed);
         let mut sampled = thin.1;
         let is_window = sampled.jobs.len() > jobs_max;
@@ -68,7 +67,7 @@ fn thinned(
     }
     let groups = cluster.groups().iter().map(|group| {
         let mut group = group.clone();
-        group.nodes = group.nodes.div_ceil(factor).max(2);
+        group.nodes = group.nodes.div_ceil(factor);
         group
     });
     let small = ClusterShape::of(groups.collect()).unwrap_or_else(|_| cluster.clone());
@@ -114,27 +113,27 @@ mod tests {
     #[test]
     fn small_traces_are_not_sampled() {
         let cluster = "4x8:a100".parse().unwrap();
-        assert_eq!(Sample::of(&trace(500), &cluster, 500, 20, 7), None);
+        assert_eq!(Sample::of(&trace(500), &cluster, 500, 8, 7), None);
     }
 
     #[test]
     fn sample_keeps_the_load_and_the_period() {
         let (all, cluster) = (trace(20_000), "320x8:a100".parse().unwrap());
-        let sample = Sample::of(&all, &cluster, 1_000, 16, 7).unwrap();
+        let sample = Sample::of(&all, &cluster, 1_000, 8, 7).unwrap();
         assert_eq!((sample.thinned, sample.cluster.node_count()), (20, 16));
         assert!(!sample.is_window && sample.too_large == 0);
         assert_eq!(sample.trace.jobs.len(), 1_000);
         let share = gpu_s(&sample.trace) * 20.0 / gpu_s(&all);
         assert!((share - 1.0).abs() < 0.01, "{share}");
         assert!(sample.trace.jobs.windows(2).all(|pair| pair[0].submit <= pair[1].submit));
-        assert_eq!(Sample::of(&all, &cluster, 1_000, 16, 7).unwrap(), sample);
-        assert_ne!(Sample::of(&all, &cluster, 1_000, 16, 8).unwrap(), sample);
+        assert_eq!(Sample::of(&all, &cluster, 1_000, 8, 7).unwrap(), sample);
+        assert_ne!(Sample::of(&all, &cluster, 1_000, 8, 8).unwrap(), sample);
     }
 
     #[test]
     fn small_cluster_is_sampled_by_a_window() {
         let (all, cluster) = (trace(20_000), "2x8:a100".parse().unwrap());
-        let sample = Sample::of(&all, &cluster, 1_000, 16, 7).unwrap();
+        let sample = Sample::of(&all, &cluster, 1_000, 8, 7).unwrap();
         assert!(sample.is_window);
         assert_eq!((sample.thinned, sample.trace.jobs.len()), (1, 1_000));
         assert_eq!(sample.trace.jobs[0], all.jobs[9_500]);

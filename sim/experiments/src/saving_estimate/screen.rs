@@ -21,7 +21,10 @@ impl SavingEstimate {
             text.push_str(&wrapped(words, 0));
             text.push('\n');
         };
-        line(&self.verdict(currency));
+        line(&self.verdict());
+        if let Some(worth) = self.worth(currency) {
+            line(&worth);
+        }
         line("");
         line(&format!(
             "{} on {}: {} jobs, {}",
@@ -38,11 +41,15 @@ impl SavingEstimate {
         for row in self.part_rows() {
             line(&row);
         }
-        let of = |i: usize| {
-            let end = self.ends[i];
-            format!("{} ({})", energy(end.energy_kwh), percent(self.share(end.energy_kwh)))
-        };
-        line(&format!("saved if no job is restartable: {}, if every job is: {}", of(0), of(1)));
+        line("saved if these jobs may be stopped, moved and resized (--restartable):");
+        for (name, end) in ["no job", "every job"].iter().zip(self.ends) {
+            line(&format!(
+                "  {name:<16}{:>14}{:>9}  mean completion {}",
+                energy(end.energy_kwh),
+                format!("{:.1} %", 100.0 * self.share(end.energy_kwh)),
+                span(end.jct_s_mean)
+            ));
+        }
         line("");
         line("assumptions:");
         for assumption in &self.assumptions {
@@ -54,29 +61,28 @@ impl SavingEstimate {
         text
     }
 
-    /// Saved energy, its interval, cost and emissions.
+    /// Saved energy and its interval.
     #[must_use]
-    pub fn verdict(&self, currency: &str) -> String {
+    pub fn verdict(&self) -> String {
         let saved = self.saved;
-        let verb = if saved.energy_kwh >= 0.0 { "saved" } else { "cost" };
-        let (low, high) = (saved.energy_kwh_low, saved.energy_kwh_high);
-        let mut text = format!(
-            "Wattle would have {verb} {}, {} of {} ({} to {}, 90 % interval)",
+        let verb = if saved.energy_kwh >= 0.0 { "saved" } else { "spent" };
+        let more = if saved.energy_kwh >= 0.0 { "" } else { " more" };
+        format!(
+            "Wattle would have {verb} {}{more}, {} of the energy (90 % interval: {} to {})",
             energy(saved.energy_kwh.abs()),
             percent(self.share(saved.energy_kwh).abs()),
-            energy(self.baseline.energy_kwh),
-            percent(self.share(low)),
-            percent(self.share(high)),
-        );
-        let _ = match (saved.cost, saved.carbon_kg) {
-            (Some(cost), Some(kg)) => {
-                write!(text, ": {} and {} CO2", money(cost, currency), mass(kg))
-            }
-            (Some(cost), None) => write!(text, ": {}", money(cost, currency)),
-            (None, Some(kg)) => write!(text, ": {} CO2", mass(kg)),
-            (None, None) => Ok(()),
-        };
-        text
+            percent(self.share(saved.energy_kwh_low)).trim_end_matches(" %"),
+            percent(self.share(saved.energy_kwh_high)),
+        )
+    }
+
+    /// Cost and emissions of the saved energy; `None` without either.
+    #[must_use]
+    pub fn worth(&self, currency: &str) -> Option<String> {
+        let cost = self.saved.cost.map(|cost| money(cost, currency));
+        let carbon = self.saved.carbon_kg.map(|kg| format!("{} of CO2", mass(kg)));
+        let parts: Vec<String> = cost.into_iter().chain(carbon).collect();
+        (!parts.is_empty()).then(|| format!("saved cost and emissions: {}", parts.join(", ")))
     }
 
     /// The table of both schedules.
@@ -103,9 +109,9 @@ impl SavingEstimate {
     fn part_rows(&self) -> Vec<String> {
         let no_resizing = self.parts.sizes == 0.0;
         let packing = match self.options.share {
-            Sharing::Never => "no job shares a GPU (--share never)",
-            Sharing::Consented => "no job of a trace consents (--share consented)",
-            Sharing::Any if no_resizing => "only restartable jobs share (--restartable)",
+            Sharing::Never => "no job shares a GPU (--share)",
+            Sharing::Consented => "traces contain no consent (--share)",
+            Sharing::Any if no_resizing => "only restartable jobs share GPUs",
             Sharing::Any => "",
         };
         let rows = [
@@ -123,7 +129,7 @@ impl SavingEstimate {
             ),
         ];
         let row = |(name, kwh, note): (&str, f64, &str)| {
-            let share = signed_percent(self.share(kwh));
+            let share = format!("{:.1} %", 100.0 * self.share(kwh));
             format!("  {name:<16}{:>14}{share:>9}  {note}", energy(kwh)).trim_end().to_owned()
         };
         rows.into_iter().map(row).collect()
@@ -214,16 +220,20 @@ impl Made<'_> {
             all.push(self.sampled(sample));
         }
         all.push(format!(
-            "Energy price {:.2e} s/J: mean completion {} above the time aim's on the same jobs \
-             (bound {}), which is not the recorded schedule's.",
+            "Energy price {:.2e} s/J: mean completion {} against Wattle's own with free energy \
+             (bound {}), whatever the baseline's.",
             estimate.price,
-            percent(estimate.slowdown),
+            signed_percent(estimate.slowdown),
             percent(estimate.options.max_slowdown)
         ));
+        let seeds = match self.simulated_seeds {
+            1 => String::new(),
+            seeds => format!(" Totals are means over {seeds} of them."),
+        };
         all.push(format!(
-            "Interval: {} seeds of workloads and measurement noise (+-{}); power and speed at other \
-             settings as wrong as the run's predictions, {} (+-{}).",
-            estimate.options.seeds + 1,
+            "Interval: {} seeds of workloads and noise (+-{}); power and speed at other settings as \
+             wrong as the predictions, {} (+-{}).{seeds}",
+            self.seeds,
             energy(self.by_seeds),
             percent(self.error),
             energy(self.by_model)

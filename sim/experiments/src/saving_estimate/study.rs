@@ -10,17 +10,18 @@ use wattle_simulator::trace::Trace;
 use wattle_simulator::{Restartable, RunOptions, Scenario, SimulationError, Work, run_detailed};
 use wattle_world::World;
 
-use super::interval::{model_error, spread};
+use super::interval::{model_error, prediction_error, spread};
 use super::sample::Sample;
 use super::schedule::{Schedule, Times};
 use super::{End, Parts, Saved, SavingError, SavingEstimate, SavingInput, SavingOptions, Totals};
-use crate::aim::{AimOutcome, AimSearch, RUNS_MAX, least_energy};
+use crate::aim::{AimOutcome, AimRun, AimSearch, RUNS_MAX, least_energy};
 use crate::compare::parallel::in_parallel;
 
-/// Most GPUs of a resized job, as in the measured tables.
-const GPUS_MAX: u32 = 64;
 /// The policy of the estimate.
 const POLICY: &str = "wattle";
+
+/// Number of prices of the search on predictions, 0 included.
+const RUNS_ON_PREDICTIONS: usize = 4;
 
 /// What a run may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,6 +30,8 @@ struct Features {
     share: Sharing,
     sizes: bool,
     sleep: bool,
+    /// Whether the policy reads the world's surfaces in place of predictions.
+    exact: bool,
 }
 
 /// Jobs on a cluster, complete or sampled.
@@ -39,7 +42,17 @@ struct Jobs<'a> {
     carbon: Option<&'a wattle_simulator::CarbonSeries>,
 }
 
-impl Jobs<'_> {
+impl<'a> Jobs<'a> {
+    /// The jobs of a sample; without one, these.
+    fn of<'b>(&self, sample: Option<&'b Sample>) -> Jobs<'b>
+    where
+        'a: 'b,
+    {
+        let (trace, cluster) =
+            sample.map_or((self.trace, self.cluster), |sample| (&sample.trace, &sample.cluster));
+        Jobs { trace, cluster, ..*self }
+    }
+
     /// The jobs as submitted.
     fn scenario(&self, restartable: &Restartable, seed: u64) -> Result<Scenario, SavingError> {
         let mut scenario = Scenario::from_trace(self.world, self.trace, self.cluster, seed)?;
@@ -49,11 +62,10 @@ impl Jobs<'_> {
     }
 }
 
-/// Opens the sizes of the jobs that can be resized: any power of two up to [`GPUS_MAX`] and the
-/// cluster. Their work is fixed as the steps of the recorded run.
+/// Opens the sizes of the jobs that can be resized: from one GPU to as many as they request. Larger
+/// sizes would change what a job computes. Their work is fixed as the steps of the recorded run.
 fn open_sizes(world: &World, scenario: &mut Scenario) {
     let cluster = scenario.cluster.clone();
-    let most = GPUS_MAX.min(cluster.gpu_count() as u32).max(1);
     for job in scenario.jobs.iter_mut().filter(|job| job.can_stop) {
         let gpus = job.gpus.min.max(1);
         let mut groups = cluster.groups().iter();
@@ -71,12 +83,14 @@ fn open_sizes(world: &World, scenario: &mut Scenario) {
         if let Work::Lasts(span) = job.work {
             job.work = Work::Steps(((span.as_secs_f64() * steps_per_s).round() as u64).max(1));
         }
-        let own = 1 << gpus.ilog2();
-        job.gpus = GpuRequest { min: 1, max: (1 << most.ilog2()).max(own) };
+        job.gpus = GpuRequest { min: 1, max: gpus };
     }
 }
 
-/// Progress over all runs, in jobs that ended.
+/// Cost of a job of a run on predictions, relative to one on exact surfaces (measured).
+const PREDICTED_COST: usize = 12;
+
+/// Progress over all runs, in ended jobs times the cost of the run.
 struct Progress<'a> {
     report: Mutex<Count<'a>>,
 }
@@ -88,6 +102,13 @@ struct Count<'a> {
 }
 
 impl Progress<'_> {
+    /// Sets the final count.
+    fn expect(&self, of: usize) {
+        if let Ok(mut count) = self.report.lock() {
+            count.of = of.max(1);
+        }
+    }
+
     fn add(&self, jobs: usize) {
         let Ok(mut count) = self.report.lock() else { return };
         count.done = (count.done + jobs).min(count.of);
@@ -126,6 +147,7 @@ impl Runner<'_> {
             price,
             nodes_sleep: features.sleep,
             share: features.share,
+            oracle: features.exact,
             ..RunOptions::default()
         };
         self.simulate(scenario, &name, &options)
@@ -139,14 +161,15 @@ impl Runner<'_> {
     ) -> Result<Schedule, SimulationError> {
         let policy = policy(name)?;
         let mut last = 0;
+        let cost = if options.oracle || name == "fifo" { 1 } else { PREDICTED_COST };
         let mut report = |ended: usize, _| {
-            self.progress.add(ended - last);
+            self.progress.add(cost * (ended - last));
             last = ended;
         };
         let (outcome, detail) =
             run_detailed(self.world, scenario, policy.as_ref(), options, &mut report)?;
         let left = scenario.jobs.len() - last;
-        self.progress.add(left);
+        self.progress.add(cost * left);
         Ok(Schedule::simulated(outcome, detail, options.nodes_sleep))
     }
 
@@ -155,40 +178,159 @@ impl Runner<'_> {
         self.simulate(scenario, "fifo", &RunOptions::default())
     }
 
-    /// The run of least energy within the bound.
+    /// The runs of least energy within the bound, from at most `runs` prices. The first price is
+    /// `start`, by default the middle of the policy's range.
     fn search(
         &self,
-        scenario: &Scenario,
+        scenarios: &[Scenario],
         features: Features,
-    ) -> Result<AimOutcome<Schedule>, SimulationError> {
+        start: Option<f64>,
+        runs: usize,
+    ) -> Result<AimOutcome<Pooled>, SimulationError> {
         let range = policy(POLICY)?.capabilities().prices;
         let (least, most) = range.map_or((1e-5, 1.0), |range| (range.least, range.most));
-        let search = AimSearch::within(self.options.max_slowdown, least, most);
-        let mut runs = 0;
+        let within = AimSearch::within(self.options.max_slowdown, least, most);
+        let start = start.unwrap_or(within.start);
+        let mut made = 0;
+        let search = AimSearch { start, runs_max: runs, ..within };
         let aim = least_energy(&search, |price| {
-            runs += 1;
-            self.run(scenario, features, price)
+            made += 1;
+            let run = |scenario| self.run(scenario, features, price);
+            scenarios.iter().map(run).collect::<Result<_, _>>().map(Pooled::of)
         })?;
-        self.progress.add((RUNS_MAX - runs) * scenario.jobs.len());
+        let cost = if features.exact { 1 } else { PREDICTED_COST };
+        let jobs: usize = scenarios.iter().map(|scenario| scenario.jobs.len()).sum();
+        self.progress.add(cost * (runs - made) * jobs);
         Ok(aim)
     }
 }
 
+/// The jobs with the workloads and the noise of one seed, and their baseline.
+struct Draw {
+    seed: u64,
+    scenario: Scenario,
+    baseline: Schedule,
+}
+
+/// The runs of one price, one for each draw.
+struct Pooled {
+    runs: Vec<Schedule>,
+    /// Completion times of all runs.
+    completion_s: Vec<Option<f64>>,
+}
+
+impl Pooled {
+    fn of(runs: Vec<Schedule>) -> Self {
+        let completion_s = runs.iter().flat_map(|run| run.completion_s.clone()).collect();
+        Self { runs, completion_s }
+    }
+}
+
+impl AimRun for Pooled {
+    fn energy_kwh(&self) -> f64 {
+        self.runs.iter().map(AimRun::energy_kwh).sum()
+    }
+    fn makespan_s(&self) -> f64 {
+        self.runs.iter().map(AimRun::makespan_s).fold(0.0, f64::max)
+    }
+    fn rest_w(&self) -> f64 {
+        self.runs.iter().map(AimRun::rest_w).sum()
+    }
+    fn completion_s(&self) -> &[Option<f64>] {
+        &self.completion_s
+    }
+    fn energy_kwh_over(&self, period_s: f64) -> f64 {
+        self.runs.iter().map(|run| run.energy_kwh_over(period_s)).sum()
+    }
+}
+
+/// A study: its input, and the draws of the seeds.
+struct Study<'a> {
+    input: &'a SavingInput<'a>,
+    all: Jobs<'a>,
+    recorded: bool,
+    sampled: bool,
+    runner: Runner<'a>,
+}
+
+impl Study<'_> {
+    fn options(&self) -> &SavingOptions {
+        &self.runner.options
+    }
+
+    fn sample(&self, seed: u64) -> Option<Sample> {
+        let SavingOptions { jobs_max, nodes_min, .. } = *self.options();
+        Sample::of(self.all.trace, self.all.cluster, jobs_max, nodes_min, seed)
+    }
+
+    /// The baseline of all jobs.
+    fn baseline_all(&self, seed: u64) -> Result<Schedule, SavingError> {
+        let scenario = self.all.scenario(self.input.restartable, seed)?;
+        if self.recorded {
+            return Ok(Schedule::recorded(replay(self.all.world, &scenario, self.all.trace)?));
+        }
+        Ok(self.runner.fifo(&scenario)?)
+    }
+
+    fn draw(&self, seed: u64) -> Result<Draw, SavingError> {
+        let sample = self.sample(seed);
+        let jobs = self.all.of(sample.as_ref());
+        let scenario = jobs.scenario(self.input.restartable, seed)?;
+        let baseline = match (self.recorded, self.sampled) {
+            (true, true) => restricted(&self.baseline_all(seed)?, &scenario, self.all.world),
+            (true, false) => self.baseline_all(seed)?,
+            (false, _) => self.runner.fifo(&scenario)?,
+        };
+        Ok(Draw { seed, scenario, baseline })
+    }
+
+    /// The scenarios of the draws with another declaration of restartable jobs.
+    fn redeclared(
+        &self,
+        draws: &[Draw],
+        restartable: &Restartable,
+    ) -> Result<Vec<Scenario>, SavingError> {
+        let redeclare = |draw: &Draw| {
+            let sample = self.sample(draw.seed);
+            self.all.of(sample.as_ref()).scenario(restartable, draw.seed)
+        };
+        draws.iter().map(redeclare).collect()
+    }
+
+    /// Energy of the baseline less that of a schedule of the same jobs, kWh.
+    fn saved_kwh(&self, draw: &Draw, schedule: &Schedule) -> f64 {
+        let (before, after) = self.one_period(draw, schedule);
+        before.energy_kwh - after.energy_kwh
+    }
+
+    /// Both schedules counted until the last completion of either. Nodes of the baseline are awake.
+    fn one_period(&self, draw: &Draw, schedule: &Schedule) -> (Schedule, Schedule) {
+        let period_s = draw.baseline.makespan_s.max(schedule.makespan_s);
+        let before = draw.baseline.clone().over(period_s, false, &draw.scenario);
+        (before, schedule.clone().over(period_s, self.options().sleep, &draw.scenario))
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    if count > 0.0 { sum / count } else { 0.0 }
+}
+
 /// A task of the second stage.
 enum Task {
-    /// The run without one part.
-    Without(Features),
-    /// The baseline and Wattle's schedule under another seed.
+    /// A run of the draw at this index with these features.
+    Run(usize, Features),
+    /// The saving under a further seed.
     Seed(u64),
 }
 
 /// The result of a task.
 enum Done {
-    Without(Schedule),
-    Seed { saved_kwh: f64 },
+    Run(Schedule),
+    Seed(f64),
 }
 
-/// Estimates the saving. `progress` receives the numbers of ended jobs and of the jobs of all runs.
+/// Estimates the saving. `progress` receives a count and its final value.
 ///
 /// # Errors
 /// If the trace cannot run on the cluster, or a simulation fails.
@@ -199,162 +341,179 @@ pub fn estimate(
 ) -> Result<SavingEstimate, SavingError> {
     let (world, trace) = (input.world, input.trace);
     let all = Jobs { world, trace, cluster: input.cluster, carbon: input.carbon };
-    let sample =
-        Sample::of(trace, input.cluster, options.jobs_max, options.nodes_max, options.seed);
-    let part = sample.as_ref().map(|sample| Jobs {
-        trace: &sample.trace,
-        cluster: &sample.cluster,
-        ..all
-    });
-    let simulated = part.as_ref().unwrap_or(&all);
     let recorded = is_recorded(trace);
-
-    let scenario = simulated.scenario(input.restartable, options.seed)?;
-    let scenario_all = all.scenario(input.restartable, options.seed)?;
-    let features =
-        Features { settings: true, share: options.share, sizes: true, sleep: options.sleep };
-    let ends = [Restartable::None, Restartable::All];
-    let own_end = ends.iter().position(|end| same_jobs(simulated, end, &scenario, options.seed));
-    let parts = leave_one_out(features, &scenario);
-    let searches = 1 + ends.len() - usize::from(own_end.is_some());
-    let fifo_all = if recorded || sample.is_none() { 0 } else { trace.jobs.len() };
-    let runs = searches * RUNS_MAX + parts.len() + options.seeds as usize * 2 + 1;
-    let of = runs * scenario.jobs.len() + fifo_all;
-    let progress = Progress { report: Mutex::new(Count { done: 0, of, report: progress }) };
+    let features = Features {
+        settings: true,
+        share: options.share,
+        sizes: true,
+        sleep: options.sleep,
+        exact: true,
+    };
+    let progress = Progress { report: Mutex::new(Count { done: 0, of: 1, report: progress }) };
     let runner = Runner { world, options, progress: &progress };
+    let sampled = trace.jobs.len() > options.jobs_max;
+    let study = Study { input, all, recorded, sampled, runner };
+    let sample = study.sample(options.seed);
 
-    // The baseline of all jobs, and of the simulated ones.
-    let baseline_of = |jobs: &Jobs<'_>, scenario: &Scenario| -> Result<Schedule, SavingError> {
-        if recorded {
-            Ok(Schedule::recorded(replay(world, scenario, jobs.trace)?))
-        } else {
-            Ok(runner.fifo(scenario)?)
-        }
+    // Small traces are simulated with several seeds, since the times of few jobs depend on chance.
+    let simulated = sample.as_ref().map_or(trace.jobs.len(), |sample| sample.trace.jobs.len());
+    let seeds = (options.jobs_max / simulated.max(1)).clamp(1, options.seeds.max(1) as usize);
+    let seeds: Vec<u64> = (0..seeds as u64).map(|more| options.seed.wrapping_add(more)).collect();
+    let scenario_all = study.all.scenario(input.restartable, options.seed)?;
+    let parts = leave_one_out(features, &scenario_all);
+    let declares = |end: &Restartable| {
+        let pairs = scenario_all.jobs.iter().zip(&trace.jobs);
+        pairs.into_iter().all(|(job, traced)| {
+            end.permits(&job.id, traced.can_checkpoint, options.seed) == job.can_stop
+        })
     };
-    let baseline_all = baseline_of(&all, &scenario_all)?;
-    let baseline_part = |all_jobs: &Schedule, scenario: &Scenario| match &sample {
-        None => Ok(all_jobs.clone()),
-        Some(_) if recorded => Ok(restricted(all_jobs, scenario, world)),
-        Some(_) => baseline_of(simulated, scenario),
-    };
-    let baseline = baseline_part(&baseline_all, &scenario)?;
+    let ends = [Restartable::None, Restartable::All];
+    let own_end = ends.iter().position(declares);
+    let others = ends.iter().enumerate().filter(|(i, _)| own_end != Some(*i)).count();
+    let further = options.seeds.saturating_sub(seeds.len() as u64);
+    progress.expect(
+        ((1 + others) * RUNS_MAX + RUNS_ON_PREDICTIONS * PREDICTED_COST + 1 + parts.len())
+            * seeds.len()
+            * simulated
+            + further as usize * simulated
+            + if recorded { 0 } else { seeds.len() * simulated + trace.jobs.len() },
+    );
 
-    // The price of each declaration of restartable jobs.
-    let mut declared = vec![scenario.clone()];
+    let draw = |seed: &u64| study.draw(*seed);
+    let draws = in_parallel(&seeds, options.threads, draw, &mut |_| ())?;
+    let Some(first) = draws.first() else { return Err(SavingError::NoJobs) };
+    let baseline_all = match sampled {
+        true => study.baseline_all(options.seed)?,
+        false => first.baseline.clone(),
+    };
+    // Of the simulated jobs, applied to all jobs.
+    let scale = if sampled && first.baseline.energy_kwh > 0.0 {
+        baseline_all.energy_kwh / first.baseline.energy_kwh
+    } else {
+        1.0
+    };
+
+    // The price of each declaration of restartable jobs. The first is continued on predictions.
+    let mut declared: Vec<Vec<Scenario>> =
+        vec![draws.iter().map(|draw| draw.scenario.clone()).collect()];
     for (i, end) in ends.iter().enumerate() {
         if own_end != Some(i) {
-            declared.push(simulated.scenario(end, options.seed)?);
+            declared.push(study.redeclared(&draws, end)?);
         }
     }
-    let searched = in_parallel(
-        &declared,
-        options.threads,
-        |scenario| runner.search(scenario, features),
-        &mut |_| (),
-    )?;
-    let mut searched = searched.into_iter();
-    let own = searched.next().ok_or(SavingError::NoJobs)?;
-    let (price, slowdown) = (own.price(), own.slowdown());
-    let wattle = own.into_run();
+    let order: Vec<usize> = (0..declared.len()).collect();
+    let search = |&i: &usize| -> Result<_, SimulationError> {
+        let exact = study.runner.search(&declared[i], features, None, RUNS_MAX)?;
+        if i > 0 {
+            return Ok((exact, None));
+        }
+        let start = (exact.price() > 0.0).then(|| exact.price());
+        let features = Features { exact: false, ..features };
+        let main = study.runner.search(&declared[i], features, start, RUNS_ON_PREDICTIONS)?;
+        Ok((exact, Some(main)))
+    };
+    let mut searched = in_parallel(&order, options.threads, search, &mut |_| ())?.into_iter();
+    let Some((own, Some(main))) = searched.next() else { return Err(SavingError::NoJobs) };
+    let own = own.into_run();
+    let (price, slowdown) = (main.price(), main.slowdown());
+    let main = main.into_run();
 
-    // Leave-one-out runs and further seeds.
-    let mut tasks: Vec<Task> = parts.iter().map(|(_, features)| Task::Without(*features)).collect();
-    tasks.extend((1..=options.seeds).map(|more| Task::Seed(options.seed.wrapping_add(more))));
+    // Runs on exact surfaces at that price, with and without each part, and with further seeds.
+    let with = std::iter::once(features).chain(parts.iter().map(|(_, features)| *features));
+    let mut tasks: Vec<Task> = with
+        .flat_map(|features| (0..draws.len()).map(move |draw| Task::Run(draw, features)))
+        .collect();
+    let last = seeds.last().copied().unwrap_or(options.seed);
+    tasks.extend((1..=further).map(|more| Task::Seed(last.wrapping_add(more))));
     let work = |task: &Task| -> Result<Done, SavingError> {
         match task {
-            Task::Without(features) => Ok(Done::Without(runner.run(&scenario, *features, price)?)),
+            Task::Run(draw, features) => {
+                Ok(Done::Run(study.runner.run(&draws[*draw].scenario, *features, price)?))
+            }
             Task::Seed(seed) => {
-                let scenario = simulated.scenario(input.restartable, *seed)?;
-                let before = if sample.is_some() && recorded {
-                    let scenario_all = all.scenario(input.restartable, *seed)?;
-                    restricted(&baseline_of(&all, &scenario_all)?, &scenario, world)
-                } else {
-                    baseline_of(simulated, &scenario)?
-                };
-                let after = runner.run(&scenario, features, price)?;
-                if recorded {
-                    progress.add(scenario.jobs.len());
-                }
-                let (before, after) = over_one_period(before, after, options.sleep, &scenario);
-                Ok(Done::Seed { saved_kwh: before.energy_kwh - after.energy_kwh })
+                let draw = study.draw(*seed)?;
+                let after = study.runner.run(&draw.scenario, features, price)?;
+                Ok(Done::Seed(study.saved_kwh(&draw, &after)))
             }
         }
     };
     let done = in_parallel(&tasks, options.threads, work, &mut |_| ())?;
-
-    let saved_by = |schedule: &Schedule| {
-        let pair = over_one_period(baseline.clone(), schedule.clone(), options.sleep, &scenario);
-        pair.0.energy_kwh - pair.1.energy_kwh
-    };
-    let end_of = |schedule: &Schedule| End {
-        energy_kwh: saved_by(schedule),
-        jct_s_mean: Times::of(schedule, &baseline).completion_s_mean,
-    };
-    let own_as_end = end_of(&wattle);
-    let mut of_ends = [own_as_end; 2];
-    for (i, of_end) in of_ends.iter_mut().enumerate() {
-        if own_end != Some(i) {
-            *of_end = searched.next().map_or(own_as_end, |aim| end_of(aim.run()));
-        }
-    }
-    let mut without = parts.iter().map(|(part, _)| *part);
-    let mut left_out = Parts::default();
-    let mut saved_seeds = vec![own_as_end.energy_kwh];
+    let mut runs = Vec::new();
+    let mut saved_further = Vec::new();
     for done in done {
         match done {
-            Done::Without(schedule) => {
-                let sleeps = options.sleep && without.clone().next() != Some(Part::Sleep);
-                let (with, schedule) =
-                    pair_for_part(&wattle, schedule, options.sleep, sleeps, &scenario);
-                let more = schedule.energy_kwh - with.energy_kwh;
-                match without.next() {
-                    Some(Part::Settings) => left_out.settings = more,
-                    Some(Part::Packing) => left_out.packing = more,
-                    Some(Part::Sizes) => left_out.sizes = more,
-                    Some(Part::Sleep) => left_out.sleep = more,
-                    None => {}
-                }
-            }
-            Done::Seed { saved_kwh } => saved_seeds.push(saved_kwh),
+            Done::Run(schedule) => runs.push(schedule),
+            Done::Seed(saved_kwh) => saved_further.push(scale * saved_kwh),
+        }
+    }
+    let (exact, without) = runs.split_at(draws.len());
+    let mut left_out = Parts::default();
+    for ((part, features), without) in parts.iter().zip(without.chunks(draws.len())) {
+        let more = draws.iter().zip(exact).zip(without).map(|((draw, with), without)| {
+            let period_s = with.makespan_s.max(without.makespan_s);
+            let with = with.clone().over(period_s, options.sleep, &draw.scenario);
+            let without = without.clone().over(period_s, features.sleep, &draw.scenario);
+            without.energy_kwh - with.energy_kwh
+        });
+        *left_out.of(*part) = rounded(scale * mean(more));
+    }
+
+    let mut saved_seeds: Vec<f64> =
+        draws.iter().zip(exact).map(|(draw, run)| scale * study.saved_kwh(draw, run)).collect();
+    saved_seeds.extend(saved_further);
+    let by_seeds = spread(&saved_seeds);
+    let pairs = || draws.iter().zip(&main.runs);
+    let by_model =
+        scale * mean(pairs().map(|(draw, run)| model_error(&draw.scenario, &draw.baseline, run)));
+    let error = mean(main.runs.iter().map(prediction_error));
+
+    // An end differs from the run on predictions as its search on exact surfaces differs from the own.
+    let saved_of = |pooled: &Pooled| {
+        scale * mean(draws.iter().zip(&pooled.runs).map(|(draw, run)| study.saved_kwh(draw, run)))
+    };
+    let completion_of = |pooled: &Pooled| {
+        let runs = draws.iter().zip(&pooled.runs);
+        mean(runs.map(|(draw, run)| Times::of(run, &draw.baseline).completion_s_mean))
+    };
+    let end_of = |pooled: &Pooled| End {
+        energy_kwh: rounded(saved_of(&main) + saved_of(pooled) - saved_of(&own)),
+        jct_s_mean: completion_of(&main) + completion_of(pooled) - completion_of(&own),
+    };
+    let mut of_ends = [end_of(&own); 2];
+    for (i, of_end) in of_ends.iter_mut().enumerate() {
+        if own_end != Some(i) {
+            *of_end = searched.next().map_or(*of_end, |(aim, _)| end_of(aim.run()));
         }
     }
 
-    let by_seeds = spread(&saved_seeds);
-    let by_model = model_error(&scenario, &baseline, &wattle);
-    let error = super::interval::prediction_error(&wattle);
-    let (before, after) = over_one_period(baseline, wattle, options.sleep, &scenario);
-    if before.energy_kwh <= 0.0 || after.finished == 0 {
+    let schedules: Vec<(Schedule, Schedule)> =
+        pairs().map(|(draw, run)| study.one_period(draw, run)).collect();
+    let energy_kwh = mean(schedules.iter().map(|(before, _)| before.energy_kwh));
+    if energy_kwh <= 0.0 || schedules.iter().any(|(_, after)| after.finished == 0) {
         return Err(SavingError::NoJobs);
     }
-    // From the sample to all jobs.
-    let full_kwh = match &sample {
-        Some(_) => baseline_all.energy_kwh,
-        None => before.energy_kwh,
+    let before = totals(schedules.iter().map(|(before, after)| (before, after)), scale);
+    let after = totals(schedules.iter().map(|(before, after)| (after, before)), scale);
+    let saved_kwh = before.energy_kwh - after.energy_kwh;
+    let half_width = by_seeds.hypot(by_model);
+    let period_s = if sampled {
+        baseline_all.makespan_s
+    } else {
+        mean(schedules.iter().map(|(before, _)| before.makespan_s))
     };
-    let scale = full_kwh / before.energy_kwh;
-    let totals = |schedule: &Schedule, other: &Schedule| {
-        let times = Times::of(schedule, other);
-        Totals {
-            energy_kwh: rounded(schedule.energy_kwh * scale),
-            jct_s_mean: rounded(times.completion_s_mean),
-            jct_s_p95: rounded(times.completion_s_p95),
-            wait_s_mean: rounded(times.wait_s_mean),
-            wait_s_p95: rounded(times.wait_s_p95),
-            carbon_kg: schedule.carbon_kg.map(|kg| rounded(kg * scale)),
-        }
-    };
-    let (baseline_totals, wattle_totals) = (totals(&before, &after), totals(&after, &before));
-    let saved_kwh = baseline_totals.energy_kwh - wattle_totals.energy_kwh;
-    let half_width = by_seeds.hypot(by_model) * scale;
-    let in_full = |part: f64| rounded(part * scale);
+    let mut listed = Vec::new();
+    for (seed, (before, after)) in seeds.iter().zip(schedules) {
+        listed.push(("baseline", *seed, before));
+        listed.push(("wattle", *seed, after));
+    }
     let mut estimate = SavingEstimate {
         trace: trace.name.clone(),
         cluster: input.cluster.to_string(),
         jobs: trace.jobs.len(),
-        period_s: if sample.is_some() { baseline_all.makespan_s } else { before.makespan_s },
+        period_s,
         recorded,
-        baseline: baseline_totals,
-        wattle: wattle_totals,
+        baseline: before,
+        wattle: after,
         saved: Saved {
             energy_kwh: rounded(saved_kwh),
             energy_kwh_low: rounded(saved_kwh - half_width),
@@ -362,32 +521,61 @@ pub fn estimate(
             cost: None,
             carbon_kg: None,
         },
-        parts: Parts {
-            settings: in_full(left_out.settings),
-            packing: in_full(left_out.packing),
-            sizes: in_full(left_out.sizes),
-            sleep: in_full(left_out.sleep),
-        },
-        ends: of_ends.map(|end| End { energy_kwh: in_full(end.energy_kwh), ..end }),
+        parts: left_out,
+        ends: of_ends,
         price,
         slowdown,
         options,
         assumptions: Vec::new(),
-        schedules: vec![("baseline", before), ("wattle", after)],
+        schedules: listed,
     };
     let made = Made {
         sample: sample.as_ref(),
         restartable: input.restartable,
         scenario: &scenario_all,
-        by_seeds: by_seeds * scale,
-        by_model: by_model * scale,
+        simulated_seeds: seeds.len(),
+        seeds: saved_seeds.len(),
+        by_seeds,
+        by_model,
         error,
     };
     estimate.assumptions = made.assumptions(&estimate);
-    if sample.is_some() {
-        estimate.schedules.push(("baseline-all", baseline_all));
+    if sampled {
+        estimate.schedules.push(("baseline-all", options.seed, baseline_all));
     }
     Ok(estimate)
+}
+
+/// Means over the draws of the first schedule of each pair; times are over the jobs that complete in
+/// both. `scale` is from the simulated jobs to all.
+fn totals<'s>(
+    pairs: impl Iterator<Item = (&'s Schedule, &'s Schedule)> + Clone,
+    scale: f64,
+) -> Totals {
+    let of = |part: fn(&Times) -> f64| {
+        rounded(mean(pairs.clone().map(|(own, other)| part(&Times::of(own, other)))))
+    };
+    let has_carbon = pairs.clone().all(|(own, _)| own.carbon_kg.is_some());
+    let carbon_kg = mean(pairs.clone().filter_map(|(own, _)| own.carbon_kg));
+    Totals {
+        energy_kwh: rounded(scale * mean(pairs.clone().map(|(own, _)| own.energy_kwh))),
+        jct_s_mean: of(|times| times.completion_s_mean),
+        jct_s_p95: of(|times| times.completion_s_p95),
+        wait_s_mean: of(|times| times.wait_s_mean),
+        wait_s_p95: of(|times| times.wait_s_p95),
+        carbon_kg: has_carbon.then(|| rounded(scale * carbon_kg)),
+    }
+}
+
+impl Parts {
+    fn of(&mut self, part: Part) -> &mut f64 {
+        match part {
+            Part::Settings => &mut self.settings,
+            Part::Packing => &mut self.packing,
+            Part::Sizes => &mut self.sizes,
+            Part::Sleep => &mut self.sleep,
+        }
+    }
 }
 
 /// How an estimate was made.
@@ -395,6 +583,9 @@ pub(super) struct Made<'a> {
     pub(super) sample: Option<&'a Sample>,
     pub(super) restartable: &'a Restartable,
     pub(super) scenario: &'a Scenario,
+    /// Number of seeds of the totals, and of the interval.
+    pub(super) simulated_seeds: usize,
+    pub(super) seeds: usize,
     /// Half-widths of the interval, kWh.
     pub(super) by_seeds: f64,
     pub(super) by_model: f64,
@@ -426,38 +617,6 @@ fn leave_one_out(all: Features, scenario: &Scenario) -> Vec<(Part, Features)> {
         parts.push((Part::Sleep, Features { sleep: false, ..all }));
     }
     parts
-}
-
-/// Whether `restartable` declares the same jobs of the scenario.
-fn same_jobs(jobs: &Jobs<'_>, restartable: &Restartable, scenario: &Scenario, seed: u64) -> bool {
-    let pairs = scenario.jobs.iter().zip(&jobs.trace.jobs);
-    pairs.into_iter().all(|(job, traced)| {
-        restartable.permits(&job.id, traced.can_checkpoint, seed) == job.can_stop
-    })
-}
-
-/// Both schedules counted until the last completion of either. Nodes of the baseline are awake.
-fn over_one_period(
-    baseline: Schedule,
-    wattle: Schedule,
-    sleeps: bool,
-    scenario: &Scenario,
-) -> (Schedule, Schedule) {
-    let period_s = baseline.makespan_s.max(wattle.makespan_s);
-    (baseline.over(period_s, false, scenario), wattle.over(period_s, sleeps, scenario))
-}
-
-/// The complete run and the run without a part, counted over one period.
-fn pair_for_part(
-    with: &Schedule,
-    without: Schedule,
-    sleeps_with: bool,
-    sleeps_without: bool,
-    scenario: &Scenario,
-) -> (Schedule, Schedule) {
-    let period_s = with.makespan_s.max(without.makespan_s);
-    let with = with.clone().over(period_s, sleeps_with, scenario);
-    (with, without.over(period_s, sleeps_without, scenario))
 }
 
 /// The recorded schedule of a sample: its jobs in the schedule of all jobs, on the sample's nodes.
