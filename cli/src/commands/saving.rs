@@ -11,7 +11,7 @@ use wattle_simulator::CarbonSeries;
 use wattle_simulator::trace;
 
 use crate::atomic_file::AtomicFile;
-use crate::commands::simulate::{restartable, usage_chain, world_of};
+use crate::commands::simulate::{inferred_cluster, restartable, usage_chain, world_of};
 use crate::output::{note, print, usage};
 use crate::progress::Progress;
 
@@ -24,7 +24,7 @@ const SLOWDOWN_MAX: f64 = 9.0;
 /// otherwise FIFO. Wattle is simulated with its predictor.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle saving --trace sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
+    after_help = "Examples:\n  wattle saving --trace sacct.txt\n  wattle saving --trace deploy/demo/sacct.txt --cluster 4x8:a100\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --price-kwh 0.21 --currency EUR --intensity 380\n  wattle saving --trace sacct.txt --cluster 4x8:a100 --restartable all --share any --report saving.html"
 )]
 pub(crate) struct Saving {
     /// Trace of Philly, Tiresias, Gavel, ElasticFlow, Chronus or `sacct -P`, also as .gz
@@ -36,9 +36,10 @@ pub(crate) struct Saving {
     /// Only the first jobs of the trace [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     jobs: Option<u64>,
-    /// The cluster that ran the jobs, or a TOML file
+    /// The cluster that ran the jobs, or a TOML file [default: inferred from the nodes of a trace that
+    /// names them (`sacct`)]
     #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
-    cluster: ClusterShape,
+    cluster: Option<ClusterShape>,
     /// Folder with measured files, searched recursively; needed for the A100 jobs of ElasticFlow's trace
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
@@ -111,12 +112,16 @@ impl Saving {
         let mut trace = trace::read_as(&self.trace, format).map_err(usage_chain)?;
         trace.keep_first(self.jobs.map_or(usize::MAX, |jobs| jobs as usize));
         let (world, notes) = world_of(&trace, self.data.as_deref())?;
+        let (cluster, assumptions) = match &self.cluster {
+            Some(cluster) => (cluster.clone(), Vec::new()),
+            None => inferred_cluster(&world, &mut trace)?,
+        };
         let carbon =
             self.carbon.as_deref().map(CarbonSeries::read).transpose().map_err(usage_chain)?;
         let input = SavingInput {
             world: &world,
             trace: &trace,
-            cluster: &self.cluster,
+            cluster: &cluster,
             carbon: carbon.as_ref(),
             restartable: &restartable,
         };
@@ -133,7 +138,7 @@ impl Saving {
         let estimate = estimate(&input, options, &mut report).map_err(usage_chain)?;
         drop(progress);
         let trace_notes = trace.notes.iter().map(ToString::to_string);
-        for text in trace_notes.chain(notes) {
+        for text in assumptions.into_iter().chain(trace_notes).chain(notes) {
             note(&format!("note: {text}"));
         }
         for (name, _, schedule) in estimate.schedules.iter().take(2) {

@@ -2,13 +2,16 @@
 //! recorded end.
 //!
 //! The replay makes no decision. Jobs run at default caps and clocks without co-tenants, all nodes
-//! are awake, and the world determines the power, as in a simulation. A trace records when a job ran,
-//! and the replay chooses its GPUs by first fit: on the first node with enough free GPUs of the
-//! requested type, otherwise on the nodes with the most free GPUs. The choice has no effect on the
-//! times, and a small one on energy: the number of nodes of a job changes its power.
+//! are awake, and the world determines the power, as in a simulation. A job runs on the nodes that the
+//! trace names, where they have enough free GPUs. Otherwise the replay chooses its GPUs by first fit:
+//! on the first node with enough free GPUs of the requested type, or on the nodes with the most free
+//! GPUs. The choice has no effect on the times, and a small one on energy: the number of nodes of a
+//! job changes its power.
 //!
 //! A recorded schedule that uses more GPUs at one instant than the cluster has is an error, since the
 //! cluster is then not the one on which the trace was recorded.
+
+use std::collections::BTreeMap;
 
 use wattle_common::{JobId, NodeId};
 use wattle_placer::{GpuSet, NodeGpus, NodeKey};
@@ -126,6 +129,7 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
         nodes: scenario.cluster.nodes().map(|(gpus, kind)| (ones(gpus), kind.to_owned())).collect(),
         on: vec![None; scenario.jobs.len()],
         size: scenario.cluster.nodes().map(|(gpus, _)| gpus).max().unwrap_or(0),
+        index_of: node_indices(scenario, trace),
         other_type: 0,
         divided: 0,
     };
@@ -139,7 +143,9 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
         meter.advance(instant.at_us.max(start_us), &cards);
         let job = &scenario.jobs[instant.job];
         if instant.starts {
-            let on = site.place(job.gpus.min, job.gpu_type.as_deref());
+            let names = &trace.jobs[instant.job].node_names;
+            let on = site.place_on(names, job.gpus.min);
+            let on = on.unwrap_or_else(|| site.place(job.gpus.min, job.gpu_type.as_deref()));
             let shape: Shape = (indices[instant.job], on.gpu_count(), on.node_count());
             cards.add(instant.job as u32, shape, &on, &mut changed);
             power_mw[instant.job] = cards.above_idle_mw_of(&on);
@@ -199,6 +205,28 @@ pub fn replay(world: &World, scenario: &Scenario, trace: &Trace) -> Result<Repla
     })
 }
 
+/// The node of the cluster for each host name of the trace: in the order of the names, the first node
+/// of the GPU type of its jobs that has no name yet. A name beyond the cluster has no node.
+fn node_indices(scenario: &Scenario, trace: &Trace) -> BTreeMap<String, usize> {
+    let mut types: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    for (job, traced) in scenario.jobs.iter().zip(&trace.jobs) {
+        for name in &traced.node_names {
+            let known = types.entry(name).or_default();
+            *known = known.or(job.gpu_type.as_deref());
+        }
+    }
+    let mut free: Vec<(usize, &str)> =
+        scenario.cluster.nodes().map(|(_, gpu_type)| gpu_type).enumerate().collect();
+    let mut indices = BTreeMap::new();
+    for (name, gpu_type) in types {
+        let fits = |(_, own): &(usize, &str)| gpu_type.is_none_or(|gpu_type| gpu_type == *own);
+        if let Some(at) = free.iter().position(fits) {
+            indices.insert(name.to_owned(), free.remove(at).0);
+        }
+    }
+    indices
+}
+
 /// Verifies that the schedule fits the cluster at every instant.
 fn check(scenario: &Scenario, instants: &[Instant], start_us: u64) -> Result<(), ReplayError> {
     let gpus = scenario.cluster.gpu_count() as u64;
@@ -228,6 +256,8 @@ struct Site {
     on: Vec<Option<GpuSet>>,
     /// GPUs of the largest node.
     size: u32,
+    /// Node of the cluster by the trace's name for it.
+    index_of: BTreeMap<String, usize>,
     /// Number of jobs on another GPU type than requested.
     other_type: usize,
     /// Number of jobs on more nodes than they need.
@@ -235,6 +265,27 @@ struct Site {
 }
 
 impl Site {
+    /// Free GPUs on the named nodes, as evenly as possible; `None` where they have too few.
+    fn place_on(&mut self, names: &[String], gpus: u32) -> Option<GpuSet> {
+        let mut nodes: Vec<usize> =
+            names.iter().map(|name| self.index_of.get(name).copied()).collect::<Option<_>>()?;
+        nodes.sort_unstable();
+        nodes.dedup();
+        let count = u32::try_from(nodes.len()).ok().filter(|count| *count > 0)?;
+        let share = |i: u32| gpus / count + u32::from(i < gpus % count);
+        let room = |(i, node): (u32, &usize)| self.nodes[*node].0.count_ones() >= share(i);
+        if gpus < count || !(0..).zip(&nodes).all(room) {
+            return None;
+        }
+        let mut set = GpuSet::default();
+        for (i, node) in (0..).zip(nodes) {
+            let taken = lowest(self.nodes[node].0, share(i));
+            self.nodes[node].0 &= !taken;
+            set.by_node.push(NodeGpus { node: NodeKey::at(node), gpus: taken });
+        }
+        Some(set)
+    }
+
     /// Free GPUs for a job; the schedule was verified to fit.
     fn place(&mut self, gpus: u32, gpu_type: Option<&str>) -> GpuSet {
         let free = |(bits, _): &(u64, String)| bits.count_ones();

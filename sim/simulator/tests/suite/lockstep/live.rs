@@ -294,7 +294,10 @@ impl<'r> Live<'r> {
             ..testkit::job_spec(job.id.as_str(), job.gpus.min)
         };
         self.requests += 1;
-        self.handle(now, Event::Submitted(self.requests, Box::new(SubmitJob { spec, submission: None })));
+        self.handle(
+            now,
+            Event::Submitted(self.requests, Box::new(SubmitJob { spec, submission: None })),
+        );
     }
 
     /// The surfaces that are new in a round.
