@@ -14,7 +14,7 @@ use wattle_common::job::GpuRequest;
 use wattle_common::rng::Stream;
 use wattle_common::topology::ClusterShape;
 use wattle_common::{JobId, WorkloadId};
-use wattle_world::{Tenant, Workload, World};
+use wattle_world::{SPEED_ERROR, Tenant, Workload, World};
 
 use crate::carbon::CarbonSeries;
 use crate::text::{pluralize, sanitize};
@@ -188,6 +188,7 @@ impl Scenario {
         };
         let mut notes: Vec<String> = trace.notes.iter().map(ToString::to_string).collect();
         notes.extend(ignored_requests(trace, cluster));
+        notes.extend(derived_types(world, cluster));
         let mut scenario = Self {
             trace: trace.name.clone(),
             cluster: cluster.clone(),
@@ -218,6 +219,24 @@ fn type_in<'c>(cluster: &'c ClusterShape, named: &str) -> Option<&'c String> {
         gpu_types.find(|own| gpu_type_of(own) == base)
     };
     find(named).or_else(variants).or_else(base)
+}
+
+/// A note on each GPU type of the cluster whose response to caps and clocks was not measured.
+fn derived_types(world: &World, cluster: &ClusterShape) -> Vec<String> {
+    let types: BTreeSet<&str> = cluster.groups().iter().map(|g| g.gpu_type.as_str()).collect();
+    let note = |gpu_type: &str| {
+        let from = world.gpu(gpu_type)?.derived_from.as_ref()?;
+        let [(low, low_error), (high, high_error), ..] = SPEED_ERROR;
+        Some(format!(
+            "{gpu_type} is derived from {from} by data-sheet ratios, not measured: speed under a cap \
+             or clock within {:.0} % at {:.0} % of active power or more, {:.0} % at {:.0} %",
+            100.0 * high_error,
+            100.0 * high,
+            100.0 * low_error,
+            100.0 * low
+        ))
+    };
+    types.into_iter().filter_map(note).collect()
 }
 
 /// Notes on properties of the trace that the simulation ignores.

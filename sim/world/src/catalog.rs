@@ -60,17 +60,17 @@ fn pool_from(mut values: Vec<f64>, from: usize) -> Vec<f64> {
 }
 
 /// Location of an entry, for errors.
-struct Location<'a> {
+pub(crate) struct Location<'a> {
     file: &'a str,
     entry: String,
 }
 
 impl Location<'_> {
-    fn wrong(&self, problem: impl Into<String>) -> CatalogError {
+    pub(crate) fn wrong(&self, problem: impl Into<String>) -> CatalogError {
         let (file, entry) = (self.file.to_owned(), self.entry.clone());
         CatalogError::Entry { file, entry, problem: problem.into() }
     }
-    fn check(&self, holds: bool, problem: &str) -> Result<(), CatalogError> {
+    pub(crate) fn check(&self, holds: bool, problem: &str) -> Result<(), CatalogError> {
         if holds { Ok(()) } else { Err(self.wrong(problem)) }
     }
 }
@@ -119,16 +119,28 @@ pub(crate) fn read(files: &[(&str, &str)]) -> Result<World, CatalogError> {
 
 fn gpus(files: &[(&str, File)]) -> Result<Vec<GpuModel>, CatalogError> {
     let mut gpus: Vec<GpuModel> = Vec::new();
+    let mut entries: Vec<(GpuEntry, Location<'_>)> = Vec::new();
     for (file, content) in files {
         for entry in &content.gpu {
             let location = Location { file, entry: format!("gpu `{}`", entry.gpu_type) };
-            let gpu = gpu(entry, gpus.len(), &location)?;
-            location.check(
-                gpus.iter().all(|other| other.gpu_type != gpu.gpu_type),
-                "duplicate gpu_type; give each GPU its own",
-            )?;
-            gpus.push(gpu);
+            entries.push((entry.clone(), location));
         }
+        for entry in &content.derived_gpu {
+            let location = Location { file, entry: format!("gpu `{}`", entry.gpu_type) };
+            let from = entries.iter().map(|(from, _)| from).find(|f| f.gpu_type == entry.from);
+            let from = from.ok_or_else(|| {
+                location.wrong(format!("no gpu_type `{}` before it; add it", entry.from))
+            })?;
+            entries.push((crate::derived::entry(entry, from, &location)?, location));
+        }
+    }
+    for (entry, location) in &entries {
+        let gpu = gpu(entry, gpus.len(), location)?;
+        location.check(
+            gpus.iter().all(|other| other.gpu_type != gpu.gpu_type),
+            "duplicate gpu_type; give each GPU its own",
+        )?;
+        gpus.push(gpu);
     }
     let mut families: BTreeMap<String, usize> = BTreeMap::new();
     for pair in files.iter().flat_map(|(_, content)| &content.pair) {
@@ -180,6 +192,7 @@ fn gpu(entry: &GpuEntry, index: usize, location: &Location<'_>) -> Result<GpuMod
     let clocks = (0..=(high - low) / step).map(|i| Frequency::from_mhz(high - i * step)).collect();
     Ok(GpuModel {
         gpu_type: entry.gpu_type.clone(),
+        derived_from: entry.derived_from.clone(),
         nvml_name: entry.nvml_name.clone(),
         memory_mib: entry.memory_mib,
         idle: Power::from_w_f64(entry.idle_w),
@@ -468,12 +481,13 @@ fn full_w(gpu: &GpuModel, active_w: f64) -> f64 {
 }
 
 /// Response on a GPU model without measurements: GPU time scales with the relative speed of
-/// compute-bound jobs, active power with that of a saturating job, and the cap acts by the model's
-/// general law.
+/// compute-bound jobs, active power with that of a saturating job up to the default cap, and the cap
+/// acts by the model's general law.
 fn carried(known: &Response, from: &GpuModel, to: &GpuModel) -> Response {
     let on_gpu = known.busy * from.relative_speed / to.relative_speed;
     let time = 1.0 - known.busy + on_gpu;
-    let active_w = known.active_w * to.active_w / from.active_w;
+    let range_w = to.cap_default.saturating_sub(to.idle).as_w();
+    let active_w = (known.active_w * to.active_w / from.active_w).min(range_w);
     Response {
         epoch_s: known.epoch_s * time,
         active_w,

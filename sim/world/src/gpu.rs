@@ -12,6 +12,9 @@ use crate::Curve;
 pub struct GpuModel {
     /// GPU type as in configuration and traces, e.g. `v100`.
     pub gpu_type: String,
+    /// The type whose response to caps and clocks it has, by data-sheet ratios; `None` if its own was
+    /// measured. [`crate::SPEED_ERROR`] bounds the error.
+    pub derived_from: Option<String>,
     /// Name reported by NVML.
     pub nvml_name: String,
     /// Device memory, MiB.

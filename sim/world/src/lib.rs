@@ -21,6 +21,7 @@
 
 mod catalog;
 mod curve;
+mod derived;
 pub mod fit;
 mod gpu;
 mod gpu_state;
@@ -38,6 +39,7 @@ use interference::Sharing;
 
 pub use catalog::CatalogError;
 pub use curve::Curve;
+pub use derived::SPEED_ERROR;
 pub use gpu::{GpuModel, NodeSleep};
 pub use gpu_state::{GpuState, Setting, Tenant, TenantState};
 pub use interference::Interference;
@@ -55,14 +57,16 @@ pub struct World {
 }
 
 /// Built-in files: name and text.
-const BUILTIN: [(&str, &str); 7] = [
+const BUILTIN: [(&str, &str); 9] = [
     ("gpus.toml", include_str!("../catalog/gpus.toml")),
+    ("gpus-derived.toml", include_str!("../catalog/gpus-derived.toml")),
     ("sharing.toml", include_str!("../catalog/sharing.toml")),
     ("pairs.toml", include_str!("../catalog/pairs.toml")),
     ("scaling.toml", include_str!("../catalog/scaling.toml")),
     ("eaco.toml", include_str!("../catalog/eaco.toml")),
     ("zeus.toml", include_str!("../catalog/zeus.toml")),
     ("eaco-compute-bound.toml", include_str!("../catalog/eaco-compute-bound.toml")),
+    ("llm.toml", include_str!("../catalog/llm.toml")),
 ];
 
 impl World {

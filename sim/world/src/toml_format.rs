@@ -9,6 +9,8 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) gpu: Vec<GpuEntry>,
     #[serde(default)]
+    pub(crate) derived_gpu: Vec<DerivedEntry>,
+    #[serde(default)]
     pub(crate) workload: Vec<WorkloadEntry>,
     #[serde(default)]
     pub(crate) pair: Vec<PairEntry>,
@@ -19,12 +21,18 @@ pub(crate) struct File {
     pub(crate) sharing: Option<SharingEntry>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GpuEntry {
     pub(crate) gpu_type: String,
+    /// The type whose response to caps and clocks it has; absent: it was measured.
+    pub(crate) derived_from: Option<String>,
     pub(crate) nvml_name: String,
     pub(crate) memory_mib: u64,
+    /// Dense FP16 throughput by the data sheet.
+    pub(crate) peak_tflops: Option<f64>,
+    /// Memory bandwidth by the data sheet, GB/s.
+    pub(crate) bandwidth_gbs: Option<f64>,
     pub(crate) idle_w: f64,
     pub(crate) cap_w: Caps,
     pub(crate) clock_mhz: Clocks,
@@ -47,7 +55,26 @@ fn supported() -> bool {
     true
 }
 
+/// A GPU model derived from another by data-sheet ratios.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DerivedEntry {
+    pub(crate) gpu_type: String,
+    pub(crate) from: String,
+    pub(crate) nvml_name: String,
+    pub(crate) memory_mib: u64,
+    /// Absent: the share of the default cap of `from`.
+    pub(crate) idle_w: Option<f64>,
+    pub(crate) cap_w: Caps,
+    pub(crate) clock_max_mhz: u32,
+    pub(crate) peak_tflops: f64,
+    pub(crate) bandwidth_gbs: f64,
+    /// Absent: that of `from`, scaled by the geometric mean of the two ratios.
+    pub(crate) relative_speed: Option<f64>,
+    pub(crate) source: String,
+}
+
+#[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SleepEntry {
     pub(crate) power_w: f64,
@@ -56,7 +83,7 @@ pub(crate) struct SleepEntry {
     pub(crate) wake_j: f64,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Caps {
     pub(crate) min: u64,
@@ -64,7 +91,7 @@ pub(crate) struct Caps {
     pub(crate) max: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Clocks {
     pub(crate) min: u32,

@@ -10,7 +10,7 @@ fn built_in_catalog_is_valid() {
         world.gpu("v100").is_some() && world.gpu("p100").is_some() && world.gpu("a100").is_some()
     );
     assert!(world.gpu("k80").is_some());
-    assert_eq!(world.workloads().count(), 66);
+    assert_eq!(world.workloads().count(), 71);
     assert!(world.mix().count() >= 10);
     // The mix requires GPUs of at least 16 GB.
     let gpus = world.gpus().filter(|gpu| gpu.gpu_type != "k80");
@@ -30,6 +30,92 @@ fn built_in_catalog_is_valid() {
     ];
     for (name, expected) in names {
         assert_eq!(world.workload_for_model(name).map(|w| w.id.as_str()), expected, "{name}");
+    }
+}
+
+/// The mix determines the random draws of every trace without workloads, so entries are only added
+/// outside it.
+#[test]
+fn the_mix_is_fixed() {
+    let world = World::builtin();
+    let mix: Vec<&str> = world.mix().map(|workload| workload.id.as_str()).collect();
+    expect_test::expect![[r#"
+        eaco-alexnet
+        eaco-resnet18
+        eaco-resnet50
+        eaco-vgg16
+        bert-squad-b8
+        bert-squad-b16
+        deepspeech2-librispeech-b32
+        deepspeech2-librispeech-b64
+        ncf-movielens-b1024
+        resnet50-imagenet-b32
+        resnet50-imagenet-b64
+        resnet50-imagenet-b128
+        shufflenetv2-cifar100-b128
+        shufflenetv2-cifar100-b512
+        shufflenetv2-cifar100-b1024
+    "#]]
+    .assert_eq(&(mix.join("\n") + "\n"));
+}
+
+/// dvfs_sweep.csv: pretraining of MPT 13B on 64 A100s, 0.148333 steps/s at 381.7 W and 400 W cap,
+/// 0.0925 steps/s at 196.2 W and 200 W cap.
+#[test]
+fn language_models_run_as_in_the_published_sweep() {
+    let world = World::builtin();
+    let a100 = world.gpu("a100").unwrap();
+    let job = world.workload("mpt-13b-pretrain-lg").unwrap();
+    let tenant = [Tenant { workload: job, gpus: 64, nodes: 8 }];
+    let free = world.gpu_state(a100, Setting::default(), &tenant);
+    assert!((free.tenants[0].steps_per_s / 0.148_333 - 1.0).abs() < 1e-3, "{free:?}");
+    assert!((free.power.as_w() - 381.7).abs() < 1.0, "{free:?}");
+    let capped = Setting { cap: Some(Power::from_w(200)), clock_max: None };
+    let capped = world.gpu_state(a100, capped, &tenant);
+    assert!((capped.tenants[0].steps_per_s / 0.0925 - 1.0).abs() < 1e-3, "{capped:?}");
+    assert!((capped.power.as_w() - 196.2).abs() < 1.0, "{capped:?}");
+    // Per GPU the published throughput hardly falls from 8 to 128 GPUs.
+    let per_gpu = |gpus: u32| job.steps_per_s(a100, gpus, gpus / 8) / f64::from(gpus);
+    assert!((per_gpu(64) / per_gpu(8) - 0.996).abs() < 1e-3, "{}", per_gpu(64) / per_gpu(8));
+}
+
+/// By hand, from the A100 with 60 W idle of 400 W and 320 W active: the H100 PCIe has the H100's
+/// 64 W of 700 W idle, so 32 W of 350 W, and 320 / 340 of the 318 W above it.
+#[test]
+fn derived_types_follow_the_data_sheets() {
+    let world = World::builtin();
+    let gpu = |name: &str| world.gpu(name).unwrap();
+    assert_eq!(gpu("a40").derived_from, None);
+    let pcie = gpu("h100-pcie");
+    assert_eq!(pcie.derived_from.as_deref(), Some("h100"));
+    assert_eq!((pcie.idle, pcie.cap_default), (Power::from_w(32), Power::from_w(350)));
+    assert_eq!(pcie.clock_max(), Frequency::from_mhz(1_755));
+    // ResNet-50 runs at the geometric mean of 756/989 and 2000/3350 of the H100's speed on the GPU.
+    let job = world.workload("mpt-7b-pretrain").unwrap();
+    let ratio = job.steps_per_s(pcie, 48, 6) / job.steps_per_s(gpu("h100"), 48, 6);
+    let rule = (756.0_f64 / 989.0 * 2_000.0 / 3_350.0).sqrt();
+    assert!((ratio / rule - 1.0).abs() < 0.02, "{ratio} {rule}");
+    for gpu in world.gpus() {
+        let host = world.host_power(gpu).as_w() + 8.0 * gpu.idle.as_w();
+        let waking = gpu.sleep.waking().as_w();
+        assert!((waking / host - 1.0).abs() < 0.01, "{}: {waking} {host}", gpu.gpu_type);
+        assert!(!gpu.source.is_empty());
+    }
+}
+
+#[test]
+fn types_are_found_by_their_product_names() {
+    let world = World::builtin();
+    for (name, gpu_type) in [
+        ("nvidia_a100-sxm4-80gb", Some("a100")),
+        ("NVIDIA A100-SXM4-40GB", Some("a100-40gb")),
+        ("nvidia_h100_80gb_hbm3", Some("h100")),
+        ("NVIDIA H100 PCIe", Some("h100-pcie")),
+        ("a6000", Some("rtxa6000")),
+        ("nvidia_l40s", Some("l40s")),
+        ("gaudi2", None),
+    ] {
+        assert_eq!(world.gpu_named(name).map(|gpu| gpu.gpu_type.as_str()), gpu_type, "{name}");
     }
 }
 

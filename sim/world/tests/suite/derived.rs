@@ -41,8 +41,8 @@ fn committed(file: &str) -> &'static str {
 }
 
 #[test]
-fn zeus_pairs_and_scaling_are_derived() {
-    for what in ["zeus", "pairs", "scaling"] {
+fn zeus_pairs_scaling_and_llm_are_derived() {
+    for what in ["zeus", "pairs", "scaling", "llm"] {
         let Some(derived) = derive(what) else { return };
         let committed = committed(&format!("{what}.toml"));
         let differs = derived.lines().zip(committed.lines()).find(|(a, b)| a != b);
