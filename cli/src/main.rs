@@ -4,6 +4,7 @@
 //! 2 for wrong usage and 1 for any other failure. The commands make no scheduling decision: they send
 //! requests to the services or run the simulator, and print the result.
 
+mod aim;
 mod atomic_file;
 mod budget;
 mod cluster_file;

@@ -4,6 +4,7 @@
 //! subjects and codec. The crate is pure: no I/O, no clock, no task. A type belongs here only if two
 //! services must agree on it.
 
+pub mod aim;
 pub mod budget;
 pub mod codec;
 pub mod config;
@@ -24,6 +25,7 @@ pub mod time;
 pub mod topology;
 pub mod units;
 
+pub use aim::Aim;
 pub use budget::Budget;
 pub use id::{ClusterId, GpuIndex, JobId, NodeId, WorkloadId};
 pub use machine::Machine;

@@ -303,7 +303,8 @@ pub enum Bucket {
     Knowledge,
     /// Keys: [`PredictorKey`]; the champion, and the state of each predictor.
     Predictors,
-    /// Keys [`BUDGET_SET`] and [`BUDGET_STATUS`]: the budget in force and its consumption.
+    /// Keys [`BUDGET_SET`], [`BUDGET_STATUS`] and [`AIM_STATUS`]: the budget in force, its consumption, and
+    /// the state of the energy aim.
     Budget,
 }
 
@@ -311,6 +312,8 @@ pub enum Bucket {
 pub const BUDGET_SET: &str = "set";
 /// Key of the consumption in [`Bucket::Budget`]: [`crate::messages::BudgetStatus`].
 pub const BUDGET_STATUS: &str = "status";
+/// Key of the energy aim's state in [`Bucket::Budget`]: [`crate::messages::AimStatus`].
+pub const AIM_STATUS: &str = "aim";
 
 impl Bucket {
     /// Every bucket.

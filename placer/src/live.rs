@@ -51,8 +51,9 @@ use std::time::Duration;
 
 use wattle_common::job::JobPhase;
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord, LaunchReport,
-    LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, JobRecord,
+    LaunchReport, LedgerEntry, NodeDesired, PowerReport, Reply, SetBudget, SleepState, SubmitJob,
+    Surface,
 };
 use wattle_common::{JobId, Machine, NodeId, Timestamp};
 
@@ -109,6 +110,8 @@ pub enum Action {
     StoreBudget(Box<BudgetRecord>),
     /// Store the budget's status in the bucket `budget`.
     StoreBudgetStatus(Box<BudgetStatus>),
+    /// Store the state of the energy aim.
+    StoreAimStatus(AimStatus),
     /// Answer a submission or cancellation.
     Answer(RequestNumber, Reply),
     /// Answer a budget request.
@@ -134,6 +137,8 @@ pub struct PersistedState {
     pub budget: Option<BudgetRecord>,
     /// The status in the same bucket.
     pub budget_status: Option<BudgetStatus>,
+    /// The state of the energy aim.
+    pub aim_status: Option<AimStatus>,
 }
 
 /// A job's record and its transient state.
@@ -186,6 +191,7 @@ pub struct Placer {
     ledger_power: LedgerPower,
     store_budget: bool,
     store_status: bool,
+    store_aim: bool,
 }
 
 impl Placer {
@@ -216,6 +222,7 @@ impl Placer {
             ledger_power: LedgerPower::default(),
             store_budget: false,
             store_status: false,
+            store_aim: false,
             alarms: Vec::new(),
             last_alarm: String::new(),
             config,
@@ -226,6 +233,7 @@ impl Placer {
     }
 
     fn restore(&mut self, persisted: PersistedState, now: Timestamp) {
+        self.controller.set_aim(persisted.aim_status.as_ref(), now);
         self.restore_budget(now, persisted.budget, persisted.budget_status);
         for report in persisted.power {
             let received = report.at_us.min(now);

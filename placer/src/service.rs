@@ -11,11 +11,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, LaunchReport, LedgerEntry,
-    PowerReport, Reply, SetBudget, SubmitJob, Surface,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobProgressed, LaunchReport,
+    LedgerEntry, PowerReport, Reply, SetBudget, SubmitJob, Surface,
 };
 use wattle_common::subject::{
-    BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, RequestTopic, StreamName, Subject, Topic,
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, Reporter, RequestTopic, StreamName, Subject,
+    Topic,
 };
 use wattle_common::{Machine, NodeId, Timestamp, codec};
 use wattle_runtime::bus::{
@@ -107,6 +108,8 @@ impl PlacerService {
             entry(BUDGET_SET).and_then(|change| read::<BudgetRecord>(Bucket::Budget, change));
         let budget_status =
             entry(BUDGET_STATUS).and_then(|change| read::<BudgetStatus>(Bucket::Budget, change));
+        let aim_status =
+            entry(AIM_STATUS).and_then(|change| read::<AimStatus>(Bucket::Budget, change));
         let metered = bus.consume(StreamName::Ledger, "wattle-placer").await?;
         let known = surfaces.initial().await;
         let known = known.iter().filter_map(|change| read(Bucket::Surfaces, change)).collect();
@@ -118,6 +121,7 @@ impl PlacerService {
             surfaces: known,
             budget,
             budget_status,
+            aim_status,
         };
         tracing::info!(
             policy = policy.name(),
@@ -274,6 +278,7 @@ impl PlacerService {
             Action::StoreBudgetStatus(status) => {
                 self.budget.put(BUDGET_STATUS, &*status, shutdown).await
             }
+            Action::StoreAimStatus(status) => self.budget.put(AIM_STATUS, &status, shutdown).await,
             Action::AnswerBudget(number, reply) => {
                 answer_budget(self.waiting.remove(&number), &reply).await;
                 Ok(Stored::Immediately)

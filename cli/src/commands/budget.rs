@@ -9,15 +9,18 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget,
 };
-use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject};
+use wattle_common::subject::{
+    AIM_STATUS, BUDGET_SET, BUDGET_STATUS, Bucket, RequestTopic, Subject,
+};
 use wattle_common::{Budget, Timestamp};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::clock;
 use wattle_simulator::CarbonSeries;
 
 use super::simulate::usage_chain;
+use crate::aim::percent;
 use crate::budget::{BudgetOptions, kw, limits, tidy};
 use crate::connection::{Connection, block_on};
 use crate::output::{note, print, print_json, span, usage};
@@ -116,6 +119,19 @@ fn price(status: &BudgetStatus) -> String {
     )
 }
 
+/// Formats the state of the energy aim.
+fn energy_aim(aim: &AimStatus) -> String {
+    let slowdown = aim.slowdown().map_or_else(
+        || "no job has run yet".to_owned(),
+        |slowdown| format!("estimated {} over the last day", percent(slowdown)),
+    );
+    format!(
+        "aim      energy: at most {} slower than the time aim; {slowdown}; price {} of 1",
+        percent(aim.max_slowdown),
+        tidy(aim.price)
+    )
+}
+
 /// Why no job can start: the idle cluster alone exceeds the budget.
 fn infeasible(budget: &Budget, status: &BudgetStatus) -> Option<String> {
     let empty = status.power_mw_baseline?;
@@ -137,6 +153,7 @@ fn infeasible(budget: &Budget, status: &BudgetStatus) -> Option<String> {
 struct Shown {
     set: Option<BudgetRecord>,
     status: Option<BudgetStatus>,
+    aim: Option<AimStatus>,
 }
 
 async fn show(command: Show) -> anyhow::Result<()> {
@@ -144,8 +161,12 @@ async fn show(command: Show) -> anyhow::Result<()> {
     let bucket = bus.bucket(Bucket::Budget).await?;
     let set: Option<BudgetRecord> = bucket.get(BUDGET_SET).await?.map(|(set, _)| set);
     let status: Option<BudgetStatus> = bucket.get(BUDGET_STATUS).await?.map(|(status, _)| status);
+    let aim: Option<AimStatus> = bucket.get(AIM_STATUS).await?.map(|(aim, _)| aim);
     if command.json {
-        return print_json(&Shown { set, status });
+        return print_json(&Shown { set, status, aim });
+    }
+    if let Some(aim) = &aim {
+        print(&energy_aim(aim))?;
     }
     let Some(set) = set.filter(|set| !set.budget.is_none() || set.intensity.is_some()) else {
         return print("no budget is set; set one with `wattle budget set --energy-kwh KWH`");

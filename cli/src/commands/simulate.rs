@@ -19,6 +19,7 @@ use wattle_simulator::{
 };
 use wattle_world::World;
 
+use crate::aim::{AimOptions, aim_price, percent};
 use crate::atomic_file::AtomicFile;
 use crate::budget::{BudgetOptions, limits};
 use crate::commands::submit::parse_span;
@@ -65,7 +66,7 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "NODESxGPUS:TYPE|FILE.toml", value_parser = crate::cluster_file::cluster)]
     cluster: Option<ClusterShape>,
     #[arg(
-        long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,eaco",
+        long, value_name = "NAMES", value_delimiter = ',', default_value = "fifo,wattle",
         help = names_help("Policies, separated by commas")
     )]
     policy: Vec<String>,
@@ -81,9 +82,15 @@ pub(crate) struct Simulate {
     /// Slack of every job for carbon deferral; needs --carbon
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     slack: Option<Duration>,
-    /// Energy price in the unit of the policy, without a budget; 0: energy is free
-    #[arg(long, value_name = "PRICE", default_value_t = 0.0)]
-    price: f64,
+    #[command(flatten)]
+    aim: AimOptions,
+    /// A constant energy price in the unit of the policy, in place of an aim; 0: energy is free
+    #[arg(long, value_name = "PRICE", conflicts_with_all = ["aim", "max_slowdown"])]
+    price: Option<f64>,
+    /// Let the controller of the live placer hold the energy aim's bound from predictions, in place of the
+    /// search with complete simulations
+    #[arg(long)]
+    aim_by_controller: bool,
     /// Let unused nodes sleep
     #[arg(long)]
     sleep: bool,
@@ -217,11 +224,19 @@ impl Simulate {
                 return Err(usage(format!("--policy names {name} twice; name it once")));
             }
         }
-        if self.price > 0.0 && !prices {
+        if let Some(price) = self.price.filter(|price| *price > 0.0 && !prices) {
             return Err(usage(format!(
-                "--price {}: none of these policies reads a price; powerflow, greenflow and wattle do",
-                self.price
+                "--price {price}: none of these policies reads a price; powerflow, greenflow and wattle do"
             )));
+        }
+        if self.aim.is_given() && !prices {
+            return Err(usage(
+                "--aim: none of these policies reads an energy price; powerflow, greenflow and wattle do",
+            ));
+        }
+        let bound = self.max_slowdown()?;
+        if self.aim_by_controller && bound.is_none() {
+            return Err(usage("--aim-by-controller is of the energy aim; give --aim energy"));
         }
         if self.seeds > 1 && self.policy.len() < 2 {
             return Err(usage(
@@ -260,12 +275,23 @@ impl Simulate {
         }
     }
 
+    /// The bound of the energy aim, if that is the aim.
+    fn max_slowdown(&self) -> anyhow::Result<Option<f64>> {
+        if self.price.is_some() {
+            return Ok(None);
+        }
+        let has_window = self.budget.budget()?.is_some_and(|budget| budget.has_window());
+        self.aim.max_slowdown(has_window)
+    }
+
     fn options(&self) -> anyhow::Result<RunOptions> {
-        if !(self.price >= 0.0 && self.price.is_finite()) {
-            return Err(usage(format!("--price {}: give a number of at least 0", self.price)));
+        let price = self.price.unwrap_or(0.0);
+        if !(price >= 0.0 && price.is_finite()) {
+            return Err(usage(format!("--price {price}: give a number of at least 0")));
         }
         Ok(RunOptions {
-            price: self.price,
+            price,
+            max_slowdown: self.max_slowdown()?.filter(|_| self.aim_by_controller),
             nodes_sleep: self.sleep,
             share: self.share,
             budget: self.budget.budget()?,
@@ -290,6 +316,12 @@ impl Simulate {
             let mut number = format!("{} of {}", slot + 1, self.policy.len());
             if self.seeds > 1 {
                 number = format!("{number}, seed {}", scenario.seed);
+            }
+            let mut options = options;
+            let bound = self.max_slowdown()?.filter(|_| !self.aim_by_controller);
+            if let Some(bound) = bound {
+                options.price =
+                    aim_price(world, scenario, policy.as_ref(), &options, bound, &number)?;
             }
             let run = |options: &RunOptions| {
                 let oracle = if options.oracle { "exact predictions, " } else { "" };
@@ -316,7 +348,12 @@ impl Simulate {
             }
             if oracle && (policy.capabilities().reads != Reads::Nothing || options.budget.is_some())
             {
-                policies.extend(run(&RunOptions { oracle: true, ..options })?);
+                let mut options = RunOptions { oracle: true, ..options };
+                if let Some(bound) = bound {
+                    options.price =
+                        aim_price(world, scenario, policy.as_ref(), &options, bound, &number)?;
+                }
+                policies.extend(run(&options)?);
             }
         }
         Ok(policies)
@@ -331,7 +368,11 @@ impl Simulate {
         let restartable = restartable(&self.restartable)?;
         under.extend((restartable != Restartable::All).then(|| restartable.to_string()));
         under.extend((self.share != Sharing::Any).then(|| format!("GPU sharing: {}", self.share)));
-        under.extend((self.price > 0.0).then(|| format!("energy at a price of {}", self.price)));
+        let price = self.price.filter(|price| *price > 0.0);
+        under.extend(price.map(|price| format!("energy at a price of {price}")));
+        under.extend(self.max_slowdown()?.map(|bound| {
+            format!("least energy within {} of the time aim's mean completion time", percent(bound))
+        }));
         let carbon = self.carbon.as_deref().and_then(Path::file_name);
         under.extend(carbon.map(|file| format!("the grid of {}", file.to_string_lossy())));
         Ok(under)
@@ -418,15 +459,17 @@ pub(crate) fn usage_chain(error: impl std::error::Error) -> anyhow::Error {
     usage(chain(&error))
 }
 
-/// Simulates one policy, and how long that took.
+/// Simulates one policy, and how long that took. The controller of the live placer holds the bound of the
+/// energy aim.
 pub(crate) fn one(
     world: &World,
     scenario: &Scenario,
     policy: &str,
     share: Sharing,
+    max_slowdown: Option<f64>,
 ) -> anyhow::Result<PolicyOutcome> {
     let policy = wattle_placer::policy(policy).map_err(usage_chain)?;
-    let options = RunOptions { share, ..RunOptions::default() };
+    let options = RunOptions { share, max_slowdown, ..RunOptions::default() };
     let outcome = timed(|| run_with(world, scenario, policy.as_ref(), &options).map(Some))?;
     Ok(outcome.expect("a policy's own run has an outcome"))
 }

@@ -74,6 +74,32 @@ pub struct BudgetRecord {
     pub intensity: Option<IntensitySeries>,
 }
 
+/// State of the energy aim's controller, for display and for the placer's restart.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AimStatus {
+    /// When this was written.
+    pub at_us: Timestamp,
+    /// Bound on the increase of mean completion time over the time aim's, a share.
+    pub max_slowdown: f64,
+    /// Time in the system of all jobs, forgotten over a day, job-seconds.
+    pub present_s: f64,
+    /// Their estimated delay relative to the time aim, forgotten over a day, job-seconds.
+    pub delay_s: f64,
+    /// Energy price from 0 (free) to 1 (the highest of the policy's range).
+    pub price: f64,
+    /// The energy price in the policy's own unit.
+    pub policy_price: f64,
+}
+
+impl AimStatus {
+    /// The estimated increase of mean completion time, a share; absent before jobs were present.
+    #[must_use]
+    pub fn slowdown(&self) -> Option<f64> {
+        let without_delay = self.present_s - self.delay_s;
+        (without_delay > 0.0).then(|| self.delay_s / without_delay)
+    }
+}
+
 /// Consumption of the budget and the controller's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BudgetStatus {

@@ -23,7 +23,7 @@ pub mod window;
 pub use actual::{
     AppliedGpu, JobProcesses, LaunchReport, LaunchState, LaunchedJob, PowerReport, SleepResult,
 };
-pub use budget::{BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
+pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
 pub use job_record::{JobRecord, ProbeRecord, RecordedReason};
 pub use ledger::{JobEnergy, LedgerEntry};

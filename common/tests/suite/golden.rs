@@ -368,6 +368,15 @@ fn budgets() {
         counted_until_us: [(node(), at(3))].into(),
     };
     check("budget-status", &status);
+    let aim = AimStatus {
+        at_us: at(3),
+        max_slowdown: 0.05,
+        present_s: 86_400.0,
+        delay_s: 3_600.0,
+        price: 0.42,
+        policy_price: 0.0013,
+    };
+    check("aim-status", &aim);
     let (power_mw_baseline, power_mw_budget_mean) =
         (Some(Power::from_w(450)), Some(Power::from_w(4_975)));
     check("budget-status-fed", &BudgetStatus { power_mw_baseline, power_mw_budget_mean, ..status });

@@ -7,6 +7,7 @@ pub mod node_sleep;
 use std::time::Duration;
 
 use serde::Deserialize;
+use wattle_common::aim::{Aim, MAX_SLOWDOWN_DEFAULT};
 use wattle_common::config::non_zero;
 use wattle_common::job::{GpuSetting, Sharing};
 use wattle_common::{ClusterId, Frequency, Power};
@@ -28,6 +29,12 @@ pub struct Config {
     /// The policy's name.
     #[serde(default = "default_policy")]
     pub policy: String,
+    /// What the scheduler optimises. A budget that is set at run time takes precedence.
+    #[serde(default)]
+    pub aim: Aim,
+    /// Bound of the energy aim on the increase of mean completion time, a share.
+    #[serde(default = "default_max_slowdown")]
+    pub max_slowdown: f64,
     /// Limit of jobs on one GPU, for every policy.
     #[serde(default = "default_tenants_max")]
     pub tenants_max: u32,
@@ -80,7 +87,10 @@ pub struct Config {
 }
 
 fn default_policy() -> String {
-    "eaco".to_owned()
+    "wattle".to_owned()
+}
+const fn default_max_slowdown() -> f64 {
+    MAX_SLOWDOWN_DEFAULT
 }
 const fn default_tenants_max() -> u32 {
     TENANTS_MAX_DEFAULT
@@ -144,6 +154,12 @@ impl Config {
                 return Err(format!("{key} must be greater than 0"));
             }
         }
+        if !(0.0..=10.0).contains(&self.max_slowdown) {
+            return Err(format!(
+                "max_slowdown = {}: give a share from 0 to 10, as in 0.05 for 5 %",
+                self.max_slowdown
+            ));
+        }
         self.sleep.check(self.node_stale_after())?;
         self.probe.check()
     }
@@ -153,6 +169,7 @@ impl Config {
             share: self.share,
             jobs_max: self.jobs_max,
             price: 0.0,
+            max_slowdown: (self.aim == Aim::Energy).then_some(self.max_slowdown),
             nodes_sleep: self.sleep.is_on(),
             idle_before_sleep: self.sleep.idle_before_sleep(),
             site_setting: GpuSetting { cap_mw: self.gpu_cap(), clock_mhz_max: self.gpu_clock() },

@@ -65,10 +65,11 @@ impl<P: PolicyHandle> Controller<P> {
         }
     }
 
-    /// When the next control step is due.
+    /// When the next control step of the budget or the energy aim is due.
     #[must_use]
     pub fn control_at(&self) -> Option<Timestamp> {
-        self.budget.as_ref().map(|budget| budget.next)
+        let budget = self.budget.as_ref().map(|budget| budget.next);
+        budget.into_iter().chain(self.aim_step_at()).min()
     }
 
     /// Makes the next control step due at once.
@@ -78,8 +79,17 @@ impl<P: PolicyHandle> Controller<P> {
         }
     }
 
-    /// Takes a control step if it is due: sets the price and the limits for the next rounds.
+    /// Takes the control steps that are due: sets the price and the limits for the next rounds.
     pub fn control(&mut self, now: Timestamp) -> Controlled {
+        let aim = self.control_aim(now);
+        let budget = self.control_budget(now);
+        Controlled {
+            limits_changed: aim.limits_changed || budget.limits_changed,
+            plan_again: aim.plan_again || budget.plan_again,
+        }
+    }
+
+    fn control_budget(&mut self, now: Timestamp) -> Controlled {
         if self.budget.as_ref().is_none_or(|budget| now < budget.next) {
             return Controlled::default();
         }

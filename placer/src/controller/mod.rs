@@ -7,6 +7,7 @@
 //!
 //! * [`admission`]: which jobs are accepted;
 //! * [`lifecycle`]: restored, stopped, completed and ended jobs;
+//! * [`aim`]: the price of the energy aim;
 //! * [`budget`]: from metered energy to a price and power limits;
 //! * [`planning`]: plan, check, apply; which cap and clock each GPU gets;
 //! * [`probes`]: experiments with lower caps and clocks on running jobs;
@@ -15,6 +16,7 @@
 //! The controller does no I/O and reads no clock: the same calls give the same answers.
 
 pub mod admission;
+pub mod aim;
 pub mod budget;
 pub mod lifecycle;
 pub mod planning;
@@ -30,6 +32,7 @@ use crate::plan::input::{
     IDLE_BEFORE_SLEEP, PlanningInput, PlanningLimits, PolicyCache, TENANTS_MAX_DEFAULT,
 };
 use crate::policies::{Capabilities, Policy, Reads};
+use crate::power::slowdown::SlowdownController;
 use crate::state::cluster::ClusterState;
 
 use budget::ActiveBudget;
@@ -46,6 +49,9 @@ pub struct ControllerConfig {
     pub jobs_max: usize,
     /// The least price of a joule, in the policy's unit. A budget may raise it.
     pub price: f64,
+    /// The bound of the energy aim on the increase of mean completion time, as a share. `None`: the price is
+    /// [`Self::price`].
+    pub max_slowdown: Option<f64>,
     /// Whether idle nodes may sleep.
     pub nodes_sleep: bool,
     /// How long a node must have been idle before it sleeps.
@@ -63,6 +69,7 @@ impl Default for ControllerConfig {
             share: Sharing::Any,
             jobs_max: usize::MAX,
             price: 0.0,
+            max_slowdown: None,
             nodes_sleep: false,
             idle_before_sleep: IDLE_BEFORE_SLEEP,
             site_setting: GpuSetting::DEFAULT,
@@ -98,6 +105,7 @@ pub struct Controller<P> {
     limits: PlanningLimits,
     cache: Option<PolicyCache>,
     budget: Option<ActiveBudget>,
+    aim: Option<SlowdownController>,
     probes: Probes,
 }
 
@@ -123,6 +131,7 @@ impl<P: PolicyHandle> Controller<P> {
             limits,
             cache: None,
             budget: None,
+            aim: None,
             probes: Probes::default(),
         }
     }

@@ -189,7 +189,9 @@ impl Placer {
     pub(super) fn control_budget(&mut self, now: Timestamp) {
         let gpu_power = self.gpu_power();
         self.controller.events().gpu_power_known(gpu_power);
+        let aim_before = self.controller.aim_status();
         let controlled = self.controller.control(now);
+        self.store_aim |= self.controller.aim_status() != aim_before;
         self.store_status |= controlled.limits_changed;
         if controlled.plan_again {
             self.plan_soon(now);
@@ -221,8 +223,13 @@ impl Placer {
         by_type
     }
 
-    /// Stores the budget and its status where they have changed.
+    /// Stores the budget, its status and the state of the energy aim where they have changed.
     pub(super) fn store_spending(&mut self, now: Timestamp, out: &mut Vec<Action>) {
+        if std::mem::take(&mut self.store_aim)
+            && let Some(status) = self.controller.aim_status()
+        {
+            out.push(Action::StoreAimStatus(status));
+        }
         let (set, changed) =
             (std::mem::take(&mut self.store_budget), std::mem::take(&mut self.store_status));
         let (Some(stored), Some(active)) = (&self.budget, self.controller.budget()) else { return };

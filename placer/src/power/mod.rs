@@ -5,4 +5,5 @@ pub mod carbon_deferral;
 pub mod energy_cost;
 pub(crate) mod limits;
 pub mod model;
+pub mod slowdown;
 pub(crate) mod step;

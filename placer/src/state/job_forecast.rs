@@ -9,7 +9,13 @@ use wattle_common::messages::{Surface, SurfacePoint};
 use wattle_common::observation::UNKNOWN;
 use wattle_common::{Timestamp, WorkloadId};
 
+use crate::state::cluster::ClusterState;
 use crate::state::job::{Job, Mark, State};
+
+/// The least remaining work, s.
+const WORK_MIN_S: f64 = 1.0;
+/// The remaining work of a job of unknown length before any job has completed, s.
+const WORK_PRIOR_S: f64 = 3_600.0;
 
 /// The measurements that a job needs before it may share a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -182,6 +188,35 @@ pub fn steps_done(now: Timestamp, job: &Job) -> Option<f64> {
 pub fn end(now: Timestamp, job: &Job, gpus: u32, nodes: u32, speed: f64) -> Option<Timestamp> {
     let alone = remaining_alone(now, job, gpus, nodes)?;
     Some(if speed > 0.0 { now + span(alone.as_secs_f64() / speed) } else { Timestamp::FOREVER })
+}
+
+/// The work of a job, in seconds on one GPU.
+pub(crate) struct Work {
+    /// The rest.
+    pub(crate) left_s: f64,
+    /// All of it.
+    pub(crate) total_s: f64,
+    /// Whether the job or its owner states its length.
+    pub(crate) is_known: bool,
+}
+
+/// The remaining work of a job whose work unit is `unit` steps per second and GPU. Where neither the job nor
+/// its owner states its length, it is estimated from completed jobs.
+pub(crate) fn remaining_work(state: &ClusterState, job: &Job, unit: f64) -> Work {
+    let done = steps_done(state.now(), job).unwrap_or(0.0) / unit;
+    if let Some(steps) = job.progress.and_then(|progress| progress.steps_total) {
+        let total_s = steps as f64 / unit;
+        return Work { left_s: (total_s - done).max(WORK_MIN_S), total_s, is_known: true };
+    }
+    if let Some(alone) = job.facts.duration_alone {
+        // An estimate of the owner that has run out does not mean that the job is at its end.
+        let total_s = alone.as_secs_f64() * f64::from(job.facts.request.min);
+        let left_s = (total_s - done).max(0.05 * total_s).max(WORK_MIN_S);
+        return Work { left_s, total_s, is_known: true };
+    }
+    let estimate = state.work_history().remaining_s(done);
+    let left_s = estimate.unwrap_or(WORK_PRIOR_S).max(WORK_MIN_S);
+    Work { left_s, total_s: done + left_s, is_known: false }
 }
 
 /// Steps per second of a job since its observation began.

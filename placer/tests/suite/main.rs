@@ -4,5 +4,6 @@
 mod elastic;
 mod policies;
 mod service;
+mod slowdown;
 mod support;
 mod wattle;

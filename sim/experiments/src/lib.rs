@@ -11,6 +11,7 @@
 //! Nothing here is part of a service; only the command line depends on this crate.
 
 pub mod aim;
+pub mod aim_run;
 pub mod bound;
 pub mod compare;
 pub mod frontier;

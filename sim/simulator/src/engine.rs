@@ -151,6 +151,7 @@ impl<'s> Engine<'s> {
         let cards = Cards::new(world, &scenario.cluster, workloads)?;
         let mut config = ControllerConfig {
             price: options.price,
+            max_slowdown: options.max_slowdown,
             nodes_sleep: options.nodes_sleep,
             probe: options.probe,
             share: options.share,
@@ -177,6 +178,7 @@ impl<'s> Engine<'s> {
         state.inventory_known(true);
         let start_us = scenario.jobs.iter().map(|job| us(job.submit)).min().unwrap_or(0);
         let meter = Meter::starting(start_us, scenario.carbon.as_ref());
+        controller.set_aim(None, Timestamp::from_us(start_us));
         let reading = install_budget(&mut controller, world, scenario, options, start_us);
         let reads = controller.reads();
         let reads_any = reads != Reads::Nothing;

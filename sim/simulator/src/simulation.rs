@@ -113,6 +113,9 @@ pub struct RunOptions {
     pub surface_noise: Option<SurfaceNoise>,
     /// Energy price, in the policy's unit.
     pub price: f64,
+    /// The bound on the increase of mean completion time that the controller of the energy aim holds, a
+    /// share; `None`: the price is constant.
+    pub max_slowdown: Option<f64>,
     /// Whether nodes may sleep.
     pub nodes_sleep: bool,
     /// When the policy learns the length of a job.

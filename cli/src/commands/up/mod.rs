@@ -36,6 +36,7 @@ pub(crate) use self::simulated_sleep::{SIMULATED_SLEEP, SimulatedSleep, set_simu
 use super::budget::{intensities, set as set_budget};
 use super::simulate::usage_chain;
 use super::submit::parse_span;
+use crate::aim::{AimOptions, percent};
 use crate::budget::BudgetOptions;
 use crate::connection::{DEFAULT_CLUSTER, Running, block_on};
 use crate::output::{UsageError, note, print, usage};
@@ -67,9 +68,11 @@ pub(crate) struct Up {
     #[command(flatten)]
     budget: BudgetOptions,
     #[arg(
-        long, value_name = "NAME", default_value = "eaco", help = names_help("Scheduling policy")
+        long, value_name = "NAME", default_value = "wattle", help = names_help("Scheduling policy")
     )]
     policy: String,
+    #[command(flatten)]
+    aim: AimOptions,
     /// Power cap of every GPU, watts
     #[arg(long, value_name = "WATTS", value_parser = clap::value_parser!(u64).range(1..))]
     gpu_cap_w: Option<u64>,
@@ -105,6 +108,21 @@ pub(crate) struct Up {
 }
 
 impl Up {
+    /// The energy aim as text, if the policy follows it.
+    fn aim_text(&self) -> anyhow::Result<String> {
+        let policy = wattle_placer::policy(&self.policy).map_err(usage_chain)?;
+        let bound = self.max_slowdown()?.filter(|_| policy.capabilities().prices.is_some());
+        Ok(bound.map_or_else(String::new, |bound| {
+            format!(", least energy within {} of the shortest mean completion time", percent(bound))
+        }))
+    }
+
+    /// The bound of the energy aim; `None` under another aim.
+    fn max_slowdown(&self) -> anyhow::Result<Option<f64>> {
+        let has_window = self.budget.budget()?.is_some_and(|budget| budget.has_window());
+        self.aim.max_slowdown(has_window)
+    }
+
     fn hardware(&self, folder: &Folder) -> anyhow::Result<Hardware> {
         let Some(shape) = &self.simulated else {
             if self.rate != 1 {
@@ -120,7 +138,7 @@ impl Up {
 /// Runs the command.
 pub(crate) fn run(command: Up) -> anyhow::Result<()> {
     wattle_placer::policy(&command.policy).map_err(usage_chain)?;
-    command.budget.budget()?;
+    command.max_slowdown()?;
     if command.budget.carbon_kg.is_some() && command.carbon.is_none() {
         return Err(usage(
             "--carbon-kg needs the grid's carbon intensity; name its file with --carbon",
@@ -189,6 +207,7 @@ impl Up {
             cluster: &self.cluster,
             url: &url,
             policy: &self.policy,
+            max_slowdown: self.max_slowdown()?,
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
             share: self.share,
             probe: self.probe,
@@ -208,10 +227,11 @@ impl Up {
             set_budget(&bus, budget, intensity).await?;
         }
         note(&format!(
-            "cluster {} is up: {} under {}; logs in {}",
+            "cluster {} is up: {} under {}{}; logs in {}",
             self.cluster,
             hardware.shape,
             self.policy,
+            self.aim_text()?,
             folder.path.join("logs").display()
         ));
         let run = self.watch(&bus, hardware, trace, shutdown).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use toml::{Table, Value};
+use wattle_common::aim::MAX_SLOWDOWN_DEFAULT;
 use wattle_common::job::Sharing;
 use wattle_common::messages::Reply;
 use wattle_common::subject::{RequestTopic, Subject};
@@ -47,6 +48,8 @@ pub(crate) struct Site<'a> {
     pub(crate) url: &'a str,
     /// The policy.
     pub(crate) policy: &'a str,
+    /// The bound of the energy aim; `None`: the time aim, or a budget.
+    pub(crate) max_slowdown: Option<f64>,
     /// Power cap of every GPU.
     pub(crate) gpu_cap: Option<Power>,
     /// Which jobs may share a GPU.
@@ -109,6 +112,8 @@ pub(crate) fn start(
     let mut placer = site.common();
     placer.extend([
         ("policy", Value::from(site.policy)),
+        ("aim", Value::from(if site.max_slowdown.is_some() { "energy" } else { "time" })),
+        ("max_slowdown", Value::from(site.max_slowdown.unwrap_or(MAX_SLOWDOWN_DEFAULT))),
         ("share", Value::from(site.share.as_str())),
         ("lease_ms", site.ms(60_000, WALL_LEASE)),
         ("node_stale_after_ms", site.ms(15_000, WALL_LEASE)),

@@ -204,9 +204,10 @@ pub(crate) async fn show(
     let policy = &command.policy;
     let mut columns = vec![live(policy, &ours, &entries, carbon, began)];
     let world = World::builtin();
-    let same = one(&world, &trace.scenario, policy, command.share)?;
+    let max_slowdown = command.max_slowdown()?;
+    let same = one(&world, &trace.scenario, policy, command.share, max_slowdown)?;
     columns.push(Column::simulated(format!("{policy}, simulated"), &same));
-    let fifo = one(&world, &trace.scenario, "fifo", command.share)?;
+    let fifo = one(&world, &trace.scenario, "fifo", command.share, None)?;
     columns.push(Column::simulated("fifo without caps, simulated".to_owned(), &fifo));
     if command.json {
         return print_json(&columns);

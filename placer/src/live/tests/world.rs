@@ -11,8 +11,8 @@ use std::time::Duration;
 use wattle_common::Machine;
 use wattle_common::job::{JobSpec, Sharing};
 use wattle_common::messages::{
-    BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport, LaunchState,
-    LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
+    AimStatus, BudgetRecord, BudgetReply, BudgetStatus, CancelJob, JobRecord, LaunchReport,
+    LaunchState, LaunchedJob, NodeDesired, PowerReport, Reply, SleepState, SubmitJob,
 };
 use wattle_common::{GpuIndex, JobId, NodeId, Timestamp};
 
@@ -60,11 +60,14 @@ pub(super) struct World {
     pub(super) faults: Option<Faults>,
     pub(super) budget: Option<BudgetRecord>,
     pub(super) budget_status: Option<BudgetStatus>,
+    pub(super) aim_status: Option<AimStatus>,
     pub(super) budget_reply: Option<BudgetReply>,
 }
 
 fn config() -> Config {
     Config {
+        aim: wattle_common::Aim::Time,
+        max_slowdown: 0.05,
         cluster: wattle_common::ClusterId::new("main").unwrap(),
         #[cfg(feature = "service")]
         nats: wattle_runtime::bus::BusConfig::at("nats://127.0.0.1:4222"),
@@ -129,6 +132,7 @@ impl World {
             faults: None,
             budget: None,
             budget_status: None,
+            aim_status: None,
             budget_reply: None,
         };
         world.report();
@@ -229,6 +233,7 @@ impl World {
             surfaces: vec![],
             budget: self.budget.clone(),
             budget_status: self.budget_status.clone(),
+            aim_status: self.aim_status,
         };
         self.placer = Placer::new(self.config.clone(), (self.policy)(), state, self.now);
     }
@@ -346,6 +351,7 @@ impl World {
                     }
                 }
                 Action::StoreBudget(record) => self.budget = Some(*record),
+                Action::StoreAimStatus(status) => self.aim_status = Some(status),
                 Action::StoreBudgetStatus(status) => self.budget_status = Some(*status),
                 Action::AnswerBudget(_, reply) => {
                     if let BudgetReply::Stored { budget } = &reply {

@@ -12,13 +12,9 @@ use crate::policies::wattle::upper_envelope::{JoulePrice, OperatingCurve};
 use crate::power::energy_cost::Charge;
 use crate::state::gpu_set::JobKey;
 use crate::state::job::{Job, State};
-use crate::state::job_forecast::steps_done;
+use crate::state::job_forecast::remaining_work;
 use crate::state::operating_points::OperatingPoints;
 
-/// The least remaining work, s.
-const WORK_MIN_S: f64 = 1.0;
-/// The remaining work of a job of unknown length before any job has completed, s.
-const WORK_PRIOR_S: f64 = 3_600.0;
 /// A job that has waited for this many times its exclusive run time plus [`PATIENCE_S`] gets its least size
 /// before other jobs get more than theirs.
 const PATIENCE: f64 = 4.0;
@@ -156,7 +152,7 @@ fn bidder<'a>(
     curve: &OperatingCurve<'_>,
 ) -> Bidder<'a> {
     let job = elastic.job;
-    let remaining = remaining_work(input, job, curve.unit);
+    let remaining = remaining_work(input.state, job, curve.unit);
     let work_step = (remaining.left_s.ln() * WORK_STEPS).round();
     let work = (work_step / WORK_STEPS).exp();
     let least = f64::from(curve.sizes[0].gpus.max(1));
@@ -210,31 +206,6 @@ fn discount_estimated_ages(input: PlanningInput<'_>, bidders: &mut [Bidder<'_>])
     for bidder in bidders.iter_mut().filter(|bidder| !bidder.work_is_known) {
         bidder.age_step = age_step(bidder.age_s * weight);
     }
-}
-
-/// The work of a job, in seconds on one GPU.
-struct Work {
-    left_s: f64,
-    total_s: f64,
-    /// Whether the job or its owner states its length.
-    is_known: bool,
-}
-
-fn remaining_work(input: PlanningInput<'_>, job: &Job, unit: f64) -> Work {
-    let done = steps_done(input.now(), job).unwrap_or(0.0) / unit;
-    if let Some(steps) = job.progress.and_then(|progress| progress.steps_total) {
-        let total_s = steps as f64 / unit;
-        return Work { left_s: (total_s - done).max(WORK_MIN_S), total_s, is_known: true };
-    }
-    if let Some(alone) = job.facts.duration_alone {
-        // An estimate of the owner that has run out does not mean that the job is at its end.
-        let total_s = alone.as_secs_f64() * f64::from(job.facts.request.min);
-        let left_s = (total_s - done).max(0.05 * total_s).max(WORK_MIN_S);
-        return Work { left_s, total_s, is_known: true };
-    }
-    let estimate = input.state.work_history().remaining_s(done);
-    let left_s = estimate.unwrap_or(WORK_PRIOR_S).max(WORK_MIN_S);
-    Work { left_s, total_s: done + left_s, is_known: false }
 }
 
 /// Sets the least sizes of jobs that must get GPUs, while GPUs are free: jobs with deadlines by deadline,

@@ -6,7 +6,7 @@ mod checker;
 mod defer;
 mod eaco;
 mod first_fit;
-mod helpers;
+pub(crate) mod helpers;
 mod kinds;
 mod plans;
 mod priority;

@@ -1,0 +1,97 @@
+//! A cluster's aim: what the scheduler optimises where no budget decides.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Default bound of the energy aim on the increase of mean completion time: 5 %.
+pub const MAX_SLOWDOWN_DEFAULT: f64 = 0.05;
+
+/// What the scheduler optimises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Aim {
+    /// The least mean completion time. Energy is free.
+    Time,
+    /// The least energy, while the mean completion time stays within a bound of that of the time aim.
+    #[default]
+    Energy,
+    /// The least mean completion time within a budget.
+    Budget,
+}
+
+impl fmt::Display for Aim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Time => "time",
+            Self::Energy => "energy",
+            Self::Budget => "budget",
+        })
+    }
+}
+
+impl FromStr for Aim {
+    type Err = AimError;
+
+    fn from_str(text: &str) -> Result<Self, AimError> {
+        match text {
+            "time" => Ok(Self::Time),
+            "energy" => Ok(Self::Energy),
+            "budget" => Ok(Self::Budget),
+            _ => Err(AimError::Name(text.to_owned())),
+        }
+    }
+}
+
+/// Why an aim or its bound is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AimError {
+    /// An unknown name.
+    #[error("no aim `{0}`: give time, energy or budget")]
+    Name(String),
+    /// A bound that is not a share.
+    #[error(
+        "invalid slowdown `{0}`: give a percentage or a share from 0 to 1000 %, as in 5% or 0.05"
+    )]
+    Slowdown(String),
+}
+
+/// A bound on the increase of completion time, as a share: `5%` and `0.05` are both 0.05.
+///
+/// # Errors
+/// [`AimError::Slowdown`] if the text is not a number from 0 to 10, or from 0 to 1000 with a per cent sign.
+pub fn parse_slowdown(text: &str) -> Result<f64, AimError> {
+    let invalid = || AimError::Slowdown(text.to_owned());
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(number) => (number, 100.0),
+        None => (text, 1.0),
+    };
+    let share = number.trim().parse::<f64>().map_err(|_| invalid())? / unit;
+    if (0.0..=10.0).contains(&share) { Ok(share) } else { Err(invalid()) }
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slowdown_is_a_percentage_or_a_share() {
+        assert_eq!(parse_slowdown("5%").unwrap(), 0.05);
+        assert_eq!(parse_slowdown("0.05").unwrap(), 0.05);
+        assert_eq!(parse_slowdown(" 0 % ").unwrap(), 0.0);
+        for text in ["", "%", "-1%", "5 percent", "nan", "inf", "50"] {
+            let error = parse_slowdown(text).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_aims_round_trip() {
+        for aim in [Aim::Time, Aim::Energy, Aim::Budget] {
+            assert_eq!(aim.to_string().parse(), Ok(aim));
+        }
+        assert!("speed".parse::<Aim>().unwrap_err().to_string().contains("time, energy or budget"));
+    }
+}
