@@ -21,6 +21,7 @@
 //!   saving is applied to the baseline of all jobs.
 
 mod interval;
+mod runs;
 mod sample;
 mod schedule;
 mod screen;

@@ -4,4 +4,5 @@
 mod bounds;
 mod compare;
 mod report;
+mod saving_estimate;
 mod savings;

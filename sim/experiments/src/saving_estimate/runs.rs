@@ -1,0 +1,239 @@
+//! Single runs and price searches on the jobs of a trace.
+
+use std::sync::Mutex;
+
+use wattle_common::job::{GpuRequest, Sharing};
+use wattle_common::topology::ClusterShape;
+use wattle_placer::policy;
+use wattle_simulator::trace::Trace;
+use wattle_simulator::{Restartable, RunOptions, Scenario, SimulationError, Work, run_detailed};
+use wattle_world::World;
+
+use super::sample::Sample;
+use super::schedule::Schedule;
+use super::{SavingError, SavingOptions};
+use crate::aim::{AimOutcome, AimRun, AimSearch, least_energy};
+
+/// The policy of the estimate.
+const POLICY: &str = "wattle";
+
+/// Number of prices of the search on predictions, 0 included.
+pub(super) const RUNS_ON_PREDICTIONS: usize = 4;
+
+/// What a run may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Features {
+    pub(super) settings: bool,
+    pub(super) share: Sharing,
+    pub(super) sizes: bool,
+    pub(super) sleep: bool,
+    /// Whether the policy reads the world's surfaces in place of predictions.
+    pub(super) exact: bool,
+}
+
+/// Jobs on a cluster, complete or sampled.
+pub(super) struct Jobs<'a> {
+    pub(super) world: &'a World,
+    pub(super) trace: &'a Trace,
+    pub(super) cluster: &'a ClusterShape,
+    pub(super) carbon: Option<&'a wattle_simulator::CarbonSeries>,
+}
+
+impl<'a> Jobs<'a> {
+    /// The jobs of a sample; without one, these.
+    pub(super) fn of<'b>(&self, sample: Option<&'b Sample>) -> Jobs<'b>
+    where
+        'a: 'b,
+    {
+        let (trace, cluster) =
+            sample.map_or((self.trace, self.cluster), |sample| (&sample.trace, &sample.cluster));
+        Jobs { trace, cluster, ..*self }
+    }
+
+    /// The jobs as submitted.
+    pub(super) fn scenario(
+        &self,
+        restartable: &Restartable,
+        seed: u64,
+    ) -> Result<Scenario, SavingError> {
+        let mut scenario = Scenario::from_trace(self.world, self.trace, self.cluster, seed)?;
+        scenario.carbon = self.carbon.cloned();
+        restartable.apply(&mut scenario, self.trace);
+        Ok(scenario)
+    }
+}
+
+/// Opens the sizes of the jobs that can be resized: from one GPU to as many as they request. Larger
+/// sizes would change what a job computes. Their work is fixed as the steps of the recorded run.
+fn open_sizes(world: &World, scenario: &mut Scenario) {
+    let cluster = scenario.cluster.clone();
+    for job in scenario.jobs.iter_mut().filter(|job| job.can_stop) {
+        let gpus = job.gpus.min.max(1);
+        let mut groups = cluster.groups().iter();
+        let group = job.gpu_type.as_deref().map_or_else(
+            || cluster.groups().first(),
+            |requested| groups.find(|group| group.gpu_type == requested),
+        );
+        let known = group.and_then(|group| {
+            let gpu = world.gpu(&group.gpu_type)?;
+            let workload = world.workload(job.workload.as_str())?;
+            let nodes = gpus.div_ceil(group.gpus_per_node.max(1));
+            Some(workload.steps_per_s(gpu, gpus, nodes))
+        });
+        let Some(steps_per_s) = known else { continue };
+        if let Work::Lasts(span) = job.work {
+            job.work = Work::Steps(((span.as_secs_f64() * steps_per_s).round() as u64).max(1));
+        }
+        job.gpus = GpuRequest { min: 1, max: gpus };
+    }
+}
+
+/// Cost of a job of a run on predictions, relative to one on exact surfaces (measured).
+pub(super) const PREDICTED_COST: usize = 12;
+
+/// Progress over all runs, in ended jobs times the cost of the run.
+pub(super) struct Progress<'a> {
+    pub(super) report: Mutex<Count<'a>>,
+}
+
+pub(super) struct Count<'a> {
+    pub(super) done: usize,
+    pub(super) of: usize,
+    pub(super) report: &'a mut (dyn FnMut(usize, usize) + Send),
+}
+
+impl Progress<'_> {
+    /// Sets the final count.
+    pub(super) fn expect(&self, of: usize) {
+        if let Ok(mut count) = self.report.lock() {
+            count.of = of.max(1);
+        }
+    }
+
+    pub(super) fn add(&self, jobs: usize) {
+        let Ok(mut count) = self.report.lock() else { return };
+        count.done = (count.done + jobs).min(count.of);
+        let (done, of) = (count.done, count.of);
+        (count.report)(done, of);
+    }
+}
+
+/// Everything a run needs besides its scenario.
+pub(super) struct Runner<'a> {
+    pub(super) world: &'a World,
+    pub(super) options: SavingOptions,
+    pub(super) progress: &'a Progress<'a>,
+}
+
+impl Runner<'_> {
+    /// One run of the policy.
+    pub(super) fn run(
+        &self,
+        scenario: &Scenario,
+        features: Features,
+        price: f64,
+    ) -> Result<Schedule, SimulationError> {
+        let models = scenario.cluster.groups().iter();
+        let clocks = models.filter_map(|group| Some(self.world.gpu(&group.gpu_type)?.clock_max()));
+        let top = clocks.map(|clock| clock.as_mhz()).max().unwrap_or_default();
+        let name = if features.settings { POLICY.to_owned() } else { format!("{POLICY}@{top}") };
+        let mut open = None;
+        if features.sizes && scenario.jobs.iter().any(|job| job.can_stop) {
+            let mut resized = scenario.clone();
+            open_sizes(self.world, &mut resized);
+            open = Some(resized);
+        }
+        let scenario = open.as_ref().unwrap_or(scenario);
+        let options = RunOptions {
+            price,
+            nodes_sleep: features.sleep,
+            share: features.share,
+            oracle: features.exact,
+            ..RunOptions::default()
+        };
+        self.simulate(scenario, &name, &options)
+    }
+
+    fn simulate(
+        &self,
+        scenario: &Scenario,
+        name: &str,
+        options: &RunOptions,
+    ) -> Result<Schedule, SimulationError> {
+        let policy = policy(name)?;
+        let mut last = 0;
+        let cost = if options.oracle || name == "fifo" { 1 } else { PREDICTED_COST };
+        let mut report = |ended: usize, _| {
+            self.progress.add(cost * (ended - last));
+            last = ended;
+        };
+        let (outcome, detail) =
+            run_detailed(self.world, scenario, policy.as_ref(), options, &mut report)?;
+        let left = scenario.jobs.len() - last;
+        self.progress.add(cost * left);
+        Ok(Schedule::simulated(outcome, detail, options.nodes_sleep))
+    }
+
+    /// FIFO with exclusive GPUs at default settings, all nodes awake.
+    pub(super) fn fifo(&self, scenario: &Scenario) -> Result<Schedule, SimulationError> {
+        self.simulate(scenario, "fifo", &RunOptions::default())
+    }
+
+    /// The runs of least energy within the bound, from at most `runs` prices. The first price is
+    /// `start`, by default the middle of the policy's range.
+    pub(super) fn search(
+        &self,
+        scenarios: &[Scenario],
+        features: Features,
+        start: Option<f64>,
+        runs: usize,
+    ) -> Result<AimOutcome<Pooled>, SimulationError> {
+        let range = policy(POLICY)?.capabilities().prices;
+        let (least, most) = range.map_or((1e-5, 1.0), |range| (range.least, range.most));
+        let within = AimSearch::within(self.options.max_slowdown, least, most);
+        let start = start.unwrap_or(within.start);
+        let mut made = 0;
+        let search = AimSearch { start, runs_max: runs, ..within };
+        let aim = least_energy(&search, |price| {
+            made += 1;
+            let run = |scenario| self.run(scenario, features, price);
+            scenarios.iter().map(run).collect::<Result<_, _>>().map(Pooled::of)
+        })?;
+        let cost = if features.exact { 1 } else { PREDICTED_COST };
+        let jobs: usize = scenarios.iter().map(|scenario| scenario.jobs.len()).sum();
+        self.progress.add(cost * (runs - made) * jobs);
+        Ok(aim)
+    }
+}
+
+/// The runs of one price, one for each draw.
+pub(super) struct Pooled {
+    pub(super) runs: Vec<Schedule>,
+    /// Completion times of all runs.
+    completion_s: Vec<Option<f64>>,
+}
+
+impl Pooled {
+    fn of(runs: Vec<Schedule>) -> Self {
+        let completion_s = runs.iter().flat_map(|run| run.completion_s.clone()).collect();
+        Self { runs, completion_s }
+    }
+}
+
+impl AimRun for Pooled {
+    fn energy_kwh(&self) -> f64 {
+        self.runs.iter().map(AimRun::energy_kwh).sum()
+    }
+    fn makespan_s(&self) -> f64 {
+        self.runs.iter().map(AimRun::makespan_s).fold(0.0, f64::max)
+    }
+    fn rest_w(&self) -> f64 {
+        self.runs.iter().map(AimRun::rest_w).sum()
+    }
+    fn completion_s(&self) -> &[Option<f64>] {
+        &self.completion_s
+    }
+    fn energy_kwh_over(&self, period_s: f64) -> f64 {
+        self.runs.iter().map(|run| run.energy_kwh_over(period_s)).sum()
+    }
+}
