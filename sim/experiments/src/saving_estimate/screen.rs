@@ -177,8 +177,8 @@ impl Made<'_> {
     pub(super) fn assumptions(&self, estimate: &SavingEstimate) -> Vec<String> {
         let mut all = Vec::new();
         all.push(if estimate.recorded {
-            "Baseline: starts and ends as recorded, at default caps and clocks, all nodes awake, on \
-             the GPUs of the first fit."
+            "Baseline: starts, ends and nodes as recorded (nodes by first fit where the trace has none), \
+             at default caps and clocks, all nodes awake."
                 .to_owned()
         } else {
             "Baseline: FIFO with exclusive GPUs, default caps and clocks, all nodes awake; the trace \
