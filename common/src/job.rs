@@ -118,6 +118,9 @@ pub struct JobSpec {
     pub job: JobId,
     /// Display name; need not be unique.
     pub name: String,
+    /// The user who submitted it, as declared by the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Its workload, if declared.
     #[serde(default)]
     pub workload: Option<WorkloadId>,

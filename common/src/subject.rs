@@ -40,6 +40,10 @@ pub enum Topic {
     PredictorPromoted,
     /// Request: put a budget in force: [`crate::messages::SetBudget`].
     BudgetSet,
+    /// Request: the last summary of a node: [`crate::messages::ReadSummary`].
+    SummaryRequested,
+    /// Request: a part of a job's output on a node: [`crate::messages::ReadOutput`].
+    OutputRequested,
 }
 
 /// The ids after a topic.
@@ -53,7 +57,7 @@ enum Ids {
 
 impl Topic {
     /// Every topic.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::GpuSampled,
         Self::NodeSummarized,
         Self::WindowClosed,
@@ -64,6 +68,8 @@ impl Topic {
         Self::SurfaceProposed,
         Self::PredictorPromoted,
         Self::BudgetSet,
+        Self::SummaryRequested,
+        Self::OutputRequested,
     ];
 
     /// Its noun and participle, as in the subject.
@@ -80,12 +86,18 @@ impl Topic {
             Self::SurfaceProposed => "surface.proposed",
             Self::PredictorPromoted => "predictor.promoted",
             Self::BudgetSet => "budget.set",
+            Self::SummaryRequested => "summary.requested",
+            Self::OutputRequested => "output.requested",
         }
     }
 
     const fn ids(self) -> Ids {
         match self {
-            Self::GpuSampled | Self::NodeSummarized | Self::EnergyMetered => Ids::Node,
+            Self::GpuSampled
+            | Self::NodeSummarized
+            | Self::EnergyMetered
+            | Self::SummaryRequested
+            | Self::OutputRequested => Ids::Node,
             Self::WindowClosed | Self::JobProgressed => Ids::NodeJob,
             Self::SurfaceProposed => Ids::PredictorJob,
             Self::JobSubmitted | Self::JobCancelled | Self::PredictorPromoted | Self::BudgetSet => {
@@ -147,6 +159,8 @@ impl Subject {
             NodeTopic::GpuSampled => Topic::GpuSampled,
             NodeTopic::NodeSummarized => Topic::NodeSummarized,
             NodeTopic::EnergyMetered => Topic::EnergyMetered,
+            NodeTopic::SummaryRequested => Topic::SummaryRequested,
+            NodeTopic::OutputRequested => Topic::OutputRequested,
         };
         Self { cluster, topic, node: Some(node), predictor: None, job: None }
     }
@@ -164,6 +178,11 @@ impl Subject {
     pub const fn of_proposal(cluster: ClusterId, predictor: PredictorId, job: JobId) -> Self {
         let topic = Topic::SurfaceProposed;
         Self { cluster, topic, node: None, predictor: Some(predictor), job: Some(job) }
+    }
+    /// The pattern of the windows of one job on all nodes.
+    #[must_use]
+    pub fn windows_of(cluster: &ClusterId, job: &JobId) -> String {
+        format!("{ROOT}.{cluster}.{}.*.{job}", Topic::WindowClosed.token())
     }
     /// Its topic.
     #[must_use]
@@ -219,6 +238,10 @@ pub enum NodeTopic {
     NodeSummarized,
     /// [`Topic::EnergyMetered`]
     EnergyMetered,
+    /// [`Topic::SummaryRequested`]
+    SummaryRequested,
+    /// [`Topic::OutputRequested`]
+    OutputRequested,
 }
 
 /// Topics with a node and a job.

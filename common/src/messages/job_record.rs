@@ -8,10 +8,13 @@
 //! * **Lost or doubled:** stored before a submission is acknowledged and before desired state is
 //!   written.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::id::SubmissionId;
+use crate::id::{NodeId, PredictorId, SubmissionId};
 use crate::job::{GpuSetting, JobPhase, JobSpec, Placement};
+use crate::messages::SurfacePoint;
 use crate::time::Timestamp;
 use crate::units::{Energy, Frequency, Power};
 
@@ -69,6 +72,18 @@ pub struct JobRecord {
     /// Reported total number of steps.
     #[serde(default)]
     pub steps_total: Option<u64>,
+    /// When `step` was reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_at_us: Option<Timestamp>,
+    /// Steps per second over the last reports of the current attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps_per_s: Option<f64>,
+    /// Energy attributed to it in the energy ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub energy_mj: Option<Energy>,
+    /// End of the last ledger entry of each node that `energy_mj` counts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub energy_until_us: BTreeMap<NodeId, Timestamp>,
     /// Work of a finished job, if known: seconds on one exclusive GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_s: Option<f64>,
@@ -87,6 +102,37 @@ pub struct JobRecord {
     /// Probes made, including a current one; the probe budget counts these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeRecord>,
+    /// The prediction under which it was last placed or set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction_placed: Option<Box<Prediction>>,
+    /// The last prediction before it ended or was preempted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction_last: Option<Box<Prediction>>,
+}
+
+/// Most alternatives in a [`Prediction`].
+pub const ALTERNATIVES_MAX: usize = 16;
+
+/// A job's surface, reduced to its placement and the alternatives to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// When it was current.
+    pub at_us: Timestamp,
+    /// The predictor.
+    pub predictor: PredictorId,
+    /// The GPU type of the placement.
+    pub gpu_type: String,
+    /// Number of the job's windows that the surface is based on.
+    pub windows: u32,
+    /// Its data basis, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub basis: Option<String>,
+    /// The placement; absent: the surface does not contain it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<SurfacePoint>,
+    /// Other sizes, caps, clocks and co-tenants, at most [`ALTERNATIVES_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<SurfacePoint>,
 }
 
 impl JobRecord {
@@ -110,12 +156,18 @@ impl JobRecord {
             error: None,
             step: None,
             steps_total: None,
+            step_at_us: None,
+            steps_per_s: None,
+            energy_mj: None,
+            energy_until_us: BTreeMap::new(),
             work_s: None,
             epoch: None,
             observing: false,
             log_paths: Vec::new(),
             reasons: Vec::new(),
             probes: Vec::new(),
+            prediction_placed: None,
+            prediction_last: None,
         }
     }
 }

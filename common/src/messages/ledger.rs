@@ -1,7 +1,8 @@
 //! The energy ledger: measured energy of a node over an interval.
 //!
 //! * **Publisher:** profiler.
-//! * **Listeners:** placer (budgets); reports (the table of `wattle up`).
+//! * **Listeners:** placer (budgets, energy of each job); reports (`wattle energy`, the table of
+//!   `wattle up`).
 //! * **How often:** once a minute, and when the profiler stops.
 //! * **Delivery:** JetStream stream `ledger`, acknowledged, with (node, `from_us`) as message id.
 //! * **Lost or doubled:** stored before it counts; the message id removes duplicates. Where GPUs have
@@ -37,4 +38,7 @@ pub struct JobEnergy {
     pub job: JobId,
     /// Its energy.
     pub energy_mj: Energy,
+    /// The user who submitted it, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }

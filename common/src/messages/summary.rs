@@ -1,9 +1,11 @@
 //! One second of a node's readings, for people and any NATS client.
 //!
 //! * **Publisher:** profiler.
-//! * **Listeners:** people (`nats sub`, `wattle tap`), `wattle up`.
+//! * **Listeners:** people (`nats sub`, `wattle tap`), `wattle up`, `wattle top`; as a reply
+//!   `wattle jobs`, `wattle nodes`, `wattle explain`.
 //! * **How often:** once a second.
-//! * **Delivery:** core NATS, JSON.
+//! * **Delivery:** core NATS, JSON; the last one also as the reply to [`ReadSummary`], through the
+//!   NATS service API.
 //! * **Lost or doubled:** the next one follows a second later.
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,31 @@ pub struct NodeSummary {
     pub readings_failed: u32,
     /// Every GPU.
     pub gpus: Vec<GpuSummary>,
+    /// Every job with GPUs on the node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobSummary>,
+    /// Configured power of the rest of the node; absent: not configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_mw_host: Option<Power>,
+    /// Start of the open interval of the energy ledger; absent: no interval has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger_from_us: Option<Timestamp>,
+}
+
+/// Request: the last summary of this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadSummary {}
+
+/// One second of a job's power on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// The job.
+    pub job: JobId,
+    /// Mean power attributed to it; absent: no reading.
+    #[serde(default)]
+    pub power_mw_mean: Option<Power>,
+    /// Energy attributed to it in the open interval of the ledger.
+    pub energy_mj_open: Energy,
 }
 
 /// One second of a GPU's readings. A reading that failed is absent.

@@ -85,6 +85,7 @@ fn spec() -> JobSpec {
     JobSpec {
         job: job("train-7"),
         name: "train".into(),
+        user: None,
         workload: Some(workload()),
         gpus: GpuRequest { min: 1, max: 2 },
         exclusive: false,
@@ -259,7 +260,24 @@ fn job_measurements() {
             until_us: at(120),
             energy_mj_gpus: vec![Some(Energy::from_j(11_400)), None],
             energy_mj_host: Energy::from_j(4_320),
-            jobs: vec![JobEnergy { job: job("train-7"), energy_mj: Energy::from_j(9_000) }],
+            jobs: vec![JobEnergy {
+                job: job("train-7"),
+                energy_mj: Energy::from_j(9_000),
+                user: None,
+            }],
+        },
+    );
+    let user = Some("ada".to_owned());
+    let energy_mj = Energy::from_j(9_000);
+    check(
+        "ledger-entry-user",
+        &LedgerEntry {
+            node: node(),
+            from_us: at(60),
+            until_us: at(120),
+            energy_mj_gpus: vec![Some(Energy::from_j(11_400))],
+            energy_mj_host: Energy::from_j(4_320),
+            jobs: vec![JobEnergy { job: job("train-7"), energy_mj, user }],
         },
     );
 }
@@ -412,6 +430,10 @@ fn requests_and_job_records() {
         error: None,
         step: Some(1_200),
         steps_total: Some(36_000),
+        step_at_us: None,
+        steps_per_s: None,
+        energy_mj: None,
+        energy_until_us: [].into(),
         work_s: None,
         epoch: Some(1),
         observing: true,
@@ -423,6 +445,8 @@ fn requests_and_job_records() {
             reason: "the fullest candidate that keeps every deadline".into(),
         }],
         probes: vec![],
+        prediction_placed: None,
+        prediction_last: None,
     };
     check("job-record", &record);
     let probe = ProbeRecord {
@@ -439,10 +463,52 @@ fn requests_and_job_records() {
     check("job-record-submission", &JobRecord { submission, ..record.clone() });
     let clock_mhz_max = Some(Frequency::from_mhz(1_080));
     let setting = GpuSetting { clock_mhz_max, ..GpuSetting::DEFAULT };
-    check("job-record-set", &JobRecord { setting, ..record });
+    check("job-record-set", &JobRecord { setting, ..record.clone() });
+    let point = SurfacePoint {
+        gpus: 2,
+        nodes: 1,
+        cap_mw: None,
+        clock_mhz_max: None,
+        global_batch: None,
+        neighbours: Vec::new(),
+        steps_per_s: Some(Estimate { mean: 10.0, low: 9.0, high: 11.0 }),
+        relative_speed: Estimate { mean: 1.0, low: 1.0, high: 1.0 },
+        gpu_power_w: Estimate { mean: 190.0, low: 171.0, high: 209.0 },
+    };
+    let prediction = Box::new(Prediction {
+        at_us: at(1),
+        predictor: PredictorId::new("physical").unwrap(),
+        gpu_type: "v100".into(),
+        windows: 2,
+        basis: Some("2 windows of this job".into()),
+        placed: Some(point.clone()),
+        alternatives: vec![SurfacePoint { gpus: 1, ..point }],
+    });
+    let predicted = JobRecord {
+        step_at_us: Some(at(120)),
+        steps_per_s: Some(10.25),
+        energy_mj: Some(Energy::from_j(9_000)),
+        energy_until_us: [(node(), at(120))].into(),
+        prediction_placed: Some(prediction.clone()),
+        prediction_last: Some(prediction),
+        ..record.clone()
+    };
+    check("job-record-predicted", &predicted);
+    let owned = JobSpec { user: Some("ada".into()), ..spec() };
+    check("submit-job-user", &SubmitJob { spec: owned });
     let clock_mhz_max = Some(Frequency::from_mhz(1_095));
     let clock = ProbeRecord { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
     check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
+}
+
+#[test]
+fn output() {
+    let request = ReadOutput { job: job("train-7"), offset: 4_096 };
+    check("read-output", &request);
+    let data = b"step 9".to_vec();
+    check("output-reply", &OutputReply::Output { bytes: 4_102, data });
+    let error = "/var/log/wattle/jobs/train-7.n0.log: permission denied".into();
+    check("output-reply-refused", &OutputReply::Refused { error });
 }
 
 #[test]
@@ -467,8 +533,29 @@ fn node_readings() {
                 jobs: vec![job("train-7")],
                 error: Some("GPU is lost".into()),
             }],
+            jobs: Vec::new(),
+            power_mw_host: None,
+            ledger_from_us: None,
         },
     );
+    check(
+        "node-summary-jobs",
+        &NodeSummary {
+            node: node(),
+            at_us: at(5),
+            samples: 10,
+            readings_failed: 0,
+            gpus: Vec::new(),
+            jobs: vec![JobSummary {
+                job: job("train-7"),
+                power_mw_mean: Some(Power::from_w(180)),
+                energy_mj_open: Energy::from_j(900),
+            }],
+            power_mw_host: Some(Power::from_w(72)),
+            ledger_from_us: Some(at(0)),
+        },
+    );
+    check("read-summary", &ReadSummary {});
     let batch = TelemetryBatch {
         node: node(),
         sequence: 9,

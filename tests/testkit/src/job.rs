@@ -13,6 +13,7 @@ pub fn job_spec(job: &str, gpus: u32) -> JobSpec {
     JobSpec {
         job: id::job(job),
         name: job.to_owned(),
+        user: None,
         workload: None,
         gpus: GpuRequest::exactly(gpus),
         exclusive: false,
