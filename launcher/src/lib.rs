@@ -21,6 +21,8 @@ pub mod engine;
 #[cfg(feature = "service")]
 mod json_file;
 #[cfg(feature = "service")]
+pub mod output;
+#[cfg(feature = "service")]
 pub mod shell;
 #[cfg(feature = "service")]
 pub mod state;

@@ -1,7 +1,8 @@
 //! Connects the launcher's decisions with its engine, its state folder and the bus.
 //!
 //! One loop carries out the machine's actions in their order. One task follows the bucket
-//! `desired`, one writes the newest report to the bucket `actual`. Jobs do not depend on the bus:
+//! `desired`, writes the newest report to the bucket `actual` and answers requests for the output of
+//! jobs. Jobs do not depend on the bus:
 //! while it is away they continue, and the newest report is written once it is back.
 
 use std::fs::File;
@@ -9,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
-use wattle_common::messages::{LaunchReport, NodeDesired};
-use wattle_common::subject::{Bucket, Reporter};
+use wattle_common::messages::{LaunchReport, NodeDesired, OutputReply, ReadOutput};
+use wattle_common::subject::{Bucket, NodeTopic, Reporter, Subject};
 use wattle_common::{NodeId, codec};
-use wattle_runtime::bus::{Bus, BusError, KvBucket};
+use wattle_runtime::bus::{Bus, BusError, KvBucket, Request, Requests};
 use wattle_runtime::driver;
 use wattle_runtime::shell::{Shutdown, chain};
 
 use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, StatusSender};
 use crate::state::{self, StateError};
-use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status};
+use crate::{Action, Config, Event, Found, Launcher, PersistedState, Status, output};
 
 /// Capacity of the event channel; senders wait when it is full.
 const EVENTS_MAX: usize = 256;
@@ -180,15 +181,41 @@ async fn follow_bus_once(
     let bus = Bus::connect(&config.nats, config.cluster.clone(), &name).await?;
     let service =
         bus.register_on("wattle-launcher", "starts and stops jobs on a node", &config.node).await?;
+    let subject =
+        Subject::of_node(config.cluster.clone(), NodeTopic::OutputRequested, config.node.clone());
+    let requests = service.endpoint(subject).await?;
     let desired = bus.bucket(Bucket::Desired).await?;
     let actual = bus.bucket(Bucket::Actual).await?;
     let key = Reporter::Launcher.key(&config.node);
     let followed = tokio::select! {
         () = actual.put_latest(&key, newest) => Ok(()),
         followed = follow_desired(&desired, &config.node, sender) => followed,
+        () = answer_requests(requests, config) => Ok(()),
     };
     drop(service);
     followed
+}
+
+/// Answers requests for the output of jobs; never returns.
+async fn answer_requests(mut requests: Requests, config: &Config) {
+    while let Some(request) = requests.next().await {
+        let (log_dir, node) = (config.log_dir.clone(), config.node.clone());
+        tokio::spawn(answer(request, log_dir, node));
+    }
+    // The requests end only with the bus client.
+    std::future::pending::<()>().await;
+}
+
+async fn answer(request: Request, log_dir: PathBuf, node: NodeId) {
+    let reply = match request.decode::<ReadOutput>() {
+        Ok(body) => tokio::task::spawn_blocking(move || output::reply(&log_dir, &node, &body))
+            .await
+            .unwrap_or_else(|error| OutputReply::Refused { error: error.to_string() }),
+        Err(error) => OutputReply::Refused { error: chain(&error) },
+    };
+    if let Err(error) = request.respond(&reply).await {
+        tracing::warn!(error = chain(&error), "output not sent");
+    }
 }
 
 async fn follow_desired(

@@ -13,6 +13,7 @@ mod pipeline;
 pub mod plan;
 pub mod policies;
 pub mod power;
+pub mod prediction;
 pub mod probing;
 #[cfg(feature = "service")]
 pub mod service;

@@ -39,6 +39,7 @@
 mod admission;
 mod budget;
 mod inventory;
+mod job_energy;
 mod lifecycle;
 mod node_sleep;
 mod orders;
@@ -342,6 +343,8 @@ impl Placer {
         self.controller.events().job_progressed(key, Progress::from(message));
         let new_epoch = message.epoch.is_some() && record.epoch < message.epoch;
         record.step = Some(message.step);
+        record.step_at_us = Some(message.at_us);
+        record.steps_per_s = message.steps_per_s.or(record.steps_per_s);
         record.epoch = message.epoch.or(record.epoch);
         record.steps_total = message.steps_total.or(record.steps_total);
         tracked.unsaved = true;
@@ -442,7 +445,10 @@ impl Machine for Placer {
                 let reply = self.budget_set(now, *request);
                 self.budget_answers.push((number, reply));
             }
-            Event::EnergyMetered(entry) => self.metered(now, &entry),
+            Event::EnergyMetered(entry) => {
+                self.count_job_energy(&entry);
+                self.metered(now, &entry);
+            }
             Event::PowerReported(report) => {
                 let node = report.node.clone();
                 self.power_reported(now, report);
@@ -458,6 +464,7 @@ impl Machine for Placer {
             Event::SurfaceKnown(surface) => {
                 let job = surface.job.clone();
                 self.surface_known(*surface);
+                self.predict_unpredicted(&job);
                 self.consider_probe(now, &job);
                 if self.controller.reads() != crate::Reads::Nothing {
                     self.plan_soon(now);

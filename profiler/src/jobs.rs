@@ -24,6 +24,7 @@ const UNPLACED_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeclaredJob {
     pub(crate) workload: Option<WorkloadId>,
+    pub(crate) user: Option<String>,
     /// Its GPUs on this node.
     pub(crate) gpus: Vec<GpuIndex>,
     pub(crate) gpus_total: u32,
@@ -156,6 +157,7 @@ impl JobTable {
             gpus.sort_unstable();
             Some(DeclaredJob {
                 workload: record.spec.workload.clone(),
+                user: record.spec.user.clone(),
                 gpus,
                 gpus_total: all.gpu_count(),
                 nodes_total: all.node_count(),

@@ -38,6 +38,13 @@ pub struct GpuCounter {
     pub idle_mw: Option<Power>,
 }
 
+/// A job's part of the open interval.
+#[derive(Clone, Debug, Default)]
+struct JobShare {
+    energy: Energy,
+    user: Option<String>,
+}
+
 /// The open interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger {
@@ -46,7 +53,7 @@ pub(crate) struct Ledger {
     /// Start of the interval: the first reading.
     from: Option<Timestamp>,
     gpus: BTreeMap<GpuIndex, Energy>,
-    jobs: BTreeMap<JobId, Energy>,
+    jobs: BTreeMap<JobId, JobShare>,
     pub(crate) pending: Option<LedgerEntry>,
 }
 
@@ -76,12 +83,26 @@ impl Ledger {
         *self.gpus.entry(gpu).or_default() += energy;
     }
 
-    pub(crate) fn attribute(&mut self, job: &JobId, energy: Energy) {
-        if let Some(sum) = self.jobs.get_mut(job) {
-            *sum += energy;
-        } else {
-            self.jobs.insert(job.clone(), energy);
+    /// Adds energy attributed to a job of this user, if the user is known.
+    pub(crate) fn attribute(&mut self, job: &JobId, user: Option<&String>, energy: Energy) {
+        if !self.jobs.contains_key(job) {
+            self.jobs.insert(job.clone(), JobShare::default());
         }
+        let share = self.jobs.get_mut(job).expect("inserted above");
+        share.energy += energy;
+        if share.user.is_none() {
+            share.user = user.cloned();
+        }
+    }
+
+    /// The jobs with energy in the open interval.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
+        self.jobs.keys()
+    }
+
+    /// Energy attributed to a job in the open interval.
+    pub(crate) fn attributed(&self, job: &JobId) -> Energy {
+        self.jobs.get(job).map_or(Energy::ZERO, |share| share.energy)
     }
 
     /// Closes the interval and opens the next; the entry is pending until
@@ -105,7 +126,7 @@ impl Ledger {
             energy_mj_host: host(now).saturating_sub(host(from)),
             jobs: std::mem::take(&mut self.jobs)
                 .into_iter()
-                .map(|(job, energy_mj)| JobEnergy { job, energy_mj })
+                .map(|(job, share)| JobEnergy { job, energy_mj: share.energy, user: share.user })
                 .collect(),
         };
         self.gpus.clear();

@@ -6,14 +6,14 @@
 //! ledger
 //! entries. All state is bounded by the node's GPUs and jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::messages::{
-    AppliedGpu, GpuSample, JobProgressed, JobRecord, JobWindow, LaunchReport, LedgerEntry,
-    Neighbour, NodeSummary, PowerReport, TelemetryBatch,
+    AppliedGpu, GpuSample, JobProgressed, JobRecord, JobSummary, JobWindow, LaunchReport,
+    LedgerEntry, Neighbour, NodeSummary, PowerReport, TelemetryBatch,
 };
 use wattle_common::progress::Progress;
-use wattle_common::{Frequency, GpuIndex, JobId, Machine, NodeId, Timestamp};
+use wattle_common::{Energy, Frequency, GpuIndex, JobId, Machine, NodeId, Power, Timestamp};
 
 use crate::config::Settings;
 use crate::gpu_tracker::{AttributedSample, GpuFacts, GpuTracker, SampledGpu};
@@ -108,6 +108,10 @@ pub struct ProfilerMachine {
     /// Whether a ledger entry was sent and its result is awaited.
     storing: bool,
     samples: u32,
+    /// Energy attributed to each job since the last summary.
+    attributed: BTreeMap<JobId, Energy>,
+    /// When the last summary was made.
+    summarized_at: Option<Timestamp>,
     readings_failed: u32,
     driver_error: Option<String>,
 }
@@ -134,6 +138,8 @@ impl ProfilerMachine {
             ledger_at: Timestamp::EPOCH,
             storing: false,
             samples: 0,
+            attributed: BTreeMap::new(),
+            summarized_at: None,
             readings_failed: 0,
             driver_error: None,
         }
@@ -206,7 +212,9 @@ impl ProfilerMachine {
             }
             for tenant in &attributed.tenants {
                 if let (Some(job), Some(energy)) = (&tenant.job, tenant.energy) {
-                    self.ledger.attribute(job, energy);
+                    let user = self.jobs.declared.get(job).and_then(|d| d.user.as_ref());
+                    self.ledger.attribute(job, user, energy);
+                    *self.attributed.entry(job.clone()).or_default() += energy;
                 }
             }
             if self.batch.len() < BATCH_SAMPLES_MAX {
@@ -306,13 +314,38 @@ impl ProfilerMachine {
     fn summarize(&mut self, now: Timestamp, out: &mut Vec<Action>) {
         self.summary_at = now + self.settings.summary_every;
         let gpus = self.gpus.iter_mut().map(|(gpu, tracker)| tracker.summarize(*gpu)).collect();
+        let jobs = self.summarize_jobs(now);
         out.push(Action::PublishSummary(NodeSummary {
             node: self.node.clone(),
             at_us: now,
             samples: std::mem::take(&mut self.samples),
             readings_failed: std::mem::take(&mut self.readings_failed),
             gpus,
+            jobs,
+            power_mw_host: Some(self.settings.host_power).filter(|power| *power > Power::ZERO),
+            ledger_from_us: self.ledger.from(),
         }));
+    }
+
+    /// The jobs on the node and those with energy in the open ledger interval.
+    fn summarize_jobs(&mut self, now: Timestamp) -> Vec<JobSummary> {
+        let span = self.summarized_at.replace(now).map(|before| now.since(before));
+        let attributed = std::mem::take(&mut self.attributed);
+        let ids: BTreeSet<&JobId> = self.jobs.local.keys().chain(self.ledger.jobs()).collect();
+        let is_read = |id: &JobId| {
+            let gpus = self.jobs.local.get(id).map(|job| job.gpus.as_slice()).unwrap_or_default();
+            gpus.iter().all(|gpu| self.gpus.get(gpu).is_some_and(|known| known.error.is_none()))
+        };
+        ids.into_iter()
+            .map(|id| JobSummary {
+                job: id.clone(),
+                power_mw_mean: attributed
+                    .get(id)
+                    .filter(|_| is_read(id))
+                    .and_then(|energy| energy.mean_power(span?)),
+                energy_mj_open: self.ledger.attributed(id),
+            })
+            .collect()
     }
 
     /// Updates the state for a later run with the entry that ends now.

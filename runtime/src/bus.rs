@@ -17,6 +17,7 @@ mod exclusive;
 mod kv;
 mod latest;
 mod pending;
+mod replay;
 mod service;
 mod stream;
 
@@ -39,6 +40,7 @@ pub use error::BusError;
 pub use exclusive::{ExclusiveBucket, ExclusiveError, Stored};
 pub use kv::{Change, KvBucket, Watch};
 pub use pending::PendingWrites;
+pub use replay::Replay;
 pub use service::{FoundService, Request, Requests, Service};
 pub use stream::{Consumer, StoredDelivery};
 

@@ -1,10 +1,11 @@
 //! Placed jobs: starts, ends, stops and losses, from their nodes' reports.
 
 use wattle_common::job::{JobPhase, NodeShare};
-use wattle_common::messages::{LaunchState, LaunchedJob};
+use wattle_common::messages::{LaunchState, LaunchedJob, Prediction};
 use wattle_common::{JobId, NodeId, Timestamp};
 
 use crate::live::{Placer, has_gpus};
+use crate::prediction;
 
 /// The name in a record's reasons for decisions that no policy made.
 pub(super) const PLACER: &str = "placer";
@@ -206,11 +207,36 @@ impl Placer {
         self.to_reconcile.insert(job.clone());
     }
 
+    /// Records the first prediction of a job that was placed without one, unless measurements of the
+    /// job have entered it.
+    pub(super) fn predict_unpredicted(&mut self, job: &JobId) {
+        let Some(tracked) = self.jobs.get(job) else { return };
+        if tracked.record.prediction_placed.is_some() {
+            return;
+        }
+        let first = self.last_prediction(job).filter(|prediction| prediction.windows == 0);
+        if let (Some(first), Some(tracked)) = (first, self.jobs.get_mut(job)) {
+            tracked.record.prediction_placed = Some(Box::new(first));
+            tracked.unsaved = true;
+        }
+    }
+
+    /// The prediction for a job on the GPUs that it still holds.
+    fn last_prediction(&self, job: &JobId) -> Option<Prediction> {
+        let tracked = self.jobs.get(job)?;
+        let (key, state) = (tracked.key?, self.controller.state());
+        prediction::on(state, key, state.job(key)?.state.gpus()?, tracked.record.setting)
+    }
+
     /// All processes of the job are gone.
     pub(super) fn end(&mut self, now: Timestamp, job: &JobId, mut phase: JobPhase) {
         let attempts_max = self.config.attempts_max;
+        let last = self.last_prediction(job);
         let Some(tracked) = self.jobs.get_mut(job) else { return };
         let record = &mut tracked.record;
+        if last.is_some() {
+            record.prediction_last = last.map(Box::new);
+        }
         if phase == JobPhase::Queued && record.attempt >= attempts_max {
             phase = JobPhase::Failed;
             record.error = Some(format!(

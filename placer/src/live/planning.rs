@@ -2,11 +2,11 @@
 
 use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
-use wattle_common::messages::RecordedReason;
 use wattle_common::messages::job_record::REASONS_MAX;
+use wattle_common::messages::{Prediction, RecordedReason};
 
 use crate::live::Placer;
-use crate::{Decision, JobKey, Plan};
+use crate::{Decision, JobKey, Plan, prediction};
 
 /// The decision recorded for the first queued job that finds no room.
 const WAITS: &str = "waits";
@@ -60,8 +60,12 @@ impl Placer {
             Decision::Start { on, .. } => Some(self.controller.state().placement(on)),
             _ => None,
         };
+        let prediction = self.predicted(decision);
         let Some(tracked) = self.jobs.get_mut(&facts) else { return };
         let record = &mut tracked.record;
+        if let Decision::Start { .. } | Decision::Set { .. } = decision {
+            record.prediction_placed = prediction.map(Box::new);
+        }
         let at = record.placement.as_ref().map(ToString::to_string).unwrap_or_default();
         let text = match decision {
             Decision::Start { observe, setting, .. } => {
@@ -73,6 +77,7 @@ impl Placer {
                 record.exit_code = None;
                 record.error = None;
                 record.log_paths.clear();
+                record.steps_per_s = None;
                 let on = placement.as_ref().map(ToString::to_string).unwrap_or_default();
                 for share in placement.iter().flat_map(|placement| &placement.shares) {
                     self.nodes.entry(share.node.clone()).or_default().jobs.insert(facts.clone());
@@ -114,6 +119,18 @@ impl Placer {
             }
         };
         self.reason(now, &facts, &policy, text, reason);
+    }
+
+    /// The prediction under which a job starts or is set.
+    fn predicted(&self, decision: &Decision) -> Option<Prediction> {
+        let state = self.controller.state();
+        match decision {
+            Decision::Start { job, on, setting, .. } => prediction::on(state, *job, on, *setting),
+            Decision::Set { job, setting, .. } => {
+                prediction::on(state, *job, state.job(*job)?.state.gpus()?, *setting)
+            }
+            _ => None,
+        }
     }
 
     /// Records why the first queued job waits, at most as often as progress is stored.

@@ -3,6 +3,7 @@
 mod budget;
 mod fault_injection;
 mod forced_colocation;
+mod job_energy;
 mod kinds;
 mod node;
 mod node_sleep;

@@ -1,5 +1,6 @@
 //! Publishes the profiler's messages and receives reports and records.
 //!
+//! The last summary also answers requests.
 //! Core messages are dropped while the bus is away. Windows wait in a bounded queue: each is stored,
 //! in order, whereas `PendingWrites` of the runtime keeps only the newest write of a key. A ledger
 //! entry is sent once and its result reported; the machine persists it and retries. Received are the
@@ -13,7 +14,7 @@ use wattle_common::codec;
 use wattle_common::messages::{JobProgressed, JobWindow, LedgerEntry, NodeSummary, TelemetryBatch};
 use wattle_common::subject::{Bucket, JobTopic, NodeTopic, Reporter, Subject};
 use wattle_common::{ClusterId, JobId, NodeId};
-use wattle_runtime::bus::{Bus, BusError, Change, Watch};
+use wattle_runtime::bus::{Bus, BusError, Change, Service, Watch};
 
 use super::ServiceConfig;
 use crate::machine::Event;
@@ -37,11 +38,16 @@ pub(super) struct Outbox {
     core: mpsc::Sender<CoreMessage>,
     windows: mpsc::Sender<Box<JobWindow>>,
     ledger: mpsc::Sender<LedgerEntry>,
+    /// The last summary, for requests.
+    summary: watch::Sender<Option<NodeSummary>>,
     task: JoinHandle<()>,
 }
 
 impl Outbox {
     pub(super) fn publish_core(&self, core: CoreMessage) {
+        if let CoreMessage::Summary(summary) = &core {
+            self.summary.send_replace(Some(summary.clone()));
+        }
         // A full queue drops it.
         let _ = self.core.try_send(core);
     }
@@ -61,8 +67,8 @@ impl Outbox {
 
     /// Returns when everything that can be stored is stored.
     pub(super) async fn close(self) {
-        let Self { core, windows, ledger, task } = self;
-        drop((core, windows, ledger));
+        let Self { core, windows, ledger, summary, task } = self;
+        drop((core, windows, ledger, summary));
         let _ = task.await;
     }
 }
@@ -86,6 +92,7 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
     let (core, news_out) = mpsc::channel(CORE_MAX);
     let (windows, windows_out) = mpsc::channel(WINDOWS_MAX);
     let (ledger, ledger_out) = mpsc::channel(1);
+    let (summary, last_summary) = watch::channel(None);
     let config = config.clone();
     let task = tokio::spawn(async move {
         let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
@@ -99,14 +106,14 @@ pub(super) fn start(config: &ServiceConfig, events: mpsc::Sender<Event>) -> Outb
         };
         tokio::select! {
             _ = sending => {}
-            () = serve(&config, sender, &events) => {}
+            () = serve(&config, sender, &events, last_summary) => {}
         }
         let open = bus.borrow().clone();
         if let Some(bus) = open {
             bus.flush().await;
         }
     });
-    Outbox { core, windows, ledger, task }
+    Outbox { core, windows, ledger, summary, task }
 }
 
 /// Connects, registers and receives; never returns.
@@ -114,6 +121,7 @@ async fn serve(
     config: &ServiceConfig,
     sender: watch::Sender<Option<Bus>>,
     events: &mpsc::Sender<Event>,
+    last_summary: watch::Receiver<Option<NodeSummary>>,
 ) {
     let (bus, actual, jobs) = loop {
         match open(config).await {
@@ -130,9 +138,38 @@ async fn serve(
         tracing::warn!(%error, "not registered");
     }
     tokio::join!(
+        answer_summaries(config, service.ok(), last_summary),
         follow(actual, events, |change| reported(&config.node, change)),
         follow(jobs, events, recorded),
     );
+}
+
+/// Answers requests for the last summary.
+async fn answer_summaries(
+    config: &ServiceConfig,
+    service: Option<Service>,
+    last: watch::Receiver<Option<NodeSummary>>,
+) {
+    let Some(service) = service else { return };
+    let names = Names { cluster: config.cluster.clone(), node: config.node.clone() };
+    let mut requests = match service.endpoint(names.of_node(NodeTopic::SummaryRequested)).await {
+        Ok(requests) => requests,
+        Err(error) => {
+            tracing::warn!(%error, "requests for summaries are not answered");
+            // The service stays registered.
+            return std::future::pending().await;
+        }
+    };
+    while let Some(request) = requests.next().await {
+        let summary = last.borrow().clone();
+        let answered = match summary {
+            Some(summary) => request.respond(&summary).await,
+            None => request.refuse(503, "no summary yet; repeat the request").await,
+        };
+        if let Err(error) = answered {
+            tracing::debug!(%error, "summary not sent");
+        }
+    }
 }
 
 async fn open(config: &ServiceConfig) -> Result<(Bus, Watch, Watch), BusError> {

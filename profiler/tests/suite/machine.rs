@@ -284,7 +284,15 @@ fn the_energy_of_two_tenants_is_split() {
     assert_eq!(a.neighbours[0].job, id("b"));
     assert_eq!(b.neighbours[0].job, id("a"));
     assert_eq!(a.utilization_gpu_percent_job, Some(60.0));
-    assert_eq!(node.summaries.last().unwrap().gpus[0].jobs, [id("a"), id("b")]);
+    let last = node.summaries.last().unwrap();
+    assert_eq!(last.gpus[0].jobs, [id("a"), id("b")]);
+    let powers: Vec<_> =
+        last.jobs.iter().map(|job| (job.job.clone(), job.power_mw_mean.unwrap())).collect();
+    assert_eq!(powers, [(id("a"), Power::from_w(170)), (id("b"), Power::from_w(70))]);
+    // The open interval of the ledger, from its start to the summary.
+    let open = last.at_us.since(last.ledger_from_us.unwrap()).as_secs_f64();
+    let a = last.jobs[0].energy_mj_open.as_j();
+    assert!(a > 0.0 && a <= 170.0 * open, "{a} J in {open} s");
 }
 
 #[test]

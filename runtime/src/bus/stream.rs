@@ -196,7 +196,7 @@ impl Bus {
     }
 
     /// Makes sure that `stream` is there, once.
-    async fn ready(&self, stream: StreamName) -> Result<(), BusError> {
+    pub(super) async fn ready(&self, stream: StreamName) -> Result<(), BusError> {
         let flag = self.flag(stream);
         if !flag.load(Ordering::Relaxed) {
             let (max_age, max_bytes) = match stream {

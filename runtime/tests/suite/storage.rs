@@ -235,6 +235,29 @@ async fn repeated_message_id_is_stored_once() {
 }
 
 #[tokio::test]
+async fn replay_ends_with_the_newest_stored_message() {
+    let server = NatsServer::start().await;
+    let bus = connect(&server, "main").await;
+    let all = async |filter: Option<&str>| {
+        let mut replay = bus.replay(StreamName::Ledger, filter).await.unwrap();
+        let mut found = Vec::new();
+        while let Some(payload) = within("a message", replay.next()).await.unwrap() {
+            let entry = codec::decode_json::<LedgerEntry>(&payload).unwrap();
+            found.push(entry.energy_mj_host.as_mj());
+        }
+        found
+    };
+    assert!(all(None).await.is_empty(), "an empty stream");
+    for n in 1..=600 {
+        stored(&bus, n).await;
+    }
+    assert_eq!(all(None).await, (1..=600).collect::<Vec<_>>());
+    // A replay leaves nothing on the server: the next one is complete again.
+    assert_eq!(all(Some(&ledger_subject(&bus, "n0").to_string())).await.len(), 600);
+    assert!(all(Some(&ledger_subject(&bus, "n1").to_string())).await.is_empty());
+}
+
+#[tokio::test]
 async fn consumer_resumes_after_crashes() {
     let mut server = NatsServer::start().await;
     let bus = connect(&server, "main").await;

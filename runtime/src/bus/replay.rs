@@ -1,0 +1,81 @@
+//! The stored messages of a stream, read once from the first to the newest.
+//!
+//! Unlike a [`super::Consumer`], a replay stores no position on the server.
+
+use async_nats::jetstream::consumer::{DeliverPolicy, ReplayPolicy, push};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use wattle_common::subject::StreamName;
+
+use super::{ANSWER_WITHIN, Bus, BusError};
+
+/// The messages that a stream contained when the replay began, in order.
+pub struct Replay {
+    messages: push::Ordered,
+    left: u64,
+    what: String,
+}
+
+impl Bus {
+    /// Reads the stored messages of a stream whose subject matches `filter`, or all. Waits for the
+    /// server.
+    ///
+    /// # Errors
+    /// [`BusError::NoJetStream`], [`BusError::Foreign`], or if the server refuses.
+    pub async fn replay(
+        &self,
+        stream: StreamName,
+        filter: Option<&str>,
+    ) -> Result<Replay, BusError> {
+        self.retry_until_done("read a stream", || self.begin_replay(stream, filter)).await
+    }
+
+    async fn begin_replay(
+        &self,
+        stream: StreamName,
+        filter: Option<&str>,
+    ) -> Result<Replay, BusError> {
+        self.ready(stream).await?;
+        let name = stream.name(self.cluster());
+        let what = format!("read stream {name}");
+        let config = push::OrderedConfig {
+            deliver_subject: self.shared.client.new_inbox(),
+            description: Some("replay of the stream".to_owned()),
+            filter_subject: filter.unwrap_or_default().to_owned(),
+            replay_policy: ReplayPolicy::Instant,
+            deliver_policy: DeliverPolicy::All,
+            ..push::OrderedConfig::default()
+        };
+        let consumer = self.shared.jetstream.create_consumer_on_stream(config, name).await;
+        let consumer = consumer.map_err(|source| match source.kind() {
+            async_nats::jetstream::stream::ConsumerErrorKind::TimedOut => {
+                BusError::Timeout { what: what.clone() }
+            }
+            _ => self.api_error(what.clone(), source),
+        })?;
+        let left = consumer.cached_info().num_pending;
+        let messages = consumer.messages().await;
+        let messages = messages.map_err(|source| BusError::refused(what.clone(), source))?;
+        Ok(Replay { messages, left, what })
+    }
+}
+
+impl Replay {
+    /// The payload of the next message; `None` after the newest.
+    ///
+    /// # Errors
+    /// If the server is away.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, BusError> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        match tokio::time::timeout(ANSWER_WITHIN * 2, self.messages.next()).await {
+            Ok(Some(Ok(message))) => {
+                self.left -= 1;
+                Ok(Some(message.payload.clone()))
+            }
+            Ok(Some(Err(source))) => Err(BusError::refused(self.what.clone(), source)),
+            Ok(None) | Err(_) => Err(BusError::Timeout { what: self.what.clone() }),
+        }
+    }
+}
