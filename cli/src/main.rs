@@ -10,9 +10,13 @@ mod budget;
 mod cluster_file;
 mod commands;
 mod connection;
+mod job_name;
+mod job_view;
 mod output;
 mod policies;
 mod progress;
+mod quantity;
+mod summaries;
 
 use std::process::ExitCode;
 
@@ -53,8 +57,14 @@ enum Command {
     Predictors(commands::predictors::Predictors),
     /// Show or set the energy, carbon and power budget.
     Budget(commands::budget::BudgetCommand),
-    /// Explain the placement of a job.
+    /// Explain the placement of a job: predictions, measurements, alternatives, decisions.
     Explain(commands::explain::Explain),
+    /// Report the energy of jobs, users, nodes or days from the ledger.
+    Energy(commands::energy::EnergyCommand),
+    /// Print the output of a job.
+    Logs(commands::logs::Logs),
+    /// Show power, nodes and jobs in the terminal, updated every second.
+    Top(commands::top::Top),
     /// Print the measured history of workloads as CSV.
     History(commands::history::History),
     /// Print every message on the bus, decoded, one per line.
@@ -104,6 +114,9 @@ fn main() -> ExitCode {
         Command::Predictors(command) => commands::predictors::run(command),
         Command::Budget(command) => commands::budget::run(command),
         Command::Explain(command) => commands::explain::run(command),
+        Command::Energy(command) => commands::energy::run(&command),
+        Command::Logs(command) => commands::logs::run(&command),
+        Command::Top(command) => commands::top::run(&command),
         Command::History(command) => commands::history::run(command),
         Command::Tap(command) => commands::tap::run(command),
         Command::Simulate(command) => commands::simulate::run(command),

@@ -8,6 +8,8 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
+use crate::quantity::{WIDTH, shorten};
+
 /// Wrong usage: exit code 2.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
@@ -98,14 +100,32 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Renders the table; headings are bold if `colour` is set.
-    pub(crate) fn render(&self, colour: bool) -> String {
+    /// The width of each column.
+    fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.columns.iter().map(|(h, _)| h.chars().count()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
+        widths
+    }
+
+    /// Shortens the cells of one column so that lines fit `width` columns; the column keeps at least
+    /// eight.
+    pub(crate) fn fit(mut self, column: usize, width: usize) -> Self {
+        let widths = self.widths();
+        let line = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+        let limit = widths[column].saturating_sub(line.saturating_sub(width)).max(8);
+        for row in &mut self.rows {
+            row[column] = shorten(&row[column], limit);
+        }
+        self
+    }
+
+    /// Renders the table; headings are bold if `colour` is set.
+    pub(crate) fn render(&self, colour: bool) -> String {
+        let widths = self.widths();
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut text = String::new();
             for ((cell, width), (_, align)) in cells.zip(&widths).zip(&self.columns) {
@@ -136,6 +156,14 @@ impl Table {
     }
 }
 
+/// Columns of the terminal on stdout; [`WIDTH`] for a narrower one and for a file.
+pub(crate) fn terminal_width() -> usize {
+    if !io::stdout().is_terminal() {
+        return WIDTH;
+    }
+    crossterm::terminal::size().map_or(WIDTH, |(columns, _)| usize::from(columns).max(WIDTH))
+}
+
 /// Formats a duration in seconds with one unit: `45 s`, `12 min`, `3.4 h`, `2.1 d`.
 pub(crate) fn span(seconds: f64) -> String {
     match seconds {
@@ -156,6 +184,14 @@ mod tests {
         table.row(vec!["a".into(), "16".into()]);
         table.row(vec!["longer".into(), "2".into()]);
         assert_eq!(table.render(false), "job     gpus\na         16\nlonger     2\n");
+    }
+
+    #[test]
+    fn one_column_is_shortened_to_the_width() {
+        let mut table = Table::new(&[("job", Align::Left), ("gpus", Align::Right)]);
+        table.row(vec!["a-long-name-of-a-job".into(), "16".into()]);
+        let table = table.fit(0, 16);
+        assert_eq!(table.render(false), "job         gpus\na-long-na…    16\n");
     }
 
     #[test]

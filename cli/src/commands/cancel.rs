@@ -8,14 +8,15 @@ use wattle_common::subject::{RequestTopic, Subject};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
+use crate::job_name::JobName;
 use crate::output::{print, print_json, usage};
 
 /// Cancel a job.
 #[derive(Args)]
 #[command(after_help = "Example:\n  wattle cancel train-18f2c")]
 pub(crate) struct Cancel {
-    /// The job id, as in `wattle jobs`
-    job: JobId,
+    /// The job, as in `wattle jobs`, or a prefix that only it has
+    job: JobName,
     #[command(flatten)]
     connection: Connection,
     /// Print the answer as JSON
@@ -35,7 +36,8 @@ pub(crate) async fn cancel(bus: &Bus, job: JobId) -> anyhow::Result<Reply> {
 pub(crate) fn run(command: Cancel) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
-        match cancel(&bus, command.job).await? {
+        let job = command.job.resolve(&bus).await?;
+        match cancel(&bus, job).await? {
             reply @ Reply::Accepted { .. } if command.json => print_json(&reply),
             Reply::Accepted { job } => print(&format!("{job} is being cancelled")),
             Reply::Refused { error } => Err(usage(error)),

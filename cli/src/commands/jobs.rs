@@ -1,132 +1,301 @@
-//! `wattle jobs`: the jobs and their progress.
+//! `wattle jobs`: the jobs with power, energy, progress and predicted rest.
 //!
-//! The list is read from the bucket, so it is available without a running placer.
+//! The list is read from the bucket, so it is available without a running placer. Power and the energy
+//! of the last minute come from the profilers of the nodes; without their answer the cells are empty.
 
 use clap::Args;
-use wattle_common::Timestamp;
 use wattle_common::job::JobPhase;
 use wattle_common::messages::JobRecord;
 use wattle_common::subject::Bucket;
+use wattle_common::{Energy, Power, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
-use crate::output::{Align, Table, note, print_json, span};
+use crate::job_view::JobView;
+use crate::output::{Align, Table, note, print, print_json, terminal_width};
+use crate::quantity::{EnergyUnit, clock, energy, percent, power, watts};
+use crate::summaries::{self, Summaries};
 
-/// List the jobs.
+/// List the jobs with power, energy, progress and predicted rest.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  wattle jobs\n  wattle jobs --all --json")]
+#[command(
+    after_help = "POWER is the power attributed to the job, ENERGY its energy so far, both of its GPUs.\n\
+        REST is the predicted run time that remains, without waiting, as [days-][hours:]minutes:seconds.\n\
+        An observed job runs under early observation: its placement may still be undone.\n\n\
+        Examples:\n  wattle jobs\n  wattle jobs --all --wide\n  wattle jobs --all --json"
+)]
 pub(crate) struct Jobs {
     /// Include finished, failed and cancelled jobs
     #[arg(long)]
     all: bool,
+    /// All columns, and names in full
+    #[arg(long)]
+    wide: bool,
     #[command(flatten)]
     connection: Connection,
-    /// Print the job records as a JSON array
+    /// Print the job records as a JSON array, with power_mw, energy_mj_total, done and rest_ms
     #[arg(long)]
     json: bool,
 }
 
 /// Every job's record, in the order of submission.
 pub(crate) async fn records(bus: &Bus) -> anyhow::Result<Vec<JobRecord>> {
-    let bucket = bus.bucket(Bucket::Jobs).await?;
+    let mut watch = bus.bucket(Bucket::Jobs).await?.watch().await?;
     let mut records = Vec::new();
-    for key in bucket.keys().await? {
-        match bucket.get::<JobRecord>(&key).await {
-            Ok(Some((record, _))) => records.push(record),
-            Ok(None) => {}
-            Err(error) => note(&format!("warning: job {key} cannot be read: {error}")),
+    for change in watch.initial().await {
+        let Some(value) = change.value else { continue };
+        match codec::decode_json::<JobRecord>(&value) {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                let key = change.key;
+                note(&format!("warning: job {key} cannot be read: {error}"));
+            }
         }
     }
-    records.sort_by(|a, b| {
-        (a.spec.submitted_at_us, &a.spec.job).cmp(&(b.spec.submitted_at_us, &b.spec.job))
-    });
+    sort(&mut records);
     Ok(records)
 }
 
-fn row(record: &JobRecord, now: Timestamp) -> Vec<String> {
-    let placement = record.placement.as_ref().map(ToString::to_string);
-    let progress = match (record.step, record.steps_total) {
-        // The last progress report may arrive after the end of the job.
-        (_, Some(_)) if record.phase == JobPhase::Finished => "100 %".to_owned(),
-        (Some(step), Some(total)) => format!("{:.0} %", 100.0 * step as f64 / total as f64),
-        (Some(step), None) => format!("step {step}"),
-        (None, _) => String::new(),
+/// Sorts records by submission.
+pub(crate) fn sort(records: &mut [JobRecord]) {
+    records.sort_by(|a, b| {
+        (a.spec.submitted_at_us, &a.spec.job).cmp(&(b.spec.submitted_at_us, &b.spec.job))
+    });
+}
+
+/// The numbers of jobs, and their power and energy, if known: `3 running, 1 queued` and `running jobs
+/// draw 840 W; 2.31 kWh so far`.
+pub(crate) fn verdict(views: &[JobView]) -> (String, Option<String>) {
+    let count = |phases: &[JobPhase]| {
+        views.iter().filter(|view| phases.contains(&view.record.phase)).count()
     };
-    let end = record.ended_at_us.unwrap_or(now);
-    let waited = record.started_at_us.unwrap_or(end).since(record.spec.submitted_at_us);
-    let ran = record.started_at_us.map(|start| span(end.since(start).as_secs_f64()));
-    let phase = if record.observing && !record.phase.is_final() {
-        format!("{} (observed)", record.phase)
-    } else {
-        match record.exit_code {
-            Some(code) if code != 0 => format!("{} ({code})", record.phase),
-            _ => record.phase.to_string(),
+    let running = views.iter().filter(|view| view.is_running()).count();
+    let mut text = format!("{running} running, {} queued", count(&[JobPhase::Queued]));
+    for (phase, word) in [
+        (JobPhase::Finished, "finished"),
+        (JobPhase::Failed, "failed"),
+        (JobPhase::Cancelled, "cancelled"),
+    ] {
+        let jobs = count(&[phase]);
+        if jobs > 0 {
+            text.push_str(&format!(", {jobs} {word}"));
         }
+    }
+    let drawn: Vec<Power> = views.iter().filter_map(|view| view.power_mw).collect();
+    let spent: Energy = views.iter().filter_map(|view| view.energy_mj_total).sum();
+    let mut consumed = Vec::new();
+    if !drawn.is_empty() {
+        let verb = if drawn.len() == 1 { "job draws" } else { "jobs draw" };
+        consumed.push(format!("running {verb} {}", power(drawn.into_iter().sum())));
+    }
+    if spent > Energy::ZERO {
+        consumed.push(format!("{} so far", energy(spent)));
+    }
+    (text, (!consumed.is_empty()).then(|| consumed.join("; ")))
+}
+
+/// The table of jobs; the column of names fits into `width` unless `wide`.
+pub(crate) fn table(views: &[JobView], now: Timestamp, wide: bool, width: usize) -> Table {
+    let spent = views.iter().filter_map(|view| view.energy_mj_total);
+    let unit = EnergyUnit::of(spent.max().unwrap_or_default());
+    let heading = match unit.name() {
+        "kWh" => "ENERGY kWh",
+        _ => "ENERGY Wh",
     };
-    vec![
-        record.spec.job.to_string(),
-        phase,
-        match &record.spec.gpu_type {
-            Some(kind) => format!("{} {kind}", record.spec.gpus),
-            None => record.spec.gpus.to_string(),
-        },
-        placement.unwrap_or_default(),
-        progress,
-        span(waited.as_secs_f64()),
-        ran.unwrap_or_default(),
-        record.spec.workload.as_ref().map(ToString::to_string).unwrap_or_default(),
-    ]
+    let mut columns = vec![
+        ("JOB", Align::Left),
+        ("PHASE", Align::Left),
+        ("GPUS", Align::Right),
+        ("POWER W", Align::Right),
+        (heading, Align::Right),
+        ("DONE", Align::Right),
+        ("REST", Align::Right),
+    ];
+    if wide {
+        columns.extend([
+            ("RAN", Align::Right),
+            ("WAITED", Align::Right),
+            ("STEPS/s", Align::Right),
+            ("SETTING", Align::Left),
+            ("PLACEMENT", Align::Left),
+            ("WORKLOAD", Align::Left),
+            ("USER", Align::Left),
+        ]);
+    }
+    let mut table = Table::new(&columns);
+    for view in views {
+        let record = &view.record;
+        let mut row = vec![
+            record.spec.job.to_string(),
+            view.phase(),
+            view.gpus(),
+            view.power_mw.map(watts).unwrap_or_default(),
+            view.energy_mj_total.map(|energy| unit.number(energy)).unwrap_or_default(),
+            view.done.map(percent).unwrap_or_default(),
+            view.rest().map(clock).unwrap_or_default(),
+        ];
+        if wide {
+            let rate = record.steps_per_s.filter(|_| view.is_running());
+            let setting = record.placement.as_ref().map(|_| record.setting.to_string());
+            let placement = record.placement.as_ref().map(ToString::to_string);
+            let workload = record.spec.workload.as_ref().map(ToString::to_string);
+            row.extend([
+                view.ran(now).map(clock).unwrap_or_default(),
+                clock(view.waited(now)),
+                rate.map(|rate| format!("{rate:.2}")).unwrap_or_default(),
+                setting.unwrap_or_default(),
+                placement.unwrap_or_default(),
+                workload.unwrap_or_default(),
+                record.spec.user.clone().unwrap_or_default(),
+            ]);
+        }
+        table.row(row);
+    }
+    if wide { table } else { table.fit(0, width) }
 }
 
 /// Runs the command.
 pub(crate) fn run(command: Jobs) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
-        let records = records(&bus).await?;
-        let ended = records.iter().filter(|record| record.phase.is_final()).count();
-        let shown: Vec<&JobRecord> =
-            records.iter().filter(|record| command.all || !record.phase.is_final()).collect();
-        if command.json {
-            return print_json(&shown);
-        }
-        let mut table = Table::new(&[
-            ("JOB", Align::Left),
-            ("PHASE", Align::Left),
-            ("GPUS", Align::Right),
-            ("PLACEMENT", Align::Left),
-            ("DONE", Align::Right),
-            ("WAITED", Align::Right),
-            ("RAN", Align::Right),
-            ("WORKLOAD", Align::Left),
-        ]);
+        let (records, summaries) = tokio::try_join!(records(&bus), summaries::of_all_nodes(&bus))?;
         let now = wattle_runtime::clock::now();
-        shown.iter().for_each(|record| table.row(row(record, now)));
-        table.print()?;
+        let ended = records.iter().filter(|record| record.phase.is_final()).count();
+        let views = views(records, &summaries, now, command.all);
+        if command.json {
+            return print_json(&views);
+        }
+        if views.is_empty() && ended == 0 {
+            note(&format!("cluster {} has no jobs; --cluster selects another", bus.cluster()));
+            return Ok(());
+        }
+        let (counts, consumption) = verdict(&views);
+        print(&[Some(counts), consumption].into_iter().flatten().collect::<Vec<_>>().join("\n"))?;
+        if !views.is_empty() {
+            print("")?;
+            table(&views, now, command.wide, terminal_width()).print()?;
+        }
         if !command.all && ended > 0 {
             note(&format!("{ended} ended jobs are hidden; --all shows them"));
-        }
-        if records.is_empty() {
-            note(&format!("cluster {} has no jobs; --cluster selects another", bus.cluster()));
         }
         Ok(())
     })
 }
 
+/// The views of the records, of ended jobs only if `all`.
+fn views(
+    records: Vec<JobRecord>,
+    summaries: &Summaries,
+    now: Timestamp,
+    all: bool,
+) -> Vec<JobView> {
+    let shown = records.into_iter().filter(|record| all || !record.phase.is_final());
+    shown.map(|record| JobView::new(record, summaries, now)).collect()
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use expect_test::expect;
+    use wattle_common::messages::{JobSummary, NodeSummary};
+    use wattle_testkit as testkit;
+
     use super::*;
 
+    fn at(s: u64) -> Timestamp {
+        Timestamp::from_s(s)
+    }
+
+    /// Four jobs in different phases on two nodes.
+    pub(crate) fn records() -> Vec<JobRecord> {
+        let running = JobRecord {
+            placement: Some(testkit::placement([("n0", [0, 1])])),
+            started_at_us: Some(at(600)),
+            step: Some(4_500),
+            steps_total: Some(10_000),
+            step_at_us: Some(at(4_200)),
+            steps_per_s: Some(1.25),
+            energy_mj: Some(Energy::from_j(1_620_000)),
+            energy_until_us: [(testkit::node("n0"), at(4_140))].into(),
+            ..testkit::job_record(testkit::job_spec("python3-660bb7234354a", 2), JobPhase::Running)
+        };
+        let mut observed = JobRecord {
+            placement: Some(testkit::placement([("n1", [0])])),
+            observing: true,
+            started_at_us: Some(at(4_000)),
+            ..testkit::job_record(testkit::job_spec("t-2", 1), JobPhase::Running)
+        };
+        observed.spec.workload = Some(testkit::workload("bert-b8"));
+        let mut queued = testkit::job_record(
+            testkit::job_spec(
+                "a-job-with-a-name-of-the-greatest-length-that-an-id-can-have-001",
+                8,
+            ),
+            JobPhase::Queued,
+        );
+        queued.spec.gpu_type = Some("p100".to_owned());
+        queued.spec.gpus.min = 4;
+        let failed = JobRecord {
+            exit_code: Some(137),
+            started_at_us: Some(at(100)),
+            ended_at_us: Some(at(400)),
+            energy_mj: Some(Energy::from_j(12_000)),
+            ..testkit::job_record(testkit::job_spec("t-4", 1), JobPhase::Failed)
+        };
+        vec![running, observed, queued, failed]
+    }
+
+    /// The last summary of each node.
+    pub(crate) fn last_summaries() -> Summaries {
+        let job = |job: &str, watts, joules| JobSummary {
+            job: testkit::job(job),
+            power_mw_mean: Some(Power::from_w(watts)),
+            energy_mj_open: Energy::from_j(joules),
+        };
+        let summary = |node: &str, job| NodeSummary {
+            node: testkit::node(node),
+            at_us: at(4_200),
+            samples: 10,
+            readings_failed: 0,
+            gpus: Vec::new(),
+            jobs: vec![job],
+            power_mw_host: None,
+            ledger_from_us: Some(at(4_140)),
+        };
+        let all = [
+            summary("n0", job("python3-660bb7234354a", 371, 22_000)),
+            summary("n1", job("t-2", 164, 9_840)),
+        ];
+        all.into_iter().map(|summary| (summary.node.clone(), summary)).collect()
+    }
+
     #[test]
-    fn finished_job_shows_full_progress() {
-        let golden = include_str!("../../../common/tests/golden/v1/job-record.json");
-        let mut record: JobRecord = serde_json::from_str(golden).unwrap();
-        (record.step, record.steps_total) = (Some(30), Some(1_000));
-        let done = |record: &JobRecord| row(record, Timestamp::FOREVER)[4].clone();
-        record.phase = JobPhase::Running;
-        assert_eq!(done(&record), "3 %");
-        record.phase = JobPhase::Finished;
-        assert_eq!(done(&record), "100 %");
-        record.spec.gpu_type = Some("p100".to_owned());
-        assert_eq!(row(&record, Timestamp::FOREVER)[2], "1..2 p100");
+    fn table_fits_80_columns() {
+        let views = views(records(), &last_summaries(), at(4_200), true);
+        let (counts, consumption) = verdict(&views);
+        let table = table(&views, at(4_200), false, 80).render(false);
+        let shown = format!("{counts}\n{}\n\n{table}", consumption.unwrap());
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        expect![[r#"
+            2 running, 1 queued, 1 failed
+            running jobs draw 535 W; 462 Wh so far
+
+            JOB                   PHASE              GPUS  POWER W  ENERGY Wh  DONE     REST
+            python3-660bb723435…  running               2      371      456.1  45 %  1:13:20
+            t-2                   observed              1      164        2.7
+            a-job-with-a-name-o…  queued        4..8 p100
+            t-4                   failed (137)          1                 3.3
+        "#]]
+        .assert_eq(&shown);
+    }
+
+    #[test]
+    fn wide_table_has_names_in_full() {
+        let views = views(records(), &last_summaries(), at(4_200), false);
+        expect![[r#"
+            JOB                                                               PHASE          GPUS  POWER W  ENERGY Wh  DONE     REST      RAN   WAITED  STEPS/s  SETTING  PLACEMENT  WORKLOAD  USER
+            python3-660bb7234354a                                             running           2      371      456.1  45 %  1:13:20  1:00:00    10:00     1.25  default  n0:0,1
+            t-2                                                               observed          1      164        2.7                    3:20  1:06:40           default  n1:0       bert-b8
+            a-job-with-a-name-of-the-greatest-length-that-an-id-can-have-001  queued    4..8 p100                                              1:10:00
+        "#]].assert_eq(&table(&views, at(4_200), true, 80).render(false));
     }
 }

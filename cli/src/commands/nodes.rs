@@ -1,21 +1,38 @@
-//! `wattle nodes`: the nodes with their GPUs, caps, clocks, sleep states and jobs.
+//! `wattle nodes`: the GPUs of each node with power against cap, utilisation, memory, temperature and
+//! jobs.
+//!
+//! Caps, clocks and sleep states are read from buckets. Power, utilisation and temperature come from
+//! the profilers; without their answer the cells are empty.
 
 use std::collections::BTreeMap;
 
 use clap::Args;
 use serde::Serialize;
-use wattle_common::messages::{LaunchReport, LaunchState, NodeDesired, NodeSleep, PowerReport};
+use wattle_common::messages::{
+    AppliedGpu, GpuSummary, LaunchReport, LaunchState, NodeDesired, NodeSleep, NodeSummary,
+    PowerReport,
+};
 use wattle_common::subject::{Bucket, Reporter};
-use wattle_common::{JobId, NodeId};
+use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 
 use crate::connection::{Connection, block_on};
-use crate::output::{Align, Table, note, print_json, span};
+use crate::output::{Align, Table, note, print, print_json, terminal_width};
+use crate::quantity::{power, watts};
+use crate::summaries::{self, Summaries};
 
 /// List the nodes and their GPUs.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  wattle nodes\n  wattle nodes --json")]
+#[command(
+    after_help = "POWER is the mean of the last second, CAP the power limit in force, BUSY the utilisation,\n\
+        MEMORY the used and the total device memory. STATE is ok, lost (the GPU does not respond)\n\
+        or the sleep state of the node.\n\n\
+        Examples:\n  wattle nodes\n  wattle nodes --wide\n  wattle nodes --json"
+)]
 pub(crate) struct Nodes {
+    /// All columns, and all jobs in full
+    #[arg(long)]
+    wide: bool,
     #[command(flatten)]
     connection: Connection,
     /// Print the nodes' reports as a JSON array
@@ -24,7 +41,7 @@ pub(crate) struct Nodes {
 }
 
 /// The reports of a node.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Node {
     /// Its id.
     pub(crate) node: NodeId,
@@ -34,121 +51,374 @@ pub(crate) struct Node {
     pub(crate) launcher: Option<LaunchReport>,
     /// Its sleep state; absent if it is awake.
     pub(crate) sleep: Option<NodeSleep>,
+    /// The last summary of its profiler; absent without an answer.
+    pub(crate) summary: Option<NodeSummary>,
 }
 
-/// Every node that has reported, by id.
-pub(crate) async fn nodes(bus: &Bus) -> anyhow::Result<Vec<Node>> {
-    let bucket = bus.bucket(Bucket::Actual).await?;
-    let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
-    for key in bucket.keys().await? {
-        let Some((reporter, node)) = Reporter::parse(&key) else { continue };
-        let entry = nodes.entry(node.clone()).or_insert_with(|| Node {
-            node,
-            power: None,
-            launcher: None,
-            sleep: None,
-        });
-        let read = match reporter {
-            Reporter::Power => bucket.get(&key).await.map(|v| entry.power = v.map(|(r, _)| r)),
-            Reporter::Launcher => {
-                bucket.get(&key).await.map(|v| entry.launcher = v.map(|(r, _)| r))
-            }
-        };
-        if let Err(error) = read {
-            note(&format!("warning: {key} cannot be read: {error}"));
+impl Node {
+    /// A node without reports.
+    pub(crate) const fn new(node: NodeId) -> Self {
+        Self { node, power: None, launcher: None, sleep: None, summary: None }
+    }
+
+    /// The last reading of a GPU; a sleeping node has none.
+    fn reading(&self, gpu: u32) -> Option<&GpuSummary> {
+        let summary = self.summary.as_ref().filter(|_| self.sleep.is_none())?;
+        summary.gpus.iter().find(|known| known.gpu == gpu)
+    }
+
+    /// The GPUs with their last readings.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = (&AppliedGpu, Option<&GpuSummary>)> {
+        let gpus = self.power.iter().flat_map(|report| &report.gpus);
+        gpus.map(|gpu| (gpu, self.reading(gpu.gpu)))
+    }
+
+    /// The jobs that run on a GPU of the node.
+    pub(crate) fn jobs_on(&self, gpu: u32) -> Vec<&JobId> {
+        let jobs = self.launcher.iter().flat_map(|report| &report.jobs);
+        jobs.filter(|job| matches!(job.state, LaunchState::Running | LaunchState::Stopping))
+            .filter(|job| job.gpus.contains(&gpu))
+            .map(|job| &job.job)
+            .collect()
+    }
+
+    /// The configured power of the host of a node that is awake.
+    pub(crate) fn host_power(&self) -> Option<Power> {
+        self.summary.as_ref().filter(|_| self.sleep.is_none())?.power_mw_host
+    }
+
+    /// The state of a GPU in one or two words.
+    pub(crate) fn state(&self, gpu: &AppliedGpu) -> &'static str {
+        match self.sleep {
+            Some(sleep) => sleep.state.label(),
+            None if gpu.healthy => "ok",
+            None => "lost",
         }
     }
-    let orders = bus.bucket(Bucket::Desired).await?;
-    for (node, known) in &mut nodes {
-        match orders.get::<NodeDesired>(node.as_str()).await {
-            Ok(order) => known.sleep = order.and_then(|(order, _)| order.sleep),
-            Err(error) => note(&format!("warning: the order of {node} cannot be read: {error}")),
-        }
+}
+
+/// Every node that has reported, by id, without summaries.
+pub(crate) async fn nodes(bus: &Bus) -> anyhow::Result<Vec<Node>> {
+    let mut nodes: BTreeMap<NodeId, Node> = BTreeMap::new();
+    for change in bus.bucket(Bucket::Actual).await?.watch().await?.initial().await {
+        warn(reported(&mut nodes, &change.key, change.value.as_deref()));
+    }
+    for change in bus.bucket(Bucket::Desired).await?.watch().await?.initial().await {
+        warn(desired(&mut nodes, &change.key, change.value.as_deref()));
     }
     Ok(nodes.into_values().collect())
 }
 
-/// The jobs that run on a GPU of the node.
-fn jobs_on(report: Option<&LaunchReport>, gpu: u32) -> Vec<&JobId> {
-    let jobs = report.map(|report| report.jobs.as_slice()).unwrap_or_default();
-    jobs.iter()
-        .filter(|job| matches!(job.state, LaunchState::Running | LaunchState::Stopping))
-        .filter(|job| job.gpus.contains(&gpu))
-        .map(|job| &job.job)
-        .collect()
+fn warn(applied: Result<(), String>) {
+    if let Err(error) = applied {
+        note(&format!("warning: {error}"));
+    }
+}
+
+/// Applies a change of the bucket `actual`.
+pub(crate) fn reported(
+    nodes: &mut BTreeMap<NodeId, Node>,
+    key: &str,
+    value: Option<&[u8]>,
+) -> Result<(), String> {
+    let (Some((reporter, node)), Some(value)) = (Reporter::parse(key), value) else {
+        return Ok(());
+    };
+    let known = nodes.entry(node.clone()).or_insert_with(|| Node::new(node));
+    let read = match reporter {
+        Reporter::Power => codec::decode_json(value).map(|r| known.power = Some(r)),
+        Reporter::Launcher => codec::decode_json(value).map(|r| known.launcher = Some(r)),
+    };
+    read.map_err(|error| format!("the report {key} cannot be read: {error}"))
+}
+
+/// Applies a change of the bucket `desired`.
+pub(crate) fn desired(
+    nodes: &mut BTreeMap<NodeId, Node>,
+    key: &str,
+    value: Option<&[u8]>,
+) -> Result<(), String> {
+    let known = NodeId::new(key).ok().and_then(|node| nodes.get_mut(&node));
+    let (Some(known), Some(value)) = (known, value) else { return Ok(()) };
+    let order: NodeDesired = codec::decode_json(value)
+        .map_err(|error| format!("the desired state of {key} cannot be read: {error}"))?;
+    known.sleep = order.sleep;
+    Ok(())
+}
+
+/// Adds the summaries to their nodes.
+pub(crate) fn summarize(nodes: &mut [Node], mut summaries: Summaries) {
+    for node in nodes {
+        node.summary = summaries.remove(&node.node);
+    }
+}
+
+/// The sum of the GPUs in two lines: `2 nodes, 8 GPUs: GPUs draw 1197 W of 2000 W allowed by caps`, `5
+/// with jobs, 3 idle`.
+pub(crate) fn verdict(nodes: &[Node]) -> String {
+    let all = || nodes.iter().flat_map(|node| node.gpus().map(move |gpu| (node, gpu)));
+    let count = all().count();
+    let s = |count: usize| if count == 1 { "" } else { "s" };
+    let mut text = format!("{} node{}, {count} GPU{}", nodes.len(), s(nodes.len()), s(count));
+    let drawn: Vec<Power> = all().filter_map(|(_, (_, reading))| reading?.power_mw_mean).collect();
+    if !drawn.is_empty() {
+        let caps: Power = all().filter_map(|(_, (gpu, _))| gpu.cap_mw).sum();
+        text.push_str(&format!(": GPUs draw {}", power(drawn.into_iter().sum())));
+        if caps > Power::ZERO {
+            text.push_str(&format!(" of {} allowed by caps", power(caps)));
+        }
+        let hosts: Power = nodes.iter().filter_map(Node::host_power).sum();
+        if hosts > Power::ZERO {
+            text.push_str(&format!(", hosts {}", power(hosts)));
+        }
+    }
+    let with_state =
+        |state: &str| all().filter(|(node, (gpu, _))| node.state(gpu) == state).count();
+    let healthy = with_state("ok");
+    let busy = all()
+        .filter(|(node, (gpu, _))| node.state(gpu) == "ok" && !node.jobs_on(gpu.gpu).is_empty())
+        .count();
+    text.push_str(&format!("\n{busy} with jobs, {} idle", healthy - busy));
+    let (lost, other) = (with_state("lost"), count - healthy - with_state("lost"));
+    if other > 0 {
+        text.push_str(&format!(", {other} asleep or waking"));
+    }
+    if lost > 0 {
+        text.push_str(&format!(", {lost} lost"));
+    }
+    text
+}
+
+/// The table of GPUs; the column of jobs fits into `width` unless `wide`.
+pub(crate) fn table(nodes: &[Node], now: Timestamp, wide: bool, width: usize) -> Table {
+    let switch = |node: &Node| node.power.as_ref()?.switch.as_ref().map(ToString::to_string);
+    let switched = wide && nodes.iter().any(|node| switch(node).is_some());
+    let mut columns = vec![
+        ("NODE", Align::Left),
+        ("GPU", Align::Right),
+        ("TYPE", Align::Left),
+        ("STATE", Align::Left),
+        ("POWER W", Align::Right),
+        ("CAP W", Align::Right),
+        ("BUSY %", Align::Right),
+        ("MEMORY GiB", Align::Right),
+        ("TEMP °C", Align::Right),
+    ];
+    if switched {
+        columns.push(("SWITCH", Align::Left));
+    }
+    if wide {
+        columns.extend([
+            ("CLOCK MHz", Align::Right),
+            ("LIMIT MHz", Align::Right),
+            ("REPORTED s", Align::Right),
+        ]);
+    }
+    columns.push(("JOBS", Align::Left));
+    let mut table = Table::new(&columns);
+    for node in nodes {
+        let Some(report) = &node.power else { continue };
+        for (gpu, reading) in node.gpus() {
+            let total = gpu.memory_mib as f64 / 1_024.0;
+            let used = reading.and_then(|r| r.memory_used_mib).map(|mib| mib as f64 / 1_024.0);
+            let memory = match used {
+                Some(used) => format!("{used:.1}/{total:.0}"),
+                None => format!("{total:.0}"),
+            };
+            let cap = reading.and_then(|r| r.cap_mw).or(gpu.cap_mw);
+            let number = |value: Option<u64>| value.map(|v| v.to_string()).unwrap_or_default();
+            let busy = reading.and_then(|r| r.utilization_gpu_percent_mean).map(u64::from);
+            let temperature = reading.and_then(|r| r.temperature_c).map(u64::from);
+            let mut row = vec![
+                node.node.to_string(),
+                gpu.gpu.to_string(),
+                gpu.gpu_type.clone(),
+                node.state(gpu).to_owned(),
+                reading.and_then(|r| r.power_mw_mean).map(watts).unwrap_or_default(),
+                cap.map_or("?".to_owned(), watts),
+                number(busy),
+                memory,
+                number(temperature),
+            ];
+            if switched {
+                row.push(switch(node).unwrap_or_default());
+            }
+            if wide {
+                let clock = reading.and_then(|r| r.clock_mhz).map(|c| u64::from(c.as_mhz()));
+                let limit = gpu.clock_mhz_max.map(|c| u64::from(c.as_mhz()));
+                let age = now.since(report.at_us).as_secs();
+                row.extend([number(clock), number(limit), age.to_string()]);
+            }
+            let jobs: Vec<&str> = node.jobs_on(gpu.gpu).into_iter().map(JobId::as_str).collect();
+            row.push(jobs.join(" "));
+            table.row(row);
+        }
+    }
+    let jobs = columns.len() - 1;
+    if wide { table } else { table.fit(jobs, width) }
+}
+
+/// Faults of a node that the table does not show.
+fn faults(node: &Node) -> Vec<String> {
+    let id = &node.node;
+    let mut faults = Vec::new();
+    if node.power.is_none() {
+        faults.push(format!("{id}: its power agent has not reported"));
+    }
+    if node.launcher.is_none() {
+        faults.push(format!("{id}: its launcher has not reported"));
+    }
+    if node.summary.is_none() && node.sleep.is_none() {
+        faults.push(format!("{id}: its profiler does not answer; readings are missing"));
+    }
+    for (gpu, reading) in node.gpus() {
+        if let Some(error) = reading.and_then(|reading| reading.error.as_ref()) {
+            faults.push(format!("{id} GPU {}: {error}", gpu.gpu));
+        }
+        if let Some(error) = &gpu.last_error {
+            faults.push(format!("{id} GPU {}: setting refused: {error}", gpu.gpu));
+        }
+    }
+    faults
 }
 
 /// Runs the command.
 pub(crate) fn run(command: Nodes) -> anyhow::Result<()> {
     block_on(async {
         let bus = command.connection.open().await?;
-        let nodes = nodes(&bus).await?;
+        let mut nodes = nodes(&bus).await?;
+        let ids = nodes.iter().map(|node| node.node.clone()).collect();
+        summarize(&mut nodes, summaries::of(&bus, ids).await);
         if command.json {
             return print_json(&nodes);
         }
-        let is_below = |node: &Node| node.power.as_ref()?.switch.clone();
-        let switched = nodes.iter().any(|node| is_below(node).is_some());
-        let mut columns = vec![
-            ("NODE", Align::Left),
-            ("GPU", Align::Right),
-            ("TYPE", Align::Left),
-            ("STATE", Align::Left),
-            ("CAP", Align::Right),
-            ("CLOCK", Align::Right),
-            ("MEMORY", Align::Right),
-            ("REPORTED", Align::Right),
-            ("JOBS", Align::Left),
-        ];
-        if switched {
-            columns.insert(1, ("SWITCH", Align::Left));
-        }
-        let mut table = Table::new(&columns);
-        let now = wattle_runtime::clock::now();
-        for node in &nodes {
-            let Some(power) = &node.power else {
-                note(&format!("{}: its power agent has not reported", node.node));
-                continue;
-            };
-            let reported = format!("{} ago", span(now.since(power.at_us).as_secs_f64()));
-            let state = node.sleep.map(|sleep| sleep.state.label());
-            for gpu in &power.gpus {
-                let jobs: Vec<&str> = jobs_on(node.launcher.as_ref(), gpu.gpu)
-                    .into_iter()
-                    .map(JobId::as_str)
-                    .collect();
-                let mut row = vec![
-                    node.node.to_string(),
-                    gpu.gpu.to_string(),
-                    gpu.gpu_type.clone(),
-                    state.unwrap_or(if gpu.healthy { "ok" } else { "lost" }).to_owned(),
-                    gpu.cap_mw.map(|cap| cap.to_string()).unwrap_or_else(|| "?".to_owned()),
-                    gpu.clock_mhz_max.map(|clock| clock.to_string()).unwrap_or_default(),
-                    format!("{:.0} GiB", gpu.memory_mib as f64 / 1_024.0),
-                    reported.clone(),
-                    jobs.join(" "),
-                ];
-                if switched {
-                    let switch = is_below(node).map(|switch| switch.to_string());
-                    row.insert(1, switch.unwrap_or_default());
-                }
-                table.row(row);
-            }
-            if node.launcher.is_none() {
-                note(&format!("{}: its launcher has not reported", node.node));
-            }
-            for gpu in
-                power.gpus.iter().filter_map(|gpu| gpu.last_error.as_ref().map(|r| (gpu.gpu, r)))
-            {
-                note(&format!("{} GPU {}: refused: {}", node.node, gpu.0, gpu.1));
-            }
-        }
-        table.print()?;
         if nodes.is_empty() {
             note(&format!(
                 "no node of cluster {} has reported; --cluster selects another",
                 bus.cluster()
             ));
+            return Ok(());
         }
+        print(&format!("{}\n\n", verdict(&nodes)))?;
+        let now = wattle_runtime::clock::now();
+        table(&nodes, now, command.wide, terminal_width()).print()?;
+        nodes.iter().flat_map(faults).for_each(|fault| note(&fault));
         Ok(())
     })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use expect_test::expect;
+    use wattle_common::Frequency;
+    use wattle_common::id::SwitchId;
+    use wattle_common::messages::SleepState;
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    fn at(s: u64) -> Timestamp {
+        Timestamp::from_s(s)
+    }
+
+    fn reading(gpu: u32, watts: u64, busy: u8) -> GpuSummary {
+        GpuSummary {
+            gpu,
+            power_mw_mean: Some(Power::from_w(watts)),
+            energy_mj_total: None,
+            utilization_gpu_percent_mean: Some(busy),
+            memory_used_mib: Some(9_123),
+            clock_mhz: Some(Frequency::from_mhz(1_380)),
+            cap_mw: Some(Power::from_w(250)),
+            temperature_c: Some(61),
+            throttle_reasons: None,
+            jobs: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// A node with two jobs on one GPU and a lost GPU, and a sleeping node.
+    pub(crate) fn two_nodes() -> Vec<Node> {
+        let gpu = |index| AppliedGpu {
+            cap_mw: Some(Power::from_w(250)),
+            ..testkit::applied_gpu(index, "v100")
+        };
+        let lost = AppliedGpu { healthy: false, ..gpu(2) };
+        let running = |job: &str, gpus: [u32; 1]| {
+            testkit::launched_job(job, 1, gpus, LaunchState::Running, at(1))
+        };
+        let summary = NodeSummary {
+            node: testkit::node("n0"),
+            at_us: at(99),
+            samples: 10,
+            readings_failed: 1,
+            gpus: vec![
+                reading(0, 231, 97),
+                reading(1, 41, 0),
+                GpuSummary { error: Some("GPU is lost".to_owned()), ..reading(2, 0, 0) },
+            ],
+            jobs: Vec::new(),
+            power_mw_host: None,
+            ledger_from_us: None,
+        };
+        let report = PowerReport {
+            switch: SwitchId::new("leaf-0").ok(),
+            ..testkit::power_report("n0", at(95), [gpu(0), gpu(1), lost])
+        };
+        let jobs = [running("python3-660bb7234354a", [0]), running("resnet-2", [0])];
+        let awake = Node {
+            power: Some(report),
+            launcher: Some(testkit::launch_report("n0", at(98), 3, jobs)),
+            summary: Some(summary),
+            ..Node::new(testkit::node("n0"))
+        };
+        let asleep = Node {
+            power: Some(testkit::power_report("n1", at(20), [gpu(0)])),
+            launcher: Some(testkit::launch_report("n1", at(20), 3, [])),
+            sleep: Some(NodeSleep { state: SleepState::Asleep, since_us: at(20) }),
+            ..Node::new(testkit::node("n1"))
+        };
+        vec![awake, asleep]
+    }
+
+    #[test]
+    fn table_fits_80_columns() {
+        let nodes = two_nodes();
+        let shown =
+            format!("{}\n\n{}", verdict(&nodes), table(&nodes, at(100), false, 80).render(false));
+        assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+        expect![[r#"
+            2 nodes, 4 GPUs: GPUs draw 272 W of 1000 W allowed by caps
+            1 with jobs, 1 idle, 1 asleep or waking, 1 lost
+
+            NODE  GPU  TYPE  STATE   POWER W  CAP W  BUSY %  MEMORY GiB  TEMP °C  JOBS
+            n0      0  v100  ok          231    250      97      8.9/32       61  python3-6…
+            n0      1  v100  ok           41    250       0      8.9/32       61
+            n0      2  v100  lost          0    250       0      8.9/32       61
+            n1      0  v100  asleep             250                  32
+        "#]]
+        .assert_eq(&shown);
+    }
+
+    #[test]
+    fn wide_table_has_clocks_and_jobs_in_full() {
+        expect![[r#"
+            NODE  GPU  TYPE  STATE   POWER W  CAP W  BUSY %  MEMORY GiB  TEMP °C  SWITCH  CLOCK MHz  LIMIT MHz  REPORTED s  JOBS
+            n0      0  v100  ok          231    250      97      8.9/32       61  leaf-0       1380                      5  python3-660bb7234354a resnet-2
+            n0      1  v100  ok           41    250       0      8.9/32       61  leaf-0       1380                      5
+            n0      2  v100  lost          0    250       0      8.9/32       61  leaf-0       1380                      5
+            n1      0  v100  asleep             250                  32                                                 80
+        "#]].assert_eq(&table(&two_nodes(), at(100), true, 80).render(false));
+    }
+
+    #[test]
+    fn faults_name_node_and_gpu() {
+        let nodes = two_nodes();
+        let shown: Vec<String> = nodes.iter().flat_map(faults).collect();
+        assert_eq!(shown, ["n0 GPU 2: GPU is lost"]);
+        let silent = Node { summary: None, launcher: None, ..nodes[0].clone() };
+        let shown = faults(&silent);
+        assert_eq!(shown[0], "n0: its launcher has not reported");
+        assert_eq!(shown[1], "n0: its profiler does not answer; readings are missing");
+    }
 }

@@ -123,6 +123,23 @@ fn as_id(name: &str) -> String {
     if kept.is_empty() { "job".to_owned() } else { kept.to_owned() }
 }
 
+/// The name of the user who runs this command: `USER` or `LOGNAME`, else the name in `/etc/passwd`, else
+/// the numeric id.
+pub(crate) fn user() -> Option<String> {
+    let named = ["USER", "LOGNAME"].into_iter().filter_map(|key| std::env::var(key).ok());
+    let name = named.map(|name| name.trim().to_owned()).find(|name| !name.is_empty());
+    let id = rustix::process::getuid().as_raw().to_string();
+    let passwd = || std::fs::read_to_string("/etc/passwd").ok();
+    Some(name.or_else(|| user_in(&passwd()?, &id)).unwrap_or(id))
+}
+
+/// The name of the user with this numeric id, from lines of `name:password:id:...`.
+fn user_in(passwd: &str, id: &str) -> Option<String> {
+    let users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut found = users.filter(|fields| fields.get(2) == Some(&id));
+    found.next()?.first().map(|name| (*name).to_owned())
+}
+
 impl Submit {
     fn spec(self) -> anyhow::Result<JobSpec> {
         let program = self.command.first().map(String::as_str).unwrap_or_default();
@@ -139,6 +156,7 @@ impl Submit {
         Ok(JobSpec {
             job,
             name,
+            user: user(),
             workload: self.workload,
             gpus: self.gpus,
             exclusive: self.exclusive,
@@ -279,6 +297,13 @@ mod tests {
         assert!(is_of_name("my-train-660bb7234354a", "my train"));
         assert!(!is_of_name("train-660bb7234354a-7", "train"));
         assert!(!is_of_name("train", "train") && !is_of_name("other-1", "train"));
+    }
+
+    #[test]
+    fn user_is_found_by_id() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nada:x:1000:1000::/home/ada:/bin/sh\n";
+        assert_eq!(user_in(passwd, "1000").as_deref(), Some("ada"));
+        assert_eq!(user_in(passwd, "1"), None);
     }
 
     #[test]

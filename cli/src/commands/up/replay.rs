@@ -105,6 +105,7 @@ impl Trace {
         JobSpec {
             job: id.clone(),
             name: job.workload.to_string(),
+            user: crate::commands::submit::user(),
             workload: Some(job.workload.clone()),
             gpus: job.gpus,
             exclusive: job.exclusive,

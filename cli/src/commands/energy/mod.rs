@@ -1,0 +1,109 @@
+//! `wattle energy`: the energy of jobs, users, nodes or days from the energy ledger.
+//!
+//! The ledger is measured: profilers write it once a minute. It is read without a running placer.
+
+mod accounts;
+mod report;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use wattle_common::messages::LedgerEntry;
+use wattle_common::subject::StreamName;
+use wattle_common::{Timestamp, codec};
+use wattle_runtime::bus::Bus;
+use wattle_runtime::clock;
+
+use self::accounts::Accounts;
+use self::report::Report;
+use crate::commands::jobs::records;
+use crate::commands::submit::parse_span;
+use crate::connection::{Connection, block_on};
+use crate::output::{note, print, print_json, terminal_width};
+
+/// Report the energy of jobs, users, nodes or days from the ledger.
+#[derive(Args)]
+#[command(
+    name = "energy",
+    after_help = "Energy of GPUs is measured, that of hosts follows from the configured host power.\n\
+        GPU energy without a job is idle energy. Jobs, idle GPUs and hosts sum to the nodes' energy.\n\
+        The ledger is at most one minute behind. Days are in UTC.\n\n\
+        Examples:\n  wattle energy\n  wattle energy --by user --since 7d\n  wattle energy --by day --csv > energy.csv"
+)]
+pub(crate) struct EnergyCommand {
+    /// One row for each job, user, node or day
+    #[arg(long, value_enum, default_value = "job")]
+    by: By,
+    /// Only the energy of the last SPAN: 90m, 24h, 7d [default: the whole ledger]
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    since: Option<Duration>,
+    #[command(flatten)]
+    connection: Connection,
+    /// Print CSV
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a row stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// A job.
+    Job,
+    /// A user who submitted jobs.
+    User,
+    /// A node.
+    Node,
+    /// A day in UTC.
+    Day,
+}
+
+/// Counts the ledger from `since` on.
+async fn read(bus: &Bus, since: Timestamp) -> anyhow::Result<Accounts> {
+    let mut accounts = Accounts::default();
+    let mut replay =
+        bus.replay(StreamName::Ledger, None).await.context("the ledger cannot be read")?;
+    while let Some(payload) = replay.next().await.context("the ledger cannot be read")? {
+        match codec::decode_json::<LedgerEntry>(&payload) {
+            Ok(entry) => accounts.count(&entry, since),
+            Err(_) => accounts.unreadable += 1,
+        }
+    }
+    Ok(accounts)
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &EnergyCommand) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        let since = command.since.map_or(Timestamp::EPOCH, |span| {
+            let now = clock::now().as_us();
+            Timestamp::from_us(now.saturating_sub(span.as_micros() as u64))
+        });
+        let accounts = read(&bus, since).await?;
+        let records = match command.by {
+            By::Job | By::User => records(&bus).await?,
+            By::Node | By::Day => Vec::new(),
+        };
+        let user_of =
+            |job: &_| records.iter().find(|record| record.spec.job == *job)?.spec.user.clone();
+        let report = Report::new(command.by, &accounts, user_of);
+        if command.json {
+            return print_json(&report);
+        }
+        if command.csv {
+            return print(&report.csv()?);
+        }
+        if accounts.from.is_none() {
+            note("no energy in the ledger for this time; profilers write it once a minute");
+            return Ok(());
+        }
+        print(&format!("{}\n\n", report.verdict()))?;
+        report.table(terminal_width()).print()?;
+        report.warnings(&accounts).iter().for_each(|text| note(text));
+        Ok(())
+    })
+}

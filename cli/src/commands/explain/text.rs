@@ -1,0 +1,340 @@
+//! The explanation of a job as text.
+
+use std::collections::BTreeSet;
+
+use wattle_common::Timestamp;
+use wattle_common::messages::{JobRecord, Prediction, Surface};
+
+use super::alternatives::{self, Work};
+use super::measured::{self, Measured};
+use crate::job_view::JobView;
+use crate::output::span;
+use crate::quantity::{clock, energy, percent, power};
+
+/// Explains a job: state, request, consumption, predictions, measurements, alternatives, decisions.
+pub(super) fn describe(
+    view: &JobView,
+    surface: Option<&Surface>,
+    all_measured: &[Measured],
+    prediction: Option<&Prediction>,
+    now: Timestamp,
+) -> String {
+    let record = &view.record;
+    let mut lines = vec![state(record), consumption(view, now), request(record)];
+    lines.push(basis(record, surface, prediction));
+    lines.extend(other_gpu_types(record, surface));
+    if !all_measured.is_empty() {
+        lines.push(String::new());
+        lines.push("measured, and predicted at its placement:".to_owned());
+        lines.extend(measured::words(all_measured));
+        lines.push(measured::table(all_measured).fit(0, 80).render(false).trim_end().to_owned());
+    } else if record.started_at_us.is_some() {
+        lines.push("no complete measurement window of this job".to_owned());
+    }
+    if let Some(prediction) = prediction {
+        let placed = if record.placement.is_some() {
+            "its placement"
+        } else if record.phase.is_final() {
+            "its last placement"
+        } else {
+            "its request"
+        };
+        let work = Work::of(record);
+        let section = alternatives::section(prediction, &work, placed);
+        if !section.is_empty() {
+            lines.push(String::new());
+            lines.push(format!("alternatives, predicted for {}:", work.words));
+            lines.push(section.trim_end().to_owned());
+        }
+    }
+    if !record.reasons.is_empty() {
+        lines.push(String::new());
+        lines.push("decisions:".to_owned());
+    }
+    for reason in &record.reasons {
+        let after = reason.at_us.since(record.spec.submitted_at_us).as_secs_f64();
+        lines.push(format!("+{:<8} {}", span(after), reason.decision));
+        lines.push(format!("    {}: {}", reason.policy, reason.reason));
+    }
+    let paths: BTreeSet<&String> = record.log_paths.iter().collect();
+    if !paths.is_empty() {
+        lines.push(String::new());
+        lines.extend(paths.into_iter().map(|path| format!("output: {path}")));
+    }
+    lines.retain(|line| line != "-");
+    lines.join("\n")
+}
+
+/// The state and the placement.
+fn state(record: &JobRecord) -> String {
+    let mut text = format!("{} is {}", record.spec.job, record.phase);
+    if let Some(placement) = record.placement.as_ref().filter(|p| !p.shares.is_empty()) {
+        text.push_str(&format!(" on {placement}"));
+        if !record.setting.is_default() {
+            text.push_str(&format!(", set to {}", record.setting));
+        }
+    }
+    if record.observing {
+        text.push_str(", under observation: the placement may still be undone");
+    }
+    if let Some(error) = &record.error {
+        text.push_str(&format!(": {error}"));
+    }
+    text
+}
+
+/// Power, energy, progress and rest; `-` if nothing is known.
+fn consumption(view: &JobView, now: Timestamp) -> String {
+    let record = &view.record;
+    let mut parts = Vec::new();
+    if let Some(drawn) = view.power_mw {
+        parts.push(format!("draws {}", power(drawn)));
+    }
+    if let Some(used) = view.energy_mj_total {
+        let so_far = if record.phase.is_final() { "" } else { " so far" };
+        parts.push(format!("used {}{so_far}", energy(used)));
+    }
+    if let (Some(done), false) = (view.done, record.phase.is_final()) {
+        parts.push(format!("{} done", percent(done)));
+    }
+    if let Some(rest) = view.rest().filter(|_| view.is_running()) {
+        let by = if record.steps_per_s.is_some() { "measured" } else { "predicted" };
+        parts.push(format!("{} left at its {by} speed", clock(rest)));
+    }
+    if record.phase.is_final() {
+        parts
+            .extend(view.ran(now).map(|ran| format!("ended {} after its first start", clock(ran))));
+        if record.attempt > 1 {
+            parts.push(format!("started {} times", record.attempt));
+        }
+    }
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}
+
+/// The request.
+fn request(record: &JobRecord) -> String {
+    let spec = &record.spec;
+    let mut text =
+        format!("requests {} GPU{}", spec.gpus, if spec.gpus.max == 1 { "" } else { "s" });
+    if let Some(gpu_type) = &spec.gpu_type {
+        text.push_str(&format!(" of type {gpu_type}"));
+    }
+    if spec.exclusive {
+        text.push_str(", exclusively");
+    }
+    if spec.priority > 0 {
+        text.push_str(&format!(", at priority {}", spec.priority));
+    }
+    if let Some(deadline) = spec.deadline_at_us {
+        let allowed = deadline.since(spec.submitted_at_us).as_secs_f64();
+        text.push_str(&format!(", deadline {} after submission", span(allowed)));
+    }
+    text
+}
+
+/// The predictor and its data.
+fn basis(record: &JobRecord, surface: Option<&Surface>, prediction: Option<&Prediction>) -> String {
+    let own = surface.filter(|_| !record.phase.is_final());
+    let found = own
+        .map(|s| (&s.predictor, s.windows, &s.basis))
+        .or_else(|| prediction.map(|p| (&p.predictor, p.windows, &p.basis)));
+    match found {
+        Some((predictor, _, Some(basis))) => format!("predicted by {predictor}: {basis}"),
+        Some((predictor, windows, None)) if windows > 0 => {
+            format!("predicted by {predictor} from {windows} windows of this job")
+        }
+        Some((predictor, ..)) => {
+            format!("predicted by {predictor} from its workload class; no window of this job")
+        }
+        None if record.phase.is_final() => "it ended without a prediction".to_owned(),
+        None => "no prediction yet".to_owned(),
+    }
+}
+
+/// The data of the surfaces on other GPU types.
+fn other_gpu_types(record: &JobRecord, surface: Option<&Surface>) -> Vec<String> {
+    let others = surface.iter().flat_map(|surface| &surface.other_gpu_types);
+    others
+        .filter(|other| record.spec.gpu_type.is_none() || other.windows > 0)
+        .map(|other| {
+            let basis = other.basis.as_deref().unwrap_or("no details");
+            format!("on {}: {basis}", other.gpu_type)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use wattle_common::job::JobPhase;
+    use wattle_common::messages::{JobWindow, RecordedReason, SurfacePoint};
+    use wattle_common::{Energy, Power};
+    use wattle_testkit as testkit;
+
+    use super::*;
+    use crate::commands::explain::{current, measured::measured};
+    use crate::summaries::Summaries;
+
+    fn at(s: u64) -> Timestamp {
+        Timestamp::from_s(s)
+    }
+
+    fn surface() -> Surface {
+        let capped = |watts, rate| SurfacePoint {
+            cap_mw: Some(Power::from_w(watts)),
+            gpu_power_w: testkit::estimate(watts as f64 - 4.0, 0.03),
+            steps_per_s: Some(testkit::estimate(rate, 0.08)),
+            ..testkit::point(2, rate, watts as f64)
+        };
+        let free = |gpus, rate, watts| SurfacePoint {
+            gpu_power_w: testkit::estimate(watts, 0.05),
+            steps_per_s: Some(testkit::estimate(rate, 0.1)),
+            ..testkit::point(gpus, rate, watts)
+        };
+        let shared =
+            SurfacePoint { neighbours: vec![testkit::workload("bert-b8")], ..free(2, 8.2, 246.0) };
+        let points = [
+            free(1, 5.6, 208.0),
+            free(2, 10.2, 190.0),
+            free(4, 17.0, 171.0),
+            capped(150, 9.4),
+            capped(200, 10.2),
+            shared,
+        ];
+        Surface {
+            basis: Some("12 windows of this job".to_owned()),
+            ..testkit::surface("t-9", "v100", points)
+        }
+    }
+
+    fn record(phase: JobPhase) -> JobRecord {
+        let mut spec = testkit::job_spec("t-9", 2);
+        spec.gpus.max = 4;
+        let mut record = JobRecord {
+            started_at_us: Some(at(60)),
+            step: Some(5_500),
+            steps_total: Some(10_000),
+            step_at_us: Some(at(600)),
+            steps_per_s: Some(10.4),
+            energy_mj: Some(Energy::from_j(210_000)),
+            log_paths: vec!["/var/log/wattle/jobs/t-9.n0.log".to_owned()],
+            reasons: vec![RecordedReason {
+                at_us: at(58),
+                policy: "eaco".to_owned(),
+                decision: "placed on n0:0,1".to_owned(),
+                reason: "free GPUs: its workload has no measurement yet".to_owned(),
+            }],
+            placement: Some(testkit::placement([("n0", [0, 1])])),
+            ..testkit::job_record(spec, phase)
+        };
+        record.phase = JobPhase::Running;
+        record.prediction_placed = current(&record, Some(&surface())).map(Box::new);
+        record.phase = phase;
+        record
+    }
+
+    fn window(from: u64) -> JobWindow {
+        JobWindow {
+            from_us: at(from),
+            until_us: at(from + 60),
+            gpus: vec![0, 1],
+            gpus_total: 2,
+            nodes_total: 1,
+            cap_mw: Some(Power::from_w(250)),
+            clock_mhz_max: None,
+            neighbours: Vec::new(),
+            steps_per_s: Some(10.6),
+            steps_inferred: false,
+            power_mw_gpus: Some(Power::from_w(371)),
+            ..testkit::job_window("t-9", at(from), at(from + 60))
+        }
+    }
+
+    fn shown(record: JobRecord, surface: Option<&Surface>) -> String {
+        let windows = [window(60), window(120)];
+        let all = measured(&windows, record.prediction_placed.as_deref());
+        let prediction = current(&record, surface);
+        let view = JobView::new(record, &Summaries::new(), at(600));
+        let text = describe(&view, surface, &all, prediction.as_ref(), at(600));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        text
+    }
+
+    #[test]
+    fn running_job_is_explained_from_its_surface() {
+        expect![[r#"
+            t-9 is running on n0:0,1
+            used 58.3 Wh so far, 55 % done, 7:12 left at its measured speed
+            requests 2..4 GPUs
+            predicted by test: 12 windows of this job
+
+            measured, and predicted at its placement:
+            speed: 4 % above the prediction, within its 90 % interval
+            power: 2 % below the prediction, within its 90 % interval
+            CONFIGURATION    TIME  STEPS/s   PREDICTED  W/GPU  PREDICTED
+            2 GPUs at 250 W  2:00     10.6  10.2 ±10 %    186   190 ±5 %
+
+            alternatives, predicted for the 4500 steps that remain:
+            least energy: at 150 W: 38 s later, -17 % energy
+            fastest: 4 GPUs: 3 min sooner, +8 % energy
+            CONFIGURATION  STEPS/s  W/GPU  TIME     Wh  AGAINST
+            2 GPUs            10.2    190  7:21  46.57  its placement
+            4 GPUs            17.0    171  4:24  50.29  3 min sooner, +8 % energy
+            at 150 W          9.40    146  7:58  38.83  38 s later, -17 % energy
+            at 200 W          10.2    196  7:21  48.04  as fast, +3 % energy
+            with bert-b8      8.20    246  9:08         2 min later
+
+            decisions:
+            +58 s     placed on n0:0,1
+                eaco: free GPUs: its workload has no measurement yet
+
+            output: /var/log/wattle/jobs/t-9.n0.log"#]]
+        .assert_eq(&shown(record(JobPhase::Running), Some(&surface())));
+    }
+
+    #[test]
+    fn ended_job_is_explained_from_its_record() {
+        let mut ended = record(JobPhase::Finished);
+        ended.prediction_last = ended.prediction_placed.clone();
+        ended.placement = None;
+        ended.ended_at_us = Some(at(1_100));
+        let text = shown(ended, None);
+        assert!(!text.contains("no prediction"), "{text}");
+        expect![[r#"
+            t-9 is finished
+            used 58.3 Wh, ended 17:20 after its first start
+            requests 2..4 GPUs
+            predicted by test: 12 windows of this job
+
+            measured, and predicted at its placement:
+            speed: 4 % above the prediction, within its 90 % interval
+            power: 2 % below the prediction, within its 90 % interval
+            CONFIGURATION    TIME  STEPS/s   PREDICTED  W/GPU  PREDICTED
+            2 GPUs at 250 W  2:00     10.6  10.2 ±10 %    186   190 ±5 %
+
+            alternatives, predicted for its 10000 steps:
+            least energy: at 150 W: 83 s later, -17 % energy
+            fastest: 4 GPUs: 7 min sooner, +8 % energy
+            CONFIGURATION  STEPS/s  W/GPU   TIME     Wh  AGAINST
+            2 GPUs            10.2    190  16:20  103.5  its last placement
+            4 GPUs            17.0    171   9:48  111.8  7 min sooner, +8 % energy
+            at 150 W          9.40    146  17:43   86.3  83 s later, -17 % energy
+            at 200 W          10.2    196  16:20  106.8  as fast, +3 % energy
+            with bert-b8      8.20    246  20:19         4 min later
+
+            decisions:
+            +58 s     placed on n0:0,1
+                eaco: free GPUs: its workload has no measurement yet
+
+            output: /var/log/wattle/jobs/t-9.n0.log"#]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn queued_job_without_prediction_is_explained() {
+        let queued = testkit::job_record(testkit::job_spec("t-9", 2), JobPhase::Queued);
+        let view = JobView::new(queued, &Summaries::new(), at(600));
+        let text = describe(&view, None, &[], None, at(600));
+        assert_eq!(text, "t-9 is queued\nrequests 2 GPUs\nno prediction yet");
+    }
+}

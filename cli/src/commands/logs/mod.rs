@@ -1,0 +1,195 @@
+//! `wattle logs`: the output of a job, requested from the launchers of its nodes.
+//!
+//! It is the same for nodes elsewhere: the launchers answer over the bus.
+
+mod merge;
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use wattle_common::messages::{JobRecord, OutputReply, ReadOutput};
+use wattle_common::subject::{Bucket, NodeTopic, Reporter, Subject};
+use wattle_common::{JobId, NodeId};
+use wattle_runtime::bus::{Bus, BusError};
+
+use self::merge::Merge;
+use crate::connection::{Connection, block_on};
+use crate::job_name::JobName;
+use crate::output::{note, usage};
+
+/// Interval at which new output is requested, wall time.
+const FOLLOW_EVERY: Duration = Duration::from_millis(500);
+
+/// Print the output of a job.
+#[derive(Args)]
+#[command(
+    after_help = "All attempts are printed, the oldest first. Lines of an attempt on several nodes begin with the node.\n\n\
+        Examples:\n  wattle logs train-18f2c\n  wattle logs -f train\n  wattle logs --attempt 2 --node n1 train-18f2c"
+)]
+pub(crate) struct Logs {
+    /// The job, as in `wattle jobs`, or a prefix that only it has
+    job: JobName,
+    /// Print new output until the job ends
+    #[arg(short, long)]
+    follow: bool,
+    /// Only this attempt, from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    attempt: Option<u32>,
+    /// Only this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<NodeId>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Reads the output of a job.
+struct Reader<'a> {
+    bus: &'a Bus,
+    job: JobId,
+    merge: Merge,
+    /// Nodes whose launcher did not answer the last request.
+    silent: BTreeSet<NodeId>,
+}
+
+impl Reader<'_> {
+    /// The next part of the output on a node; `None` without an answer.
+    async fn part(&self, node: &NodeId) -> anyhow::Result<Option<Vec<u8>>> {
+        let subject =
+            Subject::of_node(self.bus.cluster().clone(), NodeTopic::OutputRequested, node.clone());
+        let body = ReadOutput { job: self.job.clone(), offset: self.merge.offset(node) };
+        match self.bus.request(&subject, &body).await {
+            Ok(OutputReply::Output { data, .. }) => Ok(Some(data)),
+            Ok(OutputReply::Refused { error }) => anyhow::bail!("{node}: {error}"),
+            Err(BusError::NoResponder { .. } | BusError::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error).context("the output cannot be read"),
+        }
+    }
+
+    /// Prints the output that is new on these nodes.
+    async fn print(&mut self, nodes: &[NodeId]) -> anyhow::Result<()> {
+        self.silent.clear();
+        self.merge.look_again();
+        loop {
+            let mut received = false;
+            for node in nodes {
+                if self.silent.contains(node) || !self.merge.needs(node) {
+                    continue;
+                }
+                match self.part(node).await? {
+                    Some(data) => {
+                        received |= !data.is_empty();
+                        self.merge.push(node, &data);
+                    }
+                    None => {
+                        self.silent.insert(node.clone());
+                        self.merge.push(node, b"");
+                    }
+                }
+            }
+            let out = self.merge.take(false);
+            write(&out)?;
+            if !received && out.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn write(bytes: &[u8]) -> anyhow::Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes)?;
+    Ok(out.flush()?)
+}
+
+/// Every node with a launcher.
+async fn nodes(bus: &Bus) -> anyhow::Result<Vec<NodeId>> {
+    let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
+    let launcher = |(reporter, node)| (reporter == Reporter::Launcher).then_some(node);
+    Ok(keys.iter().filter_map(|key| Reporter::parse(key).and_then(launcher)).collect())
+}
+
+async fn record(bus: &Bus, job: &JobId) -> anyhow::Result<Option<JobRecord>> {
+    let bucket = bus.bucket(Bucket::Jobs).await?;
+    let found = bucket.get(job.as_str()).await.context("the job's record cannot be read")?;
+    Ok(found.map(|(record, _)| record))
+}
+
+/// Notes on output that could not be read.
+fn explain_missing(reader: &Reader<'_>, record: Option<&JobRecord>) {
+    for node in &reader.silent {
+        note(&format!("{node}: its launcher does not answer; the output there is missing"));
+    }
+    if !reader.merge.is_empty() {
+        return;
+    }
+    match record {
+        Some(record) if record.attempt == 0 => {
+            note(&format!("{} has not started; its phase is {}", reader.job, record.phase));
+        }
+        Some(record) => {
+            let paths: BTreeSet<&String> = record.log_paths.iter().collect();
+            note(&format!("no output of {} on the nodes that answer", reader.job));
+            paths.into_iter().for_each(|path| note(&format!("its launcher reported {path}")));
+        }
+        None => note(&format!("no output of {}", reader.job)),
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(command: &Logs) -> anyhow::Result<()> {
+    block_on(async {
+        let bus = command.connection.open().await?;
+        let job = command.job.resolve(&bus).await?;
+        let known = nodes(&bus).await?;
+        if let Some(node) = command.node.as_ref().filter(|node| !known.contains(node)) {
+            return Err(usage(format!("no node `{node}`; `wattle nodes` lists the nodes")));
+        }
+        let merge = Merge::new(&job, command.attempt);
+        let only = |node: &NodeId| command.node.as_ref().is_none_or(|only| only == node);
+        let mut reader = Reader { bus: &bus, job, merge, silent: BTreeSet::new() };
+        let mut lost = false;
+        loop {
+            // The phase is read before the output: an ended job writes no more.
+            let round = async {
+                let mut known = nodes(&bus).await?;
+                known.retain(only);
+                let now = record(&bus, &reader.job).await?;
+                let on_several = now.as_ref().filter(|record| {
+                    record.placement.as_ref().is_some_and(|placement| placement.node_count() > 1)
+                });
+                if let Some(record) = on_several {
+                    reader.merge.attempt_has_several_nodes(record.attempt);
+                }
+                reader.print(&known).await?;
+                anyhow::Ok(now)
+            };
+            let now = match round.await {
+                Ok(now) => now,
+                Err(error) if command.follow && !bus.is_connected() => {
+                    if !std::mem::replace(&mut lost, true) {
+                        note(&format!("bus lost, reconnecting: {error:#}"));
+                    }
+                    tokio::time::sleep(FOLLOW_EVERY).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if std::mem::take(&mut lost) {
+                note("bus connected again");
+            }
+            let ended = now.as_ref().is_none_or(|record| record.phase.is_final());
+            if !command.follow || ended {
+                write(&reader.merge.take(true))?;
+                explain_missing(&reader, now.as_ref());
+                return Ok(());
+            }
+            tokio::time::sleep(FOLLOW_EVERY).await;
+        }
+    })
+}

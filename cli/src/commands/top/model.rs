@@ -1,0 +1,157 @@
+//! The state that `wattle top` shows, updated by messages.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use wattle_common::messages::{BudgetRecord, BudgetStatus, JobRecord, NodeSummary};
+use wattle_common::subject::{BUDGET_SET, BUDGET_STATUS};
+use wattle_common::{JobId, NodeId, Power, Timestamp, codec};
+
+use crate::commands::nodes::{self, Node};
+use crate::job_view::JobView;
+use crate::summaries::Summaries;
+
+/// Age from which a summary is no reading any more, wall time: profilers publish one a second.
+const READING_VALID: Duration = Duration::from_secs(5);
+
+/// The state of the cluster as received.
+#[derive(Default)]
+pub(crate) struct Model {
+    /// The cluster's name.
+    pub(crate) cluster: String,
+    /// The server's address.
+    pub(crate) url: String,
+    /// The nodes; their summaries are in `summaries`.
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// The jobs' records.
+    pub(crate) records: BTreeMap<JobId, JobRecord>,
+    /// The last summary of each node, and when it was received.
+    pub(crate) summaries: BTreeMap<NodeId, (Instant, NodeSummary)>,
+    /// The budget in force.
+    pub(crate) budget: Option<BudgetRecord>,
+    /// Its consumption.
+    pub(crate) status: Option<BudgetStatus>,
+    /// Since when the bus is away.
+    pub(crate) lost_since: Option<Instant>,
+    /// The last message that could not be read.
+    pub(crate) fault: Option<String>,
+    /// First job shown.
+    pub(crate) first_job: usize,
+}
+
+/// The content of the screen at one instant.
+pub(crate) struct View {
+    /// The nodes with their current readings.
+    pub(crate) nodes: Vec<Node>,
+    /// Running jobs, then queued ones, in order of submission.
+    pub(crate) jobs: Vec<JobView>,
+    /// Number of ended jobs.
+    pub(crate) ended: usize,
+    /// System time.
+    pub(crate) now: Timestamp,
+    /// How long the bus has been away.
+    pub(crate) lost: Option<Duration>,
+}
+
+impl Model {
+    /// Applies a change of the bucket `jobs`.
+    pub(crate) fn record(&mut self, key: &str, value: Option<&[u8]>) {
+        let Ok(job) = JobId::new(key) else { return };
+        match value.map(codec::decode_json::<JobRecord>) {
+            Some(Ok(record)) => {
+                self.records.insert(job, record);
+            }
+            Some(Err(error)) => self.fault = Some(format!("job {key} cannot be read: {error}")),
+            None => {
+                self.records.remove(&job);
+            }
+        }
+    }
+
+    /// Applies a change of the bucket `actual`.
+    pub(crate) fn reported(&mut self, key: &str, value: Option<&[u8]>) {
+        self.fault = nodes::reported(&mut self.nodes, key, value).err().or(self.fault.take());
+    }
+
+    /// Applies a change of the bucket `desired`.
+    pub(crate) fn desired(&mut self, key: &str, value: Option<&[u8]>) {
+        self.fault = nodes::desired(&mut self.nodes, key, value).err().or(self.fault.take());
+    }
+
+    /// Applies a change of the bucket `budget`.
+    pub(crate) fn budgeted(&mut self, key: &str, value: Option<&[u8]>) {
+        match key {
+            BUDGET_SET => self.budget = value.and_then(|value| codec::decode_json(value).ok()),
+            BUDGET_STATUS => self.status = value.and_then(|value| codec::decode_json(value).ok()),
+            _ => {}
+        }
+    }
+
+    /// Applies a node's summary.
+    pub(crate) fn summarized(&mut self, payload: &[u8], at: Instant) {
+        match codec::decode_json::<NodeSummary>(payload) {
+            Ok(summary) => {
+                self.summaries.insert(summary.node.clone(), (at, summary));
+            }
+            Err(error) => self.fault = Some(format!("a summary cannot be read: {error}")),
+        }
+    }
+
+    /// Notes whether the bus is connected.
+    pub(crate) fn connected(&mut self, connected: bool, at: Instant) {
+        self.lost_since = (!connected).then(|| self.lost_since.unwrap_or(at));
+    }
+
+    /// The view at an instant. While the bus is away the last readings remain.
+    pub(crate) fn view(&self, at: Instant, now: Timestamp) -> View {
+        // A lost bus is detected after the last reading.
+        let newest = self.summaries.values().map(|(received, _)| *received).max();
+        let until = self.lost_since.and(newest).unwrap_or(at);
+        let is_valid =
+            |received: Instant| until.saturating_duration_since(received) <= READING_VALID;
+        let summaries: Summaries = self
+            .summaries
+            .iter()
+            .filter(|(_, (received, _))| is_valid(*received))
+            .map(|(node, (_, summary))| (node.clone(), summary.clone()))
+            .collect();
+        let mut nodes: Vec<Node> = self.nodes.values().cloned().collect();
+        let all: Vec<JobView> = {
+            let mut records: Vec<JobRecord> =
+                self.records.values().filter(|r| !r.phase.is_final()).cloned().collect();
+            crate::commands::jobs::sort(&mut records);
+            records.into_iter().map(|record| JobView::new(record, &summaries, now)).collect()
+        };
+        let ended = self.records.len() - all.len();
+        let (mut jobs, queued): (Vec<_>, Vec<_>) = all.into_iter().partition(JobView::is_running);
+        jobs.extend(queued);
+        nodes::summarize(&mut nodes, summaries);
+        View { nodes, jobs, ended, now, lost: self.lost_since.map(|since| at - since) }
+    }
+
+    /// Scrolls the jobs.
+    pub(crate) fn scroll(&mut self, by: isize, jobs: usize) {
+        let last = jobs.saturating_sub(1);
+        self.first_job = self.first_job.saturating_add_signed(by).min(last);
+    }
+}
+
+impl View {
+    /// Measured power of all GPUs and configured power of the hosts.
+    pub(crate) fn power(&self) -> Option<Power> {
+        let readings = self.nodes.iter().flat_map(Node::gpus);
+        let drawn: Vec<Power> =
+            readings.filter_map(|(_, reading)| reading?.power_mw_mean).collect();
+        let hosts: Power = self.nodes.iter().filter_map(Node::host_power).sum();
+        (!drawn.is_empty()).then(|| drawn.into_iter().sum::<Power>() + hosts)
+    }
+
+    /// The sum of the caps and the power of the hosts.
+    pub(crate) fn power_max(&self) -> Option<Power> {
+        let caps: Vec<Power> =
+            self.nodes.iter().flat_map(Node::gpus).filter_map(|(gpu, _)| gpu.cap_mw).collect();
+        let hosts: Power = self.nodes.iter().filter_map(Node::host_power).sum();
+        (!caps.is_empty()).then(|| caps.into_iter().sum::<Power>() + hosts)
+    }
+}

@@ -1,0 +1,259 @@
+//! A job as the tables show it: power now, energy so far, progress and predicted rest.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use wattle_common::job::{GpuRequest, JobPhase};
+use wattle_common::messages::JobRecord;
+use wattle_common::{Energy, Power, Timestamp};
+
+use crate::summaries::Summaries;
+
+/// A job with the quantities that follow from its record and the last readings.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct JobView {
+    /// The placer's record.
+    #[serde(flatten)]
+    pub(crate) record: JobRecord,
+    /// Power attributed to it now; absent: it does not run, or there is no reading.
+    pub(crate) power_mw: Option<Power>,
+    /// Energy so far: the ledger, and the open interval of the nodes that answer.
+    pub(crate) energy_mj_total: Option<Energy>,
+    /// Completed share of its work, 0 to 1.
+    pub(crate) done: Option<f64>,
+    /// Remaining run time without waiting, milliseconds.
+    pub(crate) rest_ms: Option<u64>,
+}
+
+impl JobView {
+    /// The view of a record at `now`.
+    pub(crate) fn new(record: JobRecord, summaries: &Summaries, now: Timestamp) -> Self {
+        let rest = rest(&record, now).map(|rest| rest.as_millis() as u64);
+        Self {
+            power_mw: power(&record, summaries),
+            energy_mj_total: energy(&record, summaries),
+            done: done(&record, now),
+            rest_ms: rest,
+            record,
+        }
+    }
+
+    /// Remaining run time without waiting.
+    pub(crate) fn rest(&self) -> Option<Duration> {
+        self.rest_ms.map(Duration::from_millis)
+    }
+
+    /// The phase in one word; the exit code of a failed program follows it.
+    pub(crate) fn phase(&self) -> String {
+        let record = &self.record;
+        match record.exit_code {
+            _ if record.observing && record.phase == JobPhase::Running => "observed".to_owned(),
+            Some(code) if code != 0 => format!("{} ({code})", record.phase),
+            _ => record.phase.to_string(),
+        }
+    }
+
+    /// The number of assigned GPUs, else the requested number with its type.
+    pub(crate) fn gpus(&self) -> String {
+        let spec = &self.record.spec;
+        let count = match &self.record.placement {
+            Some(placement) => GpuRequest::exactly(placement.gpu_count()),
+            None => spec.gpus,
+        };
+        match &spec.gpu_type {
+            Some(gpu_type) => format!("{count} {gpu_type}"),
+            None => count.to_string(),
+        }
+    }
+
+    /// Time since its first start, until its end.
+    pub(crate) fn ran(&self, now: Timestamp) -> Option<Duration> {
+        let end = self.record.ended_at_us.unwrap_or(now);
+        self.record.started_at_us.map(|start| end.since(start))
+    }
+
+    /// Time from its submission to its first start.
+    pub(crate) fn waited(&self, now: Timestamp) -> Duration {
+        let end = self.record.ended_at_us.unwrap_or(now);
+        self.record.started_at_us.unwrap_or(end).since(self.record.spec.submitted_at_us)
+    }
+
+    /// Whether its processes may draw power.
+    pub(crate) fn is_running(&self) -> bool {
+        runs(self.record.phase)
+    }
+}
+
+/// Whether a job of this phase holds GPUs.
+const fn runs(phase: JobPhase) -> bool {
+    matches!(phase, JobPhase::Starting | JobPhase::Running | JobPhase::Stopping)
+}
+
+/// The attributed power of a running job over its nodes; `None` unless each of them has a reading.
+fn power(record: &JobRecord, summaries: &Summaries) -> Option<Power> {
+    let placement = record.placement.as_ref().filter(|_| runs(record.phase))?;
+    let on = |node| {
+        let jobs = &summaries.get(node)?.jobs;
+        jobs.iter().find(|job| job.job == record.spec.job)?.power_mw_mean
+    };
+    placement.shares.iter().map(|share| on(&share.node)).sum()
+}
+
+/// The energy in the ledger, plus that of the open intervals that follow the counted entries.
+fn energy(record: &JobRecord, summaries: &Summaries) -> Option<Energy> {
+    let open = summaries.iter().filter_map(|(node, summary)| {
+        let counted = record.energy_until_us.get(node).copied().unwrap_or_default();
+        // A summary from before the last counted entry holds energy that is counted already.
+        let job = summary.jobs.iter().find(|job| job.job == record.spec.job)?;
+        (summary.ledger_from_us? >= counted).then_some(job.energy_mj_open)
+    });
+    let open: Option<Energy> = open.fold(None, |sum, part| Some(sum.unwrap_or_default() + part));
+    match (record.energy_mj, open) {
+        (Some(stored), Some(open)) => Some(stored + open),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Completed steps at `now`, continued from the last report at its rate while the job runs.
+fn steps(record: &JobRecord, now: Timestamp) -> Option<f64> {
+    let step = record.step? as f64;
+    let (Some(at), Some(rate)) = (record.step_at_us, record.steps_per_s) else { return Some(step) };
+    let since = if record.phase == JobPhase::Running { now.since(at).as_secs_f64() } else { 0.0 };
+    let steps = step + since * rate;
+    Some(record.steps_total.map_or(steps, |total| steps.min(total as f64)))
+}
+
+/// The completed share of a job's work.
+fn done(record: &JobRecord, now: Timestamp) -> Option<f64> {
+    let total = record.steps_total.filter(|total| *total > 0)?;
+    // The last progress report may arrive after the end of the job.
+    if record.phase == JobPhase::Finished {
+        return Some(1.0);
+    }
+    Some(steps(record, now)? / total as f64)
+}
+
+/// The remaining run time: the remaining steps at the measured rate, else at the predicted rate of the
+/// placement; without steps, the owner's estimate less the run time.
+fn rest(record: &JobRecord, now: Timestamp) -> Option<Duration> {
+    if record.phase.is_final() {
+        return None;
+    }
+    if let Some(total) = record.steps_total {
+        let predicted = record.prediction_placed.as_ref().and_then(|p| p.placed.as_ref());
+        let predicted = predicted.and_then(|point| point.steps_per_s).map(|rate| rate.mean);
+        let rate = record.steps_per_s.or(predicted).filter(|rate| *rate > 0.0)?;
+        let left = total as f64 - steps(record, now).unwrap_or(0.0);
+        return Duration::try_from_secs_f64((left / rate).max(0.0)).ok();
+    }
+    let estimate = Duration::from_millis(record.spec.duration_ms_estimate?);
+    let before = Duration::from_millis(record.run_time_ms.unwrap_or(0));
+    let here = match record.phase {
+        JobPhase::Running => now.since(record.phase_since_us),
+        _ => Duration::ZERO,
+    };
+    Some(estimate.saturating_sub(before + here))
+}
+
+#[cfg(test)]
+mod tests {
+    use wattle_common::messages::{JobSummary, NodeSummary};
+    use wattle_testkit as testkit;
+
+    use super::*;
+
+    fn at(s: u64) -> Timestamp {
+        Timestamp::from_s(s)
+    }
+
+    fn running() -> JobRecord {
+        JobRecord {
+            placement: Some(testkit::placement([("n0", [0, 1]), ("n1", [0, 1])])),
+            started_at_us: Some(at(10)),
+            step: Some(100),
+            steps_total: Some(1_000),
+            step_at_us: Some(at(100)),
+            steps_per_s: Some(2.0),
+            energy_mj: Some(Energy::from_j(500)),
+            energy_until_us: [(testkit::node("n0"), at(60))].into(),
+            ..testkit::job_record(testkit::job_spec("a", 4), JobPhase::Running)
+        }
+    }
+
+    fn summary(node: &str, from: u64, watts: Option<u64>) -> NodeSummary {
+        NodeSummary {
+            node: testkit::node(node),
+            at_us: at(100),
+            samples: 10,
+            readings_failed: 0,
+            gpus: Vec::new(),
+            jobs: vec![JobSummary {
+                job: testkit::job("a"),
+                power_mw_mean: watts.map(Power::from_w),
+                energy_mj_open: Energy::from_j(40),
+            }],
+            power_mw_host: None,
+            ledger_from_us: Some(at(from)),
+        }
+    }
+
+    fn summaries(all: [NodeSummary; 2]) -> Summaries {
+        all.into_iter().map(|summary| (summary.node.clone(), summary)).collect()
+    }
+
+    #[test]
+    fn power_needs_a_reading_of_every_node() {
+        let both = summaries([summary("n0", 60, Some(150)), summary("n1", 60, Some(50))]);
+        let view = JobView::new(running(), &both, at(100));
+        assert_eq!(view.power_mw, Some(Power::from_w(200)));
+        let one = summaries([summary("n0", 60, Some(150)), summary("n1", 60, None)]);
+        assert_eq!(JobView::new(running(), &one, at(100)).power_mw, None);
+        let ended = JobRecord { phase: JobPhase::Finished, ..running() };
+        assert_eq!(JobView::new(ended, &both, at(100)).power_mw, None);
+    }
+
+    #[test]
+    fn open_interval_counts_once() {
+        let after = summaries([summary("n0", 60, None), summary("n1", 60, None)]);
+        let view = JobView::new(running(), &after, at(100));
+        assert_eq!(view.energy_mj_total, Some(Energy::from_j(580)));
+        // The entry of n0 from 0 to 60 s is counted; a summary from before it is out of date.
+        let stale = summaries([summary("n0", 0, None), summary("n1", 60, None)]);
+        let view = JobView::new(running(), &stale, at(100));
+        assert_eq!(view.energy_mj_total, Some(Energy::from_j(540)));
+    }
+
+    #[test]
+    fn rest_follows_from_steps_and_rate() {
+        let view = |record: JobRecord, now| JobView::new(record, &Summaries::new(), at(now));
+        let now = view(running(), 150);
+        assert_eq!((now.done, now.rest()), (Some(0.2), Some(Duration::from_secs(400))));
+        let queued = JobRecord { phase: JobPhase::Queued, ..running() };
+        assert_eq!(view(queued, 150).rest(), Some(Duration::from_secs(450)));
+        let finished = JobRecord { phase: JobPhase::Finished, ..running() };
+        assert_eq!(
+            (view(finished.clone(), 150).done, view(finished, 150).rest()),
+            (Some(1.0), None)
+        );
+        let mut estimated = JobRecord { steps_total: None, step: None, ..running() };
+        estimated.spec.duration_ms_estimate = Some(600_000);
+        estimated.phase_since_us = at(10);
+        assert_eq!(view(estimated, 70).rest(), Some(Duration::from_secs(540)));
+        // Without a measured rate the prediction of the placement is used.
+        let prediction = wattle_common::messages::Prediction {
+            at_us: at(1),
+            predictor: testkit::predictor("physical"),
+            gpu_type: "v100".to_owned(),
+            windows: 0,
+            basis: None,
+            placed: Some(testkit::point(4, 3.0, 200.0)),
+            alternatives: Vec::new(),
+        };
+        let fresh = JobRecord {
+            steps_per_s: None,
+            prediction_placed: Some(Box::new(prediction)),
+            ..running()
+        };
+        assert_eq!(view(fresh, 150).rest(), Some(Duration::from_secs(300)));
+    }
+}

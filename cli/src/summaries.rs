@@ -1,0 +1,42 @@
+//! The last summary of each node, requested from its profiler.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use wattle_common::NodeId;
+use wattle_common::messages::{NodeSummary, ReadSummary};
+use wattle_common::subject::{Bucket, NodeTopic, Reporter, Subject};
+use wattle_runtime::bus::Bus;
+
+/// Requests under way at once.
+const REQUESTS_MAX: usize = 64;
+/// Longest wait for one profiler, wall time. An absent one is reported by the server at once.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The summaries of all nodes, by node. A node whose profiler does not answer is absent.
+pub(crate) type Summaries = BTreeMap<NodeId, NodeSummary>;
+
+/// Requests the last summary of every node that has reported.
+pub(crate) async fn of_all_nodes(bus: &Bus) -> anyhow::Result<Summaries> {
+    let keys = bus.bucket(Bucket::Actual).await?.keys().await?;
+    let mut nodes: Vec<NodeId> =
+        keys.iter().filter_map(|key| Reporter::parse(key)).map(|(_, node)| node).collect();
+    nodes.sort();
+    nodes.dedup();
+    Ok(of(bus, nodes).await)
+}
+
+/// Requests the last summary of these nodes.
+pub(crate) async fn of(bus: &Bus, nodes: Vec<NodeId>) -> Summaries {
+    let request = async |node: NodeId| {
+        let subject =
+            Subject::of_node(bus.cluster().clone(), NodeTopic::SummaryRequested, node.clone());
+        let (subject, body) = (subject, ReadSummary {});
+        let answer = bus.request::<_, NodeSummary>(&subject, &body);
+        let summary = tokio::time::timeout(PATIENCE, answer).await.ok()?.ok()?;
+        Some((node, summary))
+    };
+    let answers = stream::iter(nodes).map(request).buffer_unordered(REQUESTS_MAX);
+    answers.filter_map(async |answer| answer).collect().await
+}
