@@ -14,6 +14,7 @@ mod kill;
 mod kinds;
 mod live;
 mod node;
+mod operating;
 mod plain_english;
 mod predictors;
 mod probing;
