@@ -495,7 +495,7 @@ fn requests_and_job_records() {
     };
     check("job-record-predicted", &predicted);
     let owned = JobSpec { user: Some("ada".into()), ..spec() };
-    check("submit-job-user", &SubmitJob { spec: owned });
+    check("submit-job-user", &SubmitJob { spec: owned, submission: None });
     let clock_mhz_max = Some(Frequency::from_mhz(1_095));
     let clock = ProbeRecord { cap_mw: Power::from_w(250), clock_mhz_max, ..probe };
     check("job-record-probed-clock", &JobRecord { probes: vec![clock], ..probed });
