@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use wattle_common::aim::parse_slowdown;
 use wattle_common::job::Sharing;
 use wattle_common::topology::ClusterShape;
 use wattle_experiments::report::saving_page;
@@ -14,9 +15,6 @@ use crate::atomic_file::AtomicFile;
 use crate::commands::simulate::{inferred_cluster, restartable, usage_chain, world_of};
 use crate::output::{note, print, usage};
 use crate::progress::Progress;
-
-/// Largest accepted bound on the slowdown: ten times as long.
-const SLOWDOWN_MAX: f64 = 9.0;
 
 /// Estimate what Wattle would have saved on the jobs of a trace.
 ///
@@ -44,7 +42,7 @@ pub(crate) struct Saving {
     #[arg(long, value_name = "DIR", env = "WATTLE_DATA")]
     data: Option<PathBuf>,
     /// Bound on the mean completion time, relative to Wattle with free energy on the same jobs: 5% or 0.05
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = parse_slowdown)]
     max_slowdown: f64,
     /// Price of energy, per kWh
     #[arg(long, value_name = "PRICE")]
@@ -80,20 +78,6 @@ pub(crate) struct Saving {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// Reads `5%` or `0.05`.
-fn parse_share(text: &str) -> Result<f64, String> {
-    let wrong = || format!("invalid share `{text}`: expected a percentage such as 5%, or 0.05");
-    let share = match text.strip_suffix('%') {
-        Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
-        // A plain 5 is more often meant as 5 % than as 500 %.
-        None => match text.parse::<f64>().map_err(|_| wrong())? {
-            share if share >= 1.0 => return Err(wrong()),
-            share => share,
-        },
-    };
-    if (0.0..=SLOWDOWN_MAX).contains(&share) { Ok(share) } else { Err(wrong()) }
 }
 
 impl Saving {
@@ -165,18 +149,4 @@ pub(crate) fn run(command: Saving) -> anyhow::Result<()> {
         csv.write(&estimate.to_csv())?;
     }
     report.map_or(Ok(()), |file| file.write(&saving_page(&estimate, &command.currency)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slowdowns_are_percentages_or_fractions() {
-        assert_eq!((parse_share("5%"), parse_share("0.05")), (Ok(0.05), Ok(0.05)));
-        assert_eq!((parse_share("0"), parse_share("150 %")), (Ok(0.0), Ok(1.5)));
-        for wrong in ["5", "", "%", "-1%", "nan", "2000%", "x"] {
-            assert!(parse_share(wrong).unwrap_err().contains("5%"), "{wrong}");
-        }
-    }
 }
