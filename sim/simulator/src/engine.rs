@@ -223,7 +223,7 @@ impl<'s> Engine<'s> {
             },
             totals,
             recorder: None,
-            sleep_times: SleepTimes::of(scenario.cluster.node_count() as usize),
+            sleep_times: SleepTimes::of(scenario.cluster.node_count()),
             progress: None,
         })
     }
