@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use wattle_experiments::compare::{
-    Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Knobs, NAMES, Neighbours,
-    Surfaces, cases, policy_of, side_by_side, to_table, waterfall_table,
+    Accounting, Case, CaseFilter, CompareOptions, Comparer, Comparison, Form, Knobs, NAMES,
+    Neighbours, Surfaces, cases, policy_of, side_by_side, to_table, waterfall_table,
 };
 use wattle_experiments::report::{comparison_page, record};
 use wattle_simulator::{Forecast, Lengths};
@@ -75,6 +75,9 @@ pub(crate) struct Compare {
     /// times the runs
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     waterfall: Vec<String>,
+    /// Print all columns with their ranges, about 160 columns wide
+    #[arg(long)]
+    wide: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -118,6 +121,7 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
             command.scenario
         )));
     }
+    let form = if command.wide { Form::Wide } else { Form::Narrow };
     let mut comparer = Comparer::new(&worlds, options);
     let mut comparisons: Vec<Comparison> = Vec::new();
     let mut together_from = 0;
@@ -132,17 +136,17 @@ pub(crate) fn run(command: &Compare) -> anyhow::Result<()> {
             comparison.waterfalls.push(waterfall.map_err(usage_chain)?);
         }
         if !command.json {
-            print(&to_table(&comparison))?;
+            print(&to_table(&comparison, form))?;
             print("")?;
             for waterfall in &comparison.waterfalls {
-                print(&waterfall_table(waterfall))?;
+                print(&waterfall_table(waterfall, form))?;
                 print("")?;
             }
         }
         comparisons.push(comparison);
         // Cases that differ only in energy accounting share one table.
         if cases.get(number + 1).is_none_or(|next| !differ_in_accounting(case, next)) {
-            let table = side_by_side(&comparisons[together_from..]);
+            let table = side_by_side(&comparisons[together_from..], form);
             if !command.json && !table.is_empty() {
                 print(&table)?;
                 print("")?;

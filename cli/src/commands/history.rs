@@ -3,14 +3,18 @@
 //! Predictors store it in the bucket `knowledge`. Entries in a format of an external predictor are
 //! counted and skipped.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use wattle_common::id::PredictorId;
 use wattle_common::subject::Bucket;
 use wattle_predictor::export;
 use wattle_predictor::history::Class;
+use wattle_runtime::bus::Bus;
 
+use super::predictors::statuses;
 use crate::connection::{Connection, block_on};
-use crate::output::{note, print};
+use crate::output::{note, print, usage};
 
 /// Print the measured history of workloads as CSV.
 #[derive(Args)]
@@ -25,6 +29,19 @@ pub(crate) struct History {
     connection: Connection,
 }
 
+/// Refuses a name that no predictor of the cluster has.
+async fn check_known(bus: &Bus, wanted: &PredictorId, keys: &[String]) -> anyhow::Result<()> {
+    let reported = statuses(bus).await?.into_iter().map(|status| status.name);
+    let with_history = keys.iter().filter_map(|key| Some(export::parse_key(key)?.0));
+    let known: BTreeSet<PredictorId> = reported.chain(with_history).collect();
+    if known.contains(wanted) {
+        return Ok(());
+    }
+    let known: Vec<&str> = known.iter().map(PredictorId::as_str).collect();
+    let known = if known.is_empty() { "none has reported".to_owned() } else { known.join(", ") };
+    Err(usage(format!("unknown predictor `{wanted}`; predictors of this cluster: {known}")))
+}
+
 /// Runs the command.
 pub(crate) fn run(command: History) -> anyhow::Result<()> {
     block_on(async {
@@ -32,6 +49,9 @@ pub(crate) fn run(command: History) -> anyhow::Result<()> {
         let bucket = bus.bucket(Bucket::Knowledge).await?;
         let mut keys = bucket.keys().await?;
         keys.sort();
+        if let Some(wanted) = &command.predictor {
+            check_known(&bus, wanted, &keys).await?;
+        }
         print(&export::header())?;
         let (mut read, mut unreadable) = (0, 0);
         for key in keys {

@@ -64,7 +64,7 @@ struct Promote {
 }
 
 /// The status of every predictor, the champion first, then by name.
-async fn statuses(bus: &Bus) -> anyhow::Result<Vec<PredictorStatus>> {
+pub(crate) async fn statuses(bus: &Bus) -> anyhow::Result<Vec<PredictorStatus>> {
     let bucket = bus.bucket(Bucket::Predictors).await?;
     let mut statuses: Vec<PredictorStatus> = Vec::new();
     for key in bucket.keys().await? {

@@ -101,6 +101,9 @@ pub(crate) struct Simulate {
     /// Which jobs may share a GPU: never, consented, any; no job of a trace declares consent
     #[arg(long, value_name = "RULE", default_value_t = Sharing::Any)]
     share: Sharing,
+    /// Most jobs on one GPU, under policies that share GPUs [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    tenants_max: Option<u32>,
     /// Random seed
     #[arg(long, default_value_t = 7)]
     seed: u64,
@@ -293,6 +296,7 @@ impl Simulate {
             price,
             max_slowdown: self.max_slowdown()?.filter(|_| self.aim_by_controller),
             nodes_sleep: self.sleep,
+            tenants_max: self.tenants_max,
             share: self.share,
             budget: self.budget.budget()?,
             forecast: self.forecast_kind(),
@@ -465,12 +469,10 @@ pub(crate) fn one(
     world: &World,
     scenario: &Scenario,
     policy: &str,
-    share: Sharing,
-    max_slowdown: Option<f64>,
+    options: &RunOptions,
 ) -> anyhow::Result<PolicyOutcome> {
     let policy = wattle_placer::policy(policy).map_err(usage_chain)?;
-    let options = RunOptions { share, max_slowdown, ..RunOptions::default() };
-    let outcome = timed(|| run_with(world, scenario, policy.as_ref(), &options).map(Some))?;
+    let outcome = timed(|| run_with(world, scenario, policy.as_ref(), options).map(Some))?;
     Ok(outcome.expect("a policy's own run has an outcome"))
 }
 

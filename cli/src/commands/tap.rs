@@ -1,22 +1,31 @@
-//! `wattle tap`: prints every message on the bus, decoded, one per line.
+//! `wattle tap`: prints the messages on the bus, decoded, one per line.
 //!
 //! Unlike `nats sub` it also decodes binary telemetry. A payload that cannot be decoded is printed with
-//! its error.
+//! its error. The short form ([`short`]) fits a terminal; `--full` and `--json` print whole payloads.
+
+mod short;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use wattle_common::ClusterId;
 use wattle_common::codec::{self, MAGIC};
 use wattle_common::subject::{Bucket, Subject, Topic};
+use wattle_common::{ClusterId, Timestamp};
+use wattle_runtime::clock::wall_now;
 use wattle_runtime::shell::chain;
 
 use crate::connection::{Connection, block_on};
 use crate::output::{colour, print, usage};
 
-/// Print every message on the bus, decoded, one per line.
+/// Print the messages on the bus, decoded, one per line.
+///
+/// By default a line has at most 80 columns, telemetry (gpu.sampled) is hidden, and a node's repeated
+/// reports are shown every ten seconds.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  wattle tap\n  wattle tap gpu.sampled --count 1 --json\n  wattle tap 'wattle.v1.local.job.>'"
+    after_help = "Examples:\n  wattle tap\n  wattle tap --full\n  wattle tap gpu.sampled --count 1 --json\n  wattle tap 'wattle.v1.local.job.>'"
 )]
 pub(crate) struct Tap {
     /// A topic (gpu.sampled), a bucket (jobs) or a NATS subject [default: all of the cluster]
@@ -24,9 +33,12 @@ pub(crate) struct Tap {
     /// Stop after N messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
+    /// Print every message in full
+    #[arg(long)]
+    full: bool,
     #[command(flatten)]
     connection: Connection,
-    /// Print one JSON object per line: {"subject", "message"} or {"subject", "error"}
+    /// Print every message in full as one JSON object per line: {"subject", "message"} or {"subject", "error"}
     #[arg(long)]
     json: bool,
 }
@@ -75,9 +87,47 @@ fn decode(payload: &[u8]) -> Result<Value, String> {
     codec::decode_json(payload).map_err(|error| chain(&error))
 }
 
-fn line(subject: &str, payload: &[u8], json: bool, colour: bool) -> String {
+/// The form of a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Short,
+    Full,
+    Json,
+}
+
+/// Interval at which the short form repeats the reports of a node, wall time.
+const REPEAT_EVERY: Duration = Duration::from_secs(10);
+
+/// Which messages the short form leaves out.
+#[derive(Default)]
+struct Sparse {
+    shown: BTreeMap<String, Timestamp>,
+}
+
+impl Sparse {
+    /// Whether a message is shown at `now`. Requests, changes of jobs and measurements always are.
+    fn shows(&mut self, subject: &str, now: Timestamp) -> bool {
+        let is_of = |topic: Topic| subject.contains(&format!(".{}.", topic.token()));
+        if is_of(Topic::GpuSampled) {
+            return false;
+        }
+        let repeats = [Bucket::Actual, Bucket::Desired, Bucket::Predictors, Bucket::Budget];
+        let repeated = is_of(Topic::NodeSummarized)
+            || repeats.iter().any(|bucket| subject.contains(&format!("-{}.", bucket.token())));
+        if !repeated {
+            return true;
+        }
+        let due = self.shown.get(subject).is_none_or(|last| now.since(*last) >= REPEAT_EVERY);
+        if due {
+            self.shown.insert(subject.to_owned(), now);
+        }
+        due
+    }
+}
+
+fn line(subject: &str, payload: &[u8], form: Form, colour: bool) -> String {
     let decoded = decode(payload);
-    if json {
+    if form == Form::Json {
         return match decoded {
             Ok(message) => json!({ "subject": subject, "message": message }).to_string(),
             Err(error) => json!({ "subject": subject, "error": error }).to_string(),
@@ -86,6 +136,10 @@ fn line(subject: &str, payload: &[u8], json: bool, colour: bool) -> String {
     let (dim, plain) = if colour { ("\x1b[36m", "\x1b[0m") } else { ("", "") };
     match decoded {
         Ok(Value::Null) => format!("{dim}{subject}{plain} (removed)"),
+        Ok(message) if form == Form::Short => {
+            let (name, text) = short::of(subject, &message);
+            format!("{dim}{name}{plain} {text}")
+        }
         Ok(message) => format!("{dim}{subject}{plain} {message}"),
         Err(error) => {
             format!("{dim}{subject}{plain} cannot be decoded ({} bytes): {error}", payload.len())
@@ -99,12 +153,23 @@ pub(crate) fn run(command: Tap) -> anyhow::Result<()> {
         let bus = command.connection.open().await?;
         let (sender, mut lines) = tokio::sync::mpsc::channel(1_024);
         let colour = colour(&std::io::stdout());
+        let form = match (command.json, command.full) {
+            (true, _) => Form::Json,
+            (false, true) => Form::Full,
+            (false, false) => Form::Short,
+        };
+        // A named subject is shown without gaps.
+        let is_sparse = form == Form::Short && command.subject.is_none();
         for pattern in patterns(command.subject.as_deref(), bus.cluster())? {
             let mut subscription = bus.subscribe(&pattern).await?;
-            let (sender, json) = (sender.clone(), command.json);
+            let sender = sender.clone();
             tokio::spawn(async move {
+                let mut sparse = Sparse::default();
                 while let Some(delivery) = subscription.next().await {
-                    let line = line(&delivery.subject, &delivery.payload, json, colour);
+                    if is_sparse && !sparse.shows(&delivery.subject, wall_now()) {
+                        continue;
+                    }
+                    let line = line(&delivery.subject, &delivery.payload, form, colour);
                     if sender.send(line).await.is_err() {
                         break;
                     }
@@ -141,9 +206,26 @@ mod tests {
 
     #[test]
     fn corrupt_payload_is_reported() {
-        let shown = line("s", &[MAGIC, 1, 1, 0, 255], false, false);
+        let shown = line("s", &[MAGIC, 1, 1, 0, 255], Form::Full, false);
         assert!(shown.starts_with("s cannot be decoded (5 bytes): corrupt telemetry"), "{shown}");
-        assert_eq!(line("s", b"", false, false), "s (removed)");
-        assert_eq!(line("s", b"{\"a\":1}", true, false), r#"{"message":{"a":1},"subject":"s"}"#);
+        assert_eq!(line("s", b"", Form::Short, false), "s (removed)");
+        assert_eq!(
+            line("s", b"{\"a\":1}", Form::Json, false),
+            r#"{"message":{"a":1},"subject":"s"}"#
+        );
+    }
+
+    #[test]
+    fn the_short_form_hides_telemetry_and_repeated_reports() {
+        let cluster = ClusterId::new("c").unwrap();
+        let mut sparse = Sparse::default();
+        let at = |s: u64| Timestamp::from_s(s);
+        let subject = |topic: Topic| topic.pattern(&cluster).replace('*', "n0");
+        assert!(!sparse.shows(&subject(Topic::GpuSampled), at(0)));
+        let summary = subject(Topic::NodeSummarized);
+        let shown: Vec<u64> = (0..25).filter(|s| sparse.shows(&summary, at(*s))).collect();
+        assert_eq!(shown, [0, 10, 20]);
+        let record = format!("$KV.{}.train", Bucket::Jobs.name(&cluster));
+        assert!((0..5).all(|s| sparse.shows(&record, at(s))), "each change of a job is shown");
     }
 }

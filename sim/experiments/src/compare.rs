@@ -29,7 +29,7 @@ pub use options::{
 };
 pub use run::Comparer;
 pub use scenarios::{Case, CaseFilter, CompareError, NAMES, Orders, Worlds, cases, policies};
-pub use table::{side_by_side, to_table, waterfall_table};
+pub use table::{Form, side_by_side, to_table, waterfall_table};
 pub use waterfall::Cause;
 
 /// The comparison of policies on one case.

@@ -118,7 +118,7 @@ impl SeedStudy {
         text
     }
 
-    /// A table of at most 100 columns.
+    /// Tables of at most 80 columns.
     #[must_use]
     pub fn to_table(&self) -> String {
         let mut text = self.outcome.to_table();

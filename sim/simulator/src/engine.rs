@@ -512,6 +512,11 @@ impl<'s> Engine<'s> {
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             notes.push(format!("{} never started{why}", pluralize(waiting, "job")));
         }
+        let unfinished = (0..self.jobs.len() as u32)
+            .map(|job| &self.jobs[job])
+            .filter(|job| job.ended_us.is_none())
+            .map(|job| job.spec.id.clone())
+            .collect();
         let totals = self.totals;
         let meter = totals.meter;
         if let Some(series) = &self.scenario.carbon
@@ -528,6 +533,7 @@ impl<'s> Engine<'s> {
             oracle: self.prediction.oracle.is_some(),
             jobs,
             finished: totals.finished.len(),
+            unfinished,
             jct_s_mean: times.mean,
             jct_s_p50: times.p50,
             jct_s_p95: times.p95,

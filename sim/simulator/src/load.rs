@@ -76,7 +76,7 @@ impl Scenario {
     }
 
     /// Time from the first arrival to the last; `None` where zero.
-    fn arrivals(&self) -> Option<Duration> {
+    pub(crate) fn arrivals(&self) -> Option<Duration> {
         let first = self.jobs.iter().map(|job| job.submit).min()?;
         let last = self.jobs.iter().map(|job| job.submit).max()?;
         Some(last - first).filter(|span| !span.is_zero())

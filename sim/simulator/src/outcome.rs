@@ -1,17 +1,19 @@
-//! The outcome of a simulation, as JSON and as a table.
+//! The outcome of a simulation, as JSON; [`table`] prints it.
 //!
 //! JSON field names are stable: later versions add fields and rename none. For the same trace, seed
 //! and policy, all values except `wall_s` are identical.
 
-use std::fmt::Write;
+mod table;
+
 use std::time::Duration;
 
 use serde::Serialize;
+use wattle_common::JobId;
 
 use crate::prediction_error::Prediction;
 use crate::scenario::WorkloadShare;
 use crate::spending::Spending;
-use crate::text::{pluralize, sanitize};
+use crate::text::pluralize;
 
 /// The outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +28,9 @@ pub struct Outcome {
     /// first arrival to the last. Above 1 the queue grows unless jobs share GPUs. Null where all
     /// jobs arrive at once.
     pub load: Option<f64>,
+    /// Time from the first arrival to the last, over which the load is defined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrivals_s: Option<f64>,
     /// One entry per policy, in the given order.
     pub policies: Vec<PolicyOutcome>,
     /// Prediction regret of each policy; empty without oracle runs.
@@ -47,6 +52,9 @@ pub struct PolicyOutcome {
     pub jobs: usize,
     /// Number of finished jobs.
     pub finished: usize,
+    /// The jobs that did not finish, in the order of the trace.
+    #[serde(skip)]
+    pub unfinished: Vec<JobId>,
     /// Mean time from submission to completion.
     pub jct_s_mean: Option<f64>,
     /// Its median.
@@ -192,80 +200,6 @@ impl Outcome {
         text
     }
 
-    /// A table of at most 100 columns.
-    #[must_use]
-    pub fn to_table(&self) -> String {
-        let load = self.load.map_or_else(|| "-".to_owned(), |load| format!("{load:.2}"));
-        let mut text =
-            format!("{} on {}, seed {}, load {load}\n\n", self.trace, self.cluster, self.seed);
-        let _ = writeln!(
-            text,
-            "{:<13}{:>7}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>7}{:>7}",
-            "policy",
-            "jobs",
-            "mean JCT",
-            "p95 JCT",
-            "wait",
-            "makespan",
-            "energy",
-            "carbon",
-            "nodes",
-            "busy"
-        );
-        for p in &self.policies {
-            let jobs = if p.finished == p.jobs {
-                p.jobs.to_string()
-            } else {
-                format!("{}/{}", p.finished, p.jobs)
-            };
-            let _ = writeln!(
-                text,
-                "{:<13}{:>7}{:>11}{:>11}{:>11}{:>11}{:>11}{:>9}{:>7.1}{:>5.0} %",
-                p.row_name(),
-                jobs,
-                span(p.jct_s_mean),
-                span(p.jct_s_p95),
-                span(p.wait_s_mean),
-                span(Some(p.makespan_s)),
-                scaled(p.energy_kwh, &["kWh", "MWh", "GWh"]),
-                p.carbon_kg.map_or("-".to_owned(), |kg| scaled(kg, &["kg", "t", "kt"])),
-                p.active_nodes_mean,
-                p.gpu_utilization_mean * 100.0,
-            );
-        }
-        if let [first, others @ ..] = &self.policies[..]
-            && others.iter().any(|p| !p.oracle)
-        {
-            text.push('\n');
-            for p in others.iter().filter(|p| !p.oracle) {
-                let _ = writeln!(
-                    text,
-                    "{}: energy {}, mean JCT {}, runtime {} against {}; {} shared, {} undone",
-                    p.policy,
-                    change(Some(p.energy_kwh), Some(first.energy_kwh)),
-                    change(p.jct_s_mean, first.jct_s_mean),
-                    change(p.runtime_s_mean, first.runtime_s_mean),
-                    first.policy,
-                    p.shared_starts,
-                    p.undone,
-                );
-                if let Some(jobs) = p.different_jobs(first) {
-                    let _ = writeln!(text, "    {jobs}");
-                }
-            }
-        }
-        text.push_str(&self.spending_table());
-        text.push_str(&self.prediction_table());
-        text.push_str("\nworkloads: ");
-        let shares: Vec<String> = self.workloads.iter().map(share).collect();
-        text.push_str(&wrap(&shares, 100, 11));
-        text.push('\n');
-        for note in self.all_notes() {
-            let _ = writeln!(text, "note: {note}");
-        }
-        text
-    }
-
     /// Notes on the input and on each run. A note of some policies starts with their names; a note
     /// of all policies appears once.
     #[must_use]
@@ -284,78 +218,6 @@ impl Outcome {
             if all { note.clone() } else { format!("{}: {note}", whose.join(", ")) }
         });
         self.notes.iter().cloned().chain(of_runs).collect()
-    }
-}
-
-impl Outcome {
-    /// Each policy's use of its budget and carbon deferral.
-    fn spending_table(&self) -> String {
-        let lines = self.policies.iter().flat_map(|p| {
-            let name = p.row_name();
-            p.budget_lines().into_iter().map(move |spent| format!("{name}: {spent}\n"))
-        });
-        let text: String = lines.collect();
-        if text.is_empty() { text } else { format!("\n{text}") }
-    }
-
-    /// Prediction errors and prediction regret; empty where no policy reads surfaces.
-    fn prediction_table(&self) -> String {
-        let mut text = String::new();
-        if self.policies.iter().all(|p| p.prediction.is_none()) {
-            return text;
-        }
-        let _ = writeln!(
-            text,
-            "\nprediction error\n{:<13}{:>10}{:>10}{:>12}{:>9}{:>12}{:>9}{:>12}{:>9}",
-            "policy",
-            "starts",
-            "on prior",
-            "speed",
-            "in 90 %",
-            "sharing",
-            "in 90 %",
-            "power",
-            "in 90 %",
-        );
-        for p in &self.policies {
-            let prediction = p.prediction.as_ref();
-            let dash = || "-".to_owned();
-            let placed =
-                prediction.map_or_else(dash, |prediction| prediction.placements.to_string());
-            let prior =
-                prediction.and_then(|prediction| prediction.prior_share).map(|share| 100.0 * share);
-            let prior = prior.map_or_else(dash, |share| format!("{share:.0} %"));
-            let _ = write!(text, "{:<13}{placed:>10}{prior:>10}", p.row_name());
-            for error in [
-                prediction.map(|prediction| prediction.speed),
-                prediction.map(|prediction| prediction.relative_speed),
-                prediction.map(|prediction| prediction.power),
-            ] {
-                let off = error.and_then(|error| error.mape);
-                let off = off.map_or_else(dash, |off| format!("{off:.1} %"));
-                let covered = error.and_then(|error| error.coverage90);
-                let covered = covered.map_or_else(dash, |share| format!("{:.0} %", 100.0 * share));
-                let _ = write!(text, "{off:>12}{covered:>9}");
-            }
-            text.push('\n');
-        }
-        text.push_str(
-            "mean absolute errors of predictions at the start of intervals, and coverage of 90 % intervals\n",
-        );
-        if !self.prediction_regret.is_empty() {
-            text.push('\n');
-        }
-        for regret in &self.prediction_regret {
-            let percent = |ratio: Option<f64>| change(ratio, Some(1.0));
-            let _ = writeln!(
-                text,
-                "{}: prediction regret {} mean JCT and {} energy against the oracle",
-                regret.policy,
-                percent(regret.jct_s_mean_ratio),
-                percent(regret.energy_ratio),
-            );
-        }
-        text
     }
 }
 
@@ -392,52 +254,20 @@ impl PolicyOutcome {
         if self.oracle { format!("{}, oracle", self.policy) } else { self.policy.clone() }
     }
 
-    /// A note where not all jobs finished in both runs, so that means are over different jobs.
+    /// A note where not the same jobs finished in both runs, so that means are over different jobs.
     pub fn different_jobs(&self, first: &Self) -> Option<String> {
-        let all = |run: &Self| run.finished == run.jobs;
-        (!all(self) || !all(first)).then(|| {
+        (self.unfinished != first.unfinished).then(|| {
             format!(
-                "not over the same jobs: {} of {} finished, {} under {}",
-                self.finished, self.jobs, first.finished, first.policy
+                "means are over different jobs: {} finished {} of {}, {} finished {}",
+                self.policy, self.finished, self.jobs, first.policy, first.finished
             )
         })
     }
 
     /// The first cell of its row; the oracle's row follows its policy's.
-    fn row_name(&self) -> String {
+    pub(crate) fn row_name(&self) -> String {
         if self.oracle { "  oracle".to_owned() } else { self.policy.clone() }
     }
-}
-
-fn share(share: &WorkloadShare) -> String {
-    let why = match (&share.model, share.drawn) {
-        (Some(model), true) => format!(" (drawn for {})", sanitize(model)),
-        (None, true) => " (drawn)".to_owned(),
-        (_, false) => String::new(),
-    };
-    format!("{} x {}{why}", share.jobs, share.workload)
-}
-
-/// Joins `words` by commas into lines of at most `width`, the first of which begins at `indent`.
-fn wrap(words: &[String], width: usize, indent: usize) -> String {
-    let mut text = String::new();
-    let mut column = indent;
-    for (i, word) in words.iter().enumerate() {
-        if i > 0 {
-            text.push(',');
-            if column + word.len() + 3 > width {
-                text.push('\n');
-                text.push_str(&" ".repeat(indent));
-                column = indent;
-            } else {
-                text.push(' ');
-                column += 2;
-            }
-        }
-        text.push_str(word);
-        column += word.len();
-    }
-    text
 }
 
 /// A duration with a unit of its size: `12.3 h`.
@@ -448,25 +278,6 @@ fn span(seconds: Option<f64>) -> String {
         s if s < 2.0 * 3_600.0 => format!("{:.1} min", s / 60.0),
         s if s < 100.0 * 3_600.0 => format!("{:.2} h", s / 3_600.0),
         s => format!("{:.1} d", s / 86_400.0),
-    }
-}
-
-/// A number with the first unit in which it is below ten thousand; each unit is a thousand of the
-/// last.
-fn scaled(mut value: f64, units: &[&str]) -> String {
-    let mut chosen = 0;
-    while value >= 10_000.0 && chosen + 1 < units.len() {
-        value /= 1_000.0;
-        chosen += 1;
-    }
-    let digits = if value < 10.0 { 2 } else { usize::from(value < 1_000.0) };
-    format!("{value:.digits$} {}", units[chosen])
-}
-
-fn change(new: Option<f64>, old: Option<f64>) -> String {
-    match (new, old) {
-        (Some(new), Some(old)) if old > 0.0 => format!("{:+.1} %", (new / old - 1.0) * 100.0),
-        _ => "-".to_owned(),
     }
 }
 

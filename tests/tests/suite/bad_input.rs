@@ -95,6 +95,17 @@ fn wrong_usage_gives_exit_code_2_and_a_remedy() {
     }
 }
 
+#[test]
+fn every_program_names_itself_as_its_version() {
+    for name in ["", "-placer", "-predictor", "-registry", "-profiler", "-power-agent", "-launcher"]
+    {
+        let name = format!("wattle{name}");
+        let output = Command::new(program(&name)).arg("--version").output().unwrap();
+        let version = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(version.trim(), format!("{name} {}", env!("CARGO_PKG_VERSION")));
+    }
+}
+
 /// If the disk fills up while the page is written, the result is still printed and the old page is
 /// kept.
 #[test]

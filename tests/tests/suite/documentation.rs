@@ -78,6 +78,21 @@ fn policies_page_has_every_policy() {
         .filter_map(|line| line.strip_prefix("| `"))
         .filter_map(|rest| rest.split('`').next())
         .collect();
+    assert_eq!(rows, policies());
+}
+
+/// The comment in deploy/placer.toml has one line per policy, in the same order.
+#[test]
+fn placer_toml_documents_every_policy() {
+    let text = std::fs::read_to_string(root().join("deploy/placer.toml")).unwrap();
+    let lines = text.lines().skip_while(|line| !line.starts_with("# Scheduling policy"));
+    let listed = lines.skip(1).map_while(|line| line.strip_prefix("#   "));
+    let names: Vec<&str> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, policies());
+}
+
+/// The names of all policies, in the order of the table in the placer.
+fn policies() -> Vec<String> {
     let source = std::fs::read_to_string(root().join("placer/src/policies/mod.rs")).unwrap();
     let table = source.split("pub const POLICIES").nth(1).and_then(|rest| rest.split("];").next());
     let names: Vec<String> = table
@@ -87,5 +102,5 @@ fn policies_page_has_every_policy() {
         .map(|module| module.replace('_', "-"))
         .collect();
     assert!(names.len() >= 10, "{names:?}");
-    assert_eq!(rows, names);
+    names
 }

@@ -48,6 +48,9 @@ async fn what_was_learned_comes_out_as_csv() {
     );
     assert!(lines.iter().all(|line| line.split(',').count() == columns), "{all}");
     assert!(lines[1].starts_with("other,v100,bert-b8,j1,7,2,1,,,,,1,2,"), "{all}");
+    let (fine, _, error) = history(&["--predictor", "nope"]);
+    assert!(!fine && error.contains("unknown predictor `nope`"), "{error}");
+    assert!(error.contains("other, physical, python"), "{error}");
     let (_, one, _) = history(&["--predictor", "physical"]);
     assert_eq!(one.lines().skip(1).collect::<Vec<_>>(), lines[2..], "{one}");
     let (fine, _, notes) = history(&["--predictor", "no name"]);

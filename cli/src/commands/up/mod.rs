@@ -80,6 +80,9 @@ pub(crate) struct Up {
     /// not submitted with --exclusive); no job of --trace declares consent
     #[arg(long, value_name = "RULE", default_value_t = Sharing::Consented)]
     share: Sharing,
+    /// Most jobs on one GPU, under policies that share GPUs [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    tenants_max: Option<u32>,
     /// Probe running jobs at lower caps and clocks to improve predictions
     #[arg(long)]
     probe: bool,
@@ -210,6 +213,7 @@ impl Up {
             max_slowdown: self.max_slowdown()?,
             gpu_cap: self.gpu_cap_w.map(Power::from_w),
             share: self.share,
+            tenants_max: self.tenants_max,
             probe: self.probe,
             sleep: self.sleep,
             folder: &folder.path,

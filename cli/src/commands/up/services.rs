@@ -54,6 +54,8 @@ pub(crate) struct Site<'a> {
     pub(crate) gpu_cap: Option<Power>,
     /// Which jobs may share a GPU.
     pub(crate) share: Sharing,
+    /// Most jobs on one GPU; `None`: the placer's default.
+    pub(crate) tenants_max: Option<u32>,
     /// Whether probes are enabled.
     pub(crate) probe: bool,
     /// Whether unused simulated nodes sleep.
@@ -120,6 +122,9 @@ pub(crate) fn start(
         ("node_lost_after_ms", site.ms(120_000, 3 * WALL_LEASE)),
         ("nodes_expected", Value::from(hardware.nodes.len() as i64)),
     ]);
+    if let Some(tenants) = site.tenants_max {
+        placer.push(("tenants_max", Value::from(i64::from(tenants))));
+    }
     if site.probe {
         placer.push(("probe.enabled", Value::from(true)));
     }

@@ -11,7 +11,7 @@ use wattle_common::units::Carbon;
 use wattle_common::{Energy, Timestamp, codec};
 use wattle_runtime::bus::Bus;
 use wattle_runtime::shell::Shutdown;
-use wattle_simulator::{CarbonSeries, PolicyOutcome};
+use wattle_simulator::{CarbonSeries, PolicyOutcome, RunOptions};
 use wattle_world::World;
 
 use super::Up;
@@ -204,10 +204,13 @@ pub(crate) async fn show(
     let policy = &command.policy;
     let mut columns = vec![live(policy, &ours, &entries, carbon, began)];
     let world = World::builtin();
+    let (share, tenants_max) = (command.share, command.tenants_max);
+    let fifo_options = RunOptions { share, tenants_max, ..RunOptions::default() };
     let max_slowdown = command.max_slowdown()?;
-    let same = one(&world, &trace.scenario, policy, command.share, max_slowdown)?;
+    let same_options = RunOptions { max_slowdown, ..fifo_options };
+    let same = one(&world, &trace.scenario, policy, &same_options)?;
     columns.push(Column::simulated(format!("{policy}, simulated"), &same));
-    let fifo = one(&world, &trace.scenario, "fifo", command.share, None)?;
+    let fifo = one(&world, &trace.scenario, "fifo", &fifo_options)?;
     columns.push(Column::simulated("fifo without caps, simulated".to_owned(), &fifo));
     if command.json {
         return print_json(&columns);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use wattle_experiments::bound::PricedSearch;
 use wattle_experiments::compare::{
     Accounting, Case, CaseFilter, CompareError, CompareOptions, Comparer, Comparison, EqualCarbon,
-    Knobs, Neighbours, Summary, Surfaces, Worlds, cases, to_table,
+    Form, Knobs, Neighbours, Summary, Surfaces, Worlds, cases, to_table,
 };
 use wattle_experiments::frontier::{Frontier, FrontierPoint};
 use wattle_simulator::{Forecast, Lengths};
@@ -170,7 +170,9 @@ fn zeus_is_one_point_of_the_comparison() {
     assert_eq!(against.len(), 1, "{against:?}");
     let off = against[0].energy_kwh / zeus[0].counted_kwh - 1.0;
     assert!(off.abs() < 1e-9, "{against:?}");
-    assert!(to_table(comparison).contains("fifo+zeus"));
+    let narrow = to_table(comparison, Form::Narrow);
+    assert!(narrow.lines().all(|line| line.len() <= 80 || line.starts_with("note: ")), "{narrow}");
+    assert!(to_table(comparison, Form::Wide).contains("fifo+zeus"));
     the_keys_are_those_promised(comparison);
 }
 

@@ -37,5 +37,5 @@ fn savings_of_a_slurm_export_have_the_spread_of_its_runs() {
     let table = SeedStudy { outcome, savings: all }.to_table();
     assert!(table.contains("eaco against fifo over 3 seeds: energy "), "{table}");
     let mut lines = table.lines().filter(|line| !line.starts_with("note: "));
-    assert!(lines.all(|line| line.chars().count() <= 100), "{table}");
+    assert!(lines.all(|line| line.chars().count() <= 80), "{table}");
 }
