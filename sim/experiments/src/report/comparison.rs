@@ -33,6 +33,7 @@ pub fn comparison_page(comparisons: &[Comparison], recorded: &[Recorded]) -> Str
         );
     }
     let lead = html! {
+        (headline(first, &families(first)))
         p.lead { (cluster(recorded).as_deref().unwrap_or("Policies compared at equal energy.")) }
         p {
             "Each policy is run over its tuning parameter, which gives it a frontier of completion time "
@@ -41,6 +42,7 @@ pub fn comparison_page(comparisons: &[Comparison], recorded: &[Recorded]) -> Str
         }
     };
     let mut sections = vec![
+        // The verdict on the first case is at the top of the page.
         Section::new("first", &heading(first), case(first, &shown)),
         Section::new("claims", "Claimed, and measured here", claims(first)),
     ];
@@ -56,6 +58,7 @@ fn others(comparisons: &[Comparison]) -> Markup {
             @let claims = claims(comparison);
             details {
                 summary { (heading(comparison)) }
+                (headline(comparison, &families(comparison)))
                 (case(comparison, &[]))
                 @if !claims.0.is_empty() {
                     h3 { "Claimed, and measured here" }
@@ -93,7 +96,6 @@ fn case(comparison: &Comparison, shown: &[usize]) -> Markup {
     let carbon_limit = (!bounds.carbon_frontier.is_empty()).then_some(carbon_limit);
     html! {
         p { (inputs(comparison)) " " (comparison.policies.len()) " runs, " (orders) "." }
-        (headline(comparison, &families))
         (plot(comparison, &families, shown, counted_kwh, Some(limit), "Energy"))
         @if has_carbon { (plot(comparison, &families, shown, carbon, carbon_limit, "Emissions")) }
         (distances(comparison, &families))

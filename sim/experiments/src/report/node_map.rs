@@ -61,8 +61,12 @@ impl Colours {
         own.unwrap_or(COLOURS)
     }
 
-    /// The legend of all maps.
-    pub(super) fn legend(&self) -> Markup {
+    /// The legend of these maps: only what they show.
+    pub(super) fn legend(&self, maps: &[Markup]) -> Markup {
+        let shown = |class: &str| {
+            let attribute = format!("class=\"{class}\"");
+            maps.iter().any(|map| map.0.contains(&attribute))
+        };
         let entry = |class: &str, name: &str| {
             html! { li { span class={ "swatch " (class) } {} (name) } }
         };
@@ -75,9 +79,13 @@ impl Colours {
                 @if others > 0 {
                     (entry(&format!("w{COLOURS}"), &format!("{others} other workloads")))
                 }
-                (entry("stripe", "too short to draw"))
-                (entry("free", "awake, no job"))
-                (entry("asleep", "asleep"))
+                @for (class, name) in [
+                    ("stripe", "too short to draw"),
+                    ("free", "awake, no job"),
+                    ("asleep", "asleep"),
+                ] {
+                    @if shown(class) { (entry(class, name)) }
+                }
             }
         }
     }
@@ -181,7 +189,7 @@ pub(super) fn draw(
     }
     let inner = html! {
         (background(&layout, number))
-        path.stripe d=(stripes) {}
+        @if !stripes.is_empty() { path.stripe d=(stripes) {} }
         @for (colour, path) in merged.iter().enumerate().filter(|(_, path)| !path.is_empty()) {
             path class={ "w" (colour) } d=(path) {}
         }
@@ -225,8 +233,10 @@ fn background(layout: &Layout<'_>, number: usize) -> Markup {
             rect.free x="0" y=(format!("{:.1}", rect.y)) width=(format!("{end:.1}"))
                 height=(format!("{:.1}", rect.height)) {}
         }
-        path.asleep d=(asleep) {}
-        path style={ "fill:url(#z" (number) ")" } d=(asleep) {}
+        @if !asleep.is_empty() {
+            path.asleep d=(asleep) {}
+            path style={ "fill:url(#z" (number) ")" } d=(asleep) {}
+        }
     }
 }
 

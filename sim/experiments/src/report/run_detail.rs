@@ -165,16 +165,20 @@ fn mean(run: &Recorded, of: fn(&Level) -> f64) -> f64 {
 fn maps(runs: &[Recorded], time: &Time) -> Markup {
     let colours = Colours::of(runs.iter().map(|run| &run.recording));
     let room = Room { titled: TITLED / runs.len(), plain: PLAIN / runs.len() };
+    let draw = |(i, run): (usize, &Recorded)| {
+        node_map::draw(&run.recording, &colours, &time.scale, time.unit.size, room, i)
+    };
+    let drawn: Vec<Markup> = runs.iter().enumerate().map(draw).collect();
     html! {
         p {
             "A row is a GPU, a band a node; time runs to the right. Colours are workloads. A job that "
             "shares its GPUs covers the lower part of the job that was there before."
         }
-        (colours.legend())
+        (colours.legend(&drawn))
         @for (i, run) in runs.iter().enumerate() {
             details open[i == 0] {
                 summary { (named(run.slot, &run.name)) }
-                (node_map::draw(&run.recording, &colours, &time.scale, time.unit.size, room, i))
+                (drawn[i])
                 (time.axis())
             }
         }

@@ -21,6 +21,7 @@ use crate::saving::{Saving, SeedStudy};
 pub fn simulation_page(study: &SeedStudy, recorded: &[Recorded], limits: &[String]) -> String {
     let outcome = &study.outcome;
     let lead = html! {
+        (verdict(outcome))
         p.lead {
             (outcome.trace) " on " (outcome.cluster) ", seed " (outcome.seed)
             @if let Some(load) = outcome.load { (format!(", load {load:.2}")) }
@@ -47,6 +48,36 @@ pub fn simulation_page(study: &SeedStudy, recorded: &[Recorded], limits: &[Strin
     sections.extend(run_detail::sections(recorded, selection));
     sections.push(Section::new("notes", "Notes on the input", notes(outcome)));
     page(&format!("Wattle: {}", outcome.trace), &lead, &sections)
+}
+
+/// What each policy changes against the first one, in a sentence each.
+fn verdict(outcome: &Outcome) -> Markup {
+    let [first, others @ ..] = &outcome.policies[..] else { return html! {} };
+    let others: Vec<&PolicyOutcome> = others.iter().filter(|run| !run.oracle).collect();
+    let clause = |ratio: f64, less: &str, more: &str, same: &str| match 100.0 * (ratio - 1.0) {
+        percent if percent <= -0.05 => format!("{:.1} % {less}", -percent),
+        percent if percent >= 0.05 => format!("{percent:.1} % {more}"),
+        _ => same.to_owned(),
+    };
+    html! {
+        @if !others.is_empty() {
+            p.headline {
+                @for run in others {
+                    @let energy = run.energy_kwh / first.energy_kwh;
+                    strong { (run.policy) } " uses "
+                    (clause(energy, "less energy", "more energy", "as much energy"))
+                    " than " (first.policy)
+                    @if let Some((jct, before)) = run.jct_s_mean.zip(first.jct_s_mean) {
+                        "; a job completes "
+                        (clause(jct / before, "sooner", "later", "as soon"))
+                        " on average"
+                    }
+                    @if run.different_jobs(first).is_some() { ", over different jobs" }
+                    ". "
+                }
+            }
+        }
+    }
 }
 
 /// Whether the number of nodes is closer to 64 than to 28.

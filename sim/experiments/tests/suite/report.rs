@@ -181,6 +181,12 @@ fn a_simulation_page_is_complete_and_escaped() {
     let headings = texts_of(&page, &["h1", "h2"]);
     assert_eq!(headings[0], "Wattle: &lt;script&gt;alert('x')&lt;/script&gt;&amp;&quot;.csv");
     assert_eq!(headings[1..3], ["Policies", "Claimed, and measured here"]);
+    // The verdict precedes everything else.
+    let verdict = page.find("<p class=\"headline\"><strong>eaco</strong> uses ").unwrap();
+    assert!(verdict < page.find("<p class=\"lead\"").unwrap());
+    assert!(page[verdict..].contains(" than fifo; a job completes "));
+    assert!(!page.contains("</span>asleep"), "the legend of the maps contains only what they show");
+    assert!(page.contains("</span>awake, no job"));
     assert!(page.contains("requests 4 GPUs; 0 free"), "the reason of b's wait");
     assert!(page.contains("; 20 kWh in 24 h &lt;here&gt;.</p>"), "the limits of the runs");
     assert!(page.contains("makespan") && !page.contains("jobs finished"));
