@@ -97,6 +97,8 @@ fn value_text(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use wattle_common::subject::{NodeTopic, Subject};
+    use wattle_common::{ClusterId, NodeId};
 
     #[test]
     fn every_golden_message_fits_a_line() {
@@ -118,7 +120,9 @@ mod tests {
             "node": "n0", "at_us": 5, "power_mw_mean": 123_400, "clock_mhz": 1380, "share": 0.25,
             "error": null, "gpus": [1, 2],
         });
-        let (name, text) = of("wattle.v1.main.node.summarized.n0", &message);
+        let (cluster, node) = (ClusterId::new("main").unwrap(), NodeId::new("n0").unwrap());
+        let subject = Subject::of_node(cluster, NodeTopic::NodeSummarized, node);
+        let (name, text) = of(&subject.to_string(), &message);
         assert_eq!(name, "node.summarized n0");
         assert_eq!(text, "clock 1380 MHz  power_mean 123 W  share 0.250  gpus [2]");
     }
