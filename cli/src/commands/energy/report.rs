@@ -238,7 +238,7 @@ impl Report {
                 csv.write_record(cells.into_iter().chain(text(amount)))?;
             }
         }
-        Ok(String::from_utf8(csv.into_inner().map_err(|error| error.into_error())?)?)
+        Ok(String::from_utf8(csv.into_inner().map_err(csv::IntoInnerError::into_error)?)?)
     }
 
     /// Why the sums may be incomplete.

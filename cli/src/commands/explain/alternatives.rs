@@ -92,7 +92,7 @@ impl Cost {
 /// The workloads of a point's co-tenants.
 fn neighbours(point: &SurfacePoint) -> Vec<&str> {
     let name = |class: &str| class == wattle_common::observation::UNKNOWN;
-    let classes = point.neighbours.iter().map(|class| class.as_str());
+    let classes = point.neighbours.iter().map(wattle_common::WorkloadId::as_str);
     classes.map(|class| if name(class) { "another job" } else { class }).collect()
 }
 

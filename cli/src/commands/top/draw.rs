@@ -322,7 +322,7 @@ mod tests {
         let view = model.view(at, Timestamp::from_s(4_200));
         terminal.draw(|frame| draw(frame, model, &view, false)).unwrap();
         let buffer = terminal.backend().buffer().clone();
-        let cells: Vec<&str> = buffer.content().iter().map(|cell| cell.symbol()).collect();
+        let cells: Vec<&str> = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
         let rows = cells.chunks(usize::from(columns)).map(|row| row.concat().trim_end().to_owned());
         rows.collect::<Vec<_>>().join("\n")
     }
