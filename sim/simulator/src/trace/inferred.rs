@@ -136,8 +136,11 @@ fn interval(job: &TraceJob) -> Option<(Duration, Duration)> {
     (end.saturating_sub(start).abs_diff(job.duration) <= ROUNDING).then_some((start, end))
 }
 
+/// A job's start (`true`) or end on its GPUs.
+type Use = (Duration, bool, u32);
+
 /// The most GPUs in use at one time.
-fn peak(uses: &mut Vec<(Duration, bool, u32)>) -> u64 {
+fn peak(uses: &mut [Use]) -> u64 {
     // At one instant ends come before starts.
     uses.sort_unstable();
     let (mut now, mut most) = (0u64, 0u64);
@@ -172,7 +175,7 @@ struct Node<'t> {
     gpu_seconds: BTreeMap<&'t str, f64>,
     partitions: BTreeSet<&'t str>,
     largest: u32,
-    uses: Vec<(Duration, bool, u32)>,
+    uses: Vec<Use>,
 }
 
 fn by_nodes(world: &World, trace: &Trace) -> Result<InferredCluster, InferError> {
@@ -275,7 +278,7 @@ fn by_use(world: &World, trace: &Trace) -> Result<InferredCluster, InferError> {
         return Err(InferError::NoNodes { trace: trace.name.clone() });
     }
     let only = only_type(world, trace);
-    let mut uses: BTreeMap<Option<String>, (u32, Vec<(Duration, bool, u32)>)> = BTreeMap::new();
+    let mut uses: BTreeMap<Option<String>, (u32, Vec<Use>)> = BTreeMap::new();
     for job in &trace.jobs {
         let named = job.gpu_type.as_deref();
         let gpu_type = named
