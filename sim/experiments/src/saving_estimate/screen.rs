@@ -152,7 +152,7 @@ impl SavingEstimate {
         };
         let mostly_sleep = self.parts.sleep > 0.5 * self.saved.energy_kwh;
         let sleep = if self.saved.energy_kwh > 0.0 && mostly_sleep {
-            " Most of it comes from sleeping nodes, which Slurm can also suspend."
+            " Most of it comes from sleeping nodes; Slurm can suspend unused nodes too."
         } else {
             ""
         };
