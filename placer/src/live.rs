@@ -45,6 +45,7 @@ mod node_sleep;
 mod orders;
 mod planning;
 mod probes;
+mod restarts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -162,6 +163,9 @@ impl Tracked {
         let then = self.record.phase_since_us;
         self.record.gpu_time_ms = job.and_then(|job| ms(job.gpu_time(then)));
         self.record.run_time_ms = job.and_then(|job| ms(job.run_time(then)));
+        if let Some(job) = job {
+            restarts::store(state, job, &mut self.record);
+        }
     }
 }
 
@@ -270,6 +274,10 @@ impl Placer {
             let Some(key) = self.controller.state().job_key(&record.spec.job) else { continue };
             let time = |ms: Option<u64>| Duration::from_millis(ms.unwrap_or(0));
             self.controller.restore_usage(key, time(record.gpu_time_ms), time(record.run_time_ms));
+            restarts::restore(self.controller.events(), key, record);
+        }
+        for record in &records {
+            restarts::restore_costs(self.controller.events(), record);
         }
         for surface in persisted.surfaces {
             self.surface_known(surface);

@@ -4,7 +4,8 @@
 //! 2. Jobs that need more power than the budget ever supplies are hidden, so that no job queues
 //!    behind them.
 //! 3. The policy plans. If it shares GPUs, the co-location trial ([`colocation_trial`]) first decides about
-//!    ended observations, and observes the jobs that the policy co-locates.
+//!    ended observations, and observes the jobs that the policy co-locates. Jobs that have not settled are
+//!    not moved ([`crate::allocation::settling`]).
 //! 4. The setting rule replaces caps and clocks (`@MHZ`, `+zeus`; [`crate::policies::setting_rule`]).
 //! 5. Node sleep wakes nodes for queued jobs and puts unused ones to sleep ([`node_sleep`]).
 //! 6. Carbon deferral pauses running jobs.
@@ -17,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wattle_common::Power;
 
+use crate::allocation::settling::{keep_settling_jobs, plan_when_settled};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Plan};
@@ -78,11 +80,16 @@ impl Policy for StagedPolicy {
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
         let policy = self.policy.as_ref();
-        let plan = if policy.capabilities().has_trials {
+        let mut plan = if policy.capabilities().has_trials {
             colocation_trial::solve(policy, input)
         } else {
             policy.solve(input)
         };
+        keep_settling_jobs(input, &mut plan);
+        if matches!(&plan.blocked, Some(Blocked { reason: Reason::Awaits { .. }, .. })) {
+            plan_when_settled(input, &mut plan);
+        }
+        plan.price = input.limits.price;
         let mut plan = self.settings.apply(input, plan);
         node_sleep::apply(input, &mut plan);
         plan

@@ -99,6 +99,18 @@ pub struct JobRecord {
     /// Reasons of the decisions about it, newest last.
     #[serde(default)]
     pub reasons: Vec<RecordedReason>,
+    /// The last measured restarts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restarts: Vec<RestartRecord>,
+    /// Predicted cost of its next restart on its present number of GPUs, or its least, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_cost_ms: Option<u64>,
+    /// Number of stops by a plan before it had run for ten times its restart cost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub early_stops: u32,
+    /// Sizes that it had and left for others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_sizes: Vec<LeftSizeRecord>,
     /// Probes made, including a current one; the probe budget counts these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeRecord>,
@@ -165,11 +177,51 @@ impl JobRecord {
             observing: false,
             log_paths: Vec::new(),
             reasons: Vec::new(),
+            restarts: Vec::new(),
+            restart_cost_ms: None,
+            early_stops: 0,
+            left_sizes: Vec::new(),
             probes: Vec::new(),
             prediction_placed: None,
             prediction_last: None,
         }
     }
+
+    /// Number of restarts: starts after the first.
+    #[must_use]
+    pub const fn restart_count(&self) -> u32 {
+        self.attempt.saturating_sub(1)
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// A restart and its measured cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestartRecord {
+    /// Number of GPUs after the restart.
+    pub gpus: u32,
+    /// Time without progress while the job held GPUs, milliseconds.
+    pub cost_ms: u64,
+}
+
+/// A size that a job left, and what was known then. The size is tried again only if that has changed
+/// significantly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeftSizeRecord {
+    /// Number of GPUs.
+    pub gpus: u32,
+    /// Their type.
+    pub gpu_type: String,
+    /// Sizes with their predicted steps per second.
+    pub rates: Vec<(u32, f64)>,
+    /// The energy price, in the policy's unit.
+    pub price: f64,
+    /// Healthy GPUs of the cluster.
+    pub gpus_healthy: u32,
 }
 
 /// A probe: the job's GPUs at another cap or clock for a limited time, to measure the response.

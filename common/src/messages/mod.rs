@@ -26,7 +26,9 @@ pub use actual::{
 };
 pub use budget::{AimStatus, BudgetRecord, BudgetReply, BudgetStatus, IntensitySeries, SetBudget};
 pub use desired::{DesiredGpu, DesiredJob, NodeDesired, NodeSleep, SleepState};
-pub use job_record::{JobRecord, Prediction, ProbeRecord, RecordedReason};
+pub use job_record::{
+    JobRecord, LeftSizeRecord, Prediction, ProbeRecord, RecordedReason, RestartRecord,
+};
 pub use ledger::{JobEnergy, LedgerEntry};
 pub use output::{OutputReply, ReadOutput};
 pub use predictor::{Champion, Latency, PredictorState, PredictorStatus, Score, Scores};

@@ -6,7 +6,7 @@ pub mod capacity;
 pub mod feasibility;
 pub mod first_fit;
 mod network;
-pub mod restart_cost;
+pub mod settling;
 pub mod transition;
 mod type_choice;
 

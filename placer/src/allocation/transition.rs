@@ -20,6 +20,7 @@ use wattle_common::job::GpuSetting;
 use crate::allocation::buddy::{BlockRequest, allocate, block_in_node};
 use crate::allocation::capacity::{FreeCapacity, Scope};
 use crate::allocation::network::switches;
+use crate::allocation::settling::is_held;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Blocked, Decision, NodeDecision, Plan};
@@ -145,11 +146,22 @@ impl<'a> Transition<'a> {
             .iter()
             .map(|target| {
                 let sets = target.jobs.iter().filter_map(on);
-                let mut sets =
-                    sets.filter(|on| matches(self.input, on, target.gpus, &target.gpu_type));
-                sets.find(|&on| is_exclusive(self.input, on) || kept.insert(on))
+                let mut sets: Vec<&GpuSet> = sets
+                    .filter(|on| matches(self.input, on, target.gpus, &target.gpu_type))
+                    .collect();
+                if sets.len() > 1 {
+                    sets.sort_by_key(|on| !self.is_held_on(on));
+                }
+                sets.into_iter().find(|&on| is_exclusive(self.input, on) || kept.insert(on))
             })
             .collect()
+    }
+
+    /// Whether a job on these GPUs has not settled.
+    fn is_held_on(&self, on: &GpuSet) -> bool {
+        let tenants = on.gpus().flat_map(|(node, gpu)| self.input.state.node(node).tenants(gpu));
+        let mut jobs = tenants.filter_map(|&job| self.input.state.job(job));
+        jobs.any(|job| is_held(self.input, job))
     }
 
     /// Stops the running jobs that are to leave or to move, and changes the setting of those that stay.
@@ -445,8 +457,7 @@ impl<'a> Transition<'a> {
     }
 
     /// The jobs on a block and the number of their GPUs; `None` if the block cannot be cleared, or
-    /// not at a cost below the target's size. A job that started at this instant is not moved, so that
-    /// moves come to an end.
+    /// not at a cost below the target's size. A job that has not settled is not moved.
     fn jobs_to_move(&self, block: &GpuSet, target: &Target) -> Option<(u32, BTreeSet<JobKey>)> {
         let mut jobs = BTreeSet::new();
         for (node, gpu) in block.gpus() {
@@ -460,9 +471,7 @@ impl<'a> Transition<'a> {
         let mut moved: BTreeMap<NodeKey, u64> = BTreeMap::new();
         for &key in &jobs {
             let job = self.input.state.job(key)?;
-            let just_started =
-                matches!(&job.state, State::Running { since, .. } if *since == self.input.now());
-            if just_started || !job.facts.can_stop {
+            if !job.facts.can_stop || is_held(self.input, job) {
                 return None;
             }
             for here in &job.state.gpus()?.by_node {

@@ -8,6 +8,7 @@ mod kinds;
 mod node;
 mod node_sleep;
 mod probes;
+mod settling;
 mod world;
 
 use wattle_common::id::SubmissionId;

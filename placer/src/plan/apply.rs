@@ -1,7 +1,10 @@
 //! Applies a plan to the cluster's state.
 
+use crate::allocation::settling::settles_at;
 use crate::plan::{Decision, NodeDecision, Plan};
 use crate::state::cluster::ClusterState;
+use crate::state::gpu_set::JobKey;
+use crate::state::job::Job;
 use crate::state::node::Wakefulness;
 
 impl Plan {
@@ -14,11 +17,20 @@ impl Plan {
                     state.job_placed(*job, on.clone(), *setting, *observe);
                 }
                 Decision::Stop { job, next_gpus, next_gpu_type, .. } => {
+                    count_early_stop(state, *job);
+                    if let Some(next) = next_gpus
+                        && state.job(*job).and_then(Job::intended_gpus) != Some(*next)
+                    {
+                        state.size_left(*job, self.price);
+                    }
                     state.job_stopping(*job);
                     state.job_continues_on(*job, *next_gpus, next_gpu_type.clone());
                 }
                 Decision::Set { job, setting, .. } => state.job_set(*job, *setting),
-                Decision::Undo { job, .. } => state.job_undone(*job),
+                Decision::Undo { job, .. } => {
+                    count_early_stop(state, *job);
+                    state.job_undone(*job);
+                }
                 Decision::Settle { job, .. } => state.observation_ended(*job),
                 Decision::Reject { job, .. } => state.job_ended(*job),
             }
@@ -30,5 +42,13 @@ impl Plan {
             };
             state.wakefulness_changed(decision.node(), wakefulness);
         }
+    }
+}
+
+/// Counts a stop before the job has run for ten times its restart cost.
+fn count_early_stop(state: &mut ClusterState, key: JobKey) {
+    let settles_at = state.job(key).and_then(|job| settles_at(state, job));
+    if settles_at.is_some_and(|at| state.now() < at) {
+        state.stopped_early(key);
     }
 }

@@ -26,6 +26,8 @@ pub enum Violation {
     NotObserved(JobKey),
     /// A job that cannot checkpoint is stopped or undone.
     CannotStop(JobKey),
+    /// A job is moved or resized before it has run for ten times its restart cost.
+    NotSettled(JobKey),
     /// A placement with no GPU, with a node named twice, or with an unknown node or GPU.
     NoSuchPlace(JobKey),
     /// The number of GPUs is outside the requested range.
@@ -92,6 +94,15 @@ pub enum Violation {
     WronglyRejected(JobKey),
 }
 
+/// Whether a running job has run for ten times its restart cost, has a deadline or a failed GPU.
+fn may_move(input: PlanningInput<'_>, job: &Job) -> bool {
+    let State::Running { on, since, .. } = &job.state else { return true };
+    let settles_at = *since + 10 * input.state.restart_cost(job, on.gpu_count());
+    let failed =
+        on.by_node.iter().any(|here| here.gpus & !input.state.node(here.node).facts.healthy != 0);
+    failed || job.facts.deadline.is_some() || input.now() >= settles_at
+}
+
 /// The violations of a plan made for `input`.
 #[must_use]
 pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
@@ -123,6 +134,10 @@ pub fn check(input: PlanningInput<'_>, plan: &Plan) -> Vec<Violation> {
                 }
                 if matches!(decision, Decision::Stop { .. }) && !job.facts.can_stop {
                     found.push(Violation::CannotStop(key));
+                }
+                let moves = matches!(decision, Decision::Stop { next_gpus: Some(_), .. });
+                if moves && !may_move(input, job) {
+                    found.push(Violation::NotSettled(key));
                 }
             }
             Decision::Undo { .. } | Decision::Settle { .. } => {

@@ -29,6 +29,8 @@ pub struct Plan {
     pub blocked: Option<Blocked>,
     /// Number of jobs deferred for a cleaner grid.
     pub deferred: u32,
+    /// The energy price at which it was made.
+    pub price: f64,
     /// The policy's cache for its next round, valid once this plan is applied.
     pub cache: Option<PolicyCache>,
 }

@@ -8,11 +8,12 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::capacity::{FreeCapacity, Scope, TypeCounts};
 use crate::allocation::feasibility::{infeasible, some_node_suits};
+use crate::allocation::settling::{Growth, is_held, plan_when_settled, tried_sizes};
 use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
-use crate::state::gpu_set::JobKey;
+use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::job::{Job, State};
 use crate::state::job_forecast::is_unmeasured;
 use crate::state::operating_points::{OperatingPoint, OperatingPoints};
@@ -25,21 +26,58 @@ pub(crate) struct ElasticJob<'a> {
     pub(crate) points: &'a OperatingPoints,
     /// The only size it may have: it runs and cannot stop.
     pub(crate) fixed_size: Option<u32>,
+    /// Its size, if it runs and has not settled ([`crate::allocation::settling`]).
+    pub(crate) held: Option<u32>,
+    /// Sizes that it left and that nothing new is known of.
+    pub(crate) tried_sizes: Vec<u32>,
+    growth: Option<Growth>,
 }
 
 impl<'a> ElasticJob<'a> {
-    /// Its operating points with this many GPUs; none if it may not have them.
-    pub(crate) fn with_gpus(&self, gpus: u32) -> &'a [OperatingPoint] {
-        if self.fixed_size.is_none_or(|size| size == gpus) {
-            self.points.with_gpus(gpus)
-        } else {
-            &[]
+    /// A job that may have every size of these operating points.
+    pub(crate) const fn new(key: JobKey, job: &'a Job, points: &'a OperatingPoints) -> Self {
+        Self {
+            key,
+            job,
+            points,
+            fixed_size: None,
+            held: None,
+            tried_sizes: Vec::new(),
+            growth: None,
         }
     }
+
+    /// The same job with the sizes that settling permits.
+    fn settling(self, input: PlanningInput<'_>, fixed_size: Option<u32>) -> Self {
+        let Self { job, points, .. } = self;
+        let held = job.state.gpus().filter(|_| is_held(input, job)).map(GpuSet::gpu_count);
+        let held = held.filter(|&gpus| !points.with_gpus(gpus).is_empty());
+        Self {
+            fixed_size,
+            held,
+            tried_sizes: tried_sizes(input, job, points),
+            growth: Growth::of(input, job, points),
+            ..self
+        }
+    }
+
+    /// Its operating points with this many GPUs; none if it may not have them.
+    pub(crate) fn with_gpus(&self, gpus: u32) -> &'a [OperatingPoint] {
+        if self.may_have(gpus) { self.points.with_gpus(gpus) } else { &[] }
+    }
+
     /// The sizes it may have, ascending.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = u32> {
-        self.points.sizes().filter(|&gpus| self.fixed_size.is_none_or(|size| size == gpus))
+        self.points.sizes().filter(|&gpus| self.may_have(gpus))
     }
+
+    fn may_have(&self, gpus: u32) -> bool {
+        let rates = || self.points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
+        self.fixed_size.or(self.held).is_none_or(|size| size == gpus)
+            && !self.tried_sizes.contains(&gpus)
+            && self.growth.is_none_or(|growth| growth.pays(gpus, rates().fold(0.0, f64::max)))
+    }
+
     /// Its GPU type.
     pub(crate) fn gpu_type(&self) -> &'a str {
         &self.points.gpu_type
@@ -93,7 +131,7 @@ impl<'a> Sizing<'a> {
         if let Some(points) = points
             && fixed_size.is_none_or(|size| !points.with_gpus(size).is_empty())
         {
-            self.jobs.push(ElasticJob { key, job, points, fixed_size });
+            self.jobs.push(ElasticJob::new(key, job, points).settling(input, fixed_size));
             return;
         }
         let (gpus, gpu_type, setting) = match running {
@@ -126,7 +164,9 @@ impl<'a> Sizing<'a> {
         before: u32,
     ) -> Plan {
         let targets = self.all_targets(input, shared);
-        self.plan_for(input, &targets, before)
+        let mut plan = self.plan_for(input, &targets, before);
+        plan_when_settled(input, &mut plan);
+        plan
     }
 
     /// The fixed targets and these. A job without a measurement starts at the default setting.

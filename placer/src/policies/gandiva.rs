@@ -25,6 +25,7 @@ use wattle_common::job::GpuSetting;
 
 use crate::allocation::capacity::{FreeCapacity, Scope, TypeCounts};
 use crate::allocation::feasibility::{HealthyCluster, infeasible, suits};
+use crate::allocation::settling::{is_held, plan_when_settled};
 use crate::allocation::transition::{Target, plan_transition};
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
@@ -117,6 +118,7 @@ impl Policy for Gandiva {
         let before = round.targets.len() as u32;
         let mut plan = plan_transition(input, &round.targets, &Reason::Outranked { before });
         plan.decisions.extend(rejected);
+        plan_when_settled(input, &mut plan);
         if plan.blocked.is_none() {
             let reason = Reason::Outranked { before };
             plan.blocked = first_waiting.map(|job| Blocked { job, reason });
@@ -140,10 +142,11 @@ impl<'a> Round<'a> {
             }
         }
         for (&on, jobs) in &mut there {
-            // The job that cannot stop keeps the GPUs, otherwise the earlier one.
-            jobs.sort_by_key(|(_, job)| (job.facts.can_stop, job.arrival));
+            // The job that cannot stop or has not settled keeps the GPUs, otherwise the earlier one.
+            let leaves = |job: &Job| job.facts.can_stop && !is_held(self.input, job);
+            jobs.sort_by_key(|(_, job)| (leaves(job), job.arrival));
             self.free.take_kept(self.input.state, jobs[0].1, on.gpu_count());
-            let stuck = jobs.get(1).is_some_and(|(_, job)| !job.facts.can_stop);
+            let stuck = jobs.get(1).is_some_and(|(_, job)| !leaves(job));
             if jobs.len() == 1 || stuck || (crowded && self.is_worth(jobs, on)) {
                 self.targets.push(target_for(jobs, on));
             } else {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use wattle_common::Timestamp;
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::restart_cost::restart;
+use crate::allocation::settling::restart_cost;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
 use crate::plan::{Decision, Plan};
@@ -194,7 +194,7 @@ fn latest_start(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Times
     let node = input.state.nodes().iter().map(|node| node.facts.gpus).max().unwrap_or(1).max(1);
     let left = remaining_alone(input.now(), job, gpus, gpus.div_ceil(node))?;
     let longest = left.mul_f64(pace.slowdown(job, gpus)?);
-    let needed = longest.mul_f64(1.0 + DEADLINE_MARGIN) + restart(gpus);
+    let needed = longest.mul_f64(1.0 + DEADLINE_MARGIN) + restart_cost(input, job, gpus);
     Some(by_slack.min(deadline - needed))
 }
 
@@ -202,7 +202,7 @@ fn latest_start(input: PlanningInput<'_>, pace: Pace, job: &Job) -> Option<Times
 /// `None` if the job may not pause, because it cannot stop or is nearly done.
 fn epoch_end(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
     let State::Running { on, since, observation: None, .. } = &job.state else { return None };
-    let started = *since + restart(on.gpu_count());
+    let started = *since + restart_cost(input, job, on.gpu_count());
     if !job.facts.can_stop || input.now() < started {
         return None;
     }

@@ -18,6 +18,7 @@ use crate::state::job::{Job, JobFacts, Mark, Observation, Progress, State};
 use crate::state::node::{GpuPower, Wakefulness};
 pub use crate::state::node::{Node, NodeFacts};
 use crate::state::operating_points::OperatingPoints;
+use crate::state::restarts::{Knowledge, LeftSize, MeasuredRestart, RestartCosts};
 use crate::state::work_history::SizeHistory;
 
 /// Undone GPU sets kept for each job. A job with this many is no longer co-located.
@@ -39,6 +40,8 @@ pub struct ClusterState {
     observed: BTreeSet<JobKey>,
     arrivals: u64,
     work_history: Arc<SizeHistory>,
+    restart_costs: Arc<RestartCosts>,
+    competition: u64,
     allocation_revision: u64,
     surface_revision: u64,
     has_settings: bool,
@@ -91,6 +94,30 @@ impl ClusterState {
     /// The queued jobs, by priority and then by arrival.
     pub fn queue(&self) -> impl Iterator<Item = (JobKey, &Job)> {
         self.queue.values().filter_map(|&key| self.job(key).map(|job| (key, job)))
+    }
+    /// The predicted cost of a restart of a job on this number of GPUs.
+    #[must_use]
+    pub fn restart_cost(&self, job: &Job, gpus: u32) -> Duration {
+        self.restart_costs.predicted(job.facts.workload.as_ref(), &job.restarts, gpus)
+    }
+    /// That cost over the formula's ([`crate::state::restarts::typical_cost`]).
+    #[must_use]
+    pub fn restart_cost_factor(&self, job: &Job) -> f64 {
+        self.restart_costs.factor(job.facts.workload.as_ref(), &job.restarts)
+    }
+    /// What is known now of the sizes of a job with these operating points.
+    pub(crate) fn knowledge(&self, points: Option<&OperatingPoints>, price: f64) -> Knowledge {
+        let rate = |points: &OperatingPoints, gpus: u32| {
+            let rates = points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
+            (gpus, rates.fold(0.0, f64::max))
+        };
+        let rates = points.map(|points| points.sizes().map(|gpus| rate(points, gpus)).collect());
+        Knowledge {
+            rates: rates.unwrap_or_default(),
+            price,
+            competition: self.competition,
+            gpus: self.nodes.iter().map(|node| node.facts.healthy.count_ones()).sum(),
+        }
     }
     /// Number of jobs that have arrived since the start.
     pub(crate) const fn arrivals(&self) -> u64 {
@@ -215,6 +242,15 @@ impl ClusterState {
         Arc::make_mut(&mut self.work_history).ended(work_s);
     }
 
+    /// A restart of a job was measured earlier, before this state began.
+    pub fn restart_remembered(
+        &mut self,
+        workload: Option<&wattle_common::WorkloadId>,
+        measured: &MeasuredRestart,
+    ) {
+        Arc::make_mut(&mut self.restart_costs).add(workload, measured);
+    }
+
     // Events of nodes.
 
     /// A node was added or has changed. A new node is the last in node order.
@@ -291,6 +327,7 @@ impl ClusterState {
         // Higher priority first, then earlier arrival.
         let arrival = u64::from(u8::MAX - facts.priority) << 56 | self.arrivals;
         self.arrivals += 1;
+        self.competition += 1;
         Arc::make_mut(&mut self.job_keys).insert(facts.id.clone(), key);
         self.queue.insert(arrival, key);
         self.jobs[key.index()] = Some(Arc::new(Job::new(facts, arrival)));
@@ -334,6 +371,7 @@ impl ClusterState {
         let Some(job) = self.jobs.get_mut(key.index()).and_then(Option::take) else { return };
         self.queue.remove(&job.arrival);
         Arc::make_mut(&mut self.job_keys).remove(&job.facts.id);
+        self.competition += 1;
         self.unused.push(key);
     }
 
@@ -342,6 +380,7 @@ impl ClusterState {
     pub fn job_stopped(&mut self, key: JobKey) {
         self.release(key);
         if let Some(job) = one_of(&mut self.jobs, key) {
+            job.restarts.stopped(self.now, job.progress.is_some());
             job.attained = job.gpu_time(self.now);
             job.ran = job.run_time(self.now);
             job.state = State::Queued;
@@ -364,6 +403,11 @@ impl ClusterState {
             steps_per_s: progress.steps_per_s.or(last.steps_per_s),
             ..progress
         });
+        let measured = job.restarts.progressed(progress.at, progress.step, progress.steps_per_s);
+        if let Some(measured) = measured {
+            let workload = job.facts.workload.as_ref();
+            Arc::make_mut(&mut self.restart_costs).add(workload, &measured);
+        }
         for &watched in &self.observed {
             let Some(Job { state: State::Running { observation: Some(observation), .. }, .. }) =
                 one_of(&mut self.jobs, watched)
@@ -446,6 +490,46 @@ impl ClusterState {
         }
     }
 
+    /// A running job is about to leave its size for another, at this energy price.
+    pub(crate) fn size_left(&mut self, key: JobKey, price: f64) {
+        let Some(job) = self.job(key) else { return };
+        let (Some(gpus), Some(gpu_type)) = (job.state.gpus(), self.gpu_type_of(job)) else {
+            return;
+        };
+        let known = self.knowledge(job.operating_points_on(gpu_type), price);
+        let size = LeftSize { gpus: gpus.gpu_count(), gpu_type: Arc::from(gpu_type), known };
+        if let Some(job) = one_of(&mut self.jobs, key) {
+            job.restarts.left(size);
+        }
+    }
+
+    /// A plan stops a job before it has run for ten times its restart cost.
+    pub(crate) fn stopped_early(&mut self, key: JobKey) {
+        if let Some(job) = one_of(&mut self.jobs, key) {
+            job.restarts.early_stops += 1;
+        }
+    }
+
+    /// The measured restarts of a restored job, its early stops and the sizes it left. Called after all jobs
+    /// are restored.
+    pub fn job_restarts_restored(
+        &mut self,
+        key: JobKey,
+        measured: impl IntoIterator<Item = MeasuredRestart>,
+        early_stops: u32,
+        left_sizes: Vec<LeftSize>,
+    ) {
+        let competition = self.competition;
+        if let Some(job) = one_of(&mut self.jobs, key) {
+            measured.into_iter().for_each(|restart| job.restarts.remember(restart));
+            job.restarts.early_stops = early_stops;
+            job.restarts.left_sizes = left_sizes;
+            // The jobs that compete are the restored ones.
+            let left = job.restarts.left_sizes.iter_mut();
+            left.for_each(|size| size.known.competition = competition);
+        }
+    }
+
     /// The observation of a job's placement ended, and the placement holds.
     pub fn observation_ended(&mut self, key: JobKey) {
         self.observed.remove(&key);
@@ -480,6 +564,7 @@ impl ClusterState {
         (job.next_gpus, job.next_gpu_type) = (None, None);
         if let State::Running { on, setting, .. } = &mut job.state {
             let (on, setting) = (std::mem::take(on), *setting);
+            job.restarts.stop_requested = Some(self.now);
             if undone && job.undone_on.len() < UNDONE_SETS_MAX {
                 job.undone_on.push(on.clone());
             }
@@ -516,6 +601,8 @@ impl ClusterState {
             Observation { since, marks }
         });
         self.has_settings |= !setting.is_default();
+        let step = job.progress.map_or(0, |progress| progress.step);
+        job.restarts.resumed(since, on.gpu_count(), step);
         (job.next_gpus, job.next_gpu_type) = (None, None);
         if !job.other_surfaces.is_empty()
             && let Some(part) = on.by_node.first()

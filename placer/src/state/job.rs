@@ -12,6 +12,7 @@ use wattle_common::{JobId, Timestamp, WorkloadId};
 
 use crate::state::gpu_set::{GpuSet, JobKey};
 use crate::state::operating_points::OperatingPoints;
+use crate::state::restarts::Restarts;
 
 /// The part of a job's specification that placement reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,6 +216,8 @@ pub struct Job {
     pub next_gpu_type: Option<Arc<str>>,
     /// GPU sets on which its placement was undone; they are not tried again.
     pub undone_on: Vec<GpuSet>,
+    /// Its restarts: measured costs, sizes it left.
+    pub restarts: Restarts,
 }
 
 impl Job {
@@ -234,6 +237,7 @@ impl Job {
             next_gpus: None,
             next_gpu_type: None,
             undone_on: Vec::new(),
+            restarts: Restarts::new(),
         }
     }
     /// GPU time by `now`: the sum of GPUs times seconds over its placements.

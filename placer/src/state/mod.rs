@@ -6,4 +6,5 @@ pub mod job;
 pub mod job_forecast;
 pub mod node;
 pub mod operating_points;
+pub mod restarts;
 pub mod work_history;

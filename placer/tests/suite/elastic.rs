@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Site, job_facts, node_facts, node_watts};
+use crate::support::{SETTLED, Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_common::Frequency;
 use wattle_common::job::{GpuRequest, GpuSetting};
@@ -91,6 +91,7 @@ fn gpus_go_to_jobs_that_scale_until_energy_is_costly() {
     assert!(most == 8 && little <= 8, "{most} {little}");
     // A price that no step meets: every job is at its least size and lowest-power clock.
     site.limits.price = 100.0;
+    site.pass(SETTLED);
     settle(&mut site, powerflow.as_ref());
     let lowest = GpuSetting { clock_mhz_max: Some(Frequency::from_mhz(1_080)), cap_mw: None };
     assert_eq!(site.size(scales), (1, lowest));

@@ -4,6 +4,7 @@
 mod elastic;
 mod policies;
 mod service;
+mod settling;
 mod slowdown;
 mod support;
 mod wattle;

@@ -12,6 +12,9 @@ use wattle_placer::{
     PolicyCache, State,
 };
 
+/// More than ten times the cost of a restart on up to 16 GPUs: every running job may be moved.
+pub(crate) const SETTLED: Duration = Duration::from_secs(400);
+
 /// Cluster state, limits and cache without a controller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Site {

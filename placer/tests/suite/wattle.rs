@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::{Site, job_facts, node_facts, node_watts};
+use crate::support::{SETTLED, Site, job_facts, node_facts, node_watts};
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::messages::{Surface, SurfacePoint};
@@ -137,6 +137,7 @@ fn equal_jobs_get_equal_sizes_in_one_transition() {
     let one = arrive(&mut site, facts("one", 1, 64), ROOT, Some(90_000));
     settle(&mut site);
     assert_eq!(gpus(&site, one), 16);
+    site.pass(SETTLED);
     let two = arrive(&mut site, facts("two", 1, 64), ROOT, Some(90_000));
     let plans = settle(&mut site);
     assert_eq!([gpus(&site, one), gpus(&site, two)], [8, 8]);
@@ -229,6 +230,7 @@ fn a_small_gain_is_not_worth_a_restart() {
     settle(&mut site);
     assert_eq!(jobs.map(|job| gpus(&site, job)), before);
     site.job_finished(jobs[2]);
+    site.pass(SETTLED);
     settle(&mut site);
     assert_eq!([gpus(&site, jobs[0]), gpus(&site, jobs[1])], [8, 8]);
 }
@@ -313,7 +315,7 @@ fn no_more_pairs_are_formed_than_gpus_are_short() {
         for &key in &keys[4..] {
             site.job_finished(key);
         }
-        site.advance_to(Timestamp::from_s(60));
+        site.pass(SETTLED);
         settle(&mut site);
         assert_eq!(used(&site, &keys[..4]), 4, "{jobs} {alike}");
     }

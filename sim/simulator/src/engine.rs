@@ -118,6 +118,9 @@ struct Totals<'s> {
     migrations: usize,
     rescales: usize,
     restart_gpu_us: u64,
+    /// Most restarts of one job.
+    restarts_max: u32,
+    early_stops: u32,
     shared_starts: usize,
     undone: usize,
     deadlines_missed: usize,
@@ -199,6 +202,8 @@ impl<'s> Engine<'s> {
             migrations: 0,
             rescales: 0,
             restart_gpu_us: 0,
+            restarts_max: 0,
+            early_stops: 0,
             shared_starts: 0,
             undone: 0,
             deadlines_missed: 0,
@@ -432,7 +437,10 @@ impl<'s> Engine<'s> {
         if let Some(progress) = &mut self.progress {
             progress(self.totals.finished.len(), self.scenario.jobs.len());
         }
+        self.totals.restarts_max = self.totals.restarts_max.max(running.attempts.saturating_sub(1));
         let key = running.key.take();
+        let known = key.and_then(|key| self.controller.state().job(key));
+        self.totals.early_stops += known.map_or(0, |job| job.restarts.early_stops);
         if let Some(on) = &on {
             self.hardware.cards.remove(job, on, &mut self.hardware.changed);
         }
@@ -550,6 +558,8 @@ impl<'s> Engine<'s> {
             gpu_utilization_mean: meter.utilization_mean(self.scenario.cluster.gpu_count()),
             rescales: totals.rescales,
             migrations: totals.migrations,
+            restarts_max: totals.restarts_max,
+            early_stops: totals.early_stops,
             restart_gpu_h: (totals.restart_gpu_us as f64 / 3.6e3).round() / 1e6,
             wall_s: 0.0,
             rejected: totals.rejected.len(),

@@ -87,6 +87,11 @@ pub struct PolicyOutcome {
     pub rescales: usize,
     /// Preemptions followed by a new placement.
     pub migrations: usize,
+    /// Most restarts of one completed job.
+    pub restarts_max: u32,
+    /// Stops of completed jobs by a plan before they had run for ten times their restart cost, for whatever
+    /// reason; preemption counts.
+    pub early_stops: u32,
     /// GPU hours of restarts, without progress.
     pub restart_gpu_h: f64,
     /// Duration of the simulation; measured by the caller.

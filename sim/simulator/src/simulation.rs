@@ -91,7 +91,7 @@ pub enum Forecast {
     Perfect,
 }
 
-/// Which restarts take time ([`wattle_placer::allocation::restart_cost`]). Policies account for all
+/// Which restarts take time ([`wattle_placer::state::restarts::typical_cost`]). Policies account for all
 /// of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Restarts {

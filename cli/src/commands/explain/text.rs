@@ -23,6 +23,7 @@ pub(super) fn describe(
     let mut lines = vec![state(record), consumption(view, now), request(record)];
     lines.push(basis(record, surface, prediction));
     lines.extend(other_gpu_types(record, surface));
+    lines.extend(restarts(record));
     if !all_measured.is_empty() {
         lines.push(String::new());
         lines.push("measured, and predicted at its placement:".to_owned());
@@ -149,6 +150,20 @@ fn basis(record: &JobRecord, surface: Option<&Surface>, prediction: Option<&Pred
         None if record.phase.is_final() => "it ended without a prediction".to_owned(),
         None => "no prediction yet".to_owned(),
     }
+}
+
+/// Its restarts, the stops before it had settled, and the predicted cost of the next restart.
+fn restarts(record: &JobRecord) -> Option<String> {
+    let cost_s = record.restart_cost_ms.filter(|_| record.attempt > 0)? as f64 / 1e3;
+    let mut text = format!("restarts: {}", record.restart_count());
+    if record.early_stops > 0 {
+        text.push_str(&format!(", {} before it had settled", record.early_stops));
+    }
+    if let Some(last) = record.restarts.last() {
+        text.push_str(&format!("; the last one cost {}", span(last.cost_ms as f64 / 1e3)));
+    }
+    text.push_str(&format!("; predicted cost of the next: {}", span(cost_s)));
+    Some(text)
 }
 
 /// The data of the surfaces on other GPU types.

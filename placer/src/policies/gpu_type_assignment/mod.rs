@@ -9,8 +9,8 @@
 //! * A queued job gets the type on which the sum of values grows most, in arrival order. Then single
 //!   jobs move and pairs of jobs swap as long as the sum grows.
 //! * A running job moves only if it gains more than the cost of its restart
-//!   ([`crate::allocation::restart_cost`]), spread over an hour or the rest of its run. A job that
-//!   cannot stop, that started at this instant or that is on its way to a type does not move.
+//!   ([`crate::state::restarts`]), spread over an hour or the rest of its run. A job that cannot stop, that
+//!   has not settled ([`crate::allocation::settling`]) or that is on its way to a type does not move.
 //! * Running jobs keep their GPUs as long as the other jobs find some of another type.
 //! * A job without room gets GPUs of a type for which it has no surface, if there are some: only a run
 //!   can measure it there.
@@ -26,7 +26,7 @@ use std::rc::Rc;
 use wattle_common::job::GpuSetting;
 
 use crate::allocation::feasibility::some_node_suits;
-use crate::allocation::restart_cost;
+use crate::allocation::settling::{SIZE_LASTS_S, is_held, restart_cost};
 use crate::allocation::transition::Target;
 use crate::plan::input::PlanningInput;
 use crate::plan::reason::Reason;
@@ -38,9 +38,6 @@ use crate::state::job::{Job, State};
 use crate::state::job_forecast::remaining_alone;
 use crate::state::operating_points::OperatingPoints;
 
-/// A job is expected to stay on a type for this long or until it completes, s. The cost of a move is
-/// spread over that time.
-const STAY_S: f64 = 3_600.0;
 /// The greatest cost of a move, as a share of the job's progress during that time.
 const MOVE_COST_MAX: f64 = 0.5;
 
@@ -121,16 +118,16 @@ fn candidates(
 
 /// Whether a job may move to another type, and the cost of the move.
 fn move_cost(input: PlanningInput<'_>, job: &Job) -> (bool, f64) {
-    let State::Running { on, since, .. } = &job.state else {
+    let State::Running { on, .. } = &job.state else {
         // Either on its way to a type, or free to choose.
         return (job.next_gpu_type.is_none(), 0.0);
     };
-    if !job.facts.can_stop || *since == input.now() {
+    if !job.facts.can_stop || is_held(input, job) {
         return (false, 0.0);
     }
     let left = remaining_alone(input.now(), job, on.gpu_count(), on.node_count());
-    let stay_s = left.map_or(STAY_S, |left| left.as_secs_f64().clamp(1.0, STAY_S));
-    let restart_s = restart_cost::restart(on.gpu_count()).as_secs_f64();
+    let stay_s = left.map_or(SIZE_LASTS_S, |left| left.as_secs_f64().clamp(1.0, SIZE_LASTS_S));
+    let restart_s = restart_cost(input, job, on.gpu_count()).as_secs_f64();
     let share = (restart_s / stay_s).min(MOVE_COST_MAX);
     (true, -(1.0 - share).ln())
 }

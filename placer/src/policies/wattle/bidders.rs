@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::allocation::settling::SIZE_LASTS_S;
 use crate::plan::input::PlanningInput;
 use crate::policies::elastic::ElasticJob;
 use crate::policies::wattle::knapsack::{ChangeCost, Choice, Item, UNSERVED_PENALTY};
@@ -19,9 +20,6 @@ use crate::state::operating_points::OperatingPoints;
 /// before other jobs get more than theirs.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_S: f64 = 3_600.0;
-/// A size is expected to last this long or until the job completes, s. The cost of a change is spread over
-/// that time.
-const SIZE_LASTS_S: f64 = 3_600.0;
 /// The greatest cost of a change, as a share of the job's earnings during that time.
 const CHANGE_COST_MAX: f64 = 0.5;
 /// The share of its age that does not count for a job of unknown length. Its remaining work is estimated
@@ -54,8 +52,12 @@ pub(super) struct Bidder<'a> {
     pub(super) gpus_min: u32,
     /// The least speed with which it meets its deadline.
     pub(super) speed_min: f64,
-    /// Its size if it started at this instant. It keeps it, since nothing has been learned since.
-    pub(super) just_started: Option<u32>,
+    /// Its size if it has not settled ([`crate::allocation::settling`]). It keeps it.
+    pub(super) held: Option<u32>,
+    /// Sizes that it left and that nothing new is known of.
+    tried_sizes: Vec<u32>,
+    /// Its restart cost over the formula's.
+    pub(super) restart_factor: f64,
     /// Whether it has priority or has waited for too long.
     is_overdue: bool,
 }
@@ -67,7 +69,9 @@ impl Bidder<'_> {
 
     /// Whether it may get this many GPUs.
     fn may_have(&self, gpus: u32) -> bool {
-        gpus >= self.gpus_min && self.fixed_size.is_none_or(|size| size == gpus)
+        gpus >= self.gpus_min
+            && self.fixed_size.or(self.held).is_none_or(|size| size == gpus)
+            && !self.tried_sizes.contains(&gpus)
     }
 }
 
@@ -161,20 +165,18 @@ fn bidder<'a>(
     let waited_s = age_s - ran_s;
     let is_overdue =
         job.facts.priority > 0 || waited_s > PATIENCE * remaining.total_s / least + PATIENCE_S;
+    let restart_factor = input.state.restart_cost_factor(job);
     let speed_min = job.facts.deadline.map_or(0.0, |deadline| {
         let window_s = deadline.since(input.now()).as_secs_f64();
-        let restart_s = curve.sizes.iter().map(|size| size.restart_s).fold(0.0, f64::max);
+        let restart_s =
+            restart_factor * curve.sizes.iter().map(|size| size.restart_s).fold(0.0, f64::max);
         // With time for one change of size; else without; else the deadline is lost.
         let speeds = [window_s - restart_s, window_s].map(|window_s| work / window_s.max(1e-9));
         let possible =
             |speed: &f64| *speed > 0.0 && window_s > restart_s && *speed <= curve.speed_max();
         speeds.into_iter().find(possible).unwrap_or(0.0)
     });
-    let just_started = match &job.state {
-        State::Running { on, since, .. } if *since == input.now() => Some(on.gpu_count()),
-        _ => None,
-    };
-    let kept = just_started.and_then(|gpus| curve.sizes.iter().find(|size| size.gpus == gpus));
+    let kept = elastic.held.and_then(|gpus| curve.sizes.iter().find(|size| size.gpus == gpus));
     let is_too_slow = kept.is_some_and(|size| size.speed_max() < speed_min);
     Bidder {
         key: elastic.key,
@@ -190,7 +192,9 @@ fn bidder<'a>(
         fixed_size: elastic.fixed_size,
         gpus_min: elastic.fixed_size.unwrap_or(0),
         speed_min: if is_too_slow { 0.0 } else { speed_min },
-        just_started: kept.map(|size| size.gpus),
+        held: kept.map(|size| size.gpus),
+        tried_sizes: elastic.tried_sizes.clone(),
+        restart_factor,
         is_overdue,
     }
 }
@@ -260,7 +264,8 @@ pub(super) fn knapsack_item(
         let Some(point) = size.best_point(bid.work_price, bidder.speed_min) else { continue };
         let value = point.at(bid.work_price);
         choices.push(Choice { gpus: size.gpus, value });
-        costs.push(change_cost(value, size.restart_s, bid.done_in_s));
+        let restart_s = size.restart_s * bidder.restart_factor;
+        costs.push(change_cost(value, restart_s, bid.done_in_s));
     }
     let changes = ChangeCost { costs, has_run: bidder.has_run() };
     let meant = bidder.job.intended_gpus().unwrap_or(0);

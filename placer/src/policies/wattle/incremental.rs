@@ -241,7 +241,7 @@ fn bid_for_free(
     let curve =
         OperatingCurve::new(points, points.unit_rate()?, charge, joule, cleared.largest_set)?;
     let forecast = PriceForecast { long_run: LONG_RUN_PRICE, tau_s: cleared.tau_s };
-    let elastic = ElasticJob { key, job, points, fixed_size: None };
+    let elastic = ElasticJob::new(key, job, points);
     let (bidder, mut class) = single_bidder(input, &elastic, &curve);
     class.gpus_max = free;
     let mut market = Market { curves: vec![curve], classes: vec![class], forecast };

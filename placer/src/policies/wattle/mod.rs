@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::allocation::capacity::{FreeCapacity, NodeCounts, Scope};
+use crate::allocation::settling::plan_when_settled;
 use crate::allocation::transition::Target;
 use crate::plan::input::{PlanningInput, PolicyCache};
 use crate::plan::{Blocked, Plan, reason::Reason};
@@ -80,7 +81,12 @@ impl Policy for Wattle {
     }
 
     fn solve(&self, input: PlanningInput<'_>) -> Plan {
-        solve_incremental(input).unwrap_or_else(|| solve_full(input))
+        let mut plan = solve_incremental(input).unwrap_or_else(|| solve_full(input));
+        // While jobs wait, arrivals and completions lead to rounds soon enough.
+        if plan.blocked.is_none() {
+            plan_when_settled(input, &mut plan);
+        }
+        plan
     }
 }
 
@@ -160,7 +166,7 @@ fn jobs_returning_to_queue(input: PlanningInput<'_>) -> impl Iterator<Item = Ela
         let stops = matches!(job.state, State::Stopping { .. }) && job.next_gpus.is_none();
         let mut nodes = input.state.nodes().iter();
         let exists = nodes.any(|node| node.facts.gpu_type == points.gpu_type);
-        (stops && exists).then_some(ElasticJob { key, job, points, fixed_size: None })
+        (stops && exists).then_some(ElasticJob::new(key, job, points))
     })
 }
 

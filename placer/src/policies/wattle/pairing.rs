@@ -38,9 +38,9 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// The size that both keep because they started together at this instant.
-    pub(super) fn just_started(&self, bidders: &[Bidder<'_>]) -> Option<u32> {
-        bidders[self.a].just_started.or(bidders[self.b].just_started)
+    /// The size that both keep, because one of them has not settled.
+    pub(super) fn held(&self, bidders: &[Bidder<'_>]) -> Option<u32> {
+        bidders[self.a].held.or(bidders[self.b].held)
     }
 }
 
@@ -112,7 +112,8 @@ impl Evaluation<'_, '_> {
     ) -> Option<Candidate> {
         let (a, b) = ordered(a, b, self.bidders);
         let (one, two) = (&self.bidders[a], &self.bidders[b]);
-        if were_parted(one.job, two.job) {
+        let both_held = one.held.is_some() && two.held.is_some();
+        if were_parted(one.job, two.job) || (both_held && run_on_different_gpus(one.job, two.job)) {
             return None;
         }
         let memory_mib = one.job.memory_mib_max()? + two.job.memory_mib_max()?;
@@ -122,9 +123,9 @@ impl Evaluation<'_, '_> {
         let curve = self.joint_curve(a, b)?;
         let bids = [&self.bids[one.class], &self.bids[two.class]];
         let apart = bids[0].surplus + bids[1].surplus;
-        let gpus_min = one.gpus_min.max(two.gpus_min);
+        let permitted = permitted_sizes(one, two);
         let mut together = apart;
-        for size in self.curves[curve].sizes.iter().filter(|size| size.gpus >= gpus_min) {
+        for size in self.curves[curve].sizes.iter().filter(|size| permitted(size.gpus)) {
             let rent = self.price * f64::from(size.gpus);
             // The bound saves the evaluation of sizes that cannot be better.
             if size.value_bound(bids) - rent > together
@@ -133,7 +134,7 @@ impl Evaluation<'_, '_> {
                 together = together.max(value - rent);
             }
         }
-        let keep = if started_together(one, two) { f64::INFINITY } else { keep };
+        let keep = if held_together(one, two) { f64::INFINITY } else { keep };
         let surplus = if keep.is_infinite() { keep } else { together - apart + keep };
         let is_valid = (apart.is_finite() || keep.is_infinite()) && surplus > 0.0;
         is_valid.then_some(Candidate { surplus, keep, a, b, curve, kind })
@@ -214,7 +215,8 @@ impl Pairing {
         let bids = [a, b].map(|bidder| market.bid(&market.classes[bidder.class], price));
         let gpus_min = a.gpus_min.max(b.gpus_min);
         let mut best = (0, if gpus_min > 0 { f64::NEG_INFINITY } else { 0.0 });
-        for size in self.curves[pair.curve].sizes.iter().filter(|size| size.gpus >= gpus_min) {
+        let permitted = permitted_sizes(a, b);
+        for size in self.curves[pair.curve].sizes.iter().filter(|size| permitted(size.gpus)) {
             let point = size.best_point([&bids[0], &bids[1]], [a.speed_min, b.speed_min]);
             let Some((_, value)) = point else { continue };
             let gain = value - price * f64::from(size.gpus);
@@ -247,12 +249,14 @@ impl Pairing {
         let mut choices = vec![Choice { gpus: 0, value: unserved }];
         let mut changes =
             both.map(|bidder| ChangeCost { costs: vec![0.0], has_run: bidder.has_run() });
-        for size in self.curves[pair.curve].sizes.iter().filter(|size| size.gpus >= gpus_min) {
+        let permitted = permitted_sizes(both[0], both[1]);
+        for size in self.curves[pair.curve].sizes.iter().filter(|size| permitted(size.gpus)) {
             let Some((point, value)) = size.best_point(bids, speeds_min) else { continue };
             choices.push(Choice { gpus: size.gpus, value });
             for (k, change) in changes.iter_mut().enumerate() {
                 let earnings = bids[k].work_price * point.speeds[k];
-                change.costs.push(change_cost(earnings, size.restart_s, bids[k].done_in_s));
+                let restart_s = size.restart_s * both[k].restart_factor;
+                change.costs.push(change_cost(earnings, restart_s, bids[k].done_in_s));
             }
         }
         let present = both.map(|bidder| {
@@ -309,7 +313,6 @@ fn groups(bidders: &[Bidder<'_>]) -> Vec<Vec<usize>> {
         // A pair of which one job cannot stop could not be undone.
         let may_share = !bidder.job.facts.exclusive
             && bidder.job.facts.can_stop
-            && bidder.just_started.is_none()
             && may_share(bidder.job)
             && memory_mib.is_some();
         if !may_share || (has_bounds && !one_by_one) {
@@ -350,10 +353,17 @@ fn co_tenants(bidders: &[Bidder<'_>], moved: &BTreeSet<JobKey>) -> Vec<(usize, u
     pairs
 }
 
-/// Whether co-tenants started together at this instant. They stay together.
-fn started_together(a: &Bidder<'_>, b: &Bidder<'_>) -> bool {
-    let just_started = a.just_started.is_some() || b.just_started.is_some();
-    just_started && a.job.state.gpus() == b.job.state.gpus()
+/// The sizes that a pair may have: that of a job that has not settled, or any.
+fn permitted_sizes(a: &Bidder<'_>, b: &Bidder<'_>) -> impl Fn(u32) -> bool + use<> {
+    let (least, held) = (a.gpus_min.max(b.gpus_min), a.held.or(b.held));
+    move |gpus| gpus >= least && held.is_none_or(|size| size == gpus)
+}
+
+/// Whether two jobs are co-tenants of which one has not settled. They stay together.
+fn held_together(a: &Bidder<'_>, b: &Bidder<'_>) -> bool {
+    (a.held.is_some() || b.held.is_some())
+        && a.job.state.gpus().is_some()
+        && a.job.state.gpus() == b.job.state.gpus()
 }
 
 fn run_on_different_gpus(a: &Job, b: &Job) -> bool {

@@ -32,30 +32,27 @@ pub(super) struct Allotment {
 }
 
 impl Allotment {
-    /// Whether a job gets another size than the one it started with at this instant.
-    fn moves_just_started(&self, bidders: &[Bidder<'_>], pairs: &[Pair]) -> bool {
-        let moves = |started: Option<u32>, gpus: u32| started.is_some_and(|size| size != gpus);
-        self.exclusive.iter().any(|&(index, gpus)| moves(bidders[index].just_started, gpus))
-            || self
-                .pairs
-                .iter()
-                .any(|&(index, gpus)| moves(pairs[index].just_started(bidders), gpus))
+    /// Whether a job that has not settled gets another size.
+    fn moves_held(&self, bidders: &[Bidder<'_>], pairs: &[Pair]) -> bool {
+        let moves = |held: Option<u32>, gpus: u32| held.is_some_and(|size| size != gpus);
+        self.exclusive.iter().any(|&(index, gpus)| moves(bidders[index].held, gpus))
+            || self.pairs.iter().any(|&(index, gpus)| moves(pairs[index].held(bidders), gpus))
     }
 }
 
 impl Rounding<'_, '_> {
-    /// The number of GPUs of every job and pair. A job that started at this instant is not moved.
+    /// The number of GPUs of every job and pair. A job that has not settled is not moved.
     pub(super) fn round_to_blocks(&self) -> Allotment {
         let allotment = self.round(false);
-        if allotment.moves_just_started(self.bidders, &self.pairing.pairs) {
+        if allotment.moves_held(self.bidders, &self.pairing.pairs) {
             return self.round(true);
         }
         allotment
     }
 
-    /// Jobs that cannot stop keep their size; with `keep_just_started` so do jobs that started at this
-    /// instant.
-    fn round(&self, keep_just_started: bool) -> Allotment {
+    /// Jobs that cannot stop keep their size; with `keep_held` so do jobs that have not
+    /// settled.
+    fn round(&self, keep_held: bool) -> Allotment {
         let Self { bidders, pairing, bids, price, .. } = *self;
         let mut is_paired = vec![false; bidders.len()];
         pairing.paired().for_each(|index| is_paired[index] = true);
@@ -64,7 +61,7 @@ impl Rounding<'_, '_> {
         let mut open = Vec::with_capacity(bidders.len());
         for index in (0..bidders.len()).filter(|&index| !is_paired[index]) {
             let bidder = &bidders[index];
-            match bidder.fixed_size.or(bidder.just_started.filter(|_| keep_just_started)) {
+            match bidder.fixed_size.or(bidder.held.filter(|_| keep_held)) {
                 Some(gpus) => allotment.exclusive.push((index, gpus)),
                 None => {
                     let curve = &self.market.curves[bidder.curve];
@@ -75,7 +72,7 @@ impl Rounding<'_, '_> {
         }
         let mut open_pairs = Vec::new();
         for (index, pair) in pairing.pairs.iter().enumerate() {
-            match pair.just_started(bidders).filter(|_| keep_just_started) {
+            match pair.held(bidders).filter(|_| keep_held) {
                 Some(gpus) => allotment.pairs.push((index, gpus)),
                 None => {
                     items.push(pairing.knapsack_item(pair, bidders, bids, price));

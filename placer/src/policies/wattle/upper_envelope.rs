@@ -11,10 +11,10 @@
 
 use wattle_common::job::GpuSetting;
 
-use crate::allocation::restart_cost;
 use crate::plan::input::PlanningInput;
 use crate::power::energy_cost::Charge;
 use crate::state::operating_points::OperatingPoints;
+use crate::state::restarts::typical_cost;
 
 /// A line `slope * x - cost`, with the least `x` at which it is the highest of its envelope.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ pub(super) fn highest<T>(envelope: &[Line<T>], x: f64) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct SizeCurve {
     pub(super) gpus: u32,
-    /// Seconds without progress after a start on them.
+    /// Seconds without progress after a start on them, by the formula. A job's own cost is a multiple.
     pub(super) restart_s: f64,
     /// The envelope of surplus over the value of work: the slope is the speed, the cost that of energy.
     pub(super) points: Vec<Line<GpuSetting>>,
@@ -149,7 +149,7 @@ impl<'a> OperatingCurve<'a> {
                 points.iter().for_each(|p| add_cost(p.steps_per_s / unit, charge.watts(p)));
             }
             let points = envelope.iter().map(|line| line.with_label(line.label.0)).collect();
-            let restart_s = restart_cost::restart(gpus).as_secs_f64();
+            let restart_s = typical_cost(gpus).as_secs_f64();
             sizes.push(SizeCurve { gpus, restart_s, points });
         }
         let is_valid = unit.is_finite() && unit > 0.0 && !sizes.is_empty();

@@ -18,6 +18,7 @@ impl LimitedPlan<'_> {
             again_at: self.plan.again_at,
             blocked: self.plan.blocked.clone(),
             deferred: self.plan.deferred,
+            price: self.plan.price,
             cache: self.plan.cache.clone(),
         };
         for decision in &self.plan.decisions {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::Site;
+use crate::support::{SETTLED, Site};
 use wattle_common::Timestamp;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_placer::{Decision, GpuSet, JobFacts, JobKey, NodeKey, policy};
@@ -100,6 +100,7 @@ fn tiresias_separates_co_tenants_of_another_policy() {
     for (key, on) in jobs.map(together) {
         site.job_restored(key, on, GpuSetting::DEFAULT, Timestamp::EPOCH, false);
     }
+    site.pass(SETTLED);
     expect_test::expect![[r#"
         other stopped for 2: share: 2 GPUs
         other on n0:2,3: share: 2 GPUs
@@ -142,6 +143,7 @@ fn gandiva_pairs_only_if_demand_exceeds_the_gpus() {
     // A pair whose new prediction is below the threshold is separated.
     let a = site.job_key(&"a".parse().unwrap()).unwrap();
     learn(&mut site, a, 2);
+    site.pass(SETTLED);
     expect_test::expect![[r#"
         heavy stopped: 2 jobs have precedence
         heavy waits: 2 jobs have precedence
@@ -169,6 +171,7 @@ fn gandiva_separates_pairs_once_all_jobs_fit() {
         .collect();
     let [alone] = alone[..] else { panic!("two of three share: {alone:?}") };
     site.job_ended(alone);
+    site.pass(SETTLED);
     let plans = settle(&mut site, &*gandiva);
     assert!(plans.contains("stopped for 1"), "{plans}");
     assert!(site.nodes().iter().all(|node| node.tenants(0).len() == 1), "{plans}");
@@ -186,6 +189,7 @@ fn afs_doubles_the_job_that_gains_most_per_gpu_and_shrinks_it_for_new_jobs() {
         heavy on n0:4,5,6,7: share: 4 GPUs
     "#]]
     .assert_eq(&settle(&mut site, &*afs));
+    site.pass(SETTLED);
     for name in ["x", "y"] {
         arrive(&mut site, ranging(name, 2, 2), Some(1));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::support::Site;
+use crate::support::{SETTLED, Site};
 use proptest::prelude::*;
 use wattle_common::job::{GpuRequest, GpuSetting};
 use wattle_common::{Frequency, Power, Timestamp};
@@ -249,6 +249,7 @@ fn no_job_is_observed_with_a_job_that_is_held_back() {
     let [runs, moved, new] =
         ["runs", "moved", "new"].map(|name| arrive(&mut site, facts(name, 1), Some(0)));
     round(&mut site, &Constant(vec![starts(runs, 0b10, false), starts(moved, 0b100, false)]));
+    site.pass(SETTLED);
     let reason = Reason::Share { gpus: 1 };
     let stop = Decision::Stop { job: moved, next_gpus: Some(1), next_gpu_type: None, reason };
     round(&mut site, &Constant(vec![stop]));

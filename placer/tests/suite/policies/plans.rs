@@ -1,12 +1,18 @@
 //! Invariants of every plan of every policy.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::Site;
 use proptest::prelude::*;
+use wattle_common::Power;
 use wattle_common::job::GpuRequest;
 use wattle_placer::policies::NAMES;
-use wattle_placer::{JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness, policy};
+use wattle_placer::{
+    Decision, GpuPower, GridForecast, JobFacts, JobKey, NodeFacts, Progress, State, Wakefulness,
+    check, policy, solve,
+};
 
 use crate::policies::helpers::{arrive, cluster, decide_until_empty, facts, learn, node};
 
@@ -92,7 +98,10 @@ pub(super) fn happen(site: &mut Site, sizes: &[u32], name: String, step: Step) {
             let request = GpuRequest { min: gpus, max: gpus * times };
             // Derived from the deadline, so that recorded failures reproduce.
             let priority = u8::from(deadline_s.is_some_and(|s| s % 4 == 0));
+            // Only the stages around the policy read it.
+            let slack = deadline_s.filter(|s| s % 3 == 0).map(|_| Duration::from_secs(7_200));
             let facts = JobFacts {
+                slack,
                 request,
                 exclusive,
                 // Derived from the number in the name, so that recorded failures reproduce.
@@ -181,6 +190,81 @@ proptest! {
                     site.job_stopped(key);
                     decide_until_empty(&mut site, &*policy);
                 }
+            }
+        }
+    }
+}
+
+/// Limits of a round: bounds on power in watts, and whether the grid is dirty.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    power_max: Option<u64>,
+    admission_limit: Option<u64>,
+    preemption_limit: Option<u64>,
+    is_dirty: bool,
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let watts = || prop::option::weighted(0.3, 100u64..3_000);
+    (watts(), watts(), watts(), any::<bool>()).prop_map(
+        |(power_max, admission_limit, preemption_limit, is_dirty)| Limits {
+            power_max,
+            admission_limit,
+            preemption_limit,
+            is_dirty,
+        },
+    )
+}
+
+impl Limits {
+    fn apply(self, site: &mut Site) {
+        let limits = &mut site.limits;
+        limits.power_max = self.power_max.map(Power::from_w);
+        limits.caps_enforced = self.power_max.is_some();
+        limits.admission_limit = self.admission_limit.map(Power::from_w);
+        limits.preemption_limit = self.preemption_limit.map(Power::from_w);
+        let later = |h: u64| site.state.now() + Duration::from_secs(3_600 * h);
+        limits.grid = self.is_dirty.then(|| {
+            let expected = (0..24).map(|h| (later(h), if h == 0 { 500.0 } else { 100.0 }));
+            Arc::new(GridForecast { now: 500.0, until: later(1), expected: expected.collect() })
+        });
+    }
+}
+
+proptest! {
+    /// A job without a checkpoint signal runs until it ends, under every policy and every limit: a power
+    /// limit and a budget stop other jobs, lower caps and hold back starts.
+    #[test]
+    fn jobs_without_a_checkpoint_are_never_stopped(
+        sizes in prop::collection::vec(prop_oneof![Just(2u32), Just(4)], 1..4),
+        steps in prop::collection::vec((step(), limits()), 1..40),
+        name in spelling(),
+    ) {
+        let policy = policy(&name).unwrap();
+        let mut site = cluster(&sizes);
+        let power = GpuPower {
+            idle: Power::from_w(40),
+            most: Power::from_w(250),
+            cap_min: Some(Power::from_w(100)),
+            host: Power::from_w(300),
+        };
+        site.gpu_power_known(BTreeMap::from([("v100".to_owned(), power)]));
+        for (i, (step, limits)) in steps.into_iter().enumerate() {
+            // The user may stop any job; that is not the policy's decision.
+            if !matches!(step, Step::IsStopped(_)) {
+                happen(&mut site, &sizes, format!("j{i}"), step);
+            }
+            limits.apply(&mut site);
+            for _ in 0..3 {
+                let plan = solve(policy.as_ref(), site.input());
+                prop_assert_eq!(check(site.input(), &plan), []);
+                for decision in &plan.decisions {
+                    let stops = matches!(decision, Decision::Stop { .. } | Decision::Undo { .. });
+                    let can_stop = site.job(decision.job()).unwrap().facts.can_stop;
+                    prop_assert!(!stops || can_stop, "{name}: {decision:?}");
+                }
+                site.apply(&plan);
+                site.complete_stops();
             }
         }
     }

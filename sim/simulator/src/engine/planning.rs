@@ -1,7 +1,7 @@
 //! Planning at one instant: plans of the controller are checked and applied until a plan is empty.
 
 use wattle_common::Timestamp;
-use wattle_placer::allocation::restart_cost::restart;
+use wattle_placer::state::restarts::typical_cost;
 use wattle_placer::{Decision, GpuSet, Plan, Reads, Reason};
 
 use crate::cards::Shape;
@@ -161,7 +161,7 @@ impl Engine<'_> {
                 Restarts::MovesFree => before == gpus,
                 Restarts::Free => true,
             };
-            let restart_us = if free { 0 } else { us(restart(gpus)) };
+            let restart_us = if free { 0 } else { us(typical_cost(gpus)) };
             running.resume_us = now_us + restart_us;
             self.totals.restart_gpu_us += restart_us * u64::from(gpus);
             self.totals.rescales += usize::from(before != gpus);

@@ -10,4 +10,5 @@ mod measured;
 mod peer;
 mod recording;
 mod runs;
+mod settling;
 mod traces;

@@ -1,0 +1,165 @@
+//! Settling: when a job may be moved or resized, and to which sizes. The same for every policy.
+//!
+//! * A running job is neither moved nor resized until it has run for [`RUNS_FOR`] times the predicted cost of
+//!   its restart ([`crate::state::restarts`]). Exempt are a job that would miss its deadline at its size,
+//!   failed GPUs, and stops by limits on power, budgets and carbon deferral.
+//! * A co-location trial ends with its epoch: an undone job was started for that trial.
+//! * Preemption by rank is not delayed, under `srtf` and `tiresias` by their ranks and under `afs`, `powerflow`
+//!   and `greenflow` by arrival: a longer wait of the job that comes first costs more than a restart.
+//!   `wattle` ranks no jobs; all its stops are reallocations, and none comes before the job has settled.
+//! * A size that a job left is not tried again unless what is known of it has changed significantly
+//!   ([`Knowledge::differs_from`](crate::state::restarts::Knowledge::differs_from)).
+//! * A job grows only if that saves more time than the restart takes, within the rest of its run, or an hour
+//!   where that is unknown. `wattle` compares costs and gains itself.
+
+use std::time::Duration;
+
+use wattle_common::Timestamp;
+
+use crate::plan::input::PlanningInput;
+use crate::plan::{Decision, Plan};
+use crate::state::cluster::ClusterState;
+use crate::state::job::{Job, State};
+use crate::state::job_forecast::{end, remaining_alone};
+use crate::state::operating_points::OperatingPoints;
+
+/// A job runs for this many times its restart cost before it is moved: our own choice, which bounds the
+/// share of time lost in restarts to a tenth.
+pub const RUNS_FOR: u32 = 10;
+/// A size is expected to last this long, if the rest of the run is unknown or longer, s.
+pub(crate) const SIZE_LASTS_S: f64 = 3_600.0;
+
+/// When a running job may be moved; `None` for a job that does not run.
+#[must_use]
+pub fn settles_at(state: &ClusterState, job: &Job) -> Option<Timestamp> {
+    match &job.state {
+        State::Running { on, since, .. } => {
+            Some(*since + state.restart_cost(job, on.gpu_count()) * RUNS_FOR)
+        }
+        State::Queued | State::Stopping { .. } => None,
+    }
+}
+
+/// Until when a running job keeps its GPUs; `None` if it may be moved now. A job that started at this instant
+/// keeps them in any case: nothing has been learned since, and plans must come to an end.
+pub(crate) fn held_until(input: PlanningInput<'_>, job: &Job) -> Option<Timestamp> {
+    let State::Running { since, .. } = &job.state else { return None };
+    let until = settles_at(input.state, job)?;
+    let just_started = *since == input.now();
+    if !just_started && has_failed_gpus(input, job) {
+        return None;
+    }
+    (just_started || (input.now() < until && !misses_deadline(input, job))).then_some(until)
+}
+
+/// Whether a running job keeps its GPUs for now.
+pub(crate) fn is_held(input: PlanningInput<'_>, job: &Job) -> bool {
+    held_until(input, job).is_some()
+}
+
+fn has_failed_gpus(input: PlanningInput<'_>, job: &Job) -> bool {
+    let on = job.state.gpus().into_iter().flat_map(|on| &on.by_node);
+    on.into_iter().any(|here| here.gpus & !input.state.node(here.node).facts.healthy != 0)
+}
+
+/// Whether a running job would miss its deadline on its GPUs.
+fn misses_deadline(input: PlanningInput<'_>, job: &Job) -> bool {
+    let (Some(deadline), Some(on)) = (job.facts.deadline, job.state.gpus()) else { return false };
+    end(input.now(), job, on.gpu_count(), on.node_count(), 1.0).is_some_and(|end| end > deadline)
+}
+
+/// The sizes that a job left and that nothing new is known of.
+pub(crate) fn tried_sizes(
+    input: PlanningInput<'_>,
+    job: &Job,
+    points: &OperatingPoints,
+) -> Vec<u32> {
+    let Some(present) = job.intended_gpus().filter(|_| !job.restarts.left_sizes.is_empty()) else {
+        return Vec::new();
+    };
+    let now = input.state.knowledge(Some(points), input.limits.price);
+    let left = job.restarts.left_sizes.iter();
+    left.filter(|left| *left.gpu_type == *points.gpu_type && left.gpus != present)
+        .filter(|left| !now.differs_from(&left.known, left.gpus, present))
+        .map(|left| left.gpus)
+        .collect()
+}
+
+/// The least rate at which growth pays for a restart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    /// The present size.
+    present: u32,
+    /// Its rate, steps per second.
+    rate: f64,
+    /// How long the next size lasts, s.
+    lasts_s: f64,
+    restart_factor: f64,
+}
+
+impl Growth {
+    /// The rule for a running job; `None` for another one.
+    pub(crate) fn of(
+        input: PlanningInput<'_>,
+        job: &Job,
+        points: &OperatingPoints,
+    ) -> Option<Self> {
+        let State::Running { on, .. } = &job.state else { return None };
+        let present = on.gpu_count();
+        let rates = points.with_gpus(present).iter().map(|point| point.steps_per_s);
+        let rate = rates.reduce(f64::max)?;
+        let left = remaining_alone(input.now(), job, present, on.node_count());
+        let lasts_s = left.map_or(SIZE_LASTS_S, |left| left.as_secs_f64().min(SIZE_LASTS_S));
+        let restart_factor = input.state.restart_cost_factor(job);
+        Some(Self { present, rate, lasts_s, restart_factor })
+    }
+
+    /// Whether this size saves more time than the restart takes, at a rate in steps per second.
+    pub(crate) fn pays(&self, gpus: u32, rate: f64) -> bool {
+        let restart_s = crate::state::restarts::typical_cost(gpus).as_secs_f64();
+        gpus <= self.present
+            || self.lasts_s * (1.0 - self.rate / rate) > restart_s * self.restart_factor
+    }
+}
+
+/// The decisions of a plan that move a job before it has settled.
+pub(crate) fn early_moves<'p>(
+    input: PlanningInput<'p>,
+    plan: &'p Plan,
+) -> impl Iterator<Item = &'p Decision> {
+    plan.decisions.iter().filter(move |decision| {
+        // A job that continues at once is moved or resized; one that waits was preempted.
+        matches!(decision, Decision::Stop { next_gpus: Some(_), .. })
+            && input.state.job(decision.job()).is_some_and(|job| is_held(input, job))
+    })
+}
+
+/// Removes the moves of jobs that have not settled from a policy's plan. Policies respect the rule
+/// themselves; an allocation that was decided earlier and is still being carried out may not.
+pub(crate) fn keep_settling_jobs(input: PlanningInput<'_>, plan: &mut Plan) {
+    let early: Vec<_> = early_moves(input, plan).map(Decision::job).collect();
+    if !early.is_empty() {
+        plan.decisions.retain(|decision| {
+            !(matches!(decision, Decision::Stop { .. }) && early.contains(&decision.job()))
+        });
+        plan.cache = None;
+    }
+}
+
+/// Plans again when the next job settles that runs or that this plan starts.
+pub(crate) fn plan_when_settled(input: PlanningInput<'_>, plan: &mut Plan) {
+    let running = input.state.running().filter(|(_, job)| job.facts.can_stop);
+    let held = running.filter_map(|(_, job)| held_until(input, job));
+    let starts = plan.decisions.iter().filter_map(|decision| {
+        let Decision::Start { job, on, .. } = decision else { return None };
+        let job = input.state.job(*job).filter(|job| job.facts.can_stop)?;
+        Some(input.now() + restart_cost(input, job, on.gpu_count()) * RUNS_FOR)
+    });
+    let next = held.chain(starts).filter(|until| *until > input.now()).min();
+    plan.again_at = plan.again_at.into_iter().chain(next).min();
+}
+
+/// The predicted cost of a restart of this job on this many GPUs.
+pub(crate) fn restart_cost(input: PlanningInput<'_>, job: &Job, gpus: u32) -> Duration {
+    input.state.restart_cost(job, gpus)
+}
