@@ -7,7 +7,7 @@
 //! * Preemption by rank is not delayed, under `srtf` and `tiresias` by their ranks and under `afs`, `powerflow`
 //!   and `greenflow` by arrival: a longer wait of the job that comes first costs more than a restart.
 //!   `wattle` ranks no jobs; all its stops are reallocations, and none comes before the job has settled.
-//! * A size that a job left is not tried again unless what is known of it has changed significantly
+//! * A size that a job left is tried again only after a significant change of the knowledge about it
 //!   ([`Knowledge::differs_from`](crate::state::restarts::Knowledge::differs_from)).
 //! * A job grows only if that saves more time than the restart takes, within the rest of its run, or an hour
 //!   where that is unknown. `wattle` compares costs and gains itself.

@@ -114,18 +114,18 @@ pub struct MeasuredRestart {
     pub cost: Duration,
 }
 
-/// A size that a job had and left for another, and what was known then.
+/// A size that a job had and left for another, and the knowledge at that time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeftSize {
     /// The size.
     pub gpus: u32,
     /// Its GPU type.
     pub gpu_type: Arc<str>,
-    /// What was known of it.
+    /// The knowledge when it left.
     pub known: Knowledge,
 }
 
-/// What is known when a job leaves a size. [`Knowledge::differs_from`] defines a significant change.
+/// The knowledge about the sizes of a job. [`Knowledge::differs_from`] defines a significant change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Knowledge {
     /// The sizes with their predicted steps per second, ascending.
@@ -247,7 +247,7 @@ impl Restarts {
         self.measured.push(measured);
     }
 
-    /// The job leaves a size. What was known at an earlier time is replaced.
+    /// The job leaves a size. An earlier entry of the size is replaced.
     pub(crate) fn left(&mut self, size: LeftSize) {
         self.left_sizes.retain(|known| known.gpus != size.gpus || known.gpu_type != size.gpu_type);
         self.left_sizes.push(size);

@@ -54,7 +54,7 @@ fn round(site: &mut Site, policy: &dyn Policy) -> Vec<Decision> {
 
 const UP_TO_FOUR: GpuRequest = GpuRequest { min: 1, max: 4 };
 
-/// The lone job of a new user: measurements fluctuate by a few per cent around no gain at all. Without the
+/// Measurements of a lone job fluctuate by a few per cent around no gain at all. Without the
 /// rule its sizes were 1, 4, 2, 4, 2, 4, 2, 1 in 13 minutes.
 #[test]
 fn a_job_without_gain_from_gpus_tries_no_size_twice() {
@@ -94,7 +94,7 @@ fn a_job_without_gain_from_gpus_tries_no_size_twice() {
     assert!(spans.iter().all(|span| *span >= SETTLES_S), "{sizes:?} after {spans:?} s");
 }
 
-/// A new user saw `wattle` move a job after 4 s.
+/// A measurement after 4 s makes eight GPUs the best size.
 #[test]
 fn no_policy_moves_a_job_before_ten_times_its_restart_cost() {
     for name in ["afs", "powerflow", "greenflow", "wattle"] {
@@ -167,7 +167,7 @@ fn a_deadline_a_limit_and_a_failed_gpu_do_not_wait() {
 }
 
 #[test]
-fn what_a_restart_costs_is_learned_and_delays_the_next_move() {
+fn learned_restart_costs_delay_the_next_move() {
     let mut site = cluster(8);
     let afs = policy("afs").unwrap();
     let job = arrive(&mut site, "a", GpuRequest { min: 1, max: 8 }, &[1.0, 0.5]);

@@ -42,7 +42,7 @@ fn sizes(world: &World) -> Vec<(usize, u64)> {
 /// 13 minutes in which measurements fluctuate by a few per cent around no gain from more GPUs. Without the
 /// rule the job restarted at nearly every measurement.
 #[test]
-fn a_lone_job_without_gain_from_gpus_comes_to_a_size() {
+fn a_lone_job_without_gain_from_gpus_settles() {
     for policy in ["afs", "powerflow", "wattle"] {
         let build: fn() -> Box<dyn Policy> = match policy {
             "afs" => || crate::policy("afs").unwrap(),
