@@ -287,6 +287,7 @@ impl<'r> Live<'r> {
             gpus: job.gpus,
             workload: Some(job.workload.clone()),
             exclusive: job.exclusive,
+            consents_to_sharing: true,
             priority: job.priority,
             checkpoint_signal: job.can_stop.then(|| "SIGUSR1".to_owned()),
             deadline_at_us: job.deadline.map(|at| Timestamp::EPOCH + at),
