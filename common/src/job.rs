@@ -133,6 +133,10 @@ pub struct JobSpec {
     /// consent ([`Sharing::Consented`]).
     #[serde(default, skip_serializing_if = "is_false")]
     pub consents_to_sharing: bool,
+    /// How much slower its GPUs may run it than at their default setting, per mille; absent: the cluster's aim
+    /// and budget decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slowdown_permille: Option<u32>,
     /// Priority: higher values are served first, equal values in order of submission.
     #[serde(default, skip_serializing_if = "is_default_priority")]
     pub priority: u8,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use wattle_common::aim::parse_slowdown;
 use wattle_common::id::SubmissionId;
 use wattle_common::job::{GpuRequest, JobSpec, check_signal};
 use wattle_common::messages::{JobRecord, Reply, SubmitJob};
@@ -59,6 +60,9 @@ pub(crate) struct Submit {
     /// Consent to sharing its GPUs with other jobs, where the site requires consent
     #[arg(long, conflicts_with = "exclusive")]
     share: bool,
+    /// How much slower than at the default cap and clock its GPUs may run it: 2% or 0.02
+    #[arg(long, value_name = "SHARE", value_parser = parse_slowdown)]
+    max_slowdown: Option<f64>,
     /// Priority from 0 to 100, higher first; equal priorities in order of submission
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
     priority: u8,
@@ -140,6 +144,11 @@ fn user_in(passwd: &str, id: &str) -> Option<String> {
     found.next()?.first().map(|name| (*name).to_owned())
 }
 
+/// A share in thousandths.
+fn permille(share: f64) -> u32 {
+    (share * 1e3).round() as u32
+}
+
 impl Submit {
     fn spec(self) -> anyhow::Result<JobSpec> {
         let program = self.command.first().map(String::as_str).unwrap_or_default();
@@ -161,6 +170,7 @@ impl Submit {
             gpus: self.gpus,
             exclusive: self.exclusive,
             consents_to_sharing: self.share,
+            max_slowdown_permille: self.max_slowdown.map(permille),
             priority: self.priority,
             deadline_at_us: self.deadline.map(|span| now + span),
             slack_ms: self.slack.map(|span| span.as_millis() as u64),

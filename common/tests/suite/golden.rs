@@ -90,6 +90,7 @@ fn spec() -> JobSpec {
         gpus: GpuRequest { min: 1, max: 2 },
         exclusive: false,
         consents_to_sharing: false,
+        max_slowdown_permille: None,
         priority: 0,
         deadline_at_us: Some(at(7_200)),
         slack_ms: None,

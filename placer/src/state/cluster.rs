@@ -432,7 +432,11 @@ impl ClusterState {
             // corrected.
             let read =
                 if job.facts.can_stop { OperatingPoints::optimistic } else { OperatingPoints::of };
-            let operating_points = Arc::new(read(&surface, job.facts.request));
+            let mut operating_points = read(&surface, job.facts.request);
+            if let Some(permille) = job.facts.max_slowdown_permille {
+                operating_points.limit_slowdown(f64::from(permille) / 1e3);
+            }
+            let operating_points = Arc::new(operating_points);
             let queued = job.state == State::Queued;
             self.surface_with_points_known(key, surface, operating_points);
             self.surface_revision += u64::from(!queued);

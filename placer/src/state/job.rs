@@ -27,6 +27,8 @@ pub struct JobFacts {
     pub exclusive: bool,
     /// Whether its owner consents to sharing its GPUs.
     pub consents_to_sharing: bool,
+    /// How much slower than at the default setting of the same GPUs it may run, per mille.
+    pub max_slowdown_permille: Option<u32>,
     /// Jobs of higher priority are placed first.
     pub priority: u8,
     /// Whether it can be preempted: it has a checkpoint signal.
@@ -55,6 +57,7 @@ impl JobFacts {
             request,
             exclusive: false,
             consents_to_sharing: false,
+            max_slowdown_permille: None,
             priority: 0,
             can_stop: false,
             deadline: None,
@@ -75,6 +78,7 @@ impl From<&JobSpec> for JobFacts {
             request: spec.gpus,
             exclusive: spec.exclusive,
             consents_to_sharing: spec.consents_to_sharing,
+            max_slowdown_permille: spec.max_slowdown_permille,
             priority: spec.priority,
             can_stop: spec.checkpoint_signal.is_some(),
             deadline: spec.deadline_at_us,

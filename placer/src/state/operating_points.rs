@@ -104,6 +104,19 @@ impl OperatingPoints {
         Self { gpu_type: surface.gpu_type.clone(), points: best.into_values().collect() }
     }
 
+    /// Removes the points that are slower than the default setting on the same GPUs by more than this share
+    /// of the run time: 0.05 for 5 %.
+    pub fn limit_slowdown(&mut self, max_slowdown: f64) {
+        let least = |point: &OperatingPoint, points: &[OperatingPoint]| {
+            let same = points.iter().filter(|other| other.gpus == point.gpus);
+            let default = same.filter(|other| other.setting.is_default());
+            default.map(|default| default.steps_per_s / (1.0 + max_slowdown)).next()
+        };
+        let all = self.points.clone();
+        self.points
+            .retain(|point| least(point, &all).is_none_or(|least| point.steps_per_s >= least));
+    }
+
     /// All points, sorted by GPUs, then by setting.
     #[must_use]
     pub fn points(&self) -> &[OperatingPoint] {
@@ -200,5 +213,21 @@ mod tests {
         assert!(points.with_gpus(2).is_empty());
         // Implausible rates are dropped.
         assert_eq!(points.with_gpus(6).len(), 1);
+    }
+
+    #[test]
+    fn a_bound_on_slowdown_removes_slower_settings() {
+        let points = vec![
+            point(1, 1, None, 1.0),
+            point(1, 1, Some(1_200), 0.97),
+            point(1, 1, Some(900), 0.8),
+        ];
+        let surface = testkit::surface("j", "v100", points);
+        let mut points = OperatingPoints::of(&surface, GpuRequest::exactly(1));
+        points.limit_slowdown(0.05);
+        let rates: Vec<f64> = points.points().iter().map(|point| point.steps_per_s).collect();
+        assert_eq!(rates, [1.0, 0.97]);
+        points.limit_slowdown(0.0);
+        assert_eq!(points.points().len(), 1);
     }
 }

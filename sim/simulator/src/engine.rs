@@ -380,6 +380,7 @@ impl<'s> Engine<'s> {
             request: spec.gpus,
             exclusive: spec.exclusive,
             consents_to_sharing: false,
+            max_slowdown_permille: None,
             priority: spec.priority,
             can_stop: spec.can_stop,
             deadline: spec.deadline.map(|at| Timestamp::from_us(us(at))),

@@ -110,6 +110,7 @@ impl Trace {
             gpus: job.gpus,
             exclusive: job.exclusive,
             consents_to_sharing: false,
+            max_slowdown_permille: None,
             priority: job.priority,
             deadline_at_us: job.deadline.map(|span| began + span),
             slack_ms: job.slack.map(|span| span.as_millis() as u64),
