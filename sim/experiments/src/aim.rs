@@ -122,7 +122,7 @@ impl<R> AimOutcome<R> {
     #[must_use]
     pub fn slowdown(&self) -> f64 {
         let price = self.price();
-        let tried = self.tried.iter().find(|tried| tried.price == price);
+        let tried = self.tried.iter().find(|tried| tried.price.total_cmp(&price).is_eq());
         tried.and_then(|tried| tried.slowdown).unwrap_or(0.0)
     }
 }
@@ -216,6 +216,7 @@ fn next_price(search: &AimSearch, tried: &[(f64, Option<f64>)]) -> Option<f64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use proptest::prelude::*;
 

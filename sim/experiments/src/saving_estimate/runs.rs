@@ -135,7 +135,7 @@ impl Runner<'_> {
     ) -> Result<Schedule, SimulationError> {
         let models = scenario.cluster.groups().iter();
         let clocks = models.filter_map(|group| Some(self.world.gpu(&group.gpu_type)?.clock_max()));
-        let top = clocks.map(|clock| clock.as_mhz()).max().unwrap_or_default();
+        let top = clocks.map(wattle_common::Frequency::as_mhz).max().unwrap_or_default();
         let name = if features.settings { POLICY.to_owned() } else { format!("{POLICY}@{top}") };
         let mut open = None;
         if features.sizes && scenario.jobs.iter().any(|job| job.can_stop) {

@@ -112,7 +112,7 @@ impl AimRun for Schedule {
 }
 
 fn completions(detail: &Detail) -> Vec<Option<f64>> {
-    detail.jobs.iter().map(|job| job.completion_s()).collect()
+    detail.jobs.iter().map(wattle_simulator::JobOutcome::completion_s).collect()
 }
 
 fn emitted_kg(series: &CarbonSeries, kwh: f64, from: Duration, span_s: f64) -> f64 {

@@ -106,7 +106,7 @@ enum Task {
 
 /// The result of a task.
 enum Done {
-    Run(Schedule),
+    Run(Box<Schedule>),
     Seed(f64),
 }
 
@@ -437,7 +437,7 @@ fn restricted(all: &Schedule, scenario: &Scenario, world: &World) -> Schedule {
         carbon_kg: all.carbon_kg.map(|kg| kg * energy_kwh / all.energy_kwh.max(f64::MIN_POSITIVE)),
         makespan_s,
         rest_w: detail.nodes.iter().map(|node| node.awake_w).sum(),
-        completion_s: detail.jobs.iter().map(|job| job.completion_s()).collect(),
+        completion_s: detail.jobs.iter().map(wattle_simulator::JobOutcome::completion_s).collect(),
         finished: detail.jobs.iter().filter(|job| job.end_s.is_some()).count(),
         detail,
         ..all.clone()
