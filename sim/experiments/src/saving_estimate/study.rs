@@ -208,7 +208,7 @@ pub fn estimate(
     let work = |task: &Task| -> Result<Done, SavingError> {
         match task {
             Task::Run(draw, features) => {
-                Ok(Done::Run(study.runner.run(&draws[*draw].scenario, *features, price)?))
+                Ok(Done::Run(Box::new(study.runner.run(&draws[*draw].scenario, *features, price)?)))
             }
             Task::Seed(seed) => {
                 let draw = study.draw(*seed)?;
@@ -222,7 +222,7 @@ pub fn estimate(
     let mut saved_further = Vec::new();
     for done in done {
         match done {
-            Done::Run(schedule) => runs.push(schedule),
+            Done::Run(schedule) => runs.push(*schedule),
             Done::Seed(saved_kwh) => saved_further.push(scale * saved_kwh),
         }
     }
