@@ -122,6 +122,7 @@ pub(crate) fn on(
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "exact figures are meant")]
 mod tests {
     use wattle_common::{Frequency, Power};
     use wattle_testkit as testkit;

@@ -1,4 +1,5 @@
 //! The estimate of the delay relative to the time aim, and the price that follows it.
+#![allow(clippy::float_cmp, reason = "exact figures are meant")]
 
 use std::time::Duration;
 

@@ -59,7 +59,11 @@ pub fn run_with_energy_aim(
         };
         Ok(PolicyRun {
             outcome,
-            completion_s: detail.jobs.iter().map(wattle_simulator::JobOutcome::completion_s).collect(),
+            completion_s: detail
+                .jobs
+                .iter()
+                .map(wattle_simulator::JobOutcome::completion_s)
+                .collect(),
             rest_w: detail.nodes.iter().map(at_rest).sum(),
         })
     };

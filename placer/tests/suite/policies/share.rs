@@ -23,7 +23,7 @@ fn shared(site: &Site) -> Vec<Vec<&JobFacts>> {
         site.nodes().iter().flat_map(|node| (0..node.facts.gpus).map(move |gpu| node.tenants(gpu)));
     let shared = gpus.filter(|tenants| tenants.len() > 1);
     let jobs = |tenants: &[_]| tenants.iter().map(|&key| &site.job(key).unwrap().facts).collect();
-    shared.map(|tenants| jobs(tenants)).collect()
+    shared.map(jobs).collect()
 }
 
 proptest! {

@@ -207,9 +207,11 @@ pub fn estimate(
     tasks.extend((1..=further).map(|more| Task::Seed(last.wrapping_add(more))));
     let work = |task: &Task| -> Result<Done, SavingError> {
         match task {
-            Task::Run(draw, features) => {
-                Ok(Done::Run(Box::new(study.runner.run(&draws[*draw].scenario, *features, price)?)))
-            }
+            Task::Run(draw, features) => Ok(Done::Run(Box::new(study.runner.run(
+                &draws[*draw].scenario,
+                *features,
+                price,
+            )?))),
             Task::Seed(seed) => {
                 let draw = study.draw(*seed)?;
                 let after = study.runner.run(&draw.scenario, features, price)?;

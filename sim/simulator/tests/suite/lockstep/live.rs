@@ -368,7 +368,9 @@ impl<'r> Live<'r> {
             return;
         };
         let (start_us, span_us) = (self.recording.from_us, self.recording.level_us);
-        if (now.as_us() - start_us) % 8_000_000 != 0 || 8_000_000 % span_us != 0 {
+        if !(now.as_us() - start_us).is_multiple_of(8_000_000)
+            || !8_000_000_u64.is_multiple_of(span_us)
+        {
             return;
         }
         let index = |at_us: u64| ((at_us - start_us) / span_us) as usize;
