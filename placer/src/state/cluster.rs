@@ -105,7 +105,7 @@ impl ClusterState {
     pub fn restart_cost_factor(&self, job: &Job) -> f64 {
         self.restart_costs.factor(job.facts.workload.as_ref(), &job.restarts)
     }
-    /// What is known now of the sizes of a job with these operating points.
+    /// The present knowledge of the sizes of a job with these operating points.
     pub(crate) fn knowledge(&self, points: Option<&OperatingPoints>, price: f64) -> Knowledge {
         let rate = |points: &OperatingPoints, gpus: u32| {
             let rates = points.with_gpus(gpus).iter().map(|point| point.steps_per_s);
