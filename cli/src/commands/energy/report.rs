@@ -24,7 +24,7 @@ impl From<Energy> for Amount {
 /// One row.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
-    /// Job, user, node or day; absent: a user who is not known.
+    /// Job, user, node or day; absent: the user is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// The user of a job, if known.
